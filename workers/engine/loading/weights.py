@@ -22,6 +22,7 @@ from transformers.utils.hub import cached_file
 from ..config import EngineConfig
 from ..errors import EngineError, InvalidConfig, ModelLoadFailed, UnsupportedModel
 from ..execution.linears.measuring import fastest_dtype
+from ..execution.linears.native import has_tiles
 from ..kinds import DECODER, Kind, require_kind
 from ..text.tokenizer import Tokenizer
 from .context import pin_longrope
@@ -185,8 +186,10 @@ def instruction_set(device: str) -> str:
     """What the numbers of a device depend on besides the model: its instructions, or the GPU's name."""
     if device == "cuda":
         return torch.cuda.get_device_name()
-    amx = torch.cpu._is_amx_tile_supported()
-    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}{' AMX' if amx else ''}"
+    capability = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    if has_tiles():
+        return f"{capability} AMX float32"  # linear layers of float32 too: before, those in bfloat16 alone
+    return f"{capability} AMX" if torch.cpu._is_amx_tile_supported() else capability
 
 
 def weight_not_finite(model: Any) -> str | None:

@@ -17,8 +17,8 @@ KERNEL_DTYPES = (torch.float32, torch.bfloat16)
 """Of rows: all that our kernel reads and writes."""
 WEIGHTS_PER_LANE: dict[LinearDType, int] = {"float32": 1, "bfloat16": 2, "int8": 4}
 UNITS: tuple[Unit, ...] = ("vectors", "tiles")
-LANES_PER_STEP: dict[Unit, int] = {"vectors": 1, "tiles": 16}
-"""Inputs are taken so many lanes' worth at a time."""
+TILE_INPUTS: dict[LinearDType, int] = {"float32": 32, "bfloat16": 32, "int8": 64}
+"""Inputs that a matrix tile's row holds; float32 goes into tiles as three bfloat16."""
 
 
 class LinearCall(ctypes.Structure):
@@ -89,8 +89,9 @@ class NativeLinear:
         kernels = load_kernels("linear", FIXED_ORDER)
         if not hasattr(kernels, _symbol(dtype, unit)) or in_features == 0:
             return False
-        is_permitted = unit == "vectors" or bool(kernels.has_matrix_tiles())  # type: ignore[union-attr]
-        return is_permitted and in_features % (WEIGHTS_PER_LANE[dtype] * LANES_PER_STEP[unit]) == 0
+        if unit == "vectors":
+            return in_features % WEIGHTS_PER_LANE[dtype] == 0
+        return has_tiles() and in_features % TILE_INPUTS[dtype] == 0
 
     def store(self, x: Tensor, out: Tensor) -> None:
         self._compute(x, out, self._store_epilogue)
@@ -139,6 +140,12 @@ class RowQuantizer:
         is_bfloat16 = x.dtype == torch.bfloat16
         self._quantize(x.data_ptr(), is_bfloat16, *x.shape, out.data_ptr(), scale.data_ptr())
         return out, scale
+
+
+def has_tiles() -> bool:
+    """Whether our kernel may use this machine's matrix tiles."""
+    kernels = load_kernels("linear", FIXED_ORDER)
+    return hasattr(kernels, "has_matrix_tiles") and bool(kernels.has_matrix_tiles())  # type: ignore[union-attr]
 
 
 def _symbol(dtype: LinearDType, unit: Unit) -> str:

@@ -39,8 +39,7 @@ class NativeGroupedLinear:
         assert NativeLinear.can_pack(dtype, k, unit), "ask can_pack first"
         self.out_features = n // 2 if gate else n
         kernels: Any = load_kernels("linear", FIXED_ORDER)
-        name = f"grouped_{dtype}"
-        self._run = getattr(kernels, f"{name}_tiles" if unit == "tiles" else name)
+        self._run = getattr(kernels, _symbol(dtype, unit))
         self._weights, self._scales, self._sums = _pack(dtype, weight, gate)
         self._quantizer = RowQuantizer() if dtype == "int8" else None
         self.can_be_written_down = self._quantizer is None
@@ -75,13 +74,21 @@ class NativeGroupedLinear:
 
 
 def native_grouped_pack(dtype: LinearDType) -> PackGrouped:
-    """Pack for matrix tiles where the machine and the shape allow it, else for vectors."""
+    """Pack for matrix tiles where machine, shape and dtype (not float32) allow it, else for vectors."""
+    kernels = load_kernels("linear", FIXED_ORDER)
+
+    def can_pack(in_features: int, unit: Unit) -> bool:
+        return hasattr(kernels, _symbol(dtype, unit)) and NativeLinear.can_pack(dtype, in_features, unit)
 
     def pack(weight: Tensor, *, gate: Activation | None = None) -> GroupedLinear | None:
-        units = [unit for unit in UNITS if NativeLinear.can_pack(dtype, weight.shape[2], unit)]
+        units = [unit for unit in UNITS if can_pack(weight.shape[2], unit)]
         return NativeGroupedLinear(dtype, weight, gate, units[-1]) if units else None
 
     return pack
+
+
+def _symbol(dtype: LinearDType, unit: Unit) -> str:
+    return f"grouped_{dtype}_tiles" if unit == "tiles" else f"grouped_{dtype}"
 
 
 def _pack(

@@ -45,5 +45,6 @@ def onednn_pack(dtype: LinearDType) -> Pack:
 
 
 def native_packing(dtype: LinearDType) -> Packing:
-    """Everything by our own kernel."""
-    return Packing(native_pack(dtype), native_pack(dtype), native_grouped_pack(dtype))
+    """Everything by our own kernel, in tiles where they can be: no measurement decides."""
+    pack = native_pack(dtype, "tiles")
+    return Packing(pack, pack, native_grouped_pack(dtype))

@@ -18,7 +18,7 @@ template <class Lead> void with_team(const Lead& lead) {
 }
 
 // Call `run_chunk` for chunks 0 to `chunks`. It goes through its parts as `Parts` says, at most Chunks::PARTS_MAX; what
-// `context` points to stays until the run ends and is the same memory for all members.
+// `context` points to stays while this member is in the call, and is the same for all.
 inline void share_parts(Member* member, bool is_worth_sharing, long chunks, RunChunk run_chunk, const void* context) {
     struct All {
         RunChunk run_chunk;

@@ -91,8 +91,8 @@ class Chunks {
         done_ = 0;
     }
 
-    // Compute chunks of the call until all of them are computed, by this thread or by others. `has_parts`: `context` is
-    // the same memory for all threads.
+    // Compute chunks of the call until all of them are computed, by this thread or by others. `has_parts`: chunks may be
+    // taken over.
     void go_through(int thread, uint64_t call, RunChunk run_chunk, const void* context, long chunks, bool has_parts) {
         begin(call, chunks);
         const Work work{thread, call, run_chunk, context, chunks};
@@ -207,7 +207,8 @@ class Member {
     // The next call, which must be the same for every member. Returns when all its chunks are computed.
     void call(RunChunk run_chunk, const void* context, long chunks, bool has_parts);
 
-    // `floats` for all members to use until they ask again; null if there is no memory.
+    // `floats` for all members to use until they ask again; null if there is no memory. What a late thread still reads
+    // of it is there until the run ends.
     float* workspace(int64_t floats);
 
   private:
@@ -224,6 +225,7 @@ class Team {
     void run(int threads, Lead lead, const void* code) {
         add_helpers(threads - 1);
         chunks.reset(threads);
+        if (memory.size() > 1) memory.erase(memory.begin(), memory.end() - 1);
         lead_ = lead, code_ = code;
         leader_ = gettid(), leader_cpu_ = sched_getcpu();
         threads_ = threads;
@@ -235,7 +237,7 @@ class Team {
     }
 
     Chunks chunks;
-    std::vector<float> memory;
+    std::vector<std::vector<float>> memory; // the last is the largest, and in use
     std::atomic<float*> workspace{nullptr};
 
   private:
@@ -325,8 +327,9 @@ inline float* Member::workspace(int64_t floats) {
         static void make(const void* context, long, Parts&) {
             auto& [team, floats] = *(const Memory*)context;
             try {
-                if (int64_t(team.memory.size()) < floats) team.memory.resize(floats);
-                team.workspace = team.memory.data();
+                std::vector<std::vector<float>>& memory = team.memory;
+                if (memory.empty() || int64_t(memory.back().size()) < floats) memory.emplace_back(floats);
+                team.workspace = memory.back().data();
             } catch (const std::bad_alloc&) {
                 team.workspace = nullptr; // an exception must not leave a chunk
             }

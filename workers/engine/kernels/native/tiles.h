@@ -48,9 +48,37 @@ class Tiles {
         _tile_loadconfig(&config);
     }
 
+    // For a block of so many rows: tiles 0 to 3 are its sums, 4 and 5 rows of x, 6 and 7 columns of weights.
+    void set_up_block(long height) {
+        const uint8_t upper = height < TILE_ROWS ? height : TILE_ROWS, lower = height - upper;
+        set_up({upper, upper, lower, lower, upper, lower, TILE_ROWS, TILE_ROWS});
+    }
+
   private:
     TileRows set_up_ = {};
 };
+
+constexpr long BLOCK_ROWS = 2 * TILE_ROWS;
+
+inline void zero_sums(long height) {
+    _tile_zero(0);
+    _tile_zero(1);
+    if (height <= TILE_ROWS) return;
+    _tile_zero(2);
+    _tile_zero(3);
+}
+
+template <class Sums> void store_sums(long height, Sums (&sums)[BLOCK_ROWS][2]) {
+    constexpr long STRIDE = sizeof(sums[0]);
+    _tile_stored(0, &sums[0][0], STRIDE);
+    _tile_stored(1, &sums[0][1], STRIDE);
+    if (height <= TILE_ROWS) return;
+    _tile_stored(2, &sums[TILE_ROWS][0], STRIDE);
+    _tile_stored(3, &sums[TILE_ROWS][1], STRIDE);
+}
+
+inline void multiply_upper_bfloat16() { _tile_dpbf16ps(0, 4, 6); _tile_dpbf16ps(1, 4, 7); }
+inline void multiply_lower_bfloat16() { _tile_dpbf16ps(2, 5, 6); _tile_dpbf16ps(3, 5, 7); }
 
 } // namespace
 #endif

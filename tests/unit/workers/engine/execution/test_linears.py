@@ -1,6 +1,7 @@
 """Linear layers: what they compute, in which precision, and that a row never depends on other rows."""
 
 import random
+from functools import partial
 
 import pytest
 import torch
@@ -16,9 +17,10 @@ from workers.engine.execution.linears.onednn import OneDnnLinear
 from workers.engine.execution.linears.packing import native_pack, onednn_pack
 from workers.engine.execution.linears.panels import quantize_rows
 
-SHAPES = [(1, 1), (31, 7), (32, 16), (33, 24), (100, 64), (256, 384), (70, 1000)]
+SHAPES = [(1, 1), (31, 7), (32, 16), (33, 32), (100, 64), (256, 384), (70, 1000)]
 """(outputs, inputs): below, at and beyond a panel of 32 columns, odd numbers of inputs, long sums."""
-PACKS = {"native": native_pack, "onednn": onednn_pack}
+PACKS = {"native": native_pack, "tiles": partial(native_pack, unit="tiles"), "onednn": onednn_pack}
+"""Without AMX, and for layers that no tiles take, "tiles" is "native"."""
 UNITS = [
     "vectors",
     pytest.param(
@@ -28,10 +30,14 @@ UNITS = [
         ),
     ),
 ]
+UNIT_NAMES = ("tiles", "vectors")
 """Layers below are as wide as tiles need, so that the unit named is the one that computes them."""
 
 needs_native = pytest.mark.skipif(
     not NativeLinear.can_pack("float32", 1), reason="no compiler, so no native kernels"
+)
+needs_float32_tiles = pytest.mark.skipif(
+    not NativeLinear.can_pack("float32", 32, "tiles"), reason="this processor has no AMX"
 )
 needs_native_bfloat16 = pytest.mark.skipif(
     not NativeLinear.can_pack("bfloat16", 2), reason="this processor has no AVX512_BF16"
@@ -81,6 +87,57 @@ def test_float32_equals_the_product_in_float64(way, shape, rows):
     assert error(stored(linear, x), F.linear(x.double(), weight.double(), bias.double())) < 2e-6
 
 
+BANDS_AND_MORE = [(1, 1024), (33, 1024), (300, 1024), (70, 3072), (1500, 1024)]
+"""(rows, inputs): a band is 128 rows of 1,024 inputs, or 32 of 3,072; parts are made 8 MiB at a time."""
+
+
+@needs_float32_tiles
+@pytest.mark.parametrize(("rows", "inputs"), BANDS_AND_MORE)
+@pytest.mark.parametrize("spread", [0, 6])
+def test_float32_in_tiles_errs_no_more_than_in_vectors(rows, inputs, spread, two_threads):
+    """With `spread`, magnitudes lie up to so many powers of ten apart."""
+    weight, bias = weights(100, inputs)
+    x = rows_of(rows, inputs) * 10 ** (spread * torch.rand(rows, inputs) - spread / 2)
+    exact = F.linear(x.double(), weight.double(), bias.double())
+    tiles, vectors = (stored(native_pack("float32", unit)(weight, bias), x) for unit in UNIT_NAMES)
+    mean_square = [(each.double() - exact).square().mean() for each in (tiles, vectors)]
+    assert mean_square[0] <= mean_square[1]
+
+
+@needs_float32_tiles
+def test_float32_in_tiles_is_exact_where_float32_is():
+    """Numbers of 24 bits times powers of two, alone in their rows, lose nothing."""
+    generator = torch.Generator().manual_seed(3)
+    values = torch.randint(2**23, 2**24, (64,), generator=generator).float() * 2.0 ** torch.arange(-90, 38, 2)
+    x = torch.diag(values)
+    assert torch.equal(stored(native_pack("float32", "tiles")(torch.eye(64) * 2.0**-3), x), x * 2.0**-3)
+    assert torch.equal(stored(native_pack("float32", "tiles")(x), torch.eye(64) * -4.0), x * -4.0)
+
+
+@needs_float32_tiles
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_no_number_stays_in_its_row(odd):
+    weight, bias = weights(40, 64)
+    x = rows_of(40, 64)
+    layer = native_pack("float32", "tiles")(weight, bias)
+    before = stored(layer, x)
+    x[17, 5] = odd
+    after = stored(layer, x)
+    assert not after[17].isfinite().any()
+    assert torch.equal(after[torch.arange(40) != 17], before[torch.arange(40) != 17])
+
+
+@needs_float32_tiles
+@pytest.mark.parametrize(("rows", "inputs"), BANDS_AND_MORE)
+def test_a_row_of_many_is_bitwise_what_it_is_alone(rows, inputs, two_threads):
+    weight, bias = weights(100, inputs)
+    x = rows_of(rows, inputs)
+    layer = native_pack("float32", "tiles")(weight, bias)
+    together = stored(layer, x)
+    chosen = random.Random(rows).sample(range(rows), min(rows, 20))
+    assert torch.equal(torch.cat([stored(layer, x[row : row + 1]) for row in chosen]), together[chosen])
+
+
 @needs_native_bfloat16
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize(("outputs", "inputs"), [(33, 32), (256, 384), (70, 992)])
@@ -123,8 +180,8 @@ def test_a_row_of_zeros_is_quantised_without_dividing_by_zero():
 @pytest.mark.parametrize("half", [16, 40, 176])
 def test_a_gated_layer_returns_the_activated_gate_times_up(way, gate, act, half):
     act = act or (lambda x: F.gelu(x, approximate="tanh"))
-    weight, bias = weights(2 * half, 48)
-    x = rows_of(19, 48)
+    weight, bias = weights(2 * half, 64)
+    x = rows_of(19, 64)
     linear = PACKS[way]("float32")(weight, bias, gate=gate)
     gates, ups = F.linear(x.double(), weight.double(), bias.double()).chunk(2, dim=-1)
     assert linear.out_features == half
@@ -135,8 +192,8 @@ def test_a_gated_layer_returns_the_activated_gate_times_up(way, gate, act, half)
 @pytest.mark.parametrize("way", PACKS)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_every_activation_follows_a_layer_or_gates_it(way, activation):
-    weight, bias = weights(66, 24)
-    x = 3 * rows_of(9, 24)
+    weight, bias = weights(66, 32)
+    x = 3 * rows_of(9, 32)
     function, exact = ACTIVATIONS[activation], F.linear(x.double(), weight.double(), bias.double())
     plain = PACKS[way]("float32")(weight, bias, activation=activation)
     gated = PACKS[way]("float32")(weight, bias, gate=activation)
@@ -148,8 +205,8 @@ def test_every_activation_follows_a_layer_or_gates_it(way, activation):
 @needs_native
 @pytest.mark.parametrize("way", PACKS)
 def test_what_is_added_may_be_multiplied(way):
-    weight, bias = weights(70, 24)
-    x, before = rows_of(5, 24), rows_of(5, 70, seed=2)
+    weight, bias = weights(70, 32)
+    x, before = rows_of(5, 32), rows_of(5, 70, seed=2)
     out = before.clone()
     PACKS[way]("float32")(weight, bias).add_to(x, out, 0.22)
     wanted = before.double() + 0.22 * F.linear(x.double(), weight.double(), bias.double())
@@ -167,19 +224,20 @@ def test_extreme_gates_saturate_instead_of_overflowing():
 @needs_native
 @pytest.mark.parametrize("way", PACKS)
 def test_add_to_adds_to_what_is_there(way):
-    weight, bias = weights(70, 48)
-    x, out = rows_of(5, 48), rows_of(5, 70, seed=2)
+    weight, bias = weights(70, 96)
+    x, out = rows_of(5, 96), rows_of(5, 70, seed=2)
     wanted = out.double() + F.linear(x.double(), weight.double(), bias.double())
     PACKS[way]("float32")(weight, bias).add_to(x, out)
     assert error(out, wanted) < 2e-6
 
 
 @needs_native
-def test_rows_and_results_may_lie_in_wider_memory():
-    weight, _ = weights(40, 24)
-    x = rows_of(6, 60)[:, 10:34]
+@pytest.mark.parametrize("unit", UNITS)
+def test_rows_and_results_may_lie_in_wider_memory(unit):
+    weight, _ = weights(40, 32)
+    x = rows_of(6, 60)[:, 10:42]
     out = torch.zeros(6, 100)[:, 30:70]
-    native_pack("float32")(weight).store(x, out)
+    native_pack("float32", unit)(weight).store(x, out)
     assert error(out, F.linear(x.double(), weight.double())) < 2e-6
 
 

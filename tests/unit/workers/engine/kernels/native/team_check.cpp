@@ -162,7 +162,29 @@ void check_teams_do_not_meet() {
     CHECK(num_right == 800);
 }
 
+// A helper that is late still reads what it was given, although the others have asked for more since.
+void check_a_late_thread_keeps_its_workspace() {
+    omp_set_num_threads(2);
+    Call first(false, 0);
+    std::atomic<bool> has_grown{false};
+    with_team([&](Member* member) {
+        float* workspace = member->workspace(8);
+        share(member, true, 8, 1, [&](long begin, long) { workspace[begin] = begin; });
+        share_parts(member, true, CHUNKS, Call::run, &first);
+        if (is_leader()) {
+            for (long more = 1 << 10; more <= 1 << 24; more <<= 2) CHECK(member->workspace(more));
+            for (long i = 0; i < 8; i++) CHECK(workspace[i] == i);
+            has_grown = true;
+            first.may_go_on = true;
+        } else {
+            for (long more = 1 << 10; more <= 1 << 24; more <<= 2) member->workspace(more);
+        }
+    });
+    CHECK(has_grown && first.num_stuck >= 1);
+}
+
 int main() {
+    check_a_late_thread_keeps_its_workspace();
     for (int threads : {2, 3, 5})
         for (long stuck_at = 0; stuck_at <= PARTS; stuck_at++) {
             check_chunks_of_helpers_are_taken_over(threads, stuck_at);

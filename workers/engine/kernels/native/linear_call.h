@@ -1,0 +1,94 @@
+// A linear layer's call, and what becomes of its sums: bias, activation, and where they go.
+#pragma once
+#include "vector.h"
+
+namespace {
+
+constexpr long PANEL = 2 * LANES;
+
+constexpr int64_t WORTH_SHARING = 1 << 19; // multiply-adds: about what waking a thread costs
+
+enum Epilogue : int32_t { STORE = 0, ADD = 1, ACTIVATED = 2, GATED = 3 };
+enum Activation : int32_t { SILU = 0, GELU_TANH = 1, GELU = 2, GELU_QUICK = 3, RELU = 4, RELU_SQUARED = 5 };
+
+struct LinearCall {
+    const void* x;         // [rows, k], row stride x_stride elements: float32, bfloat16 or uint8
+    const void* w;         // packed
+    const float* bias;     // [panels * 32], or null
+    void* out;             // float32 or bfloat16, row stride out_stride elements; ADD adds to float32
+    const float* x_scale;  // int8: [rows]
+    const float* w_scale;  // int8: [panels * 32]
+    const int32_t* w_sum;  // int8: [panels * 32], each column's sum, for the offset of 128 in x
+    int64_t rows, n, k, x_stride, out_stride;
+    int32_t epilogue, activation, out_is_bfloat16;
+    float factor;          // of what ADD adds
+};
+
+template <class T> inline void put(T* out, floats value, long count) {
+    if (count >= LANES) store(out, value);
+    else if (count > 0) store_some(out, value, count);
+}
+
+inline void put(const LinearCall& call, long row, long column, floats value, long count) {
+    const long at = row * call.out_stride + column;
+    if (call.out_is_bfloat16) put((uint16_t*)call.out + at, value, count);
+    else put((float*)call.out + at, value, count);
+}
+
+inline void add(const LinearCall& call, long row, long column, floats value, long count) {
+    float* out = (float*)call.out + row * call.out_stride + column;
+    if (count >= LANES) store(out, load(out) + value);
+    else if (count > 0) store_some(out, load_some(out, count) + value, count);
+}
+
+inline floats activate(int32_t activation, floats x) {
+    switch (activation) {
+        case SILU: return silu(x);
+        case GELU_TANH: return gelu_tanh(x);
+        case GELU: return gelu(x);
+        case GELU_QUICK: return gelu_quick(x);
+        case RELU: return relu(x);
+        default: return relu_squared(x);
+    }
+}
+
+inline void finish(const LinearCall& call, long row, long panel, floats low, floats high) {
+    const long column = panel * PANEL, left = call.n - column;
+    if (call.bias) {
+        low += load(call.bias + column);
+        high += load(call.bias + column + LANES);
+    }
+    if (call.epilogue == GATED) { // a panel holds 16 columns of the gate, then the same 16 of what it gates
+        put(call, row, panel * LANES, activate(call.activation, low) * high, call.n / 2 - panel * LANES);
+    } else if (call.epilogue == ADD) {
+        add(call, row, column, low * call.factor, left);
+        add(call, row, column + LANES, high * call.factor, left - LANES);
+    } else if (call.epilogue == ACTIVATED) {
+        put(call, row, column, activate(call.activation, low), left);
+        put(call, row, column + LANES, activate(call.activation, high), left - LANES);
+    } else {
+        put(call, row, column, low, left);
+        put(call, row, column + LANES, high, left - LANES);
+    }
+}
+
+inline floats to_floats(floats acc, const LinearCall&, long, long) { return acc; }
+
+inline floats to_floats(ints acc, const LinearCall& call, long row, long column) {
+    ints sum;
+    memcpy(&sum, call.w_sum + column, 64);
+    const floats exact = __builtin_convertvector(acc - sum * 128, floats); // x was stored as x + 128
+    return exact * call.x_scale[row] * load(call.w_scale + column);
+}
+
+// Not inlined: once for all heights of a tile.
+template <class Acc>
+__attribute__((noinline)) void finish_rows(const LinearCall& call, long row, long height, long panel, const Acc (*sums)[2]) {
+    const long column = panel * PANEL;
+    for (long r = 0; r < height; r++)
+        finish(call, row + r, panel, to_floats(sums[r][0], call, row + r, column), to_floats(sums[r][1], call, row + r, column + LANES));
+}
+
+inline long panels_of(const LinearCall& call) { return (call.n + PANEL - 1) / PANEL; }
+
+} // namespace
