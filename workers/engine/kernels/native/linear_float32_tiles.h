@@ -46,19 +46,21 @@ struct SplitCall {
     const char* x; // in parts
 };
 
-// A panel's weights in parts: made a step ahead of their use, and kept for further blocks of rows where there is memory.
+// A panel's weights in parts: made some steps ahead of their use, so that what is stored has left the core's buffers, and kept for further blocks of rows where there is memory.
 class SplitPanel {
   public:
     SplitPanel(const float* w, long k, bool is_kept) : w_(w), steps_(k / STEP_INPUTS) {
         if (is_kept) kept_ = memory_of_thread(steps_ * PANEL_STEP_BYTES);
     }
 
-    const char* parts(long step) const { return kept_ ? kept_ + step * PANEL_STEP_BYTES : last_two_[step % 2]; }
+    static constexpr long STEPS_AHEAD = 2;
 
-    // A share of what `parts` of this step must hold; at most from the step after the last.
+    const char* parts(long step) const { return kept_ ? kept_ + step * PANEL_STEP_BYTES : last_[step % (STEPS_AHEAD + 1)]; }
+
+    // A share of what `parts` of this step must hold, if there is such a step.
     void prepare(long step, long share, long shares) {
-        if (step == steps_) return;
-        char* parts = kept_ ? kept_ + step * PANEL_STEP_BYTES : last_two_[step % 2];
+        if (step >= steps_) return;
+        char* parts = const_cast<char*>(this->parts(step));
         if (is_split_) fetch_share(parts, PANEL_STEP_BYTES, share, shares);
         else split_pairs(w_ + step * STEP_INPUTS * PANEL, parts, PAIRS * share / shares, PAIRS * (share + 1) / shares);
     }
@@ -91,7 +93,7 @@ class SplitPanel {
     const long steps_;
     bool is_split_ = false;
     char* kept_ = nullptr;
-    alignas(64) char last_two_[2][PANEL_STEP_BYTES];
+    alignas(64) char last_[STEPS_AHEAD + 1][PANEL_STEP_BYTES];
 };
 
 // One step of a block against a panel, in the tiles that `Tiles::set_up_block` names.
@@ -130,13 +132,14 @@ inline bool float32_tile(const LinearCall& call, long row, long height, long pan
                          const char* ahead, long ahead_bytes, Parts& parts) {
     const long steps = call.k / STEP_INPUTS, ahead_step = (ahead_bytes / steps + 63) / 64 * 64;
     zero_sums(height);
-    weights.prepare(0, 0, 1);
+    for (long step = 0; step < SplitPanel::STEPS_AHEAD; step++) weights.prepare(step, 0, 1);
     for (long step = 0; step < steps; step++, x += x_step, ahead += ahead_step) {
         StepProducts{x, weights.parts(step), height > TILE_ROWS}.all([&](long share, long shares) {
             SplitPanel::fetch_share(x + x_step, height * ROW_STEP_BYTES, share, shares);
-            weights.prepare(step + 1, share, shares);
+            weights.prepare(step + SplitPanel::STEPS_AHEAD, share, shares);
+            for (long line = ahead_step * share / shares / 64 * 64; line < ahead_step * (share + 1) / shares; line += 64)
+                __builtin_prefetch(ahead + line, 0, 2);
         });
-        for (long line = 0; line < ahead_step; line += 64) __builtin_prefetch(ahead + line, 0, 2);
     }
     weights.end_block();
     floats sums[BLOCK_ROWS][2];
