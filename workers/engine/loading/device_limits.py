@@ -20,6 +20,7 @@ from ..execution.experts.packed import is_experts
 from ..execution.kv_memory import KvShape
 from ..execution.linears.interface import LinearDType
 from ..execution.linears.measuring import fastest_pack
+from ..execution.linears.native import stored_dtype
 from ..roofline import AttentionWork, DeviceLimits, ExpertWork, ModelWork
 
 log = logging.getLogger(__name__)
@@ -59,9 +60,10 @@ def measure_limits(model: Any, linear_dtype: LinearDType) -> DeviceLimits | None
 
 def read_work(
     model: Any, shapes: Mapping[int, KvShape], windows: Mapping[int, int | None], kv_dtype: torch.dtype,
-    *, layer_itemsize: int, head_itemsize: int,
+    *, layer_dtype: LinearDType | None, head_dtype: LinearDType | None,
 ) -> ModelWork | None:  # fmt: skip
-    """Of a decoder by transformers whose weights are as it loaded them. `windows` by layer.
+    """Of a decoder by transformers whose weights are as it loaded them. `windows` by layer. The dtypes are those
+    in which layers and head will be packed; None: they are not.
 
     None: it chooses experts in a way that is not known here.
     """
@@ -76,24 +78,31 @@ def read_work(
         return None
     of_experts = {id(each) for module in experts for each in module.parameters()}
     looked_up = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
-    layers = sum(
-        each.numel()
+    layers = [
+        each
         for each in model.parameters()
         if each.dim() >= 2 and id(each) not in of_experts | looked_up | {id(head_weight)}
-    )
-    in_experts = sum(each.numel() for module in experts for each in module.parameters())
+    ]
+    in_experts = [each for module in experts for each in module.parameters()]
     mixture = None
     if num_chosen and experts:
         num_experts = len(experts[0].gate_up_proj)
-        mixture = ExpertWork(num_experts, num_chosen, in_experts, in_experts * layer_itemsize)
+        mixture = ExpertWork(num_experts, num_chosen, *_sizes(in_experts, layer_dtype))
     return ModelWork(
-        layers,
-        layers * layer_itemsize,
-        head_weight.numel(),
-        head_weight.numel() * head_itemsize,
+        *_sizes(layers, layer_dtype),
+        *_sizes([head_weight], head_dtype),
         _attention(config, shapes, windows, kv_dtype),
         mixture,
     )
+
+
+def _sizes(weights: list[Tensor], dtype: LinearDType | None) -> tuple[int, int]:
+    """Numbers, and the bytes they take once they are packed."""
+    num_bytes = 0
+    for each in weights:
+        stored = each.dtype if dtype is None else getattr(torch, stored_dtype(dtype, each.detach()))
+        num_bytes += each.numel() * stored.itemsize
+    return sum(each.numel() for each in weights), num_bytes
 
 
 def _says_experts(config: Any) -> bool:

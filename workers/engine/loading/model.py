@@ -163,8 +163,8 @@ def _roofline(
         checked.shapes,
         windows,
         kv_dtype,
-        layer_itemsize=getattr(torch, layers).itemsize if is_cpu else model.dtype.itemsize,
-        head_itemsize=getattr(torch, head).itemsize if is_cpu else model.dtype.itemsize,
+        layer_dtype=layers if is_cpu else None,
+        head_dtype=head if is_cpu else None,
     )
     if work is None:
         return None

@@ -57,7 +57,7 @@ def loaded(family: str, **fields: Any) -> Any:
 
 def work_of(model: Any, windows: dict[int, int | None]) -> ModelWork | None:
     shapes = {layer: KvShape(2, 16, 16) for layer in windows}
-    return read_work(model, shapes, windows, torch.float32, layer_itemsize=2, head_itemsize=4)
+    return read_work(model, shapes, windows, torch.float32, layer_dtype="bfloat16", head_dtype="float32")
 
 
 def test_an_embedding_table_is_no_work_unless_it_is_the_head() -> None:
@@ -72,6 +72,13 @@ def test_an_embedding_table_is_no_work_unless_it_is_the_head() -> None:
         assert (work.head_parameters, work.head_bytes) == (head.weight.numel(), 4 * head.weight.numel())
         assert {each.window for each in work.attention} == {None, 8}
         assert all(each.kv_bytes == 2 * 2 * 16 * 4 for each in work.attention)
+
+
+def test_a_head_in_float32_is_read_as_bfloat16_if_its_checkpoint_was() -> None:
+    model = loaded("llama").bfloat16().float()
+    work = work_of(model, {0: None, 1: None})
+    assert work is not None
+    assert work.head_bytes == 2 * model.get_output_embeddings().weight.numel()
 
 
 def test_experts_are_counted_by_the_share_that_a_token_chooses(monkeypatch: pytest.MonkeyPatch) -> None:

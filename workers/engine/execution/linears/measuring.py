@@ -20,6 +20,8 @@ MEASURED_ROWS = 32
 """Rows of the measurement that decides: a decode batch of ordinary size."""
 MEASURED_BYTES_MAX = 1 << 24
 MEASURED_ROUNDS = 8
+WEIGHT = 0.1
+"""Not a bfloat16: float32 is measured where it must read all 32 bits."""
 BFLOAT16_SLOWDOWN_MAX = 1.25
 """Where it is emulated, bfloat16 is slower by a factor; a busy machine must not tip the balance."""
 
@@ -68,7 +70,7 @@ def fastest_pack(
 
 def _seconds(pack: Pack, dtype: LinearDType, in_features: int, out_features: int, rows: int) -> float:
     rows_max = MEASURED_BYTES_MAX // (4 * in_features)
-    weight = torch.full((max(PANEL_COLUMNS, min(out_features, rows_max)), in_features), 0.5)
+    weight = torch.full((max(PANEL_COLUMNS, min(out_features, rows_max)), in_features), WEIGHT)
     linear = pack(weight)
     x_dtype = torch.float32 if dtype == "float32" else torch.bfloat16
     x, out = torch.ones(rows, in_features, dtype=x_dtype), torch.empty(rows, len(weight))

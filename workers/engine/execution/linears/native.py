@@ -11,7 +11,7 @@ from torch import Tensor
 from ...kernels.native.build import load_kernels
 from ..native_calls import FIXED_ORDER, invoke
 from .interface import Activation, LinearDType, Unit
-from .panels import arrange, quantize_rows, to_panels
+from .panels import are_bfloat16, arrange, quantize_rows, to_panels
 
 KERNEL_DTYPES = (torch.float32, torch.bfloat16)
 """Of rows: all that our kernel reads and writes."""
@@ -56,18 +56,16 @@ class NativeLinear:
             f"no kernel for {k} {dtype} inputs in {unit}; ask can_pack first"
         )
         self.in_features, self.out_features = k, n // 2 if gate else n
-        self._run: Any = getattr(kernels, _symbol(dtype, unit))
-        self._dtype = dtype
+        stored = stored_dtype(dtype, weight)
+        self._run: Any = getattr(kernels, symbol("linear", dtype, unit, stored))
         self._store_epilogue = GATED if gate else ACTIVATED if activation else STORE
         columns = [weight] if bias is None else [weight, bias[:, None]]
         arranged = [arrange(column, gate) for column in columns]  # whole panels of rows
         scales = None
         if dtype == "int8":
             arranged[0], scales = quantize_rows(arranged[0])
-        elif arranged[0].dtype != getattr(torch, dtype):
-            arranged[0] = arranged[0].to(getattr(torch, dtype))
-        self._weight_dtype = arranged[0].dtype
-        self._weight = to_panels(arranged[0], WEIGHTS_PER_LANE[dtype])
+        self._x_dtype = getattr(torch, dtype)
+        self._weight = to_panels(arranged[0].to(getattr(torch, stored)), WEIGHTS_PER_LANE[stored])
         self._bias = arranged[1][:, 0].float().contiguous() if bias is not None else None
         self._scales = scales
         self._sums = arranged[0].sum(dim=1, dtype=torch.int32) if scales is not None else None
@@ -87,7 +85,7 @@ class NativeLinear:
     def can_pack(dtype: LinearDType, in_features: int, unit: Unit = "vectors") -> bool:
         """Whether this machine has the kernel and the kernel takes rows of so many inputs."""
         kernels = load_kernels("linear", FIXED_ORDER)
-        if not hasattr(kernels, _symbol(dtype, unit)) or in_features == 0:
+        if not hasattr(kernels, symbol("linear", dtype, unit)) or in_features == 0:
             return False
         if unit == "vectors":
             return in_features % WEIGHTS_PER_LANE[dtype] == 0
@@ -111,7 +109,7 @@ class NativeLinear:
             x, x_scale = self._quantizer(x)
             call.x_scale = x_scale.data_ptr()
         else:
-            assert x.dtype == self._weight_dtype, f"{x.dtype} inputs for weights in {self._weight_dtype}"
+            assert x.dtype == self._x_dtype, f"{x.dtype} inputs of a layer in {self._x_dtype}"
         call.x, call.x_stride = x.data_ptr(), x.stride(0)
         call.out, call.out_stride = out.data_ptr(), out.stride(0)
         call.rows, call.epilogue = x.shape[0], epilogue
@@ -148,8 +146,16 @@ def has_tiles() -> bool:
     return hasattr(kernels, "has_matrix_tiles") and bool(kernels.has_matrix_tiles())  # type: ignore[union-attr]
 
 
-def _symbol(dtype: LinearDType, unit: Unit) -> str:
-    return f"linear_{dtype}_tiles" if unit == "tiles" else f"linear_{dtype}"
+def stored_dtype(dtype: LinearDType, weight: Tensor) -> LinearDType:
+    """In which a layer's weights `[.., k]` are packed: float32 as bfloat16 where this loses nothing."""
+    is_halved = dtype == "float32" and weight.shape[-1] % 2 == 0 and are_bfloat16(weight)
+    return "bfloat16" if is_halved else dtype
+
+
+def symbol(call: str, dtype: LinearDType, unit: Unit, stored: LinearDType | None = None) -> str:
+    """Of the function in linear.cpp."""
+    weights = "" if stored in (None, dtype) else f"_by_{stored}"
+    return f"{call}_{dtype}{weights}{'_tiles' if unit == 'tiles' else ''}"
 
 
 def _pointer(tensor: Tensor | None) -> int | None:

@@ -21,6 +21,8 @@ from .native import (
     LinearCall,
     NativeLinear,
     RowQuantizer,
+    stored_dtype,
+    symbol,
 )
 from .panels import arrange, quantize_rows, to_panels
 
@@ -39,8 +41,9 @@ class NativeGroupedLinear:
         assert NativeLinear.can_pack(dtype, k, unit), "ask can_pack first"
         self.out_features = n // 2 if gate else n
         kernels: Any = load_kernels("linear", FIXED_ORDER)
-        self._run = getattr(kernels, _symbol(dtype, unit))
-        self._weights, self._scales, self._sums = _pack(dtype, weight, gate)
+        stored = stored_dtype(dtype, weight)
+        self._run = getattr(kernels, symbol("grouped", dtype, unit, stored))
+        self._weights, self._scales, self._sums = _pack(stored, weight, gate)
         self._quantizer = RowQuantizer() if dtype == "int8" else None
         self.can_be_written_down = self._quantizer is None
         is_float32 = dtype == "float32"
@@ -78,17 +81,15 @@ def native_grouped_pack(dtype: LinearDType) -> PackGrouped:
     kernels = load_kernels("linear", FIXED_ORDER)
 
     def can_pack(in_features: int, unit: Unit) -> bool:
-        return hasattr(kernels, _symbol(dtype, unit)) and NativeLinear.can_pack(dtype, in_features, unit)
+        return hasattr(kernels, symbol("grouped", dtype, unit)) and NativeLinear.can_pack(
+            dtype, in_features, unit
+        )
 
     def pack(weight: Tensor, *, gate: Activation | None = None) -> GroupedLinear | None:
         units = [unit for unit in UNITS if can_pack(weight.shape[2], unit)]
         return NativeGroupedLinear(dtype, weight, gate, units[-1]) if units else None
 
     return pack
-
-
-def _symbol(dtype: LinearDType, unit: Unit) -> str:
-    return f"grouped_{dtype}_tiles" if unit == "tiles" else f"grouped_{dtype}"
 
 
 def _pack(

@@ -19,6 +19,17 @@ def quantize_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
     return (weight.float() / scales[:, None]).round().clamp(-127, 127).to(torch.int8), scales
 
 
+CHECKED_ROWS = 4096
+
+
+def are_bfloat16(weight: Tensor) -> bool:
+    """Whether bfloat16 holds every number of a float32 `[.., k]` exactly, as of a checkpoint stored in it."""
+    if weight.dtype != torch.float32:
+        return weight.dtype == torch.bfloat16
+    bits = weight.flatten(0, -2).view(torch.int32)
+    return not any((some & 0xFFFF).any() for some in bits.split(CHECKED_ROWS))  # most others end at the first
+
+
 def arrange(rows: Tensor, gate: Activation | None) -> Tensor:
     """Rows in the order of packed columns, padded with zeros to whole panels."""
     if gate is None:

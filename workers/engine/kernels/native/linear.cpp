@@ -5,7 +5,7 @@
 // the same in any batch. (So no sum is split here.)
 //
 // Packed weights are panels of 32 columns: [panel][k / GROUP][32][GROUP], where GROUP is the number of k that one
-// instruction takes per lane: 1 (float32), 2 (bfloat16), 4 (int8). Columns beyond n are zero. Vectors and matrix tiles
+// instruction takes per lane: 1 (float32; 2 where its weights are bfloat16), 2 (bfloat16), 4 (int8). Columns beyond n are zero. Vectors and matrix tiles
 // read the same panels, but round differently: a layer keeps to one of them. How tiles multiply float32 is in
 // linear_float32_tiles.h.
 #include <utility>
@@ -26,9 +26,23 @@ constexpr int ROWS_MAX = 2; // of 16 half as wide: 8 accumulators, four of weigh
 struct Float32 {
     using X = float;
     using Acc = floats;
-    static constexpr long GROUP = 1, WEIGHT_BYTES = 4;
-    static floats x(const X* p) { return splat(*p); }
-    static floats w(const char* p) { return load((const float*)p); }
+    static constexpr long GROUP = 1, AT_ONCE = 1, WEIGHT_BYTES = 4; // AT_ONCE: k of one multiply_add
+    static floats x(const X* p, int) { return splat(*p); }
+    static floats w(const char* p, int) { return load((const float*)p); }
+    static Acc multiply_add(Acc acc, floats x, floats w) { return x * w + acc; }
+};
+
+// float32 where all weights are bfloat16, and read as such: bit for bit what Float32 computes.
+struct Float32ByBFloat16 {
+    using X = float;
+    using Acc = floats;
+    static constexpr long GROUP = 2, AT_ONCE = 1, WEIGHT_BYTES = 2;
+    static floats x(const X* p, int k) { return splat(p[k]); }
+    static floats w(const char* p, int k) {
+        bits pairs;
+        memcpy(&pairs, p, 64);
+        return (floats)(k == 0 ? pairs << 16 : pairs & 0xffff0000);
+    }
     static Acc multiply_add(Acc acc, floats x, floats w) { return x * w + acc; }
 };
 
@@ -36,13 +50,13 @@ struct Float32 {
 struct BFloat16 {
     using X = uint16_t;
     using Acc = floats;
-    static constexpr long GROUP = 2, WEIGHT_BYTES = 2;
-    static __m512bh x(const X* p) {
+    static constexpr long GROUP = 2, AT_ONCE = 2, WEIGHT_BYTES = 2;
+    static __m512bh x(const X* p, int) {
         int32_t pair;
         memcpy(&pair, p, 4);
         return (__m512bh)_mm512_set1_epi32(pair);
     }
-    static __m512bh w(const char* p) { return (__m512bh)_mm512_loadu_si512(p); }
+    static __m512bh w(const char* p, int) { return (__m512bh)_mm512_loadu_si512(p); }
     static Acc multiply_add(Acc acc, __m512bh x, __m512bh w) { return (floats)_mm512_dpbf16_ps((__m512)acc, x, w); }
 #ifdef HAS_TILES
     static void multiply_add_upper() { multiply_upper_bfloat16(); }
@@ -55,13 +69,13 @@ struct BFloat16 {
 struct Int8 {
     using X = uint8_t;
     using Acc = ints;
-    static constexpr long GROUP = 4, WEIGHT_BYTES = 1;
-    static __m512i x(const X* p) {
+    static constexpr long GROUP = 4, AT_ONCE = 4, WEIGHT_BYTES = 1;
+    static __m512i x(const X* p, int) {
         int32_t four;
         memcpy(&four, p, 4);
         return _mm512_set1_epi32(four);
     }
-    static __m512i w(const char* p) { return _mm512_loadu_si512(p); }
+    static __m512i w(const char* p, int) { return _mm512_loadu_si512(p); }
     static Acc multiply_add(Acc acc, __m512i x, __m512i w) { return (ints)_mm512_dpbusd_epi32((__m512i)acc, x, w); }
 #ifdef HAS_TILES
     static void multiply_add_upper() { _tile_dpbusd(0, 4, 6); _tile_dpbusd(1, 4, 7); }
@@ -80,12 +94,15 @@ bool tile(const LinearCall& call, long row, long panel, const char* ahead, long 
     const long ahead_step = (ahead_bytes / groups + 63) / 64 * 64;
     typename T::Acc low[ROWS] = {}, high[ROWS] = {};
     for (long group = 0; group < groups; group++) {
-        const auto w_low = T::w(w), w_high = T::w(w + group_bytes / 2);
+#pragma GCC unroll 2
+        for (int k = 0; k < T::GROUP; k += T::AT_ONCE) {
+            const auto w_low = T::w(w, k), w_high = T::w(w + group_bytes / 2, k);
 #pragma GCC unroll 14
-        for (int r = 0; r < ROWS; r++) {
-            const auto value = T::x(x + r * call.x_stride);
-            low[r] = T::multiply_add(low[r], value, w_low);
-            high[r] = T::multiply_add(high[r], value, w_high);
+            for (int r = 0; r < ROWS; r++) {
+                const auto value = T::x(x + r * call.x_stride, k);
+                low[r] = T::multiply_add(low[r], value, w_low);
+                high[r] = T::multiply_add(high[r], value, w_high);
+            }
         }
         w += group_bytes;
         x += T::GROUP;
@@ -219,6 +236,13 @@ int grouped_float32(const GroupedCall* call, Member* member) {
     return share_groups(*call, member, grouped_panel<Float32, panel_in_vectors<Float32>>);
 }
 
+int linear_float32_by_bfloat16(const LinearCall* call, Member* member) {
+    return share_panels(*call, member, panel_in_vectors<Float32ByBFloat16>);
+}
+int grouped_float32_by_bfloat16(const GroupedCall* call, Member* member) {
+    return share_groups(*call, member, grouped_panel<Float32ByBFloat16, panel_in_vectors<Float32ByBFloat16>>);
+}
+
 #ifdef __AVX512BF16__
 int linear_bfloat16(const LinearCall* call, Member* member) { return share_panels(*call, member, panel_in_vectors<BFloat16>); }
 int grouped_bfloat16(const GroupedCall* call, Member* member) {
@@ -235,7 +259,8 @@ int grouped_int8(const GroupedCall* call, Member* member) {
 
 #ifdef HAS_TILES
 int32_t has_matrix_tiles() { return has_tiles; }
-int linear_float32_tiles(const LinearCall* call, Member* member) { return share_float32_tiles(*call, member); }
+int linear_float32_tiles(const LinearCall* call, Member* member) { return share_float32_tiles<SplitPanel>(*call, member); }
+int linear_float32_by_bfloat16_tiles(const LinearCall* call, Member* member) { return share_float32_tiles<StoredPanel>(*call, member); }
 int linear_bfloat16_tiles(const LinearCall* call, Member* member) { return share_panels(*call, member, panel_in_tiles<BFloat16>); }
 int grouped_bfloat16_tiles(const GroupedCall* call, Member* member) {
     return share_groups(*call, member, grouped_panel<BFloat16, panel_in_tiles<BFloat16>>);

@@ -1,5 +1,6 @@
 // Linear layers of float32 in matrix tiles, a number as three bfloat16 (float32_parts.h): 2.7 times the multiply-adds that
 // vectors make at best. Rows are split before the product; weights, which are read once from memory, as they are used.
+// Weights that are bfloat16 need no splitting and half the products: those with the parts that are zero add nothing.
 //
 // An output is one chain over ascending k: a row's result is bitwise the same in any batch.
 #pragma once
@@ -46,14 +47,19 @@ struct SplitCall {
     const char* x; // in parts
 };
 
+inline void fetch(const char* from, long bytes, long share, long shares) {
+    for (const char *at = from + bytes * share / shares, *end = from + bytes * (share + 1) / shares; at < end; at += 64)
+        __builtin_prefetch(at, 0, 3);
+}
+
 // A panel's weights in parts: made some steps ahead of their use, so that what is stored has left the core's buffers, and kept for further blocks of rows where there is memory.
 class SplitPanel {
   public:
-    SplitPanel(const float* w, long k, bool is_kept) : w_(w), steps_(k / STEP_INPUTS) {
+    static constexpr long WEIGHT_BYTES = 4, STEPS_AHEAD = 2;
+
+    SplitPanel(const char* w, long k, bool is_kept) : w_((const float*)w), steps_(k / STEP_INPUTS) {
         if (is_kept) kept_ = memory_of_thread(steps_ * PANEL_STEP_BYTES);
     }
-
-    static constexpr long STEPS_AHEAD = 2;
 
     const char* parts(long step) const { return kept_ ? kept_ + step * PANEL_STEP_BYTES : last_[step % (STEPS_AHEAD + 1)]; }
 
@@ -61,16 +67,11 @@ class SplitPanel {
     void prepare(long step, long share, long shares) {
         if (step >= steps_) return;
         char* parts = const_cast<char*>(this->parts(step));
-        if (is_split_) fetch_share(parts, PANEL_STEP_BYTES, share, shares);
+        if (is_split_) fetch(parts, PANEL_STEP_BYTES, share, shares);
         else split_pairs(w_ + step * STEP_INPUTS * PANEL, parts, PAIRS * share / shares, PAIRS * (share + 1) / shares);
     }
 
     void end_block() { is_split_ = kept_; }
-
-    static void fetch_share(const char* from, long bytes, long share, long shares) {
-        for (const char* end = from + bytes * (share + 1) / shares, *at = from + bytes * share / shares; at < end; at += 64)
-            __builtin_prefetch(at, 0, 3);
-    }
 
   private:
     static constexpr long PAIRS = STEP_INPUTS / 2;
@@ -96,6 +97,23 @@ class SplitPanel {
     alignas(64) char last_[STEPS_AHEAD + 1][PANEL_STEP_BYTES];
 };
 
+// A panel's weights that are bfloat16: the first of three parts.
+class StoredPanel {
+  public:
+    static constexpr long WEIGHT_BYTES = 2, STEPS_AHEAD = 1;
+
+    StoredPanel(const char* w, long k, bool) : w_(w), steps_(k / STEP_INPUTS) {}
+    const char* parts(long step) const { return w_ + step * PANEL_PART_BYTES; }
+    void prepare(long step, long share, long shares) {
+        if (step < steps_) fetch(parts(step), PANEL_PART_BYTES, share, shares);
+    }
+    void end_block() {}
+
+  private:
+    const char* w_;
+    const long steps_;
+};
+
 // One step of a block against a panel, in the tiles that `Tiles::set_up_block` names.
 struct StepProducts {
     const char *x, *w;
@@ -113,30 +131,38 @@ struct StepProducts {
         multiply_upper_bfloat16();
         if (is_high) multiply_lower_bfloat16();
     }
-    // In an order that loads least. next(share, shares): between the products, for the processor's other units.
-    template <class Next> void all(const Next& next) const {
+    // In an order that loads little. next(share, shares): between the products, for the processor's other units.
+    template <class Next> void make(const SplitPanel&, const Next& next) const {
         asm volatile("" ::: "memory"); // what was split is in memory: the compiler does not see a tile read it
-        constexpr long PRODUCTS = 6;
-        load_x<1>(), load_w<1>(), multiply(), next(0, PRODUCTS);
-        load_w<0>(), multiply(), next(1, PRODUCTS);
-        load_x<2>(), multiply(), next(2, PRODUCTS);
-        load_x<0>(), multiply(), next(3, PRODUCTS);
-        load_w<1>(), multiply(), next(4, PRODUCTS);
-        load_w<2>(), multiply(), next(5, PRODUCTS);
+        constexpr long SHARES = 6;
+        load_x<1>(), load_w<1>(), multiply(), next(0, SHARES);
+        load_w<0>(), multiply(), next(1, SHARES);
+        load_x<2>(), multiply(), next(2, SHARES);
+        load_x<0>(), multiply(), next(3, SHARES);
+        load_w<1>(), multiply(), next(4, SHARES);
+        load_w<2>(), multiply(), next(5, SHARES);
+    }
+    // The same sums where all but the first of w's parts are zero.
+    template <class Next> void make(const StoredPanel&, const Next& next) const {
+        constexpr long SHARES = 3;
+        load_x<1>(), load_w<0>(), multiply(), next(0, SHARES);
+        load_x<2>(), multiply(), next(1, SHARES);
+        load_x<0>(), multiply(), next(2, SHARES);
     }
 };
 
 // Up to 32 rows, whose parts begin at x, against one panel. `ahead`: as in linear.cpp.
 // False: another thread writes what this one has computed.
-inline bool float32_tile(const LinearCall& call, long row, long height, long panel, const char* x, long x_step, SplitPanel& weights,
-                         const char* ahead, long ahead_bytes, Parts& parts) {
+template <class Panel>
+bool float32_tile(const LinearCall& call, long row, long height, long panel, const char* x, long x_step, Panel& weights,
+                  const char* ahead, long ahead_bytes, Parts& parts) {
     const long steps = call.k / STEP_INPUTS, ahead_step = (ahead_bytes / steps + 63) / 64 * 64;
     zero_sums(height);
-    for (long step = 0; step < SplitPanel::STEPS_AHEAD; step++) weights.prepare(step, 0, 1);
+    for (long step = 0; step < Panel::STEPS_AHEAD; step++) weights.prepare(step, 0, 1);
     for (long step = 0; step < steps; step++, x += x_step, ahead += ahead_step) {
-        StepProducts{x, weights.parts(step), height > TILE_ROWS}.all([&](long share, long shares) {
-            SplitPanel::fetch_share(x + x_step, height * ROW_STEP_BYTES, share, shares);
-            weights.prepare(step + SplitPanel::STEPS_AHEAD, share, shares);
+        StepProducts{x, weights.parts(step), height > TILE_ROWS}.make(weights, [&](long share, long shares) {
+            fetch(x + x_step, height * ROW_STEP_BYTES, share, shares);
+            weights.prepare(step + Panel::STEPS_AHEAD, share, shares);
             for (long line = ahead_step * share / shares / 64 * 64; line < ahead_step * (share + 1) / shares; line += 64)
                 __builtin_prefetch(ahead + line, 0, 2);
         });
@@ -151,14 +177,14 @@ inline bool float32_tile(const LinearCall& call, long row, long height, long pan
 }
 
 // A chunk: one band against one panel, in parts of 32 rows.
-inline void band_in_tiles(const void* context, long chunk, Parts& parts) {
+template <class Panel> void band_in_tiles(const void* context, long chunk, Parts& parts) {
     const auto& [all, bands, x] = *(const SplitCall*)context;
-    const long panels = panels_of(all), panel = chunk % panels, panel_bytes = PANEL * all.k * 4;
+    const long panels = panels_of(all), panel = chunk % panels, panel_bytes = PANEL * all.k * Panel::WEIGHT_BYTES;
     const Bands::Band band = bands[chunk / panels];
     const long blocks = (band.rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
     const char *w = (const char*)all.w + panel * panel_bytes, *next = w + panel_bytes;
     const long fetch = panel + 1 < panels ? panel_bytes / blocks : 0;
-    SplitPanel weights((const float*)w, all.k, blocks - parts.first > 1);
+    Panel weights(w, all.k, blocks - parts.first > 1);
     Tiles tiles;
     for (long block = parts.first; block < blocks; block++) {
         const long row = block * BLOCK_ROWS, height = std::min(BLOCK_ROWS, band.rows - row);
@@ -191,7 +217,7 @@ inline LinearCall some_rows(const LinearCall& call, long first, long count) {
 }
 
 // 0, or 1 if there is no memory for the parts of x.
-inline int share_float32_tiles(const LinearCall& call, Member* member) {
+template <class Panel> int share_float32_tiles(const LinearCall& call, Member* member) {
     const bool is_worth_sharing = call.rows * call.n * call.k > WORTH_SHARING;
     const long at_once = std::min<long>(call.rows, rows_at_once(call));
     const long memory_floats = (at_once * Bands(call).row_bytes() + 64) / 4; // with room to begin at a cache line
@@ -208,7 +234,7 @@ inline int share_float32_tiles(const LinearCall& call, Member* member) {
             const LinearCall some = some_rows(call, first, std::min(at_once, call.rows - first));
             const SplitCall split{some, Bands(some), x};
             share_rows(member, some.rows, some.k, [&](long row) { split_row(split.all, split.bands, row, x); });
-            share_parts(member, is_worth_sharing, split.bands.count() * panels_of(some), band_in_tiles, &split);
+            share_parts(member, is_worth_sharing, split.bands.count() * panels_of(some), band_in_tiles<Panel>, &split);
         }
     };
     if (!call.rows) return 0;

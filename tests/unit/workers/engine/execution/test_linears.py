@@ -87,6 +87,36 @@ def test_float32_equals_the_product_in_float64(way, shape, rows):
     assert error(stored(linear, x), F.linear(x.double(), weight.double(), bias.double())) < 2e-6
 
 
+@needs_native
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("rows", [1, 13, 33, 300])
+def test_float32_with_weights_that_are_bfloat16_gives_the_same_bits_and_reads_half(unit, rows, two_threads):
+    """One number that is none makes the same layer read float32."""
+    weight, bias = weights(100, 1024)
+    weight = weight.bfloat16().float()
+    unlike = torch.cat([weight, torch.full((1, 1024), 0.1)])
+    halved = native_pack("float32", unit)(weight, bias)
+    whole = native_pack("float32", unit)(unlike, torch.cat([bias, bias[:1]]))
+    x = rows_of(rows, 1024)
+    assert torch.equal(stored(halved, x), stored(whole, x)[:, :100])
+    assert [halved._weight.numel() * 4, whole._weight.numel() * 4] == [128 * 1024 * 2, 128 * 1024 * 4]
+
+
+@needs_native
+@pytest.mark.parametrize("odd", [0.1, 1 + 2**-8, 1e-40, float(2**24 - 1)])
+def test_a_single_number_of_more_bits_than_bfloat16_has_is_not_rounded(odd):
+    weight = torch.zeros(5000, 2)
+    weight[4999, 1] = odd
+    x = torch.ones(1, 2)
+    assert stored(native_pack("float32")(weight), x)[0, 4999] == torch.tensor(odd)
+
+
+@needs_native
+def test_a_layer_of_an_odd_number_of_inputs_keeps_float32_weights():
+    weight = torch.ones(40, 3)
+    assert torch.equal(stored(native_pack("float32")(weight), torch.ones(2, 3)), torch.full((2, 40), 3.0))
+
+
 BANDS_AND_MORE = [(1, 1024), (33, 1024), (300, 1024), (70, 3072), (1500, 1024)]
 """(rows, inputs): a band is 128 rows of 1,024 inputs, or 32 of 3,072; parts are made 8 MiB at a time."""
 
@@ -243,7 +273,7 @@ def test_rows_and_results_may_lie_in_wider_memory(unit):
 
 @needs_native_bfloat16
 def test_inputs_of_another_dtype_are_not_read_as_if_they_were_of_ours():
-    with pytest.raises(AssertionError, match=r"float32 inputs for weights in torch\.bfloat16"):
+    with pytest.raises(AssertionError, match=r"float32 inputs of a layer in torch\.bfloat16"):
         stored(native_pack("bfloat16")(weights(32, 16)[0]), rows_of(1, 16))
 
 
