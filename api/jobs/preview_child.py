@@ -23,8 +23,8 @@ from nightshift.objectstore.time_limits import within
 from nightshift.rows.previews import Previewer
 from nightshift.settings import DataSettings, LocationSettings
 
-CPU_S: Final = 2  # beyond its start, which is importing, after which no further row is begun
-CPU_MAX_S: Final = 4  # beyond it, after which the kernel ends the process
+CPU_S: Final = 2  # beyond its start, which is importing, after which no row but the first is begun
+CPU_MAX_S: Final = 4  # for the objects, and again for the rows, after which the kernel ends the process
 WALL_S: Final = 15  # after which no further request to the object store is begun
 WALL_MAX_S: Final = 25
 MEMORY_BYTES_MAX: Final = 512 * MIB
@@ -59,14 +59,23 @@ def main() -> None:
         for part in previewer.preview(asked.spec, asked.tenant_id, asked.filename):
             sys.stdout.write(json.dumps({type(part).__name__: asdict(part)}) + "\n")
             sys.stdout.flush()
+            _limit_cpu()
 
 
 def _limit() -> None:
     signal.alarm(WALL_MAX_S)
-    cpu_max_s = math.ceil(time.process_time()) + CPU_MAX_S  # a slow machine takes seconds to import
+    cpu_max_s = math.ceil(time.process_time()) + 2 * CPU_MAX_S  # a slow machine takes seconds to import
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_max_s, cpu_max_s))
+    _limit_cpu()
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _limit_cpu() -> None:
+    """Of the next part, and within what there is for all."""
+    _, cpu_max_s = resource.getrlimit(resource.RLIMIT_CPU)
+    part_max_s = math.ceil(time.process_time()) + CPU_MAX_S
+    resource.setrlimit(resource.RLIMIT_CPU, (min(part_max_s, cpu_max_s), cpu_max_s))
 
 
 def _has_time() -> Callable[[], bool]:

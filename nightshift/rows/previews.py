@@ -90,7 +90,9 @@ class PreviewedRows:
 
 @dataclass(frozen=True, kw_only=True)
 class Previewer:
-    """`may_continue` is asked between two rows, objects and pieces read."""
+    """`may_continue` is asked between two rows, objects and pieces read. One row is tried whatever it says:
+    an answer that shows none tells nothing.
+    """
 
     sources: Sources
     locations: Locations
@@ -139,7 +141,7 @@ class Previewer:
 
     def _rows(self, spec: JobSpec, objects: list[FoundObject]) -> PreviewedRows:
         checked = _Checked(spec)
-        reading = _Reading(self.may_continue)
+        reading = _Reading(lambda: checked.rows == 0 or self.may_continue())
         for number, found in enumerate(objects):
             shard = NewShard(
                 shard_no=number, uri=found.uri, format=found.format, start=0, end=None,

@@ -1,10 +1,15 @@
 """What reading an input for a dry run may cost: limits of its process, its bytes, its tenant."""
 
 import asyncio
+import json
+import pickle
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from api.jobs.preview_child import Asked
@@ -125,8 +130,69 @@ def test_blank_lines_are_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.
     assert rows.rows_checked == 0
 
 
-def test_no_row_is_begun_when_the_time_is_over(tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n' * 10)
+@pytest.mark.parametrize("name", ["in.jsonl", "in.parquet"])
+def test_no_row_but_the_first_is_begun_when_the_time_is_over(tmp_path: Path, name: str) -> None:
+    """As on a machine so slow that describing the objects takes all of it."""
+    (tmp_path / "empty.jsonl").write_text("")
+    if name == "in.jsonl":
+        (tmp_path / name).write_text('{"text": "a"}\n' * 10)
+    else:
+        pq.write_table(pa.table({"text": ["a"] * 10}), tmp_path / name)
     objects, rows = looked_at(tmp_path, may_continue=lambda: False)
 
-    assert (objects.is_whole, rows.rows_checked) == (False, 0)
+    assert (objects.is_whole, rows.rows_checked, rows.is_end) == (False, 1, False)
+    assert rows.requests[0].body["prompt"] == "a"
+
+
+CHILD = """
+import resource, time
+from api.jobs import preview_child
+from nightshift.rows.previews import PreviewedObjects, Previewer
+
+def burn(seconds):
+    ends_s = time.process_time() + seconds
+    while time.process_time() < ends_s:
+        pass
+
+def found(objects):
+    return PreviewedObjects(
+        objects=objects, size_bytes=1, is_whole=True, rows_estimated=1, tokens_estimated=1
+    )
+
+def preview(self, spec, tenant_id, filename):
+    before, _ = resource.getrlimit(resource.RLIMIT_CPU)
+    burn({for_objects})
+    yield found(1)
+    after, _ = resource.getrlimit(resource.RLIMIT_CPU)
+    burn({for_rows})
+    yield found(after - before)
+
+Previewer.preview = preview
+preview_child.CPU_MAX_S = {cpu_max_s}
+preview_child.main()
+"""
+
+
+def previewed_by(program: str, folder: Path) -> list[int]:
+    """Numbers of objects in the parts that came."""
+    (folder / "data").mkdir()
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        input=pickle.dumps(asked(folder)),
+        capture_output=True,
+        check=False,
+    )
+    return [json.loads(line)["PreviewedObjects"]["objects"] for line in ended.stdout.splitlines()]
+
+
+def test_a_first_row_that_does_not_end_is_ended_and_the_objects_are_kept(tmp_path: Path) -> None:
+    program = CHILD.format(for_objects=0, for_rows=float("1e9"), cpu_max_s=1)
+
+    assert previewed_by(program, tmp_path) == [1]
+
+
+def test_the_rows_have_their_time_whatever_the_objects_took(tmp_path: Path) -> None:
+    program = CHILD.format(for_objects=1.1, for_rows=0, cpu_max_s=4)
+    _, more_s = previewed_by(program, tmp_path)
+
+    assert more_s >= 1
