@@ -7,7 +7,7 @@ for the length of a packet. Pure.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from heapq import heappop, heappush, heapreplace
+from heapq import heappop, heappush
 
 
 @dataclass(slots=True)
@@ -94,47 +94,3 @@ class FairTurns:
     def serve(self, flow: str, num_tokens: int) -> None:
         """Tokens of a flow are computed, whether or not it was its turn."""
         self._flows[flow].next_start = self.start(flow) + num_tokens
-
-
-class TurnOrder:
-    """The flows of which something waits, by turn. Each operation is logarithmic in them."""
-
-    def __init__(self, turns: FairTurns) -> None:
-        self._turns = turns
-        self._num_waiting: dict[str, int] = {}
-        self._numbers: dict[str, int] = {}  # in the order in which they began to wait
-        self._num_begun = 0
-        # May hold flows that have left, or that have had more since; they are mended when met.
-        self._heap: list[tuple[int, int, str]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._num_waiting)
-
-    def add(self, flow: str) -> None:
-        """One more of this flow, which has members, waits."""
-        count = self._num_waiting.get(flow, 0)
-        self._num_waiting[flow] = count + 1
-        if count == 0:
-            self._num_begun += 1
-            self._numbers[flow] = self._num_begun
-            heappush(self._heap, (self._turns.start(flow), self._num_begun, flow))
-
-    def remove(self, flow: str) -> None:
-        """One of this flow waits no more."""
-        self._num_waiting[flow] -= 1
-        if not self._num_waiting[flow]:
-            del self._num_waiting[flow], self._numbers[flow]
-
-    def first(self) -> str | None:
-        """The flow whose turn it is; of equal ones that which has waited longest."""
-        heap = self._heap
-        while heap:
-            known, number, flow = heap[0]
-            if self._numbers.get(flow) != number:
-                heappop(heap)
-                continue
-            start = self._turns.start(flow)
-            if start == known:
-                return flow
-            heapreplace(heap, (start, number, flow))
-        return None

@@ -32,7 +32,9 @@ class RankedHeap(Generic[Member]):
         """`number`: another one for each member."""
         heappush(self._entries, (rank, number, member))
         if len(self._entries) > self._size_max:
-            self._entries = [entry for entry in self._entries if self._is_there(entry[2])]
+            # One that left and came back before it was dropped is held twice.
+            there = {entry[:2]: entry for entry in self._entries if self._is_there(entry[2])}
+            self._entries = list(there.values())
             heapify(self._entries)
             self._size_max = 2 * len(self._entries) + DEPARTED_MAX
 

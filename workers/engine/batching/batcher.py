@@ -93,15 +93,20 @@ class Batcher:
         self._queue.add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Take a sequence out, wherever it is, and give back its blocks. Its content stays findable."""
+        """Take a sequence out, wherever it is, and give back its blocks. Its content stays findable.
+
+        One for which others waited counts as computed.
+        """
+        turns = self._turns[sequence.rank]
         if sequence in self._running:
             self._stop_running(sequence)
         elif not self._in_flight.discard(sequence):
+            if self._queue.is_claiming(sequence):  # else a flow that cancels keeps others waiting for nothing
+                turns.serve(sequence.flow, sequence.num_tokens)
             self._queue.discard(sequence)
             self._holders.pop(sequence, None)
         self._pool.release(sequence.drop_blocks())
         sequence.num_computed_tokens = 0
-        turns = self._turns[sequence.rank]
         turns.remove(sequence.flow)
         if not turns.num_members(sequence.flow):
             self._queue.forget(sequence.rank, sequence.flow)
@@ -111,6 +116,8 @@ class Batcher:
         draft = Draft(self.limits.max_num_batched_tokens, self._budget, self.limits.max_num_seqs)
         self._start_budget()
         self._close_slots(draft)
+        for rank in range(len(self._running.by_rank)):
+            self._retry_least_missing(rank)
         if self._steps_left_out >= STEPS_LEFT_OUT_MAX:
             self._continue_left_out(draft)
         for rank, members in enumerate(self._running.by_rank):
@@ -177,6 +184,7 @@ class Batcher:
         assert holders == set(self._holders), "other sequences hold blocks than are known to"
         assert running == sorted(running, key=urgency), "out of order"
         self._in_flight.check_integrity(running)
+        self._queue.check_integrity()
         for rank, turns in enumerate(self._turns):
             flows = Counter(sequence.flow for sequence in (*running, *waiting) if sequence.rank == rank)
             counted = {flow: turns.num_members(flow) for flow in flows}
@@ -373,8 +381,13 @@ class Batcher:
             return
         if self._has_slot or self._running.unprotected(sequence, from_rank=sequence.rank + 1):
             self._queue.set_aside(sequence, missing)
-            if self._queue.missing(sequence) is not None:
-                draft.tried.add(sequence)
+            draft.tried.add(sequence)
+
+    def _retry_least_missing(self, rank: int) -> None:
+        """Give one that was set aside behind another of its flow its turn back, where it may fit now."""
+        missing = self._queue.least_missing(rank)
+        if missing is not None and self._may_have(missing, rank):
+            self._queue.retry_least_missing(rank)
 
     def _may_have(self, missing: int, rank: int) -> bool:
         """Whether a sequence of a class that lacked so many blocks need be tried again."""

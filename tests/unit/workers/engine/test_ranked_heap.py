@@ -35,3 +35,19 @@ def test_what_has_left_is_not_held_for_long() -> None:
 
     assert heap.first() == (0, -1)
     assert len(heap) <= DEPARTED_MAX + 2
+
+
+def test_what_leaves_and_comes_back_again_and_again_is_held_a_few_times() -> None:
+    there = {-1}
+    heap = RankedHeap[int](there.__contains__)
+    heap.push(0, -1, -1)
+    for _ in range(5 * DEPARTED_MAX):
+        there.add(1)
+        heap.push(1, 1, 1)
+        there.discard(1)
+    there.add(1)
+    for _ in range(5 * DEPARTED_MAX):
+        heap.push(1, 1, 1)
+
+    assert heap.first() == (0, -1)
+    assert len(heap) <= DEPARTED_MAX + 4

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from tests.unit.workers.engine.batching.test_batcher import CLASSES, FakeModel
+from workers.engine.batching import queue, set_aside
 from workers.engine.batching.draft import step_shape
 from workers.engine.batching.sequence import Sequence
 from workers.engine.request import PriorityClass, Request
@@ -23,8 +25,19 @@ class BatcherMachine(RuleBasedStateMachine):
         slots=st.integers(1, 5),
         budget=st.integers(1, 24),
         is_crowded=st.booleans(),
+        is_impatient=st.booleans(),
     )
-    def start(self, blocks: int, block_size: int, slots: int, budget: int, is_crowded: bool) -> None:
+    def start(
+        self, blocks: int, block_size: int, slots: int, budget: int, is_crowded: bool, is_impatient: bool
+    ) -> None:
+        self.patch = pytest.MonkeyPatch()
+        if is_impatient:  # so that few requests reach every limit
+            self.patch.setattr(set_aside, "SET_ASIDE_MAX", 2)
+            self.patch.setattr(set_aside, "TRIED_MAX", 2)
+            self.patch.setattr(set_aside, "PASSES_ASIDE_MAX", 2)
+            self.patch.setattr(queue, "PASSES_BEFORE_DUE", 3)
+            self.patch.setattr(queue, "DUE_EVERY", 2)
+            self.patch.setattr(queue, "PASSES_BEFORE_OVERDUE", 4)
         self.model = FakeModel(
             blocks=blocks,
             block_size=block_size,
@@ -42,7 +55,7 @@ class BatcherMachine(RuleBasedStateMachine):
         new=st.integers(1, 8),
         priority=st.sampled_from(CLASSES),
         group=st.sampled_from([None, "a", "b"]),
-        flow=st.sampled_from(["", "x", "y"]),
+        flow=st.sampled_from(["", "x", "y", "z"]),
     )
     def add(self, prompt: list[int], new: int, priority: PriorityClass, group: str | None, flow: str) -> None:
         """Prompts of two tokens: they share beginnings all the time."""
@@ -90,7 +103,10 @@ class BatcherMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "model"):
             return
-        self.model.run(STEPS_TO_DRAIN)
+        try:
+            self.model.run(STEPS_TO_DRAIN)
+        finally:
+            self.patch.undo()
         self._drop_finished()
         assert not self.alive, "a sequence starved"
         assert self.model.pool.num_free == self.model.pool.num_blocks

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests.unit.workers.engine.batching.test_batcher import FakeModel, ids
 from workers.engine.batching.sequence import Sequence
-from workers.engine.fair_turns import FairTurns, TurnOrder
+from workers.engine.fair_turns import FairTurns
+from workers.engine.flow_order import FlowOrder
 from workers.engine.request import Request
 
 
@@ -120,7 +121,7 @@ def test_a_flow_that_comes_and_goes_has_no_more_than_one_that_stays() -> None:
 
 def test_flows_that_left_are_forgotten() -> None:
     turns = FairTurns()
-    order = TurnOrder(turns)
+    order = FlowOrder(turns.start)
     turns.join("stays")
     for number in range(1_000):
         turns.join(str(number))
