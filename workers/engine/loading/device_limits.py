@@ -62,8 +62,9 @@ def read_work(
     model: Any, shapes: Mapping[int, KvShape], windows: Mapping[int, int | None], kv_dtype: torch.dtype,
     *, layer_dtype: LinearDType | None, head_dtype: LinearDType | None,
 ) -> ModelWork | None:  # fmt: skip
-    """Of a decoder by transformers whose weights are as it loaded them. `windows` by layer. The dtypes are those
-    in which layers and head will be packed; None: they are not.
+    """Of a decoder by transformers whose weights are as it loaded them. `windows` by layer.
+
+    Layers and head will be packed in these dtypes; None: they stay as they are.
 
     None: it chooses experts in a way that is not known here.
     """

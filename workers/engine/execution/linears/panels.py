@@ -27,7 +27,8 @@ def are_bfloat16(weight: Tensor) -> bool:
     if weight.dtype != torch.float32:
         return weight.dtype == torch.bfloat16
     bits = weight.flatten(0, -2).view(torch.int32)
-    return not any((some & 0xFFFF).any() for some in bits.split(CHECKED_ROWS))  # most others end at the first
+    parts = (bits[first : first + CHECKED_ROWS] for first in range(0, len(bits), CHECKED_ROWS))
+    return not any((part & 0xFFFF).any() for part in parts)  # for most others the first part tells
 
 
 def arrange(rows: Tensor, gate: Activation | None) -> Tensor:
