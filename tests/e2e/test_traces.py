@@ -181,32 +181,52 @@ def test_a_client_may_say_that_its_trace_is_not_recorded_and_a_failed_row_is_all
     assert the(spans, ROW).attributes["nightshift.row"] == 20
 
 
+CANARY = "cafefade" * 12  # hexadecimal: some of it could pass for an id
+VALID = f"00-{'44' * 16}-{CLIENT_SPAN}-01"
+EIGHT_KB = 8 * 1024
+
+
 @pytest.mark.parametrize(
-    "sent",
+    ("sent", "is_followed"),
     [
-        [("traceparent", "nonsense")],
-        [("traceparent", f"00-{'0' * 32}-{CLIENT_SPAN}-01")],
-        [("traceparent", f"00-{'44' * 16}-{CLIENT_SPAN}-01-{'x' * 6000}")],
-        [
-            ("traceparent", f"00-{'44' * 16}-{CLIENT_SPAN}-01"),
-            ("traceparent", f"00-{'55' * 16}-{CLIENT_SPAN}-01"),
-        ],
-        [("traceparent", "\xff\xfe")],
-        [("tracestate", "a=" + "b" * 6000)],
+        ([("traceparent", "nonsense")], False),
+        ([("traceparent", "")], False),
+        ([("traceparent", f"00-{'0' * 32}-{CLIENT_SPAN}-01")], False),
+        ([("traceparent", f"00-{'44' * 16}-{'0' * 16}-01")], False),
+        ([("traceparent", f"ff-{'44' * 16}-{CLIENT_SPAN}-01")], False),
+        ([("traceparent", f"00-{CANARY}-{CLIENT_SPAN}-01")], False),
+        ([("traceparent", f"{VALID}-{CANARY * (EIGHT_KB // len(CANARY))}")], False),
+        ([("traceparent", VALID), ("traceparent", f"00-{'55' * 16}-{CLIENT_SPAN}-01")], False),
+        ([("traceparent", VALID), ("traceparent", VALID)], False),
+        ([("traceparent", "\xff\xfe" + CANARY)], False),
+        ([("tracestate", f"a={CANARY}{'b' * EIGHT_KB}")], False),
+        ([("traceparent", VALID), ("tracestate", f"a={CANARY}{'b' * EIGHT_KB}")], True),
+        ([("traceparent", VALID), ("tracestate", f"a={CANARY}"), ("tracestate", f"a={CANARY}")], True),
+        ([("traceparent", VALID), ("tracestate", f"\xff=,=,{CANARY}"), ("baggage", f"k={CANARY}")], True),
     ],
 )
-def test_trace_headers_that_are_wrong_are_ignored(
-    service: Service, traces: Collector, sent: list[tuple[str, str]]
+@pytest.mark.parametrize("path", ["/chat/completions", "/jobs"])
+def test_trace_headers_that_are_wrong_are_ignored_and_kept_nowhere(
+    service: Service, traces: Collector, path: str, sent: list[tuple[str, str]], is_followed: bool
 ) -> None:
-    before = {span.trace_id for span in traces.spans}
-    body = {"model": DEMO_MODEL_ID, "messages": [{"role": "user", "content": "7"}]}
+    before = {span.span_id for span in traces.spans}
+    chat = {"model": DEMO_MODEL_ID, "messages": [{"role": "user", "content": "7"}]}
+    body = chat if path != "/jobs" else {"endpoint": "/v1/chat/completions", "body": chat}
     with service.http() as http:
         headers = [(name, value.encode("latin-1")) for name, value in sent]
-        answered = http.post("/chat/completions", json=body, headers=headers, timeout=60)
+        answered = http.post(path, json=body, headers=headers, timeout=60)
+        assert answered.is_success, answered.text
+        if path == "/jobs":
+            wait_until_ended(service, answered.json()["id"])
 
-    assert answered.is_success, answered.text
     [root] = wait_for("the request's span", lambda: roots_since(traces, before), WAIT_S)
-    assert root.trace_id not in ("44" * 16, "55" * 16)
+    assert (root.trace_id == "44" * 16) is is_followed
+    assert root.trace_id != "55" * 16
+    seen(traces, root.trace_id, lambda spans: ROW in {span.name for span in spans_since(spans, before)})
+    files = [path for path in service.data_dir.rglob("*") if path.suffix == ".log" or ".db" in path.name]
+    assert {".log", ".db"} <= {path.suffix for path in files}
+    kept = [*traces.bodies, *(path.read_bytes() for path in files)]
+    assert not [text for text in kept if CANARY.encode() in text or bytes.fromhex(CANARY) in text]
 
 
 def test_a_collector_that_never_answers_holds_nothing_up_and_what_is_lost_is_counted(
@@ -259,7 +279,12 @@ def losing_spans(service: Service) -> set[str]:
 
 
 def roots_since(traces: Collector, before: set[str]) -> list[SeenSpan]:
-    return [span for span in traces.spans if span.kind == "SERVER" and span.trace_id not in before]
+    return [span for span in spans_since(traces.spans, before) if span.kind == "SERVER"]
+
+
+def spans_since(spans: Sequence[SeenSpan], before: set[str]) -> list[SeenSpan]:
+    """Those whose ids are none of these."""
+    return [span for span in spans if span.span_id not in before]
 
 
 def bulk_job(files: Path, hooks: Receiver) -> dict[str, object]:
