@@ -15,7 +15,7 @@ from api.page.attempts import Attempts
 from api.page.requests import is_click, is_from_elsewhere, is_update, path_and_query, token_of
 from api.page.sessions import Sessions, SignedIn
 from api.page.updates import Updates
-from api.responses.errors import headers_of, message_of, status_of
+from api.responses.errors import UNKNOWN_URL, headers_of, message_of, status_of
 from api.services import Services
 from nightshift.errors import NightshiftError
 from nightshift.tenants.keys import Scope
@@ -88,7 +88,15 @@ class Page:
 
     def error(self, request: Request, signed_in: SignedIn | None, error: NightshiftError) -> Response:
         """A page, or the live part of one, that says what is wrong."""
-        return self.refusal(request, signed_in, status_of(error), message_of(error), headers_of(error))
+        status = status_of(error)
+        return self.refusal(
+            request,
+            signed_in,
+            status,
+            message_of(error),
+            headers_of(error),
+            is_gone=status == 404 and error.code != UNKNOWN_URL,
+        )
 
     def refusal(
         self,
@@ -97,7 +105,10 @@ class Page:
         status: int,
         message: str,
         headers: Mapping[str, str] | None = None,
+        *,
+        is_gone: bool = False,
     ) -> Response:
+        """`is_gone`: what is asked for may have been there."""
         is_get = request.method == "GET"
         shown = {
             **(
@@ -108,7 +119,8 @@ class Page:
             "status": status,
             "message": message,
             "again": path_and_query(request) if is_get else None,
-            "is_refusal": not is_get,  # there is nothing to update
+            "is_gone": is_gone,
+            "is_refusal": not (is_get and status == 503),  # else the same again: there is nothing to update
         }
         html = rendering.render("error.html", self.prefix, shown, is_part=is_update(request))
         return rendering.page(html, status, headers)

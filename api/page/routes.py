@@ -18,7 +18,7 @@ from api.page.page import Page, page_of
 from api.page.requests import check_csrf, check_origin, check_url, form_of, is_update, token_of, wants_json
 from api.page.sessions import SignedIn
 from api.page.view import Action, Asked, Context, LoadData, Outcome, View
-from api.responses.errors import error_response
+from api.responses.errors import UNKNOWN_URL, error_response
 from api.responses.sse import event, event_source
 from nightshift.errors import MissingScope, NightshiftError, NotAuthenticated, NotFound
 from nightshift.jobs import JsonObject
@@ -248,6 +248,6 @@ async def _to_overview(request: Request) -> Response:
 
 async def _unknown(request: Request) -> Response:
     async def answer(visit: _Visit) -> Response:
-        raise NotFound("There is no such page.", code="unknown_url")
+        raise NotFound("There is no such page.", code=UNKNOWN_URL)
 
     return await _visited(request, answer)

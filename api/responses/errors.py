@@ -85,10 +85,13 @@ _ANSWERS: Final[Mapping[type[BaseException], ErrorAnswer]] = {
 # Bare: what makes the others may be what has failed.
 _PAGE: Final = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><title>Error · Nightshift</title>'
+    '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    '<meta name="color-scheme" content="light dark">'
     '<h1>That did not work</h1><p class="big">{}</p></html>'
 )
 
-_FRAMEWORK_CODES: Final = {404: "unknown_url", 405: "method_not_allowed"}
+UNKNOWN_URL: Final = "unknown_url"
+_FRAMEWORK_CODES: Final = {404: UNKNOWN_URL, 405: "method_not_allowed"}
 
 
 def error_response(error: NightshiftError) -> JSONResponse:

@@ -74,6 +74,32 @@ def test_what_is_no_page_says_so_in_a_page(signed_in: httpx.Client, visitor: htt
 
 
 @pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/nothing/here"),
+        ("GET", "/ui/nothing"),
+        ("GET", "/ui/jobs/job_unknown"),
+        ("GET", "/ui/jobs?state=sleeping"),
+        ("POST", "/ui/jobs"),
+        ("POST", "/ui/webhooks/any/disable"),
+    ],
+)
+def test_a_page_that_says_what_is_wrong_asks_for_nothing_again(
+    signed_in: httpx.Client, method: str, path: str
+) -> None:
+    shown = signed_in.request(method, path).text
+
+    assert 'role="alert"' in shown
+    assert "hx-get" not in shown
+    assert "/ui/updates" not in shown
+
+
+def test_only_what_may_have_been_there_is_said_to_be_gone(signed_in: httpx.Client) -> None:
+    for path, is_gone in {"/nothing": False, "/ui/nothing": False, "/ui/jobs/job_unknown": True}.items():
+        assert ("It may have been deleted" in signed_in.get(path).text) is is_gone, path
+
+
+@pytest.mark.parametrize(
     ("method", "path", "status", "message"),
     [
         ("POST", "/", 405, "This address does not take POST requests."),
