@@ -74,6 +74,16 @@
     Idiomorph.defaults.callbacks.beforeNodeRemoved = Idiomorph.defaults.callbacks.beforeNodeMorphed;
   }
 
+  // ---- what has the focus may be taken away by an update: it then goes to where its view begins
+
+  let focused = null;
+  document.addEventListener("htmx:beforeSwap", () => { focused = document.activeElement; });
+  document.addEventListener("htmx:afterSwap", () => {
+    const main = document.getElementById("main");
+    if (focused && !focused.isConnected && main) main.focus({ preventScroll: true });
+    focused = null;
+  });
+
   // ---- a form that makes a page anew is sent once, however often its button is pressed
 
   function release() {

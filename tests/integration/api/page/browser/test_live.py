@@ -56,6 +56,21 @@ def test_updates_keep_the_focus_the_place_and_what_is_typed(visit: VisitMaker, p
     assert page.input_value("input[name=name]") == "half a na"
 
 
+def test_a_button_that_an_update_takes_away_leaves_the_keyboard_where_its_view_begins(
+    visit: VisitMaker, page_store: Store
+) -> None:
+    job = ground.running(page_store, "taken")
+    page = visit("taken").open_live(f"/ui/jobs/{job.id}")
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.locator(".actions >> text=Cancel").focus()
+
+    page.keyboard.press("Enter")
+
+    expect(page.locator("#said")).to_contain_text("The job is told to stop")
+    expect(page.locator(".actions >> text=Cancel")).to_have_count(0)
+    expect(page.locator("#main")).to_be_focused()
+
+
 def test_updates_keep_what_is_chosen_until_it_is_sent(visit: VisitMaker, page_store: Store) -> None:
     job = ground.running(page_store, "choosing", done=10)
     page = visit("choosing").open_live(f"/ui/jobs/{job.id}")

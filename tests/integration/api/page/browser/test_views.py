@@ -9,6 +9,7 @@ from playwright.sync_api import Page
 from api.page import views
 from nightshift.fleet.figures import ServiceFigures
 from nightshift.jobs import InputError, JobState
+from nightshift.jobs.ids import new_id
 from nightshift.store import Store
 from nightshift.tenants.keys import Scope
 from tests.integration.api.conftest import insert_key
@@ -25,8 +26,10 @@ def paths(page_store: Store) -> list[str]:
     """Of every view, with something in it, and of a page that is not there."""
     job = ground.running(page_store, TENANT, done=10, metadata={"team": "search"})
     ground.progress(page_store, job, rows=10, failed=4, seq=1)
-    ground.interrupt(page_store, job, "worker_b")
+    ground.interrupt(page_store, job, new_id("wrk"))
     failed = ground.running(page_store, TENANT)
+    with page_store.transaction() as tx:  # the widest that there is of a job's life
+        tx.events.append(failed.id, "job.finalizing", {}, tx.now() + timedelta(minutes=167))
     ground.end(page_store, failed, JobState.FAILED, (InputError("invalid_json", "Line 3 is not JSON.", 3),))
     ground.worker(page_store, "worker_seen", "gpu-1")
     found = [view.path for view in views.VIEWS if "{" not in view.path]
