@@ -198,15 +198,15 @@ async def _updates(request: Request) -> Response:
         signed_in = await page.signed_in(request)
         if signed_in is None:
             return Response(status_code=401)
-        page.updates.check_room(signed_in.token_sha256)
+        page.updates.check_room(signed_in.token_sha256, signed_in.caller.tenant_id)
     except NightshiftError as error:
         return error_response(error)
-    return event_source(_told(page, token_of(request), signed_in.token_sha256))
+    return event_source(_told(page, token_of(request), signed_in))
 
 
-async def _told(page: Page, token: str | None, session: str) -> AsyncGenerator[ServerSentEvent, None]:
+async def _told(page: Page, token: str | None, signed_in: SignedIn) -> AsyncGenerator[ServerSentEvent, None]:
     told = 0
-    async for _ in page.updates.follow(session):
+    async for _ in page.updates.follow(signed_in.token_sha256, signed_in.caller.tenant_id):
         told += 1
         if told % UNTIL_CHECKED == 0 and not await _is_signed_in(page, token):
             yield event("", type=SIGNED_OUT)

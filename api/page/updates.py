@@ -32,31 +32,33 @@ class Updates:
         self._store = store
         self._waiting: set[asyncio.Event] = set()
         self._of_session: Counter[str] = Counter()
+        self._of_tenant: Counter[str] = Counter()
         self._poller: asyncio.Task[None] | None = None
 
     @property
     def open_pages(self) -> int:
         return len(self._waiting)
 
-    def check_room(self, session: str) -> None:
+    def check_room(self, session: str, tenant: str) -> None:
         """Raises TooManyRequests."""
-        if not self._has_room(session):
+        if not self._has_room(session, tenant):
             raise TooManyRequests(
                 "Too many pages are open. This one is not updated until another is closed.",
                 retry_after_s=RETRY_AFTER_S,
             )
 
-    async def follow(self, session: str) -> AsyncGenerator[None, None]:
+    async def follow(self, session: str, tenant: str) -> AsyncGenerator[None, None]:
         """Yields at once, and then whenever there may be something new.
 
         Ends at once where there is no room: others may have taken it since it was checked.
         """
-        if not self._has_room(session):
+        if not self._has_room(session, tenant):
             return
         changed = asyncio.Event()
         changed.set()
         self._waiting.add(changed)
         self._of_session[session] += 1
+        self._of_tenant[tenant] += 1
         if self._poller is None or self._poller.done():
             self._poller = asyncio.create_task(self._poll(), name="page updates")
         try:
@@ -69,13 +71,17 @@ class Updates:
         finally:
             self._waiting.discard(changed)
             self._of_session[session] -= 1
+            self._of_tenant[tenant] -= 1
             self._of_session += Counter()  # drops the zeros
+            self._of_tenant += Counter()
             if not self._waiting and self._poller is not None:
                 self._poller.cancel()
                 self._poller = None
 
-    def _has_room(self, session: str) -> bool:
-        return len(self._waiting) < PAGES_MAX and self._of_session[session] < PAGES_PER_SESSION_MAX
+    def _has_room(self, session: str, tenant: str) -> bool:
+        """A tenant may have as many as it leaves free: its pages never take all the room of others."""
+        free = PAGES_MAX - len(self._waiting)
+        return self._of_tenant[tenant] < free and self._of_session[session] < PAGES_PER_SESSION_MAX
 
     async def _poll(self) -> None:
         # A thread of its own: SQLite's connection is for one at a time, also after a cancellation.
