@@ -27,7 +27,9 @@ from nightshift.tenants.audit import Actor
 from nightshift.tenants.usage import first_day, usage_day
 
 TENANT: Final = "default"
-MODELS: Final = ("llama", "minilm", "classifier")
+BULK_MODEL: Final = "translator"  # of no online job
+MODELS: Final = ("llama", "minilm", "classifier", BULK_MODEL)
+CLASSES: Final = tuple(PriorityClass)  # the last of no online job
 INSERTED: Final = 5000  # at a time
 EVENTS: Final = 20_000  # of the job that is looked at: a checkpoint each
 SHARDS: Final = 5000  # of it
@@ -51,6 +53,8 @@ class Filled:
     worker: str
     usage: str
     """A day and a model."""
+    usage_last: str
+    """Of the oldest day."""
 
 
 @contextmanager
@@ -83,7 +87,11 @@ def fill(store: Store, jobs: int, rows: int) -> Filled:
     looked_at["event_seq"] = EVENTS
     _insert(store, tables.job, jobs, lambda place: job_rows[place])
     _insert(store, tables.event, EVENTS, lambda place: _event(looked_at, place + 1))
+    of_others = [row for row in job_rows if row["kind"] == "bulk" and row is not looked_at]
     _insert(store, tables.shard, SHARDS, lambda place: _shard(looked_at, place))
+    _insert(
+        store, tables.shard, rows, lambda place: _shard(of_others[place % len(of_others)], SHARDS + place)
+    )
     _insert(store, tables.dead_row, rows, lambda place: _letter(looked_at, place, now))
     _insert(store, tables.webhook_endpoint, ENDPOINTS, lambda place: _endpoint(place, now))
     _insert(store, tables.delivery, rows, lambda place: _delivery(chosen, job_rows, place, now))
@@ -103,6 +111,7 @@ def fill(store: Store, jobs: int, rows: int) -> Filled:
         f"key{middle:09d}",
         f"worker_{middle}",
         f"{_usage(middle, now)['day']}/{_usage(middle, now)['model']}",
+        f"{_usage(0, now)['day']}/{_usage(0, now)['model']}",
     )
 
 
@@ -126,7 +135,7 @@ def _job(chosen: random.Random, place: int, of: int, now: datetime) -> dict[str,
     state = chosen.choice(("queued", "running")) if is_open else ended
     kind = chosen.choice(("online", "bulk"))
     created = now - timedelta(seconds=of - place)
-    priority = chosen.choice(list(PriorityClass))
+    priority = chosen.choice(CLASSES if kind == "bulk" else CLASSES[:-1])
     return {
         "id": f"job_{place:024d}",
         "tenant_id": TENANT,
@@ -135,7 +144,7 @@ def _job(chosen: random.Random, place: int, of: int, now: datetime) -> dict[str,
         "state": state,
         "priority": priority,
         "priority_rank": priority.rank,
-        "model": chosen.choice(MODELS),
+        "model": chosen.choice(MODELS if kind == "bulk" else MODELS[:-1]),
         "spec": JobSpec(endpoint="/v1/chat/completions", completion_window_s=86_400).to_json(),
         "fingerprint": str(place),
         "rows_total": 1000,

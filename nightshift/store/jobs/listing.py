@@ -1,7 +1,8 @@
 """The statement for a page of a tenant's jobs, newest first, in the order of an index.
 
 Each filter by itself reads an index in the page's order, so a page costs the same however many jobs there
-are. Of several, one is read by its index and the others are compared.
+are. Of several, one is read by its index, which has what the others compare: jobs that are not wanted are not
+read from the table.
 """
 
 from collections.abc import Sequence

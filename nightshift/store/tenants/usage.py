@@ -64,7 +64,8 @@ class UsageSums:
 
         `after`: day and model of the last one on the previous page of one tenant.
         """
-        wanted = select(usage).where(usage.c.day >= since.isoformat(), usage.c.day <= until.isoformat())
+        last = until if after is None else min(until, after[0])
+        wanted = select(usage).where(usage.c.day >= since.isoformat(), usage.c.day <= last.isoformat())
         if tenant_id is not None:
             wanted = wanted.where(usage.c.tenant_id == tenant_id)
         if model is not None:

@@ -1,5 +1,6 @@
 """Finding jobs: by tenant in pages, and what the service's duties look for."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -131,6 +132,25 @@ def test_a_name_is_looked_for_by_its_index_whatever_else_is_asked(store: Store) 
     assert "ix_job_" in plan
     assert "TEMP B-TREE" not in plan
     assert "Sort" not in plan
+
+
+OF_SEVERAL = {"ix_job_listing", "ix_job_of_priority", "ix_job_of_model"}
+
+
+@pytest.mark.parametrize("states", [(), (JobState.FAILED,), (JobState.FAILED, JobState.EXPIRED)])
+def test_what_other_filters_ask_is_compared_in_the_index_that_one_reads(
+    store: Store, states: tuple[JobState, ...]
+) -> None:
+    filters = JobFilters(states=states, kind=JobKind.ONLINE, priority=PriorityClass.BACKGROUND, model=MODEL)
+
+    plan = explained(store.database, listing("default", 21, None, filters))
+
+    if store.database.is_sqlite:  # whose plan does not say what is compared where
+        read = set(re.findall(r"SEARCH job USING INDEX (ix_\w+)", plan))
+        assert len(read) == 1
+        assert read <= ({"ix_job_of_state"} if states else OF_SEVERAL)
+    compared_in_table = " ".join(re.findall(r"Filter: [^']*", plan))
+    assert not re.search("kind|priority|model", compared_in_table), plan
 
 
 def test_of_several_states_each_ones_page_is_read_by_the_index(store: Store) -> None:
