@@ -25,7 +25,8 @@ BUSY: Final = _gauge(
 ROOFLINE: Final = _gauge(
     "roofline_fraction",
     "Share of the last 10 seconds in steps that their reads and arithmetic take at the best that the device "
-    "was seen to do when the model was loaded. Missing where that is not known: encoders, encoder-decoders",
+    "was seen to do when the model was loaded. Missing where that is not known: encoder-decoders, models of "
+    "images, and encoders that are not built like BERT or not on a CPU",
     "it is low while steps are large: time goes into what is neither. Above 1: the device was busy when it "
     "was measured",
 )

@@ -11,7 +11,7 @@ share is read for each of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 Span = tuple[int, int]
@@ -103,6 +103,39 @@ class Roofline:
                 size += min(sum(span), each.window + span[1] - 1) * each.kv_bytes
                 flops += _pairs(span, each.window) * each.pair_flops
         return max(size / self._limits.bytes_per_second, flops / self._limits.flops_per_second)
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderWork:
+    """What an encoder takes of its device in whose layers every token sees every other. Embeddings, pooling
+    and heads cost nothing here.
+    """
+
+    token_parameters: int
+    """That every token passes."""
+    input_parameters: int
+    """That one token of each input passes, where no other is read of the last layer."""
+    size_bytes: int
+    pair_flops: int
+    """For a token and one that it sees, of all layers but that one."""
+    seen_flops: int
+    """For a token that the one of its input sees in that one."""
+
+
+class EncoderRoofline:
+    """The least time of each of an encoder's passes."""
+
+    def __init__(self, work: EncoderWork, limits: DeviceLimits) -> None:
+        self._work = work
+        self._limits = limits
+
+    def least_seconds(self, lengths: Sequence[int]) -> float:
+        """Of a pass over inputs of so many tokens."""
+        work, tokens = self._work, sum(lengths)
+        linear = 2 * (work.token_parameters * tokens + work.input_parameters * len(lengths))
+        seen = work.pair_flops * sum(length * length for length in lengths) + work.seen_flops * tokens
+        limits = self._limits
+        return max(work.size_bytes / limits.bytes_per_second, (linear + seen) / limits.flops_per_second)
 
 
 def _pairs(span: Span, window: int | None) -> int:

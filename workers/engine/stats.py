@@ -54,3 +54,5 @@ class EncoderStats:
     """The padding."""
     timeouts: int = 0
     """Requests that were rejected because they waited too long."""
+    roofline_seconds: float | None = None
+    """The least time that the passes' reads and arithmetic could have taken; None: it is not known."""

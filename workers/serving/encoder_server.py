@@ -45,7 +45,8 @@ class EncoderServer(ModelServer):
         self, model: Model, encoder: Encoder, on_fatal: OnFatal, config: EncoderConfig | None = None
     ) -> None:
         super().__init__(model, on_fatal)
-        self._engine = EncoderEngine(encoder, config)
+        roofline = getattr(encoder, "roofline", None)  # known of some kinds
+        self._engine = EncoderEngine(encoder, config, roofline=roofline)
         self._running: dict[str, Running] = {}
 
     def check(self, endpoint: Endpoint, request: ModelRequest) -> None:

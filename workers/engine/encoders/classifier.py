@@ -36,6 +36,7 @@ from .pairs import FramedTokens, PairText, PairTokenizer
 from .rerank_prompts import PromptTokenizer, declares_prompt
 from .scorer import TextScorer
 from .scorer_weights import load_scorer
+from .work import measure_roofline
 
 log = logging.getLogger(__name__)
 
@@ -159,6 +160,7 @@ class ClassifierModel(TextScorer):
                 log.debug("its head does not take packed layers: %r", error)
                 difference = math.inf
             if difference <= self._tolerance(expected):
+                self.roofline = measure_roofline(base, reads_first=reads_first)
                 layers.free_originals(base)
                 return
             setattr(model, model.base_model_prefix, base)

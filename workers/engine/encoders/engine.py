@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..errors import DuplicateRequest
 from ..histograms import ClassHistograms, EngineHistograms
+from ..roofline import EncoderRoofline
 from ..stats import EncoderStats
 from .batcher import EncoderBatcher
 from .config import QUEUE_SIZE_MAX, EncoderConfig, InvalidBatching
@@ -67,6 +68,7 @@ class EncoderEngine:
         model: Encoder,
         config: EncoderConfig | None = None,
         *,
+        roofline: EncoderRoofline | None = None,
         clock_us: Callable[[], int] = lambda: time.monotonic_ns() // 1_000,
     ) -> None:
         """Raises InvalidBatching where the model's longest input would not fit a step."""
@@ -79,6 +81,8 @@ class EncoderEngine:
                 f"the model's longest input of {model.max_length} tokens",
             )
         self._model = model
+        self._roofline = roofline
+        self._roofline_s = 0.0
         self._clock_us = clock_us
         self._batching = self.config.dynamic_batching
         self._batcher = EncoderBatcher(self.config, max_num_batched_tokens)
@@ -167,7 +171,12 @@ class EncoderEngine:
     def stats(self) -> EncoderStats:
         """Call it on the engine's thread, or between steps: it takes no lock."""
         return EncoderStats(
-            self.num_waiting, self._steps, self._tokens_computed, self._tokens_padded, self._timeouts
+            self.num_waiting,
+            self._steps,
+            self._tokens_computed,
+            self._tokens_padded,
+            self._timeouts,
+            None if self._roofline is None else self._roofline_s,
         )
 
     def check_integrity(self) -> None:
@@ -266,6 +275,8 @@ class EncoderEngine:
         self.histograms.observe_step(len(inputs), num_tokens)
         self._tokens_computed += num_tokens
         self._tokens_padded += len(inputs) * max(waiting.num_tokens for waiting in inputs) - num_tokens
+        if self._roofline is not None:
+            self._roofline_s += self._roofline.least_seconds([waiting.num_tokens for waiting in inputs])
 
     def _deliver(
         self, inputs: Sequence[WaitingInput], vectors: Iterable[Vector], began_us: int

@@ -33,6 +33,7 @@ from ..loading.weights import (
     said,
     weight_not_finite,
 )
+from ..roofline import EncoderRoofline
 from ..text.tokenizer import Tokenizer
 from .errors import token_ids_objection
 from .length_buckets import length_buckets
@@ -42,6 +43,7 @@ from .packed_layers import NOT_PACKED, PackedLayers
 from .pooling import Pooling
 from .prompts import Prompts
 from .texts import EncoderText, TextInput, TextTokenizer, TextTokens
+from .work import measure_roofline
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +80,8 @@ class EncoderModel:
         )
         self._pad_id = int(model.config.pad_token_id or 0)
         self._packed: PackedLayers | None = None
+        self.roofline: EncoderRoofline | None = None
+        """None: what its passes must compute is not known."""
 
     @classmethod
     def load(
@@ -184,6 +188,7 @@ class EncoderModel:
             log.warning("packed layers differ by %.1e and are not used", difference)
             self._packed = None
         else:
+            self.roofline = measure_roofline(self._model)
             packed.free_originals(self._model)
 
     def _check(self, directory: Path) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..errors import UnsupportedModel
 from ..loading.weights import weight_not_finite
+from ..roofline import EncoderRoofline
 from .errors import token_ids_objection
 from .labels import Labels
 from .length_buckets import length_buckets
@@ -53,6 +54,8 @@ class TextScorer(ABC):
         self.vocab_size = int(model.get_input_embeddings().weight.shape[0])
         self._model = model
         self._pad_id = int(model.config.pad_token_id or 0)
+        self.roofline: EncoderRoofline | None = None
+        """None: what its passes must compute is not known."""
 
     @property
     @abstractmethod

@@ -6,13 +6,25 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from tests.unit.workers.engine.encoders.tiny_encoders import tiny_bert
 from tests.unit.workers.engine.tiny_models import BASE
+from workers.engine.encoders.work import read_work as read_encoder_work
 from workers.engine.execution.kv_memory import KvShape
 from workers.engine.loading import device_limits
 from workers.engine.loading.device_limits import measure_limits, read_work
-from workers.engine.roofline import AttentionWork, DeviceLimits, ExpertWork, ModelWork, Roofline
+from workers.engine.roofline import (
+    AttentionWork,
+    DeviceLimits,
+    EncoderRoofline,
+    EncoderWork,
+    ExpertWork,
+    ModelWork,
+    Roofline,
+)
 
 ONLY_BYTES, ONLY_FLOPS = DeviceLimits(1.0, 1e30), DeviceLimits(1e30, 1.0)
 spans = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20)), min_size=1, max_size=5)
@@ -112,3 +124,33 @@ def test_the_device_is_measured_and_without_a_kernel_not_made_up(monkeypatch: py
 
     monkeypatch.setattr(device_limits, "fastest_pack", none)
     assert measure_limits(model, "int8") is None
+
+
+@given(lengths=st.lists(st.integers(1, 50), min_size=1, max_size=5))
+def test_a_pass_of_an_encoder_reads_its_weights_once_and_computes_what_its_tokens_see(
+    lengths: list[int],
+) -> None:
+    work = EncoderWork(1000, 300, 4000, 7, 3)
+    pairs = sum(1 for length in lengths for _ in range(length) for _ in range(length))
+
+    assert EncoderRoofline(work, ONLY_BYTES).least_seconds(lengths) == 4000
+    linear = 2 * (1000 * sum(lengths) + 300 * len(lengths))
+    assert EncoderRoofline(work, ONLY_FLOPS).least_seconds(lengths) == linear + 7 * pairs + 3 * sum(lengths)
+
+
+@pytest.mark.parametrize("length", [1, 17])
+def test_an_encoders_work_is_what_pytorch_counts_of_its_layers(length: int) -> None:
+    model = tiny_bert().eval()
+    ids, hidden = torch.ones(1, length, dtype=torch.long), model.config.hidden_size
+    with FlopCounterMode(display=False) as counted, sdpa_kernel(SDPBackend.MATH), torch.inference_mode():
+        model.encoder(model.embeddings(input_ids=ids))
+
+    whole = read_encoder_work(model, reads_first=False)
+    found = EncoderRoofline(whole, ONLY_FLOPS).least_seconds([length])
+
+    assert found == counted.get_total_flops()
+    first = read_encoder_work(model, reads_first=True)
+    of_first = EncoderRoofline(first, ONLY_FLOPS).least_seconds([length])
+    passed_by_one = 2 * first.input_parameters * (length - 1) + 4 * hidden * (length**2 - length)
+    assert found - of_first == passed_by_one
+    assert first.size_bytes == whole.size_bytes == 4 * whole.token_parameters

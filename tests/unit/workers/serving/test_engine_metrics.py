@@ -71,6 +71,8 @@ def test_an_encoder_shows_the_figures_it_has(models: Models) -> None:
     of_encoder = {name for name in after if f'model="{ENCODER}"' in name}
     assert {name.partition("{")[0] for name in of_encoder} == {
         "nightshift_engine_busy_fraction",
+        "nightshift_engine_roofline_fraction",
+        "nightshift_engine_roofline_seconds_total",
         "nightshift_engine_sequences_waiting",
         "nightshift_engine_steps_total",
         "nightshift_engine_timeouts_total",
@@ -81,6 +83,8 @@ def test_an_encoder_shows_the_figures_it_has(models: Models) -> None:
     assert after[label] - before[label] == 4 + 3  # each with its two special tokens
     padded = f'nightshift_engine_tokens_padded_total{{model="{ENCODER}"}}'
     assert after[padded] - before[padded] == 1
+    least = f'nightshift_engine_roofline_seconds_total{{model="{ENCODER}"}}'
+    assert after[least] > before[least]
 
 
 def test_a_decoder_has_every_figure(models: Models) -> None:
