@@ -18,12 +18,13 @@ from tests.integration.api.page.browser.conftest import Visit, VisitMaker
 
 AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
 TENANT = "seen"
+WRONG = ("/ui/nothing", "/nothing/here", f"/ui/jobs/{300 * 'x'}", "/ui/jobs?state=sleeping")
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
 
 
 @pytest.fixture(scope="module")
 def paths(page_store: Store) -> list[str]:
-    """Of every view, with something in it, and of a page that is not there."""
+    """Of every view, with something in it, and of pages that say what is wrong."""
     job = ground.running(page_store, TENANT, done=10, metadata={"team": "search"})
     ground.progress(page_store, job, rows=10, failed=4, seq=1)
     ground.interrupt(page_store, job, new_id("wrk"))
@@ -33,7 +34,7 @@ def paths(page_store: Store) -> list[str]:
     ground.end(page_store, failed, JobState.FAILED, (InputError("invalid_json", "Line 3 is not JSON.", 3),))
     ground.worker(page_store, "worker_seen", "gpu-1")
     found = [view.path for view in views.VIEWS if "{" not in view.path]
-    return [*found, *(f"/ui/jobs/{one.id}" for one in (job, failed)), "/ui/jobs?state=expired", "/ui/nothing"]
+    return [*found, *(f"/ui/jobs/{one.id}" for one in (job, failed)), "/ui/jobs?state=expired", *WRONG]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -77,6 +77,7 @@ def test_packed_layers_give_the_vectors_of_the_plain_model(
     encoder = EncoderModel.load(directory)
 
     assert encoder._packed is not None
+    assert encoder.roofline is not None
     expected = reference(directory, inputs, mean_and_normalize)
     np.testing.assert_allclose(encoder.encode(inputs), expected, atol=TOLERANCE, rtol=0)
 
@@ -95,6 +96,7 @@ def test_packed_layers_that_compute_something_else_are_not_used(tmp_path, monkey
     encoder = EncoderModel.load(directory)
 
     assert encoder._packed is None
+    assert encoder.roofline is None
     assert "packed layers differ" in caplog.text
     expected = reference(directory, [[5, 6, 7]], mean_and_normalize)
     np.testing.assert_allclose(encoder.encode([[5, 6, 7]]), expected, atol=TOLERANCE, rtol=0)
@@ -129,6 +131,7 @@ def test_a_model_whose_embeddings_want_more_than_tokens_keeps_its_own_layers(tmp
     encoder = EncoderModel.load(directory)
 
     assert encoder._packed is None
+    assert encoder.roofline is None
     expected = reference(directory, [[5, 6, 7]], mean_and_normalize)
     np.testing.assert_allclose(encoder.encode([[5, 6, 7]]), expected, atol=TOLERANCE, rtol=0)
 
@@ -153,6 +156,7 @@ def test_a_classifier_runs_on_packed_layers_that_compute_no_more_than_its_head_r
 
     base = classifier._model.base_model
     assert isinstance(base, PackedBase)
+    assert classifier.roofline is not None
     assert isinstance(base._layers._last, packed_layers._FirstTokenLayer)
     expected = reference_logits(directory, texts)
     tolerance = 2e-5 if dtype == "float32" else 0.05 * np.abs(expected).max()
