@@ -139,9 +139,12 @@ template <class T> void panel_in_vectors(const void* context, long panel, Parts&
     }
 }
 
-int share_panels(const LinearCall& call, Member* member, RunChunk panel) {
-    const bool is_worth_sharing = call.rows * call.n * call.k > WORTH_SHARING;
-    if (call.rows) share_parts(member, is_worth_sharing, panels_of(call), panel, &call); // none: a step that samples nothing
+template <class T> int share_panels(const LinearCall& call, Member* member, RunChunk panel) {
+    constexpr long X_BYTES = sizeof(typename T::X);
+    share_bands(member, call, call.k * X_BYTES, [&](Member* member, long first, long count) {
+        const LinearCall some = some_rows(call, first, count, X_BYTES);
+        share_parts(member, is_worth_sharing(call), panels_of(some), panel, &some);
+    });
     return 0;
 }
 
@@ -173,8 +176,7 @@ template <class T, RunChunk run_panel> void grouped_panel(const void* context, l
 
 int share_groups(const GroupedCall& call, Member* member, RunChunk panel) {
     const LinearCall& all = call.all;
-    const bool is_worth_sharing = all.rows * all.n * all.k > WORTH_SHARING;
-    if (all.rows) share_parts(member, is_worth_sharing, call.groups * panels_of(all), panel, &call);
+    if (all.rows) share_parts(member, is_worth_sharing(all), call.groups * panels_of(all), panel, &call);
     return 0;
 }
 
@@ -231,27 +233,27 @@ template <class T> void panel_in_tiles(const void* context, long panel, Parts& p
 
 extern "C" {
 
-int linear_float32(const LinearCall* call, Member* member) { return share_panels(*call, member, panel_in_vectors<Float32>); }
+int linear_float32(const LinearCall* call, Member* member) { return share_panels<Float32>(*call, member, panel_in_vectors<Float32>); }
 int grouped_float32(const GroupedCall* call, Member* member) {
     return share_groups(*call, member, grouped_panel<Float32, panel_in_vectors<Float32>>);
 }
 
 int linear_float32_by_bfloat16(const LinearCall* call, Member* member) {
-    return share_panels(*call, member, panel_in_vectors<Float32ByBFloat16>);
+    return share_panels<Float32ByBFloat16>(*call, member, panel_in_vectors<Float32ByBFloat16>);
 }
 int grouped_float32_by_bfloat16(const GroupedCall* call, Member* member) {
     return share_groups(*call, member, grouped_panel<Float32ByBFloat16, panel_in_vectors<Float32ByBFloat16>>);
 }
 
 #ifdef __AVX512BF16__
-int linear_bfloat16(const LinearCall* call, Member* member) { return share_panels(*call, member, panel_in_vectors<BFloat16>); }
+int linear_bfloat16(const LinearCall* call, Member* member) { return share_panels<BFloat16>(*call, member, panel_in_vectors<BFloat16>); }
 int grouped_bfloat16(const GroupedCall* call, Member* member) {
     return share_groups(*call, member, grouped_panel<BFloat16, panel_in_vectors<BFloat16>>);
 }
 #endif
 
 #ifdef __AVX512VNNI__
-int linear_int8(const LinearCall* call, Member* member) { return share_panels(*call, member, panel_in_vectors<Int8>); }
+int linear_int8(const LinearCall* call, Member* member) { return share_panels<Int8>(*call, member, panel_in_vectors<Int8>); }
 int grouped_int8(const GroupedCall* call, Member* member) {
     return share_groups(*call, member, grouped_panel<Int8, panel_in_vectors<Int8>>);
 }
@@ -261,11 +263,11 @@ int grouped_int8(const GroupedCall* call, Member* member) {
 int32_t has_matrix_tiles() { return has_tiles; }
 int linear_float32_tiles(const LinearCall* call, Member* member) { return share_float32_tiles<SplitPanel>(*call, member); }
 int linear_float32_by_bfloat16_tiles(const LinearCall* call, Member* member) { return share_float32_tiles<StoredPanel>(*call, member); }
-int linear_bfloat16_tiles(const LinearCall* call, Member* member) { return share_panels(*call, member, panel_in_tiles<BFloat16>); }
+int linear_bfloat16_tiles(const LinearCall* call, Member* member) { return share_panels<BFloat16>(*call, member, panel_in_tiles<BFloat16>); }
 int grouped_bfloat16_tiles(const GroupedCall* call, Member* member) {
     return share_groups(*call, member, grouped_panel<BFloat16, panel_in_tiles<BFloat16>>);
 }
-int linear_int8_tiles(const LinearCall* call, Member* member) { return share_panels(*call, member, panel_in_tiles<Int8>); }
+int linear_int8_tiles(const LinearCall* call, Member* member) { return share_panels<Int8>(*call, member, panel_in_tiles<Int8>); }
 int grouped_int8_tiles(const GroupedCall* call, Member* member) {
     return share_groups(*call, member, grouped_panel<Int8, panel_in_tiles<Int8>>);
 }

@@ -1,5 +1,6 @@
 // A linear layer's call, and what becomes of its sums: bias, activation, and where they go.
 #pragma once
+#include "share.h"
 #include "vector.h"
 
 namespace {
@@ -23,6 +24,8 @@ struct LinearCall {
     int32_t epilogue, activation, out_is_bfloat16;
     float factor;          // of what ADD adds
 };
+
+inline bool is_worth_sharing(const LinearCall& call) { return call.rows * call.n * call.k > WORTH_SHARING; }
 
 template <class T> inline void put(T* out, floats value, long count) {
     if (count >= LANES) store(out, value);
@@ -90,5 +93,31 @@ __attribute__((noinline)) void finish_rows(const LinearCall& call, long row, lon
 }
 
 inline long panels_of(const LinearCall& call) { return (call.n + PANEL - 1) / PANEL; }
+
+inline LinearCall some_rows(const LinearCall& call, long first, long count, long x_bytes) {
+    LinearCall some = call;
+    some.x = (const char*)call.x + first * call.x_stride * x_bytes;
+    some.out = (char*)call.out + first * call.out_stride * (call.out_is_bfloat16 ? 2 : 4);
+    if (call.x_scale) some.x_scale += first;
+    some.rows = count;
+    return some;
+}
+
+// Rows that stay in the second cache while all panels pass, where one takes so many bytes of it.
+inline long band_rows(long row_bytes) {
+    constexpr long CACHE_BYTES = 1 << 20, BLOCK_ROWS = 32;
+    return std::max(1l, CACHE_BYTES / row_bytes / BLOCK_ROWS) * BLOCK_ROWS;
+}
+
+// Call compute(member, first, count) for one band of rows after the other, by all members of a team, or by this thread.
+template <class Compute> void share_bands(Member* member, const LinearCall& call, long row_bytes, const Compute& compute) {
+    const auto all = [&](Member* member) {
+        const long band = band_rows(row_bytes);
+        for (long first = 0; first < call.rows; first += band) compute(member, first, std::min<long>(band, call.rows - first));
+    };
+    if (!call.rows) return; // a step that samples nothing
+    if (member || !is_worth_sharing(call)) all(member);
+    else with_team(all);
+}
 
 } // namespace

@@ -16,35 +16,11 @@
 #ifdef HAS_TILES
 namespace {
 
-// Rows of a call go in bands, whose parts stay in the second cache beside a panel's: [band][step][row of the band][part][32].
-class Bands {
-  public:
-    Bands(const LinearCall& call) : rows_(call.rows), steps_(call.k / STEP_INPUTS) {
-        constexpr long CACHE_BYTES = 1 << 20;
-        band_ = std::max(1l, (CACHE_BYTES / row_bytes() - PANEL) / BLOCK_ROWS) * BLOCK_ROWS;
-    }
-
-    struct Band {
-        long first, rows, start_bytes; // of its parts
-        long step_bytes() const { return rows * ROW_STEP_BYTES; }
-    };
-    Band operator[](long band) const {
-        const long first = band * band_;
-        return {first, std::min(band_, rows_ - first), first * row_bytes()};
-    }
-    Band of_row(long row) const { return (*this)[row / band_]; }
-    long count() const { return (rows_ + band_ - 1) / band_; }
-    long row_bytes() const { return steps_ * ROW_STEP_BYTES; }
-
-  private:
-    const long rows_, steps_;
-    long band_;
-};
-
+// Some rows of a call, and their parts: [step][row][part][32].
 struct SplitCall {
-    LinearCall all;
-    Bands bands;
-    const char* x; // in parts
+    LinearCall some;
+    const char* x;
+    long step_bytes() const { return some.rows * ROW_STEP_BYTES; }
 };
 
 inline void fetch(const char* from, long bytes, long share, long shares) {
@@ -52,13 +28,15 @@ inline void fetch(const char* from, long bytes, long share, long shares) {
         __builtin_prefetch(at, 0, 3);
 }
 
-// A panel's weights in parts: made some steps ahead of their use, so that what is stored has left the core's buffers, and kept for further blocks of rows where there is memory.
+// A panel's weights in parts: made some steps ahead of their use, so that what is stored has left the core's buffers, and kept
+// for the next blocks of rows where they are few enough for the second cache.
 class SplitPanel {
   public:
     static constexpr long WEIGHT_BYTES = 4, STEPS_AHEAD = 2;
 
     SplitPanel(const char* w, long k, bool is_kept) : w_((const float*)w), steps_(k / STEP_INPUTS) {
-        if (is_kept) kept_ = memory_of_thread(steps_ * PANEL_STEP_BYTES);
+        constexpr long KEPT_BYTES_MAX = 1 << 18;
+        if (is_kept && steps_ * PANEL_STEP_BYTES <= KEPT_BYTES_MAX) kept_ = memory_of_thread(steps_ * PANEL_STEP_BYTES);
     }
 
     const char* parts(long step) const { return kept_ ? kept_ + step * PANEL_STEP_BYTES : last_[step % (STEPS_AHEAD + 1)]; }
@@ -176,70 +154,44 @@ bool float32_tile(const LinearCall& call, long row, long height, long panel, con
     return true;
 }
 
-// A chunk: one band against one panel, in parts of 32 rows.
-template <class Panel> void band_in_tiles(const void* context, long chunk, Parts& parts) {
-    const auto& [all, bands, x] = *(const SplitCall*)context;
-    const long panels = panels_of(all), panel = chunk % panels, panel_bytes = PANEL * all.k * Panel::WEIGHT_BYTES;
-    const Bands::Band band = bands[chunk / panels];
-    const long blocks = (band.rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
-    const char *w = (const char*)all.w + panel * panel_bytes, *next = w + panel_bytes;
-    const long fetch = panel + 1 < panels ? panel_bytes / blocks : 0;
-    Panel weights(w, all.k, blocks - parts.first > 1);
+template <class Panel> void split_panel_in_tiles(const void* context, long panel, Parts& parts) {
+    const SplitCall& call = *(const SplitCall*)context;
+    const LinearCall& some = call.some;
+    const long panel_bytes = PANEL * some.k * Panel::WEIGHT_BYTES, blocks = (some.rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
+    const char *w = (const char*)some.w + panel * panel_bytes, *next = w + panel_bytes;
+    const long fetch = panel + 1 < panels_of(some) ? panel_bytes / blocks : 0;
+    Panel weights(w, some.k, blocks - parts.first > 1);
     Tiles tiles;
     for (long block = parts.first; block < blocks; block++) {
-        const long row = block * BLOCK_ROWS, height = std::min(BLOCK_ROWS, band.rows - row);
+        const long row = block * BLOCK_ROWS, height = std::min<long>(BLOCK_ROWS, some.rows - row);
         tiles.set_up_block(height);
-        const char* x_block = x + band.start_bytes + row * ROW_STEP_BYTES;
-        if (!float32_tile(all, band.first + row, height, panel, x_block, band.step_bytes(), weights, next + block * fetch, fetch, parts)) return;
+        const char* x = call.x + row * ROW_STEP_BYTES;
+        if (!float32_tile(some, row, height, panel, x, call.step_bytes(), weights, next + block * fetch, fetch, parts)) return;
     }
 }
 
-inline void split_row(const LinearCall& call, const Bands& bands, long row, char* out) {
-    const Bands::Band band = bands.of_row(row);
+inline void split_row(const LinearCall& call, long row, char* out) {
     const float* x = (const float*)call.x + row * call.x_stride;
-    char* to = out + band.start_bytes + (row - band.first) * ROW_STEP_BYTES;
-    for (long k = 0; k < call.k; k += STEP_INPUTS, to += band.step_bytes()) split_inputs(x + k, to);
+    for (long k = 0; k < call.k; k += STEP_INPUTS, out += call.rows * ROW_STEP_BYTES) split_inputs(x + k, out + row * ROW_STEP_BYTES);
 }
 
-constexpr long PARTS_BYTES_MAX = 8 << 20; // of rows at once, or one block of them
-
-inline long rows_at_once(const LinearCall& call) {
-    const long row_bytes = Bands(call).row_bytes();
-    return std::max(1l, PARTS_BYTES_MAX / row_bytes / BLOCK_ROWS) * BLOCK_ROWS;
-}
-
-inline LinearCall some_rows(const LinearCall& call, long first, long count) {
-    LinearCall some = call;
-    some.x = (const float*)call.x + first * call.x_stride;
-    some.out = (char*)call.out + first * call.out_stride * (call.out_is_bfloat16 ? 2 : 4);
-    some.rows = count;
-    return some;
-}
-
-// 0, or 1 if there is no memory for the parts of x.
+// 0, or 1 if there is no memory for the parts of a band of rows.
 template <class Panel> int share_float32_tiles(const LinearCall& call, Member* member) {
-    const bool is_worth_sharing = call.rows * call.n * call.k > WORTH_SHARING;
-    const long at_once = std::min<long>(call.rows, rows_at_once(call));
-    const long memory_floats = (at_once * Bands(call).row_bytes() + 64) / 4; // with room to begin at a cache line
+    const long row_bytes = call.k / STEP_INPUTS * ROW_STEP_BYTES;
     std::atomic<int> status{0};
-    const auto compute = [&](Member* member) {
-        const std::unique_ptr<float[]> own(member ? nullptr : new (std::nothrow) float[memory_floats]);
-        float* memory = member ? member->workspace(memory_floats) : own.get();
+    share_bands(member, call, row_bytes, [&](Member* member, long first, long count) {
+        const long floats_needed = (count * row_bytes + 64) / 4; // with room to begin at a cache line
+        const std::unique_ptr<float[]> own(member ? nullptr : new (std::nothrow) float[floats_needed]);
+        float* memory = member ? member->workspace(floats_needed) : own.get();
         if (!memory) {
             status = 1;
             return;
         }
         char* x = (char*)memory + (64 - (uintptr_t)memory % 64) % 64;
-        for (long first = 0; first < call.rows; first += at_once) {
-            const LinearCall some = some_rows(call, first, std::min(at_once, call.rows - first));
-            const SplitCall split{some, Bands(some), x};
-            share_rows(member, some.rows, some.k, [&](long row) { split_row(split.all, split.bands, row, x); });
-            share_parts(member, is_worth_sharing, split.bands.count() * panels_of(some), band_in_tiles<Panel>, &split);
-        }
-    };
-    if (!call.rows) return 0;
-    if (member || !is_worth_sharing) compute(member);
-    else with_team(compute);
+        const SplitCall split{some_rows(call, first, count, sizeof(float)), x};
+        share_rows(member, count, call.k, [&](long row) { split_row(split.some, row, x); });
+        share_parts(member, is_worth_sharing(call), panels_of(call), split_panel_in_tiles<Panel>, &split);
+    });
     return status;
 }
 

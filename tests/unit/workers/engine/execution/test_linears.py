@@ -118,7 +118,7 @@ def test_a_layer_of_an_odd_number_of_inputs_keeps_float32_weights():
 
 
 BANDS_AND_MORE = [(1, 1024), (33, 1024), (300, 1024), (70, 3072), (1500, 1024)]
-"""(rows, inputs): a band is 128 rows of 1,024 inputs, or 32 of 3,072; parts are made 8 MiB at a time."""
+"""(rows, inputs): a band of rows is 1 MiB, 6 bytes an input of float32 in tiles and 2 of bfloat16."""
 
 
 @needs_float32_tiles
@@ -157,12 +157,17 @@ def test_what_is_no_number_stays_in_its_row(odd):
     assert torch.equal(after[torch.arange(40) != 17], before[torch.arange(40) != 17])
 
 
-@needs_float32_tiles
+@needs_native
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize(("rows", "inputs"), BANDS_AND_MORE)
-def test_a_row_of_many_is_bitwise_what_it_is_alone(rows, inputs, two_threads):
+def test_a_row_of_many_is_bitwise_what_it_is_alone(dtype, unit, rows, inputs, two_threads):
+    if not NativeLinear.can_pack(dtype, inputs, unit):
+        pytest.skip(f"this processor has no kernel for {dtype} in {unit}")
     weight, bias = weights(100, inputs)
     x = rows_of(rows, inputs)
-    layer = native_pack("float32", "tiles")(weight, bias)
+    x = x if dtype == "float32" else x.bfloat16()
+    layer = native_pack(dtype, unit)(weight, bias)
     together = stored(layer, x)
     chosen = random.Random(rows).sample(range(rows), min(rows, 20))
     assert torch.equal(torch.cat([stored(layer, x[row : row + 1]) for row in chosen]), together[chosen])
