@@ -96,6 +96,21 @@ inline Vec exponential(Vec x) {
     return x < too_small ? Vec{} : p * (Vec)exponent;
 }
 
+// e^x within 2^-16 for x up to 0, where bfloat16 rounds it anyway; exactly 1 at 0. NaN stays NaN.
+inline Vec rough_exponential(Vec x) {
+#if defined(__AVX512F__)
+    const Vec power = x * broadcast(1.44269504088896341f);
+    const Vec whole = (Vec)_mm512_roundscale_ps((__m512)power, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), r = power - whole;
+    Vec p = broadcast(9.5828e-3f); // minimax of (2^r - 1) / r
+    p = fma(p, r, broadcast(5.590632e-2f));
+    p = fma(p, r, broadcast(2.4024099e-1f));
+    p = fma(p, r, broadcast(6.9312421e-1f));
+    return (Vec)_mm512_scalef_ps((__m512)fma(p, r, broadcast(1.0f)), (__m512)whole);
+#else
+    return exponential(x);
+#endif
+}
+
 inline float exponential(float x) { return exponential(broadcast(x))[0]; }
 
 // tanh after Cephes' tanhf: a polynomial near 0, where the quotient would cancel.

@@ -287,7 +287,7 @@ class Walk {
         const Vec top_all = broadcast(top);
         Vec sums = {}, weights[VECS];
         for (int v = 0; v < VECS; v++) {
-            weights[v] = exponential(s[v] - top_all);
+            weights[v] = PAIRED ? rough_exponential(s[v] - top_all) : exponential(s[v] - top_all);
             if (!all_seen) weights[v] = hidden[v] ? Vec{} : weights[v];
             sums += weights[v];
             if constexpr (SCALED) weights[v] *= load(value_scales + v * LANES);
