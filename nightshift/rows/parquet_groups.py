@@ -43,6 +43,9 @@ class ParquetObject:
             coerce_int96_timestamp_unit=INT96_UNIT,
         ) as file:
             self.metadata = file.metadata
+            # Not `metadata.schema`, which refers back to the metadata that keeps it: the footer, with every
+            # row group of the file, would then be held until Python's garbage collector comes.
+            self._columns = pq.ParquetSchema(self.metadata)
             self.schema = file.schema_arrow
             self._names = file.schema_arrow.names
             if len(set(self._names)) < len(self._names):
@@ -107,7 +110,7 @@ class ParquetObject:
 
     def _unsurveyed(self, texts: Mapping[int, Texts]) -> list[int]:
         """The columns that have texts in lists, but for those that were surveyed."""
-        columns = {number: self.metadata.schema.column(number) for number in texts}
+        columns = {number: self._columns.column(number) for number in texts}
         return [
             number
             for number, how in texts.items()
@@ -121,7 +124,7 @@ class ParquetObject:
 
         Raises `UnreadableInput`.
         """
-        path = self.metadata.schema.column(column).path
+        path = self._columns.column(column).path
         if pa.types.is_decimal(self._types[column]):  # of such a size they are none, and never a dictionary
             raise UnreadableInput(f"The column {path!r} has decimals that are too large.")
         pages = self._pages(group, {column: Texts.AS_DICTIONARY}, SURVEY_ROWS)
@@ -152,7 +155,7 @@ class ParquetObject:
 
     def _pages(self, group: int, texts: Mapping[int, Texts], batch_rows: int) -> RowGroupPages:
         metadata = self.metadata.row_group(group)
-        return RowGroupPages(metadata, self.metadata.schema, texts, self._fetch, batch_rows)
+        return RowGroupPages(metadata, self._columns, texts, self._fetch, batch_rows)
 
     def _reader(self, pages: RowGroupPages, as_dictionaries: list[str] | None = None) -> pq.ParquetFile:
         return pq.ParquetFile(

@@ -1,5 +1,6 @@
 """What a shard's rows are, in every format, and what becomes of the bad ones."""
 
+import gc
 import gzip
 import io
 import json
@@ -32,6 +33,7 @@ from nightshift.rows.inputs import (
 from nightshift.rows.records import Compression, Layout
 
 IMAGES = (InputFormat.IMAGE, InputFormat.IMAGES)  # test_images.py has them
+PARQUET_METADATA = (pq.FileMetaData, pq.ParquetSchema, pq.RowGroupMetaData)
 OF_ROWS = [format for format in InputFormat if format not in IMAGES]
 
 
@@ -363,6 +365,22 @@ def test_nanoseconds_are_cut_at_any_depth(store: ObjectStore) -> None:
         "map": {"k": 1e-06},
         "time": "00:00:00.000001",
     }
+
+
+def test_a_footer_is_freed_once_the_rows_are_read(store: ObjectStore) -> None:
+    """With all the file's row groups, for each of its shards; the garbage collector comes seldom."""
+    texts = pa.table({"a": ["x"] * 10, "b": [["y"]] * 10})
+    store.put("k", parquet_of(texts, row_group_size=1))
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(10):
+            list(iter_rows(store, "k", shard("parquet", start=number, end=number + 1), line_bytes_max=200))
+        held = [type(each).__name__ for each in gc.get_objects() if isinstance(each, PARQUET_METADATA)]
+    finally:
+        gc.enable()
+
+    assert held == []
 
 
 def test_two_columns_of_a_name_are_refused(store: ObjectStore) -> None:
