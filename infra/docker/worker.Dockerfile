@@ -30,7 +30,7 @@ RUN useradd --system --uid 10001 --create-home nightshift \
     && install --directory --owner nightshift --mode 0700 /var/lib/nightshift
 USER 10001
 WORKDIR /home/nightshift
-ENV MALLOC_ARENA_MAX=1 PYTHONUNBUFFERED=1 NIGHTSHIFT_DATA_DIR=/var/lib/nightshift NIGHTSHIFT_LOG_FORMAT=json
+ENV MALLOC_ARENA_MAX=1 ARROW_DEFAULT_MEMORY_POOL=system PYTHONUNBUFFERED=1 NIGHTSHIFT_DATA_DIR=/var/lib/nightshift NIGHTSHIFT_LOG_FORMAT=json
 VOLUME /var/lib/nightshift
 # Where the hub's client keeps what it has downloaded: worth a volume.
 ENV HF_HOME=/var/lib/nightshift/huggingface

@@ -12,8 +12,10 @@ ARROW_ALLOCATOR: Final = "ARROW_DEFAULT_MEMORY_POOL"
 ARENAS_MAX: Final = 1  # by default eight for each core, whose free memory the others cannot use
 LARGE_BYTES: Final = 1024 * 1024
 
-ENVIRONMENT: Final = {"MALLOC_ARENA_MAX": str(ARENAS_MAX)}
-"""Of the processes that are started: what a process sets itself comes after its first threads."""
+ENVIRONMENT: Final = {"MALLOC_ARENA_MAX": str(ARENAS_MAX), ARROW_ALLOCATOR: "system"}
+"""Of the processes that are started: what a process sets itself comes after its first threads, and what Arrow
+allocates within itself is by the environment alone.
+"""
 
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8

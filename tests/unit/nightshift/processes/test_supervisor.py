@@ -262,17 +262,23 @@ def test_output_goes_to_the_log_file(tmp_path):
     assert log.read_text() == "to stdout\nto stderr\n"
 
 
-def test_children_have_one_arena_unless_the_environment_says_otherwise(tmp_path, monkeypatch):
-    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
-    assert arenas_max(tmp_path / "default.log") == "1"
+@pytest.mark.parametrize(
+    ("name", "default", "other"),
+    [("MALLOC_ARENA_MAX", "1", "4"), ("ARROW_DEFAULT_MEMORY_POOL", "system", "mimalloc")],
+)
+def test_children_have_one_arena_also_for_arrow_unless_the_environment_says_otherwise(
+    tmp_path, monkeypatch, name, default, other
+):
+    monkeypatch.delenv(name, raising=False)
+    assert variable_of_child(name, tmp_path / "default.log") == default
 
-    monkeypatch.setenv("MALLOC_ARENA_MAX", "4")
-    assert arenas_max(tmp_path / "set.log") == "4"
+    monkeypatch.setenv(name, other)
+    assert variable_of_child(name, tmp_path / "set.log") == other
 
 
-def arenas_max(log: Path) -> str:
+def variable_of_child(name: str, log: Path) -> str:
     with log.open("wb") as output:
-        run_program(Launch(("sh", "-c", "echo $MALLOC_ARENA_MAX")), output).wait()
+        run_program(Launch(("sh", "-c", f"echo ${name}")), output).wait()
     return log.read_text().strip()
 
 
