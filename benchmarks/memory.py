@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+from math import ceil
 from pathlib import Path
 from typing import Final
 
@@ -21,9 +22,11 @@ from benchmarks.measure import peak_rss_of
 from benchmarks.report import Cell, report
 from benchmarks.service.running import run_job, service_with
 from benchmarks.zeros import DIMENSIONS, MODEL
+from nightshift.jobs import Job
 from tests.faults.kit.service import Service
 
 GROUP_ROWS: Final = 2_500  # a shard: the small job has as many at once as a worker runs
+SHARD_BYTES: Final = 4096  # less than such a row group has, so that none is put together with others
 PROCESSES: Final = {"api": "API", "scheduler-1": "scheduler", "worker-1": "worker", "machine-1": "supervisor"}
 """By their roles."""
 MB: Final = 1e6
@@ -47,9 +50,14 @@ def write_texts(rows: int, path: Path) -> None:
             writer.write_table(pa.table(columns, schema=schema))
 
 
+def shards_of(service: Service, job: Job) -> int:
+    with service.store.snapshot() as tx:
+        return len(tx.shards.of_job(job.id, limit=ceil(job.counts.succeeded / GROUP_ROWS) + 1))
+
+
 def measured(rows: int) -> tuple[Mapping[str, float], Mapping[str, float]]:
     """Peaks before the job and after it."""
-    with service_with(MODEL.id, pool="ZerosPool") as service:
+    with service_with(MODEL.id, pool="ZerosPool", SHARD_BYTES=str(SHARD_BYTES)) as service:
         source = Path(service.location("in.parquet").removeprefix("file://"))
         source.parent.mkdir(parents=True, exist_ok=True)
         write_texts(rows, source)
@@ -63,6 +71,7 @@ def measured(rows: int) -> tuple[Mapping[str, float], Mapping[str, float]]:
             "format": "parquet",
         }
         ended = run_job(service, body, rows)
+        assert shards_of(service, ended.job) == ceil(rows / GROUP_ROWS), "shards are not row groups"
         assert not service.exits, "a process was started again: its peak is lost"
         print(f"  {rows} rows: {rows / ended.after_claim_s:.0f} rows/s", flush=True)
         return before, peaks(service)
