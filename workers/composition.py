@@ -1,6 +1,7 @@
 """The worker's composition root."""
 
 import os
+import sys
 from collections.abc import Sequence
 
 from nightshift.broker.token_streams import StreamWriter
@@ -22,10 +23,14 @@ from workers.serving.models import LazyModel, LoadModels
 # Set by the supervisor, which releases this worker's leases after a crash.
 WORKER_ID_VARIABLE = "NIGHTSHIFT_WORKER_ID"
 
+SWITCH_INTERVAL_S = 0.0005
+"""How long the engine's thread waits at most, after each call of a kernel, for one that runs Python beside it."""
+
 
 def load_models(settings: WorkerSettings, on_fatal: OnFatal) -> Sequence[ModelServer | LazyModel]:
     """The models in our own engine. Imports torch, which nothing before this needs."""
     limit_spinning(os.environ)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     if not settings.model_downloads:
         os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's client is imported
     from workers.serving.loading import open_models

@@ -65,7 +65,10 @@ def nightshift(chosen: argparse.Namespace) -> Loaded:
                 vectors[int(output.id)] = output.embeddings[0]
         return vectors
 
-    return Loaded(embed, lambda: asdict(engine.stats()))
+    def counts() -> dict[str, int]:
+        return {name: count for name, count in asdict(engine.stats()).items() if isinstance(count, int)}
+
+    return Loaded(embed, counts)
 
 
 def sentence_transformers(chosen: argparse.Namespace) -> Loaded:
