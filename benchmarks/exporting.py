@@ -2,10 +2,10 @@
 
     python -m benchmarks.exporting
 
-With them, histograms are counted, `GET /metrics` is answered every 15 s, as `infra/prometheus` asks, and the
-worker's figures are read every 5 s, as it tells them; `--often` does both every second. Without, none of it is
-done. The turns of a pair follow each other in one process and change their order, so that the machine's drift
-cancels out. On a machine that is not idle the CPU time of a token says more than tokens per second.
+With them, histograms are counted, `GET /metrics` is answered every 15 s, as `infra/prometheus` asks, and
+the worker's figures are read every 5 s, as it tells them; `--often` does both every second. Without, none of
+it is done. The turns of a pair follow each other in one process and change their order, so that the machine's
+drift cancels out. On a machine that is not idle the CPU time of a token says more than tokens per second.
 """
 
 from __future__ import annotations

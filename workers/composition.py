@@ -24,7 +24,7 @@ from workers.serving.models import LazyModel, LoadModels
 WORKER_ID_VARIABLE = "NIGHTSHIFT_WORKER_ID"
 
 SWITCH_INTERVAL_S = 0.0005
-"""How long the engine's thread waits at most, after each call of a kernel, for one that runs Python beside it."""
+"""At most so long does the engine's thread wait, after a kernel's call, for another that runs Python."""
 
 
 def load_models(settings: WorkerSettings, on_fatal: OnFatal) -> Sequence[ModelServer | LazyModel]:
