@@ -74,6 +74,7 @@ def visit(chromium: Browser, shared_api: SharedApi, page_store: Store) -> Iterat
         made.page.fill("#key", key)
         made.page.click("button.primary")
         made.page.wait_for_selector("nav[aria-label=Main]")
+        made.page.wait_for_load_state("load")  # its scripts have run
         return made
 
     yield make

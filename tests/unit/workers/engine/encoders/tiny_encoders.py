@@ -57,9 +57,9 @@ def save_checkpoint(directory: Path, model: PreTrainedModel, positions: int = 64
     return directory
 
 
-def tiny_bert() -> BertModel:
+def tiny_bert(max_position_embeddings: int = 64) -> BertModel:
     torch.manual_seed(0)
-    return BertModel(BertConfig(vocab_size=64, max_position_embeddings=64, **SIZES))
+    return BertModel(BertConfig(vocab_size=64, max_position_embeddings=max_position_embeddings, **SIZES))
 
 
 def declare_modules(directory: Path, pooling: dict[str, object], *names: str) -> None:
