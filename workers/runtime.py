@@ -171,7 +171,10 @@ class Runtime:
             tracer=self._connections.tracer,
         )
         self._shards = Shards(
-            self._shard_dependencies(), self._shard_config(), lambda: self.intake.bulk_place_freed()
+            self._shard_dependencies(),
+            self._shard_config(),
+            lambda: self.intake.bulk_place_freed(),
+            places=self._settings.shards_max,
         )
         machine = Machine(Capacity(self._settings.capacity), self._settings.pools)
         self._residency = Residency(
@@ -330,7 +333,7 @@ class Runtime:
         return 0 if self._isolation.is_held else self._settings.online_slots - self._online.count
 
     def bulk_free(self) -> int:
-        return 0 if self._isolation.is_held else self._settings.shards_max - len(self._shards)
+        return 0 if self._isolation.is_held else self._shards.places_free
 
     def run_online(self, claim: OnlineClaim, claimed_at_s: float) -> None:
         self._online.run(claim, claimed_at_s)

@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 
 BUSY_RETRY_S: Final = 0.2  # before a busy model is offered a row again
 GATHER_S: Final = 1.0  # between two looks at what rows in flight have generated
+ENDING_S: Final = 2.0  # before a shard's end another takes its place: claimed, and its first rows read
 
 T = TypeVar("T")
 
@@ -62,11 +63,15 @@ class ShardRunner:
         dependencies: ShardDependencies,
         config: ShardConfig,
         on_end: Callable[["ShardRunner"], None],
+        on_ending: Callable[[], None] = lambda: None,
     ) -> None:
+        """Both are called from its own thread; `on_ending` once, if at all: when `is_ending`."""
         self.claim = claim
+        self.is_ending = False  # all its rows are in the engine, or were, and will soon have ended
         heartbeat = self._heartbeat = dependencies.heartbeat
         self._config = config
         self._on_end = on_end
+        self._on_ending = on_ending
         self._name = f"{claim.job.id}/{claim.shard.shard_no}"
         self._trace = ShardTrace.of(dependencies.tracer, claim)
         self._rows_in_flight_max = config.rows_in_flight(claim)
@@ -213,12 +218,14 @@ class ShardRunner:
                 break
             if not self._may_admit:
                 self._rows.on_admission_blocked()
+            self._note_ending()
             if self._has_more:  # else the last rows needed no engine
                 self._wait()
             if self._checkpoint_is_due:
                 self._checkpoint()
         else:
             self._rows.check_input()
+            self._note_ending()
         self._flush()
 
     # -- rows
@@ -244,6 +251,13 @@ class ShardRunner:
                 if self._ledger.is_due:  # rows that need no engine may be many
                     return
             self._rows.on_admission_blocked()
+
+    def _note_ending(self) -> None:
+        if self.is_ending or self._rows.has_waiting or not self._orders.may_begin:
+            return
+        if self._ledger.ends_within(ENDING_S):
+            self.is_ending = True
+            self._on_ending()
 
     def _note_progress(self, message: RowProgress) -> None:
         failpoints.hit("worker.row_heard")

@@ -20,12 +20,18 @@ class Shards:
     """For any thread."""
 
     def __init__(
-        self, dependencies: ShardDependencies, config: ShardConfig, on_end: Callable[[], None]
+        self,
+        dependencies: ShardDependencies,
+        config: ShardConfig,
+        on_place_freed: Callable[[], None],
+        *,
+        places: int = 1,
     ) -> None:
-        """`on_end` is called from a shard's thread when its place is free."""
+        """`on_place_freed` is called from a shard's thread."""
         self._dependencies = dependencies
         self._config = config
-        self._on_end = on_end
+        self._on_place_freed = on_place_freed
+        self._places = places
         self._lock = threading.Lock()
         self._running: set[ShardRunner] = set()  # until their threads report their end
         self._rows_finished: Counter[str] = Counter()  # of shards that have ended, by model
@@ -35,6 +41,15 @@ class Shards:
 
     def __len__(self) -> int:
         return len(self._running)
+
+    @property
+    def places_free(self) -> int:
+        """An ending shard leaves its place to the next one, so that the engine need not wait for its rows;
+        as many as there are places may end at once.
+        """
+        with self._lock:
+            taken = sum(not runner.is_ending for runner in self._running)
+            return self._places - max(taken, len(self._running) - self._places)
 
     def count_of(self, model_id: str) -> int:
         """Shards of this model's jobs."""
@@ -64,7 +79,7 @@ class Shards:
 
     def run(self, claim: BulkClaim, claimed_at_s: float) -> ShardRunner:
         """Start a claimed shard. Raises RuntimeError if no thread can be started: it is handed back."""
-        runner = ShardRunner(claim, self._dependencies, self._config, self._ended)
+        runner = ShardRunner(claim, self._dependencies, self._config, self._ended, self._on_place_freed)
         try:
             with self._lock:  # it must not end before it is in the set, nor be joined unstarted
                 self._dependencies.heartbeat.hold(claim.lease, runner, claimed_at_s, runner.tokens_at_risk)
@@ -112,4 +127,4 @@ class Shards:
                 self._rows_finished[runner.model_id] += runner.rows_finished
                 self.starvation.end(runner.model_id)
         self._dependencies.held_time.end(runner.claim.lease)
-        self._on_end()
+        self._on_place_freed()

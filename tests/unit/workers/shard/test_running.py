@@ -14,6 +14,7 @@ from nightshift.store import Store
 from tests.unit.workers.scripted import TENANT, ManualClock, ScriptedServer, claim_bulk, plan_bulk
 from tests.unit.workers.shard.helpers import CONFIG, INPUT, batch_line, finished, shard_of, wait_until
 from workers.health.heartbeat import Heartbeat
+from workers.shard import runner
 from workers.shard.config import ShardDependencies
 from workers.shard.ledger import Ledger
 from workers.shard.rows.shard_rows import ShardRows
@@ -31,7 +32,7 @@ def shards(
     dependencies: ShardDependencies, objects: ObjectStore, places_freed: threading.Semaphore
 ) -> Iterator[Shards]:
     objects.put(file_key(TENANT, INPUT), (batch_line(0) + "\n").encode())
-    shards = Shards(dependencies, CONFIG, on_end=places_freed.release)
+    shards = Shards(dependencies, CONFIG, on_place_freed=places_freed.release)
     yield shards
     shards.drain(until_s=0.0)
 
@@ -56,7 +57,7 @@ def test_a_shard_has_its_place_until_it_ends(
     places_freed: threading.Semaphore,
 ) -> None:
     job = plan_bulk(store, INPUT)
-    runner = shards.run(claim_bulk(store), clock())
+    started = shards.run(claim_bulk(store), clock())
     [inference] = model.wait_for(1)
     assert len(shards) == 1
 
@@ -64,12 +65,67 @@ def test_a_shard_has_its_place_until_it_ends(
     assert shards.starvation.seconds()["demo"] > 0, "the scripted model makes no steps"
 
     model.answer(inference.id)
+    finished(started)
     assert places_freed.acquire(timeout=10)
     assert shards.rows_finished() == {"demo": 1}
-    finished(runner)
 
     assert len(shards) == 0
     assert shard_of(store, job).state is ShardState.DONE
+
+
+def test_a_shard_that_soon_ends_leaves_its_place_to_the_next(
+    store: Store,
+    objects: ObjectStore,
+    shards: Shards,
+    model: ScriptedServer,
+    clock: ManualClock,
+    places_freed: threading.Semaphore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runner, "ENDING_S", 1000.0)
+    objects.put(file_key(TENANT, INPUT), "".join(batch_line(row) + "\n" for row in range(3)).encode())
+    for _ in range(3):
+        plan_bulk(store, INPUT)
+
+    first = shards.run(claim_bulk(store), clock())
+    ids = [inference.id for inference in model.wait_for(3)]
+    assert shards.places_free == 0, "how long its rows take is not known yet"
+
+    model.answer(ids[0])
+    assert places_freed.acquire(timeout=10)
+    assert (len(shards), shards.places_free) == (1, 1)
+
+    second = shards.run(claim_bulk(store), clock())
+    model.answer(next(inference.id for inference in model.wait_for(5) if inference.id not in ids))
+    assert places_freed.acquire(timeout=10)
+    assert (len(shards), shards.places_free) == (2, 0), "no more may end at once than there are places"
+
+    for inference in model.wait_for(4):
+        model.answer(inference.id)
+    finished(first)
+    finished(second)
+    assert shards.places_free == 1
+
+
+def test_a_shard_with_rows_yet_to_begin_keeps_its_place(
+    store: Store,
+    objects: ObjectStore,
+    shards: Shards,
+    model: ScriptedServer,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runner, "ENDING_S", 1000.0)
+    lines = (batch_line(row) + "\n" for row in range(CONFIG.rows_in_flight_max + 2))
+    objects.put(file_key(TENANT, INPUT), "".join(lines).encode())
+    plan_bulk(store, INPUT)
+
+    shards.run(claim_bulk(store), clock())
+    inferences = model.wait_for(CONFIG.rows_in_flight_max)
+    model.answer(inferences[0].id)
+    model.wait_for(CONFIG.rows_in_flight_max)  # the last but one has begun
+
+    assert shards.places_free == 0
 
 
 @pytest.mark.parametrize("thread", ["shard-", "reader-", "uploads-"])
@@ -112,13 +168,13 @@ def test_a_shard_whose_thread_has_ended_and_kept_its_place_is_noticed(
         raise RuntimeError("unforeseen")
 
     plan_bulk(store, INPUT)
-    runner = shards.run(claim_bulk(store), clock())
+    started = shards.run(claim_bulk(store), clock())
     [inference] = model.wait_for(1)
     assert shards.are_alive
 
     monkeypatch.setattr(ShardRows, "close", broken)
     model.answer(inference.id)
-    finished(runner)
+    finished(started)
 
     assert len(shards) == 1
     assert not shards.are_alive
@@ -132,10 +188,10 @@ def test_a_job_is_charged_with_the_time_of_the_worker_that_ran_its_shards(
     places_freed: threading.Semaphore,
 ) -> None:
     job = plan_bulk(store, INPUT)
-    shards.run(claim_bulk(store), clock())
+    started = shards.run(claim_bulk(store), clock())
     [inference] = model.wait_for(1)
     model.answer(inference.id)
-    assert places_freed.acquire(timeout=10)
+    finished(started)
 
     with store.snapshot() as tx:
         charged = tx.jobs.fetch(job.id).worker_time
@@ -151,9 +207,9 @@ def test_the_time_of_an_attempt_that_was_handed_back_is_charged_too(
     places_freed: threading.Semaphore,
 ) -> None:
     job = plan_bulk(store, INPUT)
-    runner = shards.run(claim_bulk(store), clock())
+    started = shards.run(claim_bulk(store), clock())
     model.wait_for(1)
-    runner.drain()
+    started.drain()
     assert places_freed.acquire(timeout=10)
 
     with store.snapshot() as tx:
@@ -182,13 +238,13 @@ def test_a_shard_that_has_ended_is_freed_with_its_results_at_once(
     plan_bulk(store, INPUT)
     gc.disable()
     try:
-        runner = shards.run(claim_bulk(store), clock())
+        started = shards.run(claim_bulk(store), clock())
         [inference] = model.wait_for(1)
         model.answer(inference.id, "done")
         assert places_freed.acquire(timeout=10)
-        finished(runner)
-        ended = weakref.ref(runner)
-        del runner
+        finished(started)
+        ended = weakref.ref(started)
+        del started
         assert ended() is None
         assert len(taken) == 1
         assert taken[0]() is None

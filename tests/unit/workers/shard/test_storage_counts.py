@@ -59,7 +59,7 @@ def test_a_shard_counts_its_input_and_its_segments(
     model.echo = True
     plan_bulk(store, INPUT)
     ended = threading.Event()
-    shards = Shards(dependencies, CONFIG, on_end=ended.set)
+    shards = Shards(dependencies, CONFIG, on_place_freed=ended.set)
 
     runner = shards.run(claim_bulk(store), clock())
     assert ended.wait(10)
