@@ -15,6 +15,7 @@ from nightshift.errors import LocationNotAllowed, ObjectNotFound, StorageError
 MIB: Final = 1024 * 1024
 
 STREAM_CHUNK_BYTES: Final = 1 * MIB  # per piece of a stream
+COPY_CHUNK_BYTES: Final = 256 * 1024  # likewise, where several objects are copied at once
 READ_BYTES_MAX: Final = 64 * MIB  # of one `read`; larger objects are streamed
 DAMAGED_TRIES_MAX: Final = 4  # reads of an object that arrives with wrong bytes
 KEY_BYTES_MAX: Final = 1024  # S3's own limit
@@ -265,22 +266,31 @@ def pieces_of(data: bytes | Iterable[bytes], piece_bytes: int = STREAM_CHUNK_BYT
             yield bytes(view[begin : begin + piece_bytes])
 
 
-def read_within(store: ObjectReader, info: ObjectInfo, size_bytes_max: int) -> bytes:
-    """An object's bytes. Raises `ObjectTooLarge` above the limit."""
-    if info.size_bytes > size_bytes_max:
-        raise ObjectTooLarge(
-            f"{info.key} has {info.size_bytes} bytes, more than the {size_bytes_max} allowed here"
-        )
-    return b"".join(store.stream(info.key, 0, info.size_bytes))
+def read_within(store: ObjectReader, key: str, size_bytes: int, size_bytes_max: int) -> bytes:
+    """The bytes of an object of this size. Raises `ObjectTooLarge` above the limit."""
+    if size_bytes > size_bytes_max:
+        raise ObjectTooLarge(f"{key} has {size_bytes} bytes, more than the {size_bytes_max} allowed here")
+    return b"".join(store.stream(key, 0, size_bytes))
 
 
-def read_verified(store: ObjectReader, key: str, sha256: str, size_bytes_max: int = READ_BYTES_MAX) -> bytes:
+def read_verified(
+    store: ObjectReader,
+    key: str,
+    sha256: str,
+    size_bytes_max: int = READ_BYTES_MAX,
+    *,
+    size_bytes: int | None = None,
+) -> bytes:
     """An object's bytes, read again while their sha256 (hex) differs.
 
+    `size_bytes`: how many were written; where that is known, the store need not be asked first.
     Raises `ObjectDamaged` after `DAMAGED_TRIES_MAX` reads, and what `read` raises.
     """
     for _ in range(DAMAGED_TRIES_MAX):
-        data = store.read(key, size_bytes_max)
+        if size_bytes is None:
+            data = store.read(key, size_bytes_max)
+        else:
+            data = read_within(store, key, size_bytes, size_bytes_max)
         if hashlib.sha256(data).hexdigest() == sha256:
             return data
     raise ObjectDamaged(f"{key} does not have the bytes that were written, read {DAMAGED_TRIES_MAX} times")
@@ -294,7 +304,7 @@ def copy_verified(
     Raises as `read_verified`, and OSError.
     """
     for _ in range(DAMAGED_TRIES_MAX):
-        measured, place = Measured(store.stream(key, 0, size_bytes)), start
+        measured, place = Measured(store.stream(key, 0, size_bytes, COPY_CHUNK_BYTES)), start
         for piece in measured:
             view = memoryview(piece)
             while view:

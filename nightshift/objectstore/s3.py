@@ -134,7 +134,7 @@ class S3Store:
         info = self.head(key)
         if info is None:
             raise ObjectNotFound(f"no such object: {self._named(key)}")
-        return read_within(self, info, size_bytes_max)
+        return read_within(self, key, info.size_bytes, size_bytes_max)
 
     def stream(
         self,

@@ -144,7 +144,7 @@ def digest_files(
 def copy_digests(objects: ObjectStore, earlier: Job, job: Job, first_shard: int) -> None:
     """Those of a part, whose rows lie in shards of the same numbers. Raises StorageError."""
     for file in digest_files(objects, earlier.tenant_id, earlier.id, _part(first_shard)):
-        data = read_verified(objects, file.key, file.sha256, file.size_bytes)
+        data = read_verified(objects, file.key, file.sha256, file.size_bytes, size_bytes=file.size_bytes)
         objects.put(folder(job.tenant_id, job.id) + file.key.rpartition("/")[2], data)
 
 

@@ -1,7 +1,9 @@
 """The Arrow streams of one shard's segments: few bytes in memory, more in a temporary file that is mapped."""
 
 import mmap
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate
 from tempfile import TemporaryFile
 from typing import IO, Final
@@ -14,16 +16,21 @@ from nightshift.output.row_results import ShardHead
 from nightshift.output.segments import SEGMENT_BYTES_MAX, stream_of
 
 ALIGNED_BYTES: Final = 64  # as Arrow's buffers are
+READ_AT_ONCE: Final = 8  # segments: most of a request is waiting
 
 
 class SegmentStreams:
-    """Segments are read one after another, then looked at in any order. `close` them."""
+    """Segments are given one after another, while the next few are being read; then they are looked at in any
+    order. `close` them.
+    """
 
     def __init__(self, objects: ObjectStore, segments: Sequence[Segment], memory_bytes_max: int) -> None:
         """`memory_bytes_max`: segments of more bytes go to the file. Raises OSError."""
         self._objects = objects
         self._segments = segments
         self._streams: list[memoryview] = []
+        self._ahead: deque[Future[bytes | memoryview]] = deque()
+        self._threads = ThreadPoolExecutor(READ_AT_ONCE, "segments") if len(segments) > 1 else None
         self._file: IO[bytes] | None = None
         self._map: mmap.mmap | None = None
         sizes = [_aligned(segment.size_bytes) for segment in segments]
@@ -35,6 +42,9 @@ class SegmentStreams:
 
     def close(self) -> None:
         """What is mapped stays until nothing refers to it."""
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+        self._ahead.clear()
         if self._file is not None:
             self._file.close()
         self._streams.clear()
@@ -46,8 +56,7 @@ class SegmentStreams:
         Raises ObjectDamaged, CorruptSegment and StorageError, and OSError where the file has no room.
         """
         number = len(self._streams)
-        segment = self._segments[number]
-        self._streams.append(stream_of(self._data(segment, self._starts[number]), segment.key, head))
+        self._streams.append(stream_of(self._next_data(number), self._segments[number].key, head))
         return _table(self._streams[number])
 
     def table(self, number: int) -> pa.Table:
@@ -59,12 +68,27 @@ class SegmentStreams:
         if self._map is not None:
             self._map.madvise(mmap.MADV_DONTNEED)
 
-    def _data(self, segment: Segment, start: int) -> bytes | memoryview:
-        """A segment's bytes, verified, which lie at this place if there is a file. They are not written
+    def _next_data(self, number: int) -> bytes | memoryview:
+        if self._threads is None:
+            return self._data(number)
+        begun = number + len(self._ahead)
+        for later in range(begun, min(number + READ_AT_ONCE, len(self._segments))):
+            self._ahead.append(self._threads.submit(self._data, later))
+        data = self._ahead.popleft().result()
+        if number + 1 == len(self._segments):
+            self._threads.shutdown()
+            self._threads = None
+        return data
+
+    def _data(self, number: int) -> bytes | memoryview:
+        """A segment's bytes, verified, which lie at its place if there is a file. They are not written
         through the mapping: a full disk would end the process.
         """
+        segment, start = self._segments[number], self._starts[number]
         if self._file is None or self._map is None:
-            return read_verified(self._objects, segment.key, segment.sha256, SEGMENT_BYTES_MAX)
+            return read_verified(
+                self._objects, segment.key, segment.sha256, SEGMENT_BYTES_MAX, size_bytes=segment.size_bytes
+            )
         copy_verified(self._objects, segment.key, segment.sha256, segment.size_bytes, self._file, start)
         return memoryview(self._map)[start : start + segment.size_bytes]
 

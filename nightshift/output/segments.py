@@ -138,7 +138,9 @@ def decode_segment(data: bytes, key: str) -> list[RowResult]:
 
 
 def _verified(objects: ObjectStore, segment: Segment) -> bytes:
-    return read_verified(objects, segment.key, segment.sha256, SEGMENT_BYTES_MAX)
+    return read_verified(
+        objects, segment.key, segment.sha256, SEGMENT_BYTES_MAX, size_bytes=segment.size_bytes
+    )
 
 
 def _is_json(data: bytes | memoryview) -> bool:

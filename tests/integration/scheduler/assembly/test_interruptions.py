@@ -75,7 +75,7 @@ def test_results_that_are_refused_in_our_own_store_are_waited_for_wherever_the_o
 ) -> None:
     job = a_native_job(place, clock, ["a"])
     place.work_off()
-    refusing = FailingStore(place.objects, "read", StorageDenied())
+    refusing = FailingStore(place.objects, "stream", StorageDenied())
     place.write_parts(clock.now, place.output_parts(refusing))
     place.assembly().run_once(clock.now)
     assert place.job(job).state is JobState.FINALIZING

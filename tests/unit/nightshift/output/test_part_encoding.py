@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import random
+import threading
 import tracemalloc
 from array import array
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,7 @@ from nightshift.objectstore.objects import DAMAGED_TRIES_MAX
 from nightshift.output import segment_streams, shard_results
 from nightshift.output.part_encoding import PartFile, PartSchema, lines, part_file
 from nightshift.output.row_results import NotExecuted, RowResult, ShardHead
+from nightshift.output.segment_streams import READ_AT_ONCE
 from nightshift.output.segments import encode_segment, value_column
 from nightshift.output.shard_results import ShardResults, Window
 from nightshift.output.shard_rows import Chunk, Missing
@@ -167,6 +169,30 @@ def test_the_segments_of_a_large_shard_are_never_whole_in_memory(objects: Object
 
 
 @pytest.mark.parametrize("memory_bytes_max", [0, 2**30])
+def test_segments_are_read_at_the_same_time_and_given_in_their_order(
+    objects: ObjectStore, memory_bytes_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segments = listed(objects, CHAT, *([said(row)] for row in range(READ_AT_ONCE + 2)))
+    all_read = threading.Barrier(READ_AT_ONCE)
+    stream = DirectoryStore.stream
+
+    def together(store: DirectoryStore, key: str, *range: int) -> Iterator[bytes]:
+        if key in [segment.key for segment in segments[:READ_AT_ONCE]]:
+            all_read.wait(10)
+        yield from stream(store, key, *range)
+
+    monkeypatch.setattr(DirectoryStore, "stream", together)
+    monkeypatch.setattr(DirectoryStore, "head", not_asked)
+    with ShardResults(objects, segments, CHAT, memory_bytes_max) as results:
+        assert [row for window in results.windows() for row in window.rows] == [*range(READ_AT_ONCE + 2)]
+        assert not [each for each in threading.enumerate() if each.name.startswith("segments")]
+
+
+def not_asked(*arguments: object) -> None:
+    raise AssertionError("its size is known")
+
+
+@pytest.mark.parametrize("memory_bytes_max", [0, 2**30])
 @pytest.mark.parametrize("damage", ["changed", "cut"])
 def test_a_damaged_segment_is_read_again_and_then_refused(
     objects: ObjectStore, memory_bytes_max: int, damage: str, monkeypatch: pytest.MonkeyPatch
@@ -225,8 +251,8 @@ class Held:
             for seq, (key, each) in enumerate(self._data.items())
         ]
 
-    def read(self, key: str, size_bytes_max: int) -> bytes:
-        return self._data[key]
+    def stream(self, key: str, start: int, end: int) -> Iterator[bytes]:
+        yield self._data[key][start:end]
 
 
 def test_good_and_failed_rows_have_one_schema(objects: ObjectStore) -> None:
