@@ -30,7 +30,7 @@ from tests.integration.servers import RAM_DISK
 from tests.waiting import wait_for
 
 KILLED_ONCE = Limits(attempts_max=3)
-SHARDS_HELD_MAX = WorkerSettings().shards_max
+SHARDS_HELD_MAX = 2 * WorkerSettings().shards_max  # with those that end
 ROWS_UNLISTED_MAX = 2 * int(SCALED["SEGMENT_ROWS"])  # of a shard: a segment on its way, and one being filled
 LONG_ROWS = some_rows(60, step_ms=20, tokens=(40, 60))
 LONGER_ROWS = some_rows(60, step_ms=20, tokens=(150, 200))  # outlast a carry-over's interval on any machine
