@@ -19,7 +19,7 @@ from ..layer_hooks import OnExperts, OnLayer
 from ..linears.interface import Linear
 from ..step_layout import StepInputs
 from .mixture import compute_mixture
-from .operations import Operations
+from .operations import MixtureOperations, Operations
 from .weights import DecoderLayer, DecoderWeights, Join, Mixture, Mlp, ModuleMlp, Norm
 
 
@@ -41,6 +41,7 @@ class Decoder:
 
     def __init__(self, weights: DecoderWeights, operations: Operations) -> None:
         self._weights, self._operations = weights, operations
+        self._mixtures = operations if isinstance(operations, MixtureOperations) else None
         self._rotaries = weights.rotaries
         linears = [weights.head.linear, *(each for layer in weights.layers for each in layer.linears)]
         self.can_be_written_down = (
@@ -137,7 +138,8 @@ class Decoder:
             return
         if isinstance(layer.mlp, Mixture):
             replace = None if self._on_experts is None else partial(self._on_experts, index)
-            compute_mixture(self._operations, layer.mlp, x, layer.mlp_join, residual, replace)
+            assert self._mixtures is not None, "experts were packed for other operations"
+            compute_mixture(self._mixtures, layer.mlp, x, layer.mlp_join, residual, replace)
             return
         answer = layer.mlp.module(x[None])
         y: Tensor = answer if isinstance(answer, Tensor) else answer[0]

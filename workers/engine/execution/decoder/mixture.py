@@ -7,12 +7,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .operations import Operations
+from .operations import MixtureOperations
 from .weights import Join, Mixture, Router, SharedExpert
 
 
 def compute_mixture(
-    operations: Operations,
+    operations: MixtureOperations,
     mixture: Mixture,
     x: Tensor,
     join: Join,
@@ -40,7 +40,7 @@ def compute_mixture(
 
 
 def _choose(
-    operations: Operations,
+    operations: MixtureOperations,
     router: Router,
     x: Tensor,
     replace_choice: Callable[[Tensor], Tensor] | None,
@@ -54,7 +54,7 @@ def _choose(
 
 
 def _shared(
-    operations: Operations, shared: SharedExpert | None, x: Tensor
+    operations: MixtureOperations, shared: SharedExpert | None, x: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
     """What the shared expert gives, `[rows, hidden]`, and its gate's numbers, `[rows, 1]`."""
     if shared is None:

@@ -1,13 +1,13 @@
 """What a written-out decoder does between its linear layers: the part that differs between devices.
 
-`NativeOperations` does it on a CPU. Rows are tokens; the residual stream is float32 whatever the dtype of
-weights and activations.
+`NativeOperations` does it on a CPU, `TritonOperations` on CUDA. Rows are tokens; the residual stream is
+float32 whatever the dtype of weights and activations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -43,6 +43,23 @@ class Operations(Protocol):
     def attend(self, step: AttentionStep, layer: int, attention: Attention, qkv: Tensor) -> Tensor:
         """`[rows, query heads * head_dim]`, of rows of queries, keys and values."""
 
+    def finish_logits(self, logits: Tensor, head: Head) -> None:
+        """What follows the linear layer of the head, in place."""
+
+    def can_repeat(self, attention: AttentionStep) -> bool:
+        """Whether `repeat` can be used with this attention."""
+
+    def repeat(self, size: int, valid_for: Hashable, compute: Callable[[], None]) -> None:
+        """Do what `compute` does: a step of this size, with attention and tables as `valid_for` says.
+
+        An implementation may keep what was done and do it again without calling `compute`.
+        """
+
+
+@runtime_checkable
+class MixtureOperations(Operations, Protocol):
+    """And what a mixture of experts needs, where experts are packed."""
+
     def choose_experts(self, router: Router, logits: Tensor, chosen: Tensor | None) -> tuple[Tensor, Tensor]:
         """The experts of each row of logits, int64, and their weights, float32: `[rows, choices]` each.
 
@@ -67,16 +84,4 @@ class Operations(Protocol):
 
         And `shared`, which has the shape of `out`, times the sigmoids of `gates` `[rows, 1]`. Written to
         `out`, or with a factor added to it.
-        """
-
-    def finish_logits(self, logits: Tensor, head: Head) -> None:
-        """What follows the linear layer of the head, in place."""
-
-    def can_repeat(self, attention: AttentionStep) -> bool:
-        """Whether `repeat` can be used with this attention."""
-
-    def repeat(self, size: int, valid_for: Hashable, compute: Callable[[], None]) -> None:
-        """Do what `compute` does: a step of this size, with attention and tables as `valid_for` says.
-
-        An implementation may keep what was done and do it again without calling `compute`.
         """
