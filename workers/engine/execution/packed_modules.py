@@ -87,4 +87,4 @@ def free(module: Any, files: MappedFiles) -> None:
     for name, parameter in list(module.named_parameters(recurse=False)):
         if parameter.dim() > 1:
             files.release(parameter)
-            setattr(module, name, torch.nn.Parameter(torch.empty(0), requires_grad=False))
+            setattr(module, name, torch.nn.Parameter(parameter.new_empty(0), requires_grad=False))

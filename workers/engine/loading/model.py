@@ -26,6 +26,7 @@ from ..execution.decoder.recognition.facts import NotPlain
 from ..execution.devices import on_device
 from ..execution.forward_pass import ForwardPass, ModulePass
 from ..execution.kv_memory import KvShape, largest_step_bytes
+from ..execution.linears.dense import dense_packing
 from ..execution.linears.interface import LinearDType, Packing
 from ..execution.linears.measuring import fastest_packing
 from ..execution.linears.native import NativeLinear
@@ -192,8 +193,6 @@ def _forward_pass(
     config: EngineConfig, model: Any, checked: CheckedModel, facts: ModelFacts, attention: str
 ) -> ForwardPass:
     """The fastest way through the model that computes the same."""
-    if model.device.type != "cpu":
-        return ModulePass(model)
     packing = _packing(config, model)
     forward_pass = _written_out(config, model, checked, packing, facts, attention)
     if config.deterministic:
@@ -202,6 +201,8 @@ def _forward_pass(
 
 
 def _packing(config: EngineConfig, model: Any) -> Packing:
+    if model.device.type != "cpu":
+        return dense_packing()
     if config.deterministic:
         return native_packing("float32")
     try:
@@ -251,6 +252,8 @@ def _written_out(
         _refuse_if_deterministic(config, name, difference)
         log.info("model %s runs through its own modules: %s", name, difference)
         model = _reloaded(config, model, name, attention)
+    if model.device.type != "cpu":  # packed layers would be its own
+        return ModulePass(model)
     num_packed = pack_modules(model, packing, model.dtype, head=model.get_output_embeddings())
     log.debug("model %s: %d layers packed", name, num_packed)
     try:

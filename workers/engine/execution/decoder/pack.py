@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,7 @@ from ..native_calls import FIXED_ORDER
 from ..packed_modules import bias_of, free, pack_modules, weight_of
 from .decoder import Decoder
 from .native_operations import DTYPES, NativeOperations
+from .operations import Operations
 from .recognition.facts import (
     AttentionFacts,
     DecoderFacts,
@@ -58,22 +60,35 @@ def read_decoder(
     *,
     allows_modules: bool = True,
     context_length: int | None = None,
+    operations: Operations | None = None,
 ) -> Decoder:
     """Take a transformers model on paged attention apart into a `Decoder`.
 
     Its linear weights are freed as they are packed. `calls` is what each layer asks of attention. With
     `allows_modules`, an MLP of an unknown kind is called as the module it is. `context_length` is how many
-    tokens will be served. Raises `NotPlain`, before anything is freed, if the model is built otherwise.
+    tokens will be served. `operations` are those of the model's device if none are given. Raises `NotPlain`,
+    before anything is freed, if the model is built otherwise.
     """
-    if load_kernels("decoder", FIXED_ORDER) is None:
-        raise NotPlain("there are no native kernels on this machine")
     if dtype not in DTYPES:
         raise NotPlain(f"it computes in {dtype}")
+    operations = operations or _operations(dtype, model.device)
     facts = recognise_decoder(model, context_length)
     own = [each.mlp for each in facts.layer_facts if isinstance(each.mlp, str)]
     if own and not allows_modules:
         raise NotPlain(f"its {own[0]} is a module of its own kind")
-    return Decoder(_Packer(facts, packing, dtype).pack(calls), NativeOperations(dtype))
+    return Decoder(_Packer(facts, packing, dtype).pack(calls), operations)
+
+
+def _operations(dtype: torch.dtype, device: torch.device) -> Operations:
+    if device.type == "cpu":
+        if load_kernels("decoder", FIXED_ORDER) is None:
+            raise NotPlain("there are no native kernels on this machine")
+        return NativeOperations(dtype)
+    if importlib.util.find_spec("triton") is None:
+        raise NotPlain("triton is not installed")
+    from .triton_operations import TritonOperations  # imports triton, which is not everywhere
+
+    return TritonOperations(dtype, device)
 
 
 class _Packer:
@@ -99,10 +114,14 @@ class _Packer:
         return DecoderWeights(embedding, layers, head)
 
     def _embedding(self) -> Embedding:
-        """Copies, here and of the norms: one tensor left would keep the whole mapped file in memory."""
+        """Copies, here and of the norms: one tensor left would keep the whole mapped file in memory.
+
+        What lies on another device than the file is no part of it.
+        """
         facts = self._facts
         table = facts.embedding.weight.detach()
-        kept = table.to(torch.bfloat16 if table.dtype == torch.bfloat16 else torch.float32, copy=True)
+        kept_dtype = torch.bfloat16 if table.dtype == torch.bfloat16 else torch.float32
+        kept = table.to(kept_dtype, copy=table.device.type == "cpu")
         positions = None
         if facts.positions is not None:
             learned = facts.positions.module.weight.detach()[facts.positions.offset :]
@@ -153,7 +172,8 @@ class _Packer:
                 return mixture
             facts = facts.path
         left = ModuleMlp(module.get_submodule(facts))
-        pack_modules(left.module, self._packing, self._dtype)
+        if self._facts.embedding.weight.device.type == "cpu":
+            pack_modules(left.module, self._packing, self._dtype)
         return left
 
     def _mixture(self, module: Any, facts: MixtureFacts) -> Mixture | None:
@@ -209,7 +229,9 @@ class _Packer:
         linears = [module.get_submodule(path) for path in paths]
         weight = torch.cat([weight_of(linear) for linear in linears])
         biases = [
-            torch.zeros(len(weight_of(linear))) if linear.bias is None else linear.bias.detach().float()
+            weight.new_zeros(len(weight_of(linear)), dtype=torch.float32)
+            if linear.bias is None
+            else linear.bias.detach().float()
             for linear in linears
         ]
         bias = torch.cat(biases) if any(linear.bias is not None for linear in linears) else None

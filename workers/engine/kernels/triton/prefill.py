@@ -70,7 +70,7 @@ def _tile(shape: Shape, dtype: torch.dtype) -> Tile:
         return Tile(max(side, group), side, num_warps=4, num_stages=1)
     if dim > 128:
         return Tile(max(64, group), 32, num_warps=8, num_stages=1)
-    return Tile(max(128, group), 64, num_warps=4 if dim <= 64 else 8, num_stages=3)
+    return Tile(max(128, group), 32 if dim > 64 else 64, num_warps=4, num_stages=3)
 
 
 @triton.jit(do_not_specialize=["num_sequences"])

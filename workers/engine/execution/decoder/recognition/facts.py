@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ...experts.kernels import RoutingRule
@@ -149,10 +150,12 @@ class RotaryCall:
     kwargs: dict[str, Any]
     positions: Tensor
     traced: tuple[Tensor, Tensor]
-    """The tables of `positions` as the model had them, in its own dtype."""
+    """The tables of `positions` as the model had them, in its own dtype, on the CPU."""
+    device: torch.device
+    """Where the module computes."""
 
     def tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines `[positions, rotating pairs]`, float32."""
+        """Cosines and sines `[positions, rotating pairs]`, float32, on the module's device."""
         args = tuple(self._replaced(each, positions) for each in self.args)
         kwargs = {name: self._replaced(each, positions) for name, each in self.kwargs.items()}
         cosine, sine = self.module(*args, **kwargs)
@@ -162,8 +165,9 @@ class RotaryCall:
         if not isinstance(argument, Tensor):
             return argument
         if argument.is_floating_point():  # it only says which dtype
-            return argument.new_zeros(1).float()
-        return positions.view(1, -1) if argument.numel() == self.positions.numel() else argument
+            return torch.zeros(1, device=self.device)
+        is_positions = argument.numel() == self.positions.numel()
+        return (positions.view(1, -1) if is_positions else argument).to(self.device)
 
 
 def half_table(table: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ def _recognise(model: Any, first_position: int) -> DecoderFacts:
     trace = trace_model(model, config.num_hidden_layers, first_position)
     _check_chain(trace)
     tolerance = ROUNDED_TOLERANCE[model.dtype]
-    rotaries = [_rotary(call, trace) for call in trace.outside if _is_rotary(call, trace)]
+    rotaries = [_rotary(call, trace, model.device) for call in trace.outside if _is_rotary(call, trace)]
     layer_facts = _recognise_layers(trace, rotaries, config)
     embedding, embedding_factor, positions = _recognise_embedding(model, trace, config, tolerance)
     norm_call, head_call = _recognise_end(model, trace)
@@ -103,10 +103,10 @@ def _is_rotary(call: ModuleCall, trace: ModelTrace) -> bool:
     )
 
 
-def _rotary(call: ModuleCall, trace: ModelTrace) -> RotaryCall:
+def _rotary(call: ModuleCall, trace: ModelTrace, device: torch.device) -> RotaryCall:
     cosine, sine = call.output
     traced = half_table(cosine), half_table(sine)
-    return RotaryCall(call.module, call.args, call.kwargs, trace.positions, traced)
+    return RotaryCall(call.module, call.args, call.kwargs, trace.positions, traced, device)
 
 
 def _recognise_layers(trace: ModelTrace, rotaries: list[RotaryCall], config: Any) -> list[LayerFacts]:
@@ -145,7 +145,7 @@ def _recognise_embedding(
     model: Any, trace: ModelTrace, config: Any, tolerance: float
 ) -> tuple[Any, float, PositionFacts | None]:
     module, x = model.get_input_embeddings(), trace.layer_calls[0].x.float()
-    embedded = module.weight.detach()[trace.token_ids].float()
+    embedded = module.weight.detach()[trace.token_ids].float().cpu()
     if embedded.numel() != x.numel():
         raise NotPlain("its first layer does not read what it embeds")
     positions, learned = None, torch.zeros_like(x)
@@ -160,7 +160,7 @@ def _recognise_embedding(
 
 
 def _recognise_positions(call: ModuleCall, trace: ModelTrace) -> PositionFacts:
-    table = call.module.weight.detach()
+    table = call.module.weight.detach().cpu()
     for offset in range(POSITION_OFFSET_MAX):
         rows = trace.positions + offset
         if int(rows[-1]) < len(table) and same(table[rows], call.y):

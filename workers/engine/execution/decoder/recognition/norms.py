@@ -30,7 +30,7 @@ def core(x: Tensor, kind: NormKind, eps: float) -> Tensor:
 
 def recognise_norm(call: ModuleCall) -> NormFacts:
     """The norm that `call.module` computes on tensors like those of the call. Raises `NotPlain`."""
-    module = copy.deepcopy(call.module).float()
+    module = copy.deepcopy(call.module).float().cpu()
     weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
     generator = torch.Generator().manual_seed(0)
     tries = [scale * (torch.randn(call.x.shape, generator=generator) + 1) for scale in SCALES]

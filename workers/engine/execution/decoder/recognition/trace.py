@@ -1,7 +1,7 @@
 """Runs a model once and notes what each of its modules was given and gave.
 
-A layer is then run alone, in float32 and on numbers of our own choice, so that what it computes can be told
-from what is near it. Attention is stood in for: a token gets the values of its own position.
+A layer is then run alone, in float32, on the CPU and on numbers of our own choice, so that what it computes
+can be told from what is near it. Attention is stood in for: a token gets the values of its own position.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class ModelTrace:
     def of_layer(self, index: int) -> LayerTrace:
         """The layer alone, in float32, on random hidden states. Raises `NotPlain` if it is not called so."""
         layer, call = self.layers[index], self.layer_calls[index]
-        if any(each.dtype != torch.float32 for each in layer.parameters()):
-            layer = copy.deepcopy(layer).float()
+        if any(each.dtype != torch.float32 or each.device.type != "cpu" for each in layer.parameters()):
+            layer = copy.deepcopy(layer).cpu().float()
         generator = torch.Generator().manual_seed(index)
         x = torch.randn(call.x.shape, generator=generator) + HIDDEN_MEAN
         args, kwargs = _as_float32(call.args), _as_float32(call.kwargs)
@@ -134,19 +134,21 @@ def trace_model(model: Any, num_layers: int, first_position: int) -> ModelTrace:
     layers = _find_layers(model, num_layers)
     inside = {id(module) for layer in layers for module in layer.modules()}
     vocab_size = model.config.get_text_config().vocab_size
-    token_ids = torch.randint(0, vocab_size, (NUM_TOKENS,), generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    token_ids = torch.randint(0, vocab_size, (NUM_TOKENS,), generator=generator)
     positions = torch.arange(first_position, first_position + NUM_TOKENS)
     calls: list[ModuleCall] = []
     outer = [(path, module) for path, module in model.named_modules() if id(module) not in inside]
     layered = [(f"layer {index}", layer) for index, layer in enumerate(layers)]
     with _recorded([*outer, *layered], calls), paged_step(_StandIn(calls)):
-        output = model(input_ids=token_ids[None], position_ids=positions[None], use_cache=False)
+        ids, places = (each[None].to(model.device) for each in (token_ids, positions))
+        output = model(input_ids=ids, position_ids=places, use_cache=False)
     of_layers = {id(call.module): call for call in calls}
     if any(id(layer) not in of_layers for layer in layers):
         raise NotPlain("some of its layers are not called")
     layer_calls = [of_layers[id(layer)] for layer in layers]
     outside = [call for call in calls if id(call.module) not in inside]
-    return ModelTrace(token_ids, positions, layers, layer_calls, outside, output.logits[0])
+    return ModelTrace(token_ids, positions, layers, layer_calls, outside, output.logits[0].cpu())
 
 
 def _find_layers(model: Any, num_layers: int) -> list[Any]:
@@ -176,9 +178,9 @@ def _recorded(modules: Iterable[tuple[str, Any]], calls: list[ModuleCall]) -> It
 
 
 def _kept(value: Any) -> Any:
-    """Copies of tensors, which a model may go on to change in place."""
+    """Copies of tensors, which a model may go on to change in place; all on the CPU."""
     if isinstance(value, Tensor):
-        return value.clone()
+        return value.to("cpu", copy=True)
     if isinstance(value, (tuple, list)):
         return tuple(_kept(each) for each in value)
     if type(value) is dict:

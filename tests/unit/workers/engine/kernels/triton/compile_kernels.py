@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import triton
@@ -18,7 +18,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from benchmarks.gpu_problems import PROBLEMS, Inputs, Problem, random_inputs
-from workers.engine.kernels.triton import decode, kv_write, prefill
+from workers.engine.execution.linears.interface import Activation
+from workers.engine.kernels.triton import decode, kv_write, prefill, rows
 from workers.engine.kernels.triton.launch import PagedKv
 
 TYPE_NAMES = {
@@ -66,6 +67,31 @@ def launch_everything(inputs: Inputs) -> None:
     kv_write.write_kv(inputs.key, inputs.value, kv, inputs.slots)
     prefill.attend_chunks(inputs.q, kv, out, cu_seqlens_q=inputs.cu_seqlens_q, **shared)
     decode.attend_decodes(inputs.q[:5], kv, out[:5], max_seqlen_k=1024, split_size=512, parts=parts, **shared)
+    launch_rows(inputs)
+
+
+def launch_rows(inputs: Inputs) -> None:
+    """On rows of queries, keys and values, with every norm there is."""
+    heads, kv_heads, dim, dtype = *inputs.q.shape[1:2], *inputs.key.shape[1:], inputs.q.dtype
+    qkv = torch.zeros(5, (heads + 2 * kv_heads) * dim, dtype=dtype)
+    weight, table = torch.ones(qkv.shape[1]), torch.ones(9, dim // 2)
+    norm = rows.RowNorm(rows.LAYER, weight, weight, 1e-5)
+    residual = torch.zeros(qkv.shape)
+    rows.norm_rows(residual, norm, qkv, rows=torch.arange(5))
+    rows.norm_rows(residual, norm, residual, adds=True, factor=0.5)
+    rows.rotate_heads(
+        qkv,
+        torch.arange(5),
+        rows.HeadRows(heads, rows.RowNorm(rows.RMS, weight[:dim], None, 1e-6)),
+        rows.HeadRows(kv_heads, rows.RowNorm(rows.LAYER, weight[: kv_heads * dim], weight, 1e-6)),
+        head_dim=dim,
+        cosine=table,
+        sine=table,
+        is_interleaved=False,
+    )
+    inner = qkv.shape[1] // 2
+    for activation in get_args(Activation):
+        rows.activate(qkv, activation, qkv.new_empty(5, inner))
 
 
 def compile_launch(kernel: Any, args: tuple[Any, ...], constants: dict[str, Any], architecture: int) -> Any:
@@ -97,13 +123,16 @@ def compile_launch(kernel: Any, args: tuple[Any, ...], constants: dict[str, Any]
 def compile_case(problem: Problem, architecture: int) -> dict[str, int]:
     """Bytes of shared memory each kernel takes, by name."""
     recorders = []
-    for module in (prefill, decode, kv_write):
+    for module in (prefill, decode, kv_write, rows):
         for name, kernel in list(vars(module).items()):
             if isinstance(kernel, triton.runtime.jit.JITFunction) and name in (
                 "_attend_chunk",
                 "_attend_splits",
                 "_merge_splits",
                 "_write_rows",
+                "_norm_row",
+                "_rotate",
+                "_activate",
             ):
                 recorder = Recorder(kernel)
                 setattr(module, name, recorder)
@@ -112,8 +141,8 @@ def compile_case(problem: Problem, architecture: int) -> dict[str, int]:
     shared = {}
     for module, name, recorder in recorders:
         setattr(module, name, recorder.kernel)
-        args, kwargs = recorder.launches[0]
-        shared[name] = compile_launch(recorder.kernel, args, kwargs, architecture).metadata.shared
+        compiled = [compile_launch(recorder.kernel, *launch, architecture) for launch in recorder.launches]
+        shared[name] = max(each.metadata.shared for each in compiled)
     return shared
 
 

@@ -142,7 +142,7 @@ def test_a_negative_slot_is_not_written() -> None:
     torch.testing.assert_close(inputs.keys, before, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize(("context", "size"), [(1, 512), (32_768, 512), (32_769, 1024), (131_072, 2048)])
+@pytest.mark.parametrize(("context", "size"), [(1, 256), (16_384, 256), (16_385, 512), (131_072, 2048)])
 def test_splits_grow_with_the_context_so_that_their_number_stays_bounded(context: int, size: int) -> None:
     assert split_tokens(context) == size
     assert -(-context // size) <= SPLITS_MAX
