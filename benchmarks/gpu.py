@@ -1,6 +1,6 @@
 """Checks our engine on a GPU, then measures it: one command, from the root of the source tree.
 
-    python benchmarks/gpu.py [--quick] [--out gpu.json]
+    python benchmarks/gpu.py [--quick] [--skip-checks] [--out gpu.json]
 
 Needs torch, triton, transformers, numpy, safetensors, tokenizers and this tree; nothing is downloaded. What
 is wrong is reported before anything is timed. Speeds are of random weights in the shapes of Qwen3-0.6B and
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import logging
 import platform
 import sys
 import time
@@ -51,7 +52,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     if device.type == "cpu":
         print("This is a CPU: the figures below say that the script runs, and nothing about any GPU.")
-    holds = _check(report, device, options.quick)
+    logging.basicConfig(format="  %(message)s")
+    logging.getLogger("workers.engine").setLevel(logging.INFO)  # how a model is computed
+    holds = options.skip_checks or _check(report, device, options.quick)
     if holds or options.keep_going:
         _measure(report, device, options)
     if options.out is not None:
@@ -68,6 +71,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", choices=QWENS, help="default: 0.6b 8b; with --quick: tiny")
     parser.add_argument("--batches", nargs="+", type=int, help="sequences that decode together")
     parser.add_argument("--out", type=Path, help="where to write everything as JSON")
+    parser.add_argument("--skip-checks", action="store_true", help="only measure")
     parser.add_argument("--keep-going", action="store_true", help="measure even if a check failed")
     options = parser.parse_args(arguments)
     options.models = options.models or (["tiny"] if options.quick else ["0.6b", "8b"])
@@ -151,8 +155,9 @@ def _measure_model(
     result["whole"] = _whole(engine, shape, device, quick)
     del engine
     _free(device)
-    if device.type == "cpu":  # our engine has taken the weights apart to pack them
-        model = make_model(shape, dtype, device, context_length)
+    del model  # our engine has taken its weights apart
+    _free(device)
+    model = make_model(shape, dtype, device, context_length)
     _beside_transformers(result["whole"], model, shape)
     return result
 

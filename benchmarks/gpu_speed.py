@@ -65,7 +65,8 @@ def decode_step_seconds(
 ) -> float:
     """Mean time of `num_steps` steps in which every sequence decodes, its first ones left out."""
     warm_up = 4
-    _add(engine, prompts, max_tokens=num_steps + warm_up + 4)
+    # The first to start decode in every step in which others still have prompts: one at most for each.
+    _add(engine, prompts, max_tokens=num_steps + warm_up + 4 + len(prompts))
     started: set[str] = set()
     while len(started) < len(prompts):
         started |= {output.id for output in engine.step() if output.token_ids}

@@ -13,10 +13,20 @@ import torch
 from benchmarks.gpu_checks import check_bfloat16, check_greedy
 from tests.unit.workers.engine.execution.test_kv_dtypes import PROMPT, RELATIVE_ERROR_MAX, logits
 from tests.unit.workers.engine.running.test_overlap import CRAMPED, random_request, result
-from tests.unit.workers.engine.tiny_models import complete, greedy, load_engine, save_model
+from tests.unit.workers.engine.tiny_models import (
+    complete,
+    engine_config,
+    greedy,
+    load_engine,
+    load_tokenizer,
+    save_model,
+)
 from workers.engine import Engine, Request
 from workers.engine.execution.attention.selection import FP8_CAPABILITY_MIN
+from workers.engine.execution.decoder.decoder import Decoder
 from workers.engine.execution.kv_memory import QUANTISED_DTYPES
+from workers.engine.execution.linears.dense import writes_float32
+from workers.engine.loading.model import load_model
 
 pytestmark = [
     pytest.mark.gpu,
@@ -93,3 +103,16 @@ def test_a_llama_can_be_recorded(llama: Path, caplog: pytest.LogCaptureFixture) 
         on_device(llama, max_num_seqs=8)
 
     assert any("recorded as 4 CUDA graphs" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_llama_is_written_out(llama: Path, dtype: str) -> None:
+    config = engine_config(llama, device="cuda", dtype=dtype)
+    model = load_model(config, load_tokenizer(config.model))
+    assert isinstance(model.forward_pass, Decoder)
+    assert not model.forward_pass.has_modules
+
+
+def test_products_of_bfloat16_are_written_as_float32() -> None:
+    """Else every one is rounded, and copied or added by a kernel of its own."""
+    assert writes_float32(torch.device("cuda"), torch.bfloat16)
