@@ -6,6 +6,7 @@ the model for logits of the sampled rows only. Decides neither the chunks nor wh
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence as Seq
 
 import torch
@@ -17,6 +18,7 @@ from .cuda_graphs import Capture, DecodeGraphs
 from .forward_pass import ForwardPass
 from .kv_memory import KvMemory
 from .step_layout import lay_out
+from .step_threads import StepThreads
 
 _CPU_ALLOCATOR_SAYS = ("can't allocate memory", "not enough memory", "std::bad_alloc")
 
@@ -39,6 +41,7 @@ class ModelRunner:
         self._attention = attention
         self.device = device
         self._graphs: DecodeGraphs | None = None
+        self._threads = StepThreads() if device.type == "cpu" else None
 
     def record_graphs(
         self, capture: Capture, *, max_num_seqs: int, context_length: int, vocab_size: int
@@ -64,12 +67,16 @@ class ModelRunner:
         Each chunk that is its sequence's last has `num_sampled` rows: those of its last tokens, in order.
         `promised` are the tokens of the step before, on the device, for sequences that do not know theirs.
         """
+        begun_s = time.monotonic()
         inputs = lay_out(chunks, self.kv.block_size, self.device)
         if promised is not None:
             inputs.input_ids[inputs.promised_rows] = promised[inputs.promised_sources]
         logits = self._graphs.replay(inputs) if self._graphs is not None else None
         if logits is None:
             logits = self._forward_pass(inputs, self._attention.step(inputs.layout))
+        if self._threads is not None:
+            ended_s = time.monotonic()
+            self._threads.ended(ended_s - begun_s, ended_s)
         return logits
 
     def clear_blocks(self, blocks: list[int]) -> None:

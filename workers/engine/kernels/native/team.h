@@ -253,7 +253,9 @@ class Team {
             sigfillset(&all);
             pthread_sigmask(SIG_SETMASK, &all, &before); // signals are for the process's other threads
             try {
-                std::thread(&Team::help, this, num_helpers_ + 1).detach();
+                std::thread helper(&Team::help, this, num_helpers_ + 1);
+                pthread_setname_np(helper.native_handle(), "nightshift-team"); // `step_threads.py` looks for it
+                helper.detach();
                 num_helpers_++;
             } catch (const std::system_error&) {
                 count = 0; // as many as the system gives
