@@ -54,6 +54,24 @@ struct Plan {
     }
 };
 
+// What the threads need for an item.
+struct Attending {
+    const AttentionCall& c;
+    const Plan& plan;
+    float* workspace;
+    std::atomic<bool>& is_out_of_memory;  // an exception must not leave another thread
+
+    static void run(const void* context, long index, Parts& parts) {
+        static thread_local std::vector<float> scratch;
+        const Attending& all = *(const Attending*)context;
+        try {
+            Walk(all.c).run(all.plan.items[index], all.workspace, scratch, parts);
+        } catch (const std::bad_alloc&) {
+            all.is_out_of_memory = true;
+        }
+    }
+};
+
 }  // namespace
 
 extern "C" {
@@ -81,17 +99,10 @@ int paged_attention(const AttentionCall* call, Member* member) {
         std::vector<float> own(member ? 0 : plan.workspace);
         float* workspace = member && plan.workspace ? member->workspace(plan.workspace) : own.data();
         if (!workspace && plan.workspace) return 1;
-        const int num_items = plan.items.size(), num_merges = plan.to_merge.size();
-        std::atomic<bool> is_out_of_memory{false};  // an exception must not leave another thread
-        share(member, plan.is_worth_threads(), num_items, 1, [&](long first, long end) {
-            static thread_local std::vector<float> scratch;
-            Walk walk(c);
-            try {
-                for (long i = first; i < end; i++) walk.run(plan.items[i], workspace, scratch);
-            } catch (const std::bad_alloc&) {
-                is_out_of_memory = true;
-            }
-        });
+        const long num_items = plan.items.size(), num_merges = plan.to_merge.size();
+        std::atomic<bool> is_out_of_memory{false};
+        const Attending attending{c, plan, workspace, is_out_of_memory};
+        share_parts(member, plan.is_worth_threads(), num_items, Attending::run, &attending);
         share(member, plan.is_worth_threads(), num_merges, 1, [&](long first, long end) {
             Walk walk(c);
             for (long i = first; i < end; i++) walk.merge_parts(plan.to_merge[i], workspace);

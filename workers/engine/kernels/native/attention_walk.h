@@ -43,12 +43,14 @@ class Walk {
 
     Seen seen_at(float* place, int64_t rows) const { return {place, place + rows, place + 2 * rows}; }
 
-    void run(const Item& item, float* workspace, std::vector<float>& scratch) {
+    // All of an item is one of `parts`, computed in `scratch` and written at the end.
+    void run(const Item& item, float* workspace, std::vector<float>& scratch, Parts& parts) {
+        if (parts.first > 0) return;
         switch (c.memory_type) {
-            case F32: return run_typed<F32>(item, workspace, scratch);
-            case F16: return run_typed<F16>(item, workspace, scratch);
-            case BF16: return run_typed<BF16>(item, workspace, scratch);
-            case INT8: return run_typed<INT8>(item, workspace, scratch);
+            case F32: return run_typed<F32>(item, workspace, scratch, parts);
+            case F16: return run_typed<F16>(item, workspace, scratch, parts);
+            case BF16: return run_typed<BF16>(item, workspace, scratch, parts);
+            case INT8: return run_typed<INT8>(item, workspace, scratch, parts);
         }
     }
 
@@ -117,26 +119,28 @@ class Walk {
         }
     }
 
-    template <ElementType T> void run_typed(const Item& item, float* workspace, std::vector<float>& scratch) {
+    template <ElementType T>
+    void run_typed(const Item& item, float* workspace, std::vector<float>& scratch, Parts& parts) {
         if constexpr (HAS_PAIRS && T == BF16)
-            if (lies_in_pairs(c)) return run_with<T, true>(item, workspace, scratch);
-        run_with<T, false>(item, workspace, scratch);
+            if (lies_in_pairs(c)) return run_with<T, true>(item, workspace, scratch, parts);
+        run_with<T, false>(item, workspace, scratch, parts);
     }
 
-    template <ElementType T, bool PAIRED> void run_with(const Item& item, float* workspace, std::vector<float>& scratch) {
+    template <ElementType T, bool PAIRED>
+    void run_with(const Item& item, float* workspace, std::vector<float>& scratch, Parts& parts) {
         const int64_t rows = rows_of(item.num_tokens);
         const int64_t sizes[] = {rows * c.key_dim, int64_t(c.key_dim) * KEY_TILE,      int64_t(KEY_TILE) * width,
                                  rows * KEY_TILE,  2 * partial_size(item.num_tokens), rows * KEY_TILE / 2};
-        float* parts[6];
+        float* places[6];
         int64_t size = 0;
         for (int64_t one : sizes) size += (one + 15) / 16 * 16;
         if (int64_t(scratch.size()) < size + 16) scratch.resize(size + 16);
         float* at = scratch.data() + (64 - reinterpret_cast<uintptr_t>(scratch.data()) % 64) % 64 / 4;
-        for (int i = 0; i < 6; i++) parts[i] = at, at += (sizes[i] + 15) / 16 * 16;
-        queries = parts[0], keys = parts[1], values = parts[2], scores = parts[3];
+        for (int i = 0; i < 6; i++) places[i] = at, at += (sizes[i] + 15) / 16 * 16;
+        queries = places[0], keys = places[1], values = places[2], scores = places[3];
         paired_queries = reinterpret_cast<uint16_t*>(queries);
         paired_values = reinterpret_cast<uint16_t*>(values);
-        paired_weights = reinterpret_cast<uint16_t*>(parts[5]);
+        paired_weights = reinterpret_cast<uint16_t*>(places[5]);
 
         if constexpr (PAIRED) {
             copy_queries(item);
@@ -149,18 +153,22 @@ class Walk {
         }
         const int position = first_position(item);
         const int begin = first_key(position), end = position + item.num_tokens;
+        const Seen total = seen_at(places[4], rows), split = seen_at(places[4] + partial_size(item.num_tokens), rows);
         if (item.partial >= 0) {
-            const Seen seen = seen_at(workspace + item.workspace, rows);
-            return walk<T, PAIRED>(item, seen, std::max(begin, item.partial * SPLIT), std::min(end, (item.partial + 1) * SPLIT));
+            walk<T, PAIRED>(item, total, std::max(begin, item.partial * SPLIT), std::min(end, (item.partial + 1) * SPLIT));
+            if (!parts.may_write()) return;
+            std::copy_n(places[4], partial_size(item.num_tokens), workspace + item.workspace);
+            return parts.written();
         }
-        const Seen total = seen_at(parts[4], rows), split = seen_at(parts[4] + partial_size(item.num_tokens), rows);
         for (int from = begin; from < end;) {
             const int to = std::min(end, (from / SPLIT + 1) * SPLIT);
             walk<T, PAIRED>(item, from == begin ? total : split, from, to);
             if (from != begin) merge(total, split, rows);
             from = to;
         }
+        if (!parts.may_write()) return;
         finish(item, total);
+        parts.written();
     }
 
     // All tiles with keys in [begin, end), which lies in one split.
