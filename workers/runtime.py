@@ -3,6 +3,7 @@
 threads   celery main ──► intake ──► shard-N (one per bulk shard held) ──┐
                                └───► online (publishes answers)          ├──► engine-MODEL (one per model)
           heartbeat (keeps the leases of both) ◄── hints                 ┘
+          first-results (looks for results that rows wait for)
           output-parts (writes parts of outputs)
           residency (loads and unloads lazy models)
           watchdog (is any of them stuck?)    spot (is this machine about to go?)
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from nightshift.broker.first_rows import FirstRows
 from nightshift.broker.hints import HintListener
 from nightshift.broker.queue import Queue
 from nightshift.broker.token_streams import StreamWriter
@@ -58,6 +60,8 @@ from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.held_time import HeldTime
 from workers.shard.isolation import Isolation
 from workers.shard.rows.earlier_jobs import EarlierJobs
+from workers.shard.rows.first_results import FirstResults
+from workers.shard.rows.run_once import RunOnce
 from workers.shard.running import Shards
 
 log = logging.getLogger(__name__)
@@ -144,6 +148,7 @@ class Runtime:
         self._drainer.start()  # a signal's handler, which may interrupt anything, could not do that safely
         self._shutdown.work_begins()
         self.intake.start()
+        self._first_results.start()
         self._output_parts.start()
         self._watchdog.start()
         self._report_ready()
@@ -170,8 +175,12 @@ class Runtime:
             isolation=self._isolation,
             tracer=self._connections.tracer,
         )
+        once = RunOnce()
+        self._first_results = FirstResults(
+            self._connections.store, self._connections.objects, once, FirstRows(self._connections.queue)
+        )
         self._shards = Shards(
-            self._shard_dependencies(),
+            self._shard_dependencies(once),
             self._shard_config(),
             lambda: self.intake.bulk_place_freed(),
             places=self._settings.shards_max,
@@ -269,6 +278,7 @@ class Runtime:
         bulk_s = time.monotonic() - began_s
         self._online.drain(max(0.0, ONLINE_DRAIN_S - bulk_s))
         self._output_parts.join(LATE_SHARD_S)
+        self._first_results.stop()
         for server in self._models:
             server.stop()
         self._hints.stop()
@@ -303,6 +313,7 @@ class Runtime:
             "heartbeat": lambda: self._heartbeat.is_alive,
             "online": lambda: self._online.is_alive,
             "shard": lambda: self._shards.are_alive,
+            "first_results": lambda: self._first_results.is_alive,
             "output_parts": lambda: self._output_parts.is_alive,
             "residency": lambda: self._residency.is_alive,
         }
@@ -354,7 +365,7 @@ class Runtime:
     def _count_leases(self) -> dict[str, int]:
         return {"online": self._online.count, "bulk": len(self._shards)}
 
-    def _shard_dependencies(self) -> ShardDependencies:
+    def _shard_dependencies(self, once: RunOnce) -> ShardDependencies:
         return ShardDependencies(
             store=self._connections.store,
             objects=self._connections.objects,
@@ -363,6 +374,8 @@ class Runtime:
             heartbeat=self._heartbeat,
             earlier_jobs=EarlierJobs(self._connections.store, self._connections.objects),
             isolation=self._isolation,
+            once=once,
+            first_results=self._first_results,
             tracer=self._connections.tracer,
             held_time=HeldTime(Capacity(self._settings.capacity)),
         )

@@ -2,7 +2,7 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Final
 
@@ -32,23 +32,16 @@ class OpenShards:
         self._shards: OrderedDict[int, _OpenShard | None] = OrderedDict()  # None: its results are lost
         self._held_bytes = 0
 
-    def find(
-        self, shard_no: int, wanted: Mapping[int, bytes], segments: Callable[[int], Sequence[Segment]]
-    ) -> dict[bytes, RowResult]:
-        """The good results of these rows that have these digests. Those that were deleted or are damaged are
-        not found. `segments`: of a shard, asked for if it is not open.
+    def results(
+        self, shard_no: int, rows: Iterable[int], segments: Callable[[int], Sequence[Segment]]
+    ) -> list[RowResult]:
+        """Those that these rows have; none if they were deleted or are damaged. `segments`: of a shard, asked
+        for if it is not open.
 
         Raises StorageUnavailable.
         """
         shard = self._opened(shard_no, segments)
-        if shard is None:
-            return {}
-        results = shard.results.of_rows(sorted(wanted))
-        return {
-            wanted[result.row]: result
-            for result in results
-            if result.succeeded and result.digest == wanted[result.row]
-        }
+        return [] if shard is None else shard.results.of_rows(sorted(rows))
 
     def drop(self, shard_no: int) -> None:
         """It has more segments now."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from nightshift import endpoints
+from nightshift.broker.first_rows import RowPlace
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.errors import DatabaseUnavailable, InvalidRequest, StorageError, StorageUnavailable
 from nightshift.jobs import BulkClaim, ShardObject
@@ -23,6 +24,7 @@ from nightshift.tracing.tracer import NO_SPAN, Span
 from workers.serving.model_server import Tokens
 from workers.serving.models import Models
 from workers.shard.rows.earlier_jobs import EarlierJobs
+from workers.shard.rows.first_results import FirstResults
 from workers.shard.storage_counts import CountedReader, StorageCounts
 
 log = logging.getLogger(__name__)
@@ -59,7 +61,8 @@ class ReadRow:
     tokens: Tokens | InvalidRequest | None = None  # as `ModelServer.tokenize` gives them
     digest: bytes | None = None  # of its request
     is_shareable: bool = False  # whether a row with the same digest may have its answer
-    earlier: RowResult | None = None  # of another row with the same digest
+    earlier: RowResult | None = None  # of a row with the same digest, of an earlier job
+    first: RowPlace | None = None  # the row that was read before it with the same digest
     object: ShardObject | None = None  # that is the row
     chars: int = 0  # of its texts
 
@@ -73,6 +76,7 @@ class Reader:
         sources: Sources,
         models: Models,
         earlier_jobs: EarlierJobs,
+        first_results: FirstResults | None = None,
         *,
         line_bytes_max: int,
         on_rows: Callable[[], None],
@@ -86,6 +90,7 @@ class Reader:
         self._storage = storage or StorageCounts()
         self._models = models
         self._earlier_jobs = earlier_jobs
+        self._first_results = first_results
         self._is_watched = claim.crash_history.is_watched
         self._ahead_rows = 1 if self._is_watched else AHEAD_ROWS
         self._endpoint = endpoints.get(claim.job.spec.endpoint)
@@ -253,6 +258,7 @@ class Reader:
     def _put(self, batch: Sequence[ReadRow]) -> bool:
         """Waits while enough rows are there. False: it is closed."""
         self._look_up(batch)
+        self._note(batch)
         self._tokenize(batch)
         with self._changed:
             was_empty = not self._ahead
@@ -295,11 +301,27 @@ class Reader:
                 self._changed.wait_for(lambda: self._is_closed, fault_delay_s(faults, self._job.id))
         return {}
 
+    def _note(self, batch: Sequence[ReadRow]) -> None:
+        """Which of these rows others of the job came before. Not in a watched shard: its rows begin in order."""
+        if self._first_results is None or self._is_watched:
+            return
+        noted = [
+            (row, row.digest) for row in batch if row.is_shareable and row.earlier is None and row.digest
+        ]
+        places = [RowPlace(self._shard.shard_no, row.row) for row, _ in noted]
+        first = self._first_results.note(self._job, [digest for _, digest in noted], places)
+        for (row, _), each in zip(noted, first, strict=True):
+            row.first = each
+
     def _tokenize(self, batch: Sequence[ReadRow]) -> None:
         """Not of a watched shard: a row that kills the process is to be known first."""
         if self._server is None or self._is_watched:
             return  # the model does it, or says what is wrong
-        runnable = [(row, row.parsed) for row in batch if row.parsed is not None and row.earlier is None]
+        runnable = [
+            (row, row.parsed)
+            for row in batch
+            if row.parsed is not None and row.earlier is None and row.first is None
+        ]
         tokens = self._server.tokenize(self._endpoint, [parsed for _, parsed in runnable])
         for (row, _), each in zip(runnable, tokens, strict=True):
             row.tokens = each

@@ -1,8 +1,10 @@
-"""Rows of one job with the same digest are run once by this worker: the others wait for the first one.
+"""Rows of one job with the same digest are run once: the others wait for the first one.
 
 lead ──► its result is known
      ├─► True: this row runs ──► `ended` with the result, told to those that wait
      └─► False: `wait`            └── `failed`: all that wait run; `leave_off`: the next one does
+
+Where another worker runs the first one, `other_shards.py` looks for its result, and all rows here wait.
 """
 
 import threading
@@ -39,24 +41,32 @@ class RunOnce:
         self._known_bytes_max = known_bytes_max
         self._lock = threading.Lock()
         self._running: dict[Key, list[Turn] | None] = {}  # with those that wait
+        self._elsewhere: set[Key] = set()  # of the same: another shard's row runs, and may run elsewhere
         self._known: OrderedDict[Key, RowResult] = OrderedDict()
         self._known_bytes = 0
 
-    def lead(self, key: Key) -> RowResult | bool:
+    def lead(self, key: Key, *, is_first: bool = True) -> RowResult | bool:
         """A known result; or whether a row is to be run, and its caller calls `ended`, `failed` or
-        `leave_off`.
+        `leave_off`. `is_first`: whether it is the job's first one, so that no other shard has it.
         """
         with self._lock:
             if (known := self._known.get(key)) is not None:
                 self._known.move_to_end(key)
                 return known
-            if key in self._running:
-                return False
-            self._running[key] = None
-            return True
+            if key not in self._running:
+                self._running[key] = None
+                if not is_first:
+                    self._elsewhere.add(key)
+                return is_first
+            if is_first and key in self._elsewhere:
+                self._elsewhere.discard(key)  # it is a shard of this worker that has it
+                return True
+            return False
 
     def wait(self, key: Key, on_end: Callable[[RowResult | None], None]) -> Turn | None:
-        """For the row that runs; its caller calls `leave` unless it was told. None: none runs any more."""
+        """For the row that runs, here or elsewhere; its caller calls `leave` unless it was told. None: none
+        runs any more.
+        """
         with self._lock:
             if key not in self._running:
                 return None
@@ -98,8 +108,39 @@ class RunOnce:
                 waiting = self._running.get(turn.key)
                 if waiting and turn in waiting:
                     waiting.remove(turn)
+                    if not waiting and turn.key in self._elsewhere:
+                        self._elsewhere.discard(turn.key)
+                        del self._running[turn.key]
                 return
         self.leave_off(turn.key)
+
+    # -- of a row that another shard has
+
+    def is_elsewhere(self, key: Key) -> bool:
+        """Whether rows wait for it."""
+        with self._lock:
+            return key in self._elsewhere
+
+    def found(self, key: Key, result: RowResult) -> None:
+        """It has ended. `result` is not good: the others are not kept waiting to fail one by one."""
+        if not self._is_back(key):
+            return
+        if result.succeeded:
+            self.ended(key, result)
+        else:
+            self.failed(key)
+
+    def lost(self, key: Key) -> None:
+        """It has no result, and none is expected soon: one of those that wait runs."""
+        if self._is_back(key):
+            self.leave_off(key)
+
+    def _is_back(self, key: Key) -> bool:
+        """Whether it was elsewhere. It is led by the caller then."""
+        with self._lock:
+            was_elsewhere = key in self._elsewhere
+            self._elsewhere.discard(key)
+            return was_elsewhere
 
     def _remember(self, key: Key, result: RowResult) -> None:
         result = replace(result, kept=None, custom_id="")  # its own row's

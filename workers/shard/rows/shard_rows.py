@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from nightshift import endpoints
+from nightshift.broker.first_rows import RowPlace
 from nightshift.endpoints.generation import GenerationRequest
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.results import Result
@@ -56,12 +57,14 @@ class ShardRows:
             dependencies.sources,
             dependencies.models,
             dependencies.earlier_jobs,
+            dependencies.first_results,
             line_bytes_max=line_bytes_max,
             on_rows=on_rows,
             storage=dependencies.storage,
             begin_span=(lambda: NO_SPAN) if trace is None else trace.reads,
         )
         self._once = dependencies.once
+        self._first_results = dependencies.first_results
         self._on_turn = on_turn
         self._leads: dict[int, Key] = {}  # of rows in the engine, or about to be: others may wait for them
         self._turns: dict[int, Turn] = {}  # of rows that wait for another
@@ -208,12 +211,15 @@ class ShardRows:
         if self._claim.crash_history.is_watched:
             return None  # its rows begin in order
         key, row = (self._claim.job.id, read.digest), read.row
-        while (said := self._once.lead(key)) is False:
+        while (said := self._once.lead(key, is_first=read.first is None)) is False:
             turn = self._once.wait(key, lambda result: self._on_turn(row, result))
             if turn is not None:
                 read.tokens = None  # it is not likely to need them
                 self._turns[row], self._waiting[row] = turn, read
                 self._waiting_chars += read.chars
+                if read.first is not None and self._first_results is not None:
+                    own = RowPlace(self._claim.shard.shard_no, row)
+                    self._first_results.look_for(self._claim.job, key, read.first, own)
                 return None
         if isinstance(said, RowResult):
             return self._reused(read, said)

@@ -1,0 +1,297 @@
+"""A job's rows with the same request are run once, whichever workers have them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+
+from nightshift.broker.first_rows import RowPlace
+from nightshift.errors import DatabaseUnavailable
+from nightshift.jobs import ShardState
+from tests.unit.workers.scripted import claim_bulk, plan_bulk
+from tests.unit.workers.shard.helpers import (
+    CONFIG,
+    INPUT,
+    batch_line,
+    finished,
+    shard_of,
+    wait_until,
+)
+from tests.unit.workers.shard.reuse.reusing import prompts, reused
+from workers.shard.config import ShardDependencies
+from workers.shard.rows import first_results
+from workers.shard.rows.first_results import FirstResults
+from workers.shard.rows.run_once import ENTRY_BYTES, RunOnce
+
+
+class Remembered:
+    """What Redis has: `FirstRows` without a bound."""
+
+    def __init__(self) -> None:
+        self.first: dict[tuple[str, bytes], RowPlace] = {}
+
+    def note(self, job_id: str, digests: Sequence[bytes], places: Sequence[RowPlace]) -> Sequence[RowPlace]:
+        return [
+            self.first.setdefault((job_id, digest), place)
+            for digest, place in zip(digests, places, strict=True)
+        ]
+
+    def replace(self, job_id: str, digest: bytes, lost: RowPlace, by: RowPlace) -> None:
+        if self.first.get((job_id, digest)) == lost:
+            self.first[job_id, digest] = by
+
+
+NewWorker = Callable[..., ShardDependencies]
+
+
+@pytest.fixture
+def places() -> Remembered:
+    return Remembered()
+
+
+@pytest.fixture
+def worker(store, objects, dependencies: ShardDependencies, places, monkeypatch) -> Iterator[NewWorker]:
+    monkeypatch.setattr(first_results, "LOOK_S", 0.01)
+    monkeypatch.setattr(first_results, "fault_delay_s", lambda faults, key: 0.01)
+    started: list[FirstResults] = []
+
+    def start(known_bytes_max: int = 1_000_000, **settings: object) -> ShardDependencies:
+        once = RunOnce(known_bytes_max)
+        started.append(FirstResults(store, objects, once, places, **settings))
+        started[-1].start()
+        return replace(dependencies, once=once, first_results=started[-1])
+
+    yield start
+    for each in started:
+        each.stop()
+
+
+def waiting(runner) -> int:
+    return len(runner._rows._waiting)
+
+
+def test_a_request_is_run_once_by_two_workers(store, objects, model, write_input, run, worker) -> None:
+    model.echo = True
+    write_input([batch_line(n, f"text {n % 2}") for n in range(4)])
+    job = plan_bulk(store, INPUT, shards=4)
+    workers = [worker(), worker()]
+    runners = [run(claim_bulk(store), dependencies=workers[n % 2]) for n in range(4)]
+    for each in runners:
+        finished(each)
+
+    assert prompts(model) == ["text 0", "text 1"]
+    assert reused(store, job) == 4 * 4 - 2
+    assert shard_of(store, job).state is ShardState.DONE
+
+
+def test_a_row_waits_for_the_one_that_another_worker_runs(
+    store, objects, model, write_input, run, worker
+) -> None:
+    write_input([batch_line(0, "same")])
+    plan_bulk(store, INPUT, shards=2)
+    first = run(claim_bulk(store), dependencies=worker())
+    [inference] = model.wait_for(1)
+    second = run(claim_bulk(store), dependencies=worker())
+    wait_until(lambda: waiting(second) == 1)
+
+    model.answer(inference.id)
+    finished(first)
+    finished(second)
+    assert prompts(model) == ["same"]
+
+
+def test_the_result_is_there_before_the_first_rows_shard_ends(store, model, write_input, run, worker) -> None:
+    write_input([batch_line(0, "slow"), batch_line(1, "same")])
+    plan_bulk(store, INPUT, shards=2)
+    holding = run(claim_bulk(store), dependencies=worker())
+    slow, same = model.wait_for(2)
+    model.answer(same.id)
+    second = run(claim_bulk(store), dependencies=worker())
+
+    wait_until(lambda: waiting(second) == 1)  # the other one's result was stored
+    assert holding.is_alive
+    model.answer(slow.id)
+    finished(holding)
+    finished(second)
+    assert prompts(model) == ["same", "slow"]
+
+
+def test_rows_run_themselves_where_the_first_one_fails(store, model, write_input, run, worker) -> None:
+    write_input([batch_line(0, "same")])
+    plan_bulk(store, INPUT, shards=3)
+    first = run(claim_bulk(store), dependencies=worker())
+    [inference] = model.wait_for(1)
+    workers = [worker(), worker()]
+    others = [run(claim_bulk(store), dependencies=each) for each in workers]
+    for each in others:
+        wait_until(lambda each=each: waiting(each) == 1)
+    for _ in range(3):  # the engine's tries
+        [inference] = model.wait_for(1)
+        model.fail(inference.id, "the logits are not finite")
+    finished(first)
+
+    for inference in model.wait_for(2):
+        model.answer(inference.id)
+    for each in others:
+        finished(each)
+
+
+def test_one_row_runs_where_the_first_ones_shard_was_handed_back(
+    store, model, write_input, run, worker
+) -> None:
+    write_input([batch_line(0, "same")])
+    job = plan_bulk(store, INPUT, shards=3)
+    first = run(claim_bulk(store), dependencies=worker())
+    model.wait_for(1)
+    waits = run(claim_bulk(store), dependencies=worker())
+    wait_until(lambda: waiting(waits) == 1)
+
+    first.drain()
+    finished(first)
+    [inference] = [each for each in model.wait_for(1) if each.identity.name.endswith("/1/0")]
+    again = [run(claim_bulk(store), dependencies=worker()) for _ in range(2)]  # the first shard, too
+    for each in again:
+        wait_until(lambda each=each: waiting(each) == 1)
+    model.answer(inference.id)
+    for each in (waits, *again):
+        finished(each)
+
+    assert len(model.submitted) == 2, "the drained one's and its follower's"
+    assert reused(store, job) == 2
+
+
+def test_rows_wait_for_no_shard_that_was_given_up(store, model, write_input, run, worker) -> None:
+    write_input([batch_line(0, "same")])
+    plan_bulk(store, INPUT, shards=2)
+    claim = claim_bulk(store)
+    first = run(claim, dependencies=worker())
+    model.wait_for(1)
+    waits = run(claim_bulk(store), dependencies=worker())
+    wait_until(lambda: waiting(waits) == 1)
+
+    first.lease_lost()
+    with store.transaction() as tx:
+        assert tx.shards.fail_held(claim.lease)
+    finished(first)
+    [inference] = [each for each in model.wait_for(1) if each.identity.name.endswith("/1/0")]
+    model.answer(inference.id)
+    finished(waits)
+
+
+def test_a_row_does_not_wait_for_ever_for_a_shard_that_is_held(
+    store, model, write_input, run, worker, monkeypatch
+) -> None:
+    monkeypatch.setattr(first_results, "WAIT_MAX_S", 0.05)
+    write_input([batch_line(0, "same")])
+    plan_bulk(store, INPUT, shards=2)
+    run(claim_bulk(store), dependencies=worker())
+    model.wait_for(1)
+    impatient = run(claim_bulk(store), dependencies=worker())
+
+    _, own = model.wait_for(2)
+    model.answer(own.id)
+    finished(impatient)
+
+
+def test_a_worker_that_has_forgotten_an_answer_finds_it_where_it_is_stored(
+    store, objects, model, write_input, run, worker
+) -> None:
+    model.echo = True
+    write_input([batch_line(n, text) for n, text in enumerate(["same", "other", "same"])])
+    job = plan_bulk(store, INPUT, shards=2)
+    one_row_at_a_time = replace(CONFIG, rows_in_flight_max=1)
+    forgetful = worker(known_bytes_max=2 * ENTRY_BYTES - 1)  # has one answer
+    for _ in range(2):
+        finished(run(claim_bulk(store), one_row_at_a_time, forgetful))
+
+    assert prompts(model) == ["other", "same"]
+    assert reused(store, job) == 4
+
+
+def test_the_first_row_itself_runs_though_others_of_its_worker_wait_for_it(
+    store, model, write_input, run, worker, places
+) -> None:
+    """A row is read long before it is admitted, and another shard's row may come in between."""
+    write_input([batch_line(0, "slow"), batch_line(1, "same")])
+    plan_bulk(store, INPUT, shards=2)
+    shared = worker()
+    first = run(claim_bulk(store), replace(CONFIG, rows_in_flight_max=1), shared)
+    [slow] = model.wait_for(1)
+    wait_until(lambda: len(places.first) == 2)
+    second = run(claim_bulk(store), dependencies=shared)
+    wait_until(lambda: waiting(second) == 2)
+    assert len(model.submitted) == 1
+
+    model.answer(slow.id)
+    [same] = model.wait_for(1)
+    assert same.identity.name.endswith("/0/1")
+    model.answer(same.id)
+    finished(first)
+    finished(second)
+    assert len(model.submitted) == 2
+
+
+def test_a_result_of_another_request_is_not_taken(store, model, write_input, run, worker, places) -> None:
+    """Redis has a few bytes of a digest; the segment has all of it."""
+    model.echo = True
+    write_input([batch_line(0, "one")])
+    job = plan_bulk(store, INPUT, shards=2)
+    finished(run(claim_bulk(store), dependencies=worker()))
+    [(_, place)] = places.first.items()
+    places.note = lambda job_id, digests, places: [place for _ in digests]
+    write_input([batch_line(0, "two")])
+    finished(run(claim_bulk(store), dependencies=worker()))
+
+    assert prompts(model) == ["one", "two"]
+    assert reused(store, job) == 0
+
+
+def test_rows_run_after_all_where_the_database_stays_away(
+    store, model, write_input, run, worker, monkeypatch
+) -> None:
+    write_input([batch_line(0, "same")])
+    plan_bulk(store, INPUT, shards=2)
+    run(claim_bulk(store), dependencies=worker())
+    model.wait_for(1)
+
+    def away(self: FirstResults) -> None:
+        raise DatabaseUnavailable("away")
+
+    monkeypatch.setattr(FirstResults, "look", away)
+    second = run(claim_bulk(store), dependencies=worker())
+    _, own = model.wait_for(2)
+    model.answer(own.id)
+    finished(second)
+
+
+def test_a_shard_that_leaves_waits_no_more(store, model, write_input, run, worker) -> None:
+    write_input([batch_line(0, "same")])
+    plan_bulk(store, INPUT, shards=2)
+    run(claim_bulk(store), dependencies=worker())
+    model.wait_for(1)
+    leaving = worker()
+    second = run(claim_bulk(store), dependencies=leaving)
+    wait_until(lambda: waiting(second) == 1)
+
+    second.drain()
+    finished(second)
+    leaving.first_results.look()
+    assert not any(each.wanted for each in leaving.first_results._jobs.values())
+    assert len(model.submitted) == 1
+
+
+def test_what_waited_is_closed_after_a_while(store, model, write_input, run, worker) -> None:
+    model.echo = True
+    write_input([batch_line(0, "same")])
+    plan_bulk(store, INPUT, shards=2)
+    now_s = [0.0]
+    finished(run(claim_bulk(store), dependencies=worker()))
+    second = worker(clock=lambda: now_s[0])
+    finished(run(claim_bulk(store), dependencies=second))
+    assert second.first_results._jobs
+
+    second.first_results.stop()
+    second.first_results._thread.join()
+    now_s[0] += first_results.HELD_S + 1
+    second.first_results.look()
+    assert not second.first_results._jobs

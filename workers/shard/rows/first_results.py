@@ -1,0 +1,227 @@
+"""The results of the rows that were first in their job with a request, whichever worker runs them.
+
+Which row was first is remembered in Redis. Its result is looked for where it is stored: in the segments of
+its shard. A row waits only for one that was read before it, so no two wait for each other.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
+
+from nightshift.broker.first_rows import RowPlace
+from nightshift.errors import DatabaseUnavailable, StorageUnavailable
+from nightshift.jobs import Job, Segment, Shard, ShardState
+from nightshift.jobs.leases import fault_delay_s
+from nightshift.objectstore import ObjectStore
+from nightshift.output.open_shards import OpenShards
+from nightshift.output.row_results import RowResult
+from nightshift.store import Store
+from workers.shard.rows.run_once import Key, RunOnce
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 1.0  # between two looks
+SHARDS_AT_ONCE: Final = 256  # looked at in one snapshot
+WAIT_MAX_S: Final = 900.0  # for a row whose shard is held, and does not get on
+FAULTS_MAX: Final = 20  # looks in a row that fail; then rows are run
+HELD_BYTES: Final = 16 * 1024 * 1024  # of each job's results
+HELD_S: Final = 30.0  # after the last row that waited
+
+
+class Places(Protocol):
+    """`FirstRows`."""
+
+    def note(
+        self, job_id: str, digests: Sequence[bytes], places: Sequence[RowPlace]
+    ) -> Sequence[RowPlace]: ...
+
+    def replace(self, job_id: str, digest: bytes, lost: RowPlace, by: RowPlace) -> None: ...
+
+
+class _Wanted(NamedTuple):
+    """A row that another one waits for."""
+
+    key: Key
+    waiting: RowPlace
+    since_s: float
+
+    @property
+    def digest(self) -> bytes:
+        return self.key[1]
+
+
+@dataclass(slots=True)
+class _OfJob:
+    """What rows of a job wait for."""
+
+    job: Job
+    open: OpenShards
+    wanted: dict[int, dict[int, _Wanted]] = field(default_factory=dict)  # by shard and row
+    segments: dict[int, tuple[int, Sequence[Segment]]] = field(
+        default_factory=dict
+    )  # by shard, with its rows
+    used_s: float = 0.0
+
+
+class FirstResults:
+    """Thread-safe, but for `look`, which its own thread calls."""
+
+    def __init__(
+        self,
+        store: Store,
+        objects: ObjectStore,
+        once: RunOnce,
+        places: Places,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._objects = objects
+        self._once = once
+        self._places = places
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._jobs: dict[str, _OfJob] = {}
+        self._is_asked = threading.Event()
+        self._is_stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="first-results", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        self._is_stopping.set()
+        self._is_asked.set()
+
+    # -- for a shard
+
+    def note(
+        self, job: Job, digests: Sequence[bytes], places: Sequence[RowPlace]
+    ) -> Sequence[RowPlace | None]:
+        """For each of these rows the one that was read first with its digest. None: that is this one."""
+        found = self._places.note(job.id, digests, places)
+        return [None if first == own else first for first, own in zip(found, places, strict=True)]
+
+    def look_for(self, job: Job, key: Key, first: RowPlace, waiting: RowPlace) -> None:
+        """A row waits in `RunOnce` for the first one, unless that is run here."""
+        if not self._once.is_elsewhere(key):
+            return
+        with self._lock:
+            if job.id not in self._jobs:
+                self._jobs[job.id] = _OfJob(job, OpenShards(self._objects, job, HELD_BYTES))
+            rows = self._jobs[job.id].wanted.setdefault(first.shard_no, {})
+            rows.setdefault(first.row, _Wanted(key, waiting, self._clock()))
+        self._is_asked.set()
+
+    # -- the thread
+
+    def _run(self) -> None:
+        faults, wait_s = 0, LOOK_S
+        while not self._is_stopping.is_set():
+            self._is_asked.wait(HELD_S)
+            self._is_asked.clear()
+            try:
+                self.look()
+                faults, wait_s = 0, LOOK_S
+            except (DatabaseUnavailable, StorageUnavailable) as error:
+                faults += 1
+                self._is_asked.set()
+                wait_s = fault_delay_s(faults, "first-results")
+                about = {"action": "first_results_wait", "reason": error.message}
+                log.warning("rows wait for the results of others", extra=about)
+            except Exception:
+                faults += 1
+                self._is_asked.set()
+                log.exception("looking for results broke", extra={"action": "first_results_broke"})
+            if faults >= FAULTS_MAX:
+                self._give_up()
+            self._is_stopping.wait(wait_s)
+        with self._lock:
+            jobs = list(self._jobs.values())
+        for each in jobs:
+            each.open.close()
+
+    def look(self) -> None:
+        """Tell the rows whose first ones have ended, or are lost.
+
+        Raises DatabaseUnavailable and StorageUnavailable.
+        """
+        now_s = self._clock()
+        with self._lock:
+            jobs = list(self._jobs.values())
+        for each in jobs:
+            if self._prune(each):
+                each.used_s = now_s
+                self._look_in(each, now_s)
+            elif now_s - each.used_s > HELD_S:
+                self._forget(each)
+        if any(each.wanted for each in jobs):
+            self._is_asked.set()
+
+    def _prune(self, of: _OfJob) -> bool:
+        """Forget rows that none waits for any more. False: none is left."""
+        with self._lock:
+            for shard_no, rows in list(of.wanted.items()):
+                for row in [row for row, each in rows.items() if not self._once.is_elsewhere(each.key)]:
+                    del rows[row]
+                if not rows:
+                    del of.wanted[shard_no]
+            return bool(of.wanted)
+
+    def _look_in(self, of: _OfJob, now_s: float) -> None:
+        with self._lock:
+            wanted = {shard_no: dict(rows) for shard_no, rows in of.wanted.items()}
+        all_numbers = sorted(wanted)
+        for start in range(0, len(all_numbers), SHARDS_AT_ONCE):
+            numbers = all_numbers[start : start + SHARDS_AT_ONCE]
+            shards = self._read(of, numbers)
+            for shard_no in numbers:
+                self._settle(of, shard_no, shards.get(shard_no), wanted[shard_no], now_s)
+
+    def _read(self, of: _OfJob, numbers: Sequence[int]) -> Mapping[int, Shard]:
+        """The shards, and their segments where there are more of them."""
+        with self._store.snapshot() as tx:
+            shards = {shard.shard_no: shard for shard in tx.shards.numbered(of.job.id, numbers)}
+            for shard_no, shard in shards.items():
+                if shard_no not in of.segments or of.segments[shard_no][0] != shard.rows_done:
+                    of.segments[shard_no] = (shard.rows_done, tx.shards.segments(shard.id))
+                    of.open.drop(shard_no)
+        return shards
+
+    def _settle(
+        self, of: _OfJob, shard_no: int, shard: Shard | None, wanted: Mapping[int, _Wanted], now_s: float
+    ) -> None:
+        results: Sequence[RowResult] = ()
+        if shard is not None and shard.rows_done > 0:
+            results = of.open.results(shard_no, wanted, lambda no: of.segments[no][1])
+        found = {result.row: result for result in results}
+        is_held = shard is not None and shard.state is ShardState.LEASED
+        for row, each in wanted.items():
+            result = found.get(row)
+            if result is not None and (result.digest == each.digest or not result.succeeded):
+                self._once.found(each.key, result)
+            elif result is not None or not is_held or now_s - each.since_s > WAIT_MAX_S:
+                self._places.replace(of.job.id, each.digest, RowPlace(shard_no, row), each.waiting)
+                self._once.lost(each.key)
+
+    def _give_up(self) -> None:
+        """No result can be read: rows are run."""
+        with self._lock:
+            wanted = [
+                each for of in self._jobs.values() for rows in of.wanted.values() for each in rows.values()
+            ]
+        for each in wanted:
+            self._once.lost(each.key)
+
+    def _forget(self, of: _OfJob) -> None:
+        with self._lock:
+            if of.wanted:
+                return
+            del self._jobs[of.job.id]
+        of.open.close()
