@@ -3,7 +3,7 @@
     python -m benchmarks.data_plane --count 100000
 
 In one process, with SQLite and a directory: shards one after another as a worker runs them, beside the duty
-that cuts and writes parts. Texts are not tokenised. CPU time is the process's.
+that cuts and writes parts, and a Valkey. Texts are not tokenised. CPU time is the process's.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from benchmarks.reliability.databases import store_on
 from benchmarks.reliability.figures import Figure, show
 from benchmarks.zeros import MODEL, Zeros
+from nightshift.broker.first_rows import FirstRows
 from nightshift.jobs import BulkClaim, Job, JobState, NewShard
 from nightshift.lifecycle import transitions
 from nightshift.objectstore import MIB, DirectoryStore, Locations
@@ -36,11 +37,14 @@ from nightshift.testing import a_new_job, a_spec
 from scheduler.duties.assembly import Assembly, AssemblyConfig
 from scheduler.duties.output_parts import OutputParts
 from scheduler.runtime.leadership import Elector
+from tests.integration.servers import ValkeyServer
 from workers.health.heartbeat import Heartbeat
 from workers.serving.embedding_server import EmbeddingServer
 from workers.serving.models import Models
 from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.rows.earlier_jobs import EarlierJobs
+from workers.shard.rows.first_results import FirstResults
+from workers.shard.rows.run_once import RunOnce
 from workers.shard.runner import ShardRunner
 
 SHARD_ROWS: Final = 2000
@@ -89,8 +93,9 @@ class Bench:
             assert transitions.plan(tx, job, MODEL.id, shards, tx.now(), rows_estimated=count)
         return job
 
-    def run_rows(self, server: EmbeddingServer) -> None:
+    def run_rows(self, server: EmbeddingServer, first_rows: FirstRows) -> None:
         """All shards, one after another."""
+        once = RunOnce()
         dependencies = ShardDependencies(
             self.store,
             self.parts.objects,
@@ -98,6 +103,8 @@ class Bench:
             Models([server]),
             cast(Heartbeat, TrustedLeases()),
             EarlierJobs(self.store, self.parts.objects),
+            once=once,
+            first_results=FirstResults(self.store, self.parts.objects, once, first_rows),
         )
         while (claim := self._claimed()) is not None:
             runner = ShardRunner(claim, dependencies, _config(), lambda runner: None)
@@ -161,21 +168,30 @@ def measured(count: int) -> Iterator[Figure]:
         threading.Thread(target=elector.run, args=(keeping,), daemon=True).start()
         server = EmbeddingServer(MODEL, cast(Any, Zeros()), _fatal)
         server.start()
+        valkey = ValkeyServer(folder)
+        valkey.start()
+        first_rows = FirstRows(valkey.settings)
         garbage.tune()
         cpu_s, began_s = time.process_time(), time.monotonic()
         with bench.writing_parts(elector):
-            bench.run_rows(server)
+            bench.run_rows(server, first_rows)
             rows_s = time.monotonic() - began_s
             ended = bench.end(elector, job)
         took_s = time.monotonic() - began_s
         cpu_s = time.process_time() - cpu_s
+        used = valkey.client.info("cpu")
         server.stop()
         keeping.set()
+        first_rows.close()
+        valkey.client.close()
+        valkey.kill()
         assert (ended.state, ended.counts.succeeded) == (JobState.SUCCEEDED, count), ended.errors
         with store.snapshot() as tx:
             shards = tx.shards.of_job(job.id, limit=1_000_000)
             stored = sum(each.size_bytes for shard in shards for each in tx.shards.segments(shard.id))
         yield Figure("CPU of a row, worker and scheduler", 1e6 * cpu_s / count, "us", 100)
+        valkey_s = used["used_cpu_user"] + used["used_cpu_sys"]
+        yield Figure("CPU of a row, Valkey", 1e6 * valkey_s / count, "us")
         yield Figure("rows per second", count / rows_s, "rows/s", 6000, "more")
         yield Figure("last row done to _SUCCESS", took_s - rows_s, "s", 5)
         yield Figure("stored on the way, of a row", stored / count, "bytes", 1800)

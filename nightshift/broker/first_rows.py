@@ -11,6 +11,7 @@ import logging
 import struct
 import time
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 import redis
@@ -21,37 +22,49 @@ from nightshift.settings import QueueSettings
 log = logging.getLogger(__name__)
 
 BUCKETS: Final = 32_768
-BUCKET_ROWS: Final = 64  # a hash of up to 128 is stored as a list: 30 bytes a row
+BUCKET_ROWS: Final = 64  # a hash of up to 128 is stored as a list: 25 bytes a row
 REMEMBERED_S: Final = 24 * 3600  # from a bucket's first row on
 AWAY_S: Final = 5.0  # for which Redis is not asked again after it failed
 
-_NOTE: Final = """
-local found = {}
-for i, key in ipairs(KEYS) do
-    local field, place = ARGV[2 * i + 1], ARGV[2 * i + 2]
+_TAG_BYTES: Final = 6  # of a job
+_PLACE: Final = struct.Struct(">II")
+
+# A call has all of a batch in one string: packing an argument for each row would cost more than the answer.
+_ENTRY: Final = """
+local function entry(tag, digests, n, buckets)
+    local high, low = string.byte(digests, 16 * n + 1, 16 * n + 2)
+    return 'ns:first:' .. (high * 256 + low) % buckets, tag .. string.sub(digests, 16 * n + 3, 16 * n + 10)
+end
+"""
+_NOTE: Final = f"""
+{_ENTRY}
+local tag, digests, places, found = ARGV[1], ARGV[2], ARGV[3], {{}}
+local buckets, rows_max, ttl_s = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+for n = 0, #digests / 16 - 1 do
+    local key, field = entry(tag, digests, n, buckets)
     local first = redis.call('HGET', key, field)
     if not first then
         local rows = redis.call('HLEN', key)
-        if rows >= tonumber(ARGV[1]) then
+        if rows >= rows_max then
             redis.call('HDEL', key, redis.call('HKEYS', key)[1])
         end
-        redis.call('HSET', key, field, place)
+        first = string.sub(places, 8 * n + 1, 8 * n + 8)
+        redis.call('HSET', key, field, first)
         if rows == 0 then
-            redis.call('EXPIRE', key, ARGV[2])
+            redis.call('EXPIRE', key, ttl_s)
         end
-        first = place
     end
-    found[i] = first
+    found[n + 1] = first
 end
-return found
+return table.concat(found)
 """
-_REPLACE: Final = """
-if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then
-    redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+_REPLACE: Final = f"""
+{_ENTRY}
+local key, field = entry(ARGV[1], ARGV[2], 0, tonumber(ARGV[5]))
+if redis.call('HGET', key, field) == ARGV[3] then
+    redis.call('HSET', key, field, ARGV[4])
 end
-return redis.call('HGET', KEYS[1], ARGV[1])
 """
-_PLACE: Final = struct.Struct(">II")
 
 
 class RowPlace(NamedTuple):
@@ -62,7 +75,7 @@ class RowPlace(NamedTuple):
 
 
 class FirstRows:
-    """Thread-safe."""
+    """Thread-safe. Redis Cluster is not served: a script names its keys itself."""
 
     def __init__(self, settings: QueueSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._redis = redis.Redis.from_url(
@@ -77,40 +90,36 @@ class FirstRows:
 
     def note(self, job_id: str, digests: Sequence[bytes], places: Sequence[RowPlace]) -> Sequence[RowPlace]:
         """The first row with each digest: this one, unless another is known. One round trip."""
-        if not digests or self._clock() < self._away_until_s:
+        own = struct.pack(f">{2 * len(places)}I", *chain.from_iterable(places))
+        found = self._ask(
+            self._note, _tag(job_id), b"".join(digests), own, BUCKETS, BUCKET_ROWS, REMEMBERED_S
+        )
+        if found is None or found == own:
             return places
-        keys, fields = zip(*(_entry(job_id, digest) for digest in digests), strict=True)
-        args: list[int | bytes] = [BUCKET_ROWS, REMEMBERED_S]
-        for field, place in zip(fields, places, strict=True):
-            args += (field, _PLACE.pack(*place))
-        try:
-            return [RowPlace(*_PLACE.unpack(each)) for each in self._note(keys=keys, args=args)]
-        except redis.RedisError as error:
-            self._is_away(error)
-        except struct.error:
+        if len(found) != len(own):
             log.warning("first rows are not ours", extra={"action": "first_rows_spoilt"})
-        return places
+            return places
+        return [RowPlace(*place) for place in _PLACE.iter_unpack(found)]
 
     def replace(self, job_id: str, digest: bytes, lost: RowPlace, by: RowPlace) -> None:
         """The row that was first is not run: this one is, unless another is known by now."""
-        if self._clock() < self._away_until_s:
-            return
-        key, field = _entry(job_id, digest)
-        try:
-            self._replace(keys=[key], args=[field, _PLACE.pack(*lost), _PLACE.pack(*by)])
-        except redis.RedisError as error:
-            self._is_away(error)
+        self._ask(self._replace, _tag(job_id), digest, _PLACE.pack(*lost), _PLACE.pack(*by), BUCKETS)
 
     def close(self) -> None:
         self._redis.close()
 
-    def _is_away(self, error: redis.RedisError) -> None:
-        self._away_until_s = self._clock() + AWAY_S
-        about = {"action": "first_rows_away", "reason": str(error)}
-        log.warning("rows that other workers run may be run again", extra=about)
+    def _ask(self, script: Callable[..., bytes | None], *args: bytes | int) -> bytes | None:
+        """None: Redis is away, or there is no answer."""
+        if self._clock() < self._away_until_s:
+            return None
+        try:
+            return script(args=args)
+        except redis.RedisError as error:
+            self._away_until_s = self._clock() + AWAY_S
+            about = {"action": "first_rows_away", "reason": str(error)}
+            log.warning("rows that other workers run may be run again", extra=about)
+            return None
 
 
-def _entry(job_id: str, digest: bytes) -> tuple[str, bytes]:
-    """A bucket, and a field of it. A digest is of any tenant's and job's text: the job decides with it."""
-    mixed = hashlib.blake2b(digest, digest_size=14, key=job_id.encode()[:64]).digest()
-    return f"ns:first:{int.from_bytes(mixed[:2], 'big') % BUCKETS}", mixed[2:]
+def _tag(job_id: str) -> bytes:
+    return hashlib.blake2b(job_id.encode(), digest_size=_TAG_BYTES).digest()
