@@ -302,7 +302,7 @@ class Reader:
         return {}
 
     def _note(self, batch: Sequence[ReadRow]) -> None:
-        """Which of these rows others of the job came before. Not in a watched shard: its rows begin in order."""
+        """The first rows with these requests. Not in a watched shard: its rows begin in order."""
         if self._first_results is None or self._is_watched:
             return
         noted = [
