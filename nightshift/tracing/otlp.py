@@ -41,6 +41,7 @@ _SDK_LOGGER: Final = OTLPSpanExporter.__module__
 _UNSET: Final = Status(StatusCode.UNSET)
 _ERROR: Final = Status(StatusCode.ERROR)  # without a description: messages may quote what was sent
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
+_DROPPED: Final = TraceFlags(TraceFlags.DEFAULT)
 _KINDS: Final = {kind: SpanKind[kind.name] for kind in Kind}
 
 
@@ -83,7 +84,7 @@ class OtlpTracer:
         goes by the trace's id must not have it from a client, who would choose what is sampled.
         """
         self.ratio = ratio
-        self.resource = provider.resource
+        self.resource = _OneResource(provider.resource)
         self.scope = InstrumentationScope("nightshift")
         self.keeps_errors = keeps_errors
         self._trusts_clients = trusts_clients
@@ -142,6 +143,7 @@ class _OtlpSpan:
     __slots__ = (
         "_attributes",
         "_began_s",
+        "_context",
         "_has_ended",
         "_kind",
         "_link",
@@ -162,6 +164,7 @@ class _OtlpSpan:
         link: TraceContext | None,
     ) -> None:
         self.context = context
+        self._context = _span_context(context, is_remote=False)  # made once: its children have it, too
         self._tracer = tracer
         self._name = name
         self._parent = parent
@@ -181,9 +184,7 @@ class _OtlpSpan:
     ) -> Span:
         """It is sampled as this one is."""
         of = TraceContext(self.context.trace_id, self._tracer.new_span_id(), self.context.is_sampled)
-        return _OtlpSpan(
-            self._tracer, name, of, _span_context(self.context, is_remote=False), kind, began_s, link
-        )
+        return _OtlpSpan(self._tracer, name, of, self._context, kind, began_s, link)
 
     def rename(self, name: str) -> None:
         self._name = name
@@ -212,9 +213,7 @@ class _OtlpSpan:
         self._tracer.put(
             ReadableSpan(
                 self._name,
-                SpanContext(
-                    self.context.trace_id, self.context.span_id, is_remote=False, trace_flags=_SAMPLED
-                ),
+                self._context if self.context.is_sampled else _span_context(self.context, is_kept=True),
                 self._parent,
                 self._tracer.resource,
                 self._attributes,
@@ -236,10 +235,20 @@ class _OtlpSpan:
         self.end(error=None if kind is None else kind.__name__)
 
 
-def _span_context(of: TraceContext, *, is_remote: bool) -> SpanContext:
-    return SpanContext(
-        of.trace_id, of.span_id, is_remote, _SAMPLED if of.is_sampled else TraceFlags(TraceFlags.DEFAULT)
-    )
+def _span_context(of: TraceContext, *, is_remote: bool = False, is_kept: bool = False) -> SpanContext:
+    """`is_kept`: sent though its trace is not sampled."""
+    return SpanContext(of.trace_id, of.span_id, is_remote, _SAMPLED if of.is_sampled or is_kept else _DROPPED)
+
+
+class _OneResource(Resource):
+    """Hashed once: the SDK's encoder asks it of every span, and each time writes the attributes as JSON."""
+
+    def __init__(self, of: Resource) -> None:
+        super().__init__(of.attributes, of.schema_url)
+        self._hash = super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 class _Outlet(SpanExporter):
