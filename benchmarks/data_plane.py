@@ -9,6 +9,7 @@ that cuts and writes parts, and a Valkey. Texts are not tokenised. CPU time is t
 from __future__ import annotations
 
 import argparse
+import random
 import tempfile
 import threading
 import time
@@ -68,10 +69,12 @@ class Bench:
     parts: PartDependencies
     folder: Path
 
-    def submit(self, count: int) -> Job:
-        """A planned job over one object."""
+    def submit(self, count: int, equal: float) -> Job:
+        """A planned job over one object. `equal`: the share of rows that are the same as an earlier one."""
         source = self.folder / "in.parquet"
-        texts = [f"some text of a few words, and its number {row}" for row in range(count)]
+        draw = random.Random(1)
+        numbers = [draw.randrange(row) if row and draw.random() < equal else row for row in range(count)]
+        texts = [f"some text of a few words, and its number {number}" for number in numbers]
         table = pa.table({"id": [f"doc-{row}" for row in range(count)], "text": texts})
         pq.write_table(table, source, row_group_size=SHARD_ROWS)
         spec = a_spec(
@@ -96,6 +99,14 @@ class Bench:
     def run_rows(self, server: EmbeddingServer, first_rows: FirstRows) -> None:
         """All shards, one after another."""
         once = RunOnce()
+        first_results = FirstResults(
+            self.store,
+            self.parts.objects,
+            once,
+            first_rows,
+            row_seconds=lambda model: server.seconds_per_request,
+        )
+        first_results.start()
         dependencies = ShardDependencies(
             self.store,
             self.parts.objects,
@@ -104,12 +115,13 @@ class Bench:
             cast(Heartbeat, TrustedLeases()),
             EarlierJobs(self.store, self.parts.objects),
             once=once,
-            first_results=FirstResults(self.store, self.parts.objects, once, first_rows),
+            first_results=first_results,
         )
         while (claim := self._claimed()) is not None:
             runner = ShardRunner(claim, dependencies, _config(), lambda runner: None)
             runner.start()
             assert runner.join(WAIT_S), "a shard did not end"
+        first_results.stop()
 
     def _claimed(self) -> BulkClaim | None:
         with self.store.transaction() as tx:
@@ -155,13 +167,13 @@ class Bench:
             time.sleep(config.interval_s)
 
 
-def measured(count: int) -> Iterator[Figure]:
+def measured(count: int, equal: float) -> Iterator[Figure]:
     with store_on("sqlite") as store, tempfile.TemporaryDirectory(prefix="ns-bench-") as name:
         folder = Path(name)
         objects, locations = DirectoryStore(folder / "objects"), Locations((), (folder,))
         sources = Sources(objects, locations)
         bench = Bench(store, PartDependencies(store, objects, sources, locations, LINE_BYTES_MAX), folder)
-        job = bench.submit(count)
+        job = bench.submit(count, equal)
         elector = Elector(store, "scheduler")
         assert elector.attempt()
         keeping = threading.Event()
@@ -194,6 +206,7 @@ def measured(count: int) -> Iterator[Figure]:
         yield Figure("CPU of a row, Valkey", 1e6 * valkey_s / count, "us")
         yield Figure("rows per second", count / rows_s, "rows/s", 6000, "more")
         yield Figure("last row done to _SUCCESS", took_s - rows_s, "s", 5)
+        yield Figure("rows with the answer of another", 100 * ended.rows_reused / count, "%")
         yield Figure("stored on the way, of a row", stored / count, "bytes", 1800)
 
 
@@ -219,8 +232,9 @@ def _fatal(error: BaseException) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--count", type=int, default=100_000, help="rows")
+    parser.add_argument("--equal", type=float, default=0.0, help="share that are the same as an earlier row")
     asked = parser.parse_args(arguments)
-    show("data-plane", [*measured(asked.count)])
+    show("data-plane", [*measured(asked.count, asked.equal)])
 
 
 if __name__ == "__main__":

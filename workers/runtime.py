@@ -177,7 +177,11 @@ class Runtime:
         )
         once = RunOnce()
         self._first_results = FirstResults(
-            self._connections.store, self._connections.objects, once, FirstRows(self._connections.queue)
+            self._connections.store,
+            self._connections.objects,
+            once,
+            FirstRows(self._connections.queue),
+            row_seconds=self._row_seconds,
         )
         self._shards = Shards(
             self._shard_dependencies(once),
@@ -361,6 +365,9 @@ class Runtime:
 
     def hand_back_of(self, model_id: str) -> None:
         self._shards.hand_back_of(model_id)
+
+    def _row_seconds(self, model_id: str) -> float | None:
+        return next((each.seconds_per_request for each in self._models if each.model.id == model_id), None)
 
     def _count_leases(self) -> dict[str, int]:
         return {"online": self._online.count, "bulk": len(self._shards)}

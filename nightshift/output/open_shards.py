@@ -43,6 +43,10 @@ class OpenShards:
         shard = self._opened(shard_no, segments)
         return [] if shard is None else shard.results.of_rows(sorted(rows))
 
+    def is_open(self, shard_no: int) -> bool:
+        """From any thread."""
+        return shard_no in self._shards
+
     def drop(self, shard_no: int) -> None:
         """It has more segments now."""
         self._close(self._shards.pop(shard_no, None))

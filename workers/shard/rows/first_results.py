@@ -1,13 +1,15 @@
 """The results of the rows that were first in their job with a request, whichever worker runs them.
 
 Which row was first is remembered in Redis. Its result is looked for where it is stored: in the segments of
-its shard. A row waits only for one that was read before it, so no two wait for each other.
+its shard. A row waits only for one that was read before it, so no two wait for each other. Where reading an
+ended shard's results takes longer than running the rows that want them, they are run.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
@@ -23,12 +25,14 @@ from workers.shard.rows.run_once import Key, RunOnce
 
 log = logging.getLogger(__name__)
 
-LOOK_S: Final = 1.0  # between two looks
+LOOK_S: Final = 0.5  # between two looks
 SHARDS_AT_ONCE: Final = 256  # looked at in one snapshot
 WAIT_MAX_S: Final = 900.0  # for a row whose shard is held, and does not get on
 FAULTS_MAX: Final = 20  # looks in a row that fail; then rows are run
 HELD_BYTES: Final = 16 * 1024 * 1024  # of each job's results
 HELD_S: Final = 30.0  # after the last row that waited
+ROW_READ_S: Final = 5e-6  # of a shard's results, as long as it was not measured …
+MEASURED_ROWS: Final = 2_000  # … over about so many
 
 
 class Places(Protocol):
@@ -63,6 +67,7 @@ class _OfJob:
     segments: dict[int, tuple[int, Sequence[Segment]]] = field(
         default_factory=dict
     )  # by shard, with its rows
+    ended: dict[int, int] = field(default_factory=dict)  # shards, with their rows
     used_s: float = 0.0
 
 
@@ -75,12 +80,16 @@ class FirstResults:
         objects: ObjectStore,
         once: RunOnce,
         places: Places,
+        row_seconds: Callable[[str], float | None] = lambda model: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`row_seconds`: what running a row of a model takes. None: it is not known, and rows wait."""
         self._store = store
         self._objects = objects
         self._once = once
         self._places = places
+        self._row_seconds = row_seconds
+        self._read_s, self._read_rows = ROW_READ_S * MEASURED_ROWS, MEASURED_ROWS
         self._clock = clock
         self._lock = threading.Lock()
         self._jobs: dict[str, _OfJob] = {}
@@ -104,20 +113,58 @@ class FirstResults:
     def note(
         self, job: Job, digests: Sequence[bytes], places: Sequence[RowPlace]
     ) -> Sequence[RowPlace | None]:
-        """For each of these rows the one that was read first with its digest. None: that is this one."""
+        """For each of these rows the one that was read first with its digest, and whose result it waits for.
+        None: it is to be run.
+        """
         found = self._places.note(job.id, digests, places)
-        return [None if first == own else first for first, own in zip(found, places, strict=True)]
+        first = [None if first == own else first for first, own in zip(found, places, strict=True)]
+        wanted = Counter(place.shard_no for place in first if place is not None)
+        dear = self._dear(job, wanted) if wanted else ()
+        return [None if place is None or place.shard_no in dear else place for place in first]
 
     def look_for(self, job: Job, key: Key, first: RowPlace, waiting: RowPlace) -> None:
         """A row waits in `RunOnce` for the first one, unless that is run here."""
         if not self._once.is_elsewhere(key):
             return
         with self._lock:
-            if job.id not in self._jobs:
-                self._jobs[job.id] = _OfJob(job, OpenShards(self._objects, job, HELD_BYTES))
-            rows = self._jobs[job.id].wanted.setdefault(first.shard_no, {})
+            rows = self._of(job).wanted.setdefault(first.shard_no, {})
             rows.setdefault(first.row, _Wanted(key, waiting, self._clock()))
         self._is_asked.set()
+
+    def _of(self, job: Job) -> _OfJob:
+        """The caller has the lock."""
+        if job.id not in self._jobs:
+            self._jobs[job.id] = _OfJob(job, OpenShards(self._objects, job, HELD_BYTES))
+        self._jobs[job.id].used_s = self._clock()
+        return self._jobs[job.id]
+
+    def _dear(self, job: Job, wanted: Mapping[int, int]) -> Collection[int]:
+        """The ended shards whose results are not worth reading for so many rows."""
+        row_s = self._row_seconds(job.model or "")
+        if row_s is None:
+            return ()
+        with self._lock:
+            of = self._of(job)
+        try:
+            self._note_ended(of, [shard_no for shard_no in wanted if shard_no not in of.ended])
+        except DatabaseUnavailable:
+            return ()
+        read_s = self._read_s / self._read_rows
+        return {
+            shard_no
+            for shard_no, rows in wanted.items()
+            if shard_no in of.ended
+            and not of.open.is_open(shard_no)
+            and rows * row_s < of.ended[shard_no] * read_s
+        }
+
+    def _note_ended(self, of: _OfJob, numbers: Sequence[int]) -> None:
+        """Raises DatabaseUnavailable."""
+        if not numbers:
+            return
+        with self._store.snapshot() as tx:
+            shards = tx.shards.numbered(of.job.id, numbers)
+        of.ended |= {shard.shard_no: shard.rows_done for shard in shards if shard.state.is_terminal}
 
     # -- the thread
 
@@ -199,7 +246,7 @@ class FirstResults:
     ) -> None:
         results: Sequence[RowResult] = ()
         if shard is not None and shard.rows_done > 0:
-            results = of.open.results(shard_no, wanted, lambda no: of.segments[no][1])
+            results = self._results(of, shard, wanted)
         found = {result.row: result for result in results}
         is_held = shard is not None and shard.state is ShardState.LEASED
         for row, each in wanted.items():
@@ -209,6 +256,14 @@ class FirstResults:
             elif result is not None or not is_held or now_s - each.since_s > WAIT_MAX_S:
                 self._places.replace(of.job.id, each.digest, RowPlace(shard_no, row), each.waiting)
                 self._once.lost(each.key)
+
+    def _results(self, of: _OfJob, shard: Shard, rows: Collection[int]) -> Sequence[RowResult]:
+        is_open, began_s = of.open.is_open(shard.shard_no), time.monotonic()
+        results = of.open.results(shard.shard_no, rows, lambda no: of.segments[no][1])
+        if not is_open:
+            self._read_s += time.monotonic() - began_s
+            self._read_rows += shard.rows_done
+        return results
 
     def _give_up(self) -> None:
         """No result can be read: rows are run."""

@@ -208,6 +208,34 @@ def test_a_worker_that_has_forgotten_an_answer_finds_it_where_it_is_stored(
     assert reused(store, job) == 4
 
 
+@pytest.mark.parametrize(("row_s", "times"), [(None, 1), (1.0, 1), (1e-9, 2)])
+def test_a_result_that_takes_longer_to_read_than_to_compute_is_computed(
+    store, objects, model, write_input, run, worker, row_s: float | None, times: int
+) -> None:
+    model.echo = True
+    write_input([batch_line(n, f"text {n}") for n in range(10)])
+    job = plan_bulk(store, INPUT, shards=2)
+    finished(run(claim_bulk(store), dependencies=worker()))
+    finished(run(claim_bulk(store), dependencies=worker(row_seconds=lambda model: row_s)))
+
+    assert len(model.submitted) == 10 * times
+    assert reused(store, job) == 20 - 10 * times
+
+
+def test_a_quick_row_waits_for_one_that_is_running(store, model, write_input, run, worker) -> None:
+    """Its shard has not ended: its result is soon in some segment that is small."""
+    write_input([batch_line(0, "same")])
+    plan_bulk(store, INPUT, shards=2)
+    first = run(claim_bulk(store), dependencies=worker())
+    [inference] = model.wait_for(1)
+    second = run(claim_bulk(store), dependencies=worker(row_seconds=lambda model: 1e-9))
+    wait_until(lambda: waiting(second) == 1)
+    model.answer(inference.id)
+    finished(first)
+    finished(second)
+    assert prompts(model) == ["same"]
+
+
 def test_the_first_row_itself_runs_though_others_of_its_worker_wait_for_it(
     store, model, write_input, run, worker, places
 ) -> None:
