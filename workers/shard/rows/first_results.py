@@ -2,7 +2,7 @@
 
 Which row was first is remembered in Redis. Its result is looked for where it is stored: in the segments of
 its shard. A row waits only for one that was read before it, so no two wait for each other. Where reading an
-ended shard's results takes longer than running the rows that want them, they are run.
+ended shard's results takes much longer than running the rows that want them, they are run.
 """
 
 import logging
@@ -29,10 +29,11 @@ LOOK_S: Final = 0.5  # between two looks
 SHARDS_AT_ONCE: Final = 256  # looked at in one snapshot
 WAIT_MAX_S: Final = 900.0  # for a row whose shard is held, and does not get on
 FAULTS_MAX: Final = 20  # looks in a row that fail; then rows are run
-HELD_BYTES: Final = 16 * 1024 * 1024  # of each job's results
+HELD_BYTES: Final = 64 * 1024 * 1024  # of each job's results
 HELD_S: Final = 30.0  # after the last row that waited
 ROW_READ_S: Final = 5e-6  # of a shard's results, as long as it was not measured …
 MEASURED_ROWS: Final = 2_000  # … over about so many
+DEAR: Final = 10.0  # times as long as running rows: what is read serves others, too
 
 
 class Places(Protocol):
@@ -155,7 +156,7 @@ class FirstResults:
             for shard_no, rows in wanted.items()
             if shard_no in of.ended
             and not of.open.is_open(shard_no)
-            and rows * row_s < of.ended[shard_no] * read_s
+            and DEAR * rows * row_s < of.ended[shard_no] * read_s
         }
 
     def _note_ended(self, of: _OfJob, numbers: Sequence[int]) -> None:
