@@ -42,16 +42,15 @@ local tag, digests, places, found = ARGV[1], ARGV[2], ARGV[3], {{}}
 local buckets, rows_max, ttl_s = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 for n = 0, #digests / 16 - 1 do
     local key, field = entry(tag, digests, n, buckets)
-    local first = redis.call('HGET', key, field)
-    if not first then
+    local first = string.sub(places, 8 * n + 1, 8 * n + 8)
+    if redis.call('HSETNX', key, field, first) == 0 then
+        first = redis.call('HGET', key, field)
+    else
         local rows = redis.call('HLEN', key)
-        if rows >= rows_max then
-            redis.call('HDEL', key, redis.call('HKEYS', key)[1])
-        end
-        first = string.sub(places, 8 * n + 1, 8 * n + 8)
-        redis.call('HSET', key, field, first)
-        if rows == 0 then
+        if rows == 1 then
             redis.call('EXPIRE', key, ttl_s)
+        elseif rows > rows_max then
+            redis.call('HDEL', key, redis.call('HKEYS', key)[1])
         end
     end
     found[n + 1] = first

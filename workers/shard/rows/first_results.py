@@ -118,6 +118,8 @@ class FirstResults:
         None: it is to be run.
         """
         found = self._places.note(job.id, digests, places)
+        if found is places:
+            return [None] * len(places)
         first = [None if first == own else first for first, own in zip(found, places, strict=True)]
         wanted = Counter(place.shard_no for place in first if place is not None)
         dear = self._dear(job, wanted) if wanted else ()
