@@ -4,7 +4,7 @@ lead ──► its result is known
      ├─► True: this row runs ──► `ended` with the result, told to those that wait
      └─► False: `wait`            └── `failed`: all that wait run; `leave_off`: the next one does
 
-Where another worker runs the first one, `other_shards.py` looks for its result, and all rows here wait.
+Where another worker runs the first one, `first_results.py` looks for its result, and all rows here wait.
 """
 
 import threading
