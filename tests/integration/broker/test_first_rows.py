@@ -91,7 +91,7 @@ def test_without_redis_each_row_is_the_first_and_redis_is_asked_again_later(
 
 
 def test_a_value_that_is_not_ours_is_no_place(rows: FirstRows, valkey: ValkeyServer) -> None:
-    """Whoever can write to Redis cannot stop a worker with it."""
+    """Wrong content of Redis does not stop a worker."""
     rows.note("job", digests(1), places(0, 1))
     [key] = valkey.client.keys("ns:first:*")
     [field] = valkey.client.hkeys(key)

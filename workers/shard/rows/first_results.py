@@ -19,7 +19,7 @@ from nightshift.errors import DatabaseUnavailable, StorageUnavailable
 from nightshift.jobs import Job, Segment, Shard, ShardState
 from nightshift.jobs.leases import fault_delay_s
 from nightshift.objectstore import ObjectStore
-from nightshift.output.open_shards import OpenShards
+from nightshift.output.open_shards import ALL, OpenShards
 from nightshift.output.row_results import RowResult
 from nightshift.store import Store
 from workers.shard.rows.run_once import Key, RunOnce
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 LOOK_S: Final = 0.5  # between two looks
 SHARDS_AT_ONCE: Final = 256  # looked at in one snapshot
 WAIT_MAX_S: Final = 900.0  # for a row whose shard is held, and does not get on
-FAULTS_MAX: Final = 20  # looks in a row that fail; then rows are run
+FAULTS_MAX: Final = 20  # looks at a job in a row that fail; then its rows are run
 HELD_BYTES: Final = 64 * 1024 * 1024  # of each job's results
 HELD_S: Final = 30.0  # after the last row that waited
 ROW_READ_S: Final = 5e-6  # of a shard's results, as long as it was not measured …
@@ -51,6 +51,7 @@ class _Wanted(NamedTuple):
     """A row that another one waits for."""
 
     key: Key
+    row: int  # in its shard
     waiting: RowPlace
     since_s: float
 
@@ -65,12 +66,14 @@ class _OfJob:
 
     job: Job
     open: OpenShards
-    wanted: dict[int, dict[int, _Wanted]] = field(default_factory=dict)  # by shard and row
+    wanted: dict[int, dict[Key, _Wanted]] = field(default_factory=dict)  # by shard
     segments: dict[int, tuple[int, Sequence[Segment]]] = field(
         default_factory=dict
     )  # by shard, with its rows
     ended: dict[int, int] = field(default_factory=dict)  # shards, with their rows
     used_s: float = 0.0
+    faults: int = 0  # looks in a row that failed
+    due_s: float = 0.0  # the next look after these
 
 
 class FirstResults:
@@ -132,7 +135,8 @@ class FirstResults:
             return
         with self._lock:
             rows = self._of(job).wanted.setdefault(first.shard_no, {})
-            rows.setdefault(first.row, _Wanted(key, waiting, self._clock()))
+            if key not in rows or rows[key].row != first.row:
+                rows[key] = _Wanted(key, first.row, waiting, self._clock())
         self._is_asked.set()
 
     def _of(self, job: Job) -> _OfJob:
@@ -173,61 +177,60 @@ class FirstResults:
     # -- the thread
 
     def _run(self) -> None:
-        faults, wait_s = 0, LOOK_S
         while not self._is_stopping.is_set():
             self._is_asked.wait(HELD_S)
             self._is_asked.clear()
-            try:
-                self.look()
-                faults, wait_s = 0, LOOK_S
-            except (DatabaseUnavailable, StorageUnavailable) as error:
-                faults += 1
-                self._is_asked.set()
-                wait_s = fault_delay_s(faults, "first-results")
-                about = {"action": "first_results_wait", "reason": error.message}
-                log.warning("rows wait for the results of others", extra=about)
-            except Exception:
-                faults += 1
-                self._is_asked.set()
-                log.exception("looking for results broke", extra={"action": "first_results_broke"})
-            if faults >= FAULTS_MAX:
-                self._give_up()
-            self._is_stopping.wait(wait_s)
+            self.look()
+            self._is_stopping.wait(LOOK_S)
         with self._lock:
             jobs = list(self._jobs.values())
         for each in jobs:
             each.open.close()
 
     def look(self) -> None:
-        """Tell the rows whose first ones have ended, or are lost.
-
-        Raises DatabaseUnavailable and StorageUnavailable.
-        """
+        """Tell the rows whose first ones have ended, or are lost."""
         now_s = self._clock()
         with self._lock:
             jobs = list(self._jobs.values())
         for each in jobs:
             if self._prune(each):
                 each.used_s = now_s
-                self._look_in(each, now_s)
+                if now_s >= each.due_s:
+                    self._try(each, now_s)
             elif now_s - each.used_s > HELD_S:
                 self._forget(each)
         if any(each.wanted for each in jobs):
             self._is_asked.set()
 
+    def _try(self, of: _OfJob, now_s: float) -> None:
+        """What fails in one job keeps no other waiting."""
+        try:
+            self._look_in(of, now_s)
+            of.faults = 0
+        except (DatabaseUnavailable, StorageUnavailable) as error:
+            of.faults += 1
+            of.due_s = now_s + fault_delay_s(of.faults, of.job.id)
+            about = {"action": "first_results_wait", "job": of.job.id, "reason": error.message}
+            log.warning("rows wait for the results of others", extra=about)
+            if of.faults >= FAULTS_MAX:
+                self._give_up(of)
+        except Exception:
+            log.exception("rows are run again", extra={"action": "first_results_broke", "job": of.job.id})
+            self._give_up(of)
+
     def _prune(self, of: _OfJob) -> bool:
         """Forget rows that none waits for any more. False: none is left."""
         with self._lock:
             for shard_no, rows in list(of.wanted.items()):
-                for row in [row for row, each in rows.items() if not self._once.is_elsewhere(each.key)]:
-                    del rows[row]
+                for key in [key for key in rows if not self._once.is_elsewhere(key)]:
+                    del rows[key]
                 if not rows:
                     del of.wanted[shard_no]
             return bool(of.wanted)
 
     def _look_in(self, of: _OfJob, now_s: float) -> None:
         with self._lock:
-            wanted = {shard_no: dict(rows) for shard_no, rows in of.wanted.items()}
+            wanted = {shard_no: list(rows.values()) for shard_no, rows in of.wanted.items()}
         all_numbers = sorted(wanted)
         for start in range(0, len(all_numbers), SHARDS_AT_ONCE):
             numbers = all_numbers[start : start + SHARDS_AT_ONCE]
@@ -242,39 +245,47 @@ class FirstResults:
             for shard_no, shard in shards.items():
                 if shard_no not in of.segments or of.segments[shard_no][0] != shard.rows_done:
                     of.segments[shard_no] = (shard.rows_done, tx.shards.segments(shard.id))
-                    of.open.drop(shard_no)
         return shards
 
     def _settle(
-        self, of: _OfJob, shard_no: int, shard: Shard | None, wanted: Mapping[int, _Wanted], now_s: float
+        self, of: _OfJob, shard_no: int, shard: Shard | None, wanted: Sequence[_Wanted], now_s: float
     ) -> None:
-        results: Sequence[RowResult] = ()
+        found: dict[int, RowResult] = {}
         if shard is not None and shard.rows_done > 0:
-            results = self._results(of, shard, wanted)
-        found = {result.row: result for result in results}
+            found = self._results(of, shard, {each.row for each in wanted})
         is_held = shard is not None and shard.state is ShardState.LEASED
-        for row, each in wanted.items():
-            result = found.get(row)
+        for each in wanted:
+            result = found.get(each.row)
             if result is not None and (result.digest == each.digest or not result.succeeded):
                 self._once.found(each.key, result)
             elif result is not None or not is_held or now_s - each.since_s > WAIT_MAX_S:
-                self._places.replace(of.job.id, each.digest, RowPlace(shard_no, row), each.waiting)
+                self._places.replace(of.job.id, each.digest, RowPlace(shard_no, each.row), each.waiting)
                 self._once.lost(each.key)
 
-    def _results(self, of: _OfJob, shard: Shard, rows: Collection[int]) -> Sequence[RowResult]:
-        is_open, began_s = of.open.is_open(shard.shard_no), time.monotonic()
-        results = of.open.results(shard.shard_no, rows, lambda no: of.segments[no][1])
+    def _results(self, of: _OfJob, shard: Shard, rows: Collection[int]) -> dict[int, RowResult]:
+        """By row. Of a shard that grows, each segment is read once; of one that has ended, all at once."""
+        segments = of.segments[shard.shard_no][1]
+        parts = {ALL: segments} if shard.state.is_terminal else {each.key: [each] for each in segments}
+        found: dict[int, RowResult] = {}
+        for part, listed in parts.items():
+            for result in self._results_in(of, shard.shard_no, part, listed, rows):
+                found.setdefault(result.row, result)  # the first committed counts
+        return found
+
+    def _results_in(
+        self, of: _OfJob, shard_no: int, part: str, segments: Sequence[Segment], rows: Collection[int]
+    ) -> Sequence[RowResult]:
+        is_open, began_s = of.open.is_open(shard_no, part), time.thread_time()
+        results = of.open.results(shard_no, rows, lambda _: segments, part=part)
         if not is_open:
-            self._read_s += time.monotonic() - began_s
-            self._read_rows += shard.rows_done
+            self._read_s += time.thread_time() - began_s
+            self._read_rows += sum(segment.rows for segment in segments)
         return results
 
-    def _give_up(self) -> None:
+    def _give_up(self, of: _OfJob) -> None:
         """No result can be read: rows are run."""
         with self._lock:
-            wanted = [
-                each for of in self._jobs.values() for rows in of.wanted.values() for each in rows.values()
-            ]
+            wanted = [each for rows in of.wanted.values() for each in rows.values()]
         for each in wanted:
             self._once.lost(each.key)
 

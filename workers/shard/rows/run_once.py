@@ -17,6 +17,7 @@ from typing import Final
 from nightshift.output.row_results import RowResult
 
 WAITING_MAX: Final = 1024  # rows of a shard that wait for others
+FAILED_MAX: Final = 4096  # requests whose row had no good result, of all jobs; the oldest are forgotten
 KNOWN_BYTES_MAX: Final = 16 * 1024 * 1024  # of results, of all jobs; the oldest are forgotten
 ENTRY_BYTES: Final = 1024  # of a result without its texts and vectors
 
@@ -42,6 +43,7 @@ class RunOnce:
         self._lock = threading.Lock()
         self._running: dict[Key, list[Turn] | None] = {}  # with those that wait
         self._elsewhere: set[Key] = set()  # of the same: another shard's row runs, and may run elsewhere
+        self._failed: OrderedDict[Key, None] = OrderedDict()  # waiting for their first row is of no use
         self._known: OrderedDict[Key, RowResult] = OrderedDict()
         self._known_bytes = 0
 
@@ -55,9 +57,10 @@ class RunOnce:
                 return known
             if key not in self._running:
                 self._running[key] = None
-                if not is_first:
-                    self._elsewhere.add(key)
-                return is_first
+                if is_first or key in self._failed:
+                    return True
+                self._elsewhere.add(key)
+                return False
             if is_first and key in self._elsewhere:
                 self._elsewhere.discard(key)  # it is a shard of this worker that has it
                 return True
@@ -86,6 +89,9 @@ class RunOnce:
         """A row has a result that is not good: the others are not kept waiting to fail one by one."""
         with self._lock:
             waiting = self._running.pop(key)
+            self._failed[key] = None
+            while len(self._failed) > FAILED_MAX:
+                self._failed.popitem(last=False)
         for turn in waiting or ():
             turn.on_end(None)
 

@@ -1,12 +1,13 @@
 """A job's rows with the same request are run once, whichever workers have them."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 
 from nightshift.broker.first_rows import RowPlace
-from nightshift.errors import DatabaseUnavailable
+from nightshift.errors import DatabaseUnavailable, StorageError
 from nightshift.jobs import ShardState
 from tests.unit.workers.scripted import claim_bulk, plan_bulk
 from tests.unit.workers.shard.helpers import (
@@ -282,14 +283,95 @@ def test_rows_run_after_all_where_the_database_stays_away(
     run(claim_bulk(store), dependencies=worker())
     model.wait_for(1)
 
-    def away(self: FirstResults) -> None:
+    def away(*args: object) -> None:
         raise DatabaseUnavailable("away")
 
-    monkeypatch.setattr(FirstResults, "look", away)
+    monkeypatch.setattr(FirstResults, "_read", away)
     second = run(claim_bulk(store), dependencies=worker())
     _, own = model.wait_for(2)
     model.answer(own.id)
     finished(second)
+
+
+def test_rows_that_are_sent_to_one_place_all_run_but_the_one_it_has(
+    store, model, write_input, run, worker, places
+) -> None:
+    """Wrong content of Redis keeps no row waiting for ever."""
+    model.echo = True
+    write_input([batch_line(0, "zero")])
+    plan_bulk(store, INPUT, shards=2)
+    finished(run(claim_bulk(store), dependencies=worker()))
+    [(_, place)] = places.first.items()
+    places.note = lambda job_id, digests, places: [place for _ in digests]
+    write_input([batch_line(n, text) for n, text in enumerate(["one", "zero", "two"])])
+    finished(run(claim_bulk(store), dependencies=worker()))
+
+    assert prompts(model) == ["one", "two", "zero"]
+
+
+@pytest.mark.parametrize("fault", [StorageError("denied"), RuntimeError("unforeseen")])
+def test_results_of_one_job_that_cannot_be_read_keep_no_other_job_waiting(
+    store, model, write_input, run, worker, monkeypatch, fault: Exception
+) -> None:
+    write_input([batch_line(0, "same")])
+    bad, good = plan_bulk(store, INPUT, shards=2), plan_bulk(store, INPUT, shards=2)
+    look_in = FirstResults._look_in
+
+    def failing(self: FirstResults, of, now_s: float) -> None:
+        if of.job.id == bad.id:
+            raise fault
+        look_in(self, of, now_s)
+
+    monkeypatch.setattr(FirstResults, "_look_in", failing)
+    claims = [claim_bulk(store) for _ in range(4)]
+    first, second = worker(), worker()
+    leading = {}
+    for claim in claims:
+        if claim.job.id not in leading:
+            leading[claim.job.id] = run(claim, dependencies=first)
+    model.wait_for(2)
+    waiting_runs = {
+        claim.job.id: run(claim, dependencies=second)
+        for claim in claims
+        if claim.lease != leading[claim.job.id].claim.lease
+    }
+    *_, own = model.wait_for(3)
+    assert own.group == bad.id, "its row is run"
+    wait_until(lambda: waiting(waiting_runs[good.id]) == 1)
+    for inference in model.wait_for(3):
+        model.answer(inference.id)
+    for each in (*leading.values(), *waiting_runs.values()):
+        finished(each)
+    assert len(model.submitted) == 3
+
+
+def test_each_segment_of_a_shard_that_grows_is_read_once(
+    store, objects, model, write_input, run, worker, monkeypatch
+) -> None:
+    rows = 20
+    write_input([batch_line(n, f"text {n}") for n in range(rows)])
+    plan_bulk(store, INPUT, shards=2)
+    first = run(claim_bulk(store), replace(CONFIG, rows_in_flight_max=1, segment_rows=1), worker())
+    model.wait_for(1)
+    reads: list[str] = []
+    stream = type(objects).stream
+
+    def noting(self, key: str, *args: object, **named: object) -> Iterator[bytes]:
+        reads.append(key)
+        return stream(self, key, *args, **named)
+
+    monkeypatch.setattr(type(objects), "stream", noting)
+    second = run(claim_bulk(store), dependencies=worker())
+    wait_until(lambda: waiting(second) == rows)
+    for number in range(rows):
+        [inference] = model.wait_for(1)
+        model.answer(inference.id)
+        wait_until(lambda number=number: waiting(second) <= rows - 1 - number)  # its segment was read
+    finished(first)
+    finished(second)
+    of_segments = Counter(key for key in reads if key.endswith(".arrow"))
+    assert of_segments
+    assert max(of_segments.values()) <= 2, "once while its shard grew, and once as it has ended"
 
 
 def test_a_shard_that_leaves_waits_no_more(store, model, write_input, run, worker) -> None:
