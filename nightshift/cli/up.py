@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -189,7 +190,11 @@ def _status() -> "Iterator[Status | None]":
 def _announce(site: "Embedded") -> None:
     from nightshift.settings import ClientSettings, SubmissionSettings
 
-    is_default = ClientSettings().base_url == site.base_url
+    found = {"BASE_URL": ClientSettings().base_url, "DATA_DIR": str(data_settings().data_dir)}
+    needed = {"BASE_URL": site.base_url, "DATA_DIR": str(site.data.data_dir)}
+    exports = [
+        f"NIGHTSHIFT_{name}={shlex.quote(value)}" for name, value in needed.items() if found[name] != value
+    ]
     typer.echo(
         "\n".join(
             (
@@ -202,7 +207,7 @@ def _announce(site: "Embedded") -> None:
                 f"  jobs may read and write under {', '.join(site.file_roots)}",
                 f"  webhooks may reach {', '.join((*site.webhook_cidrs, 'the public internet'))}"
                 f" on ports {', '.join(SubmissionSettings().webhook_ports)}",
-                *(() if is_default else (f"  commands   export NIGHTSHIFT_BASE_URL={site.base_url}",)),
+                *((f"  commands   export {' '.join(exports)}",) if exports else ()),
                 "",
                 *_curl_lines(site),
                 "Ctrl-C stops it.",

@@ -363,6 +363,17 @@ def test_it_prints_a_request_that_its_first_model_answers(ready_site, listed, ca
     assert f"export NIGHTSHIFT_BASE_URL={ready_site.base_url}\n" in command
 
 
+def test_it_prints_what_the_commands_need_to_find_it(site, capsys, monkeypatch, tmp_path):
+    site.key_file.write_text("sk-1\n")
+    monkeypatch.setenv("NIGHTSHIFT_DATA_DIR", str(site.data.data_dir))
+    up._announce(replace(site, port=1))
+    assert "  commands   export NIGHTSHIFT_BASE_URL=http://127.0.0.1:1\n" in capsys.readouterr().out
+
+    monkeypatch.setenv("NIGHTSHIFT_DATA_DIR", str(tmp_path / "another"))
+    up._announce(replace(site, port=1))
+    assert f":1 NIGHTSHIFT_DATA_DIR={site.data.data_dir}\n" in capsys.readouterr().out
+
+
 def test_without_an_answer_it_prints_no_request(site, capsys):
     site.key_file.write_text("sk-1\n")
     up._announce(replace(site, port=1))
