@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,9 +33,10 @@ log = logging.getLogger(__name__)
 FIRST_BATCH_ROWS: Final = 8  # so that the model soon has work; each next one has twice as many, up to …
 BATCH_ROWS: Final = 256
 BATCH_CHARS: Final = 1024 * 1024
-AHEAD_ROWS: Final = 512  # read, and not taken
+AHEAD_ROWS: Final = 512  # read, and not taken: at most …
+AHEAD_ROWS_LEAST: Final = 16  # … and at least; other workers' rows wait for these, though none has begun
+AHEAD_S: Final = (0.5, 2.0)  # in which half of them are to be taken
 AHEAD_CHARS: Final = 4 * 1024 * 1024  # of their texts; one row may have more
-
 
 LOOK_UP_FAULTS_MAX: Final = 20  # then rows are run as if there were no earlier results
 
@@ -92,7 +94,7 @@ class Reader:
         self._earlier_jobs = earlier_jobs
         self._first_results = first_results
         self._is_watched = claim.crash_history.is_watched
-        self._ahead_rows = 1 if self._is_watched else AHEAD_ROWS
+        self._ahead_rows = 1 if self._is_watched else AHEAD_ROWS_LEAST
         self._endpoint = endpoints.get(claim.job.spec.endpoint)
         self._server = models.find(claim.job.model, self._endpoint)
         self._digests: RowDigests | None = None
@@ -266,10 +268,20 @@ class Reader:
             self._ahead_chars += sum(row.chars for row in batch)
         if was_empty and batch:
             self._on_rows()
+        began_s = time.monotonic()
         with self._changed:
-            self._is_full = len(self._ahead) >= self._ahead_rows or self._ahead_chars >= AHEAD_CHARS
+            is_full = self._is_full = len(self._ahead) >= self._ahead_rows or self._ahead_chars >= AHEAD_CHARS
             self._changed.wait_for(lambda: not self._is_full or self._is_closed)
+            if not self._is_watched and (was_empty or is_full):
+                self._follow_pace(time.monotonic() - began_s)
             return not self._is_closed
+
+    def _follow_pace(self, full_s: float) -> None:
+        """There was no room for so long."""
+        if full_s < AHEAD_S[0]:
+            self._ahead_rows = min(2 * self._ahead_rows, AHEAD_ROWS)
+        elif full_s > AHEAD_S[1]:
+            self._ahead_rows = max(self._ahead_rows // 2, AHEAD_ROWS_LEAST)
 
     def _look_up(self, batch: Sequence[ReadRow]) -> None:
         """What the job that this one reuses has of these rows."""
@@ -302,8 +314,8 @@ class Reader:
         return {}
 
     def _note(self, batch: Sequence[ReadRow]) -> None:
-        """The first rows with these requests. Not in a watched shard: its rows begin in order."""
-        if self._first_results is None or self._is_watched:
+        """The first rows with these requests."""
+        if self._first_results is None:
             return
         noted = [
             (row, row.digest) for row in batch if row.is_shareable and row.earlier is None and row.digest

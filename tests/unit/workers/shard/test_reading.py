@@ -22,11 +22,15 @@ from workers.shard.rows import reading
 from workers.shard.rows.reading import (
     AHEAD_CHARS,
     AHEAD_ROWS,
+    AHEAD_ROWS_LEAST,
     BATCH_ROWS,
     InputUnreadable,
     Reader,
     held_chars,
 )
+
+AT_ONCE, NEVER = (3600.0, 3600.0), (-2.0, -1.0)
+"""As every reader sees the pace of one who takes its rows."""
 
 
 class Tokenizing(ScriptedServer):
@@ -137,7 +141,10 @@ def test_all_rows_come_in_order_but_those_that_are_done(reader_of) -> None:
     assert all(row.tokens for row in rows)
 
 
-def test_rows_are_tokenised_in_batches_that_grow_to_a_limit(reader_of, model: Tokenizing) -> None:
+def test_rows_are_tokenised_in_batches_that_grow_to_a_limit(
+    reader_of, model: Tokenizing, monkeypatch
+) -> None:
+    monkeypatch.setattr(reading, "AHEAD_S", AT_ONCE)
     input = Input(rows=1000)
     input.let(1000)
     taken(*reader_of(input))
@@ -153,10 +160,44 @@ def test_a_reader_waits_once_so_many_rows_are_ahead(reader_of) -> None:
     reader, signals = reader_of(input)
     read_before = stands_still(reader)
 
-    assert AHEAD_ROWS <= read_before <= AHEAD_ROWS + BATCH_ROWS
+    assert AHEAD_ROWS_LEAST <= read_before <= 4 * AHEAD_ROWS_LEAST
     assert input.read == read_before
 
     assert len(taken(reader, signals)) == input.rows
+
+
+def test_more_rows_are_ahead_of_one_who_takes_them_quickly(reader_of, monkeypatch) -> None:
+    monkeypatch.setattr(reading, "AHEAD_S", AT_ONCE)
+    input = Input(rows=10 * AHEAD_ROWS)
+    input.let(input.rows)
+    reader, _ = reader_of(input)
+    take(reader, input.rows // 2)
+
+    assert AHEAD_ROWS // 2 < stands_still(reader) <= AHEAD_ROWS + BATCH_ROWS
+
+
+def test_few_rows_are_ahead_of_one_who_takes_them_slowly(reader_of, monkeypatch) -> None:
+    """Other workers' rows wait for what has been read here."""
+    monkeypatch.setattr(reading, "AHEAD_S", AT_ONCE)
+    input = Input(rows=10 * AHEAD_ROWS)
+    input.let(input.rows)
+    reader, _ = reader_of(input)
+    take(reader, input.rows // 4)
+    stands_still(reader)
+    monkeypatch.setattr(reading, "AHEAD_S", NEVER)
+    for _ in range(8):
+        take(reader, AHEAD_ROWS // 2)
+
+    assert stands_still(reader) <= 2 * AHEAD_ROWS_LEAST
+
+
+def take(reader: Reader, rows: int) -> None:
+    """Wait for them, too."""
+    while rows:
+        if reader.take() is None:
+            stands_still(reader)
+        else:
+            rows -= 1
 
 
 def test_a_reader_waits_once_so_many_characters_are_ahead(reader_of) -> None:
