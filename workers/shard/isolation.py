@@ -40,6 +40,12 @@ class Watch(Protocol):
     def finished(self, row: int) -> None:
         """A row has left the engine, and the worker lives. An unknown row is ignored."""
 
+    def waits(self, row: int) -> None:
+        """For the result of another row, before it is admitted or has that."""
+
+    def answered(self, row: int) -> None:
+        """It has the result of another row and is not admitted, whether it has waited or not."""
+
     def on_admission_blocked(self) -> None:
         """The shard can begin no row for now: without one in the engine it does not keep others out."""
 
@@ -136,6 +142,12 @@ class Unwatched:
     def finished(self, row: int) -> None:
         self._leave(row)
 
+    def waits(self, row: int) -> None:
+        """No row is known as one that may have crashed a worker."""
+
+    def answered(self, row: int) -> None:
+        """Likewise."""
+
     def on_admission_blocked(self) -> None:
         """It holds no isolation."""
 
@@ -154,16 +166,17 @@ class Unwatched:
 class Watched(Unwatched):
     """A shard that lost workers: rows are journalled before they begin, and suspects run one by one.
 
-    Rows begin in order, so those in flight at a loss are among the first of this lease. Once these have all
-    left the engine, the shard is cleared and nothing is journalled any more.
+    Rows begin in order, or wait for others, so those in flight at a loss are among the first of this lease to
+    do so. Once these have all left the engine, or have a result of others, the shard is cleared, and nothing
+    is journalled any more.
     """
 
     def __init__(self, claim: BulkClaim, store: Store, isolation: Isolation, rows_at_risk: int) -> None:
-        """`rows_at_risk`: how many rows a worker may have begun that are in no listed segment."""
+        """`rows_at_risk`: how many rows a worker may have come to that are in no listed segment."""
         super().__init__(isolation)
-        self._first_to_begin = rows_at_risk
-        self._first_in_flight: set[int] = set()
-        self._furthest = -1  # row begun
+        self._first_to_come = rows_at_risk
+        self._first_unfinished: set[int] = set()  # in the engine, or waiting
+        self._furthest = -1  # row it has come to
         self._is_cleared = False
         self._lease = claim.lease
         self._store = store
@@ -195,31 +208,25 @@ class Watched(Unwatched):
         except BaseException:
             self._leave(row)
             raise
-        self._furthest = max(self._furthest, row)
-        if self._first_to_begin:
-            self._first_to_begin -= 1
-            self._first_in_flight.add(row)
+        self._come_to(row)
         return True
 
     def withdraw(self, row: int) -> None:
         super().withdraw(row)
-        if row in self._first_in_flight:
-            self._first_in_flight.discard(row)
-            self._first_to_begin += 1
+        if row in self._first_unfinished:
+            self._first_unfinished.discard(row)
+            self._first_to_come += 1
 
     def finished(self, row: int) -> None:
-        if not self._leave(row):
-            return
-        self._first_in_flight.discard(row)
-        try:
-            if self._can_be_cleared:
-                self._clear_shard()
-            elif row in self._suspects:
-                self._clear_suspect(row)
-            elif not self._in_flight:
-                self._journal()
-        except DatabaseUnavailable as error:
-            log.info("row not cleared", extra={"action": "row_not_cleared", "reason": error.message})
+        if self._leave(row):
+            self._clear(row, was_inside=True)
+
+    def waits(self, row: int) -> None:
+        self._come_to(row)
+
+    def answered(self, row: int) -> None:
+        self._furthest = max(self._furthest, row)
+        self._clear(row, was_inside=False)
 
     def on_admission_blocked(self) -> None:
         if not self._in_flight:
@@ -229,12 +236,32 @@ class Watched(Unwatched):
         super().close()
         self._isolation.release(self)
 
+    def _come_to(self, row: int) -> None:
+        self._furthest = max(self._furthest, row)
+        if row in self._first_unfinished:
+            return  # it has waited
+        if self._first_to_come or row in self._suspects:
+            self._first_to_come = max(0, self._first_to_come - 1)
+            self._first_unfinished.add(row)
+
+    def _clear(self, row: int, *, was_inside: bool) -> None:
+        self._first_unfinished.discard(row)
+        try:
+            if self._can_be_cleared:
+                self._clear_shard()
+            elif row in self._suspects:
+                self._clear_suspect(row)
+            elif was_inside and not self._in_flight:
+                self._journal()
+        except DatabaseUnavailable as error:
+            log.info("row not cleared", extra={"action": "row_not_cleared", "reason": error.message})
+
     @property
     def _can_be_cleared(self) -> bool:
         """Whether every row that can have been in flight at a loss has finished. A suspect up to the furthest
         row has, in this lease or before; one further on has not run.
         """
-        if self._is_cleared or self._dead or self._first_to_begin or self._first_in_flight:
+        if self._is_cleared or self._dead or self._first_to_come or self._first_unfinished:
             return False
         return all(suspect <= self._furthest for suspect in self._suspects)
 

@@ -50,6 +50,8 @@ log = logging.getLogger(__name__)
 BUSY_RETRY_S: Final = 0.2  # before a busy model is offered a row again
 GATHER_S: Final = 1.0  # between two looks at what rows in flight have generated
 ENDING_S: Final = 2.0  # before a shard's end another takes its place: claimed, and its first rows read
+WAITS_S: Final = 1.0  # for rows of others; then another shard takes the place of this one …
+BLOCKED_S: Final = 60.0  # … and if so many wait that none after them begins, some of them are run
 
 T = TypeVar("T")
 
@@ -63,15 +65,17 @@ class ShardRunner:
         dependencies: ShardDependencies,
         config: ShardConfig,
         on_end: Callable[["ShardRunner"], None],
-        on_ending: Callable[[], None] = lambda: None,
+        on_place_left: Callable[[], None] = lambda: None,
     ) -> None:
-        """Both are called from its own thread; `on_ending` once, if at all: when `is_ending`."""
+        """Both are called from its own thread; `on_place_left` when it `is_ending`, or `only_waits`."""
         self.claim = claim
         self.is_ending = False  # all its rows are in the engine, or were, and will soon have ended
+        self.only_waits = False  # for rows of other shards, none of its own being in the engine
+        self._waits_since_s: float | None = None
         heartbeat = self._heartbeat = dependencies.heartbeat
         self._config = config
         self._on_end = on_end
-        self._on_ending = on_ending
+        self._on_place_left = on_place_left
         self._name = f"{claim.job.id}/{claim.shard.shard_no}"
         self._trace = ShardTrace.of(dependencies.tracer, claim)
         self._rows_in_flight_max = config.rows_in_flight(claim)
@@ -219,6 +223,7 @@ class ShardRunner:
             if not self._may_admit:
                 self._rows.on_admission_blocked()
             self._note_ending()
+            self._note_waiting()
             if self._has_more:  # else the last rows needed no engine
                 self._wait()
             if self._checkpoint_is_due:
@@ -257,7 +262,22 @@ class ShardRunner:
             return
         if self._ledger.ends_within(ENDING_S):
             self.is_ending = True
-            self._on_ending()
+            self._on_place_left()
+
+    def _note_waiting(self) -> None:
+        if self._ledger.in_flight or not self._rows.only_waits:
+            self.only_waits, self._waits_since_s = False, None
+            return
+        now_s = time.monotonic()
+        if self._waits_since_s is None:
+            self._waits_since_s = now_s
+        waited_s = now_s - self._waits_since_s
+        if waited_s >= WAITS_S and not self.only_waits:
+            self.only_waits = True
+            self._on_place_left()
+        if waited_s >= BLOCKED_S and self._rows.is_full:
+            self._waits_since_s = now_s
+            self._rows.run_waiting(self._rows_in_flight_max)
 
     def _note_progress(self, message: RowProgress) -> None:
         failpoints.hit("worker.row_heard")
@@ -362,6 +382,8 @@ class ShardRunner:
             wait_s = min(wait_s, self._row_timeout_s - oldest_s)
         if self._may_admit and self._rows.can_admit:
             wait_s = min(wait_s, BUSY_RETRY_S)
+        if self._waits_since_s is not None and not self.only_waits:
+            wait_s = min(wait_s, WAITS_S)
         if self._ledger.in_flight:
             wait_s = min(wait_s, max(0.0, self._gather_at_s - time.monotonic()))
         if not self._uploads_are_full and (due_in_s := self._ledger.due_in_s) is not None:

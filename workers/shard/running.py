@@ -5,6 +5,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from nightshift.errors import DatabaseUnavailable
 from nightshift.jobs import BulkClaim
@@ -14,6 +15,8 @@ from workers.shard.runner import ShardRunner
 from workers.shard.starving import Starvation
 
 log = logging.getLogger(__name__)
+
+WAITING_SHARDS: Final = 4  # that only wait for rows of others, for each place; more keep theirs
 
 
 class Shards:
@@ -45,11 +48,13 @@ class Shards:
     @property
     def places_free(self) -> int:
         """An ending shard leaves its place to the next one, so that the engine need not wait for its rows;
-        as many as there are places may end at once.
+        as many as there are places may end at once. So does one that only waits for rows of others.
         """
         with self._lock:
-            taken = sum(not runner.is_ending for runner in self._running)
-            return self._places - max(taken, len(self._running) - self._places)
+            taken = sum(not (runner.is_ending or runner.only_waits) for runner in self._running)
+            waiting = sum(runner.only_waits for runner in self._running)
+            held = len(self._running) - min(waiting, WAITING_SHARDS * self._places)
+            return max(0, self._places - max(taken, held - self._places))
 
     def count_of(self, model_id: str) -> int:
         """Shards of this model's jobs."""

@@ -139,6 +139,19 @@ class FirstResults:
                 rows[key] = _Wanted(key, first.row, waiting, self._clock())
         self._is_asked.set()
 
+    def wait_no_more(self, job: Job, keys: Collection[Key]) -> None:
+        """Rows are run here, though the first ones with these keys may run elsewhere."""
+        with self._lock:
+            wanted = self._jobs[job.id].wanted if job.id in self._jobs else {}
+            found = [(no, rows[key]) for no, rows in wanted.items() for key in keys if key in rows]
+        for shard_no, each in found:
+            self._lost(job.id, shard_no, each)
+
+    def _lost(self, job_id: str, shard_no: int, wanted: _Wanted) -> None:
+        """The row in that shard has no result, and none is expected soon."""
+        self._places.replace(job_id, wanted.digest, RowPlace(shard_no, wanted.row), wanted.waiting)
+        self._once.lost(wanted.key)
+
     def _of(self, job: Job) -> _OfJob:
         """The caller has the lock."""
         if job.id not in self._jobs:
@@ -259,8 +272,7 @@ class FirstResults:
             if result is not None and (result.digest == each.digest or not result.succeeded):
                 self._once.found(each.key, result)
             elif result is not None or not is_held or now_s - each.since_s > WAIT_MAX_S:
-                self._places.replace(of.job.id, each.digest, RowPlace(shard_no, each.row), each.waiting)
-                self._once.lost(each.key)
+                self._lost(of.job.id, shard_no, each)
 
     def _results(self, of: _OfJob, shard: Shard, rows: Collection[int]) -> dict[int, RowResult]:
         """By row. Of a shard that grows, each segment is read once; of one that has ended, all at once."""

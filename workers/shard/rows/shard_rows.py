@@ -3,6 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Callable, Collection
+from itertools import islice
 from typing import Final
 
 from nightshift import endpoints
@@ -105,6 +106,24 @@ class ShardRows:
         is_held = bool(self._again) or bool(self._ready) or self._next is not None
         return is_held or (self._reader.has_more and not self._reader.is_behind)
 
+    @property
+    def only_waits(self) -> bool:
+        """Whether no row is to be admitted before rows of others have ended."""
+        if self._again or self._ready or not self._waiting:
+            return False
+        return self.is_full or (self._next is None and not self._reader.has_more)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many rows wait for others that none after them is admitted."""
+        return len(self._waiting) >= WAITING_MAX or self._waiting_chars >= WAITING_CHARS_MAX
+
+    def run_waiting(self, rows_max: int) -> None:
+        """So many rows are run that have waited longest, unless this worker runs those they wait for."""
+        if self._first_results is not None:
+            keys = [turn.key for turn in islice(self._turns.values(), rows_max)]
+            self._first_results.wait_no_more(self._claim.job, keys)
+
     def admit_next(self) -> AdmittedRow | RowResult | None:
         """Give one row to the engine, or return its result if it cannot be run. None: not now.
 
@@ -122,7 +141,7 @@ class ShardRows:
             if admitted is not None:
                 self._ready.popleft()
             return admitted
-        while len(self._waiting) < WAITING_MAX and self._waiting_chars < WAITING_CHARS_MAX:
+        while not self.is_full:
             if self._next is None:
                 self._next = self._reader.take()
             if self._next is None:
@@ -208,8 +227,6 @@ class ShardRows:
         """The result of another row of the job with the same request. It may be waited for."""
         if not read.is_shareable or read.digest is None or read.row in self._leads:
             return None
-        if self._claim.crash_history.is_watched:
-            return None  # its rows begin in order
         key, row = (self._claim.job.id, read.digest), read.row
         while (said := self._once.lead(key, is_first=read.first is None)) is False:
             turn = self._once.wait(key, lambda result: self._on_turn(row, result))
@@ -217,6 +234,7 @@ class ShardRows:
                 read.tokens = None  # it is not likely to need them
                 self._turns[row], self._waiting[row] = turn, read
                 self._waiting_chars += read.chars
+                self._watch.waits(row)
                 if read.first is not None and self._first_results is not None:
                     own = RowPlace(self._claim.shard.shard_no, row)
                     self._first_results.look_for(self._claim.job, key, read.first, own)
@@ -271,6 +289,7 @@ class ShardRows:
         return RowResult.of(self._head, read.row, read.custom_id, result, read.kept, read.digest)
 
     def _reused(self, read: ReadRow, result: RowResult, *, is_earlier: bool = False) -> RowResult:
+        self._watch.answered(read.row)
         return result.reused(self._head, read.row, read.custom_id, read.kept, is_earlier=is_earlier)
 
     def _shared(self, result: RowResult) -> RowResult:

@@ -177,6 +177,43 @@ def test_a_shard_whose_first_rows_all_finish_is_not_watched_any_more(claim: Bulk
     assert journal(store, claim) == ()
 
 
+@pytest.mark.parametrize("has_answer", [False, True])
+def test_a_row_that_waits_for_another_may_have_been_the_cause(
+    claim: BulkClaim, store: Store, has_answer: bool
+) -> None:
+    lose_a_worker(store, claim)
+    claim = claim_bulk(store)
+    watch = watched(claim, store, Isolation(), rows_at_risk=2)
+    watch.waits(3)
+    for row in (4, 5):
+        assert watch.admit(row)
+        watch.finished(row)
+    assert crash_count(store, claim) == 1
+
+    if has_answer:
+        watch.answered(3)
+    else:
+        assert watch.admit(3)
+        assert journal(store, claim) == (3,)
+        assert crash_count(store, claim) == 1
+        watch.finished(3)
+    assert crash_count(store, claim) == 0
+
+
+def test_a_suspect_that_has_the_answer_of_another_row_is_none_any_more(
+    claim: BulkClaim, store: Store
+) -> None:
+    with store.transaction() as tx:
+        tx.dead_letters.record_crash(claim.shard.id, [4, 5], ExitCause.ABORTED)
+    watch = watched(claim, store, Isolation(), suspects=[4, 5])
+    watch.waits(4)
+
+    watch.answered(4)
+
+    with store.snapshot() as tx:
+        assert list(tx.dead_letters.suspects(claim.shard.id)) == [5]
+
+
 def test_a_shard_with_a_suspect_further_on_is_watched(claim: BulkClaim, store: Store) -> None:
     lose_a_worker(store, claim)
     claim = claim_bulk(store)

@@ -1,5 +1,6 @@
 """A job's rows with the same request are run once, whichever workers have them."""
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -19,10 +20,12 @@ from tests.unit.workers.shard.helpers import (
     wait_until,
 )
 from tests.unit.workers.shard.reuse.reusing import prompts, reused
+from workers.shard import runner as shard_runner
 from workers.shard.config import ShardDependencies
-from workers.shard.rows import first_results
+from workers.shard.rows import first_results, shard_rows
 from workers.shard.rows.first_results import FirstResults
 from workers.shard.rows.run_once import ENTRY_BYTES, RunOnce
+from workers.shard.running import Shards
 
 
 class Remembered:
@@ -372,6 +375,76 @@ def test_each_segment_of_a_shard_that_grows_is_read_once(
     of_segments = Counter(key for key in reads if key.endswith(".arrow"))
     assert of_segments
     assert max(of_segments.values()) <= 2, "once while its shard grew, and once as it has ended"
+
+
+def test_a_row_behind_more_than_may_wait_is_not_kept_for_ever(
+    store, model, write_input, run, worker, monkeypatch
+) -> None:
+    """Redis has forgotten which rows were first: two shards wait for each other's last one."""
+    monkeypatch.setattr(shard_rows, "WAITING_MAX", 4)
+    monkeypatch.setattr(shard_runner, "BLOCKED_S", 0.1)
+    model.echo = True
+    plan_bulk(store, INPUT, shards=2)
+    places = LastRowsAreFirst(last=6)
+    claims = [claim_bulk(store), claim_bulk(store)]
+    runners = []
+    for claim, own, other in zip(claims, "xy", "yx", strict=True):
+        dependencies = worker()
+        monkeypatch.setattr(dependencies.first_results, "_places", places)
+        write_input([batch_line(n, text) for n, text in enumerate(6 * [own] + [other])])
+        runners.append(run(claim, dependencies=dependencies))
+        wait_until(lambda: places.noted == 7 * len(runners))
+
+    for runner in runners:
+        finished(runner)
+    assert set(prompts(model)) == {"x", "y"}
+
+
+class LastRowsAreFirst(Remembered):
+    """Of two shards, each of which has the other's requests."""
+
+    def __init__(self, last: int) -> None:
+        super().__init__()
+        self._last = last
+        self.noted = 0
+
+    def note(self, job_id: str, digests: Sequence[bytes], places: Sequence[RowPlace]) -> Sequence[RowPlace]:
+        self.noted += len(places)
+        others = [RowPlace(1 - place.shard_no, self._last) for place in places]
+        return super().note(
+            job_id,
+            digests,
+            [
+                place if place.row == self._last else other
+                for place, other in zip(places, others, strict=True)
+            ],
+        )
+
+
+def test_a_shard_that_only_waits_leaves_its_place_to_another(
+    store, objects, model, write_input, worker, clock
+) -> None:
+    write_input([batch_line(0, "same")])
+    plan_bulk(store, INPUT, shards=2)
+    first = Shards(worker(), CONFIG, on_place_freed=lambda: None)
+    freed = threading.Semaphore(0)
+    second = Shards(worker(), CONFIG, on_place_freed=freed.release)
+    holds = first.run(claim_bulk(store), clock())
+    model.wait_for(1)
+    waits = second.run(claim_bulk(store), clock())
+    assert freed.acquire(timeout=10)
+    assert (len(second), second.places_free) == (1, 1)
+    assert first.places_free == 0
+
+    write_input([batch_line(0, "other")])
+    job = plan_bulk(store, INPUT)
+    beside = second.run(claim_bulk(store), clock())
+    assert second.places_free == 0
+    for each in model.wait_for(2):
+        model.answer(each.id)
+    for runner in (holds, waits, beside):
+        finished(runner)
+    assert shard_of(store, job).state is ShardState.DONE
 
 
 def test_a_shard_that_leaves_waits_no_more(store, model, write_input, run, worker) -> None:

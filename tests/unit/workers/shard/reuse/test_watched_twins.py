@@ -1,10 +1,28 @@
 """A worker is lost with a shard whose rows wait for one another."""
 
 from nightshift.fleet.workers import ExitCause
+from nightshift.jobs import BulkClaim, ShardState
 from nightshift.lifecycle.recovery import release_worker
+from nightshift.store.shards.leases import ExpiredLease
 from tests.unit.workers.scripted import claim_bulk, plan_bulk, prompt_of
-from tests.unit.workers.shard.helpers import CONFIG, INPUT, batch_line, finished
+from tests.unit.workers.shard.helpers import CONFIG, INPUT, batch_line, finished, shard_of, wait_until
+from tests.unit.workers.shard.reuse.reusing import prompts, reused
 from workers.shard.rows.run_once import WAITING_MAX
+
+
+def lose(store, claim: BulkClaim) -> BulkClaim:
+    """The worker is killed. The next lease of its shard."""
+    with store.transaction() as tx:
+        release_worker(tx, claim.lease.worker_id, 20, tx.now(), ExitCause.KILLED)
+    following = claim_bulk(store)
+    assert following.crash_history.is_watched
+    return following
+
+
+def held(store, claim: BulkClaim) -> ExpiredLease:
+    with store.snapshot() as tx:
+        [found] = tx.leases.of_worker(claim.lease.worker_id, 10)
+    return found
 
 
 def test_a_shard_is_watched_until_rows_behind_those_that_waited_have_run(
@@ -22,22 +40,33 @@ def test_a_shard_is_watched_until_rows_behind_those_that_waited_have_run(
     assert sorted(map(prompt_of, model.wait_for(2))) == ["poison", "same"]
     lost.lease_lost()
     finished(lost)
-    with store.transaction() as tx:
-        release_worker(tx, claim.lease.worker_id, 20, tx.now(), ExitCause.KILLED)
 
+    claim = lose(store, claim)
+    watched = run(claim)
+    by_prompt = {prompt_of(each): each for each in model.wait_for(2)}
+    assert held(store, claim).in_flight == (0, poison)
+    model.answer(by_prompt["same"].id)
+    wait_until(lambda: watched.rows_finished == poison)
+    assert poison in held(store, claim).in_flight
+    assert held(store, claim).crash_count == 1
+
+
+def test_rows_of_a_watched_shard_wait_for_one_another_and_for_others(
+    store, objects, model, write_input, run
+) -> None:
+    write_input([batch_line(0, "one"), *(batch_line(number, "two") for number in range(1, 9))])
+    job = plan_bulk(store, INPUT, shards=2)
     claim = claim_bulk(store)
-    assert claim.crash_history.is_watched
-    run(claim)
-    answered = 0
-    running = model.wait_for(1)
-    while "poison" not in map(prompt_of, running):
-        for each in running:
-            model.answer(each.id)
-        answered += len(running)
-        running = model.wait_for(1)
+    lost = run(claim)
+    model.wait_for(2)
+    lost.lease_lost()
+    finished(lost)
 
-    assert answered > CONFIG.rows_at_risk_max - WAITING_MAX, "its rows begin in order"
-    with store.snapshot() as tx:
-        [held] = tx.leases.of_worker(claim.lease.worker_id, 10)
-    assert poison in held.in_flight
-    assert held.crash_count == 1
+    runners = [run(lose(store, claim)), run(claim_bulk(store))]
+    for each in model.wait_for(2):
+        model.answer(each.id)
+    for runner in runners:
+        finished(runner)
+    assert prompts(model) == ["one", "one", "two", "two"], "and again after the loss"
+    assert reused(store, job) == 2 * 9 - 2
+    assert shard_of(store, job).state is ShardState.DONE
