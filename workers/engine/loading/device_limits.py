@@ -1,9 +1,11 @@
 """What a decoder takes of its device, and what the device was seen to do at best: measured once, at load.
 
-Bandwidth is that of reading the model's own weights, before they are packed: large ones come from memory,
-and small ones from the cache, as in its steps. Operations are those of the linears that the engine would
-choose (on a GPU, of a matrix product). Both take some milliseconds. A device that others keep busy meanwhile
-is measured too slow, and steps then seem better than they are.
+On a CPU bandwidth is that of reading the model's own weights, before they are packed: large ones come from
+memory, and small ones from the cache, as in its steps. Operations are those of the linears that the engine
+would choose. On a GPU it is that of a copy, since a sum of many weights takes as long to ask for as to read,
+and operations are those of a matrix product of random numbers: others take less power, and so run faster.
+All take some milliseconds. A device that others keep busy meanwhile is measured too slow, and steps then seem
+better than they are.
 """
 
 from __future__ import annotations
@@ -32,6 +34,9 @@ READ_BYTES_MIN = 8 << 20
 TENSOR_BYTES_MIN = 1 << 20
 """Smaller ones take longer to ask for than to read."""
 PASSES = 2
+COPY_BYTES = 1 << 28
+"""On a GPU: read, and written once more."""
+COPIES = 8
 LINEAR_SIZE, LINEAR_ROWS = 512, 256
 """On a CPU: of a linear layer, and of its inputs."""
 PRODUCT_SIZE = 4096
@@ -47,13 +52,12 @@ def measure_limits(model: Any, linear_dtype: LinearDType) -> DeviceLimits | None
     """Of the model's device. `linear_dtype`: of its layers as they will run. None: there is no kernel."""
     device: torch.device = model.device
     try:
-        flops = _cpu_flops(linear_dtype) if device.type == "cpu" else _gpu_flops(model.dtype, device)
+        found = _of_cpu(model, linear_dtype) if device.type == "cpu" else _of_gpu(model.dtype, device)
     except LookupError:
         return None
-    found = DeviceLimits(_read_bandwidth(_large_weights(model), device), flops)
     log.info(
         "device measured: %s reads %.1f GB/s and computes %.0f GFLOP/s in %s",
-        device, found.bytes_per_second / 1e9, flops / 1e9, linear_dtype,
+        device, found.bytes_per_second / 1e9, found.flops_per_second / 1e9, linear_dtype,
     )  # fmt: skip
     return found
 
@@ -138,28 +142,30 @@ def _large_weights(model: Any) -> list[Tensor]:
     return found
 
 
-def _read_bandwidth(tensors: list[Tensor], device: torch.device) -> float:
-    """Bytes per second."""
+def _of_cpu(model: Any, dtype: LinearDType) -> DeviceLimits:
+    """Raises LookupError."""
+    weights = _large_weights(model)
 
     def read() -> None:
-        for each in tensors:
+        for each in weights:
             each.sum()
 
-    return 8 * sum(each.numel() for each in tensors) / _least_seconds(read, device, PASSES)
-
-
-def _cpu_flops(dtype: LinearDType) -> float:
-    """Raises LookupError."""
+    num_bytes = 8 * sum(each.numel() for each in weights)
+    bandwidth = num_bytes / _least_seconds(read, model.device, PASSES)
     _, seconds = fastest_pack(dtype, LINEAR_SIZE, LINEAR_SIZE, LINEAR_ROWS)
     if not seconds:
         raise LookupError(f"the clock does not tell how long {dtype} takes")
-    return 2 * LINEAR_SIZE**2 * LINEAR_ROWS / seconds
+    return DeviceLimits(bandwidth, 2 * LINEAR_SIZE**2 * LINEAR_ROWS / seconds)
 
 
-def _gpu_flops(dtype: torch.dtype, device: torch.device) -> float:
-    square = torch.ones(PRODUCT_SIZE, PRODUCT_SIZE, dtype=dtype, device=device)
+def _of_gpu(dtype: torch.dtype, device: torch.device) -> DeviceLimits:
+    source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)
+    copy = torch.empty_like(source)
+    copying_s = _least_seconds(lambda: copy.copy_(source), device, COPIES)
+    square = torch.randn(PRODUCT_SIZE, PRODUCT_SIZE, device=device).to(dtype)
     out = torch.empty_like(square)
-    return 2 * PRODUCT_SIZE**3 / _least_seconds(lambda: torch.mm(square, square, out=out), device, PRODUCTS)
+    product_s = _least_seconds(lambda: torch.mm(square, square, out=out), device, PRODUCTS)
+    return DeviceLimits(2 * COPY_BYTES / copying_s, 2 * PRODUCT_SIZE**3 / product_s)
 
 
 def _least_seconds(call: Callable[[], object], device: torch.device, times: int) -> float:
