@@ -3,7 +3,7 @@
 Each function is one change in the caller's open transaction.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -148,9 +148,12 @@ def claim_bulk(
     ttl_s: float,
     *,
     machine: Machine = Machine(),
+    but_jobs: Collection[str] = (),
 ) -> BulkClaim | None:
-    """Lease the best bulk shard. The first of a job begins it, with its event and its owed webhooks."""
-    claim = tx.claims.bulk(worker_id, models, now, ttl_s, machine=machine)
+    """Lease the best bulk shard, of none of `but_jobs`. The first of a job begins it, with its event and its
+    owed webhooks.
+    """
+    claim = tx.claims.bulk(worker_id, models, now, ttl_s, machine=machine, but_jobs=but_jobs)
     if claim is not None and claim.begins_job:
         job = tx.jobs.fetch(claim.job.id)
         _append_state_event(tx, job, JobState.RUNNING, now)

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
@@ -47,6 +47,9 @@ class Places(Protocol):
     def online_free(self) -> int: ...
 
     def bulk_free(self) -> int: ...
+
+    def waiting_jobs(self) -> Collection[str]:
+        """Bulk jobs of which no more shards are to be claimed for now."""
 
     def run_online(self, claim: OnlineClaim, claimed_at_s: float) -> None: ...
 
@@ -291,9 +294,16 @@ class Intake:
     def _claim_bulk(self) -> bool:
         claimed_at_s = self._heartbeat.clock_s()
         with self._models.claiming() as warm:
+            but_jobs = self._places.waiting_jobs()
             claim = self._store.run(
                 lambda tx: transitions.claim_bulk(
-                    tx, self._worker_id, warm, tx.now(), self._lease_ttl_s, machine=self._machine
+                    tx,
+                    self._worker_id,
+                    warm,
+                    tx.now(),
+                    self._lease_ttl_s,
+                    machine=self._machine,
+                    but_jobs=but_jobs,
                 )
             )
             if claim is None:

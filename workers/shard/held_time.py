@@ -1,4 +1,6 @@
-"""Whose time a worker's is: at every moment the bulk shards that it holds share it equally."""
+"""Whose time a worker's is: at every moment the bulk shards that it holds share it equally, but for those
+that only wait for rows of others, unless all do.
+"""
 
 import threading
 import time
@@ -22,6 +24,7 @@ class HeldTime:
         self._clock_s = clock_s
         self._lock = threading.Lock()
         self._shares: dict[Key, float] = {}  # of the leases held, in seconds, as far as they are not charged
+        self._resting: set[Key] = set()
         self._shared_until_s = clock_s()
         self._total_s = 0.0
 
@@ -41,6 +44,18 @@ class HeldTime:
         with self._lock:
             self._share()
             self._shares.pop((lease.shard_id, lease.term), None)
+            self._resting.discard((lease.shard_id, lease.term))
+
+    def rest(self, lease: Lease) -> None:
+        """All that it does is to wait for others, until `work`."""
+        with self._lock:
+            self._share()
+            self._resting.add((lease.shard_id, lease.term))
+
+    def work(self, lease: Lease) -> None:
+        with self._lock:
+            self._share()
+            self._resting.discard((lease.shard_id, lease.term))
 
     @contextmanager
     def charged(self, lease: Lease) -> Iterator[WorkerTime]:
@@ -68,6 +83,7 @@ class HeldTime:
         """Until now, among those held since the last time."""
         now_s = self._clock_s()
         passed_s, self._shared_until_s = max(0.0, now_s - self._shared_until_s), now_s
-        for key in self._shares:
-            self._shares[key] += passed_s / len(self._shares)
+        sharing = [key for key in self._shares if key not in self._resting] or list(self._shares)
+        for key in sharing:
+            self._shares[key] += passed_s / len(sharing)
         self._total_s += passed_s if self._shares else 0.0

@@ -166,9 +166,9 @@ class Unwatched:
 class Watched(Unwatched):
     """A shard that lost workers: rows are journalled before they begin, and suspects run one by one.
 
-    Rows begin in order, or wait for others, so those in flight at a loss are among the first of this lease to
-    do so. Once these have all left the engine, or have a result of others, the shard is cleared, and nothing
-    is journalled any more.
+    Rows begin in order, or wait for others, or have their results, so those in flight at a loss are among the
+    first that this lease comes to. Once these have all left the engine, or have a result of others, the shard
+    is cleared, and nothing is journalled any more.
     """
 
     def __init__(self, claim: BulkClaim, store: Store, isolation: Isolation, rows_at_risk: int) -> None:
@@ -181,6 +181,7 @@ class Watched(Unwatched):
         self._lease = claim.lease
         self._store = store
         self._suspects = set(claim.crash_history.suspects)
+        self._answered: set[int] = set()  # of these, still in the database
         self._dead = claim.crash_history.dead
 
     def refusal(self, row: int, custom_id: str) -> Result | None:
@@ -219,14 +220,16 @@ class Watched(Unwatched):
 
     def finished(self, row: int) -> None:
         if self._leave(row):
-            self._clear(row, was_inside=True)
+            self._clear(row, is_left=True)
 
     def waits(self, row: int) -> None:
         self._come_to(row)
 
     def answered(self, row: int) -> None:
-        self._furthest = max(self._furthest, row)
-        self._clear(row, was_inside=False)
+        self._come_to(row)
+        if row in self._suspects:
+            self._answered.add(row)
+        self._clear(row, is_left=False)
 
     def on_admission_blocked(self) -> None:
         if not self._in_flight:
@@ -244,15 +247,21 @@ class Watched(Unwatched):
             self._first_to_come = max(0, self._first_to_come - 1)
             self._first_unfinished.add(row)
 
-    def _clear(self, row: int, *, was_inside: bool) -> None:
+    def _clear(self, row: int, *, is_left: bool) -> None:
+        """What this row, which has left the engine or was never there, allows. Clearing a suspect empties the
+        journal.
+        """
         self._first_unfinished.discard(row)
         try:
             if self._can_be_cleared:
                 self._clear_shard()
-            elif row in self._suspects:
-                self._clear_suspect(row)
-            elif was_inside and not self._in_flight:
-                self._journal()
+                return
+            finished = {row} & self._suspects if is_left else set()
+            if not self._in_flight:
+                for suspect in sorted(self._answered | finished):
+                    self._clear_suspect(suspect)
+                if is_left and not finished:
+                    self._journal()
         except DatabaseUnavailable as error:
             log.info("row not cleared", extra={"action": "row_not_cleared", "reason": error.message})
 
@@ -276,6 +285,7 @@ class Watched(Unwatched):
         with self._store.transaction() as tx:
             tx.dead_letters.clear_suspect(self._lease, row)  # a lost lease shows at the next row
         self._suspects.discard(row)
+        self._answered.discard(row)
         if not self._suspects:
             self._isolation.release(self)
 

@@ -65,9 +65,9 @@ class ShardRunner:
         dependencies: ShardDependencies,
         config: ShardConfig,
         on_end: Callable[["ShardRunner"], None],
-        on_place_left: Callable[[], None] = lambda: None,
+        on_change: Callable[["ShardRunner"], None] = lambda runner: None,
     ) -> None:
-        """Both are called from its own thread; `on_place_left` when it `is_ending`, or `only_waits`."""
+        """Both are called from its own thread; `on_change` when `is_ending` or `only_waits` has changed."""
         self.claim = claim
         self.is_ending = False  # all its rows are in the engine, or were, and will soon have ended
         self.only_waits = False  # for rows of other shards, none of its own being in the engine
@@ -75,7 +75,7 @@ class ShardRunner:
         heartbeat = self._heartbeat = dependencies.heartbeat
         self._config = config
         self._on_end = on_end
-        self._on_place_left = on_place_left
+        self._on_change = on_change
         self._name = f"{claim.job.id}/{claim.shard.shard_no}"
         self._trace = ShardTrace.of(dependencies.tracer, claim)
         self._rows_in_flight_max = config.rows_in_flight(claim)
@@ -91,6 +91,7 @@ class ShardRunner:
             dependencies,
             watch(claim, dependencies.store, dependencies.isolation, config.rows_at_risk_max),
             line_bytes_max=config.line_bytes_max,
+            rows_in_flight_max=self._rows_in_flight_max,
             earlier=self._ledger.earlier,
             on_progress=lambda row, id, progress: inbox.put(RowProgress(row, id, progress)),
             on_rows=lambda: inbox.put(RowsRead()),
@@ -220,7 +221,7 @@ class ShardRunner:
             self._give_up_late_rows()
             if self._orders.must_leave(has_rows_in_flight=bool(self._ledger.in_flight)):
                 break
-            if not self._may_admit:
+            if not (self._may_admit and self._rows.can_admit) or self._rows.only_waits:
                 self._rows.on_admission_blocked()
             self._note_ending()
             self._note_waiting()
@@ -262,11 +263,14 @@ class ShardRunner:
             return
         if self._ledger.ends_within(ENDING_S):
             self.is_ending = True
-            self._on_place_left()
+            self._on_change(self)
 
     def _note_waiting(self) -> None:
         if self._ledger.in_flight or not self._rows.only_waits:
-            self.only_waits, self._waits_since_s = False, None
+            self._waits_since_s = None
+            if self.only_waits:
+                self.only_waits = False
+                self._on_change(self)
             return
         now_s = time.monotonic()
         if self._waits_since_s is None:
@@ -274,7 +278,7 @@ class ShardRunner:
         waited_s = now_s - self._waits_since_s
         if waited_s >= WAITS_S and not self.only_waits:
             self.only_waits = True
-            self._on_place_left()
+            self._on_change(self)
         if waited_s >= BLOCKED_S and self._rows.is_full:
             self._waits_since_s = now_s
             self._rows.run_waiting(self._rows_in_flight_max)

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from nightshift.errors import DatabaseUnavailable
@@ -37,6 +37,7 @@ class Shards:
         self._places = places
         self._lock = threading.Lock()
         self._running: set[ShardRunner] = set()  # until their threads report their end
+        self._waiting: set[ShardRunner] = set()  # of these, those that only wait for rows of others
         self._rows_finished: Counter[str] = Counter()  # of shards that have ended, by model
         self.storage_counts = dependencies.storage
         self.held_time = dependencies.held_time
@@ -51,10 +52,16 @@ class Shards:
         as many as there are places may end at once. So does one that only waits for rows of others.
         """
         with self._lock:
-            taken = sum(not (runner.is_ending or runner.only_waits) for runner in self._running)
-            waiting = sum(runner.only_waits for runner in self._running)
-            held = len(self._running) - min(waiting, WAITING_SHARDS * self._places)
+            taken = sum(not (runner.is_ending or runner in self._waiting) for runner in self._running)
+            held = len(self._running) - min(len(self._waiting), WAITING_SHARDS * self._places)
             return max(0, self._places - max(taken, held - self._places))
+
+    @property
+    def waiting_jobs(self) -> Collection[str]:
+        """Those of which so many shards wait that no other job would have a place beside more of them."""
+        with self._lock:
+            waiting = Counter(runner.claim.job.id for runner in self._waiting)
+            return [job_id for job_id, shards in waiting.items() if shards >= self._places]
 
     def count_of(self, model_id: str) -> int:
         """Shards of this model's jobs."""
@@ -84,7 +91,7 @@ class Shards:
 
     def run(self, claim: BulkClaim, claimed_at_s: float) -> ShardRunner:
         """Start a claimed shard. Raises RuntimeError if no thread can be started: it is handed back."""
-        runner = ShardRunner(claim, self._dependencies, self._config, self._ended, self._on_place_freed)
+        runner = ShardRunner(claim, self._dependencies, self._config, self._ended, self._changed)
         try:
             with self._lock:  # it must not end before it is in the set, nor be joined unstarted
                 self._dependencies.heartbeat.hold(claim.lease, runner, claimed_at_s, runner.tokens_at_risk)
@@ -125,9 +132,28 @@ class Shards:
         except DatabaseUnavailable as error:
             log.warning("hand back failed", extra={"action": "hand_back_failed", "reason": error.message})
 
+    def _changed(self, runner: ShardRunner) -> None:
+        with self._lock:
+            if runner.only_waits and runner not in self._waiting:
+                self._waiting.add(runner)
+                self.held_time.rest(runner.claim.lease)
+                self.starvation.end(runner.model_id)
+            elif not runner.only_waits:
+                self._works(runner)
+        if runner.is_ending or runner.only_waits:
+            self._on_place_freed()
+
+    def _works(self, runner: ShardRunner) -> None:
+        """The caller has the lock."""
+        if runner in self._waiting:
+            self._waiting.discard(runner)
+            self.held_time.work(runner.claim.lease)
+            self.starvation.begin(runner.model_id)
+
     def _ended(self, runner: ShardRunner) -> None:
         with self._lock:
             if runner in self._running:
+                self._works(runner)
                 self._running.discard(runner)
                 self._rows_finished[runner.model_id] += runner.rows_finished
                 self.starvation.end(runner.model_id)

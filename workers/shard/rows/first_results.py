@@ -52,7 +52,6 @@ class _Wanted(NamedTuple):
 
     key: Key
     row: int  # in its shard
-    waiting: RowPlace
     since_s: float
 
     @property
@@ -129,28 +128,20 @@ class FirstResults:
         dear = self._dear(job, wanted) if wanted else ()
         return [None if place is None or place.shard_no in dear else place for place in first]
 
-    def look_for(self, job: Job, key: Key, first: RowPlace, waiting: RowPlace) -> None:
+    def look_for(self, job: Job, key: Key, first: RowPlace) -> None:
         """A row waits in `RunOnce` for the first one, unless that is run here."""
         if not self._once.is_elsewhere(key):
             return
         with self._lock:
             rows = self._of(job).wanted.setdefault(first.shard_no, {})
             if key not in rows or rows[key].row != first.row:
-                rows[key] = _Wanted(key, first.row, waiting, self._clock())
+                rows[key] = _Wanted(key, first.row, self._clock())
         self._is_asked.set()
 
-    def wait_no_more(self, job: Job, keys: Collection[Key]) -> None:
-        """Rows are run here, though the first ones with these keys may run elsewhere."""
-        with self._lock:
-            wanted = self._jobs[job.id].wanted if job.id in self._jobs else {}
-            found = [(no, rows[key]) for no, rows in wanted.items() for key in keys if key in rows]
-        for shard_no, each in found:
-            self._lost(job.id, shard_no, each)
-
-    def _lost(self, job_id: str, shard_no: int, wanted: _Wanted) -> None:
-        """The row in that shard has no result, and none is expected soon."""
-        self._places.replace(job_id, wanted.digest, RowPlace(shard_no, wanted.row), wanted.waiting)
-        self._once.lost(wanted.key)
+    def runs_instead(self, key: Key, first: RowPlace, own: RowPlace) -> None:
+        """A row that waited for the first one is run in its place: others are to wait for this one."""
+        job_id, digest = key
+        self._places.replace(job_id, digest, first, own)
 
     def _of(self, job: Job) -> _OfJob:
         """The caller has the lock."""
@@ -272,7 +263,7 @@ class FirstResults:
             if result is not None and (result.digest == each.digest or not result.succeeded):
                 self._once.found(each.key, result)
             elif result is not None or not is_held or now_s - each.since_s > WAIT_MAX_S:
-                self._lost(of.job.id, shard_no, each)
+                self._once.lost(each.key)
 
     def _results(self, of: _OfJob, shard: Shard, rows: Collection[int]) -> dict[int, RowResult]:
         """By row. Of a shard that grows, each segment is read once; of one that has ended, all at once."""

@@ -35,7 +35,9 @@ BATCH_ROWS: Final = 256
 BATCH_CHARS: Final = 1024 * 1024
 AHEAD_ROWS: Final = 512  # read, and not taken: at most …
 AHEAD_ROWS_LEAST: Final = 16  # … and at least; other workers' rows wait for these, though none has begun
-AHEAD_S: Final = (0.5, 2.0)  # in which half of them are to be taken
+FIRST_AHEAD: Final = 4  # that part of the rows that are in flight at most, until a pace is known
+AHEAD_S: Final = 2.0  # in which they are to be taken
+PACE_S: Final = 0.25  # over which a pace is measured, at least; soon over AHEAD_S, as rows end in bursts
 AHEAD_CHARS: Final = 4 * 1024 * 1024  # of their texts; one row may have more
 
 LOOK_UP_FAULTS_MAX: Final = 20  # then rows are run as if there were no earlier results
@@ -81,6 +83,7 @@ class Reader:
         first_results: FirstResults | None = None,
         *,
         line_bytes_max: int,
+        rows_in_flight_max: int,
         on_rows: Callable[[], None],
         storage: StorageCounts | None = None,
         begin_span: Callable[[], Span] = lambda: NO_SPAN,
@@ -94,7 +97,9 @@ class Reader:
         self._earlier_jobs = earlier_jobs
         self._first_results = first_results
         self._is_watched = claim.crash_history.is_watched
-        self._ahead_rows = 1 if self._is_watched else AHEAD_ROWS_LEAST
+        self._rows_in_flight_max = rows_in_flight_max
+        first_ahead = max(AHEAD_ROWS_LEAST, min(rows_in_flight_max // FIRST_AHEAD, AHEAD_ROWS))
+        self._ahead_rows = 1 if self._is_watched else first_ahead
         self._endpoint = endpoints.get(claim.job.spec.endpoint)
         self._server = models.find(claim.job.model, self._endpoint)
         self._digests: RowDigests | None = None
@@ -108,6 +113,8 @@ class Reader:
         self._ahead: deque[ReadRow] = deque()
         self._ahead_chars = 0
         self._is_full = False
+        self._taken = 0
+        self._marks: deque[tuple[float, int]] = deque(maxlen=2)  # moments, with the rows ended by then
         self._total: int | None = None  # None: the input has not been read to its end
         self._error: Exception | None = None
         self._is_closed = False
@@ -160,11 +167,15 @@ class Reader:
                 return None
             row = self._ahead.popleft()
             self._ahead_chars -= row.chars
-            has_room = len(self._ahead) <= self._ahead_rows // 2 and self._ahead_chars <= AHEAD_CHARS // 2
-            if self._is_full and has_room:
+            self._taken += 1
+            if self._is_full and self._has_room:
                 self._is_full = False
                 self._changed.notify()
             return row
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self._ahead) <= self._ahead_rows // 2 and self._ahead_chars <= AHEAD_CHARS // 2
 
     # -- the reader's thread
 
@@ -268,20 +279,25 @@ class Reader:
             self._ahead_chars += sum(row.chars for row in batch)
         if was_empty and batch:
             self._on_rows()
-        began_s = time.monotonic()
         with self._changed:
-            is_full = self._is_full = len(self._ahead) >= self._ahead_rows or self._ahead_chars >= AHEAD_CHARS
-            self._changed.wait_for(lambda: not self._is_full or self._is_closed)
-            if not self._is_watched and (was_empty or is_full):
-                self._follow_pace(time.monotonic() - began_s)
+            self._follow_pace()
+            self._is_full = len(self._ahead) >= self._ahead_rows or self._ahead_chars >= AHEAD_CHARS
+            while self._is_full and not self._is_closed:
+                if not self._changed.wait(AHEAD_S):
+                    self._follow_pace()  # fewer are to be ahead of a model that has become slow
             return not self._is_closed
 
-    def _follow_pace(self, full_s: float) -> None:
-        """There was no room for so long."""
-        if full_s < AHEAD_S[0]:
-            self._ahead_rows = min(2 * self._ahead_rows, AHEAD_ROWS)
-        elif full_s > AHEAD_S[1]:
-            self._ahead_rows = max(self._ahead_rows // 2, AHEAD_ROWS_LEAST)
+    def _follow_pace(self) -> None:
+        """The caller has the lock."""
+        now_s, ended = time.monotonic(), max(0, self._taken - self._rows_in_flight_max)
+        if self._is_watched or not self._taken:
+            return
+        if not self._marks or now_s - self._marks[-1][0] >= AHEAD_S:
+            self._marks.append((now_s, ended))
+        since_s, ended_before = self._marks[0]
+        if now_s - since_s >= PACE_S:
+            paced = round((ended - ended_before) * AHEAD_S / (now_s - since_s))
+            self._ahead_rows = max(AHEAD_ROWS_LEAST, min(paced, AHEAD_ROWS))
 
     def _look_up(self, batch: Sequence[ReadRow]) -> None:
         """What the job that this one reuses has of these rows."""

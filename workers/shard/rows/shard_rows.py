@@ -41,6 +41,7 @@ class ShardRows:
         watch: Watch,
         *,
         line_bytes_max: int,
+        rows_in_flight_max: int,
         earlier: Callable[[int], CarryOver | None],
         on_progress: Callable[[int, str, Progress], None],
         on_rows: Callable[[], None],
@@ -60,6 +61,7 @@ class ShardRows:
             dependencies.earlier_jobs,
             dependencies.first_results,
             line_bytes_max=line_bytes_max,
+            rows_in_flight_max=rows_in_flight_max,
             on_rows=on_rows,
             storage=dependencies.storage,
             begin_span=(lambda: NO_SPAN) if trace is None else trace.reads,
@@ -120,9 +122,10 @@ class ShardRows:
 
     def run_waiting(self, rows_max: int) -> None:
         """So many rows are run that have waited longest, unless this worker runs those they wait for."""
-        if self._first_results is not None:
-            keys = [turn.key for turn in islice(self._turns.values(), rows_max)]
-            self._first_results.wait_no_more(self._claim.job, keys)
+        keys = dict.fromkeys(turn.key for turn in self._turns.values())
+        elsewhere = filter(self._once.is_elsewhere, keys)
+        for key in list(islice(elsewhere, rows_max)):
+            self._once.lost(key)
 
     def admit_next(self) -> AdmittedRow | RowResult | None:
         """Give one row to the engine, or return its result if it cannot be run. None: not now.
@@ -188,6 +191,9 @@ class ShardRows:
         turn = self._turns.pop(row)
         if turn.leads:
             self._leads[row] = turn.key
+            if read.first is not None and self._first_results is not None:
+                own = RowPlace(self._claim.shard.shard_no, row)
+                self._first_results.runs_instead(turn.key, read.first, own)
         self._ready.append((read, result))
 
     def cancel(self, admitted: AdmittedRow) -> None:
@@ -236,8 +242,7 @@ class ShardRows:
                 self._waiting_chars += read.chars
                 self._watch.waits(row)
                 if read.first is not None and self._first_results is not None:
-                    own = RowPlace(self._claim.shard.shard_no, row)
-                    self._first_results.look_for(self._claim.job, key, read.first, own)
+                    self._first_results.look_for(self._claim.job, key, read.first)
                 return None
         if isinstance(said, RowResult):
             return self._reused(read, said)

@@ -1,7 +1,7 @@
 """What a worker takes on, in which order, and when it says so."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -24,6 +24,7 @@ class Places:
 
     online: int = 100
     bulk: int = 100
+    not_of: list[str] = field(default_factory=list)
     claims: list[OnlineClaim | BulkClaim] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -32,6 +33,9 @@ class Places:
 
     def bulk_free(self) -> int:
         return self.bulk - sum(isinstance(claim, BulkClaim) for claim in self.claims)
+
+    def waiting_jobs(self) -> Collection[str]:
+        return self.not_of
 
     def run_online(self, claim: OnlineClaim, claimed_at_s: float) -> None:
         self._add(claim)
@@ -269,6 +273,20 @@ def test_bulk_is_claimed_until_the_places_are_full_and_the_subscription_paused(
     intake.bulk_place_freed()
     places.wait_for(3)
     assert {claim.shard.shard_no for claim in places.claims} == {0, 1, 2}
+
+
+def test_no_more_shards_are_claimed_of_a_job_whose_shards_wait(
+    store: Store, intake: Intake, places: Places
+) -> None:
+    places.not_of = [plan_bulk(store, "file-x", shards=2).id]
+    other = plan_bulk(store, "file-y")
+    intake.start()
+    places.wait_for(1)
+    assert [claim.job.id for claim in places.claims] == [other.id]
+
+    places.not_of = []
+    intake.bulk_place_freed()
+    places.wait_for(3)
 
 
 def test_tokens_fetched_ahead_are_given_back_once_the_subscription_is_paused(

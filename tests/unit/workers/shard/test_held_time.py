@@ -39,6 +39,26 @@ def charged(held: HeldTime, lease: Lease) -> float:
         return time.spot_s
 
 
+def test_a_shard_that_rests_has_no_share_unless_all_do(held: HeldTime, clock: ManualClock) -> None:
+    held.begin(A)
+    held.begin(B)
+    held.rest(A)
+    clock.advance(6)
+    assert (charged(held, A), charged(held, B)) == (0, 6)
+
+    held.rest(B)
+    clock.advance(6)
+    assert (charged(held, A), charged(held, B)) == (3, 3)
+
+    held.work(A)
+    clock.advance(6)
+    assert (charged(held, A), charged(held, B)) == (6, 0)
+    held.end(B)
+    held.begin(B)  # a later shard's
+    clock.advance(6)
+    assert (charged(held, A), charged(held, B)) == (3, 3)
+
+
 def test_a_shard_alone_has_all_the_time_and_two_have_half_each(held: HeldTime, clock: ManualClock) -> None:
     held.begin(A)
     clock.advance(10)

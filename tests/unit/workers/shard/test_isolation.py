@@ -210,8 +210,57 @@ def test_a_suspect_that_has_the_answer_of_another_row_is_none_any_more(
 
     watch.answered(4)
 
+    assert suspects(store, claim) == [5]
+
+
+def test_what_is_in_the_engine_stays_journalled_while_a_suspect_has_an_answer(
+    claim: BulkClaim, store: Store
+) -> None:
+    with store.transaction() as tx:
+        tx.dead_letters.record_crash(claim.shard.id, [4, 5], ExitCause.ABORTED)
+    watch = watched(claim, store, Isolation(), suspects=[4, 5])
+    assert watch.admit(4)
+    watch.waits(5)
+
+    watch.answered(5)
+    assert journal(store, claim) == (4,)
+    assert suspects(store, claim) == [4, 5]
+
+    watch.finished(4)
+    assert journal(store, claim) == ()
+    assert suspects(store, claim) == []
+
+
+def test_a_suspect_that_waits_keeps_its_shard_watched(claim: BulkClaim, store: Store) -> None:
+    lose_a_worker(store, claim)
+    claim = claim_bulk(store)
+    watch = watched(claim, store, Isolation(), suspects=[9], rows_at_risk=1)
+    assert watch.admit(3)
+    watch.finished(3)
+    watch.waits(9)
+    assert watch.admit(10)
+    watch.finished(10)
+    assert crash_count(store, claim) == 1
+
+    watch.answered(9)
+    assert crash_count(store, claim) == 0
+
+
+def test_a_suspect_with_an_answer_at_once_need_not_run(claim: BulkClaim, store: Store) -> None:
+    lose_a_worker(store, claim)
+    claim = claim_bulk(store)
+    watch = watched(claim, store, Isolation(), suspects=[9], rows_at_risk=1)
+    assert watch.admit(3)
+    watch.finished(3)
+    assert crash_count(store, claim) == 1
+
+    watch.answered(9)
+    assert crash_count(store, claim) == 0
+
+
+def suspects(store: Store, claim: BulkClaim) -> list[int]:
     with store.snapshot() as tx:
-        assert list(tx.dead_letters.suspects(claim.shard.id)) == [5]
+        return sorted(tx.dead_letters.suspects(claim.shard.id))
 
 
 def test_a_shard_with_a_suspect_further_on_is_watched(claim: BulkClaim, store: Store) -> None:

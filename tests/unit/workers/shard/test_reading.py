@@ -24,13 +24,21 @@ from workers.shard.rows.reading import (
     AHEAD_ROWS,
     AHEAD_ROWS_LEAST,
     BATCH_ROWS,
+    FIRST_AHEAD,
     InputUnreadable,
     Reader,
     held_chars,
 )
 
-AT_ONCE, NEVER = (3600.0, 3600.0), (-2.0, -1.0)
-"""As every reader sees the pace of one who takes its rows."""
+
+class Clock:
+    """Instead of the module `time`."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
 
 
 class Tokenizing(ScriptedServer):
@@ -91,7 +99,9 @@ def reader_of(
 ) -> Iterator[Callable[..., tuple[Reader, threading.Semaphore]]]:
     made: list[Reader] = []
 
-    def make(input: Input, done: Collection[int] = ()) -> tuple[Reader, threading.Semaphore]:
+    def make(
+        input: Input, done: Collection[int] = (), rows_in_flight_max: int = 1024
+    ) -> tuple[Reader, threading.Semaphore]:
         """A reader, and what it signals."""
         monkeypatch.setattr(reading, "iter_rows", input)
         write_input([batch_line(0)])
@@ -104,6 +114,7 @@ def reader_of(
             models,
             dependencies.earlier_jobs,
             line_bytes_max=10_000,
+            rows_in_flight_max=rows_in_flight_max,
             on_rows=signals.release,
         )
         made.append(reader)
@@ -141,10 +152,7 @@ def test_all_rows_come_in_order_but_those_that_are_done(reader_of) -> None:
     assert all(row.tokens for row in rows)
 
 
-def test_rows_are_tokenised_in_batches_that_grow_to_a_limit(
-    reader_of, model: Tokenizing, monkeypatch
-) -> None:
-    monkeypatch.setattr(reading, "AHEAD_S", AT_ONCE)
+def test_rows_are_tokenised_in_batches_that_grow_to_a_limit(reader_of, model: Tokenizing) -> None:
     input = Input(rows=1000)
     input.let(1000)
     taken(*reader_of(input))
@@ -154,40 +162,33 @@ def test_rows_are_tokenised_in_batches_that_grow_to_a_limit(
     assert max(model.batches) == BATCH_ROWS
 
 
-def test_a_reader_waits_once_so_many_rows_are_ahead(reader_of) -> None:
+def test_at_first_a_part_of_what_may_be_in_flight_is_read_ahead(reader_of) -> None:
     input = Input(rows=10 * AHEAD_ROWS)
     input.let(input.rows)
-    reader, signals = reader_of(input)
+    reader, signals = reader_of(input, rows_in_flight_max=128)
     read_before = stands_still(reader)
 
-    assert AHEAD_ROWS_LEAST <= read_before <= 4 * AHEAD_ROWS_LEAST
+    assert 128 // FIRST_AHEAD <= read_before <= 2 * (128 // FIRST_AHEAD)
     assert input.read == read_before
 
     assert len(taken(reader, signals)) == input.rows
 
 
-def test_more_rows_are_ahead_of_one_who_takes_them_quickly(reader_of, monkeypatch) -> None:
-    monkeypatch.setattr(reading, "AHEAD_S", AT_ONCE)
+def test_so_many_rows_are_ahead_as_are_soon_taken(reader_of, monkeypatch) -> None:
+    """Other workers' rows wait for what has been read here."""
+    clock = Clock()
+    monkeypatch.setattr(reading, "time", clock)
     input = Input(rows=10 * AHEAD_ROWS)
     input.let(input.rows)
-    reader, _ = reader_of(input)
-    take(reader, input.rows // 2)
-
+    reader, _ = reader_of(input, rows_in_flight_max=128)
+    take(reader, 128 + AHEAD_ROWS)  # in the first moment: the engine takes some of them at once
+    clock.now_s += 1.0
+    take(reader, AHEAD_ROWS)
     assert AHEAD_ROWS // 2 < stands_still(reader) <= AHEAD_ROWS + BATCH_ROWS
 
-
-def test_few_rows_are_ahead_of_one_who_takes_them_slowly(reader_of, monkeypatch) -> None:
-    """Other workers' rows wait for what has been read here."""
-    monkeypatch.setattr(reading, "AHEAD_S", AT_ONCE)
-    input = Input(rows=10 * AHEAD_ROWS)
-    input.let(input.rows)
-    reader, _ = reader_of(input)
-    take(reader, input.rows // 4)
-    stands_still(reader)
-    monkeypatch.setattr(reading, "AHEAD_S", NEVER)
-    for _ in range(8):
-        take(reader, AHEAD_ROWS // 2)
-
+    clock.now_s += 1000.0
+    for _ in range(4):
+        take(reader, AHEAD_ROWS)
     assert stands_still(reader) <= 2 * AHEAD_ROWS_LEAST
 
 

@@ -1,8 +1,7 @@
 """A job's rows with the same request are run once, whichever workers have them."""
 
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -19,59 +18,11 @@ from tests.unit.workers.shard.helpers import (
     shard_of,
     wait_until,
 )
-from tests.unit.workers.shard.reuse.reusing import prompts, reused
+from tests.unit.workers.shard.reuse.reusing import Remembered, prompts, reused, waiting
 from workers.shard import runner as shard_runner
-from workers.shard.config import ShardDependencies
 from workers.shard.rows import first_results, shard_rows
 from workers.shard.rows.first_results import FirstResults
-from workers.shard.rows.run_once import ENTRY_BYTES, RunOnce
-from workers.shard.running import Shards
-
-
-class Remembered:
-    """What Redis has: `FirstRows` without a bound."""
-
-    def __init__(self) -> None:
-        self.first: dict[tuple[str, bytes], RowPlace] = {}
-
-    def note(self, job_id: str, digests: Sequence[bytes], places: Sequence[RowPlace]) -> Sequence[RowPlace]:
-        return [
-            self.first.setdefault((job_id, digest), place)
-            for digest, place in zip(digests, places, strict=True)
-        ]
-
-    def replace(self, job_id: str, digest: bytes, lost: RowPlace, by: RowPlace) -> None:
-        if self.first.get((job_id, digest)) == lost:
-            self.first[job_id, digest] = by
-
-
-NewWorker = Callable[..., ShardDependencies]
-
-
-@pytest.fixture
-def places() -> Remembered:
-    return Remembered()
-
-
-@pytest.fixture
-def worker(store, objects, dependencies: ShardDependencies, places, monkeypatch) -> Iterator[NewWorker]:
-    monkeypatch.setattr(first_results, "LOOK_S", 0.01)
-    monkeypatch.setattr(first_results, "fault_delay_s", lambda faults, key: 0.01)
-    started: list[FirstResults] = []
-
-    def start(known_bytes_max: int = 1_000_000, **settings: object) -> ShardDependencies:
-        once = RunOnce(known_bytes_max)
-        started.append(FirstResults(store, objects, once, places, **settings))
-        started[-1].start()
-        return replace(dependencies, once=once, first_results=started[-1])
-
-    yield start
-    for each in started:
-        each.stop()
-
-
-def waiting(runner) -> int:
-    return len(runner._rows._waiting)
+from workers.shard.rows.run_once import ENTRY_BYTES
 
 
 def test_a_request_is_run_once_by_two_workers(store, objects, model, write_input, run, worker) -> None:
@@ -400,6 +351,58 @@ def test_a_row_behind_more_than_may_wait_is_not_kept_for_ever(
     assert set(prompts(model)) == {"x", "y"}
 
 
+def test_rows_run_that_wait_for_other_workers_though_more_wait_for_this_one(
+    store, model, write_input, run, worker, monkeypatch
+) -> None:
+    monkeypatch.setattr(shard_rows, "WAITING_MAX", 12)
+    monkeypatch.setattr(shard_runner, "BLOCKED_S", 0.1)
+    plan_bulk(store, INPUT, shards=3)
+    here, there = worker(), worker()
+    write_input([batch_line(0, "here")])
+    runners = [run(claim_bulk(store), dependencies=here)]
+    model.wait_for(1)
+    elsewhere = [batch_line(10 + n, f"there {n}") for n in range(4)]
+    write_input(elsewhere)
+    runners.append(run(claim_bulk(store), dependencies=there))
+    model.wait_for(5)
+    write_input([*(batch_line(n, "here") for n in range(8)), *elsewhere, batch_line(20, "own")])
+    one = replace(CONFIG, rows_in_flight_max=1)
+    runners.append(run(claim_bulk(store), one, here))
+
+    model.wait_for(6)
+    assert prompts(model).count("here") == 1
+    model.echo = True
+    for each in model.wait_for(6):
+        model.answer(each.id)
+    for runner in runners:
+        finished(runner)
+    assert 1 < max(Counter(prompts(model)).values()) == 2
+
+
+def test_rows_wait_for_the_one_that_runs_instead_of_the_first(
+    store, model, write_input, run, worker, places
+) -> None:
+    """The first one's shard is handed back, and one of the same worker has the request, too."""
+    write_input([batch_line(0, "same")])
+    plan_bulk(store, INPUT, shards=2)
+    here = worker()
+    leaves = run(claim_bulk(store), dependencies=here)
+    model.wait_for(1)
+    follows = run(claim_bulk(store), dependencies=here)
+    wait_until(lambda: waiting(follows) == 1)
+    leaves.drain()
+    finished(leaves)
+    wait_until(lambda: [place.shard_no for place in places.first.values()] == [1])
+    [same] = model.wait_for(1)
+
+    again = run(claim_bulk(store), dependencies=worker())
+    wait_until(lambda: waiting(again) == 1)
+    model.answer(same.id)
+    for runner in (follows, again):
+        finished(runner)
+    assert prompts(model) == ["same", "same"]
+
+
 class LastRowsAreFirst(Remembered):
     """Of two shards, each of which has the other's requests."""
 
@@ -419,32 +422,6 @@ class LastRowsAreFirst(Remembered):
                 for place, other in zip(places, others, strict=True)
             ],
         )
-
-
-def test_a_shard_that_only_waits_leaves_its_place_to_another(
-    store, objects, model, write_input, worker, clock
-) -> None:
-    write_input([batch_line(0, "same")])
-    plan_bulk(store, INPUT, shards=2)
-    first = Shards(worker(), CONFIG, on_place_freed=lambda: None)
-    freed = threading.Semaphore(0)
-    second = Shards(worker(), CONFIG, on_place_freed=freed.release)
-    holds = first.run(claim_bulk(store), clock())
-    model.wait_for(1)
-    waits = second.run(claim_bulk(store), clock())
-    assert freed.acquire(timeout=10)
-    assert (len(second), second.places_free) == (1, 1)
-    assert first.places_free == 0
-
-    write_input([batch_line(0, "other")])
-    job = plan_bulk(store, INPUT)
-    beside = second.run(claim_bulk(store), clock())
-    assert second.places_free == 0
-    for each in model.wait_for(2):
-        model.answer(each.id)
-    for runner in (holds, waits, beside):
-        finished(runner)
-    assert shard_of(store, job).state is ShardState.DONE
 
 
 def test_a_shard_that_leaves_waits_no_more(store, model, write_input, run, worker) -> None:

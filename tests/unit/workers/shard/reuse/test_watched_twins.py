@@ -1,7 +1,10 @@
 """A worker is lost with a shard whose rows wait for one another."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from nightshift.fleet.workers import ExitCause
-from nightshift.jobs import BulkClaim, ShardState
+from nightshift.jobs import BulkClaim, CrashHistory, ShardState
 from nightshift.lifecycle.recovery import release_worker
 from nightshift.store.shards.leases import ExpiredLease
 from tests.unit.workers.scripted import claim_bulk, plan_bulk, prompt_of
@@ -17,6 +20,12 @@ def lose(store, claim: BulkClaim) -> BulkClaim:
     following = claim_bulk(store)
     assert following.crash_history.is_watched
     return following
+
+
+def with_suspects(store, claim: BulkClaim, rows: Sequence[int]) -> BulkClaim:
+    with store.transaction() as tx:
+        tx.dead_letters.record_crash(claim.shard.id, rows, ExitCause.ABORTED)
+    return replace(claim, crash_history=CrashHistory(2, tuple(rows), frozenset()))
 
 
 def held(store, claim: BulkClaim) -> ExpiredLease:
@@ -70,3 +79,47 @@ def test_rows_of_a_watched_shard_wait_for_one_another_and_for_others(
     assert prompts(model) == ["one", "one", "two", "two"], "and again after the loss"
     assert reused(store, job) == 2 * 9 - 2
     assert shard_of(store, job).state is ShardState.DONE
+
+
+def test_a_suspect_that_waits_keeps_no_other_row_out(store, model, write_input, run, dependencies) -> None:
+    """It waits for a row of another shard of its worker, which comes to the engine later."""
+    plan_bulk(store, INPUT, shards=2)
+    write_input([batch_line(0, "one"), batch_line(1, "two"), batch_line(2, "same")])
+    watched = run(with_suspects(store, claim_bulk(store), [0, 1, 2]))
+    [one] = model.wait_for(1)
+    write_input([batch_line(0, "same")])
+    other = run(claim_bulk(store))
+    wait_until(lambda: bool(other._rows._leads))  # it is to run, once it may
+    assert dependencies.isolation.is_held
+
+    model.answer(one.id)
+    [two] = model.wait_for(1)
+    assert prompt_of(two) == "two"
+    model.answer(two.id)
+    [same] = model.wait_for(1)
+    assert (prompt_of(same), same.identity.name.split("/")[1]) == ("same", "1")
+    assert not dependencies.isolation.is_held
+    model.answer(same.id)
+    for runner in (watched, other):
+        finished(runner)
+
+
+def test_a_shard_is_cleared_as_its_first_rows_have_answers_of_others(store, model, write_input, run) -> None:
+    rows = CONFIG.rows_at_risk_max + 1
+    write_input([*(batch_line(number, "same") for number in range(rows)), batch_line(rows, "last")])
+    plan_bulk(store, INPUT)
+    claim = claim_bulk(store)
+    lost = run(claim)
+    model.wait_for(1)
+    lost.lease_lost()
+    finished(lost)
+
+    claim = lose(store, claim)
+    watched = run(claim)
+    [same] = [each for each in model.wait_for(1) if prompt_of(each) == "same"]
+    model.answer(same.id)
+    wait_until(lambda: watched.rows_finished == rows)
+    [last] = model.wait_for(1)
+    wait_until(lambda: held(store, claim).crash_count == 0)
+    model.answer(last.id)
+    finished(watched)
