@@ -10,7 +10,8 @@ from pathlib import Path
 from openai import OpenAI
 
 url = os.environ.get("NIGHTSHIFT_BASE_URL", "http://127.0.0.1:8000")
-key = os.environ.get("NIGHTSHIFT_API_KEY") or (Path.home() / ".nightshift/api_key").read_text()
+data = Path(os.environ.get("NIGHTSHIFT_DATA_DIR", Path.home() / ".nightshift"))
+key = os.environ.get("NIGHTSHIFT_API_KEY") or (data / "api_key").read_text()
 client = OpenAI(base_url=f"{url}/v1", api_key=key)
 
 row = (

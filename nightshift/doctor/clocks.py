@@ -47,7 +47,7 @@ def judge(whose: str, skew: Skew) -> Finding:
     side = "ahead of" if ahead_s >= 0 else "behind"
     detail = (
         f"{whose} is {abs(ahead_s):.2f} s {side} this machine's clock "
-        f"(within {skew.within.total_seconds():.2f} s)"
+        f"(within {max(0.01, skew.within.total_seconds()):.2f} s)"
     )
     if skew.at_least >= HARMFUL:
         harm = "S3 refuses requests and receivers refuse webhooks that are dated so far off"

@@ -1,4 +1,4 @@
-"""The tables of allowed transitions in `nightshift/jobs.py`, held against what the statements allow."""
+"""The tables of allowed transitions in `nightshift/jobs/`, held against what the statements allow."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
