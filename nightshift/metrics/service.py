@@ -141,7 +141,8 @@ SUMS: Final = {
     ),
     "rows_reused": _sum(
         "rows_reused",
-        "Rows of bulk jobs that have the result of another row with the same request",
+        "Rows of bulk jobs that have the result of another row with the same request, of their own job or "
+        "of an earlier one",
         "a nightly run reuses the one before, and it does not grow",
     ),
     "rows_dead": _sum(

@@ -170,7 +170,7 @@ def test_a_batch_that_ends_before_it_is_paused_is_followed_by_a_longer_one(servi
         options = Options(url, service.api_key, DEMO_MODEL_ID, poll_interval_s=0.1)
         [result] = Run(options).results(selected(AREAS, ["nightshift.paused"]))
 
-    assert len(jobs) == 2
+    assert len(jobs) > 1, "and a third one where the second, too, is over before it is resumed"
     assert result.outcome is Outcome.PASSED, result.detail
 
 

@@ -11,7 +11,7 @@ import pytest
 from api.page import views
 from api.page.views import dead_letters, deliveries, keys, models, usage, workers
 from nightshift.fleet.models import Model, ModelKind
-from nightshift.fleet.workers import MachineNotice, NoticeKind, WorkerState
+from nightshift.fleet.workers import ExitCause, MachineNotice, NoticeKind, WorkerState
 from nightshift.jobs import Usage
 from nightshift.jobs.dead_letters import DeadLetterState
 from nightshift.jobs.ids import new_id
@@ -262,6 +262,9 @@ def test_a_worker_whose_machine_goes_says_so_everywhere(
 ) -> None:
     with page_store.transaction() as tx:
         now = tx.now()
+        for other in tx.workers.list(heartbeat_since=now - timedelta(hours=1)):  # the overview shows some
+            if other.id != rows.worker:
+                tx.workers.ended(other.id, ExitCause.DRAINED, now)
         notice = MachineNotice(NoticeKind.INTERRUPTION, now, now + timedelta(minutes=2, seconds=30))
         tx.workers.record_heartbeat(rows.worker, WorkerState.READY, now, notice=notice)
 
