@@ -12,7 +12,7 @@ threads   celery main ──► intake ──► shard-N (one per bulk shard hel
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -350,8 +350,8 @@ class Runtime:
     def bulk_free(self) -> int:
         return 0 if self._isolation.is_held else self._shards.places_free
 
-    def waiting_jobs(self) -> Collection[str]:
-        return self._shards.waiting_jobs
+    def left_out(self) -> Sequence[Collection[str]]:
+        return self._shards.left_out
 
     def run_online(self, claim: OnlineClaim, claimed_at_s: float) -> None:
         self._online.run(claim, claimed_at_s)

@@ -19,7 +19,7 @@ from nightshift.fleet.workers import Machine
 from nightshift.jobs import BulkClaim, OnlineClaim
 from nightshift.lifecycle import transitions
 from nightshift.processes import failpoints
-from nightshift.store import Store
+from nightshift.store import Store, Transaction
 from nightshift.tracing.tracer import NO_TRACER, Tracer
 from workers.health.heartbeat import Heartbeat
 from workers.intake.messages import (
@@ -48,8 +48,8 @@ class Places(Protocol):
 
     def bulk_free(self) -> int: ...
 
-    def waiting_jobs(self) -> Collection[str]:
-        """Bulk jobs of which no more shards are to be claimed for now."""
+    def left_out(self) -> Sequence[Collection[str]]:
+        """Bulk jobs of which no shard is to be claimed: at first, then if nothing else is found."""
 
     def run_online(self, claim: OnlineClaim, claimed_at_s: float) -> None: ...
 
@@ -294,16 +294,10 @@ class Intake:
     def _claim_bulk(self) -> bool:
         claimed_at_s = self._heartbeat.clock_s()
         with self._models.claiming() as warm:
-            but_jobs = self._places.waiting_jobs()
+            left_out = self._places.left_out()
             claim = self._store.run(
-                lambda tx: transitions.claim_bulk(
-                    tx,
-                    self._worker_id,
-                    warm,
-                    tx.now(),
-                    self._lease_ttl_s,
-                    machine=self._machine,
-                    but_jobs=but_jobs,
+                lambda tx: next(
+                    filter(None, (self._claim_bulk_but(tx, jobs, warm) for jobs in left_out)), None
                 )
             )
             if claim is None:
@@ -314,6 +308,13 @@ class Intake:
                 record_claim(self._tracer, claim, claimed_at_s, self._heartbeat.clock_s())
             self._places.run_bulk(claim, claimed_at_s)
         return True
+
+    def _claim_bulk_but(
+        self, tx: Transaction, jobs: Collection[str], models: Sequence[str]
+    ) -> BulkClaim | None:
+        return transitions.claim_bulk(
+            tx, self._worker_id, models, tx.now(), self._lease_ttl_s, machine=self._machine, but_jobs=jobs
+        )
 
     def _count_dropped(self) -> None:
         with self._changed:

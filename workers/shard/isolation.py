@@ -176,12 +176,12 @@ class Watched(Unwatched):
         super().__init__(isolation)
         self._first_to_come = rows_at_risk
         self._first_unfinished: set[int] = set()  # in the engine, or waiting
+        self._last_of_first = -1  # row of these
         self._furthest = -1  # row it has come to
         self._is_cleared = False
         self._lease = claim.lease
         self._store = store
         self._suspects = set(claim.crash_history.suspects)
-        self._answered: set[int] = set()  # of these, still in the database
         self._dead = claim.crash_history.dead
 
     def refusal(self, row: int, custom_id: str) -> Result | None:
@@ -212,12 +212,6 @@ class Watched(Unwatched):
         self._come_to(row)
         return True
 
-    def withdraw(self, row: int) -> None:
-        super().withdraw(row)
-        if row in self._first_unfinished:
-            self._first_unfinished.discard(row)
-            self._first_to_come += 1
-
     def finished(self, row: int) -> None:
         if self._leave(row):
             self._clear(row, is_left=True)
@@ -227,8 +221,6 @@ class Watched(Unwatched):
 
     def answered(self, row: int) -> None:
         self._come_to(row)
-        if row in self._suspects:
-            self._answered.add(row)
         self._clear(row, is_left=False)
 
     def on_admission_blocked(self) -> None:
@@ -240,28 +232,23 @@ class Watched(Unwatched):
         self._isolation.release(self)
 
     def _come_to(self, row: int) -> None:
+        if row > self._furthest and self._first_to_come:
+            self._first_to_come -= 1
+            self._last_of_first = row
         self._furthest = max(self._furthest, row)
-        if row in self._first_unfinished:
-            return  # it has waited
-        if self._first_to_come or row in self._suspects:
-            self._first_to_come = max(0, self._first_to_come - 1)
-            self._first_unfinished.add(row)
+        if row <= self._last_of_first or row in self._suspects:
+            self._first_unfinished.add(row)  # again, perhaps
 
     def _clear(self, row: int, *, is_left: bool) -> None:
-        """What this row, which has left the engine or was never there, allows. Clearing a suspect empties the
-        journal.
-        """
+        """A row has left the engine, or was never there."""
         self._first_unfinished.discard(row)
         try:
             if self._can_be_cleared:
                 self._clear_shard()
-                return
-            finished = {row} & self._suspects if is_left else set()
-            if not self._in_flight:
-                for suspect in sorted(self._answered | finished):
-                    self._clear_suspect(suspect)
-                if is_left and not finished:
-                    self._journal()
+            elif row in self._suspects:
+                self._clear_suspect(row)
+            elif is_left and not self._in_flight:
+                self._journal()
         except DatabaseUnavailable as error:
             log.info("row not cleared", extra={"action": "row_not_cleared", "reason": error.message})
 
@@ -283,9 +270,9 @@ class Watched(Unwatched):
 
     def _clear_suspect(self, row: int) -> None:
         with self._store.transaction() as tx:
-            tx.dead_letters.clear_suspect(self._lease, row)  # a lost lease shows at the next row
+            # A lost lease shows at the next row.
+            tx.dead_letters.clear_suspect(self._lease, row, self._in_flight)
         self._suspects.discard(row)
-        self._answered.discard(row)
         if not self._suspects:
             self._isolation.release(self)
 

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from nightshift.errors import DatabaseUnavailable
@@ -57,11 +57,15 @@ class Shards:
             return max(0, self._places - max(taken, held - self._places))
 
     @property
-    def waiting_jobs(self) -> Collection[str]:
-        """Those of which so many shards wait that no other job would have a place beside more of them."""
+    def left_out(self) -> Sequence[Collection[str]]:
+        """The jobs of which no shard is to be claimed: first those of which as many wait as there are places,
+        so that others go on; then only those with so many that others would have no place beside more.
+        """
         with self._lock:
             waiting = Counter(runner.claim.job.id for runner in self._waiting)
-            return [job_id for job_id, shards in waiting.items() if shards >= self._places]
+        wait = [id for id, shards in waiting.items() if shards >= self._places]
+        fill = [id for id in wait if waiting[id] >= WAITING_SHARDS * self._places]
+        return [wait, fill] if wait != fill else [fill]
 
     def count_of(self, model_id: str) -> int:
         """Shards of this model's jobs."""
@@ -140,8 +144,7 @@ class Shards:
                 self.starvation.end(runner.model_id)
             elif not runner.only_waits:
                 self._works(runner)
-        if runner.is_ending or runner.only_waits:
-            self._on_place_freed()
+        self._on_place_freed()  # or more of its job may be claimed again
 
     def _works(self, runner: ShardRunner) -> None:
         """The caller has the lock."""

@@ -9,7 +9,7 @@ takes much longer than running the rows that want them, they are run.
 import logging
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
@@ -52,6 +52,7 @@ class _Wanted(NamedTuple):
 
     key: Key
     row: int  # in its shard
+    waiting: RowPlace
     since_s: float
 
     @property
@@ -97,6 +98,7 @@ class FirstResults:
         self._clock = clock
         self._lock = threading.Lock()
         self._jobs: dict[str, _OfJob] = {}
+        self._replaced: deque[tuple[Key, RowPlace, RowPlace]] = deque()
         self._is_asked = threading.Event()
         self._is_stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="first-results", daemon=True)
@@ -128,20 +130,20 @@ class FirstResults:
         dear = self._dear(job, wanted) if wanted else ()
         return [None if place is None or place.shard_no in dear else place for place in first]
 
-    def look_for(self, job: Job, key: Key, first: RowPlace) -> None:
+    def look_for(self, job: Job, key: Key, first: RowPlace, waiting: RowPlace) -> None:
         """A row waits in `RunOnce` for the first one, unless that is run here."""
         if not self._once.is_elsewhere(key):
             return
         with self._lock:
             rows = self._of(job).wanted.setdefault(first.shard_no, {})
             if key not in rows or rows[key].row != first.row:
-                rows[key] = _Wanted(key, first.row, self._clock())
+                rows[key] = _Wanted(key, first.row, waiting, self._clock())
         self._is_asked.set()
 
     def runs_instead(self, key: Key, first: RowPlace, own: RowPlace) -> None:
-        """A row that waited for the first one is run in its place: others are to wait for this one."""
-        job_id, digest = key
-        self._places.replace(job_id, digest, first, own)
+        """A row that waited for the first one is run in its place: others are soon to wait for this one."""
+        self._replaced.append((key, first, own))
+        self._is_asked.set()
 
     def _of(self, job: Job) -> _OfJob:
         """The caller has the lock."""
@@ -193,6 +195,9 @@ class FirstResults:
 
     def look(self) -> None:
         """Tell the rows whose first ones have ended, or are lost."""
+        while self._replaced:
+            (job_id, digest), first, own = self._replaced.popleft()
+            self._places.replace(job_id, digest, first, own)
         now_s = self._clock()
         with self._lock:
             jobs = list(self._jobs.values())
@@ -263,6 +268,7 @@ class FirstResults:
             if result is not None and (result.digest == each.digest or not result.succeeded):
                 self._once.found(each.key, result)
             elif result is not None or not is_held or now_s - each.since_s > WAIT_MAX_S:
+                self._places.replace(of.job.id, each.digest, RowPlace(shard_no, each.row), each.waiting)
                 self._once.lost(each.key)
 
     def _results(self, of: _OfJob, shard: Shard, rows: Collection[int]) -> dict[int, RowResult]:

@@ -97,7 +97,6 @@ class Reader:
         self._earlier_jobs = earlier_jobs
         self._first_results = first_results
         self._is_watched = claim.crash_history.is_watched
-        self._rows_in_flight_max = rows_in_flight_max
         first_ahead = max(AHEAD_ROWS_LEAST, min(rows_in_flight_max // FIRST_AHEAD, AHEAD_ROWS))
         self._ahead_rows = 1 if self._is_watched else first_ahead
         self._endpoint = endpoints.get(claim.job.spec.endpoint)
@@ -113,7 +112,7 @@ class Reader:
         self._ahead: deque[ReadRow] = deque()
         self._ahead_chars = 0
         self._is_full = False
-        self._taken = 0
+        self._ended = 0  # rows that have left the engine
         self._marks: deque[tuple[float, int]] = deque(maxlen=2)  # moments, with the rows ended by then
         self._total: int | None = None  # None: the input has not been read to its end
         self._error: Exception | None = None
@@ -167,11 +166,14 @@ class Reader:
                 return None
             row = self._ahead.popleft()
             self._ahead_chars -= row.chars
-            self._taken += 1
             if self._is_full and self._has_room:
                 self._is_full = False
                 self._changed.notify()
             return row
+
+    def row_ended(self) -> None:
+        """One has left the engine."""
+        self._ended += 1
 
     @property
     def _has_room(self) -> bool:
@@ -289,8 +291,8 @@ class Reader:
 
     def _follow_pace(self) -> None:
         """The caller has the lock."""
-        now_s, ended = time.monotonic(), max(0, self._taken - self._rows_in_flight_max)
-        if self._is_watched or not self._taken:
+        now_s, ended = time.monotonic(), self._ended
+        if self._is_watched or not ended:
             return
         if not self._marks or now_s - self._marks[-1][0] >= AHEAD_S:
             self._marks.append((now_s, ended))

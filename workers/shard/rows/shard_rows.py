@@ -170,6 +170,7 @@ class ShardRows:
     def ended(self, admitted: AdmittedRow, progress: Progress) -> RowResult | None:
         """The engine has ended a row. None: it broke the row off, which is admitted again."""
         self._watch.finished(admitted.row)
+        self._reader.row_ended()
         if progress.result is not None:
             return self._shared(self._result(admitted.read, progress.result))
         assert progress.failed is not None, "it has ended"
@@ -181,6 +182,7 @@ class ShardRows:
     def timed_out(self, admitted: AdmittedRow, timeout_s: int) -> RowResult:
         """Take a row out of the engine that has been there for too long."""
         self._watch.finished(admitted.row)
+        self._reader.row_ended()
         self.cancel(admitted)
         return self._shared(self._result(admitted.read, timed_out(timeout_s)))
 
@@ -242,7 +244,8 @@ class ShardRows:
                 self._waiting_chars += read.chars
                 self._watch.waits(row)
                 if read.first is not None and self._first_results is not None:
-                    self._first_results.look_for(self._claim.job, key, read.first)
+                    own = RowPlace(self._claim.shard.shard_no, row)
+                    self._first_results.look_for(self._claim.job, key, read.first, own)
                 return None
         if isinstance(said, RowResult):
             return self._reused(read, said)

@@ -1,7 +1,7 @@
 """What a worker takes on, in which order, and when it says so."""
 
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -24,7 +24,7 @@ class Places:
 
     online: int = 100
     bulk: int = 100
-    not_of: list[str] = field(default_factory=list)
+    not_of: list[Collection[str]] = field(default_factory=lambda: [()])
     claims: list[OnlineClaim | BulkClaim] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -34,7 +34,7 @@ class Places:
     def bulk_free(self) -> int:
         return self.bulk - sum(isinstance(claim, BulkClaim) for claim in self.claims)
 
-    def waiting_jobs(self) -> Collection[str]:
+    def left_out(self) -> Sequence[Collection[str]]:
         return self.not_of
 
     def run_online(self, claim: OnlineClaim, claimed_at_s: float) -> None:
@@ -278,15 +278,16 @@ def test_bulk_is_claimed_until_the_places_are_full_and_the_subscription_paused(
 def test_no_more_shards_are_claimed_of_a_job_whose_shards_wait(
     store: Store, intake: Intake, places: Places
 ) -> None:
-    places.not_of = [plan_bulk(store, "file-x", shards=2).id]
-    other = plan_bulk(store, "file-y")
+    waits, fills = plan_bulk(store, "file-x"), plan_bulk(store, "file-y", shards=2)
+    other = plan_bulk(store, "file-z")
+    places.not_of = [[waits.id, fills.id], [fills.id]]
     intake.start()
-    places.wait_for(1)
-    assert [claim.job.id for claim in places.claims] == [other.id]
+    places.wait_for(2)
+    assert [claim.job.id for claim in places.claims] == [other.id, waits.id]
 
-    places.not_of = []
+    places.not_of = [()]
     intake.bulk_place_freed()
-    places.wait_for(3)
+    places.wait_for(4)
 
 
 def test_tokens_fetched_ahead_are_given_back_once_the_subscription_is_paused(

@@ -181,8 +181,15 @@ def test_so_many_rows_are_ahead_as_are_soon_taken(reader_of, monkeypatch) -> Non
     input = Input(rows=10 * AHEAD_ROWS)
     input.let(input.rows)
     reader, _ = reader_of(input, rows_in_flight_max=128)
-    take(reader, 128 + AHEAD_ROWS)  # in the first moment: the engine takes some of them at once
+    take(reader, AHEAD_ROWS)  # they may wait for others: it is not known how soon they end
     clock.now_s += 1.0
+    take(reader, AHEAD_ROWS)
+    assert stands_still(reader) <= 2 * (128 // FIRST_AHEAD)
+
+    end(reader, 1)
+    take(reader, 128)
+    clock.now_s += 1.0
+    end(reader, AHEAD_ROWS)
     take(reader, AHEAD_ROWS)
     assert AHEAD_ROWS // 2 < stands_still(reader) <= AHEAD_ROWS + BATCH_ROWS
 
@@ -190,6 +197,11 @@ def test_so_many_rows_are_ahead_as_are_soon_taken(reader_of, monkeypatch) -> Non
     for _ in range(4):
         take(reader, AHEAD_ROWS)
     assert stands_still(reader) <= 2 * AHEAD_ROWS_LEAST
+
+
+def end(reader: Reader, rows: int) -> None:
+    for _ in range(rows):
+        reader.row_ended()
 
 
 def take(reader: Reader, rows: int) -> None:

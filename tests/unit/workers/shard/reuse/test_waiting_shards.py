@@ -105,14 +105,16 @@ def test_shards_that_wait_are_bounded_and_make_room_for_other_jobs(
     while shards.places_free:
         held.append(shards.run(claim_bulk(store), clock()))
         wait_until(lambda: held[-1].only_waits)
-        assert list(shards.waiting_jobs) == [job.id]
+        waiting = len(held)
+        assert shards.left_out[0] == [job.id]
+        assert shards.left_out[-1] == ([job.id] if waiting >= WAITING_SHARDS else [])
 
     assert len(held) == WAITING_SHARDS + 2, "as many as places may be about to end besides"
     answer_all(model)
     for each in (first, *held):
         finished(each)
     wait_until(lambda: shards.places_free == 1)
-    assert not shards.waiting_jobs
+    assert shards.left_out == [[]]
 
 
 def test_a_shard_that_only_waits_is_charged_no_time_beside_another(

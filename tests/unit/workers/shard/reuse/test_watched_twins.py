@@ -10,6 +10,7 @@ from nightshift.store.shards.leases import ExpiredLease
 from tests.unit.workers.scripted import claim_bulk, plan_bulk, prompt_of
 from tests.unit.workers.shard.helpers import CONFIG, INPUT, batch_line, finished, shard_of, wait_until
 from tests.unit.workers.shard.reuse.reusing import prompts, reused
+from workers.shard import config
 from workers.shard.rows.run_once import WAITING_MAX
 
 
@@ -123,3 +124,24 @@ def test_a_shard_is_cleared_as_its_first_rows_have_answers_of_others(store, mode
     wait_until(lambda: held(store, claim).crash_count == 0)
     model.answer(last.id)
     finished(watched)
+
+
+def test_a_row_that_waits_keeps_its_shard_watched(
+    store, model, write_input, run, worker, monkeypatch
+) -> None:
+    monkeypatch.setattr(config, "WAITING_MAX", 0)
+    plan_bulk(store, INPUT, shards=2)
+    write_input([batch_line(0, "same")])
+    first = run(claim_bulk(store, "worker_b"), dependencies=worker())
+    [same] = model.wait_for(1)
+    rows = CONFIG.rows_at_risk_max + 1
+    write_input([batch_line(0, "same"), *(batch_line(row, f"own {row}") for row in range(1, rows))])
+    claim = lose(store, claim_bulk(store))
+    model.echo = True
+    watched = run(claim, dependencies=worker())
+    wait_until(lambda: watched.rows_finished == rows - 1)
+    assert held(store, claim).crash_count == 1
+
+    model.answer(same.id)
+    for runner in (first, watched):
+        finished(runner)
