@@ -177,6 +177,17 @@ def test_a_shard_whose_first_rows_all_finish_is_not_watched_any_more(claim: Bulk
     assert journal(store, claim) == ()
 
 
+def test_a_row_that_is_admitted_again_counts_once(claim: BulkClaim, store: Store) -> None:
+    lose_a_worker(store, claim)
+    claim = claim_bulk(store)
+    watch = watched(claim, store, Isolation(), rows_at_risk=2)
+    for row in (3, 3, 4):  # the engine broke the first one off
+        assert crash_count(store, claim) == 1
+        assert watch.admit(row)
+        watch.finished(row)
+    assert crash_count(store, claim) == 0
+
+
 @pytest.mark.parametrize("has_answer", [False, True])
 def test_a_row_that_waits_for_another_may_have_been_the_cause(
     claim: BulkClaim, store: Store, has_answer: bool

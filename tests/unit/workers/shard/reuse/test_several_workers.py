@@ -1,5 +1,6 @@
 """A job's rows with the same request are run once, whichever workers have them."""
 
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -401,6 +402,29 @@ def test_rows_wait_for_the_one_that_runs_instead_of_the_first(
     for runner in (follows, again):
         finished(runner)
     assert prompts(model) == ["same", "same"]
+
+
+def test_rows_run_instead_of_the_first_while_redis_is_slow_to_be_told(
+    store, model, write_input, run, worker, places, monkeypatch
+) -> None:
+    told = threading.Event()
+    tell = places.replace
+    write_input([batch_line(0, "same")])
+    plan_bulk(store, INPUT, shards=2)
+    here = worker()
+    leaves = run(claim_bulk(store), dependencies=here)
+    model.wait_for(1)
+    follows = run(claim_bulk(store), dependencies=here)
+    wait_until(lambda: waiting(follows) == 1)
+    monkeypatch.setattr(places, "replace", lambda *args: (told.wait(), tell(*args)))
+    leaves.drain()
+    finished(leaves)
+
+    [same] = model.wait_for(1)
+    model.answer(same.id)
+    finished(follows)
+    told.set()
+    wait_until(lambda: [place.shard_no for place in places.first.values()] == [1])
 
 
 class LastRowsAreFirst(Remembered):
