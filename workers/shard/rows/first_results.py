@@ -2,8 +2,9 @@
 
 Which row was first is remembered in Redis. Its result is looked for where it is stored: in the segments of
 its shard. A row waits only for one that was read before it, so no two wait for each other, unless Redis has
-forgotten some of a shard that is run again: then until `WAIT_MAX_S`. Where reading an ended shard's results
-takes much longer than running the rows that want them, they are run.
+forgotten some of a shard that is run again: then until one of the two shards is full for a minute, at most
+for `WAIT_MAX_S`. Where reading an ended shard's results takes much longer than running the rows that want
+them, they are run.
 """
 
 import logging

@@ -109,7 +109,9 @@ def _workers(tx: Transaction, text: str) -> tuple[str, str]:
     tx.workers.register_model(
         Model(id=model, kind=ModelKind.ENCODER, revision=text, context_length=512, dimensions=384), now
     )
-    worker = a_worker(host=text, models=(model, "cold-one"), warm_models=(model,), pools=(text,))
+    worker = a_worker(  # the newest: the overview shows fifty
+        host=text, models=(model, "cold-one"), warm_models=(model,), pools=(text,), started_at=now
+    )
     figures = WorkerFigures(
         models={model: ModelFigures(busy_fraction=0.5, generation_tokens_per_s=1200.0, running=4)},
         device=DeviceFigures(kind="cuda", name=text, memory_used_bytes=2**33, memory_bytes=2**35),
