@@ -350,8 +350,8 @@ class Runtime:
     def bulk_free(self) -> int:
         return 0 if self._isolation.is_held else self._shards.places_free
 
-    def left_out(self) -> Sequence[Collection[str]]:
-        return self._shards.left_out
+    def excluded_jobs(self) -> Sequence[Collection[str]]:
+        return self._shards.excluded_jobs
 
     def run_online(self, claim: OnlineClaim, claimed_at_s: float) -> None:
         self._online.run(claim, claimed_at_s)

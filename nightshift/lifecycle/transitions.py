@@ -148,12 +148,12 @@ def claim_bulk(
     ttl_s: float,
     *,
     machine: Machine = Machine(),
-    but_jobs: Collection[str] = (),
+    excluded_jobs: Collection[str] = (),
 ) -> BulkClaim | None:
-    """Lease the best bulk shard, of none of `but_jobs`. The first of a job begins it, with its event and its
-    owed webhooks.
+    """Lease the best bulk shard, of none of `excluded_jobs`. The first of a job begins it, with its event and
+    its owed webhooks.
     """
-    claim = tx.claims.bulk(worker_id, models, now, ttl_s, machine=machine, but_jobs=but_jobs)
+    claim = tx.claims.bulk(worker_id, models, now, ttl_s, machine=machine, excluded_jobs=excluded_jobs)
     if claim is not None and claim.begins_job:
         job = tx.jobs.fetch(claim.job.id)
         _append_state_event(tx, job, JobState.RUNNING, now)

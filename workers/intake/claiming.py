@@ -19,7 +19,7 @@ from nightshift.fleet.workers import Machine
 from nightshift.jobs import BulkClaim, OnlineClaim
 from nightshift.lifecycle import transitions
 from nightshift.processes import failpoints
-from nightshift.store import Store, Transaction
+from nightshift.store import Store
 from nightshift.tracing.tracer import NO_TRACER, Tracer
 from workers.health.heartbeat import Heartbeat
 from workers.intake.messages import (
@@ -48,7 +48,7 @@ class Places(Protocol):
 
     def bulk_free(self) -> int: ...
 
-    def left_out(self) -> Sequence[Collection[str]]:
+    def excluded_jobs(self) -> Sequence[Collection[str]]:
         """Bulk jobs of which no shard is to be claimed: at first, then if nothing else is found."""
 
     def run_online(self, claim: OnlineClaim, claimed_at_s: float) -> None: ...
@@ -294,12 +294,7 @@ class Intake:
     def _claim_bulk(self) -> bool:
         claimed_at_s = self._heartbeat.clock_s()
         with self._models.claiming() as warm:
-            left_out = self._places.left_out()
-            claim = self._store.run(
-                lambda tx: next(
-                    filter(None, (self._claim_bulk_but(tx, jobs, warm) for jobs in left_out)), None
-                )
-            )
+            claim = self._claim_a_shard(warm)
             if claim is None:
                 return False
             failpoints.hit("worker.claimed")
@@ -309,11 +304,25 @@ class Intake:
             self._places.run_bulk(claim, claimed_at_s)
         return True
 
-    def _claim_bulk_but(
-        self, tx: Transaction, jobs: Collection[str], models: Sequence[str]
-    ) -> BulkClaim | None:
-        return transitions.claim_bulk(
-            tx, self._worker_id, models, tx.now(), self._lease_ttl_s, machine=self._machine, but_jobs=jobs
+    def _claim_a_shard(self, models: Sequence[str]) -> BulkClaim | None:
+        """Of other jobs than the excluded ones, which may be fewer the second time."""
+        for excluded_jobs in self._places.excluded_jobs():
+            claim = self._claim_but(excluded_jobs, models)
+            if claim is not None or not excluded_jobs:
+                return claim
+        return None
+
+    def _claim_but(self, jobs: Collection[str], models: Sequence[str]) -> BulkClaim | None:
+        return self._store.run(
+            lambda tx: transitions.claim_bulk(
+                tx,
+                self._worker_id,
+                models,
+                tx.now(),
+                self._lease_ttl_s,
+                machine=self._machine,
+                excluded_jobs=jobs,
+            )
         )
 
     def _count_dropped(self) -> None:

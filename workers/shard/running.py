@@ -57,15 +57,16 @@ class Shards:
             return max(0, self._places - max(taken, held - self._places))
 
     @property
-    def left_out(self) -> Sequence[Collection[str]]:
-        """The jobs of which no shard is to be claimed: first those of which as many wait as there are places,
-        so that others go on; then only those with so many that others would have no place beside more.
+    def excluded_jobs(self) -> Sequence[Collection[str]]:
+        """The jobs of which no shard is to be claimed: at first those of which as many wait as there are
+        places, and, if nothing else is found, none. Once so many wait that others would have no place beside
+        more: all that do.
         """
         with self._lock:
             waiting = Counter(runner.claim.job.id for runner in self._waiting)
-        wait = [id for id, shards in waiting.items() if shards >= self._places]
-        fill = [id for id in wait if waiting[id] >= WAITING_SHARDS * self._places]
-        return [wait, fill] if wait != fill else [fill]
+        if waiting.total() >= WAITING_SHARDS * self._places:
+            return [list(waiting)]
+        return [[id for id, shards in waiting.items() if shards >= self._places], []]
 
     def count_of(self, model_id: str) -> int:
         """Shards of this model's jobs."""
@@ -140,7 +141,7 @@ class Shards:
         with self._lock:
             if runner.only_waits and runner not in self._waiting:
                 self._waiting.add(runner)
-                self.held_time.rest(runner.claim.lease)
+                self.held_time.pause(runner.claim.lease)
                 self.starvation.end(runner.model_id)
             elif not runner.only_waits:
                 self._works(runner)
@@ -150,7 +151,7 @@ class Shards:
         """The caller has the lock."""
         if runner in self._waiting:
             self._waiting.discard(runner)
-            self.held_time.work(runner.claim.lease)
+            self.held_time.resume(runner.claim.lease)
             self.starvation.begin(runner.model_id)
 
     def _ended(self, runner: ShardRunner) -> None:

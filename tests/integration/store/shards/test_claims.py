@@ -114,7 +114,7 @@ def test_a_worker_may_leave_jobs_out(store: Store) -> None:
 
     def but(*jobs: Job) -> str | None:
         with store.transaction() as tx:
-            found = tx.claims.bulk("w", [MODEL], tx.now(), TTL_S, but_jobs=[job.id for job in jobs])
+            found = tx.claims.bulk("w", [MODEL], tx.now(), TTL_S, excluded_jobs=[job.id for job in jobs])
         return None if found is None else found.job.id
 
     assert but(first, second) is None

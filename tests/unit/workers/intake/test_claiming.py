@@ -34,7 +34,7 @@ class Places:
     def bulk_free(self) -> int:
         return self.bulk - sum(isinstance(claim, BulkClaim) for claim in self.claims)
 
-    def left_out(self) -> Sequence[Collection[str]]:
+    def excluded_jobs(self) -> Sequence[Collection[str]]:
         return self.not_of
 
     def run_online(self, claim: OnlineClaim, claimed_at_s: float) -> None:

@@ -39,18 +39,18 @@ def charged(held: HeldTime, lease: Lease) -> float:
         return time.spot_s
 
 
-def test_a_shard_that_rests_has_no_share_unless_all_do(held: HeldTime, clock: ManualClock) -> None:
+def test_a_paused_shard_has_no_share_unless_all_do(held: HeldTime, clock: ManualClock) -> None:
     held.begin(A)
     held.begin(B)
-    held.rest(A)
+    held.pause(A)
     clock.advance(6)
     assert (charged(held, A), charged(held, B)) == (0, 6)
 
-    held.rest(B)
+    held.pause(B)
     clock.advance(6)
     assert (charged(held, A), charged(held, B)) == (3, 3)
 
-    held.work(A)
+    held.resume(A)
     clock.advance(6)
     assert (charged(held, A), charged(held, B)) == (6, 0)
     held.end(B)

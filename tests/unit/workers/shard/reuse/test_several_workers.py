@@ -24,6 +24,7 @@ from workers.shard import runner as shard_runner
 from workers.shard.rows import first_results, shard_rows
 from workers.shard.rows.first_results import FirstResults
 from workers.shard.rows.run_once import ENTRY_BYTES
+from workers.shard.runner import ShardRunner
 
 
 def test_a_request_is_run_once_by_two_workers(store, objects, model, write_input, run, worker) -> None:
@@ -380,17 +381,24 @@ def test_rows_run_that_wait_for_other_workers_though_more_wait_for_this_one(
     assert 1 < max(Counter(prompts(model)).values()) == 2
 
 
-def test_rows_wait_for_the_one_that_runs_instead_of_the_first(
-    store, model, write_input, run, worker, places
-) -> None:
-    """The first one's shard is handed back, and one of the same worker has the request, too."""
+@pytest.fixture
+def two_of_one_worker(store, model, write_input, run, worker) -> tuple[ShardRunner, ShardRunner]:
+    """The second one's row waits for the first one's."""
     write_input([batch_line(0, "same")])
     plan_bulk(store, INPUT, shards=2)
     here = worker()
-    leaves = run(claim_bulk(store), dependencies=here)
+    first = run(claim_bulk(store), dependencies=here)
     model.wait_for(1)
-    follows = run(claim_bulk(store), dependencies=here)
-    wait_until(lambda: waiting(follows) == 1)
+    second = run(claim_bulk(store), dependencies=here)
+    wait_until(lambda: waiting(second) == 1)
+    return first, second
+
+
+def test_rows_wait_for_the_one_that_runs_instead_of_the_first(
+    store, model, run, worker, places, two_of_one_worker
+) -> None:
+    """The first one's shard is handed back, and one of the same worker has the request, too."""
+    leaves, follows = two_of_one_worker
     leaves.drain()
     finished(leaves)
     wait_until(lambda: [place.shard_no for place in places.first.values()] == [1])
@@ -405,17 +413,11 @@ def test_rows_wait_for_the_one_that_runs_instead_of_the_first(
 
 
 def test_rows_run_instead_of_the_first_while_redis_is_slow_to_be_told(
-    store, model, write_input, run, worker, places, monkeypatch
+    model, places, monkeypatch, two_of_one_worker
 ) -> None:
     told = threading.Event()
     tell = places.replace
-    write_input([batch_line(0, "same")])
-    plan_bulk(store, INPUT, shards=2)
-    here = worker()
-    leaves = run(claim_bulk(store), dependencies=here)
-    model.wait_for(1)
-    follows = run(claim_bulk(store), dependencies=here)
-    wait_until(lambda: waiting(follows) == 1)
+    leaves, follows = two_of_one_worker
     monkeypatch.setattr(places, "replace", lambda *args: (told.wait(), tell(*args)))
     leaves.drain()
     finished(leaves)

@@ -15,8 +15,6 @@ from workers.shard.rows import shard_rows
 from workers.shard.runner import ShardRunner
 from workers.shard.running import WAITING_SHARDS, Shards
 
-Held = Callable[..., tuple[ShardRunner, Shards]]
-
 
 @pytest.fixture
 def shards(worker: NewWorker) -> Shards:
@@ -24,14 +22,15 @@ def shards(worker: NewWorker) -> Shards:
 
 
 @pytest.fixture
-def elsewhere(model, write_input, run, worker, store) -> Callable[..., tuple[ShardRunner, list]]:
+def elsewhere(model, write_input, run, worker, store) -> Callable[..., ShardRunner]:
     """A shard of another worker runs these requests."""
 
-    def start(*texts: str) -> tuple[ShardRunner, list]:
+    def start(*texts: str) -> ShardRunner:
         write_input([batch_line(number, text) for number, text in enumerate(texts)])
         before = len(model.running)
         started = run(claim_bulk(store, "worker_b"), dependencies=worker())
-        return started, model.wait_for(before + len(texts))[before:]
+        model.wait_for(before + len(texts))
+        return started
 
     return start
 
@@ -46,7 +45,7 @@ def test_a_shard_that_only_waits_leaves_its_place(
     store, model, write_input, shards, elsewhere, clock
 ) -> None:
     plan_bulk(store, INPUT, shards=2)
-    first, _ = elsewhere("same")
+    first = elsewhere("same")
     waits = shards.run(claim_bulk(store), clock())
     wait_until(lambda: shards.places_free == 1)
 
@@ -64,7 +63,7 @@ def test_a_shard_has_its_place_again_once_a_row_runs(
     store, model, write_input, shards, elsewhere, clock
 ) -> None:
     plan_bulk(store, INPUT, shards=2)
-    first, _ = elsewhere("same")
+    first = elsewhere("same")
     waits = shards.run(claim_bulk(store), clock())
     wait_until(lambda: shards.places_free == 1)
 
@@ -83,7 +82,7 @@ def test_a_shard_that_waits_for_a_moment_or_runs_a_row_keeps_its_place(
 ) -> None:
     monkeypatch.setattr(runner, "WAITS_S", 3600.0 if len(rows) == 1 else 0.0)
     plan_bulk(store, INPUT, shards=2)
-    first, _ = elsewhere("same")
+    first = elsewhere("same")
     write_input([batch_line(number, text) for number, text in enumerate(rows)])
     waits = shards.run(claim_bulk(store), clock())
     wait_until(lambda: waiting(waits) == 1)
@@ -100,56 +99,52 @@ def test_shards_that_wait_are_bounded_and_make_room_for_other_jobs(
     store, model, shards, elsewhere, clock
 ) -> None:
     job = plan_bulk(store, INPUT, shards=20)
-    first, _ = elsewhere("same")
+    first = elsewhere("same")
     held = []
     while shards.places_free:
         held.append(shards.run(claim_bulk(store), clock()))
-        wait_until(lambda: held[-1].only_waits)
-        waiting = len(held)
-        assert shards.left_out[0] == [job.id]
-        assert shards.left_out[-1] == ([job.id] if waiting >= WAITING_SHARDS else [])
+        wait_until(lambda: held[-1] in shards._waiting)
+        assert shards.excluded_jobs[0] == [job.id]
+        assert (shards.excluded_jobs[-1] == [job.id]) == (len(held) >= WAITING_SHARDS)
 
     assert len(held) == WAITING_SHARDS + 2, "as many as places may be about to end besides"
     answer_all(model)
     for each in (first, *held):
         finished(each)
     wait_until(lambda: shards.places_free == 1)
-    assert shards.left_out == [[]]
+    assert not any(shards.excluded_jobs)
 
 
 def test_a_shard_that_only_waits_is_charged_no_time_beside_another(
     store, model, write_input, shards, elsewhere, clock
 ) -> None:
-    waiting_job = plan_bulk(store, INPUT, shards=2)
-    first, _ = elsewhere("same")
-    claims: list[BulkClaim] = [claim_bulk(store)]
-    waits = shards.run(claims[0], clock())
-    wait_until(lambda: waits.only_waits)
+    plan_bulk(store, INPUT, shards=2)
+    first = elsewhere("same")
+    claim = claim_bulk(store)
+    waits = shards.run(claim, clock())
+    wait_until(lambda: waits in shards._waiting)
     write_input([batch_line(0, "other")])
     plan_bulk(store, INPUT)
-    claims.append(claim_bulk(store))
-    beside = shards.run(claims[1], clock())
+    other_claim = claim_bulk(store)
+    beside = shards.run(other_claim, clock())
     model.wait_for(2)
 
-    before = charged(shards, claims)
-    starved_before = shards.starvation.seconds()["demo"]
-    wait_until(lambda: shards.held_time._take(claims[1].lease) > 0)
-    assert charged(shards, claims[:1]) == [0.0]
-    assert before[1] > 0
-    assert shards.starvation.seconds()["demo"] > starved_before, "for the one that runs"
-    assert waiting_job.id != claims[1].job.id
+    charge(shards, claim)
+    assert charge(shards, other_claim) > 0
+    assert charge(shards, claim) == 0
     answer_all(model)
     for each in (first, waits, beside):
         finished(each)
 
 
-def charged(shards: Shards, claims: list[BulkClaim]) -> list[float]:
-    return [shards.held_time._take(claim.lease) for claim in claims]
+def charge(shards: Shards, claim: BulkClaim) -> float:
+    with shards.held_time.charged(claim.lease) as time:
+        return time.on_demand_s
 
 
 def test_an_engine_is_not_starved_by_shards_that_only_wait(store, model, shards, elsewhere, clock) -> None:
     plan_bulk(store, INPUT, shards=2)
-    first, _ = elsewhere("same")
+    first = elsewhere("same")
     waits = shards.run(claim_bulk(store), clock())
     wait_until(lambda: waits in shards._waiting)
 
@@ -166,7 +161,7 @@ def test_rows_wait_up_to_so_many_characters(
     monkeypatch.setattr(shard_rows, "WAITING_CHARS_MAX", 1_000)
     plan_bulk(store, INPUT, shards=2)
     texts = [f"{n} {500 * 'x'}" for n in range(8)]
-    first, _ = elsewhere(*texts)
+    first = elsewhere(*texts)
     second = run(claim_bulk(store), dependencies=worker())
     wait_until(lambda: second._rows.is_full)
 
