@@ -3,13 +3,12 @@
     python -m benchmarks.data_plane --count 100000
 
 In one process, with SQLite and a directory: shards one after another as a worker runs them, beside the duty
-that cuts and writes parts, and a Valkey. Texts are not tokenised. CPU time is the process's.
+that cuts and writes parts. Texts are not tokenised. CPU time is the process's.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
 import tempfile
 import threading
 import time
@@ -25,7 +24,6 @@ import pyarrow.parquet as pq
 from benchmarks.reliability.databases import store_on
 from benchmarks.reliability.figures import Figure, show
 from benchmarks.zeros import MODEL, Zeros
-from nightshift.broker.first_rows import FirstRows
 from nightshift.jobs import BulkClaim, Job, JobState, NewShard
 from nightshift.lifecycle import transitions
 from nightshift.objectstore import MIB, DirectoryStore, Locations
@@ -38,14 +36,11 @@ from nightshift.testing import a_new_job, a_spec
 from scheduler.duties.assembly import Assembly, AssemblyConfig
 from scheduler.duties.output_parts import OutputParts
 from scheduler.runtime.leadership import Elector
-from tests.integration.servers import ValkeyServer
 from workers.health.heartbeat import Heartbeat
 from workers.serving.embedding_server import EmbeddingServer
 from workers.serving.models import Models
 from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.rows.earlier_jobs import EarlierJobs
-from workers.shard.rows.first_results import FirstResults
-from workers.shard.rows.run_once import RunOnce
 from workers.shard.runner import ShardRunner
 
 SHARD_ROWS: Final = 2000
@@ -69,12 +64,10 @@ class Bench:
     parts: PartDependencies
     folder: Path
 
-    def submit(self, count: int, equal: float) -> Job:
-        """A planned job over one object. `equal`: the share of rows that are the same as an earlier one."""
+    def submit(self, count: int) -> Job:
+        """A planned job over one object."""
         source = self.folder / "in.parquet"
-        draw = random.Random(1)
-        numbers = [draw.randrange(row) if row and draw.random() < equal else row for row in range(count)]
-        texts = [f"some text of a few words, and its number {number}" for number in numbers]
+        texts = [f"some text of a few words, and its number {row}" for row in range(count)]
         table = pa.table({"id": [f"doc-{row}" for row in range(count)], "text": texts})
         pq.write_table(table, source, row_group_size=SHARD_ROWS)
         spec = a_spec(
@@ -96,17 +89,8 @@ class Bench:
             assert transitions.plan(tx, job, MODEL.id, shards, tx.now(), rows_estimated=count)
         return job
 
-    def run_rows(self, server: EmbeddingServer, first_rows: FirstRows) -> None:
+    def run_rows(self, server: EmbeddingServer) -> None:
         """All shards, one after another."""
-        once = RunOnce()
-        first_results = FirstResults(
-            self.store,
-            self.parts.objects,
-            once,
-            first_rows,
-            row_seconds=lambda model: server.seconds_per_request,
-        )
-        first_results.start()
         dependencies = ShardDependencies(
             self.store,
             self.parts.objects,
@@ -114,14 +98,11 @@ class Bench:
             Models([server]),
             cast(Heartbeat, TrustedLeases()),
             EarlierJobs(self.store, self.parts.objects),
-            once=once,
-            first_results=first_results,
         )
         while (claim := self._claimed()) is not None:
             runner = ShardRunner(claim, dependencies, _config(), lambda runner: None)
             runner.start()
             assert runner.join(WAIT_S), "a shard did not end"
-        first_results.stop()
 
     def _claimed(self) -> BulkClaim | None:
         with self.store.transaction() as tx:
@@ -167,46 +148,36 @@ class Bench:
             time.sleep(config.interval_s)
 
 
-def measured(count: int, equal: float) -> Iterator[Figure]:
+def measured(count: int) -> Iterator[Figure]:
     with store_on("sqlite") as store, tempfile.TemporaryDirectory(prefix="ns-bench-") as name:
         folder = Path(name)
         objects, locations = DirectoryStore(folder / "objects"), Locations((), (folder,))
         sources = Sources(objects, locations)
         bench = Bench(store, PartDependencies(store, objects, sources, locations, LINE_BYTES_MAX), folder)
-        job = bench.submit(count, equal)
+        job = bench.submit(count)
         elector = Elector(store, "scheduler")
         assert elector.attempt()
         keeping = threading.Event()
         threading.Thread(target=elector.run, args=(keeping,), daemon=True).start()
         server = EmbeddingServer(MODEL, cast(Any, Zeros()), _fatal)
         server.start()
-        valkey = ValkeyServer(folder)
-        valkey.start()
-        first_rows = FirstRows(valkey.settings)
         garbage.tune()
         cpu_s, began_s = time.process_time(), time.monotonic()
         with bench.writing_parts(elector):
-            bench.run_rows(server, first_rows)
+            bench.run_rows(server)
             rows_s = time.monotonic() - began_s
             ended = bench.end(elector, job)
         took_s = time.monotonic() - began_s
         cpu_s = time.process_time() - cpu_s
-        used = valkey.client.info("cpu")
         server.stop()
         keeping.set()
-        first_rows.close()
-        valkey.client.close()
-        valkey.kill()
         assert (ended.state, ended.counts.succeeded) == (JobState.SUCCEEDED, count), ended.errors
         with store.snapshot() as tx:
             shards = tx.shards.of_job(job.id, limit=1_000_000)
             stored = sum(each.size_bytes for shard in shards for each in tx.shards.segments(shard.id))
         yield Figure("CPU of a row, worker and scheduler", 1e6 * cpu_s / count, "us", 100)
-        valkey_s = used["used_cpu_user"] + used["used_cpu_sys"]
-        yield Figure("CPU of a row, Valkey", 1e6 * valkey_s / count, "us")
         yield Figure("rows per second", count / rows_s, "rows/s", 6000, "more")
         yield Figure("last row done to _SUCCESS", took_s - rows_s, "s", 5)
-        yield Figure("rows with the answer of another", 100 * ended.rows_reused / count, "%")
         yield Figure("stored on the way, of a row", stored / count, "bytes", 1800)
 
 
@@ -232,9 +203,8 @@ def _fatal(error: BaseException) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--count", type=int, default=100_000, help="rows")
-    parser.add_argument("--equal", type=float, default=0.0, help="share that are the same as an earlier row")
     asked = parser.parse_args(arguments)
-    show("data-plane", [*measured(asked.count, asked.equal)])
+    show("data-plane", [*measured(asked.count)])
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 threads   celery main ──► intake ──► shard-N (one per bulk shard held) ──┐
                                └───► online (publishes answers)          ├──► engine-MODEL (one per model)
           heartbeat (keeps the leases of both) ◄── hints                 ┘
-          first-results (looks for results that rows wait for)
           output-parts (writes parts of outputs)
           residency (loads and unloads lazy models)
           watchdog (is any of them stuck?)    spot (is this machine about to go?)
@@ -12,11 +11,10 @@ threads   celery main ──► intake ──► shard-N (one per bulk shard hel
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from nightshift.broker.first_rows import FirstRows
 from nightshift.broker.hints import HintListener
 from nightshift.broker.queue import Queue
 from nightshift.broker.token_streams import StreamWriter
@@ -60,8 +58,6 @@ from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.held_time import HeldTime
 from workers.shard.isolation import Isolation
 from workers.shard.rows.earlier_jobs import EarlierJobs
-from workers.shard.rows.first_results import FirstResults
-from workers.shard.rows.run_once import RunOnce
 from workers.shard.running import Shards
 
 log = logging.getLogger(__name__)
@@ -148,7 +144,6 @@ class Runtime:
         self._drainer.start()  # a signal's handler, which may interrupt anything, could not do that safely
         self._shutdown.work_begins()
         self.intake.start()
-        self._first_results.start()
         self._output_parts.start()
         self._watchdog.start()
         self._report_ready()
@@ -175,16 +170,8 @@ class Runtime:
             isolation=self._isolation,
             tracer=self._connections.tracer,
         )
-        once = RunOnce()
-        self._first_results = FirstResults(
-            self._connections.store,
-            self._connections.objects,
-            once,
-            FirstRows(self._connections.queue),
-            row_seconds=self._row_seconds,
-        )
         self._shards = Shards(
-            self._shard_dependencies(once),
+            self._shard_dependencies(),
             self._shard_config(),
             lambda: self.intake.bulk_place_freed(),
             places=self._settings.shards_max,
@@ -282,7 +269,6 @@ class Runtime:
         bulk_s = time.monotonic() - began_s
         self._online.drain(max(0.0, ONLINE_DRAIN_S - bulk_s))
         self._output_parts.join(LATE_SHARD_S)
-        self._first_results.stop()
         for server in self._models:
             server.stop()
         self._hints.stop()
@@ -317,7 +303,6 @@ class Runtime:
             "heartbeat": lambda: self._heartbeat.is_alive,
             "online": lambda: self._online.is_alive,
             "shard": lambda: self._shards.are_alive,
-            "first_results": lambda: self._first_results.is_alive,
             "output_parts": lambda: self._output_parts.is_alive,
             "residency": lambda: self._residency.is_alive,
         }
@@ -350,9 +335,6 @@ class Runtime:
     def bulk_free(self) -> int:
         return 0 if self._isolation.is_held else self._shards.places_free
 
-    def excluded_jobs(self) -> Sequence[Collection[str]]:
-        return self._shards.excluded_jobs
-
     def run_online(self, claim: OnlineClaim, claimed_at_s: float) -> None:
         self._online.run(claim, claimed_at_s)
 
@@ -369,13 +351,10 @@ class Runtime:
     def hand_back_of(self, model_id: str) -> None:
         self._shards.hand_back_of(model_id)
 
-    def _row_seconds(self, model_id: str) -> float | None:
-        return next((each.seconds_per_request for each in self._models if each.model.id == model_id), None)
-
     def _count_leases(self) -> dict[str, int]:
         return {"online": self._online.count, "bulk": len(self._shards)}
 
-    def _shard_dependencies(self, once: RunOnce) -> ShardDependencies:
+    def _shard_dependencies(self) -> ShardDependencies:
         return ShardDependencies(
             store=self._connections.store,
             objects=self._connections.objects,
@@ -384,8 +363,6 @@ class Runtime:
             heartbeat=self._heartbeat,
             earlier_jobs=EarlierJobs(self._connections.store, self._connections.objects),
             isolation=self._isolation,
-            once=once,
-            first_results=self._first_results,
             tracer=self._connections.tracer,
             held_time=HeldTime(Capacity(self._settings.capacity)),
         )

@@ -3,7 +3,7 @@
 Each function is one change in the caller's open transaction.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -148,12 +148,9 @@ def claim_bulk(
     ttl_s: float,
     *,
     machine: Machine = Machine(),
-    excluded_jobs: Collection[str] = (),
 ) -> BulkClaim | None:
-    """Lease the best bulk shard, of none of `excluded_jobs`. The first of a job begins it, with its event and
-    its owed webhooks.
-    """
-    claim = tx.claims.bulk(worker_id, models, now, ttl_s, machine=machine, excluded_jobs=excluded_jobs)
+    """Lease the best bulk shard. The first of a job begins it, with its event and its owed webhooks."""
+    claim = tx.claims.bulk(worker_id, models, now, ttl_s, machine=machine)
     if claim is not None and claim.begins_job:
         job = tx.jobs.fetch(claim.job.id)
         _append_state_event(tx, job, JobState.RUNNING, now)

@@ -32,8 +32,7 @@ ROOFLINE: Final = _gauge(
 )
 STARVED: Final = _counter(
     "starved_seconds",
-    "Time without a step although a shard for it was held that did not only wait for equal rows of others: "
-    "the engine waited for rows, or for the store",
+    "Time without a step although a shard for it was held: the engine waited for rows, or for the store",
     "its rate comes near 1: rows are read or tokenized too slowly, or segments are stored too slowly",
 )
 BATCH_SIZE: Final = HistogramFamily(

@@ -47,9 +47,7 @@ class EarlierResults:
                 by_shard.setdefault(shard_no, {})[row] = digest
             found: dict[bytes, RowResult] = {}
             for shard_no, wanted in by_shard.items():
-                for result in self._shards.results(shard_no, wanted, self._segments):
-                    if result.succeeded and result.digest == wanted[result.row]:
-                        found[wanted[result.row]] = result
+                found |= self._shards.find(shard_no, wanted, self._segments)
             return found
 
     def close(self) -> None:

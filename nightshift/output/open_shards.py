@@ -2,7 +2,7 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Final
 
@@ -16,8 +16,7 @@ from nightshift.output.shard_results import ShardResults
 log = logging.getLogger(__name__)
 
 HELD_BYTES: Final = 128 * 1024 * 1024  # of results in open shards: those of the next rows are often there
-HELD_SHARDS: Final = 1024
-ALL: Final = ""  # of a shard's segments, as a part
+HELD_SHARDS: Final = 256
 SHARD_MEMORY_BYTES_MAX: Final = 4 * 1024 * 1024  # of a shard's results; a larger one has a temporary file
 
 LOST: Final = (ObjectNotFound, ObjectDamaged, CorruptSegment, OSError)
@@ -30,42 +29,35 @@ class OpenShards:
         self._objects = objects
         self._job = job
         self._held_bytes_max = held_bytes
-        self._shards: OrderedDict[tuple[int, str], _OpenShard | None] = (
-            OrderedDict()
-        )  # None: its results are lost
+        self._shards: OrderedDict[int, _OpenShard | None] = OrderedDict()  # None: its results are lost
         self._held_bytes = 0
 
-    def results(
-        self,
-        shard_no: int,
-        rows: Iterable[int],
-        segments: Callable[[int], Sequence[Segment]],
-        *,
-        part: str = ALL,
-    ) -> list[RowResult]:
-        """Those that these rows have; none if they were deleted or are damaged. `segments`: of a shard, asked
-        for if they are not open. `part`: which of its segments they are.
+    def find(
+        self, shard_no: int, wanted: Mapping[int, bytes], segments: Callable[[int], Sequence[Segment]]
+    ) -> dict[bytes, RowResult]:
+        """The good results of these rows that have these digests. Those that were deleted or are damaged are
+        not found. `segments`: of a shard, asked for if it is not open.
 
         Raises StorageUnavailable.
         """
-        shard = self._opened(shard_no, segments, part)
-        return [] if shard is None else shard.results.of_rows(sorted(rows))
-
-    def is_open(self, shard_no: int, part: str = ALL) -> bool:
-        """From any thread."""
-        return (shard_no, part) in self._shards
+        shard = self._opened(shard_no, segments)
+        if shard is None:
+            return {}
+        results = shard.results.of_rows(sorted(wanted))
+        return {
+            wanted[result.row]: result
+            for result in results
+            if result.succeeded and result.digest == wanted[result.row]
+        }
 
     def close(self) -> None:
         while self._shards:
             self._drop_oldest()
 
-    def _opened(
-        self, shard_no: int, segments: Callable[[int], Sequence[Segment]], part: str
-    ) -> "_OpenShard | None":
-        key = (shard_no, part)
-        if key in self._shards:
-            self._shards.move_to_end(key)
-            return self._shards[key]
+    def _opened(self, shard_no: int, segments: Callable[[int], Sequence[Segment]]) -> "_OpenShard | None":
+        if shard_no in self._shards:
+            self._shards.move_to_end(shard_no)
+            return self._shards[shard_no]
         opened: _OpenShard | None = None
         try:
             opened = _OpenShard(self._objects, segments(shard_no), ShardHead.of(self._job, shard_no))
@@ -75,7 +67,7 @@ class OpenShards:
                 error,
                 extra={"action": "reuse_lost", "job": self._job.id, "shard_no": shard_no},
             )
-        self._shards[key] = opened
+        self._shards[shard_no] = opened
         self._held_bytes += 0 if opened is None else opened.size_bytes
         while len(self._shards) > 1 and (
             self._held_bytes > self._held_bytes_max or len(self._shards) > HELD_SHARDS

@@ -328,33 +328,6 @@ def test_responses_are_answered_online_and_in_a_batch(service, client):
     assert (ended.status, ended.endpoint, response.status) == ("completed", "/v1/responses", "completed")
 
 
-def test_two_workers_run_a_request_of_a_job_once(tmp_path, numbers):
-    asked = [numbers[place % 20] for place in range(2_000)]
-    texts = [json.dumps({"id": str(place), "figure": str(number)}) for place, number in enumerate(asked)]
-    (tmp_path / "rows.jsonl").write_text("\n".join(texts))
-    settings = {"SHARD_BYTES": "4096", "FILE_ROOTS": str(tmp_path)}
-    with forked(tmp_path / "data", "--workers", "2", **settings) as service, service.http() as http:
-        url = f"{service.base_url.removesuffix('/v1')}/metrics"
-        second = 'nightshift_process_up{process="worker-2"} 1.0'
-        wait_for("the second worker", lambda: second in http.get(url).text, START_TIMEOUT_S)
-        ended = nightshift(
-            service,
-            *("run", "rows.jsonl", "--output", "out", "--endpoint", "chat", "--model", DEMO_MODEL_ID),
-            *("--input-column", "figure", "--id-column", "id", "--wait"),
-            cwd=tmp_path,
-        )
-
-    assert ended.stderr == ""
-    assert "2000 rows succeeded, 0 failed, 1980 reused" in ended.stdout
-    parts = (tmp_path / "out").glob("part-*")
-    lines = [json.loads(line) for part in parts for line in part.read_text().splitlines()]
-    assert len({line["custom_id"] for line in lines}) == len(lines) == 2_000
-    answers = {asked[int(line["custom_id"])]: answer_of(line) for line in lines}
-    assert all(answer_of(line) == answers[asked[int(line["custom_id"])]] for line in lines)
-    right = sum(answers[number] == number_in_words(number) for number in answers)
-    assert right >= 19
-
-
 def test_one_page_shows_the_metrics_of_all_processes_and_names_one_that_is_gone(tmp_path):
     with forked(tmp_path / "data", "--workers", "2") as service, service.http() as http:
         url = f"{service.base_url.removesuffix('/v1')}/metrics"

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
@@ -47,9 +47,6 @@ class Places(Protocol):
     def online_free(self) -> int: ...
 
     def bulk_free(self) -> int: ...
-
-    def excluded_jobs(self) -> Sequence[Collection[str]]:
-        """Bulk jobs of which no shard is to be claimed: at first, then if nothing else is found."""
 
     def run_online(self, claim: OnlineClaim, claimed_at_s: float) -> None: ...
 
@@ -294,7 +291,11 @@ class Intake:
     def _claim_bulk(self) -> bool:
         claimed_at_s = self._heartbeat.clock_s()
         with self._models.claiming() as warm:
-            claim = self._claim_a_shard(warm)
+            claim = self._store.run(
+                lambda tx: transitions.claim_bulk(
+                    tx, self._worker_id, warm, tx.now(), self._lease_ttl_s, machine=self._machine
+                )
+            )
             if claim is None:
                 return False
             failpoints.hit("worker.claimed")
@@ -303,27 +304,6 @@ class Intake:
                 record_claim(self._tracer, claim, claimed_at_s, self._heartbeat.clock_s())
             self._places.run_bulk(claim, claimed_at_s)
         return True
-
-    def _claim_a_shard(self, models: Sequence[str]) -> BulkClaim | None:
-        """Of other jobs than the excluded ones, which may be fewer the second time."""
-        for excluded_jobs in self._places.excluded_jobs():
-            claim = self._claim_but(excluded_jobs, models)
-            if claim is not None or not excluded_jobs:
-                return claim
-        return None
-
-    def _claim_but(self, jobs: Collection[str], models: Sequence[str]) -> BulkClaim | None:
-        return self._store.run(
-            lambda tx: transitions.claim_bulk(
-                tx,
-                self._worker_id,
-                models,
-                tx.now(),
-                self._lease_ttl_s,
-                machine=self._machine,
-                excluded_jobs=jobs,
-            )
-        )
 
     def _count_dropped(self) -> None:
         with self._changed:

@@ -158,13 +158,6 @@ class ModelServer(ABC):
         return ended_s + (0.0 if since_s is None else max(0.0, time.monotonic() - since_s))
 
     @property
-    def seconds_per_request(self) -> float | None:
-        """That its steps have taken on average; requests share them. None: it is not known."""
-        histograms = self.histograms
-        begun = 0 if histograms is None else sum(each.queue_s.count for each in histograms.by_class.values())
-        return self.step_seconds / begun if begun else None
-
-    @property
     def busy_fraction(self) -> float:
         """Share of the last seconds in which it was in a step, from 0 to 1."""
         return self._busy.at(time.monotonic(), self.busy_seconds)

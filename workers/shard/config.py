@@ -13,7 +13,6 @@ from workers.serving.models import Models
 from workers.shard.held_time import HeldTime
 from workers.shard.isolation import Isolation
 from workers.shard.rows.earlier_jobs import EarlierJobs
-from workers.shard.rows.first_results import FirstResults
 from workers.shard.rows.run_once import WAITING_MAX, RunOnce
 from workers.shard.storage_counts import StorageCounts
 from workers.shard.uploads import UPLOADS_MAX
@@ -56,7 +55,6 @@ class ShardDependencies:
     earlier_jobs: EarlierJobs
     isolation: Isolation = field(default_factory=Isolation)
     once: RunOnce = field(default_factory=RunOnce)
-    first_results: FirstResults | None = None  # None: rows of other workers are not known
     storage: StorageCounts = field(default_factory=StorageCounts)
     tracer: Tracer = NO_TRACER
     held_time: HeldTime = field(default_factory=HeldTime)

@@ -1,6 +1,4 @@
-"""Whose time a worker's is: at every moment the bulk shards that it holds share it equally, but for those
-that only wait for rows of others, unless all do.
-"""
+"""Whose time a worker's is: at every moment the bulk shards that it holds share it equally."""
 
 import threading
 import time
@@ -24,7 +22,6 @@ class HeldTime:
         self._clock_s = clock_s
         self._lock = threading.Lock()
         self._shares: dict[Key, float] = {}  # of the leases held, in seconds, as far as they are not charged
-        self._paused: set[Key] = set()
         self._shared_until_s = clock_s()
         self._total_s = 0.0
 
@@ -44,18 +41,6 @@ class HeldTime:
         with self._lock:
             self._share()
             self._shares.pop((lease.shard_id, lease.term), None)
-            self._paused.discard((lease.shard_id, lease.term))
-
-    def pause(self, lease: Lease) -> None:
-        """All that it does is to wait for others, until `resume`."""
-        with self._lock:
-            self._share()
-            self._paused.add((lease.shard_id, lease.term))
-
-    def resume(self, lease: Lease) -> None:
-        with self._lock:
-            self._share()
-            self._paused.discard((lease.shard_id, lease.term))
 
     @contextmanager
     def charged(self, lease: Lease) -> Iterator[WorkerTime]:
@@ -83,7 +68,6 @@ class HeldTime:
         """Until now, among those held since the last time."""
         now_s = self._clock_s()
         passed_s, self._shared_until_s = max(0.0, now_s - self._shared_until_s), now_s
-        sharing = [key for key in self._shares if key not in self._paused] or list(self._shares)
-        for key in sharing:
-            self._shares[key] += passed_s / len(sharing)
+        for key in self._shares:
+            self._shares[key] += passed_s / len(self._shares)
         self._total_s += passed_s if self._shares else 0.0

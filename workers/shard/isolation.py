@@ -40,12 +40,6 @@ class Watch(Protocol):
     def finished(self, row: int) -> None:
         """A row has left the engine, and the worker lives. An unknown row is ignored."""
 
-    def waits(self, row: int) -> None:
-        """For the result of another row, before it is admitted or has that."""
-
-    def answered(self, row: int) -> None:
-        """It has the result of another row and is not admitted, whether it has waited or not."""
-
     def on_admission_blocked(self) -> None:
         """The shard can begin no row for now: without one in the engine it does not keep others out."""
 
@@ -142,12 +136,6 @@ class Unwatched:
     def finished(self, row: int) -> None:
         self._leave(row)
 
-    def waits(self, row: int) -> None:
-        """No row is known as one that may have crashed a worker."""
-
-    def answered(self, row: int) -> None:
-        """Likewise."""
-
     def on_admission_blocked(self) -> None:
         """It holds no isolation."""
 
@@ -166,18 +154,17 @@ class Unwatched:
 class Watched(Unwatched):
     """A shard that lost workers: rows are journalled before they begin, and suspects run one by one.
 
-    Rows begin in order, or wait for others, or have their results, so those in flight at a loss are among the
-    first that this lease comes to. Once these have all left the engine, or have a result of others, the shard
-    is cleared, and nothing is journalled any more.
+    Rows begin in order, so those in flight at a loss are among the first of this lease. Once these have all
+    left the engine, the shard is cleared and nothing is journalled any more.
     """
 
     def __init__(self, claim: BulkClaim, store: Store, isolation: Isolation, rows_at_risk: int) -> None:
-        """`rows_at_risk`: how many rows a worker may have come to that are in no listed segment."""
+        """`rows_at_risk`: how many rows a worker may have begun that are in no listed segment."""
         super().__init__(isolation)
-        self._first_to_come = rows_at_risk
-        self._first_unfinished: set[int] = set()  # in the engine, or waiting
-        self._last_of_first = -1  # row of these
-        self._furthest = -1  # row it has come to
+        self._rows_at_risk = rows_at_risk
+        self._first: set[int] = set()  # rows that this lease has begun, as many
+        self._first_in_flight: set[int] = set()
+        self._furthest = -1  # row begun
         self._is_cleared = False
         self._lease = claim.lease
         self._store = store
@@ -209,19 +196,31 @@ class Watched(Unwatched):
         except BaseException:
             self._leave(row)
             raise
-        self._come_to(row)
+        self._furthest = max(self._furthest, row)
+        if row in self._first or len(self._first) < self._rows_at_risk:  # it may begin again
+            self._first.add(row)
+            self._first_in_flight.add(row)
         return True
 
+    def withdraw(self, row: int) -> None:
+        super().withdraw(row)
+        if row in self._first_in_flight:
+            self._first_in_flight.discard(row)
+            self._first.discard(row)
+
     def finished(self, row: int) -> None:
-        if self._leave(row):
-            self._clear(row, is_left=True)
-
-    def waits(self, row: int) -> None:
-        self._come_to(row)
-
-    def answered(self, row: int) -> None:
-        self._come_to(row)
-        self._clear(row, is_left=False)
+        if not self._leave(row):
+            return
+        self._first_in_flight.discard(row)
+        try:
+            if self._can_be_cleared:
+                self._clear_shard()
+            elif row in self._suspects:
+                self._clear_suspect(row)
+            elif not self._in_flight:
+                self._journal()
+        except DatabaseUnavailable as error:
+            log.info("row not cleared", extra={"action": "row_not_cleared", "reason": error.message})
 
     def on_admission_blocked(self) -> None:
         if not self._in_flight:
@@ -231,33 +230,12 @@ class Watched(Unwatched):
         super().close()
         self._isolation.release(self)
 
-    def _come_to(self, row: int) -> None:
-        if row > self._furthest and self._first_to_come:
-            self._first_to_come -= 1
-            self._last_of_first = row
-        self._furthest = max(self._furthest, row)
-        if row <= self._last_of_first or row in self._suspects:
-            self._first_unfinished.add(row)  # again, perhaps
-
-    def _clear(self, row: int, *, is_left: bool) -> None:
-        """A row has left the engine, or was never there."""
-        self._first_unfinished.discard(row)
-        try:
-            if self._can_be_cleared:
-                self._clear_shard()
-            elif row in self._suspects:
-                self._clear_suspect(row)
-            elif is_left and not self._in_flight:
-                self._journal()
-        except DatabaseUnavailable as error:
-            log.info("row not cleared", extra={"action": "row_not_cleared", "reason": error.message})
-
     @property
     def _can_be_cleared(self) -> bool:
         """Whether every row that can have been in flight at a loss has finished. A suspect up to the furthest
         row has, in this lease or before; one further on has not run.
         """
-        if self._is_cleared or self._dead or self._first_to_come or self._first_unfinished:
+        if self._is_cleared or self._dead or self._first_in_flight or len(self._first) < self._rows_at_risk:
             return False
         return all(suspect <= self._furthest for suspect in self._suspects)
 
@@ -270,8 +248,7 @@ class Watched(Unwatched):
 
     def _clear_suspect(self, row: int) -> None:
         with self._store.transaction() as tx:
-            # A lost lease shows at the next row.
-            tx.dead_letters.clear_suspect(self._lease, row, self._in_flight)
+            tx.dead_letters.clear_suspect(self._lease, row)  # a lost lease shows at the next row
         self._suspects.discard(row)
         if not self._suspects:
             self._isolation.release(self)

@@ -50,8 +50,6 @@ log = logging.getLogger(__name__)
 BUSY_RETRY_S: Final = 0.2  # before a busy model is offered a row again
 GATHER_S: Final = 1.0  # between two looks at what rows in flight have generated
 ENDING_S: Final = 2.0  # before a shard's end another takes its place: claimed, and its first rows read
-WAITS_S: Final = 1.0  # for rows of others; then another shard takes the place of this one …
-BLOCKED_S: Final = 60.0  # … and if so many wait that none after them begins, some of them are run
 
 T = TypeVar("T")
 
@@ -65,17 +63,15 @@ class ShardRunner:
         dependencies: ShardDependencies,
         config: ShardConfig,
         on_end: Callable[["ShardRunner"], None],
-        on_change: Callable[["ShardRunner"], None] = lambda runner: None,
+        on_ending: Callable[[], None] = lambda: None,
     ) -> None:
-        """Both are called from its own thread; `on_change` when `is_ending` or `only_waits` has changed."""
+        """Both are called from its own thread; `on_ending` once, if at all: when `is_ending`."""
         self.claim = claim
         self.is_ending = False  # all its rows are in the engine, or were, and will soon have ended
-        self.only_waits = False  # for rows of other shards, none of its own being in the engine
-        self._waits_since_s: float | None = None
         heartbeat = self._heartbeat = dependencies.heartbeat
         self._config = config
         self._on_end = on_end
-        self._on_change = on_change
+        self._on_ending = on_ending
         self._name = f"{claim.job.id}/{claim.shard.shard_no}"
         self._trace = ShardTrace.of(dependencies.tracer, claim)
         self._rows_in_flight_max = config.rows_in_flight(claim)
@@ -91,7 +87,6 @@ class ShardRunner:
             dependencies,
             watch(claim, dependencies.store, dependencies.isolation, config.rows_at_risk_max),
             line_bytes_max=config.line_bytes_max,
-            rows_in_flight_max=self._rows_in_flight_max,
             earlier=self._ledger.earlier,
             on_progress=lambda row, id, progress: inbox.put(RowProgress(row, id, progress)),
             on_rows=lambda: inbox.put(RowsRead()),
@@ -221,10 +216,9 @@ class ShardRunner:
             self._give_up_late_rows()
             if self._orders.must_leave(has_rows_in_flight=bool(self._ledger.in_flight)):
                 break
-            if not (self._may_admit and self._rows.can_admit) or self._rows.only_waits:
+            if not (self._may_admit and self._rows.can_admit):
                 self._rows.on_admission_blocked()
             self._note_ending()
-            self._note_waiting()
             if self._has_more:  # else the last rows needed no engine
                 self._wait()
             if self._checkpoint_is_due:
@@ -263,25 +257,7 @@ class ShardRunner:
             return
         if self._ledger.ends_within(ENDING_S):
             self.is_ending = True
-            self._on_change(self)
-
-    def _note_waiting(self) -> None:
-        if self._ledger.in_flight or not self._rows.only_waits:
-            self._waits_since_s = None
-            if self.only_waits:
-                self.only_waits = False
-                self._on_change(self)
-            return
-        now_s = time.monotonic()
-        if self._waits_since_s is None:
-            self._waits_since_s = now_s
-        waited_s = now_s - self._waits_since_s
-        if waited_s >= WAITS_S and not self.only_waits:
-            self.only_waits = True
-            self._on_change(self)
-        if waited_s >= BLOCKED_S and self._rows.is_full:
-            self._waits_since_s = now_s
-            self._rows.run_waiting(self._rows_in_flight_max)
+            self._on_ending()
 
     def _note_progress(self, message: RowProgress) -> None:
         failpoints.hit("worker.row_heard")
@@ -386,8 +362,6 @@ class ShardRunner:
             wait_s = min(wait_s, self._row_timeout_s - oldest_s)
         if self._may_admit and self._rows.can_admit:
             wait_s = min(wait_s, BUSY_RETRY_S)
-        if self._waits_since_s is not None and not self.only_waits:
-            wait_s = min(wait_s, WAITS_S)
         if self._ledger.in_flight:
             wait_s = min(wait_s, max(0.0, self._gather_at_s - time.monotonic()))
         if not self._uploads_are_full and (due_in_s := self._ledger.due_in_s) is not None:

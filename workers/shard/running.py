@@ -4,8 +4,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping
 
 from nightshift.errors import DatabaseUnavailable
 from nightshift.jobs import BulkClaim
@@ -15,8 +14,6 @@ from workers.shard.runner import ShardRunner
 from workers.shard.starving import Starvation
 
 log = logging.getLogger(__name__)
-
-WAITING_SHARDS: Final = 4  # that only wait for rows of others, for each place; more keep theirs
 
 
 class Shards:
@@ -37,7 +34,6 @@ class Shards:
         self._places = places
         self._lock = threading.Lock()
         self._running: set[ShardRunner] = set()  # until their threads report their end
-        self._waiting: set[ShardRunner] = set()  # of these, those that only wait for rows of others
         self._rows_finished: Counter[str] = Counter()  # of shards that have ended, by model
         self.storage_counts = dependencies.storage
         self.held_time = dependencies.held_time
@@ -49,24 +45,11 @@ class Shards:
     @property
     def places_free(self) -> int:
         """An ending shard leaves its place to the next one, so that the engine need not wait for its rows;
-        as many as there are places may end at once. So does one that only waits for rows of others.
+        as many as there are places may end at once.
         """
         with self._lock:
-            taken = sum(not (runner.is_ending or runner in self._waiting) for runner in self._running)
-            held = len(self._running) - min(len(self._waiting), WAITING_SHARDS * self._places)
-            return max(0, self._places - max(taken, held - self._places))
-
-    @property
-    def excluded_jobs(self) -> Sequence[Collection[str]]:
-        """The jobs of which no shard is to be claimed: at first those of which as many wait as there are
-        places, and, if nothing else is found, none. Once so many wait that others would have no place beside
-        more: all that do.
-        """
-        with self._lock:
-            waiting = Counter(runner.claim.job.id for runner in self._waiting)
-        if waiting.total() >= WAITING_SHARDS * self._places:
-            return [list(waiting)]
-        return [[id for id, shards in waiting.items() if shards >= self._places], []]
+            taken = sum(not runner.is_ending for runner in self._running)
+            return self._places - max(taken, len(self._running) - self._places)
 
     def count_of(self, model_id: str) -> int:
         """Shards of this model's jobs."""
@@ -96,7 +79,7 @@ class Shards:
 
     def run(self, claim: BulkClaim, claimed_at_s: float) -> ShardRunner:
         """Start a claimed shard. Raises RuntimeError if no thread can be started: it is handed back."""
-        runner = ShardRunner(claim, self._dependencies, self._config, self._ended, self._changed)
+        runner = ShardRunner(claim, self._dependencies, self._config, self._ended, self._on_place_freed)
         try:
             with self._lock:  # it must not end before it is in the set, nor be joined unstarted
                 self._dependencies.heartbeat.hold(claim.lease, runner, claimed_at_s, runner.tokens_at_risk)
@@ -137,27 +120,9 @@ class Shards:
         except DatabaseUnavailable as error:
             log.warning("hand back failed", extra={"action": "hand_back_failed", "reason": error.message})
 
-    def _changed(self, runner: ShardRunner) -> None:
-        with self._lock:
-            if runner.only_waits and runner not in self._waiting:
-                self._waiting.add(runner)
-                self.held_time.pause(runner.claim.lease)
-                self.starvation.end(runner.model_id)
-            elif not runner.only_waits:
-                self._works(runner)
-        self._on_place_freed()  # or more of its job may be claimed again
-
-    def _works(self, runner: ShardRunner) -> None:
-        """The caller has the lock."""
-        if runner in self._waiting:
-            self._waiting.discard(runner)
-            self.held_time.resume(runner.claim.lease)
-            self.starvation.begin(runner.model_id)
-
     def _ended(self, runner: ShardRunner) -> None:
         with self._lock:
             if runner in self._running:
-                self._works(runner)
                 self._running.discard(runner)
                 self._rows_finished[runner.model_id] += runner.rows_finished
                 self.starvation.end(runner.model_id)

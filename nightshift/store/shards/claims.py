@@ -4,7 +4,7 @@ The UPDATE that takes a shard raises its term, so a shard's terms never repeat. 
 each other's rows (SKIP LOCKED); on SQLite, writers take turns.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -79,12 +79,11 @@ class Claims:
         priorities: PriorityConfig = PriorityConfig(),
         *,
         machine: Machine = Machine(),
-        excluded_jobs: Collection[str] = (),
     ) -> BulkClaim | None:
         """Lease the best bulk shard for these models on such a machine, ordered as in
-        `nightshift/jobs/priorities.py`; none of `excluded_jobs`.
+        `nightshift/jobs/priorities.py`.
         """
-        for candidate in self._best_jobs(models, now, priorities, machine, excluded_jobs):
+        for candidate in self._best_jobs(models, now, priorities, machine):
             if candidate.state is JobState.QUEUED:  # the claim will change it
                 Jobs(self._connection).lock(candidate.id)
             claimed = self._take_next_shard(candidate, worker_id, now, ttl_s)
@@ -247,12 +246,7 @@ class Claims:
         )
 
     def _best_jobs(
-        self,
-        models: Sequence[str],
-        now: datetime,
-        priorities: PriorityConfig,
-        machine: Machine,
-        excluded_jobs: Collection[str],
+        self, models: Sequence[str], now: datetime, priorities: PriorityConfig, machine: Machine
     ) -> Sequence[Job]:
         in_flight = self._in_flight(JobKind.BULK)
         of_tenant = func.coalesce(in_flight.c.shards, 0)
@@ -262,7 +256,6 @@ class Claims:
             select(job.c.id, *(key.label(f"key_{place}") for place, key in enumerate(order)))
             .outerjoin(in_flight, in_flight.c.tenant_id == job.c.tenant_id)
             .where(*self._runnable(models, now, machine))
-            .where(*([job.c.id.not_in(excluded_jobs)] if excluded_jobs else ()))
             .order_by(*order, job.c.deadline_at, job.c.created_at, job.c.id)
             .limit(JOBS_LOOKED_AT_MAX)
             .subquery()

@@ -1,6 +1,6 @@
 """Statements about rows that crash workers: which are suspected, and which are dead letters."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -41,15 +41,13 @@ class DeadLetters:
         """Record which rows are in flight. False: the lease is gone."""
         return self._update_held(lease, suspects=sorted(rows))
 
-    def clear_suspect(self, lease: Lease, row: int, in_flight: Collection[int] = ()) -> bool:
-        """A suspect has finished, or has the result of another row; the last one clears the shard unless rows
-        are in flight. False: the lease is gone.
-        """
-        if not self._update_held(lease, suspects=sorted(in_flight)):
+    def clear_suspect(self, lease: Lease, row: int) -> bool:
+        """A suspect has finished; the last one clears the shard. False: the lease is gone."""
+        if not self._update_held(lease, suspects=[]):
             return False
         suspected = (row_crash.c.shard_id == lease.shard_id) & (row_crash.c.row == row)
         self._connection.execute(delete(row_crash).where(suspected))
-        if not in_flight and not self.suspects(lease.shard_id):
+        if not self.suspects(lease.shard_id):
             # With a dead row the shard stays watched: whichever worker claims it next must know of the row.
             cleared = {} if self._dead(lease.shard_id) else {"crash_count": 0}
             self._update_held(lease, is_isolating=False, **cleared)

@@ -5,7 +5,7 @@ void.
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -242,13 +242,6 @@ class Shards:
             .where(shard.c.job_id == job_id, shard.c.shard_no > after_no)
             .order_by(shard.c.shard_no)
             .limit(limit)
-        )
-        return [to_shard(row) for row in rows]
-
-    def numbered(self, job_id: str, numbers: Collection[int]) -> Sequence[Shard]:
-        """Those of a job's shards that have these numbers."""
-        rows = self._connection.execute(
-            select(shard).where(shard.c.job_id == job_id, shard.c.shard_no.in_(numbers))
         )
         return [to_shard(row) for row in rows]
 

@@ -4,9 +4,8 @@ from benchmarks.data_plane import SHARD_ROWS, measured
 
 
 def test_it_measures_a_job_that_ends_with_all_its_rows() -> None:
-    figures = {figure.unit: figure.value for figure in measured(SHARD_ROWS + 10, equal=0.1)}
+    figures = {figure.unit: figure.value for figure in measured(SHARD_ROWS + 10)}
 
-    assert set(figures) == {"us", "rows/s", "s", "bytes", "%"}
+    assert set(figures) == {"us", "rows/s", "s", "bytes"}
     assert 1536 < figures["bytes"] < 1800
     assert figures["us"] > 0
-    assert 5 < figures["%"] < 15

@@ -2,14 +2,12 @@
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from nightshift import endpoints
-from nightshift.broker.first_rows import RowPlace
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.errors import DatabaseUnavailable, InvalidRequest, StorageError, StorageUnavailable
 from nightshift.jobs import BulkClaim, ShardObject
@@ -25,7 +23,6 @@ from nightshift.tracing.tracer import NO_SPAN, Span
 from workers.serving.model_server import Tokens
 from workers.serving.models import Models
 from workers.shard.rows.earlier_jobs import EarlierJobs
-from workers.shard.rows.first_results import FirstResults
 from workers.shard.storage_counts import CountedReader, StorageCounts
 
 log = logging.getLogger(__name__)
@@ -33,12 +30,9 @@ log = logging.getLogger(__name__)
 FIRST_BATCH_ROWS: Final = 8  # so that the model soon has work; each next one has twice as many, up to …
 BATCH_ROWS: Final = 256
 BATCH_CHARS: Final = 1024 * 1024
-AHEAD_ROWS: Final = 512  # read, and not taken: at most …
-AHEAD_ROWS_LEAST: Final = 16  # … and at least; other workers' rows wait for these, though none has begun
-FIRST_AHEAD: Final = 4  # that part of the rows that are in flight at most, until a pace is known
-AHEAD_S: Final = 2.0  # in which they are to be taken
-PACE_S: Final = 0.25  # over which a pace is measured, at least; soon over AHEAD_S, as rows end in bursts
+AHEAD_ROWS: Final = 512  # read, and not taken
 AHEAD_CHARS: Final = 4 * 1024 * 1024  # of their texts; one row may have more
+
 
 LOOK_UP_FAULTS_MAX: Final = 20  # then rows are run as if there were no earlier results
 
@@ -65,8 +59,7 @@ class ReadRow:
     tokens: Tokens | InvalidRequest | None = None  # as `ModelServer.tokenize` gives them
     digest: bytes | None = None  # of its request
     is_shareable: bool = False  # whether a row with the same digest may have its answer
-    earlier: RowResult | None = None  # of a row with the same digest, of an earlier job
-    first: RowPlace | None = None  # the row that was read before it with the same digest
+    earlier: RowResult | None = None  # of another row with the same digest
     object: ShardObject | None = None  # that is the row
     chars: int = 0  # of its texts
 
@@ -80,10 +73,8 @@ class Reader:
         sources: Sources,
         models: Models,
         earlier_jobs: EarlierJobs,
-        first_results: FirstResults | None = None,
         *,
         line_bytes_max: int,
-        rows_in_flight_max: int,
         on_rows: Callable[[], None],
         storage: StorageCounts | None = None,
         begin_span: Callable[[], Span] = lambda: NO_SPAN,
@@ -95,10 +86,8 @@ class Reader:
         self._storage = storage or StorageCounts()
         self._models = models
         self._earlier_jobs = earlier_jobs
-        self._first_results = first_results
         self._is_watched = claim.crash_history.is_watched
-        first_ahead = max(AHEAD_ROWS_LEAST, min(rows_in_flight_max // FIRST_AHEAD, AHEAD_ROWS))
-        self._ahead_rows = 1 if self._is_watched else first_ahead
+        self._ahead_rows = 1 if self._is_watched else AHEAD_ROWS
         self._endpoint = endpoints.get(claim.job.spec.endpoint)
         self._server = models.find(claim.job.model, self._endpoint)
         self._digests: RowDigests | None = None
@@ -112,8 +101,6 @@ class Reader:
         self._ahead: deque[ReadRow] = deque()
         self._ahead_chars = 0
         self._is_full = False
-        self._ended = 0  # rows that have left the engine
-        self._marks: deque[tuple[float, int]] = deque(maxlen=2)  # moments, with the rows ended by then
         self._total: int | None = None  # None: the input has not been read to its end
         self._error: Exception | None = None
         self._is_closed = False
@@ -166,18 +153,11 @@ class Reader:
                 return None
             row = self._ahead.popleft()
             self._ahead_chars -= row.chars
-            if self._is_full and self._has_room:
+            has_room = len(self._ahead) <= self._ahead_rows // 2 and self._ahead_chars <= AHEAD_CHARS // 2
+            if self._is_full and has_room:
                 self._is_full = False
                 self._changed.notify()
             return row
-
-    def row_ended(self) -> None:
-        """One has left the engine."""
-        self._ended += 1
-
-    @property
-    def _has_room(self) -> bool:
-        return len(self._ahead) <= self._ahead_rows // 2 and self._ahead_chars <= AHEAD_CHARS // 2
 
     # -- the reader's thread
 
@@ -273,7 +253,6 @@ class Reader:
     def _put(self, batch: Sequence[ReadRow]) -> bool:
         """Waits while enough rows are there. False: it is closed."""
         self._look_up(batch)
-        self._note(batch)
         self._tokenize(batch)
         with self._changed:
             was_empty = not self._ahead
@@ -282,24 +261,9 @@ class Reader:
         if was_empty and batch:
             self._on_rows()
         with self._changed:
-            self._follow_pace()
             self._is_full = len(self._ahead) >= self._ahead_rows or self._ahead_chars >= AHEAD_CHARS
-            while self._is_full and not self._is_closed:
-                if not self._changed.wait(AHEAD_S):
-                    self._follow_pace()  # fewer are to be ahead of a model that has become slow
+            self._changed.wait_for(lambda: not self._is_full or self._is_closed)
             return not self._is_closed
-
-    def _follow_pace(self) -> None:
-        """The caller has the lock."""
-        now_s, ended = time.monotonic(), self._ended
-        if self._is_watched or not ended:
-            return
-        if not self._marks or now_s - self._marks[-1][0] >= AHEAD_S:
-            self._marks.append((now_s, ended))
-        since_s, ended_before = self._marks[0]
-        if now_s - since_s >= PACE_S:
-            paced = round((ended - ended_before) * AHEAD_S / (now_s - since_s))
-            self._ahead_rows = max(AHEAD_ROWS_LEAST, min(paced, AHEAD_ROWS))
 
     def _look_up(self, batch: Sequence[ReadRow]) -> None:
         """What the job that this one reuses has of these rows."""
@@ -331,27 +295,11 @@ class Reader:
                 self._changed.wait_for(lambda: self._is_closed, fault_delay_s(faults, self._job.id))
         return {}
 
-    def _note(self, batch: Sequence[ReadRow]) -> None:
-        """The first rows with these requests."""
-        if self._first_results is None:
-            return
-        noted = [
-            (row, row.digest) for row in batch if row.is_shareable and row.earlier is None and row.digest
-        ]
-        places = [RowPlace(self._shard.shard_no, row.row) for row, _ in noted]
-        first = self._first_results.note(self._job, [digest for _, digest in noted], places)
-        for (row, _), each in zip(noted, first, strict=True):
-            row.first = each
-
     def _tokenize(self, batch: Sequence[ReadRow]) -> None:
         """Not of a watched shard: a row that kills the process is to be known first."""
         if self._server is None or self._is_watched:
             return  # the model does it, or says what is wrong
-        runnable = [
-            (row, row.parsed)
-            for row in batch
-            if row.parsed is not None and row.earlier is None and row.first is None
-        ]
+        runnable = [(row, row.parsed) for row in batch if row.parsed is not None and row.earlier is None]
         tokens = self._server.tokenize(self._endpoint, [parsed for _, parsed in runnable])
         for (row, _), each in zip(runnable, tokens, strict=True):
             row.tokens = each

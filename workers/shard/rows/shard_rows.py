@@ -3,11 +3,9 @@
 import logging
 from collections import deque
 from collections.abc import Callable, Collection
-from itertools import islice
 from typing import Final
 
 from nightshift import endpoints
-from nightshift.broker.first_rows import RowPlace
 from nightshift.endpoints.generation import GenerationRequest
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.results import Result
@@ -41,7 +39,6 @@ class ShardRows:
         watch: Watch,
         *,
         line_bytes_max: int,
-        rows_in_flight_max: int,
         earlier: Callable[[int], CarryOver | None],
         on_progress: Callable[[int, str, Progress], None],
         on_rows: Callable[[], None],
@@ -59,15 +56,12 @@ class ShardRows:
             dependencies.sources,
             dependencies.models,
             dependencies.earlier_jobs,
-            dependencies.first_results,
             line_bytes_max=line_bytes_max,
-            rows_in_flight_max=rows_in_flight_max,
             on_rows=on_rows,
             storage=dependencies.storage,
             begin_span=(lambda: NO_SPAN) if trace is None else trace.reads,
         )
         self._once = dependencies.once
-        self._first_results = dependencies.first_results
         self._on_turn = on_turn
         self._leads: dict[int, Key] = {}  # of rows in the engine, or about to be: others may wait for them
         self._turns: dict[int, Turn] = {}  # of rows that wait for another
@@ -108,25 +102,6 @@ class ShardRows:
         is_held = bool(self._again) or bool(self._ready) or self._next is not None
         return is_held or (self._reader.has_more and not self._reader.is_behind)
 
-    @property
-    def only_waits(self) -> bool:
-        """Whether no row is to be admitted before rows of others have ended."""
-        if self._again or self._ready or not self._waiting:
-            return False
-        return self.is_full or (self._next is None and not self._reader.has_more)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether so many rows wait for others that none after them is admitted."""
-        return len(self._waiting) >= WAITING_MAX or self._waiting_chars >= WAITING_CHARS_MAX
-
-    def run_waiting(self, rows_max: int) -> None:
-        """So many rows are run that have waited longest, unless this worker runs those they wait for."""
-        keys = dict.fromkeys(turn.key for turn in self._turns.values())
-        elsewhere = filter(self._once.is_elsewhere, keys)
-        for key in list(islice(elsewhere, rows_max)):
-            self._once.lost(key)
-
     def admit_next(self) -> AdmittedRow | RowResult | None:
         """Give one row to the engine, or return its result if it cannot be run. None: not now.
 
@@ -144,7 +119,7 @@ class ShardRows:
             if admitted is not None:
                 self._ready.popleft()
             return admitted
-        while not self.is_full:
+        while len(self._waiting) < WAITING_MAX and self._waiting_chars < WAITING_CHARS_MAX:
             if self._next is None:
                 self._next = self._reader.take()
             if self._next is None:
@@ -170,7 +145,6 @@ class ShardRows:
     def ended(self, admitted: AdmittedRow, progress: Progress) -> RowResult | None:
         """The engine has ended a row. None: it broke the row off, which is admitted again."""
         self._watch.finished(admitted.row)
-        self._reader.row_ended()
         if progress.result is not None:
             return self._shared(self._result(admitted.read, progress.result))
         assert progress.failed is not None, "it has ended"
@@ -182,7 +156,6 @@ class ShardRows:
     def timed_out(self, admitted: AdmittedRow, timeout_s: int) -> RowResult:
         """Take a row out of the engine that has been there for too long."""
         self._watch.finished(admitted.row)
-        self._reader.row_ended()
         self.cancel(admitted)
         return self._shared(self._result(admitted.read, timed_out(timeout_s)))
 
@@ -193,9 +166,6 @@ class ShardRows:
         turn = self._turns.pop(row)
         if turn.leads:
             self._leads[row] = turn.key
-            if read.first is not None and self._first_results is not None:
-                own = RowPlace(self._claim.shard.shard_no, row)
-                self._first_results.runs_instead(turn.key, read.first, own)
         self._ready.append((read, result))
 
     def cancel(self, admitted: AdmittedRow) -> None:
@@ -235,17 +205,15 @@ class ShardRows:
         """The result of another row of the job with the same request. It may be waited for."""
         if not read.is_shareable or read.digest is None or read.row in self._leads:
             return None
+        if self._claim.crash_history.is_watched:
+            return None  # its rows begin in order
         key, row = (self._claim.job.id, read.digest), read.row
-        while (said := self._once.lead(key, is_first=read.first is None)) is False:
+        while (said := self._once.lead(key)) is False:
             turn = self._once.wait(key, lambda result: self._on_turn(row, result))
             if turn is not None:
                 read.tokens = None  # it is not likely to need them
                 self._turns[row], self._waiting[row] = turn, read
                 self._waiting_chars += read.chars
-                self._watch.waits(row)
-                if read.first is not None and self._first_results is not None:
-                    own = RowPlace(self._claim.shard.shard_no, row)
-                    self._first_results.look_for(self._claim.job, key, read.first, own)
                 return None
         if isinstance(said, RowResult):
             return self._reused(read, said)
@@ -297,7 +265,6 @@ class ShardRows:
         return RowResult.of(self._head, read.row, read.custom_id, result, read.kept, read.digest)
 
     def _reused(self, read: ReadRow, result: RowResult, *, is_earlier: bool = False) -> RowResult:
-        self._watch.answered(read.row)
         return result.reused(self._head, read.row, read.custom_id, read.kept, is_earlier=is_earlier)
 
     def _shared(self, result: RowResult) -> RowResult:

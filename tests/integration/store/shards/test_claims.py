@@ -109,19 +109,6 @@ def test_the_shards_of_a_job_are_claimed_in_the_order_of_the_input(store: Store)
     assert [claimed(store).shard.shard_no for _ in range(4)] == [0, 1, 2, 3]
 
 
-def test_a_worker_may_leave_jobs_out(store: Store) -> None:
-    first, second = planned(store), planned(store)
-
-    def but(*jobs: Job) -> str | None:
-        with store.transaction() as tx:
-            found = tx.claims.bulk("w", [MODEL], tx.now(), TTL_S, excluded_jobs=[job.id for job in jobs])
-        return None if found is None else found.job.id
-
-    assert but(first, second) is None
-    assert but(first) == second.id
-    assert but() == first.id
-
-
 def test_nothing_to_do_is_nothing(store: Store) -> None:
     assert claim(store) is None
 

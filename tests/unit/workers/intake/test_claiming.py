@@ -1,7 +1,7 @@
 """What a worker takes on, in which order, and when it says so."""
 
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -24,7 +24,6 @@ class Places:
 
     online: int = 100
     bulk: int = 100
-    not_of: list[Collection[str]] = field(default_factory=lambda: [()])
     claims: list[OnlineClaim | BulkClaim] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -33,9 +32,6 @@ class Places:
 
     def bulk_free(self) -> int:
         return self.bulk - sum(isinstance(claim, BulkClaim) for claim in self.claims)
-
-    def excluded_jobs(self) -> Sequence[Collection[str]]:
-        return self.not_of
 
     def run_online(self, claim: OnlineClaim, claimed_at_s: float) -> None:
         self._add(claim)
@@ -273,21 +269,6 @@ def test_bulk_is_claimed_until_the_places_are_full_and_the_subscription_paused(
     intake.bulk_place_freed()
     places.wait_for(3)
     assert {claim.shard.shard_no for claim in places.claims} == {0, 1, 2}
-
-
-def test_no_more_shards_are_claimed_of_a_job_whose_shards_wait(
-    store: Store, intake: Intake, places: Places
-) -> None:
-    waits, fills = plan_bulk(store, "file-x"), plan_bulk(store, "file-y", shards=2)
-    other = plan_bulk(store, "file-z")
-    places.not_of = [[waits.id, fills.id], [fills.id]]
-    intake.start()
-    places.wait_for(2)
-    assert [claim.job.id for claim in places.claims] == [other.id, waits.id]
-
-    places.not_of = [()]
-    intake.bulk_place_freed()
-    places.wait_for(4)
 
 
 def test_tokens_fetched_ahead_are_given_back_once_the_subscription_is_paused(

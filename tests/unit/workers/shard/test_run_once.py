@@ -108,24 +108,3 @@ def test_the_oldest_results_are_forgotten() -> None:
 
     known = [Row(once, ("job", bytes([number]))).known for number in range(5)]
     assert [each is not None for each in known] == [False, False, True, True, True]
-
-
-def test_rows_wait_for_a_first_one_elsewhere_until_it_is_known_to_have_failed() -> None:
-    once, told = RunOnce(), []
-    assert once.lead(KEY, is_first=False) is False
-    once.wait(KEY, told.append)
-    assert once.is_elsewhere(KEY)
-
-    once.found(KEY, replace(result(), status_code=500))
-    assert told == [None]
-    assert once.lead(KEY, is_first=False) is True, "no row waits for it again"
-
-
-def test_a_row_that_is_lost_elsewhere_is_led_by_one_that_waits() -> None:
-    once, told = RunOnce(), []
-    once.lead(KEY, is_first=False)
-    turn = once.wait(KEY, told.append)
-    once.lost(KEY)
-    once.lost(KEY)  # it is back already
-
-    assert (told, turn.leads, once.is_elsewhere(KEY)) == ([None], True, False)

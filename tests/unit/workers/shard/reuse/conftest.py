@@ -1,7 +1,6 @@
 """Jobs that are run to their last part, one reusing another."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -20,16 +19,10 @@ from tests.unit.workers.shard.helpers import (
     finished,
 )
 from tests.unit.workers.shard.reuse.reusing import (
-    NewWorker,
-    Remembered,
     Repeatable,
     RunJob,
     job_of,
 )
-from workers.shard.config import ShardDependencies
-from workers.shard.rows import first_results
-from workers.shard.rows.first_results import FirstResults
-from workers.shard.rows.run_once import RunOnce
 
 
 @pytest.fixture
@@ -96,25 +89,3 @@ def copied(monkeypatch) -> list[str]:
 
     monkeypatch.setattr(DirectoryStore, "copy_staged", noting)
     return keys
-
-
-@pytest.fixture
-def places() -> Remembered:
-    return Remembered()
-
-
-@pytest.fixture
-def worker(store, objects, dependencies: ShardDependencies, places, monkeypatch) -> Iterator[NewWorker]:
-    monkeypatch.setattr(first_results, "LOOK_S", 0.01)
-    monkeypatch.setattr(first_results, "fault_delay_s", lambda faults, key: 0.01)
-    started: list[FirstResults] = []
-
-    def start(known_bytes_max: int = 1_000_000, **settings: object) -> ShardDependencies:
-        once = RunOnce(known_bytes_max)
-        started.append(FirstResults(store, objects, once, places, **settings))
-        started[-1].start()
-        return replace(dependencies, once=once, first_results=started[-1])
-
-    yield start
-    for each in started:
-        each.stop()

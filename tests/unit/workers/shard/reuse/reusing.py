@@ -1,11 +1,10 @@
 """What the tests of reuse share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from nightshift.broker.first_rows import RowPlace
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.jobs import Job
 from nightshift.jobs.part import PartFile
@@ -14,7 +13,6 @@ from tests.unit.workers.scripted import ScriptedServer, prompt_of
 from tests.unit.workers.shard.helpers import (
     batch_line,
 )
-from workers.shard.config import ShardDependencies
 
 
 class Repeatable(ScriptedServer):
@@ -58,27 +56,3 @@ def part_rows(job: Job) -> list[dict[str, object]]:
 def job_of(store: Store, job: Job) -> Job:
     with store.snapshot() as tx:
         return tx.jobs.fetch(job.id)
-
-
-class Remembered:
-    """What Redis has: `FirstRows` without a bound."""
-
-    def __init__(self) -> None:
-        self.first: dict[tuple[str, bytes], RowPlace] = {}
-
-    def note(self, job_id: str, digests: Sequence[bytes], places: Sequence[RowPlace]) -> Sequence[RowPlace]:
-        return [
-            self.first.setdefault((job_id, digest), place)
-            for digest, place in zip(digests, places, strict=True)
-        ]
-
-    def replace(self, job_id: str, digest: bytes, lost: RowPlace, by: RowPlace) -> None:
-        if self.first.get((job_id, digest)) == lost:
-            self.first[job_id, digest] = by
-
-
-NewWorker = Callable[..., ShardDependencies]
-
-
-def waiting(runner) -> int:
-    return len(runner._rows._waiting)

@@ -135,7 +135,6 @@ def test_the_last_rows_are_not_overlooked_as_they_come(store, models, dependenci
         models,
         dependencies.earlier_jobs,
         line_bytes_max=10_000,
-        rows_in_flight_max=8,
         on_rows=lambda: None,
     )
 
