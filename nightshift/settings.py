@@ -394,7 +394,8 @@ class WorkerSettings(RowSettings, PriceSettings):
     device: str = "auto"
     capacity: Literal["spot", "on_demand"] = "on_demand"  # this machine's kind
     pools: Words = ()  # this worker also runs jobs that name one of these
-    shards_max: Count = 3  # bulk shards held, not counting those about to end
+    # Of each model, bulk shards that have all the rows in its engine that one may have, and are read ahead.
+    shards_max: Count = 3
     rows_in_flight_max: Count = 128  # of one shard
     encoder_rows_in_flight_max: Count = 1024  # likewise: an encoder's passes hold rows of like length
     segment_rows: Count = 64  # a segment is written after this many finished rows …

@@ -11,7 +11,7 @@ threads   celery main ──► intake ──► shard-N (one per bulk shard hel
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +22,7 @@ from nightshift.fleet.checkpoints import check_distinct
 from nightshift.fleet.figures import DeviceFigures
 from nightshift.fleet.workers import EXIT_QUEUE_CONNECTION_LOST, Capacity, Machine, WorkerState
 from nightshift.jobs import BulkClaim, OnlineClaim
+from nightshift.jobs.room import Room
 from nightshift.metrics.serving import MetricsServer
 from nightshift.objectstore import Locations, ObjectStore
 from nightshift.objectstore.sources import Sources
@@ -173,8 +174,9 @@ class Runtime:
         self._shards = Shards(
             self._shard_dependencies(),
             self._shard_config(),
-            lambda: self.intake.bulk_place_freed(),
-            places=self._settings.shards_max,
+            on_place_freed=lambda: self.intake.bulk_place_freed(),
+            on_room_changed=lambda: self.intake.bulk_room_changed(),
+            full_shards_max=self._settings.shards_max,
         )
         machine = Machine(Capacity(self._settings.capacity), self._settings.pools)
         self._residency = Residency(
@@ -310,7 +312,7 @@ class Runtime:
             self._queue,
             received=lambda: self.intake.messages_received,
             without_message=lambda: self.intake.online_without_message,
-            subscribed_to=lambda: queues_with_places(self.online_free(), self.bulk_free()),
+            subscribed_to=lambda: queues_with_places(self.online_free(), self.bulk_room(self._models.warm)),
             limit_s=self._settings.deaf_after_s,
         )
         steps = StuckStep(lambda: {s.model.id: s for s in self._models}, self._settings.step_timeout_s)
@@ -332,8 +334,8 @@ class Runtime:
     def online_free(self) -> int:
         return 0 if self._isolation.is_held else self._settings.online_slots - self._online.count
 
-    def bulk_free(self) -> int:
-        return 0 if self._isolation.is_held else self._shards.places_free
+    def bulk_room(self, models: Sequence[str]) -> Room | None:
+        return None if self._isolation.is_held else self._shards.room(models)
 
     def run_online(self, claim: OnlineClaim, claimed_at_s: float) -> None:
         self._online.run(claim, claimed_at_s)

@@ -27,6 +27,7 @@ from nightshift.jobs import (
 )
 from nightshift.jobs.leases import FIRST_TERM, Lease
 from nightshift.jobs.planning import PlanCursor
+from nightshift.jobs.room import ROOM_FOR_ALL, Room
 from nightshift.lifecycle.interruptions import record_resumed
 from nightshift.lifecycle.webhooks.fan_out import owe
 from nightshift.outbound.webhook_events import PROGRESS, RUNNING, event_type
@@ -148,9 +149,12 @@ def claim_bulk(
     ttl_s: float,
     *,
     machine: Machine = Machine(),
+    room: Room = ROOM_FOR_ALL,
 ) -> BulkClaim | None:
-    """Lease the best bulk shard. The first of a job begins it, with its event and its owed webhooks."""
-    claim = tx.claims.bulk(worker_id, models, now, ttl_s, machine=machine)
+    """Lease the best bulk shard that `room` does not leave out. The first of a job begins it, with its event
+    and its owed webhooks.
+    """
+    claim = tx.claims.bulk(worker_id, models, now, ttl_s, machine=machine, room=room)
     if claim is not None and claim.begins_job:
         job = tx.jobs.fetch(claim.job.id)
         _append_state_event(tx, job, JobState.RUNNING, now)

@@ -14,6 +14,7 @@ from nightshift.broker.queue import Queue
 from nightshift.errors import DatabaseUnavailable, NightshiftError
 from nightshift.fleet.workers import ExitCause, WorkerState
 from nightshift.jobs.ids import new_id
+from nightshift.jobs.room import HELD_MAX
 from nightshift.lifecycle.recovery import LEASES_PER_WORKER_MAX, release_worker
 from nightshift.processes.children import AfterExit, Child, ChildExit, Launch
 from nightshift.processes.worker_exits import cause_of, count_oom_kills, unrequested
@@ -45,7 +46,7 @@ def worker_child(settings: WorkerSettings, *, app: str = APP, pool: str = POOL) 
             "CELERY_CUSTOM_WORKER_POOL": pool,
             "TQDM_DISABLE": "1",  # progress bars fill the log
         }
-        messages_max = settings.online_slots + settings.shards_max
+        messages_max = settings.online_slots + HELD_MAX
         return Launch(celery_command(worker_id, messages_max, app), environment)
 
     return Child(name="worker", launch=launch, grace_s=settings.drain_s + DRAIN_MARGIN_S)

@@ -22,16 +22,15 @@ from tests.waiting import wait_for
 
 KEPT = 3  # rows of a job that are over at once
 LEFT = 3  # rows that would run for half an hour
-BULK_JOBS, ONLINE_JOBS = 7, 3  # at most in a test: as many as the worker has places for
+BULK_JOBS, ONLINE_JOBS = 7, 3  # at most in a test: the worker has places for as many online, and more in bulk
 
 
 @pytest.fixture(scope="module")
 def service(module_service_of) -> Service:
-    """One worker with just enough places for a test's jobs and just enough room for their long rows: what a
-    job that has ended does not give back, the next one waits for.
+    """One worker with few places more than a test's jobs take and just enough room for their long rows: the
+    next job waits for what one that has ended does not give back.
     """
     return module_service_of(
-        SHARDS_MAX=str(BULK_JOBS),
         ONLINE_SLOTS=str(ONLINE_JOBS),
         ENGINE_MAX_NUM_SEQS=str(BULK_JOBS * LEFT + ONLINE_JOBS),
         SHARD_BYTES="1000000",

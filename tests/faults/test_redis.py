@@ -156,7 +156,7 @@ def test_messages_that_wait_for_a_place_ring_for_others_when_their_worker_leaves
     service_of: ServiceOf,
 ) -> None:
     """Until then the worker alone knows them: Redis notes no message that was fetched."""
-    service = service_of(Parts(), ONLINE_SLOTS="1", SHARDS_MAX="1")
+    service = service_of(Parts(), ONLINE_SLOTS="1")
     jobs = [
         submit_online(service, Row(f"long-{n}", "takes its time ms=20", max_tokens=200)) for n in range(2)
     ]

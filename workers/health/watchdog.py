@@ -20,6 +20,7 @@ from nightshift.fleet.workers import (
     EXIT_STUCK_LOAD,
     EXIT_STUCK_STEP,
 )
+from nightshift.jobs.room import Room
 
 log = logging.getLogger(__name__)
 
@@ -219,6 +220,6 @@ class SilentConsumer:
         return without_message > before or any(waiting)
 
 
-def queues_with_places(online_free: int, bulk_free: int) -> tuple[str, ...]:
+def queues_with_places(online_free: int, bulk_room: Room | None) -> tuple[str, ...]:
     online = (ONLINE_QUEUE,) if online_free > 0 else ()
-    return online + ((BULK_QUEUE,) if bulk_free > 0 else ())
+    return online + ((BULK_QUEUE,) if bulk_room is not None and bulk_room.is_for_all else ())

@@ -2,6 +2,9 @@
 
     Celery ──► MessageHeap (online before bulk, better class first) ──► claim ──► runner, acknowledge
 
+Which bulk shards it may claim, `nightshift/jobs/room.py` says. While it leaves some to other workers it gets
+no rings for bulk, and looks every second for those it may.
+
 A message is acknowledged once its claim has committed: from then on the lease keeps the work. The database is
 polled too, since Redis may lose any message.
 """
@@ -17,6 +20,7 @@ from typing import Final, Protocol
 from nightshift.errors import DatabaseUnavailable
 from nightshift.fleet.workers import Machine
 from nightshift.jobs import BulkClaim, OnlineClaim
+from nightshift.jobs.room import Room
 from nightshift.lifecycle import transitions
 from nightshift.processes import failpoints
 from nightshift.store import Store
@@ -38,6 +42,7 @@ log = logging.getLogger(__name__)
 CLAIM_MAX: Final = 64  # online requests claimed in one transaction
 NEXT_KEPT_S: Final = 0.25  # how long the database's answer is used
 POLL_S: Final = 5.0  # between polls: what a lost ring costs at most
+LOOK_S: Final = 1.0  # between looks for bulk without rings: what a small job waits beside large ones
 DATABASE_RETRY_S: Final = 1.0
 
 DROPPED_COUNTER: Final = "messages_dropped"
@@ -46,7 +51,8 @@ DROPPED_COUNTER: Final = "messages_dropped"
 class Places(Protocol):
     def online_free(self) -> int: ...
 
-    def bulk_free(self) -> int: ...
+    def bulk_room(self, models: Sequence[str]) -> Room | None:
+        """Which bulk shards may be claimed for these models. None: none."""
 
     def run_online(self, claim: OnlineClaim, claimed_at_s: float) -> None: ...
 
@@ -95,7 +101,11 @@ class Intake:
         self._next: deque[str] = deque()  # online requests that are next, by the database …
         self._next_until_s = 0.0  # … until this time
         self._online_may_wait = False  # online work whose ring may have gone to another request
-        self._bulk_may_wait = True  # bulk work that has not rung
+        self._empty_room: Room | None = (
+            None  # in which the last claim of bulk found nothing; None: look again
+        )
+        self._poll_at_s = time.monotonic() + POLL_S
+        self._look_at_s = float("inf")  # for bulk; of a worker without rings
         self._dropped = 0  # unreadable messages, not counted yet
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="intake", daemon=True)
@@ -142,13 +152,19 @@ class Intake:
         """There may be work for a model that has become warm."""
         with self._changed:
             self._next_until_s = 0.0
-            self._online_may_wait = self._bulk_may_wait = True
+            self._online_may_wait = True
+            self._empty_room = None
             self._changed.notify()
 
     def bulk_place_freed(self) -> None:
         """Claims without waiting for a ring."""
         with self._changed:
-            self._bulk_may_wait = True
+            self._empty_room = None
+            self._changed.notify()
+
+    def bulk_room_changed(self) -> None:
+        """Claims where it has not looked in vain."""
+        with self._changed:
             self._changed.notify()
 
     def _put(
@@ -167,19 +183,21 @@ class Intake:
     # -- the thread
 
     def _run(self) -> None:
-        polled_at_s = time.monotonic()
         while True:
             with self._changed:
-                left_s = polled_at_s + POLL_S - time.monotonic()
+                left_s = min(self._poll_at_s, self._look_at_s) - time.monotonic()
                 self._changed.wait_for(self._has_something_to_do, timeout=max(0.0, left_s))
                 if self._is_stopping:
                     return
-            poll = time.monotonic() >= polled_at_s + POLL_S
+            now_s = time.monotonic()
+            poll, look = now_s >= self._poll_at_s, now_s >= self._look_at_s
             if poll:
-                polled_at_s = time.monotonic()
+                self._poll_at_s = now_s + POLL_S
+            if look:
+                self._look_at_s = now_s + LOOK_S
             try:
                 self._take_online(poll=poll)
-                self._take_bulk(poll=poll)
+                self._take_bulk(look=look or poll)
                 if poll:
                     self._count_dropped()
             except DatabaseUnavailable as error:
@@ -194,7 +212,7 @@ class Intake:
             return True
         if (self._online_may_wait or self._heap.has(ONLINE_RANK)) and self._places.online_free() > 0:
             return True
-        return self._heap.has(BULK_RANK) or (self._bulk_may_wait and self._places.bulk_free() > 0)
+        return self._heap.has(BULK_RANK) or self._may_claim_bulk
 
     def _pause(self, seconds: float) -> None:
         with self._changed:
@@ -264,46 +282,70 @@ class Intake:
             durable=False,
         )
 
-    def _take_bulk(self, *, poll: bool) -> None:
-        """Claim a shard per free place. Tokens without a place are given back once the subscription is
-        paused.
+    def _take_bulk(self, *, look: bool) -> None:
+        """Claim what there is room for. Tokens that may be for other workers are given back once the
+        subscription is paused.
         """
         tokens = self._heap.pop(BULK_RANK)
         claims = 0
         try:
-            while self._places.bulk_free() > 0 and (tokens or poll or self._bulk_may_wait):
-                if not self._claim_bulk():
-                    self._bulk_may_wait = False
-                    self._on_left()
-                    break
+            if tokens or look:
+                self._empty_room = None
+            while self._may_claim_bulk and self._claim_bulk():
                 claims += 1
+                if self._heap.has(ONLINE_RANK):
+                    break  # it goes first, and then more of these
         except Exception:  # no token can be the reason
             self._heap.put_back(tokens)
             raise
-        has_room = self._places.bulk_free() > 0
-        self._bulk_subscription.want(has_room)
+        room = self._places.bulk_room(self._models.warm)
+        is_for_all = room is not None and room.is_for_all
+        self._listen_for_bulk(is_for_all, may_look=room is not None)
         for number, token in enumerate(tokens):
-            if has_room or number < claims:
+            if is_for_all or number < claims:
                 token.receipt.acknowledge()
             else:
                 token.receipt.give_back()
 
+    def _listen_for_bulk(self, is_for_all: bool, *, may_look: bool) -> None:
+        self._bulk_subscription.want(is_for_all)
+        if is_for_all or not may_look:
+            self._look_at_s = float("inf")
+        else:
+            self._look_at_s = min(self._look_at_s, time.monotonic() + LOOK_S)
+
+    @property
+    def _may_claim_bulk(self) -> bool:
+        room = self._places.bulk_room(self._models.warm)
+        return room is not None and room != self._empty_room
+
     def _claim_bulk(self) -> bool:
         claimed_at_s = self._heartbeat.clock_s()
         with self._models.claiming() as warm:
-            claim = self._store.run(
-                lambda tx: transitions.claim_bulk(
-                    tx, self._worker_id, warm, tx.now(), self._lease_ttl_s, machine=self._machine
-                )
-            )
+            room = self._places.bulk_room(warm)
+            claim = None if room is None else self._claim_within(room, warm)
             if claim is None:
+                self._empty_room = room
+                self._on_left()
                 return False
             failpoints.hit("worker.claimed")
-            self._bulk_may_wait = True
             if self._tracer.is_on:
                 record_claim(self._tracer, claim, claimed_at_s, self._heartbeat.clock_s())
             self._places.run_bulk(claim, claimed_at_s)
         return True
+
+    def _claim_within(self, room: Room, models: Sequence[str]) -> BulkClaim | None:
+        return self._store.run(
+            lambda tx: transitions.claim_bulk(
+                tx,
+                self._worker_id,
+                models,
+                tx.now(),
+                self._lease_ttl_s,
+                machine=self._machine,
+                room=room,
+            )
+        )
 
     def _count_dropped(self) -> None:
         with self._changed:

@@ -51,8 +51,6 @@ class Ledger:
         self._covered = 0  # of them, in listed checkpoints
         self._redone = 0  # earlier tokens not continued, in no checkpoint yet
         self.rows_finished = 0
-        self._began_s: float | None = None  # the first row …
-        self._rows_ended = 0  # … since which the engine has ended so many
         self._longest = 0  # tokens of the row with the most, of those that have ended
 
     # -- changes
@@ -67,10 +65,7 @@ class Ledger:
         assert self._is_open, "a row has begun after the last checkpoint"
         assert admitted.row not in self._in_flight, f"row {admitted.row} is in flight already"
         earlier = self._earlier.pop(admitted.row, None)
-        now_s = self._clock_s()
-        if self._began_s is None:
-            self._began_s = now_s
-        self._in_flight[admitted.row] = InFlight(admitted, earlier, now_s)
+        self._in_flight[admitted.row] = InFlight(admitted, earlier, self._clock_s())
 
     def progress(self, row: int, progress: Progress) -> None:
         assert row in self._in_flight, f"row {row} is not in flight"
@@ -91,8 +86,7 @@ class Ledger:
     def finish(self, result: RowResult) -> None:
         """Of a row in flight, or refused before."""
         assert self._is_open, "a row has finished after the last checkpoint"
-        if self._in_flight.pop(result.row, None) is not None:
-            self._rows_ended += 1
+        self._in_flight.pop(result.row, None)
         self.rows_finished += 1
         self._longest = max(self._longest, result.usage.completion_tokens)
         if not self._results:
@@ -162,12 +156,6 @@ class Ledger:
         """Of the rows in flight."""
         oldest = next(iter(self._in_flight.values()), None)  # they lie in the order in which they began
         return None if oldest is None else self._clock_s() - oldest.since_s
-
-    def ends_within(self, seconds: float) -> bool:
-        """Whether the rows in flight do, at the pace of those that have ended."""
-        if self._began_s is None or not self._in_flight:
-            return True
-        return len(self._in_flight) * (self._clock_s() - self._began_s) <= self._rows_ended * seconds
 
     def begun_before(self, age_s: float) -> list[AdmittedRow]:
         """The rows in flight for at least so long."""

@@ -13,11 +13,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from nightshift.errors import DatabaseUnavailable, NightshiftError, StorageError
 from nightshift.jobs import BulkClaim, StopReason
 from nightshift.jobs.leases import fault_delay_s
+from nightshift.jobs.room import HeldShard
 from nightshift.output.row_results import RowResult
 from nightshift.processes import failpoints
 from nightshift.tracing.current import under
@@ -49,7 +51,7 @@ log = logging.getLogger(__name__)
 
 BUSY_RETRY_S: Final = 0.2  # before a busy model is offered a row again
 GATHER_S: Final = 1.0  # between two looks at what rows in flight have generated
-ENDING_S: Final = 2.0  # before a shard's end another takes its place: claimed, and its first rows read
+LOAD_STEPS: Final = 8  # in which a shard's load is told, rounded down
 
 T = TypeVar("T")
 
@@ -63,15 +65,15 @@ class ShardRunner:
         dependencies: ShardDependencies,
         config: ShardConfig,
         on_end: Callable[["ShardRunner"], None],
-        on_ending: Callable[[], None] = lambda: None,
+        on_load_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """Both are called from its own thread; `on_ending` once, if at all: when `is_ending`."""
+        """Both are called from its own thread, `on_load_change` after `held` has changed."""
         self.claim = claim
-        self.is_ending = False  # all its rows are in the engine, or were, and will soon have ended
+        self.held = HeldShard(claim.job.tenant_id, claim.job.model or "", load=1.0)
         heartbeat = self._heartbeat = dependencies.heartbeat
         self._config = config
         self._on_end = on_end
-        self._on_ending = on_ending
+        self._on_load_change = on_load_change
         self._name = f"{claim.job.id}/{claim.shard.shard_no}"
         self._trace = ShardTrace.of(dependencies.tracer, claim)
         self._rows_in_flight_max = config.rows_in_flight(claim)
@@ -218,14 +220,14 @@ class ShardRunner:
                 break
             if not (self._may_admit and self._rows.can_admit):
                 self._rows.on_admission_blocked()
-            self._note_ending()
+            self._note_load()
             if self._has_more:  # else the last rows needed no engine
                 self._wait()
             if self._checkpoint_is_due:
                 self._checkpoint()
         else:
             self._rows.check_input()
-            self._note_ending()
+            self._note_load()
         self._flush()
 
     # -- rows
@@ -252,12 +254,16 @@ class ShardRunner:
                     return
             self._rows.on_admission_blocked()
 
-    def _note_ending(self) -> None:
-        if self.is_ending or self._rows.has_waiting or not self._orders.may_begin:
-            return
-        if self._ledger.ends_within(ENDING_S):
-            self.is_ending = True
-            self._on_ending()
+    def _note_load(self) -> None:
+        """Less than 1 once the rows that it still has for the engine are known, and fewer than it may have
+        there.
+        """
+        most, left = self._rows_in_flight_max, self._rows.left if self._orders.may_begin else 0
+        rows = most if left is None else min(most, left + len(self._ledger.in_flight))
+        load = LOAD_STEPS * rows // most / LOAD_STEPS
+        if load != self.held.load:
+            self.held = replace(self.held, load=load)
+            self._on_load_change()
 
     def _note_progress(self, message: RowProgress) -> None:
         failpoints.hit("worker.row_heard")

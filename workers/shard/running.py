@@ -4,10 +4,11 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from nightshift.errors import DatabaseUnavailable
 from nightshift.jobs import BulkClaim
+from nightshift.jobs.room import Room, room_beside
 from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.endings import Endings
 from workers.shard.runner import ShardRunner
@@ -25,13 +26,18 @@ class Shards:
         config: ShardConfig,
         on_place_freed: Callable[[], None],
         *,
-        places: int = 1,
+        on_room_changed: Callable[[], None] = lambda: None,
+        full_shards_max: int = 1,
     ) -> None:
-        """`on_place_freed` is called from a shard's thread."""
+        """A shard's thread calls `on_place_freed` when it has ended, and `on_room_changed` as its rows become
+        few. `full_shards_max`: shards of a model that may have all the rows in its engine that one may have.
+        """
         self._dependencies = dependencies
         self._config = config
         self._on_place_freed = on_place_freed
-        self._places = places
+        self._on_room_changed = on_room_changed
+        self._full_shards_max = full_shards_max
+        self._room: tuple[Sequence[str], Room | None] | None = None  # for these models, since the last change
         self._lock = threading.Lock()
         self._running: set[ShardRunner] = set()  # until their threads report their end
         self._rows_finished: Counter[str] = Counter()  # of shards that have ended, by model
@@ -42,14 +48,13 @@ class Shards:
     def __len__(self) -> int:
         return len(self._running)
 
-    @property
-    def places_free(self) -> int:
-        """An ending shard leaves its place to the next one, so that the engine need not wait for its rows;
-        as many as there are places may end at once.
-        """
+    def room(self, models: Sequence[str]) -> Room | None:
+        """Which shards may be claimed for these models beside those that run."""
         with self._lock:
-            taken = sum(not runner.is_ending for runner in self._running)
-            return self._places - max(taken, len(self._running) - self._places)
+            if self._room is None or self._room[0] != models:
+                held = [runner.held for runner in self._running]
+                self._room = (models, room_beside(held, models, self._full_shards_max))
+            return self._room[1]
 
     def count_of(self, model_id: str) -> int:
         """Shards of this model's jobs."""
@@ -79,13 +84,14 @@ class Shards:
 
     def run(self, claim: BulkClaim, claimed_at_s: float) -> ShardRunner:
         """Start a claimed shard. Raises RuntimeError if no thread can be started: it is handed back."""
-        runner = ShardRunner(claim, self._dependencies, self._config, self._ended, self._on_place_freed)
+        runner = ShardRunner(claim, self._dependencies, self._config, self._ended, self._load_fell)
         try:
             with self._lock:  # it must not end before it is in the set, nor be joined unstarted
                 self._dependencies.heartbeat.hold(claim.lease, runner, claimed_at_s, runner.tokens_at_risk)
                 self._dependencies.held_time.begin(claim.lease)
                 runner.start()
                 self._running.add(runner)
+                self._room = None
                 self.starvation.begin(runner.model_id)
         except RuntimeError:
             self._dependencies.held_time.end(claim.lease)
@@ -120,10 +126,16 @@ class Shards:
         except DatabaseUnavailable as error:
             log.warning("hand back failed", extra={"action": "hand_back_failed", "reason": error.message})
 
+    def _load_fell(self) -> None:
+        with self._lock:
+            self._room = None
+        self._on_room_changed()
+
     def _ended(self, runner: ShardRunner) -> None:
         with self._lock:
             if runner in self._running:
                 self._running.discard(runner)
+                self._room = None
                 self._rows_finished[runner.model_id] += runner.rows_finished
                 self.starvation.end(runner.model_id)
         self._dependencies.held_time.end(runner.claim.lease)

@@ -23,6 +23,7 @@ from sqlalchemy import (
     literal,
     or_,
     select,
+    tuple_,
     update,
 )
 
@@ -40,6 +41,7 @@ from nightshift.jobs import (
 )
 from nightshift.jobs.leases import Lease, Term
 from nightshift.jobs.priorities import PriorityConfig
+from nightshift.jobs.room import ROOM_FOR_ALL, SMALL_JOB_ROWS, Room
 from nightshift.store import tables
 from nightshift.store.jobs.jobs import RUNNABLE_STATES, Jobs, to_job
 from nightshift.store.shards.dead_letters import DeadLetters
@@ -79,11 +81,12 @@ class Claims:
         priorities: PriorityConfig = PriorityConfig(),
         *,
         machine: Machine = Machine(),
+        room: Room = ROOM_FOR_ALL,
     ) -> BulkClaim | None:
         """Lease the best bulk shard for these models on such a machine, ordered as in
-        `nightshift/jobs/priorities.py`.
+        `nightshift/jobs/priorities.py`, of those that `room` does not leave out.
         """
-        for candidate in self._best_jobs(models, now, priorities, machine):
+        for candidate in self._best_jobs(models, now, priorities, machine, room):
             if candidate.state is JobState.QUEUED:  # the claim will change it
                 Jobs(self._connection).lock(candidate.id)
             claimed = self._take_next_shard(candidate, worker_id, now, ttl_s)
@@ -246,7 +249,12 @@ class Claims:
         )
 
     def _best_jobs(
-        self, models: Sequence[str], now: datetime, priorities: PriorityConfig, machine: Machine
+        self,
+        models: Sequence[str],
+        now: datetime,
+        priorities: PriorityConfig,
+        machine: Machine,
+        room: Room,
     ) -> Sequence[Job]:
         in_flight = self._in_flight(JobKind.BULK)
         of_tenant = func.coalesce(in_flight.c.shards, 0)
@@ -255,7 +263,7 @@ class Claims:
         best = (
             select(job.c.id, *(key.label(f"key_{place}") for place, key in enumerate(order)))
             .outerjoin(in_flight, in_flight.c.tenant_id == job.c.tenant_id)
-            .where(*self._runnable(models, now, machine))
+            .where(*self._runnable(models, now, machine), *_within(room))
             .order_by(*order, job.c.deadline_at, job.c.created_at, job.c.id)
             .limit(JOBS_LOOKED_AT_MAX)
             .subquery()
@@ -363,6 +371,20 @@ def _capacities(machine: Machine) -> Sequence[str]:
 
 def _taker(worker_id: str, now: datetime, ttl_s: float) -> dict[str, Any]:
     return {"taker": worker_id, "until": now + timedelta(seconds=ttl_s)}
+
+
+def _within(room: Room) -> Sequence[ColumnElement[bool]]:
+    """Conditions that the jobs meet of which it does not leave out all shards."""
+    pair = tuple_(job.c.tenant_id, job.c.model)
+    conditions: list[ColumnElement[bool]] = []
+    if room.full_models:
+        conditions.append(job.c.model.not_in(room.full_models))
+    if room.full_pairs:
+        conditions.append(pair.not_in(room.full_pairs))
+    if room.loaded_pairs:
+        is_small = func.coalesce(job.c.rows_total, job.c.rows_estimated) <= SMALL_JOB_ROWS
+        conditions.append(or_(pair.not_in(room.loaded_pairs), and_(job.c.planned_at.is_not(None), is_small)))
+    return conditions
 
 
 def _is_urgent(now: datetime, deadline_ramp: timedelta, ageing: timedelta) -> ColumnElement[bool]:

@@ -200,9 +200,10 @@ def plan_bulk(
     model: str = "demo",
     packed: str = "jsonl",
     etag: str | None = None,
+    rows: int | None = None,
     **spec: Any,
 ) -> Job:
-    """A planned bulk job: every shard is the whole object at `uri`, in this format."""
+    """A planned bulk job: every shard is the whole object at `uri`, in this format. `rows`, if known."""
     with store.transaction() as tx:
         now = tx.now()
         job = transitions.submit_bulk(tx, a_job(JobKind.BULK, model=model, input=uri, **spec), now).job
@@ -210,7 +211,7 @@ def plan_bulk(
             NewShard(shard_no=number, uri=uri, format=packed, start=0, end=None, source_etag=etag)
             for number in range(shards)
         ]
-        transitions.plan(tx, job, model, planned, now)
+        transitions.plan(tx, job, model, planned, now, rows_total=rows)
     return job
 
 

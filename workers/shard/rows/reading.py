@@ -133,8 +133,13 @@ class Reader:
 
     @property
     def has_more(self) -> bool:
+        return self.left != 0
+
+    @property
+    def left(self) -> int | None:
+        """Rows that are not taken. None: not known, they are being read."""
         is_read = self._total is not None or self._error is not None  # first, likewise
-        return not is_read or bool(self._ahead)
+        return len(self._ahead) if is_read else None
 
     @property
     def is_behind(self) -> bool:

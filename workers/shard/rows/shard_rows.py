@@ -97,6 +97,14 @@ class ShardRows:
         return self.can_admit or bool(self._waiting) or self._reader.has_more
 
     @property
+    def left(self) -> int | None:
+        """Rows to be admitted that wait for no other. None: more may be read than are known."""
+        unread = self._reader.left
+        if unread is None:
+            return None
+        return unread + len(self._again) + len(self._ready) + (self._next is not None)
+
+    @property
     def can_admit(self) -> bool:
         """Whether `admit_next` has a row."""
         is_held = bool(self._again) or bool(self._ready) or self._next is not None

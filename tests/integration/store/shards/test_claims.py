@@ -12,7 +12,9 @@ from sqlalchemy import select
 from nightshift.fleet.workers import Capacity, Machine
 from nightshift.jobs import Job, JobKind, JobState, ShardState, StopReason
 from nightshift.jobs.leases import Lease
+from nightshift.jobs.planning import PlanCursor
 from nightshift.jobs.priorities import PriorityClass, PriorityConfig
+from nightshift.jobs.room import ROOM_FOR_ALL, SMALL_JOB_ROWS, Room
 from nightshift.lifecycle import transitions
 from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
@@ -22,6 +24,7 @@ from nightshift.testing import (
     STARTS_AT,
     TTL_S,
     FakeClock,
+    a_shard,
     a_spec,
     asked,
     claim,
@@ -107,6 +110,51 @@ def test_the_shards_of_a_job_are_claimed_in_the_order_of_the_input(store: Store)
     planned(store, shards=4)
 
     assert [claimed(store).shard.shard_no for _ in range(4)] == [0, 1, 2, 3]
+
+
+def claims_within(store: Store, room: Room) -> list[str]:
+    """The jobs of which a worker claims shards, in order."""
+    jobs = []
+    while True:
+        with store.transaction() as tx:
+            found = tx.claims.bulk("worker_1", [MODEL, OTHER_MODEL], tx.now(), TTL_S, room=room)
+        if found is None:
+            return jobs
+        jobs.append(found.job.id)
+
+
+def test_a_worker_leaves_out_the_models_and_tenants_that_it_has_no_room_for(store: Store) -> None:
+    mine = planned(store, tenant_id="tnt_a", model=MODEL)
+    mine_other = planned(store, tenant_id="tnt_a", model=OTHER_MODEL)
+    yours = planned(store, tenant_id="tnt_b", model=MODEL)
+    room = Room(
+        full_models=frozenset({OTHER_MODEL}), full_pairs=frozenset({("tnt_a", MODEL), ("tnt_c", MODEL)})
+    )
+
+    assert claims_within(store, room) == [yours.id]
+    assert claims_within(store, Room(full_pairs=frozenset({("tnt_a", MODEL)}))) == [mine_other.id]
+    assert claims_within(store, ROOM_FOR_ALL) == [mine.id]
+
+
+def test_of_a_tenant_with_many_rows_in_a_model_only_small_jobs_are_claimed(store: Store) -> None:
+    large = planned(store, tenant_id="tnt_a", rows_total=SMALL_JOB_ROWS + 1)
+    unknown = planned(store, tenant_id="tnt_a")
+    small = planned(store, tenant_id="tnt_a", rows_total=SMALL_JOB_ROWS)
+    estimated = submit(store, tenant_id="tnt_a", model=MODEL)
+    being_cut = submit(store, tenant_id="tnt_a", model=MODEL)
+    yours = planned(store, tenant_id="tnt_b", rows_total=SMALL_JOB_ROWS + 1)
+    with store.transaction() as tx:
+        transitions.plan(tx, estimated, MODEL, [a_shard(0)], tx.now(), rows_estimated=1)
+        transitions.plan(
+            tx, being_cut, MODEL, [a_shard(0)], tx.now(), rows_estimated=1, next=PlanCursor(page=1, shards=1)
+        )
+
+    assert set(claims_within(store, Room(loaded_pairs=frozenset({("tnt_a", MODEL)})))) == {
+        small.id,
+        estimated.id,
+        yours.id,
+    }
+    assert set(claims_within(store, ROOM_FOR_ALL)) == {large.id, unknown.id, being_cut.id}
 
 
 def test_nothing_to_do_is_nothing(store: Store) -> None:

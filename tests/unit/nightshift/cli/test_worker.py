@@ -19,6 +19,7 @@ from nightshift.fleet.workers import (
     WorkerState,
 )
 from nightshift.jobs import JobKind, JobState, StopReason
+from nightshift.jobs.room import HELD_MAX
 from nightshift.lifecycle.transitions import request_stop
 from nightshift.processes import worker_child as worker_child_module
 from nightshift.processes.children import (
@@ -346,13 +347,13 @@ def test_kills_for_want_of_memory_are_counted_in_the_control_group_else_on_the_m
 
 
 def test_every_start_has_a_worker_id_of_its_own_and_our_pool():
-    child = worker_child(WorkerSettings(models=("a", "b"), online_slots=10, shards_max=2))
+    child = worker_child(WorkerSettings(models=("a", "b"), online_slots=10))
     first, second = child.launch(), child.launch()
 
     assert first.environment[WORKER_ID] != second.environment[WORKER_ID]
     assert first.environment["NIGHTSHIFT_MODELS"] == "a,b"
     assert first.environment["CELERY_CUSTOM_WORKER_POOL"] == "workers.intake.pool:EnginePool"
-    assert "--queues online,bulk --concurrency 12" in " ".join(first.command)
+    assert f"--queues online,bulk --concurrency {10 + HELD_MAX}" in " ".join(first.command)
 
 
 def test_a_worker_without_a_model_is_refused(nightshift):

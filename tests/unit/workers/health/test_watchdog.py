@@ -13,6 +13,7 @@ from nightshift.fleet.workers import (
     EXIT_STUCK_LOAD,
     EXIT_STUCK_STEP,
 )
+from nightshift.jobs.room import ROOM_FOR_ALL, Room
 from tests.unit.workers.scripted import ManualClock
 from workers.health.watchdog import (
     DeadThread,
@@ -169,5 +170,6 @@ def test_one_message_received_is_enough() -> None:
 
 
 def test_a_worker_takes_messages_from_the_queues_it_has_places_for() -> None:
-    assert queues_with_places(online_free=1, bulk_free=0) == (ONLINE_QUEUE,)
-    assert queues_with_places(online_free=0, bulk_free=2) == (BULK_QUEUE,)
+    assert queues_with_places(online_free=1, bulk_room=None) == (ONLINE_QUEUE,)
+    assert queues_with_places(online_free=0, bulk_room=ROOM_FOR_ALL) == (BULK_QUEUE,)
+    assert queues_with_places(online_free=0, bulk_room=Room(full_models=frozenset({"demo"}))) == ()

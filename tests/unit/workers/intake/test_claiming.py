@@ -1,19 +1,20 @@
 """What a worker takes on, in which order, and when it says so."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import pytest
 
 from nightshift.errors import DatabaseUnavailable
-from nightshift.jobs import BulkClaim, OnlineClaim
+from nightshift.jobs import BulkClaim, JobKind, OnlineClaim
 from nightshift.jobs.priorities import PriorityClass
+from nightshift.jobs.room import ROOM_FOR_ALL, Room
 from nightshift.store import Store
 from nightshift.store.counters import Counters
 from nightshift.store.shards.claims import Claims
-from tests.unit.workers.scripted import LEASE_TTL_S, plan_bulk, submit_online
+from tests.unit.workers.scripted import LEASE_TTL_S, TENANT, plan_bulk, submit_online
 from workers.health.heartbeat import Heartbeat
 from workers.intake.claiming import Intake
 
@@ -24,14 +25,16 @@ class Places:
 
     online: int = 100
     bulk: int = 100
+    room: Room = ROOM_FOR_ALL
     claims: list[OnlineClaim | BulkClaim] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def online_free(self) -> int:
         return self.online - sum(isinstance(claim, OnlineClaim) for claim in self.claims)
 
-    def bulk_free(self) -> int:
-        return self.bulk - sum(isinstance(claim, BulkClaim) for claim in self.claims)
+    def bulk_room(self, models: Sequence[str]) -> Room | None:
+        is_full = sum(isinstance(claim, BulkClaim) for claim in self.claims) >= self.bulk
+        return None if is_full else self.room
 
     def run_online(self, claim: OnlineClaim, claimed_at_s: float) -> None:
         self._add(claim)
@@ -271,6 +274,24 @@ def test_bulk_is_claimed_until_the_places_are_full_and_the_subscription_paused(
     assert {claim.shard.shard_no for claim in places.claims} == {0, 1, 2}
 
 
+def test_an_online_request_does_not_wait_for_all_bulk_that_there_is_room_for(
+    store: Store, intake: Intake, places: Places
+) -> None:
+    plan_bulk(store, "file-x", shards=5)
+    shard_id, run_bulk = submit_online(store, "hello"), places.run_bulk
+
+    def ring_first(claim: BulkClaim, claimed_at_s: float) -> None:
+        if not places.claims:
+            intake.online_rang(shard_id, 0, Ring())
+        run_bulk(claim, claimed_at_s)
+
+    places.run_bulk = ring_first  # type: ignore[method-assign]
+    intake.start()
+
+    places.wait_for(6)
+    assert [claim.job.kind for claim in places.claims].index(JobKind.ONLINE) == 1
+
+
 def test_tokens_fetched_ahead_are_given_back_once_the_subscription_is_paused(
     store: Store, intake: Intake, places: Places
 ) -> None:
@@ -289,6 +310,44 @@ def test_tokens_fetched_ahead_are_given_back_once_the_subscription_is_paused(
     tokens[0].wait()
     assert was_paused == [True], "it would fetch them again at once"
     assert not any(token.acknowledged.is_set() for token in tokens[1:])
+
+
+def test_a_worker_that_leaves_some_bulk_to_others_gives_their_tokens_back_and_looks_without_rings(
+    store: Store, intake: Intake, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.intake.claiming.LOOK_S", 0.01)
+    plan_bulk(store, "large", shards=2)
+    places.room = Room(loaded_pairs=frozenset({(TENANT, "demo")}))
+    subscription, token = Subscription(), Ring()
+    intake.attach(subscription)
+    intake.bulk_rang(0, token)
+    intake.start()
+    assert token.given_back.wait(10)
+    subscription.wait_until_paused()
+
+    small = plan_bulk(store, "small", rows=1)
+
+    places.wait_for(1)
+    assert [claim.job.id for claim in places.claims] == [small.id]
+
+
+def test_a_worker_claims_bulk_once_it_has_more_room(
+    store: Store, intake: Intake, places: Places, polls_never: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.intake.claiming.LOOK_S", 3600)
+    tried, claim = threading.Semaphore(0), Claims.bulk
+    monkeypatch.setattr(Claims, "bulk", lambda *of, **options: (claim(*of, **options), tried.release())[0])
+    places.room = Room(full_models=frozenset({"demo"}))
+    intake.start()
+    assert tried.acquire(timeout=10)
+    plan_bulk(store, "file-x", shards=2)
+
+    intake.bulk_room_changed()  # to the same
+    assert not tried.acquire(timeout=0.1)
+    places.room = ROOM_FOR_ALL
+    intake.bulk_room_changed()
+
+    places.wait_for(2)
 
 
 def test_tokens_too_many_are_acknowledged_when_there_is_nothing_left_to_claim(

@@ -58,21 +58,6 @@ def test_the_rows_that_began_first_are_the_oldest(ledger: Ledger, clock: ManualC
     assert [each.row for each in ledger.begun_before(5)] == [3]
 
 
-def test_when_the_rows_in_flight_end_is_told_from_those_that_the_engine_has_ended(
-    ledger: Ledger, clock: ManualClock
-) -> None:
-    assert ledger.ends_within(0), "there are none"
-    for row in range(4):
-        ledger.begin(admitted(row))
-    clock.advance(6)
-    ledger.finish(result(9))  # which was never in the engine
-    assert not ledger.ends_within(1000)
-
-    ledger.finish(result(0))
-    assert not ledger.ends_within(17)
-    assert ledger.ends_within(18), "three rows of 6 s"
-
-
 def test_a_row_that_is_refused_has_its_result_without_ever_being_in_flight(ledger: Ledger) -> None:
     ledger.finish(result(0))
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nightshift.jobs import ShardState
+from nightshift.jobs import ShardState, StopReason
 from nightshift.jobs.files import file_key
+from nightshift.jobs.room import ROOM_FOR_ALL, Room
 from nightshift.objectstore import ObjectStore
 from nightshift.store import Store
 from tests.unit.workers.scripted import TENANT, ManualClock, ScriptedServer, claim_bulk, plan_bulk
 from tests.unit.workers.shard.helpers import CONFIG, INPUT, batch_line, finished, shard_of, wait_until
 from workers.health.heartbeat import Heartbeat
-from workers.shard import runner
 from workers.shard.config import ShardDependencies
 from workers.shard.ledger import Ledger
 from workers.shard.rows.shard_rows import ShardRows
@@ -28,13 +28,30 @@ def places_freed() -> threading.Semaphore:
 
 
 @pytest.fixture
+def room_changed() -> threading.Semaphore:
+    return threading.Semaphore(0)
+
+
+@pytest.fixture
 def shards(
-    dependencies: ShardDependencies, objects: ObjectStore, places_freed: threading.Semaphore
+    dependencies: ShardDependencies,
+    objects: ObjectStore,
+    places_freed: threading.Semaphore,
+    room_changed: threading.Semaphore,
 ) -> Iterator[Shards]:
     objects.put(file_key(TENANT, INPUT), (batch_line(0) + "\n").encode())
-    shards = Shards(dependencies, CONFIG, on_place_freed=places_freed.release)
+    shards = Shards(
+        dependencies, CONFIG, on_place_freed=places_freed.release, on_room_changed=room_changed.release
+    )
     yield shards
     shards.drain(until_s=0.0)
+
+
+def is_loaded(shards: Shards) -> bool:
+    """Whether only small jobs may be claimed beside those that run."""
+    room = shards.room(["demo"])
+    assert room is not None
+    return room == Room(loaded_pairs=frozenset({(TENANT, "demo")}))
 
 
 def no_thread_for(name: str) -> Callable[[threading.Thread], None]:
@@ -73,59 +90,75 @@ def test_a_shard_has_its_place_until_it_ends(
     assert shard_of(store, job).state is ShardState.DONE
 
 
-def test_a_shard_that_soon_ends_leaves_its_place_to_the_next(
+def test_a_shard_counts_as_the_rows_that_it_still_has(
     store: Store,
     objects: ObjectStore,
     shards: Shards,
     model: ScriptedServer,
     clock: ManualClock,
-    places_freed: threading.Semaphore,
-    monkeypatch: pytest.MonkeyPatch,
+    room_changed: threading.Semaphore,
 ) -> None:
-    monkeypatch.setattr(runner, "ENDING_S", 1000.0)
-    objects.put(file_key(TENANT, INPUT), "".join(batch_line(row) + "\n" for row in range(3)).encode())
-    for _ in range(3):
-        plan_bulk(store, INPUT)
+    rows = CONFIG.rows_in_flight_max + 1
+    objects.put(file_key(TENANT, INPUT), "".join(batch_line(row) + "\n" for row in range(rows)).encode())
+    plan_bulk(store, INPUT)
+    plan_bulk(store, INPUT)
 
     first = shards.run(claim_bulk(store), clock())
-    ids = [inference.id for inference in model.wait_for(3)]
-    assert shards.places_free == 0, "how long its rows take is not known yet"
-
+    assert is_loaded(shards), "how many rows it has is not known yet"
+    ids = [inference.id for inference in model.wait_for(CONFIG.rows_in_flight_max)]
     model.answer(ids[0])
-    assert places_freed.acquire(timeout=10)
-    assert (len(shards), shards.places_free) == (1, 1)
+    model.wait_for(CONFIG.rows_in_flight_max)  # the last one has begun
+    assert is_loaded(shards)
+
+    model.answer(ids[1])
+    assert room_changed.acquire(timeout=10)
+    assert (first.held.load, is_loaded(shards)) == (7 / 8, False)
 
     second = shards.run(claim_bulk(store), clock())
-    model.answer(next(inference.id for inference in model.wait_for(5) if inference.id not in ids))
-    assert places_freed.acquire(timeout=10)
-    assert (len(shards), shards.places_free) == (2, 0), "no more may end at once than there are places"
-
-    for inference in model.wait_for(4):
+    assert is_loaded(shards)
+    model.echo = True
+    for inference_id in ids[2:]:
+        model.answer(inference_id)
+    for inference in model.wait_for(1):
         model.answer(inference.id)
     finished(first)
     finished(second)
-    assert shards.places_free == 1
+    assert shards.room(["demo"]) == ROOM_FOR_ALL
 
 
-def test_a_shard_with_rows_yet_to_begin_keeps_its_place(
+def test_a_shard_with_few_long_rows_keeps_no_place(
+    store: Store,
+    shards: Shards,
+    model: ScriptedServer,
+    clock: ManualClock,
+) -> None:
+    plan_bulk(store, INPUT)
+    runner = shards.run(claim_bulk(store), clock())
+    model.wait_for(1)
+
+    wait_until(lambda: runner.held.load == 1 / 8)
+    assert shards.room(["demo"]) == ROOM_FOR_ALL
+
+
+def test_a_shard_that_begins_no_more_rows_counts_as_those_in_the_engine(
     store: Store,
     objects: ObjectStore,
     shards: Shards,
     model: ScriptedServer,
     clock: ManualClock,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(runner, "ENDING_S", 1000.0)
-    lines = (batch_line(row) + "\n" for row in range(CONFIG.rows_in_flight_max + 2))
-    objects.put(file_key(TENANT, INPUT), "".join(lines).encode())
+    rows = 10 * CONFIG.rows_in_flight_max
+    objects.put(file_key(TENANT, INPUT), "".join(batch_line(row) + "\n" for row in range(rows)).encode())
     plan_bulk(store, INPUT)
+    runner = shards.run(claim_bulk(store), clock())
+    ids = [inference.id for inference in model.wait_for(CONFIG.rows_in_flight_max)]
+    assert is_loaded(shards)
 
-    shards.run(claim_bulk(store), clock())
-    inferences = model.wait_for(CONFIG.rows_in_flight_max)
-    model.answer(inferences[0].id)
-    model.wait_for(CONFIG.rows_in_flight_max)  # the last but one has begun
-
-    assert shards.places_free == 0
+    runner.stop_requested(StopReason.CANCELLED)
+    for inference_id in ids[:4]:
+        model.answer(inference_id)
+    wait_until(lambda: runner.held.load == 1 / 2)
+    assert shards.room(["demo"]) == ROOM_FOR_ALL
 
 
 @pytest.mark.parametrize("thread", ["shard-", "reader-", "uploads-"])
