@@ -1,16 +1,20 @@
 """Batches beside those that a worker has already: none is held up by the long rows of others."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
 
 from nightshift.jobs import Face, JobState
+from nightshift.jobs.ids import job_id_of_batch
 from tests.faults.chaos import oracle
 from tests.faults.chaos.workload import BulkJob, Row, some_rows, submit_bulk
+from tests.faults.kit.fake_engine import EMBEDDER
 from tests.faults.kit.service import Parts, Service
 from tests.waiting import wait_for
 
 MODEL, OTHER, LAZY = "fake", "other", "lazy"
+EMBEDDINGS = "/v1/embeddings"
 FULL_SHARDS, ROWS_IN_FLIGHT = 2, 4
 A_ROW, SOME_ROWS = some_rows(1), some_rows(6, seed=1)
 
@@ -20,7 +24,7 @@ def shared(module_service_of) -> Service:
     """One worker. Its engines have room for all rows that it may hold."""
     return module_service_of(
         Parts(),
-        MODELS=f"{MODEL},{OTHER}",
+        MODELS=f"{MODEL},{OTHER},{EMBEDDER}",
         LAZY_MODELS=LAZY,
         SHARDS_MAX=str(FULL_SHARDS),
         ROWS_IN_FLIGHT_MAX=str(ROWS_IN_FLIGHT),
@@ -57,6 +61,26 @@ def large_job(service: Service, shards: int = 8) -> BulkJob:
     return submit_bulk(service, rows)
 
 
+def embeddings_batch(service: Service) -> BulkJob:
+    lines = [
+        {
+            "custom_id": f"{n}",
+            "method": "POST",
+            "url": EMBEDDINGS,
+            "body": {"model": EMBEDDER, "input": f"{n}"},
+        }
+        for n in range(6)
+    ]
+    data = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    with service.http() as http:
+        file = http.post("/v1/files", files={"file": ("in.jsonl", data)}, data={"purpose": "batch"}).json()
+        body = {"input_file_id": file["id"], "endpoint": EMBEDDINGS, "completion_window": "24h"}
+        batch = http.post("/v1/batches", json=body).json()
+    job_id = job_id_of_batch(batch["id"])
+    assert job_id is not None
+    return BulkJob(job_id, Face.OPENAI, (), "", "embeddings")
+
+
 def running(service: Service, *jobs: BulkJob) -> int:
     with service.store.snapshot() as tx:
         return sum(tx.jobs.fetch(job.id).state is JobState.RUNNING for job in jobs)
@@ -83,6 +107,7 @@ def test_three_one_row_batches_hold_up_no_batch_of_another_tenant_nor_of_another
     other_tenant = service.as_tenant("other")
 
     jobs = [
+        embeddings_batch(other_tenant),
         submit_bulk(other_tenant.asking(OTHER), SOME_ROWS, face=Face.OPENAI),
         submit_bulk(other_tenant, SOME_ROWS, face=Face.OPENAI),
         submit_bulk(service.asking(OTHER), SOME_ROWS, face=Face.OPENAI),
@@ -113,6 +138,8 @@ def test_hundreds_of_one_row_batches_hold_up_no_other_tenant_and_no_other_model(
 
     jobs = [
         submit_bulk(service.as_tenant("other"), SOME_ROWS),
+        embeddings_batch(service.as_tenant("other")),
+        embeddings_batch(service),
         submit_bulk(service.as_tenant("third").asking(OTHER), SOME_ROWS),
         submit_bulk(service.asking(OTHER), SOME_ROWS),
         submit_bulk(service.asking(LAZY), SOME_ROWS),

@@ -29,18 +29,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from benchmarks import zeros
 from nightshift.fleet.checkpoints import model_id
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.settings import WorkerSettings
 from workers.engine import InvalidTokenIds, MadeBy, Output, PromptTooLong, Request, TokenLogprobs
 from workers.engine.histograms import EngineHistograms
 from workers.engine.request import PRIORITY_RANKS
+from workers.serving.embedding_server import EmbeddingServer
 from workers.serving.inference import SamplingDefaults
 from workers.serving.model_server import ModelServer, OnFatal
 from workers.serving.models import LazyModel
 from workers.serving.text_server import TextServer
 
 MODEL: Final = "fake"
+EMBEDDER: Final = zeros.MODEL.id  # not as a lazy model
 CONTEXT_LENGTH: Final = 100_000  # tokens, which are bytes here
 TOKENS_DEFAULT: Final = 16  # of an answer whose request names no limit
 MEMORY_MAX_BYTES: Final = 256 * 1024 * 1024  # what !eat-memory may take before it fails
@@ -263,7 +266,9 @@ def _eat_memory(more_bytes: int) -> None:
 
 
 def load_fakes(settings: WorkerSettings, on_fatal: OnFatal) -> list[ModelServer | LazyModel]:
-    """In place of `workers.serving.loading.open_models`: any name is a model. One lazy one fits at a time."""
+    """In place of `workers.serving.loading.open_models`: any name is a model, `EMBEDDER` one of embeddings
+    that are zeros. One lazy model fits at a time.
+    """
     fakes = [
         _FakeModel(path_or_id, position, settings, on_fatal)
         for position, path_or_id in enumerate((*settings.models, *settings.lazy_models))
@@ -290,6 +295,9 @@ class _FakeModel:
         )
 
     def load(self) -> ModelServer:
+        if self.path_or_id == EMBEDDER:
+            encoder: Any = zeros.Zeros()
+            return EmbeddingServer(zeros.MODEL, encoder, self.on_fatal)
         while os.path.exists(os.environ.get(LOADING, "")):
             time.sleep(0.02)
         engine: Any = FakeEngine(self.settings.engine_max_num_seqs)
