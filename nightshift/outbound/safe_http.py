@@ -19,10 +19,9 @@ import httpcore
 import httpx
 
 from nightshift.errors import InvalidRequest, NightshiftError
+from nightshift.outbound.addresses import Address, Network, is_allowed, is_metadata_name, literal_address
 from nightshift.outbound.http_deadline import BoundedBackend, Clock, Deadline
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Resolver = Callable[[str, int], Sequence[str]]  # a host's addresses, as text. Raises OSError.
 
 HOST_CHARS_MAX: Final = 253  # of a name (RFC 1035)
@@ -30,14 +29,7 @@ HOST_CHARS_MAX: Final = 253  # of a name (RFC 1035)
 _PORTS: Final = {"http": 80, "https": 443}
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 STANDARD_PORTS: Final = (range(80, 81), range(443, 444))
-_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
-_NEVER_PUBLIC: Final = (  # not public, though Python calls some of them global
-    ipaddress.ip_network("192.0.0.0/24"),  # protocol assignments, among them the local router's
-    ipaddress.ip_network("192.88.99.0/24"),  # the old 6to4 relay
-    ipaddress.ip_network("fec0::/10"),  # site-local
-)
 _LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,63}")  # of a name
-_UNASSIGNED: Final = "192.0.2.1"  # reserved for documentation; no machine has it
 
 
 class BlockedUrl(InvalidRequest):
@@ -90,7 +82,7 @@ def check_url(url: str, allow_cidrs: Sequence[str] = (), ports: Sequence[range] 
     """
     config = EgressConfig(tuple(allow_cidrs), tuple(ports))
     parsed = _parsed(url, config.ports)
-    literal = _literal_address(parsed.host.decode("ascii"))
+    literal = literal_address(parsed.host.decode("ascii"))
     if literal is not None:
         _check_addresses([literal], config.allowed_networks)
 
@@ -217,48 +209,11 @@ class _GuardedBackend(httpcore.NetworkBackend):
         return [ipaddress.ip_address(text) for text in dict.fromkeys(found)]
 
 
-def is_public(address: Address) -> bool:
-    """Whether the address is the same place from anywhere on the internet, and not this machine."""
-    return all(
-        part.is_global
-        and not (part.is_multicast or part.is_reserved)
-        and not any(part in network for network in _NEVER_PUBLIC)
-        and not _is_our_own(part)
-        for part in _embedded_ipv4(address)
-    )
-
-
 def _check_addresses(addresses: Sequence[Address], allowed: Sequence[Network]) -> None:
     """Raises BlockedUrl unless all are allowed: the name's owner must not choose which one is used."""
-    for address in addresses:
-        parts = _embedded_ipv4(address)
-        if not (all(any(part in network for network in allowed) for part in parts) or is_public(address)):
-            # The message goes to the user who supplied the URL, so it does not name the address.
-            raise BlockedUrl("The URL leads to an address that is not public.", param="webhook.url")
-
-
-def _embedded_ipv4(address: Address) -> tuple[Address, ...]:
-    """The IPv4 addresses embedded in an IPv6 address; else the address itself."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return (address,)
-    if address in _NAT64:
-        return (ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF),)
-    return address.teredo or tuple(filter(None, (address.ipv4_mapped or address.sixtofour,))) or (address,)
-
-
-def _is_our_own(address: Address) -> bool:
-    """Whether this machine has the address, which makes a public one internal."""
-    return _can_bind(str(address)) and not _can_bind(_UNASSIGNED)  # false where the kernel binds any address
-
-
-def _can_bind(address: str) -> bool:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.bind((address, 0))
-    except OSError:
-        return False
-    return True
+    if not all(is_allowed(address, allowed) for address in addresses):
+        # The message goes to the user who supplied the URL, so it does not name the address.
+        raise BlockedUrl("The URL leads to an address that is not public.", param="webhook.url")
 
 
 def _parsed(url: str, ports: Sequence[range]) -> httpcore.URL:
@@ -272,6 +227,8 @@ def _parsed(url: str, ports: Sequence[range]) -> httpcore.URL:
         raise BlockedUrl(param="webhook.url")
     if not _can_be_looked_up(parsed.raw_host.decode("ascii")):
         raise BlockedUrl(f"{host!r} is no name or address that can be looked up.", param="webhook.url")
+    if is_metadata_name(host):
+        raise BlockedUrl("The URL leads to an address that is not public.", param="webhook.url")
     port = _PORTS[parsed.scheme] if parsed.port is None else parsed.port
     if not any(port in allowed for allowed in ports):
         raise BlockedUrl(
@@ -297,17 +254,6 @@ def _can_be_looked_up(host: str) -> bool:
         return "%" not in host  # a zone names a network interface of this machine
     labels = host.removesuffix(".").split(".")
     return len(host) <= HOST_CHARS_MAX and all(_LABEL.fullmatch(label) for label in labels)
-
-
-def _literal_address(host: str) -> Address | None:
-    """The address that a host spells in any form (`2130706433`, `0x7f.1`); None for a name."""
-    host = host.rstrip(".").lower()
-    if host == "localhost" or host.endswith(".localhost"):
-        return ipaddress.IPv4Address("127.0.0.1")
-    try:
-        return ipaddress.IPv6Address(host) if ":" in host else ipaddress.IPv4Address(socket.inet_aton(host))
-    except (OSError, ValueError):
-        return None
 
 
 def _system_resolver(host: str, port: int) -> Sequence[str]:

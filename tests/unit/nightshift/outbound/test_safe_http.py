@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from nightshift.outbound.safe_http import BlockedUrl, Egress, EgressConfig, NoAnswer, check_url, is_public
+from nightshift.outbound.addresses import METADATA_NAMES, METADATA_NETWORKS, is_allowed, is_public
+from nightshift.outbound.safe_http import BlockedUrl, Egress, EgressConfig, NoAnswer, check_url
 from tests.receiver import goes_on_for_ever, receiver, says, says_nothing_until
 
 LOOPBACK = "127.0.0.0/8"
@@ -83,6 +84,80 @@ def test_a_global_address_is_public(address: str) -> None:
 )
 def test_an_address_that_leads_inside_is_not_public(address: str) -> None:
     assert not is_public(ipaddress.ip_address(address))
+
+
+METADATA_SERVERS = (
+    *("169.254.169.254", "169.254.170.2", "169.254.0.23", "169.254.42.42"),
+    *("168.63.129.16", "100.100.100.200", "192.0.0.192", "192.80.8.124"),
+)
+
+
+def forms_of(ipv4: str) -> dict[str, str]:
+    """An IPv4 address, and the IPv6 addresses that lead to it."""
+    number = int(ipaddress.IPv4Address(ipv4))
+    high, low = f"{number >> 16:x}", f"{number & 0xFFFF:x}"
+    return {
+        "IPv4": ipv4,
+        "mapped": f"::ffff:{high}:{low}",
+        "compatible": f"::{high}:{low}",
+        "translated": f"::ffff:0:{high}:{low}",
+        "NAT64": f"64:ff9b::{high}:{low}",
+        "local NAT64": f"64:ff9b:1::{high}:{low}",
+        "6to4": f"2002:{high}:{low}::1",
+        "Teredo server": f"2001:0:{high}:{low}::",
+        "Teredo client": str(
+            ipaddress.IPv6Address((0x20010000 << 96) | (0x08080808 << 64) | ~number & 0xFFFFFFFF)
+        ),
+        "ISATAP": f"2606:4700::5efe:{high}:{low}",
+        "ISATAP, unique": f"2606:4700::200:5efe:{high}:{low}",
+    }
+
+
+@pytest.mark.parametrize("form", forms_of("8.8.8.8"))
+@pytest.mark.parametrize("server", [*METADATA_SERVERS, "10.1.2.3", "127.0.0.1"])
+def test_an_address_that_is_refused_is_refused_in_every_form(server: str, form: str) -> None:
+    address = forms_of(server)[form]
+
+    assert not is_public(ipaddress.ip_address(address))
+    with pytest.raises(BlockedUrl):
+        check_url(f"http://[{address}]/" if ":" in address else f"http://{address}/")
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:42::42", "fe80::a9fe:a9fe"],
+)
+def test_a_metadata_server_s_ipv6_address_is_refused(address: str) -> None:
+    with pytest.raises(BlockedUrl):
+        check_url(f"http://[{address}]/")
+
+
+@pytest.mark.parametrize("form", ["IPv4", "mapped", "NAT64", "6to4"])
+@pytest.mark.parametrize("server", METADATA_SERVERS)
+def test_a_wide_network_that_an_operator_allows_does_not_open_a_metadata_server(
+    server: str, form: str
+) -> None:
+    address = ipaddress.ip_address(forms_of(server)[form])
+    wide = [ipaddress.ip_network(network) for network in ("0.0.0.0/0", "::/0", "169.254.0.0/16")]
+
+    assert not is_allowed(address, wide)
+    assert is_allowed(address, [*wide, ipaddress.ip_network(server)]), "by itself it may be allowed"
+
+
+def test_every_metadata_server_is_in_the_list_of_networks() -> None:
+    for server in METADATA_SERVERS:
+        assert any(ipaddress.ip_address(server) in network for network in METADATA_NETWORKS)
+
+
+@pytest.mark.parametrize("name", sorted(METADATA_NAMES))
+def test_a_metadata_server_s_name_is_refused_without_a_look_up(name: str) -> None:
+    names = FakeNames(HERE)
+    for spelled in (name, name.upper(), f"{name}."):
+        with pytest.raises(BlockedUrl):
+            check_url(f"http://{spelled}/computeMetadata/v1/")
+        with pytest.raises(BlockedUrl):
+            egress(names).post(f"http://{spelled}/", b"", {})
+    assert names.asked == []
 
 
 @pytest.mark.parametrize(
@@ -193,7 +268,15 @@ def test_what_is_posted_arrives_under_the_name_it_was_sent_to() -> None:
 
 @pytest.mark.parametrize(
     "addresses",
-    [["127.0.0.1"], ["::ffff:127.0.0.1"], ["169.254.169.254"], ["8.8.8.8", "127.0.0.1"], ["64:ff9b::7f00:1"]],
+    [
+        ["127.0.0.1"],
+        ["::ffff:127.0.0.1"],
+        ["169.254.169.254"],
+        ["168.63.129.16"],
+        ["8.8.8.8", "127.0.0.1"],
+        ["8.8.8.8", "168.63.129.16"],
+        ["64:ff9b::7f00:1"],
+    ],
 )
 def test_a_name_that_leads_inside_is_refused_whatever_else_it_leads_to(addresses: list[str]) -> None:
     with receiver(says(200)) as there, pytest.raises(BlockedUrl):
