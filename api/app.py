@@ -20,6 +20,7 @@ from api.metrics.surroundings import Surroundings
 from api.middleware.boundary import Boundary
 from api.middleware.head import HeadRequests
 from api.middleware.limits import BodyLimit
+from api.middleware.request_heads import RequestHeads
 from api.middleware.traces import FASTAPI_TELEMETRY
 from api.openai import batches, files, inference, models, webhook_endpoints
 from api.openai.multipart import routes as uploads
@@ -95,6 +96,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     app.state.metrics = HttpMetrics(tracer)
     app.add_middleware(HeadRequests)
     app.add_middleware(BodyLimit, settings=settings.api)
+    app.add_middleware(RequestHeads)
     app.add_middleware(Boundary, metrics=app.state.metrics, tracer=tracer)  # the last added is the outermost
     install_error_handlers(app)
     app.add_exception_handler(HTTPException, page_or_envelope)

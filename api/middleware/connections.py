@@ -10,12 +10,14 @@ import asyncio
 import json
 import resource
 import socket
+import sys
+from http import HTTPStatus
 from typing import Final
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from nightshift.endpoints.answers import error_body
+from api.responses.errors import HeadTooLarge, InvalidHttp, error_json
 
 HEAD_S: Final = 10.0  # from readiness for a request to its complete head
 
@@ -42,11 +44,13 @@ class BoundedHttp(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """What is not HTTP is answered like every other wrong request; nothing, once an answer has begun."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            body = json.dumps(error_body(msg, "invalid_request_error", code="invalid_http")).encode()
+            status, body = _refusal(msg)
             headers = [("content-type", "application/json"), ("content-length", str(len(body)))]
             events = [
                 h11.Response(
-                    status_code=400, headers=[*headers, ("connection", "close")], reason=b"Bad Request"
+                    status_code=status,
+                    headers=[*headers, ("connection", "close")],
+                    reason=HTTPStatus(status).phrase,
                 ),
                 h11.Data(data=body),
                 h11.EndOfMessage(),
@@ -77,6 +81,13 @@ class BoundedHttp(H11Protocol):
         """Close the longest waiting connection; this one if all others are busy."""
         waiting = [held for held in self.connections if isinstance(held, BoundedHttp) and held.is_waiting]
         min(waiting, key=lambda held: held.waits_since_s).timeout_keep_alive_handler()
+
+
+def _refusal(message: str) -> tuple[int, bytes]:
+    """The status and body for the protocol error that is being handled."""
+    status = getattr(sys.exception(), "error_status_hint", HTTPStatus.BAD_REQUEST)
+    error = HeadTooLarge() if status == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE else InvalidHttp(message)
+    return status, json.dumps(error_json(error)).encode()
 
 
 def _send_at_once(transport: asyncio.Transport) -> None:

@@ -41,6 +41,22 @@ class RequestEnded(NightshiftError):
     default_code = "request_cancelled"
 
 
+class HeadTooLarge(InvalidRequest):
+    """The request's head is larger than this service accepts."""
+
+    default_code = "headers_too_large"
+
+
+class InvalidHttp(InvalidRequest):
+    """The request is not HTTP as this service reads it."""
+
+    default_code = "invalid_http"
+
+
+class AmbiguousLength(InvalidHttp):
+    """The request has both a Content-Length and a Transfer-Encoding: where its body ends is ambiguous."""
+
+
 class StreamInterrupted(NightshiftError):
     """The answer had to be begun again by another worker and came out differently. Ask once more."""
 
@@ -66,6 +82,8 @@ _ANSWERS: Final[Mapping[type[BaseException], ErrorAnswer]] = {
     errors.UnknownModel: ErrorAnswer(404, _INVALID),
     errors.RequestTooLarge: ErrorAnswer(413, _INVALID),
     errors.RequestTimedOut: ErrorAnswer(408, _INVALID, {"connection": "close"}),
+    HeadTooLarge: ErrorAnswer(431, _INVALID, {"connection": "close"}),
+    AmbiguousLength: ErrorAnswer(400, _INVALID, {"connection": "close"}),
     errors.NotAuthenticated: ErrorAnswer(401, "authentication_error", {"www-authenticate": "Bearer"}),
     errors.PermissionDenied: ErrorAnswer(403, "permission_error"),
     errors.NotFound: ErrorAnswer(404, _INVALID),

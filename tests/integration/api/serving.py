@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from api.middleware.connections import BoundedHttp
 
@@ -19,7 +20,7 @@ STOP_TIMEOUT_S = 10.0
 class _Server(uvicorn.Server):
     """Says when it listens, and stops when it is told rather than when it next looks."""
 
-    def __init__(self, app: ASGIApp, http: type[BoundedHttp]) -> None:
+    def __init__(self, app: ASGIApp, http: type[H11Protocol]) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -45,7 +46,7 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def serving(app: ASGIApp, http: type[BoundedHttp] = BoundedHttp) -> Iterator[str]:
+def serving(app: ASGIApp, http: type[H11Protocol] = BoundedHttp) -> Iterator[str]:
     """Run the application; yields its base URL, without a path."""
     with socket.create_server((HOST, 0)) as listener:
         server = _Server(app, http)
