@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from nightshift import endpoints
 from nightshift.broker.queue import BULK_QUEUE, ONLINE_QUEUE, Queue
+from nightshift.broker.token_streams import StreamDeleter
 from nightshift.endpoints import Endpoint
 from nightshift.endpoints.results import Result
 from nightshift.errors import QueueUnavailable
@@ -71,6 +72,19 @@ class FakeClock:
         """Move on by `seconds=`, `minutes=`, `hours=` or `days=`. Returns the new time."""
         self.now += timedelta(**amount)
         return self.now
+
+
+class InMemoryStreams(StreamDeleter):
+    """Remembers whose streams were deleted."""
+
+    def __init__(self) -> None:
+        self.deleted: list[str] = []
+
+    def delete(self, shard_ids: Sequence[str]) -> None:
+        self.deleted.extend(shard_ids)
+
+    def close(self) -> None:
+        """Holds no connection."""
 
 
 class InMemoryQueue(Queue):

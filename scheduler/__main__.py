@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Final
 
 from nightshift.broker.queue import Queue
+from nightshift.broker.token_streams import StreamDeleter
 from nightshift.errors import ConfigurationError
 from nightshift.lifecycle.submission import egress_config
 from nightshift.metrics.serving import MetricsServer
@@ -78,6 +79,7 @@ class Parts:
 
     store: Store
     queue: Queue
+    streams: StreamDeleter
     objects: ObjectStore
     locations: Locations
     sources: Sources
@@ -124,13 +126,16 @@ def opened() -> Iterator[Parts]:
         stack.callback(store.close)
         queue = Queue(QueueSettings())
         stack.callback(queue.close)
+        streams = StreamDeleter(QueueSettings())
+        stack.callback(streams.close)
         objects = open_store(data.resolved_storage_url)
         stack.callback(objects.close)
         locations = Locations.of(places, data)
         stack.callback(locations.close)
         tracer = open_tracer("scheduler")
         stack.callback(tracer.close)
-        yield Parts(store, queue, objects, locations, Sources(objects, locations), open_vault(data), tracer)
+        sources = Sources(objects, locations)
+        yield Parts(store, queue, streams, objects, locations, sources, open_vault(data), tracer)
 
 
 class Service:
@@ -269,8 +274,8 @@ def duties(
             parts.tracer,
         ),
         Retention(store, parts.objects, retention, may_continue),
-        Ageing(store, ageing, may_continue),
-        Deleting(store, parts.objects, may_continue=may_continue),
+        Ageing(store, parts.streams, ageing, may_continue),
+        Deleting(store, parts.objects, parts.streams, may_continue=may_continue),
         Recounting(store, settings.retention_interval_s),
         Recording(store),
         WebhookDelivery(store, parts.vault, egress, observe=metrics.webhook_attempted, tracer=parts.tracer),

@@ -23,7 +23,7 @@ from benchmarks.reliability.services import Database
 from nightshift.lifecycle import transitions
 from nightshift.settings import RetentionSettings
 from nightshift.store import Store, tables
-from nightshift.testing import FakeClock, a_new_request, an_answer, claimed_online
+from nightshift.testing import FakeClock, InMemoryStreams, a_new_request, an_answer, claimed_online
 from scheduler.duties.ageing import Ageing, AgeingConfig
 from scheduler.duties.deletion import Deleting
 from scheduler.duties.retention import Retention, RetentionConfig
@@ -80,8 +80,8 @@ class Day:
         self.place.serve_model()
         objects = self.place.objects
         self._duties = (
-            Ageing(store, AgeingConfig(ONE_HOUR), pause=_go_on),
-            Deleting(store, objects, pause=_go_on),
+            Ageing(store, InMemoryStreams(), AgeingConfig(ONE_HOUR), pause=_go_on),
+            Deleting(store, objects, InMemoryStreams(), pause=_go_on),
             Retention(store, objects, RetentionConfig()),
         )
 

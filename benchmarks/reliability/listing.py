@@ -28,6 +28,7 @@ from nightshift.objectstore import DirectoryStore
 from nightshift.settings import DataSettings
 from nightshift.store import Store
 from nightshift.tenants.keys import DEFAULT_TENANT
+from nightshift.testing import InMemoryStreams
 from scheduler.duties.ageing import Ageing
 from scheduler.duties.deletion import Deleting
 from tests.integration.api.conftest import insert_key
@@ -193,8 +194,11 @@ def _ageing(store: Store, folder: Path) -> Iterator[Figure]:
     held_s: list[float] = []
     now = store.now() + timedelta(seconds=1)
     for name, duty in (
-        ("what has had its time", Ageing(store, pause=held_s.append)),
-        ("deleted jobs", Deleting(store, DirectoryStore(folder / "objects"), pause=held_s.append)),
+        ("what has had its time", Ageing(store, InMemoryStreams(), pause=held_s.append)),
+        (
+            "deleted jobs",
+            Deleting(store, DirectoryStore(folder / "objects"), InMemoryStreams(), pause=held_s.append),
+        ),
     ):
         held_s.clear()
         began_s, cpu_s, jobs, has_more = time.perf_counter(), time.process_time(), 0, True

@@ -81,6 +81,29 @@ class StreamWriter:
         self._redis.close()
 
 
+class StreamDeleter:
+    """Deletes streams before they expire by themselves."""
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self._redis = redis.Redis.from_url(
+            connection_url(settings.redis_url),
+            socket_timeout=settings.publish_timeout_s,
+            socket_connect_timeout=settings.publish_timeout_s,
+        )
+
+    def delete(self, shard_ids: Sequence[str]) -> None:
+        """While Redis is away, they are left to expire."""
+        if not shard_ids:
+            return
+        try:
+            self._redis.unlink(*map(_key, shard_ids))
+        except redis.RedisError as error:
+            log.warning("streams left behind", extra={"action": "streams_left", "reason": str(error)})
+
+    def close(self) -> None:
+        self._redis.close()
+
+
 class StreamReader:
     def __init__(self, settings: QueueSettings) -> None:
         self._redis = redis.asyncio.Redis.from_url(

@@ -3,8 +3,8 @@ ones, events and deliveries.
 
 Online jobs have few rows each and go at once, many in a transaction. What bulk jobs have may be millions of
 rows and objects: it becomes unreachable and is recorded as deleted, and the duty `deletion` does the rest.
-Tenants take turns, a batch each. Only the database is asked, so an object store that is away changes nothing;
-a round that was killed is begun again, and finds less.
+Tenants take turns, a batch each. Only the database decides, so an object store or Redis that is away changes
+nothing; a round that was killed is begun again, and finds less.
 
 A job stays for as long as an event of it is owed to a receiver, and then for its time again: the receiver
 asks for the job. A request that is a dead letter stays until it is decided about, or for the time of a bulk
@@ -19,6 +19,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
 
+from nightshift.broker.token_streams import StreamDeleter
 from nightshift.jobs import JobKind
 from nightshift.jobs.deletion import JobPart
 from nightshift.processes import failpoints
@@ -70,11 +71,13 @@ class Ageing:
     def __init__(
         self,
         store: Store,
+        streams: StreamDeleter,
         config: AgeingConfig = AgeingConfig(),
         may_continue: MayContinue = lambda: True,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._store = store
+        self._streams = streams
         self._config = config
         self.interval_s = config.interval_s
         self._may_continue = may_continue
@@ -121,6 +124,7 @@ class Ageing:
                 kept = self._kept(tx, page, until, now)
             ids = [found.id for found in page if found.id not in kept]
             if ids:
+                self._forget_tokens(rule, ids)
                 delete = partial(_apply, rule=rule, job_ids=ids, now=now)
                 done = self._store.run(delete, durable=False)
                 failpoints.hit("scheduler.aged")
@@ -128,6 +132,12 @@ class Ageing:
             if len(page) < limit:
                 return
             last = page[-1]
+
+    def _forget_tokens(self, rule: Rule, job_ids: Sequence[str]) -> None:
+        if rule.kind is JobKind.ONLINE and rule.part is not JobPart.EVENTS:
+            with self._store.snapshot() as tx:
+                shard_ids = tx.deletions.streamed(job_ids)
+            self._streams.delete(shard_ids)
 
     def _kept(self, tx: Transaction, page: Sequence[EndedJob], until: datetime, now: datetime) -> set[str]:
         """Those of which a receiver is owed an event, or a dead letter is undecided."""

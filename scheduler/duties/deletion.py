@@ -2,17 +2,19 @@
 
 Each tenant's oldest deletion is worked on in turn, a batch at a time, so that a job of a million rows keeps
 neither writers nor other tenants waiting. The record goes last: a pass that was killed is begun again, and
-finds less. While the object store is away, rows are deleted and bytes wait.
+finds less. While the object store is away, rows are deleted and bytes wait. Tokens of a deleted request leave
+Redis first; while Redis is away, they expire there within minutes.
 """
 
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 
+from nightshift.broker.token_streams import StreamDeleter
 from nightshift.errors import StorageError, StorageUnavailable
 from nightshift.jobs.deletion import Deletion, JobPart, object_prefixes
 from nightshift.objectstore import ObjectStore
@@ -58,12 +60,14 @@ class Deleting:
         self,
         store: Store,
         objects: ObjectStore,
+        streams: StreamDeleter,
         config: DeletionConfig = DeletionConfig(),
         may_continue: MayContinue = lambda: True,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._store = store
         self._objects = objects
+        self._streams = streams
         self._config = config
         self.interval_s = config.interval_s
         self._may_continue = may_continue
@@ -158,11 +162,16 @@ class Deleting:
             case JobPart.EVENTS:
                 yield from self._batches(lambda tx: tx.deletions.delete_events(deletion, rows))
             case JobPart.JOB:
+                self._streams.delete(self._streamed(deletion))
                 yield from self._batches(lambda tx: tx.deletions.delete_segments(deletion, rows))
                 yield from self._batches(lambda tx: tx.deletions.delete_events(deletion, rows))
                 yield from self._batches(lambda tx: tx.deletions.delete_deliveries([deletion.job_id], rows))
                 yield from self._batches(lambda tx: tx.deletions.delete_output_parts(deletion, rows))
                 yield from self._batches(lambda tx: tx.deletions.delete_shards(deletion, shards))
+
+    def _streamed(self, deletion: Deletion) -> Sequence[str]:
+        with self._store.snapshot() as tx:
+            return tx.deletions.streamed([deletion.job_id])
 
     def _batches(self, delete: Callable[[Transaction], int]) -> Iterator[_Step]:
         """Not durable: what a power failure undoes is deleted again."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sqlalchemy import Column, ColumnElement, Connection, Table, delete, insert, select, update
 
-from nightshift.jobs import JobState
+from nightshift.jobs import JobKind, JobState
 from nightshift.jobs.deletion import Deletion, JobPart
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import tables
@@ -93,6 +93,11 @@ class Deletions:
                 self._connection.execute(delete(table).where(_of_job(table, done)))
             self._connection.execute(delete(job).where(wanted))
         self._connection.execute(delete(deletion).where(deletion.c.id == done.id))
+
+    def streamed(self, job_ids: Collection[str]) -> Sequence[str]:
+        """The shards of those jobs that are online: their tokens may still be in Redis."""
+        found = shard.c.job_id.in_(job_ids) & (shard.c.shard_no == 0) & (shard.c.kind == JobKind.ONLINE)
+        return self._connection.execute(select(shard.c.id).where(found)).scalars().all()
 
     # -- rows, in batches ------------------------------------------------------------------------------
 

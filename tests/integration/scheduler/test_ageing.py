@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from nightshift.broker.token_streams import StreamDeleter
 from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import Job, JobKind
 from nightshift.jobs.dead_letters import DeadLetter
@@ -21,6 +22,7 @@ from nightshift.store.jobs.ageing import EndedJob
 from nightshift.testing import (
     STARTS_AT,
     FakeClock,
+    InMemoryStreams,
     a_delivery,
     a_worker,
     an_answer,
@@ -67,9 +69,11 @@ def ended_bulk(place: Place, clock: FakeClock) -> Job:
     return assembled(place, job, clock)
 
 
-def age(store: Store, clock: FakeClock, **config: Any) -> Aged:
+def age(store: Store, clock: FakeClock, streams: StreamDeleter | None = None, **config: Any) -> Aged:
     """One whole round, and the counts of its passes together."""
-    duty = Ageing(store, AgeingConfig(STAYS, **config), pause=lambda seconds: None)
+    duty = Ageing(
+        store, streams or InMemoryStreams(), AgeingConfig(STAYS, **config), pause=lambda seconds: None
+    )
     passes = [duty.run_once(clock.now)]
     while passes[-1].has_more:
         passes.append(duty.run_once(clock.now))
@@ -123,7 +127,7 @@ def test_what_a_bulk_job_has_goes_in_its_own_time(place: Place, clock: FakeClock
     with store.transaction() as tx:
         tx.deliveries.insert(delivery)
         assert tx.deliveries.record(delivery, an_attempt(delivery), DeliveryState.DELIVERED, STARTS_AT)
-    deleting = Deleting(store, place.objects, pause=lambda seconds: None)
+    deleting = Deleting(store, place.objects, InMemoryStreams(), pause=lambda seconds: None)
 
     def after(seconds: float) -> Aged:
         done = age(store, clock, round_interval_s=0) if not seconds else _aged(store, clock, seconds)
@@ -249,7 +253,10 @@ def test_a_tenant_with_much_to_delete_keeps_no_other_waiting(store: Store, clock
     quiet = ended_online(store, "quiet")
     clock.advance(seconds=300)
     duty = Ageing(
-        store, AgeingConfig(STAYS, jobs_per_step_max=2, steps_per_pass_max=2), pause=lambda seconds: None
+        store,
+        InMemoryStreams(),
+        AgeingConfig(STAYS, jobs_per_step_max=2, steps_per_pass_max=2),
+        pause=lambda seconds: None,
     )
 
     done = duty.run_once(clock.now)
@@ -263,7 +270,7 @@ def test_a_round_that_fails_is_begun_again_at_once(
 ) -> None:
     job = ended_online(store)
     clock.advance(seconds=300)
-    duty = Ageing(store, AgeingConfig(STAYS), pause=lambda seconds: None)
+    duty = Ageing(store, InMemoryStreams(), AgeingConfig(STAYS), pause=lambda seconds: None)
     with monkeypatch.context() as patched:
         patched.setattr("nightshift.store.jobs.deletions.Deletions.delete_online", _fail)
         with pytest.raises(RuntimeError):
@@ -301,6 +308,7 @@ CALLS: dict[str, Callable[[Transaction], object]] = {
     "finish": lambda tx: tx.deletions.finish(OF),
     "segments": lambda tx: tx.deletions.delete_segments(OF, 9),
     "events": lambda tx: tx.deletions.delete_events(OF, 9),
+    "streamed": lambda tx: tx.deletions.streamed(IDS),
     "shards": lambda tx: tx.deletions.delete_shards(OF, 9),
     "deliveries": lambda tx: tx.deletions.delete_deliveries(IDS, 9),
     "ended deliveries": lambda tx: tx.deletions.delete_ended_deliveries("default", STARTS_AT, 9),

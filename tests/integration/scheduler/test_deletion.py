@@ -1,6 +1,6 @@
 """What was deleted goes, rows and bytes, whatever happens meanwhile; and nothing else does."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
+from nightshift.broker.token_streams import Delta, End, StreamDeleter, StreamWriter
 from nightshift.errors import StorageDenied, StorageUnavailable
 from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import Job, JobState
@@ -18,21 +19,25 @@ from nightshift.jobs.part import CutLimits
 from nightshift.lifecycle import output_parts, transitions
 from nightshift.lifecycle.deletion import delete_job
 from nightshift.outbound.webhooks import DeliveryState
+from nightshift.settings import QueueSettings, RetentionSettings
 from nightshift.store import Store, tables
 from nightshift.store.jobs.idempotency import KeptAnswer
 from nightshift.testing import (
     STARTS_AT,
     FakeClock,
+    InMemoryStreams,
     a_delivery,
     an_answer,
     an_attempt,
     asked,
     claimed_online,
 )
+from scheduler.duties.ageing import Ageing, AgeingConfig
 from scheduler.duties.deletion import Deleted, Deleting, DeletionConfig
 from scheduler.runtime.duty import Interrupted
 from tests.integration.scheduler.assembly.conftest import a_batch, assembled
 from tests.integration.scheduler.scheduling import FailingStore, Place
+from tests.integration.servers import ValkeyServer
 
 SMALL = DeletionConfig(
     rows_per_step_max=2, shards_per_step_max=1, objects_per_step_max=2, deletions_per_page=1
@@ -67,7 +72,8 @@ def keys(place: Place) -> list[str]:
 
 
 def duty(place: Place, objects: Any = None, config: DeletionConfig = SMALL, **parts: Any) -> Deleting:
-    return Deleting(place.store, objects or place.objects, config, pause=lambda seconds: None, **parts)
+    parts = {"streams": InMemoryStreams(), "config": config, "pause": lambda seconds: None} | parts
+    return Deleting(place.store, objects or place.objects, **parts)
 
 
 def work_off(deleting: Deleting, clock: FakeClock) -> list[Deleted]:
@@ -158,6 +164,69 @@ def test_an_online_job_is_deleted_with_its_request_and_its_answer(place: Place, 
 
     assert deleted(place.store, submitted.job)
     work_off(duty(place), clock)
+
+    assert rows(place.store) == {}
+
+
+@pytest.fixture
+def deleter(valkey: ValkeyServer) -> Iterator[StreamDeleter]:
+    deleter = StreamDeleter(valkey.settings)
+    yield deleter
+    deleter.close()
+
+
+def streamed_online(store: Store, valkey: ValkeyServer) -> tuple[Job, str]:
+    """An online job that has ended, and the key of its tokens in Redis."""
+    submitted = asked(store)
+    claim = claimed_online(store, submitted.shard_id)
+    writer = StreamWriter(valkey.settings)
+    assert writer.write([Delta(claim.lease.shard_id, {"text": "a secret"}), End(claim.lease.shard_id)])
+    writer.close()
+    with store.transaction() as tx:
+        assert transitions.record_answer(tx, claim, an_answer(), tx.now())
+    [key] = [key for key in valkey.client.keys("*") if claim.lease.shard_id.encode() in key]
+    return submitted.job, key.decode()
+
+
+def test_the_tokens_of_a_deleted_request_leave_redis_and_no_others(
+    place: Place, clock: FakeClock, valkey: ValkeyServer, deleter: StreamDeleter
+) -> None:
+    _, kept = streamed_online(place.store, valkey)
+    job, gone = streamed_online(place.store, valkey)
+
+    assert deleted(place.store, job)
+    work_off(duty(place, streams=deleter), clock)
+
+    assert not valkey.client.exists(gone)
+    assert valkey.client.exists(kept)
+
+
+def test_the_tokens_of_a_request_that_has_had_its_time_leave_redis(
+    place: Place, clock: FakeClock, valkey: ValkeyServer, deleter: StreamDeleter
+) -> None:
+    _, bodiless = streamed_online(place.store, valkey)
+    clock.advance(seconds=60)
+    _, kept = streamed_online(place.store, valkey)
+    stays = RetentionSettings(online_job_retention_s=3600, online_body_retention_s=60)
+    Ageing(place.store, deleter, AgeingConfig(stays)).run_once(clock.now)
+
+    assert not valkey.client.exists(bodiless), "its answer was deleted"
+    assert valkey.client.exists(kept)
+    clock.advance(seconds=3600)
+    Ageing(place.store, deleter, AgeingConfig(stays)).run_once(clock.now)
+    assert not valkey.client.keys("ns:stream:*")
+
+
+def test_a_deletion_goes_on_while_redis_is_away(place: Place, clock: FakeClock) -> None:
+    submitted = asked(place.store)
+    claim = claimed_online(place.store, submitted.shard_id)
+    with place.store.transaction() as tx:
+        assert transitions.record_answer(tx, claim, an_answer(), tx.now())
+    assert deleted(place.store, submitted.job)
+
+    nowhere = StreamDeleter(QueueSettings(redis_url="redis://127.0.0.1:1/0"))
+    work_off(duty(place, streams=nowhere), clock)
+    nowhere.close()
 
     assert rows(place.store) == {}
 

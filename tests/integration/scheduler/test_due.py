@@ -20,6 +20,7 @@ from nightshift.testing import (
     MODEL,
     TTL_S,
     FakeClock,
+    InMemoryStreams,
     a_delivery,
     a_spec,
     asked,
@@ -69,8 +70,8 @@ class Duties:
                 Stopping(store),
                 self.place.output_parts(),
                 self.place.assembly(),
-                Ageing(store, AgeingConfig(round_interval_s=NEVER_S)),
-                Deleting(store, self.place.objects),
+                Ageing(store, InMemoryStreams(), AgeingConfig(round_interval_s=NEVER_S)),
+                Deleting(store, self.place.objects, InMemoryStreams()),
                 WebhookDelivery(store, no_vault, no_poster),
                 WebhookDelivery(store, no_vault, no_poster, WebhookDeliveryConfig.for_progress()),
             )

@@ -19,7 +19,7 @@ from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
 from nightshift.tenants.holdings import Holding
-from nightshift.testing import FakeClock
+from nightshift.testing import FakeClock, InMemoryStreams
 from scheduler.duties.ageing import Ageing
 from scheduler.duties.deadlines import Deadlines
 from scheduler.duties.deletion import Deleting
@@ -105,8 +105,8 @@ def run_duties(place: Place, clock: FakeClock) -> None:
     assembling = (place.planning(), place.output_parts(), place.assembly())
     deleting = (
         Ringing(store, place.queue),
-        Ageing(store, pause=_go_on),
-        Deleting(store, place.objects, pause=_go_on),
+        Ageing(store, InMemoryStreams(), pause=_go_on),
+        Deleting(store, place.objects, InMemoryStreams(), pause=_go_on),
         Retention(store, place.objects),
     )
     for duty in (*ending, *assembling, *deleting):
