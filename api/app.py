@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from api.authentication import Authenticator
@@ -44,8 +45,11 @@ from api.routes import (
 )
 from api.services import AppSettings, open_services, try_settings
 from api.tenants import audit, keys, limits, tenants, usage
+from nightshift.errors import DatabaseUnavailable, DatabaseUnusable, SchemaBehind
 from nightshift.observability import set_up_logging
 from nightshift.processes.starting import starting
+from nightshift.store.databases.database import Database
+from nightshift.store.databases.migrate import check_schema
 from nightshift.tracing.opening import open_tracer
 from nightshift.tracing.tracer import Tracer
 
@@ -140,6 +144,7 @@ def _lifespan(
             for collector in collectors:
                 app.state.metrics.registry.register(collector)
             app.state.processes = processes = Processes(settings.api.metrics_sockets)
+            await run_in_threadpool(_report_schema, services.store.database)
             log.info(
                 "api started", extra={"action": "api_started", "database": services.store.database.dialect}
             )
@@ -149,3 +154,13 @@ def _lifespan(
                 app.state.metrics.registry.unregister(collector)
 
     return lifespan
+
+
+def _report_schema(database: Database) -> None:
+    """The process goes on: /readyz says it too, until the schema is mended or the migrations have run."""
+    try:
+        check_schema(database)
+    except (DatabaseUnusable, SchemaBehind) as error:
+        log.error("not ready: %s", error, extra={"action": error.code})
+    except DatabaseUnavailable:
+        log.warning("the database is away", extra={"action": "database_unavailable"})

@@ -10,9 +10,9 @@ from datetime import timedelta
 from typing import Final
 
 from api.services import Services
-from nightshift.errors import NightshiftError
+from nightshift.errors import DatabaseUnusable, NightshiftError, SchemaBehind
 from nightshift.jobs.leases import SCHEDULER_DUTY
-from nightshift.store.databases.migrate import serves
+from nightshift.store.databases.migrate import check_schema
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +48,12 @@ def check_parts(services: Services) -> Sequence[Part]:
 
 def _problem_with_database(services: Services) -> str | None:
     try:
-        if not serves(services.store.database):
-            return "the schema is not the one this version expects; run the migrations"
+        check_schema(services.store.database)
+    except SchemaBehind:
+        return "the schema is not the one this version expects; run the migrations"
+    except DatabaseUnusable as error:
+        # What differs is in words of ours; a driver's are not shown.
+        return error.message if error.__cause__ is None else _logged("database", error)
     except NightshiftError as error:
         return _logged("database", error)
     return None

@@ -24,9 +24,11 @@ NightshiftError
 │   └── StorageUnavailable         a retry may
 ├── QueueUnavailable               nothing is lost
 ├── DatabaseUnavailable
-│   └── Conflicted                 nothing was changed; retry
+│   ├── Conflicted                 nothing was changed; retry
+│   └── SchemaBehind               until the migrations have run
 └── ConfigurationError             the operator can correct it
-    └── InvalidSetting             a NIGHTSHIFT_… variable is invalid
+    ├── InvalidSetting             a NIGHTSHIFT_… variable is invalid
+    └── DatabaseUnusable           no retry helps
 """
 
 import re
@@ -219,10 +221,23 @@ class Conflicted(DatabaseUnavailable):
     """The database gave way to another transaction. Nothing was changed; try again."""
 
 
+class SchemaBehind(DatabaseUnavailable):
+    """The database does not have this version's schema yet. Run the migrations:
+    `python -m nightshift.store.databases.migrate`, or `nightshift up`, which does the same."""
+
+    default_code = "schema_behind"
+
+
 class ConfigurationError(NightshiftError):
     """The installation is not configured as it must be."""
 
     default_code = "configuration_error"
+
+
+class DatabaseUnusable(ConfigurationError):
+    """The database lacks something that the service needs, or refuses it. Only its operator can mend that."""
+
+    default_code = "database_unusable"
 
 
 class InvalidSetting(ConfigurationError):

@@ -19,7 +19,7 @@ from typing import Final
 
 from nightshift.broker.queue import Queue
 from nightshift.broker.token_streams import StreamDeleter
-from nightshift.errors import ConfigurationError
+from nightshift.errors import ConfigurationError, DatabaseUnavailable
 from nightshift.lifecycle.submission import egress_config
 from nightshift.metrics.serving import MetricsServer
 from nightshift.objectstore import Locations, ObjectStore, open_store
@@ -41,6 +41,7 @@ from nightshift.settings import (
     WorkerSettings,
 )
 from nightshift.store import Store, open_database
+from nightshift.store.databases.migrate import check_schema
 from nightshift.tenants.vault import Vault, open_vault
 from nightshift.tracing.opening import open_tracer
 from nightshift.tracing.tracer import NO_TRACER, Tracer
@@ -96,11 +97,23 @@ def main() -> int:
         with starting():
             set_up_logging("scheduler")
             settings = SchedulerSettings()
-            service = Service(stack.enter_context(opened()), settings, stop)
+            parts = stack.enter_context(opened())
+            _check_schema(parts.store)
+            service = Service(parts, settings, stop)
             stack.enter_context(_metrics_served(service.metrics, settings))
         garbage.tune()
         service.run()
     return 0
+
+
+def _check_schema(store: Store) -> None:
+    """Raises DatabaseUnusable. While the database is away or not migrated, this process waits to lead, and
+    looks again before that.
+    """
+    try:
+        check_schema(store.database)
+    except DatabaseUnavailable as error:
+        log.warning("not leading yet: %s", error, extra={"action": error.code})
 
 
 @contextmanager

@@ -94,6 +94,7 @@ _ANSWERS: Final[Mapping[type[BaseException], ErrorAnswer]] = {
     errors.QuotaExceeded: ErrorAnswer(429, "insufficient_quota"),
     errors.StorageUnavailable: ErrorAnswer(503, _SERVER, _SOON),
     errors.DatabaseUnavailable: ErrorAnswer(503, _SERVER, _SOON),
+    errors.DatabaseUnusable: ErrorAnswer(500, _SERVER, NEVER_AGAIN),
     errors.QueueUnavailable: ErrorAnswer(503, _SERVER, _SOON),
     WaitedTooLong: ErrorAnswer(504, _SERVER, NEVER_AGAIN),
     RequestEnded: ErrorAnswer(409, _INVALID, NEVER_AGAIN),
@@ -125,8 +126,9 @@ def message_of(error: NightshiftError) -> str:
     """What a client is told: without what a database's driver says, which names addresses and users. The log
     has that.
     """
-    if isinstance(error, errors.DatabaseUnavailable) and error.__cause__ is not None:
-        log.warning("database unavailable", extra={"action": "database_unavailable", "error": error.message})
+    kinds = (errors.DatabaseUnavailable, errors.DatabaseUnusable)
+    if isinstance(error, kinds) and error.__cause__ is not None:
+        log.warning("database unavailable", extra={"action": error.code, "error": error.message})
         return type(error)().message
     return error.message
 

@@ -80,7 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except InvalidSetting as error:
         fail(describe(error), CONFIGURATION_EXIT)
     except DatabaseUnavailable as error:
-        fail(f"{describe(error)}{advice_on_database()}")
+        # Without a cause it is no error of the driver's: the server answers.
+        fail(f"{describe(error)}{advice_on_database() if error.__cause__ else ''}")
     except NightshiftError as error:
         fail(describe(error))
     except ModuleNotFoundError as error:

@@ -60,18 +60,14 @@ def open_client(**options: Any) -> "Client":
 def operator_store(data_dir: Path | None = None) -> "Iterator[Store]":
     """The installation's database, for the operator's commands, which need no server.
 
-    Raises ConfigurationError if it was not set up, and creates nothing.
+    Raises ConfigurationError or SchemaBehind if it was not set up, and creates nothing.
     """
     from nightshift.store import Store, open_existing_database
-    from nightshift.store.databases.migrate import serves
+    from nightshift.store.databases.migrate import check_schema
 
     database = open_existing_database(data_settings(data_dir))
     try:
-        if not serves(database):
-            raise ConfigurationError(
-                "The database does not have the current schema: run "
-                "`python -m nightshift.store.databases.migrate`, or `nightshift up`, which does the same."
-            )
+        check_schema(database)
         yield Store(database)
     finally:
         database.close()

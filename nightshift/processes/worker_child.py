@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from nightshift.broker.queue import Queue
-from nightshift.errors import DatabaseUnavailable, NightshiftError
+from nightshift.errors import DatabaseUnavailable, DatabaseUnusable, NightshiftError
 from nightshift.fleet.workers import ExitCause, WorkerState
 from nightshift.jobs.ids import new_id
 from nightshift.jobs.room import HELD_MAX
@@ -108,7 +108,7 @@ class WorkerExitHandler:
         worker_id = ended.launch.environment[WORKER_ID]
         try:
             released = self._retrying(lambda tx: self._release(tx, worker_id, cause, was_told))
-        except DatabaseUnavailable as error:
+        except (DatabaseUnavailable, DatabaseUnusable) as error:
             log.warning(
                 "leases of a worker that has ended not released; they will run out",
                 extra={"action": "release_failed", "worker": worker_id, "reason": error.message},

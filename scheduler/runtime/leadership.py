@@ -17,9 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from nightshift.errors import DatabaseUnavailable
+from nightshift.errors import DatabaseUnavailable, NightshiftError
 from nightshift.jobs.leases import SCHEDULER_DUTY, Lead, Term
 from nightshift.store import Store
+from nightshift.store.databases.migrate import check_schema
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class Elector:
         self._config = config
         self._clock = clock
         self._stalled = stalled
+        self._has_checked_schema = False
         self._term: Term | None = None
         self._trusted_until_s = float("-inf")
 
@@ -70,7 +72,12 @@ class Elector:
         return Lead(SCHEDULER_DUTY, self._leader_id, term) if term is not None and self.is_leading else None
 
     def attempt(self) -> bool:
-        """Take or renew the lead. Raises DatabaseUnavailable; earlier trust then holds to its deadline."""
+        """Take or renew the lead, once the schema is as it must be. Raises DatabaseUnavailable; earlier trust
+        then holds to its deadline. Raises DatabaseUnusable.
+        """
+        if not self._has_checked_schema:
+            check_schema(self._store.database)
+            self._has_checked_schema = True
         asked_at_s = self._clock()
         term = self._renewed() or self._acquired()
         if term is None:
@@ -98,9 +105,9 @@ class Elector:
         while not stop.is_set():
             try:
                 self.attempt()
-            except DatabaseUnavailable as error:
+            except NightshiftError as error:
                 log.warning("no attempt to lead: %s", error, extra={"action": "leadership_unknown"})
-            except Exception:  # no schema yet, or a backup is being restored
+            except Exception:  # for example a backup is being restored
                 log.exception("no attempt to lead", extra={"action": "leadership_unknown"})
             stop.wait(self._config.attempt_s)
         try:

@@ -12,6 +12,7 @@ from nightshift.errors import DatabaseUnavailable
 from nightshift.fleet.models import Model
 from nightshift.fleet.workers import Machine, Worker, WorkerState
 from nightshift.store import Store, Transaction
+from nightshift.store.databases.migrate import check_schema
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,8 @@ class Registration:
         self._machine = machine
 
     def register(self) -> None:
-        """Record that the worker exists, and loads its models."""
+        """Record that the worker exists, and loads its models. Raises DatabaseUnusable."""
+        self._retry(lambda: check_schema(self._store.database))
         self._retry(self._insert)
 
     def open(self, models: Iterable[Model], warm: Sequence[str] | None = None) -> None:

@@ -7,10 +7,10 @@ from datetime import timedelta
 from nightshift.doctor.clocks import judge, measure
 from nightshift.doctor.findings import Finding, error, ok, skipped, warning
 from nightshift.doctor.site import Site
-from nightshift.errors import DatabaseUnavailable
+from nightshift.errors import DatabaseUnavailable, DatabaseUnusable, SchemaBehind
 from nightshift.jobs.leases import SCHEDULER_DUTY
 from nightshift.store import Store, open_existing_database
-from nightshift.store.databases.migrate import revisions, serves
+from nightshift.store.databases.migrate import check_schema, revisions
 
 NONE_YET = "none yet; `nightshift up` makes it"
 
@@ -32,24 +32,28 @@ def look_at_database(site: Site) -> Finding:
     with opened(site) as store:
         try:
             return ok(f"{store.database.server_version()} answers")
-        except DatabaseUnavailable as refusal:
+        except (DatabaseUnavailable, DatabaseUnusable) as refusal:
             is_file = store.database.is_sqlite
             where = "" if is_file else "; is it running? NIGHTSHIFT_DATABASE_URL says where"
             return error("does not work", f"{refusal.message}{where}")
 
 
 def look_at_schema(site: Site) -> Finding:
-    """All migrations of this version are applied."""
+    """All migrations of this version are applied, and the schema is what they make."""
     if not site.has_database:
         return skipped(NONE_YET)
     with opened(site) as store:
         found = revisions(store.database)
+        detail = f"the database is at {found.applied or 'none'}, and this version's is {found.newest}"
+        try:
+            check_schema(store.database)
+        except SchemaBehind:
+            return error(detail, "run `python -m nightshift.store.databases.migrate`")
+        except DatabaseUnusable as refusal:
+            return error("this version cannot work with it", refusal.message)
         if found.applied == found.newest:
             return ok(f"current ({found.newest})")
-        detail = f"the database is at {found.applied or 'none'}, and this version's is {found.newest}"
-        if serves(store.database):
-            return warning(detail, "a later release is being rolled out: let its processes replace the rest")
-        return error(detail, "run `python -m nightshift.store.databases.migrate`")
+        return warning(detail, "a later release is being rolled out: let its processes replace the rest")
 
 
 def look_at_database_clock(site: Site) -> Finding:

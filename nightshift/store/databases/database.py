@@ -17,8 +17,8 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, PoolProxiedConnection, create_engine, event, exc, text
 from sqlalchemy.engine import URL, ExceptionContext, make_url
 
-from nightshift.errors import ConfigurationError, Conflicted, DatabaseUnavailable
-from nightshift.store.databases import connection_reuse, statement_timeouts
+from nightshift.errors import ConfigurationError, DatabaseUnavailable, DatabaseUnusable
+from nightshift.store.databases import connection_reuse, failures, statement_timeouts
 from nightshift.store.tables import from_ms
 
 log = logging.getLogger(__name__)
@@ -26,10 +26,7 @@ log = logging.getLogger(__name__)
 _LOCKED_RETRY_S: Final = 0.01
 _DRIVERS: Final = frozenset({"sqlite", "sqlite+pysqlite", "postgresql+psycopg"})
 
-# SQLSTATEs of PostgreSQL.
-_CONFLICTS: Final = frozenset({"40001", "40P01"})  # serialization failure, deadlock
-_READ_ONLY: Final = "25006"  # the server is a standby or kept from writing
-_INVALID_VALUE: Final = "22"  # the class of invalid values, by their SQLSTATE
+_INVALID_VALUE: Final = "22"  # the class of invalid values, by their SQLSTATE in PostgreSQL
 
 _NOW_MS = {
     # julianday is a double, good to about 0.05 ms at this epoch.
@@ -77,8 +74,8 @@ class Database:
         `redone`: not durable on either. Only for what is done again from what the database then says, and
         what no process acts on outside of the database but after a later durable transaction, which keeps it.
 
-        Raises DatabaseUnavailable when the database is unreachable, locked or silent, and Conflicted when it
-        chose another transaction.
+        Raises DatabaseUnavailable when the database is unreachable, locked or silent, Conflicted when it
+        chose another transaction, and DatabaseUnusable when no retry helps.
         """
         with self._mapped(), self._engine.connect() as connection:
             options = {"nightshift_durable": durable and not redone, "nightshift_redone": redone}
@@ -128,12 +125,13 @@ class Database:
             yield
         except exc.TimeoutError as error:
             raise DatabaseUnavailable("All connections to the database are in use.") from error
-        except (exc.OperationalError, exc.InterfaceError, exc.InternalError) as error:
-            if isinstance(error, exc.InternalError) and not error.connection_invalidated:
+        except exc.DBAPIError as error:
+            kind = failures.kind_of(error)
+            if kind is None:
                 raise
-            kind = Conflicted if _sqlstate(error) in _CONFLICTS else DatabaseUnavailable
             reason = str(error.orig or error).splitlines()[0]
-            raise kind(f"The database cannot be used right now: {reason}") from error
+            when = "" if kind is DatabaseUnusable else " right now"
+            raise kind(f"The database cannot be used{when}: {reason}") from error
 
 
 def _parse(url: str) -> URL:
@@ -180,7 +178,7 @@ def _postgresql(url: URL, pool_size: int, timeout_s: float) -> Engine:
 
 def _leave_a_server_that_cannot_write(context: ExceptionContext) -> None:
     """After a failover, connections to the new standby are useless."""
-    if _sqlstate(context.sqlalchemy_exception) == _READ_ONLY:
+    if failures.sqlstate(context.sqlalchemy_exception) == failures.READ_ONLY:
         context.is_disconnect = True
 
 
@@ -192,7 +190,7 @@ def _show_no_values(context: ExceptionContext) -> None:
     shown = getattr(getattr(original, "diag", None), "message_primary", None)
     if shown is None:  # the driver's own
         return
-    if (_sqlstate(context.sqlalchemy_exception) or "").startswith(_INVALID_VALUE):
+    if (failures.sqlstate(context.sqlalchemy_exception) or "").startswith(_INVALID_VALUE):
         shown = "a value is invalid"
     whole = str(original)
     original.args = (shown,)
@@ -201,10 +199,6 @@ def _show_no_values(context: ExceptionContext) -> None:
             part.replace(whole, shown) if isinstance(part, str) else part
             for part in context.sqlalchemy_exception.args
         )
-
-
-def _sqlstate(error: BaseException | None) -> str | None:
-    return getattr(getattr(error, "orig", None), "sqlstate", None)
 
 
 def _sqlite(url: URL, pool_size: int, busy_timeout_s: float) -> Engine:
@@ -236,8 +230,8 @@ def _write_ahead(connection: Any, busy_timeout_s: float) -> None:
         try:
             connection.execute("PRAGMA journal_mode=WAL")
             return
-        except sqlite3.OperationalError:
-            if monotonic() >= ends_s:
+        except sqlite3.OperationalError as error:
+            if failures.is_permanent(error) or monotonic() >= ends_s:
                 raise
         sleep(_LOCKED_RETRY_S)
 

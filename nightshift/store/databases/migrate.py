@@ -7,9 +7,10 @@ of one database take turns.
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -18,12 +19,12 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, text
 
-from nightshift.errors import ConfigurationError, Conflicted
+from nightshift.errors import ConfigurationError, Conflicted, DatabaseUnusable, SchemaBehind
 from nightshift.processes.starting import starting
 from nightshift.settings import DataSettings
-from nightshift.store import tables
+from nightshift.store.databases import schema
 from nightshift.store.databases.database import Database
 
 log = logging.getLogger(__name__)
@@ -31,18 +32,21 @@ log = logging.getLogger(__name__)
 _PACKAGE = Path(__file__).resolve().parents[2]
 _PLACES: Final = (_PACKAGE / "_migrations", _PACKAGE.parent / "migrations")
 TRIES_MAX: Final = 10
+DIFFERENCES_SHOWN_MAX: Final = 4  # in a message, which has its own limit
 RETRY_S: Final = 0.5  # the longest delay between tries
 _ADVISORY_LOCK: Final = 0x6E736869667401  # an arbitrary number
 
 
 def upgrade(database: Database, revision: str = "head") -> None:
     """Apply the migrations up to `revision` in one transaction. Raises ConfigurationError for a later
-    release's schema.
+    release's schema, and DatabaseUnusable for one that is not what the migrations make.
     """
     try:
         change_schema(database, lambda connection: command.upgrade(_config(connection), revision))
     except CommandError as error:
         raise ConfigurationError(f"The database has a schema of another release: {error}") from error
+    if revision == "head":
+        check_schema(database)
 
 
 def downgrade(database: Database, revision: str) -> None:
@@ -72,13 +76,13 @@ def change_schema(database: Database, change: Callable[[Connection], None]) -> N
 @dataclass(frozen=True)
 class Revisions:
     applied: str | None  # None: no migration
-    newest: str | None  # of this code
+    newest: str  # of this code
 
 
 def revisions(database: Database) -> Revisions:
     """Raises DatabaseUnavailable."""
     with database.read() as connection:
-        return Revisions(_revision(connection), _scripts().get_current_head())
+        return Revisions(_revision(connection), _known_revisions()[0])
 
 
 def is_current(database: Database) -> bool:
@@ -87,29 +91,49 @@ def is_current(database: Database) -> bool:
     return found.applied == found.newest
 
 
-def serves(database: Database) -> bool:
-    """Whether the schema has all that this code needs: its own, or a compatible later one during a fleet's
-    upgrade.
+def check_schema(database: Database) -> None:
+    """The schema has all that this code needs: it is its own, or a compatible later one during a fleet's
+    upgrade. Raises SchemaBehind, DatabaseUnusable, which says what differs, and DatabaseUnavailable.
     """
     with database.read() as connection:
-        found = _revision(connection)
-        if found in (None, _scripts().get_current_head()):
-            return found is not None
-        is_earlier = found in {script.revision for script in _scripts().walk_revisions()}
-        return not is_earlier and _has_all_we_know(connection)
+        applied = _revision(connection)
+        lacks = _differences(connection, applied)
+        while (now_applied := _revision(connection)) != applied:  # migrated meanwhile
+            applied, lacks = now_applied, _differences(connection, now_applied)
+    if lacks:
+        raise _unusable(applied, lacks)
 
 
-def _has_all_we_know(connection: Connection) -> bool:
-    columns = inspect(connection).get_multi_columns()
-    found = {name: {column["name"] for column in of_table} for (_, name), of_table in columns.items()}
-    return all(
-        {column.name for column in table.columns} <= found.get(table.name, set())
-        for table in tables.metadata.sorted_tables
+def _differences(connection: Connection, applied: str | None) -> list[str]:
+    """Raises SchemaBehind."""
+    newest, *earlier = _known_revisions()
+    if applied == newest:
+        return schema.differences(connection)
+    if applied is None or applied in earlier:
+        raise SchemaBehind(
+            f"The database is at {applied or 'none'} of the migrations, and this version needs {newest}: run "
+            "`python -m nightshift.store.databases.migrate`, or `nightshift up`, which does the same."
+        )
+    return schema.differences(connection, is_later=True)
+
+
+def _unusable(applied: str | None, lacks: Sequence[str]) -> DatabaseUnusable:
+    shown = "; ".join(lacks[:DIFFERENCES_SHOWN_MAX])
+    rest = len(lacks) - DIFFERENCES_SHOWN_MAX
+    return DatabaseUnusable(
+        f"The database's schema is not the one that migration {applied} makes; change it by hand, or restore "
+        f"a backup: {shown}{f'; and {rest} more' if rest > 0 else ''}"
     )
 
 
 def _revision(connection: Connection) -> str | None:
     return MigrationContext.configure(connection).get_current_revision()
+
+
+@cache
+def _known_revisions() -> Sequence[str]:
+    """The newest first."""
+    return [script.revision for script in _scripts().walk_revisions()]
 
 
 def _scripts() -> ScriptDirectory:

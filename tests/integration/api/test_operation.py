@@ -86,6 +86,25 @@ def test_with_an_old_schema_it_is_not_ready(base_url: str, store: Store) -> None
     assert any("run the migrations" in reason for reason in ready.json()["reasons"])
 
 
+def test_with_a_schema_that_lacks_something_it_is_not_ready_and_says_what(
+    settings: AppSettings, store: Store, caplog: pytest.LogCaptureFixture, make_key: KeyMaker
+) -> None:
+    key = make_key()
+    with store.database.write() as connection:
+        connection.exec_driver_sql("ALTER TABLE job DROP COLUMN output_problem")
+    with serving(create_app(settings)) as url:
+        ready = httpx.get(f"{url}/readyz", trust_env=False)
+        asked = httpx.get(f"{url}/v1/jobs", headers={"authorization": f"Bearer {key}"}, trust_env=False)
+
+    says = "column job.output_problem is missing"
+    assert ready.status_code == 503
+    assert any(says in reason for reason in ready.json()["reasons"])
+    assert any(says in record.getMessage() for record in caplog.records), "said at the start, too"
+    assert (asked.status_code, asked.json()["error"]["code"]) == (500, "database_unusable")
+    assert asked.headers["x-should-retry"] == "false"
+    assert "output_problem" not in asked.text, "what the driver says is for the operator"
+
+
 def test_metrics_count_requests_by_route_and_the_queue_by_the_database(
     base_url: str, http: httpx.Client, tmp_path: Path
 ) -> None:

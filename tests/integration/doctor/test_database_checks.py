@@ -58,6 +58,16 @@ def test_a_migration_that_was_not_applied_is_an_error(look: Look, url: str, stor
     assert look("database.schema").status is Status.OK
 
 
+def test_a_schema_that_lacks_something_is_an_error_that_names_it(look: Look, store: Store):
+    with store.database.write() as connection:
+        connection.exec_driver_sql("ALTER TABLE segment DROP COLUMN earlier")
+
+    found = look("database.schema")
+
+    assert found.status is Status.ERROR
+    assert "column segment.earlier is missing" in found.advice
+
+
 def test_a_database_server_with_a_wrong_clock_is_an_error(look: Look, monkeypatch):
     with (
         monkeypatch.context() as patch,

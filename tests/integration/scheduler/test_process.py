@@ -19,6 +19,7 @@ from nightshift.processes.children import Launch
 from nightshift.processes.supervisor import Process
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
+from nightshift.store.databases.migrate import downgrade, upgrade
 from tests.faults.kit.forks import fork_server
 from tests.integration.scheduler.scheduling import Place
 
@@ -134,6 +135,26 @@ def test_a_scheduler_that_is_configured_wrongly_says_what_and_is_not_to_be_resta
     with scheduler(environment) as started:
         assert setting.partition("_")[0] in started.says("misconfigured")["message"]
         assert started.wait() == 78
+
+
+def test_a_scheduler_whose_schema_is_not_what_the_migrations_make_says_what_differs(
+    place: Place, environment: dict[str, str]
+) -> None:
+    with place.store.database.write() as connection:
+        connection.exec_driver_sql("ALTER TABLE segment DROP COLUMN earlier")
+    with scheduler(environment) as started:
+        assert "column segment.earlier is missing" in started.says("misconfigured")["message"]
+        assert started.wait() == 78
+
+
+def test_a_scheduler_that_is_started_before_the_migrations_have_run_waits_for_them(
+    place: Place, environment: dict[str, str]
+) -> None:
+    downgrade(place.store.database, "-1")
+    with scheduler(environment) as started:
+        assert "nightshift.store.databases.migrate" in started.says("leadership_unknown")["message"]
+        upgrade(place.store.database)
+        started.says("leadership_gained")
 
 
 def test_a_scheduler_whose_very_log_is_configured_wrongly_says_so_in_one_line(

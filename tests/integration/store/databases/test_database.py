@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import exc, text
 
-from nightshift.errors import ConfigurationError, DatabaseUnavailable
+from nightshift.errors import ConfigurationError, DatabaseUnavailable, DatabaseUnusable
 from nightshift.jobs import JobKind
 from nightshift.settings import DataSettings
 from nightshift.store import Store, open_database
@@ -270,7 +270,7 @@ def test_a_writer_that_waits_for_too_long_is_told(sqlite_template: Path) -> None
 def test_an_error_does_not_quote_what_a_statement_carried(database: Database) -> None:
     prompt = "-".join(("a", "marked", "prompt"))
 
-    with pytest.raises((exc.SQLAlchemyError, DatabaseUnavailable)) as failed, database.read() as connection:
+    with pytest.raises(DatabaseUnusable) as failed, database.read() as connection:
         connection.execute(text("SELECT :said FROM no_such_table"), {"said": prompt})
 
     assert prompt not in "".join(traceback.format_exception(failed.value))

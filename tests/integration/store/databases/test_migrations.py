@@ -13,14 +13,14 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, Inspector, MetaData, inspect, select
 from sqlalchemy.engine.interfaces import ReflectedIndex
 
-from nightshift.errors import ConfigurationError
+from nightshift.errors import ConfigurationError, DatabaseUnusable, SchemaBehind
 from nightshift.fleet.workers import Capacity
 from nightshift.jobs.planning import FIRST_PAGE
 from nightshift.lifecycle import transitions
 from nightshift.processes.children import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
-from nightshift.store.databases.migrate import change_schema, downgrade, is_current, serves, upgrade
+from nightshift.store.databases.migrate import change_schema, check_schema, downgrade, is_current, upgrade
 from nightshift.tenants.keys import Scope, digest, key_id, new_key
 from nightshift.tenants.tenant import TenantState
 from nightshift.testing import a_shard, a_worker, claimed, commit_rows, completed, planned, submit
@@ -115,7 +115,7 @@ def test_a_schema_of_a_later_release_serves_as_long_as_it_has_all_we_know(empty_
     upgrade(empty_database)
     make_later(empty_database, "ALTER TABLE job ADD COLUMN colour TEXT", "CREATE TABLE colour (name TEXT)")
 
-    assert serves(empty_database)
+    check_schema(empty_database)
     assert not is_current(empty_database)
     assert claimed_after_planning(empty_database)
 
@@ -167,15 +167,18 @@ def test_a_schema_that_lacks_what_we_know_does_not_serve(empty_database: Databas
     upgrade(empty_database)
     make_later(empty_database, change)
 
-    assert not serves(empty_database)
+    with pytest.raises(DatabaseUnusable):
+        check_schema(empty_database)
 
 
 def test_an_earlier_schema_or_none_does_not_serve(empty_database: Database) -> None:
-    assert not serves(empty_database)
+    with pytest.raises(SchemaBehind, match=r"is at none of the migrations.* run `python -m "):
+        check_schema(empty_database)
     upgrade(empty_database)
-    assert serves(empty_database)
+    check_schema(empty_database)
     downgrade(empty_database, "0001")
-    assert not serves(empty_database)
+    with pytest.raises(SchemaBehind, match="is at 0001 of the migrations"):
+        check_schema(empty_database)
 
 
 def test_an_upgrade_of_a_current_database_changes_nothing(empty_database: Database) -> None:
@@ -384,5 +387,5 @@ def test_a_migration_that_fails_leaves_the_schema_as_it_was(empty_database: Data
 
 
 def test_a_store_without_a_schema_is_not_taken_for_an_empty_one(empty_database: Database) -> None:
-    with pytest.raises(Exception, match=r"no such table|does not exist"):
+    with pytest.raises(DatabaseUnusable, match=r"no such table|does not exist"):
         planned(Store(empty_database))

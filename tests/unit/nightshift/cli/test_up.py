@@ -17,7 +17,7 @@ from nightshift import testing
 from nightshift.cli import up
 from nightshift.cli.session import data_settings
 from nightshift.cli.up import ExitReporter
-from nightshift.errors import ConfigurationError
+from nightshift.errors import ConfigurationError, DatabaseUnusable
 from nightshift.fleet.checkpoints import Checkpoint
 from nightshift.processes import embedded, valkey
 from nightshift.processes.children import CONFIGURATION_EXIT, AfterExit, ChildExit, Launch
@@ -281,6 +281,18 @@ def test_the_first_start_makes_the_schema_and_a_key_only_its_user_can_read(data_
         [kept] = tx.keys.list()
         assert kept.admits(path.read_text().strip(), tx.now())
     database.close()
+
+
+def test_a_schema_that_is_not_what_the_migrations_make_ends_the_start(data_dir):
+    data_dir.mkdir()
+    embedded.set_up_database(data_settings())
+    database = open_database(data_settings())
+    with database.write() as connection:
+        connection.exec_driver_sql("ALTER TABLE segment DROP COLUMN earlier")
+    database.close()
+
+    with pytest.raises(DatabaseUnusable, match=r"column segment\.earlier is missing"):
+        embedded.set_up_database(data_settings())
 
 
 def test_the_next_start_keeps_the_key(data_dir):

@@ -1,14 +1,16 @@
 """How a worker makes itself known."""
 
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nightshift.errors import DatabaseUnavailable
+from nightshift.errors import DatabaseUnavailable, DatabaseUnusable
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.fleet.workers import Capacity, Machine, WorkerState
 from nightshift.store import Store, Transaction
+from tests.databases import migrated_sqlite
 from workers.health.registration import Registration
 
 
@@ -39,6 +41,18 @@ def test_a_worker_that_starts_without_a_database_waits_for_it(
         [worker] = tx.workers.list()
     assert (worker.id, worker.state) == ("worker-1", WorkerState.STARTING)
     assert worker.pools == ("night", "large")
+
+
+def test_a_worker_whose_schema_lacks_something_does_not_wait_for_it(
+    tmp_path: Path,
+) -> None:
+    database = migrated_sqlite(tmp_path / "nightshift.db")
+    with database.write() as connection:
+        connection.exec_driver_sql("ALTER TABLE segment DROP COLUMN earlier")
+
+    with pytest.raises(DatabaseUnusable, match=r"column segment\.earlier is missing"):
+        Registration(Store(database), "worker-1", Machine(Capacity.ON_DEMAND)).register()
+    database.close()
 
 
 def test_a_worker_that_has_loaded_its_models_waits_likewise(

@@ -9,7 +9,7 @@ from billiard.einfo import ExceptionInfo
 from celery.exceptions import Reject
 
 from nightshift.broker.queue import BULK_TASK, ONLINE_TASK
-from nightshift.errors import ConfigurationError, DatabaseUnavailable, InvalidRequest
+from nightshift.errors import ConfigurationError, DatabaseUnavailable, DatabaseUnusable, InvalidRequest
 from nightshift.processes.children import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 from workers.intake.messages import Receipt
 from workers.intake.pool import EnginePool
@@ -178,6 +178,7 @@ def test_a_pickled_message_is_dropped_unread(pool: EnginePool) -> None:
     ("error", "code"),
     [
         (ConfigurationError(), CONFIGURATION_EXIT),
+        (DatabaseUnusable(), CONFIGURATION_EXIT),
         (InvalidRequest("'ftp://x' is not a location"), CONFIGURATION_EXIT),
         (NotADirectoryError(), CONFIGURATION_EXIT),
         (DatabaseUnavailable(), UNAVAILABLE_EXIT),

@@ -1,0 +1,59 @@
+"""What a driver's error means: another transaction won, the database is away, or it will not do this at all.
+
+An error that can go away by itself (locked, full, restarting, failing over to another server) is retried. One
+that cannot (a table or column that is not there, a privilege that is missing, a file that may not be written
+or is none of SQLite's) has the operator as its only remedy.
+"""
+
+import sqlite3
+from typing import Final
+
+from sqlalchemy import exc
+
+from nightshift.errors import Conflicted, DatabaseUnavailable, DatabaseUnusable, NightshiftError
+
+# SQLSTATEs of PostgreSQL.
+READ_ONLY: Final = "25006"  # the server is a standby or kept from writing: clients move to the new primary
+_CONFLICTS: Final = frozenset({"40001", "40P01"})  # serialization failure, deadlock
+_PERMANENT_STATES: Final = frozenset(
+    {
+        *("42P01", "42703", "3F000"),  # no such table, column, schema
+        *("42883", "42804", "42704", "42P10"),  # another type; no unique index for ON CONFLICT
+        "42501",  # insufficient privilege
+        *("XX001", "XX002"),  # corrupt
+    }
+)
+# SQLite's primary result codes. Without the extended ones of SQLITE_ERROR, which a retry helps.
+_PERMANENT_CODES: Final = frozenset(
+    {
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_AUTH,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+    }
+)
+_PRIMARY: Final = 0xFF
+
+
+def kind_of(error: exc.DBAPIError) -> type[NightshiftError] | None:
+    """None: an error of a value, or of this code."""
+    if error.orig is not None and is_permanent(error.orig):
+        return DatabaseUnusable
+    if isinstance(error, exc.InternalError) and not error.connection_invalidated:
+        return None
+    if not isinstance(error, exc.OperationalError | exc.InterfaceError | exc.InternalError):
+        return None
+    return Conflicted if sqlstate(error) in _CONFLICTS else DatabaseUnavailable
+
+
+def is_permanent(error: BaseException) -> bool:
+    """Whether a driver's error stays until someone changes the database."""
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is not None:
+        return code == sqlite3.SQLITE_ERROR or code & _PRIMARY in _PERMANENT_CODES
+    return getattr(error, "sqlstate", None) in _PERMANENT_STATES
+
+
+def sqlstate(error: BaseException | None) -> str | None:
+    return getattr(getattr(error, "orig", None), "sqlstate", None)
