@@ -47,6 +47,7 @@ from api.services import AppSettings, open_services, try_settings
 from api.tenants import audit, keys, limits, tenants, usage
 from nightshift.errors import DatabaseUnavailable, DatabaseUnusable, SchemaBehind
 from nightshift.observability import set_up_logging
+from nightshift.processes.private_files import keep_files_private
 from nightshift.processes.starting import starting
 from nightshift.store.databases.database import Database
 from nightshift.store.databases.migrate import check_schema
@@ -118,6 +119,7 @@ def _own_settings() -> AppSettings:
     with starting():
         set_up_logging("api")
         settings = AppSettings()
+        keep_files_private(settings.data)
         try_settings(settings)
     return settings
 

@@ -209,11 +209,25 @@ class QueueSettings(_Settings):
     publish_timeout_s: Seconds = 1.0  # the longest an absent Redis delays a submit
 
 
+def _octal(value: object) -> object:
+    """`022`, as shells write it."""
+    if not isinstance(value, str):
+        return value
+    if not re.fullmatch("[0-7]{1,4}", value):
+        raise ValueError("it should be an octal number, such as 022")
+    return int(value, 8)
+
+
+Umask = Annotated[int, BeforeValidator(_octal), Field(ge=0, le=0o777)]
+
+
 class LocationSettings(_Settings):
     """The places that jobs may name, and whose they are (`objectstore/places.py`). None by default."""
 
     s3_buckets: Words = ()
     file_roots: Words = ()
+    # Of outputs in FILE_ROOTS; None: as the service was started with (`processes/private_files.py`).
+    output_umask: Umask | None = None
 
     _split = field_validator("s3_buckets", "file_roots", mode="before")(_split)
 

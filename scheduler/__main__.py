@@ -28,6 +28,7 @@ from nightshift.observability import set_up_logging
 from nightshift.outbound.safe_http import Egress, EgressConfig
 from nightshift.output.part_writer import PartDependencies
 from nightshift.processes import garbage, memory
+from nightshift.processes.private_files import keep_files_private
 from nightshift.processes.starting import starting
 from nightshift.rows.validation import FileLimits
 from nightshift.settings import (
@@ -96,6 +97,7 @@ def main() -> int:
     with ExitStack() as stack:
         with starting():
             set_up_logging("scheduler")
+            keep_files_private(DataSettings())
             settings = SchedulerSettings()
             parts = stack.enter_context(opened())
             _check_schema(parts.store)

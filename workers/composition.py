@@ -11,6 +11,7 @@ from nightshift.objectstore import Locations, open_store
 from nightshift.objectstore.sources import Sources
 from nightshift.observability import adopt_libraries
 from nightshift.outbound.cloud_metadata import open_provider
+from nightshift.processes.private_files import keep_files_private
 from nightshift.settings import DataSettings, ImageSettings, LocationSettings, QueueSettings, WorkerSettings
 from nightshift.store import Store, open_database
 from nightshift.tracing.opening import open_tracer
@@ -44,7 +45,9 @@ def compose(load: LoadModels = load_models) -> Runtime:
     settings = WorkerSettings()
     if not settings.models and not settings.lazy_models:
         raise ConfigurationError("This worker has no model: set NIGHTSHIFT_MODELS.", param="MODELS")
-    data, places = DataSettings(), LocationSettings()
+    data = DataSettings()
+    keep_files_private(data)
+    places = LocationSettings()
     objects = open_store(data.resolved_storage_url)
     locations = Locations.of(places, data)
     queue = QueueSettings()

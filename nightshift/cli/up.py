@@ -57,6 +57,7 @@ def up(
     from nightshift import demo
     from nightshift.fleet import checkpoints
     from nightshift.processes import embedded
+    from nightshift.processes.private_files import keep_files_private
     from nightshift.settings import WorkerSettings, check_settings
 
     check_settings()
@@ -82,6 +83,7 @@ def up(
         if found.is_hub_id:
             say(f"no directory {found.name} here: taking it for a hub id")
     data = data_settings(data_dir)
+    keep_files_private(data, warn=say)
     with contextlib.ExitStack() as stack:
         stack.enter_context(embedded.held(data.data_dir))
         site = embedded.Embedded(

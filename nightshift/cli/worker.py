@@ -56,11 +56,13 @@ def keep_running(child: Child, spawn: Spawn = run_program) -> None:
     from nightshift.broker.queue import Queue
     from nightshift.fleet.workers import ExitCause
     from nightshift.observability import set_up_logging
+    from nightshift.processes.private_files import keep_files_private
     from nightshift.processes.worker_child import WorkerExitHandler
     from nightshift.settings import DataSettings, QueueSettings, SchedulerSettings
     from nightshift.store import Store, open_database
 
     set_up_logging("supervisor")
+    keep_files_private(DataSettings())
     store = Store(open_database(DataSettings()))
     queue = Queue(QueueSettings())
     handler = WorkerExitHandler(store, queue, SchedulerSettings().attempts_max)

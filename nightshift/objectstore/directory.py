@@ -50,13 +50,19 @@ class DirectoryStore:
     supports_conditional_put = True  # link(2) refuses an existing name
 
     def __init__(
-        self, root: Path, within: tuple[Path, ...] | None = None, without: tuple[Path, ...] = ()
+        self,
+        root: Path,
+        within: tuple[Path, ...] | None = None,
+        without: tuple[Path, ...] = (),
+        umask: int | None = None,
     ) -> None:
         """`within`: the directories a key may lead to, by default the root. They need not exist yet.
 
-        `without`: those it may not; of several that hold a path, the innermost decides.
+        `without`: those it may not; of several that hold a path, the innermost decides. `umask`: of what is
+        made; None: the process's.
         """
         self._root = root.absolute()
+        self._umask = umask
         self._within = tuple(path.resolve() for path in (within if within is not None else (self._root,)))
         self._without = tuple(path.resolve() for path in without)
 
@@ -106,7 +112,7 @@ class DirectoryStore:
         path = self._path(key)
         measured = Measured(pieces_of(data))
         with writing(key), within(deadline_s):
-            is_ours = write_whole(path, measured, if_absent)
+            is_ours = write_whole(path, measured, if_absent, self._umask)
             info = described(key, path, sha256=measured.sha256)
         if not is_ours and not has_bytes(self, info, measured.size_bytes, measured.sha256):
             raise ObjectExists(f"{key} exists already, with other bytes")
@@ -130,7 +136,7 @@ class DirectoryStore:
     def stage(self, key: str, *, content_type: str | None = None) -> str:
         del content_type  # not stored
         with writing(key):
-            return staged_files.begin(self._path(key))
+            return staged_files.begin(self._path(key), self._umask)
 
     def write_staged(
         self, key: str, upload_id: str, pieces: Iterable[bytes], *, deadline_s: float | None = None

@@ -3,10 +3,12 @@
 import errno
 import heapq
 import os
+import stat
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -55,9 +57,9 @@ def pieces_between(file: BinaryIO, start: int, end: int | None, chunk_bytes: int
         yield piece
 
 
-def write_whole(path: Path, pieces: Iterable[bytes], if_absent: bool) -> bool:
+def write_whole(path: Path, pieces: Iterable[bytes], if_absent: bool, umask: int | None) -> bool:
     """Write a file whole or not at all. False if it had to be new and the name was taken."""
-    with _temporary_beside(path) as file:
+    with _temporary_beside(path, umask) as file:
         for piece in pieces:
             check_time()
             file.write(piece)
@@ -70,9 +72,9 @@ def write_whole(path: Path, pieces: Iterable[bytes], if_absent: bool) -> bool:
 
 
 @contextmanager
-def _temporary_beside(path: Path) -> Iterator[BinaryIO]:
+def _temporary_beside(path: Path, umask: int | None) -> Iterator[BinaryIO]:
     """A new file on the same file system, deleted afterwards unless renamed."""
-    file = opened_beside(path)
+    file = opened_beside(path, umask=umask)
     try:
         with file:
             yield file
@@ -80,14 +82,32 @@ def _temporary_beside(path: Path) -> Iterator[BinaryIO]:
         Path(file.name).unlink(missing_ok=True)
 
 
-def opened_beside(path: Path, suffix: str = "") -> BinaryIO:
-    """A new file that no listing shows. Its name ends with `suffix`."""
+def opened_beside(path: Path, suffix: str = "", umask: int | None = None) -> BinaryIO:
+    """A new file that no listing shows. Its name ends with `suffix`. `umask`: None: the process's."""
     temporary = path.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}{suffix}"
     for _ in range(_OPEN_TRIES_MAX):
-        path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):  # a delete pruned the new directory
-            return temporary.open("xb")
+            make_directory(path.parent, umask)
+            file = temporary.open("xb")
+            _open_to_others(temporary, 0o666, umask)
+            return file
     raise StorageUnavailable(f"{path.parent} disappears as often as it is made")
+
+
+def make_directory(directory: Path, umask: int | None = None) -> None:
+    """With those above it. `umask`: of new ones; None: the process's."""
+    chain = (directory, *directory.parents)
+    new = [] if umask is None else list(takewhile(lambda each: not each.exists(), chain))
+    directory.mkdir(parents=True, exist_ok=True)
+    for each in new:
+        _open_to_others(each, 0o777, umask)
+
+
+def _open_to_others(path: Path, mode: int, umask: int | None) -> None:
+    """Undo the process's own umask. A mode that it has not closed comes from the directory's access list."""
+    found = stat.S_IMODE(path.stat().st_mode)
+    if umask is not None and not found & 0o077:
+        path.chmod(found | (mode & ~umask))
 
 
 def _publish(temporary: Path, path: Path, if_absent: bool) -> bool:

@@ -21,9 +21,9 @@ from nightshift.objectstore.time_limits import check_time
 _UPLOAD_ID: Final = re.compile(rf"{re.escape(TEMPORARY_PREFIX)}[0-9a-f]{{32}}\.(?P<target>[^/]+)", re.DOTALL)
 
 
-def begin(path: Path) -> str:
+def begin(path: Path, umask: int | None = None) -> str:
     """Make an empty hidden file beside the target. Returns its name."""
-    with opened_beside(path, suffix=f".{path.name}") as file:
+    with opened_beside(path, suffix=f".{path.name}", umask=umask) as file:
         return Path(file.name).name
 
 

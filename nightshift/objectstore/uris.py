@@ -116,9 +116,10 @@ class Locations:
         *,
         own: Sequence[Path | str] = (),
         own_but_allowed: Sequence[Path] = (),
+        umask: int | None = None,
     ) -> None:
         """`own`: directories, files and `s3://` URLs of the service itself, which no job may name, except
-        the directories `own_but_allowed`.
+        the directories `own_but_allowed`. `umask`: of files that are made; None: the process's.
 
         Raises `ConfigurationError` for places that two tenants would share, and for those in `own`.
         """
@@ -128,6 +129,7 @@ class Locations:
         check_apart_from_own(self._buckets, self._roots, own, own_but_allowed)
         self._lies_in_own = partial(lies_in_own, own=own, own_but_allowed=own_but_allowed)
         self._stores: dict[tuple[str, str], ObjectStore] = {}  # by bucket, or for files by tenant
+        self._umask = umask
         self._client: S3Client | None = None  # for all buckets
         self._lock = threading.Lock()
 
@@ -135,7 +137,11 @@ class Locations:
     def of(cls, places: LocationSettings, data: DataSettings) -> "Locations":
         """What the settings say. Raises `ConfigurationError`."""
         return cls(
-            places.s3_buckets, places.file_roots, own=data.own_places, own_but_allowed=(data.files_dir,)
+            places.s3_buckets,
+            places.file_roots,
+            own=data.own_places,
+            own_but_allowed=(data.files_dir,),
+            umask=places.output_umask,
         )
 
     def check(self, uri: ObjectUri, tenant_id: str) -> None:
@@ -230,7 +236,8 @@ class Locations:
 
     def _opened(self, uri: ObjectUri, tenant_id: str) -> ObjectStore:
         if uri.scheme == "file":
-            return DirectoryStore(Path("/"), within=self._roots_of(tenant_id), without=self._own)
+            roots = self._roots_of(tenant_id)
+            return DirectoryStore(Path("/"), within=roots, without=self._own, umask=self._umask)
         from nightshift.objectstore.s3 import S3Store, s3_client  # boto3 is slow to import
 
         self._client = self._client or s3_client()

@@ -23,6 +23,7 @@ from nightshift.fleet.checkpoints import Checkpoint
 from nightshift.fleet.workers import ExitCause, WorkerState
 from nightshift.lifecycle.recovery import release_worker
 from nightshift.lifecycle.tenants import Administration
+from nightshift.objectstore.directory_files import make_directory
 from nightshift.processes import valkey
 from nightshift.processes.children import Child, Launch
 from nightshift.processes.worker_child import DRAIN_MARGIN_S
@@ -237,7 +238,7 @@ def allowed_file_roots(data: DataSettings) -> tuple[str, ...]:
     if chosen:
         return chosen
     files = data.files_dir
-    files.mkdir(exist_ok=True)
+    make_directory(files, LocationSettings().output_umask)
     here = Path.cwd()
     return (str(files),) if here == Path(here.anchor) else (str(here), str(files))
 

@@ -21,9 +21,14 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="package")
 def service(tmp_path_factory: pytest.TempPathFactory, workplace: Path) -> Iterator[Service]:
-    """`nightshift up`, ready. Do not stop or kill it: others use it after you. It ends with the last."""
+    """`nightshift up`, ready. Do not stop or kill it: others use it after you. It ends with the last.
+
+    Its data directory was made before, by someone who left it open.
+    """
+    data_dir = tmp_path_factory.mktemp("service")
+    data_dir.chmod(0o755)
     with running(
-        tmp_path_factory.mktemp("service"),
+        data_dir,
         FILE_ROOTS=str(workplace),
         WEBHOOK_ALLOW_CIDRS="127.0.0.0/8",
         WEBHOOK_PORTS="1-65535",

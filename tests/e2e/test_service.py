@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import tarfile
@@ -98,8 +97,28 @@ def test_a_wrong_key_opens_nothing(service):
     stranger.close()
 
 
-def test_only_its_user_can_read_the_key(service):
-    assert stat.S_IMODE((service.data_dir / "api_key").stat().st_mode) == 0o600
+def test_only_its_user_can_open_what_the_service_keeps_and_others_what_a_job_writes(
+    service, client, workplace, numbers
+):
+    wait_until_ended(service, submit_batch(client, numbers[:3]))
+    (workplace / "open.csv").write_text(f"figure\n{numbers[0]}\n")
+    ended = nightshift(
+        service,
+        *("run", "open.csv", "--output", "open-out", "--endpoint", "chat", "--model", DEMO_MODEL_ID),
+        *("--input-column", "figure", "--wait"),
+        cwd=workplace,
+    )
+    assert ended.returncode == 0, ended.stderr
+
+    def open_under(folder: Path, bits: int) -> set[str]:
+        return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.lstat().st_mode & bits}
+
+    kept = {path.name for path in service.data_dir.iterdir()}
+    assert {"nightshift.db", "nightshift.db-wal", "objects", "valkey", "logs", "api_key"} <= kept
+    in_files = {name for name in open_under(service.data_dir, 0o077) if name.split("/")[0] == "files"}
+    assert open_under(service.data_dir, 0o077) == in_files, "files/ is for jobs"
+    written = workplace / "open-out"
+    assert open_under(written, 0o044) == open_under(written, 0o400), "as the umask of this test says"
 
 
 def test_it_says_that_it_is_ready(service):

@@ -163,12 +163,15 @@ def _wait_for_turn(connection: Connection) -> None:
 
 
 def main() -> None:
+    from nightshift.processes.private_files import keep_files_private
     from nightshift.store import open_database
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    with starting(), closing(open_database(DataSettings())) as database:
-        upgrade(database)
-        log.info("the database has the current schema")
+    with starting():
+        keep_files_private(DataSettings())
+        with closing(open_database(DataSettings())) as database:
+            upgrade(database)
+            log.info("the database has the current schema")
 
 
 if __name__ == "__main__":

@@ -205,7 +205,7 @@ MAY_BE_0 = {
         "MODEL_LOAD_TIMEOUT_S",
         "DEAF_AFTER_S",
     ),
-    *("MODEL_RESIDENCY_S", "MODEL_IDLE_S"),
+    *("MODEL_RESIDENCY_S", "MODEL_IDLE_S", "OUTPUT_UMASK"),
 }
 
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,10 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def nightshift(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs a command as the shell would."""
+def nightshift(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+    """Runs a command as the shell would, but in this process, whose umask it may set."""
+    monkeypatch.setenv("NIGHTSHIFT_OUTPUT_UMASK", "022")
+    umask = os.umask(0o022)
 
     def run(*arguments: str) -> Ended:
         with pytest.raises(SystemExit) as ended:
@@ -53,7 +55,8 @@ def nightshift(capsys: pytest.CaptureFixture[str]) -> Command:
         captured = capsys.readouterr()
         return Ended(int(ended.value.code or 0), captured.out, captured.err)
 
-    return run
+    yield run
+    os.umask(umask)
 
 
 @dataclass

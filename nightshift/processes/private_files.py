@@ -1,0 +1,94 @@
+"""Keeps the service's own files from other users of the machine, whoever made the folder that they are in.
+
+Each process begins with it: what it and its children make has mode 0600, and folders 0700. What an earlier
+release left open is closed. Outputs of jobs are not the service's own: they are made under the umask that the
+first process was started with, or OUTPUT_UMASK, so that the programs that read them can.
+"""
+
+import logging
+import os
+import stat
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from nightshift.settings import PREFIX, DataSettings, LocationSettings
+
+log = logging.getLogger(__name__)
+
+OWN_UMASK: Final = 0o077
+OTHERS: Final = 0o077  # the bits of group and others
+CLOSED_MAX: Final = 5_000  # files looked at, the upper folders first: a closed folder protects what is below
+
+# What the service keeps in DATA_DIR, beside `files/`, which is for jobs. Something else may lie there too.
+_OWN_NAMES: Final = ("objects", "valkey", "metrics", "logs", "api_key", "secret_key", "up.lock")
+
+
+def keep_files_private(data: DataSettings, warn: Callable[[str], object] = log.warning) -> None:
+    """For this process and its children. `warn` is told of folders that are open to other users."""
+    before = os.umask(OWN_UMASK)
+    if LocationSettings().output_umask is None:
+        os.environ[f"{PREFIX}OUTPUT_UMASK"] = f"{before:03o}"
+    for path in _within(_own_paths(data)):
+        _close(path)
+    for folder in _chosen_folders(data):
+        if _mode(folder) & OTHERS:
+            warn(
+                f"{folder} is open to other users of this machine (mode {_mode(folder):03o}): the service's "
+                f"files in it are not, but their names can be read, or more; `chmod 700 {folder}` closes it"
+            )
+
+
+def _chosen_folders(data: DataSettings) -> list[Path]:
+    """The folders that the operator named, and may have made."""
+    found = dict.fromkeys(map(Path, data.own_places[:2]))
+    return [folder for folder in found if folder.is_dir()]
+
+
+def _own_paths(data: DataSettings) -> Iterator[Path]:
+    """What there may be of the service's own: the names above, the objects, the database and its logs."""
+    data_dir, storage, *database = map(Path, data.own_places)
+    yield from (data_dir / name for name in _OWN_NAMES)
+    yield from database
+    if storage.is_dir():
+        yield from _children(storage, CLOSED_MAX)
+
+
+def _within(paths: Iterator[Path]) -> Iterator[Path]:
+    """These and what lies in them, the upper ones first, without links; at most `CLOSED_MAX`."""
+    waiting = deque(dict.fromkeys(paths))
+    seen = 0
+    while waiting and seen < CLOSED_MAX:
+        path = waiting.popleft()
+        if path.is_symlink() or not path.exists():
+            continue
+        seen += 1
+        yield path
+        if path.is_dir():
+            waiting.extend(_children(path, CLOSED_MAX - seen))
+
+
+def _children(folder: Path, limit: int) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return [Path(entry.path) for entry, _ in zip(entries, range(limit), strict=False)]
+    except OSError:  # another user's, or gone
+        return []
+
+
+def _close(path: Path) -> None:
+    """Files and folders of this user; sockets have modes of their own."""
+    try:
+        found = path.lstat()
+        is_ours = found.st_uid == os.geteuid() and (
+            stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)
+        )
+        if is_ours and found.st_mode & OTHERS:
+            path.chmod(stat.S_IMODE(found.st_mode) & ~OTHERS)
+    except OSError as error:
+        log.warning("not closed to other users", extra={"action": "open_file", "error": str(error)})
+
+
+def _mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
