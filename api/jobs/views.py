@@ -77,6 +77,7 @@ def _job_json(job: Job, position: int | None, now: datetime, base_url: str) -> J
             "usage": usage_json(job.usage),
             "tokens_redone": job.tokens_redone,
             "rows_reused": job.rows_reused,
+            "rows_unlisted": job.rows_unlisted,
             "worker_seconds": {
                 "spot": round(job.worker_time.spot_s, 3),
                 "on_demand": round(job.worker_time.on_demand_s, 3),

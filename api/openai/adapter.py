@@ -97,6 +97,7 @@ def batch_json(job: Job, queue_position: int | None, now: datetime) -> JsonObjec
             "eta_at": seconds(eta_at(job, now)),
             "queue_position": queue_position,
             "partial_output_file_id": _partial_output_file_id(job),
+            "rows_unlisted": job.rows_unlisted,
         },
     }
 

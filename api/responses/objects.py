@@ -84,6 +84,7 @@ class ListedJob(AcceptedJob, ShownOptions):
     usage: JobUsage
     tokens_redone: int
     rows_reused: int
+    rows_unlisted: int
     worker_seconds: WorkerSeconds
     eta_at: int | None
     error: InputErrorObject | None
@@ -198,6 +199,7 @@ class BatchExtras(BaseModel):
     eta_at: int | None
     queue_position: int | None
     partial_output_file_id: str | None
+    rows_unlisted: int
 
 
 class BatchObject(BaseModel):

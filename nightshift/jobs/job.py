@@ -203,6 +203,7 @@ class Job:
     error_file_id: str | None = None
     tokens_redone: int = 0  # generated, lost with a worker, and generated again
     rows_reused: int = 0  # with the result of another row
+    rows_unlisted: int = 0  # that were not run, are counted as failed, and have no line in the output
     worker_time: WorkerTime = NO_TIME  # that its shards have taken, those of lost attempts too
     retry_of: str | None = None  # the job whose rows without success it runs
     tokens_queued: int = 0  # what it counts for in its tenant's quota until it ends, as estimated

@@ -17,6 +17,7 @@ from nightshift.jobs.job import InputError, Job, JsonObject
 from nightshift.jobs.leases import Term
 
 PARTS_PER_DOUBLING: Final = 4096
+LATER_COUNTS: Final = frozenset({"reused", "truncated", "unlisted"})  # of a file; not in the first release
 
 
 class PartState(StrEnum):
@@ -69,11 +70,12 @@ class PartFile:
     completion_tokens: int
     reused: int = 0  # rows with the result of another
     truncated: int = 0  # rows with inputs that were cut
+    unlisted: int = 0  # rows that were not run and have no line, though they count
 
     def to_json(self) -> JsonObject:
-        """Without `reused` and `truncated` where there are none: earlier releases do not know them."""
+        """Without counts that earlier releases do not know, where they are 0."""
         said = asdict(self)
-        return {name: said[name] for name in said if said[name] or name not in ("reused", "truncated")}
+        return {name: said[name] for name in said if said[name] or name not in LATER_COUNTS}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "PartFile":

@@ -274,6 +274,7 @@ def finish(
     *,
     counts: Counts | None = None,
     errors: Sequence[InputError] = (),
+    rows_unlisted: int = 0,
     output_file_id: str | None = None,
     error_file_id: str | None = None,
 ) -> bool:
@@ -287,6 +288,7 @@ def finish(
         now,
         counts=counts,
         errors=errors,
+        rows_unlisted=rows_unlisted,
         output_file_id=output_file_id,
         error_file_id=error_file_id,
     ):

@@ -57,6 +57,7 @@ class Manifest:
             "inputs": asdict(self.inputs),
             "reused": {"rows": sum(file.reused for file in self.parts), "job_id": self.reused_job},
             "truncated": {"rows": sum(file.truncated for file in self.parts)},
+            "unlisted": {"rows": sum(file.unlisted for file in self.errors)},
             "parts": [file.to_json() for file in self.parts],
             "errors": [file.to_json() for file in self.errors],
         }

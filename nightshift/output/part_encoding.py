@@ -48,13 +48,15 @@ class Tally:
     completion_tokens: int = 0
     reused: int = 0  # with the result of another row
     truncated: int = 0  # with inputs that were cut
+    unlisted: int = 0  # that were not run, and have no line
 
     @property
     def failed(self) -> int:
         return self.rows - self.succeeded
 
     def count(self, chunk: Chunk) -> None:
-        self.rows += len(chunk.missing)
+        self.rows += len(chunk.missing) + chunk.unlisted
+        self.unlisted += chunk.unlisted
         if (window := chunk.window) is None:
             return
         self.rows += window.table.num_rows

@@ -39,7 +39,7 @@ from nightshift.output.places import (
 )
 from nightshift.output.same_parts import SamePart, same_part
 from nightshift.output.segments import DIGEST
-from nightshift.output.shard_rows import Chunk, InputTrouble, Mismatch, ShardRows
+from nightshift.output.shard_rows import Chunk, InputTrouble, Listing, Mismatch, ShardRows
 from nightshift.processes import failpoints
 from nightshift.processes.memory import give_back_free_memory
 from nightshift.rows.parquet_rows import parquet_schema
@@ -243,8 +243,9 @@ class PartWriter:
         self, claim: PartClaim, good: Encoder, bad: Encoder, spool: IO[bytes], digests: DigestWriter
     ) -> Iterator[bytes]:
         """The bytes of the good rows' file; those of the other go to the spool."""
+        listing = self._listing(claim)
         for shard in self._shards(claim):
-            for chunk in self._rows.chunks(claim.job, shard):
+            for chunk in self._rows.chunks(claim.job, shard, listing):
                 if not self._may_continue():
                     raise WritingStopped
                 spool.writelines(bad.add(chunk.failed()))
@@ -255,6 +256,11 @@ class PartWriter:
         digests.end()
         spool.writelines(bad.end())
         yield from good.end()
+
+    def _listing(self, claim: PartClaim) -> Listing:
+        with self._store.snapshot() as tx:
+            states = tx.parts.states(claim.part.job_id)
+        return Listing.of_part(sum(count for state, count in states.items() if not state.is_terminal))
 
     def _shards(self, claim: PartClaim) -> Iterator[Shard]:
         last_no, part = claim.part.first_shard - 1, claim.part
@@ -326,7 +332,10 @@ class _Staging:
             if tally.rows == 0:
                 store.discard(key, upload_id)
                 return
-        self._done(begun, staged, asdict(tally) | {"failed": tally.failed})
+        counted = asdict(tally) | {"failed": tally.failed}
+        if not tally.unlisted:
+            del counted["unlisted"]  # the release before does not know it
+        self._done(begun, staged, counted)
 
     def _begun(self, name: str) -> PartUpload:
         """Raises PartLost."""

@@ -1,11 +1,13 @@
 """Every row of a shard in input order: its result, or that it was not run.
 
-A shard that ended early has rows without a result: its input is read again for their ids and kept columns.
+A shard that ended early has rows without a result: its input is read again for their ids and kept columns. A
+file has lines of so many of them (`Listing`); the others are counted, or an input of millions of tiny lines
+that was cancelled would become gigabytes.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow.compute as pc
@@ -23,6 +25,9 @@ from nightshift.store import Store
 
 MISSING_MAX: Final = 10_000  # rows without a result held at a time …
 MISSING_CHARS_MAX: Final = 8 * 1024 * 1024  # … and of what is kept of them; one row may have more
+NOT_RUN_LINES_MAX: Final = 50_000  # of a file, some 12 MB; as many as OpenAI takes requests in a batch …
+NOT_RUN_CHARS_MAX: Final = 64 * 1024 * 1024  # … and of what is kept of them
+FULL_LISTINGS: Final = 4  # of so many parts that wait to be written; more share the lines of these
 
 
 class Mismatch(Exception):
@@ -55,12 +60,36 @@ class Chunk:
 
     window: Window | None
     missing: Sequence[Missing] = ()
+    unlisted: int = 0  # rows more that were not run, and get no line
 
     def succeeded(self) -> Window | None:
         return None if self.window is None else _where(self.window, succeeded=True)
 
     def failed(self) -> "Chunk":
-        return Chunk(None if self.window is None else _where(self.window, succeeded=False), self.missing)
+        window = None if self.window is None else _where(self.window, succeeded=False)
+        return Chunk(window, self.missing, self.unlisted)
+
+
+@dataclass
+class Listing:
+    """Which rows that were not run have a line in a file: the first ones, up to these limits."""
+
+    lines_left: int = field(default_factory=lambda: NOT_RUN_LINES_MAX)
+    chars_left: int = field(default_factory=lambda: NOT_RUN_CHARS_MAX)
+
+    @property
+    def is_full(self) -> bool:
+        return self.lines_left <= 0 or self.chars_left <= 0
+
+    @classmethod
+    def of_part(cls, parts_open: int) -> "Listing":
+        """Of one of so many parts of a job: its owner decides how large parts are, and so how many."""
+        whole, share = cls(), max(1, parts_open / FULL_LISTINGS)
+        return cls(max(1, int(whole.lines_left / share)), max(1, int(whole.chars_left / share)))
+
+    def count(self, missing: Missing) -> None:
+        self.lines_left -= 1
+        self.chars_left -= missing.kept_chars
 
 
 @dataclass(frozen=True)
@@ -72,8 +101,8 @@ class ShardRows:
     sources: Sources
     line_bytes_max: int  # of an input row
 
-    def chunks(self, job: Job, shard: Shard) -> Iterator[Chunk]:
-        """Every row of the shard, once.
+    def chunks(self, job: Job, shard: Shard, listing: Listing) -> Iterator[Chunk]:
+        """Every row of the shard, once. `listing`: of the file that they are written to.
 
         Raises Mismatch, InputTrouble, and CorruptSegment, ObjectDamaged and StorageError for results that
         cannot be read.
@@ -83,24 +112,28 @@ class ShardRows:
                 _check_complete(shard, results)
                 yield from map(Chunk, results.windows())
             else:
-                yield from merged(results.windows(), self._inputs(job, shard), shard.shard_no)
+                said = self._said(job, shard)
+                yield from merged(results.windows(), self._rows(job, shard), shard.shard_no, said, listing)
 
     def _segments(self, shard: Shard) -> Sequence[Segment]:
         with self.store.snapshot() as tx:
             return tx.shards.segments(shard.id)
 
-    def _inputs(self, job: Job, shard: Shard) -> Iterator[Missing]:
-        """Every row of the input, as if it had not been run."""
+    def _said(self, job: Job, shard: Shard) -> Callable[[Row | BadRow], Missing]:
+        """What is said of a row of the input that was not run."""
         reason, error = job.stop_reason or StopReason.FAILED, None
         if job.stop_reason is None:  # the job goes on without this shard
             error = SHARD_GIVEN_UP if job.spec.retry_on_interrupt else INTERRUPTED
-        for row in self._rows(job, shard):
+
+        def missing(row: Row | BadRow) -> Missing:
             custom_id = custom_id_of(row, job.spec, shard)
             id = derived_id("batch_req_", f"{job.id}/{shard.shard_no}/{row.index}")
             kept = kept_of(row, job.spec, shard)
-            yield Missing(
+            return Missing(
                 row.index, NotExecuted(custom_id=custom_id, id=id, reason=reason, error=error, kept=kept)
             )
+
+        return missing
 
     def _rows(self, job: Job, shard: Shard) -> Iterator[Row | BadRow]:
         try:
@@ -125,43 +158,74 @@ def _check_complete(shard: Shard, results: ShardResults) -> None:
         )
 
 
-def merged(windows: Iterator[Window], inputs: Iterator[Missing], shard_no: int) -> Iterator[Chunk]:
+def merged(
+    windows: Iterator[Window],
+    inputs: Iterator[Row | BadRow],
+    shard_no: int,
+    said: Callable[[Row | BadRow], Missing],
+    listing: Listing,
+) -> Iterator[Chunk]:
     """The windows, and between their rows those of the input that have no result."""
-    count = 0
+    count, held = 0, _Held(said, listing)
     for window in windows:
-        rows, start, chars = window.rows, 0, 0
+        rows, start = window.rows, 0
         present = set(rows)
-        missing: list[Missing] = []
         while count <= rows[-1]:
             row = next(inputs, None)
             if row is None:
                 lost = f"shard {shard_no} has results for rows that its {count} input rows lack"
                 raise Mismatch(lost)
             count += 1
-            if row.row in present:
+            if row.index in present:
                 continue
-            missing.append(row)
-            chars += row.kept_chars
-            if len(missing) == MISSING_MAX or chars >= MISSING_CHARS_MAX:
-                end = bisect_right(rows, row.row)
-                yield Chunk(window.slice(start, end), missing)
-                start, missing, chars = end, [], 0
-        yield Chunk(window.slice(start, len(rows)), missing)
-    while missing := _some(inputs):
-        yield Chunk(None, missing)
+            held.add(row)
+            if held.is_full:
+                end = bisect_right(rows, row.index)
+                yield held.taken(window.slice(start, end))
+                start = end
+        yield held.taken(window.slice(start, len(rows)))
+    for row in inputs:
+        held.add(row)
+        if held.is_full:
+            yield held.taken(None)
+    if not held.is_empty:
+        yield held.taken(None)
 
 
-def _some(inputs: Iterator[Missing]) -> list[Missing]:
-    """The next rows, as many as are held at a time."""
-    missing: list[Missing] = []
-    chars = 0
-    while len(missing) < MISSING_MAX and chars < MISSING_CHARS_MAX:
-        row = next(inputs, None)
-        if row is None:
-            break
-        missing.append(row)
-        chars += row.kept_chars
-    return missing
+class _Held:
+    """Rows without a result, since the last chunk."""
+
+    def __init__(self, said: Callable[[Row | BadRow], Missing], listing: Listing) -> None:
+        self._said = said
+        self._listing = listing
+        self._begin()
+
+    def _begin(self) -> None:
+        self._missing: list[Missing] = []
+        self._chars = self._unlisted = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._missing and not self._unlisted
+
+    @property
+    def is_full(self) -> bool:
+        rows = len(self._missing) + self._unlisted
+        return rows >= MISSING_MAX or self._chars >= MISSING_CHARS_MAX
+
+    def add(self, row: Row | BadRow) -> None:
+        if self._listing.is_full:
+            self._unlisted += 1
+            return
+        missing = self._said(row)
+        self._listing.count(missing)
+        self._missing.append(missing)
+        self._chars += missing.kept_chars
+
+    def taken(self, window: Window | None) -> Chunk:
+        chunk = Chunk(window, self._missing, self._unlisted)
+        self._begin()
+        return chunk
 
 
 def _where(window: Window, *, succeeded: bool) -> Window:

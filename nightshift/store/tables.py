@@ -259,6 +259,7 @@ job = Table(
         "tokens_redone", BigInteger, nullable=False, server_default=text("0")
     ),  # generated, lost, and again
     Column("rows_reused", BigInteger, nullable=False, server_default=text("0")),  # with another's result
+    Column("rows_unlisted", BigInteger, nullable=False, server_default=text("0")),  # not run, without a line
     Column("tokens_queued", BigInteger, nullable=False, server_default=text("0")),  # counted until it ends
     Column("worker_ms_spot", BigInteger, nullable=False, server_default=text("0")),  # time of workers taken
     Column("worker_ms_on_demand", BigInteger, nullable=False, server_default=text("0")),

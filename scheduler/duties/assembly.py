@@ -26,7 +26,7 @@ from nightshift.objectstore.sources import Sources
 from nightshift.output.part_encoding import Tally
 from nightshift.output.part_writer import TROUBLES, ResultsTrouble, problem_of
 from nightshift.output.places import OutputTrouble, destination_of
-from nightshift.output.shard_rows import Chunk, InputTrouble, Mismatch, ShardRows
+from nightshift.output.shard_rows import Chunk, InputTrouble, Listing, Mismatch, ShardRows
 from nightshift.processes import failpoints
 from nightshift.store import PendingWork, Store
 from nightshift.tracing.attributes import JOB, JOB_STATE, ROWS, ROWS_FAILED, TENANT
@@ -77,6 +77,7 @@ class _Output:
     counts: Counts
     state: JobState
     errors: tuple[InputError, ...] = ()
+    rows_unlisted: int = 0
     files: OutputFiles = field(default_factory=OutputFiles)
 
 
@@ -229,7 +230,7 @@ class Assembly:
             raise Mismatch(f"{tally.rows} lines for {job.counts.total} rows")
         counts = Counts(tally.rows, tally.succeeded, tally.failed)
         state, errors = self._verdict(job, counts)
-        return _Output(counts, state, errors, files)
+        return _Output(counts, state, errors, tally.unlisted, files)
 
     def _parts(self, job: Job) -> _Output | None:
         """Native: parts, a manifest, `_SUCCESS`."""
@@ -249,14 +250,16 @@ class Assembly:
         if has_parts or job.has_shards:  # else it was told to stop before its input was read
             destination = destination_of(job, self._objects, self._locations)
             self._manifests.finish(job, destination, state, counts, parts)
-        return _Output(counts, state, errors)
+        unlisted = sum(file.unlisted for part in parts for file in part.files)
+        return _Output(counts, state, errors, unlisted)
 
     def _chunks(self, job: Job, tally: Tally) -> Iterator[Chunk]:
         """Each counted as it is taken."""
+        listing = Listing()
         for shards in self._steps(job):
             for shard in shards:
                 check(self._may_continue)
-                for chunk in self._rows.chunks(job, shard):
+                for chunk in self._rows.chunks(job, shard, listing):
                     tally.count(chunk)
                     yield chunk
 
@@ -288,6 +291,7 @@ class Assembly:
                 tx.now(),
                 counts=output.counts,
                 errors=output.errors,
+                rows_unlisted=output.rows_unlisted,
                 output_file_id=files.output_id,
                 error_file_id=files.error_id,
             )

@@ -531,6 +531,7 @@ class Jobs:
         *,
         counts: Counts | None = None,
         errors: Sequence[InputError] = (),
+        rows_unlisted: int = 0,
         output_file_id: str | None = None,
         error_file_id: str | None = None,
     ) -> bool:
@@ -544,6 +545,8 @@ class Jobs:
             }
         if errors:
             values["errors"] = [_error_to_json(error) for error in errors]
+        if rows_unlisted:
+            values["rows_unlisted"] = rows_unlisted
         values |= {"output_file_id": output_file_id, "error_file_id": error_file_id}
         return self._update(job.c.id == job_id, job.c.state.in_(sources(state)), **values)
 
@@ -607,6 +610,7 @@ def to_job(row: Row[Any]) -> Job:
         error_file_id=row.error_file_id,
         tokens_redone=row.tokens_redone,
         rows_reused=row.rows_reused,
+        rows_unlisted=row.rows_unlisted,
         worker_time=WorkerTime(row.worker_ms_spot / 1000, row.worker_ms_on_demand / 1000),
         retry_of=row.retry_of,
         tokens_queued=row.tokens_queued,

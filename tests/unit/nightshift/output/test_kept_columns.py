@@ -21,6 +21,7 @@ from nightshift.output.row_results import NotExecuted, RowResult
 from nightshift.output.segments import decode_segment, encode_segment
 from nightshift.output.shard_results import Window
 from nightshift.output.shard_rows import Chunk, Missing
+from nightshift.rows.records import Row
 from nightshift.testing import a_shard_head
 from tests.unit.nightshift.output.test_part_encoding import windows
 
@@ -151,6 +152,9 @@ def test_what_is_kept_counts_among_what_is_held_at_a_time(
     assert [window.rows for window in found] == [[0], [1], [2], [3]]
 
     ran = windows(objects, [said(row, "") for row in (1, 6)])
-    chunks = shard_rows.merged(iter(ran), (not_run(row, large) for row in range(10)), 0)
+    inputs = (Row(row, large) for row in range(10))
+    chunks = shard_rows.merged(
+        iter(ran), inputs, 0, lambda row: not_run(row.index, large), shard_rows.Listing()
+    )
     held = [[each.row for each in chunk.missing] for chunk in chunks]
     assert held == [[0, 2], [3, 4], [5], [7, 8], [9]]
