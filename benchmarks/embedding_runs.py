@@ -25,7 +25,7 @@ from benchmarks.launch import LOGS_DIRECTORY, REPOSITORY
 from benchmarks.service.running import PARTS, clock_offset_s, service_with, start_cli
 from benchmarks.texts import make_texts
 from nightshift.fleet.checkpoints import model_id
-from nightshift.output.places import SUCCESS_NAME
+from nightshift.jobs.output_names import SUCCESS_NAME
 from nightshift.settings import PREFIX
 from tests.faults.kit.service import Service
 

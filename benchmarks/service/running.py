@@ -17,7 +17,7 @@ from benchmarks.launch import LOGS_DIRECTORY
 from benchmarks.reliability.services import PRODUCTION
 from benchmarks.service.worker_process import POOL
 from nightshift.jobs import Job, JobState
-from nightshift.output.places import SUCCESS_NAME
+from nightshift.jobs.output_names import SUCCESS_NAME
 from tests.faults.kit.launch import running
 from tests.faults.kit.service import Parts, Service
 

@@ -13,6 +13,7 @@ from nightshift.errors import InvalidRequest
 from nightshift.jobs import Face, JobKind, JobSpec, JsonObject, NewJob
 from nightshift.jobs.files import File, FilePurpose
 from nightshift.jobs.ids import SUFFIX_LENGTH, new_id
+from nightshift.jobs.output_names import errors_name, is_output_name
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.admission import admit_bulk, admit_online, check_planned
@@ -24,7 +25,7 @@ from nightshift.objectstore.objects import checked_key
 from nightshift.objectstore.sources import is_file_id
 from nightshift.outbound.safe_http import EgressConfig, check_url
 from nightshift.outbound.webhooks import InvalidSecret, secret_key
-from nightshift.output.places import errors_name, is_output_name, place_of, without_links
+from nightshift.output.places import place_of, without_links
 from nightshift.settings import SubmissionSettings
 from nightshift.store import Transaction
 from nightshift.tenants.quotas import NO_QUOTAS, Quotas

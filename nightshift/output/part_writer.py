@@ -21,6 +21,7 @@ from nightshift import endpoints
 from nightshift.backoff import Backoff
 from nightshift.errors import InvalidRequest, NightshiftError, StorageError
 from nightshift.jobs import InputError, Job, JsonObject, Shard
+from nightshift.jobs.output_names import errors_name, part_name
 from nightshift.jobs.part import PartClaim, PartFile, PartLease, PartProblem, PartUpload
 from nightshift.objectstore import Locations, ObjectInfo, ObjectStore, Staged, fenced
 from nightshift.objectstore.sources import Sources, is_file_id
@@ -29,14 +30,7 @@ from nightshift.output.digest_files import DigestWriter, copy_digests
 from nightshift.output.part_encoding import PartFile as Encoder
 from nightshift.output.part_encoding import PartSchema, Tally, part_file
 from nightshift.output.part_leases import TTL_S, HeldPart, PartLost
-from nightshift.output.places import (
-    Destination,
-    OutputTrouble,
-    at_destination,
-    destination_of,
-    errors_name,
-    part_name,
-)
+from nightshift.output.places import Destination, OutputTrouble, at_destination, destination_of
 from nightshift.output.same_parts import SamePart, same_part
 from nightshift.output.segments import DIGEST
 from nightshift.output.shard_rows import Chunk, InputTrouble, Listing, Mismatch, ShardRows

@@ -1,29 +1,14 @@
-"""Where a job's output goes, and what its files are called.
-
-part-00000-4k3j2h1g.parquet    good rows of the shards from 0 on; the rest is the run's own name
-errors-00000-4k3j2h1g.parquet  the others
-manifest.json  _SUCCESS
-"""
+"""Where a job's output goes."""
 
 import hashlib
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
 
 from nightshift.errors import StorageError
 from nightshift.jobs import Job, JobSpec
 from nightshift.objectstore import Locations, ObjectStore, ObjectUri
-
-MANIFEST_NAME: Final = "manifest.json"
-SUCCESS_NAME: Final = "_SUCCESS"  # written last
-RUN_CHARS: Final = 8
-
-# Before runs had names of their own, a part was called `part-00000.jsonl`.
-_FILE: Final = re.compile(r"(part|errors)-[0-9]{5,}(-(?P<run>[a-z0-9]{8}))?\.(jsonl|parquet)")
-_OF_A_RUN: Final = re.compile(r"(manifest|inputs)-(?P<run>[a-z0-9]{8})\.jsonl?")
 
 
 @dataclass(frozen=True)
@@ -87,44 +72,3 @@ def without_links(location: ObjectUri) -> ObjectUri:
     real = os.path.realpath(f"/{fixed}")[1:]
     slash = "/" if fixed.endswith("/") and real else ""
     return location.with_key(real + slash + location.key[len(fixed) :])
-
-
-def run_of(job_id: str) -> str:
-    """A run's name in those of its files."""
-    return job_id.rpartition("_")[2][:RUN_CHARS]
-
-
-def part_name(first_shard: int, job_id: str, format: str) -> str:
-    return f"part-{first_shard:05d}-{run_of(job_id)}.{format}"
-
-
-def errors_name(first_shard: int, job_id: str, format: str) -> str:
-    return f"errors-{first_shard:05d}-{run_of(job_id)}.{format}"
-
-
-def run_manifest_name(job_id: str) -> str:
-    """Of a run whose folder still has the complete output of another."""
-    return f"manifest-{run_of(job_id)}.json"
-
-
-def inputs_name(job_id: str) -> str:
-    """The list of a run's inputs, where the manifest has no room for it."""
-    return f"inputs-{run_of(job_id)}.jsonl"
-
-
-def is_output_name(name: str) -> bool:
-    """Whether an output may have an object of this name."""
-    is_fixed = name in (MANIFEST_NAME, SUCCESS_NAME)
-    return is_fixed or _FILE.fullmatch(name) is not None or _OF_A_RUN.fullmatch(name) is not None
-
-
-def run_in(name: str) -> str | None:
-    """The run that a name of ours has. None: it has none."""
-    found = _FILE.fullmatch(name) or _OF_A_RUN.fullmatch(name)
-    return None if found is None else found["run"]
-
-
-def is_of_another_run(name: str, job_id: str) -> bool:
-    """Whether its name is one of another run's output."""
-    found = _FILE.fullmatch(name) or _OF_A_RUN.fullmatch(name)
-    return found is not None and found["run"] != run_of(job_id)

@@ -8,16 +8,9 @@ from typing import Final
 
 from nightshift.errors import InvalidRequest, ObjectNotFound
 from nightshift.jobs import Job, JsonObject
+from nightshift.jobs.output_names import MANIFEST_NAME, SUCCESS_NAME, is_of_another_run, run_in
 from nightshift.objectstore import Locations, ObjectTooLarge, ObjectUri
-from nightshift.output.places import (
-    MANIFEST_NAME,
-    SUCCESS_NAME,
-    Destination,
-    at_destination,
-    is_of_another_run,
-    named_destination,
-    run_in,
-)
+from nightshift.output.places import Destination, at_destination, named_destination
 from nightshift.store import Store
 
 MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024

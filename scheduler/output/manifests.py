@@ -7,17 +7,10 @@ from itertools import chain
 from typing import Final
 
 from nightshift.jobs import Counts, Job, JobState, JsonObject
+from nightshift.jobs.output_names import MANIFEST_NAME, SUCCESS_NAME, inputs_name, run_manifest_name, run_of
 from nightshift.jobs.part import OutputPart
 from nightshift.output.manifest import Manifest, ManifestInputs, ManifestModel
-from nightshift.output.places import (
-    MANIFEST_NAME,
-    SUCCESS_NAME,
-    Destination,
-    at_destination,
-    inputs_name,
-    run_manifest_name,
-    run_of,
-)
+from nightshift.output.places import Destination, at_destination
 from nightshift.store import Store
 from scheduler.output.earlier_runs import PREFIXES, listed_by_others, owner_of, remove_replaced
 from scheduler.output.publication import Publication

@@ -15,12 +15,12 @@ import pytest
 from nightshift.endpoints.chat import Chat
 from nightshift.errors import Conflict, ObjectNotFound
 from nightshift.jobs import Job, JobState, JsonObject, ShardState, StopReason
+from nightshift.jobs.output_names import MANIFEST_NAME
 from nightshift.jobs.planning import PlanCursor
 from nightshift.lifecycle import controls, retry
 from nightshift.lifecycle.tenants import Administration
 from nightshift.lifecycle.transitions import request_stop
 from nightshift.objectstore import ObjectInfo, ObjectStore, ObjectUri
-from nightshift.output.places import MANIFEST_NAME
 from nightshift.store import Store
 from nightshift.store.shards.outbox import Ring
 from nightshift.store.shards.prepared import PreparedShards

@@ -1,51 +1,10 @@
-"""What files of an output are called, and whose they are."""
+"""Which spellings of an output name one folder."""
 
 from pathlib import Path
 
-import pytest
-
 from nightshift.objectstore import ObjectUri
-from nightshift.output.places import (
-    errors_name,
-    is_of_another_run,
-    is_output_name,
-    part_name,
-    place_of,
-    without_links,
-)
+from nightshift.output.places import place_of, without_links
 from nightshift.testing import a_spec
-
-JOB = "job_4k3j2h1gabcdefghijklmnop"
-OTHER = "job_zzzzzzzzabcdefghijklmnop"
-
-
-def test_names_have_the_first_shard_and_the_run() -> None:
-    assert part_name(7, JOB, "parquet") == "part-00007-4k3j2h1g.parquet"
-    assert errors_name(123_456, JOB, "jsonl") == "errors-123456-4k3j2h1g.jsonl"
-
-
-@pytest.mark.parametrize(
-    ("name", "is_ours", "is_replaced"),
-    [
-        ("part-00000-4k3j2h1g.jsonl", True, False),
-        ("part-00000-zzzzzzzz.jsonl", True, True),
-        ("part-00000.jsonl", True, True),  # of an earlier release
-        ("errors-00001-zzzzzzzz.parquet", True, True),
-        ("manifest-zzzzzzzz.json", True, True),
-        ("inputs-zzzzzzzz.jsonl", True, True),
-        ("manifest-4k3j2h1g.json", True, False),
-        ("manifest.json", True, False),
-        ("_SUCCESS", True, False),
-        ("part-1.jsonl", False, False),
-        ("part-00000-Mine.jsonl", False, False),
-        ("part-00000-zzzzzzzz.csv", False, False),
-        ("notes.json", False, False),
-        ("part-00000-zzzzzzzz.jsonl/x", False, False),
-    ],
-)
-def test_files_of_other_runs_are_known_by_their_names(name: str, is_ours: bool, is_replaced: bool) -> None:
-    assert is_output_name(name) is is_ours
-    assert is_of_another_run(name, JOB) is is_replaced
 
 
 def test_one_folder_is_one_place_however_it_is_spelled() -> None:
