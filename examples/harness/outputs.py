@@ -15,10 +15,10 @@ def manifest_of(folder: Path, *, rows: int) -> dict[str, Any]:
     """The manifest of a finished output. Raises WrongOutput unless it counts `rows` good rows alone."""
     if not (folder / "_SUCCESS").exists():
         raise WrongOutput(f"{folder} has no _SUCCESS")
-    manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+    manifest: dict[str, Any] = json.loads((folder / "_manifest.json").read_text())
     counts = manifest["counts"]
     if not manifest["complete"] or counts["succeeded"] != rows or counts["failed"]:
-        raise WrongOutput(f"{folder}/manifest.json counts {counts} where {rows} rows should have succeeded")
+        raise WrongOutput(f"{folder}/_manifest.json counts {counts} where {rows} rows should have succeeded")
     return manifest
 
 

@@ -2,19 +2,32 @@
 
 part-00000-4k3j2h1g.parquet    good rows of the shards from 0 on; the rest is the run's own name
 errors-00000-4k3j2h1g.parquet  the others, with the same columns
-manifest.json  _SUCCESS
+_manifest.json  _manifest-4k3j2h1g.json  _inputs-4k3j2h1g.ndjson  _SUCCESS
+
+What has no rows begins with `_`, because readers of data skip such names. No part has its ending: a pattern
+for parts, such as `*.jsonl`, does not stand for it.
 """
 
 import re
 from typing import Final
 
-MANIFEST_NAME: Final = "manifest.json"
+MANIFEST_NAME: Final = "_manifest.json"
 SUCCESS_NAME: Final = "_SUCCESS"  # written last
 RUN_CHARS: Final = 8
 
+# Names that the release before gave to files without rows: read for one release, not written.
+OLD_MANIFEST_NAME: Final = "manifest.json"
+OLD_NAMES: Final = r"manifest(?:-[a-z0-9]{8})?\.json|inputs-[a-z0-9]{8}\.jsonl"
+
+MANIFEST_NAMES: Final = (MANIFEST_NAME, OLD_MANIFEST_NAME)  # the first that lies there counts
+
+FILE_PREFIXES: Final = ("part-", "errors-")
+RUN_MANIFEST_PREFIXES: Final = ("_manifest-", "manifest-")
+PREFIXES: Final = (*FILE_PREFIXES, *RUN_MANIFEST_PREFIXES, "_inputs-", "inputs-")  # of names that have a run
+
 # Before runs had names of their own, a part was called `part-00000.jsonl`.
 _FILE: Final = re.compile(r"(part|errors)-[0-9]{5,}(-(?P<run>[a-z0-9]{8}))?\.(jsonl|parquet)")
-_OF_A_RUN: Final = re.compile(r"(manifest|inputs)-(?P<run>[a-z0-9]{8})\.jsonl?")
+_OF_A_RUN: Final = re.compile(r"(_?manifest|_?inputs)-(?P<run>[a-z0-9]{8})\.(jsonl?|ndjson)")
 
 
 def run_of(job_id: str) -> str:
@@ -32,17 +45,22 @@ def errors_name(first_shard: int, job_id: str, format: str) -> str:
 
 def run_manifest_name(job_id: str) -> str:
     """The manifest of a run whose folder still has the complete output of another."""
-    return f"manifest-{run_of(job_id)}.json"
+    return f"_manifest-{run_of(job_id)}.json"
 
 
 def inputs_name(job_id: str) -> str:
     """The list of a run's inputs, where the manifest has no room for it."""
-    return f"inputs-{run_of(job_id)}.jsonl"
+    return f"_inputs-{run_of(job_id)}.ndjson"
+
+
+def old_names_of(job_id: str) -> tuple[str, ...]:
+    """What the release before called the files without rows that have the run's name."""
+    return f"manifest-{run_of(job_id)}.json", f"inputs-{run_of(job_id)}.jsonl"
 
 
 def is_output_name(name: str) -> bool:
     """Whether an output may have an object of this name."""
-    is_fixed = name in (MANIFEST_NAME, SUCCESS_NAME)
+    is_fixed = name in (*MANIFEST_NAMES, SUCCESS_NAME)
     return is_fixed or _FILE.fullmatch(name) is not None or _OF_A_RUN.fullmatch(name) is not None
 
 

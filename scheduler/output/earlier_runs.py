@@ -8,7 +8,16 @@ from typing import Final
 
 from nightshift.errors import InvalidRequest, ObjectNotFound
 from nightshift.jobs import Job, JsonObject
-from nightshift.jobs.output_names import MANIFEST_NAME, SUCCESS_NAME, is_of_another_run, run_in
+from nightshift.jobs.output_names import (
+    MANIFEST_NAMES,
+    OLD_MANIFEST_NAME,
+    PREFIXES,
+    RUN_MANIFEST_PREFIXES,
+    SUCCESS_NAME,
+    is_of_another_run,
+    old_names_of,
+    run_in,
+)
 from nightshift.objectstore import Locations, ObjectTooLarge, ObjectUri
 from nightshift.output.places import Destination, at_destination, named_destination
 from nightshift.store import Store
@@ -17,7 +26,6 @@ MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
 HEAD_BYTES: Final = 256
 ENTRIES_MAX: Final = 150_000  # objects and arrays of a manifest: a file's owner may have put anything there
 VALUES_MAX: Final = 2_000_000
-PREFIXES: Final = ("part-", "errors-", "manifest-", "inputs-")
 
 _HEAD: Final = re.compile(rb'\{\s*"job_id": "(job_[a-z0-9]{1,64})"')
 
@@ -27,17 +35,17 @@ def owner_of(destination: Destination) -> str | None:
 
     Raises OutputTrouble, and InvalidRequest for a manifest or a `_SUCCESS` that is not ours.
     """
+    for name in MANIFEST_NAMES:
+        head = _head_of(name, destination)
+        if head is not None:
+            found = _HEAD.match(head)
+            if found is None:
+                raise _not_ours(name)
+            return found[1].decode()
     with at_destination():
-        try:
-            head = next(destination.store.stream(destination.key(MANIFEST_NAME), 0, HEAD_BYTES), b"")
-        except ObjectNotFound:
-            if destination.store.head(destination.key(SUCCESS_NAME)) is None:
-                return None
-            raise _not_ours(SUCCESS_NAME) from None
-    found = _HEAD.match(head)
-    if found is None:
-        raise _not_ours(MANIFEST_NAME)
-    return found[1].decode()
+        if destination.store.head(destination.key(SUCCESS_NAME)) is None:
+            return None
+    raise _not_ours(SUCCESS_NAME)
 
 
 def check_output(output: str, tenant_id: str, locations: Locations) -> None:
@@ -58,15 +66,15 @@ def listed_by_others(job: Job, destination: Destination) -> set[str]:
     """Names that the manifests of other runs have, and their own. Raises OutputTrouble."""
     store, found = destination.store, set[str]()
     with at_destination():
-        own = [info.key for info in store.list(destination.key("manifest-"))]
-        for key in (destination.key(MANIFEST_NAME), *own):
+        own = [info.key for prefix in RUN_MANIFEST_PREFIXES for info in store.list(destination.key(prefix))]
+        for key in (*map(destination.key, MANIFEST_NAMES), *own):
             try:
                 manifest = _parsed(store.read(key, MANIFEST_BYTES_MAX))
             except (ObjectNotFound, ObjectTooLarge):
                 continue
             if manifest is not None and manifest["job_id"] != job.id:
                 found |= _names(manifest) | {key.removeprefix(destination.prefix)}
-    return found - {MANIFEST_NAME}
+    return found - set(MANIFEST_NAMES)
 
 
 def remove_replaced(job: Job, destination: Destination, listed: set[str], store: Store) -> None:
@@ -83,6 +91,28 @@ def remove_replaced(job: Job, destination: Destination, listed: set[str], store:
         for name in sorted(lying):
             if name in listed or runs.get(name) in ended:
                 destination.store.delete(destination.key(name))
+
+
+def remove_old_names(job: Job, destination: Destination, *, is_in_place: bool) -> None:
+    """Remove what the release before wrote of this run beside its rows; with `is_in_place`, where this run's
+    manifest is the folder's, the folder's old manifest too. Raises OutputTrouble.
+    """
+    head = _head_of(OLD_MANIFEST_NAME, destination) if is_in_place else None
+    names = old_names_of(job.id)
+    if head is not None and _HEAD.match(head):
+        names += (OLD_MANIFEST_NAME,)
+    with at_destination():
+        for name in names:
+            destination.store.delete(destination.key(name))
+
+
+def _head_of(name: str, destination: Destination) -> bytes | None:
+    """The first bytes of a file of the output. None: there is none. Raises OutputTrouble."""
+    with at_destination():
+        try:
+            return next(destination.store.stream(destination.key(name), 0, HEAD_BYTES), b"")
+        except ObjectNotFound:
+            return None
 
 
 def _names(manifest: JsonObject) -> set[str]:

@@ -7,12 +7,19 @@ from itertools import chain
 from typing import Final
 
 from nightshift.jobs import Counts, Job, JobState, JsonObject
-from nightshift.jobs.output_names import MANIFEST_NAME, SUCCESS_NAME, inputs_name, run_manifest_name, run_of
+from nightshift.jobs.output_names import (
+    FILE_PREFIXES,
+    MANIFEST_NAME,
+    SUCCESS_NAME,
+    inputs_name,
+    run_manifest_name,
+    run_of,
+)
 from nightshift.jobs.part import OutputPart
 from nightshift.output.manifest import Manifest, ManifestInputs, ManifestModel
 from nightshift.output.places import Destination, at_destination
 from nightshift.store import Store
-from scheduler.output.earlier_runs import PREFIXES, listed_by_others, owner_of, remove_replaced
+from scheduler.output.earlier_runs import listed_by_others, owner_of, remove_old_names, remove_replaced
 from scheduler.output.publication import Publication
 
 PARTS_PAGE: Final = 1000
@@ -50,6 +57,7 @@ class Manifests:
             remove_replaced(job, destination, replaced, self.store)
             with at_destination():
                 destination.store.delete(destination.key(run_manifest_name(job.id)))
+        remove_old_names(job, destination, is_in_place=name == MANIFEST_NAME)
         discard_staged(job, destination)
 
     def parts(self, job: Job) -> list[OutputPart]:
@@ -67,13 +75,13 @@ class Manifests:
         with at_destination():
             sizes = {
                 info.key.removeprefix(destination.prefix): info.size_bytes
-                for prefix in PREFIXES[:2]
+                for prefix in FILE_PREFIXES
                 for info in destination.store.list(destination.key(prefix))
             }
         return [part for part in parts if any(sizes.get(file.name) != file.size_bytes for file in part.files)]
 
     def _name(self, job: Job, destination: Destination) -> str:
-        """`manifest.json`, but where the complete output of another run lies.
+        """`_manifest.json`, but where the complete output of another run lies.
 
         Raises InvalidRequest for a folder with a manifest that is not ours.
         """
@@ -159,7 +167,7 @@ def _settings(job: Job) -> JsonObject:
 def discard_staged(job: Job, destination: Destination) -> None:
     """What writers that died, or come too late, have begun of this run's parts."""
     with at_destination():
-        for prefix in PREFIXES[:2]:
+        for prefix in FILE_PREFIXES:
             for upload in list(destination.store.staged(destination.key(prefix))):
                 if f"-{run_of(job.id)}." in upload.key:
                     destination.store.discard(upload.key, upload.upload_id)

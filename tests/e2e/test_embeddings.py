@@ -89,6 +89,6 @@ def test_rows_become_short_vectors_and_what_was_cut_is_counted(service: Service,
     for row in table.to_pylist():
         if row["truncated_inputs"]:
             assert row["embedding"] == pytest.approx(cut, abs=TOLERANCE)
-    manifest = json.loads((folder / "vectors" / "manifest.json").read_text())
+    manifest = json.loads((folder / "vectors" / "_manifest.json").read_text())
     assert manifest["truncated"] == {"rows": 2}
     assert sum(part.get("truncated", 0) for part in manifest["parts"]) == 2

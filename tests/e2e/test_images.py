@@ -224,7 +224,7 @@ def test_a_prefix_of_images_in_s3_is_an_input_with_many_images_a_shard(
         assert row["outcome"] == "errored"
         assert name in row["error_message"]
         assert re.search(problem, row["error_message"])
-    [manifest] = (json.loads(path.read_text()) for path in (folder / "from-s3").glob("manifest.json"))
+    [manifest] = (json.loads(path.read_text()) for path in (folder / "from-s3").glob("_manifest.json"))
     objects = manifest["inputs"]["objects"]
     assert [each["uri"] for each in objects] == sorted(f"s3://{bucket}/{key}" for key in by_id)
     assert all(each["etag"] for each in objects)

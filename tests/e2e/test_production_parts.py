@@ -125,7 +125,7 @@ def test_a_table_in_a_bucket_becomes_part_files_in_the_bucket(
 
     assert ended is JobState.SUCCEEDED, production.logs()
     keys = {entry["Key"] for entry in s3.client.list_objects_v2(Bucket=bucket, Prefix="out/")["Contents"]}
-    [part] = keys - {"out/manifest.json", "out/_SUCCESS"}
+    [part] = keys - {"out/_manifest.json", "out/_SUCCESS"}
     body = s3.client.get_object(Bucket=bucket, Key=part)["Body"].read()
     lines = [json.loads(line) for line in body.splitlines()]
     assert [line["custom_id"] for line in lines] == [f"n{row}" for row in rows]

@@ -154,7 +154,7 @@ def test_a_table_goes_in_and_part_files_come_out(service, workplace, numbers):
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "40 rows succeeded, 0 failed" in ended.stdout
     assert (out / "_SUCCESS").exists()
-    manifest = json.loads((out / "manifest.json").read_text())
+    manifest = json.loads((out / "_manifest.json").read_text())
     assert manifest["counts"] == {"total": 40, "succeeded": 40, "failed": 0}
     lines = [
         json.loads(line) for part in sorted(out.glob("part-*")) for line in part.read_text().splitlines()
@@ -193,7 +193,7 @@ def test_the_next_night_only_rows_that_changed_are_run(service, workplace, numbe
             cwd=workplace,
         )
         assert (ended.returncode, ended.stderr) == (0, "")
-        return ended.stdout, json.loads((workplace / "nightly-out" / "manifest.json").read_text())
+        return ended.stdout, json.loads((workplace / "nightly-out" / "_manifest.json").read_text())
 
     said, first = night("2026-11-20", asked)
     assert "reused" not in said

@@ -72,7 +72,7 @@ def rows_reused(service: Service, job: BulkJob) -> int:
 
 def manifest_of(service: Service, job: BulkJob) -> dict[str, Any]:
     service.read_file(f"{job.output}_SUCCESS")
-    return dict(json.loads(service.read_file(f"{job.output}manifest.json")))
+    return dict(json.loads(service.read_file(f"{job.output}_manifest.json")))
 
 
 def judge(service: Service, job: BulkJob, texts: Sequence[str]) -> None:

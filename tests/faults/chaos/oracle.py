@@ -276,7 +276,7 @@ def output_lines(service: Service, job: BulkJob, stored: StoredJob) -> list[byte
 
 def _part_lines(service: Service, job: BulkJob, stored: StoredJob) -> list[bytes]:
     """The lines of a native job's parts, each of which is as its manifest says."""
-    manifest = json.loads(service.read_file(f"{job.output}manifest.json"))
+    manifest = json.loads(service.read_file(f"{job.output}_manifest.json"))
     if stored.state is JobState.SUCCEEDED:
         service.read_file(f"{job.output}_SUCCESS")
     lines: list[bytes] = []

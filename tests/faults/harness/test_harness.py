@@ -54,7 +54,7 @@ CHANGES = {
 
 def spoil(service, job, change):
     """Change the first part of an output, with a manifest that says the same. Returns what was there."""
-    names = (job.output + "manifest.json", job.output + part_name(0, job.id, "jsonl"))
+    names = (job.output + "_manifest.json", job.output + part_name(0, job.id, "jsonl"))
     original = {name: service.read_file(name) for name in names}
     manifest = json.loads(original[names[0]])
     data = b"".join(change(original[names[1]].splitlines(keepends=True)))

@@ -6,6 +6,7 @@ import pytest
 
 from nightshift.errors import StorageDenied, StorageError, StorageUnavailable
 from nightshift.jobs import Job, JobState
+from nightshift.jobs.output_names import MANIFEST_NAMES
 from nightshift.objectstore import ObjectStore, ObjectUri
 from nightshift.store import Store
 from nightshift.tenants.keys import DEFAULT_TENANT
@@ -48,7 +49,7 @@ def outputs_fail(monkeypatch: pytest.MonkeyPatch, place: Place, error: StorageEr
     monkeypatch.setattr(place.locations, "open", open)
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "_SUCCESS"])
+@pytest.mark.parametrize("name", ["_manifest.json", "manifest.json", "_SUCCESS"])
 def test_a_job_for_a_folder_of_anothers_output_runs_no_row(place: Place, clock: FakeClock, name: str) -> None:
     (place.bucket / "out").mkdir()
     (place.bucket / "out" / name).write_text("theirs")
@@ -94,9 +95,10 @@ def test_a_place_that_is_away_does_not_keep_rows_from_running(
     assert place.shards(job)
 
 
-def test_the_folder_of_last_nights_run_is_ours(place: Place, clock: FakeClock) -> None:
+@pytest.mark.parametrize("name", MANIFEST_NAMES)
+def test_the_folder_of_last_nights_run_is_ours(place: Place, clock: FakeClock, name: str) -> None:
     (place.bucket / "out").mkdir()
-    (place.bucket / "out" / "manifest.json").write_text('{"job_id": "job_1", "parts": []}')
+    (place.bucket / "out" / name).write_text('{"job_id": "job_1", "parts": []}')
 
     assert planned(place, clock).planned_at is not None
 

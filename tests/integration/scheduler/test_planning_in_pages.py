@@ -15,7 +15,7 @@ import pytest
 from nightshift.endpoints.chat import Chat
 from nightshift.errors import Conflict, ObjectNotFound
 from nightshift.jobs import Job, JobState, JsonObject, ShardState, StopReason
-from nightshift.jobs.output_names import MANIFEST_NAME
+from nightshift.jobs.output_names import MANIFEST_NAMES
 from nightshift.jobs.planning import PlanCursor
 from nightshift.lifecycle import controls, retry
 from nightshift.lifecycle.tenants import Administration
@@ -416,7 +416,7 @@ class CountingStore:
             )
 
     def stream(self, key: str, *where: Any, **options: Any) -> Iterator[bytes]:
-        if key.endswith(MANIFEST_NAME):
+        if key.endswith(MANIFEST_NAMES):
             raise ObjectNotFound
         yield b'{"text": "some text"}'[:20]
 
@@ -554,7 +554,7 @@ class MeetingStore:
         self._lock = threading.Lock()
 
     def stream(self, key: str, *where: Any, **options: Any) -> Iterator[bytes]:
-        if key.endswith(MANIFEST_NAME):  # of the output: there is none
+        if key.endswith(MANIFEST_NAMES):  # of the output: there is none
             yield from self._inner.stream(key, *where, **options)
             return
         with self._lock:

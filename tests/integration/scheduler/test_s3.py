@@ -43,7 +43,7 @@ def test_rows_go_from_a_bucket_to_a_bucket(
     assert assembly.wait_until_idle(IDLE_S)
 
     assert place.job(job).state is JobState.SUCCEEDED
-    manifest = json.loads(remote.read("out/manifest.json"))
+    manifest = json.loads(remote.read("out/_manifest.json"))
     answers = [
         line["response"]["body"]["choices"][0]["message"]["content"]
         for part in manifest["parts"]

@@ -97,6 +97,7 @@ def test_a_job_that_may_not_ask_for_this_is_refused_by_its_field(
         ("a//in.jsonl", "out/", "input"),
         ("out/part-00000.jsonl", "out/", "output"),
         ("out/part-00017.parquet", "out", "output"),
+        ("out/_manifest.json", "out/", "output"),
         ("out/manifest.json", "out/", "output"),
     ],
 )

@@ -50,7 +50,7 @@ def an_output(folder: Path, ids: list[str], counted: int) -> Path:
     lines = [{"custom_id": each, "outcome": "succeeded"} for each in ids]
     (folder / "part-00000-a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     manifest = {"complete": True, "counts": {"succeeded": counted, "failed": 0}}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "_manifest.json").write_text(json.dumps(manifest))
     (folder / "_SUCCESS").touch()
     return folder
 

@@ -42,7 +42,7 @@ def test_a_cancelled_jobs_rows_have_their_columns_whatever_came_of_them(
     outcomes = {line["outcome"] for kind in ("part", "errors") for line in place.part_lines(kind)}
     assert outcomes >= {"succeeded", "cancelled"}
     assert kept(place) == [{"doc": n, "meta.tag": f"é{n}", "gone": None} for n in range(12)]
-    assert json.loads(place.out("manifest.json"))["settings"]["keep_columns"] == ["doc", "meta.tag", "gone"]
+    assert json.loads(place.out("_manifest.json"))["settings"]["keep_columns"] == ["doc", "meta.tag", "gone"]
     assert ended.spec.options.keep_columns == ("doc", "meta.tag", "gone")
 
 

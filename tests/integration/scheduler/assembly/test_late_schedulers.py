@@ -60,14 +60,14 @@ def leads_afterwards(request: pytest.FixtureRequest) -> bool:
 
 def the_output_is_of(place: Place, job: Job) -> None:
     """What lies there is what this job's manifest describes, no more and no less, and `_SUCCESS` says so."""
-    manifest = json.loads(place.out("manifest.json"))
+    manifest = json.loads(place.out("_manifest.json"))
     assert (manifest["job_id"], manifest["complete"]) == (job.id, True)
     files = [*manifest["parts"], *manifest["errors"]]
     assert manifest["parts"]
     for file in files:
         assert hashlib.sha256(place.out(file["name"])).hexdigest() == file["sha256"], file["name"]
     lying = {path.name for path in (place.bucket / "out").iterdir()}
-    assert lying == {"manifest.json", "_SUCCESS", *(file["name"] for file in files)}
+    assert lying == {"_manifest.json", "_SUCCESS", *(file["name"] for file in files)}
 
 
 def a_night(place: Place, clock: FakeClock, texts: list[str]) -> Job:
@@ -83,7 +83,7 @@ def a_night(place: Place, clock: FakeClock, texts: list[str]) -> Job:
     [
         ("publish", "part-"),
         ("publish", "errors-"),
-        ("publish", "manifest"),
+        ("publish", "_manifest"),
         ("publish", "_SUCCESS"),
         ("delete", "part-"),
     ],
@@ -126,7 +126,7 @@ def test_what_a_job_could_not_publish_is_not_in_the_way_of_the_next(
     tonight = a_native_job(place, clock, TEXTS)
     place.work_off()
     destination = place.locations.open(ObjectUri.parse(place.uri("out/")), DEFAULT_TENANT)
-    away = SleepyStore(destination, "publish", "manifest.json", refuse)
+    away = SleepyStore(destination, "publish", "_manifest.json", refuse)
     with monkeypatch.context() as patch:
         patch.setattr(place.locations, "open", lambda *which: away)
         assert assembled(place, tonight, clock).state is JobState.FINALIZING

@@ -34,7 +34,7 @@ def test_a_native_job_ends_with_parts_a_manifest_and_success(place: Place, clock
     assert [line["outcome"] for line in place.part_lines("errors")] == ["errored"]
     assert (ended.counts.total, ended.counts.succeeded, ended.counts.failed) == (13, 12, 1)
 
-    manifest = json.loads(place.out("manifest.json"))
+    manifest = json.loads(place.out("_manifest.json"))
     assert [file["name"] for file in manifest["parts"]] == [part]
     assert [file["name"] for file in manifest["errors"]] == [errors]
     assert (manifest["status"], manifest["complete"]) == ("succeeded", True)
@@ -54,7 +54,7 @@ def test_a_cancelled_native_job_has_its_parts_and_no_success(place: Place, clock
     place.work_off(shards=1)
     stop(place, job, StopReason.CANCELLED)
     ended = assembled(place, job, clock)
-    manifest = json.loads(place.out("manifest.json"))
+    manifest = json.loads(place.out("_manifest.json"))
     outcomes = [line["outcome"] for kind in ("part", "errors") for line in place.part_lines(kind)]
     assert (ended.state, manifest["status"]) == (JobState.CANCELLED, "cancelled")
     assert len(outcomes) == 12
@@ -80,7 +80,7 @@ def test_a_native_job_without_a_place_of_its_own_has_its_parts_in_ours(
     place.work_off()
     assert assembled(place, job, clock).state is JobState.SUCCEEDED
     names = [info.key.rpartition("/")[2] for info in place.objects.list(f"results/default/{job.id}/")]
-    assert names == ["_SUCCESS", "manifest.json", part_name(0, job.id, "jsonl")]
+    assert names == ["_SUCCESS", "_manifest.json", part_name(0, job.id, "jsonl")]
 
 
 def test_rows_are_called_by_the_column_that_names_them(place: Place, clock: FakeClock) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from nightshift.errors import OutputInUse, StorageDenied, StorageUnavailable
 from nightshift.jobs import Job, JobState, StopReason
+from nightshift.jobs.output_names import MANIFEST_NAMES, old_names_of
 from nightshift.jobs.part import PartState
 from nightshift.objectstore import ObjectInfo, ObjectStore, ObjectUri, Staged, StagedUpload
 from nightshift.output.part_writer import ATTEMPTS_MAX, PartWriter
@@ -52,7 +53,7 @@ def destination(place: Place, monkeypatch: pytest.MonkeyPatch) -> WatchedStore:
     return found
 
 
-def manifest(place: Place, name: str = "manifest.json") -> dict[str, Any]:
+def manifest(place: Place, name: str = "_manifest.json") -> dict[str, Any]:
     said: dict[str, Any] = json.loads(place.out(name))
     return said
 
@@ -258,7 +259,7 @@ def test_a_place_that_is_away_is_tried_again_later_and_later(
 
 
 def test_a_manifest_that_cannot_be_put_in_place_leaves_nothing_else(place: Place, clock: FakeClock) -> None:
-    (place.bucket / "out" / "manifest.json").mkdir(parents=True)
+    (place.bucket / "out" / "_manifest.json").mkdir(parents=True)
     job = a_native_job(place, clock, TEXTS)
     place.work_off()
 
@@ -298,7 +299,7 @@ def test_a_reader_of_the_manifest_sees_all_of_the_old_output_or_all_of_the_new(
 
     assert (manifest(place)["job_id"], manifest(place)["complete"]) == (old.id, True)
     assert old_name in place.part_names()
-    [own] = (path.name for path in (place.bucket / "out").glob("manifest-*"))
+    [own] = (path.name for path in (place.bucket / "out").glob("_manifest-*"))
     assert (manifest(place, own)["job_id"], manifest(place, own)["complete"]) == (new.id, False)
 
     place.work_off()
@@ -306,14 +307,14 @@ def test_a_reader_of_the_manifest_sees_all_of_the_old_output_or_all_of_the_new(
 
     lying = {path.name for path in (place.bucket / "out").iterdir()}
     assert manifest(place)["job_id"] == new.id
-    assert lying == {"manifest.json", "_SUCCESS", *(file["name"] for file in manifest(place)["parts"])}
+    assert lying == {"_manifest.json", "_SUCCESS", *(file["name"] for file in manifest(place)["parts"])}
 
 
 def test_a_job_that_fails_leaves_the_earlier_output_as_it_is(place: Place, clock: FakeClock) -> None:
     old = a_native_job(place, clock, ["old"])
     place.work_off()
     assembled(place, old, clock)
-    before = {name: place.out(name) for name in ("manifest.json", "_SUCCESS", *place.part_names())}
+    before = {name: place.out(name) for name in ("_manifest.json", "_SUCCESS", *place.part_names())}
 
     new = a_native_job(place, clock, TEXTS, part_rows=1)
     place.work_off(shards=1)
@@ -321,7 +322,7 @@ def test_a_job_that_fails_leaves_the_earlier_output_as_it_is(place: Place, clock
     assert assembled(place, new, clock).state is JobState.CANCELLED
 
     assert {name: place.out(name) for name in before} == before
-    [own] = (path.name for path in (place.bucket / "out").glob("manifest-*"))
+    [own] = (path.name for path in (place.bucket / "out").glob("_manifest-*"))
     assert (manifest(place, own)["status"], manifest(place, own)["complete"]) == ("cancelled", True)
 
 
@@ -330,6 +331,7 @@ def test_files_of_the_user_stay(place: Place, clock: FakeClock) -> None:
     mine = (
         "part-of-it.txt",
         "notes.json",
+        "_manifest-old.txt",
         "manifest-old.txt",
         "part-00000.jsonl",
         "part-00001-abcdefgh.jsonl",
@@ -344,7 +346,7 @@ def test_files_of_the_user_stay(place: Place, clock: FakeClock) -> None:
         assert place.out(name) == b"mine"
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "_SUCCESS"])
+@pytest.mark.parametrize("name", ["_manifest.json", "manifest.json", "_SUCCESS"])
 @pytest.mark.parametrize(
     "content", [b"", b"{}", b'{"job_id": 7}', b'{"job_id": "theirs", "parts": []}', b"\xff"]
 )
@@ -371,7 +373,7 @@ def test_a_manifest_that_would_cost_too_much_to_read_is_replaced_unread(
     place: Place, clock: FakeClock, rest: bytes
 ) -> None:
     (place.bucket / "out").mkdir()
-    (place.bucket / "out" / "manifest.json").write_bytes(b'{"job_id": "job_old", ' + rest)
+    (place.bucket / "out" / "_manifest.json").write_bytes(b'{"job_id": "job_old", ' + rest)
     (place.bucket / "out" / "part-00000.jsonl").write_text("{}\n")
     job = a_native_job(place, clock, ["a"])
     place.work_off()
@@ -385,7 +387,7 @@ def test_a_manifest_that_would_cost_too_much_to_read_is_replaced_unread(
 def test_a_job_stops_early_for_a_folder_that_becomes_anothers(place: Place, clock: FakeClock) -> None:
     job = a_native_job(place, clock, 4 * TEXTS, part_rows=1)
     (place.bucket / "out").mkdir()
-    (place.bucket / "out" / "manifest.json").write_text("{}")
+    (place.bucket / "out" / "_manifest.json").write_text("{}")
     duty = place.output_parts()
     place.work_off(shards=1)
     place.write_parts(clock.now, duty)
@@ -408,18 +410,47 @@ def test_a_part_that_was_taken_away_is_written_again(place: Place, clock: FakeCl
     assert {name: place.out(name) for name in whole} == whole
 
 
-def test_what_an_earlier_release_wrote_is_replaced(place: Place, clock: FakeClock) -> None:
+@pytest.mark.parametrize("old_name", MANIFEST_NAMES)
+def test_what_an_earlier_release_wrote_is_replaced(place: Place, clock: FakeClock, old_name: str) -> None:
     (place.bucket / "out").mkdir()
     (place.bucket / "out" / "part-00000.jsonl").write_text("{}\n")
-    old = {"job_id": "job_old", "parts": [{"name": "part-00000.jsonl"}]}
-    (place.bucket / "out" / "manifest.json").write_text(json.dumps(old))
+    (place.bucket / "out" / "inputs-zzzzzzzz.jsonl").write_text("{}\n")
+    old = {
+        "job_id": "job_old",
+        "inputs": {"listed_in": "inputs-zzzzzzzz.jsonl"},
+        "parts": [{"name": "part-00000.jsonl"}],
+    }
+    (place.bucket / "out" / old_name).write_text(json.dumps(old))
     (place.bucket / "out" / "_SUCCESS").touch()
     job = a_native_job(place, clock, ["a"])
     place.work_off()
+    place.write_parts(clock.now)
+    assert (place.bucket / "out" / old_name).exists(), "the earlier output is whole until the new one is"
     assembled(place, job, clock)
 
-    assert "part-00000.jsonl" not in place.part_names()
+    lying = {path.name for path in (place.bucket / "out").iterdir()}
+    assert lying == {"_manifest.json", "_SUCCESS", *place.part_names()}
     assert manifest(place)["job_id"] == job.id
+
+
+@pytest.mark.parametrize("reason", [None, StopReason.CANCELLED])
+def test_a_job_that_the_release_before_began_is_finished_under_the_new_names_alone(
+    place: Place, clock: FakeClock, reason: StopReason | None
+) -> None:
+    job = a_native_job(place, clock, TEXTS)
+    place.work_off(shards=1 if reason else 1000)
+    place.write_parts(clock.now)
+    (place.bucket / "out").mkdir(exist_ok=True)
+    for old_name in ("manifest.json", *old_names_of(job.id)):
+        (place.bucket / "out" / old_name).write_text(json.dumps({"job_id": job.id, "parts": []}))
+    if reason:
+        stop(place, job, reason)
+    assembled(place, job, clock)
+
+    lying = {path.name for path in (place.bucket / "out").iterdir()}
+    ours = {"_manifest.json", *place.part_names(), *place.part_names("errors")}
+    assert lying == ours | (set() if reason else {"_SUCCESS"})
+    assert (manifest(place)["job_id"], manifest(place)["complete"]) == (job.id, True)
 
 
 @pytest.mark.parametrize("spelling", ["out/", "out"])
@@ -458,7 +489,7 @@ def test_the_folder_is_a_dataset_at_every_moment(place: Place, clock: FakeClock)
 
 def dataset(place: Place) -> ds.Dataset:
     """As a reader of the folder opens it: the manifest is no Parquet."""
-    return ds.dataset(place.bucket / "out", format="parquet", exclude_invalid_files=True)
+    return ds.dataset(place.bucket / "out", format="parquet")
 
 
 def counted_by_duckdb(place: Place) -> int:

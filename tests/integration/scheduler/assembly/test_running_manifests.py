@@ -34,7 +34,7 @@ class SlowPlaces:
     begun: list[str] = field(default_factory=list)
 
     def stage(self, key: str, **more: Any) -> str:
-        if key.endswith("manifest.json"):
+        if key.endswith("_manifest.json"):
             self.begun.append(key)
             if f"/{self.slow}/" in key:
                 self.waiting.release()
@@ -43,7 +43,7 @@ class SlowPlaces:
 
     def publish(self, key: str, staged: Staged) -> ObjectInfo:
         info = self.inner.publish(key, staged)
-        if key.endswith("manifest.json"):
+        if key.endswith("_manifest.json"):
             self.published.set()
         return info
 
@@ -70,7 +70,7 @@ def write_all(place: Place) -> None:
 
 
 def listed(place: Place, output: str) -> int:
-    said = json.loads((place.bucket / output / "manifest.json").read_text())
+    said = json.loads((place.bucket / output / "_manifest.json").read_text())
     return len(said["parts"])
 
 
@@ -95,10 +95,10 @@ def test_a_place_that_hangs_delays_no_other_job(
     assert places.published.wait(SIGNAL_S)
 
     assert listed(place, "out") == len(place.shards(quick))
-    assert not (place.bucket / "slow" / "manifest.json").exists()
+    assert not (place.bucket / "slow" / "_manifest.json").exists()
     assert [key.rpartition("/bucket/")[2] for key in places.begun] == [
-        "slow/manifest.json",
-        "out/manifest.json",
+        "slow/_manifest.json",
+        "out/_manifest.json",
     ]
     places.may_go_on.set()
     assert duty.wait_until_idle(IDLE_S)
@@ -128,7 +128,7 @@ def test_one_tenant_whose_places_hang_leaves_threads_for_the_others(
     assert places.published.wait(SIGNAL_S)
     assert all(places.waiting.acquire(timeout=SIGNAL_S) for _ in range(4))
 
-    said = json.loads(place.out("manifest.json"))
+    said = json.loads(place.out("_manifest.json"))
     assert said["job_id"] == theirs.id
     assert len(places.begun) == 5, "the other tenant has four of the eight threads"
     places.may_go_on.set()
@@ -154,7 +154,7 @@ def test_a_manifest_that_comes_after_the_last_one_is_not_written(
     duty.run_once(clock.now)
     assert duty.wait_until_idle(IDLE_S)
 
-    said = json.loads(place.out("manifest.json"))
+    said = json.loads(place.out("_manifest.json"))
     assert (said["complete"], len(said["parts"])) == (True, len(place.shards(job)))
 
 

@@ -19,10 +19,14 @@ def test_names_have_the_first_shard_and_the_run() -> None:
         ("part-00000-zzzzzzzz.jsonl", True, True),
         ("part-00000.jsonl", True, True),  # of an earlier release
         ("errors-00001-zzzzzzzz.parquet", True, True),
-        ("manifest-zzzzzzzz.json", True, True),
-        ("inputs-zzzzzzzz.jsonl", True, True),
+        ("_manifest-zzzzzzzz.json", True, True),
+        ("_inputs-zzzzzzzz.ndjson", True, True),
+        ("_manifest-4k3j2h1g.json", True, False),
+        ("manifest-zzzzzzzz.json", True, True),  # of an earlier release
+        ("inputs-zzzzzzzz.jsonl", True, True),  # of an earlier release
         ("manifest-4k3j2h1g.json", True, False),
         ("manifest.json", True, False),
+        ("_manifest.json", True, False),
         ("_SUCCESS", True, False),
         ("part-1.jsonl", False, False),
         ("part-00000-Mine.jsonl", False, False),
