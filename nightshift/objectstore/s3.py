@@ -18,6 +18,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from nightshift.errors import ObjectExists, ObjectNotFound, StorageError, StorageUnavailable
+from nightshift.objectstore.etags import etag_in
 from nightshift.objectstore.fences import check_fence, guard
 from nightshift.objectstore.objects import (
     READ_BYTES_MAX,
@@ -117,7 +118,7 @@ class S3Store:
         return ObjectInfo(
             key=key,
             size_bytes=answer["ContentLength"],
-            etag=answer["ETag"].strip('"'),
+            etag=etag_in(answer, self._named(key)),
             modified_at=answer["LastModified"],
         )
 
@@ -178,7 +179,7 @@ class S3Store:
         return ObjectInfo(
             key=key,
             size_bytes=measured.size_bytes,
-            etag=answer["ETag"].strip('"'),
+            etag=etag_in(answer, self._named(key)),
             modified_at=server_time(answer),
             sha256=measured.sha256,
         )
@@ -196,7 +197,7 @@ class S3Store:
                     yield ObjectInfo(
                         key=key,
                         size_bytes=entry["Size"],
-                        etag=entry["ETag"].strip('"'),
+                        etag=etag_in(entry, self._named(key)),
                         modified_at=entry["LastModified"],
                     )
 

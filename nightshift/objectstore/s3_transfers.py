@@ -10,6 +10,7 @@ from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, Inc
 
 from nightshift.backoff import Backoff
 from nightshift.errors import StorageError, StorageUnavailable
+from nightshift.objectstore.etags import etag_in, normalised_etag, part_etag, sent_etag
 from nightshift.objectstore.objects import MIB, ObjectChanged, ObjectTooLarge
 from nightshift.objectstore.s3_errors import code_of, status_of
 from nightshift.objectstore.time_limits import OutOfTime, TimedBody, within
@@ -51,7 +52,7 @@ class Reader:
         self._position = start
         self._end = end  # the object's own end, once it is known to come first
         # The wanted object's, else that of the first answer.
-        self._etag = None if if_match is None else f'"{if_match}"'
+        self._etag = None if if_match is None else normalised_etag(if_match)
         self._is_pinned = if_match is not None
         self._waited_s = 0.0
         self._received_bytes = 0
@@ -82,7 +83,7 @@ class Reader:
         if self._position > 0 or self._end is not None:
             wanted["Range"] = f"bytes={self._position}-{'' if self._end is None else self._end - 1}"
         if self._etag is not None:
-            wanted["IfMatch"] = self._etag
+            wanted["IfMatch"] = sent_etag(self._etag)
         try:
             with within(REQUEST_S):
                 answer = self._client.get_object(**wanted)
@@ -92,10 +93,11 @@ class Reader:
             if status_of(error) == 412:
                 raise self._replaced() from error
             raise
-        if self._etag not in (None, answer["ETag"]):  # the server ignores conditions
+        etag = etag_in(answer, self._key)
+        if self._etag not in (None, etag):  # the server ignores conditions
             answer["Body"].close()
             raise self._replaced()
-        self._etag = answer["ETag"]
+        self._etag = etag
         total_bytes = _total_bytes(answer.get("ContentRange"), answer["ContentLength"])
         self._end = total_bytes if self._end is None else min(self._end, total_bytes)
         return answer["Body"]
@@ -198,13 +200,13 @@ class Multipart:
                     UploadId=upload_id,
                     PartNumber=number,
                     CopySource={"Bucket": self._target["Bucket"], "Key": source_key},
-                    CopySourceIfMatch=etag,
+                    CopySourceIfMatch=sent_etag(etag),
                     CopySourceRange=f"bytes={start}-{end - 1}",
                 )
-            etag_of_part = answer.get("CopyPartResult", {}).get("ETag")
-            if etag_of_part is None:  # rclone takes it for a part without bytes
+            copied = answer.get("CopyPartResult", {})
+            if "ETag" not in copied:  # rclone takes it for a part without bytes
                 raise StorageError(f"{self._target['Key']}: this server copies no parts of uploads")
-            etags.append(etag_of_part)
+            etags.append(part_etag(copied, self._target["Key"]))
         return etags
 
     def complete(self, upload_id: str, etags: Sequence[str], **condition: Any) -> Mapping[str, Any]:
@@ -226,9 +228,10 @@ class Multipart:
                 f"{self._target['Key']} exceeds the {PARTS_MAX * PART_BYTES} bytes an object may have"
             )
         with _time_for(body):
-            return self._client.upload_part(
+            answer = self._client.upload_part(
                 **self._target, UploadId=upload_id, PartNumber=number, Body=TimedBody(body)
-            )["ETag"]
+            )
+        return part_etag(answer, self._target["Key"])
 
 
 def _time_for(body: bytes) -> AbstractContextManager[None]:

@@ -4,6 +4,7 @@ An upload that was aborted cannot be completed by any client: this is what fence
 """
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from botocore.exceptions import ClientError
 
 from nightshift.errors import ObjectNotFound, StorageError
+from nightshift.objectstore.etags import normalised_etag
 from nightshift.objectstore.objects import (
     Measured,
     ObjectChanged,
@@ -38,7 +40,7 @@ PRECONDITION_FAILED: Final = 412
 
 _NO_SUCH_UPLOAD: Final = "NoSuchUpload"
 _NO_LISTING: Final = UNKNOWN_TO_SERVER | {_NO_SUCH_UPLOAD, "MethodNotAllowed"}
-_MD5_HEX_DIGITS: Final = 32
+_MD5: Final = re.compile(r"[0-9a-fA-F]{32}")
 
 
 class StagedUploads:
@@ -140,7 +142,8 @@ class StagedUploads:
 
 def etag_of(staged: Staged) -> str | None:
     """The etag that most servers give the object. None: the parts' etags are not their bytes' MD5."""
-    if any(len(etag.strip('"')) != _MD5_HEX_DIGITS for etag in staged.part_etags):
+    etags = [normalised_etag(etag) for etag in staged.part_etags]
+    if any(_MD5.fullmatch(etag) is None for etag in etags):
         return None
-    digests = b"".join(bytes.fromhex(etag.strip('"')) for etag in staged.part_etags)
-    return f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(staged.part_etags)}"
+    digests = b"".join(map(bytes.fromhex, etags))
+    return f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(etags)}"

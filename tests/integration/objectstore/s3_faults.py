@@ -7,15 +7,17 @@ cuts short, slows down or loses what it is told to, and passes on everything els
 """
 
 import random
+import re
 import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
+from xml.sax.saxutils import escape
 
 import httpx
 
@@ -52,6 +54,22 @@ class Mistaken:
     """The answer is another object's, as its ETag says: one was written in between, or a condition is not
     known here.
     """
+
+
+@dataclass(frozen=True)
+class TagsWritten:
+    """The answer's entity tags are written otherwise, in headers and in XML: `{}` is the bare tag. None: they
+    are left out.
+    """
+
+    form: str | None
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """The answer's body is another."""
+
+    change: Callable[[bytes], bytes]
 
 
 @dataclass(frozen=True)
@@ -96,6 +114,8 @@ Fault = (
     | Swallowed
     | Damaged
     | Mistaken
+    | TagsWritten
+    | Rewritten
     | CutShort
     | Slow
     | AnswerLost
@@ -247,6 +267,11 @@ class _Handler(BaseHTTPRequestHandler):
             case Mistaken() if answer.is_success:
                 headers = {**answer.headers, "etag": f'"{"0" * 32}"'}
                 self._answer(answer.status_code, headers, answer.content)
+            case TagsWritten(form):
+                headers, content = _with_tags(form, answer)
+                self._answer(answer.status_code, headers, content)
+            case Rewritten(change):
+                self._answer(answer.status_code, answer.headers, change(answer.content))
             case CutShort(is_reset):
                 self._answer(answer.status_code, answer.headers, answer.content, cut=True)
                 self._hang_up(reset=is_reset)
@@ -307,3 +332,19 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _error(code: str) -> bytes:
     return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>as told</Message></Error>".encode()
+
+
+def _with_tags(form: str | None, answer: httpx.Response) -> tuple[Mapping[str, str], bytes]:
+    """An answer's headers and body with its entity tags in another form."""
+    headers = dict(answer.headers)
+    tag = headers.pop("etag", None)
+    if form is None:
+        return headers, re.sub(rb"<ETag>.*?</ETag>", b"", answer.content)
+    if tag is not None:
+        headers["etag"] = form.format(tag.strip('"'))
+
+    def written(found: re.Match[bytes]) -> bytes:
+        return f"<ETag>{escape(form.format(found[1].decode()))}</ETag>".encode()
+
+    quote = rb"(?:&quot;|&#34;|\")?"
+    return headers, re.sub(rb"<ETag>" + quote + rb"([^<&\"]*)" + quote + rb"</ETag>", written, answer.content)

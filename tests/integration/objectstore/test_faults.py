@@ -9,7 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from nightshift.errors import CredentialsRefused, ObjectNotFound, StorageDenied, StorageUnavailable
+from nightshift.errors import (
+    CredentialsRefused,
+    ObjectNotFound,
+    StorageDenied,
+    StorageError,
+    StorageUnavailable,
+)
 from nightshift.objectstore import (
     ObjectChanged,
     ObjectDamaged,
@@ -18,7 +24,8 @@ from nightshift.objectstore import (
     open_store,
     read_verified,
 )
-from nightshift.objectstore.s3_transfers import REQUEST_S
+from nightshift.objectstore.s3_transfers import PART_BYTES, REQUEST_S
+from nightshift.objectstore.verdicts import storage_verdict
 from tests.integration.objectstore.s3_faults import (
     ANY,
     AnswerLost,
@@ -30,6 +37,7 @@ from tests.integration.objectstore.s3_faults import (
     Refused,
     Slow,
     Swallowed,
+    TagsWritten,
     Unreachable,
     faulty_s3,
 )
@@ -278,6 +286,53 @@ def test_another_object_than_the_wanted_one_is_refused_although_the_server_knows
 
     with pytest.raises(ObjectChanged):
         list(site.store.stream("k", if_match=etag))
+
+
+@pytest.mark.parametrize("form", ["{}", 'W/"{}"', "W/{}", ' "{}" '])
+@pytest.mark.parametrize("method", [ANY, "GET", "PUT", "POST", "HEAD"])
+def test_a_tag_that_a_server_writes_otherwise_is_the_same_tag(site: Site, form: str, method: str) -> None:
+    """`method`: the requests whose answers have it in that form; to others the server says it as S3 does."""
+    site.front.set(method, TagsWritten(form))
+    put = site.store.put("in/k", b"as it was")
+    listed = next(iter(site.store.list("in/")))
+    there = site.direct.head("in/k")
+    assert there is not None
+    assert {put.etag, listed.etag} == {there.etag}
+    assert site.store.head("in/k") == there
+
+    for etag in {there.etag, form.format(there.etag)}:
+        assert b"".join(site.store.stream("in/k", 3, if_match=etag)) == b"it was"
+    site.store.put("in/long", bytes(PART_BYTES + 1))
+    copied = site.store.copy_staged("out/k", site.store.stage("out/k"), put)
+    assert site.store.publish("out/k", copied).etag == site.store.publish("out/k", copied).etag
+
+    site.direct.put("in/k", b"as it is")
+    with pytest.raises(ObjectChanged):
+        list(site.store.stream("in/k", if_match=listed.etag))
+    with pytest.raises(ObjectChanged):
+        site.store.copy_staged("out/k", site.store.stage("out/k"), put)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda store: store.head("k"),
+        lambda store: list(store.list()),
+        lambda store: list(store.stream("k")),
+        lambda store: store.put("new", b"x"),
+        lambda store: store.put("long", bytes(PART_BYTES + 1)),
+    ],
+    ids=["head", "list", "stream", "put", "put in parts"],
+)
+def test_a_server_that_says_no_tags_is_refused_by_the_objects_name(
+    site: Site, operation: Callable[[ObjectStore], object]
+) -> None:
+    site.direct.put("k", b"x")
+    site.front.set(ANY, TagsWritten(None))
+
+    with pytest.raises(StorageError, match=r"(k|new|long): the server says no ETag") as refused:
+        operation(site.store)
+    assert storage_verdict(refused.value, in_our_store=False) == "fail"
 
 
 def test_an_object_that_is_replaced_between_two_pieces_is_not_pasted_together(site: Site) -> None:
