@@ -5,6 +5,7 @@ the checks that read the database.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -21,7 +22,7 @@ from nightshift.lifecycle.catalogue import CachedCatalogue
 from nightshift.lifecycle.reuse import with_reused_job
 from nightshift.lifecycle.transitions import Submitted
 from nightshift.objectstore import Locations, ObjectUri
-from nightshift.objectstore.objects import checked_key
+from nightshift.objectstore.objects import checked_key, checked_path
 from nightshift.objectstore.sources import is_file_id
 from nightshift.outbound.safe_http import EgressConfig, check_url
 from nightshift.outbound.webhooks import InvalidSecret, secret_key
@@ -166,12 +167,13 @@ def _check_locations(asked: JobRequest, locations: Locations) -> None:
     if output is not None and output.is_pattern:
         raise InvalidRequest("Invalid 'output': a pattern is no place to write to.", param="output")
     if output is not None:
-        _check_key(f"{_prefix(output)}{errors_name(9_999_999, NO_ID, spec.format)}", "output")
+        _check_key(f"{_prefix(output)}{errors_name(9_999_999, NO_ID, spec.format)}", "output", checked_path)
     if spec.input is None or is_file_id(spec.input):
         return
     source = check(spec.input, _input_param(asked.face))
     if not (source.is_pattern or source.is_prefix):
-        _check_key(source.key, _input_param(asked.face))
+        is_file = source.scheme == "file"
+        _check_key(source.key, _input_param(asked.face), checked_path if is_file else checked_key)
     if output is not None:
         _check_apart(source, output)
 
@@ -185,10 +187,10 @@ def _check_location(text: str, param: str, locations: Locations, tenant_id: str)
     return uri
 
 
-def _check_key(key: str, param: str) -> None:
-    """Raises InvalidRequest for what no store can hold: not first once the rows have run."""
+def _check_key(key: str, param: str, check: Callable[[str], str]) -> None:
+    """Raises InvalidRequest for what the store cannot hold: not first once the rows have run."""
     try:
-        checked_key(key)
+        check(key)
     except InvalidRequest as error:
         raise error.about(param) from error
 

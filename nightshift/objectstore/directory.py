@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from nightshift.errors import LocationNotAllowed, ObjectExists, ObjectNotFound
+from nightshift.errors import LocationNotAllowed, ObjectExists, ObjectNotFound, StorageDenied
 from nightshift.objectstore import staged_files
 from nightshift.objectstore.directory_files import (
     described,
@@ -21,6 +21,7 @@ from nightshift.objectstore.directory_files import (
     pieces_between,
     prune_empty,
     reading,
+    unreadable,
     write_whole,
     writing,
 )
@@ -35,8 +36,8 @@ from nightshift.objectstore.objects import (
     Staged,
     StagedUpload,
     already_published,
-    checked_key,
-    checked_prefix,
+    checked_path,
+    checked_path_prefix,
     has_bytes,
     pieces_of,
     read_within,
@@ -54,17 +55,21 @@ class DirectoryStore:
         root: Path,
         within: tuple[Path, ...] | None = None,
         without: tuple[Path, ...] = (),
+        *,
         umask: int | None = None,
+        lists_unreadable: bool = False,
     ) -> None:
         """`within`: the directories a key may lead to, by default the root. They need not exist yet.
 
-        `without`: those it may not; of several that hold a path, the innermost decides. `umask`: of what is
-        made; None: the process's.
+        `without`: those it may not; of several that hold a path, the innermost decides. `umask`: of the files
+        and directories that it makes; None: the process's. `lists_unreadable`: listings show what cannot be
+        read as well, with the reason.
         """
         self._root = root.absolute()
         self._umask = umask
         self._within = tuple(path.resolve() for path in (within if within is not None else (self._root,)))
         self._without = tuple(path.resolve() for path in without)
+        self._lists_unreadable = lists_unreadable
 
     @property
     def url(self) -> str:
@@ -119,10 +124,10 @@ class DirectoryStore:
         return info
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        folder = checked_prefix(prefix).rpartition("/")[0]
+        folder = checked_path_prefix(prefix).rpartition("/")[0]
         base = self._contained(self._root / folder)
         for key in self._keys_under(base, f"{folder}/" if folder else "", prefix, start_after or ""):
-            info = self.head(key)
+            info = self._listed(key) if self._lists_unreadable else self.head(key)
             if info is not None:  # else deleted in between
                 yield info
 
@@ -167,7 +172,7 @@ class DirectoryStore:
             staged_files.discard(path, upload_id)  # the folder stays: it may be empty, and a user's
 
     def staged(self, prefix: str = "", older_than: timedelta | None = None) -> Iterator[StagedUpload]:
-        folder = checked_prefix(prefix).rpartition("/")[0]
+        folder = checked_path_prefix(prefix).rpartition("/")[0]
         base = self._contained(self._root / folder)
         for path in self._temporaries_in(base, older_than):
             name = staged_files.target_of(path.name)
@@ -212,29 +217,50 @@ class DirectoryStore:
             yield here, folders, names
 
     def _keys_under(self, base: Path, base_key: str, prefix: str, start_after: str) -> Iterator[str]:
-        """Keys of files under `base` that begin with `prefix` and follow `start_after`, in byte order.
+        """Keys of files under `base` that begin with `prefix` and follow `start_after`, in byte order; with
+        their slash, keys of folders that are not entered, if unreadable names are listed.
 
         A directory sorts with its slash: `a-b` comes before `a/b`. Linked directories are not entered: a
         link to a parent would never end. Neither are directories that may not be used.
         """
         if not is_inside(base, self._within, self._without):
             return
-        first = start_after.removeprefix(base_key) if start_after.startswith(base_key) else ""
-        folder, slash, _ = first.partition("/")
-        with suppress(ObjectNotFound):
-            for name in names_in(base, base_key, os.fsencode(folder + slash)):
+        try:
+            for name in self._names_under(base, base_key, start_after):
                 key = base_key + name
                 if not (key.startswith(prefix) or prefix.startswith(key)):
                     continue
                 is_after = os.fsencode(key) > os.fsencode(start_after)
-                if not name.endswith("/"):
+                if not name.endswith("/") or (base / name).is_symlink():
                     if is_after and key.startswith(prefix):
                         yield key
                 elif is_after or start_after.startswith(key):
                     yield from self._keys_under(base / name, key, prefix, start_after)
+        except ObjectNotFound:
+            return  # deleted in between
+        except StorageDenied:
+            if not self._lists_unreadable or os.fsencode(base_key) <= os.fsencode(start_after):
+                raise
+            yield base_key
+
+    def _names_under(self, base: Path, base_key: str, start_after: str) -> Iterator[str]:
+        first = start_after.removeprefix(base_key) if start_after.startswith(base_key) else ""
+        folder, slash, _ = first.partition("/")
+        return names_in(base, base_key, os.fsencode(folder + slash), only_files=not self._lists_unreadable)
+
+    def _listed(self, key: str) -> ObjectInfo | None:
+        """What a listing shows of a name, also of one that cannot be read. None: it is gone."""
+        path = self._root / key
+        if key.endswith("/"):
+            reason = "links to folders are not followed" if path.is_symlink() else "its names may not be read"
+            return unreadable(key, path, reason)
+        try:
+            return self.head(key) or unreadable(key, path, "it is no file")
+        except LocationNotAllowed as error:
+            return unreadable(key, path, error.message)
 
     def _path(self, key: str) -> Path:
-        return self._contained(self._root / checked_key(key))
+        return self._contained(self._root / checked_path(key))
 
     def _contained(self, path: Path) -> Path:
         """The path with links followed. Raises `LocationNotAllowed` if it leaves the allowed directories."""

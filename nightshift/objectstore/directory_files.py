@@ -33,6 +33,22 @@ def described(key: str, path: Path, sha256: str | None = None) -> ObjectInfo:
     )
 
 
+def unreadable(key: str, path: Path, reason: str) -> ObjectInfo | None:
+    """A name of a folder that is no file, or none that may be read. None: it is gone."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return None
+    modified_at = datetime.fromtimestamp(status.st_mtime, UTC)
+    return ObjectInfo(
+        key=key,
+        size_bytes=status.st_size,
+        etag=etag_of(status),
+        modified_at=modified_at,
+        unreadable=reason,
+    )
+
+
 def is_older(path: Path, latest_s: float) -> bool:
     try:
         return path.stat().st_mtime <= latest_s
@@ -141,14 +157,19 @@ def prune_empty(directory: Path, root: Path) -> None:
         directory = directory.parent
 
 
-def names_in(directory: Path, key: str, first: bytes) -> Iterator[str]:
-    """Names of files, and of directories with a slash, in byte order from `first` on.
+def names_in(directory: Path, key: str, first: bytes, *, only_files: bool = True) -> Iterator[str]:
+    """Names of files, and of directories with a slash, in byte order from `first` on. Without `only_files`,
+    also the names of links to directories, with a slash, of sockets and the like.
 
     At most `NAMES_MAX` are held: a larger directory is read again for each further part.
     """
     while True:
         with reading(key), os.scandir(directory) as entries:
-            named = (_entry_name(entry) for entry in entries if not entry.name.startswith(TEMPORARY_PREFIX))
+            named = (
+                _entry_name(entry, only_files)
+                for entry in entries
+                if not entry.name.startswith(TEMPORARY_PREFIX)
+            )
             later = (name for name in named if name is not None and os.fsencode(name) >= first)
             part = heapq.nsmallest(NAMES_MAX, later, key=os.fsencode)
         yield from part
@@ -157,14 +178,14 @@ def names_in(directory: Path, key: str, first: bytes) -> Iterator[str]:
         first = os.fsencode(part[-1]) + b"\0"
 
 
-def _entry_name(entry: os.DirEntry[str]) -> str | None:
-    """A file's name, or a directory's with a slash; None for anything else."""
-    if entry.is_dir(follow_symlinks=False):
-        return f"{entry.name}/"
+def _entry_name(entry: os.DirEntry[str], only_files: bool) -> str | None:
+    """A file's name, or a directory's with a slash; None for anything else, if only files are wanted."""
     try:
-        return entry.name if entry.is_file() else None
-    except OSError:
-        return None  # a circle of links
+        if entry.is_dir(follow_symlinks=not only_files):
+            return f"{entry.name}/"
+        return entry.name if entry.is_file() or not only_files else None
+    except OSError:  # a circle of links
+        return None if only_files else entry.name
 
 
 @contextmanager

@@ -30,6 +30,7 @@ class ObjectInfo:
     etag: str  # changes with the bytes; not comparable between stores
     modified_at: datetime  # aware, by the store's clock
     sha256: str | None = None  # hex; known after a put
+    unreadable: str | None = None  # why it cannot be read, where a listing knows that
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,24 +200,40 @@ class ObjectStore(ObjectReader, Protocol):
 
 
 def checked_key(key: str) -> str:
-    """The key, if it stays under any root. Raises `LocationNotAllowed` otherwise."""
+    """The key, if it stays under any root, although some servers keep objects as files. Raises
+    `LocationNotAllowed` otherwise.
+    """
     segments = key.split("/")
-    if not key or "" in segments or "." in segments or ".." in segments:
+    if not key or "." in segments or ".." in segments:
         raise LocationNotAllowed(
-            f"{key!r} is no object key: it must be relative, without empty, '.' or '..' parts", param="key"
+            f"{key!r} is no object key: it must be without '.' or '..' parts", param="key"
         )
     _check_characters(key)
     return key
 
 
+def checked_path(key: str) -> str:
+    """The key, if it is the path of a file as well. Raises `LocationNotAllowed`."""
+    if "" in key.split("/"):
+        raise LocationNotAllowed(f"{key!r} is no path: it must be relative, without empty parts", param="key")
+    return checked_key(key)
+
+
 def checked_prefix(prefix: str) -> str:
     """The prefix, if it stays under any root. It may be empty or end anywhere."""
-    if prefix.startswith("/") or {".", ".."} & set(prefix.split("/")[:-1]) or prefix.endswith("/.."):
+    if {".", ".."} & set(prefix.split("/")[:-1]) or prefix.endswith("/.."):
         raise LocationNotAllowed(
-            f"{prefix!r} is no prefix: it must be relative, without '.' or '..' parts", param="prefix"
+            f"{prefix!r} is no prefix: it must be without '.' or '..' parts", param="prefix"
         )
     _check_characters(prefix)
     return prefix
+
+
+def checked_path_prefix(prefix: str) -> str:
+    """The prefix, if it is that of files' paths as well. Raises `LocationNotAllowed`."""
+    if prefix.startswith("/"):
+        raise LocationNotAllowed(f"{prefix!r} is no prefix of paths: it must be relative", param="prefix")
+    return checked_prefix(prefix)
 
 
 def _check_characters(key: str) -> None:

@@ -191,9 +191,9 @@ class S3Store:
             StartAfter=self._prefix + start_after if start_after else "",
         )
         with storage_errors(self._named(prefix)):
-            for entry in _entries(iter(pages)):
+            for entry in _entries(iter(pages), self._named(prefix)):
                 key = entry["Key"].removeprefix(self._prefix)
-                if not _is_marker(key):
+                if not _is_marker(key, entry["Size"]):
                     yield ObjectInfo(
                         key=key,
                         size_bytes=entry["Size"],
@@ -292,16 +292,24 @@ class S3Store:
                 self._client.delete_object(Bucket=self._bucket, Key=key)
 
 
-def _entries(pages: Iterator[Any]) -> Iterator[Any]:
-    """A listing's entries; each page has the time limit of a request."""
+def _entries(pages: Iterator[Any], name: str) -> Iterator[Any]:
+    """A listing's entries; each page has the time limit of a request. `name`: of what is listed.
+
+    Raises StorageError for a page that does not say where the next one begins: objects would be left out.
+    """
     while True:
         with within(REQUEST_S):
             page = next(pages, None)
         if page is None:
             return
         yield from page.get("Contents", [])
+        if page.get("IsTruncated") and not page.get("NextContinuationToken"):
+            raise StorageError(
+                f"{name}: the server has more objects and does not say how the listing goes on"
+            )
 
 
-def _is_marker(key: str) -> bool:
-    """Whether a key is a console's folder marker or our own probe."""
-    return not key or key.endswith("/") or key.rpartition("/")[2].startswith(TEMPORARY_PREFIX)
+def _is_marker(key: str, size_bytes: int) -> bool:
+    """Whether an object is a console's folder, which has no bytes, the store's root or our own probe."""
+    is_folder = key.endswith("/") and size_bytes == 0
+    return not key or is_folder or key.rpartition("/")[2].startswith(TEMPORARY_PREFIX)

@@ -71,6 +71,8 @@ def _translated(name: str, error: ClientError) -> StorageError:
         return StorageUnavailable(said)  # the upload was removed; writing it again helps
     if status == 404:
         return ObjectNotFound(f"no such object: {name}")
+    if status == 501:  # the server does not know such requests
+        return StorageError(said)
     if status >= 500 or status in (408, 409, 429) or code in ("SlowDown", "RequestTimeout"):
         return StorageUnavailable(said)
     return StorageError(said)

@@ -17,8 +17,16 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote
 
 from nightshift.errors import InvalidRequest, LocationNotAllowed, ObjectNotFound
+from nightshift.objectstore.data_names import DATA_BELOW, is_data
 from nightshift.objectstore.directory import DirectoryStore, is_inside, resolved
-from nightshift.objectstore.objects import ObjectInfo, ObjectReader, ObjectStore, checked_key, checked_prefix
+from nightshift.objectstore.objects import (
+    ObjectInfo,
+    ObjectReader,
+    ObjectStore,
+    checked_key,
+    checked_path_prefix,
+    checked_prefix,
+)
 from nightshift.objectstore.places import bucket_places, check_apart_from_own, file_places, lies_in_own
 from nightshift.settings import DataSettings, LocationSettings
 
@@ -27,17 +35,11 @@ if TYPE_CHECKING:
 
 OBJECTS_MAX: Final = 10_000_000  # that one URI may match
 LISTED_MAX: Final = 100_000_000  # that are listed to find them
+NAME_CHARS_SHOWN: Final = 150  # at each end of a long name: a message has 640 bytes
 REPEATED_MAX: Final = 2_000  # of the last keys, which a store may list again: two pages of S3
 
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _WILDCARDS: Final = re.compile(r"[*?]")
-_ABOUT_DATA: Final = ("_", ".")  # `_SUCCESS`, `.crc`: not data
-# Beside data, and no rows: ours, in an output that becomes an input; what the library `datasets` and Hugging
-# Face's hub write. `cache-….arrow` has the rows of the other files once more.
-_BESIDE_DATA: Final = (
-    r"manifest\.json|README(?:\.md|\.txt)?|LICENSE(?:\.md|\.txt)?|dataset_infos?\.json|dataset_dict\.json"
-    r"|state\.json|cache-[^/]*\.arrow"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +68,11 @@ class ObjectUri:
                 key = unquote(key, errors="strict")
             except UnicodeDecodeError as error:
                 raise InvalidRequest(f"{text!r} is not UTF-8 where it is quoted by %") from error
-        checked_prefix(key)
+        (checked_path_prefix if scheme == "file" else checked_prefix)(key)
         return cls(scheme, bucket if scheme == "s3" else "", key)
 
     def __str__(self) -> str:
-        key = quote(self.key, safe="/*?") if self.scheme == "file" else self.key
+        key = quote(self.key, safe="/*?", errors="surrogateescape") if self.scheme == "file" else self.key
         return f"{self.scheme}://{self.bucket}/{key}"
 
     @property
@@ -179,14 +181,13 @@ class Locations:
         found: int = 0,
         listed: int = 0,
     ) -> Iterator[ListedObject]:
-        """What is listed to find the URI's object, a pattern's matches, or all data under a prefix (without
-        names that begin with `_` or `.`, and those of `_BESIDE_DATA`), in byte order of the keys. Nothing is
-        held.
+        """What is listed to find the URI's object, a pattern's matches, or all data under a prefix, as
+        `data_names` has it, in byte order of the keys. Nothing is held.
 
         `after`: go on behind this key; so many were `found` among the `listed` before. `before_each` is
         called for every object listed, and may raise to end the listing. Raises `LocationNotAllowed`,
-        `ObjectNotFound` for no objects, `InvalidRequest` for too many and for a store that lists in another
-        order.
+        `ObjectNotFound` for no objects, `InvalidRequest` for too many, for one that cannot be read, and for a
+        store that lists in another order.
         """
         objects = _listed(self.open(uri, tenant_id), uri, after, before_each)
         for each in objects:
@@ -237,7 +238,9 @@ class Locations:
     def _opened(self, uri: ObjectUri, tenant_id: str) -> ObjectStore:
         if uri.scheme == "file":
             roots = self._roots_of(tenant_id)
-            return DirectoryStore(Path("/"), within=roots, without=self._own, umask=self._umask)
+            return DirectoryStore(
+                Path("/"), within=roots, without=self._own, umask=self._umask, lists_unreadable=True
+            )
         from nightshift.objectstore.s3 import S3Store, s3_client  # boto3 is slow to import
 
         self._client = self._client or s3_client()
@@ -267,12 +270,31 @@ def _listed(
         if info is not None:
             yield ListedObject(info, is_match=True)
         return
-    matches = _matcher(uri)
-    order = _KeyOrder(after)
+    order, wanted = _KeyOrder(after), _Wanted(uri)
     for info in store.list(uri.fixed_part, after):
         before_each()
         if order.is_next(info.key):
-            yield ListedObject(info, is_match=matches.fullmatch(info.key) is not None)
+            is_match = wanted.has(info)
+            if is_match:
+                _check_readable(uri, info)
+            yield ListedObject(info, is_match=is_match)
+
+
+def _check_readable(uri: ObjectUri, info: ObjectInfo) -> None:
+    """Raises `InvalidRequest` naming the object: leaving it out would lose its rows."""
+    reason = info.unreadable
+    try:
+        checked_key(info.key)
+    except LocationNotAllowed as error:
+        reason = reason or error.message
+    if reason is not None:
+        name = str(uri.with_key(info.key))
+        if len(name) > 2 * NAME_CHARS_SHOWN:
+            name = f"{name[:NAME_CHARS_SHOWN]}…{name[-NAME_CHARS_SHOWN:]}"
+        named = f"{name} cannot be read: {reason}."
+        raise InvalidRequest(
+            f"{named} Take it away, or name the others by a pattern.", code="unreadable_input"
+        )
 
 
 class _KeyOrder:
@@ -300,15 +322,56 @@ class _KeyOrder:
         )
 
 
-def _matcher(uri: ObjectUri) -> re.Pattern[str]:
-    """`*` and `?` match within one folder, as in a shell; a prefix matches all data below it."""
-    folders = "/".join(map(_folder_pattern, uri.key.split("/")))
-    if not uri.is_prefix:
-        return re.compile(folders, re.DOTALL)
-    hidden = "".join(map(re.escape, _ABOUT_DATA))
-    return re.compile(
-        rf"{folders}(?:[^{hidden}/][^/]*/)*(?!(?:{_BESIDE_DATA})\Z)[^{hidden}/][^/]*", re.DOTALL
-    )
+class _Wanted:
+    """The objects that a pattern or a prefix stands for, by their keys.
+
+    `*` and `?` match within one folder, as in a shell; a prefix matches all data below it. Empty parts of a
+    key count for nothing, as in a path: `a//b` is found as `a/b` is. A store has objects of both keys.
+    """
+
+    def __init__(self, uri: ObjectUri) -> None:
+        self._uri = uri
+        folders = "/".join(map(_folder_pattern, uri.key.split("/")))
+        self._keys = re.compile(folders + DATA_BELOW if uri.is_prefix else folders, re.DOTALL)
+        self._parts = [re.compile(_folder_pattern(part), re.DOTALL) for part in _parts_of(uri.key)]
+
+    def has(self, info: ObjectInfo) -> bool:
+        """Whether the location stands for the object. It stands for a folder that was not entered if it may
+        stand for objects in there which are not found elsewhere.
+        """
+        if info.unreadable is not None and info.key.endswith("/"):
+            return self._may_lie_in(info.key) and not self._is_found_elsewhere(info.key)
+        if self._keys.fullmatch(info.key) is not None:
+            return True
+        return "//" in f"/{info.key}/" and self._has_parts(_parts_of(info.key))
+
+    def _has_parts(self, parts: Sequence[str]) -> bool:
+        count = len(self._parts)
+        if len(parts) < count or not self._begin(parts):
+            return False
+        rest = "/".join(parts[count:])
+        return not rest or (self._uri.is_prefix and is_data(rest))
+
+    def _may_lie_in(self, folder: str) -> bool:
+        parts = _parts_of(folder)
+        is_on_the_way = len(parts) < len(self._parts) and self._begin(parts)
+        return is_on_the_way or (self._uri.is_prefix and self._has_parts([*parts, "any"]))
+
+    def _is_found_elsewhere(self, folder: str) -> bool:
+        """Whether a link leads to a folder of which a prefix has all data anyway."""
+        is_link = os.path.islink(f"/{folder}".rstrip("/"))
+        if not is_link or self._uri.is_pattern or not self._uri.is_prefix:
+            return False
+        base, target = (os.path.realpath(f"/{key}").rstrip("/") for key in (self._uri.key, folder))
+        return target == base or (target.startswith(f"{base}/") and is_data(f"{target[len(base) + 1 :]}/any"))
+
+    def _begin(self, parts: Sequence[str]) -> bool:
+        """Whether the location's parts match these, as far as there are both."""
+        return all(pattern.fullmatch(part) for pattern, part in zip(self._parts, parts, strict=False))
+
+
+def _parts_of(key: str) -> list[str]:
+    return [part for part in key.split("/") if part]
 
 
 def _folder_pattern(name: str) -> str:

@@ -20,7 +20,7 @@ def image_rows(key: str, shard: NewShard) -> Iterator[Row]:
     """
     for index, each in enumerate(shard.sources):
         own_key = ObjectUri.parse(each.uri).key if shard.objects else key
-        data = {"image": each.uri, KEY_COLUMN: own_key, "name": own_key.rpartition("/")[2]}
+        data = {"image": each.uri, KEY_COLUMN: own_key, "name": own_key.rstrip("/").rpartition("/")[2]}
         yield Row(index, data, each)
 
 

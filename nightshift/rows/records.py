@@ -84,7 +84,7 @@ def format_of(key: str) -> InputFormat:
 
     Raises UnreadableInput for another suffix.
     """
-    name = key.rpartition("/")[2].lower()
+    name = key.rstrip("/").rpartition("/")[2].lower()  # S3's keys may end with a slash
     for suffix, format in _SUFFIXES.items():
         if name.endswith(suffix):
             return format

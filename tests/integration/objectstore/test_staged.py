@@ -331,7 +331,7 @@ def test_a_body_is_given_up_at_its_deadline(store: ObjectStore) -> None:
     assert keys(store) == []
 
 
-@pytest.mark.parametrize("key", ["", "/etc/passwd", "../up", "a//b", "a/", "nul\0", "x" * 1025])
+@pytest.mark.parametrize("key", ["", "../up", "nul\0", "x" * 1025])
 @pytest.mark.parametrize(
     "step",
     [
