@@ -204,10 +204,8 @@ class CallingRequest(GenerationRequest):
     def _read_tools(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         tools = cls.read_tools(data) if isinstance(data, dict) else None
         request = handler(data)
-        if tools is not None and request._guidance is not None:
-            field = request._guidance.field
-            raise InvalidRequest(f"'{field}' and 'tools' cannot be used together.", param=field)
-        request._callable = tools
+        form = request._guidance
+        request._callable = tools if tools is None or form is None else tools.or_form(form)
         return request
 
     @property

@@ -11,7 +11,7 @@ must call:
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from nightshift.endpoints.guidance import Guidance
@@ -40,20 +40,30 @@ class Tools:
     callable: Sequence[str]  # names that this answer may call
     must_call: bool
     is_parallel: bool  # several calls in one answer
+    form: Guidance | None = None  # of an answer without calls, a JSON schema; None: any text
 
     @property
     def guidance(self) -> Guidance:
-        """What an answer must be: in auto, text that may have calls."""
+        """What an answer must be: in auto, text that may have calls, or calls or the form."""
         rules = [rule for n, tool in enumerate(self._called) for rule in _rules(n, tool["function"])]
         objects = " | ".join(f"object_{n}" for n in range(len(self._called)))
         rules.append(f'body: "\\n" ({objects}) "\\n{END}"')
-        if self.must_call:
+        if self.must_call or self.form is not None:
             more = '("\\n" call)*' if self.is_parallel else ""
-            rules += [f"start: call {more}", f'call: "{BEGIN}" body']
+            rules += [f"calls: call {more}", f'call: "{BEGIN}" body']
+            rules += ["start: calls"] if self.form is None else ["start: calls | form", _form(self.form)]
         else:
             start = "(before body)* TEXT" if self.is_parallel else "before body | TEXT"
             rules += [f"start: {start}", f"before[lazy]: /(.|\\n)*{BEGIN}/", "TEXT: /(.|\\n)*/"]
-        return Guidance("grammar", "\n".join(rules), "tools")
+        return Guidance("grammar", "\n".join(rules), self.form.field if self.form else "tools")
+
+    def or_form(self, form: Guidance) -> "Tools":
+        """The same tools for an answer that has this form where it does not call. Raises InvalidRequest."""
+        if form.kind != "json_schema":
+            raise InvalidRequest(
+                f"'{form.field}' and 'tools' cannot be used together, except for JSON.", param=form.field
+            )
+        return self if self.must_call else replace(self, form=form)
 
     @property
     def _called(self) -> list[JsonObject]:
@@ -100,11 +110,18 @@ def called(id: str, name: str, arguments: JsonObject) -> JsonObject:
 
 
 def _rules(number: int, function: JsonObject) -> tuple[str, str]:
-    schema = _arguments_schema(function) | {"x-guidance": {"whitespace_pattern": WHITESPACE}}
     beginning = json.dumps(f'{{"name": "{function["name"]}", "arguments": ')
     return f'object_{number}: {beginning} arguments_{number} "}}"', (
-        f"arguments_{number}: %json {json.dumps(schema)}"
+        f"arguments_{number}: {_json_in(_arguments_schema(function))}"
     )
+
+
+def _form(form: Guidance) -> str:
+    return f"form: {_json_in(json.loads(form.text))}"
+
+
+def _json_in(schema: JsonObject) -> str:
+    return f"%json {json.dumps(schema | {'x-guidance': {'whitespace_pattern': WHITESPACE}})}"
 
 
 def _arguments_schema(function: JsonObject) -> JsonObject:

@@ -10,11 +10,11 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 import llguidance
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from ..errors import GrammarFailed
 from ..text.tokenizer import Tokenizer
@@ -103,10 +103,40 @@ class GrammarCompiler:
         with self._tokenizer_lock:
             if self._table is None:
                 size = max(self._vocab_size, self._tokenizer.num_tokens)
-                self._table = LLTokenizer(
-                    self._tokenizer.as_json(), n_vocab=size, eos_token=self._eos_token_ids or None
-                )
+                self._table = _token_table(self._tokenizer, size, self._eos_token_ids)
             return self._table
+
+
+def _token_table(tokenizer: Tokenizer, size: int, eos_token_ids: Sequence[int]) -> LLTokenizer:
+    """llguidance's view of a tokenizer, in which every token that leaves text matches that text.
+
+    Its own view takes all added tokens of the form `<…>` for special ones, which match no text: Qwen's
+    <tool_call> and <think> could never be written.
+    """
+    eos = list(eos_token_ids) or None
+    own = LLTokenizer(tokenizer.as_json(), n_vocab=size, eos_token=eos)
+    return LLTokenizer(TokenizerWrapper(_TextTokens(own, tokenizer, size)), eos_token=eos)
+
+
+class _TextTokens:
+    """A tokenizer in the form that llguidance's `TokenizerWrapper` takes."""
+
+    bos_token_id = None
+
+    def __init__(self, own: LLTokenizer, tokenizer: Tokenizer, size: int) -> None:
+        self._own = own
+        self.eos_token_id = own.eos_token
+        self.tokens = [tokenizer.token_bytes(id) for id in range(size)]
+        silent = {id for id, text in enumerate(self.tokens) if not text or tokenizer.is_special(id)}
+        self._special = silent.union(own.eos_tokens)
+        self.special_token_ids = sorted(self._special)
+
+    def __call__(self, text: bytes) -> list[int]:
+        """Tokens of text that a grammar forces. The name of a special token is text like any other."""
+        token_ids = self._own.tokenize_bytes(text)
+        if self._special.isdisjoint(token_ids):
+            return token_ids
+        return self._own.greedy_tokenize(text.decode())
 
 
 def wait_for_any(compiling: Iterable[Compiling], timeout_s: float) -> None:

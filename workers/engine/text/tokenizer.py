@@ -32,7 +32,8 @@ class Tokenizer:
         self._backend = hf_tokenizer.backend_tokenizer
         added = self._backend.get_added_tokens_decoder()
         self._added: dict[int, bytes] = {id: token.content.encode() for id, token in added.items()}
-        self._silent = frozenset(id for id, token in added.items() if token.special)
+        special = {token.content: id for id, token in added.items() if token.special}
+        self._silent = frozenset(special.values()) - self._tags_taught(special)
         decoders = list(_decoder_types(self._backend.decoder))
         self._is_byte_level = "ByteLevel" in decoders
         self._joins_bytes = decoders == ["ByteLevel"]
@@ -179,8 +180,9 @@ class Tokenizer:
         return self._backend.token_to_id(token)  # type: ignore[no-any-return]
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of tokens, special tokens left out."""
-        return self._backend.decode(token_ids, skip_special_tokens=True)  # type: ignore[no-any-return]
+        """Text of tokens, silent ones left out."""
+        visible = [id for id in token_ids if id not in self._silent]
+        return self._backend.decode(visible, skip_special_tokens=False)  # type: ignore[no-any-return]
 
     def token_bytes(self, token_id: int) -> bytes:
         """The UTF-8 bytes a token stands for, which may be half a character; a special token's are its name.
@@ -209,6 +211,16 @@ class Tokenizer:
 
     def _visible_bytes(self, token_id: int) -> bytes:
         return b"" if token_id in self._silent else self.token_bytes(token_id)
+
+    def _tags_taught(self, special: Mapping[str, int]) -> set[int]:
+        """Special tokens that are text all the same: pairs of tags of which the chat template shows one, such
+        as <tool_call> and </tool_call> in Hermes' files. Answers are read by them.
+        """
+        control = {self._hf.bos_token, self._hf.eos_token, self._hf.pad_token, self._hf.unk_token}
+        tags = special.keys() - control
+        pairs = [(tag, f"</{tag[1:]}") for tag in tags if tag.startswith("<") and f"</{tag[1:]}" in tags]
+        taught = (pair for pair in pairs if any(tag in self.chat_template for tag in pair))
+        return {special[tag] for pair in taught for tag in pair}
 
     def _is_silent(self, token_id: int) -> bool:
         return token_id in self._silent or self._backend.id_to_token(token_id) is None

@@ -150,7 +150,7 @@ def test_a_wrong_item_is_refused_by_its_place(input: Any, param: str) -> None:
         ({"tools": [WEATHER], "tool_choice": {"type": "web_search"}}, "tool_choice"),
         ({"tools": [WEATHER], "tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice.tools"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"tools": [WEATHER], "text": {"format": {"type": "json_object"}}}, "text.format"),
+        ({"tools": [WEATHER], "guided_regex": "a"}, "guided_regex"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format.name"),
         (

@@ -9,7 +9,7 @@ import pytest
 from nightshift import endpoints
 from nightshift.endpoints.calls import AnswerReader, read_calls
 from nightshift.endpoints.chat import Chat, ChatRequest
-from nightshift.endpoints.generation import Choice, Conversation
+from nightshift.endpoints.generation import Choice, Conversation, GenerationRequest
 from nightshift.endpoints.streams import CallPiece
 from nightshift.endpoints.tools import Tools
 from nightshift.errors import InvalidRequest
@@ -78,6 +78,7 @@ def call_text(name: str = "f", **arguments: Any) -> str:
         ({"tool_choice": allowed("auto", tool())}, "tool_choice"),
         ({"tools": [tool()], "parallel_tool_calls": "no"}, "parallel_tool_calls"),
         ({"tools": [tool()], "guided_regex": "a"}, "guided_regex"),
+        ({"tools": [tool()], "tool_choice": "required", "guided_choice": ["a"]}, "guided_choice"),
     ],
     ids=lambda value: str(value)[:60],
 )
@@ -118,6 +119,38 @@ def test_the_model_is_shown_all_tools_and_held_to_the_allowed_ones() -> None:
         False,
         True,
     )
+
+
+FORM = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
+FLAT_FORM = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        ("/v1/chat/completions", CHAT | {"tools": [tool()], "response_format": FORM}),
+        ("/v1/chat/completions", CHAT | {"tools": [tool()], "guided_json": {"type": "object"}}),
+        (
+            "/v1/responses",
+            {"model": "m", "input": "a", "tools": [tool()["function"] | {"type": "function"}]}
+            | {"text": {"format": FLAT_FORM}},
+        ),
+    ],
+    ids=["response_format", "guided_json", "text.format"],
+)
+def test_a_form_beside_tools_is_that_of_an_answer_without_calls(route: str, body: dict[str, Any]) -> None:
+    def form_with(choice: Any) -> tuple[bool, bool]:
+        request = endpoints.get(route).parse(body | {"tool_choice": choice})
+        assert isinstance(request, GenerationRequest)
+        assert request.guidance is not None
+        kinds = {"json_schema": (False, True), "grammar": (True, "form:" in request.guidance.text)}
+        return kinds[request.guidance.kind]
+
+    named = tool() if route == "/v1/chat/completions" else {"type": "function", "name": "f"}
+
+    calls_or_form = {choice: form_with(choice) for choice in ("none", "auto", "required")}
+    assert calls_or_form == {"none": (False, True), "auto": (True, True), "required": (True, False)}
+    assert form_with(named) == (True, False)
 
 
 def test_tools_that_may_not_be_called_are_not_shown_to_the_model() -> None:
