@@ -32,6 +32,7 @@ NightshiftError
 """
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 MESSAGE_BYTES_MAX: Final = 640  # so that a line with an error stays under 2 KB
@@ -84,6 +85,14 @@ class UnknownModel(InvalidRequest):
     """No worker serves this model. GET /v1/models lists the ones that are served."""
 
     default_code = "model_not_found"
+
+    @classmethod
+    def called(cls, name: str, served: Sequence[str] | None = None) -> "UnknownModel":
+        """In OpenAI's sentence, which clients look for; `served`: the models that there are instead."""
+        listed = "" if served is None else f" Served are: {', '.join(served) or 'none'}."
+        return cls(
+            f"The model `{name}` does not exist or you do not have access to it.{listed}", param="model"
+        )
 
 
 class LocationNotAllowed(InvalidRequest):

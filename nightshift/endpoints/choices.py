@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, ClassVar, Final
 
@@ -57,6 +57,9 @@ class ChoicesRequest(GenerationRequest):
 
 class ChoicesEndpoint(TextEndpoint):
     """An endpoint whose answers are lists of choices."""
+
+    has_logprobs_in_every_chunk: bool = False
+    """Where log-probabilities are asked for: no chunk has a finish reason alone."""
 
     @property
     @abstractmethod
@@ -161,6 +164,7 @@ class Chunks(AnswerEvents):
     endpoint: ChoicesEndpoint
     request: ChoicesRequest
     head: AnswerHead
+    _held: dict[int, Piece] = field(default_factory=dict)  # the last piece of each choice, where it is held
 
     def opening(self) -> Sequence[StreamEvent]:
         """One for each choice or none."""
@@ -168,7 +172,19 @@ class Chunks(AnswerEvents):
         return [] if says is None else [self._choice(n, says) for n in range(self.request.num_choices)]
 
     def piece(self, choice: int, piece: Piece) -> Sequence[StreamEvent]:
-        return [self._choice(choice, self.endpoint.chunk_delta(piece.text), logprobs=piece.logprobs)]
+        if not self._holds_last:
+            return [self._piece(choice, piece)]
+        held = self._held.get(choice, Piece(""))
+        if held.logprobs is None or piece.logprobs is None:
+            self._held[choice] = Piece(held.text + piece.text, held.logprobs or piece.logprobs)
+            return []
+        self._held[choice] = piece
+        return [self._piece(choice, held)]
+
+    @property
+    def _holds_last(self) -> bool:
+        """Whether each piece waits for the next one, so that the last has the finish reason."""
+        return self.endpoint.has_logprobs_in_every_chunk and self.request.logprobs_asked is not None
 
     def call_piece(self, choice: int, piece: CallPiece) -> Sequence[StreamEvent]:
         id = piece.id or call_id(self.head.id, choice, piece.index)
@@ -177,6 +193,9 @@ class Chunks(AnswerEvents):
     def closing(self, choice: int, answer: JsonObject) -> Sequence[StreamEvent]:
         """The finish reason."""
         reason = answer["choices"][choice]["finish_reason"]
+        held = self._held.pop(choice, None)
+        if held is not None:
+            return [self._piece(choice, held, reason)]
         return [self._choice(choice, self.endpoint.chunk_closing(), finish_reason=reason)]
 
     def ending(self, answer: JsonObject) -> Sequence[StreamEvent]:
@@ -189,6 +208,10 @@ class Chunks(AnswerEvents):
 
     def interrupted(self, error: JsonObject) -> Sequence[StreamEvent]:
         return self.failed(error)
+
+    def _piece(self, choice: int, piece: Piece, finish_reason: str | None = None) -> StreamEvent:
+        delta = self.endpoint.chunk_delta(piece.text)
+        return self._choice(choice, delta, logprobs=piece.logprobs, finish_reason=finish_reason)
 
     def _choice(
         self,

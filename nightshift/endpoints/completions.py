@@ -129,6 +129,7 @@ class Completions(ChoicesEndpoint):
     id_prefix = "cmpl-"
     object_name = "text_completion"
     chunk_object_name = "text_completion"
+    has_logprobs_in_every_chunk = True  # clients read each chunk's first token
 
     def row_template(self, model: str, placeholder: str) -> JsonObject:
         return {"model": model, "prompt": placeholder}

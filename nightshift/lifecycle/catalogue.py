@@ -51,7 +51,7 @@ class Catalogue:
         """Raises UnknownModel."""
         found = self._models.get(name)
         if found is None:
-            raise _unknown(name)
+            raise UnknownModel.called(name)
         return found
 
     def serves(self, name: str, endpoint: str) -> bool:
@@ -111,12 +111,7 @@ class CachedCatalogue:
         try:
             self._cached.check(name, endpoint)
         except UnknownModel as error:
-            raise _unknown(name, [model.id for model in self._cached.models]) from error
-
-
-def _unknown(name: str, served: Sequence[str] | None = None) -> UnknownModel:
-    listed = "" if served is None else f"; served are: {', '.join(served) or 'none'}"
-    return UnknownModel(f"The model '{name}' does not exist or is not served here{listed}.", param="model")
+            raise UnknownModel.called(name, [model.id for model in self._cached.models]) from error
 
 
 def _input_error(error: InvalidRequest) -> InputError:

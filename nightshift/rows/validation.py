@@ -10,10 +10,16 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from nightshift.endpoints import Endpoint
-from nightshift.errors import InvalidRequest
+from nightshift.errors import InvalidRequest, UnknownModel
 from nightshift.jobs import InputError, JsonObject
 from nightshift.rows.lines import BadLine, Line, NotJson, parse_object
-from nightshift.rows.requests import check_custom_id, check_target, quoted, refuse_stream
+from nightshift.rows.requests import (
+    QUOTED_CHARS_MAX,
+    check_custom_id,
+    check_target,
+    quoted,
+    refuse_stream,
+)
 
 ERRORS_MAX: Final = 100  # the last message counts the others
 ID_DIGEST_BYTES: Final = 16  # per row, to find duplicates without collisions
@@ -180,7 +186,8 @@ class _Validator:
         if not isinstance(model, str) or not model:
             raise _wrong_model(INCOMPLETE, "'model' is missing.")
         if len(model) > MODEL_CHARS_MAX:
-            raise _wrong_model("model_not_found", f"No model is called {quoted(model)}.")
+            message = UnknownModel.called(f"{model[:QUOTED_CHARS_MAX]}…").message
+            raise _wrong_model("model_not_found", message)
         if self.model is None:
             wrong = self.serves(model)
             if wrong is not None:

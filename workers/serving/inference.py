@@ -132,12 +132,16 @@ def check_length(text_chars: int, context_length: int, param: str, advice: str =
     Raises InvalidRequest. A text just too long passes; the engine counts its tokens.
     """
     if text_chars > context_length * CHARS_PER_TOKEN_MAX:
-        raise InvalidRequest(
-            f"A text of {text_chars} characters cannot fit the model's context of {context_length} tokens."
-            + advice,
-            param=param,
-            code="context_length_exceeded",
-        )
+        raise too_long(context_length, f"'{param}' has {text_chars} characters", param, advice)
+
+
+def too_long(limit: int, however: str, param: str, advice: str = "") -> InvalidRequest:
+    """In OpenAI's words, by which clients know that a shorter text may be accepted."""
+    return InvalidRequest(
+        f"This model's maximum context length is {limit} tokens. However, {however}.{advice}",
+        param=param,
+        code="context_length_exceeded",
+    )
 
 
 def check_output_length(request: GenerationRequest, context_length: int) -> None:
@@ -146,11 +150,7 @@ def check_output_length(request: GenerationRequest, context_length: int) -> None
     """
     for field, asked in request.output_limits.items():
         if asked is not None and asked > context_length:
-            raise InvalidRequest(
-                f"{field} is too large: {asked}. This model's context has {context_length} tokens.",
-                param=field,
-                code="context_length_exceeded",
-            )
+            raise too_long(context_length, f"{field} is too large: {asked}", field)
 
 
 def _first(asked: T | None, default: T | None) -> T | None:

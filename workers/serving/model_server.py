@@ -23,7 +23,7 @@ from workers.engine.encoders.errors import EncodeInputTooLong
 from workers.engine.histograms import EngineHistograms
 from workers.serving.busy import BusyFraction, RecentShare
 from workers.serving.carry_over import CarryOver
-from workers.serving.inference import MAY_BE_CUT, Listener, Progress
+from workers.serving.inference import MAY_BE_CUT, Listener, Progress, too_long
 from workers.serving.turns import StepTurns
 
 OnFatal = Callable[[BaseException], None]
@@ -247,13 +247,11 @@ def takes_no_images(model: Model, param: str) -> InvalidRequest:
 def invalid(error: Exception, param: str) -> InvalidRequest:
     if isinstance(error, InvalidRequest):
         return error
-    may_be_cut = isinstance(error, EncodeInputTooLong)
-    too_long = may_be_cut or isinstance(error, PromptTooLong)
+    if isinstance(error, EncodeInputTooLong):
+        return too_long(error.max_tokens, f"'{param}' has {error.num_tokens} tokens", param, MAY_BE_CUT)
+    if isinstance(error, PromptTooLong):
+        return too_long(error.limit, f"{error} ('{param}')", param)
     if isinstance(error, InvalidTokenIds) and error.field in ("logit_bias", "stop_token_ids"):
         param = error.field
     message = str(error)
-    return InvalidRequest(
-        message[:1].upper() + message[1:] + "." + (MAY_BE_CUT if may_be_cut else ""),
-        param=param,
-        code="context_length_exceeded" if too_long else "invalid_value",
-    )
+    return InvalidRequest(message[:1].upper() + message[1:] + ".", param=param)

@@ -108,7 +108,7 @@ class Models:
         try:
             return self._servers[model_id]
         except KeyError as error:
-            raise UnknownModel(f"The model '{model_id}' is not served here.", param="model") from error
+            raise UnknownModel.called(model_id) from error
 
     def find(self, model_id: str | None, endpoint: Endpoint) -> ModelServer | None:
         """None: no such model serves this endpoint here."""

@@ -25,7 +25,7 @@ from workers.engine.encoders.pairs import FramedTokens, PairText
 from workers.engine.encoders.request import EncodeOutput
 from workers.serving import tokenizing
 from workers.serving.encoder_server import EncoderServer, Running
-from workers.serving.inference import MAY_BE_CUT, check_length
+from workers.serving.inference import MAY_BE_CUT, check_length, too_long
 from workers.serving.model_server import Inference, OnFatal, takes_no_images
 from workers.serving.tokenizing import Part, Text, tokens_kept
 
@@ -125,12 +125,11 @@ class ScoreServer(EncoderServer):
         if isinstance(error, EncodeInputTooLong):
             first_place = self._too_long_first(request, request.texts[error.input_index])
             if first_place is not None:
-                return InvalidRequest(
-                    f"The text leaves no room for another behind it: together they have {error.num_tokens} "
-                    f"tokens, the model takes at most {error.max_tokens}.",
-                    param=first_place,
-                    code="context_length_exceeded",
+                however = (
+                    "the text leaves no room for another behind it: together they have "
+                    f"{error.num_tokens} tokens"
                 )
+                return too_long(error.max_tokens, however, first_place)
         return super().refused(inference, error)
 
     def _too_long_first(self, request: ScoringRequest, each: ScoredText) -> str | None:

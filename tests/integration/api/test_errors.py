@@ -118,6 +118,9 @@ def test_an_unknown_model_is_not_found_in_one_request(client: openai.OpenAI, wor
         with pytest.raises(openai.NotFoundError) as missing:
             call()
         assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
+        sentence = r"The model `(org/)?gpt-9` does not exist or you do not have access to it\."
+        assert isinstance(missing.value.body, dict)
+        assert re.match(sentence, missing.value.body["message"])
 
 
 def test_a_model_that_does_something_else_is_refused(client: openai.OpenAI, worker: FakeWorker) -> None:

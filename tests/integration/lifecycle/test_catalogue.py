@@ -55,7 +55,7 @@ def test_a_model_is_served_as_soon_as_a_worker_has_registered_it(
 ) -> None:
     register(store, "first", ModelKind.DECODER)
     check(store, catalogue, "first")
-    with pytest.raises(UnknownModel, match="served are: first, announced"):
+    with pytest.raises(UnknownModel, match="Served are: first, announced"):
         check(store, catalogue, "second")
 
     register(store, "second", ModelKind.DECODER)
@@ -120,7 +120,9 @@ def test_a_model_whose_workers_have_stopped_is_refused_with_what_is_served(
             tx.workers.mark(f"worker of {id}", WorkerState.STOPPED, tx.now())
 
     assert listed(store, catalogue) == ["announced"]
-    with pytest.raises(UnknownModel, match=r"'earlier' .* served are: announced\.$"):
+    with pytest.raises(
+        UnknownModel, match=r"^The model `earlier` does not exist or you .* it\. Served are: announced\.$"
+    ):
         check(store, catalogue, "earlier")
 
 

@@ -153,6 +153,10 @@ def test_a_completions_logprobs_have_the_official_shape_whole_and_streamed(
             if piece.index == choice.index and piece.logprobs is not None
         ]
         assert [token for piece in pieces for token in piece.tokens or []] == choice.logprobs.tokens
+        assert all(piece.tokens for piece in pieces)
+        ends = [piece for chunk in chunks for piece in chunk.choices if piece.index == choice.index]
+        assert len(ends) == len(pieces), "no chunk is without log-probabilities"
+        assert [piece.finish_reason for piece in ends] == [None, "stop"]
         assert [at for piece in pieces for at in piece.text_offset or []] == choice.logprobs.text_offset
 
 

@@ -16,6 +16,8 @@ from workers.serving.carry_over import CarryOver, ChoiceSoFar
 from workers.serving.loading import load_models
 from workers.serving.models import Models
 
+CONTEXT_SENTENCE = "This model's maximum context length is 256 tokens."
+
 
 def test_a_chat_is_answered_with_what_was_streamed(models: Models) -> None:
     listener = chat(models, "48213")
@@ -67,7 +69,7 @@ def test_a_prompt_longer_than_the_context_is_refused_with_the_numbers(models: Mo
         chat(models, "7" * 1000)
     assert refused.value.code == "context_length_exceeded"
     assert refused.value.param == "messages"
-    assert "256" in refused.value.message
+    assert refused.value.message.startswith(f"{CONTEXT_SENTENCE} However, a prompt of 10")
 
 
 def test_a_plain_prompt_is_completed_to_its_token_limit(models: Models) -> None:
@@ -170,6 +172,7 @@ def test_a_text_that_is_far_too_long_is_refused_before_tokens_are_made_of_it(
         chat(models, "1 " * 1_900_000)
 
     assert refused.value.code == "context_length_exceeded"
+    assert refused.value.message.startswith(f"{CONTEXT_SENTENCE} However, 'messages' has 3800")
 
 
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
@@ -180,6 +183,7 @@ def test_more_tokens_than_the_context_has_are_refused_not_cut(models: Models, fi
         chat(models, "7", **{field: context_length + 1})
 
     assert (refused.value.param, refused.value.code) == (field, "context_length_exceeded")
+    assert refused.value.message == f"{CONTEXT_SENTENCE} However, {field} is too large: 257."
     assert chat(models, "7", **{field: context_length}).wait().status_code == 200
 
 
