@@ -14,6 +14,7 @@ from pydantic import (
 from nightshift.endpoints.answer_objects import ChatCompletionObject
 from nightshift.endpoints.choices import ChoicesEndpoint, ChoicesRequest
 from nightshift.endpoints.generation import CallingRequest, Choice, Conversation, template_role
+from nightshift.endpoints.hints import AS_TEMPLATED, Effort, Flag, Verbosity, WithoutEffect
 from nightshift.endpoints.logprobs import ALTERNATIVES_MAX, Chosen, entries
 from nightshift.endpoints.requests import Count, at_most
 from nightshift.endpoints.streams import CallPiece
@@ -102,6 +103,13 @@ class ChatMessage(BaseModel):
         return self.content
 
 
+class Prediction(BaseModel):
+    """The text that an answer is expected to have."""
+
+    type: Literal["content"]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
+
+
 class ChatRequest(ChoicesRequest, CallingRequest):
     """POST /v1/chat/completions."""
 
@@ -109,6 +117,10 @@ class ChatRequest(ChoicesRequest, CallingRequest):
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=ALTERNATIVES_MAX, strict=True)] | None = None
+    store: Annotated[Flag, WithoutEffect("no chat is stored for later retrieval")] = None
+    verbosity: Annotated[Verbosity | None, WithoutEffect("say it in the prompt")] = None
+    reasoning_effort: Annotated[Effort | None, AS_TEMPLATED] = None
+    prediction: Annotated[Prediction | None, WithoutEffect("every token is generated")] = None
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_special_tokens": (False,)}
 

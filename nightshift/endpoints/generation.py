@@ -18,6 +18,7 @@ from pydantic import (
 
 from nightshift.endpoints.endpoint import ColumnType, Endpoint
 from nightshift.endpoints.guidance import Guidance, GuidanceFields, guidance_of
+from nightshift.endpoints.hints import Flag, WithoutEffect
 from nightshift.endpoints.logprobs import Chosen
 from nightshift.endpoints.requests import ModelRequest, at_most, null_means
 from nightshift.endpoints.results import Result, Values
@@ -79,7 +80,9 @@ TokenId = Annotated[int, Field(ge=0, strict=True)]
 
 
 class StreamOptions(BaseModel):
-    """An endpoint's own ones."""
+    """An endpoint may have more."""
+
+    include_obfuscation: Annotated[Flag, WithoutEffect("events have no padding")] = None
 
 
 class GenerationRequest(ModelRequest):

@@ -1,14 +1,14 @@
 """The parameters of requests that are known, of OpenAI's API and of its extensions.
 
-An endpoint has some of them. It refuses the others by name, rather than answer something else than was asked
-for; a value that asks for nothing is accepted.
+An endpoint has some of them, `hints.py` says which without effect. It refuses the others by name, rather than
+answer something else than was asked for; a value that asks for nothing is accepted.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 OPENAI: Final[Mapping[str, tuple[Any, ...]]] = {
-    "access_programs": ([],),
+    "access_programs": ({}, {"cyber": "standard"}),
     "audio": (),
     "background": (False,),
     "best_of": (1,),
@@ -140,17 +140,3 @@ EXTENSIONS: Final[Mapping[str, tuple[Any, ...]]] = {
 }
 
 KNOWN: Final[Mapping[str, tuple[Any, ...]]] = {**OPENAI, **EXTENSIONS}
-
-WITHOUT_EFFECT: Final = frozenset(
-    (
-        "metadata",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "request_id",
-        "safety_identifier",
-        "spaces_between_special_tokens",
-        "user",
-    )
-)
-"""Labels and hints that change no answer: accepted by every endpoint."""

@@ -18,8 +18,10 @@ from pydantic import (
     model_validator,
 )
 
+from nightshift.endpoints.hints import Flag, WithoutEffect
 from nightshift.endpoints.parameters import KNOWN
 from nightshift.errors import InvalidRequest
+from nightshift.jobs import JsonObject
 from nightshift.jobs.priorities import CLASS_OF_SERVICE_TIER, PriorityClass
 
 Count = Annotated[int, Field(ge=1, strict=True)]
@@ -57,13 +59,24 @@ Metadata = Annotated[
 ]
 
 
+LABEL: Final = WithoutEffect("a label for the caller's own records")
+CACHED: Final = WithoutEffect("prefixes are reused without it")
+
+
 class ModelRequest(BaseModel):
     """What every request to a model has."""
 
     model_config = ConfigDict(extra="ignore", strict=False)
 
     model: Annotated[str, Field(min_length=1, max_length=255)]
-    user: str | None = None
+    user: Annotated[str | None, LABEL] = None
+    metadata: Annotated[Metadata | None, LABEL] = None
+    safety_identifier: Annotated[str | None, LABEL] = None
+    request_id: Annotated[str | None, LABEL] = None  # vLLM's
+    prompt_cache_key: Annotated[str | None, CACHED] = None
+    prompt_cache_retention: Annotated[str | None, CACHED] = None
+    prompt_cache_options: Annotated[JsonObject | None, CACHED] = None
+    spaces_between_special_tokens: Annotated[Flag, WithoutEffect("special tokens leave no text")] = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
     priority: PriorityClass | None = None  # extension, as on our own routes
 

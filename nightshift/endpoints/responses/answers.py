@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 from nightshift.endpoints.answers import answer_id
 from nightshift.endpoints.generation import Choice
 from nightshift.endpoints.requests import Metadata
-from nightshift.endpoints.responses.request import ResponsesRequest
+from nightshift.endpoints.responses.request import ResponsesRequest, TextOptions
 from nightshift.endpoints.streams import AnswerHead
 from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.priorities import SERVICE_TIER_OF_CLASS
@@ -119,7 +119,7 @@ def begun(request: ResponsesRequest, head: AnswerHead) -> ResponseObject:
         service_tier=SERVICE_TIER_OF_CLASS[head.priority],
         metadata=request.metadata or {},
         parallel_tool_calls=request.parallel_tool_calls is not False,
-        text={"format": {"type": "text"}, "verbosity": "medium"} | _given(request.text or {}),
+        text=_text(request.text or TextOptions()),
         tool_choice=request.tool_choice or "auto",
         tools=[{"parameters": None, "strict": None} | tool for tool in request.tools or ()],
         top_logprobs=request.top_logprobs or 0,
@@ -168,8 +168,8 @@ def call_item(call_id: str, name: str, arguments: str, status: ItemStatus) -> Fu
     return FunctionCall(id=id, call_id=call_id, name=name, arguments=arguments, status=status)
 
 
-def _given(fields: JsonObject) -> JsonObject:
-    return {name: value for name, value in fields.items() if value is not None}
+def _text(given: TextOptions) -> JsonObject:
+    return {"format": given.format or {"type": "text"}, "verbosity": given.verbosity or "medium"}
 
 
 _ECHOED = {

@@ -1,14 +1,15 @@
 """What a request for a response may say."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import Field, PrivateAttr, WithJsonSchema, field_validator, model_validator
+from pydantic import BaseModel, Field, PrivateAttr, WithJsonSchema, field_validator, model_validator
 
-from nightshift.endpoints.generation import CallingRequest, Conversation, StreamOptions
+from nightshift.endpoints.generation import CallingRequest, Conversation
 from nightshift.endpoints.guidance import Guidance, GuidanceFields, read_format
+from nightshift.endpoints.hints import AS_TEMPLATED, Effort, Summary, Verbosity, WithoutEffect
 from nightshift.endpoints.logprobs import ALTERNATIVES_MAX
-from nightshift.endpoints.requests import Count, Metadata, at_most, invalid_type, unsupported
+from nightshift.endpoints.requests import Count, at_most, invalid_type, unsupported
 from nightshift.endpoints.responses.items import messages_of
 from nightshift.endpoints.tools import Tools, tools_of
 from nightshift.errors import InvalidRequest
@@ -16,8 +17,20 @@ from nightshift.jobs import JsonObject
 
 INCLUDES_MAX: Final = 16
 LOGPROBS: Final = "message.output_text.logprobs"
-INCLUDABLE: Final = (LOGPROBS, "reasoning.encrypted_content")
-"""No model's reasoning is kept apart here, so there is none to encrypt."""
+INCLUDABLE: Final = (
+    LOGPROBS,
+    "reasoning.encrypted_content",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+)
+"""Only log-probabilities are ever there: no reasoning is kept apart, no images and no tools of a server are
+accepted.
+"""
+NO_REASONING: Final = WithoutEffect("no reasoning is kept apart")
 
 STATEFUL: Final = ("store", "previous_response_id", "conversation", "background", "prompt")
 """Parameters that need stored responses."""
@@ -27,6 +40,8 @@ MOVED: Final[Mapping[str, str]] = {
     "max_tokens": "max_output_tokens",
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+    "verbosity": "text.verbosity",
 }
 """Parameters of chats, and what they are called here."""
 
@@ -37,26 +52,38 @@ Items = Annotated[
 
 
 def read_text(value: object, field: str) -> Guidance | None:
-    """The parameter `text`: a format, and how verbose an answer is to be. Raises InvalidRequest."""
+    """The format in the parameter `text`. Raises InvalidRequest."""
     if not isinstance(value, dict):
         raise invalid_type(field, "an object", value)
-    if value.get("verbosity") not in (None, "medium"):
-        raise unsupported(f"{field}.verbosity")
     given = value.get("format")
     return None if given is None else read_format(given, f"{field}.format")
 
 
-class EventOptions(StreamOptions):
-    """Events have no padding; `include_obfuscation` may ask for none."""
+class TextOptions(BaseModel):
+    format: JsonObject | None = None  # read by `read_text`
+    verbosity: Annotated[Verbosity | None, WithoutEffect("say it in the prompt")] = None
 
-    include_obfuscation: bool | None = None
 
-    @field_validator("include_obfuscation")
+class Reasoning(BaseModel):
+    effort: Annotated[Effort | None, AS_TEMPLATED] = None
+    summary: Annotated[Summary | None, NO_REASONING] = None
+    generate_summary: Annotated[Summary | None, NO_REASONING] = None
+    context: Annotated[Literal["auto", "current_turn", "all_turns"] | None, NO_REASONING] = None
+    mode: Literal["standard"] | None = None
+
+    @model_validator(mode="before")
     @classmethod
-    def _none(cls, value: bool | None) -> bool | None:
-        if value:
-            raise unsupported("stream_options.include_obfuscation")
-        return value
+    def _refuse_unknown(cls, data: Any) -> Any:
+        for name in data if isinstance(data, dict) else ():
+            if name not in cls.model_fields and data[name] is not None:
+                raise unsupported(f"reasoning.{name}")
+        return data
+
+
+class ImageOptions(BaseModel):
+    context_compression: Annotated[
+        Literal["auto", "enabled", "disabled"] | None, WithoutEffect("no images are accepted")
+    ] = None
 
 
 class ResponsesRequest(CallingRequest):
@@ -65,15 +92,15 @@ class ResponsesRequest(CallingRequest):
     input: Items
     instructions: str | None = None
     max_output_tokens: Count | None = None
-    text: JsonObject | None = None
-    stream_options: EventOptions | None = None
+    text: TextOptions | None = None
     include: Annotated[list[str], at_most(INCLUDES_MAX)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=ALTERNATIVES_MAX, strict=True)] | None = None
-    reasoning: JsonObject | None = None
-    max_tool_calls: Count | None = None  # of tools that the server would run: it runs none
-    metadata: Metadata | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
+    reasoning: Reasoning | None = None
+    image: ImageOptions | None = None
+    max_tool_calls: Annotated[Count | None, WithoutEffect("the server runs no tools")] = None
+    truncation: Annotated[
+        Literal["auto", "disabled"] | None, WithoutEffect("nothing is cut: too long an input is refused")
+    ] = None
 
     own_guidance: ClassVar[GuidanceFields] = {"text": read_text}
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_special_tokens": (False,)}
@@ -99,15 +126,6 @@ class ResponsesRequest(CallingRequest):
                     code="unsupported_parameter",
                 )
         return data
-
-    @field_validator("reasoning")
-    @classmethod
-    def _reasoning(cls, value: JsonObject | None) -> JsonObject | None:
-        """To ask for none is neutral."""
-        for name, part in (value or {}).items():
-            if part is not None and (name, part) != ("effort", "none"):
-                raise unsupported(f"reasoning.{name}")
-        return value
 
     @field_validator("include")
     @classmethod

@@ -1,5 +1,7 @@
 """What a request may say, and how a refusal names the field that is wrong."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +11,10 @@ from openai.types.embedding_create_params import EmbeddingCreateParams
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
 from nightshift import endpoints
+from nightshift.endpoints.__main__ import accepted, refused
 from nightshift.endpoints.completions import CompletionRequest
-from nightshift.endpoints.parameters import KNOWN, WITHOUT_EFFECT
+from nightshift.endpoints.hints import hints_of, values_of
+from nightshift.endpoints.parameters import KNOWN
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.responses.request import MOVED
 from nightshift.errors import InvalidRequest
@@ -106,8 +110,62 @@ def test_a_known_parameter_that_asks_for_nothing_is_accepted_everywhere(route: s
         neutral = endpoint.request_type.neutral.get(name, KNOWN[name])
         for value in (None, *(neutral if name not in moved else ())):
             endpoint.parse(body | {name: value})
-    for name in WITHOUT_EFFECT - endpoint.request_type.model_fields.keys():
-        endpoint.parse(body | {name: {"anything": 1}})
+
+
+def given(path: str, value: Any) -> dict[str, Any]:
+    """A body's part in which a parameter has this value."""
+    name, _, inner = path.partition(".")
+    stream = {"stream": True} if name == "stream_options" else {}
+    return {name: given(inner, value) if inner else value} | stream
+
+
+OBJECTS: dict[str, Any] = {
+    "metadata": {"run": "nightly"},
+    "prediction": {"type": "content", "content": [{"type": "text", "text": "as before"}]},
+    "prompt_cache_options": {"mode": "implicit", "ttl": "30m"},
+}
+KINDS: dict[str, list[Any]] = {"a string": ["a", ""], "an integer": [1, 9], "`true`, `false`": [True, False]}
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_parameter_without_effect_is_accepted_and_its_type_is_checked(route: str) -> None:
+    endpoint, body = endpoints.get(route), minimal(route)
+    paths = set()
+    for path, field, _ in hints_of(endpoint.request_type):
+        paths.add(path)
+        values = values_of(field.annotation)
+        known = [OBJECTS[path]] if path in OBJECTS else KINDS.get(values, re.findall("`(.*?)`", values))
+        for value in (None, *known):
+            endpoint.parse(body | given(path, value))
+        for wrong in (7.5, [5], "nothing of the kind" if "a string" not in values else {}):
+            with pytest.raises(InvalidRequest) as refusal:
+                endpoint.parse(body | given(path, wrong))
+            assert refusal.value.param == path
+            assert path in refusal.value.message
+
+    assert {"user", "metadata", "prompt_cache_key", "safety_identifier"} <= paths
+
+
+@pytest.mark.parametrize("path", ["metadata.run", "prediction.type", "prediction.content[0].text"])
+def test_a_wrong_part_of_a_parameter_without_effect_is_named(path: str) -> None:
+    wrong: dict[str, Any] = {
+        "metadata.run": {"metadata": {"run": 7}},
+        "prediction.type": {"prediction": {"type": "text", "content": "a"}},
+        "prediction.content[0].text": {
+            "prediction": {"type": "content", "content": [{"type": "text", "text": 7}]}
+        },
+    }
+    with pytest.raises(InvalidRequest) as refusal:
+        endpoints.get("/v1/chat/completions").parse(minimal("/v1/chat/completions") | wrong[path])
+
+    assert refusal.value.param == path
+
+
+def test_the_documentation_has_the_tables_of_the_code() -> None:
+    page = Path("docs/endpoints.md").read_text()
+
+    assert "\n".join(accepted()) in page
+    assert "\n".join(refused()) in page
 
 
 def test_every_parameter_of_ours_is_known_to_the_endpoints_that_lack_it() -> None:
@@ -115,8 +173,7 @@ def test_every_parameter_of_ours_is_known_to_the_endpoints_that_lack_it() -> Non
     for endpoint in endpoints.every():
         ours |= endpoint.request_type.model_fields.keys()
 
-    assert ours - common <= KNOWN.keys() | WITHOUT_EFFECT
-    assert not KNOWN.keys() & WITHOUT_EFFECT
+    assert ours - common <= KNOWN.keys()
 
 
 @pytest.mark.parametrize(
@@ -131,7 +188,7 @@ def test_every_parameter_of_ours_is_known_to_the_endpoints_that_lack_it() -> Non
 def test_no_parameter_of_the_official_client_is_ignored(route: str, parameters: type) -> None:
     fields = endpoints.get(route).request_type.model_fields.keys()
 
-    assert set(parameters.__annotations__) <= fields | KNOWN.keys() | WITHOUT_EFFECT
+    assert set(parameters.__annotations__) <= fields | KNOWN.keys()
 
 
 @pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
