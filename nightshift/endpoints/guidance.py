@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -17,6 +17,8 @@ CHOICES_MAX: Final = 1024
 SCHEMA_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 ANY_OBJECT: Final = '{"type":"object"}'
 
+_LINE: Final = re.compile(r"\bat ([0-9]{1,6})\([0-9]+\)")
+
 GuidanceKind = Literal["json_schema", "regex", "choice", "grammar"]
 
 
@@ -27,6 +29,13 @@ class Guidance:
     kind: GuidanceKind
     text: str  # a schema or a list of choices as JSON; a regular expression; Lark or GBNF
     field: str  # of the request, to be named in errors
+    fields_of_lines: Sequence[tuple[int, str]] = ()
+    """Lines of a text that is made from several fields, counted from 1, and their fields."""
+
+    def field_at(self, error: str) -> str:
+        """The field that an error of the compiler is about: it says the line."""
+        line = _LINE.search(error)
+        return self.field if line is None else dict(self.fields_of_lines).get(int(line[1]), self.field)
 
 
 GuidanceFields = dict[str, Callable[[object, str], Guidance | None]]

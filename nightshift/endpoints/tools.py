@@ -45,7 +45,7 @@ class Tools:
     @property
     def guidance(self) -> Guidance:
         """What an answer must be: in auto, text that may have calls, or calls or the form."""
-        rules = [rule for n, tool in enumerate(self._called) for rule in _rules(n, tool["function"])]
+        rules = [rule for n, (_, tool) in enumerate(self._called) for rule in _rules(n, tool["function"])]
         objects = " | ".join(f"object_{n}" for n in range(len(self._called)))
         rules.append(f'body: "\\n" ({objects}) "\\n{END}"')
         if self.must_call or self.form is not None:
@@ -55,7 +55,7 @@ class Tools:
         else:
             start = "(before body)* TEXT" if self.is_parallel else "before body | TEXT"
             rules += [f"start: {start}", f"before[lazy]: /(.|\\n)*{BEGIN}/", "TEXT: /(.|\\n)*/"]
-        return Guidance("grammar", "\n".join(rules), self.form.field if self.form else "tools")
+        return Guidance("grammar", "\n".join(rules), "tools", self._fields(len(rules)))
 
     def or_form(self, form: Guidance) -> "Tools":
         """The same tools for an answer that has this form where it does not call. Raises InvalidRequest."""
@@ -66,8 +66,14 @@ class Tools:
         return self if self.must_call else replace(self, form=form)
 
     @property
-    def _called(self) -> list[JsonObject]:
-        return [tool for tool in self.given if tool["function"]["name"] in self.callable]
+    def _called(self) -> list[tuple[int, JsonObject]]:
+        """The tools that may be called, with their places in the request."""
+        return [(at, tool) for at, tool in enumerate(self.given) if tool["function"]["name"] in self.callable]
+
+    def _fields(self, num_rules: int) -> list[tuple[int, str]]:
+        """The grammar's lines that have a schema: every second one is a tool's, the last is the form's."""
+        fields = [(2 * n + 2, f"tools[{at}]") for n, (at, _) in enumerate(self._called)]
+        return fields if self.form is None else [*fields, (num_rules, self.form.field)]
 
 
 def tools_of(data: JsonObject, *, is_flat: bool = False) -> Tools | None:

@@ -187,7 +187,7 @@ class TextAnswer:
 
     def _misguided(self, output: Output) -> InvalidRequest:
         guidance = self._request.guidance
-        param = guidance.field if guidance is not None else None
+        param = guidance.field_at(output.error or "") if guidance is not None else None
         return InvalidRequest(f"Invalid '{param}': {output.error}.", param=param, code="invalid_value")
 
     def _result(self) -> Result:

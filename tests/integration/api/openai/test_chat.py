@@ -32,6 +32,39 @@ def test_a_chat_request_is_answered_with_what_the_worker_recorded(
     assert answer._request_id.startswith("req_")
 
 
+HINTS: dict[str, Any] = {
+    "store": True,
+    "verbosity": "low",
+    "reasoning_effort": "high",
+    "prediction": {"type": "content", "content": "one"},
+    "metadata": {"run": "nightly"},
+    "modalities": ["text"],
+    "prompt_cache_key": "k",
+    "prompt_cache_retention": "24h",
+    "safety_identifier": "s",
+    "user": "u",
+}
+
+
+def test_hints_that_ask_for_nothing_are_accepted(client: openai.OpenAI, worker: FakeWorker) -> None:
+    answer = client.chat.completions.create(model=CHAT_MODEL, messages=ask("one"), **HINTS)
+    options: Any = {"include_obfuscation": True}
+    stream = client.chat.completions.create(
+        model=CHAT_MODEL, messages=ask("one"), stream=True, stream_options=options, **HINTS
+    )
+
+    assert answer.choices[0].message.content == "one"
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "one"
+
+
+@pytest.mark.parametrize("name", [*HINTS.keys() - {"modalities"}])
+def test_a_hint_of_a_wrong_type_is_refused_by_its_name(shared_client: openai.OpenAI, name: str) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        shared_client.chat.completions.create(model=CHAT_MODEL, messages=ask("one"), extra_body={name: [7]})
+
+    assert refused.value.param == name
+
+
 def test_a_streamed_answer_adds_up_to_the_recorded_one(client: openai.OpenAI, worker: FakeWorker) -> None:
     stream = client.chat.completions.create(
         model=CHAT_MODEL,

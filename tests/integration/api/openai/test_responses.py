@@ -38,6 +38,26 @@ def test_a_response_is_answered_with_what_the_worker_recorded(
     assert response.usage.output_tokens == 3
 
 
+def test_hints_are_accepted_and_the_answer_says_what_was_done(
+    client: openai.OpenAI, worker: FakeWorker
+) -> None:
+    response = client.responses.create(
+        model=CHAT_MODEL,
+        input="one",
+        truncation="auto",
+        reasoning={"effort": "high", "summary": "auto"},
+        text={"verbosity": "low"},
+        include=["reasoning.encrypted_content", "web_search_call.action.sources"],
+        prompt_cache_retention="24h",
+        safety_identifier="s",
+        store=False,
+    )
+
+    assert (response.output_text, response.truncation, response.safety_identifier) == ("one", "disabled", "s")
+    assert response.text is not None
+    assert response.text.verbosity == "low"
+
+
 def test_a_streamed_response_is_accumulated_by_the_client_and_is_the_recorded_one(
     client: openai.OpenAI, http: httpx.Client, worker: FakeWorker
 ) -> None:

@@ -132,6 +132,31 @@ def test_a_model_with_tools_and_a_form_calls_or_answers_in_the_form(
     assert outcome(listener) == (content, calls)
 
 
+NOTHING: JsonObject = {
+    "type": "object",
+    "properties": {"a": {"type": "string", "minLength": 5, "maxLength": 2}},
+    "required": ["a"],
+}
+
+
+@pytest.mark.parametrize(
+    ("tools", "form", "param"),
+    [
+        (TOOLS, NOTHING, "response_format"),
+        ([*TOOLS, {"type": "function", "function": {"name": "f", "parameters": NOTHING}}], CITY, "tools[2]"),
+        ([*TOOLS, {"type": "function", "function": {"name": "f", "parameters": NOTHING}}], None, "tools[2]"),
+    ],
+)
+def test_a_schema_that_nothing_satisfies_is_refused_by_its_field(
+    trained: Models, tools: list[JsonObject], form: JsonObject | None, param: str
+) -> None:
+    json_schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": form}}
+    answer = ask(trained, CALLS, tools=tools, response_format=json_schema if form else None).wait()
+
+    assert (answer.status_code, answer.body["error"]["param"]) == (400, param)
+    assert "property 'a' is unsatisfiable" in answer.body["error"]["message"]
+
+
 @pytest.mark.parametrize("choice", ["auto", "none"])
 def test_a_model_that_would_talk_answers_in_the_form(trained: Models, choice: str) -> None:
     fields = {"tool_choice": choice, "response_format": CITY_FORMAT, "max_tokens": 400}
