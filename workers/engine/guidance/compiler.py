@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 import time
 from collections import OrderedDict
@@ -31,6 +32,12 @@ LEXER_STATES_MAX = 20_000
 """Of one sequence, at 1 to 2 kB each."""
 WHITESPACE = r"[ \n\r\t]{1,32}"
 """Between the parts of JSON at most. Without a bound, a model may write nothing but spaces to its limit."""
+
+_LARK_PART = re.compile(
+    r"""//[^\n]* | \#[^\n]* | "(?:\\.|[^"\\\n])*+"? | /(?:\\.|[^/\\\n])++/? | (?P<name></?[\w-]+>)""",
+    re.VERBOSE,
+)
+"""A comment, a string, a regular expression, or the name of a token. What is not closed is read once, too."""
 
 _LIMITS = LLParserLimits(max_lexer_states=LEXER_STATES_MAX, verbose_errors=False)
 
@@ -147,7 +154,7 @@ def wait_for_any(compiling: Iterable[Compiling], timeout_s: float) -> None:
 def _matcher(table: LLTokenizer, grammar: Grammar) -> LLMatcher:
     """Raises GrammarFailed."""
     try:
-        source = _source(grammar)
+        source = _source(grammar, table)
     except (ValueError, TypeError, RecursionError) as error:
         raise GrammarFailed(_reason(str(error))) from error
     matcher = LLMatcher(table, source, log_level=0, limits=_LIMITS)
@@ -163,7 +170,7 @@ def _reason(error: str) -> str:
     return " ".join((first, *causes))
 
 
-def _source(grammar: Grammar) -> str:
+def _source(grammar: Grammar, table: LLTokenizer) -> str:
     """In llguidance's own notation. Raises ValueError."""
     if grammar.kind == "json_schema":
         return LLMatcher.grammar_from_json_schema(
@@ -174,4 +181,18 @@ def _source(grammar: Grammar) -> str:
     if grammar.kind == "choice":
         choices = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in json.loads(grammar.text))
         return LLMatcher.grammar_from_lark(f"start: {choices}")
-    return llguidance.grammar_from("grammar", grammar.text)
+    text = grammar.text if "::=" in grammar.text else _with_token_ids(grammar.text, table)
+    return llguidance.grammar_from("grammar", text)
+
+
+def _with_token_ids(lark: str, table: LLTokenizer) -> str:
+    """The same grammar, in which a token named as in llguidance's notation, <think> for one, has its id.
+
+    That notation has names of special tokens only.
+    """
+
+    def with_id(part: re.Match[str]) -> str:
+        ids = table.tokenize_str(part["name"]) if part["name"] else []
+        return f"<[{ids[0]}]>" if len(ids) == 1 and not table.is_special_token(ids[0]) else part[0]
+
+    return _LARK_PART.sub(with_id, lark)

@@ -99,6 +99,20 @@ def test_tags_are_text_where_no_tools_are_offered(trained: Models) -> None:
     assert str(answer.wait().body["choices"][0]["message"]["content"]).startswith("<think>")
 
 
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        'start: <think> "hm" </think>',
+        'start: "<think>" "hm" "</think>"',
+        'start: <think> /[h]/ "m" </think>  // not "<think>',
+    ],
+)
+def test_a_grammar_may_name_a_tag_as_a_token_or_as_text(trained: Models, grammar: str) -> None:
+    answer = ask(trained, TALKS, tools=None, guided_grammar=grammar).wait()
+
+    assert answer.body["choices"][0]["message"]["content"] == "<think>hm</think>"
+
+
 @pytest.mark.parametrize("text", ["<tool_call>", "a</think>", "<|im_start|>"])
 def test_a_form_may_have_the_text_of_any_token(trained: Models, text: str) -> None:
     """A control token is no text: its name is written letter by letter."""
