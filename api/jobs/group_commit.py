@@ -5,7 +5,6 @@ A request that arrives alone is committed at once. One thread at a time commits 
 first, leaves the others to the first of them, and sends the rings.
 """
 
-import json
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -63,9 +62,7 @@ class GroupCommit:
 
         Raises UnknownModel, InvalidRequest, TooManyRequests, DatabaseUnavailable.
         """
-        entry = _Entry(
-            new, body, is_alone=len(json.dumps(body)) > BYTES_MAX, span=current().start(ACCEPT_SPAN)
-        )
+        entry = _Entry(new, body, is_alone=new.stored_bytes > BYTES_MAX, span=current().start(ACCEPT_SPAN))
         if not entry.is_alone:
             self._wait_or_lead(entry)
         if entry.is_alone:

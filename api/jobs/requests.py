@@ -10,6 +10,7 @@ from nightshift.errors import InvalidRequest
 from nightshift.jobs import Face, Job, JobSpec, JsonObject, Webhook
 from nightshift.jobs.fingerprints import fingerprint
 from nightshift.jobs.priorities import PriorityClass
+from nightshift.jobs.sizes import json_bytes
 from nightshift.lifecycle.submission import JobRequest
 
 JOBS_ROUTE: Final = "/v1/jobs"
@@ -32,6 +33,7 @@ def online_request(tenant_id: str, asked: JobCreate, raw: JsonObject, window_max
         model=request.model,
         spec=_job_spec(asked, window_max_s),
         fingerprint=fingerprint(JOBS_ROUTE, raw),
+        body_bytes=json_bytes(asked.body),
         webhook_secret=_webhook_secret(asked),
     )
 

@@ -21,6 +21,7 @@ from nightshift.jobs import (
 from nightshift.jobs.files import File, partial_output_file_id
 from nightshift.jobs.fingerprints import fingerprint
 from nightshift.jobs.ids import batch_id
+from nightshift.jobs.sizes import json_bytes
 from nightshift.lifecycle.submission import JobRequest
 
 _STATUS: Final[Mapping[JobState, str]] = {
@@ -48,6 +49,7 @@ def online_request(
             service_tier=request.service_tier,
         ),
         fingerprint=fingerprint(endpoint.route, body),
+        body_bytes=json_bytes(body),
     )
 
 

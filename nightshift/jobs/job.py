@@ -253,6 +253,7 @@ class NewJob:
     webhook_secret: bytes | None = None  # encrypted
     retry_of: str | None = None
     tokens_queued: int = 0  # of an online request; a bulk job's are known once it is planned
+    stored_bytes: int = 0  # of its body or template, as JSON
     traceparent: str | None = None
 
     def accepted(self, now: datetime) -> Job:

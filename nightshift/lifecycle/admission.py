@@ -5,8 +5,8 @@ keep out the others. Simultaneous requests may exceed a limit by their number, b
 Nothing is counted here: counters change with what they count (`store/tenants/holdings.py`).
 """
 
-import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
@@ -39,24 +39,24 @@ def admit_online(
     _check_online_queue(tx, queue, settings, now)
     quotas = queue.quotas.over(defaults)
     if quotas.queued_tokens is not None:
-        new = replace(new, tokens_queued=tokens_asked(body, len(json.dumps(body))) or 0)
-    if _limits_queue(quotas):
-        change = held_by(new.accepted(now))
-        _check_queued(queue.own + change, quotas, change)
-        tx.holdings.check_at_end(new.tenant_id, lambda held: _check_queued(held, quotas, change))
+        new = replace(new, tokens_queued=tokens_asked(body, new.stored_bytes) or 0)
+    if _limits_queue(quotas) or quotas.stored_bytes is not None:
+        change = held_by(new.accepted(now)) + Holding(stored_bytes=new.stored_bytes)
+        _check_new(queue.own + change, quotas, change)
+        tx.holdings.check_at_end(new.tenant_id, lambda held: _check_new(held, quotas, change))
     return new
 
 
 def admit_bulk(
-    tx: Transaction, tenant_id: str, settings: SubmissionSettings, defaults: Quotas, now: datetime
+    tx: Transaction, new: NewJob, settings: SubmissionSettings, defaults: Quotas, now: datetime
 ) -> None:
     """Raises TooManyRequests at a limit of unfinished jobs or waiting rows, and QuotaExceeded at a quota.
 
     A job's rows and tokens are unknown until its input is read (`admit_planned`).
     """
-    queue = tx.holdings.queue(tenant_id)
-    least = Holding(bulk_rows=1, queued_tokens=1)
-    _check_queued(queue.own + least, queue.quotas.over(defaults), least)
+    queue = tx.holdings.queue(new.tenant_id)
+    least = Holding(bulk_rows=1, queued_tokens=1, stored_bytes=new.stored_bytes)
+    _check_new(queue.own + least, queue.quotas.over(defaults), least)
     exceeded = _exceeded(queue, settings)
     if exceeded is None:
         return
@@ -87,6 +87,13 @@ def check_planned(tx: Transaction, tenant_id: str, defaults: Quotas, rows: int, 
 
 def _limits_queue(quotas: Quotas) -> bool:
     return quotas.queued_rows is not None or quotas.queued_tokens is not None
+
+
+def _check_new(held: Holding, quotas: Quotas, change: Holding) -> None:
+    """Raises QuotaExceeded. What stores nothing is not refused for what is stored already."""
+    _check_queued(held, quotas, change)
+    if change.stored_bytes:
+        _check_stored(held, quotas, ("stored_bytes",))
 
 
 def _check_queued(held: Holding, quotas: Quotas, change: Holding) -> None:
@@ -146,12 +153,12 @@ def check_room(tx: Transaction, tenant_id: str, quotas: Quotas, size_bytes: int)
         _check_stored(tx.holdings.of(tenant_id) + new, quotas)
 
 
-def _check_stored(held: Holding, quotas: Quotas) -> None:
-    found = excess(held, quotas, STORED)
+def _check_stored(held: Holding, quotas: Quotas, names: Sequence[str] = STORED) -> None:
+    found = excess(held, quotas, names)
     if found is not None:
         raise QuotaExceeded(
             f"With this, your {found.name.replace('_', ' ')} would be {found.amount}, and your quota is "
-            f"{found.limit}. Delete files that you no longer need, or ask an administrator for more.",
+            f"{found.limit}. Delete files or jobs that you no longer need, or ask an administrator for more.",
             retry_helps=False,
         )
 

@@ -7,6 +7,7 @@ from nightshift.errors import Conflict, LocationNotAllowed, ObjectNotFound
 from nightshift.jobs import Face, Job, JobSpec, JsonObject, Shard
 from nightshift.jobs.dead_letters import DeadLetter
 from nightshift.jobs.fingerprints import fingerprint
+from nightshift.jobs.sizes import json_bytes
 from nightshift.lifecycle.submission import JobRequest, Submitter
 from nightshift.lifecycle.transitions import Submitted
 from nightshift.objectstore.objects import ObjectChanged
@@ -19,7 +20,7 @@ from nightshift.store import Store
 def replay(row: DeadLetter, store: Store, submitter: Submitter, sources: Sources) -> Submitted:
     """Raises Conflict for a row that cannot be read or was decided; TooManyRequests; StorageError."""
     job, body = _request(row, store, sources, submitter.settings.line_bytes_max)
-    new = submitter.check(_job_like(job, row), job.priority)
+    new = submitter.check(_job_like(job, row, body), job.priority)
     with store.transaction() as tx:
         now = tx.now()
         submitted = submitter.submit_online(tx, new, body, now)
@@ -28,7 +29,7 @@ def replay(row: DeadLetter, store: Store, submitter: Submitter, sources: Sources
     return submitted
 
 
-def _job_like(job: Job, row: DeadLetter) -> JobRequest:
+def _job_like(job: Job, row: DeadLetter, body: JsonObject) -> JobRequest:
     """A request with the options of the row's job."""
     return JobRequest(
         tenant_id=row.tenant_id,
@@ -44,6 +45,7 @@ def _job_like(job: Job, row: DeadLetter) -> JobRequest:
             metadata=job.spec.metadata,
         ),
         fingerprint=fingerprint("replay", {"dead_letter": row.id}),
+        body_bytes=json_bytes(body),
     )
 
 

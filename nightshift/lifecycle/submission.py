@@ -16,6 +16,7 @@ from nightshift.jobs.files import File, FilePurpose
 from nightshift.jobs.ids import SUFFIX_LENGTH, new_id
 from nightshift.jobs.output_names import errors_name, is_output_name
 from nightshift.jobs.priorities import PriorityClass
+from nightshift.jobs.sizes import json_bytes
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.admission import admit_bulk, admit_online, check_planned
 from nightshift.lifecycle.catalogue import CachedCatalogue
@@ -44,6 +45,7 @@ class JobRequest:
     face: Face
     spec: JobSpec
     fingerprint: str  # of the route and body
+    body_bytes: int = 0  # of an online job's body, as JSON
     priority: PriorityClass = PriorityClass.STANDARD
     model: str | None = None  # of an online job; a bulk job's template or rows name theirs
     webhook_secret: str | None = None  # None: the tenant's own signs
@@ -101,7 +103,7 @@ class Submitter:
         self.try_model(tx, new)
         self.try_file(tx, new, now)
         with_reused_job(tx, new)
-        admit_bulk(tx, new.tenant_id, self.settings, self.default_quotas, now)
+        admit_bulk(tx, new, self.settings, self.default_quotas, now)
         if (place := place_of(new.spec)) is not None:
             tx.jobs.check_output(new.tenant_id, place)
 
@@ -123,7 +125,7 @@ class Submitter:
     def submit_unread(self, tx: Transaction, new: NewJob, now: datetime) -> Submitted:
         """Accept a bulk job whose input may not exist yet. Raises UnknownModel, TooManyRequests."""
         self.try_model(tx, new)
-        admit_bulk(tx, new.tenant_id, self.settings, self.default_quotas, now)
+        admit_bulk(tx, new, self.settings, self.default_quotas, now)
         return transitions.submit_bulk(tx, new, now)
 
 
@@ -141,6 +143,7 @@ def new_job(asked: JobRequest, webhook_secret: bytes | None = None) -> NewJob:
         model=asked.model if is_online else _model_of(asked.spec.template),
         spec=asked.spec,
         fingerprint=asked.fingerprint,
+        stored_bytes=asked.body_bytes if is_online else _template_bytes(asked.spec.template),
         webhook_secret=webhook_secret,
         traceparent=current_traceparent(),
     )
@@ -155,6 +158,10 @@ def _check_template(template: JsonObject | None, bytes_max: int) -> None:
             f"Invalid 'template': it has {size_bytes} bytes as JSON, and at most {bytes_max} are accepted.",
             param="template",
         )
+
+
+def _template_bytes(template: JsonObject | None) -> int:
+    return 0 if template is None else json_bytes(template)
 
 
 def _check_locations(asked: JobRequest, locations: Locations) -> None:

@@ -28,6 +28,7 @@ from nightshift.jobs import (
 from nightshift.jobs.leases import FIRST_TERM, Lease
 from nightshift.jobs.planning import PlanCursor
 from nightshift.jobs.room import ROOM_FOR_ALL, Room
+from nightshift.jobs.sizes import json_bytes
 from nightshift.lifecycle.interruptions import record_resumed
 from nightshift.lifecycle.webhooks.fan_out import owe
 from nightshift.outbound.webhook_events import PROGRESS, RUNNING, event_type
@@ -57,7 +58,7 @@ def submit_bulk(tx: Transaction, new: NewJob, now: datetime) -> Submitted:
     """Accept a bulk job; the scheduler reads its input next. Raises OutputInUse."""
     job = tx.jobs.insert(new, now, output_place=place_of(new.spec))
     tx.events.begin(job.id, *_accepted_event(job), now)
-    tx.holdings.add(job.tenant_id, held_by(job))
+    tx.holdings.add(job.tenant_id, held_by(job) + Holding(stored_bytes=new.stored_bytes))
     return Submitted(job, None, ())
 
 
@@ -70,7 +71,7 @@ def submit_online(tx: Transaction, new: NewJob, body: JsonObject, now: datetime)
 
 def count_online(tx: Transaction, new: NewJob, now: datetime) -> None:
     """Count an online request, which `insert_online` records."""
-    tx.holdings.add(new.tenant_id, held_by(new.accepted(now)))
+    tx.holdings.add(new.tenant_id, held_by(new.accepted(now)) + Holding(stored_bytes=new.stored_bytes))
 
 
 def insert_online(
@@ -223,7 +224,9 @@ def record_answer(tx: Transaction, claim: OnlineClaim, answer: Answer, now: date
     if not tx.shards.record_result(claim.lease, answer):
         return False
     counts = Counts(1, int(answer.succeeded), int(not answer.succeeded))
-    tx.jobs.add_progress(claim.job.id, Counts(None, 0, 0), answer.usage)
+    stored_bytes = json_bytes(answer.body)
+    tx.jobs.add_progress(claim.job.id, Counts(None, 0, 0), answer.usage, stored_bytes)
+    tx.holdings.add(claim.job.tenant_id, Holding(stored_bytes=stored_bytes))
     assert claim.job.model is not None, "an online request names its model"
     tx.usage.add(
         claim.job.tenant_id, claim.job.model, usage_day(now), counts.succeeded, counts.failed, answer.usage

@@ -205,7 +205,7 @@ class Transaction:
 
     @cached_property
     def deletions(self) -> Deletions:
-        return Deletions(self._connection)
+        return Deletions(self._connection, self.holdings)
 
     @cached_property
     def ageing(self) -> Ageing:

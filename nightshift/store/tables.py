@@ -261,6 +261,7 @@ job = Table(
     Column("rows_reused", BigInteger, nullable=False, server_default=text("0")),  # with another's result
     Column("rows_unlisted", BigInteger, nullable=False, server_default=text("0")),  # not run, without a line
     Column("tokens_queued", BigInteger, nullable=False, server_default=text("0")),  # counted until it ends
+    Column("stored_bytes", BigInteger, nullable=False, server_default=text("0")),  # body, answer, template
     Column("worker_ms_spot", BigInteger, nullable=False, server_default=text("0")),  # time of workers taken
     Column("worker_ms_on_demand", BigInteger, nullable=False, server_default=text("0")),
     Column("output_place", String(64)),  # a digest of the folder that it writes to
@@ -323,7 +324,9 @@ job = Table(
         sqlite_where=text(IN_QUEUE),
         postgresql_where=text(IN_QUEUE),
     ),
-    Index("ix_job_repeat", "tenant_id", "fingerprint", "created_at"),
+    Index(
+        "ix_job_repeat", "tenant_id", "fingerprint", "created_at", "stored_bytes"
+    ),  # the last: to be summed
     Index(
         "ix_job_online_unclaimed",
         "model",

@@ -16,7 +16,7 @@ class Holding:
     """Amounts; or changes of them, which may be negative."""
 
     stored_files: int = 0  # on record, expired ones too until their bytes are deleted
-    stored_bytes: int = 0  # of these, and of the parts of uploads
+    stored_bytes: int = 0  # of these, of the parts of uploads, and of jobs: bodies, answers, templates
     online_requests: int = 0  # unanswered
     bulk_jobs: int = 0  # unfinished
     bulk_rows: int = 0  # of these, without a result, as far as they are known or estimated
@@ -49,7 +49,7 @@ class Excess:
 
 
 def held_by(job: Job) -> Holding:
-    """What an unfinished job is counted as."""
+    """What an unfinished job is counted as, beside what is stored of it, which stays after its end."""
     if job.kind is JobKind.ONLINE:
         return Holding(online_requests=1, queued_tokens=job.tokens_queued)
     known = job.counts.total if job.counts.total is not None else job.rows_estimated or 0

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Column, ColumnElement, Connection, Table, delete, insert, select, update
+from sqlalchemy import Column, ColumnElement, Connection, Table, delete, func, insert, select, update
 
 from nightshift.jobs import JobKind, JobState
 from nightshift.jobs.deletion import Deletion, JobPart
@@ -16,6 +16,8 @@ from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import tables
 from nightshift.store.databases.planner_hints import unindexed
 from nightshift.store.tenants.distinct import distinct_tenants
+from nightshift.store.tenants.holdings import Holdings
+from nightshift.tenants.holdings import Holding
 
 job = tables.job
 shard = tables.shard
@@ -37,8 +39,9 @@ DELETED_AT: Final[Mapping[JobPart, Column[Any]]] = {
 
 
 class Deletions:
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, holdings: Holdings) -> None:
         self._connection = connection
+        self._holdings = holdings
 
     # -- what makes a part unreachable -----------------------------------------------------------------
 
@@ -91,6 +94,7 @@ class Deletions:
             self.delete_deliveries([done.job_id], LATE_MAX)
             for table in _OF_JOB:
                 self._connection.execute(delete(table).where(_of_job(table, done)))
+            self._count_deleted([done.job_id])
             self._connection.execute(delete(job).where(wanted))
         self._connection.execute(delete(deletion).where(deletion.c.id == done.id))
 
@@ -160,6 +164,7 @@ class Deletions:
         self.delete_deliveries(job_ids, limit=len(job_ids) * 100)
         for table in (*_OF_JOB, shard):
             self._connection.execute(delete(table).where(table.c.job_id.in_(job_ids)))
+        self._count_deleted(job_ids)
         return self._connection.execute(delete(job).where(job.c.id.in_(job_ids))).rowcount
 
     def delete_bodies(self, job_ids: Collection[str]) -> None:
@@ -169,12 +174,20 @@ class Deletions:
             self._connection.execute(delete(table).where(table.c.shard_id.in_(shards)))
         keys = tables.idempotency
         self._connection.execute(delete(keys).where(keys.c.job_id.in_(job_ids)))
+        self._count_deleted(job_ids)
+        self._connection.execute(update(job).where(job.c.id.in_(job_ids)).values(stored_bytes=0))
 
     def delete_events_but_last(self, job_ids: Collection[str]) -> None:
         last = select(job.c.event_seq).where(job.c.id == event.c.job_id).scalar_subquery()
         self._connection.execute(delete(event).where(event.c.job_id.in_(job_ids), event.c.seq < last))
 
     # --------------------------------------------------------------------------------------------------
+
+    def _count_deleted(self, job_ids: Collection[str]) -> None:
+        """Count what is stored of these locked jobs no more for their tenants."""
+        stored = select(job.c.tenant_id, func.sum(job.c.stored_bytes)).where(job.c.id.in_(job_ids))
+        for tenant_id, stored_bytes in self._connection.execute(stored.group_by(job.c.tenant_id)):
+            self._holdings.add(tenant_id, Holding(stored_bytes=-int(stored_bytes)))
 
     def _mark(
         self, job_ids: Collection[str], part: JobPart, now: datetime, *guards: ColumnElement[bool]

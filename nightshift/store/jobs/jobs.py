@@ -83,7 +83,9 @@ PAST_LIMITS = (  # perhaps: NULL, so never exceeded, if unset. Floats are exact 
 )
 _PLANNING_ORDER = (job.c.priority_rank, job.c.created_at, job.c.id)
 
-_PROGRESS_NAMES = ("rows_succeeded", "rows_failed", "prompt_tokens", "completion_tokens", "cached_tokens")
+_PROGRESS_NAMES = (
+    "rows_succeeded", "rows_failed", "prompt_tokens", "completion_tokens", "cached_tokens", "stored_bytes"
+)  # fmt: skip
 
 # Built once: a request or a worker waits while SQLAlchemy builds a statement.
 
@@ -126,6 +128,7 @@ def new_row(new: NewJob, now: datetime) -> dict[str, Any]:
         "pool": new.spec.options.pool,
         "event_seq": FIRST_SEQ,
         "tokens_queued": new.tokens_queued,
+        "stored_bytes": new.stored_bytes,
         "name": new.spec.name,
         "retry_of": new.retry_of,
         "traceparent": new.traceparent,
@@ -422,10 +425,14 @@ class Jobs:
         """
         self._connection.execute(_LOCK, {"of": job_id})
 
-    def add_progress(self, job_id: str, counts: Counts, usage: Usage) -> Progress:
-        """Add the rows of a newly listed segment or recorded result. Returns what the job then has."""
+    def add_progress(self, job_id: str, counts: Counts, usage: Usage, stored_bytes: int = 0) -> Progress:
+        """Add the rows of a newly listed segment or recorded result. Returns what the job then has.
+
+        `stored_bytes`: of an online job's answer.
+        """
         more = (
-            counts.succeeded, counts.failed, usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
+            counts.succeeded, counts.failed,
+            usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, stored_bytes,
         )  # fmt: skip
         added = {f"more_{name}": amount for name, amount in zip(_PROGRESS_NAMES, more, strict=True)}
         found = self._connection.execute(_ADD_PROGRESS, {"of": job_id, **added}).one()

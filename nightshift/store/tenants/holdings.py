@@ -158,11 +158,12 @@ class Holdings:
         none = [literal(0)] * 4
         files = select(file.c.tenant_id, literal(1), file.c.size_bytes, *none)
         parts = select(upload_part.c.tenant_id, literal(0), upload_part.c.size_bytes, *none)
+        bodies = select(job.c.tenant_id, literal(0), job.c.stored_bytes, *none)
         jobs = select(job.c.tenant_id, literal(0), literal(0), *_HELD_BY_JOB).where(
             job.c.state.in_(_UNFINISHED)
         )
         counters = select(holding.c.tenant_id, *(-holding.c[name] for name in HOLDING_NAMES))
-        every = union_all(files, parts, jobs, counters).subquery()
+        every = union_all(files, parts, bodies, jobs, counters).subquery()
         of_tenant, *amounts = every.c
         sums = [func.sum(amount).label(name) for name, amount in zip(HOLDING_NAMES, amounts, strict=True)]
         differ: list[ColumnElement[bool]] = [total != 0 for total in sums]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -14,7 +15,10 @@ import pytest
 
 from api.app import create_app
 from api.services import AppSettings
+from nightshift.jobs.sizes import json_bytes
 from nightshift.settings import DataSettings, QuotaSettings, SubmissionSettings
+from nightshift.store import Store
+from scheduler.duties.ageing import Ageing
 from tests.integration.api.asking import CHAT, online
 from tests.integration.api.conftest import TIMEOUT_S, ClientMaker, KeyMaker
 from tests.integration.api.declared import check_declared
@@ -284,6 +288,46 @@ def test_the_parts_of_uploads_count_as_stored_bytes(tenant_of: TenantMaker) -> N
     assert completed.json()["status"] == "completed"
     used = acme.get("/v1/limits").json()["limits"]
     assert (used["stored_files"]["used"], used["stored_bytes"]["used"]) == (1, 3)
+
+
+def stored_bytes(client: httpx.Client) -> int:
+    used: int = client.get("/v1/limits").json()["limits"]["stored_bytes"]["used"]
+    return used
+
+
+@pytest.mark.parametrize("face", [CHAT, "/v1/jobs"])
+def test_bodies_and_answers_of_online_requests_count_until_they_are_deleted(
+    tenant_of: TenantMaker, worker: FakeWorker, store: Store, face: str
+) -> None:
+    body = HELLO | {"messages": [{"role": "user", "content": "h\u00e9llo " * 100}]}
+    asked = body if face == CHAT else {"endpoint": CHAT, "body": body}
+    acme = tenant_of("acme", stored_bytes=4 * json_bytes(body))
+
+    answers = [acme.post(face, json=asked, headers={"Prefer": "wait=30"}) for _ in range(3)]
+
+    assert [answer.is_success for answer in answers] == [True, True, False]
+    assert code_of(answers[2]) == (429, "insufficient_quota")
+    assert re.search(r"stored bytes would be [0-9]+, and your quota is", answers[2].text)
+    assert answers[2].headers["x-should-retry"] == "false"
+    stored = stored_bytes(acme)
+    assert stored > 2 * json_bytes(body)
+    Ageing(store).run_once(store.now() + timedelta(days=2))
+    assert stored_bytes(acme) == 0
+    assert acme.post(face, json=asked).is_success
+
+
+def test_a_batch_that_stores_no_template_is_accepted_above_the_quota(
+    tenant_of: TenantMaker, worker: FakeWorker
+) -> None:
+    acme = tenant_of("acme", stored_bytes=200)
+    file_id = acme.post("/v1/files", **UPLOAD).json()["id"]
+    assert acme.post(CHAT, json=HELLO).is_success
+    assert stored_bytes(acme) > 200
+
+    batch = {"input_file_id": file_id, "endpoint": CHAT, "completion_window": "24h"}
+
+    assert acme.post("/v1/batches", json=batch).is_success
+    assert code_of(acme.post(CHAT, json=HELLO)) == (429, "insufficient_quota")
 
 
 def test_uploads_racing_through_two_processes_do_not_exceed_the_quota(
