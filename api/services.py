@@ -122,7 +122,7 @@ async def open_services(settings: AppSettings, tracer: Tracer = NO_TRACER) -> As
     ring_sender = RingSender(queue, hint_publisher, store, tracer)
     rate_limits = RateLimits(settings.queue)
     vault = open_vault(settings.data)
-    catalogue = CachedCatalogue(settings.submission.announced_models)
+    catalogue = CachedCatalogue(settings.submission.announced_models, snapshot=store.snapshot)
     submitter = Submitter(locations, vault, catalogue, settings.submission, settings.quotas.defaults)
     try:
         yield Services(

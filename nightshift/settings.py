@@ -246,8 +246,13 @@ class ImageSettings(_Settings):
         return _port_ranges(self.image_ports)
 
 
+ANSWER_BYTES_MAX: Final = 64 * MIB
+
+
 class RowSettings(_Settings):
     line_bytes_max: Count = 4 * MIB  # one input row
+    # One answer as JSON, as it may become: 2,048 vectors of 1,024 numbers. It is stored and sent whole.
+    answer_bytes_max: Annotated[int, Field(ge=MIB, le=512 * MIB)] = ANSWER_BYTES_MAX  # SQLite holds 1 GB
 
 
 class PriceSettings(_Settings):

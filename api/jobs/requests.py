@@ -34,6 +34,7 @@ def online_request(tenant_id: str, asked: JobCreate, raw: JsonObject, window_max
         spec=_job_spec(asked, window_max_s),
         fingerprint=fingerprint(JOBS_ROUTE, raw),
         body_bytes=json_bytes(asked.body),
+        request=request,
         webhook_secret=_webhook_secret(asked),
     )
 

@@ -50,6 +50,7 @@ def online_request(
         ),
         fingerprint=fingerprint(endpoint.route, body),
         body_bytes=json_bytes(body),
+        request=request,
     )
 
 

@@ -1,4 +1,5 @@
-"""Count the bodies and answers of online requests, and the templates of bulk jobs, as stored.
+"""Count the bodies and answers of online requests, and the templates of bulk jobs, as stored. Know how large
+the parts of a model's answers may be.
 
 The scheduler's recounting adds to the tenants' counters what the jobs say. Templates of jobs that are older
 than this count as nothing.
@@ -32,9 +33,11 @@ def upgrade() -> None:
     op.execute(f"UPDATE job SET stored_bytes = {of_both} WHERE kind = 'online'")
     op.drop_index("ix_job_repeat", "job")
     op.create_index("ix_job_repeat", "job", [*REPEAT, "stored_bytes"])
+    op.add_column("model", sa.Column("output_sizes", sa.JSON(), nullable=True))
 
 
 def downgrade() -> None:
+    op.drop_column("model", "output_sizes")
     op.drop_index("ix_job_repeat", "job")
     op.create_index("ix_job_repeat", "job", [*REPEAT])
     op.drop_column("job", "stored_bytes")

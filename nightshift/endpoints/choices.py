@@ -47,6 +47,10 @@ class ChoicesRequest(GenerationRequest):
         return (self.n or 1) * self.num_prompts
 
     @property
+    def choices_asked(self) -> dict[str, int]:
+        return {"n": self.n or 1}
+
+    @property
     def output_tokens_max(self) -> int | None:
         return self.max_tokens
 

@@ -8,10 +8,12 @@ from pydantic import field_validator
 
 from nightshift.endpoints import images
 from nightshift.endpoints.answer_objects import ClassificationList
+from nightshift.endpoints.answer_sizes import ANSWER_HEAD_BYTES, AnswerSize
 from nightshift.endpoints.endpoint import ColumnType
 from nightshift.endpoints.requests import Count, ModelRequest
 from nightshift.endpoints.results import Origin, Result, Values
 from nightshift.endpoints.scoring import (
+    ENTRY_BYTES,
     Scored,
     ScoredText,
     ScoringEndpoint,
@@ -24,8 +26,9 @@ from nightshift.endpoints.scoring import (
     packed,
     usage_json,
 )
-from nightshift.fleet.models import ModelKind
+from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import JsonObject, Usage
+from nightshift.jobs.sizes import json_bytes
 
 
 class ClassificationRequest(ScoringRequest):
@@ -67,6 +70,19 @@ class Classifications(ScoringEndpoint):
 
     def row_template(self, model: str, placeholder: str) -> JsonObject:
         return {"model": model, "input": placeholder}
+
+    def answer_size(self, request: ModelRequest, model: Model) -> AnswerSize | None:
+        assert isinstance(request, ClassificationRequest), "parsed by this endpoint"
+        sizes, top_k = model.output_sizes, request.top_k
+        if sizes is None:
+            return None
+        scores = sizes.labels if top_k is None else min(sizes.labels, top_k * sizes.label)
+        return AnswerSize(
+            ENTRY_BYTES + sizes.label + scores,
+            {"input": len(request.texts)},
+            ANSWER_HEAD_BYTES + json_bytes(request.model),
+            {} if top_k is None else {"top_k": top_k},
+        )
 
     def result(self, request: ModelRequest, scored: Scored) -> Result:
         """A row with one text has its scores as values; others have the body alone."""

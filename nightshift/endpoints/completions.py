@@ -100,6 +100,14 @@ class CompletionRequest(ChoicesRequest):
         return self
 
     @property
+    def logprobs_field(self) -> str:
+        return "logprobs"
+
+    @property
+    def choices_asked(self) -> dict[str, int]:
+        return {**super().choices_asked, "prompt": self.num_prompts}
+
+    @property
     def output_tokens_max(self) -> int | None:
         return self.max_tokens or DEFAULT_MAX_TOKENS
 

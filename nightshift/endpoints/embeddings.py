@@ -8,16 +8,20 @@ from typing import Any, Final, Literal
 from pydantic import field_validator
 
 from nightshift.endpoints.answer_objects import EmbeddingList
+from nightshift.endpoints.answer_sizes import ANSWER_HEAD_BYTES, NUMBER_BYTES, AnswerSize
 from nightshift.endpoints.encoding import EncoderEndpoint, EncoderRequest
 from nightshift.endpoints.endpoint import ColumnType
 from nightshift.endpoints.images import ImageInput, check_count, image_of, is_image
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.results import TRUNCATED, Origin, Result, Values, count_bytes, count_of
 from nightshift.errors import InvalidRequest
-from nightshift.fleet.models import ModelKind
+from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import JsonObject, Usage
+from nightshift.jobs.sizes import json_bytes
 
 INPUTS_MAX: Final = 2048  # per request
+VECTOR_BYTES: Final = 128  # of an answer, a vector's names and number
+BASE64_BYTES: Final = 6  # of a number: 4 bytes in 5.3 characters
 
 
 class EmbeddingRequest(EncoderRequest):
@@ -61,6 +65,19 @@ class Embeddings(EncoderEndpoint):
             return len(_inputs(body.get("input")))
         except ValueError as error:
             raise InvalidRequest(f"{error}.", param="input", code="missing_required_parameter") from error
+
+    def answer_size(self, request: ModelRequest, model: Model) -> AnswerSize | None:
+        assert isinstance(request, EmbeddingRequest), "parsed by this endpoint"
+        dimensions, count = request.dimensions or model.dimensions, len(request.inputs)
+        if dimensions is None:
+            return None
+        is_float = request.encoding_format == "float"
+        return AnswerSize(
+            NUMBER_BYTES if is_float else BASE64_BYTES,
+            {"input": count, "dimensions": dimensions},
+            ANSWER_HEAD_BYTES + json_bytes(request.model) + count * VECTOR_BYTES,
+            {"encoding_format": request.encoding_format},
+        )
 
     def answer(
         self,

@@ -11,10 +11,11 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ValidationError
 
+from nightshift.endpoints.answer_sizes import AnswerSize
 from nightshift.endpoints.answers import ANSWER_ID_CHARS
 from nightshift.endpoints.requests import ModelRequest, invalid_request
 from nightshift.endpoints.results import Identity, Origin, Result, Values
-from nightshift.fleet.models import ModelKind
+from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import JsonObject, Usage
 
 
@@ -96,6 +97,10 @@ class Endpoint(ABC):
             body["id"] = new.id(id[:-ANSWER_ID_CHARS])
         return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
 
+    def answer_size(self, request: ModelRequest, model: Model) -> AnswerSize | None:
+        """An upper bound of an answer's size, which is refused where that is too large; None: not known."""
+        return None
+
     @abstractmethod
     def row_template(self, model: str, placeholder: str) -> JsonObject:
         """The request for a row when only a column is named; `placeholder` stands for its value."""
@@ -116,3 +121,10 @@ class Endpoint(ABC):
 
     def __str__(self) -> str:
         return self.route
+
+
+def check_answer_size(endpoint: Endpoint, request: ModelRequest, model: Model, bytes_max: int) -> None:
+    """Raises InvalidRequest for a request whose answer may be larger, naming the fields that make it so."""
+    size = endpoint.answer_size(request, model) if model.kind in endpoint.model_kinds else None
+    if size is not None:
+        size.check(bytes_max)

@@ -16,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from nightshift.endpoints.answer_sizes import ANSWER_HEAD_BYTES, AnswerSize
 from nightshift.endpoints.endpoint import ColumnType, Endpoint
 from nightshift.endpoints.guidance import Guidance, GuidanceFields, guidance_of
 from nightshift.endpoints.hints import Flag, WithoutEffect
@@ -23,15 +24,19 @@ from nightshift.endpoints.logprobs import Chosen
 from nightshift.endpoints.requests import ModelRequest, at_most, null_means
 from nightshift.endpoints.results import Result, Values
 from nightshift.endpoints.streams import AnswerEvents, AnswerHead, Piece
-from nightshift.endpoints.tools import Tools, tools_of
+from nightshift.endpoints.tools import CALLS_MAX, Tools, tools_of
 from nightshift.errors import InvalidRequest
-from nightshift.fleet.models import ModelKind
+from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import JsonObject, Usage
+from nightshift.jobs.sizes import json_bytes
 
 STOP_STRINGS_MAX: Final = 4
 STOP_TOKENS_MAX: Final = 128
 LOGIT_BIAS_MAX: Final = 1024
 SEED_MAX: Final = 2**63 - 1
+CHOICE_BYTES: Final = 512  # a choice of an answer without its text: ids, names, its number
+CALL_BYTES: Final = 512  # a call without its arguments: ids, names
+LOGPROB_NAMES_BYTES: Final = 128  # of a token's log-probabilities: the names and numbers around them
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +183,16 @@ class GenerationRequest(ModelRequest):
         """Alternatives per token's log-probability; None: no log-probabilities."""
 
     @property
+    def logprobs_field(self) -> str:
+        """The field that says how many."""
+        return "top_logprobs"
+
+    @property
+    def choices_asked(self) -> Mapping[str, int]:
+        """The counts whose product is `num_choices`, by field."""
+        return {}
+
+    @property
     @abstractmethod
     def output_tokens_max(self) -> int | None:
         """The most tokens to generate; None: up to the context's end."""
@@ -276,6 +291,29 @@ class TextEndpoint(Endpoint):
         """The same as values."""
         body = self.answer(request, head, choices=choices, usage=usage)
         return Result(200, usage, self.values_of(choices[0]), body)
+
+    def answer_size(self, request: ModelRequest, model: Model) -> AnswerSize | None:
+        assert isinstance(request, GenerationRequest), "parsed by this endpoint"
+        sizes, context = model.output_sizes, model.context_length
+        if sizes is None or context is None:
+            return None
+        alternatives = request.logprobs_asked
+        shown = 0 if alternatives is None else (alternatives + 2) * sizes.logprob + LOGPROB_NAMES_BYTES
+        limits = {field: count for field, count in request.output_limits.items() if count is not None}
+        field = next(iter(limits or request.output_limits))
+        calls_bytes = 0 if request.callable_tools is None else CALLS_MAX * CALL_BYTES
+        return AnswerSize(
+            sizes.token + shown,
+            {**request.choices_asked, field: min(request.output_tokens_max or context, context)},
+            ANSWER_HEAD_BYTES
+            + self.echoed_bytes(request)
+            + request.num_choices * (CHOICE_BYTES + calls_bytes),
+            {} if alternatives is None else {request.logprobs_field: alternatives},
+        )
+
+    def echoed_bytes(self, request: GenerationRequest) -> int:
+        """What of a request its answer repeats, as JSON."""
+        return json_bytes(request.model)
 
     def values_of(self, choice: Choice) -> Values:
         calls = json.dumps(choice.calls, ensure_ascii=False, separators=(",", ":")) if choice.calls else None

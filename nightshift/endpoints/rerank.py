@@ -7,10 +7,12 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationInfo, field_validator
 
 from nightshift.endpoints.answer_objects import RerankObject
+from nightshift.endpoints.answer_sizes import ANSWER_HEAD_BYTES, AnswerSize
 from nightshift.endpoints.endpoint import ColumnType
 from nightshift.endpoints.requests import Count, ModelRequest, null_means
 from nightshift.endpoints.results import Identity, Origin, Result, Values
 from nightshift.endpoints.scoring import (
+    ENTRY_BYTES,
     RankingRequest,
     Scored,
     ScoredText,
@@ -24,7 +26,9 @@ from nightshift.endpoints.scoring import (
     packed,
     usage_json,
 )
+from nightshift.fleet.models import Model
 from nightshift.jobs import JsonObject, Usage
+from nightshift.jobs.sizes import json_bytes
 
 
 class RerankRequest(RankingRequest):
@@ -67,6 +71,15 @@ class Rerank(ScoringEndpoint):
 
     def count(self, texts: object) -> int:
         return len(_texts_of(texts))
+
+    def answer_size(self, request: ModelRequest, model: Model) -> AnswerSize | None:
+        assert isinstance(request, RerankRequest), "parsed by this endpoint"
+        texts = request.document_texts
+        head_bytes = ANSWER_HEAD_BYTES + json_bytes(request.model)
+        head_bytes += json_bytes(texts) if request.return_documents else 0
+        return AnswerSize(
+            ENTRY_BYTES, {self.texts_field: min(len(texts), request.top_n or len(texts))}, head_bytes
+        )
 
     def row_template(self, model: str, placeholder: str) -> JsonObject:
         """The query of a row is its column `query`."""

@@ -9,14 +9,17 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
+from nightshift.endpoints.answer_sizes import ANSWER_HEAD_BYTES, AnswerSize
 from nightshift.endpoints.endpoint import Endpoint
 from nightshift.endpoints.requests import ModelRequest, TokensKept, null_means
 from nightshift.endpoints.results import Identity, Result
 from nightshift.errors import InvalidRequest
-from nightshift.fleet.models import ModelKind
+from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import JsonObject
+from nightshift.jobs.sizes import json_bytes
 
 TEXTS_MAX: Final = 2048  # or pairs, per request
+ENTRY_BYTES: Final = 128  # of an answer, a text's names, number and score
 REPEATED_CHARS_MAX: Final = 4 * 1024 * 1024  # of a text that is read once for each of many others
 
 
@@ -86,6 +89,12 @@ class ScoringEndpoint(Endpoint):
     @abstractmethod
     def count(self, texts: object) -> int:
         """How many texts that field has. Raises ValueError."""
+
+    def answer_size(self, request: ModelRequest, model: Model) -> AnswerSize | None:
+        """One score for each text."""
+        assert isinstance(request, ScoringRequest), "parsed by this endpoint"
+        head_bytes = ANSWER_HEAD_BYTES + json_bytes(request.model)
+        return AnswerSize(ENTRY_BYTES, {self.texts_field: len(request.texts)}, head_bytes)
 
     def check_line(self, body: JsonObject) -> int:
         field = self.texts_field

@@ -37,6 +37,16 @@ _DOES: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class OutputSizes:
+    """The most bytes, as JSON in UTF-8, that parts of a model's answers have; 0: it makes none of these."""
+
+    token: int = 0  # a token's text
+    logprob: int = 0  # a token with its log-probability and its bytes, as chats show it
+    label: int = 0  # a label with its score
+    labels: int = 0  # all of them
+
+
+@dataclass(frozen=True, kw_only=True)
 class Model:
     """A model that a worker can serve. Its id is a hub id, or the last part of its path."""
 
@@ -46,5 +56,6 @@ class Model:
     context_length: int | None = None  # tokens: prompt and output together; None: it was never loaded
     dtype: str | None = None  # of its computation, such as bfloat16; None: not known
     dimensions: int | None = None  # of its vectors; None: it makes none
+    output_sizes: OutputSizes | None = None  # None: not known
     created_at: datetime | None = None  # first registered
     position: int = 0  # in the worker's list; GET /v1/models keeps this order

@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from nightshift import endpoints
-from nightshift.errors import InvalidRequest, UnknownModel
+from nightshift.errors import DatabaseUnavailable, InvalidRequest, UnknownModel
 from nightshift.fleet.checkpoints import model_id
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import InputError
@@ -25,6 +26,7 @@ class ServedModel:
     kind: ModelKind | None = None
     context_length: int | None = None  # tokens
     created_at: datetime | None = None
+    registered: Model | None = None
 
     def serves(self, endpoint: str) -> bool:
         """Whether it serves the endpoint; an unregistered model is assumed to serve every one."""
@@ -36,7 +38,7 @@ class Catalogue:
         """`announced`: hub ids or paths from NIGHTSHIFT_MODELS."""
         self._has_registered = bool(registered)
         self._models = {
-            model.id: ServedModel(model.id, model.kind, model.context_length, model.created_at)
+            model.id: ServedModel(model.id, model.kind, model.context_length, model.created_at, model)
             for model in registered
         }
         for id in map(model_id, announced):
@@ -46,6 +48,9 @@ class Catalogue:
     def models(self) -> Sequence[ServedModel]:
         """Registered models in the workers' order, then announced ones."""
         return list(self._models.values())
+
+    def get(self, name: str) -> ServedModel | None:
+        return self._models.get(name)
 
     def find(self, name: str) -> ServedModel:
         """Raises UnknownModel."""
@@ -86,9 +91,16 @@ class CachedCatalogue:
     once.
     """
 
-    def __init__(self, announced: Sequence[str], clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        announced: Sequence[str],
+        clock_s: Callable[[], float] = time.monotonic,
+        snapshot: Callable[[], AbstractContextManager[Transaction]] | None = None,
+    ) -> None:
+        """`snapshot`: reads what `known` lacks."""
         self._announced = announced
         self._clock_s = clock_s
+        self._snapshot = snapshot
         self._cached = Catalogue(())
         self._cached_until_s = 0.0
 
@@ -102,16 +114,28 @@ class CachedCatalogue:
             registered = [model for model in registered if model.id in wanted]
         return Catalogue(registered, self._announced)
 
+    def known(self, name: str) -> Model | None:
+        """A registered model, perhaps as it was a while ago; None: there is none, or the database is away."""
+        found = self._cached.get(name)
+        if found is None and self._snapshot is not None:
+            with suppress(DatabaseUnavailable), self._snapshot() as tx:
+                found = self._renew(tx).get(name)
+        return None if found is None else found.registered
+
     def check(self, tx: Transaction, name: str, endpoint: str) -> None:
         """Raises UnknownModel, which lists the served models, or InvalidRequest."""
         if self._clock_s() < self._cached_until_s and self._cached.serves(name, endpoint):
             return
-        self._cached = self.read(tx)
-        self._cached_until_s = self._clock_s() + CACHED_S
+        self._renew(tx)
         try:
             self._cached.check(name, endpoint)
         except UnknownModel as error:
             raise UnknownModel.called(name, [model.id for model in self._cached.models]) from error
+
+    def _renew(self, tx: Transaction) -> Catalogue:
+        self._cached = self.read(tx)
+        self._cached_until_s = self._clock_s() + CACHED_S
+        return self._cached
 
 
 def _input_error(error: InvalidRequest) -> InputError:

@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+from nightshift import endpoints
+from nightshift.endpoints.endpoint import check_answer_size
+from nightshift.endpoints.requests import ModelRequest
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import Face, JobKind, JobSpec, JsonObject, NewJob
 from nightshift.jobs.files import File, FilePurpose
@@ -46,6 +49,7 @@ class JobRequest:
     spec: JobSpec
     fingerprint: str  # of the route and body
     body_bytes: int = 0  # of an online job's body, as JSON
+    request: ModelRequest | None = None  # the same, parsed
     priority: PriorityClass = PriorityClass.STANDARD
     model: str | None = None  # of an online job; a bulk job's template or rows name theirs
     webhook_secret: str | None = None  # None: the tenant's own signs
@@ -66,11 +70,23 @@ class Submitter:
     def check(self, asked: JobRequest, ceiling: PriorityClass) -> NewJob:
         """The checked job, in no better class than the tenant's ceiling. Raises InvalidRequest."""
         asked = replace(asked, priority=asked.priority.at_most(ceiling))
+        self._check_answer(asked)
         _check_template(asked.spec.template, self.settings.template_bytes_max)
         _check_locations(asked, self.locations)
         if asked.spec.webhook is not None:
             check_webhook_url(asked.spec.webhook.url, self.settings, "webhook.url")
         return new_job(asked, _encrypted(asked.webhook_secret, self.vault))
+
+    def _check_answer(self, asked: JobRequest) -> None:
+        """A worker checks again: it knows its model."""
+        model = None if asked.model is None else self.catalogue.known(asked.model)
+        if model is not None and asked.request is not None:
+            endpoint = endpoints.get(asked.spec.endpoint)
+            try:
+                check_answer_size(endpoint, asked.request, model, self.settings.answer_bytes_max)
+            except InvalidRequest as error:
+                at = f"body.{error.param}" if asked.face is Face.NATIVE else error.param
+                raise error.about(at or "body") from error
 
     def submit_online(self, tx: Transaction, new: NewJob, body: JsonObject, now: datetime) -> Submitted:
         """Accept an online job. Raises UnknownModel, InvalidRequest, TooManyRequests."""

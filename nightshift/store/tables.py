@@ -659,6 +659,7 @@ model = Table(
     Column("revision", Text, nullable=False),
     Column("dtype", String(16)),
     Column("dimensions", Integer),
+    Column("output_sizes", JSON(none_as_null=True)),  # None: registered by a worker of the release before
     Column("position", Integer, nullable=False, default=0),
     Column("created_at", UtcTimestamp, nullable=False),
 )

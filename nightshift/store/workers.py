@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -26,7 +27,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from nightshift.fleet.figures import WorkerFigures
-from nightshift.fleet.models import Model, ModelKind
+from nightshift.fleet.models import Model, ModelKind, OutputSizes
 from nightshift.fleet.workers import Capacity, ExitCause, MachineNotice, NoticeKind, Worker, WorkerState
 from nightshift.store import tables
 
@@ -222,6 +223,7 @@ class Workers:
             "revision": new.revision,
             "dtype": new.dtype,
             "dimensions": new.dimensions,
+            "output_sizes": None if new.output_sizes is None else asdict(new.output_sizes),
             "position": new.position,
         }
         if self._update_model(new.id, **values):
@@ -315,6 +317,7 @@ def _to_model(row: Row[Any]) -> Model:
         revision=row.revision,
         dtype=row.dtype,
         dimensions=row.dimensions,
+        output_sizes=None if row.output_sizes is None else OutputSizes(**row.output_sizes),
         created_at=row.created_at,
         position=row.position,
     )

@@ -30,7 +30,7 @@ from workers.serving.images.fetching import IMAGE_BYTES_MAX
 from workers.serving.images.pool import PIXELS_DECODED_MAX, Budget, Pool, decodes_at_once
 from workers.serving.inference import Progress, breakdown, refusal
 from workers.serving.model_server import Busy, Files, Inference, OnFatal
-from workers.serving.score_server import check_scores_shown, scores_of
+from workers.serving.score_server import scores_of
 
 if TYPE_CHECKING:  # needs torch
     from workers.engine.images.model import ImageClassifierModel, ImageEncoderModel, ImageModel
@@ -190,9 +190,6 @@ class ImageScoreServer(ImageServer):
     ) -> None:
         super().__init__(model, images, on_fatal, config)
         self._labels = images.labels
-
-    def check(self, endpoint: Endpoint, request: ModelRequest) -> None:
-        check_scores_shown(self.model, request, len(self._labels.names))
 
     def asked(self, request: ModelRequest) -> Sequence[_Asked]:
         assert isinstance(request, ScoringRequest), "its requests are for scores"

@@ -6,9 +6,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from nightshift.endpoints import Endpoint
+from nightshift.endpoints.endpoint import check_answer_size
 from nightshift.errors import InvalidRequest, UnknownModel
 from nightshift.fleet.models import Model
-from nightshift.settings import WorkerSettings
+from nightshift.settings import ANSWER_BYTES_MAX, WorkerSettings
 from workers.serving.model_server import Inference, ModelServer, OnFatal
 
 
@@ -34,7 +35,10 @@ LoadModels = Callable[[WorkerSettings, OnFatal], Sequence[ModelServer | LazyMode
 class Models:
     """Routes a request to the model it names. Thread-safe."""
 
-    def __init__(self, found: Sequence[ModelServer | LazyModel]) -> None:
+    def __init__(
+        self, found: Sequence[ModelServer | LazyModel], answer_bytes_max: int = ANSWER_BYTES_MAX
+    ) -> None:
+        self._answer_bytes_max = answer_bytes_max
         self._ids = tuple(each.model.id for each in found)
         self.lazy: Mapping[str, LazyModel] = {
             each.model.id: each for each in found if isinstance(each, LazyModel)
@@ -125,5 +129,6 @@ class Models:
                 param="model",
                 code="model_not_supported",
             )
+        check_answer_size(inference.endpoint, inference.request, server.model, self._answer_bytes_max)
         server.submit(inference)
         return server

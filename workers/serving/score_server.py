@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from nightshift.endpoints import Endpoint
-from nightshift.endpoints.classifications import ClassificationRequest
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.results import Result
 from nightshift.endpoints.scoring import (
@@ -31,24 +30,6 @@ from workers.serving.tokenizing import Part, Text, tokens_kept
 
 if TYPE_CHECKING:  # needs torch
     from workers.engine.encoders.scorer import TextScorer
-
-
-SCORES_SHOWN_MAX: Final = 256 * 1024  # in one answer: 15 MB of JSON
-
-
-def check_scores_shown(model: Model, request: ModelRequest, num_labels: int) -> None:
-    """A short body must not ask for a long answer. Raises InvalidRequest."""
-    if not isinstance(request, ClassificationRequest):
-        return
-    shown = min(num_labels, request.top_k or num_labels)
-    count = len(request.texts)
-    if shown * count > SCORES_SHOWN_MAX:
-        raise InvalidRequest(
-            f"{count} inputs with {shown} labels of '{model.id}' each are more than {SCORES_SHOWN_MAX} "
-            "scores; ask for fewer inputs, or a smaller top_k.",
-            param="input",
-            code="invalid_value",
-        )
 
 
 def scores_of(running: Running, output: EncodeOutput, labels: Labels, activation: Activation) -> Result:
@@ -99,7 +80,6 @@ class ScoreServer(EncoderServer):
                 param="model",
                 code="model_not_supported",
             )
-        check_scores_shown(self.model, request, num_labels)
         if _instruction_of(request) is not None and not self._scorer.takes_instructions:
             raise InvalidRequest(
                 f"'{self.model.id}' reads no instruction: it ranks as it was trained to.",

@@ -1,6 +1,7 @@
 """The endpoint."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from nightshift.endpoints.generation import Choice, GenerationRequest, TextEndpoint
 from nightshift.endpoints.logprobs import Chosen, entries
@@ -11,6 +12,10 @@ from nightshift.endpoints.responses.request import ResponsesRequest
 from nightshift.endpoints.results import Values
 from nightshift.endpoints.streams import AnswerHead, Piece
 from nightshift.jobs import JsonObject, Usage
+from nightshift.jobs.sizes import json_bytes
+
+DEFAULTS_BYTES: Final = 2048
+TOOL_DEFAULTS_BYTES: Final = 64
 
 
 class Responses(TextEndpoint):
@@ -22,6 +27,12 @@ class Responses(TextEndpoint):
     answer_type = ResponseObject
     prompt_field = "input"
     id_prefix = "resp_"
+
+    def echoed_bytes(self, request: GenerationRequest) -> int:
+        """Its answer repeats most of what a request says, with the default of what it does not say."""
+        own = _own(request)
+        said = own.model_dump(exclude={"input"})
+        return json_bytes(said) + DEFAULTS_BYTES + len(own.tools or ()) * TOOL_DEFAULTS_BYTES
 
     def row_template(self, model: str, placeholder: str) -> JsonObject:
         return {"model": model, "input": placeholder}

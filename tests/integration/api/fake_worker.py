@@ -25,7 +25,7 @@ from nightshift.endpoints.generation import Choice, Conversation, GenerationRequ
 from nightshift.endpoints.logprobs import Chance, Chosen
 from nightshift.endpoints.streams import AnswerHead
 from nightshift.errors import QueueUnavailable
-from nightshift.fleet.models import Model, ModelKind
+from nightshift.fleet.models import Model, ModelKind, OutputSizes
 from nightshift.fleet.workers import Worker, WorkerState
 from nightshift.jobs import Answer, JobKind, JsonObject, OnlineClaim, StopReason, Usage
 from nightshift.lifecycle import transitions
@@ -182,7 +182,14 @@ class FakeWorker:
                 )
             )
             for position, (id, kind) in enumerate(zip(models, ModelKind, strict=False)):
-                model = Model(id=id, kind=kind, context_length=512, revision="1", position=position)
+                model = Model(
+                    id=id,
+                    kind=kind,
+                    context_length=512,
+                    revision="1",
+                    position=position,
+                    output_sizes=OutputSizes(token=20, logprob=200),
+                )
                 tx.workers.register_model(model, now)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,15 @@ class Tokenizer:
     def num_own_tokens(self) -> int:
         """Without those added to its vocabulary."""
         return int(self._backend.get_vocab_size(with_added_tokens=False))
+
+    @property
+    def token_ids(self) -> Collection[int]:
+        """Of all its tokens, added ones included."""
+        return set(self._backend.get_vocab(with_added_tokens=True).values())
+
+    def spelled(self, token_id: int) -> bytes:
+        """As `token_bytes`, for a look at all tokens: it is not kept."""
+        return self._spelled(token_id)
 
     def added_from(self, first_id: int) -> list[str]:
         """The tokens added to its vocabulary with ids of at least `first_id`."""

@@ -11,6 +11,7 @@ from workers.engine.encoders.generative_reranker import GenerativeReranker
 from workers.engine.encoders.scorer import TextScorer
 from workers.engine.kinds import CLASSIFIER, read_checkpoint
 from workers.engine.kinds.logit_score import is_generative_reranker
+from workers.serving.answer_sizes import label_sizes
 from workers.serving.kinds.kind import Loaded, OnePassKind, Source, batched
 from workers.serving.score_server import ScoreServer
 
@@ -26,5 +27,6 @@ class Classifiers(OnePassKind):
         ranks_by_tokens = is_generative_reranker(read_checkpoint(directory))
         load = GenerativeReranker.load if ranks_by_tokens else ClassifierModel.load
         scorer: TextScorer = load(directory, dtype, settings.device)
-        model = self.model(source, context_length=scorer.max_length, dtype=scorer.dtype)
+        sizes = label_sizes(scorer.labels.names)
+        model = self.model(source, context_length=scorer.max_length, dtype=scorer.dtype, output_sizes=sizes)
         return batched(source, partial(ScoreServer, model, scorer))

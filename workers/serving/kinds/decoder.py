@@ -15,6 +15,7 @@ from workers.engine.kinds import DECODER
 from workers.engine.loading.footprint import Footprint, generator_footprint
 from workers.engine.loading.model import LoadedModel, load_model
 from workers.engine.text.tokenizer import Tokenizer
+from workers.serving.answer_sizes import token_sizes
 from workers.serving.inference import SamplingDefaults
 from workers.serving.kinds.kind import Loaded, ServedKind, Source
 from workers.serving.model_server import ModelServer, OnFatal
@@ -35,7 +36,8 @@ class Decoders(ServedKind):
         config = engine_config(str(source.directory), settings)
         tokenizer = Tokenizer.load(config.model, config.revision)
         loaded = load_model(config, tokenizer)
-        model = self.model(source, context_length=loaded.facts.context_length)
+        sizes = token_sizes(tokenizer.token_ids, tokenizer.spelled)
+        model = self.model(source, context_length=loaded.facts.context_length, output_sizes=sizes)
         weights = _Weights(model, loaded, tokenizer, config)
         return Loaded(source.path_or_id, weights.serve, loaded.device)
 

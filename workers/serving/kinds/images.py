@@ -8,6 +8,7 @@ from nightshift.settings import WorkerSettings
 from workers.engine.config import DTypeName
 from workers.engine.images.model import ImageClassifierModel, ImageEncoderModel
 from workers.engine.kinds import IMAGE_CLASSIFIER, IMAGE_ENCODER
+from workers.serving.answer_sizes import label_sizes
 from workers.serving.image_server import ImageEmbeddingServer, ImageScoreServer
 from workers.serving.kinds.kind import Loaded, OnePassKind, Source, batched
 
@@ -22,7 +23,8 @@ class ImageClassifiers(OnePassKind):
         images = ImageClassifierModel.load(
             str(source.directory), cast(DTypeName, settings.dtype), settings.device
         )
-        model = self.model(source, context_length=images.max_length, dtype=images.dtype)
+        sizes = label_sizes(images.labels.names)
+        model = self.model(source, context_length=images.max_length, dtype=images.dtype, output_sizes=sizes)
         return batched(source, partial(ImageScoreServer, model, images))
 
 

@@ -13,7 +13,7 @@ from typing import ClassVar, Final, cast
 import torch
 
 from nightshift.fleet.checkpoints import model_id
-from nightshift.fleet.models import Model, ModelKind
+from nightshift.fleet.models import Model, ModelKind, OutputSizes
 from nightshift.settings import WorkerSettings
 from workers.engine.config import DTypeName
 from workers.engine.encoders.config import EncoderConfig
@@ -97,7 +97,9 @@ class ServedKind(ABC):
     def load(self, source: Source, settings: WorkerSettings) -> Loaded:
         """Raises ConfigurationError, or what the engine raises."""
 
-    def model(self, source: Source, *, context_length: int | None = None, **facts: str | int | None) -> Model:
+    def model(
+        self, source: Source, *, context_length: int | None = None, **facts: str | int | OutputSizes | None
+    ) -> Model:
         """What is registered of a model; without `context_length`, of one that is not loaded. `facts`: fields
         of `Model` that not every kind has.
         """

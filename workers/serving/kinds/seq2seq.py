@@ -11,6 +11,7 @@ from workers.engine.loading.footprint import Footprint, generator_footprint
 from workers.engine.loading.model import LoadedModel
 from workers.engine.seq2seq.model import load_seq2seq, seq2seq_config
 from workers.engine.text.tokenizer import Tokenizer
+from workers.serving.answer_sizes import token_sizes
 from workers.serving.kinds.decoder import engine_config, sampling_defaults
 from workers.serving.kinds.kind import Loaded, ServedKind, Source
 from workers.serving.model_server import ModelServer, OnFatal
@@ -32,7 +33,8 @@ class Seq2seqModels(ServedKind):
         config = seq2seq_config(engine_config(str(source.directory), settings))
         tokenizer = Tokenizer.load(config.model, config.revision)
         loaded = load_seq2seq(config, tokenizer)
-        model = self.model(source, context_length=loaded.facts.context_length)
+        sizes = token_sizes(tokenizer.token_ids, tokenizer.spelled)
+        model = self.model(source, context_length=loaded.facts.context_length, output_sizes=sizes)
         return Loaded(source.path_or_id, _Weights(model, loaded, tokenizer, config).serve, loaded.device)
 
 

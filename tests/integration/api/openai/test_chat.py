@@ -83,6 +83,34 @@ def test_a_streamed_answer_adds_up_to_the_recorded_one(client: openai.OpenAI, wo
     assert chunks[-1].usage.completion_tokens == 3
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_short_body_that_asks_for_a_long_answer_is_refused_before_it_is_queued(
+    client: openai.OpenAI, worker: FakeWorker, stream: bool
+) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(
+            model=CHAT_MODEL, messages=ask("1"), n=128, logprobs=True, top_logprobs=20, stream=stream
+        )
+
+    assert (refused.value.code, refused.value.param) == ("answer_too_large", "n")
+    assert "'n' 128, 'max_completion_tokens' 512, 'top_logprobs' 20" in refused.value.message
+    assert not worker.claims
+    assert client.chat.completions.create(
+        model=CHAT_MODEL, messages=ask("1"), n=3, logprobs=True, top_logprobs=20
+    ).choices
+
+
+def test_a_job_with_one_request_is_refused_likewise(http: httpx.Client, worker: FakeWorker) -> None:
+    body = {"model": CHAT_MODEL, "messages": ask("1"), "n": 128, "logprobs": True, "top_logprobs": 20}
+
+    for path in ("/v1/jobs", "/v1/jobs?dry_run=true"):
+        refused = http.post(path, json={"endpoint": "/v1/chat/completions", "body": body})
+
+        assert refused.status_code == 400
+        assert refused.json()["error"]["code"] == "answer_too_large"
+        assert refused.json()["error"]["param"] == "body.n"
+
+
 def test_a_completion_is_answered_whole_and_streamed(client: openai.OpenAI, worker: FakeWorker) -> None:
     whole = client.completions.create(model=CHAT_MODEL, prompt="one two")
     stream = client.completions.create(model=CHAT_MODEL, prompt="one two", stream=True)

@@ -29,7 +29,6 @@ from tests.unit.workers.engine.encoders.tiny_rerankers import (
 )
 from tests.unit.workers.serving.conftest import SETTINGS, submit
 from workers.engine.encoders.pairs import PairText
-from workers.serving import score_server
 from workers.serving.loading import load_models
 from workers.serving.models import Models
 
@@ -286,16 +285,16 @@ def test_what_a_model_cannot_do_is_refused_by_name(
     assert refused.value.param == param
 
 
-def test_a_short_body_must_not_ask_for_a_long_answer(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(score_server, "SCORES_SHOWN_MAX", 5)
+def test_a_short_body_must_not_ask_for_a_long_answer(models: Models) -> None:
+    models = Models([*models], answer_bytes_max=1_650)
     body = {"model": "labels", "input": ["w1", "w2"]}
 
     with pytest.raises(
-        InvalidRequest, match="2 inputs with 3 labels of 'labels' each are more than 5"
+        InvalidRequest, match=r"it is asked for with .input. 2\. Beside the others"
     ) as refused:
         submit(models, "/v1/classifications", body)
 
-    assert refused.value.param == "input"
+    assert (refused.value.param, refused.value.code) == ("input", "answer_too_large")
     fewer = submit(models, "/v1/classifications", {**body, "top_k": 2}).wait()
     assert [len(each["scores"]) for each in fewer.body["data"]] == [2, 2]
 

@@ -53,6 +53,24 @@ def test_a_row_with_several_prompts_has_a_choice_for_each(
     assert results["bad"].body["error"]["param"] == "prompt[1]"
 
 
+def test_a_row_that_asks_for_too_long_an_answer_fails_before_it_runs(
+    store: Store, objects, write_input, run: Callable, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "_answer_bytes_max", 100_000)
+    asked = {"large": BODY | {"n": 40, "logprobs": 5}, "small": BODY}
+    rows = [{"custom_id": id, "method": "POST", "url": ROUTE, "body": body} for id, body in asked.items()]
+    write_input([json.dumps(row) for row in rows])
+    job = plan_bulk(store, INPUT, model=models.ids[0], endpoint=ROUTE)
+
+    finished(run(claim_bulk(store, models=models.ids)))
+    results = by_id(results_of(store, objects, job))
+
+    error = results["large"].body["error"]
+    assert (error["code"], error["param"]) == ("answer_too_large", "n")
+    assert "'n' 40, 'prompt' 3, 'max_tokens' 8, 'logprobs' 5" in error["message"]
+    assert results["small"].status_code == 200
+
+
 def test_what_an_earlier_lease_left_of_each_prompt_is_continued(models: Models) -> None:
     warm = BODY | {"temperature": 1.5}
     whole = submit(models, ROUTE, warm, id="whole")
