@@ -4,6 +4,7 @@ Only this module reads settings and opens connections for the package.
 """
 
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -55,6 +56,9 @@ from nightshift.tracing.opening import open_tracer
 from nightshift.tracing.tracer import Tracer
 
 log = logging.getLogger(__name__)
+
+SWITCH_INTERVAL_S = 0.0005
+"""At most so long does the event loop wait for each thread that runs Python before it."""
 
 ROUTERS = (  # a request tries their routes in this order
     inference.router,
@@ -116,6 +120,7 @@ def _own_settings() -> AppSettings:
     """Read and check the settings. Invalid ones end the process with one line, before the server can log a
     traceback.
     """
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     with starting():
         set_up_logging("api")
         settings = AppSettings()

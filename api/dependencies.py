@@ -7,16 +7,16 @@ The caller is authenticated before the body is read.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, get_args, get_origin
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
 from fastapi import Depends, Header, Query, Request
 from fastapi.dependencies.models import Dependant
 from pydantic import TypeAdapter, ValidationError
-from starlette.concurrency import run_in_threadpool
 
 from api.authentication import Authenticator, Caller
+from api.body_turns import SMALL_BYTES
 from api.middleware.boundary import answer_headers, held
 from api.middleware.limits import parse_json_object
 from api.responses.times import EPOCH_MAX_S
@@ -33,9 +33,10 @@ LIST_LIMIT: Final = 20
 LIST_LIMIT_MAX: Final = 100
 PAGE_BYTES_MAX: Final = 998_000  # of a list's elements: with what is around them, less than 1 MB
 FORM_TYPES: Final = ("application/x-www-form-urlencoded", "multipart/form-data")
-PARSE_INLINE_BYTES_MAX: Final = 64 * 1024  # larger bodies are parsed in a thread
 
 _BOOL: Final = TypeAdapter(bool)
+
+T = TypeVar("T")
 
 
 EpochSeconds = Annotated[int, Query(ge=0, le=EPOCH_MAX_S)]
@@ -113,10 +114,11 @@ async def json_object(request: Request, services: ServicesDep, caller: CallerDep
     announced = min(int(length), bytes_max) if length.isdecimal() else bytes_max
     held(request).enter_context(services.body_memory.reserved(caller.tenant_id, announced))
     raw = await request.body()
-    if len(raw) <= PARSE_INLINE_BYTES_MAX:
+    request.state.body_bytes = len(raw)
+    if len(raw) <= SMALL_BYTES:
         body = parse_json_object(raw)
     else:
-        body = await run_in_threadpool(parse_json_object, raw)
+        body = await services.body_turns.run(caller.tenant_id, len(raw), lambda: parse_json_object(raw))
     if names := slots_of_body(body):
         services.slots.hold(caller, names, held(request))
     await _take_rates(request, services, caller, body, len(raw))
@@ -124,6 +126,12 @@ async def json_object(request: Request, services: ServicesDep, caller: CallerDep
 
 
 BodyDep = Annotated[JsonObject, Depends(json_object)]
+
+
+async def checked(request: Request, services: Services, caller: Caller, check: Callable[[], T]) -> T:
+    """What `check` makes of this request's body, in a thread; a large body's in its tenant's turn."""
+    size_bytes: int = request.state.body_bytes
+    return await services.body_turns.run(caller.tenant_id, size_bytes, check)
 
 
 async def json_object_if_any(request: Request, services: ServicesDep, caller: CallerDep) -> JsonObject:

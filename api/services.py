@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 from anyio import CapacityLimiter, to_thread
 from starlette.concurrency import run_in_threadpool
 
+from api.body_turns import BodyTurns
 from api.jobs.group_commit import GroupCommit
 from api.jobs.previewing import Previews
 from api.middleware.bodies import BodyMemory
@@ -94,6 +95,7 @@ class Services:
     group_commit: GroupCommit
     sources: Sources
     body_memory: BodyMemory
+    body_turns: BodyTurns
     rate_limits: RateLimits
     slots: Slots
     webhook_tests: WebhookTests
@@ -139,6 +141,7 @@ async def open_services(settings: AppSettings, tracer: Tracer = NO_TRACER) -> As
             group_commit=GroupCommit(store, submitter, ring_sender.send),
             sources=Sources(objects, locations),
             body_memory=BodyMemory(max(settings.api.bodies_bytes_max, 2 * settings.api.body_bytes_max)),
+            body_turns=BodyTurns(),
             rate_limits=rate_limits,
             slots=Slots(),
             webhook_tests=WebhookTests(Egress(egress_config(settings.submission))),

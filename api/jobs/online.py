@@ -22,7 +22,7 @@ from api.responses.errors import RequestEnded, WaitedTooLong, error_json
 from api.services import Services
 from nightshift.broker.token_streams import BrokenStream, Delta, StreamReader
 from nightshift.errors import DatabaseUnavailable, NightshiftError, NotFound
-from nightshift.jobs import Answer, Job, JobState, JsonObject, NewJob, StopReason, Usage
+from nightshift.jobs import Answer, Job, JobState, JsonObject, NewJob, RecordedAnswer, StopReason, Usage
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.transitions import Submitted
 
@@ -57,19 +57,19 @@ def accept(services: Services, new: NewJob, body: JsonObject) -> Waiting:
     return Waiting.on(services.group_commit.submit(new, body).submitted)
 
 
-async def answer(services: Services, waiting: Waiting, gone: Gone) -> Answer:
+async def answer(services: Services, waiting: Waiting, gone: Gone) -> RecordedAnswer:
     """Wait for the recorded outcome. Raises WaitedTooLong or ClientDisconnect after stopping the job."""
     async with stopping_if_abandoned(services, waiting):
         async with aclosing(follow(services, waiting, gone)) as entries:
             async for entry in entries:
-                if isinstance(entry, Answer):
+                if isinstance(entry, RecordedAnswer):
                     return entry
     raise AssertionError("follow ends with an outcome or an exception")
 
 
 async def follow(
     services: Services, waiting: Waiting, gone: Gone
-) -> AsyncGenerator[Delta | Answer | None, None]:
+) -> AsyncGenerator[Delta | RecordedAnswer | None, None]:
     """Deltas as they arrive, None in between, and last the recorded outcome.
 
     Raises WaitedTooLong and ClientDisconnect.
@@ -164,7 +164,7 @@ def _has_ended(services: Services, job: Job) -> bool:
         return False
 
 
-def _outcome(services: Services, waiting: Waiting) -> Answer | None:
+def _outcome(services: Services, waiting: Waiting) -> RecordedAnswer | None:
     """The recorded outcome; None if the job goes on or the database is away."""
     try:
         with services.store.snapshot() as tx:
@@ -177,8 +177,8 @@ def _outcome(services: Services, waiting: Waiting) -> Answer | None:
     if recorded is not None:
         return recorded
     if job is None:
-        return Answer(404, error_json(NotFound("The request was deleted.")), Usage())
-    return _ended_without_answer(job) if job.state.is_terminal else None
+        return RecordedAnswer.of(Answer(404, error_json(NotFound("The request was deleted.")), Usage()))
+    return RecordedAnswer.of(_ended_without_answer(job)) if job.state.is_terminal else None
 
 
 def _ended_without_answer(job: Job) -> Answer:

@@ -12,16 +12,18 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from api.dependencies import PAGE_BYTES_MAX
 from api.services import Services
 from nightshift.errors import NotFound
 from nightshift.jobs import Job, JobKind, StopReason
-from nightshift.output.row_results import NotExecuted, json_line
+from nightshift.output.row_results import NotExecuted
 from nightshift.output.segments import read_segment
 from nightshift.store.shards.shards import ListedSegment
 
 PIECE_BYTES: Final = 256 * 1024  # of lines sent at a time
 SEGMENTS_PAGE: Final = 32  # per listing; a segment is read when its rows are needed
 
+_ID: Final = re.compile(rb'\{"id":("[^"]+")')
 _PLACE: Final = re.compile(r"row_([0-9]{1,18})_([0-9]{1,9})")
 
 
@@ -72,6 +74,32 @@ def in_pieces(lines: Iterator[bytes]) -> Iterator[bytes]:
         yield b"".join(held)
 
 
+def page_of(lines: Sequence[bytes], limit: int) -> bytes:
+    """A page of rows in the list envelope, cut to `PAGE_BYTES_MAX` but never to none.
+
+    `lines` has one more than `limit` if there is a next page. They go into the page as they are: a row may be
+    as large as an answer.
+    """
+    kept: list[bytes] = []
+    size_bytes = 0
+    for line in lines[:limit]:
+        size_bytes += len(line)
+        if kept and size_bytes > PAGE_BYTES_MAX:
+            break
+        kept.append(line.rstrip(b"\n"))
+    ids = [_id_of(kept[0]), _id_of(kept[-1])] if kept else [b"null", b"null"]
+    more = b"true" if len(lines) > len(kept) else b"false"
+    parts = b'{"object":"list","data":[', b",".join(kept), b'],"first_id":', ids[0], b',"last_id":', ids[1]
+    return b"".join([*parts, b',"has_more":', more, b"}"])
+
+
+def _id_of(line: bytes) -> bytes:
+    """A row's id as JSON: its line begins with it."""
+    found = _ID.match(line)
+    assert found is not None, "every row has an id first"
+    return found[1]
+
+
 def _bulk_rows(services: Services, job: Job, after: RowPlace | None) -> Iterator[bytes]:
     for listed in _segments(services, job, after):
         first = after.row + 1 if after is not None and after.segment == listed.id else 0
@@ -105,10 +133,10 @@ def _online_row(services: Services, job: Job, after: RowPlace | None) -> Iterato
     with services.store.snapshot() as tx:
         answer = tx.shards.online_result(job.tenant_id, job.id)
     if answer is not None:
-        response = {"status_code": answer.status_code, "request_id": None, "body": answer.body}
         outcome = "succeeded" if answer.succeeded else "errored"
-        line = {"custom_id": None, "response": response, "error": None, "outcome": outcome}
-        yield json_line(line | {"id": str(place)})
+        response = f'{{"status_code":{answer.status_code},"request_id":null,"body":{answer.text}}}'
+        head, rest = f'"id":"{place}","custom_id":null', f'"error":null,"outcome":"{outcome}"'
+        yield f'{{{head},"response":{response},{rest}}}\n'.encode()
     elif job.state.is_terminal:
         reason = job.stop_reason or StopReason.FAILED
         error = job.errors[0] if job.errors else None

@@ -1,21 +1,22 @@
 """The endpoints' routes, whole or streamed."""
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
 from api.authentication import Caller
-from api.dependencies import BodyDep, CallerDep, ServicesDep
+from api.dependencies import BodyDep, CallerDep, ServicesDep, checked
 from api.direct_routes import DirectRoute
-from api.jobs.online import Waiting, accept, answer
+from api.jobs.online import accept, answer
 from api.openai.adapter import online_request
 from api.openai.streaming import Wanted, streamed
+from api.responses.large import recorded
 from api.services import Services
 from nightshift import endpoints
 from nightshift.endpoints import Endpoint
 from nightshift.endpoints.generation import GenerationRequest, TextEndpoint
 from nightshift.endpoints.requests import ModelRequest
-from nightshift.jobs import JsonObject
+from nightshift.jobs import JsonObject, NewJob
 
 router = APIRouter(tags=["OpenAI"], route_class=DirectRoute)
 
@@ -36,22 +37,22 @@ for _endpoint in endpoints.every():
 async def _infer(
     endpoint: Endpoint, request: Request, services: Services, caller: Caller, body: JsonObject
 ) -> Response:
-    asked, waiting = await run_in_threadpool(_accept, endpoint, services, caller, body)
+    asked, new = await checked(request, services, caller, lambda: _checked(endpoint, services, caller, body))
+    waiting = await run_in_threadpool(accept, services, new, body)
     if asked.streams:
         assert isinstance(endpoint, TextEndpoint), "only requests for text can ask for a stream"
         assert isinstance(asked, GenerationRequest), "parsed by this endpoint"
         return await streamed(services, waiting, Wanted(endpoint, asked), request.is_disconnected)
     outcome = await answer(services, waiting, request.is_disconnected)
-    return JSONResponse(outcome.body, outcome.status_code)
+    return await recorded(outcome)
 
 
-def _accept(
+def _checked(
     endpoint: Endpoint, services: Services, caller: Caller, body: JsonObject
-) -> tuple[ModelRequest, Waiting]:
-    """Check and record a request. In a thread: large bodies and the database take time."""
+) -> tuple[ModelRequest, NewJob]:
     asked = endpoint.parse(body)
     wait_s = services.settings.api.online_wait_s
     new = services.submitter.check(
         online_request(endpoint, asked, body, caller.tenant_id, wait_s), caller.priority_ceiling
     )
-    return asked, accept(services, new, body)
+    return asked, new

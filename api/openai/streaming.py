@@ -10,19 +10,21 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from sse_starlette import ServerSentEvent
+from starlette.concurrency import run_in_threadpool
 
 from api.jobs.online import Gone, Waiting, follow, stopping_if_abandoned
 from api.openai.transcript import MalformedDelta, Transcript
 from api.responses.errors import error_json
+from api.responses.large import PIECE_BYTES, in_pieces, recorded
 from api.responses.sse import comment, event, event_source
 from api.services import Services
 from nightshift.endpoints.answers import answer_id
 from nightshift.endpoints.generation import GenerationRequest, TextEndpoint
 from nightshift.endpoints.streams import AnswerEvents, AnswerHead, CallPiece, Piece, StreamEvent
 from nightshift.errors import NightshiftError
-from nightshift.jobs import Answer, Job, JsonObject
+from nightshift.jobs import Job, JsonObject, RecordedAnswer
 
 STILL_WAITING: Final = None  # begins a stream that has no event to begin with
 STREAM_START_S: Final = 10.0  # proxies drop silent connections
@@ -31,7 +33,7 @@ STREAM_START_S: Final = 10.0  # proxies drop silent connections
 class Refused(Exception):
     """The request failed before anything was sent."""
 
-    def __init__(self, outcome: Answer) -> None:
+    def __init__(self, outcome: RecordedAnswer) -> None:
         self.outcome = outcome
 
 
@@ -54,18 +56,23 @@ async def streamed(services: Services, waiting: Waiting, wanted: Wanted, gone: G
     try:
         first = await anext(events)
     except Refused as refused:
-        return JSONResponse(refused.outcome.body, refused.outcome.status_code)
+        return await recorded(refused.outcome)
     return event_source(_joined(first, events))
 
 
 async def _joined(
     first: StreamEvent | None, rest: AsyncGenerator[StreamEvent | None, None]
-) -> AsyncGenerator[ServerSentEvent, None]:
+) -> AsyncGenerator[ServerSentEvent | bytes, None]:
     async with aclosing(rest):
         yield comment("waiting") if first is None else event(first.data, type=first.type)
         async for each in rest:
             assert each is not None, "only the first may be missing"
-            yield event(each.data, type=each.type)
+            if len(each.data) <= PIECE_BYTES:
+                yield event(each.data, type=each.type)
+                continue
+            encoded = await run_in_threadpool(event(each.data, type=each.type).encode)
+            async for piece in in_pieces(encoded):
+                yield piece
 
 
 async def _events_or_error(
@@ -100,7 +107,7 @@ async def _events(
     async with stopping_if_abandoned(services, waiting):
         async with aclosing(follow(services, waiting, gone)) as entries:
             async for entry in entries:
-                if isinstance(entry, Answer):
+                if isinstance(entry, RecordedAnswer):
                     break
                 choice, new = (0, None) if entry is None else _take_delta(transcripts, events, entry.data)
                 if not has_begun and (new or clock() >= opens_at_s):
@@ -113,13 +120,17 @@ async def _events(
                 elif new:
                     for each in events.piece(choice, new):
                         yield each
-    assert isinstance(entry, Answer), "follow ends with an outcome or an exception"
+    assert isinstance(entry, RecordedAnswer), "follow ends with an outcome or an exception"
     if not has_begun:
         if not entry.succeeded:
             raise Refused(entry)
         for each in opening:
             yield each
-    for each in _ending(wanted.endpoint, events, transcripts, entry):
+    ending = _ending(wanted.endpoint, events, transcripts, entry)
+    if entry.is_large:
+        while (part := await run_in_threadpool(next, ending, None)) is not None:
+            yield part
+    for each in ending:
         yield each
 
 
@@ -139,18 +150,19 @@ def _take_delta(
 
 
 def _ending(
-    endpoint: TextEndpoint, events: AnswerEvents, transcripts: Sequence[Transcript], outcome: Answer
+    endpoint: TextEndpoint, events: AnswerEvents, transcripts: Sequence[Transcript], outcome: RecordedAnswer
 ) -> Iterator[StreamEvent]:
     """After the recorded outcome: what is missing of each choice, and the end."""
+    body = outcome.body
     if not outcome.succeeded:
-        yield from events.failed(outcome.body)
+        yield from events.failed(body)
         return
-    recorded, calls = endpoint.pieces(outcome.body), endpoint.calls(outcome.body)
-    for choice, (whole, transcript) in enumerate(zip(recorded, transcripts, strict=True)):
+    wholes, calls = endpoint.pieces(body), endpoint.calls(body)
+    for choice, (whole, transcript) in enumerate(zip(wholes, transcripts, strict=True)):
         rest = transcript.rest(whole)
         if rest:
             yield from events.piece(choice, rest)
         for part in transcript.rest_of_calls(calls[choice]):
             yield from events.call_piece(choice, part)
-        yield from events.closing(choice, outcome.body)
-    yield from events.ending(outcome.body)
+        yield from events.closing(choice, body)
+    yield from events.ending(body)

@@ -21,5 +21,5 @@ def comment(text: str) -> ServerSentEvent:
     return ServerSentEvent(comment=text, sep=LINE_END)
 
 
-def event_source(events: AsyncGenerator[ServerSentEvent, None]) -> EventSourceResponse:
+def event_source(events: AsyncGenerator[ServerSentEvent | bytes, None]) -> EventSourceResponse:
     return EventSourceResponse(events, sep=LINE_END, ping=PING_S, send_timeout=SEND_TIMEOUT_S)

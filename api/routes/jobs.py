@@ -16,6 +16,7 @@ from api.dependencies import (
     EpochSeconds,
     PageDep,
     ServicesDep,
+    checked,
     get_job,
     list_json,
 )
@@ -95,10 +96,11 @@ async def create_job(
     prefer: Annotated[str, Header()] = "",
 ) -> Response:
     if dry_run:
-        found = await _dry_run(services, caller, body, idempotency_key)
+        found = await _dry_run(request, services, caller, body, idempotency_key)
         return JSONResponse(found.model_dump(mode="json"))
+    asked, new = await checked(request, services, caller, lambda: _checked(services, caller, body))
     created = await run_in_threadpool(
-        _create, services, caller, body, idempotency_key, x_stainless_retry_count
+        _create, services, caller, asked, new, idempotency_key, x_stainless_retry_count
     )
     wait_s = _wait_s(prefer)
     if wait_s == 0:
@@ -168,10 +170,12 @@ def delete_job(job_id: str, services: ServicesDep, caller: CallerDep) -> Respons
     return JSONResponse(DeletedJob(id=job_id).model_dump())
 
 
-async def _dry_run(services: Services, caller: Caller, body: JsonObject, key: str | None) -> DryRun:
-    asked, new = await run_in_threadpool(_checked, services, caller, body)
-    request = repeatable(caller.tenant_id, new.fingerprint, run_key(asked) or key, None)
-    return await dry_runs.dry_run(services, caller, new, asked.body, request)
+async def _dry_run(
+    request: Request, services: Services, caller: Caller, body: JsonObject, key: str | None
+) -> DryRun:
+    asked, new = await checked(request, services, caller, lambda: _checked(services, caller, body))
+    repeat = repeatable(caller.tenant_id, new.fingerprint, run_key(asked) or key, None)
+    return await dry_runs.dry_run(services, caller, new, asked.body, repeat)
 
 
 def _checked(services: Services, caller: Caller, body: JsonObject) -> tuple[JobCreate, NewJob]:
@@ -184,9 +188,13 @@ def _checked(services: Services, caller: Caller, body: JsonObject) -> tuple[JobC
 
 
 def _create(
-    services: Services, caller: Caller, body: JsonObject, key: str | None, retry_count: str | None
+    services: Services,
+    caller: Caller,
+    asked: JobCreate,
+    new: NewJob,
+    key: str | None,
+    retry_count: str | None,
 ) -> Created:
-    asked, new = _checked(services, caller, body)
     request = repeatable(caller.tenant_id, new.fingerprint, run_key(asked) or key, retry_count)
     if asked.body is not None and not request.may_be_repeat:
         accepted = services.group_commit.submit(new, asked.body)

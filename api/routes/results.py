@@ -1,14 +1,14 @@
 """GET /v1/jobs/{id}/results: rows with a result, also while the job runs."""
 
-import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Header, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 
-from api.dependencies import CallerDep, PageDep, ServicesDep, get_job, list_json
-from api.jobs.results import in_pieces, rows_of
+from api.dependencies import CallerDep, PageDep, ServicesDep, get_job
+from api.jobs.results import in_pieces, page_of, rows_of
+from api.responses.large import whole
 from api.responses.objects import RowPage
 from api.services import Services
 from nightshift.jobs import Job
@@ -46,10 +46,10 @@ async def list_results(
         rows = rows_of(services, job, page.after, limit)
         pieces = await _begun(services, in_pieces(rows))
         return StreamingResponse(pieces, 200, headers, media_type=NDJSON)
-    found = await services.storage_threads.run(
-        lambda: [json.loads(line) for line in rows_of(services, job, page.after, page.limit + 1)]
+    content = await services.storage_threads.run(
+        lambda: page_of([*rows_of(services, job, page.after, page.limit + 1)], page.limit)
     )
-    return JSONResponse(list_json(found, page.limit), headers=headers)
+    return whole(content, headers=headers)
 
 
 async def _begun(services: Services, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:

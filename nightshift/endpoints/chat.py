@@ -1,7 +1,7 @@
 """POST /v1/chat/completions."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import (
     BaseModel,
@@ -16,12 +16,14 @@ from nightshift.endpoints.choices import ChoicesEndpoint, ChoicesRequest
 from nightshift.endpoints.generation import CallingRequest, Choice, Conversation, template_role
 from nightshift.endpoints.hints import AS_TEMPLATED, Effort, Flag, Verbosity, WithoutEffect
 from nightshift.endpoints.logprobs import ALTERNATIVES_MAX, Chosen, entries
-from nightshift.endpoints.requests import Count, at_most
+from nightshift.endpoints.requests import Count, array_at_most, at_most
 from nightshift.endpoints.streams import CallPiece
 from nightshift.endpoints.tools import CALLS_MAX, arguments_of, called
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 from nightshift.jobs.priorities import SERVICE_TIER_OF_CLASS, PriorityClass
+
+MESSAGES_MAX: Final = 2048  # of a conversation, as at OpenAI
 
 
 class TextPart(BaseModel):
@@ -113,7 +115,9 @@ class Prediction(BaseModel):
 class ChatRequest(ChoicesRequest, CallingRequest):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
+    messages: Annotated[
+        list[ChatMessage], Field(min_length=1, fail_fast=True), array_at_most(MESSAGES_MAX, "messages")
+    ]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=ALTERNATIVES_MAX, strict=True)] | None = None

@@ -46,6 +46,22 @@ def at_most(entries: int) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+def array_at_most(entries: int, path: str) -> BeforeValidator:
+    """As `at_most`, in OpenAI's words, for a field that OpenAI bounds."""
+
+    def check(value: object) -> object:
+        if isinstance(value, list) and len(value) > entries:
+            raise InvalidRequest(
+                f"Invalid '{path}': array too long. Expected an array with maximum length {entries}, but got "
+                f"an array with length {len(value)} instead.",
+                param=path,
+                code="array_above_max_length",
+            )
+        return value
+
+    return BeforeValidator(check)
+
+
 def null_means(default: object) -> BeforeValidator:
     """Takes an explicit null as the field's absence, as OpenAI does."""
     return BeforeValidator(lambda value: default if value is None else value)

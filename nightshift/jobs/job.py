@@ -17,9 +17,11 @@ from enum import StrEnum
 from typing import Any, Final
 
 from nightshift.fleet.costs import NO_TIME, WorkerTime
+from nightshift.jobs import json_pieces
 from nightshift.jobs.options import BulkOptions
 from nightshift.jobs.planning import FIRST_PAGE, PlanCursor
 from nightshift.jobs.priorities import PriorityClass
+from nightshift.jobs.sizes import json_text
 
 JsonObject = dict[str, Any]
 
@@ -236,6 +238,33 @@ class Answer:
     @property
     def succeeded(self) -> bool:
         return self.status_code < 400
+
+
+@dataclass(frozen=True)
+class RecordedAnswer:
+    """A model's answer as it is stored. It may be large, and is sent on as it is wherever that will do."""
+
+    status_code: int
+    text: str  # the body as JSON
+    usage: Usage
+
+    @classmethod
+    def of(cls, answer: Answer) -> "RecordedAnswer":
+        return cls(answer.status_code, json_text(answer.body), answer.usage)
+
+    @property
+    def succeeded(self) -> bool:
+        return self.status_code < 400
+
+    @property
+    def is_large(self) -> bool:
+        return len(self.text) > json_pieces.LARGE_BYTES
+
+    @property
+    def body(self) -> JsonObject:
+        """Read anew at each call."""
+        body: JsonObject = json_pieces.loads(self.text)
+        return body
 
 
 @dataclass(frozen=True, kw_only=True)

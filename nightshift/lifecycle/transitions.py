@@ -22,13 +22,13 @@ from nightshift.jobs import (
     NewJob,
     NewShard,
     OnlineClaim,
+    RecordedAnswer,
     Segment,
     StopReason,
 )
 from nightshift.jobs.leases import FIRST_TERM, Lease
 from nightshift.jobs.planning import PlanCursor
 from nightshift.jobs.room import ROOM_FOR_ALL, Room
-from nightshift.jobs.sizes import json_bytes
 from nightshift.lifecycle.interruptions import record_resumed
 from nightshift.lifecycle.webhooks.fan_out import owe
 from nightshift.outbound.webhook_events import PROGRESS, RUNNING, event_type
@@ -221,10 +221,11 @@ def count_redone(tx: Transaction, job_id: str, tokens: int) -> None:
 
 def record_answer(tx: Transaction, claim: OnlineClaim, answer: Answer, now: datetime) -> bool:
     """Record an online request's answer and end its job. False: the lease was lost."""
-    if not tx.shards.record_result(claim.lease, answer):
+    recorded = RecordedAnswer.of(answer)
+    if not tx.shards.record_result(claim.lease, recorded):
         return False
     counts = Counts(1, int(answer.succeeded), int(not answer.succeeded))
-    stored_bytes = json_bytes(answer.body)
+    stored_bytes = len(recorded.text.encode())
     tx.jobs.add_progress(claim.job.id, Counts(None, 0, 0), answer.usage, stored_bytes)
     tx.holdings.add(claim.job.tenant_id, Holding(stored_bytes=stored_bytes))
     assert claim.job.model is not None, "an online request names its model"

@@ -33,6 +33,7 @@ class OnlineRequest:
     is_cancelled: bool = False  # closed; the engine may still have it
     has_ended: bool = False  # recorded; it is to leave the engine
     server: ModelServer | None = None  # has it, or is about to
+    streams: bool = False  # its client reads what is published
     trace: OnlineTrace | None = None
     _published: dict[int, _Published] = field(default_factory=dict)  # by choice; on the engine's thread only
 
@@ -61,7 +62,7 @@ class OnlineRequest:
             so_far.characters,
             progress.text,
             so_far.tokens,
-            progress.logprobs,
+            progress.logprobs if self.streams else None,  # twenty times the text; the answer has them
         )
         so_far.characters += len(progress.text)
         so_far.tokens += num_tokens(progress.logprobs) if progress.logprobs is not None else 0

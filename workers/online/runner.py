@@ -184,6 +184,7 @@ class OnlineRunner:
             listener=lambda progress: self._on_progress(request, progress),
             tenant_id=claim.job.tenant_id,
         )
+        request.streams = inference.request.streams
         request.server = self._models.get(inference.request.model)
         self._models.submit(inference)
 
@@ -192,7 +193,7 @@ class OnlineRunner:
         if progress.token_ids and not request.tokens:
             self.times.first_token(request.claim, request.submitted_s)
         request.tokens += len(progress.token_ids)
-        if progress.text or progress.logprobs is not None:
+        if progress.text or (request.streams and progress.logprobs is not None):
             self._publisher.put(request.next_text(progress))
         for part in progress.calls:
             self._publisher.put(CallText(request.claim.lease.shard_id, progress.choice, part))

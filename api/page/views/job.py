@@ -31,6 +31,7 @@ LEASES_SHOWN: Final = 20
 PARTS_SHOWN: Final = 20
 RETRIES_SHOWN: Final = 20
 RESULTS_SHOWN: Final = 10
+ROW_SHOWN_BYTES_MAX: Final = 256 * 1024
 ID_CHARS_MAX: Final = 64
 SHOW: Final = ("errors", "results")  # what is read only when it is asked for: it is in the object store
 
@@ -73,7 +74,7 @@ def read_objects(asked: Asked, loaded: Context) -> Context:
             found["errors"] = grouped(asked.services.objects, loaded["failing"])
         elif loaded["show"] == "results":
             lines = islice(rows_of(asked.services, job, None, RESULTS_SHOWN), RESULTS_SHOWN)
-            found["results"] = [_shown_row(json.loads(line)) for line in lines]
+            found["results"] = [_shown_row(line) for line in lines]
     except NightshiftError as error:
         found["unreadable"] = error.message
     return found
@@ -87,7 +88,12 @@ def _words(name: str) -> str:
     return name.replace("_", " ").capitalize()
 
 
-def _shown_row(row: dict[str, Any]) -> dict[str, Any]:
+def _shown_row(line: bytes) -> dict[str, Any]:
+    """One that is too large for a page is shown as it begins."""
+    if len(line) > ROW_SHOWN_BYTES_MAX:
+        start = line[:ROW_SHOWN_BYTES_MAX].decode(errors="replace")
+        return {"custom_id": None, "status_code": None, "text": f"{start} … ({len(line)} bytes)"}
+    row: dict[str, Any] = json.loads(line)
     response = row.get("response") or {}
     body = row.get("error") or response.get("body")
     return {

@@ -11,14 +11,17 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
+    JSON,
     BigInteger,
     ColumnElement,
     Connection,
     Row,
     Text,
     bindparam,
+    cast,
     func,
     insert,
+    literal,
     or_,
     select,
     text,
@@ -27,13 +30,13 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from nightshift.jobs import (
-    Answer,
     Interruption,
     Job,
     JobKind,
     JobState,
     JsonObject,
     NewShard,
+    RecordedAnswer,
     Segment,
     Shard,
     ShardObject,
@@ -217,7 +220,7 @@ class Shards:
             .values(interruption=told)
         )
 
-    def record_result(self, lease: Lease, answer: Answer) -> bool:
+    def record_result(self, lease: Lease, answer: RecordedAnswer) -> bool:
         """Record an online request's only answer. False: the lease is lost."""
         holds = self._update_held(lease, state=ShardState.DONE, rows_done=1, lease_until=None)
         if holds:
@@ -225,7 +228,7 @@ class Shards:
                 insert(result).values(
                     shard_id=lease.shard_id,
                     status_code=answer.status_code,
-                    body=answer.body,
+                    body=self._as_json(answer.text),
                     prompt_tokens=answer.usage.prompt_tokens,
                     completion_tokens=answer.usage.completion_tokens,
                     cached_tokens=answer.usage.cached_tokens,
@@ -337,18 +340,29 @@ class Shards:
         )
         return [LeasedShard(to_shard(row), row.worker_id, row.lease_until) for row in rows]
 
-    def online_result(self, tenant_id: str, job_id: str) -> Answer | None:
+    def online_result(self, tenant_id: str, job_id: str) -> RecordedAnswer | None:
         """The answer to a tenant's online job, if it has one."""
         row = self._connection.execute(
-            select(result)
+            select(
+                result.c.status_code,
+                result.c.prompt_tokens,
+                result.c.completion_tokens,
+                result.c.cached_tokens,
+                cast(result.c.body, Text).label("text"),
+            )
             .join(shard, shard.c.id == result.c.shard_id)
             .where(shard.c.job_id == job_id, shard.c.tenant_id == tenant_id)
         ).one_or_none()
         if row is None:
             return None
-        return Answer(
-            row.status_code, row.body, Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens)
-        )
+        usage = Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens)
+        return RecordedAnswer(row.status_code, row.text, usage)
+
+    def _as_json(self, text: str) -> ColumnElement[Any]:
+        """JSON that is text already. SQLite stores it so; a cast there would make a number of it."""
+        if self._connection.dialect.name == "postgresql":
+            return cast(literal(text, Text()), JSON)
+        return literal(text, Text())
 
     # -- the service's own duties, over all tenants ----------------------------------------------------
 

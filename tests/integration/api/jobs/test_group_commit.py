@@ -205,7 +205,7 @@ def test_a_large_body_keeps_no_others_waiting(store: Store, submitter: Submitter
     commit = GroupCommit(gated, submitter, sent.append)
     commit._waiting = arrivals = Arrivals()
 
-    commit.submit(a_new_request(), {"text": "x" * BYTES_MAX})
+    commit.submit(a_new_request(stored_bytes=BYTES_MAX + 1), {"text": "x" * BYTES_MAX})
 
     assert not arrivals.arrived.acquire(blocking=False)
     assert [len(rings) for rings in sent] == [1]

@@ -1,5 +1,6 @@
 """POST /v1/chat/completions and /v1/completions with the official client, whole and streamed."""
 
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from nightshift.endpoints.calls import CallPart, call_id
 from nightshift.jobs import OnlineClaim
+from nightshift.jobs.json_pieces import LARGE_BYTES
 from nightshift.store import Store
 from tests.integration.api.fake_worker import CHAT_MODEL, EMBEDDING_MODEL, FakeWorker, text_answer
 from tests.integration.api.waiting import wait_until_nothing_is_owed
@@ -109,6 +111,39 @@ def test_a_job_with_one_request_is_refused_likewise(http: httpx.Client, worker: 
         assert refused.status_code == 400
         assert refused.json()["error"]["code"] == "answer_too_large"
         assert refused.json()["error"]["param"] == "body.n"
+
+
+def test_a_large_answer_is_the_same_whole_streamed_and_among_the_results(
+    client: openai.OpenAI, http: httpx.Client, worker: FakeWorker
+) -> None:
+    text = "".join(f"wörd{number} " for number in range(12_000))
+    worker.behave = lambda worker, claim: worker.record(claim, text_answer(claim, text))
+    asked: Any = {"model": CHAT_MODEL, "messages": ask("1"), "logprobs": True, "top_logprobs": 2}
+
+    whole = client.chat.completions.with_raw_response.create(**asked)
+    chunks = [chunk.choices[0] for chunk in client.chat.completions.create(**asked, stream=True)]
+    job_id = http.get("/v1/jobs").json()["data"][0]["id"]
+    [row] = http.get(f"/v1/jobs/{job_id}/results").json()["data"]
+
+    assert len(whole.content) > 2 * LARGE_BYTES
+    choice = whole.parse().choices[0]
+    assert choice.message.content == text == "".join(chunk.delta.content or "" for chunk in chunks)
+    assert choice.logprobs is not None
+    streamed = [each for chunk in chunks if chunk.logprobs for each in chunk.logprobs.content or ()]
+    assert streamed == choice.logprobs.content
+    assert row["response"]["body"]["choices"] == json.loads(whole.content)["choices"]
+
+
+def test_a_conversation_of_too_many_messages_is_refused_in_openais_words(
+    client: openai.OpenAI, worker: FakeWorker
+) -> None:
+    wrong = [{"role": "nobody"}]
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(model=CHAT_MODEL, messages=[*ask("1") * 36_000, *wrong])
+
+    assert (refused.value.code, refused.value.param) == ("array_above_max_length", "messages")
+    assert "maximum length 2048, but got an array with length 36001 instead" in refused.value.message
+    assert client.chat.completions.create(model=CHAT_MODEL, messages=ask("1") * 2048).choices
 
 
 def test_a_completion_is_answered_whole_and_streamed(client: openai.OpenAI, worker: FakeWorker) -> None:

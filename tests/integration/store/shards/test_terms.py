@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from nightshift.jobs import Counts, JobState, ShardState
+from nightshift.jobs import Counts, JobState, RecordedAnswer, ShardState
 from nightshift.jobs.leases import Lease
 from nightshift.lifecycle import transitions
 from nightshift.store import Store, Transaction
@@ -27,7 +27,7 @@ LATE_WRITES: dict[str, Callable[[Transaction, Lease], bool]] = {
     "complete the shard": lambda tx, lease: tx.shards.complete(lease, rows_total=0),
     "end the shard as stopped": lambda tx, lease: tx.shards.stop_held(lease),
     "give the shard up": lambda tx, lease: tx.shards.fail_held(lease),
-    "record an answer": lambda tx, lease: tx.shards.record_result(lease, an_answer()),
+    "record an answer": lambda tx, lease: tx.shards.record_result(lease, RecordedAnswer.of(an_answer())),
     "hand the shard back": lambda tx, lease: tx.leases.hand_back(lease, "a-carry-over"),
     "return a broken shard": lambda tx, lease: tx.leases.return_broken(
         lease, tx.now() + timedelta(seconds=9)

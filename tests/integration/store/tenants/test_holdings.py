@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import func, select, union_all
+from sqlalchemy import Text, cast, func, select, union_all
 
 from nightshift.errors import QuotaExceeded
 from nightshift.jobs import Counts, Job, JobKind, JobState, JsonObject
@@ -226,12 +226,11 @@ def stored_of_jobs(store: Store) -> int:
 def bytes_of_jobs(store: Store) -> int:
     """The bodies, answers and templates that are in the database."""
     with store.snapshot() as tx:
-        bodies = tx._connection.execute(
-            union_all(select(tables.request.c.body), select(tables.result.c.body))
-        )
+        columns = (cast(table.c.body, Text) for table in (tables.request, tables.result))
+        bodies = tx._connection.execute(union_all(*map(select, columns))).scalars()
         specs = tx._connection.execute(select(tables.job.c.spec)).scalars()
         templates = [spec["template"] for spec in specs if spec.get("template") is not None]
-        return sum(map(json_bytes, [*bodies.scalars(), *templates]))
+        return sum(len(body.encode()) for body in bodies) + sum(map(json_bytes, templates))
 
 
 @settings(max_examples=40)
@@ -290,13 +289,26 @@ def test_what_was_stored_without_being_counted_is_found(store: Store) -> None:
     assert differences(store) == {"acme": Holding(stored_files=1, stored_bytes=10)}
 
 
-def test_what_jobs_store_is_summed_up_without_reading_the_jobs(store: Store) -> None:
-    if not store.database.is_sqlite:
-        pytest.skip("PostgreSQL reads a small table whole")
-    with store.database.read() as connection:
-        plan = connection.exec_driver_sql(
-            "EXPLAIN QUERY PLAN SELECT tenant_id, sum(stored_bytes) FROM job"
-        ).all()
+def test_an_answered_request_counts_with_its_body_and_its_answer(store: Store) -> None:
+    tenants = Tenants(store)
+    for name in ("ask", "submit", "answer"):
+        tenants.do((name, 1, True))
+
+    with store.snapshot() as tx:
+        assert tx._connection.execute(select(func.count()).select_from(tables.result)).scalar_one() == 1
+    assert stored_of_jobs(store) == bytes_of_jobs(store) > 0
+    for name in ("age", "finish", "remove"):
+        tenants.do((name, 1, True))
+    assert stored_of_jobs(store) == bytes_of_jobs(store) == 0
+    assert differences(store) == {}
+
+
+def test_what_jobs_store_is_summed_up_without_reading_the_jobs(tmp_path: Path) -> None:
+    database = migrated_sqlite(tmp_path / "nightshift.db")
+    with database.read() as connection:
+        sums = "EXPLAIN QUERY PLAN SELECT tenant_id, sum(stored_bytes) FROM job"
+        plan = connection.exec_driver_sql(sums).all()
+    database.close()
 
     assert "USING COVERING INDEX ix_job_repeat" in str(plan)
 

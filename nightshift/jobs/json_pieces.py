@@ -1,0 +1,101 @@
+"""JSON in pieces, for event loops beside it.
+
+`json.loads` and `json.dumps` hold Python's lock until they are done, in any thread: half a second for 40 MB.
+Here they are called for small parts, and other threads run between two of them.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+LARGE_BYTES: Final = 1024 * 1024  # takes the standard library some 20 ms
+PARTS_MAX: Final = 512  # of a value that is written in one call
+DECODED_DEPTH: Final = 5  # where the log-probabilities of single tokens lie in an answer
+
+_DECODER: Final = json.JSONDecoder()
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
+_SPACE: Final = re.compile(r"[ \t\n\r]*")
+
+
+def dumps(value: object) -> str:
+    """Compact JSON, in ASCII."""
+    return _ENCODER.encode(value) if _is_small(value) else "".join(encoded(value))
+
+
+def encoded(value: object) -> Iterator[str]:
+    """The parts of what `dumps` returns."""
+    if _is_small(value):
+        yield _ENCODER.encode(value)
+    elif isinstance(value, dict):
+        opening = "{"
+        for name, part in value.items():
+            yield f"{opening}{_ENCODER.encode(name)}:"
+            yield from encoded(part)
+            opening = ","
+        yield "}"
+    elif isinstance(value, list):
+        yield from _encoded_list(value)
+    else:
+        yield _ENCODER.encode(value)
+
+
+def _encoded_list(values: list[Any]) -> Iterator[str]:
+    opening = "["
+    for start in range(0, len(values), PARTS_MAX):
+        some = values[start : start + PARTS_MAX]
+        if _is_small(some):
+            yield opening + _ENCODER.encode(some)[1:-1]
+            opening = ","
+            continue
+        for value in some:
+            yield opening
+            yield from encoded(value)
+            opening = ","
+    yield "]"
+
+
+def _is_small(value: object) -> bool:
+    """Whether it has at most `PARTS_MAX` parts. Looks at no more of them."""
+    left, parts = [value], 0
+    while left:
+        each = left.pop()
+        if isinstance(each, dict | list):
+            parts += len(each)
+            if parts > PARTS_MAX:
+                return False
+            left.extend(part for part in (each.values() if isinstance(each, dict) else each))
+    return True
+
+
+def loads(text: str) -> Any:
+    """What valid JSON says."""
+    if len(text) <= LARGE_BYTES:
+        return json.loads(text)
+    return _decoded(text, _SPACE.match(text).end(), DECODED_DEPTH)[0]  # type: ignore[union-attr]
+
+
+def _decoded(text: str, at: int, depth: int) -> tuple[Any, int]:
+    """The value that begins there, and where it ends."""
+    if depth == 0 or text[at] not in "{[":
+        return _DECODER.raw_decode(text, at)
+    values: Any = {} if text[at] == "{" else []
+    at = _after_space(text, at + 1)
+    while text[at] not in "}]":
+        if isinstance(values, dict):
+            name, at = _DECODER.raw_decode(text, at)
+            at = _after_space(text, _after_space(text, at) + 1)  # the colon
+            values[name], at = _decoded(text, at, depth - 1)
+        else:
+            value, at = _decoded(text, at, depth - 1)
+            values.append(value)
+        at = _after_space(text, at)
+        if text[at] == ",":
+            at = _after_space(text, at + 1)
+    return values, at + 1
+
+
+def _after_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    assert found is not None, "there may be none"
+    return found.end()
