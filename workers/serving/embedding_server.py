@@ -18,8 +18,8 @@ from workers.engine.encoders.request import EncodeOutput, Vector
 from workers.engine.encoders.texts import EncoderText, TextInput, TextTokens
 from workers.serving.encoder_server import EncoderServer, Running
 from workers.serving.inference import MAY_BE_CUT, check_length
-from workers.serving.model_server import OnFatal, Tokens, takes_no_images
-from workers.serving.tokenizing import Part, Text, tokenize, tokens_kept
+from workers.serving.model_server import OnFatal, takes_no_images
+from workers.serving.tokenizing import Part, Text, tokens_kept
 
 if TYPE_CHECKING:  # needs torch
     from workers.engine.encoders.model import EncoderModel
@@ -71,22 +71,19 @@ class EmbeddingServer(EncoderServer):
             running.request, vectors, output.num_prompt_tokens, running.num_truncated
         )
 
-    def tokenize(self, endpoint: Endpoint, requests: Sequence[ModelRequest]) -> list[Tokens | InvalidRequest]:
-        return tokenize(self._encode, [self._parts(endpoint, request) for request in requests])
-
     def _sized(self, vector: Vector, dimensions: int | None) -> Vector:
         if dimensions is None or dimensions == len(vector):
             return vector
         return cut(vector, dimensions, is_normalized=self._encoder.is_normalized)
 
-    def _encode(self, texts: Sequence[Text]) -> list[TextInput]:
+    def encode(self, texts: Sequence[Text]) -> list[TextInput]:
         asked = [each for each in texts if isinstance(each, _Text)]
-        assert len(asked) == len(texts), "as `_parts` makes them"
+        assert len(asked) == len(texts), "as `parts` makes them"
         return self._encoder.tokenize_texts(
             [EncoderText(each.text, each.prompt, each.max_tokens) for each in asked]
         )
 
-    def _parts(self, endpoint: Endpoint, request: ModelRequest) -> list[Part] | InvalidRequest:
+    def parts(self, endpoint: Endpoint, request: ModelRequest) -> list[Part] | InvalidRequest:
         assert isinstance(endpoint, EncoderEndpoint), "the model's kind was checked"
         assert isinstance(request, EncoderRequest), "its requests are for vectors"
         try:

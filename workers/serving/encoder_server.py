@@ -4,8 +4,9 @@ A kind adds how a request becomes inputs, and what its vectors are as an answer.
 """
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Final, TypeGuard
 
 import numpy as np
 
@@ -24,6 +25,13 @@ from workers.engine.encoders.texts import TextTokens
 from workers.engine.histograms import EngineHistograms
 from workers.serving.inference import Listener, Progress, breakdown, queue_timed_out
 from workers.serving.model_server import Busy, Inference, ModelServer, OnFatal, Tokens, engine_class, invalid
+from workers.serving.tokenizing import Part, Text, tokenize
+
+TEXTS_AT_ONCE: Final = 64  # of one request: as many are read before the first wrong one is seen
+
+
+def _has_many(parts: Sequence[Part] | InvalidRequest | None) -> TypeGuard[Sequence[Part]]:
+    return isinstance(parts, Sequence) and len(parts) > TEXTS_AT_ONCE
 
 
 @dataclass(slots=True)  # one for each row: frozen ones take longer to make
@@ -59,6 +67,14 @@ class EncoderServer(ModelServer):
     def input_place(self, endpoint: Endpoint, request: ModelRequest, index: int | None) -> str:
         """The field of a request that errors about an input name; None: about all of them."""
 
+    def parts(self, endpoint: Endpoint, request: ModelRequest) -> Sequence[Part] | InvalidRequest | None:
+        """The texts or token ids of a request, or why it cannot run. None: its inputs are no texts."""
+        return None
+
+    def encode(self, texts: Sequence[Text]) -> Sequence[Any]:
+        """The token ids of each. Raises the engine's InvalidRequest if any of them is no text."""
+        raise NotImplementedError(f"{self.model.id} takes no texts")
+
     @abstractmethod
     def result(self, running: Running, output: EncodeOutput) -> Result:
         """The answer, of a vector for each input."""
@@ -90,15 +106,46 @@ class EncoderServer(ModelServer):
         except EncodeQueueFull as error:
             raise Busy from error
         except EngineRefusal as error:
-            raise self.refused(inference, error) from error
+            raise self.refused(inference.endpoint, inference.request, error) from error
         if inference.id not in self._running:  # cancelled before the engine knew of it
             self._engine.abort(inference.id)
         self._wake()
 
-    def refused(self, inference: Inference, error: EngineRefusal) -> InvalidRequest:
+    def refused(self, endpoint: Endpoint, request: ModelRequest, error: EngineRefusal) -> InvalidRequest:
         """An error about an input, as the request names it."""
         index = getattr(error, "input_index", None)
-        return invalid(error, self.input_place(inference.endpoint, inference.request, index))
+        return invalid(error, self.input_place(endpoint, request, index))
+
+    def tokenize(
+        self, endpoint: Endpoint, requests: Sequence[ModelRequest]
+    ) -> list[Tokens | InvalidRequest | None]:
+        """Requests with few texts together; one with many by itself, up to the first that is refused."""
+        parts = [self.parts(endpoint, request) for request in requests]
+        few = [each for each in parts if not _has_many(each) and each is not None]
+        tokens = iter(tokenize(self.encode, few))
+        return [
+            self._in_groups(endpoint, request, each)
+            if _has_many(each)
+            else None
+            if each is None
+            else next(tokens)
+            for request, each in zip(requests, parts, strict=True)
+        ]
+
+    def _in_groups(
+        self, endpoint: Endpoint, request: ModelRequest, parts: Sequence[Part]
+    ) -> Tokens | InvalidRequest:
+        found: list[Any] = []
+        for start in range(0, len(parts), TEXTS_AT_ONCE):
+            [tokens] = tokenize(self.encode, [parts[start : start + TEXTS_AT_ONCE]])
+            if isinstance(tokens, InvalidRequest):
+                return tokens
+            try:
+                self._engine.check(tokens, start)
+            except EngineRefusal as error:
+                return self.refused(endpoint, request, error)
+            found += tokens
+        return found
 
     def cancel(self, inference_id: str) -> None:
         if self._running.pop(inference_id, None) is not None:

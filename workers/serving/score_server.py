@@ -22,10 +22,9 @@ from workers.engine.encoders.errors import EncodeInputTooLong, NoRoomForText
 from workers.engine.encoders.labels import Activation, Labels, activated
 from workers.engine.encoders.pairs import FramedTokens, PairText
 from workers.engine.encoders.request import EncodeOutput
-from workers.serving import tokenizing
 from workers.serving.encoder_server import EncoderServer, Running
 from workers.serving.inference import MAY_BE_CUT, check_length, too_long
-from workers.serving.model_server import Inference, OnFatal, takes_no_images
+from workers.serving.model_server import OnFatal, takes_no_images
 from workers.serving.tokenizing import Part, Text, tokens_kept
 
 if TYPE_CHECKING:  # needs torch
@@ -98,9 +97,8 @@ class ScoreServer(EncoderServer):
         activation = self._activation(endpoint, request)
         return scores_of(running, output, self._scorer.labels, activation)
 
-    def refused(self, inference: Inference, error: EngineRefusal) -> InvalidRequest:
+    def refused(self, endpoint: Endpoint, request: ModelRequest, error: EngineRefusal) -> InvalidRequest:
         """Of a pair that is too long, the first text is to blame where no document fits behind it."""
-        request = inference.request
         assert isinstance(request, ScoringRequest), "its requests are for scores"
         if isinstance(error, EncodeInputTooLong):
             first_place = self._too_long_first(request, request.texts[error.input_index])
@@ -110,7 +108,7 @@ class ScoreServer(EncoderServer):
                     f"{error.num_tokens} tokens"
                 )
                 return too_long(error.max_tokens, however, first_place)
-        return super().refused(inference, error)
+        return super().refused(endpoint, request, error)
 
     def _too_long_first(self, request: ScoringRequest, each: ScoredText) -> str | None:
         """The place of a text that leaves no token for its pair, if that is why they are too long."""
@@ -123,25 +121,20 @@ class ScoreServer(EncoderServer):
             return each.first_place
         return None
 
-    def tokenize(
-        self, endpoint: Endpoint, requests: Sequence[ModelRequest]
-    ) -> list[Sequence[FramedTokens] | InvalidRequest]:
-        return tokenizing.tokenize(self._encode, [self._parts(request) for request in requests])
-
     def _activation(self, endpoint: ScoringEndpoint, request: ScoringRequest) -> Activation:
         if not request.use_activation:
             return "identity"
         labels = self._scorer.labels
         return labels.ranking_activation if endpoint.ranks else labels.activation
 
-    def _encode(self, texts: Sequence[Text]) -> list[FramedTokens]:
+    def encode(self, texts: Sequence[Text]) -> list[FramedTokens]:
         asked = [each for each in texts if isinstance(each, _Text)]
-        assert len(asked) == len(texts), "as `_parts` makes them"
+        assert len(asked) == len(texts), "as `parts` makes them"
         return self._scorer.tokenize_all(
             [PairText(each.text, each.pair, each.max_tokens, each.instruction) for each in asked]
         )
 
-    def _parts(self, request: ModelRequest) -> list[Part] | InvalidRequest:
+    def parts(self, endpoint: Endpoint, request: ModelRequest) -> list[Part] | InvalidRequest:
         assert isinstance(request, ScoringRequest), "its requests are for scores"
         try:
             max_tokens = tokens_kept(request.truncate_prompt_tokens, self.context_length)

@@ -189,7 +189,13 @@ class EncoderEngine:
     def _validate(self, inputs: Sequence[Input]) -> None:
         if not inputs:
             raise EncodeInputInvalid("the request has no input")
-        for index, each in enumerate(inputs):
+        self.check(inputs)
+
+    def check(self, inputs: Sequence[Input], first_index: int = 0) -> None:
+        """Raises EncodeInputTooLong and EncodeInputInvalid as `add` would. `first_index`: of these among the
+        inputs of their request.
+        """
+        for index, each in enumerate(inputs, first_index):
             if not len(each):
                 raise EncodeInputInvalid("has no tokens", index)
             if len(each) > self._model.max_length:

@@ -1,7 +1,8 @@
 """Embedding models behind their servers: what a request may ask of a checkpoint, and what is counted."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
+from nightshift import endpoints
+from nightshift.endpoints.requests import ModelRequest
 from nightshift.errors import ConfigurationError, InvalidRequest
 from tests.unit.workers.engine.encoders.tiny_encoders import (
     TOLERANCE,
@@ -22,8 +25,11 @@ from tests.unit.workers.engine.encoders.tiny_encoders import (
     tiny_bert,
 )
 from tests.unit.workers.serving.conftest import SETTINGS, submit
+from workers.serving.embedding_server import EmbeddingServer
+from workers.serving.encoder_server import TEXTS_AT_ONCE
 from workers.serving.loading import load_models
 from workers.serving.models import Models
+from workers.serving.tokenizing import Text
 
 ROUTE = "/v1/embeddings"
 TEXT = "w1 w2 w3 w40"
@@ -143,6 +149,47 @@ def test_a_text_that_is_too_long_is_refused_unless_it_may_be_cut(tmp_path: Path,
         "total_tokens": tokens,
         "truncated_inputs": 1,
     }
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong", "said"),
+    [
+        (0, LONG, "input 0 has "),
+        (70, LONG, "input 70 has "),
+        (0, [10**6], "a token id"),
+        (70, "\ud800", "UTF-8"),
+    ],
+)
+def test_of_many_texts_none_is_tokenised_far_behind_the_first_that_is_refused(
+    tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch, place: int, wrong: object, said: str
+) -> None:
+    models = serve(save_checkpoint(tmp_path, tiny_bert()))
+    [server] = models
+    assert isinstance(server, EmbeddingServer)
+    encode, counts = server.encode, Counter[str]()
+
+    def counted(texts: Sequence[Text]) -> Sequence[Any]:
+        counts.update(each.text for each in texts)
+        return encode(texts)
+
+    monkeypatch.setattr(server, "encode", counted)
+    texts: list[Any] = ["w1"] * 2_048
+    texts[place] = wrong
+
+    error = refused(models, texts)
+
+    assert said in error.message.lower() or said in error.message
+    assert counts["w1"] < 2 * (place // TEXTS_AT_ONCE + 1) * TEXTS_AT_ONCE
+    texts[place] = "w2"
+    assert len(vectors_of(ask(models, texts))) == 2_048
+    few, many = server.tokenize(endpoints.get(ROUTE), [parsed(["w1", "w2"]), parsed(texts)])
+    assert isinstance(few, list)
+    assert isinstance(many, list)
+    assert [many[place + 1], many[place]] == few
+
+
+def parsed(text: object) -> ModelRequest:
+    return endpoints.get(ROUTE).parse({"model": "m", "input": text})
 
 
 def test_a_text_is_cut_to_what_is_asked_for(tmp_path: Path, serve: Serve) -> None:
