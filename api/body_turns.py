@@ -1,7 +1,8 @@
-"""One thread for what grows with a body: reading, checking and fingerprinting large ones.
+"""Turns for what requests cost before they are accepted: reading, checking, fingerprinting and recording them.
 
-Such work holds Python's lock, so that several threads of it would only keep the event loop waiting for
-longer: each of them takes the lock in between. Tenants take turns, a call each.
+That work holds Python's lock or keeps the event loop itself busy, so that doing much of it at once does it no
+sooner and lets everything else wait. So many requests are worked on at a time; tenants take turns, a request
+each.
 """
 
 import asyncio
@@ -10,34 +11,28 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
-from anyio import CapacityLimiter, to_thread
 from starlette.concurrency import run_in_threadpool
 
 T = TypeVar("T")
 
-SMALL_BYTES: Final = 64 * 1024  # bodies of so many bytes take a few milliseconds, on any thread
+SMALL_BYTES: Final = 64 * 1024  # bodies of so many bytes take a few milliseconds
+LARGE_AT_ONCE: Final = 1  # each holds Python's lock for up to some 20 ms at a stretch
+BEGUN_AT_ONCE: Final = 16  # share a transaction; more only make each other's callbacks wait
 
 
-class BodyTurns:
-    """For one event loop."""
+class Turns:
+    """So many at a time, tenants in turn. For one event loop."""
 
-    def __init__(self) -> None:
-        self._thread = CapacityLimiter(1)
+    def __init__(self, at_once: int) -> None:
+        self._free = at_once
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()  # by tenant
-        self._is_taken = False
-
-    async def run(self, tenant_id: str, size_bytes: int, call: Callable[[], T]) -> T:
-        """Call it in a thread, for a body of this size: a large one in its tenant's turn."""
-        if size_bytes <= SMALL_BYTES:
-            return await run_in_threadpool(call)
-        async with self._turn(tenant_id):
-            return await to_thread.run_sync(call, limiter=self._thread)
 
     @asynccontextmanager
-    async def _turn(self, tenant_id: str) -> AsyncIterator[None]:
-        if self._is_taken:
+    async def turn(self, tenant_id: str) -> AsyncIterator[None]:
+        if self._free:
+            self._free -= 1
+        else:
             await self._wait(tenant_id)
-        self._is_taken = True
         try:
             yield
         finally:
@@ -63,4 +58,19 @@ class BodyTurns:
             if not turn.done():  # else its request was given up
                 turn.set_result(None)
                 return
-        self._is_taken = False
+        self._free += 1
+
+
+class BodyTurns:
+    """Work on bodies, in threads."""
+
+    def __init__(self) -> None:
+        self._large = Turns(LARGE_AT_ONCE)
+        self.beginning = Turns(BEGUN_AT_ONCE)  # from the check of a request to its record
+
+    async def run(self, tenant_id: str, size_bytes: int, call: Callable[[], T]) -> T:
+        """Call it in a thread, for a body of this size: a large one in its tenant's turn."""
+        if size_bytes <= SMALL_BYTES:
+            return await run_in_threadpool(call)
+        async with self._large.turn(tenant_id):
+            return await run_in_threadpool(call)

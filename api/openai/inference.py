@@ -37,8 +37,11 @@ for _endpoint in endpoints.every():
 async def _infer(
     endpoint: Endpoint, request: Request, services: Services, caller: Caller, body: JsonObject
 ) -> Response:
-    asked, new = await checked(request, services, caller, lambda: _checked(endpoint, services, caller, body))
-    waiting = await run_in_threadpool(accept, services, new, body)
+    async with services.body_turns.beginning.turn(caller.tenant_id):
+        asked, new = await checked(
+            request, services, caller, lambda: _checked(endpoint, services, caller, body)
+        )
+        waiting = await run_in_threadpool(accept, services, new, body)
     if asked.streams:
         assert isinstance(endpoint, TextEndpoint), "only requests for text can ask for a stream"
         assert isinstance(asked, GenerationRequest), "parsed by this endpoint"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from api.body_turns import SMALL_BYTES, BodyTurns
+from api.body_turns import BEGUN_AT_ONCE, SMALL_BYTES, BodyTurns
 
 LARGE = SMALL_BYTES + 1
 
@@ -89,6 +89,35 @@ def test_a_request_that_is_given_up_holds_up_no_other(cancelled: int) -> None:
 
     asyncio.run(run())
     assert work.begun == [str(number) for number in range(4) if number != cancelled] + ["last"]
+
+
+def test_so_many_requests_begin_at_a_time_and_the_next_in_their_tenants_turn() -> None:
+    begun: list[str] = []
+
+    async def run() -> None:
+        turns = BodyTurns().beginning
+        ends: dict[str, asyncio.Event] = {}
+
+        async def begin(tenant: str, number: int) -> None:
+            name = f"{tenant}{number}"
+            ends[name] = asyncio.Event()
+            async with turns.turn(tenant):
+                begun.append(name)
+                await ends[name].wait()
+
+        tasks = [asyncio.ensure_future(begin("a", number)) for number in range(BEGUN_AT_ONCE + 2)]
+        tasks.append(asyncio.ensure_future(begin("b", 0)))
+        await until(lambda: len(begun) == BEGUN_AT_ONCE and len(ends) == len(tasks))
+        ends["a0"].set()
+        await until(lambda: len(begun) == BEGUN_AT_ONCE + 1)
+        ends["a1"].set()
+        await until(lambda: len(begun) == BEGUN_AT_ONCE + 2)
+        for end in ends.values():
+            end.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+    assert begun[BEGUN_AT_ONCE:] == [f"a{BEGUN_AT_ONCE}", "b0", f"a{BEGUN_AT_ONCE + 1}"]
 
 
 def test_a_call_that_raises_leaves_its_turn() -> None:
