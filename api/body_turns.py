@@ -1,4 +1,4 @@
-"""Turns for what requests cost before they are accepted: reading, checking, fingerprinting and recording them.
+"""Turns for what requests cost before they are accepted: to read, check, fingerprint and record them.
 
 That work holds Python's lock or keeps the event loop itself busy, so that doing much of it at once does it no
 sooner and lets everything else wait. So many requests are worked on at a time; tenants take turns, a request

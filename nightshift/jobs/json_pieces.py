@@ -6,8 +6,11 @@ Here they are called for small parts, and other threads run between two of them.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
+
+Encode = Callable[[object], str]
+"""A compact encoder's method."""
 
 LARGE_BYTES: Final = 1024 * 1024  # takes the standard library some 20 ms
 PARTS_MAX: Final = 512  # of a value that is written in one call
@@ -18,39 +21,37 @@ _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 
 
-def dumps(value: object) -> str:
+def dumps(value: object, encode: Encode = _ENCODER.encode) -> str:
     """Compact JSON, in ASCII."""
-    return _ENCODER.encode(value) if _is_small(value) else "".join(encoded(value))
+    return encode(value) if _is_small(value) else "".join(encoded(value, encode))
 
 
-def encoded(value: object) -> Iterator[str]:
+def encoded(value: object, encode: Encode = _ENCODER.encode) -> Iterator[str]:
     """The parts of what `dumps` returns."""
-    if _is_small(value):
-        yield _ENCODER.encode(value)
+    if _is_small(value) or not isinstance(value, dict | list):
+        yield encode(value)
     elif isinstance(value, dict):
         opening = "{"
         for name, part in value.items():
-            yield f"{opening}{_ENCODER.encode(name)}:"
-            yield from encoded(part)
+            yield f"{opening}{encode(name)}:"
+            yield from encoded(part, encode)
             opening = ","
         yield "}"
-    elif isinstance(value, list):
-        yield from _encoded_list(value)
     else:
-        yield _ENCODER.encode(value)
+        yield from _encoded_list(value, encode)
 
 
-def _encoded_list(values: list[Any]) -> Iterator[str]:
+def _encoded_list(values: list[Any], encode: Encode) -> Iterator[str]:
     opening = "["
     for start in range(0, len(values), PARTS_MAX):
         some = values[start : start + PARTS_MAX]
         if _is_small(some):
-            yield opening + _ENCODER.encode(some)[1:-1]
+            yield opening + encode(some)[1:-1]
             opening = ","
             continue
         for value in some:
             yield opening
-            yield from encoded(value)
+            yield from encoded(value, encode)
             opening = ","
     yield "]"
 

@@ -1,6 +1,11 @@
 """JSON as it is stored, and its size."""
 
 import json
+from typing import Final
+
+from nightshift.jobs import json_pieces
+
+_UNICODE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def json_bytes(value: object) -> int:
@@ -10,9 +15,9 @@ def json_bytes(value: object) -> int:
 
 def json_text(value: object) -> str:
     """Compact JSON that can be written as UTF-8: in ASCII where half a surrogate pair keeps it from that."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    text = json_pieces.dumps(value, _UNICODE.encode)
     try:
         text.encode()
     except UnicodeEncodeError:
-        return json.dumps(value, separators=(",", ":"))
+        return json_pieces.dumps(value)
     return text

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightshift.jobs import json_pieces
+from nightshift.jobs.sizes import json_text
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 VALUES = st.recursive(
@@ -25,7 +26,13 @@ def test_whatever_is_written_is_read(value: Any, parts: int, separators: tuple[s
         patch.setattr(json_pieces, "LARGE_BYTES", 0)
 
         assert json_pieces.dumps(value) == json.dumps(value, separators=(",", ":"))
+        assert json.loads(json_text(value).encode()) == value
         assert json_pieces.loads(json.dumps(value, separators=separators)) == value
+
+
+def test_text_is_written_as_it_is_unless_utf_8_cannot_hold_it() -> None:
+    assert json_text({"é": "☂"}) == '{"é":"☂"}'
+    assert json_text({"é": "\ud800"}) == '{"\\u00e9":"\\ud800"}'
 
 
 def test_every_piece_of_a_large_value_is_small() -> None:

@@ -27,6 +27,7 @@ from tests.unit.workers.scripted import (
 from tests.unit.workers.shard.helpers import wait_until
 from workers.health.heartbeat import Heartbeat
 from workers.online.runner import OnlineRunner
+from workers.serving.inference import Progress
 from workers.serving.models import Models
 from workers.shard.isolation import Isolation
 
@@ -73,6 +74,31 @@ def test_text_is_streamed_and_the_answer_is_there_when_the_stream_ends(
     assert result_of(store, claim).body["choices"][0]["message"]["content"] == "HELLO"
     assert job_of(store, claim).state is JobState.SUCCEEDED
     assert job_of(store, claim).counts.succeeded == 1
+
+
+@pytest.mark.parametrize("streams_answer", [False, True])
+def test_log_probabilities_are_published_where_a_client_reads_them(
+    store: Store,
+    runner: OnlineRunner,
+    model: ScriptedServer,
+    streams: RecordingStreams,
+    clock: ManualClock,
+    streams_answer: bool,
+) -> None:
+    claim = claim_online(store, "hello")
+    body = claim.body | {"logprobs": True, "stream": streams_answer}
+    runner.run(replace(claim, body=body), clock())
+    (inference,) = model.running.values()
+
+    for text in ("HEL", ""):  # a token that is no whole character has no text yet
+        inference.listener(Progress(text, logprobs={"content": [{"token": text}]}))
+    model.answer(inference.id, "HEL")
+    ended(streams)
+
+    published = [entry.data.get("logprobs") for entry in streams.entries if isinstance(entry, Delta)]
+    tokens = [{"content": [{"token": text}]} for text in ("HEL", "")]
+    assert published == (tokens if streams_answer else [None])
+    assert streams.text(claim.lease.shard_id) == "HEL"
 
 
 def test_a_request_that_can_never_run_is_answered_with_the_reason(
