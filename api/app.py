@@ -48,6 +48,7 @@ from api.services import AppSettings, open_services, try_settings
 from api.tenants import audit, keys, limits, tenants, usage
 from nightshift.errors import DatabaseUnavailable, DatabaseUnusable, SchemaBehind
 from nightshift.observability import set_up_logging
+from nightshift.processes import garbage
 from nightshift.processes.private_files import keep_files_private
 from nightshift.processes.starting import starting
 from nightshift.store.databases.database import Database
@@ -89,6 +90,7 @@ ROUTERS = (  # a request tries their routes in this order
 
 def create_app(settings: AppSettings | None = None) -> FastAPI:
     """The application. Without `settings`, reads them from the environment and sets up logging."""
+    is_own_process = settings is None
     if settings is None:
         settings = _own_settings()
     tracer = open_tracer("api")
@@ -99,7 +101,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
         docs_url=None,  # its page would load scripts from elsewhere; ours is in `api/page/`
         redoc_url=None,
         servers=_servers(settings),
-        lifespan=_lifespan(settings, tracer),
+        lifespan=_lifespan(settings, tracer, is_own_process=is_own_process),
         telemetry=FASTAPI_TELEMETRY,
     )
     app.state.metrics = HttpMetrics(tracer)
@@ -136,7 +138,7 @@ def _servers(settings: AppSettings) -> list[dict[str, Any]] | None:
 
 
 def _lifespan(
-    settings: AppSettings, tracer: Tracer
+    settings: AppSettings, tracer: Tracer, *, is_own_process: bool
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -152,6 +154,8 @@ def _lifespan(
                 app.state.metrics.registry.register(collector)
             app.state.processes = processes = Processes(settings.api.metrics_sockets)
             await run_in_threadpool(_report_schema, services.store.database)
+            if is_own_process:
+                garbage.tune()  # a large body is many objects, and the collector holds Python's lock
             log.info(
                 "api started", extra={"action": "api_started", "database": services.store.database.dialect}
             )

@@ -1,12 +1,14 @@
 """Large answers are sent as they are stored, in pieces, and the event loop does other work between them."""
 
 import asyncio
-from collections.abc import MutableMapping
+from collections.abc import AsyncGenerator, MutableMapping
 from typing import Any
 
 import pytest
+from sse_starlette import ServerSentEvent
 
 from api.responses.large import PIECE_BYTES, in_pieces, recorded, whole
+from api.responses.sse import TURN_CHARS, event, in_turn
 from nightshift.jobs import RecordedAnswer, Usage
 
 SIZES = [0, 1, PIECE_BYTES, PIECE_BYTES + 1, 5 * PIECE_BYTES, 40 * PIECE_BYTES]
@@ -59,6 +61,22 @@ def test_an_answer_is_sent_as_it_is_stored_and_other_work_is_done_between_its_pi
     assert b"".join(pieces) == text.encode()
     assert max(map(len, pieces)) <= PIECE_BYTES or size_bytes <= PIECE_BYTES
     assert beats >= size_bytes // PIECE_BYTES - 1  # one before each further piece
+
+
+def test_other_work_is_done_between_the_events_of_a_stream_that_are_at_hand() -> None:
+    async def events() -> AsyncGenerator[ServerSentEvent | bytes, None]:
+        for number in range(200):
+            yield event("x" * 4_096) if number % 2 else b"x" * 4_096
+
+    async def run() -> tuple[int, int]:
+        heartbeat = Heartbeat()
+        taken = [each async for each in in_turn(events())]
+        heartbeat.stop()
+        return len(taken), heartbeat.beats
+
+    taken, beats = asyncio.run(run())
+    assert taken == 200
+    assert beats >= 200 * 4_096 // TURN_CHARS // 2
 
 
 def test_pieces_of_what_has_no_end_at_a_character_are_whole_bytes() -> None:
