@@ -52,6 +52,7 @@ from scheduler.duties.deadlines import Deadlines
 from scheduler.duties.deletion import Deleting
 from scheduler.duties.output_parts import OutputParts
 from scheduler.duties.planning import Planning, PlanningConfig
+from scheduler.duties.problems import Problems
 from scheduler.duties.progress import Progress
 from scheduler.duties.recording import Recording
 from scheduler.duties.recounting import Recounting
@@ -293,6 +294,7 @@ def duties(
         Deleting(store, parts.objects, parts.streams, may_continue=may_continue),
         Recounting(store, settings.retention_interval_s),
         Recording(store),
+        Problems(store),
         WebhookDelivery(store, parts.vault, egress, observe=metrics.webhook_attempted, tracer=parts.tracer),
         Progress(store, settings.webhook_progress_interval_s),
         WebhookDelivery(

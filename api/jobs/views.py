@@ -10,6 +10,7 @@ from nightshift.endpoints.answers import usage_json
 from nightshift.jobs import InputError, Job, JobSpec, JobState, JsonObject
 from nightshift.jobs.part import OutputProblem
 from nightshift.lifecycle.output_parts import problem_of
+from nightshift.lifecycle.problems import ShownProblem, shown_problem, shown_problems
 from nightshift.lifecycle.transitions import counts_json
 from nightshift.settings import ApiSettings
 from nightshift.store import Transaction
@@ -34,13 +35,15 @@ def accepted_json(tx: Transaction, job: Job, base_url: str) -> JsonObject:
 
 
 def job_json(tx: Transaction, job: Job, now: datetime, base_url: str) -> JsonObject:
-    return _job_json(job, queue_positions(tx, [job]).get(job.id), now, base_url)
+    problem = shown_problem(tx, job, now)
+    return _job_json(job, queue_positions(tx, [job]).get(job.id), problem, now, base_url)
 
 
 def listed_json(tx: Transaction, jobs: Sequence[Job], now: datetime, base_url: str) -> list[JsonObject]:
     """The jobs of a list: without their templates, which lists do not read."""
     positions = queue_positions(tx, jobs)
-    shown = [_job_json(job, positions.get(job.id), now, base_url) for job in jobs]
+    problems = shown_problems(tx, jobs, now)
+    shown = [_job_json(job, positions.get(job.id), problems.get(job.id), now, base_url) for job in jobs]
     for one in shown:
         del one["template"]
     return shown
@@ -62,7 +65,9 @@ def head_json(job: Job, position: int | None, base_url: str) -> JsonObject:
     }
 
 
-def _job_json(job: Job, position: int | None, now: datetime, base_url: str) -> JsonObject:
+def _job_json(
+    job: Job, position: int | None, problem: ShownProblem | None, now: datetime, base_url: str
+) -> JsonObject:
     found = [_error_json(error) for error in job.errors]
     return (
         head_json(job, position, base_url)
@@ -85,6 +90,7 @@ def _job_json(job: Job, position: int | None, now: datetime, base_url: str) -> J
             "eta_at": seconds(eta_at(job, now)),
             "error": found[0] if found else None,
             "errors": found,
+            "problem": problem_json(problem),
             "output_file_id": job.output_file_id,
             "error_file_id": job.error_file_id,
         }
@@ -99,7 +105,7 @@ def described_json(tx: Transaction, job: Job, now: datetime, settings: ApiSettin
     retries = tx.jobs.retries(job.tenant_id, job.id, RETRIES_SHOWN)
     return job_json(tx, job, now, settings.base_url) | {
         "cost": None if cost is None else round(cost, 6),
-        "output_problem": _problem_json(problem_of(tx, job, now)),
+        "output_problem": _output_problem_json(problem_of(tx, job, now)),
         "retries": list(retries),
     }
 
@@ -141,7 +147,23 @@ def _times_json(job: Job) -> JsonObject:
     }
 
 
-def _problem_json(found: OutputProblem | None) -> JsonObject | None:
+def problem_json(found: ShownProblem | None) -> JsonObject | None:
+    """What keeps a job from going on, in answers about it."""
+    if found is None:
+        return None
+    fault = found.fault
+    return {
+        "code": fault.error.code,
+        "message": fault.error.message,
+        "param": fault.error.param,
+        "is_permanent": fault.is_permanent,
+        "since": seconds(found.since),
+        "last_tried_at": seconds(fault.met_at),
+        "next_attempt_at": seconds(fault.next_attempt_at),
+    }
+
+
+def _output_problem_json(found: OutputProblem | None) -> JsonObject | None:
     if found is None:
         return None
     error = found.problem.error

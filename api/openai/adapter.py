@@ -63,7 +63,7 @@ def batch_status(job: Job) -> str:
     return _STATUS[job.state]
 
 
-def batch_json(job: Job, queue_position: int | None, now: datetime) -> JsonObject:
+def batch_json(job: Job, queue_position: int | None, problem: JsonObject | None, now: datetime) -> JsonObject:
     """A job as a Batch, with one additional key."""
     cancelling_at = job.stop_requested_at if job.stop_reason is StopReason.CANCELLED else None
     ended = {job.state: job.finished_at}
@@ -101,6 +101,7 @@ def batch_json(job: Job, queue_position: int | None, now: datetime) -> JsonObjec
             "queue_position": queue_position,
             "partial_output_file_id": _partial_output_file_id(job),
             "rows_unlisted": job.rows_unlisted,
+            "problem": problem,
         },
     }
 

@@ -15,7 +15,7 @@ from api.jobs.deletion import DeletedBatch, delete_ended
 from api.jobs.history import Place, follow_job
 from api.jobs.idempotency import create_once, repeatable
 from api.jobs.requests import batch_request
-from api.jobs.views import queue_positions
+from api.jobs.views import problem_json, queue_positions
 from api.openai.adapter import batch_json, batch_status
 from api.responses.objects import BatchObject, BatchPage
 from api.responses.sse import event_source
@@ -23,6 +23,7 @@ from nightshift.errors import Conflict, InvalidRequest, NotFound
 from nightshift.jobs import Face, Job, JobKind, JsonObject
 from nightshift.jobs.ids import job_id_of_batch
 from nightshift.lifecycle import transitions
+from nightshift.lifecycle.problems import shown_problem, shown_problems
 from nightshift.store import Transaction
 from nightshift.store.jobs.listing import JobFilters
 
@@ -65,7 +66,10 @@ def list_batches(services: ServicesDep, caller: CallerDep, page: PageDep) -> Res
             filters=JobFilters(kind=JobKind.BULK, face=Face.OPENAI),
         )
         positions = queue_positions(tx, found)
-        rendered = [batch_json(job, positions.get(job.id), now) for job in found]
+        problems = shown_problems(tx, found, now)
+        rendered = [
+            batch_json(job, positions.get(job.id), problem_json(problems.get(job.id)), now) for job in found
+        ]
     return JSONResponse(list_json(rendered, page.limit))
 
 
@@ -117,7 +121,8 @@ def _get(tx: Transaction, caller: Caller, batch_id: str, param: str = "id") -> J
 
 
 def _render(tx: Transaction, job: Job, now: datetime) -> JsonObject:
-    return batch_json(job, queue_positions(tx, [job]).get(job.id), now)
+    position, problem = queue_positions(tx, [job]).get(job.id), shown_problem(tx, job, now)
+    return batch_json(job, position, problem_json(problem), now)
 
 
 @contextmanager

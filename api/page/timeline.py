@@ -142,6 +142,11 @@ def _in_words(type: str, data: JsonObject) -> tuple[str, Tone, str]:
             return "Told to stop", Tone.WARNING, str(data.get("reason", ""))
         case "job.finalizing":
             return "Output put together", Tone.ACTIVE, ""
+        case "job.problem":
+            problem = data.get("problem")
+            if problem is None:
+                return "Goes on", Tone.GOOD, "what kept it from going on is gone"
+            return "Waits", Tone.WARNING, str(problem.get("message", ""))
         case "job.shard_lost":
             return "Worker lost", Tone.BAD, f"shard {shard} with {worker}: {cause}"
         case "job.shard_returned":

@@ -71,6 +71,22 @@ class WorkerSeconds(BaseModel):
     on_demand: float
 
 
+class JobProblemObject(BaseModel):
+    """What keeps a job from going on at present. It is tried again; a permanent problem stops the job, which
+    then fails with it.
+
+    `since`: when it was first seen. `last_tried_at`, `next_attempt_at`: null where they are not known.
+    """
+
+    code: str
+    message: str
+    param: str | None
+    is_permanent: bool
+    since: int | None
+    last_tried_at: int | None
+    next_attempt_at: int | None
+
+
 class ListedJob(AcceptedJob, ShownOptions):
     """A job in a list: without its template."""
 
@@ -89,6 +105,7 @@ class ListedJob(AcceptedJob, ShownOptions):
     eta_at: int | None
     error: InputErrorObject | None
     errors: list[InputErrorObject]
+    problem: JobProblemObject | None
     output_file_id: str | None
     error_file_id: str | None
     endpoint: str
@@ -200,6 +217,7 @@ class BatchExtras(BaseModel):
     queue_position: int | None
     partial_output_file_id: str | None
     rows_unlisted: int
+    problem: JobProblemObject | None
 
 
 class BatchObject(BaseModel):

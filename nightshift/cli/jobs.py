@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nightshift.cli.session import Json, open_client
-from nightshift.cli.terminal import output_problem_text, print_json, print_table, say, time_text
+from nightshift.cli.terminal import (
+    output_problem_text,
+    print_json,
+    print_table,
+    printable,
+    problem_text,
+    say,
+    time_text,
+)
 from nightshift.jobs import JobKind, JobState
 from nightshift.jobs.ids import job_id_of_batch
 from nightshift.jobs.priorities import PriorityClass
@@ -263,6 +271,8 @@ def _readable(name: str, value: Any) -> str:
         return _counts_text(value)
     if name == "output_problem":
         return output_problem_text(value)
+    if name == "problem":
+        return problem_text(value) if "is_permanent" in value else printable(value["message"])
     return json_module.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""A job's progress on a terminal; silent in a pipe."""
+"""A job's progress on a terminal; in a pipe, only what keeps the job from going on."""
 
 import time
 from collections import deque
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from nightshift.cli.terminal import is_interactive, output_problem_text
+from nightshift.cli.terminal import is_interactive, problem_text, say
 from nightshift.client import RemoteJob
 
 PACE_WINDOW_S: Final = 15.0  # steady, yet quick to show a change
@@ -58,7 +58,7 @@ class Pace:
 def progress_of(job_id: str) -> Iterator[Show]:
     """Yields a function to call with each change of the job."""
     if not is_interactive():
-        yield lambda job: None
+        yield ProblemLines(say).show
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
@@ -75,13 +75,11 @@ def progress_of(job_id: str) -> Iterator[Show]:
     with Progress(*columns, console=console, transient=True) as bars:
         bar = bars.add_task(f"{_short(job_id)} queued", total=None, says="")
         pace = Pace()
-        problem: str | None = None
+        # Above the bar, where a line stays.
+        problems = ProblemLines(lambda line: console.print(line, markup=False, highlight=False))
 
         def show(job: RemoteJob) -> None:
-            nonlocal problem
-            before, problem = problem, problem_of(job)
-            if problem not in (None, before):
-                console.print(problem, markup=False, highlight=False)  # above the bar, where it stays
+            problems.show(job)
             pace.add(
                 Sample(time.monotonic(), job.rows_done, job.usage.prompt_tokens + job.usage.completion_tokens)
             )
@@ -97,10 +95,20 @@ def progress_of(job_id: str) -> Iterator[Show]:
         yield show
 
 
-def problem_of(job: RemoteJob) -> str | None:
-    """What keeps the job's output from being written."""
-    said = job.data.get("output_problem")
-    return None if said is None else output_problem_text(said)
+@dataclass
+class ProblemLines:
+    """A line when a problem of a job appears, when another takes its place, and when it is gone."""
+
+    print: Callable[[str], None]
+    shown: str | None = None  # the code of the problem
+
+    def show(self, job: RemoteJob) -> None:
+        problem = job.data.get("problem")
+        code = None if problem is None else problem["code"]
+        if code == self.shown or job.state.is_terminal:
+            return
+        self.shown = code
+        self.print(f"{job.id} goes on" if problem is None else problem_text(problem))
 
 
 def _short(job_id: str) -> str:

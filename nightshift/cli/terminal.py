@@ -89,6 +89,12 @@ def output_problem_text(problem: dict[str, Any]) -> str:
     return f"the output cannot be written at present: {message}; tried again"
 
 
+def problem_text(problem: dict[str, Any]) -> str:
+    """A job's `problem` in a line."""
+    message = printable(problem["message"].rstrip("."))
+    return f"{message}; the job stops" if problem["is_permanent"] else f"{message}; tried again"
+
+
 def describe(error: NightshiftError) -> str:
     """An error as one line that names its field."""
     is_named = error.param is None or f"'{error.param}'" in error.message

@@ -54,7 +54,8 @@ def add(
         typer.Option(
             "--event",
             metavar="TYPE",
-            help="batch.completed, job.*, …; job.running and job.progress only by name. May be repeated."
+            help="batch.completed, job.*, …; job.running, job.progress and job.problem only by name. May be"
+            " repeated."
             "  [default: *]",
             show_default=False,
         ),

@@ -12,7 +12,7 @@ leasing; an online job has one shard of one row.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
@@ -177,6 +177,35 @@ class InputError:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fault:
+    """A fault that was met in a job's work, which is tried again."""
+
+    error: InputError
+    met_at: datetime | None = None  # last; None: it is not recorded
+    next_attempt_at: datetime | None = None  # None: it is not known
+    is_permanent: bool = False  # the job stops: trying again would not help
+
+    def to_json(self) -> JsonObject:
+        at_s = None if self.met_at is None else self.met_at.timestamp()
+        return {"code": self.error.code, "message": self.error.message, "param": self.error.param, "at": at_s}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Fault":
+        error = InputError(data["code"], data["message"], param=data["param"])
+        return cls(
+            error=error, met_at=None if data["at"] is None else datetime.fromtimestamp(data["at"], UTC)
+        )
+
+
+@dataclass(frozen=True)
+class JobProblem:
+    """What keeps a job from going on at present, as recorded when it was first seen."""
+
+    error: InputError
+    since: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """A job as it is now. Times are the database's, aware, UTC; None means not yet."""
 
@@ -213,6 +242,8 @@ class Job:
     plan_cursor: PlanCursor = FIRST_PAGE  # where the next page of shards begins
     results_deleted_at: datetime | None = None  # its rows' requests and results had their time
     traceparent: str | None = None  # the span that submitted it, as W3C has it; None: it is not traced
+    problem: JobProblem | None = None  # of a bulk job; None: there is none, or the job has ended
+    problem_changes: int = 0  # how often `problem` has changed
 
     @property
     def has_shards(self) -> bool:

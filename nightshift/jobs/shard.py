@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from nightshift.jobs.job import Job, JsonObject, Usage
+from nightshift.jobs.job import Fault, Job, JsonObject, Usage
 from nightshift.jobs.leases import Lease, Term
 
 _CARRY_OVER_SHA256: Final = re.compile(r"-c[0-9]{6,}-([0-9a-f]{64})\.jsonl$")
@@ -78,6 +78,7 @@ class Shard(NewShard):
     rows_done: int = 0
     carry_over_key: str | None = None  # the object with a drained worker's unfinished rows
     faults: int = 0  # external faults in a row, such as storage errors
+    fault: Fault | None = None  # the last that was met since a segment was listed
 
     @property
     def attempts_in_a_row(self) -> int:

@@ -31,7 +31,7 @@ from nightshift.jobs.planning import PlanCursor
 from nightshift.jobs.room import ROOM_FOR_ALL, Room
 from nightshift.lifecycle.interruptions import record_resumed
 from nightshift.lifecycle.webhooks.fan_out import owe
-from nightshift.outbound.webhook_events import PROGRESS, RUNNING, event_type
+from nightshift.outbound.webhook_events import PASSING, RUNNING, event_type
 from nightshift.output.places import place_of
 from nightshift.store import Transaction
 from nightshift.store.shards.outbox import Ring
@@ -299,12 +299,13 @@ def finish(
         return False
     tx.holdings.add(job.tenant_id, -held_by(job))
     if job.kind is JobKind.BULK:
-        tx.deliveries.drop_owed(job.id, PROGRESS)  # none is begun after the end
+        for type in PASSING:
+            tx.deliveries.drop_owed(job.id, type)  # none is begun after the end
     ended = tx.jobs.fetch(job.id)
     _append_state_event(tx, ended, state, now)
-    type = event_type(ended)
-    if type is not None:
-        owe(tx, ended, type, now)
+    end_type = event_type(ended)
+    if end_type is not None:
+        owe(tx, ended, end_type, now)
     return True
 
 

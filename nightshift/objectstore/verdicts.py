@@ -1,10 +1,24 @@
 """The reaction to an object store's error, for planning, running and assembly."""
 
-from typing import Literal
+import re
+from typing import Final, Literal
 
-from nightshift.errors import CredentialsRefused, NightshiftError, StorageDenied, StorageUnavailable
+from nightshift.errors import (
+    MESSAGE_BYTES_MAX,
+    CredentialsRefused,
+    NightshiftError,
+    StorageDenied,
+    StorageError,
+    StorageUnavailable,
+    shortened,
+)
 from nightshift.jobs import InputError
 from nightshift.objectstore.objects import ObjectChanged
+
+# URLs (with the passwords in them), the pools that urllib3 names, and IP addresses.
+_ADDRESS: Final = re.compile(
+    r"""\bhttps?://[^\s"'<>]+|\bhost='[^']*'(, port=\d+)?|\b\d{1,3}(\.\d{1,3}){3}(:\d+)?\b"""
+)
 
 StorageReaction = Literal["retry", "pause", "fail"]
 
@@ -29,4 +43,42 @@ def as_input_error(error: NightshiftError, param: str) -> InputError:
     """An error about an input or an output, as the job's owner sees it."""
     if isinstance(error, ObjectChanged):
         return InputError("input_changed", f"The input was replaced: {error.message}.", param="input")
-    return InputError(error.code or "unreadable_input", error.message, param=error.param or param)
+    message = without_addresses(error.message)
+    return InputError(error.code or "unreadable_input", message, param=error.param or param)
+
+
+def as_fault(error: NightshiftError, param: str, *, in_our_store: bool) -> InputError:
+    """An error that is tried again, likewise. Of the service's own store it names no object."""
+    if in_our_store and isinstance(error, StorageError):
+        return InputError(error.code or "storage_error", _of_our_store(error), param=param)
+    return as_input_error(error, param)
+
+
+def input_fault(error: NightshiftError, param: str, *, in_our_store: bool) -> InputError:
+    """Why an input is read again, in a sentence."""
+    return _in_a_sentence(
+        "The input cannot be read at present", as_fault(error, param, in_our_store=in_our_store)
+    )
+
+
+def results_fault(error: NightshiftError) -> InputError:
+    """Why results are stored, or read, again, in a sentence."""
+    return _in_a_sentence("Results cannot be kept at present", as_fault(error, "", in_our_store=True))
+
+
+def without_addresses(text: str) -> str:
+    """The text without the addresses of the service's surroundings, which libraries quote."""
+    return _ADDRESS.sub("…", text)
+
+
+def _in_a_sentence(beginning: str, fault: InputError) -> InputError:
+    message = shortened(f"{beginning}: {fault.message.rstrip('.')}", MESSAGE_BYTES_MAX)
+    return InputError(fault.code, message, param=fault.param or None)
+
+
+def _of_our_store(error: StorageError) -> str:
+    if isinstance(error, CredentialsRefused):
+        return "the service's own store does not accept the service's credentials"
+    if isinstance(error, StorageDenied):
+        return "the service's own store refuses the service"
+    return "the service's own store cannot be reached or is failing"

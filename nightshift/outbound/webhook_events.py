@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from nightshift.jobs import Face, Job, JobKind, JobState, JsonObject
+from nightshift.jobs import Face, Job, JobKind, JobProblem, JobState, JsonObject
 from nightshift.jobs.ids import batch_id
 
 ALL: Final = "*"
@@ -22,16 +22,19 @@ BATCH_EVENT: Final = {
 
 RUNNING: Final = "job.running"
 PROGRESS: Final = "job.progress"
+PROBLEM: Final = "job.problem"
 
 
 @dataclass(frozen=True)
 class EventType:
     """A type of event. One that is `opt_in` goes only to receivers that name it: it is in no wildcard, and
-    not what a webhook without a list of events gets.
+    not what a webhook without a list of events gets. `is_passing`: it says how a running job is at present. A
+    newer one replaces it, the job's end outdates it, and it becomes no dead letter.
     """
 
     name: str
     opt_in: bool = False
+    is_passing: bool = False
 
 
 # What is not in this table can be neither asked for nor sent.
@@ -41,9 +44,11 @@ EVENT_TYPES: Final[Mapping[str, EventType]] = {
         *(EventType(name) for name in BATCH_EVENT.values()),
         *(EventType(f"job.{state}") for state in BATCH_EVENT),
         EventType(RUNNING, opt_in=True),
-        EventType(PROGRESS, opt_in=True),
+        EventType(PROGRESS, opt_in=True, is_passing=True),
+        EventType(PROBLEM, opt_in=True, is_passing=True),
     )
 }
+PASSING: Final = tuple(each.name for each in EVENT_TYPES.values() if each.is_passing)
 WILDCARDS: Final = frozenset({ALL} | {f"{name.partition('.')[0]}{_FAMILY}" for name in EVENT_TYPES})
 
 
@@ -79,13 +84,25 @@ def is_subscribed(asked: Sequence[str], event_type: str) -> bool:
 
 
 def event_body(event_id: str, event_type: str, job: Job, at: datetime) -> str:
-    """A job event's final body: ids and counts, never results. Progress has the percent that is done."""
+    """A job event's final body: ids and counts, never results. Progress has the percent that is done, and as
+    `job.problem` what keeps the job from going on.
+    """
     subject = batch_id(job.id) if job.face is Face.OPENAI else job.id
     counts = {"total": job.counts.total, "succeeded": job.counts.succeeded, "failed": job.counts.failed}
     data: JsonObject = {"id": subject, "counts": counts}
     if event_type == PROGRESS:
         data["percent"] = percent_done(job)
+    if event_type in PASSING:
+        data["problem"] = problem_json(job.problem)
     return _body(event_id, event_type, data, at)
+
+
+def problem_json(problem: JobProblem | None) -> JsonObject | None:
+    """As in webhooks and events."""
+    if problem is None:
+        return None
+    error, since = problem.error, int(problem.since.timestamp())
+    return {"code": error.code, "message": error.message, "param": error.param, "since": since}
 
 
 def percent_done(job: Job) -> int | None:
@@ -110,6 +127,8 @@ def sample_body(event_id: str, event_type: str, at: datetime) -> str:
     data: JsonObject = {"id": f"{event_type.partition('.')[0]}_test", "counts": counts, "test": True}
     if event_type == PROGRESS:
         data["percent"] = 100
+    if event_type in PASSING:
+        data["problem"] = None
     return _body(event_id, event_type, data, at)
 
 

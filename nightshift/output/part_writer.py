@@ -25,7 +25,7 @@ from nightshift.jobs.output_names import errors_name, part_name
 from nightshift.jobs.part import PartClaim, PartFile, PartLease, PartProblem, PartUpload
 from nightshift.objectstore import Locations, ObjectInfo, ObjectStore, Staged, fenced
 from nightshift.objectstore.sources import Sources, is_file_id
-from nightshift.objectstore.verdicts import as_input_error, storage_verdict
+from nightshift.objectstore.verdicts import as_fault, as_input_error, storage_verdict
 from nightshift.output.digest_files import DigestWriter, copy_digests
 from nightshift.output.part_encoding import PartFile as Encoder
 from nightshift.output.part_encoding import PartSchema, Tally, part_file
@@ -389,5 +389,6 @@ def problem_of(job: Job, error: Exception) -> PartProblem:
 
 
 def _problem(error: NightshiftError, param: str, *, in_our_store: bool) -> PartProblem:
-    is_permanent = storage_verdict(error, in_our_store=in_our_store) == "fail"
-    return PartProblem(error=as_input_error(error, param), is_permanent=is_permanent)
+    if storage_verdict(error, in_our_store=in_our_store) == "fail":
+        return PartProblem(error=as_input_error(error, param), is_permanent=True)
+    return PartProblem(error=as_fault(error, param, in_our_store=in_our_store), is_permanent=False)

@@ -36,6 +36,7 @@ from nightshift.store.jobs.load import Load
 from nightshift.store.jobs.online import Online
 from nightshift.store.jobs.overview import Overview
 from nightshift.store.jobs.positions import Positions
+from nightshift.store.jobs.problems import Problems
 from nightshift.store.jobs.references import References
 from nightshift.store.leadership import Leadership
 from nightshift.store.pending import OutputTotals, Pending, PendingWork
@@ -90,6 +91,10 @@ class Transaction:
     @cached_property
     def jobs(self) -> Jobs:
         return Jobs(self._connection)
+
+    @cached_property
+    def problems(self) -> Problems:
+        return Problems(self._connection)
 
     @cached_property
     def positions(self) -> Positions:

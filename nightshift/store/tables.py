@@ -267,6 +267,11 @@ job = Table(
     Column("output_place", String(64)),  # a digest of the folder that it writes to
     Column("output_upload", JSON(none_as_null=True)),  # of its manifest, as begun last by a leader
     Column("output_problem", JSON(none_as_null=True)),  # why its manifest, or its files, could not be written
+    Column("input_fault", JSON(none_as_null=True)),  # why its input could not be planned the last time
+    Column(
+        "current_problem", JSON(none_as_null=True)
+    ),  # what keeps it from going on, as its owner was last told
+    Column("problem_changes", Integer, nullable=False, server_default=text("0")),  # how often that changed
     # These two say that there is something to cut or to list: they may miss a shard, and no part.
     Column("shards_ended", Integer, nullable=False, server_default=text("0")),
     Column("parts_written", Integer, nullable=False, server_default=text("0")),
@@ -361,6 +366,8 @@ deletion = Table(
     Index("ix_deletion_of_tenant", "tenant_id", "id"),
 )
 
+WITH_FAULT: Final = "fault IS NOT NULL"
+
 # Shards that may become parts of an output.
 TO_CUT: Final = "kind = 'bulk' AND part_first_shard IS NULL AND state IN ('done', 'stopped', 'failed')"
 
@@ -403,7 +410,15 @@ shard = Table(
     Column("part_first_shard", Integer),  # of the part of the output that it is in; None: of none yet
     Column("result_bytes", BigInteger, nullable=False, server_default=text("0")),  # of its listed segments
     Column("interruption", JSON(none_as_null=True)),  # how the last lease ended that did not end the shard
+    Column("fault", JSON(none_as_null=True)),  # what was met in its work, since the last segment
     UniqueConstraint("job_id", "shard_no"),
+    Index(
+        "ix_shard_fault",
+        "job_id",
+        "shard_no",
+        sqlite_where=text(WITH_FAULT),
+        postgresql_where=text(WITH_FAULT),
+    ),
     Index("ix_shard_claim", "job_id", "state", "shard_no"),
     Index("ix_shard_state", "state", "kind", "tenant_id"),
     Index("ix_shard_worker", "worker_id", "state"),
@@ -514,7 +529,7 @@ result = Table(
 # is an event of an ordinary online request.
 IS_MILESTONE: Final = (
     "type IN ('job.planned', 'job.updated', 'job.paused', 'job.resumed', 'job.stopping', 'job.finalizing', "
-    "'job.shard_lost', 'job.shard_returned', 'job.shard_resumed')"
+    "'job.shard_lost', 'job.shard_returned', 'job.shard_resumed', 'job.problem')"
 )
 
 event = Table(

@@ -27,13 +27,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
-from nightshift.errors import InvalidRequest, StorageError
-from nightshift.jobs import Face, InputError, Job
+from nightshift.errors import DatabaseUnavailable, InvalidRequest, StorageError
+from nightshift.jobs import Face, Fault, InputError, Job
 from nightshift.jobs.leases import Lead
 from nightshift.lifecycle.catalogue import Catalogue
 from nightshift.objectstore import Locations
 from nightshift.objectstore.sources import Sources, is_file_id
-from nightshift.objectstore.verdicts import as_input_error, storage_verdict
+from nightshift.objectstore.verdicts import as_input_error, input_fault, storage_verdict
 from nightshift.output.part_writer import problem_of
 from nightshift.output.places import OutputTrouble
 from nightshift.processes import failpoints
@@ -57,6 +57,21 @@ from scheduler.runtime.traces import working_under
 
 log = logging.getLogger(__name__)
 
+QUOTA_USED_UP: Final = InputError(
+    "insufficient_quota",
+    "The rest of the input waits until rows of this tenant have ended: its quota allows no more in the queue",
+)
+BROKEN: Final = InputError(
+    "internal_error", "An unforeseen error of the service keeps the input from being read"
+)
+SILENT: Final = InputError(
+    "storage_unavailable",
+    "The input cannot be read at present: its store has not answered yet",
+    param="input",
+)
+SILENT_S: Final = (
+    8.0  # of an attempt without a step: then its owner is told, before the store's time limits end it
+)
 INPUTS_MAX: Final = 8  # read at once; a tenant alone has half of them
 
 
@@ -112,6 +127,7 @@ class Planning:
         self._surveyor = Surveyor(store, sources, locations, config.survey, page_size)
         self._pool = JobPool(self.name, self._waiting, self._plan, config.pool, self._may_start)
         self._stopped: frozenset[str] = frozenset()  # of the jobs under way
+        self._stepped_s: dict[str, float] = {}  # when each job under way made its last step
         self._turns: dict[str, int] = {}  # of tenants with unplanned jobs: when each was last served
         self._turn = 0
         self.interval_s = config.interval_s
@@ -126,6 +142,7 @@ class Planning:
 
     def run_once(self, now: datetime) -> Planned:
         self._notice_stops()
+        self._notice_silence(now)
         pass_ = self._pool.run_once(now, self._first_of_each_tenant())
         for job in pass_.started:
             self._turn += 1
@@ -144,6 +161,13 @@ class Planning:
         if ids:
             with self._store.snapshot() as tx:
                 self._stopped = frozenset(ids) - tx.jobs.still_to_plan(ids)
+
+    def _notice_silence(self, now: datetime) -> None:
+        silent_since_s = self._clock() - SILENT_S
+        for job_id in [id for id, at_s in list(self._stepped_s.items()) if at_s <= silent_since_s]:
+            self._stepped_s[job_id] = float("inf")  # it is told once
+            with self._store.transaction() as tx:
+                tx.jobs.record_input_fault(job_id, Fault(error=SILENT, met_at=now))
 
     def _first_of_each_tenant(self) -> Sequence[Job]:
         """The first jobs of tenants, however many another tenant has before them."""
@@ -173,15 +197,18 @@ class Planning:
         if attempts is None:
             return Outcome.TOO_LATE
         failpoints.hit("scheduler.planning")
+        self._stepped_s[job.id] = self._clock()
         try:
             outcome = self._traced_attempt(job, attempts)
         except MemoryError:  # the next process may be killed for it
             raise
-        except Exception:
-            self._end_attempt(job)
+        except Exception as error:
+            self._end_attempt(job, _fault(job, error))
             raise
+        finally:
+            self._stepped_s.pop(job.id, None)
         if outcome not in (Outcome.PLANNED, Outcome.REFUSED):
-            self._end_attempt(job)
+            self._end_attempt(job, QUOTA_USED_UP if outcome is Outcome.POSTPONED else None)
         return outcome
 
     def _traced_attempt(self, job: Job, attempts: int) -> Outcome:
@@ -193,9 +220,10 @@ class Planning:
             span.end(about, error=outcome.value if outcome is Outcome.REFUSED else None)
         return outcome
 
-    def _end_attempt(self, job: Job) -> None:
+    def _end_attempt(self, job: Job, why: InputError | None) -> None:
         with self._store.transaction() as tx:
-            tx.jobs.end_planning(job.id)
+            fault = None if why is None else Fault(error=why, met_at=tx.now())
+            tx.jobs.end_planning(job.id, fault)
 
     def _attempt(self, job: Job, attempts: int) -> Outcome:
         if attempts > self._config.attempts_max:
@@ -247,6 +275,7 @@ class Planning:
             catalogue = Catalogue(tx.workers.models(), self._config.announced_models)
 
         def may_continue() -> bool:
+            self._stepped_s[job.id] = self._clock()
             return job.id not in self._stopped and self._may_continue()
 
         if job.retry_of is not None:
@@ -281,6 +310,14 @@ def in_turn(jobs: Sequence[Job], turns: Mapping[str, int]) -> list[Job]:
         keyed.append((seen[job.tenant_id], turns.get(job.tenant_id, 0), job))
         seen[job.tenant_id] += 1
     return [job for _, _, job in sorted(keyed, key=lambda each: each[:2])]
+
+
+def _fault(job: Job, error: Exception) -> InputError | None:
+    """Why an attempt is made again, for the job's owner. None: the service itself stopped it."""
+    if isinstance(error, StorageError):
+        is_ours = is_file_id(job.spec.input or "") or job.retry_of is not None
+        return input_fault(error, param_of(job), in_our_store=is_ours)
+    return None if isinstance(error, Interrupted | DatabaseUnavailable) else BROKEN
 
 
 def _given_up(job: Job, attempts: int) -> InputError:

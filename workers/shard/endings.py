@@ -5,18 +5,22 @@ from datetime import timedelta
 from typing import Final
 
 from nightshift.errors import NightshiftError, ObjectNotFound, StorageError
-from nightshift.jobs import BulkClaim
+from nightshift.jobs import BulkClaim, Fault, InputError
 from nightshift.jobs.leases import fault_delay_s
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.interruptions import BROKEN, HANDED_BACK, POSTPONED, record_returned
 from nightshift.objectstore import ObjectDamaged
 from nightshift.objectstore.sources import is_file_id
-from nightshift.objectstore.verdicts import storage_verdict
+from nightshift.objectstore.verdicts import input_fault, results_fault, storage_verdict
 from nightshift.output.segments import CorruptSegment
 from nightshift.processes import failpoints
 from nightshift.store import Store, Transaction
 from workers.shard.held_time import HeldTime
 
+BROKEN_FAULT: Final = InputError(
+    "internal_error",
+    "An unforeseen error on a worker ended its work on a part of the input, which is tried again",
+)
 BROKEN_MAX: Final = 5  # leases that end in an unforeseen exception; then the shard fails
 
 
@@ -49,14 +53,15 @@ class Endings:
         if isinstance(error, ObjectDamaged | CorruptSegment | ObjectNotFound):
             return self._fail(error)  # listed results are lost, for any worker
         if isinstance(error, StorageError):
-            return self._postpone(error, tokens_lost)
+            return self._postpone(error, results_fault(error), tokens_lost)
         return self._fail(error)
 
     def after_input(self, error: NightshiftError, tokens_lost: int) -> str:
         """The same for the input, which may lie in the user's own store."""
-        if storage_verdict(error, in_our_store=is_file_id(self._shard.uri)) == "fail":
+        is_ours = is_file_id(self._shard.uri)
+        if storage_verdict(error, in_our_store=is_ours) == "fail":
             return self._fail(error)
-        return self._postpone(error, tokens_lost)
+        return self._postpone(error, input_fault(error, "input", in_our_store=is_ours), tokens_lost)
 
     def break_off(self, error: Exception, tokens_lost: int) -> str:
         """After an unforeseen exception another worker may try, up to a limit."""
@@ -66,14 +71,22 @@ class Endings:
         else:
             delay = timedelta(seconds=fault_delay_s(attempts, self._shard.id))
             self._return(
-                lambda tx: tx.leases.return_broken(self._lease, tx.now() + delay), BROKEN, tokens_lost
+                lambda tx: tx.leases.return_broken(
+                    self._lease, tx.now() + delay, Fault(error=BROKEN_FAULT, met_at=tx.now())
+                ),
+                BROKEN,
+                tokens_lost,
             )
         return f"broke: {type(error).__name__}: {error}"
 
-    def _postpone(self, error: NightshiftError, tokens_lost: int) -> str:
+    def _postpone(self, error: NightshiftError, why: InputError, tokens_lost: int) -> str:
         """Delay the next lease of the shard, longer each time."""
         delay = timedelta(seconds=fault_delay_s(self._shard.faults + 1, self._shard.id))
-        self._return(lambda tx: tx.leases.delay(self._lease, tx.now() + delay), POSTPONED, tokens_lost)
+
+        def change(tx: Transaction) -> bool:
+            return tx.leases.delay(self._lease, tx.now() + delay, Fault(error=why, met_at=tx.now()))
+
+        self._return(change, POSTPONED, tokens_lost)
         return f"postponed: {error.message}"
 
     def _fail(self, error: NightshiftError) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from nightshift.errors import DatabaseUnavailable, NightshiftError, StorageError
+from nightshift.errors import DatabaseUnavailable, NightshiftError, StorageError, StorageUnavailable
 from nightshift.jobs import BulkClaim, StopReason
 from nightshift.jobs.leases import fault_delay_s
 from nightshift.jobs.room import HeldShard
@@ -46,12 +46,14 @@ from workers.shard.rows.shard_rows import ShardRows
 from workers.shard.segments import Checkpoints, LeaseLost
 from workers.shard.traces import ShardTrace
 from workers.shard.uploads import UPLOADS_MAX, Uploads, may_pass
+from workers.shard.waits import SILENT_S, ShardWaits
 
 log = logging.getLogger(__name__)
 
 BUSY_RETRY_S: Final = 0.2  # before a busy model is offered a row again
 GATHER_S: Final = 1.0  # between two looks at what rows in flight have generated
 LOAD_STEPS: Final = 8  # in which a shard's load is told, rounded down
+SILENCE_LOOK_S: Final = 2.0  # between two looks whether a store is silent
 
 T = TypeVar("T")
 
@@ -98,8 +100,10 @@ class ShardRunner:
         self._checkpoints = Checkpoints(
             claim, dependencies.store, dependencies.objects, dependencies.storage, dependencies.held_time
         )
+        waits = self._waits = ShardWaits(claim, dependencies.store)
         self._uploads = Uploads(
             self._checkpoints.commit,
+            on_waiting=waits.for_results,
             is_trusted=lambda: heartbeat.trusts(claim.lease),
             on_listed=lambda checkpoint: inbox.put(CheckpointListed(checkpoint)),
             on_failed=lambda error: inbox.put(Failure(error)),
@@ -221,6 +225,7 @@ class ShardRunner:
             if not (self._may_admit and self._rows.can_admit):
                 self._rows.on_admission_blocked()
             self._note_load()
+            self._note_silence()
             if self._has_more:  # else the last rows needed no engine
                 self._wait()
             if self._checkpoint_is_due:
@@ -246,6 +251,7 @@ class ShardRunner:
             admitted = self._rows.admit_next()
             if admitted is None:
                 return
+            self._waits.input_came()
             if isinstance(admitted, AdmittedRow):
                 self._ledger.begin(admitted)
             else:
@@ -264,6 +270,12 @@ class ShardRunner:
         if load != self.held.load:
             self.held = replace(self.held, load=load)
             self._on_load_change()
+
+    def _note_silence(self) -> None:
+        if not self._ledger.in_flight and self._rows.silent_s >= SILENT_S:
+            self._waits.for_input()
+        if self._uploads.silent_s >= SILENT_S:
+            self._waits.for_results(StorageUnavailable())
 
     def _note_progress(self, message: RowProgress) -> None:
         failpoints.hit("worker.row_heard")
@@ -337,7 +349,8 @@ class ShardRunner:
         self._checkpoint(of_everything=not self._orders.is_stopping)
         self._ledger.give_up()
         while self._ledger.unlisted and self._orders.left_s > 0:
-            message = self._inbox.get(self._orders.left_s)
+            self._note_silence()
+            message = self._inbox.get(min(self._orders.left_s, SILENCE_LOOK_S))
             if message is not None:
                 self._handle(message)
 
@@ -368,6 +381,8 @@ class ShardRunner:
             wait_s = min(wait_s, self._row_timeout_s - oldest_s)
         if self._may_admit and self._rows.can_admit:
             wait_s = min(wait_s, BUSY_RETRY_S)
+        if self._ledger.unlisted or not self._rows.can_admit:
+            wait_s = min(wait_s, SILENCE_LOOK_S)
         if self._ledger.in_flight:
             wait_s = min(wait_s, max(0.0, self._gather_at_s - time.monotonic()))
         if not self._uploads_are_full and (due_in_s := self._ledger.due_in_s) is not None:
@@ -385,6 +400,7 @@ class ShardRunner:
         elif isinstance(message, TurnCame):
             self._rows.turn_came(message.row, message.result)
         elif isinstance(message, CheckpointListed):
+            self._waits.checkpoint_listed()
             self._ledger.listed(message.checkpoint)
         elif isinstance(message, Drain):
             self._orders.drain()
@@ -399,11 +415,14 @@ class ShardRunner:
         faults = 0
         while True:
             try:
-                return act()
+                done = act()
+                self._waits.results_came()
+                return done
             except (DatabaseUnavailable, StorageError) as error:
                 if not may_pass(error) or self._orders.left_s <= 0:
                     raise
                 log.warning("shard waits", extra={"action": "shard_waits", "reason": error.message})
+                self._waits.for_results(error)
             faults += 1
             self._handle_until(time.monotonic() + fault_delay_s(faults, self._name))
 

@@ -40,18 +40,34 @@ class StorageCounts:
 
 
 class CountedReader(ObjectReader):
-    """A store whose reads are counted."""
+    """A store whose reads are counted, by one thread."""
 
     def __init__(self, store: ObjectReader, counts: StorageCounts) -> None:
         self._store = store
         self._counts = counts
+        self._asked_s: float | None = None  # when the request under way began
+
+    @property
+    def silent_s(self) -> float:
+        """How long the request under way has had no answer; 0: there is none. For any thread."""
+        asked_s = self._asked_s
+        return 0.0 if asked_s is None else time.monotonic() - asked_s
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        self._asked_s = time.monotonic()
+        try:
+            with self._counts.waiting(self._counts.read):
+                yield
+        finally:
+            self._asked_s = None
 
     def head(self, key: str) -> ObjectInfo | None:
-        with self._counts.waiting(self._counts.read):
+        with self._waiting():
             return self._store.head(key)
 
     def read(self, key: str, size_bytes_max: int = READ_BYTES_MAX) -> bytes:
-        with self._counts.waiting(self._counts.read):
+        with self._waiting():
             data = self._store.read(key, size_bytes_max)
         self._counts.add(self._counts.read, bytes=len(data))
         return data
@@ -67,7 +83,7 @@ class CountedReader(ObjectReader):
     ) -> Iterator[bytes]:
         pieces = self._store.stream(key, start, end, chunk_bytes, if_match=if_match)
         while True:
-            with self._counts.waiting(self._counts.read):
+            with self._waiting():
                 piece = next(pieces, None)
             if piece is None:
                 return

@@ -6,11 +6,12 @@ refused.
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final
 
-from nightshift.errors import DatabaseUnavailable, StorageError
+from nightshift.errors import DatabaseUnavailable, NightshiftError, StorageError
 from nightshift.jobs.leases import fault_delay_s
 from nightshift.objectstore.verdicts import storage_verdict
 from workers.shard.segments import Checkpoint
@@ -31,22 +32,31 @@ class Uploads:
         is_trusted: Callable[[], bool],
         on_listed: Callable[[Checkpoint], None],
         on_failed: Callable[[Exception], None],
+        on_waiting: Callable[[NightshiftError], None] = lambda error: None,
         name: str,
     ) -> None:
         """`commit` is called again with a checkpoint it failed on, and only while the lease is trusted. The
-        last two are called from this thread.
+        last three are called from this thread.
         """
         self._commit = commit
         self._is_trusted = is_trusted
         self._on_listed = on_listed
         self._on_failed = on_failed
+        self._on_waiting = on_waiting
         self._shard = name
+        self._asked_s: float | None = None  # when the commit under way began
         self._waiting: SimpleQueue[Checkpoint | None] = SimpleQueue()
         self._abandoned = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"uploads-{name}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+
+    @property
+    def silent_s(self) -> float:
+        """How long the commit under way has lasted; 0: there is none. For any thread."""
+        asked_s = self._asked_s
+        return 0.0 if asked_s is None else time.monotonic() - asked_s
 
     def put(self, checkpoint: Checkpoint) -> None:
         self._waiting.put(checkpoint)
@@ -80,6 +90,7 @@ class Uploads:
         while not self._abandoned.is_set():
             wait_s = LISTING_RETRY_S
             if self._is_trusted():
+                self._asked_s = time.monotonic()
                 try:
                     self._commit(checkpoint)
                     return True
@@ -87,9 +98,12 @@ class Uploads:
                     if not may_pass(error):
                         raise
                     self._log_waiting(error)
+                    self._on_waiting(error)
                     if isinstance(error, StorageError):
                         faults += 1
                         wait_s = fault_delay_s(faults, self._shard)
+                finally:
+                    self._asked_s = None
             self._abandoned.wait(wait_s)
         return False
 

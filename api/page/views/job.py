@@ -22,7 +22,7 @@ from nightshift.jobs import Face, Job, JobKind, JobState
 from nightshift.jobs.ids import batch_id, job_id_of_batch
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import retry
-from nightshift.lifecycle.output_parts import problem_of
+from nightshift.lifecycle.problems import shown_problem
 from nightshift.store import Transaction
 from nightshift.store.shards.shards import ListedSegment
 
@@ -55,7 +55,7 @@ def load(tx: Transaction, asked: Asked, now: datetime) -> Context:
         "leases": tx.shards.leased_of(tenant_id, job.id, LEASES_SHOWN),
         "part_states": tx.parts.states(job.id),
         "parts": tx.parts.of_job(job.id, limit=PARTS_SHOWN),
-        "output_problem": problem_of(tx, job, now),
+        "problem": shown_problem(tx, job, now),
         "retries": tx.jobs.retries(tenant_id, job.id, RETRIES_SHOWN),
         "timeline": timeline(job, milestones, samples, last_seq, now),
         "can": _can(job),

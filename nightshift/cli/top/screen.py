@@ -67,7 +67,8 @@ def screen(snapshot: Snapshot, view: View, width: int, height: int | None = None
     jobs = sorted((job_document(job) for job in snapshot.jobs), key=JOB_ORDERS[view.jobs_by][1])
     workers = sorted(snapshot.workers, key=WORKER_ORDERS[view.workers_by][1])
     between = [Text("")] if height is None or height >= AIRY_LINES else []
-    rooms = _rooms((len(queue), len(workers), len(jobs)), height)
+    problem = _problem(jobs, width)
+    rooms = _rooms((len(queue), len(workers), len(jobs)), None if height is None else height - len(problem))
     return Group(
         *_headline(snapshot, view, width),
         _throughput(overview, width),
@@ -79,6 +80,7 @@ def screen(snapshot: Snapshot, view: View, width: int, height: int | None = None
         *_workers(workers[: rooms[1]], workers, view, snapshot.at_s, width),
         *between,
         *_jobs(jobs[: rooms[2]], jobs, view, snapshot.at_s, width),
+        *problem,
     )
 
 
@@ -298,10 +300,21 @@ def _job_row(job: Json, now_s: float, width: int) -> list[Cell]:
     return row
 
 
+def _problem(jobs: Sequence[Json], width: int) -> Sequence[Text]:
+    """The first of the jobs' problems, in words; the table has the codes of all."""
+    job = next((job for job in jobs if job["problem"] is not None), None)
+    if job is None:
+        return ()
+    line = f"{job['name'] or job['id']}: {job['problem']['message']}"
+    return (Text(formats.name(line, width), style="bold yellow"),)
+
+
 def _left_of(job: Json, now_s: float) -> Text:
     """When it is done at its present pace; late: after its deadline."""
     if job["is_paused"]:
         return Text("paused", style="yellow")
+    if job["problem"] is not None:
+        return Text(job["problem"]["code"].replace("_", " "), style="bold yellow")
     if job["status"] == "finalizing":
         return Text("finalizing")
     if job["eta_at"] is None:

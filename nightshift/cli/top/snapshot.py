@@ -10,7 +10,7 @@ from nightshift.client import Client
 from nightshift.errors import NightshiftError
 from nightshift.jobs import JobKind, JobState, JsonObject
 
-JOBS_MAX: Final = 100  # that run, the newest
+JOBS_MAX: Final = 100  # that run, the newest, and of those that wait
 WORKERS_MAX: Final = 500
 RUNNING: Final = (JobState.RUNNING.value, JobState.FINALIZING.value)
 
@@ -32,7 +32,10 @@ def take(client: Client, server: str) -> Snapshot:
     """Raises ApiError, ServerUnreachable."""
     overview = client.overview()
     workers = [worker for _, worker in zip(range(WORKERS_MAX), client.workers(), strict=False)]
-    jobs = [job.data for job in client.list_jobs(status=RUNNING, kind=JobKind.BULK.value, limit=JOBS_MAX)]
+    bulk = JobKind.BULK.value
+    jobs = [job.data for job in client.list_jobs(status=RUNNING, kind=bulk, limit=JOBS_MAX)]
+    waiting = client.list_jobs(status=JobState.QUEUED.value, kind=bulk, limit=JOBS_MAX)
+    jobs += [job.data for job in waiting if job.data.get("problem") is not None]
     return Snapshot(float(overview["at"]), server, overview, workers, jobs)
 
 
@@ -77,6 +80,7 @@ def job_document(job: JsonObject) -> dict[str, Any]:
         "eta_at": job.get("eta_at"),
         "expires_at": job.get("expires_at"),
         "is_late": is_late(job),
+        "problem": job.get("problem"),
     }
 
 

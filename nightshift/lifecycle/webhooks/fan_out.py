@@ -6,7 +6,7 @@ from datetime import datetime
 from nightshift.jobs import Job
 from nightshift.jobs.ids import new_id
 from nightshift.outbound.webhook_endpoints import ENDPOINTS_MAX, WebhookEndpoint
-from nightshift.outbound.webhook_events import PROGRESS, event_body, wants
+from nightshift.outbound.webhook_events import EVENT_TYPES, event_body, wants
 from nightshift.outbound.webhooks import Delivery, DeliveryState
 from nightshift.store import Transaction
 
@@ -24,8 +24,8 @@ def _deliveries(tx: Transaction, job: Job, event_type: str, now: datetime) -> It
     if webhook is not None and wants(webhook.events, event_type):
         yield _delivery(job, event_type, event_id, now, webhook.url)
     for endpoint in tx.webhook_endpoints.list(job.tenant_id, limit=ENDPOINTS_MAX):
-        # Progress that could not be sent is outdated: it becomes no dead letter.
-        if endpoint.wants(event_type) and (endpoint.is_enabled or event_type != PROGRESS):
+        # What passes and could not be sent is outdated: it becomes no dead letter.
+        if endpoint.wants(event_type) and (endpoint.is_enabled or not EVENT_TYPES[event_type].is_passing):
             yield _delivery(job, event_type, event_id, now, endpoint.url, endpoint)
 
 

@@ -26,11 +26,14 @@ from nightshift.fleet.costs import WorkerTime
 from nightshift.jobs import (
     Counts,
     Face,
+    Fault,
     InputError,
     Job,
     JobKind,
+    JobProblem,
     JobSpec,
     JobState,
+    JsonObject,
     NewJob,
     StopReason,
     Usage,
@@ -361,13 +364,21 @@ class Jobs:
         ).scalar_one_or_none()
         return attempts
 
-    def end_planning(self, job_id: str) -> None:
-        """Take back an attempt whose end is known, whatever came of it."""
+    def end_planning(self, job_id: str, fault: Fault | None = None) -> None:
+        """Take back an attempt whose end is known, whatever came of it. `fault`: why it is tried again."""
         self._update(
             job.c.id == job_id,
             job.c.planning_attempts > 0,
             planning_attempts=job.c.planning_attempts - 1,
         )
+        if fault is not None:
+            self.record_input_fault(job_id, fault)
+
+    def record_input_fault(self, job_id: str, fault: Fault) -> None:
+        """Why the input cannot be planned at present. Nothing is recorded of a job that was planned, stopped
+        or over meanwhile; the next page that is planned ends it.
+        """
+        self._update(job.c.id == job_id, *UNPLANNED, input_fault=fault.to_json())
 
     def record_page(
         self,
@@ -390,6 +401,7 @@ class Jobs:
             "plan_page": page + 1,
             "plan_cursor": None if next is None else next.to_json(),
             "tokens_queued": job.c.tokens_queued + tokens_queued,
+            "input_fault": None,
         }
         if next is None:
             values |= {"planned_at": now, "rows_total": rows_total}
@@ -543,7 +555,12 @@ class Jobs:
         error_file_id: str | None = None,
     ) -> bool:
         """Enter a terminal state once, with the final `counts`. False: the job had one."""
-        values: dict[str, Any] = {"state": state, "finished_at": now, "paused_at": None}
+        values: dict[str, Any] = {
+            "state": state,
+            "finished_at": now,
+            "paused_at": None,
+            "current_problem": None,
+        }
         if counts is not None:
             values |= {
                 "rows_total": counts.total,
@@ -625,7 +642,15 @@ def to_job(row: Row[Any]) -> Job:
         plan_cursor=PlanCursor.of(row.plan_page, row.plan_cursor),
         results_deleted_at=row.results_deleted_at,
         traceparent=row.traceparent,
+        problem=None if row.current_problem is None else _to_problem(row.current_problem),
+        problem_changes=row.problem_changes,
     )
+
+
+def _to_problem(data: JsonObject) -> JobProblem:
+    fault = Fault.from_json(data)
+    assert fault.met_at is not None, "a recorded problem says since when"
+    return JobProblem(fault.error, fault.met_at)
 
 
 def _error_to_json(error: InputError) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from sqlalchemy import (
 )
 
 from nightshift.jobs import (
+    Fault,
     JobKind,
     ShardState,
     StopReason,
@@ -104,7 +105,7 @@ class Leases:
             **kept,
         )
 
-    def delay(self, lease: Lease, not_before: datetime) -> bool:
+    def delay(self, lease: Lease, not_before: datetime, fault: Fault | None = None) -> bool:
         """Return a shard to the queue until `not_before` after an external fault, which is counted; no
         attempt is.
         """
@@ -114,14 +115,20 @@ class Leases:
             state=ShardState.QUEUED,
             attempts=shard.c.attempts - 1,
             faults=shard.c.faults + 1,
+            fault=None if fault is None else fault.to_json(),
             not_before=not_before,
             signalled_at=None,
         )
 
-    def return_broken(self, lease: Lease, not_before: datetime) -> bool:
+    def return_broken(self, lease: Lease, not_before: datetime, fault: Fault | None = None) -> bool:
         """Return a shard to the queue after an unforeseen error, charging an attempt but no crash."""
         return self._release(
-            lease.shard_id, lease.term, state=ShardState.QUEUED, not_before=not_before, signalled_at=None
+            lease.shard_id,
+            lease.term,
+            state=ShardState.QUEUED,
+            fault=None if fault is None else fault.to_json(),
+            not_before=not_before,
+            signalled_at=None,
         )
 
     # -- the service's own duties, over all tenants ----------------------------------------------------

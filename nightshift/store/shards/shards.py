@@ -30,6 +30,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from nightshift.jobs import (
+    Fault,
     Interruption,
     Job,
     JobKind,
@@ -71,6 +72,7 @@ _CHECKPOINT = (  # of a held shard; a total and a carry-over that are None stay 
     )
     .values(
         tokens_in_flight=bindparam("in_flight"),
+        fault=None,  # our store has taken it, and it has rows of the input
         rows_total=func.coalesce(bindparam("total", type_=BigInteger), shard.c.rows_total),
         carry_over_key=func.coalesce(bindparam("carry_over", type_=Text), shard.c.carry_over_key),
     )
@@ -210,6 +212,10 @@ class Shards:
         """Give a shard up: no worker can finish it."""
         note_ended(self._connection, lease.job_id)
         return self._update_held(lease, state=ShardState.FAILED, lease_until=None)
+
+    def record_fault(self, lease: Lease, fault: Fault | None) -> bool:
+        """What the shard's work waits for at present. None: nothing. False: the lease is lost."""
+        return self._update_held(lease, fault=None if fault is None else fault.to_json())
 
     def record_interruption(self, job_id: str, shard_no: int, ended: Interruption) -> None:
         """How a lease of a bulk shard ended that goes on, or is given up."""
@@ -519,6 +525,7 @@ def to_shard(row: Row[Any]) -> Shard:
         source_etag=row.source_etag,
         objects=tuple(ShardObject(uri, etag) for uri, etag in row.objects or ()),
         faults=row.faults,
+        fault=None if row.fault is None else Fault.from_json(row.fault),
     )
 
 

@@ -108,7 +108,7 @@ def test_as_json_it_is_one_document_that_acts_on_no_terminal(environment: Enviro
     assert job["name"] == EVIL, "as JSON it is what it is"
     assert set(job) == {
         *("id", "name", "status", "model", "priority", "is_paused", "rows_done", "rows_failed"),
-        *("rows_total", "rows_estimated", "eta_at", "expires_at", "is_late"),
+        *("rows_total", "rows_estimated", "eta_at", "expires_at", "is_late", "problem"),
     }
     assert (job["rows_done"], job["rows_total"]) == (0, 50)
     assert found["workers"][0]["figures"]["models"][EVIL]["generation_tokens_per_s"] == 4321.0

@@ -84,6 +84,7 @@ class Reader:
         self._shard = claim.shard
         self._sources = sources
         self._storage = storage or StorageCounts()
+        self._store: CountedReader | None = None  # once it is being read
         self._models = models
         self._earlier_jobs = earlier_jobs
         self._is_watched = claim.crash_history.is_watched
@@ -145,6 +146,11 @@ class Reader:
     def is_behind(self) -> bool:
         """Whether none is there, and some may come."""
         return self.has_more and not self._ahead
+
+    @property
+    def silent_s(self) -> float:
+        """How long the input's store has not answered the request that is under way; 0: there is none."""
+        return 0.0 if self._store is None else self._store.silent_s
 
     def check(self) -> None:
         """Raises InputUnreadable where the rows after those that were taken cannot be read."""
@@ -222,7 +228,7 @@ class Reader:
             return
         source = self._sources.open(self._shard.uri, self._job.tenant_id)
         columns = columns_of(self._job.spec, self._shard)
-        store = CountedReader(source.store, self._storage)
+        store = self._store = CountedReader(source.store, self._storage)
         yield from iter_rows(
             store, source.key, self._shard, columns=columns, line_bytes_max=self._line_bytes_max
         )

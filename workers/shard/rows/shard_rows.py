@@ -110,6 +110,11 @@ class ShardRows:
         is_held = bool(self._again) or bool(self._ready) or self._next is not None
         return is_held or (self._reader.has_more and not self._reader.is_behind)
 
+    @property
+    def silent_s(self) -> float:
+        """How long the input's store has not answered the request that is under way; 0: there is none."""
+        return self._reader.silent_s
+
     def admit_next(self) -> AdmittedRow | RowResult | None:
         """Give one row to the engine, or return its result if it cannot be run. None: not now.
 

@@ -8,10 +8,11 @@ import openai
 import pytest
 
 from api.services import AppSettings
-from nightshift.jobs import Counts, InputError, JobState, NewShard
+from nightshift.jobs import Counts, Fault, InputError, JobState, NewShard
 from nightshift.jobs.part import PartProblem
 from nightshift.jobs.planning import PlanCursor
 from nightshift.lifecycle import transitions
+from nightshift.lifecycle.problems import ProblemRecorder
 from nightshift.outbound.webhooks import new_secret, secret_key
 from nightshift.store import Store
 from nightshift.tenants.vault import open_vault
@@ -60,6 +61,32 @@ def test_a_job_says_what_keeps_its_output_from_being_written(
     }
     [listed] = http.get("/v1/jobs").json()["data"]
     assert "output_problem" not in listed
+
+
+def test_a_job_says_what_keeps_it_from_going_on_wherever_it_is_shown(
+    http: httpx.Client, bulk: dict[str, object], store: Store
+) -> None:
+    job_id = http.post("/v1/jobs", json=bulk).json()["id"]
+    assert http.get(f"/v1/jobs/{job_id}").json()["problem"] is None
+    expired = InputError("storage_denied", "The input cannot be read at present: ExpiredToken", param="input")
+    with store.transaction() as tx:
+        now = tx.now()
+        tx.jobs.record_input_fault(job_id, Fault(error=expired, met_at=now))
+    ProblemRecorder(store).run_once(now)
+
+    at_s = int(now.timestamp())
+    problem = {
+        "code": "storage_denied",
+        "message": "The input cannot be read at present: ExpiredToken",
+        "param": "input",
+        "is_permanent": False,
+        "since": at_s,
+        "last_tried_at": at_s,
+        "next_attempt_at": None,
+    }
+    assert http.get(f"/v1/jobs/{job_id}").json()["problem"] == problem
+    [listed] = http.get("/v1/jobs").json()["data"]
+    assert listed["problem"] == problem
 
 
 def test_prefer_wait_holds_until_the_job_has_ended(http: httpx.Client, worker: FakeWorker) -> None:

@@ -64,6 +64,15 @@ def test_what_keeps_an_output_from_being_written_is_a_line(nightshift, server, i
     assert f"output_problem:      {line}\n" in nightshift("jobs", "show", "job_1").out
 
 
+@pytest.mark.parametrize(("is_permanent", "rest"), [(False, "tried again"), (True, "the job stops")])
+def test_what_keeps_a_job_from_going_on_is_a_line_that_acts_on_no_terminal(
+    nightshift, server, is_permanent, rest
+):
+    problem = {"code": "no_worker", "message": "None is there\x1b[2J.", "is_permanent": is_permanent}
+    server.instead = lambda request: httpx.Response(200, json=server.job | {"problem": problem})
+    assert f"problem:             None is there\ufffd[2J; {rest}\n" in nightshift("jobs", "show", "job_1").out
+
+
 def test_a_job_is_known_by_its_batch_id_too(nightshift, server):
     assert nightshift("jobs", "show", "batch_1", "--json").json == server.job
     assert nightshift("jobs", "results", "batch_1").code == 0

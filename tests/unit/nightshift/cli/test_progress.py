@@ -79,22 +79,35 @@ def test_at_80_columns_progress_is_one_line(capsys, monkeypatch):
     assert "12300/12345 rows, 300 failed, 0:00:01 left" in line
 
 
-def test_what_keeps_the_output_from_being_written_stays_above_the_bar_once(capsys, monkeypatch):
+def with_problem(message: str | None, status: str = "running") -> RemoteJob:
+    problem = None if message is None else {"code": message, "message": message, "is_permanent": False}
+    return RemoteJob.from_json({"id": "job_1", "status": status, "problem": problem})
+
+
+def test_what_keeps_a_job_from_going_on_stays_above_the_bar_once(capsys, monkeypatch):
     monkeypatch.setattr("nightshift.cli.progress.is_interactive", lambda: True)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
 
-    def shown(message: str | None) -> RemoteJob:
-        problem = None if message is None else {"message": message, "is_permanent": False}
-        return RemoteJob.from_json({"id": "job_1", "status": "running", "output_problem": problem})
-
     with progress_of("job_1") as show:
         for message in (None, "[away]", "[away]", None, "full", "full"):
-            show(shown(message))
+            show(with_problem(message))
 
     drawn = capsys.readouterr().err
-    assert drawn.count("the output cannot be written at present: [away]; tried again") == 1
-    assert drawn.count("the output cannot be written at present: full; tried again") == 1
+    assert drawn.count("[away]; tried again") == 1
+    assert drawn.count("full; tried again") == 1
+    assert drawn.count("job_1 goes on") == 1
+
+
+def test_in_a_pipe_nothing_is_said_but_what_keeps_a_job_from_going_on(capsys, monkeypatch):
+    monkeypatch.setattr("nightshift.cli.progress.is_interactive", lambda: False)
+
+    with progress_of("job_1") as show:
+        for message in (None, "away", "away", None, "full"):
+            show(with_problem(message))
+        show(with_problem(None, "failed"))  # its end says more
+
+    assert capsys.readouterr() == ("", "away; tried again\njob_1 goes on\nfull; tried again\n")
 
 
 def test_on_a_terminal_progress_is_drawn(capsys, monkeypatch):

@@ -302,7 +302,9 @@ def test_a_refusal_is_one_line_with_the_field_named(nightshift, server):
 def test_with_wait_a_job_is_looked_at_again_while_no_event_comes(nightshift, server, monkeypatch):
     shown = []
     monkeypatch.setattr("nightshift.cli.progress.is_interactive", lambda: True)
-    monkeypatch.setattr("nightshift.cli.progress.problem_of", lambda job: shown.append(job.data))
+    monkeypatch.setattr(
+        "nightshift.cli.progress.ProblemLines.show", lambda lines, job: shown.append(job.data)
+    )
     events = ": ping\n\n" * 2 + 'id: 1-0\nevent: job.succeeded\ndata: {"type": "job.succeeded"}\n\n'
 
     def with_pings(request: httpx.Request) -> httpx.Response | None:

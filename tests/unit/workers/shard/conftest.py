@@ -50,3 +50,10 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "LISTING_RETRY_S", 0.01)
     for module in (uploads, runner):
         monkeypatch.setattr(module, "fault_delay_s", lambda faults, key: 0.01)
+
+
+@pytest.fixture
+def told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store is silent as soon as it is asked, and is looked at all the time."""
+    monkeypatch.setattr(runner, "SILENT_S", 0.001)
+    monkeypatch.setattr(runner, "SILENCE_LOOK_S", 0.01)

@@ -10,10 +10,11 @@ from dataclasses import replace
 import pytest
 
 from nightshift.errors import DatabaseUnavailable, StorageUnavailable
-from nightshift.jobs import CrashHistory, ShardState, StopReason
+from nightshift.jobs import CrashHistory, Job, ShardState, StopReason
 from nightshift.jobs.files import file_key
 from nightshift.lifecycle import transitions
-from nightshift.objectstore import ObjectStore
+from nightshift.objectstore import Locations, ObjectStore
+from nightshift.objectstore.sources import Sources
 from nightshift.store import Store, Transaction
 from tests.unit.workers.scripted import TENANT, chat_body, claim_bulk, plan_bulk
 from tests.unit.workers.shard.helpers import (
@@ -30,6 +31,16 @@ from workers.serving.model_server import Inference
 from workers.shard import endings
 from workers.shard.runner import ShardRunner
 from workers.shard.uploads import UPLOADS_MAX
+
+READING = "The input cannot be read at present"
+OURS = "the service's own store"
+FAILS = "cannot be reached or is failing"
+
+
+def fault_of(store: Store, job: Job) -> str | None:
+    """What the shard's owner is told that it waits for."""
+    fault = shard_of(store, job).fault
+    return None if fault is None else fault.error.message
 
 
 def test_a_stopped_job_starts_nothing_more_and_keeps_what_finishes_in_time(
@@ -257,7 +268,8 @@ def test_a_shard_whose_storage_is_away_waits_and_is_not_lost(
         )
     )
 
-    assert shard_of(store, job).state is ShardState.QUEUED
+    shard = shard_of(store, job)
+    assert (shard.state, fault_of(store, job)) == (ShardState.QUEUED, f"{READING}: {OURS} {FAILS}")
     with store.transaction() as tx:
         assert tx.claims.bulk("worker-2", ["demo"], tx.now(), 30) is None, "not before a while"
 
@@ -342,9 +354,11 @@ def test_an_object_store_that_is_away_for_a_while_costs_nothing_that_is_finished
         model.answer(row.id)
     for _ in range(2):
         assert away.refused.acquire(timeout=10)
+    assert fault_of(store, job) == f"Results cannot be kept at present: {OURS} {FAILS}"
     away.is_away = False
     finished(runner)
 
+    assert fault_of(store, job) is None
     assert len(model.submitted) == 3
     assert len(by_id(results_of(store, objects, job))) == 3
     shard = shard_of(store, job)
@@ -368,6 +382,49 @@ def test_a_slow_object_store_stops_the_rows_only_after_some_checkpoints(
     finished(runner)
 
     assert len(by_id(results_of(store, objects, job))) == 40
+
+
+def test_an_object_store_that_hangs_is_told_of_until_it_answers(
+    store, objects, model, write_input, run, dependencies, told_at_once
+) -> None:
+    model.echo = True
+    write_input([batch_line(0)])
+    job = plan_bulk(store, INPUT)
+    slow = SlowObjects(objects)
+    runner = run(claim_bulk(store), dependencies=replace(dependencies, objects=slow))
+    wait_until(lambda: fault_of(store, job) == f"Results cannot be kept at present: {OURS} {FAILS}")
+    slow.answers.set()
+    finished(runner)
+
+    assert fault_of(store, job) is None
+
+
+def test_an_input_whose_store_hangs_is_told_of_until_it_answers(
+    store, objects, model, write_input, run, dependencies, told_at_once
+) -> None:
+    model.echo = True
+    write_input([batch_line(0)])
+    job = plan_bulk(store, INPUT)
+    answers = threading.Event()
+
+    class Hanging:
+        """A store whose objects come when they are to."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(objects, name)
+
+        def stream(self, *args: object, **options: object) -> Iterator[bytes]:
+            assert answers.wait(30)
+            yield from objects.stream(*args, **options)
+
+    sources = Sources(Hanging(), Locations())
+    runner = run(claim_bulk(store), dependencies=replace(dependencies, sources=sources))
+    wait_until(lambda: fault_of(store, job) == f"{READING}: {OURS} {FAILS}")
+    answers.set()
+    finished(runner)
+
+    assert fault_of(store, job) is None
+    assert shard_of(store, job).state is ShardState.DONE
 
 
 def test_a_drain_does_not_wait_for_an_object_store_that_hangs(

@@ -1,0 +1,58 @@
+"""Records what a shard waits for under its lease, so that the job's owner sees it; once per change.
+
+What ends a lease is recorded with its end (`endings.py`).
+"""
+
+from typing import Final
+
+from nightshift.errors import DatabaseUnavailable, NightshiftError, StorageError, StorageUnavailable
+from nightshift.jobs import BulkClaim, Fault, InputError
+from nightshift.objectstore.sources import is_file_id
+from nightshift.objectstore.verdicts import input_fault, results_fault
+from nightshift.store import Store
+
+SILENT_S: Final = 6.0  # of a request to a store: then the owner is told, before its time limits end it
+
+
+class ShardWaits:
+    """Called from the shard's thread and from that of its uploads."""
+
+    def __init__(self, claim: BulkClaim, store: Store) -> None:
+        self._lease = claim.lease
+        self._store = store
+        self._is_ours = is_file_id(claim.shard.uri)
+        self._told: InputError | None = None if claim.shard.fault is None else claim.shard.fault.error
+
+    def for_results(self, error: NightshiftError) -> None:
+        """Results cannot be stored, or read, for now. The database's own absence is the operator's to see."""
+        if isinstance(error, StorageError):
+            self._tell(results_fault(error))
+
+    def for_input(self) -> None:
+        """The input's store has not answered for `SILENT_S`."""
+        silence = StorageUnavailable("its store has not answered yet")
+        self._tell(input_fault(silence, "input", in_our_store=self._is_ours))
+
+    def input_came(self) -> None:
+        """Called for every row."""
+        if self._told is not None and self._told.param is not None:
+            self._tell(None)
+
+    def results_came(self) -> None:
+        if self._told is not None and self._told.param is None:
+            self._tell(None)
+
+    def checkpoint_listed(self) -> None:
+        """That has ended what was waited for."""
+        self._told = None
+
+    def _tell(self, fault: InputError | None) -> None:
+        if fault == self._told:
+            return
+        try:
+            with self._store.transaction() as tx:
+                told = None if fault is None else Fault(error=fault, met_at=tx.now())
+                tx.shards.record_fault(self._lease, told)
+        except DatabaseUnavailable:
+            return  # it is told at the next try
+        self._told = fault
