@@ -6,6 +6,11 @@ log.info("shard completed", extra={"action": "shard_completed", "shard": shard_i
 import json
 import logging
 import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TextIO
 
@@ -42,6 +47,10 @@ _WITH_HANDLERS: Final = (
     "uvicorn.error",
 )
 
+REPEAT_S: Final = 600.0  # long enough to read on, short enough that a log of the last hour shows what stays
+TOLD_MAX: Final = 1000  # warnings remembered; an older one would be written again
+_PASSING: Final = frozenset({"failures", "seconds", "term", "trace_id", "span_id"})
+
 _STANDARD_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 
 
@@ -51,6 +60,7 @@ def set_up_logging(process: str, settings: LogSettings | None = None, stream: Te
     stream = stream or sys.stderr
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_formatter(settings.log_format, process, stream))
+    handler.addFilter(RepeatedWarnings())
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
     adopt_libraries()
     for name in _QUIET:
@@ -64,6 +74,50 @@ def adopt_libraries() -> None:
         library = logging.getLogger(name)
         library.handlers.clear()
         library.propagate = True
+
+
+class RepeatedWarnings(logging.Filter):
+    """Leaves a warning, or a line with a `reason`, out that says the same as one of the last `REPEAT_S`.
+
+    A state that stays is told once, however often it is met. The next line has, as `repeated`, how many were
+    left out.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._told: OrderedDict[Hashable, _Told] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING and not hasattr(record, "reason"):
+            return True
+        now_s, said = self._clock(), _said(record)
+        with self._lock:
+            before = self._told.get(said)
+            if before is not None and now_s < before.at_s + REPEAT_S:
+                before.left_out += 1
+                return False
+            self._told[said] = _Told(now_s)
+            self._told.move_to_end(said)
+            if len(self._told) > TOLD_MAX:
+                self._told.popitem(last=False)
+        if before is not None and before.left_out:
+            record.repeated = before.left_out
+        return True
+
+
+@dataclass
+class _Told:
+    at_s: float
+    left_out: int = 0  # since
+
+
+def _said(record: logging.LogRecord) -> Hashable:
+    """What a record says, but for what counts and measures."""
+    fields = {name: str(value) for name, value in event_fields(record).items() if name not in _PASSING}
+    error = record.exc_info[1] if record.exc_info else None
+    return record.name, record.levelno, record.getMessage(), repr(error), frozenset(fields.items())
 
 
 class JsonFormatter(logging.Formatter):

@@ -54,6 +54,8 @@ class AssemblyConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Assembled(Result):
+    states = frozenset({"started", "postponed", "waiting"})
+
     finalizing: int = 0  # jobs whose shards have all ended
     started: int = 0
     ended: int = 0

@@ -34,6 +34,8 @@ class OutputPartsConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Cut(Result):
+    states = frozenset({"postponed"})
+
     parts: int = 0
     expired: int = 0  # leases of parts
     manifests: int = 0

@@ -89,6 +89,8 @@ class PlanningConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Planned(Result):
+    states = frozenset({"started", "yielded", "postponed"})
+
     started: int = 0
     planned: int = 0
     yielded: int = 0  # turns of jobs that have further pages

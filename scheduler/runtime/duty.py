@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 from nightshift.store import PendingWork
 
@@ -20,12 +20,20 @@ T = TypeVar("T")
 class Result:
     """Every integer field is a count for the log line."""
 
+    states: ClassVar[frozenset[str]] = frozenset()
+    """Counts that stay from pass to pass, or lead to others: they make no log line by themselves."""
+
     has_more: bool = False  # the next pass follows at once
 
     @property
     def counts(self) -> dict[str, int]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if type(value) is int}
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something was done that a log line says."""
+        return any(count for name, count in self.counts.items() if name not in self.states)
 
 
 class Duty(Protocol):

@@ -115,7 +115,7 @@ class Ticker:
         started_s = time.monotonic()
         result = self.duty.run_once(self._store.now())
         done = {name: count for name, count in result.counts.items() if count}
-        if done:
+        if result.has_news:
             took_s = round(time.monotonic() - started_s, 3)
             log.info("%s", self.duty.name, extra={"action": self.duty.name, **done, "seconds": took_s})
         return result.has_more

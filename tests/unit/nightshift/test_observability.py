@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from nightshift.observability import set_up_logging
+from nightshift import observability
+from nightshift.observability import REPEAT_S, RepeatedWarnings, set_up_logging
 from nightshift.settings import LogSettings
 
 log = logging.getLogger("nightshift.test")
@@ -144,3 +145,60 @@ def test_without_a_stream_it_writes_to_standard_error(capsys):
     captured = capsys.readouterr()
     assert "hello" in captured.err
     assert captured.out == ""
+
+
+class Log:
+    """What passes the filter, by a clock that stands still."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._filter = RepeatedWarnings(lambda: self.now_s)
+
+    def passes(self, message: str, level: int = logging.WARNING, **fields: object) -> int | None:
+        """How many were left out before it. None: it is left out itself."""
+        record = logging.LogRecord("nightshift.test", level, __file__, 1, message, (), None)
+        vars(record).update(fields)
+        return vars(record).get("repeated", 0) if self._filter.filter(record) else None
+
+
+def test_a_warning_that_says_the_same_again_is_left_out_and_counted():
+    log = Log()
+    assert log.passes("checkpoint waits", shard="1", reason="away") == 0
+    for failures in range(5):
+        assert log.passes("checkpoint waits", shard="1", reason="away", failures=failures) is None
+    log.now_s = REPEAT_S
+    assert log.passes("checkpoint waits", shard="1", reason="away") == 5
+    assert log.passes("checkpoint waits", shard="1", reason="away") is None
+
+
+@pytest.mark.parametrize(
+    "change", [{"shard": "2"}, {"reason": "denied"}, {"message": "shard waits"}, {"level": logging.ERROR}]
+)
+def test_a_warning_that_says_anything_else_is_not_left_out(change: dict[str, object]):
+    log = Log()
+    said = {"message": "checkpoint waits", "shard": "1", "reason": "away"}
+    assert log.passes(**said) == 0  # type: ignore[arg-type]
+    assert log.passes(**said | change) == 0  # type: ignore[arg-type]
+
+
+def test_what_happens_is_never_left_out_and_what_stays_for_a_reason_is():
+    log = Log()
+    assert [log.passes("hint not published", logging.INFO, reason="away") for _ in range(2)] == [0, None]
+    assert [log.passes("job planned", logging.INFO) for _ in range(3)] == [0, 0, 0]
+
+
+def test_what_is_remembered_of_warnings_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(observability, "TOLD_MAX", 2)
+    log = Log()
+    assert [log.passes(message) for message in ("a", "b", "c", "c", "a")] == [0, 0, 0, None, 0]
+
+
+def test_in_a_log_a_state_that_stays_is_one_line():
+    stream = io.StringIO()
+    set_up_logging("worker", settings(log_format="human"), stream)
+    for _ in range(3):
+        try:
+            raise OSError("no room")
+        except OSError:
+            log.exception("not stored", extra={"action": "not_stored"})
+    assert stream.getvalue().count("not stored") == 1

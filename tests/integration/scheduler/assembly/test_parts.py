@@ -20,7 +20,7 @@ from nightshift.tenants.keys import DEFAULT_TENANT
 from nightshift.testing import FakeClock, a_spec, submit
 from scheduler.output.running_manifests import RunningManifestsConfig
 from tests.integration.scheduler.assembly.conftest import TEXTS, a_native_job, assembled, ids, stop
-from tests.integration.scheduler.scheduling import FailingStore, Place
+from tests.integration.scheduler.scheduling import IDLE_S, FailingStore, Place
 
 
 @dataclass
@@ -512,3 +512,17 @@ def refused(*args: object, **more: object) -> None:
 
 def killed(*args: object, **more: object) -> None:
     raise Killed
+
+
+def test_an_assembly_that_waits_for_a_part_has_nothing_new_to_log(place: Place, clock: FakeClock) -> None:
+    job = a_native_job(place, clock, TEXTS)
+    place.work_off()
+    duty = place.assembly()
+    passes = []
+    for _ in range(4):
+        passes.append(duty.run_once(clock.now))
+        assert duty.wait_until_idle(IDLE_S)
+
+    assert place.job(job).state is JobState.FINALIZING
+    assert sum(each.waiting for each in passes) == 3, "each looked again"
+    assert [each.has_news for each in passes] == [True, False, False, False]

@@ -11,6 +11,9 @@ import pytest
 from nightshift.errors import DatabaseUnavailable
 from nightshift.store import PendingWork, Store
 from nightshift.testing import STARTS_AT
+from scheduler.duties.assembly import Assembled
+from scheduler.duties.output_parts import Cut
+from scheduler.duties.planning import Planned
 from scheduler.runtime import loop
 from scheduler.runtime.duty import Every, Interrupted, Result
 from scheduler.runtime.loop import LoopConfig, Pause, Ticker
@@ -237,3 +240,27 @@ def test_a_duty_all_of_whose_threads_are_held_is_named_though_its_passes_end() -
     tickers = [ticker(Filled())]
     assert loop.stalled(tickers, after_s=12.0) is None
     assert loop.stalled(tickers, after_s=10.0) == "sweeping"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looked(Result):
+    states = frozenset({"waiting"})
+
+    waiting: int = 0
+    ended: int = 0
+
+
+def test_what_only_waits_from_pass_to_pass_makes_no_line_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    ticking = ticker(FakeDuty(lambda: Looked(waiting=2)))
+    for _ in range(3):
+        ticking.tick()
+    assert caplog.records == []
+    ticker(FakeDuty(lambda: Looked(waiting=2, ended=1))).tick()
+    [line] = caplog.records
+    assert (vars(line)["waiting"], vars(line)["ended"]) == (2, 1)
+
+
+def test_every_count_that_is_a_state_is_one_of_its_result() -> None:
+    for result in (Assembled, Planned, Cut):
+        assert result.states <= result().counts.keys()
