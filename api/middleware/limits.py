@@ -22,6 +22,7 @@ from nightshift.settings import ApiSettings
 
 UPLOAD_PATH: Final = "/v1/files"
 PART_PATH: Final = re.compile(r"/v1/uploads/[^/]+/parts")
+MORE_PARTS: Final = "Send the rest of the file as further parts."
 UPLOAD_OVERHEAD_BYTES: Final = 64 * 1024  # of multipart encoding around the file
 
 # A body's time limit, plus its bytes at this rate.
@@ -48,7 +49,9 @@ class BodyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            receive = _LimitedBody(receive, self._bytes_max(scope), _announced_bytes(scope))
+            receive = _LimitedBody(
+                receive, self._bytes_max(scope), _announced_bytes(scope), self._advice(scope)
+            )
         await self._app(scope, receive, send)
 
     def _bytes_max(self, scope: Scope) -> int:
@@ -58,6 +61,14 @@ class BodyLimit:
             return PART_BYTES_MAX + UPLOAD_OVERHEAD_BYTES
         return self._settings.body_bytes_max
 
+    def _advice(self, scope: Scope) -> str:
+        return MORE_PARTS if PART_PATH.fullmatch(scope["path"]) else larger_files(self._settings)
+
+
+def larger_files(settings: ApiSettings) -> str:
+    """How a larger file is sent."""
+    return f"Send a file of up to {settings.upload_bytes_max} bytes in parts, with POST /v1/uploads."
+
 
 def _announced_bytes(scope: Scope) -> int:
     """The Content-Length; 0 if there is none that is a number."""
@@ -66,9 +77,10 @@ def _announced_bytes(scope: Scope) -> int:
 
 
 class _LimitedBody:
-    def __init__(self, receive: Receive, bytes_max: int, announced_bytes: int) -> None:
+    def __init__(self, receive: Receive, bytes_max: int, announced_bytes: int, advice: str) -> None:
         self._receive = receive
         self._bytes_max = bytes_max
+        self._advice = advice
         self._announced_bytes = announced_bytes
         self._bytes_seen = 0
         self._began_s: float | None = None  # at the first read
@@ -88,7 +100,9 @@ class _LimitedBody:
         return message
 
     def _too_large(self) -> RequestTooLarge:
-        return RequestTooLarge(f"The request body is larger than the {self._bytes_max} bytes accepted here.")
+        return RequestTooLarge(
+            f"The request body is larger than the {self._bytes_max} bytes accepted here. {self._advice}"
+        )
 
     async def _next(self) -> Message:
         now_s = asyncio.get_running_loop().time()

@@ -33,7 +33,7 @@ CONTENT_TYPE: Final = "application/octet-stream"
 async def create_file(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     await run_in_threadpool(_check_room, services, caller)  # before the body is read
     async with reading_form(request) as form:
-        upload = read_form(form, services.settings.api.file_bytes_max)
+        upload = read_form(form, services.settings.api)
         file = await services.storage_threads.run(
             lambda: keep_upload(services.store, services.objects, upload, caller.tenant_id, caller.quotas)
         )

@@ -37,8 +37,8 @@ async def reading_form(request: Request) -> AsyncIterator[FormData]:
         raise StorageUnavailable("There is no room for uploads on this server's disk just now.") from error
 
 
-def file_in(form: FormData, name: str, bytes_max: int) -> UploadFile:
-    """The form's file of this name. Raises InvalidRequest, RequestTooLarge."""
+def file_in(form: FormData, name: str, bytes_max: int, advice: str) -> UploadFile:
+    """The form's file of this name. `advice`: for a larger one. Raises InvalidRequest, RequestTooLarge."""
     file = form.get(name)
     if not isinstance(file, UploadFile):
         raise missing(name)
@@ -47,7 +47,7 @@ def file_in(form: FormData, name: str, bytes_max: int) -> UploadFile:
         raise InvalidRequest("The file is empty.", param=name, code="empty_file")
     if size_bytes > bytes_max:
         raise RequestTooLarge(
-            f"The file has {size_bytes} bytes; at most {bytes_max} are accepted.", param=name
+            f"The file has {size_bytes} bytes; at most {bytes_max} are accepted here. {advice}", param=name
         )
     return file
 

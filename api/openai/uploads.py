@@ -12,6 +12,7 @@ from typing import BinaryIO, Final
 
 from starlette.datastructures import FormData
 
+from api.middleware.limits import larger_files
 from api.openai.forms import file_in, missing
 from nightshift.errors import InvalidRequest, QuotaExceeded, StorageUnavailable
 from nightshift.jobs.files import RECORDED_WITHIN_S, File, FilePurpose, file_key
@@ -20,6 +21,7 @@ from nightshift.lifecycle.admission import admit_stored
 from nightshift.objectstore import ObjectStore
 from nightshift.processes import failpoints
 from nightshift.rows.text_files import checked_pieces
+from nightshift.settings import ApiSettings
 from nightshift.store import Store
 from nightshift.tenants.quotas import Quotas
 
@@ -45,9 +47,9 @@ class Upload:
     content: BinaryIO
 
 
-def read_form(form: FormData, file_bytes_max: int) -> Upload:
+def read_form(form: FormData, settings: ApiSettings) -> Upload:
     """The upload in a form. Raises InvalidRequest naming the wrong part, RequestTooLarge."""
-    file = file_in(form, "file", file_bytes_max)
+    file = file_in(form, "file", settings.file_bytes_max, larger_files(settings))
     purpose = _purpose(form)
     return Upload(
         purpose, printable_name(file.filename or "upload"), _expires_after_s(form, purpose), file.file

@@ -7,9 +7,9 @@ import typer
 
 from nightshift.cli.jobs import TIME_FORMATS
 from nightshift.cli.session import Json, open_client
-from nightshift.cli.terminal import print_json, print_table, say, time_text
+from nightshift.cli.terminal import fail, print_json, print_table, say, time_text
 from nightshift.jobs import JsonObject
-from nightshift.outbound.webhooks import DeliveryState
+from nightshift.outbound.webhooks import DeliveryState, is_taken
 
 app = typer.Typer(
     help="Register receivers of events, test them, and send again what they missed.", no_args_is_help=True
@@ -113,13 +113,19 @@ def send_sample(
     event: Annotated[str, typer.Option(metavar="TYPE", help="The type of the sample.")] = "job.succeeded",
     json: Json = False,
 ) -> None:
-    """Send a sample event and print the status of the answer."""
+    """Send a sample event and print the status of the answer. It is an error unless the receiver took it: a
+    status from 200 to 299.
+    """
     with open_client() as client:
         result = client.test_webhook_endpoint(endpoint_id, event)
+    status_code = result["status_code"]
     if json:
         print_json(result)
     else:
-        typer.echo(result["status_code"])
+        typer.echo(status_code)
+    if not is_taken(status_code):
+        rest = ", and no redirect is followed" if 300 <= status_code < 400 else ""
+        fail(f"{endpoint_id} did not take the event: it answered {status_code}{rest}")
 
 
 @app.command()

@@ -70,7 +70,12 @@ class DeliveryAttempt:
 
     @property
     def delivered(self) -> bool:
-        return self.status_code is not None and 200 <= self.status_code < 300
+        return self.status_code is not None and is_taken(self.status_code)
+
+
+def is_taken(status_code: int) -> bool:
+    """Whether a receiver with this answer has taken the event. No redirect is followed."""
+    return 200 <= status_code < 300
 
 
 class InvalidSecret(ValueError):

@@ -14,6 +14,7 @@ from starlette.datastructures import UploadFile
 
 from api.authentication import Caller
 from api.dependencies import BodyDep, CallerDep, ServicesDep
+from api.middleware.limits import MORE_PARTS
 from api.openai.adapter import file_json
 from api.openai.forms import file_in, reading_form
 from api.openai.multipart.bodies import PartObject, UploadCreate, UploadObject, parse_complete, parse_create
@@ -69,7 +70,7 @@ def create_upload(services: ServicesDep, caller: CallerDep, body: BodyDep) -> Re
 async def create_part(upload_id: str, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     await run_in_threadpool(_check_pending, services, caller.tenant_id, upload_id)
     async with reading_form(request) as form:
-        data = file_in(form, "data", PART_BYTES_MAX)
+        data = file_in(form, "data", PART_BYTES_MAX, MORE_PARTS)
         part = await services.storage_threads.run(lambda: _keep_part(services, caller, upload_id, data))
     return JSONResponse(
         {

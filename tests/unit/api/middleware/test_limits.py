@@ -8,7 +8,13 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from api.middleware import limits
-from api.middleware.limits import JSON_DEPTH_MAX, UPLOAD_OVERHEAD_BYTES, BodyLimit, parse_json_object
+from api.middleware.limits import (
+    JSON_DEPTH_MAX,
+    MORE_PARTS,
+    UPLOAD_OVERHEAD_BYTES,
+    BodyLimit,
+    parse_json_object,
+)
 from nightshift.errors import InvalidRequest, RequestTimedOut, RequestTooLarge
 from nightshift.jobs.uploads import PART_BYTES_MAX
 from nightshift.settings import ApiSettings
@@ -123,6 +129,20 @@ def test_parts_of_uploads_have_a_limit_of_their_own() -> None:
     assert len(read_body(path, fits)[0]) == PART_BYTES_MAX + UPLOAD_OVERHEAD_BYTES
     with pytest.raises(RequestTooLarge):
         read_body(path, [*fits, b"x"])
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/files", "/v1/chat/completions"])
+def test_what_is_too_large_is_told_how_a_larger_file_is_sent(path: str) -> None:
+    with pytest.raises(RequestTooLarge) as refused:
+        read_body(path, [b"x" * (1001 + UPLOAD_OVERHEAD_BYTES)])
+    assert refused.value.message.endswith(
+        f"Send a file of up to {SETTINGS.upload_bytes_max} bytes in parts, with POST /v1/uploads."
+    )
+
+
+def test_a_part_that_is_too_large_is_told_that_there_may_be_more_parts() -> None:
+    with pytest.raises(RequestTooLarge, match=MORE_PARTS):
+        read_body("/v1/uploads/upload_1/parts", [b"x" * (PART_BYTES_MAX + UPLOAD_OVERHEAD_BYTES + 1)])
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,31 @@ def test_an_endpoint_is_tested_disabled_enabled_and_deleted(nightshift, asked):
     ]
 
 
+@pytest.mark.parametrize("status_code", [100, 199, 300, 302, 308, 400, 404, 410, 429, 500, 503])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_test_that_the_receiver_did_not_take_fails_with_its_status(
+    nightshift, server, status_code, as_json
+):
+    server.instead = lambda request: httpx.Response(200, json={"status_code": status_code})
+    ended = nightshift("webhooks", "test", "whe_1", *(["--json"] if as_json else []))
+    assert ended.code == 1
+    assert f"whe_1 did not take the event: it answered {status_code}" in ended.err
+    assert str(status_code) in ended.out
+
+
+@pytest.mark.parametrize("status_code", [200, 202, 204, 299])
+def test_a_test_that_the_receiver_took_is_done(nightshift, server, status_code):
+    server.instead = lambda request: httpx.Response(200, json={"status_code": status_code})
+    assert nightshift("webhooks", "test", "whe_1").code == 0
+
+
+def test_a_test_without_an_answer_fails_with_the_reason(nightshift, server):
+    error = {"message": "The webhook endpoint gave no answer: it timed out", "code": "webhook_no_answer"}
+    server.instead = lambda request: httpx.Response(400, json={"error": error})
+    ended = nightshift("webhooks", "test", "whe_1")
+    assert (ended.code, ended.err) == (1, "nightshift: The webhook endpoint gave no answer: it timed out\n")
+
+
 def test_deliveries_are_listed_as_filtered(nightshift, asked):
     out = nightshift("webhooks", "deliveries", "--status", "dead", "--endpoint", "whe_1", "--limit", "5").out
     assert all(each in out for each in ("dlv_1", "dead", "job.failed", "job_1", "10"))
