@@ -5,22 +5,27 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from nightshift.cli.session import DataDir, LazyModels, data_settings
-from nightshift.cli.terminal import fail, is_interactive, say
+from nightshift.cli.terminal import fail, is_interactive, print_error, say
 from nightshift.errors import ConfigurationError
 from nightshift.processes.children import AfterExit, ChildExit
+from nightshift.processes.store_watch import Probe, StoreWatch
 from nightshift.processes.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from rich.status import Status
 
     from nightshift.processes.embedded import Embedded
+    from nightshift.settings import DataSettings
 
+PROBE_PREFIX: Final = "nightshift-probe/"  # nothing is there
+BUCKETS_WATCHED_MAX: Final = 20  # of jobs; each is asked in a thread of its own
 READY_POLL_S: Final = 0.2
 READY_TIMEOUT_S: Final = 5.0  # per request; the start itself is not limited, since large models load slowly
 LOG_TAIL_LINES: Final = 15
@@ -109,7 +114,7 @@ def _run(site: "Embedded", stack: contextlib.ExitStack) -> None:
     set_up_logging("up", site.log_settings, stack.enter_context((site.logs / "up.log").open("a")))
     reporter = ExitReporter(site.workers)
     supervisor = Supervisor(site.stages(), on_exit=reporter)
-    with supervisor.signals():
+    with supervisor.signals(), StoreWatch(store_probes(site.data), print_error).running():
         try:
             supervisor.start()
             reporter.is_ready = _wait_until_ready(supervisor, site)
@@ -125,6 +130,44 @@ def _run(site: "Embedded", stack: contextlib.ExitStack) -> None:
         say(_log_tail(log_path))
         why = last_reason(log_path)
         fail(f"{reporter.fatal}{f': {why}' if why else ''}; its log is {log_path}")
+
+
+def store_probes(data: "DataSettings") -> dict[str, Probe]:
+    """A question to each object store that the settings name: the service's own, which must take all that the
+    service asks, and the buckets of jobs, which must be there and accept the credentials.
+    """
+    from nightshift.doctor.checks.storage import look_at_storage
+    from nightshift.doctor.findings import Status
+    from nightshift.doctor.site import Site
+    from nightshift.objectstore.places import bucket_places
+    from nightshift.settings import LocationSettings
+
+    def of_own_store() -> str | None:
+        finding = look_at_storage(Site.of(data))
+        return f"{finding.detail}; {finding.advice}" if finding.status is Status.ERROR else None
+
+    probes: dict[str, Probe] = {"the service's object store": of_own_store} if data.storage_url else {}
+    buckets = dict.fromkeys(place.bucket for place in bucket_places(LocationSettings().s3_buckets))
+    for bucket in list(buckets)[:BUCKETS_WATCHED_MAX]:
+        probes[f"the jobs' bucket {bucket}"] = partial(_why_not_usable, bucket)
+    return probes
+
+
+def _why_not_usable(bucket: str) -> str | None:
+    """A policy that lets no one list a bucket may let jobs read it."""
+    from nightshift.errors import CredentialsRefused, StorageDenied, StorageError
+    from nightshift.objectstore import open_store
+
+    with contextlib.closing(open_store(f"s3://{bucket}")) as store:
+        try:
+            next(iter(store.list(PROBE_PREFIX)), None)
+        except CredentialsRefused as error:
+            return error.message
+        except StorageDenied as error:
+            return error.message if "NoSuchBucket" in error.message else None
+        except StorageError as error:
+            return error.message
+    return None
 
 
 class ExitReporter:
