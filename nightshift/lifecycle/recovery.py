@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from nightshift.fleet.workers import ExitCause, WorkerState
-from nightshift.jobs import Counts, InputError, JobKind, JobState, ShardState
+from nightshift.jobs import Counts, Fault, InputError, JobKind, JobState, ShardState
 from nightshift.jobs.dead_letters import ERROR_CODE, Charge, DeadLetter, LostShard, charges
 from nightshift.jobs.ids import new_id
 from nightshift.lifecycle.interruptions import record_lost
@@ -24,6 +24,9 @@ from nightshift.store.shards.leases import ExpiredLease
 LEASES_PER_WORKER_MAX: Final = 10_000  # a worker holds a few shards and some hundred online requests
 LEASES_EXPIRED: Final = "leases_expired"  # the database's counter of them
 ONLINE_ROW: Final = 0  # the one row of an online request
+WORKER_LOST: Final = InputError(
+    "worker_lost", "The worker that ran a part of the input was lost, and another is to go on with it"
+)
 CHARGE_SHARD: Final = Charge(shard=True)
 
 
@@ -115,7 +118,10 @@ def recover(
 ) -> bool:
     """Carry a verdict out. `known`: crashes of its suspected rows before. False: the term had moved on."""
     if decided is Verdict.RETRY:
-        changed = tx.leases.requeue(abandoned, counts_attempt=charge.shard, isolate=charge.isolate)
+        fault = Fault(error=WORKER_LOST, met_at=now) if cause.is_crash else None
+        changed = tx.leases.requeue(
+            abandoned, counts_attempt=charge.shard, isolate=charge.isolate, fault=fault
+        )
     else:
         state = ShardState.STOPPED if decided is Verdict.STOP else ShardState.FAILED
         changed = tx.leases.end(abandoned, state)

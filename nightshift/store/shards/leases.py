@@ -160,15 +160,18 @@ class Leases:
         counts_attempt: bool = True,
         isolate: bool = False,
         not_before: datetime | None = None,
+        fault: Fault | None = None,
     ) -> bool:
         """Return it to the queue until `not_before`. False: the term has moved on.
 
         Without `counts_attempt`, the loss counts neither as an attempt nor as a crash. With `isolate`, its
-        suspects run alone.
+        suspects run alone. `fault`: of the loss; None: what was met before stays.
         """
-        counted = (
+        counted: dict[str, Any] = (
             {"crash_count": shard.c.crash_count + 1} if counts_attempt else {"attempts": shard.c.attempts - 1}
         )
+        if fault is not None:
+            counted["fault"] = fault.to_json()
         return self._release(
             expired.shard_id,
             expired.term,

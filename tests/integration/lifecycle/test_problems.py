@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from nightshift.errors import CredentialsRefused, DatabaseUnavailable, StorageUnavailable
-from nightshift.fleet.workers import Capacity, WorkerState
+from nightshift.fleet.workers import Capacity, ExitCause, WorkerState
 from nightshift.jobs import BulkClaim, Fault, InputError, Job, JobState, JsonObject, StopReason, Webhook
 from nightshift.jobs.part import CutLimits, PartProblem
-from nightshift.lifecycle import problems
+from nightshift.lifecycle import problems, recovery
 from nightshift.lifecycle.output_parts import cut
 from nightshift.lifecycle.problems import ProblemRecorder, ShownProblem, shown_problem, shown_problems
 from nightshift.lifecycle.transitions import finish, request_stop
@@ -192,6 +192,24 @@ def test_an_unforeseen_error_on_a_worker_is_a_problem_without_its_words(store: S
     assert found is not None
     assert "unforeseen" in found
     assert "secret" not in found
+
+
+def test_a_worker_that_was_lost_is_a_problem_until_another_goes_on(store: Store) -> None:
+    job = planned(store)
+    claimed(store, "worker_a")
+    with store.transaction() as tx:
+        recovery.release_worker(tx, "worker_a", 20, tx.now(), ExitCause.OUT_OF_MEMORY)
+    found = shown(store, job)
+    assert found is not None
+    assert found.fault.error.code == "worker_lost"
+    assert commit_rows(store, claimed(store, "worker_b").lease)
+    assert shown(store, job) is None
+
+
+def test_a_worker_that_handed_back_in_order_is_none(store: Store) -> None:
+    job = planned(store)
+    Endings(claimed(store), store).hand_back(tokens_lost=0)
+    assert shown(store, job) is None
 
 
 def waits_of(claim: BulkClaim, store: Store) -> ShardWaits:

@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 from datetime import timedelta
-from html import unescape
+from html import escape, unescape
 
 import httpx
 import pytest
@@ -12,9 +12,10 @@ from api.page import views
 from api.page.views import dead_letters, deliveries, keys, models, usage, workers
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.fleet.workers import MachineNotice, NoticeKind, WorkerState
-from nightshift.jobs import Usage
+from nightshift.jobs import Fault, InputError, Usage
 from nightshift.jobs.dead_letters import DeadLetterState
 from nightshift.jobs.ids import new_id
+from nightshift.lifecycle.problems import ProblemRecorder
 from nightshift.lifecycle.tenants import Administration
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import Store
@@ -26,6 +27,7 @@ from tests.integration.api.page.conftest import KeyMaker, SignedInMaker, csrf_of
 from tests.integration.api.page.rows import Rows, add_rows
 
 EVERY_SCOPE = frozenset(Scope)
+EVIL_TEXT = "ExpiredToken <script>alert(1)</script>"
 
 
 @pytest.fixture
@@ -466,3 +468,20 @@ def test_a_delivery_that_was_tried_often_shows_the_last_attempts(
     assert "These are the last 50 of 60." in shown
     assert '<th scope="row">60</th>' in shown
     assert '<th scope="row">10</th>' not in shown
+
+
+def test_a_job_and_the_list_say_what_keeps_it_from_going_on(
+    client: httpx.Client, rows: Rows, page_store: Store
+) -> None:
+    job = submit(page_store, tenant_id=rows.tenant)
+    error = InputError("storage_denied", f"The input cannot be read at present: {EVIL_TEXT}", param="input")
+    with page_store.transaction() as tx:
+        now = tx.now()
+        tx.jobs.record_input_fault(job.id, Fault(error=error, met_at=now))
+    ProblemRecorder(page_store).run_once(now)
+
+    one = client.get(f"/ui/jobs/{job.id}").text
+    assert "What it waits for" in one
+    assert one.count(escape(EVIL_TEXT)) == 2, "beside its state, and in its life"
+    assert escape(EVIL_TEXT) in client.get("/ui/jobs").text
+    assert EVIL_TEXT not in one
