@@ -17,7 +17,7 @@ from nightshift.objectstore.objects import ObjectChanged
 
 # URLs (with the passwords in them), the pools that urllib3 names, and IP addresses.
 _ADDRESS: Final = re.compile(
-    r"""\bhttps?://[^\s"'<>]+|\bhost='[^']*'(, port=\d+)?|\b\d{1,3}(\.\d{1,3}){3}(:\d+)?\b"""
+    r"""\bhttps?://[^\s"'<>]+|\bhost='[^']*'(, port=\d+)?|(?<![/\w.-])\d{1,3}(\.\d{1,3}){3}(:\d+)?\b"""
 )
 
 StorageReaction = Literal["retry", "pause", "fail"]

@@ -7,7 +7,7 @@ import openai
 import pytest
 from openai.types import Batch
 
-from nightshift.jobs import Counts, InputError, Job, JobState, NewShard
+from nightshift.jobs import Counts, Fault, InputError, Job, JobState, NewShard
 from nightshift.jobs.ids import job_id_of_batch
 from nightshift.lifecycle import transitions
 from nightshift.store import Store, Transaction
@@ -92,6 +92,23 @@ def test_a_batch_has_every_key_the_client_knows(client: openai.OpenAI, http: htt
     assert extension["priority"] == "standard"
     assert extension["queue_position"] == 1
     assert extension["partial_output_file_id"] is None
+
+
+def test_a_batch_says_what_keeps_it_from_going_on_beside_openais_fields(
+    client: openai.OpenAI, http: httpx.Client, store: Store
+) -> None:
+    batch = create(client)
+    assert http.get(f"/v1/batches/{batch.id}").json()["nightshift"]["problem"] is None
+    away = InputError("storage_unavailable", "The input cannot be read at present", param="input_file_id")
+    with store.transaction() as tx:
+        tx.jobs.record_input_fault(job_id_of_batch(batch.id) or "", Fault(error=away, met_at=tx.now()))
+
+    shown = http.get(f"/v1/batches/{batch.id}").json()
+    problem = shown["nightshift"]["problem"]
+    assert (problem["code"], problem["param"]) == ("storage_unavailable", "input_file_id")
+    assert (shown["status"], shown["errors"]) == ("validating", None)
+    [listed] = http.get("/v1/batches").json()["data"]
+    assert listed["nightshift"]["problem"] == problem
 
 
 def test_extension_fields_choose_priority_and_window(client: openai.OpenAI) -> None:
