@@ -114,7 +114,7 @@ class _Told:
 
 
 def _said(record: logging.LogRecord) -> Hashable:
-    """What a record says, but for what counts and measures."""
+    """The content of a record, without what it counts and measures."""
     fields = {name: str(value) for name, value in event_fields(record).items() if name not in _PASSING}
     error = record.exc_info[1] if record.exc_info else None
     return record.name, record.levelno, record.getMessage(), repr(error), frozenset(fields.items())

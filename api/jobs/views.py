@@ -148,7 +148,7 @@ def _times_json(job: Job) -> JsonObject:
 
 
 def problem_json(found: ShownProblem | None) -> JsonObject | None:
-    """What keeps a job from going on, in answers about it."""
+    """A job's problem, in answers about the job."""
     if found is None:
         return None
     fault = found.fault

@@ -66,7 +66,7 @@ class BodyLimit:
 
 
 def larger_files(settings: ApiSettings) -> str:
-    """How a larger file is sent."""
+    """The advice to send a larger file in parts."""
     return f"Send a file of up to {settings.upload_bytes_max} bytes in parts, with POST /v1/uploads."
 
 

@@ -72,8 +72,8 @@ class WorkerSeconds(BaseModel):
 
 
 class JobProblemObject(BaseModel):
-    """What keeps a job from going on at present. It is tried again; a permanent problem stops the job, which
-    then fails with it.
+    """The reason why a job does not go on at present. What failed is tried again; a permanent problem stops
+    the job, which then fails with it.
 
     `since`: when it was first seen. `last_tried_at`, `next_attempt_at`: null where they are not known.
     """

@@ -154,7 +154,7 @@ def store_probes(data: "DataSettings") -> dict[str, Probe]:
 
 
 def _why_not_usable(bucket: str) -> str | None:
-    """A policy that lets no one list a bucket may let jobs read it."""
+    """The reason why jobs cannot use a bucket. A refusal to list it is none: jobs may still read it."""
     from nightshift.errors import CredentialsRefused, StorageDenied, StorageError
     from nightshift.objectstore import open_store
 

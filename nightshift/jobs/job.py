@@ -199,7 +199,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class JobProblem:
-    """What keeps a job from going on at present, as recorded when it was first seen."""
+    """The reason why a job does not go on at present, as recorded when it was first seen."""
 
     error: InputError
     since: datetime

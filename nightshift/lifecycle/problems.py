@@ -1,4 +1,4 @@
-"""What keeps a job from going on at present, as its owner sees it.
+"""The problem of a job: the reason why it does not go on at present, as its owner sees it.
 
 Each part of the work records the faults that it meets where it meets them, under its own lease or lead, and
 forgets them as it succeeds. From these, and from the workers that there are, follows the job's problem. The
@@ -56,7 +56,7 @@ def shown_problems(tx: Transaction, jobs: Sequence[Job], now: datetime) -> dict[
 
 
 def since_of(job: Job, fault: Fault) -> datetime | None:
-    """Since when the job has had this problem."""
+    """The time since which the job has had this problem."""
     is_known = job.problem is not None and is_same(job.problem.error, fault.error)
     return job.problem.since if job.problem is not None and is_known else fault.met_at
 
@@ -67,14 +67,14 @@ def is_same(one: InputError, other: InputError) -> bool:
 
 
 class ProblemRecorder:
-    """Records what has changed since the pass before. For one thread."""
+    """Records the changes since the pass before. For one thread."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._after = ""  # the last job that was looked at
 
     def run_once(self, now: datetime) -> int:
-        """How many problems have come, gone, or become others."""
+        """Returns how many problems have come, gone, or become others."""
         with self._store.snapshot() as tx:
             workers = tx.workers.alive(now - SILENT_FOR)
             ids = tx.problems.jobs(JOBS_PER_PASS, after=self._after)
@@ -109,7 +109,7 @@ def record_problem(tx: Transaction, job: Job, problem: JobProblem | None, now: d
 
 
 def why_unserved(wanted: Wanted, workers: Sequence[Worker]) -> InputError | None:
-    """Why none of these live workers may run such a job. None: one may. Pure."""
+    """The reason why none of these live workers may run such a job. None: one may. Pure."""
     serving = [worker for worker in workers if wanted.model in worker.models]
     if not serving:
         is_starting = any(worker.state is WorkerState.STARTING for worker in workers)
@@ -144,7 +144,7 @@ def _waits_online(job: Job) -> bool:
 
 
 def _fault_of(tx: Transaction, job: Job, workers: Sequence[Worker], now: datetime) -> Fault | None:
-    """What stops an unfinished job first."""
+    """The fault that stops an unfinished job first."""
     if job.kind is JobKind.BULK:
         if (met := _first(tx.problems.met(job.id))) is not None:
             is_due = met.next_attempt_at is None or met.next_attempt_at <= now

@@ -48,21 +48,21 @@ def as_input_error(error: NightshiftError, param: str) -> InputError:
 
 
 def as_fault(error: NightshiftError, param: str, *, in_our_store: bool) -> InputError:
-    """An error that is tried again, likewise. Of the service's own store it names no object."""
+    """An error that is tried again, as the job's owner sees it. Our own store's names no object."""
     if in_our_store and isinstance(error, StorageError):
         return InputError(error.code or "storage_error", _of_our_store(error), param=param)
     return as_input_error(error, param)
 
 
 def input_fault(error: NightshiftError, param: str, *, in_our_store: bool) -> InputError:
-    """Why an input is read again, in a sentence."""
+    """The reason why an input is read again, as a sentence."""
     return _in_a_sentence(
         "The input cannot be read at present", as_fault(error, param, in_our_store=in_our_store)
     )
 
 
 def results_fault(error: NightshiftError) -> InputError:
-    """Why results are stored, or read, again, in a sentence."""
+    """The reason why results are stored, or read, again, as a sentence."""
     return _in_a_sentence("Results cannot be kept at present", as_fault(error, "", in_our_store=True))
 
 

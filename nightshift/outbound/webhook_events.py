@@ -98,7 +98,7 @@ def event_body(event_id: str, event_type: str, job: Job, at: datetime) -> str:
 
 
 def problem_json(problem: JobProblem | None) -> JsonObject | None:
-    """As in webhooks and events."""
+    """A problem, as webhooks and events have it."""
     if problem is None:
         return None
     error, since = problem.error, int(problem.since.timestamp())

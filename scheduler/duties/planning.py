@@ -315,7 +315,7 @@ def in_turn(jobs: Sequence[Job], turns: Mapping[str, int]) -> list[Job]:
 
 
 def _fault(job: Job, error: Exception) -> InputError | None:
-    """Why an attempt is made again, for the job's owner. None: the service itself stopped it."""
+    """The reason why an attempt is made again, for the job's owner. None: the service itself stopped it."""
     if isinstance(error, StorageError):
         is_ours = is_file_id(job.spec.input or "") or job.retry_of is not None
         return input_fault(error, param_of(job), in_our_store=is_ours)

@@ -24,26 +24,27 @@ class ShardWaits:
         self._told: InputError | None = None if claim.shard.fault is None else claim.shard.fault.error
 
     def for_results(self, error: NightshiftError) -> None:
-        """Results cannot be stored, or read, for now. The database's own absence is the operator's to see."""
+        """Tells that results cannot be stored or read. That the database is away, the operator sees."""
         if isinstance(error, StorageError):
             self._tell(results_fault(error))
 
     def for_input(self) -> None:
-        """The input's store has not answered for `SILENT_S`."""
+        """Tells that the input's store has not answered for `SILENT_S`."""
         silence = StorageUnavailable("its store has not answered yet")
         self._tell(input_fault(silence, "input", in_our_store=self._is_ours))
 
     def input_came(self) -> None:
-        """Called for every row."""
+        """Ends the wait for the input. It is called for every row."""
         if self._told is not None and self._told.param is not None:
             self._tell(None)
 
     def results_came(self) -> None:
+        """Ends the wait for the service's own store."""
         if self._told is not None and self._told.param is None:
             self._tell(None)
 
     def checkpoint_listed(self) -> None:
-        """That has ended what was waited for."""
+        """Forgets what was told: the listing has ended it."""
         self._told = None
 
     def _tell(self, fault: InputError | None) -> None:

@@ -375,8 +375,8 @@ class Jobs:
             self.record_input_fault(job_id, fault)
 
     def record_input_fault(self, job_id: str, fault: Fault) -> None:
-        """Why the input cannot be planned at present. Nothing is recorded of a job that was planned, stopped
-        or over meanwhile; the next page that is planned ends it.
+        """Record why the input cannot be planned at present, until the next page of it is planned. Nothing is
+        recorded of a job that was planned, stopped or over meanwhile.
         """
         self._update(job.c.id == job_id, *UNPLANNED, input_fault=fault.to_json())
 

@@ -25,7 +25,7 @@ _WITH_FAULT: Final = text(tables.WITH_FAULT)  # the index's own words: with para
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a job asks of the workers that may run it."""
+    """The demands of a job on a worker that may run it."""
 
     model: str
     capacity: str
@@ -76,7 +76,7 @@ class Problems:
         return list(self._connection.execute(wanted).scalars())
 
     def among(self, job_ids: Collection[str]) -> set[str]:
-        """Those of these jobs that `jobs` would name."""
+        """The jobs among these that `jobs` would name."""
         return set(self._connection.execute(_with_faults().where(job.c.id.in_(job_ids))).scalars())
 
     def met(self, job_id: str) -> MetFaults:
@@ -110,7 +110,7 @@ class Problems:
         return replace(Fault.from_json(row.fault), next_attempt_at=next_at)
 
     def wanted(self) -> Sequence[Wanted]:
-        """What bulk jobs with claimable shards ask of workers, each once."""
+        """The demands of bulk jobs with claimable shards, each once."""
         found = select(job.c.model, job.c.capacity, job.c.pool).where(*_WAITING).distinct()
         return [Wanted(row.model, row.capacity, row.pool) for row in self._connection.execute(found)]
 

@@ -214,7 +214,7 @@ class Shards:
         return self._update_held(lease, state=ShardState.FAILED, lease_until=None)
 
     def record_fault(self, lease: Lease, fault: Fault | None) -> bool:
-        """What the shard's work waits for at present. None: nothing. False: the lease is lost."""
+        """Record what the shard's work waits for at present. None: nothing. False: the lease is lost."""
         return self._update_held(lease, fault=None if fault is None else fault.to_json())
 
     def record_interruption(self, job_id: str, shard_no: int, ended: Interruption) -> None:
