@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from nightshift.errors import InvalidRequest
+from nightshift.errors import InvalidRequest, NightshiftError
 from nightshift.jobs import Counts, Face, InputError, Job, JobState, Shard, ShardState, StopReason
 from nightshift.jobs.leases import Lead
 from nightshift.jobs.limits import failed_rows_passed, why_stopped
@@ -35,12 +35,16 @@ from scheduler.duties.output_parts import cut_job
 from scheduler.output.manifests import Manifests, discard_staged
 from scheduler.output.output_files import OutputFiles, write_files
 from scheduler.output.publication import Publication
-from scheduler.runtime.duty import MayContinue, Result, check
+from scheduler.runtime.duty import Interrupted, MayContinue, Result, check
 from scheduler.runtime.thread_pools import POSTPONED, JobPool, JobPoolConfig
 from scheduler.runtime.traces import working_under
 
 log = logging.getLogger(__name__)
 
+BROKEN: Final = PartProblem(
+    error=InputError("internal_error", "an unforeseen error of the service", param="output"),
+    is_permanent=False,
+)
 SHARDS_PAGE: Final = 64
 LATE: Final = timedelta(days=1)  # after a job's deadline, for an output place that it named
 
@@ -150,7 +154,13 @@ class Assembly:
         """Raises StorageError, DatabaseUnavailable, Interrupted: the job stays in `finalizing`."""
         span = self._tracer.follow(job.traceparent, "assemble")
         with working_under(span):
-            return self._assembled(job, span)
+            try:
+                return self._assembled(job, span)
+            except (NightshiftError, Interrupted):
+                raise
+            except Exception:  # it is tried again
+                output_parts.record_problem(self._store, job.id, BROKEN)
+                raise
 
     def _assembled(self, job: Job, span: Span) -> _Outcome:
         failpoints.hit("scheduler.before_output")

@@ -9,7 +9,7 @@ from nightshift.lifecycle.output_parts import problem_of
 from nightshift.objectstore import ObjectUri
 from nightshift.tenants.keys import DEFAULT_TENANT
 from nightshift.testing import FakeClock
-from tests.integration.scheduler.assembly.conftest import TEXTS, a_native_job, assembled
+from tests.integration.scheduler.assembly.conftest import TEXTS, a_batch, a_native_job, assembled
 from tests.integration.scheduler.scheduling import FailingStore, Place
 
 AWAY = StorageUnavailable("the bucket is away")
@@ -110,5 +110,19 @@ def test_the_last_manifest_that_cannot_be_written_is_said_until_the_job_ends(
     assert message(place, job) == "the bucket is away"
 
     away.is_broken = False
+    assert assembled(place, job, clock).state is JobState.SUCCEEDED
+    assert message(place, job) is None
+
+
+def test_an_unforeseen_error_is_said_without_its_words(place: Place, clock: FakeClock) -> None:
+    job = a_batch(place, clock, TEXTS)
+    place.work_off()
+    broken = FailingStore(place.objects, "put", RuntimeError("/srv/secret"))
+
+    duty = place.assembly(broken)
+    assert assembled(place, job, clock, duty).state is JobState.FINALIZING
+    assert message(place, job) == "an unforeseen error of the service"
+
+    broken.is_broken = False
     assert assembled(place, job, clock).state is JobState.SUCCEEDED
     assert message(place, job) is None
