@@ -1,23 +1,30 @@
-"""Rows of decoded columns: values become JSON, the same for every format that has columns."""
+"""Rows of decoded columns: values become those of `values.py`, the same for every format that has columns."""
 
 import base64
+import json
 import math
+import re
 from collections.abc import Collection, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
+from uuid import UUID
 
 import pyarrow as pa
 
-from nightshift.jobs import JsonObject
 from nightshift.objectstore import MIB
 from nightshift.rows.parquet_sizes import batch_bytes, row_bytes
-from nightshift.rows.parquet_types import microseconds
+from nightshift.rows.parquet_types import microseconds, with_floats_as
 from nightshift.rows.records import BadRow, Row
 from nightshift.rows.templates import parent_column
+from nightshift.rows.values import Unusable, decimal_text
 
 # What pyarrow raises for a value: KeyError for a time zone, ArithmeticError for a decimal of too many digits.
 _UNREADABLE: Final = (ValueError, ArithmeticError, KeyError, pa.ArrowException)
+
+# As pyarrow writes times: their nanoseconds, and their zone.
+_NANOSECONDS: Final = re.compile(r"(.+\.[0-9]{6})([0-9]{3})(Z|[+-][0-9]{4})?")
+_FIRST: Final = pa.array([0])
 
 BATCH_BYTES_MAX: Final = 16 * MIB  # a larger batch becomes Python objects row by row
 
@@ -35,69 +42,134 @@ def columns_read(names: Sequence[str], columns: Collection[str] | None) -> list[
 
 
 def batch_rows(batch: pa.RecordBatch, first_index: int, row_bytes_max: int) -> Iterator[Row | BadRow]:
-    """Times become ISO 8601, decimals strings, bytes base64, NaN null.
-
-    Any other value makes a `BadRow`, as do rows of more than `row_bytes_max` decoded bytes.
+    """The rows of a batch. One of more than `row_bytes_max` decoded bytes makes a `BadRow`; a value that
+    Python cannot hold is an `Unusable` of its row.
     """
-    batch = _in_microseconds(batch)
+    names = batch.schema.names
     if batch_bytes(batch) <= min(row_bytes_max, BATCH_BYTES_MAX):
         try:
-            records: list[JsonObject] = batch.to_pylist()
+            columns = [_exact(column).to_pylist(maps_as_pydicts="strict") for column in batch.columns]
         except _UNREADABLE:
             pass  # one value fails the whole column
         else:
-            for index, record in enumerate(records, start=first_index):
-                yield Row(index, {name: _jsonable(value) for name, value in record.items()})
+            for index, values in enumerate(zip(*columns, strict=True), start=first_index):
+                yield Row(
+                    index, {name: _value(value, name) for name, value in zip(names, values, strict=True)}
+                )
             return
     for position, size in enumerate(row_bytes(batch).tolist()):
         index = first_index + position
         if size > row_bytes_max:
             yield BadRow(index, "line_too_long", f"the row has {size} bytes, more than this service accepts")
         else:
-            yield _single_row(batch.slice(position, 1), index)
+            row = batch.slice(position, 1)
+            yield Row(index, {name: _only_value(row[number], name) for number, name in enumerate(names)})
 
 
-def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Python's times have microseconds; pandas writes nanoseconds."""
-    columns = []
-    for column in batch.columns:
-        type = microseconds(column.type)
-        columns.append(column if type is column.type else column.cast(type, safe=False))
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+def _only_value(column: pa.Array, name: str) -> Any:
+    try:
+        (value,) = _exact(column).to_pylist(maps_as_pydicts="strict")
+    except _UNREADABLE as error:
+        return Unusable(name, f"has a value of the type {column.type} that cannot be read: {error}")
+    return _value(value, name)
 
 
-def _single_row(batch: pa.RecordBatch, index: int) -> Row | BadRow:
-    record: JsonObject = {}
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        try:
-            record[name] = _jsonable(column[0].as_py())
-        except _UNREADABLE as error:
-            return BadRow(index, "invalid_value", f"column {name!r} cannot be read: {error}")
-    return Row(index, record)
+def _exact(column: pa.Array) -> pa.Array:
+    """The same values in types that Python has: microseconds, and doubles. Raises `pa.ArrowException`."""
+    type = column.type
+    if pa.types.is_float16(type):
+        halves = column.to_numpy(zero_copy_only=False)
+        return pa.array([float(str(half)) for half in halves], pa.float64(), mask=_nulls(column))
+    as_texts = with_floats_as(type, pa.string())
+    if as_texts is not type:  # 0.1 is the shortest text for its float, and no other double's
+        return column.cast(as_texts).cast(microseconds(with_floats_as(type, pa.float64())))
+    as_microseconds = microseconds(type)
+    if as_microseconds is type:
+        return column
+    try:
+        return column.cast(as_microseconds)
+    except pa.ArrowInvalid:
+        if pa.types.is_temporal(type):
+            return _nanosecond_texts(column)
+        if len(column) > 1:
+            raise
+        return column.take(_FIRST).cast(as_microseconds)  # a slice of lists is cast with all their values
 
 
-def _jsonable(value: Any) -> Any:
+def _nulls(column: pa.Array) -> Any:
+    return column.is_null().to_numpy(zero_copy_only=False)
+
+
+def _nanosecond_texts(column: pa.Array) -> pa.Array:
+    """Times and durations with nanoseconds, which Python's lack, as the texts that theirs become."""
+    if pa.types.is_duration(column.type):
+        nanoseconds = column.cast(pa.int64()).to_pylist()
+        return pa.array([None if value is None else _duration_text(value) for value in nanoseconds])
+    return pa.array([None if text is None else _iso(text) for text in column.cast(pa.string()).to_pylist()])
+
+
+def _iso(text: str) -> str:
+    """As `isoformat` writes it, with nanoseconds where there are any."""
+    found = _NANOSECONDS.fullmatch(text)
+    assert found is not None, "pyarrow writes nine digits"
+    time, nanoseconds, zone = found[1].replace(" ", "T"), found[2], found[3] or ""
+    time = f"{time}{nanoseconds}" if nanoseconds != "000" else time.removesuffix(".000000")
+    return time + ("+00:00" if zone == "Z" else zone and f"{zone[:3]}:{zone[3:]}")
+
+
+def _duration_text(nanoseconds: int) -> str:
+    """ISO 8601's, in seconds."""
+    seconds, rest = divmod(abs(nanoseconds), 10**9)
+    fraction = f".{rest:09}".rstrip("0") if rest else ""
+    return f"{'-' if nanoseconds < 0 else ''}PT{seconds}{fraction}S"
+
+
+def _value(value: Any, name: str) -> Any:
+    """A value of a column. At the top, a decimal stays one."""
+    return value if isinstance(value, Decimal) else _part(value, name)
+
+
+def _part(value: Any, name: str) -> Any:
     if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return value if math.isfinite(value) else _not_finite(value, name)
     if isinstance(value, list):
-        return _jsonable_list(value)
+        return [_part(item, name) for item in value]
     if isinstance(value, dict):
-        return {str(name): _jsonable(item) for name, item in value.items()}
+        return _object(value, name)
     if isinstance(value, date | datetime | time):
         return value.isoformat()
     if isinstance(value, timedelta):
-        return value.total_seconds()
+        return _duration_text(value // timedelta(microseconds=1) * 1000)
     if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
+        return _decoded(value, name)
     if isinstance(value, Decimal):
+        return decimal_text(value)
+    if isinstance(value, UUID):
         return str(value)
-    return str(value)  # UUIDs and other extension types
+    return Unusable(name, f"has a value of the type {type(value).__name__}, which has no text")
 
 
-def _jsonable_list(value: list[Any]) -> Any:
-    """A list, or an object for Arrow's map pairs."""
-    if value and all(isinstance(item, tuple) for item in value):
-        return {str(name): _jsonable(item) for name, item in value}
-    return [_jsonable(item) for item in value]
+def _object(value: dict[Any, Any], name: str) -> Any:
+    """A struct, or a map, whose keys may be of any type."""
+    keys = [_part(key, name) for key in value]
+    if any(isinstance(key, Unusable | dict | list) for key in keys):
+        return Unusable(name, "has a map whose keys have no text")
+    texts = (key if isinstance(key, str) else json.dumps(key) for key in keys)
+    return dict(zip(texts, (_part(item, name) for item in value.values()), strict=True))
+
+
+def _decoded(value: bytes, name: str) -> str | Unusable:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        reason = "holds bytes that are no UTF-8 text (binary): write it as text, such as base64"
+        return Unusable(name, reason, base64.b64encode(value).decode())
+
+
+def _not_finite(value: float, name: str) -> Unusable:
+    text = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return Unusable(
+        name, f"is {text} (floating point), which no request can hold: write null or a text", text
+    )

@@ -27,9 +27,8 @@ def parquet_rows(
 ) -> Iterator[Row | BadRow]:
     """The rows of the row groups [first_group, end_group), or to the last one for None, with these columns.
 
-    Values become JSON: times ISO 8601, decimals strings, bytes base64, NaN null; any other makes a `BadRow`,
-    as do rows of more than `row_bytes_max` decoded bytes. Raises `UnreadableInput`, and with an `etag`
-    `ObjectChanged` for another object.
+    Rows of more than `row_bytes_max` decoded bytes make a `BadRow`. Raises `UnreadableInput`, and with an
+    `etag` `ObjectChanged` for another object.
     """
     index = 0
     with _opened(store, key, size_bytes, etag) as file:

@@ -5,6 +5,7 @@ in one row does not affect the others.
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final, TypeGuard
 
 from nightshift.errors import InvalidRequest
@@ -15,7 +16,9 @@ from nightshift.rows.images import KEY_COLUMN
 from nightshift.rows.inputs import BadRow, InputFormat, Row
 from nightshift.rows.kept_columns import NOTHING, kept_text
 from nightshift.rows.partitions import partition_columns
+from nightshift.rows.records import Layout
 from nightshift.rows.templates import columns, render, value_of
+from nightshift.rows.values import as_id, check_usable, is_rounded
 
 CUSTOM_ID_CHARS_MAX: Final = 512  # OpenAI's
 RECORD_ID_CHARS_MAX: Final = 512  # ids may be URLs and paths
@@ -61,11 +64,14 @@ def to_request(row: Row | BadRow, spec: JobSpec, shard: NewShard) -> RowRequest 
     try:
         kept = _kept(row, spec, shard)
         if spec.template is None:
-            return replace(_batch_line(row.data, spec.endpoint, number), kept=kept)
-        record = _record(row, shard)
-        id_column = _id_column(spec, shard, record)
-        custom_id = _id_of_record(record, id_column, number)
-        return RowRequest(custom_id, render(spec.template, record), kept, row.object)
+            request = replace(_batch_line(row.data, spec.endpoint, number), kept=kept)
+        else:
+            record = _record(row, shard)
+            custom_id = _id_of_record(record, _id_column(spec, shard, record), number, shard)
+            request = RowRequest(custom_id, render(spec.template, record), kept, row.object)
+        if _layout(shard) in (Layout.PARQUET, Layout.ARROW):
+            check_usable(request.body.values())  # of lists and structs
+        return request
     except InvalidRequest as error:
         return RowProblem(
             custom_id_of(row, spec, shard),
@@ -96,12 +102,16 @@ def custom_id_of(row: Row | BadRow, spec: JobSpec, shard: NewShard) -> str:
         custom_id = row.data.get("custom_id")
         return custom_id if is_custom_id(custom_id) else number
     record = _record(row, shard)
-    return _as_id(_found(record, _id_column(spec, shard, record))) or number
+    return _id_in(record, _id_column(spec, shard, record), shard) or number
 
 
 def _id_column(spec: JobSpec, shard: NewShard, record: JsonObject) -> str | None:
     """An image's row has its key as its id, if that can be one."""
-    if spec.id_column is None and InputFormat(shard.format).is_of_images and _as_id(record.get(KEY_COLUMN)):
+    if (
+        spec.id_column is None
+        and InputFormat(shard.format).is_of_images
+        and _id_in(record, KEY_COLUMN, shard)
+    ):
         return KEY_COLUMN
     return spec.id_column
 
@@ -148,18 +158,34 @@ def row_number(row: Row | BadRow, shard: NewShard) -> str:
     return f"shard-{shard.shard_no}-row-{row.index + 1}"
 
 
-def _id_of_record(record: JsonObject, id_column: str | None, number: str) -> str:
+def _id_of_record(record: JsonObject, id_column: str | None, number: str, shard: NewShard) -> str:
     if id_column is None:
         return number
-    record_id = _as_id(_found(record, id_column))
+    record_id = _id_in(record, id_column, shard)
     if record_id is None:
         raise InvalidRequest(
-            f"The row's id column '{id_column}' has no whole number and no text of 1 to "
-            f"{RECORD_ID_CHARS_MAX} characters, none of them NUL.",
+            f"The row's id column '{id_column}' has {_why_no_id(record, id_column, shard)}.",
             param=id_column,
             code="missing_id",
         )
     return record_id
+
+
+def _id_in(record: JsonObject, column: str | None, shard: NewShard) -> str | None:
+    """A column's value as an id, or a part's; None if it is none."""
+    record_id = as_id(_found(record, column), is_typed=_is_typed(shard))
+    if record_id is None or not 0 < len(record_id) <= RECORD_ID_CHARS_MAX or NUL in record_id:
+        return None
+    return record_id
+
+
+def _why_no_id(record: JsonObject, column: str, shard: NewShard) -> str:
+    if is_rounded(_found(record, column), is_typed=_is_typed(shard)):
+        return (
+            "a floating-point number of 2**53 or more, which may have been rounded: "
+            "store ids of this size as integers or texts"
+        )
+    return f"no whole number and no text of 1 to {RECORD_ID_CHARS_MAX} characters, none of them NUL"
 
 
 def _found(record: JsonObject, column: str | None) -> Any:
@@ -170,13 +196,18 @@ def _found(record: JsonObject, column: str | None) -> Any:
         return None
 
 
-def _as_id(value: Any) -> str | None:
-    """An id column's value, or None if invalid."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
-    if not isinstance(value, str) or not 0 < len(value) <= RECORD_ID_CHARS_MAX or NUL in value:
-        return None
-    return value
+def _is_typed(shard: NewShard) -> bool:
+    """Whether the input tells numbers from texts."""
+    return _layout(shard) not in (Layout.CSV, Layout.TSV)
+
+
+def _layout(shard: NewShard) -> Layout:
+    return _layout_of(shard.format)
+
+
+@lru_cache
+def _layout_of(format: str) -> Layout:
+    return InputFormat(format).layout
 
 
 def check_custom_id(value: Any) -> None:

@@ -1,17 +1,18 @@
 """Request bodies with `{{column}}` in their texts, filled from records. No code is run.
 
-A text that is one placeholder takes the value with its type; elsewhere the value is written as text.
-Placeholders in values are not expanded. `{{a.b}}` and `{{a[0]}}` are a field and an element of column `a`; a
-column of that very name comes first.
+A text that is one placeholder takes the value with its type, except where requests have texts: there a
+number or a boolean becomes its text, as it does beside other words. Placeholders in values are not expanded.
+`{{a.b}}` and `{{a[0]}}` are a field and an element of column `a`; a column of that very name comes first.
 """
 
-import json
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final
 
-from nightshift.errors import InvalidRequest
+from nightshift.errors import InvalidRequest, shortened
 from nightshift.jobs import JsonObject
+from nightshift.rows.values import as_json, as_text
 
 # Blanks at its ends are stripped apart: a pattern that did it would take cubic time.
 PLACEHOLDER: Final = re.compile(r"\{\{([^{}]+)\}\}")
@@ -19,6 +20,15 @@ _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[([0-9]{1,9})\]")
 _BEFORE_STEPS: Final = re.compile(r"[^.\[\]]+")
 STEPS_MAX: Final = 64  # of a path
 FILLED_CHARS_MAX: Final = 16 * 1024 * 1024  # per body, where one long text may be used many times
+KNOWN_CHARS_MAX: Final = 1000  # of the columns that a message lists
+TEXT_FIELDS: Final = frozenset(
+    {
+        *("content", "text", "input", "prompt", "instructions", "query", "documents", "text_1", "text_2"),
+        *("text_pair", "suffix", "image", "model", "role", "name", "user", "stop"),
+        *("source_language", "target_language"),
+    }
+)
+"""Fields of requests in which no number and no boolean is valid."""
 
 
 def render(template: JsonObject, record: JsonObject) -> JsonObject:
@@ -83,30 +93,37 @@ class _Filling:
     record: JsonObject
     chars_left: int
 
-    def filled(self, value: Any) -> Any:
+    def filled(self, value: Any, field: str = "") -> Any:
+        """`field`: the innermost one that the value is in."""
         if isinstance(value, dict):
-            return {key: self.filled(child) for key, child in value.items()}
+            return {key: self.filled(child, key) for key, child in value.items()}
         if isinstance(value, list):
-            return [self.filled(child) for child in value]
+            return [self.filled(child, field) for child in value]
         if not isinstance(value, str):
             return value
         whole = PLACEHOLDER.fullmatch(value)
-        return self._value(whole[1].strip()) if whole else PLACEHOLDER.sub(self._text, value)
+        return self._whole(whole, field) if whole else PLACEHOLDER.sub(self._text, value)
+
+    def _whole(self, placeholder: re.Match[str], field: str) -> Any:
+        value = self._value(placeholder[1].strip())
+        if isinstance(value, int | float | Decimal) and field in TEXT_FIELDS:
+            return self._text(placeholder)
+        return as_json(value)
 
     def _value(self, column: str) -> Any:
         try:
             return value_of(self.record, column)
         except KeyError:
-            known = ", ".join(sorted(self.record)) or "none"
             raise InvalidRequest(
-                f"The template asks for a column '{column}' that the row does not have; it has: {known}.",
+                f"The template asks for a column '{column}' that the row does not have; "
+                f"it has: {known_columns(self.record)}.",
                 param=column,
                 code="missing_column",
             ) from None
 
     def _text(self, placeholder: re.Match[str]) -> str:
         column = placeholder[1].strip()
-        text = _as_text(self._value(column))
+        text = as_text(self._value(column), column)
         self.chars_left -= len(text)
         if self.chars_left < 0:
             raise InvalidRequest(
@@ -117,7 +134,6 @@ class _Filling:
         return text
 
 
-def _as_text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return "" if value is None else json.dumps(value, ensure_ascii=False)
+def known_columns(record: JsonObject) -> str:
+    """The names of a record's columns, for a message."""
+    return shortened(", ".join(sorted(record)), KNOWN_CHARS_MAX) or "none"

@@ -3,12 +3,9 @@
 import gc
 import gzip
 import io
-import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -295,76 +292,12 @@ def test_an_empty_csv_has_no_rows(store: ObjectStore) -> None:
 # --- Parquet ---
 
 
-def test_parquet_values_become_what_json_has(store: ObjectStore) -> None:
-    table = pa.table(
-        {
-            "text": ["é", None],
-            "number": [1, 2],
-            "float": [0.5, float("nan")],
-            "flag": [True, None],
-            "at": pa.array([datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), None], pa.timestamp("us", "UTC")),
-            "day": [date(2026, 1, 2), None],
-            "hour": [time(3, 4), None],
-            "took": [timedelta(seconds=1.5), None],
-            "price": [Decimal("1.10"), None],
-            "raw": [b"\x00\xff", None],
-            "list": [[1.0, float("inf")], []],
-            "record": [{"at": date(2026, 1, 2)}, None],
-            "map": pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int64())),
-        }
-    )
-
-    first, second = data(rows_of(store, parquet_of(table), "parquet"))
-
-    assert first == {
-        "text": "é",
-        "number": 1,
-        "float": 0.5,
-        "flag": True,
-        "at": "2026-01-02T03:04:05+00:00",
-        "day": "2026-01-02",
-        "hour": "03:04:00",
-        "took": 1.5,
-        "price": "1.10",
-        "raw": "AP8=",
-        "list": [1.0, None],
-        "record": {"at": "2026-01-02"},
-        "map": {"a": 1},
-    }
-    assert second["float"] is None
-    json.dumps([first, second], allow_nan=False)
-
-
 def test_a_parquet_shard_has_the_rows_of_its_row_groups(store: ObjectStore) -> None:
     content = parquet_of(pa.table({"n": range(10)}), row_group_size=3)
 
     assert data(rows_of(store, content, "parquet", start=1, end=3)) == [{"n": n} for n in range(3, 9)]
     assert data(rows_of(store, content, "parquet", start=3)) == [{"n": 9}]
     assert rows_of(store, content, "parquet", start=4) == []
-
-
-def test_nanoseconds_are_cut_at_any_depth(store: ObjectStore) -> None:
-    at = pa.array([1_001], pa.timestamp("ns"))
-    table = pa.table(
-        {
-            "flat": at,
-            "struct": pa.StructArray.from_arrays([at], ["at"]),
-            "list": pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), at),
-            "map": pa.array([[("k", 1_001)]], pa.map_(pa.string(), pa.duration("ns"))),
-            "time": pa.array([1_001], pa.time64("ns")),
-        }
-    )
-
-    [row] = data(rows_of(store, parquet_of(table), "parquet"))
-
-    text = "1970-01-01T00:00:00.000001"
-    assert row == {
-        "flat": text,
-        "struct": {"at": text},
-        "list": [text],
-        "map": {"k": 1e-06},
-        "time": "00:00:00.000001",
-    }
 
 
 def test_a_footer_is_freed_once_the_rows_are_read(store: ObjectStore) -> None:
@@ -502,27 +435,6 @@ def test_only_the_named_columns_of_parquet_are_read(
     rows = data(list(iter_rows(store, "k", shard("parquet"), columns=columns, line_bytes_max=10_000)))
 
     assert [set(row) for row in rows] == [read] * 2
-
-
-def test_a_parquet_value_that_cannot_be_said_spoils_only_its_row(store: ObjectStore) -> None:
-    bad_text = pa.Array.from_buffers(
-        pa.string(), 3, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0\3\0\0\0"), pa.py_buffer(b"a\xffc")]
-    )
-
-    assert data(rows_of(store, parquet_of(pa.table({"t": bad_text})), "parquet")) == [
-        {"t": "a"},
-        "invalid_value",
-        {"t": "c"},
-    ]
-
-
-def test_nanoseconds_are_cut_to_microseconds(store: ObjectStore) -> None:
-    table = pa.table({"at": pa.array([1_001, None], pa.timestamp("ns"))})
-
-    assert data(rows_of(store, parquet_of(table), "parquet")) == [
-        {"at": "1970-01-01T00:00:00.000001"},
-        {"at": None},
-    ]
 
 
 @pytest.mark.parametrize(
