@@ -95,8 +95,6 @@ class Messages:
         schema = pa.ipc.read_schema(pa.py_buffer(head))
         if described.number(0, "<h") != LITTLE_ENDIAN:
             raise UnreadableInput("Its numbers are big-endian; write it on a little-endian machine.")
-        if len(set(schema.names)) < len(schema.names):
-            raise UnreadableInput("It has two columns of the same name.")
         ids = [id for field in described.tables(1) for id in _dictionary_ids(field)]
         return cls(schema, ids, body, reader, size_bytes, is_file)
 

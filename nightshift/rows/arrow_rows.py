@@ -19,7 +19,7 @@ from nightshift.rows.arrow_columns import (
     storage_type,
 )
 from nightshift.rows.arrow_messages import BatchHeader, Messages
-from nightshift.rows.column_rows import BATCH_BYTES_MAX, batch_rows, columns_read
+from nightshift.rows.column_rows import BATCH_BYTES_MAX, ColumnsRead, batch_rows, columns_read
 from nightshift.rows.flat_tables import DAMAGED
 from nightshift.rows.parquet_types import leaves
 from nightshift.rows.records import BadRow, Row, UnreadableInput
@@ -45,12 +45,13 @@ def arrow_rows(
     """
     index = 0
     with _opened(store, key, size_bytes, etag) as file:
-        for batch, rows in file.batches(columns, row_bytes_max):
+        read = file.columns_read(columns)
+        for batch, rows in file.batches(read.names, row_bytes_max):
             if batch is None:
                 message = f"the row takes more than the {row_bytes_max} bytes that this service accepts"
                 yield BadRow(index, "line_too_long", message)
             else:
-                yield from batch_rows(batch, index, row_bytes_max)
+                yield from batch_rows(batch, index, row_bytes_max, read.unread)
             index += rows
 
 
@@ -84,14 +85,15 @@ class _ArrowObject:
             raise UnreadableInput(DAMAGED)
         self._value_types = dict(zip(self.messages.dictionary_ids, value_types, strict=True))
 
-    def batches(
-        self, columns: Collection[str] | None, row_bytes_max: int
-    ) -> Iterator[tuple[pa.RecordBatch | None, int]]:
+    def columns_read(self, columns: Collection[str] | None) -> ColumnsRead:
+        """Which columns are read for these columns and parts of columns. None: all."""
+        read = columns_read(self.messages.schema.names, columns)
+        if not read.names:
+            raise UnreadableInput("It has no column with a name of its own.")
+        return read
+
+    def batches(self, names: list[str], row_bytes_max: int) -> Iterator[tuple[pa.RecordBatch | None, int]]:
         """Some rows, and how many they are. None: one row that is too large."""
-        all_names = self.messages.schema.names
-        if not all_names:
-            raise UnreadableInput("It has no columns.")
-        names = columns_read(all_names, columns) or all_names
         for header in self.messages.batches():
             if header.dictionary is not None:
                 self._take_dictionary(header.dictionary, header)

@@ -4,7 +4,9 @@ import base64
 import json
 import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -16,7 +18,7 @@ from nightshift.objectstore import MIB
 from nightshift.rows.parquet_sizes import batch_bytes, row_bytes
 from nightshift.rows.parquet_types import microseconds, with_floats_as
 from nightshift.rows.records import BadRow, Row
-from nightshift.rows.templates import parent_column
+from nightshift.rows.used_columns import refuse_twice, root_of
 from nightshift.rows.values import Unusable, decimal_text
 
 # What pyarrow raises for a value: KeyError for a time zone, ArithmeticError for a decimal of too many digits.
@@ -29,21 +31,38 @@ _FIRST: Final = pa.array([0])
 BATCH_BYTES_MAX: Final = 16 * MIB  # a larger batch becomes Python objects row by row
 
 
-def columns_read(names: Sequence[str], columns: Collection[str] | None) -> list[str] | None:
-    """Of an object's columns those to read for these columns and parts of columns. None: all, also if one is
-    missing, so that the error can name those there are.
+@dataclass(frozen=True)
+class ColumnsRead:
+    """The columns of an object that are read."""
+
+    names: list[str]
+    unread: Mapping[str, Unusable]  # the others, where a column is missing: an error names those there are
+
+
+def columns_read(names: Sequence[str], columns: Collection[str] | None) -> ColumnsRead:
+    """Which of an object's columns are read for these columns and parts of columns. None: all.
+
+    Raises `UnreadableInput` for a column among them that the object has twice.
     """
+    twice = {name for name, count in Counter(names).items() if count > 1}
+    refuse_twice(twice, columns)
+    once = [name for name in names if name not in twice]
     if columns is None:
-        return None
-    found = {name if name in names else parent_column(name) or name for name in columns}
-    if not found <= set(names):
-        return None
-    return sorted(found) or list(names[:1])  # one counts the rows
+        return ColumnsRead(once, {})
+    roots = {root_of(column, names) for column in columns}
+    present = sorted(roots & set(once)) or once[:1]  # one counts the rows
+    if roots <= set(once):
+        return ColumnsRead(present, {})
+    return ColumnsRead(
+        present, {name: Unusable(name, "is not read") for name in names if name not in present}
+    )
 
 
-def batch_rows(batch: pa.RecordBatch, first_index: int, row_bytes_max: int) -> Iterator[Row | BadRow]:
-    """The rows of a batch. One of more than `row_bytes_max` decoded bytes makes a `BadRow`; a value that
-    Python cannot hold is an `Unusable` of its row.
+def batch_rows(
+    batch: pa.RecordBatch, first_index: int, row_bytes_max: int, unread: Mapping[str, Unusable]
+) -> Iterator[Row | BadRow]:
+    """The rows of a batch, each with the `unread` columns. A row of more than `row_bytes_max` decoded bytes
+    makes a `BadRow`; a value that Python cannot hold is an `Unusable` of its row.
     """
     names = batch.schema.names
     if batch_bytes(batch) <= min(row_bytes_max, BATCH_BYTES_MAX):
@@ -53,9 +72,8 @@ def batch_rows(batch: pa.RecordBatch, first_index: int, row_bytes_max: int) -> I
             pass  # one value fails the whole column
         else:
             for index, values in enumerate(zip(*columns, strict=True), start=first_index):
-                yield Row(
-                    index, {name: _value(value, name) for name, value in zip(names, values, strict=True)}
-                )
+                record = {name: _value(value, name) for name, value in zip(names, values, strict=True)}
+                yield Row(index, record | unread if unread else record)
             return
     for position, size in enumerate(row_bytes(batch).tolist()):
         index = first_index + position
@@ -63,7 +81,8 @@ def batch_rows(batch: pa.RecordBatch, first_index: int, row_bytes_max: int) -> I
             yield BadRow(index, "line_too_long", f"the row has {size} bytes, more than this service accepts")
         else:
             row = batch.slice(position, 1)
-            yield Row(index, {name: _only_value(row[number], name) for number, name in enumerate(names)})
+            record = {name: _only_value(row[number], name) for number, name in enumerate(names)}
+            yield Row(index, record | unread)
 
 
 def _only_value(column: pa.Array, name: str) -> Any:

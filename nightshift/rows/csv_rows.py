@@ -2,26 +2,36 @@
 
 import csv
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from nightshift.rows.containers import ENTRIES_MAX
 from nightshift.rows.lines import BadLine, split_lines
 from nightshift.rows.records import BadRow, Row, UnreadableInput
+from nightshift.rows.used_columns import refuse_twice
 
 _BLANK: Final = re.compile(rb"(?:\r?\n)++")  # one with spaces is a record
 
 
-def csv_rows(chunks: Iterable[bytes], *, delimiter: str, line_bytes_max: int) -> Iterator[Row | BadRow]:
-    """The rows; an unreadable record is a `BadRow`. Raises `UnreadableInput` for a missing or ambiguous
-    header.
+def csv_rows(
+    chunks: Iterable[bytes],
+    *,
+    delimiter: str,
+    line_bytes_max: int,
+    columns: Collection[str] | None = None,
+) -> Iterator[Row | BadRow]:
+    """The rows; an unreadable record is a `BadRow`. `columns`: those that are used, or parts of them; None:
+    all. Raises `UnreadableInput` for a header without names, or with one of these twice.
 
-    An unclosed quote takes everything up to `line_bytes_max` with it, as one bad row.
+    Columns without a name are left out. An unclosed quote takes everything up to `line_bytes_max` with it, as
+    one bad row.
     """
     csv.field_size_limit(line_bytes_max)  # process-wide: the csv module has no other limit
     lines = _TextLines(chunks, line_bytes_max)
     records = csv.reader(lines, delimiter=delimiter, strict=True)
-    columns = _columns(records)
+    header = _header(records, columns)
     index = 0
     while True:
         lines.begin_record()
@@ -36,7 +46,7 @@ def csv_rows(chunks: Iterable[bytes], *, delimiter: str, line_bytes_max: int) ->
         else:
             if not fields:
                 continue  # a blank line
-            yield _row(index, lines.record_line, columns, fields)
+            yield _row(index, lines.record_line, header, fields)
         index += 1
 
 
@@ -75,27 +85,40 @@ class _TextLines:
         return begin if found is None else found.end()
 
 
-def _columns(records: Iterator[list[str]]) -> list[str]:
+@dataclass(frozen=True)
+class _Header:
+    names: list[str]  # empty for a column that is left out
+    fields_min: int  # a record may lack columns at the end that were given no name
+
+    def record(self, fields: list[str]) -> dict[str, str]:
+        if all(self.names):
+            return dict(zip(self.names, fields, strict=True))
+        return {name: field for name, field in zip(self.names, fields, strict=False) if name}
+
+
+def _header(records: Iterator[list[str]], columns: Collection[str] | None) -> _Header:
     try:
-        columns = next(filter(None, records), [])
-        "".join(columns).encode()
+        names = next(filter(None, records), [])
+        "".join(names).encode()
     except (BadLine, csv.Error, UnicodeEncodeError) as error:
         raise UnreadableInput(f"The CSV header, which names the columns, cannot be read: {error}.") from error
-    if len(columns) > ENTRIES_MAX:
+    if len(names) > ENTRIES_MAX:
         raise UnreadableInput(f"The CSV header names more than {ENTRIES_MAX} columns.")
-    if not all(columns):
-        raise UnreadableInput("The CSV header must name every column.")
-    if len(set(columns)) < len(columns):
-        raise UnreadableInput("The CSV header names a column twice.")
-    return columns
+    counts = Counter(filter(None, names))
+    if names and not counts:
+        raise UnreadableInput("The CSV header names no column.")
+    refuse_twice({name for name, count in counts.items() if count > 1}, columns)
+    fields_min = max((number for number, name in enumerate(names, 1) if name), default=0)
+    return _Header([name if counts[name] == 1 else "" for name in names], fields_min)
 
 
-def _row(index: int, line: int, columns: list[str], fields: list[str]) -> Row | BadRow:
-    if len(fields) != len(columns):
-        message = f"Line {line}: {len(fields)} fields where the header has {len(columns)}."
+def _row(index: int, line: int, header: _Header, fields: list[str]) -> Row | BadRow:
+    columns = len(header.names)
+    if not header.fields_min <= len(fields) <= columns:
+        message = f"Line {line}: {len(fields)} fields where the header has {columns}."
         return BadRow(index, "wrong_number_of_fields", message)
     try:
         "".join(fields).encode("utf-8")
     except UnicodeEncodeError:
         return BadRow(index, "invalid_encoding", f"Line {line}: the record is not UTF-8.")
-    return Row(index, dict(zip(columns, fields, strict=True)))
+    return Row(index, header.record(fields))

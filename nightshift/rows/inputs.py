@@ -41,9 +41,10 @@ def iter_rows(
 ) -> Iterator[Row | BadRow]:
     """The rows of a shard in order, numbered from 0, the same every time.
 
-    Of Parquet and Arrow only `columns` are read, if the object has them all; they may be parts, as in
-    templates. Lines over `line_bytes_max` are skipped without being held in memory. Raises `UnreadableInput`,
-    `ObjectNotFound`, `StorageUnavailable`, and `ObjectChanged` if the object was replaced since planning.
+    `columns`: those that are used, or parts of them, as in templates; None: all. Of Parquet and Arrow only
+    these are read. Lines over `line_bytes_max` are skipped without being held in memory. Raises
+    `UnreadableInput`, `ObjectNotFound`, `StorageUnavailable`, and `ObjectChanged` if the object was replaced
+    since planning.
     """
     etag = shard.source_etag
     format = InputFormat(shard.format)
@@ -77,7 +78,8 @@ def iter_rows(
     if format.layout is Layout.JSONL:
         rows = _json_rows(split_lines(pieces, line_bytes_max=line_bytes_max, skip_blank=True))
     else:
-        rows = csv_rows(pieces, delimiter=_DELIMITERS[format.layout], line_bytes_max=line_bytes_max)
+        delimiter = _DELIMITERS[format.layout]
+        rows = csv_rows(pieces, delimiter=delimiter, line_bytes_max=line_bytes_max, columns=columns)
     return _naming(key, rows)
 
 
@@ -125,7 +127,8 @@ def _naming(key: str, rows: Iterable[Row | BadRow]) -> Iterator[Row | BadRow]:
             read += 1
             yield row
     except UnreadableInput as error:
-        raise UnreadableInput(f"{key} cannot be read after row {read}: {error.message}") from error
+        after = f" after row {read}" if read else ""
+        raise UnreadableInput(f"{key} cannot be read{after}: {error.message}") from error
 
 
 def _json_rows(lines: Iterable[Line]) -> Iterator[Row | BadRow]:

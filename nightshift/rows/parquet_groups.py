@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nightshift.objectstore import MIB
-from nightshift.rows.column_rows import columns_read
+from nightshift.rows.column_rows import ColumnsRead, columns_read
 from nightshift.rows.parquet_pages import (
     BATCH_BYTES,
     BatchTooLarge,
@@ -48,8 +48,6 @@ class ParquetObject:
             self._columns = pq.ParquetSchema(self.metadata)
             self.schema = file.schema_arrow
             self._names = file.schema_arrow.names
-            if len(set(self._names)) < len(self._names):
-                raise UnreadableInput("It has two columns of the same name.")
             self._types = [leaf for field in file.schema_arrow for leaf in leaves(field.type)]
 
     def _footer(self, start: int, end: int) -> bytes:
@@ -57,15 +55,17 @@ class ParquetObject:
             raise UnreadableInput(f"Its footer has {end - start} bytes, more than this service accepts.")
         return self._fetch(start, end)
 
-    def names_of(self, columns: Collection[str] | None) -> list[str] | None:
-        """The columns to read for these columns and parts of columns. None: all."""
+    def columns_read(self, columns: Collection[str] | None) -> ColumnsRead:
+        """Which columns are read for these columns and parts of columns. None: all."""
         return columns_read(self._names, columns)
 
-    def batches(self, group: int, names: list[str] | None) -> Iterator[pa.RecordBatch]:
+    def batches(self, group: int, names: list[str]) -> Iterator[pa.RecordBatch]:
         """Raises `UnreadableInput` for a row that takes too much memory decoded."""
         metadata = self.metadata.row_group(group)
         if metadata.num_rows == 0:  # its columns may have no pages, nor an offset
             return
+        if not names:
+            raise UnreadableInput("It has no column with a name of its own.")
         if metadata.num_columns != self.metadata.num_columns:
             raise UnreadableInput(f"Row group {group} has {metadata.num_columns} columns of the schema's.")
         self._check_columns(group)
@@ -141,7 +141,7 @@ class ParquetObject:
         return largest
 
     def _decoded(
-        self, group: int, names: list[str] | None, texts: Mapping[int, Texts], batch_rows: int, first_row: int
+        self, group: int, names: list[str], texts: Mapping[int, Texts], batch_rows: int, first_row: int
     ) -> Iterator[pa.RecordBatch]:
         pages = self._pages(group, texts, batch_rows)
         rows = 0

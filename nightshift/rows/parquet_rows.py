@@ -32,10 +32,10 @@ def parquet_rows(
     """
     index = 0
     with _opened(store, key, size_bytes, etag) as file:
-        names = file.names_of(columns)
+        read = file.columns_read(columns)
         for group in range(first_group, file.metadata.num_row_groups if end_group is None else end_group):
-            for batch in file.batches(group, names):
-                yield from batch_rows(batch, index, row_bytes_max)
+            for batch in file.batches(group, read.names):
+                yield from batch_rows(batch, index, row_bytes_max, read.unread)
                 index += batch.num_rows
 
 
@@ -47,7 +47,7 @@ def parquet_row_groups(
         groups = list(map(file.metadata.row_group, range(file.metadata.num_row_groups)))
         for number, group in enumerate(groups):
             if not 0 <= group.num_rows <= GROUP_ROWS_MAX:
-                raise UnreadableInput(f"{key}: row group {number} says that it has {group.num_rows} rows.")
+                raise UnreadableInput(f"Row group {number} says that it has {group.num_rows} rows.")
         return tuple(RowGroup(group.num_rows, group.total_byte_size) for group in groups)
 
 
@@ -64,5 +64,7 @@ def _opened(store: ObjectReader, key: str, size_bytes: int, etag: str | None) ->
 
     try:
         yield ParquetObject(fetch, size_bytes)
+    except UnreadableInput as error:
+        raise UnreadableInput(f"{key} cannot be read as Parquet: {error.message}") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: of a column's name
         raise UnreadableInput(f"{key} cannot be read as Parquet: {error}.") from error

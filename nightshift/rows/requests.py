@@ -17,13 +17,14 @@ from nightshift.rows.inputs import BadRow, InputFormat, Row
 from nightshift.rows.kept_columns import NOTHING, kept_text
 from nightshift.rows.partitions import partition_columns
 from nightshift.rows.records import Layout
-from nightshift.rows.templates import columns, render, value_of
+from nightshift.rows.templates import columns, known_columns, render, value_of
 from nightshift.rows.values import as_id, check_usable, is_rounded
 
 CUSTOM_ID_CHARS_MAX: Final = 512  # OpenAI's
 RECORD_ID_CHARS_MAX: Final = 512  # ids may be URLs and paths
 QUOTED_CHARS_MAX: Final = 80  # of a value in a message
 URI_CHARS_MAX: Final = 200  # of an object in a message
+BATCH_LINE_FIELDS: Final = ("custom_id", "method", "url", "body")
 OF_OBJECTS: Final = ("missing_column", "missing_id")  # errors that all rows of an object are likely to have
 NUL: Final = "\0"  # PostgreSQL cannot store it
 
@@ -48,11 +49,12 @@ class RowProblem:
 
 
 def columns_of(spec: JobSpec, shard: NewShard) -> frozenset[str] | None:
-    """The columns, and parts of columns, that a shard's rows need of their object. None: all."""
+    """The columns, and parts of columns, that a shard's rows use of their object. None: all."""
     kept = spec.options.keep_columns
-    if spec.template is None or kept == KEEP_ALL:
+    if kept == KEEP_ALL:
         return None
-    named = columns(spec.template) | ({spec.id_column} if spec.id_column else set()) | set(kept or ())
+    named = set(BATCH_LINE_FIELDS) if spec.template is None else columns(spec.template)
+    named |= ({spec.id_column} if spec.id_column else set()) | set(kept or ())
     return frozenset(named) - partition_columns(shard.uri).keys()
 
 
@@ -252,7 +254,8 @@ def _batch_line(line: JsonObject, endpoint: str, number: str) -> RowRequest:
     body = line.get("body")
     if not isinstance(body, dict):
         raise InvalidRequest(
-            "The row has no 'body' object, and the job has no template to make one.",
+            "The row has no 'body' object, and the job has no template to make one; it has the columns: "
+            f"{known_columns(line)}.",
             param="body",
             code="missing_required_parameter",
         )

@@ -128,7 +128,12 @@ def test_folders_are_columns() -> None:
     shard = NewShard(shard_no=0, uri=uri, format="parquet", start=0, end=None)
     job = JobSpec(endpoint="/v1/chat/completions", completion_window_s=60, **spec)
     assert columns_of(job, shard) == {"n.m"}
-    assert columns_of(replace(job, template=None), shard) is None
+    assert columns_of(replace(job, template=None, id_column=None), shard) == {
+        "custom_id",
+        "method",
+        "url",
+        "body",
+    }
 
 
 @pytest.mark.parametrize(
