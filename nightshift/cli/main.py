@@ -42,7 +42,7 @@ app = typer.Typer(
 )
 app.command("up")(up.up)
 app.command("worker")(worker.worker)
-app.command("run")(run.run)
+app.command("run", context_settings={"allow_extra_args": True})(run.run)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(tenants.app, name="tenants")

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -38,6 +39,20 @@ def location(text: str, *, must_exist: bool = False, is_directory: bool = False)
         raise InvalidOption("INPUT", f"there is no file {path.absolute()}")
     uri = path.absolute().as_uri()
     return uri + "/" if is_directory or path.is_dir() else uri
+
+
+def refuse_more_inputs(first: str, more: Sequence[str]) -> None:
+    """Raises InvalidOption where the shell has made several words of a pattern."""
+    if not more:
+        return
+    folder, _, name = first.rpartition("/")
+    _, dot, ending = name.partition(".")
+    pattern = f"{folder}/*{dot}{ending}" if folder else f"*{dot}{ending}"
+    raise InvalidOption(
+        "INPUT",
+        f"there are {len(more) + 1} inputs, and one is taken: put a pattern in quotes, or the shell makes a "
+        f"word of each file that matches. Try: nightshift run '{pattern}'. A folder is an input, too",
+    )
 
 
 def template_of(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 EXIT_ROWS_FAILED: Final = 3
 EXIT_OF_STATE: Final = {"succeeded": 0, "failed": 4, "cancelled": 5, "expired": 6}
+_NO_BODY: Final = "has no 'body' object"  # as a row's error says
 ROWS_LOOKED_AT_MAX: Final = 1000  # ten pages, to find why rows failed
 
 
@@ -83,6 +84,7 @@ Date = Annotated[
 
 @with_job_options(after="format")
 def run(
+    context: typer.Context,
     input: Input,
     output: Output,
     endpoint: EndpointName,
@@ -111,11 +113,13 @@ def run(
         date_of,
         endpoint_of,
         location,
+        refuse_more_inputs,
         template_of,
         window_of,
     )
 
     with _usage_errors():
+        refuse_more_inputs(input, context.args)
         day = date_of(name, date)
         body = {
             "input": location(input, must_exist=True),
@@ -268,15 +272,16 @@ def _follow(client: "Client", job: "RemoteJob") -> "RemoteJob":
 
 def _explain(client: "Client", job: "RemoteJob", *, has_template: bool) -> None:
     """Say why rows failed, and the usual cause."""
-    if job.counts.failed and (why := most_frequent_error(client, job.id)):
+    why = most_frequent_error(client, job.id) if job.counts.failed else None
+    if why is not None:
         say(f"nightshift: rows failed, most often: {why}")
     if job.state == "succeeded" and job.counts.failed:
         say(
             f"nightshift: the job succeeded because every row has its result, which may be an error; "
             f"`nightshift jobs retry {job.id}` runs those that failed again"
         )
-    went_wrong = job.state == "failed" or job.counts.failed
-    if went_wrong and not has_template and not job.counts.succeeded:
+    has_no_body = any(_NO_BODY in error for error in (why or "", *job.errors))
+    if has_no_body and not has_template and not job.counts.succeeded:
         say(
             "nightshift: rows were taken for requests in OpenAI's batch-line form; records need --model "
             "and --input-column or --template"

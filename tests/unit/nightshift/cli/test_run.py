@@ -39,6 +39,21 @@ def test_a_column_and_a_model_become_the_template_of_the_job(nightshift, server)
     ]
 
 
+@pytest.mark.parametrize(
+    ("words", "pattern"),
+    [
+        (("a.csv", "b.csv", *BASICS), "*.csv"),
+        ((*BASICS, "docs/a.jsonl.gz", "docs/b.jsonl.gz", "docs/c.jsonl.gz"), "docs/*.jsonl.gz"),
+    ],
+)
+def test_a_pattern_that_the_shell_has_replaced_is_asked_for_in_quotes(nightshift, server, words, pattern):
+    ended = nightshift("run", *words)
+
+    assert ended.code == 2
+    assert f"Try: nightshift run '{pattern}'" in " ".join(ended.err.split())
+    assert server.submitted == []
+
+
 def test_limits_are_the_jobs(nightshift, server):
     limits = {"max_error_rate": 0.1, "max_failed_rows": 0, "max_tokens_total": 10**9, "row_timeout": "30s"}
     options = [f"--{name.replace('_', '-')}={value}" for name, value in limits.items()]
@@ -206,6 +221,16 @@ def test_a_job_that_was_never_planned_says_why_and_claims_no_output(nightshift, 
 
     assert ended.code == 4
     assert ended.out == "job_1 failed: there is nothing at s3://in/x.jsonl; no output was written\n"
+    assert ended.err == ""  # a hint at another cause would hide this one
+
+
+def test_records_without_a_template_are_told_what_they_lack(nightshift, server):
+    server.status = "failed"
+    server.counts = {"total": None, "succeeded": 0, "failed": 0}
+    server.errors = [{"code": "x", "message": "The row has no 'body' object; it has the columns: text."}]
+
+    ended = nightshift("run", "s3://in/x.jsonl", *BASICS, "--wait")
+
     assert "records need --model and --input-column or --template" in ended.err
 
 
