@@ -32,11 +32,6 @@ from nightshift.tenants.keys import Scope
 from nightshift.tenants.rates import tokens_asked
 
 EMPTY_INPUT = DryRunProblem(code="empty_input", message="The input has no rows.", param="input")
-NO_MODEL = DryRunProblem(
-    code="missing_required_parameter",
-    message="No model is named: neither by the job's template nor in the 'body' of the first rows.",
-    param="template.model",
-)
 
 
 @dataclass(frozen=True)
@@ -158,8 +153,6 @@ def _of_the_job(
     # What was found of a longer input may be empty: then nothing is known of the rest.
     if rows is not None and rows["is_end"] and found["is_whole"] and not rows["rows_checked"]:
         problems.append(EMPTY_INPUT)
-    if rows is not None and rows["rows_checked"] and rows["model"] is None:
-        problems.append(NO_MODEL)
     if rows is not None and new.model is None and rows["model"] is not None:
         catalogue = services.catalogue.read(tx)
         objection = catalogue.objection(rows["model"], new.spec.endpoint)

@@ -18,8 +18,9 @@ from nightshift.rows.arrow_columns import (
     child_fields,
     storage_type,
 )
-from nightshift.rows.arrow_messages import BatchHeader, Messages
+from nightshift.rows.arrow_messages import CONTINUATION, FILE_MARK, BatchHeader, Fetch, Messages
 from nightshift.rows.column_rows import BATCH_BYTES_MAX, ColumnsRead, batch_rows, columns_read
+from nightshift.rows.contents import HEAD_BYTES, why_unreadable
 from nightshift.rows.flat_tables import DAMAGED
 from nightshift.rows.parquet_types import leaves
 from nightshift.rows.records import BadRow, Row, UnreadableInput
@@ -71,10 +72,7 @@ def arrow_rows_estimated(
 class _ArrowObject:
     """An object's batches, decoded some rows at a time."""
 
-    def __init__(self, store: ObjectReader, key: str, size_bytes: int, etag: str | None) -> None:
-        def fetch(start: int, end: int) -> bytes:
-            return b"".join(store.stream(key, start, end, if_match=etag))
-
+    def __init__(self, fetch: Fetch, size_bytes: int) -> None:
         self._fetch = fetch
         self.messages = Messages.of(fetch, size_bytes)
         self._dictionaries: dict[int, pa.Array] = {}
@@ -172,9 +170,13 @@ def _value_types(fields: Iterable[pa.Field]) -> Iterator[pa.DataType]:
 
 @contextmanager
 def _opened(store: ObjectReader, key: str, size_bytes: int, etag: str | None) -> Iterator[_ArrowObject]:
+    def fetch(start: int, end: int) -> bytes:
+        return b"".join(store.stream(key, start, end, if_match=etag))
+
     try:
-        yield _ArrowObject(store, key, size_bytes, etag)
-    except UnreadableInput as error:
-        raise UnreadableInput(f"{key} cannot be read as Arrow IPC: {error.message}") from error
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: of a column's name
-        raise UnreadableInput(f"{key} cannot be read as Arrow IPC: {error}.") from error
+        yield _ArrowObject(fetch, size_bytes)
+    except (UnreadableInput, pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        # The last: of a column's name.
+        head = fetch(0, min(HEAD_BYTES, size_bytes)) if size_bytes else b""
+        why = why_unreadable(error, head, (FILE_MARK, CONTINUATION))
+        raise UnreadableInput(f"{key} cannot be read as Arrow IPC: {why}") from error

@@ -73,7 +73,7 @@ def batch_rows(
         else:
             for index, values in enumerate(zip(*columns, strict=True), start=first_index):
                 record = {name: _value(value, name) for name, value in zip(names, values, strict=True)}
-                yield Row(index, record | unread if unread else record)
+                yield Row(index, {**record, **unread} if unread else record)
             return
     for position, size in enumerate(row_bytes(batch).tolist()):
         index = first_index + position
@@ -82,7 +82,7 @@ def batch_rows(
         else:
             row = batch.slice(position, 1)
             record = {name: _only_value(row[number], name) for number, name in enumerate(names)}
-            yield Row(index, record | unread)
+            yield Row(index, {**record, **unread})
 
 
 def _only_value(column: pa.Array, name: str) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from nightshift.rows.containers import ENTRIES_MAX
+from nightshift.rows.contents import separator_hint
 from nightshift.rows.lines import BadLine, split_lines
 from nightshift.rows.records import BadRow, Row, UnreadableInput
 from nightshift.rows.used_columns import refuse_twice
@@ -31,7 +32,7 @@ def csv_rows(
     csv.field_size_limit(line_bytes_max)  # process-wide: the csv module has no other limit
     lines = _TextLines(chunks, line_bytes_max)
     records = csv.reader(lines, delimiter=delimiter, strict=True)
-    header = _header(records, columns)
+    header = _header(records, delimiter, columns)
     index = 0
     while True:
         lines.begin_record()
@@ -40,9 +41,9 @@ def csv_rows(
         except StopIteration:
             return
         except BadLine as error:
-            yield BadRow(index, error.code, f"Line {lines.record_line}: {error.message}.")
+            yield BadRow(index, error.code, f"{lines.record_place}: {error.message}.")
         except csv.Error as error:
-            yield BadRow(index, "invalid_csv_line", f"Line {lines.record_line}: {error}.")
+            yield BadRow(index, "invalid_csv_line", f"{lines.record_place}: {error}.")
         else:
             if not fields:
                 continue  # a blank line
@@ -58,6 +59,15 @@ class _TextLines:
         self._lines = split_lines(chunks, line_bytes_max=line_bytes_max, blank_end=self._blank_end)
         self._record_bytes = 0
         self._record_bytes_max = line_bytes_max
+        self._line = 1  # the last one read
+
+    @property
+    def record_place(self) -> str:
+        """The lines of the record, of which an error leaves none."""
+        lines = self._line - self.record_line + 1
+        if lines == 1:
+            return f"Line {self.record_line}"
+        return f"Lines {self.record_line} to {self._line}, {lines} lines that a quote in the first one opens"
 
     def begin_record(self) -> None:
         self._record_bytes = 0
@@ -71,6 +81,7 @@ class _TextLines:
             while line.data in (b"", b"\r"):  # at a chunk's border, where it was not skipped
                 line = next(self._lines)
             self.record_line = line.number
+        self._line = line.number
         if line.data is None:
             raise BadLine("line_too_long", "the line is longer than this service accepts")
         self._record_bytes += len(line.data) + 1
@@ -89,6 +100,7 @@ class _TextLines:
 class _Header:
     names: list[str]  # empty for a column that is left out
     fields_min: int  # a record may lack columns at the end that were given no name
+    hint: str  # about a likely separator
 
     def record(self, fields: list[str]) -> dict[str, str]:
         if all(self.names):
@@ -96,7 +108,7 @@ class _Header:
         return {name: field for name, field in zip(self.names, fields, strict=False) if name}
 
 
-def _header(records: Iterator[list[str]], columns: Collection[str] | None) -> _Header:
+def _header(records: Iterator[list[str]], delimiter: str, columns: Collection[str] | None) -> _Header:
     try:
         names = next(filter(None, records), [])
         "".join(names).encode()
@@ -109,13 +121,14 @@ def _header(records: Iterator[list[str]], columns: Collection[str] | None) -> _H
         raise UnreadableInput("The CSV header names no column.")
     refuse_twice({name for name, count in counts.items() if count > 1}, columns)
     fields_min = max((number for number, name in enumerate(names, 1) if name), default=0)
-    return _Header([name if counts[name] == 1 else "" for name in names], fields_min)
+    once = [name if counts[name] == 1 else "" for name in names]
+    return _Header(once, fields_min, separator_hint(names, delimiter))
 
 
 def _row(index: int, line: int, header: _Header, fields: list[str]) -> Row | BadRow:
     columns = len(header.names)
     if not header.fields_min <= len(fields) <= columns:
-        message = f"Line {line}: {len(fields)} fields where the header has {columns}."
+        message = f"Line {line}: {len(fields)} fields where the header has {columns}.{header.hint}"
         return BadRow(index, "wrong_number_of_fields", message)
     try:
         "".join(fields).encode("utf-8")

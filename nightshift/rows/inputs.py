@@ -4,17 +4,21 @@ An unreadable row becomes a `BadRow`; an unreadable object raises `UnreadableInp
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from nightshift.errors import ObjectNotFound
 from nightshift.jobs import NewShard
 from nightshift.objectstore import ObjectInfo, ObjectReader
-from nightshift.rows.compression import unpacked
+from nightshift.rows.contents import content_of
 from nightshift.rows.csv_rows import csv_rows
 from nightshift.rows.images import image_object, image_rows
-from nightshift.rows.lines import BadLine, Line, lines_in_range, parse_object, split_lines
+from nightshift.rows.json_arrays import array_lines, check_array_bytes
+from nightshift.rows.lines import BadLine, Line, lines_in_range, parse_object, split_lines, tail_of
 from nightshift.rows.records import BadRow, InputFormat, InputObject, Layout, Row, UnreadableInput, format_of
+from nightshift.rows.texts import text_of, with_head
 
 __all__ = [
     "BadRow",
@@ -27,7 +31,6 @@ __all__ = [
     "iter_rows",
 ]
 
-_DELIMITERS: Final = {Layout.CSV: ",", Layout.TSV: "\t"}
 SAMPLE_BYTES: Final = 64 * 1024  # of an object's beginning, to guess how many rows it has
 
 
@@ -71,16 +74,7 @@ def iter_rows(
         return arrow_rows(
             store, key, _size_bytes(store, key), etag, columns=columns, row_bytes_max=line_bytes_max
         )
-    if format is InputFormat.JSONL:
-        lines = lines_in_range(store, key, shard.start, shard.end, line_bytes_max=line_bytes_max, etag=etag)
-        return _json_rows(lines)
-    pieces = unpacked(store.stream(key, if_match=etag), format.compression)
-    if format.layout is Layout.JSONL:
-        rows = _json_rows(split_lines(pieces, line_bytes_max=line_bytes_max, skip_blank=True))
-    else:
-        delimiter = _DELIMITERS[format.layout]
-        rows = csv_rows(pieces, delimiter=delimiter, line_bytes_max=line_bytes_max, columns=columns)
-    return _naming(key, rows)
+    return _naming(key, _text_rows(store, key, shard, format, columns, line_bytes_max))
 
 
 def describe(
@@ -100,9 +94,15 @@ def describe(
     if known is InputFormat.IMAGE:
         return image_object(uri, info.etag, info.size_bytes)
     if known is not InputFormat.PARQUET or info.size_bytes == 0:
-        rows = _rows_estimated(store, info, known, sample_bytes)
+        with _named(info.key):
+            sample = _sampled(store, info, known, sample_bytes)
         return InputObject(
-            uri=uri, format=known, size_bytes=info.size_bytes, rows_estimated=rows, etag=info.etag
+            uri=uri,
+            format=known,
+            size_bytes=info.size_bytes,
+            rows_estimated=sample.rows_estimated,
+            etag=info.etag,
+            is_whole=sample.is_whole,
         )
     from nightshift.rows.parquet_rows import parquet_row_groups
 
@@ -127,11 +127,53 @@ def _naming(key: str, rows: Iterable[Row | BadRow]) -> Iterator[Row | BadRow]:
             read += 1
             yield row
     except UnreadableInput as error:
-        after = f" after row {read}" if read else ""
-        raise UnreadableInput(f"{key} cannot be read{after}: {error.message}") from error
+        raise _unreadable(key, error, f" after row {read}" if read else "") from error
 
 
-def _json_rows(lines: Iterable[Line]) -> Iterator[Row | BadRow]:
+@contextmanager
+def _named(key: str) -> Iterator[None]:
+    """An `UnreadableInput` says in which object it is."""
+    try:
+        yield
+    except UnreadableInput as error:
+        raise _unreadable(key, error) from error
+
+
+def _unreadable(key: str, error: UnreadableInput, after: str = "") -> UnreadableInput:
+    return UnreadableInput(f"{key} cannot be read{after}: {error.message}")
+
+
+def _text_rows(
+    store: ObjectReader,
+    key: str,
+    shard: NewShard,
+    format: InputFormat,
+    columns: Collection[str] | None,
+    line_bytes_max: int,
+) -> Iterator[Row | BadRow]:
+    etag, end = shard.source_etag, shard.end
+    if shard.start > 0:
+        lines = lines_in_range(store, key, shard.start, end, line_bytes_max=line_bytes_max, etag=etag)
+        yield from _json_rows(lines, is_from_start=False)
+        return
+    text = text_of(store.stream(key, 0, end, if_match=etag), format.compression)
+    pieces = text.pieces
+    if end is not None and text.is_plain:
+        pieces = chain(pieces, tail_of(store, key, end, line_bytes_max, etag))
+    if (delimiter := format.delimiter) is not None:
+        yield from csv_rows(pieces, delimiter=delimiter, line_bytes_max=line_bytes_max, columns=columns)
+    elif text.is_array:
+        yield from _json_rows(array_lines(pieces, line_bytes_max=line_bytes_max))
+    else:
+        begins_before = end if text.is_plain else None
+        lines = split_lines(
+            pieces, line_bytes_max=line_bytes_max, starts_before=begins_before, skip_blank=True
+        )
+        yield from _json_rows(lines)
+
+
+def _json_rows(lines: Iterable[Line], *, is_from_start: bool = True) -> Iterator[Row | BadRow]:
+    """`is_from_start`: whether lines are counted from the object's beginning."""
     index = 0
     for line in lines:
         if line.data is not None and not line.data.strip():
@@ -139,7 +181,8 @@ def _json_rows(lines: Iterable[Line]) -> Iterator[Row | BadRow]:
         try:
             yield Row(index, parse_object(line.data))
         except BadLine as bad:
-            yield BadRow(index, bad.code, f"Byte {line.offset} of the input: {bad.message}.")
+            place = f"Line {line.number}" if is_from_start else f"The line at byte {line.offset}"
+            yield BadRow(index, bad.code, f"{place}: {bad.message}.")
         index += 1
 
 
@@ -150,24 +193,41 @@ def _size_bytes(store: ObjectReader, key: str) -> int:
     return info.size_bytes
 
 
-def _rows_estimated(
-    store: ObjectReader, info: ObjectInfo, format: InputFormat, sample_bytes: int
-) -> int | None:
-    """The number of rows extrapolated from a sample; None without a complete line."""
-    if format.layout is Layout.ARROW and info.size_bytes:
+@dataclass(frozen=True)
+class _Sample:
+    rows_estimated: int | None  # None without a complete line
+    is_whole: bool = False
+
+
+def _sampled(store: ObjectReader, info: ObjectInfo, format: InputFormat, sample_bytes: int) -> _Sample:
+    """What an object's beginning shows. Raises `UnreadableInput` for what is no text."""
+    size_bytes = min(sample_bytes, info.size_bytes)
+    if not size_bytes:
+        return _Sample(None)
+    if format.layout is Layout.ARROW:
         from nightshift.rows.arrow_rows import arrow_rows_estimated
 
-        return arrow_rows_estimated(store, info.key, info.size_bytes, info.etag) if sample_bytes else None
-    sampled_bytes = min(sample_bytes, info.size_bytes)
-    chunks: Iterable[bytes] = ()
-    if sampled_bytes:
-        chunks = store.stream(info.key, 0, sampled_bytes, if_match=info.etag)
-    lines, last = 0, b""
-    with suppress(UnreadableInput):  # a packed sample is cut short
-        for piece in unpacked(chunks, format.compression):
-            lines += piece.count(b"\n")
-            last = piece[-1:]
-    if sampled_bytes == info.size_bytes and last not in (b"", b"\n"):
-        lines += 1  # the last line is whole, too
-    rows = lines - (format.layout in _DELIMITERS)  # the header
-    return round(info.size_bytes * rows / sampled_bytes) if rows > 0 else None
+        return _Sample(arrow_rows_estimated(store, info.key, info.size_bytes, info.etag))
+    stored = store.stream(info.key, 0, size_bytes, if_match=info.etag)
+    head, stored = with_head(stored)
+    content = content_of(head, format.compression)
+    if content.is_array:
+        check_array_bytes(info.size_bytes)
+    rows = _rows_in(stored, format, is_all=size_bytes == info.size_bytes)
+    estimate = round(info.size_bytes * rows / size_bytes) if rows > 0 else None
+    return _Sample(estimate, is_whole=not content.is_plain)
+
+
+def _rows_in(stored: Iterable[bytes], format: InputFormat, *, is_all: bool) -> int:
+    """The rows of an object's beginning, or of all of it."""
+    rows, last = -(format.delimiter is not None), b""  # the header
+    with suppress(UnreadableInput):  # a sample is cut short
+        text = text_of(stored, format.compression)
+        if text.is_array:
+            for _ in array_lines(text.pieces, line_bytes_max=SAMPLE_BYTES):
+                rows += 1
+            return rows
+        for piece in text.pieces:
+            rows += piece.count(b"\n")
+            last = piece[-1:] or last
+    return rows + (is_all and last not in (b"", b"\n"))  # the last line is whole, too

@@ -17,6 +17,7 @@ from typing import Any, Final
 from nightshift.jobs import JsonObject
 from nightshift.objectstore import ObjectReader
 from nightshift.rows.containers import TOO_MANY, has_too_many_entries
+from nightshift.rows.contents import line_hint
 
 JSON_DEPTH_MAX: Final = 100  # serialising deeper values may overflow the stack
 
@@ -38,12 +39,13 @@ class Line:
 
 
 class BadLine(Exception):
-    """A line that is no row; `code` and `message` go into its error line."""
+    """A line that is no row; `code` and `message` go into its error line. `hint`: the likely cause."""
 
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, code: str, message: str, hint: str | None = None) -> None:
         self.code = code
-        self.message = message
+        self.message = message if hint is None else f"{message}; {hint}"
+        self.hint = hint
+        super().__init__(self.message)
 
 
 class NotJson(BadLine):
@@ -68,13 +70,18 @@ def lines_in_range(
         # From one byte earlier: a newline there means that a line begins at `start`.
         first, chunks = _after_first_newline(store.stream(key, start - 1, end, if_match=etag), start - 1)
     if end is not None:
-        # Read only if a line continues past the end.
-        tail = store.stream(key, end, end + line_bytes_max + 1, _TAIL_CHUNK_BYTES, if_match=etag)
-        chunks = chain(chunks, tail)
+        chunks = chain(chunks, tail_of(store, key, end, line_bytes_max, etag))
     if end is None or first < end:
         yield from split_lines(
             chunks, line_bytes_max=line_bytes_max, offset=first, starts_before=end, skip_blank=True
         )
+
+
+def tail_of(
+    store: ObjectReader, key: str, end: int, line_bytes_max: int, etag: str | None
+) -> Iterator[bytes]:
+    """What a range's last line may have after its end. Read only if a line continues there."""
+    return store.stream(key, end, end + line_bytes_max + 1, _TAIL_CHUNK_BYTES, if_match=etag)
 
 
 def split_lines(
@@ -94,7 +101,7 @@ def split_lines(
     blank, where a format has its own.
     """
     number = 1
-    held = _Held(offset, line_bytes_max)
+    held = Held(offset, line_bytes_max)
     if skip_blank:
         blank_end = _end_of(rb"(?:[ \t\r\v\f]{0,%d}+\n)++" % line_bytes_max)  # tries no byte twice: linear
     for chunk in chunks:
@@ -102,7 +109,7 @@ def split_lines(
         while True:
             if blank_end is not None and held.is_empty and (end := blank_end(chunk, begin)) > begin:
                 number += chunk.count(b"\n", begin, end)
-                held = _Held(held.offset + end - begin, line_bytes_max)
+                held = Held(held.offset + end - begin, line_bytes_max)
                 begin = end
                 if starts_before is not None and held.offset >= starts_before:
                     return
@@ -110,7 +117,7 @@ def split_lines(
                 break
             held.add(chunk[begin:newline])
             yield held.line(number)
-            held = _Held(held.end + 1, line_bytes_max)
+            held = Held(held.end + 1, line_bytes_max)
             if starts_before is not None and held.offset >= starts_before:
                 return
             number, begin = number + 1, newline + 1
@@ -138,15 +145,17 @@ def parse_object(data: bytes | None) -> JsonObject:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadLine("invalid_encoding", f"the line is not UTF-8 (byte {error.start + 1})") from error
+        message = f"the line is not UTF-8 (byte {error.start + 1})"
+        raise BadLine("invalid_encoding", message, line_hint(data)) from error
     if has_too_many_entries(data):
         raise BadLine("invalid_json_line", f"the line has {TOO_MANY}")
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise NotJson("invalid_json_line", f"the line is not valid JSON: {_reason(error)}") from error
+        message = f"the line is not valid JSON: {_reason(error)}"
+        raise NotJson("invalid_json_line", message, line_hint(data, error)) from error
     if not isinstance(value, dict):
-        raise BadLine("invalid_json_line", "the line is not a JSON object")
+        raise BadLine("invalid_json_line", "the line is not a JSON object", line_hint(data))
     if data.count(b"{") + data.count(b"[") > JSON_DEPTH_MAX and _is_deeper_than(value, JSON_DEPTH_MAX):
         raise BadLine("invalid_json_line", f"the line nests deeper than {JSON_DEPTH_MAX} levels")
     if _SURROGATE.search(data) and not _is_text(value):
@@ -154,7 +163,7 @@ def parse_object(data: bytes | None) -> JsonObject:
     return value
 
 
-class _Held:
+class Held:
     """The part of a line read so far."""
 
     __slots__ = ("_line_bytes_max", "_pieces", "end", "is_too_long", "offset")

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from nightshift.objectstore import ObjectReader
 from nightshift.rows.column_rows import batch_rows
+from nightshift.rows.contents import HEAD_BYTES, why_unreadable
 from nightshift.rows.parquet_groups import ParquetObject
 from nightshift.rows.records import BadRow, Row, RowGroup, UnreadableInput
 
@@ -64,7 +65,8 @@ def _opened(store: ObjectReader, key: str, size_bytes: int, etag: str | None) ->
 
     try:
         yield ParquetObject(fetch, size_bytes)
-    except UnreadableInput as error:
-        raise UnreadableInput(f"{key} cannot be read as Parquet: {error.message}") from error
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: of a column's name
-        raise UnreadableInput(f"{key} cannot be read as Parquet: {error}.") from error
+    except (UnreadableInput, pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        # The last: of a column's name.
+        head = fetch(0, min(HEAD_BYTES, size_bytes)) if size_bytes else b""
+        why = why_unreadable(error, head, (b"PAR1",))
+        raise UnreadableInput(f"{key} cannot be read as Parquet: {why}") from error

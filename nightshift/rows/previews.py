@@ -10,12 +10,13 @@ from typing import Final
 
 from nightshift import endpoints
 from nightshift.errors import InvalidRequest, NightshiftError, StorageError, shortened
-from nightshift.jobs import JobSpec, JsonObject, NewShard
+from nightshift.jobs import InputError, JobSpec, JsonObject, NewShard
 from nightshift.objectstore import MIB, Locations
 from nightshift.objectstore.sources import Sources, is_file_id
+from nightshift.rows.first_rows import FirstRows
 from nightshift.rows.inputs import iter_rows
 from nightshift.rows.records import BadRow, InputFormat, InputObject, Row
-from nightshift.rows.requests import RowRequest, columns_of, to_request
+from nightshift.rows.requests import RowRequest, columns_of, parse_row
 from nightshift.rows.surveys import (
     FoundObject,
     first_objects_at,
@@ -85,7 +86,7 @@ class PreviewedRows:
     is_end: bool  # nothing is left to read of the objects
     model: str | None  # the template's, or that of the first row that names one
     requests: list[ShownRequest]
-    problems: list[Problem]  # the first `PROBLEMS_MAX`
+    problems: list[Problem]  # the first `PROBLEMS_MAX`, of which one may be the whole job's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,55 +185,52 @@ class _Checked:
     """The rows tried so far."""
 
     spec: JobSpec
-    rows: int = 0
     rows_with_problems: int = 0
-    model: str | None = None
     requests: list[ShownRequest] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    first: FirstRows = field(init=False)
 
     def __post_init__(self) -> None:
         named = (self.spec.template or {}).get("model")
-        self.model = named if isinstance(named, str) else None
+        self.first = FirstRows(self.spec, named if isinstance(named, str) else None)
+
+    @property
+    def rows(self) -> int:
+        return self.first.rows
 
     def add(self, row: Row | BadRow, shard: NewShard) -> None:
-        self.rows += 1
+        made = self.first.add(row, shard)
         number = row.index + 1
-        made = to_request(row, self.spec, shard)
         if not isinstance(made, RowRequest):
             self._add_problem(made.code, made.message, made.param, shard.uri, number)
             return
         if len(self.requests) < SHOWN_MAX:
             self.requests.append(_shown(made, shard.uri, number))
         try:
-            self._check(made.body)
+            parse_row(made, self.spec, self.first.model, endpoints.get(self.spec.endpoint).parse)
         except InvalidRequest as error:
             self._add_problem(error.code or "invalid_value", error.message, error.param, shard.uri, number)
 
     def report(self, *, is_end: bool = False) -> PreviewedRows:
+        """What would fail the job comes first."""
+        reason = self.first.objection()
         return PreviewedRows(
             rows_checked=self.rows,
             rows_with_problems=self.rows_with_problems,
             is_end=is_end,
-            model=self.model,
+            model=self.first.model,
             requests=self.requests,
-            problems=self.problems,
+            problems=[*([] if reason is None else [_of_the_job(reason)]), *self.problems][:PROBLEMS_MAX],
         )
-
-    def _check(self, body: JsonObject) -> None:
-        """As a worker does before it runs a row. Raises InvalidRequest."""
-        asked = endpoints.get(self.spec.endpoint).parse(body)
-        self.model = self.model or asked.model
-        if asked.model != self.model:
-            raise InvalidRequest(
-                f"This job runs '{self.model}'; the row asks for '{asked.model}'.",
-                param="model",
-                code="mismatched_model",
-            )
 
     def _add_problem(self, code: str, message: str, param: str | None, uri: str, row: int) -> None:
         self.rows_with_problems += 1
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(Problem(code=code, message=message, param=param, object=uri, row=row))
+
+
+def _of_the_job(reason: InputError) -> Problem:
+    return Problem(code=reason.code, message=reason.message, param=reason.param or "input")
 
 
 def _shown(request: RowRequest, uri: str, row: int) -> ShownRequest:

@@ -55,6 +55,11 @@ class InputFormat(StrEnum):
     def compression(self) -> Compression:
         return Compression(self.partition(".")[2])
 
+    @property
+    def delimiter(self) -> str | None:
+        """Between the values of a record; None for other layouts."""
+        return {Layout.CSV: ",", Layout.TSV: "\t"}.get(self.layout)
+
 
 _ENDINGS: Final = {"jsonl": "jsonl", "ndjson": "jsonl", "json": "jsonl", "csv": "csv", "tsv": "tsv"}
 _SUFFIXES: Final = (
@@ -133,4 +138,5 @@ class InputObject:
     rows_estimated: int | None = None  # from a sample of the first bytes
     row_groups: tuple[RowGroup, ...] = ()  # of a Parquet object
     etag: str | None = None  # None: not checked
+    is_whole: bool = False  # whether it is one shard whatever its size, as it cannot be entered in the middle
     file_bytes: int = 0  # of an image's file: `size_bytes` is what it counts for

@@ -4,14 +4,15 @@ A row is a line of an OpenAI batch file (custom_id, method, url, body), or a rec
 in one row does not affect the others.
 """
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final, TypeGuard
+from typing import Any, Final, Protocol, TypeGuard, TypeVar
 
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JobSpec, JsonObject, NewShard, ShardObject
 from nightshift.jobs.options import KEEP_ALL
-from nightshift.objectstore.sources import is_file_id
 from nightshift.rows.images import KEY_COLUMN
 from nightshift.rows.inputs import BadRow, InputFormat, Row
 from nightshift.rows.kept_columns import NOTHING, kept_text
@@ -25,8 +26,16 @@ RECORD_ID_CHARS_MAX: Final = 512  # ids may be URLs and paths
 QUOTED_CHARS_MAX: Final = 80  # of a value in a message
 URI_CHARS_MAX: Final = 200  # of an object in a message
 BATCH_LINE_FIELDS: Final = ("custom_id", "method", "url", "body")
-OF_OBJECTS: Final = ("missing_column", "missing_id")  # errors that all rows of an object are likely to have
+_STEPS: Final = re.compile(r"([^.\[\]]+)|\[([0-9]{1,9})\]")
 NUL: Final = "\0"  # PostgreSQL cannot store it
+
+
+class _HasModel(Protocol):
+    @property
+    def model(self) -> str: ...
+
+
+Parsed = TypeVar("Parsed", bound=_HasModel)
 
 
 @dataclass(slots=True)  # one for each row: frozen ones take longer to make
@@ -78,21 +87,65 @@ def to_request(row: Row | BadRow, spec: JobSpec, shard: NewShard) -> RowRequest 
         return RowProblem(
             custom_id_of(row, spec, shard),
             error.code or "invalid_value",
-            f"{error.message}{_place_of(row, shard) if error.code in OF_OBJECTS else ''}",
+            error.message,
             error.param,
             kept_of(row, spec, shard),
         )
 
 
-def _place_of(row: Row, shard: NewShard) -> str:
-    """The object, as the end of a message; of a long URI its end. Empty for an uploaded file, which is all
-    of the input.
+def parse_row(
+    request: RowRequest, spec: JobSpec, model: str | None, parse: Callable[[JsonObject], Parsed]
+) -> Parsed:
+    """A row's typed request. `parse`: its endpoint's. Raises InvalidRequest, which names the columns that the
+    wrong field is made of.
     """
-    uri = _uri_of(row, shard)
-    if is_file_id(uri):
-        return ""
-    end = uri if len(uri) <= URI_CHARS_MAX else f"…{uri[-URI_CHARS_MAX:]}"
-    return f" The row is in {end!r}."
+    try:
+        parsed = parse(request.body)
+    except InvalidRequest as error:
+        names = sorted(columns(_at(spec.template, error.param or "")))
+        if not names:
+            raise
+        quoted_names = " and ".join(f"'{name}'" for name in names)
+        from_columns = f" It is made of the column{'s' * (len(names) > 1)} {quoted_names}."
+        raise InvalidRequest(f"{error.message}{from_columns}", param=error.param, code=error.code) from error
+    if parsed.model != model:
+        raise InvalidRequest(
+            f"This job runs '{model}'; the row asks for '{parsed.model}'.",
+            param="model",
+            code="mismatched_model",
+        )
+    return parsed
+
+
+def _at(template: Any, param: str) -> str | None:
+    """The text of a template that a field is in, if it is one text."""
+    for name, number in _STEPS.findall(param):
+        if isinstance(template, dict):
+            template = template.get(name)
+        elif isinstance(template, list) and number and int(number) < len(template):
+            template = template[int(number)]
+        else:
+            break
+    return template if isinstance(template, str) else None
+
+
+def place_of(row_index: int, shard: NewShard, object: ShardObject | None = None) -> str:
+    """Where a row is, as the end of a message; of a long URI its end. `object`: one that is the row.
+
+    A shard that does not begin with its object knows its rows by where it begins.
+    """
+    if object is not None:
+        return f" It is {_quoted_end(object.uri)}."
+    begins = {
+        Layout.JSONL: f" from byte {shard.start} on",
+        Layout.PARQUET: f" from row group {shard.start} on",
+    }
+    after = begins.get(_layout(shard), "") if shard.start else ""
+    return f" It is row {row_index + 1}{after} of {_quoted_end(shard.uri)}."
+
+
+def _quoted_end(uri: str) -> str:
+    return repr(uri if len(uri) <= URI_CHARS_MAX else f"…{uri[-URI_CHARS_MAX:]}")
 
 
 def custom_id_of(row: Row | BadRow, spec: JobSpec, shard: NewShard) -> str:

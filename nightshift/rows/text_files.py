@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from nightshift.errors import InvalidRequest
 from nightshift.jobs.files import FilePurpose
 from nightshift.rows.compression import GZIP_MAGIC, is_gzip
+from nightshift.rows.contents import HEAD_BYTES, content_name
 
 
 def checked_pieces(pieces: Iterable[bytes], purpose: FilePurpose, *, param: str) -> Iterator[bytes]:
@@ -34,6 +35,8 @@ def _utf8(head: bytes, rest: Iterable[bytes], param: str) -> Iterator[bytes]:
             yield piece
         decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
+        name = content_name(head[:HEAD_BYTES])
+        why = "" if name is None or name.startswith("text") else f" It is {name}."
         raise InvalidRequest(
-            "The file is not UTF-8 text, as a batch file must be.", param=param, code="invalid_encoding"
+            f"The file is not UTF-8 text, as a batch file must be.{why}", param=param, code="invalid_encoding"
         ) from error

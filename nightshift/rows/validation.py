@@ -126,8 +126,9 @@ class _Validator:
         self.rows += 1
         try:
             self._check_body(self._check_envelope(parse_object(line.data)))
-        except NotJson:
-            self._add(InputError("invalid_json_line", NOT_JSON, line.number))
+        except NotJson as error:
+            hint = "" if error.hint is None else f" {_sentence(error.hint)}"
+            self._add(InputError("invalid_json_line", f"{NOT_JSON}{hint}", line.number))
         except BadLine as error:
             self._add(InputError("invalid_json_line", _sentence(error.message), line.number))
         except InvalidRequest as error:

@@ -228,7 +228,7 @@ class _Piece:
 
 
 def _pieces(found: InputObject, shard_bytes: int) -> Iterator[_Piece]:
-    if found.format is InputFormat.JSONL:
+    if found.format is InputFormat.JSONL and not found.is_whole:
         yield from _byte_ranges(found, shard_bytes)
     elif found.format is InputFormat.PARQUET:
         yield from _row_groups(found, shard_bytes)

@@ -5,7 +5,7 @@ be run gets its own error when it is run. Pages of the listing become pages of s
 grow with the objects.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
@@ -15,8 +15,10 @@ from nightshift.lifecycle.catalogue import Catalogue
 from nightshift.lifecycle.reuse import other_model
 from nightshift.objectstore import Locations
 from nightshift.objectstore.sources import Sources, is_file_id
+from nightshift.rows.contents import HEAD_BYTES
+from nightshift.rows.first_rows import FirstRows
 from nightshift.rows.inputs import BadRow, InputFormat, InputObject, Row, iter_rows
-from nightshift.rows.requests import RowProblem, RowRequest, columns_of, to_request
+from nightshift.rows.requests import columns_of
 from nightshift.rows.surveys import FoundObject, Listed, objects_at, uploaded_file
 from nightshift.rows.watched_reader import ReadTooLarge, ShortReader, WatchedReader
 from nightshift.store import Store
@@ -31,11 +33,6 @@ LISTED_AHEAD: Final = 64  # objects whose beginnings or footers are read side by
 AHEAD_BYTES_MAX: Final = 256 * 1024  # of each; a longer footer is read by itself
 
 NO_ROWS = InputError("empty_input", "The input has no rows.", param="input")
-NO_MODEL = InputError(
-    "missing_required_parameter",
-    "No model is named: neither by the job's template nor in the 'body' of the first rows.",
-    param="template.model",
-)
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class SurveyConfig:
     objects_sampled_max: int = 16  # the rest are estimated from these; each costs a request
     sample_bytes: int = 64 * 1024  # of each
     read_at_once: int = 16  # beginnings and footers
-    rows_tried_max: int = 100  # when looking for the model's name
+    rows_tried_max: int = 100  # until one can run
 
     @property
     def rows_bytes_max(self) -> int:
@@ -95,7 +92,7 @@ class Surveyor:
             todo = []
             for each in chunk:
                 is_sampled = objects < self.config.objects_sampled_max
-                todo.append(_Survey(each, self.config.sample_bytes if is_sampled else 0))
+                todo.append(_Survey(each, self.config.sample_bytes if is_sampled else self._head_bytes(each)))
                 objects += each.found is not None
             ahead = [survey for survey in todo if survey.reads]
             made = map_in_threads(
@@ -105,6 +102,14 @@ class Surveyor:
             for survey in todo:
                 check(may_continue)
                 yield survey.listed, known.get(survey.listed.key) or survey.made()
+
+    def _head_bytes(self, listed: Listed) -> int:
+        """What is read of an object that is not sampled: a long one is only cut if its text can be entered in
+        the middle. A short one is one shard, whose worker sees that.
+        """
+        found = listed.found
+        is_cut = found is not None and found.info.size_bytes > self.config.limits.shard_bytes
+        return HEAD_BYTES if is_cut else 0
 
     def _listed(self, job: Job, may_continue: MayContinue) -> Iterator[Listed]:
         assert job.spec.input is not None, "a bulk job has an input"
@@ -128,18 +133,20 @@ class Surveyor:
     def _model(
         self, job: Job, shards: Sequence[NewShard], catalogue: Catalogue, reading: "_Reading"
     ) -> str | None:
-        """The template's model, or the first row's that names one. None: the shards have no rows. Raises
-        Refused.
+        """The template's model, or the first row's that names one. None: the shards have no rows.
+
+        Raises Refused, also if none of the first rows can run.
         """
-        rows = self._first_rows(job, shards, reading)
-        first = next(rows, None)
-        if first is None:
+        first = self._first_rows(job, shards, reading)
+        if not first.rows:
             if reading.is_over:
                 raise Refused(_only_blank_lines(self.config.rows_bytes_max))
             return None
-        model = job.model or _named_model((first, *rows))
-        if model is None:
-            raise Refused(NO_MODEL)
+        reason = first.objection()
+        if reason is not None:
+            raise Refused(reason)
+        model = first.model
+        assert model is not None, "without one there is an objection"
         objection = catalogue.objection(model, job.spec.endpoint)
         if objection is not None:
             raise Refused(objection)
@@ -156,20 +163,18 @@ class Surveyor:
         if refused is not None:
             raise Refused(refused)
 
-    def _first_rows(
-        self, job: Job, shards: Sequence[NewShard], reading: "_Reading"
-    ) -> Iterator[RowRequest | RowProblem]:
+    def _first_rows(self, job: Job, shards: Sequence[NewShard], reading: "_Reading") -> FirstRows:
         """Skips shards without rows, as long as `reading` is not over."""
-        tried = 0
+        first = FirstRows(job.spec, job.model)
         for shard in interruptible(shards, reading.may_continue):
             try:
                 for row in self._rows(job, shard, reading):
-                    yield to_request(row, job.spec, shard)
-                    tried += 1
-                    if tried == self.config.rows_tried_max:
-                        return
+                    first.add(row, shard)
+                    if first.is_settled or first.rows == self.config.rows_tried_max:
+                        return first
             except _ReadEnough:
-                return
+                return first
+        return first
 
     def _rows(self, job: Job, shard: NewShard, reading: "_Reading") -> Iterator[Row | BadRow]:
         source = self.sources.open(shard.uri, job.tenant_id)
@@ -184,14 +189,6 @@ class Surveyor:
             columns=columns_of(job.spec, shard),
             line_bytes_max=self.config.line_bytes_max,
         )
-
-
-def _named_model(rows: Iterable[RowRequest | RowProblem]) -> str | None:
-    """Of the first row that names one."""
-    for request in rows:
-        if isinstance(request, RowRequest) and isinstance(request.body.get("model"), str):
-            return str(request.body["model"])
-    return None
 
 
 def _page(cut: CutPage, model: str | None) -> Page:

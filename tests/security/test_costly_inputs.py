@@ -205,7 +205,7 @@ def test_a_row_group_that_says_it_has_more_rows_than_can_be_counted(tmp_path: Pa
     store = DirectoryStore(tmp_path)
     stored = store.put("x.parquet", content)
 
-    with pytest.raises(UnreadableInput, match=f"row group 0 says that it has {rows} rows"):
+    with pytest.raises(UnreadableInput, match=f"Row group 0 says that it has {rows} rows"):
         describe(store, stored, "file:///x.parquet")
 
 
@@ -268,6 +268,28 @@ def test_a_csv_record_of_very_many_quoted_lines(tmp_path: Path) -> None:
     found = in_child(outcomes, str(tmp_path), "x.csv", MIB, cpu_s=6, memory_bytes=40 * MIB)
 
     assert set(found) == {"line_too_long"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("x.jsonl", b'[{"a":' + b"[" * 16 * MIB, ["unreadable_input"]),
+        ("x.jsonl", b'[{"a":"' + b"x" * 16 * MIB + b'"},{}]', ["line_too_long", "row"]),
+        ("x.jsonl", b'[{"a":"' + b'\\"' * 8 * MIB + b'"},{}]', ["line_too_long", "row"]),
+        ("x.jsonl", b"[{}" + b" ,\n" * 5 * MIB + b"]", ["row"]),
+        ("x.jsonl", gzip.compress(b"[{}" + b"\n" * 20 * MIB, mtime=0), ["unreadable_input"]),
+        ("x.jsonl", b"\xff\xfe" + b"\n\0" * 8 * MIB, []),
+    ],
+    ids=["brackets", "a long text", "quotes in a text", "blanks", "a gzip bomb", "UTF-16"],
+)
+def test_texts_that_are_not_lines_of_utf8(
+    tmp_path: Path, name: str, content: bytes, expected: list[str]
+) -> None:
+    (tmp_path / name).write_bytes(content)
+
+    found = in_child(outcomes, str(tmp_path), name, MIB, cpu_s=6, memory_bytes=40 * MIB)
+
+    assert [outcome.partition(":")[0] for outcome in found] == expected
 
 
 EMPTY_MEMBER = gzip.compress(b"", mtime=0)

@@ -16,7 +16,7 @@ from nightshift.objectstore.sources import Sources
 from nightshift.output.row_digests import RowDigests
 from nightshift.output.row_results import RowResult
 from nightshift.rows.inputs import BadRow, Row, iter_rows
-from nightshift.rows.requests import RowProblem, RowRequest, columns_of, to_request
+from nightshift.rows.requests import RowProblem, RowRequest, columns_of, parse_row, to_request
 from nightshift.tracing.attributes import ROWS
 from nightshift.tracing.current import under
 from nightshift.tracing.tracer import NO_SPAN, Span
@@ -252,14 +252,7 @@ class Reader:
     def _parsed(self, request: RowRequest | RowProblem) -> ModelRequest:
         if isinstance(request, RowProblem):
             raise InvalidRequest(request.message, param=request.param, code=request.code)
-        parsed = self._endpoint.parse(request.body)
-        if parsed.model != self._job.model:
-            raise InvalidRequest(
-                f"This job runs '{self._job.model}'; the row asks for '{parsed.model}'.",
-                param="model",
-                code="mismatched_model",
-            )
-        return parsed
+        return parse_row(request, self._job.spec, self._job.model, self._endpoint.parse)
 
     def _put(self, batch: Sequence[ReadRow]) -> bool:
         """Waits while enough rows are there. False: it is closed."""

@@ -3,6 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Final
 
 from nightshift import endpoints
@@ -10,8 +11,9 @@ from nightshift.endpoints.generation import GenerationRequest
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.results import Result
 from nightshift.errors import DatabaseUnavailable, InvalidRequest
-from nightshift.jobs import BulkClaim
+from nightshift.jobs import BulkClaim, Face
 from nightshift.output.row_results import RowResult, ShardHead
+from nightshift.rows.requests import place_of
 from nightshift.tracing.tracer import NO_SPAN
 from workers.serving.carry_over import CarryOver
 from workers.serving.inference import Progress, breakdown, refusal, timed_out
@@ -275,6 +277,8 @@ class ShardRows:
         return AdmittedRow(inference_id, row, read, server, read.parsed.num_choices, tries, tokens_max)
 
     def _result(self, read: ReadRow, result: Result) -> RowResult:
+        if not result.succeeded and self._claim.job.face is Face.NATIVE:
+            result = _placed(result, place_of(read.row, self._claim.shard, read.object))
         return RowResult.of(self._head, read.row, read.custom_id, result, read.kept, read.digest)
 
     def _reused(self, read: ReadRow, result: RowResult, *, is_earlier: bool = False) -> RowResult:
@@ -295,3 +299,10 @@ def _tokens_max(request: ModelRequest, context_length: int) -> int | None:
     if not isinstance(request, GenerationRequest):
         return None
     return request.num_choices * (request.output_tokens_max or context_length)
+
+
+def _placed(result: Result, place: str) -> Result:
+    """An error that says where its row is. (Rows of a batch have ids of their own.)"""
+    assert result.body is not None, "errors have bodies"
+    error = result.body["error"]
+    return replace(result, body={"error": {**error, "message": f"{error['message']}{place}"}})

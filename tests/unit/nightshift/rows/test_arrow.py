@@ -204,8 +204,9 @@ def test_a_truncated_object_is_never_a_short_input(store: ObjectStore, write: Ca
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"not arrow at all", "not Arrow IPC"),
-        (b"PAR1" + b"\0" * 100, "not Arrow IPC"),
+        (b"not arrow at all", "It is text: give it a name that ends in"),
+        (b"PAR1" + b"\0" * 100, "It is Parquet"),
+        (b"\x01\x02\x03\x7f" * 20, "not Arrow IPC"),
         (WHOLE + WHOLE, "goes on after the end of its stream"),
         (stream(pa.table([[1], [2]], names=["a", "a"])), "more than one column named 'a'"),
         (stream(pa.table({"t": pa.array(["a"], pa.string_view())})), "type string_view are not read"),

@@ -95,7 +95,10 @@ def test_a_bad_line_is_a_row_with_an_error_and_the_others_go_on(store: ObjectSto
     ]
     assert [row.index for row in rows] == list(range(6))
     assert isinstance(rows[1], BadRow)
-    assert rows[1].message.startswith("Byte 8 of the input:")
+    assert rows[1].message.startswith("Line 2: the line is not valid JSON")
+    from_the_middle = rows_of(store, content, start=3)
+    assert isinstance(from_the_middle[0], BadRow)
+    assert from_the_middle[0].message.startswith("The line at byte 8: the line is not valid JSON")
 
 
 def test_an_empty_object_has_no_rows(store: ObjectStore) -> None:
@@ -341,6 +344,13 @@ def test_a_quote_never_closed_takes_a_bounded_part_of_the_file_with_it(store: Ob
     assert data(rows)[0] == "line_too_long"
     assert data(rows)[-1] == {"id": "99", "text": "some text"}
     assert sum(isinstance(row, Row) for row in rows) > 80
+
+
+def test_the_error_of_an_open_quote_says_how_many_lines_it_covers(store: ObjectStore) -> None:
+    [row] = rows_of(store, b'id,text\n0,"open\n1,a\n2,b\n', "csv")
+
+    assert isinstance(row, BadRow)
+    assert row.message.startswith("Lines 2 to 4, 3 lines that a quote in the first one opens: ")
 
 
 @pytest.mark.parametrize("header", [b"a,a\n", b",,\n", b'"a\n', b"\xff,b\n", b"x" * 300 + b"\n"])

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from nightshift.jobs import JobSpec, JsonObject, NewShard
+from nightshift.errors import InvalidRequest
+from nightshift.jobs import JobSpec, JsonObject, NewShard, ShardObject
 from nightshift.rows.inputs import BadRow, Row
 from nightshift.rows.requests import (
     RECORD_ID_CHARS_MAX,
@@ -13,6 +14,8 @@ from nightshift.rows.requests import (
     RowRequest,
     columns_of,
     custom_id_of,
+    parse_row,
+    place_of,
     to_request,
 )
 
@@ -139,25 +142,52 @@ def test_folders_are_columns() -> None:
 @pytest.mark.parametrize(
     ("uri", "end"),
     [
-        ("s3://in/day=1/a.jsonl", " The row is in 's3://in/day=1/a.jsonl'."),
-        ("s3://in/\n'\x1b[31m.jsonl", ' The row is in "s3://in/\\n\'\\x1b[31m.jsonl".'),
-        (f"s3://in/{'d' * 1000}/a.jsonl", f" The row is in '…{'d' * 192}/a.jsonl'."),
-        ("file-abc", "."),
+        ("s3://in/day=1/a.jsonl", " It is row 5 of 's3://in/day=1/a.jsonl'."),
+        ("s3://in/\n'\x1b[31m.jsonl", ' It is row 5 of "s3://in/\\n\'\\x1b[31m.jsonl".'),
+        (f"s3://in/{'d' * 1000}/a.jsonl", f" It is row 5 of '…{'d' * 192}/a.jsonl'."),
+        ("file-abc", " It is row 5 of 'file-abc'."),
     ],
 )
-def test_an_error_about_a_column_names_the_object(uri: str, end: str) -> None:
-    in_template = asked({"text": "a"}, uri=uri, template={"input": "{{nowhere}}"})
-    of_ids = asked({"text": "a"}, uri=uri, template=TEMPLATE, id_column="nowhere")
-
-    for problem in (in_template, of_ids):
-        assert isinstance(problem, RowProblem)
-        assert problem.param == "nowhere"
-        assert problem.message.endswith(end)
-        assert ("The row is in" in problem.message) == uri.startswith("s3:")
+def test_the_place_of_a_row_is_its_object_and_its_number(uri: str, end: str) -> None:
+    assert place_of(4, NewShard(shard_no=3, uri=uri, format="jsonl", start=0, end=None)) == end
 
 
-def test_an_error_of_a_single_row_does_not_name_the_object() -> None:
-    problem = asked({"custom_id": ""}, uri="s3://in/a.jsonl")
+def test_the_place_of_a_row_of_a_later_shard_says_where_the_shard_begins() -> None:
+    lines = NewShard(shard_no=3, uri="s3://b/k", format="jsonl", start=100, end=200)
+    groups = replace(lines, format="parquet", start=2, end=3)
 
-    assert isinstance(problem, RowProblem)
-    assert "s3://" not in problem.message
+    assert place_of(0, lines) == " It is row 1 from byte 100 on of 's3://b/k'."
+    assert place_of(0, groups) == " It is row 1 from row group 2 on of 's3://b/k'."
+
+
+def test_the_place_of_an_object_that_is_a_row_is_the_object() -> None:
+    images = NewShard(shard_no=3, uri="s3://b/a.png", format="images", start=0, end=None)
+
+    assert place_of(1, images, ShardObject("s3://b/b.png", None)) == " It is 's3://b/b.png'."
+
+
+@pytest.mark.parametrize(
+    ("param", "end"),
+    [
+        ("messages[0].content", " It is made of the column 'text'."),
+        ("messages[0].content[0].text", " It is made of the column 'text'."),
+        ("user", " It is made of the columns 'a' and 'b'."),
+        ("temperature", "wrong."),
+        ("messages[7]", "wrong."),
+        (None, "wrong."),
+    ],
+)
+def test_what_is_wrong_with_a_request_names_the_columns_that_it_is_made_of(
+    param: str | None, end: str
+) -> None:
+    template = {**TEMPLATE, "user": "{{b}}-{{ a }}", "temperature": 2}
+    job = JobSpec(endpoint="/v1/chat/completions", completion_window_s=60, template=template)
+
+    def parse(body: JsonObject) -> Any:
+        raise InvalidRequest("It is wrong.", param=param, code="invalid_type")
+
+    with pytest.raises(InvalidRequest) as caught:
+        parse_row(RowRequest("r", {}), job, "m", parse)
+
+    assert (caught.value.param, caught.value.code) == (param, "invalid_type")
+    assert caught.value.message.endswith(end)

@@ -220,7 +220,7 @@ def test_the_model_is_given_the_tokens_and_a_text_it_refuses_is_a_failed_row(
     assert json.loads(bytes(tokens["0"][0]))["messages"][0]["content"] == "row 0"
     results = by_id(results_of(store, objects, job))
     assert [results[f"r{n}"].status_code for n in range(3)] == [200, 400, 200]
-    assert results["r1"].body["error"]["message"] == "The text is refused."
+    assert results["r1"].body["error"]["message"] == "The text is refused. It is row 2 of 'file-input'."
 
 
 def test_a_reader_that_fails_unforeseen_does_not_keep_its_shard_waiting(
