@@ -18,6 +18,8 @@ from nightshift.rows.records import UnreadableInput
 Read = Callable[[int, int, int], bytes]  # of a buffer: its number in the batch, and the bytes [start, end)
 Size = Callable[[int], int]  # of a buffer, by its number
 
+VIEW: Final = np.dtype([("size", "<i4"), ("beginning", "V4"), ("number", "<i4"), ("offset", "<i4")])
+SHORT_TEXT_BYTES: Final = 12  # which a view holds itself
 SHORT: Final = "A column's buffers are shorter than its rows need."
 
 
@@ -130,6 +132,8 @@ class Decoder:
             return self._of_dictionary(column, first, count, budget)
         if _is_text(type):
             return self._texts(column, first, count, budget)
+        if pa.types.is_string_view(type) or pa.types.is_binary_view(type):
+            return self._views(column, first, count, budget)
         if pa.types.is_struct(type):
             names_bytes = sum(len(type.field(index).name) for index in range(type.num_fields))
             budget.take(count * (VALUE_BYTES + names_bytes))
@@ -161,6 +165,47 @@ class Decoder:
         data = self._bytes(column.buffers[2], start, end)
         buffers = [self._valid(column, first, count), pa.py_buffer(offsets - offsets[0]), pa.py_buffer(data)]
         return pa.Array.from_buffers(column.type, count, buffers)
+
+    def _views(self, column: Column, first: int, count: int, budget: Budget) -> pa.Array:
+        """Texts that say where they lie: short ones in their views, long ones in any of the data buffers."""
+        budget.take(count * VALUE_BYTES)
+        data = self._bytes(column.buffers[1], first * VIEW.itemsize, (first + count) * VIEW.itemsize)
+        views = np.frombuffer(data, dtype=VIEW).copy()
+        valid = self._valid(column, first, count)
+        if valid is not None:
+            bits = np.unpackbits(np.frombuffer(valid, dtype=np.uint8), count=count, bitorder="little")
+            views["size"][bits == 0] = 0  # what a null's view says is not looked at
+        if (views["size"] < 0).any():
+            raise UnreadableInput(SHORT)
+        budget.take(int(views["size"].sum(dtype=np.int64)))
+        spans = self._spans(column, views, budget)
+        texts = [
+            view.tobytes()[4 : 4 + size]
+            if size <= SHORT_TEXT_BYTES
+            else spans[number][1][offset - spans[number][0] :][:size]
+            for view, (size, _, number, offset) in zip(views, views.tolist(), strict=True)
+        ]
+        offsets = np.concatenate([[0], views["size"].cumsum(dtype=np.int64)])
+        buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(b"".join(texts))]
+        is_text = pa.types.is_string_view(column.type)
+        plain = pa.Array.from_buffers(pa.large_string() if is_text else pa.large_binary(), count, buffers)
+        return plain.cast(column.type)
+
+    def _spans(
+        self, column: Column, views: NDArray[np.void], budget: Budget
+    ) -> dict[int, tuple[int, memoryview]]:
+        """By the number of a data buffer, the part that long texts lie in, and where it begins."""
+        long_views = views[views["size"] > SHORT_TEXT_BYTES]
+        spans = {}
+        for number in np.unique(long_views["number"]).tolist():
+            of_buffer = long_views[long_views["number"] == number]
+            starts = of_buffer["offset"].astype(np.int64)
+            start, end = int(starts.min()), int((starts + of_buffer["size"]).max())
+            if start < 0 or not 0 <= number < len(column.buffers) - 2:
+                raise UnreadableInput(SHORT)
+            budget.take(end - start)
+            spans[number] = start, memoryview(self._bytes(column.buffers[2 + number], start, end))
+        return spans
 
     def _lists(self, column: Column, first: int, count: int, budget: Budget) -> pa.Array:
         budget.take(count * VALUE_BYTES)

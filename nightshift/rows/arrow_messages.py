@@ -25,6 +25,7 @@ OLDEST_VERSION: Final = 3  # V4, of 2017
 
 SCHEMA, DICTIONARY_BATCH, RECORD_BATCH = 1, 2, 3  # MessageHeader
 LITTLE_ENDIAN: Final = 0
+FOOTER_DICTIONARIES, FOOTER_BATCHES = 2, 3  # fields of a file's footer
 CODECS: Final = {0: "lz4", 1: "zstd"}
 
 Fetch = Callable[[int, int], bytes]
@@ -75,17 +76,15 @@ class Messages:
     first: int  # the place of the first batch
     _reader: RangeReader
     _size_bytes: int
-    _is_file: bool
+    _blocks: list[Range] | None  # of a file: its batches, as its footer says
 
     @classmethod
     def of(cls, fetch: Fetch, size_bytes: int) -> "Messages":
         """Raises `UnreadableInput`, and `pa.ArrowException` for a schema that is none."""
         reader = RangeReader(fetch, size_bytes, HEADER_AHEAD_BYTES)
-        is_file = reader.read(0, min(len(FILE_START), size_bytes)) == FILE_START
-        start = len(FILE_START) if is_file else 0
-        if is_file and fetch(max(start, size_bytes - len(FILE_MARK)), size_bytes) != FILE_MARK:
-            raise UnreadableInput("It is cut short: its last bytes are not those of an Arrow file.")
-        found = _message(reader, start)
+        if reader.read(0, min(len(FILE_START), size_bytes)) == FILE_START:
+            return cls._of_file(fetch, size_bytes, reader)
+        found = _message(reader, 0)
         if found is None:
             raise UnreadableInput("It has no schema.")
         message, head, body = found
@@ -93,26 +92,61 @@ class Messages:
         if message.number(1, "<B") != SCHEMA or described is None:
             raise UnreadableInput("It does not begin with a schema.")
         schema = pa.ipc.read_schema(pa.py_buffer(head))
-        if described.number(0, "<h") != LITTLE_ENDIAN:
-            raise UnreadableInput("Its numbers are big-endian; write it on a little-endian machine.")
-        ids = [id for field in described.tables(1) for id in _dictionary_ids(field)]
-        return cls(schema, ids, body, reader, size_bytes, is_file)
+        return cls(schema, _ids_in(described), body, reader, size_bytes, None)
+
+    @classmethod
+    def _of_file(cls, fetch: Fetch, size_bytes: int, reader: RangeReader) -> "Messages":
+        """By its footer: polars writes another schema than a message's before the batches."""
+        end = size_bytes - len(FILE_MARK) - 4
+        if end < len(FILE_START) or fetch(end + 4, size_bytes) != FILE_MARK:
+            raise UnreadableInput("It is cut short: its last bytes are not those of an Arrow file.")
+        footer_bytes = int.from_bytes(fetch(end, end + 4), "little", signed=True)
+        if not 0 < footer_bytes <= min(HEADER_BYTES_MAX, end - len(FILE_START)):
+            raise UnreadableInput(f"Its footer says that it has {footer_bytes} bytes.")
+        start = end - footer_bytes
+        data = fetch(start, end)
+        # Opened alone, with its offsets into what is not there, of which pyarrow reads nothing.
+        alone = FILE_START + data + footer_bytes.to_bytes(4, "little") + FILE_MARK
+        with pa.ipc.open_file(pa.py_buffer(alone)) as file:
+            schema = file.schema
+        footer = FlatTable.root(data)
+        described = footer.table(1)
+        if described is None:
+            raise UnreadableInput("It has no schema.")
+        blocks = [*_blocks(footer, FOOTER_DICTIONARIES, start), *_blocks(footer, FOOTER_BATCHES, start)]
+        first = min((block_start for block_start, _ in blocks), default=start)
+        return cls(schema, _ids_in(described), first, reader, size_bytes, blocks)
 
     def batches(self) -> Iterator[BatchHeader]:
-        """In their order in the object. Raises `UnreadableInput`, also for a stream without an end."""
+        """In their order; of a file its dictionaries come first. Raises `UnreadableInput`."""
+        if self._blocks is not None:
+            for start, end in self._blocks:
+                header = self._batch_at(start)
+                if header is None or header.body[1] > end:
+                    raise UnreadableInput(DAMAGED)
+                yield header
+            return
         place = self.first
-        while (found := _message(self._reader, place)) is not None:
-            message, _, body = found
-            place = body + message.number(3, "<q")
-            if not body <= place <= self._size_bytes:
-                raise UnreadableInput(
-                    f"It is cut short, or damaged: a batch at byte {body} says that it ends at byte {place} "
-                    f"of {self._size_bytes}."
-                )
-            yield _batch(message, (body, place))
+        while (header := self._batch_at(place)) is not None:
+            place = header.body[1]
+            yield header
         end = place + (8 if _continues(self._reader, place) else 4)
-        if not self._is_file and end < self._size_bytes:
+        if end < self._size_bytes:
             raise UnreadableInput("It goes on after the end of its stream: write one stream per object.")
+
+    def _batch_at(self, place: int) -> BatchHeader | None:
+        """None: the stream ends there."""
+        found = _message(self._reader, place)
+        if found is None:
+            return None
+        message, _, body = found
+        end = body + message.number(3, "<q")
+        if not body <= end <= self._size_bytes:
+            raise UnreadableInput(
+                f"It is cut short, or damaged: a batch at byte {body} says that it ends at byte {end} "
+                f"of {self._size_bytes}."
+            )
+        return _batch(message, (body, end))
 
     def small_body(self, header: BatchHeader) -> RangeReader | None:
         """A reader that has the whole body, if that is small."""
@@ -145,6 +179,24 @@ def _message(reader: RangeReader, place: int) -> tuple[FlatTable, bytes, int] | 
 def _continues(reader: RangeReader, place: int) -> bool:
     """Whether a message begins as since 2019, with four bytes before its length."""
     return reader.read(place, place + 4) == CONTINUATION
+
+
+def _blocks(footer: FlatTable, field: int, end: int) -> Iterator[Range]:
+    """The batches in a list of a footer. None overlap: one that is listed often would be very many rows."""
+    free = len(FILE_START)
+    for offset, head_bytes, body_bytes in footer.structs(field, "<qi4xq"):
+        block_end = offset + head_bytes + body_bytes
+        if min(offset - free, head_bytes - 1, body_bytes, end - block_end) < 0:
+            raise UnreadableInput("Its footer lists batches that overlap, or lie outside of it.")
+        yield offset, block_end
+        free = block_end
+
+
+def _ids_in(schema: FlatTable) -> list[int]:
+    """Of its fields' dictionaries. Raises `UnreadableInput` for numbers that are big-endian."""
+    if schema.number(0, "<h") != LITTLE_ENDIAN:
+        raise UnreadableInput("Its numbers are big-endian; write it on a little-endian machine.")
+    return [id for field in schema.tables(1) for id in _dictionary_ids(field)]
 
 
 def _dictionary_ids(field: FlatTable) -> Iterator[int]:

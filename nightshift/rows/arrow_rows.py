@@ -63,6 +63,7 @@ def arrow_rows_estimated(
     with _opened(store, key, size_bytes, etag) as file:
         place = file.messages.first
         for header in file.messages.batches():
+            place = min(place, header.body[0])
             if header.dictionary is None and header.rows:
                 return round(header.rows * (size_bytes - file.messages.first) / (header.body[1] - place))
             place = header.body[1]

@@ -36,11 +36,14 @@ def _value_bytes(values: pa.Array) -> Sizes:
         # Of the values that these rows have, each once.
         indices: Sizes = values.indices.fill_null(0).to_numpy(zero_copy_only=False)
         used, places = np.unique(indices, return_inverse=True)
-        of_each = _value_bytes(values.dictionary.take(pa.array(used))) if len(values.dictionary) else used
+        dictionary = values.dictionary
+        if _is_view(dictionary.type):  # pyarrow takes none of these
+            dictionary = dictionary.cast(pa.large_binary())
+        of_each = _value_bytes(dictionary.take(pa.array(used))) if len(dictionary) else used
         return of_each[places]
     if isinstance(type, pa.BaseExtensionType):
         return _value_bytes(values.storage)
-    if pa.types.is_string_view(type) or pa.types.is_binary_view(type):
+    if _is_view(type):
         values = values.cast(pa.large_binary())
     if _is_text(values.type):
         lengths: Sizes = pc.binary_length(values).fill_null(0).to_numpy(zero_copy_only=False)
@@ -57,6 +60,10 @@ def _value_bytes(values: pa.Array) -> Sizes:
         return _list_bytes(values)
     width = type.byte_width if pa.types.is_fixed_size_binary(type) else VALUE_BYTES
     return np.full(len(values), width, dtype=np.int64)
+
+
+def _is_view(type: pa.DataType) -> bool:
+    return bool(pa.types.is_string_view(type) or pa.types.is_binary_view(type))
 
 
 def _is_text(type: pa.DataType) -> bool:

@@ -208,7 +208,7 @@ def test_a_prefix_of_images_has_an_error_for_each_object_that_is_no_image(
     [
         ("{", 2, "cannot be read as JSON"),
         ("[1]", 2, "is not a JSON object"),
-        ('{"model": "single", "input": "{{txt}}"}', 3, "txt"),
+        ('{"model": "single", "input": "{{txt}}"}', 4, "txt"),
         ('{"model": "single", "input": "{{text}}", "temperature": 1}', 3, "temperature"),
         ('{"model": "single", "input": {"image": "{{text}}"}}', 3, "image"),
         ('{"model": "embedder", "input": "{{text}}"}', 1, "embedder"),
