@@ -58,21 +58,25 @@ def iter_rows(
         from nightshift.rows.parquet_rows import parquet_rows
 
         size_bytes = _size_bytes(store, key)
-        return parquet_rows(
-            store,
-            key,
-            size_bytes,
-            shard.start,
-            shard.end,
-            etag,
-            columns=columns,
-            row_bytes_max=line_bytes_max,
+        return _counting(
+            parquet_rows(
+                store,
+                key,
+                size_bytes,
+                shard.start,
+                shard.end,
+                etag,
+                columns=columns,
+                row_bytes_max=line_bytes_max,
+            )
         )
     if format.layout is Layout.ARROW:
         from nightshift.rows.arrow_rows import arrow_rows
 
-        return arrow_rows(
-            store, key, _size_bytes(store, key), etag, columns=columns, row_bytes_max=line_bytes_max
+        return _counting(
+            arrow_rows(
+                store, key, _size_bytes(store, key), etag, columns=columns, row_bytes_max=line_bytes_max
+            )
         )
     return _naming(key, _text_rows(store, key, shard, format, columns, line_bytes_max))
 
@@ -128,6 +132,17 @@ def _naming(key: str, rows: Iterable[Row | BadRow]) -> Iterator[Row | BadRow]:
             yield row
     except UnreadableInput as error:
         raise _unreadable(key, error, f" after row {read}" if read else "") from error
+
+
+def _counting(rows: Iterable[Row | BadRow]) -> Iterator[Row | BadRow]:
+    """The same rows. An `UnreadableInput`, which names its object, says how many came before it."""
+    read = 0
+    try:
+        for row in rows:
+            read += 1
+            yield row
+    except UnreadableInput as error:
+        raise (UnreadableInput(f"{error.message} It comes after row {read}.") if read else error) from error
 
 
 @contextmanager

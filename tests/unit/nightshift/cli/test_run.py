@@ -202,12 +202,17 @@ def test_with_wait_the_error_most_rows_have_is_said(nightshift, server):
     server.counts = {"total": 4, "succeeded": 1, "failed": 3}
     fine = {"id": "row_1_0", "response": {"status_code": 200, "body": {}}, "error": None}
     many = "The row has no column 'txt';\nit has: text."
-    server.rows = [fine, a_failed_row("Too long."), a_failed_row(many), a_failed_row(many)]
+    places = [f" It is row {number} of 's3://b/k'." for number in range(4)]
+    server.rows = [
+        fine,
+        a_failed_row(f"Too long.{places[1]}"),
+        *(a_failed_row(many + each) for each in places[2:]),
+    ]
 
     ended = nightshift("run", "s3://in/x.jsonl", *BASICS, "--wait")
 
     assert ended.code == 3
-    why = "nightshift: rows failed, most often: The row has no column 'txt'; it has: text."
+    why = "nightshift: rows failed, most often: The row has no column 'txt'; it has: text." + places[2]
     assert ended.err.splitlines()[0] == why
 
 

@@ -634,6 +634,34 @@ def test_an_object_that_cannot_be_unpacked_is_named_with_the_row_before(
     assert data(read) == [{"n": number} for number in range(len(read))]
 
 
+TEXTS = pa.table({"t": [f"{number:030}" for number in range(3000)]})
+MIDDLE = parquet_of(TEXTS)[: len(parquet_of(TEXTS)) // 2]
+
+
+@pytest.mark.parametrize(
+    ("format", "content"),
+    [
+        (
+            "parquet",
+            parquet_of(TEXTS)[: len(MIDDLE)] + b"\xff" * 500 + parquet_of(TEXTS)[len(MIDDLE) + 500 :],
+        ),
+        ("arrow", arrow_of(TEXTS)[:-1000]),
+    ],
+)
+def test_damage_behind_the_first_rows_of_columns_is_named_with_the_row_before(
+    store: ObjectStore, format: str, content: bytes
+) -> None:
+    store.put("in/k", content)
+    read: list[Row | BadRow] = []
+
+    with pytest.raises(UnreadableInput) as caught:
+        read.extend(iter_rows(store, "in/k", shard(format), line_bytes_max=200))
+
+    assert caught.value.message.startswith("in/k cannot be read as ")
+    assert read
+    assert caught.value.message.endswith(f" It comes after row {len(read)}.")
+
+
 # --- an input that is replaced ---
 
 
