@@ -35,6 +35,7 @@ from nightshift.settings import (
 from nightshift.store import Store, open_database
 from nightshift.tenants.vault import Vault, open_vault
 from nightshift.tracing.tracer import NO_TRACER, Tracer
+from nightshift.turns import AsyncTurns
 
 T = TypeVar("T")
 
@@ -42,15 +43,29 @@ STORAGE_THREADS_MAX: Final = 32  # concurrent calls of the object store
 
 
 class StorageThreads:
-    """Separate threads for the object store, so that a hanging one delays nothing else. Created in its
-    event loop.
+    """Separate threads for the object store, so that a hanging one delays nothing else; tenants take turns at
+    them. Created in its event loop.
     """
 
     def __init__(self) -> None:
+        self._turns = AsyncTurns(STORAGE_THREADS_MAX)
         self._limiter = CapacityLimiter(STORAGE_THREADS_MAX)
 
+    def of(self, tenant_id: str) -> "TenantStorageThreads":
+        return TenantStorageThreads(tenant_id, self._turns, self._limiter)
+
+
+@dataclass(frozen=True)
+class TenantStorageThreads:
+    """Calls of the object store for one tenant."""
+
+    tenant_id: str
+    _turns: AsyncTurns
+    _limiter: CapacityLimiter
+
     async def run(self, call: Callable[[], T]) -> T:
-        return await to_thread.run_sync(call, limiter=self._limiter)
+        async with self._turns.hold(self.tenant_id):
+            return await to_thread.run_sync(call, limiter=self._limiter)
 
     async def iterate(self, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
         """Stream from the object store, without a thread between pieces."""

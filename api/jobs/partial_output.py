@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from api.services import Services
+from api.services import Services, TenantStorageThreads
 from nightshift.errors import NotFound
 from nightshift.jobs import Job
 from nightshift.output.row_results import output_lines
@@ -44,6 +44,10 @@ class PartialOutput:
 
     services: Services
     job: Job
+
+    @property
+    def storage(self) -> TenantStorageThreads:
+        return self.services.storage_threads.of(self.job.tenant_id)
 
     def extent(self) -> Extent:
         """Raises NotFound if the batch's results had their time."""

@@ -31,7 +31,7 @@ async def find(services: Services, caller: Caller, file_id: str) -> PartialOutpu
 async def described(output: PartialOutput) -> JsonObject:
     """As a File."""
     job = output.job
-    extent = await output.services.storage_threads.run(output.extent)
+    extent = await output.storage.run(output.extent)
     return {
         "id": partial_output_file_id(job.id),
         "object": "file",
@@ -49,7 +49,7 @@ async def content(output: PartialOutput, range: str | None, after_line: int | No
     """What there is now, from a byte (`Range`) or after a line. Raises InvalidRequest, NotFound."""
     if range is not None and after_line is not None:
         raise InvalidRequest("Give either 'after_line' or the header Range.", param="after_line")
-    storage = output.services.storage_threads
+    storage = output.storage
     size_bytes = (await storage.run(output.extent)).size_bytes
     headers = {
         "accept-ranges": "bytes",

@@ -58,7 +58,8 @@ class _Visit:
         now, loaded = await run_in_threadpool(self._loaded, view, asked)
         if view.read_objects is not None:
             read = view.read_objects
-            more = await self.page.services.storage_threads.run(lambda: read(asked, loaded))
+            storage = self.page.services.storage_threads.of(self.signed_in.caller.tenant_id)
+            more = await storage.run(lambda: read(asked, loaded))
             loaded = {**loaded, **more}
         return await run_in_threadpool(self._rendered, view, asked, now, loaded, outcome)
 

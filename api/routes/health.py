@@ -10,6 +10,7 @@ from api.readiness import check_parts
 from api.responses.objects import HealthObject, ReadinessObject
 from nightshift.jobs import JsonObject
 
+NO_TENANT: Final = ""  # a probe has its own turn
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 router = APIRouter(tags=["Operation"])
@@ -30,7 +31,7 @@ async def healthz() -> Response:
     response_model=ReadinessObject,
 )
 async def readyz(services: ServicesDep) -> Response:
-    parts = await services.storage_threads.run(lambda: check_parts(services))
+    parts = await services.storage_threads.of(NO_TENANT).run(lambda: check_parts(services))
     is_ready = all(part.is_well for part in parts if part.is_required)
     is_whole = all(part.is_well for part in parts)
     body: JsonObject = {

@@ -10,7 +10,7 @@ from api.dependencies import CallerDep, PageDep, ServicesDep, get_job
 from api.jobs.results import in_pieces, page_of, rows_of
 from api.responses.large import whole
 from api.responses.objects import RowPage
-from api.services import Services
+from api.services import TenantStorageThreads
 from nightshift.jobs import Job
 
 router = APIRouter(prefix="/v1/jobs", tags=["Jobs"])
@@ -40,25 +40,26 @@ async def list_results(
         with services.store.snapshot() as tx:
             return get_job(tx, caller, job_id)  # before the rows: a job seen as ended lists all of them
 
-    job = await services.storage_threads.run(find)
+    storage = services.storage_threads.of(caller.tenant_id)
+    job = await storage.run(find)
     headers = {} if job.state.is_terminal else INCOMPLETE
     if is_streamed:
         rows = rows_of(services, job, page.after, limit)
-        pieces = await _begun(services, in_pieces(rows))
+        pieces = await _begun(storage, in_pieces(rows))
         return StreamingResponse(pieces, 200, headers, media_type=NDJSON)
-    content = await services.storage_threads.run(
+    content = await storage.run(
         lambda: page_of([*rows_of(services, job, page.after, page.limit + 1)], page.limit)
     )
     return whole(content, headers=headers)
 
 
-async def _begun(services: Services, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+async def _begun(storage: TenantStorageThreads, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
     """The first piece is read before the answer begins: an unknown row is a 404. One is held at a time."""
-    first = await services.storage_threads.run(lambda: next(pieces, b""))
+    first = await storage.run(lambda: next(pieces, b""))
 
     async def all_pieces() -> AsyncIterator[bytes]:
         yield first
-        async for piece in services.storage_threads.iterate(pieces):
+        async for piece in storage.iterate(pieces):
             yield piece
 
     return all_pieces()

@@ -36,7 +36,7 @@ from scheduler.output.manifests import Manifests, discard_staged
 from scheduler.output.output_files import OutputFiles, write_files
 from scheduler.output.publication import Publication
 from scheduler.runtime.duty import Interrupted, MayContinue, Result, check
-from scheduler.runtime.thread_pools import POSTPONED, JobPool, JobPoolConfig
+from scheduler.runtime.thread_pools import POSTPONED, JobPool, JobPoolConfig, leaves_a_thread
 from scheduler.runtime.traces import working_under
 
 log = logging.getLogger(__name__)
@@ -109,7 +109,9 @@ class Assembly:
         self._config = config
         self._may_continue = may_continue
         self._rows = ShardRows(store, objects, sources, config.line_bytes_max)
-        self._pool = JobPool(self.name, self._waiting, self._assemble, config.pool)
+        self._pool = JobPool(
+            self.name, self._waiting, self._assemble, config.pool, leaves_a_thread(config.pool.threads_max)
+        )
         self.interval_s = config.interval_s
         self.wait_until_idle = self._pool.wait_until_idle
 

@@ -46,6 +46,16 @@ class JobPoolConfig:
         return timedelta(seconds=Backoff(self.retry_first_s, self.retry_max_s).delay_s(failures))
 
 
+def leaves_a_thread(threads_max: int) -> MayStart:
+    """A tenant has all threads but one, which is left for another's job."""
+
+    def may_start(job: Job, under_way: Sequence[Job]) -> bool:
+        held = sum(other.tenant_id == job.tenant_id for other in under_way)
+        return held < max(1, threads_max - 1)
+
+    return may_start
+
+
 @dataclass
 class _Failures:
     count: int
@@ -84,14 +94,17 @@ class JobPool:
         self._changed = threading.Condition()
 
     def run_once(self, now: datetime, first: Sequence[Job] = ()) -> PoolPass:
-        """Start `first`, then waiting jobs, of the next page in each pass: backoffs hide no others."""
+        """Start `first`, then waiting jobs, of the next page in each pass: backoffs hide no others.
+
+        Of a page, those of tenants with fewer jobs under way go first.
+        """
         ended = self.take_outcomes()
         if self.is_full:
             return PoolPass((), ended)
         limit = self._config.jobs_looked_at_max
         page = self._fetch_waiting(limit, self._last_seen)
         self._last_seen = page[-1] if len(page) == limit else None  # None: start over
-        offered = {job.id: job for job in (*first, *page)}
+        offered = {job.id: job for job in (*first, *self._in_turn(page))}
         return PoolPass([job for job in offered.values() if self.start(job, now)], ended)
 
     @property
@@ -151,6 +164,19 @@ class JobPool:
         """False: work is still under way."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._busy, timeout_s)
+
+    def _in_turn(self, page: Sequence[Job]) -> Sequence[Job]:
+        """In rounds, one job of each tenant in each; those under way are of the first rounds."""
+        with self._changed:
+            seen = self._num_under_way()
+        keyed = []
+        for job in page:
+            keyed.append((seen[job.tenant_id], job))
+            seen[job.tenant_id] += 1
+        return [job for _, job in sorted(keyed, key=lambda each: each[0])]
+
+    def _num_under_way(self) -> "Counter[str]":
+        return Counter(job.tenant_id for job in self._busy.values())
 
     def _is_in_backoff(self, job_id: str, now: datetime) -> bool:
         self._forget_old_backoffs(now)

@@ -7,7 +7,6 @@ threads that end it, the first to close it decides how.
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
@@ -20,6 +19,7 @@ from nightshift.lifecycle import transitions
 from nightshift.lifecycle.recovery import ONLINE_ROW
 from nightshift.store import Store, Transaction
 from nightshift.tracing.tracer import NO_TRACER, Tracer
+from nightshift.turns import TurnThreads
 from workers.health.heartbeat import Heartbeat
 from workers.online.publisher import CallText, Publisher
 from workers.online.request import OnlineRequest
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 # The thread that claims must not wait for the tokenizing of a long text.
 PREPARED_ASIDE_CHARS: Final = 20_000
-PREPARING_MAX: Final = 2
+PREPARING_MAX: Final = 2  # of one tenant; another one is left a thread
 
 
 class OnlineRunner:
@@ -61,7 +61,7 @@ class OnlineRunner:
         self._open: dict[str, OnlineRequest] = {}  # by inference id
         self.times = OnlineTimes()
         self._publisher = Publisher(store, streams, heartbeat)
-        self._preparing = ThreadPoolExecutor(PREPARING_MAX, thread_name_prefix="prepare")
+        self._preparing = TurnThreads("prepare", PREPARING_MAX + 1)
 
     @property
     def count(self) -> int:
@@ -74,7 +74,6 @@ class OnlineRunner:
 
     def start(self) -> None:
         self._publisher.start()
-        self._suspects.start()
 
     @property
     def is_alive(self) -> bool:
@@ -91,7 +90,7 @@ class OnlineRunner:
         if claim.job.stop_reason is not None:
             self._stop(request)
         elif claim.runs_alone:
-            self._suspects.put(request)
+            self._suspects.put(request, claim.job.tenant_id)
         elif body_chars(claim.body) > PREPARED_ASIDE_CHARS:
             self._prepare(request)
         else:
@@ -99,7 +98,7 @@ class OnlineRunner:
 
     def drain(self, wait_s: float) -> None:
         """Hand back what has not begun, wait `wait_s` for the rest, hand back what is left, and stop."""
-        self._preparing.shutdown(wait=False, cancel_futures=True)
+        self._preparing.stop()
         with self._lock:
             waiting = [request for request in self._open.values() if request.waits]
         self._hand_back_all(waiting)
@@ -113,12 +112,15 @@ class OnlineRunner:
     # -- the beginning
 
     def _prepare(self, request: OnlineRequest) -> None:
-        """Begin it on another thread. Raises RuntimeError if there is none: it is handed back."""
+        """Begin it on another thread, in its tenant's turn. Without one it is handed back, which raises
+        RuntimeError where one could not be started.
+        """
+        will_run = False
         try:
-            self._preparing.submit(self._begin, request)
-        except RuntimeError:
-            self._hand_back_all([request])
-            raise
+            will_run = self._preparing.run(request.claim.job.tenant_id, partial(self._begin, request))
+        finally:
+            if not will_run:
+                self._hand_back_all([request])
 
     def _begin(self, request: OnlineRequest) -> bool:
         """Submit it to the engine. False: it was closed already."""

@@ -1,11 +1,12 @@
-"""Online requests that were in flight when workers were lost: run one at a time, each alone in the worker."""
+"""Online requests that were in flight when workers were lost: run one at a time, each alone in the worker,
+tenants in turn.
+"""
 
-import threading
 from collections.abc import Callable, Hashable
 from functools import partial
-from queue import SimpleQueue
 from typing import Generic, TypeVar
 
+from nightshift.turns import TurnThreads
 from workers.shard.isolation import Isolation
 
 Request = TypeVar("Request", bound=Hashable)
@@ -27,32 +28,27 @@ class SuspectQueue(Generic[Request]):
         self._isolation = isolation
         self._begin = begin
         self._is_wanted = is_wanted
-        self._requests: SimpleQueue[Request | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="suspects", daemon=True)
+        self._thread = TurnThreads("suspects", 1)
 
     @property
     def is_alive(self) -> bool:
-        return self._thread.is_alive()
-
-    def start(self) -> None:
-        self._thread.start()
+        return self._thread.is_alive
 
     def stop(self) -> None:
         """Begin no more; those queued must not be wanted any more. Returns at once; a begun one goes on."""
-        self._requests.put(None)
+        self._thread.stop()
         self._isolation.recheck()
 
-    def put(self, request: Request) -> None:
-        self._requests.put(request)
+    def put(self, request: Request, tenant_id: str) -> None:
+        self._thread.run(tenant_id, partial(self._run, request))
 
-    def _run(self) -> None:
-        while (request := self._requests.get()) is not None:
-            is_alone = self._isolation.wait_to_enter_alone(request, partial(self._is_unwanted, request))
-            if is_alone and self._begin(request):
-                continue
-            if is_alone:
-                self._isolation.leave(request)
-            self._isolation.release(request)
+    def _run(self, request: Request) -> None:
+        is_alone = self._isolation.wait_to_enter_alone(request, partial(self._is_unwanted, request))
+        if is_alone and self._begin(request):
+            return
+        if is_alone:
+            self._isolation.leave(request)
+        self._isolation.release(request)
 
     def _is_unwanted(self, request: Request) -> bool:
         return not self._is_wanted(request)

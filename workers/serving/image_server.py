@@ -3,12 +3,14 @@
     submit ──► pool: read, decode, prepare ──► engine's queue ──► step ──► answer
                     └──── what cannot be read ─────────────────► step ──► refusal
 
-The thread that computes never waits for an image. Answers leave on that thread alone.
+The thread that computes never waits for an image. Answers leave on that thread alone. Tenants take turns at
+the pool's threads and at decoding, image by image: a request of many images holds up no other tenant's.
 """
 
+import itertools
 import threading
 from abc import abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -22,12 +24,14 @@ from nightshift.endpoints.scoring import ScoringEndpoint, ScoringRequest
 from nightshift.errors import InvalidRequest, StorageUnavailable
 from nightshift.fleet.models import Model
 from nightshift.outbound.safe_http import NoAnswer
+from nightshift.tenants.fairness import may_take
+from nightshift.turns import Rank, Turns, TurnThreads
 from workers.engine import InvalidRequest as EngineRefusal
 from workers.engine.encoders.config import EncoderConfig
 from workers.engine.encoders.request import EncodeOutput
 from workers.serving.encoder_server import EncoderServer, Running
 from workers.serving.images.fetching import IMAGE_BYTES_MAX
-from workers.serving.images.pool import PIXELS_DECODED_MAX, Budget, Pool, decodes_at_once
+from workers.serving.images.pool import PIXELS_DECODED_MAX, THREADS, decodes_at_once
 from workers.serving.inference import Progress, breakdown, refusal
 from workers.serving.model_server import Busy, Files, Inference, OnFatal
 from workers.serving.score_server import scores_of
@@ -57,24 +61,22 @@ class ImageServer(EncoderServer):
         super().__init__(model, images, on_fatal, config)
         self._images = images
         self._images_max = max(1, PREPARED_BYTES_MAX // images.image_bytes)
-        self._pool = Pool(model.id)
-        self._decoding = threading.Semaphore(decodes_at_once())
-        self._pixels = Budget(PIXELS_DECODED_MAX)
+        self._threads = TurnThreads(f"images-{model.id}", THREADS + 1)
+        # A tenant alone decodes on all cores: no image takes more than a second or two.
+        self._decoding = Turns(PIXELS_DECODED_MAX, per_tenant=PIXELS_DECODED_MAX)
+        self._pixels_min = PIXELS_DECODED_MAX // decodes_at_once()  # so many are decoded at once at most
+        self._numbers = itertools.count()
         self._files: Files | None = None
         self._ended: deque[tuple[str, Progress]] = deque()  # without an answer
-        self._held: dict[str, int] = {}  # images of each request
-        self._held_sum = 0
+        self._held: dict[str, tuple[str, int]] = {}  # tenant and images of each request
+        self._held_by: Counter[str] = Counter()  # images of each tenant
         self._lock = threading.Lock()  # of what is held
 
     def use_files(self, files: Files) -> None:
         self._files = files
 
-    def start(self) -> None:
-        self._pool.start()
-        super().start()
-
     def stop(self) -> None:
-        self._pool.stop()
+        self._threads.stop()
         super().stop()
 
     @abstractmethod
@@ -84,11 +86,11 @@ class ImageServer(EncoderServer):
     def submit(self, inference: Inference) -> None:
         self.check(inference.endpoint, inference.request)
         asked = self.asked(inference.request)
-        self._hold(inference.id, len(asked))
+        self._hold(inference, len(asked))
         self._running[inference.id] = Running(
             inference.endpoint, inference.request, inference.identity, inference.listener
         )
-        self._pool.run(_RANKS[inference.priority.value], lambda: self._read(inference, asked))
+        self._read_next(inference, deque(asked), [], (_RANKS[inference.priority.value], next(self._numbers)))
 
     def cancel(self, inference_id: str) -> None:
         super().cancel(inference_id)
@@ -120,15 +122,19 @@ class ImageServer(EncoderServer):
 
     # -- the pool's threads
 
-    def _read(self, inference: Inference, asked: Sequence[_Asked]) -> None:
+    def _read_next(self, inference: Inference, left: deque[_Asked], read: "list[Pixels]", rank: Rank) -> None:
+        """Read the first image that is left, in its tenant's turn."""
+        self._threads.run(inference.tenant_id, lambda: self._read(inference, left, read, rank), rank=rank)
+
+    def _read(self, inference: Inference, left: deque[_Asked], read: "list[Pixels]", rank: Rank) -> None:
         try:
-            pixels: list[Pixels] = []
-            for each in asked:
-                if inference.id not in self._running:
-                    return  # cancelled
-                pixels.append(self._prepared(each, inference))
-            if inference.id in self._running:
-                self.enqueue(inference, pixels)
+            if inference.id not in self._running:
+                return  # cancelled
+            read.append(self._prepared(left.popleft(), inference))
+            if left:
+                self._read_next(inference, left, read, rank)
+            elif inference.id in self._running:
+                self.enqueue(inference, read)
         except InvalidRequest as error:
             self._end(inference.id, Progress(result=refusal(error)))
         except Busy:
@@ -146,7 +152,8 @@ class ImageServer(EncoderServer):
             planned, reference = inference.row_object, each.image.reference
             etag = planned.etag if planned is not None and planned.uri == reference else None
             data = self._files.read(reference, inference.tenant_id, IMAGE_BYTES_MAX, etag=etag)
-            with self._decoding, self._pixels.hold(pixels_of(data)):
+            amount = max(self._pixels_min, pixels_of(data))
+            with self._decoding.hold(inference.tenant_id, amount=amount):
                 return self._images.prepare(data)
         except InvalidRequest as error:
             raise InvalidRequest(error.message, param=each.place, code=error.code) from error
@@ -160,20 +167,27 @@ class ImageServer(EncoderServer):
 
     # -- what is held
 
-    def _hold(self, id: str, count: int) -> None:
+    def _hold(self, inference: Inference, count: int) -> None:
+        """Raises Busy. A tenant leaves room for others; where nothing is held, any request is taken."""
+        tenant = inference.tenant_id
         with self._lock:
-            if self._held_sum and self._held_sum + count > self._images_max:
+            free, held = self._images_max - self._held_by.total(), self._held_by[tenant]
+            has_room = may_take(count, held=held, free=free) if held else count <= free
+            if self._held and not has_room:
                 raise Busy
-            self._held[id] = count
-            self._held_sum += count
+            self._held[inference.id] = (tenant, count)
+            self._held_by[tenant] += count
 
     @property
     def num_images_held(self) -> int:
-        return self._held_sum
+        return self._held_by.total()
 
     def _release(self, id: str) -> None:
         with self._lock:
-            self._held_sum -= self._held.pop(id, 0)
+            tenant, count = self._held.pop(id, ("", 0))
+            self._held_by[tenant] -= count
+            if not self._held_by[tenant]:
+                del self._held_by[tenant]
 
 
 class ImageScoreServer(ImageServer):

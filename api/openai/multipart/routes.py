@@ -71,7 +71,9 @@ async def create_part(upload_id: str, request: Request, services: ServicesDep, c
     await run_in_threadpool(_check_pending, services, caller.tenant_id, upload_id)
     async with reading_form(request) as form:
         data = file_in(form, "data", PART_BYTES_MAX, MORE_PARTS)
-        part = await services.storage_threads.run(lambda: _keep_part(services, caller, upload_id, data))
+        part = await services.storage_threads.of(caller.tenant_id).run(
+            lambda: _keep_part(services, caller, upload_id, data)
+        )
     return JSONResponse(
         {
             "id": part.id,
@@ -87,7 +89,7 @@ async def complete_upload(
     upload_id: str, services: ServicesDep, caller: CallerDep, body: BodyDep
 ) -> Response:
     asked = await run_in_threadpool(parse_complete, body)
-    ended = await services.storage_threads.run(
+    ended = await services.storage_threads.of(caller.tenant_id).run(
         lambda: uploads.complete(
             services.store,
             services.objects,
@@ -146,16 +148,18 @@ def _keep_part(services: Services, caller: Caller, upload_id: str, data: UploadF
 
 def _ended(services: Services, ended: Ended) -> Response:
     """The upload; the bytes of its parts are deleted afterwards."""
-    forgetting = BackgroundTask(_forget, services, ended.parts) if ended.parts else None
+    forgetting = (
+        BackgroundTask(_forget, services, ended.upload.tenant_id, ended.parts) if ended.parts else None
+    )
     return JSONResponse(_upload_json(ended.upload, ended.file), background=forgetting)
 
 
-async def _forget(services: Services, parts: Sequence[UploadPart]) -> None:
+async def _forget(services: Services, tenant_id: str, parts: Sequence[UploadPart]) -> None:
     """What is left after a crash has no record, and is retention's to delete."""
     failpoints.hit("api.parts_forgotten")
     for part in parts:
         try:
-            await services.storage_threads.run(partial(services.objects.delete, part.key))
+            await services.storage_threads.of(tenant_id).run(partial(services.objects.delete, part.key))
         except StorageError as error:
             log.warning("parts are left behind: %s", error, extra={"action": "parts_left", "key": part.key})
             return

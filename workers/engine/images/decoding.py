@@ -15,10 +15,14 @@ FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 """Of an animation the first frame is taken, of a TIFF the first page."""
 IMAGE_PIXELS_MAX: Final = 40_000_000
 IMAGE_SIDE_MAX: Final = 32_768
+SCAN_PIXELS_MAX: Final = 16 * IMAGE_PIXELS_MAX
+"""Pixels times scans of a JPEG: each scan of a progressive one is a pass over all its pixels, whatever few
+bytes it has. Encoders write up to a dozen."""
 
 Image.MAX_IMAGE_PIXELS = None
 """Pillow only warns at its own limit; ours is an error, and is looked at before any pixel is decoded."""
 
+_START_OF_SCAN: Final = b"\xff\xda"
 _BEGINNING_BYTES: Final = 1_024
 _SVG: Final = re.compile(rb"<svg[\s>]", re.IGNORECASE)
 _WEB_PAGE: Final = re.compile(
@@ -82,6 +86,8 @@ def _opened(data: bytes, pixels_max: int) -> Image.Image:
     except Exception as error:  # as above
         raise ImageUnreadable(f"is broken or truncated: {_said(error)}") from error
     _check_size(*image.size, pixels_max)
+    if image.format == "JPEG":
+        _check_scans(image, data.count(_START_OF_SCAN))
     return image
 
 
@@ -104,6 +110,13 @@ def _check_size(width: int, height: int, pixels_max: int) -> None:
     if width * height > pixels_max or max(width, height) > IMAGE_SIDE_MAX:
         raise ImageUnreadable(
             f"has {width} x {height} pixels; at most {pixels_max} are decoded, and {IMAGE_SIDE_MAX} on a side"
+        )
+
+
+def _check_scans(image: Image.Image, num_scans: int) -> None:
+    if num_scans * image.width * image.height > SCAN_PIXELS_MAX:
+        raise ImageUnreadable(
+            f"has {num_scans} scans of {image.width} x {image.height} pixels: it is refused"
         )
 
 

@@ -83,7 +83,7 @@ def text_of(number: int) -> str:
 def let_all_be_prepared(model: SlowServer, runner: OnlineRunner) -> None:
     """Returns when nothing is being prepared any more, nor waits for it."""
     model.may_end.set()
-    runner._preparing.shutdown(wait=True)
+    assert runner._preparing.wait_until_idle(WAIT_MAX_S)
 
 
 def shard_state(store: Store, claim: OnlineClaim) -> ShardState:

@@ -42,6 +42,21 @@ def test_the_size_of_every_kind_of_webp_is_read_of_its_header(options: dict[str,
             pixels_of(as_bytes(each, "WEBP", **options, **more), pixels_max=55 * 35 - 1)
 
 
+def progressive(width: int, height: int, more_scans: int) -> bytes:
+    """A JPEG whose last scan, of few bytes, comes again and again: each is a pass over all pixels."""
+    data = as_bytes(Image.new("L", (width, height)), "JPEG", progressive=True)
+    last = data.rindex(b"\xff\xda")
+    return data[:-2] + data[last:-2] * more_scans + data[-2:]
+
+
+def test_a_progressive_jpeg_of_many_scans_is_refused_by_what_they_cost_together() -> None:
+    assert decode(progressive(64, 64, more_scans=40)).size == (64, 64)
+    usual = progressive(4_000, 4_000, more_scans=0)
+    assert pixels_of(usual) == 16_000_000
+    with pytest.raises(ImageUnreadable, match="scans of 4000 x 4000 pixels"):
+        pixels_of(progressive(4_000, 4_000, more_scans=40))
+
+
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA"])
 def test_other_modes_become_rgb_as_transformers_converts_them(mode: str) -> None:
     image = picture(2).convert(mode)

@@ -23,6 +23,7 @@ from workers.serving.image_server import ImageServer
 from workers.serving.images.fetching import IMAGE_BYTES_MAX, ReferencedFiles
 from workers.serving.images.pool import THREADS
 from workers.serving.loading import load_models
+from workers.serving.model_server import Busy
 from workers.serving.models import Models
 
 TOLERANCE = 2e-5
@@ -59,10 +60,11 @@ class Files:
         self.reached = Count()
         self.may_read = threading.Event()
         self.may_read.set()
+        self.may_answer: set[str] = set()  # tenants that do not wait for that
 
     def read(self, reference: str, tenant_id: str, size_bytes_max: int, *, etag: str | None = None) -> bytes:
         self.reached.add()
-        assert self.may_read.wait(60)
+        assert tenant_id in self.may_answer or self.may_read.wait(60)
         if reference in self.unavailable:
             raise StorageUnavailable("the store is away")
         return self._files.read(reference, tenant_id, size_bytes_max, etag=etag)
@@ -229,6 +231,53 @@ def test_as_many_images_are_read_ahead_as_there_are_threads(models: Models, file
     finally:
         files.may_read.set()
     assert all(each.wait().status_code == 200 for each in asked)
+
+
+@pytest.mark.parametrize("flood", [[IMAGES[0]] * 64, IMAGES[0]], ids=["of one request", "of many requests"])
+def test_a_request_of_many_images_holds_up_no_other_tenants(models: Models, files: Files, flood: Any) -> None:
+    """All threads that a tenant may have are in their stores; another tenant's image is read beside them."""
+    files.reached, files.may_answer = Count(), {"t"}
+    number = THREADS if flood == IMAGES[0] else 3
+    files.may_read.clear()
+    try:
+        asked = [
+            submit(models, "/v1/embeddings", {"model": "vectors", "input": flood}, id=f"{at}", tenant_id="a")
+            for at in range(number)
+        ]
+        assert files.reached.wait_for(number)
+        assert answered(models, "/v1/embeddings", "vectors", input=IMAGES[1]).status_code == 200
+        assert not any(each.ended.is_set() for each in asked)
+    finally:
+        files.may_answer = set()
+        files.may_read.set()
+    assert all(each.wait().status_code == 200 for each in asked)
+
+
+def test_a_tenant_that_sends_more_images_than_are_held_leaves_room_for_another(
+    models: Models, files: Files
+) -> None:
+    server = models.get("vectors")
+    assert isinstance(server, ImageServer)
+    files.may_answer = {"t"}
+    files.may_read.clear()
+    body = {"model": "vectors", "input": [IMAGES[0]] * 64}
+    asked: list[object] = []
+
+    def flood() -> None:
+        while True:
+            asked.append(submit(models, "/v1/embeddings", body, id=f"{len(asked)}", tenant_id="a"))
+
+    try:
+        with pytest.raises(Busy):
+            flood()
+        assert answered(models, "/v1/embeddings", "vectors", input=IMAGES[1]).status_code == 200
+    finally:
+        for at in range(len(asked) + 1):
+            server.cancel(f"{at}")
+        files.may_answer = set()
+        files.may_read.set()
+    answered(models, "/v1/embeddings", "vectors", input=IMAGES[1])
+    assert server.num_images_held == 0
 
 
 def test_an_image_whose_store_is_away_is_broken_off_and_not_answered(models: Models, files: Files) -> None:
