@@ -26,6 +26,7 @@ from nightshift.errors import InvalidSetting
 from nightshift.fleet.costs import Prices
 from nightshift.fleet.workers import POOL_PATTERN
 from nightshift.jobs.leases import LeaseConfig
+from nightshift.tenants.cache_groups import NO_GROUPS, CacheGroups
 from nightshift.tenants.quotas import QUOTA_MAX, Quotas
 
 MIB = 1024 * 1024
@@ -142,10 +143,17 @@ def _is_port(text: str) -> bool:
     return text.isdecimal() and 1 <= int(text) <= PORT_MAX
 
 
+def _cache_groups(value: object) -> object:
+    """Split, and parsed. Raises ValueError."""
+    words = _split(value)
+    return CacheGroups.parse(words) if isinstance(words, tuple) else words
+
+
 Words = Annotated[tuple[str, ...], NoDecode]
 Paths = Annotated[tuple[Path, ...], NoDecode]
 Cidrs = Annotated[tuple[str, ...], NoDecode, AfterValidator(_networks)]
 Ports = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_ports)]
+Groups = Annotated[CacheGroups, NoDecode, BeforeValidator(_cache_groups)]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
 RedisUrl = Annotated[str, AfterValidator(_redis_url)]
 PortOrNone = Annotated[int, Field(ge=0, le=PORT_MAX)]  # 0: none
@@ -428,6 +436,7 @@ class WorkerSettings(RowSettings, PriceSettings):
     engine_max_num_batched_tokens: Count = 1024  # per step
     engine_max_model_len: Count | None = None  # prompt and answer together; default: the model's own
     engine_block_size: Count = 32  # tokens per KV block
+    prefix_cache_groups: Groups = NO_GROUPS  # of tenants, a+b,c+d; all others share no prefix cache
     engine_gpu_memory_utilization: Share = 0.9  # of a CUDA device, of all the worker's models together
     # On a CPU models step one at a time, each for the same time; default: at once, which has shorter gaps.
     engine_steps_in_turn: bool = False

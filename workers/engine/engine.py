@@ -21,7 +21,7 @@ from torch import Tensor
 from .admission import ModelFacts, token_limit
 from .batching.batcher import Batcher, Chunk
 from .batching.draft import step_shape
-from .batching.kv_blocks import NUM_KEPT_MIN, BlockPool, chain_digests
+from .batching.kv_blocks import NUM_KEPT_MIN, BlockPool, chain_digests, salted
 from .batching.sequence import Sequence
 from .batching.step_time import StepShape
 from .config import EngineConfig
@@ -44,7 +44,7 @@ from .stats import EngineStats
 from .text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # needs llguidance
-    from .guidance.compiler import Compiling, GrammarCompiler
+    from .guidance.compiler import Compiling, GrammarCompiler, RunAside
 
 log = logging.getLogger(__name__)
 
@@ -114,6 +114,7 @@ class Engine:
         self._reuses_prefixes = config.enable_prefix_reuse
         self._sampler = Sampler(model.eos_token_ids)
         self._grammars: GrammarCompiler | None = None  # at the first grammar
+        self._compile_aside: RunAside | None = None
         self._uncompiled: dict[str, Compiling] = {}  # of live requests that the batcher does not have yet
         self._overlaps = config.overlap_steps if config.overlap_steps is not None else model.device == "cuda"
         self._in_flight: _Launched | None = None
@@ -208,6 +209,10 @@ class Engine:
         log.info("engine loaded: model %s, %s, layers' windows %s", facts.id, room, groups.windows)
         return engine
 
+    def compile_aside(self, run: RunAside) -> None:
+        """Compile grammars on these threads, where flows take turns; called before the first request."""
+        self._compile_aside = run
+
     @property
     def model_id(self) -> str:
         return self._model.id
@@ -240,7 +245,10 @@ class Engine:
         text = self.tokenizer.text_stream(
             request.prompt_token_ids[request.source_slots :], request.sampling.stop
         )
-        compiling = self._compiler().compile(request.grammar) if request.grammar is not None else None
+        compiling = None
+        if request.grammar is not None:
+            salt, flow = request.cache_salt, request.flow
+            compiling = self._compiler().compile(request.grammar, cache_salt=salt, flow=flow)
         with self._inbox_lock:
             if request.id in self._known_ids:
                 raise DuplicateRequest(request.id)
@@ -331,7 +339,8 @@ class Engine:
         if not self._reuses_prefixes:
             return []
         token_ids = array("q", [*request.prompt_token_ids, *request.output_token_ids])
-        return chain_digests(self._pool.root_digest, token_ids, self._pool.block_size)
+        root = salted(self._pool.root_digest, request.cache_salt)
+        return chain_digests(root, token_ids, self._pool.block_size)
 
     def _token_limit(self, request: Request) -> int:
         longest = request.source_slots + self._model.context_length + 1  # one more than the context
@@ -433,7 +442,10 @@ class Engine:
         with self._inbox_lock:
             if self._grammars is None:
                 self._grammars = GrammarCompiler(
-                    self.tokenizer, self._model.vocab_size, self._model.eos_token_ids
+                    self.tokenizer,
+                    self._model.vocab_size,
+                    self._model.eos_token_ids,
+                    self._compile_aside,
                 )
             return self._grammars
 

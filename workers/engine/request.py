@@ -49,6 +49,8 @@ class Request:
     """The job this request is a row of; None for an online request. Rows of jobs may be reordered."""
     flow: str = ""
     """Whose it is. Of one class, each has as many tokens computed as another."""
+    cache_salt: str = ""
+    """Requests share KV and compiled grammars only with those of the same salt; named as in vLLM."""
     output_logprobs: Sequence[TokenLogprobs] = ()
     """Of `output_token_ids`, one each, if `sampling.logprobs` asks for them."""
     grammar: Grammar | None = None

@@ -6,6 +6,7 @@ from dataclasses import replace
 from nightshift.endpoints.generation import GenerationRequest, TextEndpoint
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
+from nightshift.tenants.cache_groups import NO_GROUPS, CacheGroups
 from workers.engine import Engine
 from workers.engine import Request as EngineRequest
 from workers.engine.seq2seq.decoding import DecodingRules
@@ -28,8 +29,9 @@ class Seq2seqServer(TextServer):
         defaults: SamplingDefaults,
         rules: DecodingRules,
         block_size: int,
+        cache_groups: CacheGroups = NO_GROUPS,
     ) -> None:
-        super().__init__(model, engine, on_fatal, defaults)
+        super().__init__(model, engine, on_fatal, defaults, cache_groups)
         self._rules = rules
         self._block_size = block_size
         self._languages = engine.tokenizer.languages

@@ -20,6 +20,7 @@ from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
 from nightshift.jobs import JsonObject
 from nightshift.jobs.priorities import PriorityClass
+from nightshift.tenants.cache_groups import NO_GROUPS, CacheGroups
 from workers.engine import EngineStats, Grammar, MadeBy
 from workers.engine import InvalidRequest as EngineRefusal
 from workers.engine import Request as EngineRequest
@@ -70,10 +71,18 @@ class _Refused(Exception):
 class TextServer(ModelServer):
     """Runs text requests on the engine, one sequence per choice."""
 
-    def __init__(self, model: Model, engine: "Engine", on_fatal: OnFatal, defaults: SamplingDefaults) -> None:
+    def __init__(
+        self,
+        model: Model,
+        engine: "Engine",
+        on_fatal: OnFatal,
+        defaults: SamplingDefaults,
+        cache_groups: CacheGroups = NO_GROUPS,
+    ) -> None:
         super().__init__(replace(model, dtype=engine.made_by.dtype), on_fatal)
         self._engine = engine
         self._defaults = defaults
+        self._cache_groups = cache_groups
         self._asked: dict[str, _Asked] = {}  # by inference id
         self._choices: dict[str, tuple[str, int]] = {}  # inference id and choice, by sequence id
         self._interactive: set[str] = set()  # those of that class, by inference id
@@ -195,6 +204,7 @@ class TextServer(ModelServer):
                 priority=engine_class(inference.priority),
                 group=inference.group,
                 flow=inference.tenant_id,
+                cache_salt=self._cache_groups.salt_of(inference.tenant_id),
                 grammar=grammar,
                 output_kind="delta" if inference.is_streamed else "final_only",
             )

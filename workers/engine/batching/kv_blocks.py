@@ -23,6 +23,13 @@ def chain_digest(parent: bytes, token_ids: Sequence[int]) -> bytes:
     return hashlib.blake2b(parent + array("q", token_ids).tobytes(), digest_size=DIGEST_BYTES).digest()
 
 
+def salted(root: bytes, cache_salt: str) -> bytes:
+    """Where the chains of requests with this salt begin, so that no other request finds their blocks."""
+    if not cache_salt:
+        return root
+    return hashlib.blake2b(root + cache_salt.encode(), digest_size=DIGEST_BYTES, person=b"salt").digest()
+
+
 def chain_digests(parent: bytes, token_ids: array[int], block_size: int) -> list[bytes]:
     """Names of all full blocks of `token_ids`, an array of type "q", after a block named `parent`."""
     raw, size = token_ids.tobytes(), block_size * token_ids.itemsize

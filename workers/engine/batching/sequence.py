@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..request import PRIORITY_RANKS, Request
 from .block_table import BlockTable
-from .kv_blocks import chain_digests
+from .kv_blocks import chain_digests, salted
 from .token_counts import TokenCounts
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class Sequence:
         "token_counts",  # kept only for sequences with penalties
         "token_ids",
         "urgency",
+        "yields_from_tokens",
     )
 
     def __init__(self, request: Request, *, arrival: int, num_tokens_max: int, num_groups: int = 1) -> None:
@@ -84,6 +85,7 @@ class Sequence:
         self.num_cached_tokens: int | None = None  # None until first admitted
         self.admission_due: int | None = None  # the admission at which it comes first, once it waits
         self.protected_until_tokens = 0  # with fewer tokens, more urgent classes cannot preempt it
+        self.yields_from_tokens = 0  # with fewer tokens, it does not yield to another flow of its class
         # Changed by `add_blocks`, `skip_blocks` and `drop_blocks` only, and `block_rows` with them: a row per
         # group, of its blocks by index, then zeros. Before the first held there is the first held, so that
         # what reads whole tiles of keys, and masks them, never reads another sequence's.
@@ -210,12 +212,16 @@ class Sequence:
         self.block_rows, self.block_row = widened, widened[0]
 
     def digests(self, count: int, block_size: int, root: bytes) -> list[bytes]:
-        """Digests of the first `count` full blocks, computed once and kept: tokens never change."""
+        """Digests of the first `count` full blocks, computed once and kept: tokens never change.
+
+        `root` is the pool's; the request's salt follows it.
+        """
         assert count * block_size <= len(self.token_ids), f"{self.id}: block {count} is not full"
         known = self.block_digests
         if len(known) < count:
             tokens = self.token_ids[len(known) * block_size : count * block_size]
-            known += chain_digests(known[-1] if known else root, tokens, block_size)
+            parent = known[-1] if known else salted(root, self.request.cache_salt)
+            known += chain_digests(parent, tokens, block_size)
         return known[:count]
 
 

@@ -11,8 +11,9 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
 
 import llguidance
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
@@ -42,6 +43,10 @@ _LARK_PART = re.compile(
 _LIMITS = LLParserLimits(max_lexer_states=LEXER_STATES_MAX, verbose_errors=False)
 
 
+RunAside = Callable[[str, Callable[[], object]], object]
+"""Runs a task of a flow on another thread, and returns at once."""
+
+
 class Compiling:
     """A grammar on its way, which several sequences may wait for."""
 
@@ -69,30 +74,41 @@ class Compiling:
 class GrammarCompiler:
     """Compiles for one tokenizer. `compile` may be called from any thread."""
 
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Iterable[int]) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        vocab_size: int,
+        eos_token_ids: Iterable[int],
+        run_aside: RunAside | None = None,
+    ) -> None:
+        """`run_aside` compiles where flows take turns; by default on threads of its own, in order."""
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._eos_token_ids = sorted(eos_token_ids)
         self._lock = threading.Lock()
         self._tokenizer_lock = threading.Lock()
         self._table: LLTokenizer | None = None
-        self._known: OrderedDict[str, Compiling] = OrderedDict()  # the last used last
+        self._known: OrderedDict[tuple[str, str], Compiling] = OrderedDict()  # the last used last
+        self._run_aside = run_aside or self._run_in_order
         self._threads: ThreadPoolExecutor | None = None
 
-    def compile(self, grammar: Grammar) -> Compiling:
-        """Begin, or find what was begun for the same grammar. Returns at once."""
-        digest = grammar.digest
+    def compile(self, grammar: Grammar, *, cache_salt: str = "", flow: str = "") -> Compiling:
+        """Begin, or find what was begun for the same grammar with the same salt. Returns at once."""
+        key = (cache_salt, grammar.digest)
         with self._lock:
-            found = self._known.get(digest)
+            found = self._known.get(key)
             if found is not None and not found.is_late:
-                self._known.move_to_end(digest)
+                self._known.move_to_end(key)
                 return found
-            compiling = self._known[digest] = Compiling()
+            compiling = self._known[key] = Compiling()
             while len(self._known) > CACHE_ENTRIES_MAX:
                 self._known.popitem(last=False)
-            self._threads = self._threads or ThreadPoolExecutor(THREADS, thread_name_prefix="grammar")
-            self._threads.submit(self._compile, grammar, compiling)
+            self._run_aside(flow, partial(self._compile, grammar, compiling))
         return compiling
+
+    def _run_in_order(self, flow: str, task: Callable[[], object]) -> None:
+        self._threads = self._threads or ThreadPoolExecutor(THREADS, thread_name_prefix="grammar")
+        self._threads.submit(task)
 
     def _compile(self, grammar: Grammar, compiling: Compiling) -> None:
         try:

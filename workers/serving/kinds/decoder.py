@@ -1,13 +1,16 @@
 """Decoders in a worker."""
 
 from dataclasses import asdict, dataclass
-from typing import cast
+from functools import cache
+from typing import Final, cast
 
 from transformers import GenerationConfig
 
 from nightshift.errors import ConfigurationError
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.settings import WorkerSettings
+from nightshift.tenants.cache_groups import CacheGroups
+from nightshift.turns import TurnThreads
 from workers.engine import Engine, EngineConfig, InvalidSamplingParams, SamplingParams
 from workers.engine.config import AttentionBackendName, DTypeName, KvCacheDTypeName, WeightDTypeName
 from workers.engine.execution.devices import DeviceMemory
@@ -20,6 +23,9 @@ from workers.serving.inference import SamplingDefaults
 from workers.serving.kinds.kind import Loaded, ServedKind, Source
 from workers.serving.model_server import ModelServer, OnFatal
 from workers.serving.text_server import TextServer
+
+GRAMMARS_COMPILED_MAX: Final = 2
+"""At a time in a worker, of one tenant; another one is left a thread."""
 
 
 class Decoders(ServedKind):
@@ -38,7 +44,7 @@ class Decoders(ServedKind):
         loaded = load_model(config, tokenizer)
         sizes = token_sizes(tokenizer.token_ids, tokenizer.spelled)
         model = self.model(source, context_length=loaded.facts.context_length, output_sizes=sizes)
-        weights = _Weights(model, loaded, tokenizer, config)
+        weights = _Weights(model, loaded, tokenizer, config, settings.prefix_cache_groups)
         return Loaded(source.path_or_id, weights.serve, loaded.device)
 
 
@@ -50,10 +56,19 @@ class _Weights:
     loaded: LoadedModel
     tokenizer: Tokenizer
     config: EngineConfig
+    cache_groups: CacheGroups
 
     def serve(self, memory: DeviceMemory | None, on_fatal: OnFatal) -> ModelServer:
         engine = Engine.over(self.loaded, self.tokenizer, self.config, memory)
-        return TextServer(self.model, engine, on_fatal, sampling_defaults(self.config.model))
+        engine.compile_aside(grammar_threads().run)
+        defaults = sampling_defaults(self.config.model)
+        return TextServer(self.model, engine, on_fatal, defaults, self.cache_groups)
+
+
+@cache
+def grammar_threads() -> TurnThreads:
+    """Of all models of this process. They begin with the first grammar."""
+    return TurnThreads("grammar", GRAMMARS_COMPILED_MAX + 1)
 
 
 def engine_config(path_or_id: str, settings: WorkerSettings) -> EngineConfig:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.settings import WorkerSettings
+from nightshift.tenants.cache_groups import CacheGroups
 from workers.engine import Engine, EngineConfig
 from workers.engine.execution.devices import DeviceMemory
 from workers.engine.kinds import SEQ2SEQ
@@ -12,7 +13,7 @@ from workers.engine.loading.model import LoadedModel
 from workers.engine.seq2seq.model import load_seq2seq, seq2seq_config
 from workers.engine.text.tokenizer import Tokenizer
 from workers.serving.answer_sizes import token_sizes
-from workers.serving.kinds.decoder import engine_config, sampling_defaults
+from workers.serving.kinds.decoder import engine_config, grammar_threads, sampling_defaults
 from workers.serving.kinds.kind import Loaded, ServedKind, Source
 from workers.serving.model_server import ModelServer, OnFatal
 from workers.serving.seq2seq_server import Seq2seqServer
@@ -35,7 +36,8 @@ class Seq2seqModels(ServedKind):
         loaded = load_seq2seq(config, tokenizer)
         sizes = token_sizes(tokenizer.token_ids, tokenizer.spelled)
         model = self.model(source, context_length=loaded.facts.context_length, output_sizes=sizes)
-        return Loaded(source.path_or_id, _Weights(model, loaded, tokenizer, config).serve, loaded.device)
+        weights = _Weights(model, loaded, tokenizer, config, settings.prefix_cache_groups)
+        return Loaded(source.path_or_id, weights.serve, loaded.device)
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,14 @@ class _Weights:
     loaded: LoadedModel
     tokenizer: Tokenizer
     config: EngineConfig
+    cache_groups: CacheGroups
 
     def serve(self, memory: DeviceMemory | None, on_fatal: OnFatal) -> ModelServer:
         engine = Engine.over(self.loaded, self.tokenizer, self.config, memory)
+        engine.compile_aside(grammar_threads().run)
         defaults = sampling_defaults(self.config.model)
         if not self.loaded.forward_pass.rules.do_sample:  # greedy, as transformers' `generate` is
             defaults = replace(defaults, temperature=0.0)
         rules = self.loaded.forward_pass.rules
-        return Seq2seqServer(self.model, engine, on_fatal, defaults, rules, self.config.block_size)
+        block_size, groups = self.config.block_size, self.cache_groups
+        return Seq2seqServer(self.model, engine, on_fatal, defaults, rules, block_size, groups)

@@ -1,0 +1,229 @@
+"""What one tenant has put into a cache changes nothing that another one sees.
+
+`PARTED` are the caches that hold what tenants send, each with a way to put the same in and to see whether it
+was found; `SHOWN_ELSEWHERE` those that a test of their own shows, over HTTP and on real databases. Every
+cache of the code is in one of the tables.
+"""
+
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from nightshift.errors import InvalidSetting
+from nightshift.fleet.models import Model, ModelKind
+from nightshift.output.row_digests import RowDigests
+from nightshift.settings import WorkerSettings
+from nightshift.tenants.cache_groups import NO_GROUPS, CacheGroups
+from nightshift.testing import STARTS_AT, a_delivery, a_job
+from scheduler.runtime.circuits import CircuitConfig, Circuits
+from scheduler.runtime.in_flight import destination_of
+from tests.unit.workers.engine.tiny_models import greedy, make_engine, run_to_end, save_model
+from tests.unit.workers.serving.conftest import submit
+from workers.engine import Engine, Request
+from workers.engine.guidance.compiler import GrammarCompiler
+from workers.engine.guidance.grammar import Grammar
+from workers.serving.inference import SamplingDefaults
+from workers.serving.models import Models
+from workers.serving.text_server import TextServer
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PROMPT: Final = list(range(1, 42))
+TEXT: Final = "the words of a secret that nobody else may try out one by one"
+LLAMA: Final = Model(id="tiny", kind=ModelKind.DECODER, context_length=128, revision="r", position=0)
+
+Ask = Callable[[str], object]
+"""Does the same for a tenant; returns what the tenant may see of it, which shows whether it was known."""
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("llama"))
+
+
+def asked(id: str, tenant: str) -> Request:
+    return Request(id, PROMPT, greedy(2), flow=tenant, cache_salt=tenant)
+
+
+def prefixes(llama: Path) -> Ask:
+    """KV blocks of prompts that have been computed."""
+    engine = make_engine(llama)
+
+    def ask(tenant: str) -> object:
+        engine.add(asked(f"{tenant}-{engine.stats().steps}", tenant))
+        (done,) = run_to_end(engine).values()
+        return done.num_cached_tokens
+
+    return ask
+
+
+def prefixes_in_flight(llama: Path) -> Ask:
+    """Blocks that are being computed, for which another sequence would wait."""
+    earlier: list[str] = []
+
+    def ask(tenant: str) -> object:
+        engine = make_engine(llama)
+        earlier.append(tenant)
+        for number, each in enumerate(earlier):  # all in one step
+            engine.add(asked(f"{number}", each))
+        engine.step()
+        return engine.stats().deferrals
+
+    return ask
+
+
+def usage(llama: Path) -> Ask:
+    """What an answer's usage says, of which a job's row, a batch's output and `GET /v1/usage` are made."""
+    return partial(cached_tokens, make_engine(llama), NO_GROUPS)
+
+
+def grammars(llama: Path) -> Ask:
+    compiling = GrammarCompiler(None, 1, (), lambda flow, task: None)  # type: ignore[arg-type]
+    known: list[object] = []
+
+    def ask(tenant: str) -> object:
+        found = compiling.compile(Grammar("regex", "a+"), cache_salt=tenant, flow=tenant)
+        is_known = found in known
+        known.append(found)
+        return is_known
+
+    return ask
+
+
+def row_digests(llama: Path) -> Ask:
+    """Under which rows that are equal find one another's results, in a worker and of earlier runs."""
+    known: set[bytes] = set()
+
+    def ask(tenant: str) -> object:
+        digest = RowDigests(tenant, "/v1/chat/completions", LLAMA).of({"input": TEXT})
+        is_known = digest in known
+        known.add(digest)
+        return is_known
+
+    return ask
+
+
+def circuits(llama: Path) -> Ask:
+    """Whether a receiver answers."""
+    known = Circuits(CircuitConfig(failures_max=1))
+
+    def ask(tenant: str) -> object:
+        destination = destination_of(a_delivery(a_job(tenant_id=tenant)))
+        is_open = known.open_until(destination, STARTS_AT)
+        known.record(destination, STARTS_AT, answered=False)
+        return is_open
+
+    return ask
+
+
+PARTED: Final[dict[str, Callable[[Path], Ask]]] = {
+    "KV of prompts": prefixes,
+    "KV that is being computed": prefixes_in_flight,
+    "cached tokens of answers": usage,
+    "compiled grammars": grammars,
+    "results of equal rows": row_digests,
+    "receivers of webhooks": circuits,
+}
+
+
+@pytest.mark.parametrize("name", PARTED)
+def test_what_a_tenant_has_put_into_a_cache_is_found_by_itself_and_by_no_other(
+    name: str, llama: Path
+) -> None:
+    ask = PARTED[name](llama)
+    new = ask("first")
+
+    assert ask("second") == new, "as if the first had asked nothing"
+    assert ask("first") != new, "else this shows nothing"
+
+
+def cached_tokens(engine: Engine, groups: CacheGroups, tenant: str) -> int:
+    """Of an answer's usage, to a request of this tenant."""
+    fatal: list[BaseException] = []
+    server = TextServer(LLAMA, engine, fatal.append, SamplingDefaults(), groups)
+    server.start()
+    try:
+        body = {"model": LLAMA.id, "prompt": TEXT, "max_tokens": 1, "temperature": 0}
+        answer = submit(Models([server]), "/v1/completions", body, tenant_id=tenant).wait()
+    finally:
+        server.stop()
+    assert fatal == []
+    return answer.usage.cached_tokens
+
+
+SHOWN_ELSEWHERE: Final = {
+    "idempotency keys": (
+        "tests/integration/api/jobs/test_idempotency.py",
+        "test_a_key_belongs_to_its_tenant",
+    ),
+    "results of earlier runs": (
+        "tests/unit/workers/shard/reuse/test_reuse.py",
+        "test_another_tenants_results_are_not_reused",
+    ),
+    "files": ("tests/integration/api/openai/test_files.py", "test_another_tenants_file_is_not_found"),
+    "uploads": ("tests/integration/api/openai/test_uploads.py", "test_another_tenants_upload_is_not_found"),
+    "what queries of the database find": (
+        "tests/integration/store/test_tenants.py",
+        "test_a_method_reaches_what_is_the_tenants_own_and_nothing_else",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN_ELSEWHERE)
+def test_every_other_one_is_shown_by_a_test_of_its_own(name: str) -> None:
+    path, test = SHOWN_ELSEWHERE[name]
+    assert f"def {test}(" in (ROOT / path).read_text()
+
+
+OF_TENANTS: Final = {
+    "nightshift/output/digest_space.py",  # of one job
+    "nightshift/output/open_shards.py",  # of one job
+    "scheduler/runtime/circuits.py",
+    "workers/engine/batching/kv_blocks.py",
+    "workers/engine/guidance/compiler.py",
+    "workers/shard/rows/earlier_jobs.py",  # by job, and the job's tenant is compared
+    "workers/shard/rows/run_once.py",  # by job and digest
+}
+OF_NO_TENANT: Final = {
+    "api/authentication.py",  # a key's own caller, by its digest
+    "api/page/assets.py",
+    "api/page/rendering.py",  # templates
+    "nightshift/conformance/session.py",
+    "nightshift/lifecycle/catalogue.py",  # models
+    "nightshift/rows/partitions.py",  # a function of one URI alone
+    "nightshift/store/databases/multi_insert.py",  # statements
+    "nightshift/store/pending.py",  # statements
+    "workers/engine/guidance/guide.py",  # threads
+    "workers/engine/guidance/masks.py",  # a table of all bytes
+    "workers/serving/kinds/decoder.py",  # threads
+}
+CACHES: Final = re.compile(r"lru_cache|@cache\b|OrderedDict\(|class Cached")
+
+
+def test_every_cache_is_named_here() -> None:
+    unknown = [
+        path.relative_to(ROOT).as_posix()
+        for package in ("api", "nightshift", "scheduler", "workers")
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if CACHES.search(path.read_text())
+    ]
+
+    assert {*unknown} - OF_TENANTS - OF_NO_TENANT - {"api/responses/objects.py"} == set()
+
+
+def test_tenants_of_a_group_share_their_prefixes_and_no_others(llama: Path) -> None:
+    engine, groups = make_engine(llama), CacheGroups.parse(["search+ads"])
+    found = {tenant: cached_tokens(engine, groups, tenant) for tenant in ("search", "ads", "other")}
+
+    assert found["search"] == found["other"] == 0
+    assert found["ads"] > 0
+
+
+@pytest.mark.parametrize("groups", ["search", "search+", "a+b,b+c"])
+def test_a_group_that_is_none_is_refused(groups: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_PREFIX_CACHE_GROUPS", groups)
+    with pytest.raises(InvalidSetting, match="PREFIX_CACHE_GROUPS"):
+        WorkerSettings()

@@ -1,0 +1,314 @@
+"""Beside any load of one tenant, another's item is the next that a shared helper takes.
+
+`HELPERS` are those that run items; `SHOWN_ELSEWHERE` those whose turns a test of their own shows, on real
+databases and engines. Every place of the code that makes threads or places is in one of the tables.
+"""
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+
+from api.services import STORAGE_THREADS_MAX, StorageThreads
+from nightshift.jobs import Job
+from nightshift.testing import a_job
+from nightshift.turns import Turns, TurnThreads
+from scheduler.runtime.thread_pools import JobPool, JobPoolConfig, leaves_a_thread
+from workers.engine.guidance import compiler
+from workers.engine.guidance.compiler import GrammarCompiler
+from workers.engine.guidance.grammar import Grammar
+from workers.online.runner import PREPARING_MAX
+from workers.online.suspect_queue import SuspectQueue
+from workers.serving.images.pool import PIXELS_DECODED_MAX, THREADS
+from workers.serving.kinds.decoder import GRAMMARS_COMPILED_MAX, grammar_threads
+from workers.shard.isolation import Isolation
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+WAIT_MAX_S: Final = 60
+MANY, ONE = "many", "one"
+
+
+class Gate:
+    """Items come in and stay until the test lets one go on."""
+
+    def __init__(self) -> None:
+        self.came: list[str] = []  # tenants, in order
+        self._may_go = 0
+        self._is_open = False
+        self._changed = threading.Condition()
+
+    def pass_through(self, tenant: str) -> None:
+        with self._changed:
+            self.came.append(tenant)
+            self._changed.notify_all()
+            assert self._changed.wait_for(lambda: self._is_open or self._may_go > 0, WAIT_MAX_S)
+            self._may_go -= 1
+
+    def let_one_go(self) -> None:
+        with self._changed:
+            self._may_go += 1
+            self._changed.notify_all()
+
+    def open(self) -> None:
+        with self._changed:
+            self._is_open = True
+            self._changed.notify_all()
+
+    def wait_for(self, count: int) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: len(self.came) >= count, WAIT_MAX_S)
+
+
+Put = Callable[[str], object]
+"""Gives a helper an item of a tenant, and returns at once."""
+
+
+def threads(num_threads: int) -> Callable[[Gate, ExitStack, pytest.MonkeyPatch], Put]:
+    def made(gate: Gate, stack: ExitStack, patch: pytest.MonkeyPatch) -> Put:
+        pool = TurnThreads("tried", num_threads)
+        stack.callback(pool.stop)
+        return lambda tenant: pool.run(tenant, lambda: gate.pass_through(tenant))
+
+    return made
+
+
+def decoding(gate: Gate, stack: ExitStack, patch: pytest.MonkeyPatch) -> Put:
+    """As `ImageServer` holds it, with large images; what a tenant alone may have is all."""
+    turns = Turns(PIXELS_DECODED_MAX, per_tenant=PIXELS_DECODED_MAX)
+
+    def decode(tenant: str) -> None:
+        with turns.hold(tenant, amount=PIXELS_DECODED_MAX // 2):
+            gate.pass_through(tenant)
+
+    return lambda tenant: threading.Thread(target=decode, args=(tenant,), daemon=True).start()
+
+
+def suspects(gate: Gate, stack: ExitStack, patch: pytest.MonkeyPatch) -> Put:
+    isolation = Isolation()
+
+    def begin(request: tuple[str, object]) -> bool:
+        gate.pass_through(request[0])
+        isolation.leave(request)
+        isolation.release(request)
+        return True
+
+    queue = SuspectQueue[tuple[str, object]](isolation, begin, lambda request: True)
+    stack.callback(queue.stop)
+    return lambda tenant: queue.put((tenant, object()), tenant)
+
+
+def grammars(gate: Gate, stack: ExitStack, patch: pytest.MonkeyPatch) -> Put:
+    """On the threads that all models of a worker have."""
+
+    def matcher(table: object, grammar: Grammar) -> object:
+        gate.pass_through(grammar.text.partition(" ")[0])
+        return object()
+
+    patch.setattr(compiler, "_matcher", matcher)
+    patch.setattr(GrammarCompiler, "_token_table", lambda self: None)
+    compiling = GrammarCompiler(None, 1, (), grammar_threads().run)  # type: ignore[arg-type]
+    numbers = iter(range(1_000))
+
+    def put(tenant: str) -> None:
+        compiling.compile(Grammar("regex", f"{tenant} {next(numbers)}"), cache_salt=tenant, flow=tenant)
+
+    return put
+
+
+def storage(gate: Gate, stack: ExitStack, patch: pytest.MonkeyPatch) -> Put:
+    portal = stack.enter_context(start_blocking_portal("asyncio"))
+    threads = portal.call(StorageThreads)
+    futures: list[Future[None]] = []
+    stack.callback(lambda: [each.result(WAIT_MAX_S) for each in futures])
+
+    def put(tenant: str) -> None:
+        call = partial(gate.pass_through, tenant)
+        futures.append(portal.start_task_soon(threads.of(tenant).run, call))
+
+    return put
+
+
+def jobs(gate: Gate, stack: ExitStack, patch: pytest.MonkeyPatch) -> Put:
+    """The pool looks for work in passes."""
+    waiting: list[Job] = []
+
+    def fetch(limit: int, after: Job | None) -> list[Job]:
+        return waiting[:limit]
+
+    def work(job: Job) -> str:
+        waiting.remove(job)
+        gate.pass_through(job.tenant_id)
+        return "done"
+
+    pool = JobPool("tried", fetch, work, JobPoolConfig(threads_max=4), leaves_a_thread(4))
+    stop = threading.Event()
+    numbers = iter(range(1_000))
+
+    def passes() -> None:
+        while not stop.wait(0.01):
+            pool.run_once(datetime(2026, 1, 1, tzinfo=UTC))
+
+    thread = threading.Thread(target=passes, daemon=True)
+    thread.start()
+    stack.callback(thread.join, WAIT_MAX_S)
+    stack.callback(stop.set)
+    return lambda tenant: waiting.append(a_job(id=f"{tenant}-{next(numbers)}", tenant_id=tenant))
+
+
+HELPERS: Final[dict[str, tuple[int, Callable[[Gate, ExitStack, pytest.MonkeyPatch], Put]]]] = {
+    "images: reading and fetching": (THREADS, threads(THREADS + 1)),
+    "images: decoding": (2, decoding),
+    "tokenizing of long texts": (PREPARING_MAX, threads(PREPARING_MAX + 1)),
+    "suspected requests": (1, suspects),
+    "grammars": (GRAMMARS_COMPILED_MAX, grammars),
+    "calls of the object store": (STORAGE_THREADS_MAX - 1, storage),
+    "assembly": (3, jobs),
+}
+"""How many items of a tenant alone each has under way, and how it is made."""
+
+
+@pytest.mark.parametrize("name", HELPERS)
+def test_another_tenants_item_is_taken_next_after_at_most_those_under_way(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once, make = HELPERS[name]
+    gate = Gate()
+    with ExitStack() as stack:
+        put = make(gate, stack, monkeypatch)
+        stack.callback(gate.open)
+        for _ in range(at_once + 40):
+            put(MANY)
+        assert gate.wait_for(at_once)
+        assert gate.came == [MANY] * at_once
+
+        put(ONE)
+        gate.let_one_go()  # needed only where no place is left to it
+        assert gate.wait_for(at_once + 1)
+        assert gate.came[at_once] == ONE
+
+
+SHOWN_ELSEWHERE: Final = {
+    "sequences of an engine": (
+        "tests/unit/workers/engine/batching/test_flows.py",
+        "test_each_of_a_tenants_requests_begins_at_once_where_another_has_taken_all_slots",
+    ),
+    "images of one request after another": (
+        "tests/unit/workers/serving/images/test_servers.py",
+        "test_a_request_of_many_images_holds_up_no_other_tenants",
+    ),
+    "parts of outputs": (
+        "tests/integration/store/shards/test_parts.py",
+        "test_a_tenant_with_many_parts_does_not_hold_another_up",
+    ),
+    "webhooks": (
+        "tests/integration/scheduler/test_webhook_delivery.py",
+        "test_a_slow_endpoint_holds_up_no_other_tenant",
+    ),
+    "planning": (
+        "tests/integration/scheduler/test_planning.py",
+        "test_however_many_slow_inputs_a_tenant_has_another_tenants_is_planned_beside_them",
+    ),
+    "manifests": (
+        "tests/integration/scheduler/assembly/test_running_manifests.py",
+        "test_one_tenant_whose_places_hang_leaves_threads_for_the_others",
+    ),
+    "deletion": (
+        "tests/integration/scheduler/test_deletion.py",
+        "test_a_tenant_that_deletes_much_keeps_no_other_tenant_waiting",
+    ),
+    "claims": (
+        "tests/integration/store/shards/test_claims.py",
+        "test_the_tenant_with_the_least_in_flight_goes_first",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN_ELSEWHERE)
+def test_the_turns_of_every_other_helper_are_shown_by_a_test_of_its_own(name: str) -> None:
+    path, test = SHOWN_ELSEWHERE[name]
+    assert f"def {test}(" in (ROOT / path).read_text()
+
+
+IN_TURN: Final = {
+    "api/services.py",  # calls of the object store
+    "nightshift/turns.py",
+    "scheduler/duties/assembly.py",
+    "scheduler/duties/planning.py",
+    "scheduler/duties/webhook_delivery.py",
+    "scheduler/output/running_manifests.py",
+    "scheduler/output/writer_threads.py",  # parts
+    "scheduler/runtime/thread_pools.py",
+    "workers/engine/batching/batcher.py",
+    "workers/engine/encoders/batcher.py",
+    "workers/online/runner.py",
+    "workers/online/suspect_queue.py",
+    "workers/output_parts.py",
+    "workers/serving/image_server.py",
+    "workers/serving/kinds/decoder.py",
+}
+OF_ONE_TENANT: Final = {
+    "nightshift/output/digest_prefixes.py",  # of a job
+    "nightshift/output/part_leases.py",  # of a part
+    "nightshift/output/segment_streams.py",  # of a shard
+    "workers/shard/inbox.py",
+    "workers/shard/rows/reading.py",
+    "workers/shard/runner.py",
+    "workers/shard/uploads.py",
+}
+REFUSES: Final = {
+    # More than two at a time of a tenant are refused, and none waits.
+    "api/jobs/previewing.py",
+    "api/webhook_tests.py",
+}
+SHORT_ITEMS: Final = {
+    # One command or row each, sent in batches of a few hundred; what an engine makes comes in turn.
+    "api/rings.py",
+    "nightshift/broker/hints.py",
+    "workers/online/publisher.py",
+    "workers/shard/rows/first_results.py",
+}
+OF_NO_TENANT: Final = {
+    "api/metrics/processes.py",
+    "api/page/updates.py",
+    "nightshift/cli/top/polling.py",
+    "nightshift/doctor/running.py",
+    "nightshift/outbound/safe_http.py",  # a thread for each look-up
+    "nightshift/processes/supervisor.py",
+    "nightshift/tracing/otlp.py",
+    "scheduler/__main__.py",
+    "scheduler/runtime/loop.py",
+    "workers/engine/guidance/compiler.py",  # of an engine outside a worker
+    "workers/health/heartbeat.py",
+    "workers/health/spot.py",
+    "workers/health/watchdog.py",
+    "workers/intake/claiming.py",
+    "workers/runtime.py",
+    "workers/serving/loading.py",  # models' steps on a CPU, each for the same time
+    "workers/serving/model_server.py",
+    "workers/serving/residency/residency.py",
+}
+MAKES_THREADS: Final = re.compile(
+    r"threading\.Thread\(|ThreadPoolExecutor\(|CapacityLimiter\(|SimpleQueue\(|Semaphore\("
+    r"|\w*Turns\(|TurnThreads\(|JobPool\("
+)
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    for package in ("api", "nightshift", "scheduler", "workers"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield path.relative_to(ROOT).as_posix(), path.read_text()
+
+
+def test_every_place_that_makes_threads_or_places_is_named_here() -> None:
+    known = IN_TURN | OF_ONE_TENANT | REFUSES | SHORT_ITEMS | OF_NO_TENANT
+    unknown = [path for path, text in sources() if MAKES_THREADS.search(text) and path not in known]
+
+    assert unknown == [], "say whether tenants share them, and how they take turns"
