@@ -26,6 +26,8 @@ from .step_time import StepShape
 
 __all__ = ["Batcher", "Chunk"]
 
+NEW_TOKENS_BETWEEN_LOSSES = 16
+"""Tokens that a sequence gains before it may lose computed ones to another flow of its class again."""
 STEPS_LEFT_OUT_MAX = 3
 """Steps in a row that may leave out running sequences of less urgent classes. Then these come first."""
 
@@ -39,7 +41,11 @@ class Batcher:
       - nothing starves: classes, rows and what lacks memory are passed by a bounded number of others, and the
         most urgent sequence can evict all others, so it advances even if KV memory is only one sequence
         wide. The caller sees to it that each fits alone;
-      - of the prompts of one class, running and waiting, the next is of the flow that has had least.
+      - of the prompts of one class, running and waiting, the next is of the flow that has had least;
+      - a flow whose turn it is gets a slot from one of its class that runs at least two sequences more, at
+        the next step. The first of a flow never yields, so each flow advances; one that lost blocks so
+        yields again only after `NEW_TOKENS_BETWEEN_LOSSES`; and no swap can be undone at once, since the
+        flow that yielded still runs as many as the other.
     """
 
     def __init__(
@@ -58,6 +64,9 @@ class Batcher:
         self._reuse_prefixes = reuse_prefixes
         self.limits = StepLimits(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens)
         self._budget = StepBudget(step_budget_ms)
+        # In a step that begins with all slots taken, each counts as its part of a whole step's tokens.
+        self._tokens_per_slot = max(1, max_num_batched_tokens // max_num_seqs)
+        self._least_served = 1  # tokens that this step counts for a sequence, at the least
         self._turns = [FairTurns() for _ in PRIORITY_RANKS]
         self._queue = WaitingQueue(pool.block_size, self._turns)
         self._in_flight = PrefixesInFlight()
@@ -115,6 +124,7 @@ class Batcher:
         """Choose this step's chunks, most urgent class first. Blocks for them are allocated on return."""
         draft = Draft(self.limits.max_num_batched_tokens, self._budget, self.limits.max_num_seqs)
         self._start_budget()
+        self._least_served = 1 if self._has_slot else self._tokens_per_slot
         self._close_slots(draft)
         for rank in range(len(self._running.by_rank)):
             self._retry_least_missing(rank)
@@ -217,7 +227,7 @@ class Batcher:
                 return 0
             others = [*self._holders, *self._running.unprotected(sequence)]
             less_urgent = (other for other in others if other.urgency > sequence.urgency)
-            victim = least_urgent(less_urgent, self._pool)
+            victim = least_urgent(less_urgent, self._pool, sequence.flow)
             if victim is None:
                 self._preempt(sequence, draft)
                 return 0
@@ -256,15 +266,20 @@ class Batcher:
 
         Its oldest running prompt goes before one that waits.
         """
-        turns, prompts = self._turns[rank], dict[str, deque[Sequence]]()
+        turns, prompts, decoding = self._turns[rank], dict[str, deque[Sequence]](), list[Sequence]()
         for sequence in list(self._running.by_rank[rank]):
-            if draft.tokens_left == 0:
-                return
             if sequence.num_uncomputed_tokens > 1:
                 prompts.setdefault(sequence.flow, deque()).append(sequence)
-            else:
+            elif draft.tokens_left > 0:
                 self._continue(sequence, draft)
-                turns.serve(sequence.flow, draft.token_counts.get(sequence, 0))
+                decoding.append(sequence)
+        self._take_prompts(rank, prompts, draft)
+        for sequence in decoding:
+            if sequence in draft.token_counts:  # it has not yielded meanwhile
+                turns.serve(sequence.flow, self._least_served)
+
+    def _take_prompts(self, rank: int, prompts: dict[str, deque[Sequence]], draft: Draft) -> None:
+        turns = self._turns[rank]
         starts = [turns.start(flow) for flow in (*prompts, *self._queue.first_flows(rank))]
         turns.took(min(starts, default=0))
         may_admit = True
@@ -279,13 +294,13 @@ class Batcher:
                 del prompts[flow]
 
     def _serve(self, sequence: Sequence, num_tokens: int) -> None:
-        """Count tokens for a sequence's flow. Those that a flow alone decodes need not be: others begin where
-        it is.
+        """Count tokens for a sequence's flow, or its slot if that is more. What a flow alone decodes need not
+        be counted: others begin where it is.
         """
         turns = self._turns[sequence.rank]
         if turns.num_flows == 1:
             turns.took(turns.start(sequence.flow))
-        turns.serve(sequence.flow, num_tokens)
+        turns.serve(sequence.flow, max(num_tokens, self._least_served))
 
     # Admission
 
@@ -304,8 +319,15 @@ class Batcher:
             return False
         if draft.tokens_for(sequence) == 0:
             return False
+        if not self._has_slot and not self._may_preempt(sequence, draft):
+            draft.tried.add(sequence)
+            return True
         lacked = self._queue.missing(sequence)
-        if lacked is not None and not self._may_have(lacked, sequence.rank):
+        if (
+            lacked is not None
+            and not self._may_have(lacked, sequence.rank)
+            and not self._may_preempt(sequence, draft)
+        ):
             draft.tried.add(sequence)
             return True
         if lacked is None and self._defer(sequence):
@@ -356,13 +378,13 @@ class Batcher:
         evictable = [
             other
             for other in self._holders
-            if other is not sequence and (is_alone or other.rank > sequence.rank)
+            if other is not sequence and (is_alone or self._lets_go(other, sequence))
         ]
         blocks = [other.blocks for other in evictable]
         if self._has_slot and pool.can_free(missing if is_alone else missing + self._spare_blocks, blocks):
             self._evict_until(missing, evictable, draft)
             return True
-        running = self._running.unprotected(sequence, from_rank=sequence.rank + 1)
+        running = self._preemptible(sequence, draft)
         evictable += running
         if not running or not pool.can_free(missing, [other.blocks for other in evictable]):
             return False
@@ -379,7 +401,7 @@ class Batcher:
         is_alone = sequence.group is not None and self._turns[sequence.rank].num_flows == 1
         if is_alone or sequence.num_computed_tokens_max > 0:
             return
-        if self._has_slot or self._running.unprotected(sequence, from_rank=sequence.rank + 1):
+        if self._has_slot or self._may_preempt(sequence, draft):
             self._queue.set_aside(sequence, missing)
             draft.tried.add(sequence)
 
@@ -417,7 +439,10 @@ class Batcher:
         """Take tail blocks of a victim until `missing` are free, or it has no more."""
         if victim not in self._holders:
             self._preempt(victim, draft)
+        num_computed = victim.num_computed_tokens
         self.tables.release_tail(victim, missing - self._pool.num_free)
+        if victim.num_computed_tokens < num_computed:
+            victim.yields_from_tokens = victim.num_tokens + NEW_TOKENS_BETWEEN_LOSSES
         if not victim.blocks:
             self._holders.pop(victim, None)
 
@@ -438,7 +463,37 @@ class Batcher:
         return len(self._running) < self.limits.max_num_seqs
 
     def _may_get_slot(self, rank: int) -> bool:
-        return self._has_slot or any(self._running.by_rank[rank + 1 :])
+        return self._has_slot or self._turns[rank].num_flows > 1 or any(self._running.by_rank[rank + 1 :])
+
+    def _lets_go(self, holder: Sequence, sequence: Sequence) -> bool:
+        """Whether one that waits may lose blocks to another, of a more urgent class or in that one's turn."""
+        if holder.rank != sequence.rank or holder.flow == sequence.flow:
+            return holder.rank > sequence.rank
+        turns = self._turns[sequence.rank]
+        has_gained = holder.num_tokens >= holder.yields_from_tokens
+        return has_gained and turns.start(sequence.flow) <= turns.start(holder.flow)
+
+    def _may_preempt(self, sequence: Sequence, draft: Draft) -> bool:
+        return len(self._preemptible(sequence, draft)) > 0
+
+    def _preemptible(self, sequence: Sequence, draft: Draft) -> list[Sequence]:
+        """Running sequences whose place a waiting one may take, most urgent first: those that another flow of
+        its class yields, then those of less urgent classes.
+        """
+        less_urgent = self._running.unprotected(sequence, from_rank=sequence.rank + 1)
+        return [*self._yielded(sequence, draft), *less_urgent]
+
+    def _yielded(self, sequence: Sequence, draft: Draft) -> list[Sequence]:
+        """Of the flow of its class that runs most: those beyond one more than its own flow runs."""
+        turns, members = self._turns[sequence.rank], self._running.by_rank[sequence.rank]
+        if turns.num_flows == 1 or not members:
+            return []
+        counts = Counter(other.flow for other in members)
+        flow, num_own = max(counts, key=counts.__getitem__), counts[sequence.flow]
+        if counts[flow] < num_own + 2 or turns.start(sequence.flow) > turns.start(flow):
+            return []
+        its = [other for other in members if other.flow == flow]
+        return [other for other in its[num_own + 1 :] if _may_yield(other, draft)]
 
     def _close_slots(self, draft: Draft) -> None:
         """Preempt the least urgent sequences beyond the present number of slots."""
@@ -470,3 +525,8 @@ class Batcher:
     def _start_budget(self) -> None:
         has_interactive = bool(self._running.by_rank[0]) or self._queue.has_any(0)
         self._budget.start_step(has_interactive, self._running.after(0))
+
+
+def _may_yield(sequence: Sequence, draft: Draft) -> bool:
+    """Not while it is to gain new tokens, nor in a step that has counted its prompt for its flow."""
+    return sequence.num_tokens >= sequence.yields_from_tokens and draft.token_counts.get(sequence, 1) == 1
