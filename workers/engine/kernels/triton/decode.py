@@ -136,7 +136,10 @@ def _tile(shape: Shape, dtype: torch.dtype, split_size: int) -> Tile:
     return Tile(rows, min(64, split_size), num_warps=4, num_stages=2)
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["stride_table"],
+    do_not_specialize_on_alignment=["block_table", "seqused_k"],
+)
 def _attend_splits(
     sums,
     maxima,

@@ -73,7 +73,12 @@ def _tile(shape: Shape, dtype: torch.dtype) -> Tile:
     return Tile(max(128, group), 32 if dim > 64 else 64, num_warps=4, num_stages=3)
 
 
-@triton.jit(do_not_specialize=["num_sequences"])
+# A step's tables are as wide as its longest context and begin behind those of decoding sequences: specialised
+# on these, the kernel would be compiled again, for about a second, in the middle of a run.
+@triton.jit(
+    do_not_specialize=["num_sequences", "stride_table"],
+    do_not_specialize_on_alignment=["block_table", "cu_seqlens_q", "seqused_k"],
+)
 def _attend_chunk(
     q_memory,
     sinks,
