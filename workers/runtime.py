@@ -22,7 +22,7 @@ from nightshift.fleet.checkpoints import check_distinct
 from nightshift.fleet.figures import DeviceFigures
 from nightshift.fleet.workers import EXIT_QUEUE_CONNECTION_LOST, Capacity, Machine, WorkerState
 from nightshift.jobs import BulkClaim, OnlineClaim
-from nightshift.jobs.room import Room
+from nightshift.jobs.room import OnlineRoom, Room, online_room_beside
 from nightshift.metrics.serving import MetricsServer
 from nightshift.objectstore import Locations, ObjectStore
 from nightshift.objectstore.sources import Sources
@@ -313,7 +313,9 @@ class Runtime:
             self._queue,
             received=lambda: self.intake.messages_received,
             without_message=lambda: self.intake.online_without_message,
-            subscribed_to=lambda: queues_with_places(self.online_free(), self.bulk_room(self._models.warm)),
+            subscribed_to=lambda: queues_with_places(
+                self.online_room().at_once, self.bulk_room(self._models.warm)
+            ),
             limit_s=self._settings.deaf_after_s,
         )
         steps = StuckStep(lambda: {s.model.id: s for s in self._models}, self._settings.step_timeout_s)
@@ -332,8 +334,9 @@ class Runtime:
 
     # -- places, for the intake
 
-    def online_free(self) -> int:
-        return 0 if self._isolation.is_held else self._settings.online_slots - self._online.count
+    def online_room(self) -> OnlineRoom:
+        places = 0 if self._isolation.is_held else self._settings.online_slots
+        return online_room_beside(self._online.counts_by_tenant(), places)
 
     def bulk_room(self, models: Sequence[str]) -> Room | None:
         return None if self._isolation.is_held else self._shards.room(models)

@@ -1,4 +1,4 @@
-"""Which bulk shards a worker may claim beside those that it holds. Pure.
+"""What a worker may claim beside what it holds: bulk shards, and online requests. Pure.
 
 1. Rows. A tenant may have another shard of a model while the rows that its shards still have for that model's
    engine are fewer than one shard may have there, or those of all tenants fewer than `full_shards_max` may
@@ -9,10 +9,12 @@
    model leaves one for every seven that it holds. So a tenant alone has at most 13 of 64 places for small
    jobs of one model, the next tenant and the next model find one free, and as shards end the places are
    shared equally.
+3. Online requests. A tenant leaves a place free for every three that it holds, and a claim takes at most a
+   quarter of the free ones, so a tenant with any number of slow requests leaves places for the next.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +23,8 @@ HELD_MAX: Final = 64
 FREE_FOR_A_PLACE_OF_THE_PAIR: Final = 3
 FREE_FOR_A_LARGE_JOB: Final = 2
 A_MODELS_PLACES_FOR_ONE_FREE: Final = 7
+A_TENANTS_REQUESTS_FOR_ONE_FREE: Final = 3
+FREE_FOR_ONE_CLAIMED: Final = 4
 SMALL_JOB_ROWS: Final = 32
 """Rows of a job that need not wait for its tenant's others: all that may be held so are few for an engine."""
 
@@ -53,6 +57,25 @@ class Room:
 
 
 ROOM_FOR_ALL: Final = Room()
+
+
+@dataclass(frozen=True, slots=True)
+class OnlineRoom:
+    at_once: int
+    """Requests that one claim may take."""
+    full_tenants: frozenset[str] = frozenset()
+    """Those whose requests wait."""
+
+
+def online_room_beside(held: Mapping[str, int], places: int) -> OnlineRoom:
+    """Room beside so many requests of each tenant."""
+    free = max(0, places - sum(held.values()))
+    return OnlineRoom(
+        at_once=min(free, max(1, free // FREE_FOR_ONE_CLAIMED)),
+        full_tenants=frozenset(
+            tenant_id for tenant_id, count in held.items() if count >= A_TENANTS_REQUESTS_FOR_ONE_FREE * free
+        ),
+    )
 
 
 def room_beside(held: Collection[HeldShard], models: Iterable[str], full_shards_max: int) -> Room | None:

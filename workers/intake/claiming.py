@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from nightshift.errors import DatabaseUnavailable
 from nightshift.fleet.workers import Machine
 from nightshift.jobs import BulkClaim, OnlineClaim
-from nightshift.jobs.room import Room
+from nightshift.jobs.room import OnlineRoom, Room
 from nightshift.lifecycle import transitions
 from nightshift.processes import failpoints
 from nightshift.store import Store
@@ -49,7 +49,7 @@ DROPPED_COUNTER: Final = "messages_dropped"
 
 
 class Places(Protocol):
-    def online_free(self) -> int: ...
+    def online_room(self) -> OnlineRoom: ...
 
     def bulk_room(self, models: Sequence[str]) -> Room | None:
         """Which bulk shards may be claimed for these models. None: none."""
@@ -101,6 +101,7 @@ class Intake:
         self._next: deque[str] = deque()  # online requests that are next, by the database …
         self._next_until_s = 0.0  # … until this time
         self._online_may_wait = False  # online work whose ring may have gone to another request
+        self._left_out: frozenset[str] = frozenset()  # tenants that the last claim of online work left out
         self._empty_room: Room | None = (
             None  # in which the last claim of bulk found nothing; None: look again
         )
@@ -210,7 +211,8 @@ class Intake:
     def _has_something_to_do(self) -> bool:
         if self._is_stopping:
             return True
-        if (self._online_may_wait or self._heap.has(ONLINE_RANK)) and self._places.online_free() > 0:
+        room = self._places.online_room()
+        if room.at_once > 0 and (self._may_wait(room) or self._heap.has(ONLINE_RANK)):
             return True
         return self._heap.has(BULK_RANK) or self._may_claim_bulk
 
@@ -222,16 +224,17 @@ class Intake:
         """Claim the requests that have rung. With fewer places, one tenant may have filled the queue: then
         claim those that are next by the database.
         """
-        count = min(CLAIM_MAX, self._places.online_free())
+        room = self._places.online_room()
+        count = min(CLAIM_MAX, room.at_once)
         messages = self._heap.pop(ONLINE_RANK, count)
-        asks = count > 0 and (poll or self._online_may_wait or self._heap.has(ONLINE_RANK))
+        asks = count > 0 and (poll or self._may_wait(room) or self._heap.has(ONLINE_RANK))
         if not messages and not asks:
             return
         claimed_at_s = self._heartbeat.clock_s()
         with self._models.claiming() as warm:
             try:
-                wanted = self._next_online(count, poll=poll) if asks else _named(messages)
-                claims = self._claim_online(wanted, warm)
+                wanted = self._next_online(count, room, poll=poll) if asks else _named(messages)
+                claims = self._claim_online(wanted, warm, room)
             except DatabaseUnavailable:
                 self._heap.put_back(messages)
                 raise
@@ -242,6 +245,7 @@ class Intake:
                 self._places.run_online(claim, claimed_at_s)
         # Another worker that claimed a request named here may hold another's message.
         self._online_may_wait = bool(wanted) if asks else len(claims) < len(messages)
+        self._left_out = room.full_tenants
         rang = {message.shard_id for message in messages}
         self.online_without_message += sum(claim.lease.shard_id not in rang for claim in claims)
         for message in messages:
@@ -254,17 +258,25 @@ class Intake:
         if rang - {claim.lease.shard_id for claim in claims}:
             self._on_left()
 
-    def _next_online(self, count: int, *, poll: bool) -> Sequence[str]:
+    def _may_wait(self, room: OnlineRoom) -> bool:
+        """Whether online work may wait that has no message here; a tenant that was full may have some."""
+        return self._online_may_wait or bool(self._left_out - room.full_tenants)
+
+    def _next_online(self, count: int, room: OnlineRoom, *, poll: bool) -> Sequence[str]:
         """The best first, as of up to NEXT_KEPT_S ago."""
         if poll or not self._next or time.monotonic() >= self._next_until_s:
             with self._store.snapshot() as tx:
                 self._next = deque(
-                    tx.claims.next_online(self._models.warm, tx.now(), CLAIM_MAX, self._machine)
+                    tx.claims.next_online(
+                        self._models.warm, tx.now(), CLAIM_MAX, self._machine, room.full_tenants
+                    )
                 )
             self._next_until_s = time.monotonic() + NEXT_KEPT_S
         return [self._next.popleft() for _ in range(min(count, len(self._next)))]
 
-    def _claim_online(self, shard_ids: Sequence[str], models: Sequence[str]) -> Sequence[OnlineClaim]:
+    def _claim_online(
+        self, shard_ids: Sequence[str], models: Sequence[str], room: OnlineRoom
+    ) -> Sequence[OnlineClaim]:
         """Not durable: a power failure takes this worker with its database, and the requests are queued again
         (`docs/leases.md`).
         """
@@ -278,6 +290,7 @@ class Intake:
                 tx.now(),
                 self._lease_ttl_s,
                 machine=self._machine,
+                full_tenants=room.full_tenants,
             ),
             durable=False,
         )

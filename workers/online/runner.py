@@ -6,6 +6,7 @@ threads that end it, the first to close it decides how.
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -59,6 +60,7 @@ class OnlineRunner:
         self._heartbeat = heartbeat
         self._lock = threading.Condition()
         self._open: dict[str, OnlineRequest] = {}  # by inference id
+        self._num_of_tenant: Counter[str] = Counter()  # open ones
         self.times = OnlineTimes()
         self._publisher = Publisher(store, streams, heartbeat)
         self._preparing = TurnThreads("prepare", PREPARING_MAX + 1)
@@ -71,6 +73,11 @@ class OnlineRunner:
         """Open requests for this model."""
         with self._lock:
             return sum(request.claim.job.model == model_id for request in self._open.values())
+
+    def counts_by_tenant(self) -> dict[str, int]:
+        """Open requests of each tenant that has any."""
+        with self._lock:
+            return dict(self._num_of_tenant)
 
     def start(self) -> None:
         self._publisher.start()
@@ -86,6 +93,7 @@ class OnlineRunner:
             request.trace = OnlineTrace(self._tracer, claim, claimed_at_s)
         with self._lock:
             self._open[request.inference_id] = request
+            self._num_of_tenant[claim.job.tenant_id] += 1
         self._heartbeat.hold(claim.lease, request, claimed_at_s, lambda: request.tokens)
         if claim.job.stop_reason is not None:
             self._stop(request)
@@ -214,11 +222,18 @@ class OnlineRunner:
         """True for one caller, which decides how the request ends."""
         with self._lock:
             was_open = self._open.pop(request.inference_id, None) is not None
+            if was_open:
+                self._leave_place(request.claim.job.tenant_id)
             request.is_cancelled |= was_open and is_cancelled
             self._lock.notify_all()
         if was_open:
             self._on_end()
         return was_open
+
+    def _leave_place(self, tenant_id: str) -> None:
+        self._num_of_tenant[tenant_id] -= 1
+        if not self._num_of_tenant[tenant_id]:
+            del self._num_of_tenant[tenant_id]
 
     def _cancel(self, request: OnlineRequest) -> bool:
         """Close it and take it out of the engine. False: it was closed already."""

@@ -4,7 +4,7 @@ The UPDATE that takes a shard raises its term, so a shard's terms never repeat. 
 each other's rows (SKIP LOCKED); on SQLite, writers take turns.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -110,8 +110,11 @@ class Claims:
         ttl_s: float,
         *,
         machine: Machine = Machine(),
+        full_tenants: Collection[str] = (),
     ) -> Sequence[OnlineClaim]:
-        """Lease those of these online shards that are still queued; at most 64 per call keep it short."""
+        """Lease those of these online shards that are still queued, and of no full tenant; at most 64 per
+        call keep it short.
+        """
         found = self._lock_jobs_of(shard_ids)
         if not found:
             return []
@@ -122,6 +125,7 @@ class Claims:
                 "jobs": list(found),
                 "served": models,
                 "capacities": _capacities(machine),
+                "full_tenants": list(full_tenants),
                 "moment": now,
                 **_taker(worker_id, now, ttl_s),
             },
@@ -136,9 +140,10 @@ class Claims:
         now: datetime,
         limit: int,
         machine: Machine = Machine(),
+        full_tenants: Collection[str] = (),
     ) -> Sequence[str]:
-        """The best claimable online shards (`jobs/priorities.py`), when more have rung than there are
-        slots, or Redis is silent.
+        """The best claimable online shards (`jobs/priorities.py`) of tenants that are not full, when more
+        have rung than there are slots, or Redis is silent.
         """
         of_model, of_tenant = (
             self._in_flight(JobKind.ONLINE, *by)
@@ -166,6 +171,7 @@ class Claims:
                 shard.c.kind == JobKind.ONLINE,
                 shard.c.model.in_(models),
                 shard.c.capacity.in_(_capacities(machine)),
+                shard.c.tenant_id.not_in(full_tenants),
                 *_claimable(now),
             )
             .subquery()
@@ -339,6 +345,7 @@ _TAKE_ONLINE = _TAKE.where(
     shard.c.kind == JobKind.ONLINE,
     shard.c.model.in_(bindparam("served", expanding=True)),
     shard.c.capacity.in_(bindparam("capacities", expanding=True)),
+    shard.c.tenant_id.not_in(bindparam("full_tenants", expanding=True)),
     *_claimable(bindparam("moment")),
 ).returning(
     shard.c.id,

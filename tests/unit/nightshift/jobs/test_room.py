@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightshift.jobs.room import HELD_MAX, ROOM_FOR_ALL, HeldShard, Room, room_beside
+from nightshift.jobs.room import (
+    HELD_MAX,
+    ROOM_FOR_ALL,
+    HeldShard,
+    OnlineRoom,
+    Room,
+    online_room_beside,
+    room_beside,
+)
 
 FULL_MAX = 3
 MODELS = ("m", "other", "third")
@@ -162,3 +170,20 @@ def test_claims_and_ends_in_any_order_keep_the_bounds(asked: list[tuple[str, str
         assert may(shards, "e", model, is_small=True), "four tenants leave a place to a fifth"
         assert may(shards, "e", "fourth")
         assert max(by_tenant.values(), default=0) <= HELD_MAX // 3
+
+
+@pytest.mark.parametrize("places", [4, 10, 256, 1000])
+def test_a_tenant_with_any_number_of_slow_requests_leaves_places_for_others(places: int) -> None:
+    first = 0
+    while "first" not in (room := online_room_beside({"first": first}, places)).full_tenants:
+        first += room.at_once
+
+    assert places // 2 < first < places
+    assert room.at_once > 0
+
+
+@pytest.mark.parametrize("places", [1, 2, 3])
+def test_few_places_for_requests_are_all_used(places: int) -> None:
+    assert online_room_beside({}, places) == OnlineRoom(1)
+    assert online_room_beside({"first": places - 1}, places) == OnlineRoom(1)
+    assert online_room_beside({"first": places}, places).at_once == 0

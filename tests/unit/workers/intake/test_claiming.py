@@ -10,7 +10,7 @@ import pytest
 from nightshift.errors import DatabaseUnavailable
 from nightshift.jobs import BulkClaim, JobKind, OnlineClaim
 from nightshift.jobs.priorities import PriorityClass
-from nightshift.jobs.room import ROOM_FOR_ALL, Room
+from nightshift.jobs.room import ROOM_FOR_ALL, OnlineRoom, Room
 from nightshift.store import Store
 from nightshift.store.counters import Counters
 from nightshift.store.shards.claims import Claims
@@ -26,11 +26,13 @@ class Places:
     online: int = 100
     bulk: int = 100
     room: Room = ROOM_FOR_ALL
+    full_tenants: frozenset[str] = frozenset()
     claims: list[OnlineClaim | BulkClaim] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
-    def online_free(self) -> int:
-        return self.online - sum(isinstance(claim, OnlineClaim) for claim in self.claims)
+    def online_room(self) -> OnlineRoom:
+        held = sum(isinstance(claim, OnlineClaim) for claim in self.claims)
+        return OnlineRoom(self.online - held, self.full_tenants)
 
     def bulk_room(self, models: Sequence[str]) -> Room | None:
         is_full = sum(isinstance(claim, BulkClaim) for claim in self.claims) >= self.bulk
@@ -252,6 +254,27 @@ def test_a_ring_whose_request_another_worker_has_claimed_is_a_reason_to_look_for
 
     places.wait_for(1)
     assert places.claims[0].lease.shard_id == left
+
+
+def test_requests_of_a_full_tenant_wait_until_it_has_room_and_others_are_claimed(
+    store: Store, intake: Intake, places: Places, polls_never: None
+) -> None:
+    large = [submit_online(store, f"large {number}", tenant_id="large") for number in range(3)]
+    small, rings = submit_online(store, "small", tenant_id="small"), [Ring() for _ in range(4)]
+    places.full_tenants = frozenset({"large"})
+    intake.start()
+    for shard_id, ring in zip([*large, small], rings, strict=True):
+        intake.online_rang(shard_id, 0, ring)
+    places.wait_for(1)
+    for ring in rings:
+        ring.wait()
+    assert [claim.lease.shard_id for claim in places.claims] == [small]
+
+    places.full_tenants = frozenset()
+    intake.online_place_freed()
+
+    places.wait_for(4)
+    assert {claim.lease.shard_id for claim in places.claims} == {*large, small}
 
 
 def test_bulk_is_claimed_until_the_places_are_full_and_the_subscription_paused(
