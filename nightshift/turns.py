@@ -2,6 +2,7 @@
 
     Turns            who is next, of those that wait for a place
     TurnThreads      threads that run tasks
+    TurnQueue        items for a thread that takes them in batches
     AsyncTurns       places for coroutines
 
 A helper that serves several tenants takes one of these, and so has the same promise: beside any load of
@@ -12,11 +13,13 @@ import asyncio
 import heapq
 import itertools
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from queue import SimpleQueue
-from typing import Final
+from typing import Final, Generic, TypeVar
+
+Item = TypeVar("Item")
 
 Rank = tuple[int, ...]
 """Of what a tenant waits for: its lowest is first."""
@@ -217,6 +220,43 @@ class TurnThreads:
                 with self._changed:
                     self._num_unfinished -= 1
                     self._changed.notify_all()
+
+
+class TurnQueue(Generic[Item]):
+    """Items for one thread, which takes one of each tenant in turn, and a tenant's in their order.
+
+    Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[Item]] = {}  # the tenant that is next first
+        self._changed = threading.Condition()
+        self._is_closed = False
+
+    def put(self, tenant: str, item: Item) -> None:
+        with self._changed:
+            if not self._waiting:
+                self._changed.notify()
+            self._waiting.setdefault(tenant, deque()).append(item)
+
+    def close(self) -> None:
+        """End after what is there."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+
+    def take(self, limit: int) -> list[Item]:
+        """Wait for items. Empty: the queue is closed, and has none."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._is_closed)
+            taken: list[Item] = []
+            while self._waiting and len(taken) < limit:
+                tenant = next(iter(self._waiting))
+                items = self._waiting.pop(tenant)
+                taken.append(items.popleft())
+                if items:
+                    self._waiting[tenant] = items  # behind the others
+            return taken
 
 
 class AsyncTurns:

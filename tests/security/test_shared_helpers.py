@@ -204,6 +204,10 @@ SHOWN_ELSEWHERE: Final = {
         "tests/unit/workers/serving/images/test_servers.py",
         "test_a_request_of_many_images_holds_up_no_other_tenants",
     ),
+    "texts and answers of online requests": (
+        "tests/unit/workers/online/test_publisher.py",
+        "test_many_texts_of_a_tenant_hold_up_no_other_tenants",
+    ),
     "parts of outputs": (
         "tests/integration/store/shards/test_parts.py",
         "test_a_tenant_with_many_parts_does_not_hold_another_up",
@@ -238,6 +242,7 @@ def test_the_turns_of_every_other_helper_are_shown_by_a_test_of_its_own(name: st
 
 
 IN_TURN: Final = {
+    "api/body_turns.py",  # checks of bodies, and their records
     "api/services.py",  # calls of the object store
     "nightshift/turns.py",
     "scheduler/duties/assembly.py",
@@ -248,6 +253,7 @@ IN_TURN: Final = {
     "scheduler/runtime/thread_pools.py",
     "workers/engine/batching/batcher.py",
     "workers/engine/encoders/batcher.py",
+    "workers/online/publisher.py",
     "workers/online/runner.py",
     "workers/online/suspect_queue.py",
     "workers/output_parts.py",
@@ -272,7 +278,6 @@ SHORT_ITEMS: Final = {
     # One command or row each, sent in batches of a few hundred; what an engine makes comes in turn.
     "api/rings.py",
     "nightshift/broker/hints.py",
-    "workers/online/publisher.py",
     "workers/shard/rows/first_results.py",
 }
 OF_NO_TENANT: Final = {
@@ -281,6 +286,7 @@ OF_NO_TENANT: Final = {
     "nightshift/cli/top/polling.py",
     "nightshift/doctor/running.py",
     "nightshift/outbound/safe_http.py",  # a thread for each look-up
+    "nightshift/processes/store_watch.py",
     "nightshift/processes/supervisor.py",
     "nightshift/tracing/otlp.py",
     "scheduler/__main__.py",
@@ -297,7 +303,7 @@ OF_NO_TENANT: Final = {
 }
 MAKES_THREADS: Final = re.compile(
     r"threading\.Thread\(|ThreadPoolExecutor\(|CapacityLimiter\(|SimpleQueue\(|Semaphore\("
-    r"|\w*Turns\(|TurnThreads\(|JobPool\("
+    r"|\w*Turns\(|TurnThreads\(|TurnQueue[\[(]|JobPool\("
 )
 
 

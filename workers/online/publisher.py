@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import Final
 
 from nightshift.broker.token_streams import Delta, End, StreamWriter
@@ -18,6 +17,7 @@ from nightshift.jobs import Answer, JsonObject, OnlineClaim
 from nightshift.lifecycle import transitions
 from nightshift.processes import failpoints
 from nightshift.store import Store, Transaction
+from nightshift.turns import TurnQueue
 from workers.health.heartbeat import Heartbeat
 
 log = logging.getLogger(__name__)
@@ -75,21 +75,17 @@ class _Ended:
     on_told: Callable[[], None]
 
 
-class _Close:
-    """The last entry."""
-
-
-_Entry = Text | CallText | _Ended | _Close
+_Entry = Text | CallText | _Ended
 
 
 class Publisher:
-    """One thread for all requests of a worker; its callers do not wait."""
+    """One thread for all requests of a worker, in turns of their tenants; its callers do not wait."""
 
     def __init__(self, store: Store, streams: StreamWriter, heartbeat: Heartbeat) -> None:
         self._store = store
         self._streams = streams
         self._heartbeat = heartbeat
-        self._outbox: SimpleQueue[_Entry] = SimpleQueue()
+        self._outbox = TurnQueue[_Entry]()
         self._thread = threading.Thread(target=self._run, name="online", daemon=True)
 
     def start(self) -> None:
@@ -101,12 +97,12 @@ class Publisher:
 
     def stop(self) -> None:
         """Send what is there, and end."""
-        self._outbox.put(_Close())
+        self._outbox.close()
         if self._thread.is_alive():
             self._thread.join()
 
-    def put(self, text: Text | CallText) -> None:
-        self._outbox.put(text)
+    def put(self, tenant_id: str, text: Text | CallText) -> None:
+        self._outbox.put(tenant_id, text)
 
     def end(
         self,
@@ -118,16 +114,11 @@ class Publisher:
         """Without an answer, the job was told to stop. `on_settled` is called on the publisher's thread once
         the end is recorded, or cannot be any more; `on_told` after its client has been told of it.
         """
-        self._outbox.put(_Ended(claim, answer, on_settled, on_told))
+        self._outbox.put(claim.job.tenant_id, _Ended(claim, answer, on_settled, on_told))
 
     def _run(self) -> None:
-        while True:
-            entries = [self._outbox.get()]
-            while len(entries) < PUBLISH_MAX and not self._outbox.empty():
-                entries.append(self._outbox.get())
+        while entries := self._outbox.take(PUBLISH_MAX):
             self._publish(entries)
-            if any(isinstance(entry, _Close) for entry in entries):
-                return
 
     def _publish(self, entries: Sequence[_Entry]) -> None:
         """Live tokens first, then commit what has ended, then announce it."""

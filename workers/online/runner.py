@@ -204,9 +204,10 @@ class OnlineRunner:
             self.times.first_token(request.claim, request.submitted_s)
         request.tokens += len(progress.token_ids)
         if progress.text or (request.streams and progress.logprobs is not None):
-            self._publisher.put(request.next_text(progress))
+            self._publisher.put(request.claim.job.tenant_id, request.next_text(progress))
         for part in progress.calls:
-            self._publisher.put(CallText(request.claim.lease.shard_id, progress.choice, part))
+            text = CallText(request.claim.lease.shard_id, progress.choice, part)
+            self._publisher.put(request.claim.job.tenant_id, text)
         result = breakdown(progress.failed) if progress.failed is not None else progress.result
         if result is not None:
             if request.trace is not None:
