@@ -144,6 +144,8 @@ class Previewer:
         checked = _Checked(spec)
         reading = _Reading(lambda: checked.rows == 0 or self.may_continue())
         for number, found in enumerate(objects):
+            if found.info.size_bytes == 0 and found.format is not InputFormat.IMAGE:
+                continue  # no rows, in every format
             shard = NewShard(
                 shard_no=number, uri=found.uri, format=found.format, start=0, end=None,
                 source_etag=found.info.etag,

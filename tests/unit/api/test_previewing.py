@@ -196,3 +196,13 @@ def test_the_rows_have_their_time_whatever_the_objects_took(tmp_path: Path) -> N
     _, more_s = previewed_by(program, tmp_path)
 
     assert more_s >= 1
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.csv", "a.jsonl"])
+def test_an_object_of_no_bytes_has_no_rows_as_in_a_job(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"")
+    (tmp_path / "b.jsonl").write_text('{"text": "a"}\n')
+    _, rows = looked_at(tmp_path)
+
+    assert isinstance(rows, PreviewedRows)
+    assert (rows.rows_checked, rows.problems, rows.is_end) == (1, [], True)
