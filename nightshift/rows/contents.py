@@ -120,7 +120,8 @@ def foreign_content(head: bytes) -> str | None:
         is_workbook = b"[Content_Types].xml" in head or b"xl/" in head
         return "an Excel workbook: save it as CSV in UTF-8" if is_workbook else f"a ZIP archive: {_UNPACK}"
     for magic, name in _FOREIGN:
-        if head.startswith(magic):
+        # Letters may also begin a text, such as a header's `ORCID`.
+        if head.startswith(magic) and not (magic.isalnum() and _is_text(head)):
             return name
     if head[257:262] == b"ustar":
         return "a tar archive: unpack it"
@@ -141,11 +142,11 @@ def line_hint(line: bytes, error: Exception | None = None) -> str | None:
 
 
 def separator_hint(names: Sequence[str], delimiter: str) -> str:
-    """A sentence about the likely separator of a CSV that seems to have one column; else empty."""
-    if len(names) != 1:
-        return ""
-    if names[0].lstrip().startswith(("{", "[")):
-        return " It seems to be JSON: give it a name that ends in .jsonl."
+    """A sentence about a CSV that seems to have one column, with the likely separator, or to be JSON; else
+    empty.
+    """
+    if len(names) != 1 or json_hint(names[0]):
+        return json_hint("".join(names[:1]))
     others = [mark for mark in _SEPARATORS if mark != delimiter and mark in names[0]]
     if not others:
         return ""
@@ -154,6 +155,12 @@ def separator_hint(names: Sequence[str], delimiter: str) -> str:
         f" The separator seems to be {_SEPARATORS[likely]}, and {_SEPARATORS[delimiter]} is read: "
         "in .csv values are separated by commas, in .tsv by tabs."
     )
+
+
+def json_hint(header: str) -> str:
+    """A sentence about a CSV's header that is a line of JSON; else empty."""
+    is_json = header.lstrip().startswith(("{", "[{"))
+    return " It seems to be JSON: give it a name that ends in .jsonl." if is_json else ""
 
 
 def _json_hint(text: bytes, error: Exception | None) -> str | None:

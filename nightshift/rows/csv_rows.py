@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from nightshift.rows.containers import ENTRIES_MAX
-from nightshift.rows.contents import separator_hint
+from nightshift.rows.contents import HEAD_BYTES, json_hint, separator_hint
 from nightshift.rows.lines import BadLine, split_lines
 from nightshift.rows.records import BadRow, Row, UnreadableInput
 from nightshift.rows.used_columns import refuse_twice
@@ -32,7 +32,7 @@ def csv_rows(
     csv.field_size_limit(line_bytes_max)  # process-wide: the csv module has no other limit
     lines = _TextLines(chunks, line_bytes_max)
     records = csv.reader(lines, delimiter=delimiter, strict=True)
-    header = _header(records, delimiter, columns)
+    header = _header(lines, records, delimiter, columns)
     index = 0
     while True:
         lines.begin_record()
@@ -43,7 +43,7 @@ def csv_rows(
         except BadLine as error:
             yield BadRow(index, error.code, f"{lines.record_place}: {error.message}.")
         except csv.Error as error:
-            yield BadRow(index, "invalid_csv_line", f"{lines.record_place}: {error}.")
+            yield BadRow(index, "invalid_csv_line", f"{lines.record_place}: {_reason(error)}.")
         else:
             if not fields:
                 continue  # a blank line
@@ -56,6 +56,7 @@ class _TextLines:
 
     def __init__(self, chunks: Iterable[bytes], line_bytes_max: int) -> None:
         self.record_line = 1  # where the record begins
+        self.first_text = ""  # the beginning of the first line
         self._lines = split_lines(chunks, line_bytes_max=line_bytes_max, blank_end=self._blank_end)
         self._record_bytes = 0
         self._record_bytes_max = line_bytes_max
@@ -88,7 +89,9 @@ class _TextLines:
         if self._record_bytes > self._record_bytes_max:
             raise BadLine("line_too_long", "the record's lines are longer than this service accepts")
         # An undecodable byte makes its complete record a BadRow.
-        return line.data.decode("utf-8", errors="surrogateescape") + "\n"
+        text = line.data.decode("utf-8", errors="surrogateescape") + "\n"
+        self.first_text = self.first_text or text[:HEAD_BYTES]
+        return text
 
     def _blank_end(self, chunk: bytes, begin: int) -> int:
         """Blank lines are skipped between records; within one they are text."""
@@ -108,12 +111,15 @@ class _Header:
         return {name: field for name, field in zip(self.names, fields, strict=False) if name}
 
 
-def _header(records: Iterator[list[str]], delimiter: str, columns: Collection[str] | None) -> _Header:
+def _header(
+    lines: _TextLines, records: Iterator[list[str]], delimiter: str, columns: Collection[str] | None
+) -> _Header:
     try:
         names = next(filter(None, records), [])
         "".join(names).encode()
     except (BadLine, csv.Error, UnicodeEncodeError) as error:
-        raise UnreadableInput(f"The CSV header, which names the columns, cannot be read: {error}.") from error
+        message = f"The CSV header, which names the columns, cannot be read: {_reason(error)}."
+        raise UnreadableInput(message + json_hint(lines.first_text)) from error
     if len(names) > ENTRIES_MAX:
         raise UnreadableInput(f"The CSV header names more than {ENTRIES_MAX} columns.")
     counts = Counter(filter(None, names))
@@ -123,6 +129,12 @@ def _header(records: Iterator[list[str]], delimiter: str, columns: Collection[st
     fields_min = max((number for number, name in enumerate(names, 1) if name), default=0)
     once = [name if counts[name] == 1 else "" for name in names]
     return _Header(once, fields_min, separator_hint(names, delimiter))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, csv.Error) and "new-line character" in str(error):
+        return "a carriage return (CR) stands outside of quotes: end lines with LF or CRLF"
+    return "it is not UTF-8" if isinstance(error, UnicodeError) else str(error)
 
 
 def _row(index: int, line: int, header: _Header, fields: list[str]) -> Row | BadRow:

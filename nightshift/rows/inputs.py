@@ -98,8 +98,7 @@ def describe(
     if known is InputFormat.IMAGE:
         return image_object(uri, info.etag, info.size_bytes)
     if known is not InputFormat.PARQUET or info.size_bytes == 0:
-        with _named(info.key):
-            sample = _sampled(store, info, known, sample_bytes)
+        sample = _sampled(store, info, known, sample_bytes)
         return InputObject(
             uri=uri,
             format=known,
@@ -225,9 +224,10 @@ def _sampled(store: ObjectReader, info: ObjectInfo, format: InputFormat, sample_
         return _Sample(arrow_rows_estimated(store, info.key, info.size_bytes, info.etag))
     stored = store.stream(info.key, 0, size_bytes, if_match=info.etag)
     head, stored = with_head(stored)
-    content = content_of(head, format.compression)
-    if content.is_array:
-        check_array_bytes(info.size_bytes)
+    with _named(info.key):
+        content = content_of(head, format.compression)
+        if content.is_array:
+            check_array_bytes(info.size_bytes)
     rows = _rows_in(stored, format, is_all=size_bytes == info.size_bytes)
     estimate = round(info.size_bytes * rows / size_bytes) if rows > 0 else None
     return _Sample(estimate, is_whole=not content.is_plain)

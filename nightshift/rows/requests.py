@@ -218,12 +218,25 @@ def _id_of_record(record: JsonObject, id_column: str | None, number: str, shard:
         return number
     record_id = _id_in(record, id_column, shard)
     if record_id is None:
+        _check_has(record, id_column)
         raise InvalidRequest(
             f"The row's id column '{id_column}' has {_why_no_id(record, id_column, shard)}.",
             param=id_column,
             code="missing_id",
         )
     return record_id
+
+
+def _check_has(record: JsonObject, id_column: str) -> None:
+    """Raises InvalidRequest where there is no such column, or part of one."""
+    try:
+        value_of(record, id_column)
+    except KeyError:
+        raise InvalidRequest(
+            f"The row has no id column '{id_column}'; it has: {known_columns(record)}.",
+            param=id_column,
+            code="missing_column",
+        ) from None
 
 
 def _id_in(record: JsonObject, column: str | None, shard: NewShard) -> str | None:

@@ -102,6 +102,14 @@ def test_text_is_read_however_it_is_stored(store: ObjectStore, key: str, content
     assert described.is_whole == (not content.startswith((b"id,", b"{")))
 
 
+@pytest.mark.parametrize("column", ["ORCID", "ORC", "PAR1", "ARROW1", "BZh", "BZh9"])
+def test_a_header_may_begin_with_the_letters_of_a_binary_format(store: ObjectStore, column: str) -> None:
+    rows = rows_of(store, "a.csv", f"{column},text\n1,é\n".encode())
+
+    assert rows == [Row(0, {column: "1", "text": "é"})]
+    describe(store, store.put("a.csv", f"{column},text\n1,é\n".encode()), "a.csv")
+
+
 def test_lines_of_utf8_can_be_entered_in_the_middle(store: ObjectStore) -> None:
     assert not describe(store, store.put("a.jsonl", JSONL), "k").is_whole
 
@@ -291,6 +299,36 @@ def test_no_separator_is_guessed_where_there_are_columns() -> None:
     assert separator_hint(["text"], ",") == ""
 
 
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b'{"id":1,"text":"a"}\n', "It seems to be JSON: give it a name that ends in .jsonl"),
+        ("id,café\n1,a\n".encode("latin-1"), "it is not UTF-8"),
+        (b"id,text\r1,a\r2,b\r", r"a carriage return \(CR\) stands outside of quotes: end lines with LF"),
+    ],
+)
+def test_a_header_that_cannot_be_read_is_told_by_its_cause(
+    store: ObjectStore, content: bytes, why: str
+) -> None:
+    with pytest.raises(UnreadableInput, match=rf"^a\.csv cannot be read: The CSV header, .*{why}.*\.$"):
+        rows_of(store, "a.csv", content)
+
+
+def test_json_is_named_however_many_columns_its_commas_make(store: ObjectStore) -> None:
+    reason = first_of(store, "a.csv", b'{"id": 1, "text": "a"}\n{"id": 2, "text": "b"}\n', template=TEMPLATE)
+
+    assert "It seems to be JSON" in str(reason.objection())
+
+
+def test_an_object_is_named_once_where_it_cannot_be_described(store: ObjectStore) -> None:
+    info = store.put("a.arrow", b"ARROW1\0\0" + b"\1" * 200)
+
+    with pytest.raises(UnreadableInput) as caught:
+        describe(store, info, "a.arrow")
+
+    assert caught.value.message.count("a.arrow") == 1
+
+
 # --- first rows ---
 
 TEMPLATE = {"model": "m", "input": "{{text}}"}
@@ -327,8 +365,8 @@ def test_where_no_first_row_can_run_the_reason_is_that_of_the_first(
 @pytest.mark.parametrize(
     "content",
     [
-        b'{"n": 1}\n{"text": "a"}\n',
-        b'{oops}\n{"text": "a"}\n',
+        b'{"n": 1}\n{"id": 1, "text": "a"}\n',
+        b'{oops}\n{"id": 1, "text": "a"}\n',
         b'{"text": "a", "id": null}\n',
         b"",
     ],
@@ -337,6 +375,26 @@ def test_an_error_that_other_rows_need_not_have_is_left_to_its_row(
     store: ObjectStore, content: bytes
 ) -> None:
     assert first_of(store, "a.jsonl", content, template=TEMPLATE, id_column="id").objection() is None
+
+
+@pytest.mark.parametrize(
+    ("key", "content", "says"),
+    [
+        ("a.csv", b"doc_id;text\n1;a\n", "it has: doc_id;text. The separator seems to be a semicolon"),
+        ("a.csv", b"ID,text\n1,a\n2,b\n", "it has: ID, text. It is row 1 of"),
+        ("a.jsonl", b'{"text": "a", "meta": {"n": 1}}\n', "it has: meta, text."),
+        ("a.parquet", parquet([{"key": 1, "text": "a"}]), "it has: key, text."),
+    ],
+)
+def test_a_missing_id_column_is_told_once_with_the_columns_there_are(
+    store: ObjectStore, key: str, content: bytes, says: str
+) -> None:
+    reason = first_of(store, key, content, template=TEMPLATE, id_column="id").objection()
+
+    assert reason is not None
+    assert (reason.code, reason.param) == ("missing_column", "id")
+    assert "The row has no id column 'id'" in reason.message
+    assert says in reason.message
 
 
 def test_rows_without_a_template_name_their_model_or_the_reason_why_not(store: ObjectStore) -> None:
