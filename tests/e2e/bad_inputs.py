@@ -242,7 +242,7 @@ TABLES = (
             ("input", "empty"),
             ("input", ""),
             ("top_k", "greater than or equal to 1"),
-            ("input", "at most 64"),
+            ("input", "length is 64 tokens"),
         ),
     ),
     Table(

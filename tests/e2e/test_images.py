@@ -258,7 +258,7 @@ ODD_NAMES = (
 )
 
 
-def test_every_name_that_a_file_can_have_is_a_row_and_what_is_no_file_is_none(
+def test_every_name_that_a_file_can_have_is_a_row_and_what_is_no_file_is_named(
     service: Service, folder: Path, probabilities: list[list[float]]
 ) -> None:
     odd = folder / "odd"
@@ -267,15 +267,17 @@ def test_every_name_that_a_file_can_have_is_a_row_and_what_is_no_file_is_none(
         (odd / name).write_bytes(as_bytes(PICTURES[number % len(PICTURES)]))
     (odd / "directory.jpg").mkdir()
     (odd / "dangling.png").symlink_to(odd / "nothing.png")
-    (odd / "loop.png").symlink_to(odd / "loop.png")
-
-    ended = nightshift(
-        service,
+    run = (
         *("run", "odd/", "--output", "from-odd", "--endpoint", "classifications", "--model", "animals"),
         *("--input-column", "image", "--format", "parquet", "--wait"),
-        cwd=folder,
     )
 
+    refused = nightshift(service, *run, cwd=folder)
+    (odd / "dangling.png").unlink()
+    ended = nightshift(service, *run, cwd=folder)
+
+    assert refused.returncode == 4
+    assert "dangling.png cannot be read: it is no file" in refused.stdout + refused.stderr
     assert ended.returncode == 0, ended.stdout + ended.stderr
     rows = [
         row

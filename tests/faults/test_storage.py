@@ -171,7 +171,7 @@ def test_readers_of_a_store_that_hangs_delay_no_request_that_does_not_need_it(se
         reading = [
             readers.submit(http.get, f"/v1/files/{file_id}/content", timeout=60) for _ in range(READERS)
         ]
-        wait_for("the store keeps readers waiting", lambda: len(front.met) >= STORAGE_THREADS_MAX)
+        wait_for("the store keeps readers waiting", lambda: len(front.met) >= STORAGE_THREADS_MAX - 1)
 
         job = submit_online(service, Row("one", "hello"))
 
@@ -208,7 +208,8 @@ def test_what_a_job_named_and_may_not_use_ends_that_job_with_the_reason_and_no_o
     service: Service,
 ) -> None:
     front = front_of(service)
-    unreadable, changed = (submit_bulk(service, some_rows(300, step_ms=40)) for _ in range(2))
+    # More rows than both workers hold: they have not read all of it by then.
+    unreadable, changed = (submit_bulk(service, some_rows(3000, step_ms=40)) for _ in range(2))
     unwritable, good = (submit_bulk(service, some_rows(20)) for _ in range(2))
     front.set(ANY, Refused(403, "AccessDenied"), path=f"/{unwritable.output}")
     wait_until_under_way(service, unreadable)

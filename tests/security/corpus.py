@@ -122,10 +122,10 @@ CORPUS: Final = (
         f"{FILES}/file-1/content",
         method="GET",
         headers={"range": "bytes=" + " " * 60_000 + "x"},
-        status=404,
+        status=431,
     ),
-    Costly("parameters", f"{JOBS}?" + "limit=1&" * 7000, method="GET"),
-    Costly("a large parameter", f"{JOBS}?limit=" + "9" * 60_000, method="GET"),
+    Costly("parameters", f"{JOBS}?" + "limit=1&" * 7000, method="GET", status=431),
+    Costly("a large parameter", f"{JOBS}?limit=" + "9" * 60_000, method="GET", status=431),
     Costly(
         "form fields", FILES, lambda: form(*[form_field(b"a%d" % n) for n in range(60_000)]), headers=FORM
     ),

@@ -179,6 +179,7 @@ def test_every_other_one_is_shown_by_a_test_of_its_own(name: str) -> None:
 
 
 OF_TENANTS: Final = {
+    "api/body_turns.py",  # who waits, by tenant
     "nightshift/output/digest_space.py",  # of one job
     "nightshift/output/open_shards.py",  # of one job
     "scheduler/runtime/circuits.py",
@@ -193,7 +194,10 @@ OF_NO_TENANT: Final = {
     "api/page/rendering.py",  # templates
     "nightshift/conformance/session.py",
     "nightshift/lifecycle/catalogue.py",  # models
+    "nightshift/observability.py",  # lines of the log, which tenants do not see
     "nightshift/rows/partitions.py",  # a function of one URI alone
+    "nightshift/rows/requests.py",  # a function of a format alone
+    "nightshift/store/databases/migrate.py",  # the schema
     "nightshift/store/databases/multi_insert.py",  # statements
     "nightshift/store/pending.py",  # statements
     "workers/engine/guidance/guide.py",  # threads

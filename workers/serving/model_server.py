@@ -248,7 +248,8 @@ def invalid(error: Exception, param: str) -> InvalidRequest:
     if isinstance(error, InvalidRequest):
         return error
     if isinstance(error, EncodeInputTooLong):
-        return too_long(error.max_tokens, f"'{param}' has {error.num_tokens} tokens", param, MAY_BE_CUT)
+        text = f"input {error.input_index}" if param == "input" else f"'{param}'"
+        return too_long(error.max_tokens, f"{text} has {error.num_tokens} tokens", param, MAY_BE_CUT)
     if isinstance(error, PromptTooLong):
         return too_long(error.limit, f"{error} ('{param}')", param)
     if isinstance(error, InvalidTokenIds) and error.field in ("logit_bias", "stop_token_ids"):

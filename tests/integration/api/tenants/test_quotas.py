@@ -18,6 +18,7 @@ from api.services import AppSettings
 from nightshift.jobs.sizes import json_bytes
 from nightshift.settings import DataSettings, QuotaSettings, SubmissionSettings
 from nightshift.store import Store
+from nightshift.testing import InMemoryStreams
 from scheduler.duties.ageing import Ageing
 from tests.integration.api.asking import CHAT, online
 from tests.integration.api.conftest import TIMEOUT_S, ClientMaker, KeyMaker
@@ -311,7 +312,7 @@ def test_bodies_and_answers_of_online_requests_count_until_they_are_deleted(
     assert answers[2].headers["x-should-retry"] == "false"
     stored = stored_bytes(acme)
     assert stored > 2 * json_bytes(body)
-    Ageing(store).run_once(store.now() + timedelta(days=2))
+    Ageing(store, InMemoryStreams()).run_once(store.now() + timedelta(days=2))
     assert stored_bytes(acme) == 0
     assert acme.post(face, json=asked).is_success
 

@@ -144,8 +144,9 @@ def test_lines_that_never_were_a_request_are_left_out(place: Place, clock: FakeC
 
 
 def test_without_any_request_there_is_nothing_to_run(place: Place, clock: FakeClock) -> None:
-    (place.bucket / "in.jsonl").write_text("not JSON\n")
-    old = planned(place, place.native(model="demo"), clock)
+    (place.bucket / "in.jsonl").write_text('{"id": null, "text": "a"}\n')
+    records = {"template": {"model": "demo", "messages": "{{text}}"}, "id_column": "id"}
+    old = planned(place, place.native(model="demo", **records), clock)
     place.work_off()
     old = assembled(place, old, clock)
 

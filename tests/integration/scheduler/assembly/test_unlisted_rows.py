@@ -80,7 +80,7 @@ def test_a_native_jobs_manifest_says_how_many_rows_have_no_line(
     how(place, reason, job)  # type: ignore[operator]
     ended = assembled(place, job, clock)
 
-    manifest = json.loads(place.out("manifest.json"))
+    manifest = json.loads(place.out("_manifest.json"))
     good, missing = place.part_lines("part"), place.part_lines("errors")
     unlisted = manifest["unlisted"]["rows"]
     assert len(good) + len(missing) + unlisted == 36
@@ -97,7 +97,7 @@ def test_parquet_has_as_many_rows_of_them_as_jsonl_has_lines(
     stop(place, job, StopReason.CANCELLED)
     ended = assembled(place, job, clock)
 
-    [errors] = json.loads(place.out("manifest.json"))["errors"]
+    [errors] = json.loads(place.out("_manifest.json"))["errors"]
     assert (errors["rows"], errors["unlisted"], ended.counts.total) == (12, 12 - LINES_MAX, 12)
 
 

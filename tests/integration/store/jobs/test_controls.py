@@ -10,6 +10,7 @@ from nightshift.errors import Conflict
 from nightshift.fleet.workers import Machine
 from nightshift.jobs import Counts, Job, JobKind, JobState, ShardState, StopReason
 from nightshift.jobs.priorities import PriorityClass, PriorityConfig
+from nightshift.jobs.room import ROOM_FOR_ALL
 from nightshift.lifecycle import controls, transitions
 from nightshift.lifecycle.controls import JobChanges
 from nightshift.store import Store, Transaction
@@ -121,7 +122,7 @@ def test_a_paused_job_is_not_claimed_and_a_resumed_one_is_rung_for(store: Store,
 def test_a_shard_that_was_chosen_before_its_job_was_paused_is_not_taken(store: Store) -> None:
     job = planned(store)
     with store.transaction() as tx:
-        [chosen] = tx.claims._best_jobs([MODEL], tx.now(), PriorityConfig(), Machine(), ())
+        [chosen] = tx.claims._best_jobs([MODEL], tx.now(), PriorityConfig(), Machine(), ROOM_FOR_ALL)
     pause(store, job)
 
     with store.transaction() as tx:

@@ -64,7 +64,7 @@ def test_a_store_that_hangs_is_told_of_and_hides_no_other() -> None:
         assert answers.wait(WAIT_S)
         return None
 
-    config = StoreWatchConfig(interval_s=0.001, calm_interval_s=3600, silent_s=0.001)
+    config = StoreWatchConfig(interval_s=0.001, calm_interval_s=3600, silent_s=1.0)
     probes = {"one": hangs, "other": Store("denied")}
     with StoreWatch(probes, said.put, config).running():
         told = {said.get(timeout=WAIT_S) for _ in range(2)}

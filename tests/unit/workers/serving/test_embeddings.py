@@ -136,7 +136,7 @@ def test_a_text_that_is_too_long_is_refused_unless_it_may_be_cut(tmp_path: Path,
     error = refused(models, ["w1", LONG])
     assert (error.param, error.code) == ("input", "context_length_exceeded")
     assert error.message.startswith(
-        "This model's maximum context length is 64 tokens. However, 'input' has 182 tokens."
+        "This model's maximum context length is 64 tokens. However, input 1 has 182 tokens."
     )
     assert error.message.endswith("With 'truncate_prompt_tokens': -1 its first tokens are taken.")
 
