@@ -42,6 +42,7 @@ class ResponseEvents(AnswerEvents):
         self._item_id = message_id(head.id)
         self._text: list[str] = []
         self._logprobs: list[JsonObject] = []
+        self._num_shown = 0  # of these, in deltas
         self._call: FunctionCall | None = None  # the last one begun
         self._call_index = 0  # in the output
         self._arguments: list[str] = []
@@ -51,9 +52,13 @@ class ResponseEvents(AnswerEvents):
         return [self._event(f"response.{name}", response=response) for name in ("created", "in_progress")]
 
     def piece(self, choice: int, piece: Piece) -> Sequence[StreamEvent]:
-        logprobs = piece.logprobs["content"] if piece.logprobs is not None else []
+        """Without text, as the tokens of a call leave none, it begins no message."""
         self._text.append(piece.text)
-        self._logprobs += logprobs
+        self._logprobs += piece.logprobs["content"] if piece.logprobs is not None else []
+        if not (piece.text or self._has_message):
+            return []
+        logprobs = self._logprobs[self._num_shown :]
+        self._num_shown = len(self._logprobs)
         delta = {"delta": piece.text, "logprobs": logprobs}
         return [*self._begin_message(), self._of_text("response.output_text.delta", **delta)]
 

@@ -316,6 +316,20 @@ def test_events_come_in_order_and_are_numbered(pieces: list[str], choice: Choice
     assert done == body["output"]
 
 
+def test_log_probabilities_without_text_begin_no_message() -> None:
+    """The tokens of a call leave no text, and the answer then has no message."""
+    token = {"token": "<tool_call>", "logprob": -0.1, "bytes": None, "top_logprobs": []}
+    request = parsed(stream=True, top_logprobs=1, include=["message.output_text.logprobs"])
+    body = answer(request, Choice("", "tool_calls", calls=[CALLED]))
+    events = Responses().events(request, HEAD)
+    sent = [*events.opening(), *events.piece(0, Piece("", {"content": [token]}))]
+    for start, text in ((True, "{"), (False, "}")):
+        sent += events.call_piece(0, CallPiece(0, CALLED["function"]["name"], text, start, CALLED["id"]))
+    sent += events.closing(0, body)
+
+    assert [event.type for event in sent] == ["response.created", "response.in_progress", *CALL_EVENTS]
+
+
 @pytest.mark.parametrize(("type", "code"), [("server_error", "server_error"), ("other", "invalid_prompt")])
 def test_a_failure_is_an_event(type: str, code: str) -> None:
     error = {"error": {"message": "It broke.", "type": type, "param": None, "code": "model_error"}}
