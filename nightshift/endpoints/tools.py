@@ -117,17 +117,20 @@ def called(id: str, name: str, arguments: JsonObject) -> JsonObject:
 
 def _rules(number: int, function: JsonObject) -> tuple[str, str]:
     beginning = json.dumps(f'{{"name": "{function["name"]}", "arguments": ')
-    return f'object_{number}: {beginning} arguments_{number} "}}"', (
-        f"arguments_{number}: {_json_in(_arguments_schema(function))}"
-    )
+    arguments = _json_in(_arguments_schema(function), is_lenient=not function.get("strict"))
+    return f'object_{number}: {beginning} arguments_{number} "}}"', f"arguments_{number}: {arguments}"
 
 
 def _form(form: Guidance) -> str:
     return f"form: {_json_in(json.loads(form.text))}"
 
 
-def _json_in(schema: JsonObject) -> str:
-    return f"%json {json.dumps(schema | {'x-guidance': {'whitespace_pattern': WHITESPACE}})}"
+def _json_in(schema: JsonObject, *, is_lenient: bool = False) -> str:
+    """Writes a schema in llguidance's notation. A worker takes any object for a lenient one that it cannot
+    compile.
+    """
+    options = {"whitespace_pattern": WHITESPACE} | ({"lenient": True} if is_lenient else {})
+    return f"%json {json.dumps(schema | {'x-guidance': options})}"
 
 
 def _arguments_schema(function: JsonObject) -> JsonObject:

@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from functools import partial
 
 import llguidance
@@ -39,6 +40,9 @@ _LARK_PART = re.compile(
     re.VERBOSE,
 )
 """A comment, a string, a regular expression, or the name of a token. What is not closed is read once, too."""
+
+_LENIENT_RULE = re.compile(r'^(?P<name>\w+): (?P<json>%json .*"lenient": true\}\})$', re.MULTILINE)
+ANY_OBJECT = f"%json {json.dumps({'type': 'object', 'x-guidance': {'whitespace_pattern': WHITESPACE}})}"
 
 _LIMITS = LLParserLimits(max_lexer_states=LEXER_STATES_MAX, verbose_errors=False)
 
@@ -170,13 +174,28 @@ def wait_for_any(compiling: Iterable[Compiling], timeout_s: float) -> None:
 def _matcher(table: LLTokenizer, grammar: Grammar) -> LLMatcher:
     """Raises GrammarFailed."""
     try:
-        source = _source(grammar, table)
+        matcher = _compiled(table, grammar)
+        if matcher.is_error() and grammar.kind == "grammar":
+            matcher = _compiled(table, replace(grammar, text=_loosened(grammar.text, table)))
     except (ValueError, TypeError, RecursionError) as error:
         raise GrammarFailed(_reason(str(error))) from error
-    matcher = LLMatcher(table, source, log_level=0, limits=_LIMITS)
     if matcher.is_error():
         raise GrammarFailed(_reason(matcher.get_error()))
     return matcher
+
+
+def _compiled(table: LLTokenizer, grammar: Grammar) -> LLMatcher:
+    return LLMatcher(table, _source(grammar, table), log_level=0, limits=_LIMITS)
+
+
+def _loosened(lark: str, table: LLTokenizer) -> str:
+    """The same grammar, with any object for each lenient schema that cannot be compiled."""
+
+    def usable(rule: re.Match[str]) -> str:
+        alone = Grammar("grammar", f"start: {rule['json']}")
+        return f"{rule['name']}: {ANY_OBJECT}" if _compiled(table, alone).is_error() else rule[0]
+
+    return _LENIENT_RULE.sub(usable, lark)
 
 
 def _reason(error: str) -> str:

@@ -157,8 +157,16 @@ NOTHING: JsonObject = {
     ("tools", "form", "param"),
     [
         (TOOLS, NOTHING, "response_format"),
-        ([*TOOLS, {"type": "function", "function": {"name": "f", "parameters": NOTHING}}], CITY, "tools[2]"),
-        ([*TOOLS, {"type": "function", "function": {"name": "f", "parameters": NOTHING}}], None, "tools[2]"),
+        (
+            [*TOOLS, {"type": "function", "function": {"name": "f", "parameters": NOTHING, "strict": True}}],
+            CITY,
+            "tools[2]",
+        ),
+        (
+            [*TOOLS, {"type": "function", "function": {"name": "f", "parameters": NOTHING, "strict": True}}],
+            None,
+            "tools[2]",
+        ),
     ],
 )
 def test_a_schema_that_nothing_satisfies_is_refused_by_its_field(
@@ -169,6 +177,26 @@ def test_a_schema_that_nothing_satisfies_is_refused_by_its_field(
 
     assert (answer.status_code, answer.body["error"]["param"]) == (400, param)
     assert "property 'a' is unsatisfiable" in answer.body["error"]["message"]
+
+
+UNUSABLE: dict[str, JsonObject] = {
+    "nothing": NOTHING,
+    "overlap": {"type": "object", "properties": {"a": {"oneOf": [{"type": "integer"}, {"type": "number"}]}}},
+    "look-ahead": {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(?=a)b"}}},
+    "back-reference": {"type": "object", "properties": {"a": {"type": "string", "pattern": r"(a)\\1"}}},
+}
+
+
+@pytest.mark.parametrize("parameters", UNUSABLE.values(), ids=UNUSABLE)
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_a_tool_that_is_not_strict_takes_any_object_where_its_schema_cannot_be_kept_to(
+    trained: Models, parameters: JsonObject, choice: str
+) -> None:
+    other = {"type": "function", "function": {"name": "other", "parameters": parameters}}
+
+    assert outcome(ask(trained, CALLS, tools=[*TOOLS, other], tool_choice=choice)) == outcome(
+        ask(trained, CALLS, tool_choice=choice)
+    )
 
 
 @pytest.mark.parametrize("choice", ["auto", "none"])
