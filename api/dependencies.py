@@ -129,7 +129,7 @@ BodyDep = Annotated[JsonObject, Depends(json_object)]
 
 
 async def checked(request: Request, services: Services, caller: Caller, check: Callable[[], T]) -> T:
-    """What `check` makes of this request's body, in a thread; a large body's in its tenant's turn."""
+    """Runs `check` in a thread, for a large body in its tenant's turn, and returns its result."""
     size_bytes: int = request.state.body_bytes
     return await services.body_turns.run(caller.tenant_id, size_bytes, check)
 

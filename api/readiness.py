@@ -52,7 +52,7 @@ def _problem_with_database(services: Services) -> str | None:
     except SchemaBehind:
         return "the schema is not the one this version expects; run the migrations"
     except DatabaseUnusable as error:
-        # What differs is in words of ours; a driver's are not shown.
+        # A driver's words are not shown; ours name the difference.
         return error.message if error.__cause__ is None else _logged("database", error)
     except NightshiftError as error:
         return _logged("database", error)

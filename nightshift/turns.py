@@ -276,7 +276,8 @@ class AsyncTurns:
 
         place = self._turns.ask(tenant, lambda _: loop.call_soon_threadsafe(tell))
         try:
-            await granted
+            if not place.is_held:
+                await granted
             yield
         finally:
             self._turns.leave(place)

@@ -95,9 +95,9 @@ def page_of(lines: Sequence[bytes], limit: int) -> bytes:
 
 def _id_of(line: bytes) -> bytes:
     """A row's id as JSON: its line begins with it."""
-    found = _ID.match(line)
-    assert found is not None, "every row has an id first"
-    return found[1]
+    match = _ID.match(line)
+    assert match is not None, "every row has an id first"
+    return match[1]
 
 
 def _bulk_rows(services: Services, job: Job, after: RowPlace | None) -> Iterator[bytes]:

@@ -37,7 +37,7 @@ for _endpoint in endpoints.every():
 async def _infer(
     endpoint: Endpoint, request: Request, services: Services, caller: Caller, body: JsonObject
 ) -> Response:
-    async with services.body_turns.beginning.turn(caller.tenant_id):
+    async with services.body_turns.beginning.hold(caller.tenant_id):
         asked, new = await checked(
             request, services, caller, lambda: _checked(endpoint, services, caller, body)
         )

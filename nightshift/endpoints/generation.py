@@ -312,7 +312,7 @@ class TextEndpoint(Endpoint):
         )
 
     def echoed_bytes(self, request: GenerationRequest) -> int:
-        """What of a request its answer repeats, as JSON."""
+        """Bytes, as JSON, of the parts of a request that its answer repeats."""
         return json_bytes(request.model)
 
     def values_of(self, choice: Choice) -> Values:

@@ -44,7 +44,7 @@ class Tools:
 
     @property
     def guidance(self) -> Guidance:
-        """What an answer must be: in auto, text that may have calls, or calls or the form."""
+        """The grammar of an answer: in auto, text that may have calls, or calls or the form."""
         rules = [rule for n, (_, tool) in enumerate(self._called) for rule in _rules(n, tool["function"])]
         objects = " | ".join(f"object_{n}" for n in range(len(self._called)))
         rules.append(f'body: "\\n" ({objects}) "\\n{END}"')

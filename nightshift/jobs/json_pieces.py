@@ -60,17 +60,17 @@ def _is_small(value: object) -> bool:
     """Whether it has at most `PARTS_MAX` parts. Looks at no more of them."""
     left, parts = [value], 0
     while left:
-        each = left.pop()
-        if isinstance(each, dict | list):
-            parts += len(each)
+        container = left.pop()
+        if isinstance(container, dict | list):
+            parts += len(container)
             if parts > PARTS_MAX:
                 return False
-            left.extend(part for part in (each.values() if isinstance(each, dict) else each))
+            left.extend(container.values() if isinstance(container, dict) else container)
     return True
 
 
 def loads(text: str) -> Any:
-    """What valid JSON says."""
+    """Decodes valid JSON; a large text in pieces, so that Python's lock is free between them."""
     if len(text) <= LARGE_BYTES:
         return json.loads(text)
     return _decoded(text, _SPACE.match(text).end(), DECODED_DEPTH)[0]  # type: ignore[union-attr]

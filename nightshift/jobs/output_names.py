@@ -54,7 +54,7 @@ def inputs_name(job_id: str) -> str:
 
 
 def old_names_of(job_id: str) -> tuple[str, ...]:
-    """What the release before called the files without rows that have the run's name."""
+    """Names that the release before gave to the files without rows of a run."""
     return f"manifest-{run_of(job_id)}.json", f"inputs-{run_of(job_id)}.jsonl"
 
 

@@ -179,7 +179,6 @@ def test_every_other_one_is_shown_by_a_test_of_its_own(name: str) -> None:
 
 
 OF_TENANTS: Final = {
-    "api/body_turns.py",  # who waits, by tenant
     "nightshift/output/digest_space.py",  # of one job
     "nightshift/output/open_shards.py",  # of one job
     "scheduler/runtime/circuits.py",

@@ -201,6 +201,7 @@ class Shards:
             state=ShardState.DONE,
             rows_total=rows_total,
             lease_until=None,
+            fault=None,  # one told of as the last checkpoint was listed
         )
 
     def stop_held(self, lease: Lease) -> bool:
