@@ -142,6 +142,7 @@ class WorkersWantedObject(BaseModel):
 
     model: str
     capacity: str
+    pool: str | None  # that the jobs name; null: they run in any
     wanted: int
     ready: int
     starting: int
@@ -151,6 +152,7 @@ class WorkersWantedObject(BaseModel):
         return cls(
             model=found.pool.model,
             capacity=found.pool.capacity,
+            pool=found.pool.name or None,
             wanted=found.wanted,
             ready=found.ready,
             starting=found.starting,

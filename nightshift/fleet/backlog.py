@@ -24,6 +24,7 @@ class WaitingJob:
     rows_left: int  # as far as they are known or estimated
     rows_done: int = 0
     is_paused: bool = False  # nothing of it starts
+    pool: str | None = None  # of the workers that may run it; None: any
 
 
 @dataclass(frozen=True, order=True)

@@ -31,10 +31,11 @@ class Work:
 
 @dataclass(frozen=True, order=True)
 class Pool:
-    """Workers that may run the same."""
+    """Workers that may run the same jobs."""
 
     model: str
-    capacity: str  # as jobs ask for it: spot, on_demand, or any
+    capacity: str  # as jobs name it: spot, on_demand, or any
+    name: str = ""  # the worker pool that the jobs name; empty: they run in any
 
 
 def workers_wanted(work: Iterable[Work], shards: int) -> int:
@@ -55,7 +56,7 @@ def demand(
     pools: defaultdict[Pool, list[WaitingJob]] = defaultdict(list)
     for job in waiting:
         if not job.is_paused and job.queued + job.leased:
-            pools[Pool(job.model, job.capacity)].append(job)
+            pools[Pool(job.model, job.capacity, job.pool or "")].append(job)
     return {
         pool: _wanted(jobs, paces.get(pool.model), now, pool.model in warm) for pool, jobs in pools.items()
     }

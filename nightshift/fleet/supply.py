@@ -15,7 +15,7 @@ ANY_CAPACITY: Final = "any"  # of a job that runs on any machine
 
 @dataclass(frozen=True, order=True)
 class PoolSupply:
-    """Of workers that may run the same. `starting`: they load models yet."""
+    """The workers of a pool that has work. `starting`: they still load models."""
 
     pool: Pool
     wanted: int
@@ -50,4 +50,5 @@ def supply(
 def _serves(worker: Worker, pool: Pool) -> bool:
     """A worker that starts has told no models yet, and may serve any."""
     has_model = pool.model in worker.models or worker.state is WorkerState.STARTING
-    return has_model and pool.capacity in (ANY_CAPACITY, worker.capacity)
+    is_capable = pool.capacity in (ANY_CAPACITY, worker.capacity)
+    return has_model and is_capable and (not pool.name or pool.name in worker.pools)

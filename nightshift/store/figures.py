@@ -77,7 +77,7 @@ class Figures:
         leased = {row.job_id: row.shards for row in self._connection.execute(_BULK_LEASED)}
         found = []
         for row in self._connection.execute(_BULK):  # taken apart at once: there may be thousands
-            id, model, priority, capacity, created_at, deadline_at, paused_at, queued, left, done = row
+            id, model, priority, capacity, pool, created_at, deadline_at, paused_at, queued, left, done = row
             found.append(
                 WaitingJob(
                     kind=JobKind.BULK,
@@ -91,6 +91,7 @@ class Figures:
                     rows_left=max(0, left),
                     rows_done=done,
                     is_paused=paused_at is not None,
+                    pool=pool,
                 )
             )
         return found
@@ -120,6 +121,7 @@ _BULK: Final = select(
     job.c.model,
     job.c.priority,
     job.c.capacity,
+    job.c.pool,
     job.c.created_at,
     job.c.deadline_at,
     job.c.paused_at,

@@ -173,12 +173,13 @@ def _queue(overview: Json, shown: Sequence[Json], total: int, width: int) -> Ite
 
 def _wanted(pools: Sequence[Json], width: int) -> Iterable[Text]:
     """A line where more workers are wanted than are there."""
-    short = [each for each in pools if each["wanted"] > each["ready"] + each["starting"]]
+    short = [pool for pool in pools if pool["wanted"] > pool["ready"] + pool["starting"]]
     if short:
         cells = _name_cells(width)
         words = [
-            f"{formats.name(each['model'], cells)} {each['ready']} of {each['wanted']} ({each['capacity']})"
-            for each in short
+            f"{formats.name(pool['model'], cells)} {pool['ready']} of {pool['wanted']} "
+            f"({pool['capacity']}{', pool ' + formats.name(pool['pool'], cells) if pool['pool'] else ''})"
+            for pool in short
         ]
         yield Text(
             f"more workers wanted: {', '.join(words)}", "bold yellow", no_wrap=True, overflow="ellipsis"

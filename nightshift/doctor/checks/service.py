@@ -15,7 +15,8 @@ from nightshift.doctor.checks import database
 from nightshift.doctor.checks.models import HEARD_WITHIN
 from nightshift.doctor.findings import Finding, error, ok, skipped, warning
 from nightshift.doctor.site import Site
-from nightshift.fleet.supply import PoolSupply, supply
+from nightshift.fleet.demand import Pool
+from nightshift.fleet.supply import ANY_CAPACITY, PoolSupply, supply
 from nightshift.fleet.workers import WorkerState
 from nightshift.jobs import JobKind
 
@@ -90,13 +91,13 @@ def look_at_workers(site: Site) -> Finding:
     figures = {
         "ready": states[WorkerState.READY],
         "queued": sum(queued.values()),
-        "wanted": sum(each.wanted for each in pools),
-        "missing": sum(each.missing for each in pools),
+        "wanted": sum(demanded.wanted for demanded in pools),
+        "missing": sum(demanded.missing for demanded in pools),
     }
-    short = [each for each in pools if each.missing]
-    if none := [each for each in short if not each.ready + each.starting]:
-        advice = f"work waits for {_pools(none)} and no worker is there: {_start_a_worker(site)}"
-        return error(detail, advice, **figures)
+    short = [demanded for demanded in pools if demanded.missing]
+    if unserved := [demanded for demanded in short if not demanded.ready + demanded.starting]:
+        start = _start_a_worker(site, unserved[0].pool)
+        return error(detail, f"work waits for {_pools(unserved)} and no worker is there: {start}", **figures)
     if short:
         return warning(
             f"{detail}; more are wanted to meet the deadlines: {_pools(short)}",
@@ -108,8 +109,9 @@ def look_at_workers(site: Site) -> Finding:
 
 def _pools(pools: Sequence[PoolSupply]) -> str:
     return ", ".join(
-        f"{each.pool.model} ({each.wanted} wanted, {each.ready} ready, capacity {each.pool.capacity})"
-        for each in pools
+        f"{demanded.pool.model} ({demanded.wanted} wanted, {demanded.ready} ready, "
+        f"capacity {demanded.pool.capacity}{f', pool {demanded.pool.name}' if demanded.pool.name else ''})"
+        for demanded in pools
     )
 
 
@@ -118,11 +120,18 @@ def root_of(base_url: str) -> str:
     return base_url.rstrip("/").removesuffix("/v1")
 
 
-def _start_a_worker(site: Site) -> str:
-    """An embedded queue's workers are started by `nightshift up` alone."""
+def _start_a_worker(site: Site, pool: Pool | None = None) -> str:
+    """Tells the command that starts one, of this pool. `nightshift up` alone starts an embedded queue's."""
+    settings = "" if pool is None else _settings_of(pool)
     if site.has_embedded_queue:
-        return "start `nightshift up` again"
-    return "start one with `nightshift worker --model …`"
+        return f"start `{settings}nightshift up` again"
+    return f"start one with `{settings}nightshift worker --model …`"
+
+
+def _settings_of(pool: Pool) -> str:
+    """The variables, in front of a command, by which its worker serves this pool."""
+    capacity = "" if pool.capacity == ANY_CAPACITY else f"NIGHTSHIFT_CAPACITY={pool.capacity} "
+    return capacity + (f"NIGHTSHIFT_POOLS={pool.name} " if pool.name else "")
 
 
 def _advice_about_key(site: Site) -> str:

@@ -154,7 +154,7 @@ def test_administrators_see_the_queue_of_all_tenants(
     shown = http.get("/v1/overview", headers={"authorization": f"Bearer {key}"}).json()
 
     assert shown["workers_wanted"] == [
-        {"model": "model-b", "capacity": "any", "wanted": 1, "ready": 0, "starting": 0}
+        {"model": "model-b", "capacity": "any", "pool": None, "wanted": 1, "ready": 0, "starting": 0}
     ]
     (group,) = shown["service_queue"]
     assert group | {"oldest_at": 0} == {

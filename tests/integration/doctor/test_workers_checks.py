@@ -15,7 +15,7 @@ from nightshift.fleet.figures import ServiceFigures
 from nightshift.fleet.workers import WorkerState
 from nightshift.settings import DataSettings
 from nightshift.store import Store
-from nightshift.testing import a_worker, planned
+from nightshift.testing import a_spec, a_worker, planned
 from tests.databases import migrated_sqlite
 from tests.integration.doctor.conftest import Look
 
@@ -28,11 +28,18 @@ def store(data_dir: Path) -> Iterator[Store]:
     store.close()
 
 
-def register(store: Store, state: WorkerState, host: str = "elsewhere") -> None:
+def register(store: Store, state: WorkerState, host: str = "elsewhere", pools: tuple[str, ...] = ()) -> None:
     with store.transaction() as tx:
         now = tx.now()
         tx.workers.register(
-            a_worker(host=host, state=state, models=("demo_model",), started_at=now, heartbeat_at=now)
+            a_worker(
+                host=host,
+                state=state,
+                models=("demo_model",),
+                pools=pools,
+                started_at=now,
+                heartbeat_at=now,
+            )
         )
 
 
@@ -62,6 +69,22 @@ def test_work_for_a_model_that_no_worker_has_is_an_error(look: Look, store: Stor
     found = look("workers")
     assert found.status is Status.ERROR
     assert "another (1 wanted, 0 ready, capacity any)" in found.advice
+
+
+def test_work_for_a_pool_without_a_worker_is_an_error(look: Look, store: Store):
+    planned(store, shards=2, model="demo_model", spec=a_spec(pool="nightly", capacity="spot"))
+    planned(store, model="demo_model")
+    register(store, WorkerState.READY, pools=("daily",))
+    finding = look("workers")
+    assert finding.status is Status.ERROR
+    assert "demo_model (1 wanted, 0 ready, capacity spot, pool nightly) and no worker" in finding.advice
+    assert "`NIGHTSHIFT_CAPACITY=spot NIGHTSHIFT_POOLS=nightly nightshift up` again" in finding.advice
+
+
+def test_work_for_a_pool_with_a_worker_is_well(look: Look, store: Store):
+    planned(store, model="demo_model", spec=a_spec(pool="nightly"))
+    register(store, WorkerState.READY, pools=("daily", "nightly"))
+    assert look("workers").status is Status.OK
 
 
 def test_more_work_than_the_workers_end_in_time_is_a_warning(look: Look, store: Store):

@@ -2,6 +2,9 @@
 
 from datetime import timedelta
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from nightshift.fleet.backlog import WaitingJob
 from nightshift.fleet.demand import Pool
 from nightshift.fleet.figures import ServiceFigures
@@ -9,10 +12,14 @@ from nightshift.fleet.supply import PoolSupply, supply
 from nightshift.fleet.workers import Capacity, WorkerState
 from nightshift.jobs import JobKind
 from nightshift.jobs.priorities import PriorityClass
+from nightshift.lifecycle.problems import why_unserved
+from nightshift.store.jobs.problems import Wanted
 from nightshift.testing import STARTS_AT, a_worker
 
 
-def waiting(model: str = "m", capacity: str = "any", rows_left: int = 1000, shards: int = 10) -> WaitingJob:
+def waiting(
+    model: str = "m", capacity: str = "any", rows_left: int = 1000, shards: int = 10, pool: str | None = None
+) -> WaitingJob:
     return WaitingJob(
         kind=JobKind.BULK,
         model=model,
@@ -23,6 +30,7 @@ def waiting(model: str = "m", capacity: str = "any", rows_left: int = 1000, shar
         queued=shards,
         leased=0,
         rows_left=rows_left,
+        pool=pool,
     )
 
 
@@ -55,6 +63,27 @@ def test_a_jobs_capacity_decides_which_workers_may_run_it():
         [waiting(capacity="spot"), waiting(capacity="on_demand"), waiting()], alive, None, STARTS_AT
     )
     assert {each.pool.capacity: each.ready for each in pools} == {"spot": 1, "on_demand": 1, "any": 2}
+
+
+@given(
+    state=st.sampled_from([WorkerState.READY, WorkerState.DRAINING]),
+    models=st.sampled_from([("m",), ("other",), ("other", "m")]),
+    machine_capacity=st.sampled_from(Capacity),
+    pools=st.sampled_from([(), ("a",), ("b", "a"), ("b",)]),
+    capacity=st.sampled_from(["any", *Capacity]),
+    pool=st.sampled_from([None, "a"]),
+)
+def test_a_worker_is_ready_for_a_job_exactly_where_the_jobs_problem_says_so(
+    state: WorkerState,
+    models: tuple[str, ...],
+    machine_capacity: Capacity,
+    pools: tuple[str, ...],
+    capacity: str,
+    pool: str | None,
+):
+    worker = a_worker(state=state, models=models, capacity=machine_capacity, pools=pools)
+    [supplied] = supply([waiting(capacity=capacity, pool=pool)], [worker], None, STARTS_AT)
+    assert bool(supplied.ready) == (why_unserved(Wanted("m", capacity, pool), [worker]) is None)
 
 
 def test_more_than_are_wanted_are_not_missing():

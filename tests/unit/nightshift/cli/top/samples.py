@@ -109,8 +109,8 @@ def an_overview(**overrides: Any) -> dict[str, Any]:
         "queue": [],
         "queue_is_whole": True,
         "workers_wanted": [
-            {"model": "qwen3-8b", "capacity": "any", "wanted": 5, "ready": 2, "starting": 0},
-            {"model": "minilm", "capacity": "spot", "wanted": 1, "ready": 2, "starting": 0},
+            {"model": "qwen3-8b", "capacity": "any", "pool": None, "wanted": 5, "ready": 2, "starting": 0},
+            {"model": "minilm", "capacity": "spot", "pool": "a", "wanted": 1, "ready": 2, "starting": 0},
         ],
         "service_queue": [
             a_group(kind="online", priority="interactive", queued=3, leased=24, rows_left=27),
