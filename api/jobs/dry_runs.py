@@ -49,7 +49,9 @@ async def dry_run(
 ) -> DryRun:
     """`body`: of an online job. Raises what a submission raises, but TooManyRequests only for dry runs."""
     if Scope.READ not in caller.scopes:
-        raise MissingScope("A dry run shows rows of the input: this API key lacks the scope 'read'.")
+        raise MissingScope(
+            "A dry run by POST /v1/jobs shows rows of the input: this API key lacks the scope 'read'."
+        )
     checked = await run_in_threadpool(_checked, services, new, body, repeatable)
     preview = NO_PREVIEW
     if new.kind is JobKind.BULK:

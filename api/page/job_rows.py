@@ -92,6 +92,12 @@ class JobRow:
         return self.spare is not None and self.spare < timedelta()
 
     @property
+    def shows_deadline(self) -> bool:
+        """Whether the deadline matters: the job has not ended, or ended after it."""
+        ended_at = self.job.finished_at
+        return ended_at is None or ended_at >= self.job.deadline_at
+
+    @property
     def cost(self) -> float | None:
         """So far; None: a price that it takes is not known, or it is no bulk job."""
         return self.prices.cost(self.job.worker_time) if self.is_bulk else None

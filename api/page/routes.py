@@ -51,7 +51,10 @@ class _Visit:
     def check_scope(self, needed: Scope) -> None:
         """Raises MissingScope."""
         if needed not in self.signed_in.caller.scopes:
-            raise MissingScope(f"Your API key does not have the scope '{needed}' that this needs.")
+            raise MissingScope(
+                f"Your API key does not have the scope '{needed}' that {self.request.method} "
+                f"{self.request.url.path} needs. It has: {', '.join(sorted(self.signed_in.caller.scopes))}."
+            )
 
     async def shown(self, view: View, asked: Asked, outcome: Outcome | None = None) -> Response:
         """The view as it is now, after an action if there was one. Raises NightshiftError."""

@@ -88,6 +88,6 @@ def check_scope(request: Request, caller: Caller) -> None:
     needed = needed_scope(request)
     if needed not in caller.scopes:
         raise MissingScope(
-            f"This API key does not have the scope '{needed}' that {request.method} needs here. "
-            f"It has: {', '.join(sorted(caller.scopes)) or 'none'}."
+            f"This API key does not have the scope '{needed}' that {request.method} {request.url.path} "
+            f"needs. It has: {', '.join(sorted(caller.scopes)) or 'none'}."
         )

@@ -233,13 +233,9 @@ def _status() -> "Iterator[Status | None]":
 
 
 def _announce(site: "Embedded") -> None:
-    from nightshift.settings import ClientSettings, SubmissionSettings
+    from nightshift.settings import SubmissionSettings
 
-    found = {"BASE_URL": ClientSettings().base_url, "DATA_DIR": str(data_settings().data_dir)}
-    needed = {"BASE_URL": site.base_url, "DATA_DIR": str(site.data.data_dir)}
-    exports = [
-        f"NIGHTSHIFT_{name}={shlex.quote(value)}" for name, value in needed.items() if found[name] != value
-    ]
+    exports = _exports(site)
     typer.echo(
         "\n".join(
             (
@@ -252,13 +248,30 @@ def _announce(site: "Embedded") -> None:
                 f"  jobs may read and write under {', '.join(site.file_roots)}",
                 f"  webhooks may reach {', '.join((*site.webhook_cidrs, 'the public internet'))}"
                 f" on ports {', '.join(SubmissionSettings().webhook_ports)}",
-                *((f"  commands   export {' '.join(exports)}",) if exports else ()),
+                *((f"  first, in another terminal: export {' '.join(exports)}",) if exports else ()),
                 "",
                 *_curl_lines(site),
                 "Ctrl-C stops it.",
             )
         )
     )
+
+
+def _exports(site: "Embedded") -> list[str]:
+    """The variables by which commands find this service from another terminal, which has not this one's
+    environment: those that differ from their default, or from what is set here.
+    """
+    from nightshift.settings import ClientSettings, default_data_dir
+
+    settings: dict[str, tuple[str, set[str]]] = {
+        "BASE_URL": (site.base_url, {ClientSettings().base_url, ClientSettings.model_construct().base_url}),
+        "DATA_DIR": (str(site.data.data_dir), {str(data_settings().data_dir), str(default_data_dir())}),
+    }
+    return [
+        f"NIGHTSHIFT_{name}={shlex.quote(needed)}"
+        for name, (needed, used) in settings.items()
+        if used != {needed}
+    ]
 
 
 def _curl_lines(site: "Embedded") -> tuple[str, ...]:

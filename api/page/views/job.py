@@ -20,6 +20,7 @@ from api.tenants.rates import take_rates
 from nightshift.errors import InvalidRequest, NightshiftError
 from nightshift.jobs import Face, Job, JobKind, JobState
 from nightshift.jobs.ids import batch_id, job_id_of_batch
+from nightshift.jobs.options import BulkOptions
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import retry
 from nightshift.lifecycle.problems import shown_problem
@@ -104,10 +105,10 @@ def _shown_row(line: bytes) -> dict[str, Any]:
 
 
 def _facts(job: Job) -> list[tuple[str, str]]:
-    """Name and value, of what is set."""
+    """Names and values, in words, of what the job's request said."""
     spec = job.spec
     webhook = spec.webhook
-    found: list[tuple[str, object]] = [
+    said: list[tuple[str, object]] = [
         ("Batch", batch_id(job.id) if (job.kind, job.face) == (JobKind.BULK, Face.OPENAI) else None),
         ("Endpoint", spec.endpoint),
         ("Model", job.model),
@@ -121,10 +122,29 @@ def _facts(job: Job) -> list[tuple[str, str]]:
         ("Capacity", None if spec.capacity == "any" else spec.capacity.replace("_", " ")),
         ("Webhook", None if webhook is None else webhook.url),
         ("Reuses", spec.reused_job),
-        *((_words(name), value) for name, value in options_json(spec.options).items()),
+        *_changed_options(spec.options),
         *((f"Metadata · {name}", value) for name, value in (spec.metadata or {}).items()),
     ]
-    return [(name, str(value)) for name, value in found if value not in (None, False, "", ())]
+    return [(name, _value_text(value)) for name, value in said if value not in (None, "")]
+
+
+def _changed_options(options: BulkOptions) -> list[tuple[str, object]]:
+    """The options that have another value than their default."""
+    defaults = options_json(BulkOptions())
+    return [(_words(name), value) for name, value in options_json(options).items() if value != defaults[name]]
+
+
+def _value_text(value: object) -> str:
+    """A value as a person writes it: a list of names with commas, `yes` or `no`."""
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case tuple():
+            return ", ".join(value)
+        case int():
+            return f"{value:,}"
+        case _:
+            return str(value)
 
 
 def _can(job: Job) -> set[str]:

@@ -15,17 +15,22 @@ from nightshift.store.jobs.listing import JobFilters
 
 RUNNING_SHOWN: Final = 8
 FAILED_SHOWN: Final = 5
+UNFINISHED_READ: Final = 50  # the newest; those with a problem among them are shown
 WORKERS_SHOWN: Final = 50
 ROWS_MAX: Final = 2 * POINTS_MAX  # figures may be told a little more often
 FRESH: Final = 2 * ALIVE_WITHIN  # figures that are older say nothing of now
 
 _RUNNING: Final = JobFilters(kind=JobKind.BULK, states=(JobState.RUNNING, JobState.FINALIZING))
+_UNFINISHED: Final = JobFilters(
+    kind=JobKind.BULK, states=tuple(state for state in JobState if not state.is_terminal)
+)
 _FAILED: Final = JobFilters(states=(JobState.FAILED, JobState.EXPIRED))
 
 
 def load(tx: Transaction, asked: Asked, now: datetime) -> Context:
     tenant_id = asked.caller.tenant_id
     running = tx.jobs.list(tenant_id, limit=RUNNING_SHOWN, filters=_RUNNING)
+    unfinished = tx.jobs.list(tenant_id, limit=UNFINISHED_READ, filters=_UNFINISHED)
     failed = tx.jobs.list(tenant_id, limit=FAILED_SHOWN, filters=_FAILED)
     workers = tx.workers.list(heartbeat_since=now - WORKER_SILENCE_MAX)
     figures = tx.figures.latest()
@@ -36,6 +41,7 @@ def load(tx: Transaction, asked: Asked, now: datetime) -> Context:
         "hours_offered": HOURS,
         "unfinished": tx.overview.unfinished(tenant_id),
         "running": [JobRow(job, now) for job in running],
+        "hindered": [JobRow(job, now) for job in unfinished if job.problem is not None],
         "failed": [JobRow(job, now) for job in failed],
         "workers": workers[:WORKERS_SHOWN],
         "worker_count": len(workers),

@@ -167,10 +167,14 @@ def main() -> None:
     from nightshift.store import open_database
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells the dialect each time it looks
     with starting():
         keep_files_private(DataSettings())
         with closing(open_database(DataSettings())) as database:
+            before = revisions(database)
             upgrade(database)
+            if before.applied != before.newest:
+                log.info("migrated from %s to %s", before.applied or "an empty database", before.newest)
             log.info("the database has the current schema")
 
 

@@ -12,9 +12,10 @@ from api.page import views
 from api.page.views import dead_letters, deliveries, keys, models, usage, workers
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.fleet.workers import MachineNotice, NoticeKind, WorkerState
-from nightshift.jobs import Fault, InputError, Usage
+from nightshift.jobs import Fault, InputError, JobState, Usage
 from nightshift.jobs.dead_letters import DeadLetterState
 from nightshift.jobs.ids import new_id
+from nightshift.lifecycle import transitions
 from nightshift.lifecycle.problems import ProblemRecorder
 from nightshift.lifecycle.tenants import Administration
 from nightshift.outbound.webhooks import DeliveryState
@@ -22,7 +23,7 @@ from nightshift.store import Store
 from nightshift.tenants.audit import Action, Actor
 from nightshift.tenants.keys import Scope, key_id
 from nightshift.tenants.usage import usage_day
-from nightshift.testing import a_delivery, a_worker, an_api_key, an_attempt, planned, submit
+from nightshift.testing import a_delivery, a_spec, a_worker, an_api_key, an_attempt, planned, submit
 from tests.integration.api.page.conftest import KeyMaker, SignedInMaker, csrf_of, sign_in
 from tests.integration.api.page.rows import Rows, add_rows
 
@@ -137,7 +138,9 @@ def test_keys_are_shown_to_administrators_alone(rows: Rows, signed_in_with: Sign
     usual, admin = signed_in_with(rows.tenant), signed_in_with(rows.tenant, scopes=frozenset({Scope.ADMIN}))
 
     assert 'href="/ui/keys"' not in usual.get("/ui/jobs").text
-    assert usual.get("/ui/keys").status_code == 403
+    refused = usual.get("/ui/keys")
+    assert refused.status_code == 403
+    assert "does not have the scope &#39;admin&#39; that GET /ui/keys needs" in refused.text
     assert usual.get(f"/ui/keys/{rows.key}").status_code == 403
     shown = admin.get("/ui/keys").text
     assert 'href="/ui/keys"' in shown
@@ -485,3 +488,35 @@ def test_a_job_and_the_list_say_what_keeps_it_from_going_on(
     assert one.count(escape(EVIL_TEXT)) == 2, "beside its state, and in its life"
     assert escape(EVIL_TEXT) in client.get("/ui/jobs").text
     assert EVIL_TEXT not in one
+
+    overview = client.get("/").text
+    assert f'id="hindered-{job.id}"' in overview
+    assert escape(EVIL_TEXT) in overview
+    assert "begin when" not in overview
+
+
+def test_a_job_shows_the_options_that_it_was_given_in_words(
+    client: httpx.Client, rows: Rows, page_store: Store
+) -> None:
+    spec = a_spec(keep_columns=("id", "title"), keep_body=True, part_bytes=1_048_576)
+    job = submit(page_store, tenant_id=rows.tenant, spec=spec)
+
+    shown = client.get(f"/ui/jobs/{job.id}").text
+    facts = dict(re.findall(r"<dt>([^<]+)</dt><dd>([^<]*)</dd>", shown.partition("What was asked for")[2]))
+    assert (facts["Keep columns"], facts["Keep body"]) == ("id, title", "yes")
+    assert facts["Part bytes"] == "1,048,576"
+    assert not {"Embedding dtype", "Reuse sampled"} & facts.keys(), "nobody asked for a default"
+
+
+@pytest.mark.parametrize(
+    ("state", "shows"), [(None, True), (JobState.FAILED, False), (JobState.CANCELLED, False)]
+)
+def test_a_job_that_ended_in_time_shows_no_deadline(
+    client: httpx.Client, rows: Rows, page_store: Store, state: JobState | None, shows: bool
+) -> None:
+    job = planned(page_store, tenant_id=rows.tenant)
+    if state is not None:
+        with page_store.transaction() as tx:
+            assert transitions.finish(tx, job, state, tx.now())
+
+    assert ("<dt>Deadline</dt>" in client.get(f"/ui/jobs/{job.id}").text) is shows

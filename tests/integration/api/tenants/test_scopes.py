@@ -43,7 +43,10 @@ def test_a_route_needs_its_scope_and_no_other(
     assert refused.status_code == 403
     error = refused.json()["error"]
     assert (error["type"], error["code"]) == ("permission_error", "missing_scope")
-    assert f"'{NEEDED[route]}'" in error["message"]
+    method, path = route
+    assert (
+        f"'{NEEDED[route]}' that {method} {re.sub(r'{[a-z_]+}', 'unknown', path)} needs" in error["message"]
+    )
     assert served.status_code not in (401, 403)
 
 

@@ -372,18 +372,22 @@ def test_it_prints_a_request_that_its_first_model_answers(ready_site, listed, ca
     body = json.loads(command.partition("-d '")[2].partition("'\n")[0])
     assert body["model"] == first
     assert field in body
-    assert f"export NIGHTSHIFT_BASE_URL={ready_site.base_url}\n" in command
+    assert f"export NIGHTSHIFT_BASE_URL={ready_site.base_url} " in command
 
 
 def test_it_prints_what_the_commands_need_to_find_it(site, capsys, monkeypatch, tmp_path):
+    """In another terminal: a variable that is set in this one is not set there."""
     site.key_file.write_text("sk-1\n")
-    monkeypatch.setenv("NIGHTSHIFT_DATA_DIR", str(site.data.data_dir))
-    up._announce(replace(site, port=1))
-    assert "  commands   export NIGHTSHIFT_BASE_URL=http://127.0.0.1:1\n" in capsys.readouterr().out
+    data_dir = f"NIGHTSHIFT_DATA_DIR={site.data.data_dir}\n"
+    for set_here in (site.data.data_dir, tmp_path / "another"):
+        monkeypatch.setenv("NIGHTSHIFT_DATA_DIR", str(set_here))
+        up._announce(replace(site, port=1))
+        said = capsys.readouterr().out
+        assert f"in another terminal: export NIGHTSHIFT_BASE_URL=http://127.0.0.1:1 {data_dir}" in said
 
-    monkeypatch.setenv("NIGHTSHIFT_DATA_DIR", str(tmp_path / "another"))
-    up._announce(replace(site, port=1))
-    assert f":1 NIGHTSHIFT_DATA_DIR={site.data.data_dir}\n" in capsys.readouterr().out
+    monkeypatch.setenv("NIGHTSHIFT_BASE_URL", "http://127.0.0.1:8000")
+    up._announce(replace(site, port=8000))
+    assert f"in another terminal: export {data_dir}" in capsys.readouterr().out
 
 
 def test_without_an_answer_it_prints_no_request(site, capsys):
