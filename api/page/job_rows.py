@@ -7,7 +7,7 @@ from functools import cached_property
 
 from api.responses.times import eta_at
 from nightshift.fleet.costs import NO_PRICES, Prices
-from nightshift.jobs import Job, JobKind
+from nightshift.jobs import Job, JobKind, JobState
 
 
 class Tone(StrEnum):
@@ -110,7 +110,10 @@ class JobRow:
 
     @property
     def rows_per_s(self) -> float | None:
+        """The pace from the first claim; None: rows that never ran are counted, or there is none yet."""
         took = self.took
+        if self.job.state.is_terminal and self.job.state is not JobState.SUCCEEDED:
+            return None
         if took is None or not self.is_bulk or not self.done or took <= timedelta():
             return None
         return self.done / took.total_seconds()

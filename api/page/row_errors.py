@@ -10,6 +10,7 @@ from nightshift.errors import NightshiftError
 from nightshift.objectstore import ObjectStore
 from nightshift.output.row_results import RowResult
 from nightshift.output.segments import read_segment
+from nightshift.rows.requests import without_place
 from nightshift.store.shards.shards import ListedSegment
 
 SEGMENTS_MAX: Final = 16  # the newest with failed rows
@@ -65,4 +66,4 @@ def _kind(row: RowResult) -> tuple[int, str, str]:
     except (NightshiftError, ValueError):
         error = {}
     code, message = str(error.get("code") or error.get("type") or ""), str(error.get("message") or "")
-    return row.status_code, code[:MESSAGE_CHARS_MAX], message[:MESSAGE_CHARS_MAX]
+    return row.status_code, code[:MESSAGE_CHARS_MAX], without_place(message)[:MESSAGE_CHARS_MAX]

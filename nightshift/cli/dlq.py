@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nightshift.cli.session import Json, open_client
-from nightshift.cli.terminal import EXIT_FAILED, print_error, print_json, print_table, say
+from nightshift.cli.terminal import EXIT_FAILED, describe, print_error, print_json, print_table, say
 from nightshift.jobs import JsonObject
 from nightshift.jobs.dead_letters import DeadLetterState
 
@@ -77,8 +77,7 @@ def _decide(ids: Sequence[str], decide: Callable[[str], JsonObject], done: str, 
 def _refusal_text(id: str, error: "ApiError") -> str:
     """The reason of a refusal, in one line."""
     about = "" if id in error.message else f"{id}: "
-    advice = "; `nightshift dlq list` shows those there are" if error.status == HTTPStatus.NOT_FOUND else ""
-    return f"{about}{error.message}{advice}"
+    return f"{about}{describe(error)}"
 
 
 def _print_decided(letter: JsonObject, message: str, json: bool) -> None:

@@ -30,14 +30,17 @@ class InvalidOption(ValueError):
 
 def location(text: str, *, must_exist: bool = False, is_directory: bool = False) -> str:
     """A URI or file id as it is, a local path as a URI. Raises InvalidOption for a missing input."""
-    path = Path(text).expanduser()
     if text.startswith(_SCHEMES):
         return text
+    path = Path(text).expanduser()
+    path = path.resolve() if ".." in path.parts else path.absolute()
     if text.startswith(_FILE_ID) and not path.exists():
         return text
     if must_exist and not path.exists() and not any(letter in text for letter in _WILDCARDS):
-        raise InvalidOption("INPUT", f"there is no file {path.absolute()}")
-    uri = path.absolute().as_uri()
+        raise InvalidOption("INPUT", f"there is no file {path}")
+    if is_directory and path.is_file():
+        raise InvalidOption("--output", f"{path} is a file: name a folder, which need not be there yet")
+    uri = path.as_uri()
     return uri + "/" if is_directory or path.is_dir() else uri
 
 

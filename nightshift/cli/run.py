@@ -181,6 +181,8 @@ def most_frequent_error(client: "Client", job_id: str) -> str | None:
     """The most frequent error among a job's first rows; None if unknown, also when the server does not
     answer.
     """
+    from nightshift.rows.requests import without_place
+
     try:
         rows = list(islice(client.results(job_id), ROWS_LOOKED_AT_MAX))
     except NightshiftError:
@@ -188,14 +190,9 @@ def most_frequent_error(client: "Client", job_id: str) -> str | None:
     messages = list(filter(None, map(_error_of, rows)))
     if not messages:
         return None
-    most_frequent, _ = Counter(map(_without_place, messages)).most_common(1)[0]
-    first = next(message for message in messages if _without_place(message) == most_frequent)
+    most_frequent, _ = Counter(map(without_place, messages)).most_common(1)[0]
+    first = next(message for message in messages if without_place(message) == most_frequent)
     return " ".join(first.split())
-
-
-def _without_place(message: str) -> str:
-    """A row's message without the row's place at its end, which no other row's has."""
-    return message.rpartition(" It is ")[0] or message
 
 
 def _error_of(row: dict[str, Any]) -> str | None:

@@ -1,6 +1,7 @@
 """Output of commands: data on standard output, the rest on standard error, one line per error."""
 
 import json
+import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -95,7 +96,22 @@ def problem_text(problem: dict[str, Any]) -> str:
     return f"{message}; the job stops" if problem["is_permanent"] else f"{message}; tried again"
 
 
+# The command that lists the objects of a kind, which the API names in its answer for an unknown id.
+_LISTED_BY: Final = {
+    "Job": "jobs list",
+    "DeadLetter": "dlq list",
+    "Delivery": "webhooks deliveries",
+    "WebhookEndpoint": "webhooks list",
+    "Tenant": "tenants list",
+    "ApiKey": "keys list",
+}
+_UNKNOWN_ID: Final = re.compile(r"No such (\w+) object")
+
+
 def describe(error: NightshiftError) -> str:
-    """An error as one line that names its field."""
+    """An error as one line that names its field or, for an unknown id, the command that lists known ones."""
+    unknown = _UNKNOWN_ID.match(error.message)
+    if unknown is not None and unknown[1] in _LISTED_BY:
+        return f"{error.message.rstrip('.')}; `nightshift {_LISTED_BY[unknown[1]]}` shows those there are"
     is_named = error.param is None or f"'{error.param}'" in error.message
     return error.message if is_named else f"{error.param}: {error.message}"

@@ -78,7 +78,7 @@ class DirectoryStore:
     def head(self, key: str) -> ObjectInfo | None:
         path = self._path(key)
         try:
-            with reading(key):
+            with reading(self._named(key)):
                 return described(key, path) if path.is_file() else None
         except ObjectNotFound:
             return None  # deleted in between
@@ -86,7 +86,7 @@ class DirectoryStore:
     def read(self, key: str, size_bytes_max: int = READ_BYTES_MAX) -> bytes:
         info = self.head(key)
         if info is None:
-            raise ObjectNotFound(f"no such object: {key}")
+            raise ObjectNotFound(f"no such object: {self._named(key)}")
         return read_within(self, key, info.size_bytes, size_bytes_max)
 
     def stream(
@@ -99,9 +99,9 @@ class DirectoryStore:
         if_match: str | None = None,
     ) -> Iterator[bytes]:
         path = self._path(key)
-        with reading(key), path.open("rb", buffering=0) as file:
+        with reading(self._named(key)), path.open("rb", buffering=0) as file:
             if if_match not in (None, etag_of(os.fstat(file.fileno()))):
-                raise ObjectChanged(f"{key} is not the object it was when it was first looked at")
+                raise ObjectChanged(f"{self._named(key)} is not what it was when it was first looked at")
             yield from pieces_between(file, start, end, chunk_bytes)
 
     def put(
@@ -116,11 +116,11 @@ class DirectoryStore:
         del content_type  # not stored
         path = self._path(key)
         measured = Measured(pieces_of(data))
-        with writing(key), within(deadline_s):
+        with writing(self._named(key)), within(deadline_s):
             is_ours = write_whole(path, measured, if_absent, self._umask)
             info = described(key, path, sha256=measured.sha256)
         if not is_ours and not has_bytes(self, info, measured.size_bytes, measured.sha256):
-            raise ObjectExists(f"{key} exists already, with other bytes")
+            raise ObjectExists(f"{self._named(key)} exists already, with other bytes")
         return info
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
@@ -133,14 +133,14 @@ class DirectoryStore:
 
     def delete(self, key: str) -> None:
         path = self._path(key)
-        with suppress(ObjectNotFound), reading(key):
+        with suppress(ObjectNotFound), reading(self._named(key)):
             check_fence()
             path.unlink()
             prune_empty(path.parent, self._root)
 
     def stage(self, key: str, *, content_type: str | None = None) -> str:
         del content_type  # not stored
-        with writing(key):
+        with writing(self._named(key)):
             return staged_files.begin(self._path(key), self._umask)
 
     def write_staged(
@@ -148,7 +148,7 @@ class DirectoryStore:
     ) -> Staged:
         path = self._path(key)
         measured = Measured(pieces_of(pieces))
-        with writing(key), within(deadline_s):
+        with writing(self._named(key)), within(deadline_s):
             staged_files.write(path, upload_id, measured)
         return Staged(upload_id=upload_id, size_bytes=measured.size_bytes, sha256=measured.sha256)
 
@@ -160,14 +160,14 @@ class DirectoryStore:
 
     def publish(self, key: str, staged: Staged) -> ObjectInfo:
         path = self._path(key)
-        with writing(key):
+        with writing(self._named(key)):
             if staged_files.publish(path, staged):
                 return described(key, path, sha256=staged.sha256)
         return already_published(self, key, staged)
 
     def discard(self, key: str, upload_id: str) -> None:
         path = self._path(key)
-        with suppress(ObjectNotFound), reading(key):
+        with suppress(ObjectNotFound), reading(self._named(key)):
             check_fence()
             staged_files.discard(path, upload_id)  # the folder stays: it may be empty, and a user's
 
@@ -196,6 +196,10 @@ class DirectoryStore:
 
     def close(self) -> None:
         """Nothing is held open between calls."""
+
+    def _named(self, key: str) -> str:
+        """An object in a message, as a job names it."""
+        return f"file://{self._root / key}"
 
     def _temporaries_in(self, base: Path, older_than: timedelta | None) -> Iterator[Path]:
         """Temporary files in a directory and below, in no order."""

@@ -6,6 +6,7 @@ A database or Redis named in the operator's environment replaces the embedded on
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -205,10 +206,13 @@ def usable_port(host: str, port: int) -> int:
             probe.bind(address)
             return int(probe.getsockname()[1])
     except OSError as error:
+        is_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+        advice = (
+            "name an address of this machine" if is_host else "stop what listens there, or choose another"
+        )
+        option = "host" if is_host else "port"
         raise ConfigurationError(
-            f"{host}:{port} cannot be listened on ({error.strerror}): "
-            "stop what listens there, or choose another with --port",
-            param="port",
+            f"{host}:{port} cannot be listened on ({error.strerror}): {advice} with --{option}", param=option
         ) from error
 
 

@@ -144,6 +144,11 @@ def place_of(row_index: int, shard: NewShard, object: ShardObject | None = None)
     return f" It is row {row_index + 1}{after} of {_quoted_end(shard.uri)}."
 
 
+def without_place(message: str) -> str:
+    """A row's message without what `place_of` puts at its end, which no other row's message has."""
+    return message.rpartition(" It is ")[0] or message
+
+
 def _quoted_end(uri: str) -> str:
     return repr(uri if len(uri) <= URI_CHARS_MAX else f"…{uri[-URI_CHARS_MAX:]}")
 

@@ -1,6 +1,7 @@
 """Workers, dead letters, deliveries, webhooks, models, usage and keys: what each shows to whom, and does."""
 
 import re
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from html import escape, unescape
@@ -18,12 +19,16 @@ from nightshift.jobs.ids import new_id
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.problems import ProblemRecorder
 from nightshift.lifecycle.tenants import Administration
+from nightshift.objectstore import open_store
 from nightshift.outbound.webhooks import DeliveryState
+from nightshift.settings import DataSettings
 from nightshift.store import Store
 from nightshift.tenants.audit import Action, Actor
 from nightshift.tenants.keys import Scope, key_id
 from nightshift.tenants.usage import usage_day
 from nightshift.testing import a_delivery, a_spec, a_worker, an_api_key, an_attempt, planned, submit
+from tests.integration.api.conftest import SharedApi
+from tests.integration.api.page.browser import ground
 from tests.integration.api.page.conftest import KeyMaker, SignedInMaker, csrf_of, sign_in
 from tests.integration.api.page.rows import Rows, add_rows
 
@@ -520,3 +525,27 @@ def test_a_job_that_ended_in_time_shows_no_deadline(
             assert transitions.finish(tx, job, state, tx.now())
 
     assert ("<dt>Deadline</dt>" in client.get(f"/ui/jobs/{job.id}").text) is shows
+
+
+def test_failed_rows_of_one_reason_are_one_group_wherever_they_are(
+    client: httpx.Client, rows: Rows, page_store: Store, shared_api: SharedApi
+) -> None:
+    job = ground.running(page_store, rows.tenant)
+    data = DataSettings(data_dir=shared_api.allowed.parent / "data")
+    with closing(open_store(data.resolved_storage_url)) as objects:
+        message = "The text is too long. It is row {row} of 's3://in/a.csv'."
+        ground.failed_rows(page_store, objects, job, ["id-1", "id-2"], message)
+
+    shown = client.get(f"/ui/jobs/{job.id}?show=errors").text
+    assert re.findall(r'data-label="Message" class="break">([^<]*)', shown) == ["The text is too long."]
+    assert "<code>id-1</code>" in shown
+    assert "<code>id-2</code>" in shown
+
+
+def test_a_job_that_did_not_run_all_its_rows_has_no_pace(
+    client: httpx.Client, rows: Rows, page_store: Store
+) -> None:
+    job = ground.running(page_store, rows.tenant, done=10)
+    assert "rows/s</span>" in client.get(f"/ui/jobs/{job.id}").text
+    ground.end(page_store, job, JobState.CANCELLED)
+    assert "rows/s</span>" not in client.get(f"/ui/jobs/{job.id}").text

@@ -104,7 +104,7 @@ class FakeServer:
                 return httpx.Response(200, json=page)
             case "GET", "/v1/webhooks/secret":
                 return httpx.Response(200, json={"secret": "whsec_c2VjcmV0"})
-        error = {"message": "No such object.", "param": "id", "code": "not_found"}
+        error = {"message": "No such Job object: job_2", "param": "id", "code": "not_found"}
         return httpx.Response(404, json={"error": error})
 
     @property

@@ -84,7 +84,8 @@ def test_a_job_is_shown_as_json(nightshift, server):
 
 def test_a_job_that_is_not_there_is_one_line_and_exit_code_1(nightshift, server):
     ended = nightshift("jobs", "show", "job_2")
-    assert (ended.code, ended.out, ended.err) == (1, "", "nightshift: id: No such object.\n")
+    said = "nightshift: No such Job object: job_2; `nightshift jobs list` shows those there are\n"
+    assert (ended.code, ended.out, ended.err) == (1, "", said)
 
 
 def test_cancelling_says_what_became_of_the_job(nightshift, server):

@@ -161,6 +161,9 @@ def test_local_paths_become_absolute_uris(tmp_path, monkeypatch):
     assert location("docs", must_exist=True) == f"{tmp_path.as_uri()}/docs/"
     assert location("docs/*.parquet", must_exist=True) == f"{tmp_path.as_uri()}/docs/%2A.parquet"
     assert location("out", is_directory=True) == f"{tmp_path.as_uri()}/out/"
+    assert location("docs/../out/", is_directory=True) == f"{tmp_path.as_uri()}/out/"
+    with pytest.raises(InvalidOption, match=r"in put\.jsonl is a file: name a folder"):
+        location("in put.jsonl", is_directory=True)
 
 
 @pytest.mark.parametrize("uri", ["s3://bucket/docs/*.parquet", "file:///srv/in/", "file-abc123"])

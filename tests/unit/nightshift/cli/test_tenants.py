@@ -34,7 +34,9 @@ def test_a_deleted_tenant_is_gone_with_its_keys(nightshift, store):
 
     assert nightshift("tenants", "delete", "acme").code == 0
 
-    assert nightshift("tenants", "show", "acme").err == "nightshift: tenant: No such Tenant object: acme\n"
+    assert nightshift("tenants", "show", "acme").err == (
+        "nightshift: No such Tenant object: acme; `nightshift tenants list` shows those there are\n"
+    )
     assert nightshift("keys", "create", "--tenant", "acme").code == 1
     with store.snapshot() as tx:
         assert not tx.keys.find(key_id(key)).admits(key, tx.now())

@@ -76,6 +76,13 @@ def test_a_port_in_use_is_said_before_anything_starts(nightshift, data_dir):
     assert not (data_dir / "logs").exists()
 
 
+def test_an_address_of_another_machine_is_named_with_its_option(nightshift):
+    ended = nightshift("up", "--host", "192.0.2.1")  # of the documentation's network
+    assert ended.code == 1
+    assert "nightshift: host: 192.0.2.1:8000 cannot be listened on" in ended.err
+    assert "name an address of this machine with --host" in ended.err
+
+
 def test_workers_that_would_want_the_same_port_are_refused(nightshift, monkeypatch, data_dir):
     monkeypatch.setenv("NIGHTSHIFT_WORKER_METRICS_PORT", "19401")
 

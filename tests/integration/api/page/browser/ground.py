@@ -56,9 +56,9 @@ def progress(store: Store, job: Job, *, rows: int, failed: int = 0, seq: int = 0
 
 
 def failed_rows(store: Store, objects: ObjectStore, job: Job, custom_ids: list[str], message: str) -> None:
-    """A checkpoint whose rows failed, in the object store as well."""
+    """A checkpoint whose rows failed, in the object store as well. `{row}` in a message: the row's number."""
     rows = [
-        a_row_result(place, custom_id, 400, body_text=_error(message))
+        a_row_result(place, custom_id, 400, body_text=_error(message.replace("{row}", str(place + 1))))
         for place, custom_id in enumerate(custom_ids)
     ]
     key = f"segments/{job.id}/failed"
