@@ -273,7 +273,9 @@ def _readable(name: str, value: Any) -> str:
         return output_problem_text(value)
     if name == "problem":
         return problem_text(value) if "is_permanent" in value else printable(value["message"])
-    return json_module.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
+    return (
+        json_module.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | bool) else str(value)
+    )
 
 
 def _counts_text(counts: dict[str, Any]) -> str:

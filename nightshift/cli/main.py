@@ -3,6 +3,7 @@
 Each command has a file and imports what it needs when it runs, so that `--help` is quick.
 """
 
+import errno
 import importlib.metadata
 import sys
 from collections.abc import Sequence
@@ -57,6 +58,17 @@ app.command("conformance")(conformance.conformance)
 
 OWN_PACKAGES = ("nightshift", "api", "scheduler", "workers")
 
+# What to do about errors of the operating system that no command can mend.
+_ANOTHER_USER = "run this as the user that runs the service, or name another directory in NIGHTSHIFT_DATA_DIR"
+_NO_ROOM = "make room there, and run this again"
+ABOUT_THE_DISK = {
+    errno.EACCES: _ANOTHER_USER,
+    errno.EPERM: _ANOTHER_USER,
+    errno.EROFS: "name a directory that can be written to",
+    errno.ENOSPC: _NO_ROOM,
+    errno.EDQUOT: _NO_ROOM,
+}
+
 
 def _print_version(wanted: bool) -> None:
     if wanted:
@@ -88,6 +100,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not error.name or error.name.partition(".")[0] in OWN_PACKAGES:
             raise
         fail(f"this command needs {error.name}, which is not installed: pip install '.[all]' in a checkout")
+    except OSError as error:
+        if error.errno not in ABOUT_THE_DISK:
+            raise
+        place = f"{error.filename}: " if error.filename else ""
+        fail(f"{place}{error.strerror}: {ABOUT_THE_DISK[error.errno]}")
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 from collections.abc import Sequence
 from datetime import datetime
@@ -36,12 +37,20 @@ def location(text: str, *, must_exist: bool = False, is_directory: bool = False)
     path = path.resolve() if ".." in path.parts else path.absolute()
     if text.startswith(_FILE_ID) and not path.exists():
         return text
-    if must_exist and not path.exists() and not any(letter in text for letter in _WILDCARDS):
+    if must_exist and not _may_exist(path) and not any(letter in text for letter in _WILDCARDS):
         raise InvalidOption("INPUT", f"there is no file {path}")
-    if is_directory and path.is_file():
+    if is_directory and os.path.isfile(path):
         raise InvalidOption("--output", f"{path} is a file: name a folder, which need not be there yet")
     uri = path.as_uri()
-    return uri + "/" if is_directory or path.is_dir() else uri
+    return uri + "/" if is_directory or os.path.isdir(path) else uri
+
+
+def _may_exist(path: Path) -> bool:
+    """Whether it exists, as far as this user may know: the service runs as another one, and may see more."""
+    try:
+        return path.exists()
+    except PermissionError:
+        return True
 
 
 def refuse_more_inputs(first: str, more: Sequence[str]) -> None:

@@ -74,16 +74,24 @@ def operator_store(data_dir: Path | None = None) -> "Iterator[Store]":
 
 
 def advice_on_database() -> str:
-    """Advice about an unreachable database server; a file's error is clear by itself."""
+    """The next step where the database does not answer."""
     from nightshift.settings import DataSettings
 
-    is_file = DataSettings().resolved_database_url.startswith("sqlite")
-    return "" if is_file else "; is it running? NIGHTSHIFT_DATABASE_URL says where"
+    scheme, _, path = DataSettings().resolved_database_url.partition(":///")
+    if scheme == "sqlite":
+        return f"; see that this user may read and write {path}, and that its disk has room"
+    return "; is it running? NIGHTSHIFT_DATABASE_URL says where"
 
 
 def _key_in_file(path: Path) -> str:
     try:
         return path.read_text().strip()
+    except PermissionError as error:
+        raise ConfigurationError(
+            f"the API key in {path} is for another user of this machine: set NIGHTSHIFT_API_KEY to a key of "
+            "yours, which `nightshift keys create` makes for the service's user",
+            param="NIGHTSHIFT_API_KEY",
+        ) from error
     except OSError as error:
         raise ConfigurationError(
             f"no API key: start the service with `nightshift up`, which leaves one in {path} (there is none "

@@ -212,4 +212,5 @@ def writing(key: str) -> Iterator[None]:
 
 def _translated(key: str, error: OSError) -> StorageError:
     kind = StorageDenied if error.errno in _DENIED else StorageUnavailable
-    return kind(f"{key}: {error.strerror or error}")
+    whose = " to the user that the service runs as" if error.errno in (errno.EACCES, errno.EPERM) else ""
+    return kind(f"{key}: {error.strerror or error}{whose}")

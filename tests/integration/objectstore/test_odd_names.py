@@ -338,7 +338,9 @@ def test_a_file_that_may_not_be_read_is_refused_by_its_name(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", refused)
-    with pytest.raises(StorageDenied, match=r"in/a\.csv: Permission denied"):
+    with pytest.raises(
+        StorageDenied, match=r"file:///.*in/a\.csv: Permission denied to the user that the service runs as"
+    ):
         names_read(root, "in/")
 
 

@@ -51,6 +51,11 @@ def test_a_job_is_shown_in_lines_without_what_is_empty(nightshift, server):
     assert "links" not in out
 
 
+def test_a_switch_of_a_job_is_shown_as_json_has_it(nightshift, server):
+    server.instead = lambda request: httpx.Response(200, json=server.job | {"keep_body": False})
+    assert "keep_body:           false\n" in nightshift("jobs", "show", "job_1").out
+
+
 @pytest.mark.parametrize(
     ("is_permanent", "line"),
     [

@@ -1,3 +1,5 @@
+import errno
+import os
 import subprocess
 import sys
 import tomllib
@@ -8,6 +10,8 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
+from nightshift.cli import keys
+from nightshift.cli.main import main
 from nightshift.processes.children import CONFIGURATION_EXIT
 
 COMMANDS = [
@@ -165,3 +169,50 @@ def test_a_command_whose_packages_are_not_installed_says_how_to_install_them(nig
 
     assert ended.code == 1
     assert ended.err.startswith("nightshift: this command needs sqlalchemy, which is not installed")
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.EACCES, "run this as the user that runs the service"),
+        (errno.EROFS, "name a directory that can be written to"),
+        (errno.ENOSPC, "make room there"),
+    ],
+)
+def test_what_the_operating_system_refuses_is_a_line_with_the_path_and_the_next_step(
+    nightshift, monkeypatch, number, advice
+):
+    def refused(data_dir: Path | None) -> None:
+        raise OSError(number, os.strerror(number), "/srv/data/nightshift.db")
+
+    monkeypatch.setattr(keys, "operator_store", refused)
+    ended = nightshift("keys", "list")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith(f"nightshift: /srv/data/nightshift.db: {os.strerror(number)}: {advice}")
+    assert ended.err.count("\n") == 1
+
+
+def test_an_error_of_ours_keeps_its_traceback(nightshift, monkeypatch):
+    def broken(data_dir: Path | None) -> None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    monkeypatch.setattr(keys, "operator_store", broken)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        main(["keys", "list"])
+
+
+def test_a_key_of_another_user_is_not_called_missing(nightshift, data_dir, monkeypatch):
+    def refused(path: Path) -> str:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "read_text", refused)
+    ended = nightshift("jobs", "list")
+    assert ended.code == 1
+    assert f"the API key in {data_dir / 'api_key'} is for another user of this machine" in ended.err
+
+
+def test_a_database_file_that_cannot_be_opened_is_named(nightshift, data_dir):
+    (data_dir / "nightshift.db").mkdir(parents=True)
+    ended = nightshift("keys", "list")
+    assert ended.code == 1
+    assert f"see that this user may read and write {data_dir / 'nightshift.db'}" in ended.err

@@ -1,5 +1,6 @@
 import json
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -151,6 +152,14 @@ def test_a_mistake_in_the_options_ends_with_2_and_names_the_option(nightshift, s
     assert ended.code == 2
     assert field in " ".join(ended.err.split())
     assert server.submitted == []
+
+
+def test_a_path_that_this_user_may_not_look_at_is_left_to_the_service(tmp_path, monkeypatch):
+    def refused(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", refused)
+    assert location(f"{tmp_path}/closed/a.csv", must_exist=True) == f"{tmp_path.as_uri()}/closed/a.csv"
 
 
 def test_local_paths_become_absolute_uris(tmp_path, monkeypatch):
