@@ -13,7 +13,7 @@ from api.page import views
 from api.page.views import dead_letters, deliveries, keys, models, usage, workers
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.fleet.workers import MachineNotice, NoticeKind, WorkerState
-from nightshift.jobs import Fault, InputError, JobState, Usage
+from nightshift.jobs import Counts, Fault, InputError, JobState, Usage
 from nightshift.jobs.dead_letters import DeadLetterState
 from nightshift.jobs.ids import new_id
 from nightshift.lifecycle import transitions
@@ -549,3 +549,12 @@ def test_a_job_that_did_not_run_all_its_rows_has_no_pace(
     assert "rows/s</span>" in client.get(f"/ui/jobs/{job.id}").text
     ground.end(page_store, job, JobState.CANCELLED)
     assert "rows/s</span>" not in client.get(f"/ui/jobs/{job.id}").text
+
+
+def test_an_expired_job_says_that_its_time_was_over_and_how_many_rows_have_no_answer(
+    client: httpx.Client, rows: Rows, page_store: Store
+) -> None:
+    job = ground.running(page_store, rows.tenant, done=10)
+    with page_store.transaction() as tx:
+        assert transitions.finish(tx, job, JobState.EXPIRED, tx.now(), counts=Counts(100, 10, 90))
+    assert "Its time was over. 90 rows have no answer." in client.get("/").text
