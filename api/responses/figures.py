@@ -148,14 +148,14 @@ class WorkersWantedObject(BaseModel):
     starting: int
 
     @classmethod
-    def of(cls, found: PoolSupply) -> "WorkersWantedObject":
+    def from_supply(cls, supplied: PoolSupply) -> "WorkersWantedObject":
         return cls(
-            model=found.pool.model,
-            capacity=found.pool.capacity,
-            pool=found.pool.name or None,
-            wanted=found.wanted,
-            ready=found.ready,
-            starting=found.starting,
+            model=supplied.pool.model,
+            capacity=supplied.pool.capacity,
+            pool=supplied.pool.name or None,
+            wanted=supplied.wanted,
+            ready=supplied.ready,
+            starting=supplied.starting,
         )
 
 

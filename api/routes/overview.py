@@ -52,5 +52,7 @@ def overview(
         service_queue=None if waiting is None else service_queue(by_group(waiting)),
         workers_wanted=None
         if waiting is None
-        else [WorkersWantedObject.of(each) for each in supply(waiting, workers, recorded, now)],
+        else [
+            WorkersWantedObject.from_supply(supplied) for supplied in supply(waiting, workers, recorded, now)
+        ],
     )

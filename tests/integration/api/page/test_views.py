@@ -510,7 +510,7 @@ def test_a_job_shows_the_options_that_it_was_given_in_words(
     facts = dict(re.findall(r"<dt>([^<]+)</dt><dd>([^<]*)</dd>", shown.partition("What was asked for")[2]))
     assert (facts["Keep columns"], facts["Keep body"]) == ("id, title", "yes")
     assert facts["Part bytes"] == "1,048,576"
-    assert not {"Embedding dtype", "Reuse sampled"} & facts.keys(), "nobody asked for a default"
+    assert not {"Embedding dtype", "Reuse sampled"} & facts.keys(), "a default was not asked for"
 
 
 @pytest.mark.parametrize(
