@@ -11,6 +11,7 @@ OPENAI: Final[Mapping[str, tuple[Any, ...]]] = {
     "access_programs": ({}, {"cyber": "standard"}),
     "audio": (),
     "background": (False,),
+    "background_options": ({},),
     "best_of": (1,),
     "context_management": ([],),
     "conversation": (),
