@@ -222,14 +222,19 @@ class Tokenizer:
         return b"" if token_id in self._silent else self.token_bytes(token_id)
 
     def _tags_taught(self, special: Mapping[str, int]) -> set[int]:
-        """Special tokens that are text all the same: pairs of tags of which the chat template shows one, such
-        as <tool_call> and </tool_call> in Hermes' files. Answers are read by them.
+        """Special tokens that are text all the same: tags of a pair of which the chat template shows one,
+        such as <tool_call> and </tool_call> in Hermes' files. Answers are read by them. The other tag may be
+        a token that is not special, or text of the template.
         """
         control = {self._hf.bos_token, self._hf.eos_token, self._hf.pad_token, self._hf.unk_token}
-        tags = special.keys() - control
-        pairs = [(tag, f"</{tag[1:]}") for tag in tags if tag.startswith("<") and f"</{tag[1:]}" in tags]
-        taught = (pair for pair in pairs if any(tag in self.chat_template for tag in pair))
-        return {special[tag] for pair in taught for tag in pair}
+        added = {content.decode() for content in self._added.values()}
+        taught = set()
+        for tag in special.keys() - control:
+            other = _other_tag(tag)
+            shown = other is not None and other in self.chat_template
+            if other is not None and (shown or (other in added and tag in self.chat_template)):
+                taught.add(special[tag])
+        return taught
 
     def _is_silent(self, token_id: int) -> bool:
         return token_id in self._silent or self._backend.id_to_token(token_id) is None
@@ -258,6 +263,13 @@ class Tokenizer:
         if token_id in self._byte_by_token:
             return bytes([self._byte_by_token[token_id]])
         return token.replace("▁", " ").encode()
+
+
+def _other_tag(token: str) -> str | None:
+    """</think> for <think>, and the reverse; None for a token that is no tag."""
+    if not token.startswith("<"):
+        return None
+    return f"<{token[2:]}" if token.startswith("</") else f"</{token[1:]}"
 
 
 def _decoder_types(decoder: Any) -> Iterator[str]:

@@ -87,3 +87,27 @@ def test_a_grammar_allows_tags_as_tokens_and_letter_by_letter(
         for token_id in [*token_ids, eos]:
             guide.accept(token_id)
         assert guide.is_finished
+
+
+@pytest.mark.parametrize(
+    ("template", "special", "plain", "text"),
+    [
+        ("<think>", ["<think>"], ["</think>"], "<think>"),
+        ("</think>", ["<think>"], ["</think>"], "<think>"),
+        ("<tool_call></tool_call>", ["<tool_call>"], [], "<tool_call>"),
+        ("<tool_call></tool_call>", ["</tool_call>"], [], "</tool_call>"),
+        ("<turn>", ["<turn>"], [], ""),
+        ("", ["<think>"], ["</think>"], ""),
+    ],
+)
+def test_a_special_tag_that_the_template_teaches_is_text_whatever_the_other_tag_is(
+    template: str, special: list[str], plain: list[str], text: str
+) -> None:
+    backend: Any = bpe_tokenizer().plain_backend()
+    backend.add_special_tokens(special)
+    backend.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in plain])
+    library = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>")
+    library.chat_template = template
+    tokenizer = Tokenizer(library)
+
+    assert tokenizer.decode([tokenizer.token_id(special[0]) or 0]) == text
