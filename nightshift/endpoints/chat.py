@@ -45,7 +45,7 @@ class CalledFunction(BaseModel):
 
     @field_validator("arguments")
     @classmethod
-    def _are_an_object(cls, value: str) -> str:
+    def _have_few_entries(cls, value: str) -> str:
         arguments_of(value)
         return value
 
@@ -59,7 +59,7 @@ class ToolCall(BaseModel):
 
     @property
     def for_template(self) -> JsonObject:
-        """Templates write the arguments themselves, so they get them as an object."""
+        """Templates write the arguments themselves, so they get them as an object where they are one."""
         return called(self.id, self.function.name, arguments_of(self.function.arguments))
 
 

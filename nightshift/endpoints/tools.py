@@ -97,20 +97,20 @@ def tools_of(data: JsonObject, *, is_flat: bool = False) -> Tools | None:
     return Tools(shown, chosen.names, chosen.must_call, parallel is not False and not chosen.is_one)
 
 
-def arguments_of(text: str) -> JsonObject:
-    """Of a call. Raises ValueError, which says what they must be."""
+def arguments_of(text: str) -> JsonObject | str:
+    """The arguments of a call in an earlier answer. Those of a call that was cut off are no object, and stay
+    text. Raises ValueError for those with too many entries.
+    """
     if has_too_many_entries(text.encode(errors="replace")):
         raise ValueError(f"arguments may not have {TOO_MANY}")
     try:
         arguments = json.loads(text or "{}")
     except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
-        raise ValueError("arguments must be a JSON object, as text")
-    return arguments
+        return text
+    return arguments if isinstance(arguments, dict) else text
 
 
-def called(id: str, name: str, arguments: JsonObject) -> JsonObject:
+def called(id: str, name: str, arguments: JsonObject | str) -> JsonObject:
     """A call of an earlier answer for chat templates: they write the arguments themselves."""
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
@@ -126,21 +126,18 @@ def _form(form: Guidance) -> str:
 
 
 def _json_in(schema: JsonObject, *, is_lenient: bool = False) -> str:
-    """Writes a schema in llguidance's notation. A worker takes any object for a lenient one that it cannot
-    compile.
+    """Writes a schema in llguidance's notation, which leaves unknown keywords of a lenient one out. A worker
+    takes any object for a lenient one that it cannot compile.
     """
     options = {"whitespace_pattern": WHITESPACE} | ({"lenient": True} if is_lenient else {})
     return f"%json {json.dumps(schema | {'x-guidance': options})}"
 
 
 def _arguments_schema(function: JsonObject) -> JsonObject:
-    """That of its parameters; one that cannot be kept to, of a function that is not strict, is any object."""
+    """That of its parameters; any object for one that is too large, of a function that is not strict."""
     parameters: JsonObject = function.get("parameters") or ANY_OBJECT
-    if not function.get("strict"):
-        try:
-            check_schema(parameters, "parameters")
-        except InvalidRequest:
-            return ANY_OBJECT
+    if not function.get("strict") and size_of(parameters, "parameters") > SCHEMA_BYTES_MAX:
+        return ANY_OBJECT
     return parameters | {"type": "object"}
 
 

@@ -41,6 +41,8 @@ _LARK_PART = re.compile(
 )
 """A comment, a string, a regular expression, or the name of a token. What is not closed is read once, too."""
 
+_UNREADABLE_JSON = 'failed to parse "%json"'
+_JSON_RULE = re.compile(r"\w+: (?P<json>%json .*)")
 _LENIENT_RULE = re.compile(r'^(?P<name>\w+): (?P<json>%json .*"lenient": true\}\})$', re.MULTILINE)
 ANY_OBJECT = f"%json {json.dumps({'type': 'object', 'x-guidance': {'whitespace_pattern': WHITESPACE}})}"
 
@@ -180,7 +182,7 @@ def _matcher(table: LLTokenizer, grammar: Grammar) -> LLMatcher:
     except (ValueError, TypeError, RecursionError) as error:
         raise GrammarFailed(_reason(str(error))) from error
     if matcher.is_error():
-        raise GrammarFailed(_reason(matcher.get_error()))
+        raise GrammarFailed(_reason(_with_line(matcher.get_error(), grammar, table)))
     return matcher
 
 
@@ -196,6 +198,18 @@ def _loosened(lark: str, table: LLTokenizer) -> str:
         return f"{rule['name']}: {ANY_OBJECT}" if _compiled(table, alone).is_error() else rule[0]
 
     return _LENIENT_RULE.sub(usable, lark)
+
+
+def _with_line(error: str, grammar: Grammar, table: LLTokenizer) -> str:
+    """llguidance says the line of an error, but for JSON that it cannot read: that is looked for."""
+    if not error.startswith(_UNREADABLE_JSON):
+        return error
+    for number, line in enumerate(grammar.text.splitlines(), start=1):
+        rule = _JSON_RULE.fullmatch(line)
+        alone = None if rule is None else _compiled(table, Grammar("grammar", f"start: {rule['json']}"))
+        if alone is not None and alone.is_error() and alone.get_error().startswith(_UNREADABLE_JSON):
+            return f"at {number}(1): {error}"
+    return error
 
 
 def _reason(error: str) -> str:

@@ -79,6 +79,19 @@ def template_call(id: str = "c1") -> JsonObject:
                 {"role": "tool", "content": "3 C", "tool_call_id": "c1", "name": "weather"},
             ],
         ),
+        (
+            [CALL | {"arguments": '{"city": "Os'}],
+            [
+                {
+                    "role": "assistant",
+                    "content": "",
+                    "tool_calls": [
+                        {"id": "c1", "type": "function"}
+                        | {"function": {"name": "weather", "arguments": '{"city": "Os'}}
+                    ],
+                }
+            ],
+        ),
     ],
     ids=str,
 )
@@ -115,8 +128,8 @@ def test_items_become_the_messages_of_a_chat(input: Any, messages: list[JsonObje
         ([{"role": "user", "content": [said(5)]}], "input[0].content[0].text"),
         ([CALL | {"call_id": None}], "input[0].call_id"),
         ([CALL | {"name": "a b"}], "input[0].name"),
-        ([CALL | {"arguments": "[]"}], "input[0].arguments"),
-        ([CALL | {"arguments": "[" * 100_000}], "input[0].arguments"),
+        ([CALL | {"arguments": 5}], "input[0].arguments"),
+        ([CALL | {"arguments": "[" + "{}," * 300_000}], "input[0].arguments"),
         ([RESULT], "input[0].call_id"),
         ([CALL, RESULT | {"output": [{"type": "input_image"}]}], "input[1].output[0].type"),
         ([CALL] * 129, "input[128]"),

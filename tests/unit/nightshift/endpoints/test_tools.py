@@ -177,7 +177,14 @@ def test_calls_and_their_results_go_to_the_template() -> None:
     [
         ({"role": "assistant", "tool_calls": [{"id": "c"}]}, "messages[0].tool_calls[0].function"),
         (
-            {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "["}}]},
+            {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": [1]}}]},
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+        (
+            {
+                "role": "assistant",
+                "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "[" + "{}," * 300_000}}],
+            },
             "messages[0].tool_calls[0].function.arguments",
         ),
         ({"role": "assistant", "content": None}, "messages[0].content"),
@@ -190,6 +197,19 @@ def test_wrong_calls_in_messages_are_refused(message: dict[str, Any], param: str
         parsed(messages=[message])
 
     assert refused.value.param == param
+
+
+NO_OBJECTS = ['{"city": "Os', "{", "[1]", "null", '"a"', "Oslo", "[" * 100_000, '{"city": "\ud83c"']
+
+
+@pytest.mark.parametrize("text", NO_OBJECTS, ids=lambda text: text[:9])
+def test_the_arguments_of_a_call_that_was_cut_off_go_back_as_text(text: str) -> None:
+    """An agent sends them with every later request, with what its tool said of them."""
+    answer = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": text}}]}
+    (prompt,) = parsed(messages=[answer], tools=[tool()]).prompts_given
+
+    assert isinstance(prompt, Conversation)
+    assert prompt.messages[0]["tool_calls"][0]["function"]["arguments"] == text
 
 
 @pytest.mark.parametrize("field", ["tools", "guided_json"])

@@ -153,6 +153,27 @@ NOTHING: JsonObject = {
 }
 
 
+UNREADABLE: dict[str, JsonObject] = {
+    "half a surrogate pair": {"type": "object", "description": "\ud83c"},
+    "a number": {"type": "object", "properties": {"a": {"const": 10**400}}},
+}
+
+
+@pytest.mark.parametrize("schema", UNREADABLE.values(), ids=UNREADABLE)
+def test_a_schema_that_the_compiler_cannot_read_is_refused_by_its_field(
+    trained: Models, schema: JsonObject
+) -> None:
+    function = {"name": "f", "parameters": schema, "strict": True}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    tools = [*TOOLS, {"type": "function", "function": function}]
+
+    def refused(**fields: Any) -> str:
+        return str(ask(trained, CALLS, **fields).wait().body["error"]["param"])
+
+    assert refused(response_format=form) == "response_format"
+    assert refused(tools=tools) == "tools[2]"
+
+
 @pytest.mark.parametrize(
     ("tools", "form", "param"),
     [
@@ -197,6 +218,29 @@ def test_a_tool_that_is_not_strict_takes_any_object_where_its_schema_cannot_be_k
     assert outcome(ask(trained, CALLS, tools=[*TOOLS, other], tool_choice=choice)) == outcome(
         ask(trained, CALLS, tool_choice=choice)
     )
+
+
+NOT_SUPPORTED: dict[str, JsonObject] = {
+    "set": {"type": "array", "items": {"type": "string"}, "uniqueItems": True},
+    "format": {"type": "string", "format": "binary"},
+    "names": {"type": "object", "propertyNames": {"pattern": "^x"}},
+    "not": {"not": {"type": "null"}},
+    "if": {"if": {"type": "null"}, "then": {"const": None}},
+    "draft 4": {"type": "number", "minimum": 0, "exclusiveMinimum": True},
+}
+
+
+@pytest.mark.parametrize("other", NOT_SUPPORTED.values(), ids=NOT_SUPPORTED)
+def test_a_tool_that_is_not_strict_is_kept_to_the_rest_of_its_schema(
+    trained: Models, other: JsonObject
+) -> None:
+    properties = {"city": {"enum": ["Bonn"]}, "other": other}
+    parameters = {"type": "object", "properties": properties, "required": ["city"]}
+    weather = {"type": "function", "function": {"name": "weather", "parameters": parameters}}
+    # The model was shown another schema, and learned to say Oslo.
+    _, calls = outcome(ask(trained, CALLS, tools=[weather], tool_choice="required", max_tokens=600))
+
+    assert calls[0] == ("weather", "Bonn")
 
 
 @pytest.mark.parametrize("choice", ["auto", "none"])
