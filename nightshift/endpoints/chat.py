@@ -30,13 +30,17 @@ class TextPart(BaseModel):
     """A part of a message's content. Only text can be understood here."""
 
     type: str
-    text: str = ""
+    text: str
 
-    @model_validator(mode="after")
-    def _is_text(self) -> "TextPart":
-        if self.type not in ("text", "input_text"):
-            raise ValueError(f"content of type {self.type!r} is not supported; use text")
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _is_text(cls, data: Any) -> Any:
+        kind = data.get("type") if isinstance(data, dict) else None
+        if kind == "refusal" and "refusal" in data:  # of an earlier answer
+            return {"type": kind, "text": data["refusal"]}
+        if isinstance(kind, str) and kind not in ("text", "input_text"):
+            raise ValueError(f"content of type {kind!r} is not supported; use text")
+        return data
 
 
 class CalledFunction(BaseModel):

@@ -225,8 +225,8 @@ def _kind_of(value: object) -> str:
             return "an object"
 
 
-# pydantic's names of union branches in a location, which callers do not know.
-_UNION_BRANCHES: Final = re.compile(r"str$|list\[|function-|constrained-")
+# pydantic's names of union branches and of a wrong key in a location, which callers do not know.
+_UNION_BRANCHES: Final = re.compile(r"str$|list\[|function-|constrained-|\[key\]$")
 
 
 def _path(location: Sequence[int | str]) -> str:

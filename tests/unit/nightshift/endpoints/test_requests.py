@@ -12,6 +12,7 @@ from openai.types.responses.response_create_params import ResponseCreateParamsBa
 
 from nightshift import endpoints
 from nightshift.endpoints.__main__ import accepted, refused
+from nightshift.endpoints.chat import ChatRequest
 from nightshift.endpoints.completions import CompletionRequest
 from nightshift.endpoints.hints import hints_of, values_of
 from nightshift.endpoints.parameters import KNOWN
@@ -27,6 +28,7 @@ from nightshift.errors import InvalidRequest
         ("stream_options", 7, "stream_options"),
         ("stream_options", {"include_usage": []}, "stream_options.include_usage"),
         ("stop", [7], "stop[0]"),
+        ("logit_bias", {"x": 1}, "logit_bias.x"),
         ("stop", 7, "stop"),
         ("prompt", [1, "a", None], "prompt[1]"),
         ("prompt", [-1], "prompt[0]"),
@@ -207,6 +209,11 @@ def test_a_wrong_stop_token_is_refused_by_its_place(route: str, value: Any, para
     [
         ({"role": "user"}, "messages[0].content"),
         ({"role": "user", "content": None}, "messages[0].content"),
+        ({"role": "user", "content": [{"type": "text"}]}, "messages[0].content[0].text"),
+        ({"role": "user", "content": [{"type": "text", "content": "a"}]}, "messages[0].content[0].text"),
+        ({"role": "user", "content": [{"type": "text", "text": None}]}, "messages[0].content[0].text"),
+        ({"role": "user", "content": [{"text": "a"}]}, "messages[0].content[0].type"),
+        ({"role": "assistant", "content": [{"type": "refusal"}]}, "messages[0].content[0]"),
         ({"role": "assistant", "content": "", "function_call": {"name": "f"}}, "messages[0]"),
     ],
 )
@@ -215,6 +222,14 @@ def test_a_message_that_would_lose_something_is_refused(message: dict[str, Any],
         endpoints.get("/v1/chat/completions").parse({"model": "m", "messages": [message]})
 
     assert refused.value.param == param
+
+
+def test_an_earlier_answer_may_be_a_refusal() -> None:
+    said = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
+    request = endpoints.get("/v1/chat/completions").parse({"model": "m", "messages": [said]})
+
+    assert isinstance(request, ChatRequest)
+    assert request.prompts_given[0].messages == [{"role": "assistant", "content": "No."}]
 
 
 def test_options_of_a_stream_need_a_stream() -> None:
