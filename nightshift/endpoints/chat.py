@@ -192,8 +192,9 @@ class Chat(ChoicesEndpoint):
     def answer_extras(self, priority: PriorityClass) -> JsonObject:
         return {"service_tier": SERVICE_TIER_OF_CLASS[priority], "system_fingerprint": None}
 
-    def chunk_opening(self) -> JsonObject:
-        return {"delta": {"role": "assistant", "content": ""}}
+    def chunk_opening(self, *, may_call: bool) -> JsonObject:
+        """An answer that only calls has no content, not an empty one: clients add deltas to this."""
+        return {"delta": {"role": "assistant", "content": None if may_call else ""}}
 
     def chunk_delta(self, text: str) -> JsonObject:
         return {"delta": {"content": text}}

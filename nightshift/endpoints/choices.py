@@ -84,8 +84,10 @@ class ChoicesEndpoint(TextEndpoint):
         """A choice's text, the reverse of `choice_json`."""
 
     @abstractmethod
-    def chunk_opening(self) -> JsonObject | None:
-        """A streamed choice's fields before any text; None: it begins with text."""
+    def chunk_opening(self, *, may_call: bool) -> JsonObject | None:
+        """A streamed choice's fields before any text, of an answer that may call tools or not; None: it
+        begins with text.
+        """
 
     @abstractmethod
     def chunk_delta(self, text: str) -> JsonObject:
@@ -172,7 +174,7 @@ class Chunks(AnswerEvents):
 
     def opening(self) -> Sequence[StreamEvent]:
         """One for each choice or none."""
-        says = self.endpoint.chunk_opening()
+        says = self.endpoint.chunk_opening(may_call=self.request.callable_tools is not None)
         return [] if says is None else [self._choice(n, says) for n in range(self.request.num_choices)]
 
     def piece(self, choice: int, piece: Piece) -> Sequence[StreamEvent]:

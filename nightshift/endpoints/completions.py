@@ -153,7 +153,7 @@ class Completions(ChoicesEndpoint):
     def choice_text(self, choice: JsonObject) -> str:
         return str(choice["text"])
 
-    def chunk_opening(self) -> None:
+    def chunk_opening(self, *, may_call: bool) -> None:
         return None
 
     def chunk_delta(self, text: str) -> JsonObject:

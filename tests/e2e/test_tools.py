@@ -85,7 +85,7 @@ def outcome(answer: ChatCompletion) -> Outcome:
     calls = choice.message.tool_calls or []
     assert all(call.type == "function" for call in calls)
     functions = [call.function for call in calls if call.type == "function"]
-    return choice.message.content or None, [(f.name, json.loads(f.arguments)["city"]) for f in functions]
+    return choice.message.content, [(f.name, json.loads(f.arguments)["city"]) for f in functions]
 
 
 def check(case: str, found: Outcome) -> None:

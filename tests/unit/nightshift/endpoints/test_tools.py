@@ -10,9 +10,10 @@ from nightshift import endpoints
 from nightshift.endpoints.calls import AnswerReader, read_calls
 from nightshift.endpoints.chat import Chat, ChatRequest
 from nightshift.endpoints.generation import Choice, Conversation, GenerationRequest
-from nightshift.endpoints.streams import CallPiece
+from nightshift.endpoints.streams import AnswerHead, CallPiece
 from nightshift.endpoints.tools import Tools
 from nightshift.errors import InvalidRequest
+from nightshift.jobs.priorities import PriorityClass
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
 
@@ -324,3 +325,12 @@ def test_completions_have_no_tools(field: str) -> None:
         endpoints.get("/v1/completions").parse({"model": "m", "prompt": "p", field: [tool()]})
 
     assert refused.value.param == field
+
+
+@pytest.mark.parametrize(("choice", "content"), [("auto", None), ("required", None), ("none", "")])
+def test_a_stream_that_may_call_begins_without_content(choice: str, content: str | None) -> None:
+    """An answer that only calls has none, and clients add up what the deltas have."""
+    request = parsed(tools=[tool()], tool_choice=choice, stream=True)
+    (opening,) = Chat().events(request, AnswerHead("c", 0, PriorityClass.STANDARD)).opening()
+
+    assert json.loads(opening.data)["choices"][0]["delta"] == {"role": "assistant", "content": content}

@@ -69,7 +69,7 @@ class Spellings(ChoicesEndpoint):
     def choice_text(self, choice: JsonObject) -> str:
         return str(choice["spelling"])
 
-    def chunk_opening(self) -> JsonObject:
+    def chunk_opening(self, *, may_call: bool) -> JsonObject:
         return {"spelling": ""}
 
     def chunk_delta(self, text: str) -> JsonObject:
