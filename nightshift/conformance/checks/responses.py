@@ -72,8 +72,10 @@ def streamed(session: Session) -> None:
 def stream_helper(session: Session) -> None:
     asked = {"model": session.chat_model, "input": PROMPT, "max_output_tokens": 16}
     with session.client.responses.stream(**asked) as stream:
-        list(islice(stream, EVENTS_MAX))
-        _expect_response(stream.get_final_response())
+        ended = list(islice(stream, EVENTS_MAX))[-1:]
+        # The client puts no response together that reached its limit, as a model's may.
+        is_cut_off = [event.type for event in ended] == ["response.incomplete"]
+        _expect_response(ended[0].response if is_cut_off else stream.get_final_response())
 
 
 @AREA.add("text.format keeps a strict JSON schema")

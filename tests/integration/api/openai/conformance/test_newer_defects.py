@@ -247,6 +247,17 @@ def test_a_defect_is_found_by_the_checks_that_are_about_it(options: Options, def
     ), found
 
 
+def test_a_model_that_writes_to_its_limit_is_no_defect(options: Options) -> None:
+    """The client puts no response together that was cut off."""
+
+    cut_off = replacing("/v1/responses", b"response.completed", b"response.incomplete")
+    name = "responses.stream-helper"
+
+    assert {check: outcome for check, (outcome, _) in outcomes(options, cut_off, [name]).items()} == {
+        name: Outcome.PASSED
+    }
+
+
 def test_every_quick_check_of_the_newer_areas_is_seen_to_fail() -> None:
     quick = {
         f"{module.AREA.name}.{check.name}"
