@@ -71,7 +71,7 @@ def test_the_wheel_holds_the_four_packages_and_nothing_else(wheel):
     "name",
     [
         "nightshift/_migrations/env.py",
-        "nightshift/_migrations/versions/2026-11-20-2000_create_jobs.py",
+        "nightshift/_migrations/versions/2026-11-27-1400_create_the_schema_of_0_1_0.py",
         "nightshift/demo/demo_model/config.json",
         "nightshift/demo/demo_model/model.safetensors",
         "nightshift/demo/demo_model/tokenizer.json",

@@ -37,16 +37,20 @@ RETRY_S: Final = 0.5  # the longest delay between tries
 _ADVISORY_LOCK: Final = 0x6E736869667401  # an arbitrary number
 
 
-def upgrade(database: Database, revision: str = "head") -> None:
-    """Apply the migrations up to `revision` in one transaction. Raises ConfigurationError for a later
-    release's schema, and DatabaseUnusable for one that is not what the migrations make.
+def upgrade(database: Database) -> None:
+    """Apply all migrations in one transaction. Raises ConfigurationError for a later release's schema, and
+    DatabaseUnusable for one that is not what the migrations make, or older than they.
     """
     try:
-        change_schema(database, lambda connection: command.upgrade(_config(connection), revision))
+        change_schema(database, _upgrade)
     except CommandError as error:
         raise ConfigurationError(f"The database has a schema of another release: {error}") from error
-    if revision == "head":
-        check_schema(database)
+    check_schema(database)
+
+
+def _upgrade(connection: Connection) -> None:
+    _refuse_older(_revision(connection))
+    command.upgrade(_config(connection), "head")
 
 
 def downgrade(database: Database, revision: str) -> None:
@@ -105,7 +109,7 @@ def check_schema(database: Database) -> None:
 
 
 def _differences(connection: Connection, applied: str | None) -> list[str]:
-    """Raises SchemaBehind."""
+    """Raises SchemaBehind, DatabaseUnusable."""
     newest, *earlier = _known_revisions()
     if applied == newest:
         return schema.differences(connection)
@@ -114,7 +118,19 @@ def _differences(connection: Connection, applied: str | None) -> list[str]:
             f"The database is at {applied or 'none'} of the migrations, and this version needs {newest}: run "
             "`python -m nightshift.store.databases.migrate`, or `nightshift up`, which does the same."
         )
+    _refuse_older(applied)
     return schema.differences(connection, is_later=True)
+
+
+def _refuse_older(applied: str | None) -> None:
+    """Raises DatabaseUnusable for a revision from before the oldest that a release had."""
+    oldest = _known_revisions()[-1]
+    if applied is not None and applied.isdecimal() and int(applied) < int(oldest):
+        raise DatabaseUnusable(
+            f"The database is at migration {applied}, and this version goes on from {oldest}, the first of a "
+            f"release: begin with a new database, or bring this one to {oldest} as docs/operations.md says "
+            "under Upgrading."
+        )
 
 
 def _unusable(applied: str | None, lacks: Sequence[str]) -> DatabaseUnusable:

@@ -86,6 +86,20 @@ def test_with_an_old_schema_it_is_not_ready(base_url: str, store: Store) -> None
     assert any("run the migrations" in reason for reason in ready.json()["reasons"])
 
 
+def test_with_a_schema_from_before_the_first_release_it_is_not_ready_and_says_what_to_do(
+    base_url: str, store: Store
+) -> None:
+    with store.database.write() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0045'")
+
+    ready = httpx.get(f"{base_url}/readyz", trust_env=False)
+
+    assert ready.status_code == 503
+    [reason] = [reason for reason in ready.json()["reasons"] if reason.startswith("database")]
+    assert "is at migration 0045" in reason
+    assert "begin with a new database" in reason
+
+
 def test_with_a_schema_that_lacks_something_it_is_not_ready_and_says_what(
     settings: AppSettings, store: Store, caplog: pytest.LogCaptureFixture, make_key: KeyMaker
 ) -> None:

@@ -58,6 +58,15 @@ def test_a_migration_that_was_not_applied_is_an_error(look: Look, url: str, stor
     assert look("database.schema").status is Status.OK
 
 
+def test_a_schema_from_before_the_first_release_is_an_error_with_what_to_do(look: Look, store: Store):
+    with store.database.write() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0045'")
+    found = look("database.schema")
+    assert found.status is Status.ERROR
+    assert "is at migration 0045" in found.advice
+    assert "begin with a new database" in found.advice
+
+
 def test_a_schema_that_lacks_something_is_an_error_that_names_it(look: Look, store: Store):
     with store.database.write() as connection:
         connection.exec_driver_sql("ALTER TABLE segment DROP COLUMN earlier")

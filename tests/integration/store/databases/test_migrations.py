@@ -10,20 +10,16 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, Inspector, MetaData, inspect, select
+from sqlalchemy import Connection, Inspector, inspect
 from sqlalchemy.engine.interfaces import ReflectedIndex
 
 from nightshift.errors import ConfigurationError, DatabaseUnusable, SchemaBehind
-from nightshift.fleet.workers import Capacity
-from nightshift.jobs.planning import FIRST_PAGE
-from nightshift.lifecycle import transitions
 from nightshift.processes.children import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 from nightshift.store import Store, tables
+from nightshift.store.databases import migrate
 from nightshift.store.databases.database import Database
 from nightshift.store.databases.migrate import change_schema, check_schema, downgrade, is_current, upgrade
-from nightshift.tenants.keys import Scope, digest, key_id, new_key
-from nightshift.tenants.tenant import TenantState
-from nightshift.testing import a_shard, a_worker, claimed, commit_rows, completed, planned, submit
+from nightshift.testing import claimed, planned
 from tests.integration.store.racing import WAIT_MAX_S, at_once
 
 
@@ -171,14 +167,33 @@ def test_a_schema_that_lacks_what_we_know_does_not_serve(empty_database: Databas
         check_schema(empty_database)
 
 
-def test_an_earlier_schema_or_none_does_not_serve(empty_database: Database) -> None:
+def test_an_earlier_schema_or_none_does_not_serve(
+    empty_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(SchemaBehind, match=r"is at none of the migrations.* run `python -m "):
         check_schema(empty_database)
     upgrade(empty_database)
     check_schema(empty_database)
-    downgrade(empty_database, "0001")
-    with pytest.raises(SchemaBehind, match="is at 0001 of the migrations"):
+    [released, *_] = migrate._known_revisions()
+    monkeypatch.setattr(migrate, "_known_revisions", lambda: ["9998", released])
+    with pytest.raises(SchemaBehind, match=f"is at {released} of the migrations"):
         check_schema(empty_database)
+
+
+@pytest.mark.parametrize("revision", ["0001", "0045"])
+def test_a_schema_from_before_the_first_release_is_refused_with_what_to_do(
+    empty_database: Database, revision: str
+) -> None:
+    """Everything that looks at the schema does it by one of these two."""
+    upgrade(empty_database)
+    with empty_database.write() as connection:
+        connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{revision}'")
+
+    says = f"is at migration {revision}, and this version goes on from 0046.*: begin with a new database, or "
+    with pytest.raises(DatabaseUnusable, match=says):
+        check_schema(empty_database)
+    with pytest.raises(DatabaseUnusable, match=says):
+        upgrade(empty_database)
 
 
 def test_an_upgrade_of_a_current_database_changes_nothing(empty_database: Database) -> None:
@@ -199,110 +214,6 @@ def test_everything_goes_down_and_up_again(empty_database: Database) -> None:
     upgrade(empty_database)
     with empty_database.read() as connection:
         assert differences(connection) == []
-
-
-def test_a_database_of_the_release_before_keeps_its_jobs(empty_database: Database) -> None:
-    upgrade(empty_database)
-    store = Store(empty_database)
-    planned(store, shards=2)
-    lease = claimed(store).lease
-    downgrade(empty_database, "0001")
-
-    upgrade(empty_database)
-
-    assert claimed(store).job.tokens_redone == 0
-    with store.transaction() as tx:
-        assert tx.leases.hand_back(lease)
-
-
-def test_a_job_that_was_being_planned_by_the_release_before_is_planned_from_its_first_page(
-    empty_database: Database,
-) -> None:
-    upgrade(empty_database)
-    store = Store(empty_database)
-    job = submit(store)
-    downgrade(empty_database, "0023")
-
-    upgrade(empty_database)
-
-    with store.transaction() as tx:
-        (found,) = tx.jobs.to_plan(10)
-        assert (found.id, found.plan_cursor) == (job.id, FIRST_PAGE)
-        assert transitions.plan(tx, found, "demo", [a_shard()], tx.now())
-    assert claimed(store).job.id == job.id
-
-
-def test_keys_that_exist_go_on_working_and_their_tenants_become_rows(empty_database: Database) -> None:
-    upgrade(empty_database, "0005")
-    key = new_key()
-    with empty_database.write() as connection:
-        connection.exec_driver_sql(
-            "INSERT INTO api_key (id, tenant_id, name, key_sha256, last4, created_at) "
-            f"VALUES ('{key_id(key)}', 'acme', 'old', '{digest(key)}', '{key[-4:]}', 2000)"
-        )
-        connection.exec_driver_sql(
-            "INSERT INTO file (id, tenant_id, purpose, filename, size_bytes, sha256, created_at) "
-            "VALUES ('file-1', 'acme', 'batch', 'a', 1, 'a', 1000), "
-            "('file-2', 'keyless', 'batch', 'a', 1, 'a', 3000)"
-        )
-
-    upgrade(empty_database)
-
-    with Store(empty_database).snapshot() as tx:
-        found = tx.keys.find(key_id(key) or "")
-        tenants = {tenant.id: tenant for tenant in tx.tenants.list(limit=10)}
-        assert found is not None
-        assert found.admits(key, tx.now())
-    assert found.scopes == {Scope.READ, Scope.SUBMIT}
-    assert set(tenants) == {"acme", "keyless"}
-    assert tenants["acme"].state is TenantState.ACTIVE
-    assert tables.to_ms(tenants["acme"].created_at) == 1000
-
-
-def test_what_running_jobs_have_stored_is_counted_for_the_parts_of_their_output(
-    empty_database: Database,
-) -> None:
-    upgrade(empty_database)
-    store = Store(empty_database)
-    job = planned(store, shards=2)
-    lease = claimed(store).lease
-    for seq in range(2):
-        assert commit_rows(store, lease, seq, rows=3)
-    assert completed(store, lease, rows_total=6)
-    downgrade(empty_database, "0023")
-
-    upgrade(empty_database)
-
-    with store.snapshot() as tx:
-        page = tx.cuts.page(job.id, limit=10)
-    [counted] = [shard for shard in page.shards if shard.is_free]
-    assert (counted.rows, counted.size_bytes) == (6, 600)
-
-
-def test_processes_of_the_release_before_go_on_inserting(empty_database: Database) -> None:
-    """While a fleet is upgraded they write what they know: rows without the new columns."""
-    upgrade(empty_database, "0001")
-    before = MetaData()
-    with empty_database.read() as connection:
-        before.reflect(connection)
-    upgrade(empty_database)
-    store = Store(empty_database)
-    planned(store)
-    with store.transaction() as tx:
-        tx.workers.register(a_worker())
-
-    with empty_database.write() as connection:
-        for name, new in (
-            ("job", {"id": "j"}),
-            ("shard", {"id": "s", "job_id": "j"}),
-            ("worker", {"id": "w"}),
-        ):
-            known = connection.execute(select(before.tables[name]).limit(1)).mappings().one()
-            connection.execute(before.tables[name].insert().values({**known, **new}))
-
-    assert {claimed(store).lease.shard_id for _ in range(2)} >= {"s"}
-    with store.snapshot() as tx:
-        assert {worker.capacity for worker in tx.workers.list()} == {Capacity.ON_DEMAND}
 
 
 def test_several_that_upgrade_at_once_take_turns(empty_database_url: str) -> None:

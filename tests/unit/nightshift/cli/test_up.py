@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -299,6 +300,16 @@ def test_a_schema_that_is_not_what_the_migrations_make_ends_the_start(data_dir):
     database.close()
 
     with pytest.raises(DatabaseUnusable, match=r"column segment\.earlier is missing"):
+        embedded.set_up_database(data_settings())
+
+
+def test_a_schema_from_before_the_first_release_ends_the_start_with_what_to_do(data_dir):
+    data_dir.mkdir()
+    embedded.set_up_database(data_settings())
+    with closing(open_database(data_settings())) as database, database.write() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0045'")
+
+    with pytest.raises(DatabaseUnusable, match=r"is at migration 0045.*: begin with a new database"):
         embedded.set_up_database(data_settings())
 
 
