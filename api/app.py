@@ -53,8 +53,7 @@ from nightshift.processes.private_files import keep_files_private
 from nightshift.processes.starting import starting
 from nightshift.store.databases.database import Database
 from nightshift.store.databases.migrate import check_schema
-from nightshift.tracing.opening import open_tracer
-from nightshift.tracing.tracer import Tracer
+from nightshift.tracing.opening import open_traces
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +92,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     is_own_process = settings is None
     if settings is None:
         settings = _own_settings()
-    tracer = open_tracer("api")
+    close_traces = open_traces("api")
     app = FastAPI(
         title="Nightshift",
         summary="Queue-based batch inference: one job model behind /v1/jobs and the OpenAI routes.",
@@ -101,14 +100,14 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
         docs_url=None,  # its page would load scripts from elsewhere; ours is in `api/page/`
         redoc_url=None,
         servers=_servers(settings),
-        lifespan=_lifespan(settings, tracer, is_own_process=is_own_process),
+        lifespan=_lifespan(settings, close_traces, is_own_process=is_own_process),
         telemetry=FASTAPI_TELEMETRY,
     )
-    app.state.metrics = HttpMetrics(tracer)
+    app.state.metrics = HttpMetrics()
     app.add_middleware(HeadRequests)
     app.add_middleware(BodyLimit, settings=settings.api)
     app.add_middleware(RequestHeads)
-    app.add_middleware(Boundary, metrics=app.state.metrics, tracer=tracer)  # the last added is the outermost
+    app.add_middleware(Boundary, metrics=app.state.metrics)  # the last added is the outermost
     install_error_handlers(app)
     app.add_exception_handler(HTTPException, page_or_envelope)
     for router in ROUTERS:
@@ -138,11 +137,11 @@ def _servers(settings: AppSettings) -> list[dict[str, Any]] | None:
 
 
 def _lifespan(
-    settings: AppSettings, tracer: Tracer, *, is_own_process: bool
+    settings: AppSettings, close_traces: Callable[[], None], *, is_own_process: bool
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with open_services(settings, tracer) as services:
+        async with open_services(settings) as services:
             collectors = (
                 DatabaseMetrics(services.store),
                 Surroundings(services.queue.ping, settings.data.data_dir),
@@ -163,6 +162,7 @@ def _lifespan(
             processes.close()
             for collector in collectors:
                 app.state.metrics.registry.unregister(collector)
+        await run_in_threadpool(close_traces)
 
     return lifespan
 

@@ -14,13 +14,15 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from opentelemetry.trace import Span, SpanKind
+
 from nightshift.broker.hints import HintPublisher
 from nightshift.broker.queue import Queue
 from nightshift.errors import DatabaseUnavailable, QueueUnavailable
 from nightshift.processes import failpoints
 from nightshift.store import Store
 from nightshift.store.shards.outbox import Ring
-from nightshift.tracing.tracer import NO_TRACER, Kind, Span, Tracer
+from nightshift.tracing.spans import end, follow, is_on, traceparent_of
 
 log = logging.getLogger(__name__)
 
@@ -35,11 +37,8 @@ SENT_MAX: Final = 1000  # waiting for deletion; the scheduler handles the rest
 class RingSender:
     """Sends rings and hints; does not raise when Redis is away. Thread-safe."""
 
-    def __init__(
-        self, queue_: Queue, hint_publisher: HintPublisher, store: Store, tracer: Tracer = NO_TRACER
-    ) -> None:
+    def __init__(self, queue_: Queue, hint_publisher: HintPublisher, store: Store) -> None:
         self._queue = queue_
-        self._tracer = tracer
         self._hint_publisher = hint_publisher
         self._store = store
         self._rests_until_s = 0.0
@@ -51,7 +50,7 @@ class RingSender:
         """Send committed rings. False: the scheduler will send them."""
         if not rings or time.monotonic() < self._rests_until_s:
             return False
-        spans = self._begin_spans(rings) if self._tracer.is_on else ()
+        spans = _begin_spans(rings) if is_on() else ()
         try:
             self._queue.ring([_sent_by(span, ring) for span, ring in spans] or rings)
         except QueueUnavailable as error:
@@ -78,9 +77,6 @@ class RingSender:
         with suppress(queue.Full):
             self._sent.put(None, timeout=CLOSE_S)
         self._thread.join(CLOSE_S)
-
-    def _begin_spans(self, rings: Sequence[Ring]) -> Sequence[tuple[Span, Ring]]:
-        return [(self._tracer.follow(ring.traceparent, "ring", kind=Kind.PRODUCER), ring) for ring in rings]
 
     def _run(self) -> None:
         while (first := self._sent.get()) is not None:
@@ -110,11 +106,16 @@ class RingSender:
             log.warning("rings were sent and stay in the outbox", extra={"action": "ring_kept"})
 
 
+def _begin_spans(rings: Sequence[Ring]) -> Sequence[tuple[Span, Ring]]:
+    return [(follow(ring.traceparent, "ring", kind=SpanKind.PRODUCER), ring) for ring in rings]
+
+
 def _sent_by(span: Span, ring: Ring) -> Ring:
     """Its message names the span, if there is one."""
-    return ring if span.context is None else replace(ring, traceparent=span.context.traceparent)
+    context = span.get_span_context()
+    return replace(ring, traceparent=traceparent_of(context)) if context.is_valid else ring
 
 
 def _end_all(spans: Sequence[tuple[Span, Ring]], error: str | None = None) -> None:
     for span, _ in spans:
-        span.end(error=error)
+        end(span, error=error)

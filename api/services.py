@@ -34,7 +34,6 @@ from nightshift.settings import (
 )
 from nightshift.store import Store, open_database
 from nightshift.tenants.vault import Vault, open_vault
-from nightshift.tracing.tracer import NO_TRACER, Tracer
 from nightshift.turns import AsyncTurns
 
 T = TypeVar("T")
@@ -128,15 +127,15 @@ def try_settings(settings: AppSettings) -> None:
 
 
 @asynccontextmanager
-async def open_services(settings: AppSettings, tracer: Tracer = NO_TRACER) -> AsyncIterator[Services]:
-    """Opens everything; connections are made on first use. Closes the tracer, too."""
+async def open_services(settings: AppSettings) -> AsyncIterator[Services]:
+    """Opens everything; connections are made on first use."""
     store = Store(open_database(settings.data))
     queue = Queue(settings.queue)
     hint_publisher = HintPublisher(settings.queue)
     streams = StreamReader(settings.queue)
     objects = open_store(settings.data.resolved_storage_url)
     locations = Locations.of(settings.locations, settings.data)
-    ring_sender = RingSender(queue, hint_publisher, store, tracer)
+    ring_sender = RingSender(queue, hint_publisher, store)
     rate_limits = RateLimits(settings.queue)
     vault = open_vault(settings.data)
     catalogue = CachedCatalogue(settings.submission.announced_models, snapshot=store.snapshot)
@@ -171,4 +170,3 @@ async def open_services(settings: AppSettings, tracer: Tracer = NO_TRACER) -> As
         queue.close()
         hint_publisher.close()
         store.close()
-        await run_in_threadpool(tracer.close)

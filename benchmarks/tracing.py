@@ -27,15 +27,17 @@ from unittest.mock import patch
 
 import httpx
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
 from benchmarks.measure import cpu_times
 from benchmarks.report import Cell, others, report, spread
 from benchmarks.service.running import PARTS, run_job, service_with
 from nightshift.demo import DEMO_MODEL_ID, LARGEST_NUMBER, demo_model_path
 from nightshift.tracing.attributes import JOB, TERM
-from nightshift.tracing.otlp import OtlpTracer
+from nightshift.tracing.sdk import OneResource
+from nightshift.tracing.spans import child, end, record_with, serve
 from tests.faults.kit.processes import children
 from tests.faults.kit.service import Service
 from tests.receiver import receiver, says
@@ -106,8 +108,12 @@ def _answered(http: httpx.Client, number: int) -> int:
 class Encoding(SpanExporter):
     """Makes what would be sent."""
 
+    def __init__(self) -> None:
+        self.spans = 0
+
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         encode_spans(spans).SerializeToString()
+        self.spans += len(spans)
         return SpanExportResult.SUCCESS
 
 
@@ -115,13 +121,17 @@ def span_cpu_us(count: int = 2000) -> float:
     """Processor time for a span with two attributes: made, queued and encoded, not sent. `count`: at most
     what the queue of the SDK holds.
     """
-    tracer = OtlpTracer(TracerProvider(shutdown_on_exit=False), Encoding(), queue_max=count)
-    served = tracer.serve("POST", None)
+    exporter = Encoding()
+    provider = TracerProvider(resource=OneResource(Resource.create()), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=count))
+    record_with(provider.get_tracer("nightshift"))
+    served = serve("POST", None)
     began_s = time.process_time()
     for term in range(count):
-        served.start("claim").end({JOB: "job_7br9kw9pawd060yansthvip3", TERM: term})
-    tracer.close()
-    return 1e6 * (time.process_time() - began_s) / max(1, tracer.counts.sent)
+        end(child("claim", of=served), {JOB: "job_7br9kw9pawd060yansthvip3", TERM: term})
+    provider.shutdown()
+    record_with(None)
+    return 1e6 * (time.process_time() - began_s) / max(1, exporter.spans)
 
 
 @contextmanager

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TextIO
 
+from opentelemetry.trace import format_span_id, format_trace_id
+
 from nightshift.settings import LogSettings
-from nightshift.tracing.current import current_context
+from nightshift.tracing.spans import current_context
 
 # Libraries that log their progress; only their warnings are shown.
 _QUIET: Final = (
@@ -162,7 +164,8 @@ def event_fields(record: logging.LogRecord) -> dict[str, Any]:
     fields = {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
     context = current_context()
     if context is not None:
-        fields |= {"trace_id": context.trace_id_hex, "span_id": context.span_id_hex}
+        fields["trace_id"] = format_trace_id(context.trace_id)
+        fields["span_id"] = format_span_id(context.span_id)
     return fields
 
 

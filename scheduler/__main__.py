@@ -44,8 +44,7 @@ from nightshift.settings import (
 from nightshift.store import Store, open_database
 from nightshift.store.databases.migrate import check_schema
 from nightshift.tenants.vault import Vault, open_vault
-from nightshift.tracing.opening import open_tracer
-from nightshift.tracing.tracer import NO_TRACER, Tracer
+from nightshift.tracing.opening import open_traces
 from scheduler.duties.ageing import Ageing, AgeingConfig
 from scheduler.duties.assembly import Assembly, AssemblyConfig
 from scheduler.duties.deadlines import Deadlines
@@ -87,7 +86,6 @@ class Parts:
     locations: Locations
     sources: Sources
     vault: Vault
-    tracer: Tracer = NO_TRACER
 
 
 def main() -> int:
@@ -148,10 +146,9 @@ def opened() -> Iterator[Parts]:
         stack.callback(objects.close)
         locations = Locations.of(places, data)
         stack.callback(locations.close)
-        tracer = open_tracer("scheduler")
-        stack.callback(tracer.close)
+        stack.callback(open_traces("scheduler"))
         sources = Sources(objects, locations)
-        yield Parts(store, queue, streams, objects, locations, sources, open_vault(data), tracer)
+        yield Parts(store, queue, streams, objects, locations, sources, open_vault(data))
 
 
 class Service:
@@ -168,7 +165,7 @@ class Service:
             _leadership(settings),
             stalled=lambda: loop.stalled(self._tickers, settings.duty_stalled_s),
         )
-        self.metrics = metrics = DutyMetrics(lambda: elector.is_leading, parts.tracer)
+        self.metrics = metrics = DutyMetrics(lambda: elector.is_leading)
         self._config = _loop_config(WorkerSettings())
         every = duties(
             parts,
@@ -260,7 +257,6 @@ def duties(
             lambda: elector.lead,
             RetryInputs(store, parts.objects, parts.sources, planning.survey.line_bytes_max),
             may_continue,
-            tracer=parts.tracer,
         ),
         Ringing(store, parts.queue, RingingConfig(ring_after_s=settings.ring_after_s)),
         Recovery(store, recovery),
@@ -273,7 +269,6 @@ def duties(
                 parts.sources,
                 parts.locations,
                 settings.line_bytes_max,
-                parts.tracer,
             ),
             leader_id,
             lambda: elector.lead,
@@ -287,7 +282,6 @@ def duties(
             assembly,
             lambda: elector.lead,
             may_continue,
-            parts.tracer,
         ),
         Retention(store, parts.objects, retention, may_continue),
         Ageing(store, parts.streams, ageing, may_continue),
@@ -295,7 +289,7 @@ def duties(
         Recounting(store, settings.retention_interval_s),
         Recording(store),
         Problems(store),
-        WebhookDelivery(store, parts.vault, egress, observe=metrics.webhook_attempted, tracer=parts.tracer),
+        WebhookDelivery(store, parts.vault, egress, observe=metrics.webhook_attempted),
         Progress(store, settings.webhook_progress_interval_s),
         WebhookDelivery(
             store,
@@ -303,7 +297,6 @@ def duties(
             egress,
             WebhookDeliveryConfig.for_progress(),
             observe=metrics.webhook_attempted,
-            tracer=parts.tracer,
         ),
     ]
 

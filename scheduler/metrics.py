@@ -10,7 +10,6 @@ from nightshift.metrics import scheduler as declared
 from nightshift.metrics.family import new_registry
 from nightshift.metrics.processes import register_process
 from nightshift.outbound.webhooks import DeliveryState
-from nightshift.tracing.tracer import NO_TRACER, Tracer
 
 # From a pass that finds nothing to the validation of a large file.
 BUCKETS_S: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10, 60, 300, 1800)
@@ -21,7 +20,7 @@ WEBHOOK_BUCKETS_S: Final = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30)
 class DutyMetrics:
     """Observes passes. Thread-safe."""
 
-    def __init__(self, is_leading: Callable[[], bool], tracer: Tracer = NO_TRACER) -> None:
+    def __init__(self, is_leading: Callable[[], bool]) -> None:
         self.registry = new_registry()
         self._seconds = declared.DUTY_SECONDS.counted(self.registry, BUCKETS_S)
         self._failures = declared.DUTY_FAILURES.counted(self.registry)
@@ -31,7 +30,7 @@ class DutyMetrics:
         for state in DeliveryState:
             self._webhook_attempts.labels(state)  # 0 from the start
         self._webhook_seconds = declared.WEBHOOK_SECONDS.counted(self.registry, WEBHOOK_BUCKETS_S)
-        register_process(self.registry, tracer)
+        register_process(self.registry)
 
     def observe(self, duty: str, seconds: float, succeeded: bool) -> None:
         """A pass has ended."""

@@ -14,7 +14,7 @@ from nightshift.outbound.cloud_metadata import open_provider
 from nightshift.processes.private_files import keep_files_private
 from nightshift.settings import DataSettings, ImageSettings, LocationSettings, QueueSettings, WorkerSettings
 from nightshift.store import Store, open_database
-from nightshift.tracing.opening import open_tracer
+from nightshift.tracing.opening import open_traces
 from workers.engine.execution.openmp import limit_spinning
 from workers.runtime import Connections, Runtime
 from workers.serving.images.fetching import ReferencedFiles, egress_of
@@ -61,7 +61,7 @@ def compose(load: LoadModels = load_models) -> Runtime:
         files=ReferencedFiles(sources, egress_of(images)),
         streams=StreamWriter(queue),
         queue=queue,
-        tracer=open_tracer("worker"),
+        close_traces=open_traces("worker"),
     )
     worker_id = os.environ.get(WORKER_ID_VARIABLE) or new_id("wrk")
     provider = open_provider(settings.spot_provider, settings.spot_metadata_url)

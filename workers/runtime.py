@@ -31,7 +31,6 @@ from nightshift.output.part_writer import PartDependencies
 from nightshift.processes import garbage, memory
 from nightshift.settings import QueueSettings, WorkerSettings
 from nightshift.store import Store
-from nightshift.tracing.tracer import NO_TRACER, Tracer
 from workers.health.device import device_reader
 from workers.health.figures import Figures
 from workers.health.heartbeat import Heartbeat
@@ -78,7 +77,7 @@ class Connections:
     files: Files
     streams: StreamWriter
     queue: QueueSettings
-    tracer: Tracer = NO_TRACER
+    close_traces: Callable[[], None] = lambda: None
 
 
 class Runtime:
@@ -170,7 +169,6 @@ class Runtime:
             self._heartbeat,
             on_end=lambda: self.intake.online_place_freed(),
             isolation=self._isolation,
-            tracer=self._connections.tracer,
         )
         self._shards = Shards(
             self._shard_dependencies(),
@@ -199,7 +197,6 @@ class Runtime:
             heartbeat=self._heartbeat,
             machine=machine,
             on_left=self._residency.wake,
-            tracer=self._connections.tracer,
         )
         self._output_parts = OutputParts(
             self._part_dependencies(), self._worker_id, runs_rows=lambda: len(self._shards) > 0
@@ -227,7 +224,6 @@ class Runtime:
                 self._settings.prices,
             ),
             self._device,
-            self._connections.tracer,
         )
         self._metrics = MetricsServer(metrics.registry)
 
@@ -278,7 +274,7 @@ class Runtime:
         self._heartbeat.stop()
         self._registration.mark(WorkerState.STOPPED)
         self._metrics.close()
-        self._connections.tracer.close()
+        self._connections.close_traces()
         log.info(
             "drained",
             extra={
@@ -369,7 +365,6 @@ class Runtime:
             heartbeat=self._heartbeat,
             earlier_jobs=EarlierJobs(self._connections.store, self._connections.objects),
             isolation=self._isolation,
-            tracer=self._connections.tracer,
             held_time=HeldTime(Capacity(self._settings.capacity)),
         )
 
@@ -381,7 +376,6 @@ class Runtime:
             found.sources,
             found.locations,
             self._settings.line_bytes_max,
-            found.tracer,
         )
 
     def _shard_config(self) -> ShardConfig:

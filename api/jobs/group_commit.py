@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from opentelemetry.trace import Span
+
 from nightshift.errors import DatabaseUnavailable, InvalidRequest, QuotaExceeded, TooManyRequests
 from nightshift.jobs import JsonObject, NewJob
 from nightshift.lifecycle import transitions
@@ -19,8 +21,7 @@ from nightshift.lifecycle.transitions import Submitted
 from nightshift.processes import failpoints
 from nightshift.store import Store, Transaction
 from nightshift.store.shards.outbox import Ring
-from nightshift.tracing.current import current
-from nightshift.tracing.tracer import ACCEPT_SPAN, NO_SPAN, Span
+from nightshift.tracing.spans import ACCEPT_SPAN, NO_SPAN, child, end, lasting
 
 log = logging.getLogger(__name__)
 
@@ -62,11 +63,11 @@ class GroupCommit:
 
         Raises UnknownModel, InvalidRequest, TooManyRequests, DatabaseUnavailable.
         """
-        entry = _Entry(new, body, is_alone=new.stored_bytes > BYTES_MAX, span=current().start(ACCEPT_SPAN))
+        entry = _Entry(new, body, is_alone=new.stored_bytes > BYTES_MAX, span=child(ACCEPT_SPAN))
         if not entry.is_alone:
             self._wait_or_lead(entry)
         if entry.is_alone:
-            with entry.span:
+            with lasting(entry.span):
                 [entry.outcome] = self._commit([entry])
             self._ring([entry])
         if isinstance(entry.outcome, Exception):
@@ -102,7 +103,7 @@ class GroupCommit:
         finally:
             for entry in group:
                 if not entry.is_alone:
-                    entry.span.end(error=_error_type(entry.outcome))
+                    end(entry.span, error=_error_type(entry.outcome))
             with self._lock:
                 self._is_led = bool(self._waiting)
                 awake = [*group, *self._waiting[:1]]

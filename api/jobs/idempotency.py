@@ -17,8 +17,7 @@ from nightshift.processes import failpoints
 from nightshift.store import Store, Transaction
 from nightshift.store.jobs.idempotency import KeptAnswer
 from nightshift.store.shards.outbox import Ring
-from nightshift.tracing.current import current
-from nightshift.tracing.tracer import ACCEPT_SPAN
+from nightshift.tracing.spans import ACCEPT_SPAN, child, end
 
 KEY_CHARS_MAX: Final = 255
 REPLAYED: Final = "Idempotent-Replayed"  # as Stripe names it
@@ -95,7 +94,7 @@ def create_once(
         return first, True
 
     for _ in range(RACES_MAX):
-        span = current().start(ACCEPT_SPAN)
+        span = child(ACCEPT_SPAN)
         try:
             created, is_new = store.run(find_or_create)
         except _LostRace:
@@ -107,7 +106,7 @@ def create_once(
                 raise
             return earlier
         if is_new:
-            span.end()
+            end(span)
             failpoints.hit("api.committed")
         return created
     raise DatabaseUnavailable("Requests with the same Idempotency-Key keep overtaking this one.")

@@ -5,7 +5,6 @@ from typing import Final
 from nightshift.metrics import service
 from nightshift.metrics.family import new_registry
 from nightshift.metrics.processes import register_process
-from nightshift.tracing.tracer import NO_TRACER, Tracer
 
 # From a cached look-up to the longest chat answer.
 LATENCY_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -18,11 +17,11 @@ OTHER: Final = "other"
 class HttpMetrics:
     """By method, route and status. The API is one process per container, so one registry suffices."""
 
-    def __init__(self, tracer: Tracer = NO_TRACER) -> None:
+    def __init__(self) -> None:
         self.registry = new_registry()
         self._requests = service.HTTP_REQUESTS.counted(self.registry)
         self._seconds = service.HTTP_SECONDS.counted(self.registry, LATENCY_BUCKETS_S)
-        register_process(self.registry, tracer)
+        register_process(self.registry)
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
         method = method if method in METHODS else OTHER

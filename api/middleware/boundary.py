@@ -10,6 +10,7 @@ import time
 from contextlib import ExitStack
 from typing import Final
 
+from opentelemetry.trace import Span
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -19,7 +20,7 @@ from api.middleware import traces
 from api.responses.browsers import wants_page
 from api.responses.errors import unexpected_error
 from nightshift.jobs.ids import new_id
-from nightshift.tracing.tracer import NO_TRACER, Span, Tracer
+from nightshift.tracing.spans import under
 
 log = logging.getLogger(__name__)
 
@@ -39,17 +40,16 @@ def held(request: Request) -> ExitStack:
 
 
 class Boundary:
-    def __init__(self, app: ASGIApp, metrics: HttpMetrics, tracer: Tracer = NO_TRACER) -> None:
+    def __init__(self, app: ASGIApp, metrics: HttpMetrics) -> None:
         self._app = app
         self._metrics = metrics
-        self._tracer = tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        span = traces.begun(self._tracer, scope)
-        with traces.current(span):
+        span = traces.begun(scope)
+        with under(span):
             await self._handle(scope, receive, _RequestRecord(scope, send), span)
 
     async def _handle(self, scope: Scope, receive: Receive, record: "_RequestRecord", span: Span) -> None:
@@ -68,7 +68,7 @@ class Boundary:
     def _record(self, scope: Scope, record: "_RequestRecord", span: Span) -> None:
         seconds = time.monotonic() - record.began_s
         status = record.status or 0
-        traces.end(
+        traces.ended(
             span, method=scope["method"], route=record.route, status=status, request_id=record.request_id
         )
         self._metrics.observe(scope["method"], record.route, status, seconds)

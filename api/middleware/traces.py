@@ -3,16 +3,14 @@
 Only requests that may carry work have one: those that look at it are many, and would say nothing of a job.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from opentelemetry.trace import Span
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from nightshift.tracing.attributes import HTTP_METHOD, HTTP_ROUTE, HTTP_STATUS, REQUEST_ID
-from nightshift.tracing.current import under
-from nightshift.tracing.tracer import NO_SPAN, Span, Tracer, Value
+from nightshift.tracing.spans import NO_SPAN, Value, end, is_on, serve
 
 if TYPE_CHECKING:  # a FastAPI of before has none
     from fastapi.telemetry import TelemetryConfig
@@ -31,30 +29,20 @@ FASTAPI_TELEMETRY: Final["TelemetryConfig"] = {
 }
 
 
-def begun(tracer: Tracer, scope: Scope) -> Span:
+def begun(scope: Scope) -> Span:
     """The span of a request, named by its client's `traceparent` if that is valid and there is one."""
-    if not tracer.is_on or scope["method"] not in METHODS:
+    if not is_on() or scope["method"] not in METHODS:
         return NO_SPAN
     sent = Headers(scope=scope).getlist(TRACEPARENT)
-    return tracer.serve(scope["method"], sent[0] if len(sent) == 1 else None)
+    return serve(scope["method"], sent[0] if len(sent) == 1 else None)
 
 
-@contextmanager
-def current(span: Span) -> Iterator[None]:
-    """Around the handling of its request."""
-    if span is NO_SPAN:
-        yield
-        return
-    with under(span):
-        yield
-
-
-def end(span: Span, *, method: str, route: str, status: int, request_id: str) -> None:
+def ended(span: Span, *, method: str, route: str, status: int, request_id: str) -> None:
     """`status`: 0 where the client has gone before there was one."""
     if span is NO_SPAN:
         return
-    span.rename(f"{method} {route}")
+    span.update_name(f"{method} {route}")
     attributes: dict[str, Value] = {HTTP_METHOD: method, HTTP_ROUTE: route, REQUEST_ID: request_id}
     if status:
         attributes[HTTP_STATUS] = status
-    span.end(attributes, error=str(status) if status >= 500 else None)
+    end(span, attributes, error=str(status) if status >= 500 else None)

@@ -116,15 +116,6 @@ DASHBOARD: Final = Dashboard(
                     Query("1 - min(nightshift_disk_free_bytes / nightshift_disk_bytes)", "used"),
                     max=1,
                 ),
-                graph(
-                    "Spans lost",
-                    "cps",
-                    Query(
-                        'sum by (process) (rate(nightshift_spans_total{outcome!="sent"}[$__rate_interval]))',
-                        "{{process}}",
-                    ),
-                    about="The collector is away or slow: traces have gaps",
-                ),
                 graph("Open files", "short", Query("process_open_fds", "{{job}} {{process}} {{instance}}")),
             ),
         ),

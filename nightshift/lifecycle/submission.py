@@ -35,7 +35,7 @@ from nightshift.settings import SubmissionSettings
 from nightshift.store import Transaction
 from nightshift.tenants.quotas import NO_QUOTAS, Quotas
 from nightshift.tenants.vault import Vault
-from nightshift.tracing.current import current_traceparent
+from nightshift.tracing.spans import current_traceparent
 
 NO_ID: Final = f"job_{'0' * SUFFIX_LENGTH}"  # of the length that they have
 

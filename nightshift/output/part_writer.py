@@ -17,6 +17,8 @@ from datetime import timedelta
 from tempfile import SpooledTemporaryFile
 from typing import IO, Final
 
+from opentelemetry.trace import Span
+
 from nightshift import endpoints
 from nightshift.backoff import Backoff
 from nightshift.errors import InvalidRequest, NightshiftError, StorageError
@@ -39,8 +41,7 @@ from nightshift.processes.memory import give_back_free_memory
 from nightshift.rows.parquet_rows import parquet_schema
 from nightshift.store import Store
 from nightshift.tracing.attributes import FILES, FIRST_SHARD, JOB, OUTCOME, TERM
-from nightshift.tracing.current import under
-from nightshift.tracing.tracer import NO_TRACER, Span, Tracer
+from nightshift.tracing.spans import end, follow, lasting
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +82,6 @@ class PartDependencies:
     sources: Sources
     locations: Locations
     line_bytes_max: int  # of an input row
-    tracer: Tracer = NO_TRACER
 
 
 class PartWriter:
@@ -100,7 +100,6 @@ class PartWriter:
             dependencies.store, dependencies.objects, dependencies.sources, dependencies.line_bytes_max
         )
         self._owner = owner
-        self._tracer = dependencies.tracer
         self._may_continue = may_continue
 
     def write_next(self) -> bool:
@@ -115,33 +114,33 @@ class PartWriter:
             return False
         failpoints.hit("part.claimed")
         give_back_free_memory()  # a part takes large blocks, where rows have left small ones free
-        span = self._tracer.follow(claim.job.traceparent, "part", began_s=claimed_at_s)
-        with HeldPart(self._store, claim.lease, claimed_at_s) as held, under(span), span:
+        span = follow(claim.job.traceparent, "part", began_s=claimed_at_s)
+        with HeldPart(self._store, claim.lease, claimed_at_s) as held, lasting(span):
             self._write(claim, held, span)
         give_back_free_memory()
         return True
 
     def _write(self, claim: PartClaim, held: HeldPart, span: Span) -> None:
-        span.set(JOB, claim.part.job_id)
-        span.set(FIRST_SHARD, claim.part.first_shard)
-        span.set(TERM, claim.term)
+        span.set_attribute(JOB, claim.part.job_id)
+        span.set_attribute(FIRST_SHARD, claim.part.first_shard)
+        span.set_attribute(TERM, claim.term)
         about = {"job": claim.part.job_id, "first_shard": claim.part.first_shard, "term": claim.term}
         if claim.part.attempts > ATTEMPTS_MAX and claim.part.problem is None:
-            span.end(error=GIVEN_UP.error.code)
+            end(span, error=GIVEN_UP.error.code)
             log.error("part given up", extra={"action": "part_given_up"} | about)
             return self._hand_back(claim, GIVEN_UP)
         try:
             files = self._written(claim, held)
         except PartLost:
-            span.set(OUTCOME, "lost")
+            span.set_attribute(OUTCOME, "lost")
             log.warning("part lost", extra={"action": "part_lost"} | about)
         except WritingStopped:
             self._hand_back(claim, None)
-            span.end({OUTCOME: "handed back"})
+            end(span, {OUTCOME: "handed back"})
             raise
         except TROUBLES as error:
             problem = problem_of(claim.job, error)
-            span.end(error=problem.error.code)
+            end(span, error=problem.error.code)
             log.warning(
                 "part not written: %s",
                 problem.error.message,
@@ -149,7 +148,7 @@ class PartWriter:
             )
             self._hand_back(claim, problem)
         else:
-            span.set(FILES, len(files))
+            span.set_attribute(FILES, len(files))
             log.info("part written", extra={"action": "part_written", "files": len(files)} | about)
 
     def _hand_back(self, claim: PartClaim, problem: PartProblem | None) -> None:

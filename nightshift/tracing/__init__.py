@@ -1,6 +1,6 @@
-"""Traces of jobs, from the client's request to the answer: OpenTelemetry's, where it is installed and on.
+"""Traces of jobs, from the client's request to the answer, by OpenTelemetry's API.
 
-context.py, tracer.py, current.py    what the service uses; they import nothing
+spans.py                             what the service uses; without the SDK it records nothing
 opening.py                           whether the environment asks for traces
-otlp.py                              the only module that imports OpenTelemetry
+sdk.py                               the only module that imports the SDK
 """

@@ -7,7 +7,7 @@ prompts and answers are left out on purpose.
 from collections.abc import Mapping
 from typing import Final
 
-from nightshift.tracing.tracer import Value
+from nightshift.tracing.spans import Value
 
 _OPERATION: Final = "gen_ai.operation.name"
 _MODEL: Final = "gen_ai.request.model"

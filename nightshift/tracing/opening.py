@@ -1,4 +1,4 @@
-"""Reads the standard `OTEL_*` variables, and opens the tracer that they ask for.
+"""Reads the standard `OTEL_*` variables, and opens the traces that they ask for.
 
 https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/: what is invalid in them is
 said in a warning and ignored. Traces never keep a process from starting.
@@ -6,31 +6,39 @@ said in a warning and ignored. Traces never keep a process from starting.
 
 import logging
 import os
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from nightshift.tracing.collector import check_collector
-from nightshift.tracing.tracer import NO_TRACER, Tracer
+from nightshift.tracing.spans import record_with
 from nightshift.tracing.variables import NotTraced, value_of
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
 
 log = logging.getLogger(__name__)
 
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 PROTOCOL: Final = "http/protobuf"
-RATIO_SAMPLERS: Final = ("traceidratio", "parentbased_traceidratio")
-OFF_SAMPLERS: Final = ("always_off", "parentbased_always_off")
+ID_SAMPLER: Final = "traceidratio"  # goes by a trace's id, which a client could choose so that it is sampled
 
 
-def open_tracer(process: str, environment: Mapping[str, str] = os.environ) -> Tracer:
-    """`process`: api, scheduler or worker. Where traces are asked for in vain, a warning says why."""
+def open_traces(process: str, environment: Mapping[str, str] = os.environ) -> Callable[[], None]:
+    """Records this process's spans from now on, if the environment asks for that; where it does in vain, a
+    warning says why. `process`: api, scheduler or worker. Returns what sends the rest, within a few seconds.
+    """
     try:
         if not are_wanted(environment):
-            return NO_TRACER
-        from nightshift.tracing.otlp import open_otlp
+            return _nothing
+        from nightshift.tracing.sdk import open_provider
 
-        return open_otlp(process, environment)
+        provider = open_provider(process, environment)
+        sampler = value_of(environment, "OTEL_TRACES_SAMPLER").lower()
+        record_with(provider.get_tracer("nightshift"), trusts_clients=sampler != ID_SAMPLER)
+        return partial(_close, provider)
     except ImportError as error:
         why = f"nightshift[tracing] is not installed ({error.name})"
     except NotTraced as error:
@@ -38,7 +46,18 @@ def open_tracer(process: str, environment: Mapping[str, str] = os.environ) -> Tr
     except Exception as error:  # noqa: BLE001 of the SDK, about a value of a variable
         why = f"{type(error).__name__}: {error}"
     log.warning("no traces are recorded: %s", why, extra={"action": "not_traced"})
-    return NO_TRACER
+    return _nothing
+
+
+def _close(provider: "TracerProvider") -> None:
+    from nightshift.tracing.sdk import close_provider
+
+    record_with(None)
+    close_provider(provider)
+
+
+def _nothing() -> None:
+    """Closes what was not opened."""
 
 
 def are_wanted(environment: Mapping[str, str]) -> bool:
@@ -75,18 +94,3 @@ def _check_url(name: str, value: str) -> None:
         is_url = False
     if not is_url:
         raise NotTraced(f"{name} is no URL such as http://HOST:4318")
-
-
-def sampling_ratio(environment: Mapping[str, str]) -> float:
-    """Of `OTEL_TRACES_SAMPLER_ARG` where the sampler has one, else 1."""
-    if sampler_name(environment) not in RATIO_SAMPLERS:
-        return 1.0
-    try:
-        ratio = float(value_of(environment, "OTEL_TRACES_SAMPLER_ARG"))
-    except ValueError:
-        return 1.0
-    return ratio if 0.0 <= ratio <= 1.0 else 1.0
-
-
-def sampler_name(environment: Mapping[str, str]) -> str:
-    return value_of(environment, "OTEL_TRACES_SAMPLER").lower()

@@ -14,6 +14,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from opentelemetry.trace import Span
+
 from nightshift.errors import InvalidRequest, NightshiftError
 from nightshift.jobs import Counts, Face, InputError, Job, JobState, Shard, ShardState, StopReason
 from nightshift.jobs.leases import Lead
@@ -30,7 +32,7 @@ from nightshift.output.shard_rows import Chunk, InputTrouble, Listing, Mismatch,
 from nightshift.processes import failpoints
 from nightshift.store import PendingWork, Store
 from nightshift.tracing.attributes import JOB, JOB_STATE, ROWS, ROWS_FAILED, TENANT
-from nightshift.tracing.tracer import NO_TRACER, Span, Tracer, Value
+from nightshift.tracing.spans import Value, end, follow
 from scheduler.duties.output_parts import cut_job
 from scheduler.output.manifests import Manifests, discard_staged
 from scheduler.output.output_files import OutputFiles, write_files
@@ -99,10 +101,8 @@ class Assembly:
         config: AssemblyConfig,
         lead: Callable[[], Lead | None],
         may_continue: MayContinue = lambda: True,
-        tracer: Tracer = NO_TRACER,
     ) -> None:
         self._store = store
-        self._tracer = tracer
         self._objects = objects
         self._locations = locations
         self._manifests = Manifests(store, Publication(store, lead))
@@ -154,7 +154,7 @@ class Assembly:
 
     def _assemble(self, job: Job) -> _Outcome:
         """Raises StorageError, DatabaseUnavailable, Interrupted: the job stays in `finalizing`."""
-        span = self._tracer.follow(job.traceparent, "assemble")
+        span = follow(job.traceparent, "assemble")
         with working_under(span):
             try:
                 return self._assembled(job, span)
@@ -335,7 +335,7 @@ def _end_span(span: Span, job: Job, output: _Output) -> None:
         ROWS_FAILED: counts.failed,
     }
     error = output.errors[0].code if output.state is JobState.FAILED and output.errors else None
-    span.end(about, error=error, is_kept=counts.failed > 0)
+    end(span, about, error=error)
 
 
 def verdict(

@@ -42,7 +42,7 @@ from nightshift.store import PendingWork, Store
 from nightshift.tenants.fairness import may_take
 from nightshift.tenants.quotas import NO_QUOTAS, Quotas
 from nightshift.tracing.attributes import JOB, OUTCOME, PAGE, TENANT
-from nightshift.tracing.tracer import NO_TRACER, Tracer, Value
+from nightshift.tracing.spans import Value, end, follow
 from scheduler.duties.ringing import RingSender
 from scheduler.input.page_size import PageSize
 from scheduler.input.plan import Page, Refused
@@ -113,11 +113,9 @@ class Planning:
         retries: RetryInputs,
         may_continue: MayContinue = lambda: True,
         clock: Callable[[], float] = time.monotonic,
-        tracer: Tracer = NO_TRACER,
     ) -> None:
         self._store = store
         self._retries = retries
-        self._tracer = tracer
         self._lead = lead
         page_size = self._page_size = PageSize(config.survey.limits.page_shards, clock)
         self._writer = PlanWriter(store, ring_sender, config.default_quotas, page_size)
@@ -214,12 +212,12 @@ class Planning:
         return outcome
 
     def _traced_attempt(self, job: Job, attempts: int) -> Outcome:
-        span = self._tracer.follow(job.traceparent, "plan")
+        span = follow(job.traceparent, "plan")
         with working_under(span):
             outcome = self._attempt(job, attempts)
             about: dict[str, Value] = {JOB: job.id, TENANT: job.tenant_id}
             about |= {PAGE: job.plan_cursor.page, OUTCOME: outcome.value}
-            span.end(about, error=outcome.value if outcome is Outcome.REFUSED else None)
+            end(span, about, error=outcome.value if outcome is Outcome.REFUSED else None)
         return outcome
 
     def _end_attempt(self, job: Job, why: InputError | None) -> None:

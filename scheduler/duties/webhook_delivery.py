@@ -17,7 +17,6 @@ from datetime import datetime, timedelta
 from nightshift.outbound.webhooks import Delivery, DeliveryState
 from nightshift.store import PendingWork, Store
 from nightshift.tenants.vault import Vault
-from nightshift.tracing.tracer import NO_TRACER, Tracer
 from scheduler.runtime.circuits import CircuitConfig, Circuits
 from scheduler.runtime.duty import Result
 from scheduler.runtime.in_flight import InFlightLimiter, Outcome, SlotLimits, destination_of
@@ -60,14 +59,13 @@ class WebhookDelivery:
         config: WebhookDeliveryConfig = WebhookDeliveryConfig(),
         jitter: Callable[[], float] = random.random,
         observe: Callable[[DeliveryState, float], None] = lambda state, seconds: None,
-        tracer: Tracer = NO_TRACER,
     ) -> None:
         """`observe`: an attempt took so many seconds, and the delivery's state after it."""
         self.name = "progress_delivery" if config.of_progress else "webhook_delivery"
         self._store = store
         self._config = config
         self._observe = observe
-        self._attempts = WebhookAttempts(store, vault, egress, jitter, tracer)
+        self._attempts = WebhookAttempts(store, vault, egress, jitter)
         self._in_flight = InFlightLimiter(config.slots)
         self._circuits = Circuits(config.circuits)
         self.interval_s = config.interval_s

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from opentelemetry.trace import Span
+
 from nightshift.tracing.attributes import OUTCOME
-from nightshift.tracing.current import under
-from nightshift.tracing.tracer import Span
+from nightshift.tracing.spans import end, under
 from scheduler.runtime.duty import Interrupted
 
 
@@ -16,8 +17,8 @@ def working_under(span: Span) -> Iterator[None]:
         try:
             yield
         except Interrupted:
-            span.end({OUTCOME: "interrupted"})
+            end(span, {OUTCOME: "interrupted"})
             raise
         except BaseException as error:
-            span.end(error=type(error).__name__)
+            end(span, error=type(error).__name__)
             raise

@@ -9,6 +9,8 @@ from email.utils import parsedate_to_datetime
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
+from opentelemetry.trace import Span, SpanKind
+
 from nightshift.lifecycle.webhooks.endpoints import note_attempt
 from nightshift.lifecycle.webhooks.tenant_secrets import kept_webhook_secret
 from nightshift.outbound.safe_http import BlockedUrl, EgressResponse, NoAnswer
@@ -35,8 +37,7 @@ from nightshift.tracing.attributes import (
     SERVER_ADDRESS,
     TENANT,
 )
-from nightshift.tracing.current import under
-from nightshift.tracing.tracer import NO_SPAN, NO_TRACER, Kind, Span, Tracer, Value
+from nightshift.tracing.spans import NO_SPAN, Value, end, follow, is_on, lasting
 from scheduler.runtime.in_flight import Outcome, destination_of
 
 log = logging.getLogger(__name__)
@@ -77,26 +78,24 @@ class WebhookAttempts:
         vault: Vault,
         egress: Poster,
         jitter: Callable[[], float],
-        tracer: Tracer = NO_TRACER,
     ) -> None:
         self._store = store
         self._vault = vault
         self._egress = egress
         self._jitter = jitter
-        self._tracer = tracer
 
     def make(self, delivery: Delivery) -> Outcome | None:
         """Make the next attempt. None: another scheduler recorded it first."""
         span = self._span(delivery)
-        with under(span), span:
+        with lasting(span):
             return self._make(delivery, span)
 
     def _span(self, delivery: Delivery) -> Span:
-        if not self._tracer.is_on:
+        if not is_on():
             return NO_SPAN
         with self._store.snapshot() as tx:
             traceparent = tx.jobs.traceparent(delivery.job_id)
-        return self._tracer.follow(traceparent, "webhook", kind=Kind.CLIENT)
+        return follow(traceparent, "webhook", kind=SpanKind.CLIENT)
 
     def _make(self, delivery: Delivery, span: Span) -> Outcome | None:
         started_at = self._store.now()
@@ -201,7 +200,7 @@ def _end_span(span: Span, delivery: Delivery, made: DeliveryAttempt) -> None:
     }
     if made.status_code is not None:
         about[HTTP_STATUS] = made.status_code
-    span.end(about, error=None if made.delivered else str(made.status_code or "no_answer"))
+    end(span, about, error=None if made.delivered else str(made.status_code or "no_answer"))
 
 
 def not_sent(delivery: Delivery, at: datetime, why: str) -> Sent:

@@ -293,7 +293,7 @@ OF_NO_TENANT: Final = {
     "nightshift/outbound/safe_http.py",  # a thread for each look-up
     "nightshift/processes/store_watch.py",
     "nightshift/processes/supervisor.py",
-    "nightshift/tracing/otlp.py",
+    "nightshift/tracing/sdk.py",
     "scheduler/__main__.py",
     "scheduler/runtime/loop.py",
     "workers/engine/guidance/compiler.py",  # of an engine outside a worker

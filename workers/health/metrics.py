@@ -15,7 +15,6 @@ from nightshift.metrics import engine
 from nightshift.metrics import worker as declared
 from nightshift.metrics.family import new_registry
 from nightshift.metrics.processes import register_process
-from nightshift.tracing.tracer import NO_TRACER, Tracer
 from workers.health.request_metrics import request_metrics
 from workers.online.times import OnlineTimes
 from workers.serving.model_server import ModelServer
@@ -46,7 +45,6 @@ class WorkerMetrics(Collector):
         residency: ResidencyCounts | None = None,
         shards: ShardCounts = ShardCounts(),
         device: Callable[[], DeviceFigures | None] = lambda: None,
-        tracer: Tracer = NO_TRACER,
     ) -> None:
         """`held`: how many leases of each kind this worker has. `residency`: of its lazy models; None: it has
         none.
@@ -60,7 +58,7 @@ class WorkerMetrics(Collector):
         self._is_draining = is_draining
         self.registry = new_registry()
         self.registry.register(self)
-        register_process(self.registry, tracer)
+        register_process(self.registry)
 
     def collect(self) -> Iterator[Metric]:
         held, draining = declared.LEASES.collected(), declared.DRAINING.collected()

@@ -24,7 +24,7 @@ from nightshift.jobs.room import OnlineRoom, Room
 from nightshift.lifecycle import transitions
 from nightshift.processes import failpoints
 from nightshift.store import Store
-from nightshift.tracing.tracer import NO_TRACER, Tracer
+from nightshift.tracing.spans import is_on
 from workers.health.heartbeat import Heartbeat
 from workers.intake.messages import (
     BULK_RANK,
@@ -81,11 +81,9 @@ class Intake:
         heartbeat: Heartbeat,
         machine: Machine = Machine(),
         on_left: Callable[[], None] = lambda: None,
-        tracer: Tracer = NO_TRACER,
     ) -> None:
         """`on_left` is called when work may wait that no warm model is for."""
         self._on_left = on_left
-        self._tracer = tracer
         self._machine = machine
         self._store = store
         self._worker_id = worker_id
@@ -250,11 +248,11 @@ class Intake:
         self.online_without_message += sum(claim.lease.shard_id not in rang for claim in claims)
         for message in messages:
             message.receipt.acknowledge()
-        if self._tracer.is_on:
+        if is_on():
             senders = {message.shard_id: message.traceparent for message in messages}
             for claim in claims:
                 sender = senders.get(claim.lease.shard_id)
-                record_claim(self._tracer, claim, claimed_at_s, ended_s, sender)
+                record_claim(claim, claimed_at_s, ended_s, sender)
         if rang - {claim.lease.shard_id for claim in claims}:
             self._on_left()
 
@@ -342,8 +340,8 @@ class Intake:
                 self._on_left()
                 return False
             failpoints.hit("worker.claimed")
-            if self._tracer.is_on:
-                record_claim(self._tracer, claim, claimed_at_s, self._heartbeat.clock_s())
+            if is_on():
+                record_claim(claim, claimed_at_s, self._heartbeat.clock_s())
             self._places.run_bulk(claim, claimed_at_s)
         return True
 

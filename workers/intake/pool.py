@@ -25,7 +25,7 @@ from nightshift.jobs.ids import is_id
 from nightshift.processes import failpoints
 from nightshift.processes.children import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 from nightshift.processes.starting import starting
-from nightshift.tracing.context import TRACEPARENT_CHARS
+from nightshift.tracing.spans import TRACEPARENT_CHARS
 from workers.composition import compose
 from workers.runtime import Runtime
 

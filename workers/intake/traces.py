@@ -1,5 +1,7 @@
 """Claims as spans, told at once: a worker that dies with what it has claimed can tell nothing later."""
 
+from opentelemetry.trace import SpanKind
+
 from nightshift.jobs import BulkClaim, OnlineClaim
 from nightshift.tracing.attributes import (
     JOB,
@@ -10,8 +12,7 @@ from nightshift.tracing.attributes import (
     TERM,
     WORKER,
 )
-from nightshift.tracing.context import TraceContext
-from nightshift.tracing.tracer import Kind, Tracer, Value
+from nightshift.tracing.spans import Value, end, follow, parsed
 
 
 def taken_over(claim: BulkClaim) -> dict[str, Value]:
@@ -23,18 +24,18 @@ def taken_over(claim: BulkClaim) -> dict[str, Value]:
 
 
 def record_claim(
-    tracer: Tracer, claim: OnlineClaim | BulkClaim, began_s: float, ended_s: float, sender: str | None = None
+    claim: OnlineClaim | BulkClaim, began_s: float, ended_s: float, sender: str | None = None
 ) -> None:
     """`sender`: the `traceparent` of the message that named what was claimed. Any client of Redis can write
     one, so it is only a link, and only within the job's trace.
     """
-    link = TraceContext.parse(sender)
-    of = TraceContext.parse(claim.job.traceparent)
+    link = parsed(sender)
+    of = parsed(claim.job.traceparent)
     if link is not None and (of is None or link.trace_id != of.trace_id):
         link = None
     lease, about = claim.lease, {}
     if isinstance(claim, BulkClaim):
         about = taken_over(claim)
-    span = tracer.follow(claim.job.traceparent, "claim", kind=Kind.CONSUMER, began_s=began_s, link=link)
+    span = follow(claim.job.traceparent, "claim", kind=SpanKind.CONSUMER, began_s=began_s, link=link)
     about |= {JOB: lease.job_id, SHARD: lease.shard_id, TERM: lease.term, WORKER: lease.worker_id}
-    span.end(about, ended_s=ended_s)
+    end(span, about, ended_s=ended_s)

@@ -19,7 +19,7 @@ from nightshift.jobs import Answer, OnlineClaim
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.recovery import ONLINE_ROW
 from nightshift.store import Store, Transaction
-from nightshift.tracing.tracer import NO_TRACER, Tracer
+from nightshift.tracing.spans import is_on
 from nightshift.turns import TurnThreads
 from workers.health.heartbeat import Heartbeat
 from workers.online.publisher import CallText, Publisher
@@ -48,13 +48,11 @@ class OnlineRunner:
         heartbeat: Heartbeat,
         on_end: Callable[[], None] = lambda: None,
         isolation: Isolation | None = None,
-        tracer: Tracer = NO_TRACER,
     ) -> None:
         """`on_end` is called, from any thread, when a request is closed."""
         self._isolation = isolation or Isolation()
         self._suspects = SuspectQueue(self._isolation, self._begin, self._is_open)
         self._on_end = on_end
-        self._tracer = tracer
         self._store = store
         self._models = models
         self._heartbeat = heartbeat
@@ -89,8 +87,8 @@ class OnlineRunner:
     def run(self, claim: OnlineClaim, claimed_at_s: float) -> None:
         """Take a claimed request. It ends with an answer, an error answer, or back in the queue."""
         request = OnlineRequest(claim, self._drop, self._stop, submitted_s=claimed_at_s - claim.waited_s)
-        if self._tracer.is_on:
-            request.trace = OnlineTrace(self._tracer, claim, claimed_at_s)
+        if is_on():
+            request.trace = OnlineTrace(claim, claimed_at_s)
         with self._lock:
             self._open[request.inference_id] = request
             self._num_of_tenant[claim.job.tenant_id] += 1

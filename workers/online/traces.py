@@ -2,10 +2,12 @@
 
 import time
 
+from opentelemetry.trace import SpanKind
+
 from nightshift.jobs import Answer, OnlineClaim
 from nightshift.tracing import gen_ai
 from nightshift.tracing.attributes import JOB, OUTCOME, PRIORITY, ROW_STATUS, SHARD, TENANT, TERM, WORKER
-from nightshift.tracing.tracer import Kind, Tracer
+from nightshift.tracing.spans import child, end, follow
 from workers.engine import RequestTimes
 from workers.serving.traces import record_phases
 
@@ -13,12 +15,12 @@ from workers.serving.traces import record_phases
 class OnlineTrace:
     """From its claim on."""
 
-    def __init__(self, tracer: Tracer, claim: OnlineClaim, claimed_at_s: float) -> None:
+    def __init__(self, claim: OnlineClaim, claimed_at_s: float) -> None:
         job, lease = claim.job, claim.lease
-        self._span = tracer.follow(
+        self._span = follow(
             job.traceparent,
             gen_ai.span_name(job.spec.endpoint, job.model),
-            kind=Kind.CONSUMER,
+            kind=SpanKind.CONSUMER,
             began_s=claimed_at_s,
         )
         self._about = gen_ai.request(job.spec.endpoint, job.model) | {
@@ -44,11 +46,13 @@ class OnlineTrace:
             self._end("stopped")
             return
         if self._answered_s:
-            self._span.start("answer", began_s=self._answered_s).end()
+            end(child("answer", of=self._span, began_s=self._answered_s))
         about = gen_ai.usage(answer.usage.prompt_tokens, answer.usage.completion_tokens)
         about |= {ROW_STATUS: answer.status_code}
-        self._span.end(
-            self._about | about, error=str(answer.status_code) if answer.status_code >= 500 else None
+        end(
+            self._span,
+            self._about | about,
+            error=str(answer.status_code) if answer.status_code >= 500 else None,
         )
 
     def given_up(self, outcome: str) -> None:
@@ -56,4 +60,4 @@ class OnlineTrace:
         self._end(outcome)
 
     def _end(self, outcome: str) -> None:
-        self._span.end(self._about | {OUTCOME: outcome})
+        end(self._span, self._about | {OUTCOME: outcome})

@@ -1,6 +1,8 @@
 """A request in an engine as spans, made once it has ended, of the times that the engine noted."""
 
-from nightshift.tracing.tracer import Span
+from opentelemetry.trace import Span
+
+from nightshift.tracing.spans import child, end
 from workers.engine import RequestTimes
 
 
@@ -11,11 +13,15 @@ def record_phases(span: Span, times: RequestTimes, ended_s: float) -> None:
     """
     launched_s, first_token_s = times.launched_s, times.first_token_s
     if launched_s is None:
-        span.start("queue", began_s=times.added_s).end(ended_s=ended_s)
+        _record(span, "queue", times.added_s, ended_s)
         return
-    span.start("queue", began_s=times.added_s).end(ended_s=launched_s)
+    _record(span, "queue", times.added_s, launched_s)
     if first_token_s is None:
-        span.start("encode", began_s=launched_s).end(ended_s=ended_s)
+        _record(span, "encode", launched_s, ended_s)
         return
-    span.start("prefill", began_s=launched_s).end(ended_s=first_token_s)
-    span.start("decode", began_s=first_token_s).end(ended_s=times.last_token_s)
+    _record(span, "prefill", launched_s, first_token_s)
+    _record(span, "decode", first_token_s, times.last_token_s)
+
+
+def _record(of: Span, name: str, began_s: float, ended_s: float) -> None:
+    end(child(name, of=of, began_s=began_s), ended_s=ended_s)

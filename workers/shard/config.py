@@ -7,7 +7,6 @@ from nightshift.jobs import BulkClaim
 from nightshift.objectstore import ObjectStore
 from nightshift.objectstore.sources import Sources
 from nightshift.store import Store
-from nightshift.tracing.tracer import NO_TRACER, Tracer
 from workers.health.heartbeat import Heartbeat
 from workers.serving.models import Models
 from workers.shard.held_time import HeldTime
@@ -56,5 +55,4 @@ class ShardDependencies:
     isolation: Isolation = field(default_factory=Isolation)
     once: RunOnce = field(default_factory=RunOnce)
     storage: StorageCounts = field(default_factory=StorageCounts)
-    tracer: Tracer = NO_TRACER
     held_time: HeldTime = field(default_factory=HeldTime)

@@ -22,8 +22,7 @@ from nightshift.jobs.leases import fault_delay_s
 from nightshift.jobs.room import HeldShard
 from nightshift.output.row_results import RowResult
 from nightshift.processes import failpoints
-from nightshift.tracing.current import under
-from nightshift.tracing.tracer import NO_SPAN
+from nightshift.tracing.spans import NO_SPAN, under
 from workers.engine import RequestTimes
 from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.endings import Endings
@@ -77,7 +76,7 @@ class ShardRunner:
         self._on_end = on_end
         self._on_load_change = on_load_change
         self._name = f"{claim.job.id}/{claim.shard.shard_no}"
-        self._trace = ShardTrace.of(dependencies.tracer, claim)
+        self._trace = ShardTrace.of(claim)
         self._rows_in_flight_max = config.rows_in_flight(claim)
         self._row_timeout_s = claim.job.spec.options.row_timeout_s
         self._gather_at_s = time.monotonic() + GATHER_S

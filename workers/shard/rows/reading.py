@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from opentelemetry.trace import Span
+
 from nightshift import endpoints
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.errors import DatabaseUnavailable, InvalidRequest, StorageError, StorageUnavailable
@@ -18,8 +20,7 @@ from nightshift.output.row_results import RowResult
 from nightshift.rows.inputs import BadRow, Row, iter_rows
 from nightshift.rows.requests import RowProblem, RowRequest, columns_of, parse_row, to_request
 from nightshift.tracing.attributes import ROWS
-from nightshift.tracing.current import under
-from nightshift.tracing.tracer import NO_SPAN, Span
+from nightshift.tracing.spans import NO_SPAN, lasting
 from workers.serving.model_server import Tokens
 from workers.serving.models import Models
 from workers.shard.rows.earlier_jobs import EarlierJobs
@@ -191,9 +192,10 @@ class Reader:
         """The number of rows. None: it was closed first."""
         with self._changed:
             self._changed.wait_for(lambda: self._done is not None or self._is_closed)
-        with self._begin_span() as span, under(span):
+        span = self._begin_span()
+        with lasting(span):
             total = self._read_all()
-            span.set(ROWS, total or 0)
+            span.set_attribute(ROWS, total or 0)
             return total
 
     def _read_all(self) -> int | None:

@@ -14,7 +14,7 @@ from nightshift.errors import DatabaseUnavailable, InvalidRequest
 from nightshift.jobs import BulkClaim, Face
 from nightshift.output.row_results import RowResult, ShardHead
 from nightshift.rows.requests import place_of
-from nightshift.tracing.tracer import NO_SPAN
+from nightshift.tracing.spans import NO_SPAN
 from workers.serving.carry_over import CarryOver
 from workers.serving.inference import Progress, breakdown, refusal, timed_out
 from workers.serving.model_server import Busy, Inference, ModelServer

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from nightshift.tracing.collector import check_collector
-from nightshift.tracing.opening import open_tracer
-from nightshift.tracing.tracer import NO_TRACER
+from nightshift.tracing.opening import open_traces
+from nightshift.tracing.spans import is_on
 from nightshift.tracing.variables import NotTraced
 
 COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "https://127.0.0.1:1"}
@@ -36,7 +36,8 @@ BAD = (
 def test_a_header_that_is_none_is_said_and_its_value_is_not(
     name: str, value: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert open_tracer("api", COLLECTOR | {name: value}) is NO_TRACER
+    open_traces("api", COLLECTOR | {name: value})
+    assert not is_on()
 
     [record] = caplog.records
     assert record.levelno == logging.WARNING
@@ -90,7 +91,8 @@ def test_a_file_that_is_missing_or_no_certificate_is_said(
         path.write_text(content)
     variable = f"OTEL_EXPORTER_OTLP_{name}"
 
-    assert open_tracer("api", COLLECTOR | {variable: str(path)}) is NO_TRACER
+    open_traces("api", COLLECTOR | {variable: str(path)})
+    assert not is_on()
 
     [record] = caplog.records
     assert f"{variable} names no" in record.getMessage()

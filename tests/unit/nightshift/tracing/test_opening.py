@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from nightshift.tracing.opening import are_wanted, open_tracer, sampling_ratio
-from nightshift.tracing.tracer import NO_TRACER
+from nightshift.tracing.opening import are_wanted, open_traces
+from nightshift.tracing.spans import is_on, serve
 from nightshift.tracing.variables import NotTraced
 
 COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
@@ -45,7 +45,8 @@ def test_traces_are_on_where_a_collector_is_named(environment: dict[str, str], w
 def test_an_endpoint_that_is_no_url_is_said_without_what_may_be_secret(
     name: str, value: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert open_tracer("api", COLLECTOR | {name: value}) is NO_TRACER
+    open_traces("api", COLLECTOR | {name: value})
+    assert not is_on()
 
     [record] = caplog.records
     assert f"{name} is no URL" in record.getMessage()
@@ -67,7 +68,8 @@ def test_what_there_is_not_is_named_in_a_warning_and_nothing_is_traced(
 
     with pytest.raises(NotTraced, match=name):
         are_wanted(environment)
-    assert open_tracer("api", environment) is NO_TRACER
+    open_traces("api", environment)
+    assert not is_on()
     [record] = caplog.records
     assert record.levelno == logging.WARNING
     assert f"{name} is '{value}'" in record.getMessage()
@@ -80,46 +82,44 @@ def test_a_value_that_the_sdk_refuses_is_said_and_nothing_is_traced(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
-    assert open_tracer("api", environment) is NO_TRACER
+    open_traces("api", environment)
+    assert not is_on()
     assert "max_queue_size" in caplog.text
 
 
 def test_without_the_extra_a_warning_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.delitem(sys.modules, "nightshift.tracing.otlp", raising=False)
+    monkeypatch.delitem(sys.modules, "nightshift.tracing.sdk", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
 
-    assert open_tracer("worker", COLLECTOR) is NO_TRACER
+    open_traces("worker", COLLECTOR)
+    assert not is_on()
     assert "nightshift[tracing] is not installed" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("sampler", "argument", "ratio"),
-    [
-        ("", "", 1.0),
-        ("always_on", "0.5", 1.0),
-        ("traceidratio", "0.25", 0.25),
-        ("parentbased_traceidratio", "0.01", 0.01),
-        ("parentbased_traceidratio", "", 1.0),
-        ("parentbased_traceidratio", "many", 1.0),
-        ("parentbased_traceidratio", "7", 1.0),
-        ("parentbased_traceidratio", "nan", 1.0),
-    ],
-)
-def test_rows_are_sampled_with_the_samplers_ratio(sampler: str, argument: str, ratio: float) -> None:
-    environment = {"OTEL_TRACES_SAMPLER": sampler, "OTEL_TRACES_SAMPLER_ARG": argument}
+@pytest.mark.parametrize(("sampler", "joins"), [("", True), ("always_on", True), ("traceidratio", False)])
+def test_a_sampler_that_goes_by_the_id_of_a_trace_does_not_have_it_from_a_client(
+    sampler: str, joins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = COLLECTOR | {"OTEL_TRACES_SAMPLER": sampler}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    close = open_traces("api", environment)
+    try:
+        served = serve("POST", f"00-{'11' * 16}-{'22' * 8}-01")
+    finally:
+        close()
 
-    assert sampling_ratio(environment) == ratio
+    assert (served.get_span_context().trace_id == int("11" * 16, 16)) is joins
 
 
 def test_without_traces_no_process_imports_the_sdk() -> None:
-    """redis and FastAPI import OpenTelemetry's interface by themselves, where it is installed."""
     code = (
         "import sys, api.app, scheduler.__main__, workers.composition\n"
-        "from nightshift.tracing.opening import open_tracer\n"
-        "assert not open_tracer('worker', {}).is_on\n"
-        "names = ('nightshift.tracing.otlp', 'opentelemetry.exporter', 'opentelemetry.sdk.trace')\n"
+        "from nightshift.tracing.opening import open_traces\n"
+        "open_traces('worker', {})\n"
+        "names = ('nightshift.tracing.sdk', 'opentelemetry.exporter', 'opentelemetry.sdk.trace')\n"
         "print([name for name in names if name in sys.modules])"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
