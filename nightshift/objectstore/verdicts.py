@@ -20,6 +20,8 @@ _ADDRESS: Final = re.compile(
     r"""\bhttps?://[^\s"'<>]+|\bhost='[^']*'(, port=\d+)?|(?<![/\w.-])\d{1,3}(\.\d{1,3}){3}(:\d+)?\b"""
 )
 
+IMAGE: Final = "image"  # the `param` of a fault of the store of an image that a row names
+
 StorageReaction = Literal["retry", "pause", "fail"]
 
 
@@ -55,10 +57,10 @@ def as_fault(error: NightshiftError, param: str, *, in_our_store: bool) -> Input
 
 
 def input_fault(error: NightshiftError, param: str, *, in_our_store: bool) -> InputError:
-    """The reason why an input is read again, as a sentence."""
-    return _in_a_sentence(
-        "The input cannot be read at present", as_fault(error, param, in_our_store=in_our_store)
-    )
+    """The reason why an input is read again, or an image of a row (`param` is IMAGE), as a sentence."""
+    subject = "An image" if param == IMAGE else "The input"
+    fault = as_fault(error, param, in_our_store=in_our_store)
+    return _in_a_sentence(f"{subject} cannot be read at present", fault)
 
 
 def results_fault(error: NightshiftError) -> InputError:

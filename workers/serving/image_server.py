@@ -21,7 +21,7 @@ from nightshift.endpoints.images import ImageInput, check_count
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.results import Result
 from nightshift.endpoints.scoring import ScoringEndpoint, ScoringRequest
-from nightshift.errors import InvalidRequest, StorageUnavailable
+from nightshift.errors import InvalidRequest, StorageError
 from nightshift.fleet.models import Model
 from nightshift.outbound.safe_http import NoAnswer
 from nightshift.tenants.fairness import may_take
@@ -32,7 +32,7 @@ from workers.engine.encoders.request import EncodeOutput
 from workers.serving.encoder_server import EncoderServer, Running
 from workers.serving.images.fetching import IMAGE_BYTES_MAX
 from workers.serving.images.pool import PIXELS_DECODED_MAX, THREADS, decodes_at_once
-from workers.serving.inference import Progress, breakdown, refusal
+from workers.serving.inference import Progress, breakdown, refusal, unread
 from workers.serving.model_server import Busy, Files, Inference, OnFatal
 from workers.serving.score_server import scores_of
 
@@ -139,7 +139,9 @@ class ImageServer(EncoderServer):
             self._end(inference.id, Progress(result=refusal(error)))
         except Busy:
             self._end(inference.id, Progress(failed="the queue is full"))
-        except (StorageUnavailable, NoAnswer) as error:
+        except StorageError as error:
+            self._end(inference.id, Progress(result=unread(error), fault=error))
+        except NoAnswer as error:
             self._end(inference.id, Progress(failed=f"an image could not be read: {error.message}"))
         except Exception as error:  # noqa: BLE001 a thread's edge: the row has a result all the same
             self._end(inference.id, Progress(result=breakdown(f"its image failed: {type(error).__name__}")))

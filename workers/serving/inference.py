@@ -12,9 +12,10 @@ from nightshift.endpoints.generation import Choice, GenerationRequest, TextEndpo
 from nightshift.endpoints.logprobs import Chance, Chosen
 from nightshift.endpoints.results import Identity, Result
 from nightshift.endpoints.streams import AnswerHead
-from nightshift.errors import InvalidRequest
+from nightshift.errors import InvalidRequest, StorageError
 from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.priorities import PriorityClass
+from nightshift.objectstore.verdicts import without_addresses
 from workers.engine import (
     Completion,
     InvalidSamplingParams,
@@ -78,6 +79,7 @@ class Progress:
     calls: Sequence[CallPart] = ()  # of tools; their text is in no `text`
     result: Result | None = None
     failed: str | None = None  # why the engine aborted the request
+    fault: StorageError | None = None  # why a file was not read that may be later; the result says it too
     times: RequestTimes | None = None  # of the last choice to end, with the result
 
 
@@ -279,6 +281,12 @@ def refusal(error: InvalidRequest) -> Result:
     """The answer to an invalid request."""
     body = error_body(error.message, "invalid_request_error", param=error.param, code=error.code)
     return Result(404 if error.code == "model_not_found" else 400, Usage(), body=body)
+
+
+def unread(error: StorageError) -> Result:
+    """The answer to a request that names an image whose store does not give it at present."""
+    message = f"An image cannot be read at present: {without_addresses(error.message).rstrip('.')}."
+    return Result(503, Usage(), body=error_body(message, "server_error", code=error.code))
 
 
 def timed_out(timeout_s: int) -> Result:

@@ -41,7 +41,7 @@ class Files(Protocol):
     def read(self, reference: str, tenant_id: str, size_bytes_max: int, *, etag: str | None = None) -> bytes:
         """`etag`: of the object that is meant; None: of any.
 
-        Raises InvalidRequest, and StorageUnavailable or NoAnswer where a retry may help.
+        Raises InvalidRequest, and StorageError or NoAnswer where a retry may help.
         """
 
 

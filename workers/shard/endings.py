@@ -11,7 +11,7 @@ from nightshift.lifecycle import transitions
 from nightshift.lifecycle.interruptions import BROKEN, HANDED_BACK, POSTPONED, record_returned
 from nightshift.objectstore import ObjectDamaged
 from nightshift.objectstore.sources import is_file_id
-from nightshift.objectstore.verdicts import input_fault, results_fault, storage_verdict
+from nightshift.objectstore.verdicts import IMAGE, input_fault, results_fault, storage_verdict
 from nightshift.output.segments import CorruptSegment
 from nightshift.processes import failpoints
 from nightshift.store import Store, Transaction
@@ -56,12 +56,12 @@ class Endings:
             return self._postpone(error, results_fault(error), tokens_lost)
         return self._fail(error)
 
-    def after_input(self, error: NightshiftError, tokens_lost: int) -> str:
-        """The same for the input, which may lie in the user's own store."""
-        is_ours = is_file_id(self._shard.uri)
+    def after_input(self, error: NightshiftError, tokens_lost: int, param: str = "input") -> str:
+        """The same for the input, which may lie in the user's own store, or an image that a row names."""
+        is_ours = param != IMAGE and is_file_id(self._shard.uri)
         if storage_verdict(error, in_our_store=is_ours) == "fail":
             return self._fail(error)
-        return self._postpone(error, input_fault(error, "input", in_our_store=is_ours), tokens_lost)
+        return self._postpone(error, input_fault(error, param, in_our_store=is_ours), tokens_lost)
 
     def break_off(self, error: Exception, tokens_lost: int) -> str:
         """After an unforeseen exception another worker may try, up to a limit."""

@@ -200,7 +200,7 @@ class ShardRunner:
         except InputUnreadable as unreadable:
             self._orders.leave()
             self._flush()  # finished rows are not lost with unreadable ones
-            return self._endings.after_input(unreadable.error, self.tokens_at_risk())
+            return self._endings.after_input(unreadable.error, self.tokens_at_risk(), unreadable.param)
         except NightshiftError as error:
             return self._endings.after(error, self.tokens_at_risk())
         except Exception as error:
@@ -289,6 +289,8 @@ class ShardRunner:
             self._ledger.interrupt(message.row)
         else:
             self._finish(result, flight, message.progress.times)
+            if result.succeeded:
+                self._waits.images_came()
 
     def _finish(
         self, result: RowResult, flight: InFlight | None = None, times: RequestTimes | None = None

@@ -8,7 +8,7 @@ from typing import Final
 from nightshift.errors import DatabaseUnavailable, NightshiftError, StorageError, StorageUnavailable
 from nightshift.jobs import BulkClaim, Fault, InputError
 from nightshift.objectstore.sources import is_file_id
-from nightshift.objectstore.verdicts import input_fault, results_fault
+from nightshift.objectstore.verdicts import IMAGE, input_fault, results_fault
 from nightshift.store import Store
 
 SILENT_S: Final = 6.0  # of a request to a store: then the owner is told, before its time limits end it
@@ -35,17 +35,23 @@ class ShardWaits:
 
     def input_came(self) -> None:
         """Ends the wait for the input. It is called for every row."""
-        if self._told is not None and self._told.param is not None:
-            self._tell(None)
+        self._end_wait("input")
+
+    def images_came(self) -> None:
+        """Ends the wait for an image that a row names. It is called for every row that succeeds."""
+        self._end_wait(IMAGE)
 
     def results_came(self) -> None:
         """Ends the wait for the service's own store."""
-        if self._told is not None and self._told.param is None:
-            self._tell(None)
+        self._end_wait(None)
 
     def checkpoint_listed(self) -> None:
         """Forgets what was told: the listing has ended it."""
         self._told = None
+
+    def _end_wait(self, param: str | None) -> None:
+        if self._told is not None and self._told.param == param:
+            self._tell(None)
 
     def _tell(self, fault: InputError | None) -> None:
         if fault == self._told:

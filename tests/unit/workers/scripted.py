@@ -9,7 +9,7 @@ from nightshift.broker.token_streams import Delta, End
 from nightshift.endpoints.chat import Chat, ChatRequest
 from nightshift.endpoints.generation import Choice
 from nightshift.endpoints.results import Result
-from nightshift.errors import InvalidRequest
+from nightshift.errors import InvalidRequest, StorageError
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import (
     BulkClaim,
@@ -24,7 +24,7 @@ from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import transitions
 from nightshift.store import Store
 from nightshift.testing import a_new_job, a_spec
-from workers.serving.inference import Progress
+from workers.serving.inference import Progress, unread
 from workers.serving.model_server import Busy, Inference, ModelServer
 
 TENANT = "default"
@@ -134,6 +134,10 @@ class ScriptedServer(ModelServer):
 
     def fail(self, inference_id: str, reason: str) -> None:
         self.running.pop(inference_id).listener(Progress(failed=reason))
+
+    def miss_file(self, inference_id: str, error: StorageError) -> None:
+        """The store of a file that it names fails for now."""
+        self.running.pop(inference_id).listener(Progress(result=unread(error), fault=error))
 
     @property
     def _has_work(self) -> bool:

@@ -17,6 +17,7 @@ from nightshift.errors import (
 )
 from nightshift.objectstore.objects import ObjectChanged
 from nightshift.objectstore.sources import Sources, is_file_id
+from nightshift.objectstore.verdicts import IMAGE, as_fault, storage_verdict
 from nightshift.outbound.safe_http import BlockedUrl, Egress, EgressConfig
 from nightshift.settings import ImageSettings
 
@@ -51,7 +52,7 @@ class ReferencedFiles:
     def read(self, reference: str, tenant_id: str, size_bytes_max: int, *, etag: str | None = None) -> bytes:
         """`etag`: of an object as it was planned; None: as it is now.
 
-        Raises InvalidRequest, and StorageUnavailable or NoAnswer where a retry may help.
+        Raises InvalidRequest, and StorageError or NoAnswer where a retry may help.
         """
         if reference.startswith("data:"):
             return _limited([_of_data_uri(reference, size_bytes_max)], reference, size_bytes_max)
@@ -70,8 +71,6 @@ class ReferencedFiles:
             source = self._sources.open(reference, tenant_id)
             chunks = source.store.stream(source.key, 0, size_bytes_max + 1, if_match=etag)
             return _limited(chunks, reference, size_bytes_max)
-        except StorageUnavailable:
-            raise
         except ObjectNotFound as error:
             problem = "does not exist" if etag is None else "was deleted after the input was planned"
             raise _refused(reference, problem, "object_not_found") from error
@@ -79,7 +78,12 @@ class ReferencedFiles:
             problem = "was replaced after the input was planned"
             raise _refused(reference, problem, "input_changed") from error
         except StorageError as error:
-            raise _refused(reference, f"cannot be read: {error.message}") from error
+            is_ours = is_file_id(reference)
+            if storage_verdict(error, in_our_store=is_ours) == "fail":
+                raise _refused(reference, f"cannot be read: {error.message}") from error
+            if is_ours:  # a location's own error names it, ours does not
+                raise StorageUnavailable(as_fault(error, IMAGE, in_our_store=True).message) from error
+            raise
 
     def _fetched(self, url: str, size_bytes_max: int) -> bytes:
         try:

@@ -41,11 +41,12 @@ NUMBER_CHARS: Final = 10  # what a number takes, in characters of a text
 
 
 class InputUnreadable(Exception):
-    """The rows cannot be read."""
+    """The rows cannot be read, or an image that one of them names (`param` is IMAGE)."""
 
-    def __init__(self, error: StorageError | InvalidRequest) -> None:
+    def __init__(self, error: StorageError | InvalidRequest, param: str = "input") -> None:
         super().__init__(error.message)
         self.error = error
+        self.param = param
 
 
 @dataclass(slots=True)

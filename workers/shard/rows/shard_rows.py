@@ -12,6 +12,7 @@ from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.results import Result
 from nightshift.errors import DatabaseUnavailable, InvalidRequest
 from nightshift.jobs import BulkClaim, Face
+from nightshift.objectstore.verdicts import IMAGE
 from nightshift.output.row_results import RowResult, ShardHead
 from nightshift.rows.requests import place_of
 from nightshift.tracing.spans import NO_SPAN
@@ -21,7 +22,7 @@ from workers.serving.model_server import Busy, Inference, ModelServer
 from workers.shard.config import ShardDependencies
 from workers.shard.in_flight import AdmittedRow
 from workers.shard.isolation import Watch
-from workers.shard.rows.reading import Reader, ReadRow
+from workers.shard.rows.reading import InputUnreadable, Reader, ReadRow
 from workers.shard.rows.run_once import WAITING_MAX, Key, Turn
 from workers.shard.traces import ShardTrace
 
@@ -158,8 +159,13 @@ class ShardRows:
     # -- back from the engine
 
     def ended(self, admitted: AdmittedRow, progress: Progress) -> RowResult | None:
-        """The engine has ended a row. None: it broke the row off, which is admitted again."""
+        """The engine has ended a row. None: it broke the row off, which is admitted again.
+
+        Raises InputUnreadable where the store of an image that it names may give it later.
+        """
         self._watch.finished(admitted.row)
+        if progress.fault is not None:
+            raise InputUnreadable(progress.fault, IMAGE)
         if progress.result is not None:
             return self._shared(self._result(admitted.read, progress.result))
         assert progress.failed is not None, "it has ended"

@@ -12,6 +12,7 @@ from nightshift import endpoints
 from nightshift.demo import demo_model_path
 from nightshift.endpoints import Endpoint
 from nightshift.endpoints.results import Identity, Origin
+from nightshift.errors import StorageError
 from nightshift.jobs import Answer, JsonObject
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.settings import WorkerSettings
@@ -38,6 +39,7 @@ class Listener:
         self.num_parts = 0
         self.choices: dict[int, ChoiceSoFar] = {}
         self.failed: str | None = None
+        self.fault: StorageError | None = None
         self.answer: Answer | None = None
         self.ended = threading.Event()
 
@@ -52,7 +54,7 @@ class Listener:
         self.choices.setdefault(progress.choice, ChoiceSoFar()).add(
             progress.token_ids, progress.token_logprobs
         )
-        self.failed = progress.failed
+        self.failed, self.fault = progress.failed, progress.fault
         if (result := progress.result) is not None:
             body = self._endpoint.body_of(self._origin, result)
             self.answer = Answer(result.status_code, body, result.usage)

@@ -6,10 +6,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
-from nightshift.errors import DatabaseUnavailable, StorageUnavailable
+from nightshift.errors import CredentialsRefused, DatabaseUnavailable, StorageError, StorageUnavailable
 from nightshift.jobs import CrashHistory, Job, ShardState, StopReason
 from nightshift.jobs.files import file_key
 from nightshift.lifecycle import transitions
@@ -272,6 +273,39 @@ def test_a_shard_whose_storage_is_away_waits_and_is_not_lost(
     assert (shard.state, fault_of(store, job)) == (ShardState.QUEUED, f"{READING}: {OURS} {FAILS}")
     with store.transaction() as tx:
         assert tx.claims.bulk("worker-2", ["demo"], tx.now(), 30) is None, "not before a while"
+
+
+@pytest.mark.parametrize("error", [CredentialsRefused("ExpiredToken"), StorageUnavailable("SlowDown")])
+def test_rows_whose_images_cannot_be_read_wait_and_their_shard_says_why(
+    store, objects, model, write_input, run, error: StorageError
+) -> None:
+    """As for its input. What has ended stays, and the next lease has told of it once it has read one."""
+    write_input([batch_line(n) for n in range(4)])
+    job = plan_bulk(store, INPUT)
+    runner = run(claim_bulk(store))
+    good, *others = model.wait_for(4)
+    model.answer(good.id)
+    for each in others:
+        model.miss_file(each.id, error)
+    finished(runner)
+
+    expected = f"An image cannot be read at present: {error.message}"
+    assert (shard_of(store, job).state, fault_of(store, job)) == (ShardState.QUEUED, expected)
+    with store.transaction() as tx:
+        assert tx.claims.bulk("worker-1", ["demo"], tx.now(), 30) is None, "not before a while"
+        claim = tx.claims.bulk("worker-1", ["demo"], tx.now() + timedelta(hours=1), 30)
+    assert claim is not None
+
+    later = run(claim)
+    first, *others = model.wait_for(3)
+    assert fault_of(store, job) == expected, "its input is read, and none of its images yet"
+    model.answer(first.id)
+    wait_until(lambda: fault_of(store, job) is None)
+    for each in others:
+        model.answer(each.id)
+    finished(later)
+    assert {row.succeeded for row in by_id(results_of(store, objects, job)).values()} == {True}
+    assert len(results_of(store, objects, job)) == 4
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import cast
 
 import pytest
 from cryptography import x509
@@ -13,9 +14,17 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from nightshift.errors import InvalidRequest
-from nightshift.objectstore import Locations, open_store
-from nightshift.objectstore.sources import Sources
+from nightshift.errors import (
+    CredentialsRefused,
+    InvalidRequest,
+    NightshiftError,
+    ObjectNotFound,
+    StorageDenied,
+    StorageError,
+    StorageUnavailable,
+)
+from nightshift.objectstore import Locations, ObjectStore, open_store
+from nightshift.objectstore.sources import Source, Sources
 from nightshift.outbound.safe_http import Egress, EgressConfig, NoAnswer
 from workers.serving.images.fetching import REDIRECTS_MAX, ReferencedFiles
 
@@ -195,3 +204,51 @@ def test_an_object_of_any_size_that_is_allowed_is_read_whole(tmp_path: Path, siz
     (tmp_path / "a.png").write_bytes(bytes(SIZE_MAX + 1))
     with pytest.raises(InvalidRequest, match="more than"):
         files.read(f"file://{tmp_path}/a.png", "t", SIZE_MAX)
+
+
+class FailingSources(Sources):
+    """Every store fails in the same way."""
+
+    def __init__(self, error: StorageError) -> None:
+        super().__init__(cast(ObjectStore, self), Locations())
+        self._error = error
+
+    def open(self, uri: str, tenant_id: str) -> Source:
+        return Source(self, "key")  # type: ignore[arg-type]
+
+    def stream(self, *args: object, **options: object) -> Iterator[bytes]:
+        raise self._error
+
+
+def read_from(reference: str, error: StorageError) -> NightshiftError:
+    """The error that reading it raises where its store fails with this one."""
+    files = ReferencedFiles(FailingSources(error), Egress(EgressConfig(ports=(range(443, 444),))))
+    with pytest.raises(NightshiftError) as raised:
+        files.read(reference, "t", SIZE_MAX)
+    return raised.value
+
+
+@pytest.mark.parametrize("error", [CredentialsRefused("ExpiredToken"), StorageUnavailable("SlowDown")])
+def test_a_store_that_may_give_an_object_later_is_no_error_of_a_row(error: StorageError) -> None:
+    assert read_from("s3://bucket/a.png", error) is error
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (CredentialsRefused("s3://own/key"), "does not accept the service's credentials"),
+        (StorageDenied("s3://own/key"), "refuses the service"),
+        (StorageUnavailable("s3://own/key"), "cannot be reached or is failing"),
+    ],
+)
+def test_the_services_own_store_is_waited_for_and_names_no_object(error: StorageError, said: str) -> None:
+    raised = read_from("file-mine", error)
+    assert isinstance(raised, StorageUnavailable)
+    assert raised.message == f"the service's own store {said}"
+
+
+@pytest.mark.parametrize("error", [ObjectNotFound("gone"), StorageDenied("AccessDenied")])
+def test_an_object_that_is_not_there_or_may_not_be_read_is_its_rows_error(error: StorageError) -> None:
+    raised = read_from("s3://bucket/a.png", error)
+    assert isinstance(raised, InvalidRequest)
+    assert raised.message.startswith("'s3://bucket/a.png' ")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nightshift.errors import InvalidRequest, StorageUnavailable
+from nightshift.errors import CredentialsRefused, InvalidRequest, StorageError, StorageUnavailable
 from nightshift.jobs import Answer, ShardObject
 from nightshift.jobs.files import file_key
 from nightshift.objectstore import Locations, open_store
@@ -56,7 +56,7 @@ class Files:
 
     def __init__(self, files: ReferencedFiles) -> None:
         self._files = files
-        self.unavailable: set[str] = set()
+        self.failing: dict[str, StorageError] = {}
         self.reached = Count()
         self.may_read = threading.Event()
         self.may_read.set()
@@ -65,8 +65,8 @@ class Files:
     def read(self, reference: str, tenant_id: str, size_bytes_max: int, *, etag: str | None = None) -> bytes:
         self.reached.add()
         assert tenant_id in self.may_answer or self.may_read.wait(60)
-        if reference in self.unavailable:
-            raise StorageUnavailable("the store is away")
+        if reference in self.failing:
+            raise self.failing[reference]
         return self._files.read(reference, tenant_id, size_bytes_max, etag=etag)
 
 
@@ -280,12 +280,17 @@ def test_a_tenant_that_sends_more_images_than_are_held_leaves_room_for_another(
     assert server.num_images_held == 0
 
 
-def test_an_image_whose_store_is_away_is_broken_off_and_not_answered(models: Models, files: Files) -> None:
-    files.unavailable.add("file-away")
+@pytest.mark.parametrize("error", [StorageUnavailable("it is away"), CredentialsRefused("ExpiredToken")])
+def test_an_image_whose_store_may_give_it_later_is_no_error_of_its_request(
+    models: Models, files: Files, error: StorageError
+) -> None:
+    """An online request is answered at once; a row of a job waits for what `fault` says."""
+    files.failing["file-away"] = error
     listener = submit(models, "/v1/embeddings", {"model": "vectors", "input": "file-away"}, tenant_id="t")
-    assert listener.ended.wait(60)
-    assert listener.answer is None
-    assert "the store is away" in str(listener.failed)
+    answer = listener.wait()
+    assert (answer.status_code, answer.body["error"]["code"]) == (503, error.code)
+    assert answer.body["error"]["message"] == f"An image cannot be read at present: {error.message}."
+    assert listener.fault is error
 
 
 def test_reading_an_image_holds_up_no_other_request_and_a_cancelled_one_is_forgotten(
