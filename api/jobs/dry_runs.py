@@ -5,7 +5,7 @@ refused for now only, by a limit or a quota, and what is wrong with the input, i
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -25,6 +25,7 @@ from nightshift.errors import (
     QuotaExceeded,
     TooManyRequests,
 )
+from nightshift.fleet.models import Model
 from nightshift.jobs import JobKind, JsonObject, NewJob
 from nightshift.store import Transaction
 from nightshift.tenants.holdings import QUEUED, Holding
@@ -42,6 +43,7 @@ class _Checked:
     existing_job_id: str | None
     refusal: TooManyRequests | OutputInUse | None
     filename: str | None
+    models: Mapping[str, Model]
 
 
 async def dry_run(
@@ -62,6 +64,8 @@ async def dry_run(
             tenant_id=new.tenant_id,
             filename=checked.filename,
             line_bytes_max=services.settings.submission.line_bytes_max,
+            models=checked.models,
+            answer_bytes_max=services.settings.submission.answer_bytes_max,
         )
         preview = await services.previews.look(asked)
     return await run_in_threadpool(_answer, services, caller, new, body, checked, preview)
@@ -81,7 +85,8 @@ def _checked(services: Services, new: NewJob, body: JsonObject | None, repeatabl
         except (TooManyRequests, OutputInUse) as error:
             refusal = error if existing is None else None
         file = submitter.try_file(tx, new, now)
-    return _Checked(now, existing, refusal, None if file is None else file.filename)
+        models = services.catalogue.read(tx).registered
+    return _Checked(now, existing, refusal, None if file is None else file.filename, models)
 
 
 def _existing(tx: Transaction, repeatable: Repeatable, now: datetime) -> str | None:

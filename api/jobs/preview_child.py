@@ -11,11 +11,12 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from nightshift.fleet.models import Model
 from nightshift.jobs import JobSpec
 from nightshift.objectstore import MIB, Locations, open_store
 from nightshift.objectstore.sources import Sources
@@ -40,6 +41,8 @@ class Asked:
     tenant_id: str
     filename: str | None  # of an input that was uploaded
     line_bytes_max: int
+    models: Mapping[str, Model]  # that are registered
+    answer_bytes_max: int
 
 
 def main() -> None:
@@ -54,6 +57,8 @@ def main() -> None:
             sources=Sources(objects, locations),
             locations=locations,
             line_bytes_max=asked.line_bytes_max,
+            models=asked.models,
+            answer_bytes_max=asked.answer_bytes_max,
             may_continue=_has_time(),
         )
         for part in previewer.preview(asked.spec, asked.tenant_id, asked.filename):

@@ -34,6 +34,7 @@ LENGTH_DIGITS_MAX: Final = 20  # of a Content-Length; any number of so many is t
 JSON_DEPTH_MAX: Final = 64  # nested containers; a chat request needs about eight
 PLACE_CHARS_MAX: Final = 100  # of a field's path in a message
 
+_CONTAINERS: Final = (dict, list)
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _NUL: Final = re.compile(r"\0")
 
@@ -142,7 +143,8 @@ def parse_json_object(raw: bytes) -> JsonObject:
         raise _too_deep() from error
     if not isinstance(value, dict):
         raise InvalidRequest("The request body must be a JSON object.", code="invalid_type")
-    _check_depth(value)
+    if raw.count(b"[") + raw.count(b"{") > JSON_DEPTH_MAX:
+        _check_depth(value)
     if b"\\u" in raw:
         _check_text(value)
     return value
@@ -156,7 +158,7 @@ def _check_depth(value: JsonObject) -> None:
             child
             for container in level
             for child in (container.values() if isinstance(container, dict) else container)
-            if isinstance(child, dict | list)
+            if isinstance(child, _CONTAINERS)
         ]
         if not level:
             return

@@ -1,7 +1,7 @@
 """POST /v1/chat/completions."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -16,14 +16,12 @@ from nightshift.endpoints.choices import ChoicesEndpoint, ChoicesRequest
 from nightshift.endpoints.generation import CallingRequest, Choice, Conversation, template_role
 from nightshift.endpoints.hints import AS_TEMPLATED, Effort, Flag, Verbosity, WithoutEffect
 from nightshift.endpoints.logprobs import ALTERNATIVES_MAX, Chosen, entries
-from nightshift.endpoints.requests import Count, array_at_most, at_most
+from nightshift.endpoints.requests import MESSAGES_MAX, PARTS_MAX, Count, array_at_most, at_most
 from nightshift.endpoints.streams import CallPiece
 from nightshift.endpoints.tools import CALLS_MAX, arguments_of, called
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 from nightshift.jobs.priorities import SERVICE_TIER_OF_CLASS, PriorityClass
-
-MESSAGES_MAX: Final = 2048  # of a conversation, as at OpenAI
 
 
 class TextPart(BaseModel):
@@ -41,6 +39,9 @@ class TextPart(BaseModel):
         if isinstance(kind, str) and kind not in ("text", "input_text"):
             raise ValueError(f"content of type {kind!r} is not supported; use text")
         return data
+
+
+Content = Annotated[str | Annotated[list[TextPart], Field(fail_fast=True)], at_most(PARTS_MAX)]
 
 
 class CalledFunction(BaseModel):
@@ -71,7 +72,7 @@ class ChatMessage(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     role: Literal["developer", "system", "user", "assistant", "tool"]
-    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
+    content: Content
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True), at_most(CALLS_MAX)] | None = None
     tool_call_id: str | None = None
     name: str | None = None
@@ -113,7 +114,7 @@ class Prediction(BaseModel):
     """The text that an answer is expected to have."""
 
     type: Literal["content"]
-    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
+    content: Content
 
 
 class ChatRequest(ChoicesRequest, CallingRequest):

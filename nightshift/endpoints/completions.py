@@ -9,7 +9,7 @@ from nightshift.endpoints.answer_objects import CompletionObject
 from nightshift.endpoints.choices import CHOICES_MAX, ChoicesEndpoint, ChoicesRequest
 from nightshift.endpoints.generation import Choice
 from nightshift.endpoints.logprobs import Chosen, escaped, shown, token_text
-from nightshift.endpoints.requests import invalid_type, invalid_value, missing
+from nightshift.endpoints.requests import are_token_ids, invalid_type, invalid_value, missing, too_long
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import ModelKind
 from nightshift.jobs import JsonObject
@@ -63,8 +63,8 @@ def _prompt(value: object, at: str) -> str | list[int]:
 def _tokens(ids: list[Any], at: str) -> list[int]:
     if not ids:
         raise invalid_value(at, "the prompt has no tokens")
-    wrong = next((n for n, id in enumerate(ids) if type(id) is not int or id < 0), None)
-    if wrong is not None:
+    if not are_token_ids(ids):
+        wrong = next(n for n, id in enumerate(ids) if type(id) is not int or id < 0)
         raise invalid_value(f"{at}[{wrong}]", "a token id must be an integer of at least 0")
     return ids
 
@@ -119,6 +119,12 @@ class CompletionRequest(ChoicesRequest):
     @property
     def prompts_given(self) -> list[str | list[int]]:
         return [*self.prompt]
+
+    def check_context(self, tokens_max: int) -> None:
+        for number, prompt in enumerate(self.prompt):
+            if isinstance(prompt, list) and len(prompt) > tokens_max:
+                place = "prompt" if self.num_prompts == 1 else f"prompt[{number}]"
+                raise too_long(tokens_max, f"'{place}' has {len(prompt)} tokens", place)
 
     @property
     def num_prompts(self) -> int:

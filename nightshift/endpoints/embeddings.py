@@ -12,7 +12,7 @@ from nightshift.endpoints.answer_sizes import ANSWER_HEAD_BYTES, NUMBER_BYTES, A
 from nightshift.endpoints.encoding import EncoderEndpoint, EncoderRequest
 from nightshift.endpoints.endpoint import ColumnType
 from nightshift.endpoints.images import ImageInput, check_count, image_of, is_image
-from nightshift.endpoints.requests import ModelRequest
+from nightshift.endpoints.requests import MAY_BE_CUT, ModelRequest, are_token_ids, too_long
 from nightshift.endpoints.results import TRUNCATED, Origin, Result, Values, count_bytes, count_of
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model, ModelKind
@@ -38,12 +38,18 @@ class EmbeddingRequest(EncoderRequest):
     @field_validator("input")
     @classmethod
     def _input(cls, value: object) -> object:
-        _inputs(value)
-        return value
+        return _inputs(value)
 
     @property
     def inputs(self) -> list[str | list[int] | ImageInput]:
-        return _inputs(self.input)
+        inputs: list[str | list[int] | ImageInput] = self.input
+        return inputs
+
+    def check_context(self, tokens_max: int) -> None:
+        may_be_cut = self.truncate_prompt_tokens is not None
+        for number, given in enumerate(() if may_be_cut else self.inputs):
+            if isinstance(given, list) and len(given) > tokens_max:
+                raise too_long(tokens_max, f"input {number} has {len(given)} tokens", "input", MAY_BE_CUT)
 
 
 class Embeddings(EncoderEndpoint):
@@ -164,9 +170,7 @@ def _checked(items: list[Any]) -> list[str | list[int] | ImageInput]:
     for position, item in enumerate(items):
         if is_image(item):
             found.append(image_of(item, f"input[{position}]"))
-        elif (isinstance(item, str) and item) or (
-            isinstance(item, list) and item and all(_is_token(token) for token in item)
-        ):
+        elif (isinstance(item, str) and item) or (isinstance(item, list) and item and are_token_ids(item)):
             found.append(item)
         else:
             raise ValueError(f"input[{position}] must be a text, an image or a list of tokens, and not empty")

@@ -123,8 +123,16 @@ class Endpoint(ABC):
         return self.route
 
 
-def check_answer_size(endpoint: Endpoint, request: ModelRequest, model: Model, bytes_max: int) -> None:
-    """Raises InvalidRequest for a request whose answer may be larger, naming the fields that make it so."""
-    size = endpoint.answer_size(request, model) if model.kind in endpoint.model_kinds else None
+def check_sizes(endpoint: Endpoint, request: ModelRequest, model: Model, answer_bytes_max: int) -> None:
+    """Refuses more token ids than the model's context has, and a request whose answer may be too large.
+
+    Raises InvalidRequest naming the fields that make it so.
+    """
+    if model.kind not in endpoint.model_kinds:
+        return
+    is_source = model.kind is ModelKind.SEQ2SEQ  # read by its encoder, which has a limit of its own
+    if model.context_length is not None and not is_source:
+        request.check_context(model.context_length)
+    size = endpoint.answer_size(request, model)
     if size is not None:
-        size.check(bytes_max)
+        size.check(answer_bytes_max)

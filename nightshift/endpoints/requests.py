@@ -51,15 +51,15 @@ def array_at_most(entries: int, path: str) -> BeforeValidator:
 
     def check(value: object) -> object:
         if isinstance(value, list) and len(value) > entries:
-            raise InvalidRequest(
-                f"Invalid '{path}': array too long. Expected an array with maximum length {entries}, but got "
-                f"an array with length {len(value)} instead.",
-                param=path,
-                code="array_above_max_length",
-            )
+            raise array_above(path, entries, value)
         return value
 
     return BeforeValidator(check)
+
+
+def are_token_ids(values: list[Any]) -> bool:
+    """Whether all are integers of at least 0. A million of them take some 20 ms."""
+    return set(map(type, values)) == {int} and min(values) >= 0
 
 
 def null_means(default: object) -> BeforeValidator:
@@ -74,6 +74,9 @@ Metadata = Annotated[
     at_most(METADATA_PAIRS_MAX),
 ]
 
+
+MESSAGES_MAX: Final = 2048  # of a conversation, as at OpenAI
+PARTS_MAX: Final = 2048  # of a message's content: more than anyone needs, and a bound of what they cost
 
 LABEL: Final = WithoutEffect("a label for the caller's own records")
 CACHED: Final = WithoutEffect("prefixes are reused without it")
@@ -124,6 +127,12 @@ class ModelRequest(BaseModel):
             return self.priority
         return CLASS_OF_SERVICE_TIER[self.service_tier or "auto"]
 
+    def check_context(self, tokens_max: int) -> None:
+        """Refuses token ids that are more than a model's context has, by their count.
+
+        Raises InvalidRequest.
+        """
+
     @property
     @abstractmethod
     def text_chars(self) -> int:
@@ -143,10 +152,33 @@ def invalid_value(path: str, what: str) -> InvalidRequest:
     return InvalidRequest(f"Invalid '{path}': {what}.", param=path, code="invalid_value")
 
 
+def array_above(path: str, entries_max: int, value: Sized) -> InvalidRequest:
+    """OpenAI's sentence."""
+    return InvalidRequest(
+        f"Invalid '{path}': array too long. Expected an array with maximum length {entries_max}, but got "
+        f"an array with length {len(value)} instead.",
+        param=path,
+        code="array_above_max_length",
+    )
+
+
 def invalid_type(path: str, expected: str, value: object) -> InvalidRequest:
     """OpenAI's sentence. `expected` has its article, such as "a string"."""
     message = f"Invalid type for '{path}': expected {expected}, but got {_kind_of(value)} instead."
     return InvalidRequest(message, param=path, code="invalid_type")
+
+
+MAY_BE_CUT: Final = " With 'truncate_prompt_tokens': -1 its first tokens are taken."
+"""What an error says of a text that is too long, where a request may have it cut."""
+
+
+def too_long(limit: int, however: str, param: str, advice: str = "") -> InvalidRequest:
+    """In OpenAI's words, by which clients know that a shorter text may be accepted."""
+    return InvalidRequest(
+        f"This model's maximum context length is {limit} tokens. However, {however}.{advice}",
+        param=param,
+        code="context_length_exceeded",
+    )
 
 
 def missing(path: str) -> InvalidRequest:

@@ -1,7 +1,7 @@
 """The models that workers serve or the operator announced."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -48,6 +48,11 @@ class Catalogue:
     def models(self) -> Sequence[ServedModel]:
         """Registered models in the workers' order, then announced ones."""
         return list(self._models.values())
+
+    @property
+    def registered(self) -> Mapping[str, Model]:
+        """By id, those of which more than the name is known."""
+        return {id: model.registered for id, model in self._models.items() if model.registered is not None}
 
     def get(self, name: str) -> ServedModel | None:
         return self._models.get(name)

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from nightshift import endpoints
-from nightshift.endpoints.endpoint import check_answer_size
+from nightshift.endpoints.endpoint import check_sizes
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import Face, JobKind, JobSpec, JsonObject, NewJob
@@ -70,20 +70,20 @@ class Submitter:
     def check(self, asked: JobRequest, ceiling: PriorityClass) -> NewJob:
         """The checked job, in no better class than the tenant's ceiling. Raises InvalidRequest."""
         asked = replace(asked, priority=asked.priority.at_most(ceiling))
-        self._check_answer(asked)
+        self._check_sizes(asked)
         _check_template(asked.spec.template, self.settings.template_bytes_max)
         _check_locations(asked, self.locations)
         if asked.spec.webhook is not None:
             check_webhook_url(asked.spec.webhook.url, self.settings, "webhook.url")
         return new_job(asked, _encrypted(asked.webhook_secret, self.vault))
 
-    def _check_answer(self, asked: JobRequest) -> None:
+    def _check_sizes(self, asked: JobRequest) -> None:
         """A worker checks again: it knows its model."""
         model = None if asked.model is None else self.catalogue.known(asked.model)
         if model is not None and asked.request is not None:
             endpoint = endpoints.get(asked.spec.endpoint)
             try:
-                check_answer_size(endpoint, asked.request, model, self.settings.answer_bytes_max)
+                check_sizes(endpoint, asked.request, model, self.settings.answer_bytes_max)
             except InvalidRequest as error:
                 at = f"body.{error.param}" if asked.face is Face.NATIVE else error.param
                 raise error.about(at or "body") from error

@@ -4,12 +4,16 @@ The same reading as planning's and the workers', but of little of the input. Wri
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from nightshift import endpoints
+from nightshift.endpoints import Endpoint
+from nightshift.endpoints.endpoint import check_sizes
+from nightshift.endpoints.requests import ModelRequest
 from nightshift.errors import InvalidRequest, NightshiftError, StorageError, shortened
+from nightshift.fleet.models import Model
 from nightshift.jobs import InputError, JobSpec, JsonObject, NewShard
 from nightshift.objectstore import MIB, Locations
 from nightshift.objectstore.sources import Sources, is_file_id
@@ -25,6 +29,7 @@ from nightshift.rows.surveys import (
     with_guesses,
 )
 from nightshift.rows.watched_reader import WatchedReader
+from nightshift.settings import ANSWER_BYTES_MAX
 from nightshift.tenants.rates import CHARS_PER_TOKEN
 
 OBJECTS_MAX: Final = 1_000  # counted
@@ -98,6 +103,8 @@ class Previewer:
     sources: Sources
     locations: Locations
     line_bytes_max: int
+    models: Mapping[str, Model] = field(default_factory=dict)  # those of which sizes are known
+    answer_bytes_max: int = ANSWER_BYTES_MAX
     may_continue: Callable[[], bool] = lambda: True
 
     def preview(
@@ -125,6 +132,11 @@ class Previewer:
         yield _summary(with_guesses(described), is_whole)
         yield self._rows(spec, objects)
 
+    def _check_sizes(self, request: ModelRequest, endpoint: Endpoint) -> None:
+        """As a worker does before it runs a row. Raises InvalidRequest."""
+        if (model := self.models.get(request.model)) is not None:
+            check_sizes(endpoint, request, model, self.answer_bytes_max)
+
     def _objects(self, uri: str, tenant_id: str, filename: str | None) -> tuple[list[FoundObject], bool]:
         if is_file_id(uri):
             return [uploaded_file(self.sources, uri, tenant_id, filename)], True
@@ -141,7 +153,7 @@ class Previewer:
         )
 
     def _rows(self, spec: JobSpec, objects: list[FoundObject]) -> PreviewedRows:
-        checked = _Checked(spec)
+        checked = _Checked(spec, self._check_sizes)
         reading = _Reading(lambda: checked.rows == 0 or self.may_continue())
         for number, found in enumerate(objects):
             if found.info.size_bytes == 0 and found.format is not InputFormat.IMAGE:
@@ -187,6 +199,7 @@ class _Checked:
     """The rows tried so far."""
 
     spec: JobSpec
+    check_sizes: Callable[[ModelRequest, Endpoint], None]
     rows_with_problems: int = 0
     requests: list[ShownRequest] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
@@ -209,7 +222,8 @@ class _Checked:
         if len(self.requests) < SHOWN_MAX:
             self.requests.append(_shown(made, shard.uri, number))
         try:
-            parse_row(made, self.spec, self.first.model, endpoints.get(self.spec.endpoint).parse)
+            endpoint = endpoints.get(self.spec.endpoint)
+            self.check_sizes(parse_row(made, self.spec, self.first.model, endpoint.parse), endpoint)
         except InvalidRequest as error:
             self._add_problem(error.code or "invalid_value", error.message, error.param, shard.uri, number)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nightshift.endpoints import Endpoint
 from nightshift.endpoints.encoding import EncoderEndpoint, EncoderRequest
 from nightshift.endpoints.images import ImageInput
-from nightshift.endpoints.requests import ModelRequest
+from nightshift.endpoints.requests import MAY_BE_CUT, ModelRequest
 from nightshift.endpoints.results import Result
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
@@ -17,7 +17,7 @@ from workers.engine.encoders.prompts import UnknownPrompt
 from workers.engine.encoders.request import EncodeOutput, Vector
 from workers.engine.encoders.texts import EncoderText, TextInput, TextTokens
 from workers.serving.encoder_server import EncoderServer, Running
-from workers.serving.inference import MAY_BE_CUT, check_length
+from workers.serving.inference import check_length
 from workers.serving.model_server import OnFatal, takes_no_images
 from workers.serving.tokenizing import Part, Text, tokens_kept
 

@@ -10,6 +10,7 @@ from nightshift.endpoints.answers import error_body
 from nightshift.endpoints.calls import AnswerReader, CallPart, New, Said, call_json, read_calls
 from nightshift.endpoints.generation import Choice, GenerationRequest, TextEndpoint
 from nightshift.endpoints.logprobs import Chance, Chosen
+from nightshift.endpoints.requests import too_long
 from nightshift.endpoints.results import Identity, Result
 from nightshift.endpoints.streams import AnswerHead
 from nightshift.errors import InvalidRequest, StorageError
@@ -60,9 +61,6 @@ def choice_seed(seed: int, choice: int) -> int:
 
 
 T = TypeVar("T")
-
-MAY_BE_CUT = " With 'truncate_prompt_tokens': -1 its first tokens are taken."
-"""What an error says of a text that is too long, where a request may have it cut."""
 
 CHARS_PER_TOKEN_MAX = 128  # a generous bound on the average; English has about 4
 
@@ -135,15 +133,6 @@ def check_length(text_chars: int, context_length: int, param: str, advice: str =
     """
     if text_chars > context_length * CHARS_PER_TOKEN_MAX:
         raise too_long(context_length, f"'{param}' has {text_chars} characters", param, advice)
-
-
-def too_long(limit: int, however: str, param: str, advice: str = "") -> InvalidRequest:
-    """In OpenAI's words, by which clients know that a shorter text may be accepted."""
-    return InvalidRequest(
-        f"This model's maximum context length is {limit} tokens. However, {however}.{advice}",
-        param=param,
-        code="context_length_exceeded",
-    )
 
 
 def check_output_length(request: GenerationRequest, context_length: int) -> None:

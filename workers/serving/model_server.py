@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
 from nightshift.endpoints import Endpoint
-from nightshift.endpoints.requests import ModelRequest
+from nightshift.endpoints.requests import MAY_BE_CUT, ModelRequest, too_long
 from nightshift.endpoints.results import Identity
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
@@ -23,7 +23,7 @@ from workers.engine.encoders.errors import EncodeInputTooLong
 from workers.engine.histograms import EngineHistograms
 from workers.serving.busy import BusyFraction, RecentShare
 from workers.serving.carry_over import CarryOver
-from workers.serving.inference import MAY_BE_CUT, Listener, Progress, too_long
+from workers.serving.inference import Listener, Progress
 from workers.serving.turns import StepTurns
 
 OnFatal = Callable[[BaseException], None]

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from nightshift.endpoints import Endpoint
-from nightshift.endpoints.endpoint import check_answer_size
+from nightshift.endpoints.endpoint import check_sizes
 from nightshift.errors import InvalidRequest, UnknownModel
 from nightshift.fleet.models import Model
 from nightshift.settings import ANSWER_BYTES_MAX, WorkerSettings
@@ -129,6 +129,6 @@ class Models:
                 param="model",
                 code="model_not_supported",
             )
-        check_answer_size(inference.endpoint, inference.request, server.model, self._answer_bytes_max)
+        check_sizes(inference.endpoint, inference.request, server.model, self._answer_bytes_max)
         server.submit(inference)
         return server

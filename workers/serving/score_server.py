@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nightshift.endpoints import Endpoint
-from nightshift.endpoints.requests import ModelRequest
+from nightshift.endpoints.requests import MAY_BE_CUT, ModelRequest, too_long
 from nightshift.endpoints.results import Result
 from nightshift.endpoints.scoring import (
     RankingRequest,
@@ -23,7 +23,7 @@ from workers.engine.encoders.labels import Activation, Labels, activated
 from workers.engine.encoders.pairs import FramedTokens, PairText
 from workers.engine.encoders.request import EncodeOutput
 from workers.serving.encoder_server import EncoderServer, Running
-from workers.serving.inference import MAY_BE_CUT, check_length, too_long
+from workers.serving.inference import check_length
 from workers.serving.model_server import OnFatal, takes_no_images
 from workers.serving.tokenizing import Part, Text, tokens_kept
 

@@ -11,7 +11,15 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from nightshift.endpoints.generation import template_role
-from nightshift.endpoints.requests import invalid_type, invalid_value, missing, unsupported
+from nightshift.endpoints.requests import (
+    MESSAGES_MAX,
+    PARTS_MAX,
+    array_above,
+    invalid_type,
+    invalid_value,
+    missing,
+    unsupported,
+)
 from nightshift.endpoints.tools import CALLS_MAX, NAME, arguments_of, called
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
@@ -37,6 +45,8 @@ def messages_of(given: object, instructions: str | None) -> list[JsonObject]:
         raise invalid_type("input", "a string or an array", given)
     if not given:
         raise invalid_value("input", "must have at least one item")
+    if len(given) > MESSAGES_MAX:
+        raise array_above("input", MESSAGES_MAX, given)
     for index, item in enumerate(given):
         items.add(item, f"input[{index}]")
     return items.messages
@@ -115,6 +125,8 @@ def _text(value: Any, at: str) -> str:
         raise missing(at)
     if not isinstance(value, list):
         raise invalid_type(at, "a string or an array", value)
+    if len(value) > PARTS_MAX:
+        raise array_above(at, PARTS_MAX, value)
     return "".join([_part_text(part, f"{at}[{index}]") for index, part in enumerate(value)])
 
 

@@ -9,7 +9,7 @@ from nightshift.endpoints.generation import CallingRequest, Conversation
 from nightshift.endpoints.guidance import Guidance, GuidanceFields, read_format
 from nightshift.endpoints.hints import AS_TEMPLATED, Effort, Summary, Verbosity, WithoutEffect
 from nightshift.endpoints.logprobs import ALTERNATIVES_MAX
-from nightshift.endpoints.requests import Count, at_most, invalid_type, unsupported
+from nightshift.endpoints.requests import MESSAGES_MAX, Count, at_most, invalid_type, unsupported
 from nightshift.endpoints.responses.items import messages_of
 from nightshift.endpoints.tools import Tools, tools_of
 from nightshift.errors import InvalidRequest
@@ -47,7 +47,14 @@ MOVED: Final[Mapping[str, str]] = {
 
 Items = Annotated[
     Any,  # checked by `messages_of`
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"type": "object"}, "maxItems": MESSAGES_MAX},
+            ]
+        }
+    ),
 ]
 
 

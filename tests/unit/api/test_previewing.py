@@ -16,7 +16,7 @@ from api.jobs.preview_child import Asked
 from api.jobs.previewing import PREVIEWS_PER_TENANT_MAX, Previews, parsed
 from nightshift.errors import TooManyRequests
 from nightshift.jobs import JobSpec
-from nightshift.objectstore import DirectoryStore, Locations
+from nightshift.objectstore import MIB, DirectoryStore, Locations
 from nightshift.objectstore.sources import Sources
 from nightshift.rows import previews
 from nightshift.rows.previews import PreviewedObjects, PreviewedRows, Previewer
@@ -31,6 +31,8 @@ def asked(folder: Path, tenant_id: str = "default") -> Asked:
         tenant_id=tenant_id,
         filename=None,
         line_bytes_max=1000,
+        models={},
+        answer_bytes_max=MIB,
     )
 
 

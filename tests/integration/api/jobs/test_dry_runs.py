@@ -98,6 +98,23 @@ def test_problems_name_the_object_and_the_row(http: httpx.Client, allowed: Path,
     assert found["would_be_accepted"]
 
 
+def test_rows_that_a_worker_would_refuse_for_their_size_are_problems(
+    http: httpx.Client, allowed: Path, worker: FakeWorker
+) -> None:
+    """By the same rule: an answer that may be too large, and more token ids than the context has."""
+    (allowed / "in" / "a.jsonl").write_text('{"text": "a"}\n')
+    large = TEMPLATE | {"n": 128, "logprobs": True, "top_logprobs": 20}
+    (problem,) = http.post("/v1/jobs", params=DRY, json=asked(allowed, template=large)).json()["problems"]
+    assert (problem["code"], problem["param"], problem["row"]) == ("answer_too_large", "n", 1)
+
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/completions"}
+    body = {"model": CHAT_MODEL, "prompt": [1] * 513}
+    (allowed / "in" / "a.jsonl").write_text(json.dumps(line | {"body": body}) + "\n")
+    fields = asked(allowed, endpoint="/v1/completions", template=None)
+    (problem,) = http.post("/v1/jobs", params=DRY, json=fields).json()["problems"]
+    assert (problem["code"], problem["param"]) == ("context_length_exceeded", "prompt")
+
+
 @pytest.mark.parametrize(
     "contents",
     [[b""] * 1_001 + [b'{"text": "a"}\n'], [b"\n" * 40_000_000 + b'{"text": "a"}\n']],

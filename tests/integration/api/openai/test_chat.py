@@ -113,6 +113,32 @@ def test_a_job_with_one_request_is_refused_likewise(http: httpx.Client, worker: 
         assert refused.json()["error"]["param"] == "body.n"
 
 
+@pytest.mark.parametrize(
+    ("route", "fields", "param"),
+    [
+        ("completions", {"model": CHAT_MODEL, "prompt": [1] * 513}, "prompt"),
+        ("completions", {"model": CHAT_MODEL, "prompt": [[1], [1] * 513]}, "prompt[1]"),
+        ("embeddings", {"model": EMBEDDING_MODEL, "input": [1] * 513}, "input"),
+        ("embeddings", {"model": EMBEDDING_MODEL, "input": [[1], [1] * 513]}, "input"),
+    ],
+)
+def test_more_token_ids_than_the_context_has_are_refused_before_they_are_queued(
+    http: httpx.Client, worker: FakeWorker, route: str, fields: dict[str, object], param: str
+) -> None:
+    job = {"endpoint": f"/v1/{route}", "body": fields}
+    for path, body, at in (
+        (f"/v1/{route}", fields, param),
+        ("/v1/jobs", job, f"body.{param}"),
+        ("/v1/jobs?dry_run=true", job, f"body.{param}"),
+    ):
+        refused = http.post(path, json=body)
+        error = refused.json()["error"]
+        assert (refused.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", at)
+        assert "maximum context length is 512 tokens" in error["message"]
+        assert "has 513 tokens" in error["message"]
+    assert not worker.claims
+
+
 def test_a_large_answer_is_the_same_whole_streamed_and_among_the_results(
     client: openai.OpenAI, http: httpx.Client, worker: FakeWorker
 ) -> None:

@@ -1,6 +1,7 @@
 """What a request may say, and how a refusal names the field that is wrong."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from nightshift.endpoints.parameters import KNOWN
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.responses.request import MOVED
 from nightshift.errors import InvalidRequest
+from nightshift.jobs import JsonObject
 
 
 @pytest.mark.parametrize(
@@ -240,3 +242,67 @@ def test_options_of_a_stream_need_a_stream() -> None:
             endpoints.get("/v1/chat/completions").parse(chat | {"stream": stream})
         assert refused.value.param == "stream_options"
     assert endpoints.get("/v1/chat/completions").parse(chat | {"stream": True}).streams
+
+
+class Unread(list[Any]):
+    """A list that is counted, and not looked at."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise AssertionError("its entries are looked at")
+
+
+class UnreadObject(dict[str, Any]):
+    """The same with names."""
+
+    def items(self) -> Any:
+        raise AssertionError("its fields are looked at")
+
+
+MESSAGE = {"role": "user", "content": "1"}
+CHAT = {"messages": [MESSAGE]}
+MANY = Unread([{}] * 3000)
+
+
+@pytest.mark.parametrize(
+    ("route", "fields"),
+    [
+        ("chat/completions", {"messages": MANY}),
+        ("chat/completions", {"messages": [MESSAGE | {"content": MANY}]}),
+        ("chat/completions", {"messages": [MESSAGE | {"role": "assistant", "tool_calls": MANY}]}),
+        ("chat/completions", CHAT | {"stop": MANY}),
+        ("chat/completions", CHAT | {"stop_token_ids": MANY}),
+        ("chat/completions", CHAT | {"tools": MANY}),
+        ("chat/completions", CHAT | {"guided_choice": MANY}),
+        ("chat/completions", CHAT | {"logit_bias": UnreadObject.fromkeys(map(str, range(3000)), 1)}),
+        ("chat/completions", CHAT | {"metadata": UnreadObject.fromkeys(map(str, range(3000)), "1")}),
+        ("completions", {"prompt": Unread(["a"] * 3000)}),
+        ("completions", {"prompt": Unread([[1]] * 3000)}),
+        ("responses", {"input": MANY}),
+        ("responses", {"input": [MESSAGE | {"content": MANY}]}),
+        ("responses", {"input": "1", "tools": MANY}),
+        ("responses", {"input": "1", "include": MANY}),
+        ("embeddings", {"input": Unread(["a"] * 3000)}),
+        ("embeddings", {"input": Unread([[1]] * 3000)}),
+        ("classifications", {"input": MANY}),
+        ("rerank", {"query": "1", "documents": MANY}),
+        ("score", {"text_1": "1", "text_2": MANY}),
+    ],
+)
+def test_a_list_that_is_too_long_is_refused_before_its_entries_are_looked_at(
+    route: str, fields: JsonObject
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        endpoints.get(f"/v1/{route}").parse({"model": "m", **fields})
+    assert re.search("3000|at most|1 to", refused.value.message)
+    assert refused.value.param is not None
+
+
+@pytest.mark.parametrize("wrong", [True, -1, 1.0, "1", None])
+@pytest.mark.parametrize(("route", "field"), [("completions", "prompt"), ("embeddings", "input")])
+def test_a_token_id_is_an_integer_of_at_least_0_wherever_it_stands(
+    route: str, field: str, wrong: object
+) -> None:
+    for given in ([1, wrong], [[1], [1, wrong]]):
+        with pytest.raises(InvalidRequest) as refused:
+            endpoints.get(f"/v1/{route}").parse({"model": "m", field: given})
+        assert str(refused.value.param).startswith(field)

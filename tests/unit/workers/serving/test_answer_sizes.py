@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nightshift import endpoints
 from nightshift.endpoints import Endpoint
 from nightshift.endpoints.embeddings import Embeddings
-from nightshift.endpoints.endpoint import check_answer_size
+from nightshift.endpoints.endpoint import check_sizes
 from nightshift.endpoints.generation import Choice, GenerationRequest, TextEndpoint
 from nightshift.endpoints.logprobs import Chance, Chosen
 from nightshift.endpoints.requests import ModelRequest
@@ -183,7 +183,7 @@ def test_a_refusal_names_what_makes_the_answer_large_and_what_fits(
     model = a_model(kind, dimensions=100, output_sizes=SIZES)
 
     with pytest.raises(InvalidRequest) as refused:
-        check_answer_size(endpoint, endpoint.parse(body), model, BYTES_MAX)
+        check_sizes(endpoint, endpoint.parse(body), model, BYTES_MAX)
 
     assert refused.value.code == "answer_too_large"
     said, advice = refused.value.message.split("Beside the others, ")
@@ -192,7 +192,7 @@ def test_a_refusal_names_what_makes_the_answer_large_and_what_fits(
     assert fitting
     for name, count in fitting:
         value = body[name][: int(count)] if isinstance(body.get(name), list) else int(count)
-        check_answer_size(endpoint, endpoint.parse(body | {name: value}), model, BYTES_MAX)
+        check_sizes(endpoint, endpoint.parse(body | {name: value}), model, BYTES_MAX)
 
 
 def test_an_ordinary_answer_of_a_long_context_is_not_refused() -> None:
@@ -201,4 +201,4 @@ def test_an_ordinary_answer_of_a_long_context_is_not_refused() -> None:
     spaces = OutputSizes(token=131, logprob=800)  # tokenizers have tokens of 128 spaces
     model = Model(id="m", kind=ModelKind.DECODER, revision="r", context_length=131_072, output_sizes=spaces)
 
-    check_answer_size(chat, request, model, 64 * 1024 * 1024)
+    check_sizes(chat, request, model, 64 * 1024 * 1024)
