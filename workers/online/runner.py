@@ -27,15 +27,14 @@ from workers.online.request import OnlineRequest
 from workers.online.suspect_queue import SuspectQueue
 from workers.online.times import OnlineTimes
 from workers.online.traces import OnlineTrace
-from workers.serving.inference import Progress, body_chars, breakdown, refusal
+from workers.serving.inference import Progress, breakdown, refusal
 from workers.serving.model_server import Busy, Inference
 from workers.serving.models import Models
 from workers.shard.isolation import Isolation
 
 log = logging.getLogger(__name__)
 
-# The thread that claims must not wait for the tokenizing of a long text.
-PREPARED_ASIDE_CHARS: Final = 20_000
+# The thread that claims must not wait for a long text's tokens, or for many choices to be built.
 PREPARING_MAX: Final = 2  # of one tenant; another one is left a thread
 
 
@@ -97,10 +96,8 @@ class OnlineRunner:
             self._stop(request)
         elif claim.runs_alone:
             self._suspects.put(request, claim.job.tenant_id)
-        elif body_chars(claim.body) > PREPARED_ASIDE_CHARS:
-            self._prepare(request)
         else:
-            self._begin(request)
+            self._prepare(request)
 
     def drain(self, wait_s: float) -> None:
         """Hand back what has not begun, wait `wait_s` for the rest, hand back what is left, and stop."""
@@ -123,7 +120,9 @@ class OnlineRunner:
         """
         will_run = False
         try:
-            will_run = self._preparing.run(request.claim.job.tenant_id, partial(self._begin, request))
+            job = request.claim.job
+            begin = partial(self._begin, request)
+            will_run = self._preparing.run(job.tenant_id, begin, rank=(job.priority.rank,))
         finally:
             if not will_run:
                 self._hand_back_all([request])

@@ -117,15 +117,6 @@ def sampling_params(request: GenerationRequest, seed: int, defaults: SamplingDef
         raise InvalidRequest(f"Invalid '{error.field}': {error}.", param=error.field) from error
 
 
-def body_chars(value: Any) -> int:
-    """How much text an unparsed request body has, in characters."""
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, dict):
-        return sum(map(body_chars, value.values()))
-    return sum(map(body_chars, value)) if isinstance(value, list) else 1
-
-
 def check_length(text_chars: int, context_length: int, param: str, advice: str = "") -> None:
     """Refuse a text that is far too long without tokenising it, which could take seconds.
 

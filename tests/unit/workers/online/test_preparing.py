@@ -1,5 +1,5 @@
-"""Online requests with long texts, which take a while to tokenize: they are open from the claim on, however
-long they wait for their turn.
+"""Online requests, of which some take a while to tokenize or to build: they are open from the claim on,
+however long they wait for their turn.
 """
 
 import threading
@@ -14,7 +14,7 @@ from nightshift.lifecycle import transitions
 from nightshift.store import Store
 from tests.unit.workers.scripted import ManualClock, RecordingStreams, ScriptedServer, claim_online, prompt_of
 from workers.health.heartbeat import Heartbeat
-from workers.online.runner import PREPARED_ASIDE_CHARS, PREPARING_MAX, OnlineRunner
+from workers.online.runner import PREPARING_MAX, OnlineRunner
 from workers.serving.model_server import Inference
 from workers.serving.models import Models
 from workers.shard.isolation import Isolation
@@ -77,7 +77,7 @@ def claims(store: Store, model: SlowServer, runner: OnlineRunner, clock: ManualC
 
 
 def text_of(number: int) -> str:
-    return f"{number} " + "x" * PREPARED_ASIDE_CHARS
+    return f"text {number}"
 
 
 def let_all_be_prepared(model: SlowServer, runner: OnlineRunner) -> None:
@@ -242,3 +242,12 @@ def test_one_without_a_thread_to_prepare_it_is_handed_back_at_once(
     assert runner.count == 0
     assert not heartbeat.trusts(claim.lease)
     assert shard_state(store, claim) is ShardState.QUEUED
+
+
+def test_a_flood_of_one_tenants_holds_up_no_claim_and_no_other_tenants_request(
+    store: Store, runner: OnlineRunner, model: SlowServer, clock: ManualClock, claims: list[OnlineClaim]
+) -> None:
+    """However short they are: one with many choices takes as long to build as a long text."""
+    runner.run(claim_online(store, "another's", tenant_id="another"), clock())
+    model.wait_until_begun(1)
+    assert runner.count == len(claims) + 1

@@ -32,11 +32,19 @@ from workers.serving.models import Models
 from workers.shard.isolation import Isolation
 
 
+class Prepared(OnlineRunner):
+    """Has begun a request, on one of its threads, when `run` returns."""
+
+    def run(self, claim: OnlineClaim, claimed_at_s: float) -> None:
+        super().run(claim, claimed_at_s)
+        assert self._preparing.wait_until_idle(10)
+
+
 @pytest.fixture
 def runner(
     store: Store, models: Models, streams: RecordingStreams, heartbeat: Heartbeat
 ) -> Iterator[OnlineRunner]:
-    runner = OnlineRunner(store, models, streams, heartbeat)  # type: ignore[arg-type]
+    runner = Prepared(store, models, streams, heartbeat)  # type: ignore[arg-type]
     runner.start()
     yield runner
     runner.drain(0)
@@ -249,7 +257,7 @@ def test_answers_that_cannot_be_recorded_together_are_recorded_in_smaller_parts(
 
     monkeypatch.setattr(transitions, "record_answer", refused_when_many)
     monkeypatch.setattr("workers.online.publisher.DATABASE_RETRY_S", 0)
-    runner = OnlineRunner(store, models, streams, heartbeat)  # type: ignore[arg-type]
+    runner = Prepared(store, models, streams, heartbeat)  # type: ignore[arg-type]
     for claim in claims:
         runner.run(claim, clock())
     for asked in list(model.running):
@@ -293,7 +301,7 @@ def test_an_answer_that_cannot_be_recorded_in_time_leaves_its_lease_to_run_out(
 def test_draining_hands_back_what_does_not_finish_in_time(
     store: Store, models: Models, streams: RecordingStreams, heartbeat: Heartbeat, clock: ManualClock
 ) -> None:
-    runner = OnlineRunner(store, models, streams, heartbeat)  # type: ignore[arg-type]
+    runner = Prepared(store, models, streams, heartbeat)  # type: ignore[arg-type]
     runner.start()
     claim = claim_online(store, "hello")
     runner.run(claim, clock())
@@ -338,7 +346,7 @@ def isolating(
     heartbeat: Heartbeat,
     isolation: Isolation,
 ) -> Iterator[OnlineRunner]:
-    runner = OnlineRunner(store, models, streams, heartbeat, isolation=isolation)  # type: ignore[arg-type]
+    runner = Prepared(store, models, streams, heartbeat, isolation=isolation)  # type: ignore[arg-type]
     runner.start()
     yield runner
     runner.drain(0)
