@@ -1,6 +1,6 @@
 """Limits the number of connections, and the time for a request's head.
 
-    uvicorn … --http api.middleware.connections:BoundedHttp --backlog 128
+    uvicorn … --http api.middleware.connections:BoundedHttp --backlog 1024
 
 uvicorn alone waits for a request indefinitely, and accepts until no file descriptor is left for the database.
 Here the connection that has waited longest for its request is closed to admit a new one.
@@ -21,8 +21,10 @@ from api.responses.errors import HeadTooLarge, InvalidHttp, error_json
 
 HEAD_S: Final = 10.0  # from readiness for a request to its complete head
 
-# File descriptors for the database, Redis, uploads, and a backlog accepted at once.
-FILES_RESERVED: Final = 256
+# File descriptors for the database, Redis, uploads, and a backlog accepted at once. (Beyond the backlog, the
+# kernel delays connections by seconds or resets them.)
+BACKLOG: Final = 1024  # as in the command above
+FILES_RESERVED: Final = 256 + BACKLOG
 
 
 class BoundedHttp(H11Protocol):

@@ -98,10 +98,11 @@ async def create_job(
     if dry_run:
         found = await _dry_run(request, services, caller, body, idempotency_key)
         return JSONResponse(found.model_dump(mode="json"))
-    asked, new = await checked(request, services, caller, lambda: _checked(services, caller, body))
-    created = await run_in_threadpool(
-        _create, services, caller, asked, new, idempotency_key, x_stainless_retry_count
-    )
+    async with services.body_turns.beginning.hold(caller.tenant_id):
+        asked, new = await checked(request, services, caller, lambda: _checked(services, caller, body))
+        created = await run_in_threadpool(
+            _create, services, caller, asked, new, idempotency_key, x_stainless_retry_count
+        )
     wait_s = _wait_s(prefer)
     if wait_s == 0:
         return JSONResponse(created.body, created.status_code, created.headers)
@@ -173,7 +174,8 @@ def delete_job(job_id: str, services: ServicesDep, caller: CallerDep) -> Respons
 async def _dry_run(
     request: Request, services: Services, caller: Caller, body: JsonObject, key: str | None
 ) -> DryRun:
-    asked, new = await checked(request, services, caller, lambda: _checked(services, caller, body))
+    async with services.body_turns.beginning.hold(caller.tenant_id):
+        asked, new = await checked(request, services, caller, lambda: _checked(services, caller, body))
     repeat = repeatable(caller.tenant_id, new.fingerprint, run_key(asked) or key, None)
     return await dry_runs.dry_run(services, caller, new, asked.body, repeat)
 

@@ -23,5 +23,5 @@ EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s \
     CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/healthz', timeout=2)"]
 CMD ["uvicorn", "api.app:create_app", "--factory", "--host", "0.0.0.0", "--port", "8000", \
-     "--http", "api.middleware.connections:BoundedHttp", "--backlog", "128", \
+     "--http", "api.middleware.connections:BoundedHttp", "--backlog", "1024", \
      "--no-access-log", "--timeout-graceful-shutdown", "20"]

@@ -129,7 +129,7 @@ class Embedded:
         api = (
             *(*python, "uvicorn", "api.app:create_app", "--factory", "--app-dir", str(PACKAGES)),
             *("--host", self.host, "--port", str(self.port), "--no-access-log", "--log-level", "warning"),
-            *("--http", "api.middleware.connections:BoundedHttp", "--backlog", "128"),
+            *("--http", "api.middleware.connections:BoundedHttp", "--backlog", "1024"),
             *("--timeout-graceful-shutdown", str(API_SHUTDOWN_S)),
         )
         worker = (*python, "nightshift.cli.main", "worker")

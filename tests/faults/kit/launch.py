@@ -83,7 +83,7 @@ def _commands(service: Service) -> dict[str, tuple[str, ...]]:
     python = (sys.executable, "-P", "-m")
     api = (*python, "uvicorn", "api.app:create_app", "--factory", "--app-dir", str(ROOT), "--host", HOST)
     api += ("--port", service.base_url.rpartition(":")[2], "--no-access-log", "--log-level", "warning")
-    api += ("--http", "api.middleware.connections:BoundedHttp", "--backlog", "128")
+    api += ("--http", "api.middleware.connections:BoundedHttp", "--backlog", "1024")
     worker = (*python, "tests.faults.kit.worker_process")
     if service.parts.engine == "demo":
         worker = (*worker, "demo") if service.parts.are_forked else (*python, "nightshift.cli.main", "worker")

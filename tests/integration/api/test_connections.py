@@ -6,12 +6,13 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 from starlette.types import Receive, Scope, Send
 
 from api.middleware import connections
-from api.middleware.connections import BoundedHttp, connections_max
+from api.middleware.connections import BACKLOG, FILES_RESERVED, BoundedHttp, connections_max
 from tests.integration.api.conftest import TIMEOUT_S
 from tests.integration.api.serving import HOST, serving
 
@@ -154,9 +155,16 @@ def test_requests_that_are_being_answered_are_not_given_up_for_another(
         assert all(is_answered(connection) for connection in busy)
 
 
-@pytest.mark.parametrize(("files", "expected"), [(1024, 768), (100, 50), (1_000_000, 999_744)])
+@pytest.mark.parametrize(("files", "expected"), [(1024, 512), (20_000, 18_720), (1_000_000, 998_720)])
 def test_a_process_keeps_files_for_other_things_than_connections(files: int, expected: int) -> None:
     assert connections_max(files) == expected
+
+
+def test_every_way_to_start_the_api_has_the_backlog_that_files_are_kept_for() -> None:
+    root = Path(__file__).parents[3]
+    starts = ("nightshift/processes/embedded.py", "infra/docker/api.Dockerfile")
+    assert FILES_RESERVED > BACKLOG
+    assert all(f'"--backlog", "{BACKLOG}"' in (root / start).read_text() for start in starts)
 
 
 def test_what_is_not_http_gets_the_error_envelope() -> None:
