@@ -51,16 +51,20 @@ class Registration:
             tx.workers.record_models(self._worker_id, served, warm)
 
     def _retry(self, act: Callable[[], None]) -> None:
-        """Wait for the database: a worker that ended would be restarted until its supervisor gave up."""
+        """Wait for the database: a worker that ended would be restarted until its supervisor gave up.
+
+        It is told once, and again where it is away for another kind of reason.
+        """
+        told: str | None = None
         while True:
             try:
                 act()
                 return
             except DatabaseUnavailable as error:
-                log.warning(
-                    "waiting for the database",
-                    extra={"action": "database_awaited", "reason": error.message},
-                )
+                if error.code != told:
+                    told = error.code
+                    about = {"action": "database_awaited", "reason": error.message}
+                    log.warning("waiting for the database", extra=about)
             time.sleep(RETRY_S)
 
     def _insert(self) -> None:

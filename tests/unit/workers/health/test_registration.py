@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nightshift.errors import DatabaseUnavailable, DatabaseUnusable
+from nightshift.errors import DatabaseUnavailable, DatabaseUnusable, SchemaBehind
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.fleet.workers import Capacity, Machine, WorkerState
 from nightshift.store import Store, Transaction
@@ -41,6 +41,17 @@ def test_a_worker_that_starts_without_a_database_waits_for_it(
         [worker] = tx.workers.list()
     assert (worker.id, worker.state) == ("worker-1", WorkerState.STARTING)
     assert worker.pools == ("night", "large")
+
+
+def test_a_wait_is_told_once_for_each_kind_of_reason(
+    store: Store, outages: list[DatabaseUnavailable], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The words of one kind may differ, as those of a connection do."""
+    outages += [DatabaseUnavailable(f"port {number} is closed") for number in range(3)]
+    outages += [SchemaBehind(f"at {number} of the migrations") for number in range(3)]  # these come first
+    Registration(store, "worker-1", Machine(Capacity.ON_DEMAND)).register()
+
+    assert [record.reason for record in caplog.records] == ["at 2 of the migrations", "port 2 is closed"]
 
 
 def test_a_worker_whose_schema_lacks_something_does_not_wait_for_it(
