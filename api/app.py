@@ -19,6 +19,7 @@ from api.metrics.database import DatabaseMetrics
 from api.metrics.http import HttpMetrics
 from api.metrics.processes import Processes
 from api.metrics.surroundings import Surroundings
+from api.middleware.begin_turns import BeginTurns
 from api.middleware.boundary import Boundary
 from api.middleware.head import HeadRequests
 from api.middleware.limits import BodyLimit
@@ -107,6 +108,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     app.add_middleware(HeadRequests)
     app.add_middleware(BodyLimit, settings=settings.api)
     app.add_middleware(RequestHeads)
+    app.add_middleware(BeginTurns)
     app.add_middleware(Boundary, metrics=app.state.metrics)  # the last added is the outermost
     install_error_handlers(app)
     app.add_exception_handler(HTTPException, page_or_envelope)
