@@ -19,10 +19,16 @@ SCAN_PIXELS_MAX: Final = 16 * IMAGE_PIXELS_MAX
 """Pixels times scans of a JPEG: each scan of a progressive one is a pass over all its pixels, whatever few
 bytes it has. Encoders write up to a dozen."""
 
+PARTS_MAX: Final = 16_384
+"""Segments of a JPEG before its pixels, chunks of a PNG: Pillow looks at each in Python and keeps many, and
+few bytes make one. A colour profile and a depth map are some hundreds, 20 MB in chunks of 8 KiB 2,500."""
+
 Image.MAX_IMAGE_PIXELS = None
 """Pillow only warns at its own limit; ours is an error, and is looked at before any pixel is decoded."""
 
 _START_OF_SCAN: Final = b"\xff\xda"
+_MARKER_WITH_LENGTH: Final = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")  # not of restarts (JPEG, table B.1)
+_PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _BEGINNING_BYTES: Final = 1_024
 _SVG: Final = re.compile(rb"<svg[\s>]", re.IGNORECASE)
 _WEB_PAGE: Final = re.compile(
@@ -79,6 +85,10 @@ def _opened(data: bytes, pixels_max: int) -> Image.Image:
         raise ImageUnreadable("is empty: it has no bytes")
     if (size := _webp_size(data)) is not None:
         _check_size(*size, pixels_max)  # opening one takes memory for its pixels
+    if _has_too_many_parts(data):
+        raise ImageUnreadable(
+            f"has more than {PARTS_MAX} segments or chunks beside its pixels: it is refused"
+        )
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
     except UnidentifiedImageError as error:
@@ -89,6 +99,34 @@ def _opened(data: bytes, pixels_max: int) -> Image.Image:
     if image.format == "JPEG":
         _check_scans(image, data.count(_START_OF_SCAN))
     return image
+
+
+def _has_too_many_parts(data: bytes) -> bool:
+    """Of a JPEG or PNG, stepped through as Pillow does. Any other structure is left to the decoder."""
+    if data.startswith(_PNG_SIGNATURE):
+        position, after = len(_PNG_SIGNATURE), _after_chunk
+    elif data.startswith(b"\xff\xd8"):
+        position, after = 2, _after_segment
+    else:
+        return False
+    for _ in range(PARTS_MAX):
+        position = after(data, position)
+        if position >= len(data):
+            return False
+    return True
+
+
+def _after_chunk(data: bytes, position: int) -> int:
+    return position + 12 + int.from_bytes(data[position : position + 4], "big")
+
+
+def _after_segment(data: bytes, position: int) -> int:
+    """Fill bytes, and markers that stand alone, are parts too."""
+    if data.startswith(_START_OF_SCAN, position):
+        return len(data)
+    if _MARKER_WITH_LENGTH.match(data, position) is None:
+        return position + 1
+    return position + 2 + max(2, int.from_bytes(data[position + 2 : position + 4], "big"))
 
 
 def _webp_size(data: bytes) -> tuple[int, int] | None:

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from tests.unit.workers.engine.images.tiny_images import as_bytes, picture
-from workers.engine.images.decoding import FORMATS, ImageUnreadable, decode, pixels_of
+from workers.engine.images.decoding import FORMATS, PARTS_MAX, ImageUnreadable, decode, pixels_of
 
 
 def png_header(width: int, height: int) -> bytes:
@@ -55,6 +55,28 @@ def test_a_progressive_jpeg_of_many_scans_is_refused_by_what_they_cost_together(
     assert pixels_of(usual) == 16_000_000
     with pytest.raises(ImageUnreadable, match="scans of 4000 x 4000 pixels"):
         pixels_of(progressive(4_000, 4_000, more_scans=40))
+
+
+PARTS = {  # each the least that Pillow looks at, and behind how many bytes of a file they are inserted
+    "segments": ("JPEG", 2, b"\xff\xed\0\2"),
+    "restarts": ("JPEG", 2, b"\xff\xd0"),
+    "fill bytes": ("JPEG", 2, b"\xff"),
+    "junk": ("JPEG", 20, b"\0"),
+    "chunks": ("PNG", 33, b"\0\0\0\0abCd" + struct.pack(">I", zlib.crc32(b"abCd"))),
+}
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_a_file_of_very_many_parts_is_refused_before_they_are_read(parts: str) -> None:
+    format, behind, part = PARTS[parts]
+    data = as_bytes(picture(1), format)
+
+    def with_parts(count: int) -> bytes:
+        return data[:behind] + part * count + data[behind:]
+
+    assert decode(with_parts(PARTS_MAX // 2 - 100)).size == picture(1).size
+    with pytest.raises(ImageUnreadable, match="more than 16384 segments or chunks"):
+        pixels_of(with_parts(PARTS_MAX + 1))
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA"])
