@@ -49,7 +49,8 @@ __all__ = [
 def open_store(url: str) -> ObjectStore:
     """The store at `file:///directory` (created if missing) or `s3://bucket/prefix`.
 
-    Raises `InvalidRequest` for another kind of URL and `ConfigurationError` for a pattern.
+    Raises `InvalidRequest` for another kind of URL, and `ConfigurationError` for a pattern or a
+    directory that cannot be made.
     """
     uri = ObjectUri.parse(url)
     if uri.is_pattern:
@@ -59,5 +60,9 @@ def open_store(url: str) -> ObjectStore:
 
         return S3Store(s3_client(), uri.bucket, uri.key.strip("/"))
     root = Path("/") / uri.key
-    root.mkdir(parents=True, exist_ok=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"The directory {root} of objects cannot be made: {error.strerror}"
+        raise ConfigurationError(message, param="STORAGE_URL") from error
     return DirectoryStore(root)

@@ -5,6 +5,7 @@ transactions begin IMMEDIATE: a reader that upgrades to a writer fails at once, 
 """
 
 import logging
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -62,6 +63,13 @@ class Database:
         """Whether it is an SQLite file that the first connection would create."""
         path = self._engine.url.database
         return self.is_sqlite and path is not None and not Path(path).exists()
+
+    @property
+    def is_locked_away(self) -> bool:
+        """Whether it is an SQLite file that this user, or the file system, keeps from being changed."""
+        path = Path(self._engine.url.database or "")
+        may_write = all(os.access(place, os.W_OK) for place in (path, path.parent))
+        return self.is_sqlite and path.exists() and not may_write
 
     @contextmanager
     def write(self, *, durable: bool = True, redone: bool = False) -> Iterator[Connection]:
@@ -129,9 +137,8 @@ class Database:
             kind = failures.kind_of(error)
             if kind is None:
                 raise
-            reason = str(error.orig or error).splitlines()[0]
             when = "" if kind is DatabaseUnusable else " right now"
-            raise kind(f"The database cannot be used{when}: {reason}") from error
+            raise kind(f"The database cannot be used{when}: {failures.reason_of(error)}") from error
 
 
 def _parse(url: str) -> URL:
@@ -231,7 +238,7 @@ def _write_ahead(connection: Any, busy_timeout_s: float) -> None:
             connection.execute("PRAGMA journal_mode=WAL")
             return
         except sqlite3.OperationalError as error:
-            if failures.is_permanent(error) or monotonic() >= ends_s:
+            if not failures.is_busy(error) or monotonic() >= ends_s:
                 raise
         sleep(_LOCKED_RETRY_S)
 

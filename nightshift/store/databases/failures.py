@@ -34,6 +34,16 @@ _PERMANENT_CODES: Final = frozenset(
     }
 )
 _PRIMARY: Final = 0xFF
+# What a wait helps while another process makes or opens the same file.
+_BUSY_CODES: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
+ACCESS: Final = "see that this user may write to the database's file and to its folder"
+_NEXT_STEPS: Final = {
+    sqlite3.SQLITE_PERM: ACCESS,
+    sqlite3.SQLITE_READONLY: ACCESS,
+    sqlite3.SQLITE_CANTOPEN: ACCESS,
+    sqlite3.SQLITE_NOTADB: "name another file in NIGHTSHIFT_DATABASE_URL, or move this one away",
+    sqlite3.SQLITE_CORRUPT: "restore a backup",
+}
 
 
 def kind_of(error: exc.DBAPIError) -> type[NightshiftError] | None:
@@ -53,6 +63,19 @@ def is_permanent(error: BaseException) -> bool:
     if code is not None:
         return code == sqlite3.SQLITE_ERROR or code & _PRIMARY in _PERMANENT_CODES
     return getattr(error, "sqlstate", None) in _PERMANENT_STATES
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether another connection is in the way for a moment."""
+    return error.sqlite_errorcode & _PRIMARY in _BUSY_CODES
+
+
+def reason_of(error: exc.DBAPIError) -> str:
+    """The driver's first line, with the next step where the cause is known to have one."""
+    reason = str(error.orig or error).splitlines()[0]
+    code = getattr(error.orig, "sqlite_errorcode", None)
+    step = None if code is None else _NEXT_STEPS.get(code & _PRIMARY)
+    return reason if step is None else f"{reason}: {step}"
 
 
 def sqlstate(error: BaseException | None) -> str | None:

@@ -26,6 +26,7 @@ from nightshift.processes.starting import starting
 from nightshift.settings import DataSettings
 from nightshift.store.databases import schema
 from nightshift.store.databases.database import Database
+from nightshift.store.databases.failures import ACCESS
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,10 @@ def upgrade(database: Database) -> None:
     try:
         change_schema(database, _upgrade)
     except CommandError as error:
-        raise ConfigurationError(f"The database has a schema of another release: {error}") from error
+        raise ConfigurationError(
+            f"The database has a schema of another release ({error}): start that release or a later one, or "
+            "restore a backup"
+        ) from error
     check_schema(database)
 
 
@@ -98,7 +102,11 @@ def is_current(database: Database) -> bool:
 def check_schema(database: Database) -> None:
     """The schema has all that this code needs: it is its own, or a compatible later one during a fleet's
     upgrade. Raises SchemaBehind, DatabaseUnusable, which says what differs, and DatabaseUnavailable.
+
+    A file that can only be read is refused here: all reads of it succeed, and all work on it would fail.
     """
+    if database.is_locked_away:
+        raise DatabaseUnusable(f"The database may only be read: {ACCESS}.")
     with database.read() as connection:
         applied = _revision(connection)
         lacks = _differences(connection, applied)

@@ -96,6 +96,20 @@ def test_a_store_without_the_right_to_write_is_an_error(look: Look, front: Fault
     assert "AWS_SECRET_ACCESS_KEY" in found.advice
 
 
+def test_a_directory_that_cannot_be_made_is_an_error_that_names_it(
+    look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("NIGHTSHIFT_STORAGE_URL", (tmp_path / "file" / "objects").as_uri())
+
+    found = look("storage")
+
+    assert found.status is Status.ERROR
+    assert found.advice == (
+        f"The directory {tmp_path}/file/objects of objects cannot be made: Not a directory"
+    )
+
+
 def test_a_store_that_does_not_answer_is_an_error_that_names_its_settings(
     look: Look, front: FaultyS3, monkeypatch
 ):

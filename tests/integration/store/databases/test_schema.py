@@ -1,12 +1,13 @@
 """A schema that is not what the migrations make is named, column by column, before any work is lost on it."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, text
 
-from nightshift.errors import DatabaseUnusable
+from nightshift.errors import DatabaseUnavailable, DatabaseUnusable
 from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
 from nightshift.store.databases.migrate import change_schema, check_schema, upgrade
@@ -232,8 +233,36 @@ def test_what_the_database_does_not_have_is_no_outage(migrated: Database, statem
 def test_a_file_that_may_not_be_written_is_no_outage(sqlite_template: Path) -> None:
     database = Database(f"sqlite:///file:{sqlite_template}?mode=ro&uri=true")
 
-    with pytest.raises(DatabaseUnusable, match="readonly"), database.write() as connection:
+    with pytest.raises(DatabaseUnusable, match=r"readonly.*: see that"), database.write() as connection:
         connection.execute(text("DELETE FROM counter"))
+    database.close()
+
+
+@pytest.mark.parametrize("locked", ["nightshift.db", "."])
+def test_a_file_or_folder_that_can_only_be_read_is_refused_before_there_is_work(
+    locked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mode of a file does not keep root from it, so the kernel's answer is replaced."""
+    database = Database(f"sqlite:///{tmp_path / 'nightshift.db'}")
+    upgrade(database)
+    may = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path / locked and may(path, mode))
+
+    assert what_differs(database).startswith("The database may only be read: see that this user may write")
+    database.close()
+
+
+def test_a_file_that_cannot_be_opened_is_said_at_once_with_the_next_step(tmp_path: Path) -> None:
+    """As in a folder on a read-only file system: waiting, as for another process's lock, helps nothing."""
+    path = tmp_path / "nightshift.db"
+    first = Database(f"sqlite:///{path}")
+    upgrade(first)
+    first.close()
+    (tmp_path / f"{path.name}-wal").mkdir()
+    database = Database(f"sqlite:///{path}", busy_timeout_s=3_600)
+
+    with pytest.raises(DatabaseUnavailable, match="unable to open database file: see that"), database.read():
+        pass
     database.close()
 
 
@@ -243,7 +272,7 @@ def test_a_file_that_is_no_database_is_no_outage(tmp_path: Path, size: int) -> N
     path.write_bytes(b"no database " * size)
     database = Database(f"sqlite:///{path}")
 
-    with pytest.raises(DatabaseUnusable, match="not a database"), database.read():
+    with pytest.raises(DatabaseUnusable, match="not a database: name another file"), database.read():
         pass
     database.close()
 
@@ -255,7 +284,7 @@ def test_a_file_that_was_damaged_is_no_outage(sqlite_template: Path, tmp_path: P
     path.write_bytes(content)
     database = Database(f"sqlite:///{path}")
 
-    with pytest.raises(DatabaseUnusable, match="malformed"), database.read() as connection:
+    with pytest.raises(DatabaseUnusable, match="malformed: restore a backup"), database.read() as connection:
         connection.execute(text("SELECT * FROM job")).all()
     database.close()
 
@@ -264,8 +293,6 @@ def test_a_server_that_only_reads_may_be_replaced_by_one_that_writes(
     postgresql_server: PostgresServer,
 ) -> None:
     """As after a failover, an error that goes away: another address is tried again."""
-    from nightshift.errors import DatabaseUnavailable
-
     database = Database(f"{postgresql_server.url()}&options=-c%20default_transaction_read_only%3Don")
 
     with pytest.raises(DatabaseUnavailable, match="read-only"), database.write() as connection:
