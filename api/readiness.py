@@ -92,8 +92,14 @@ def _problem_with_workers(services: Services) -> str | None:
     return None
 
 
+def _cause(error: NightshiftError) -> str | None:
+    """The driver's words, such as that Redis refuses the password: the message itself is for users."""
+    return None if error.__cause__ is None else str(error.__cause__).partition("\n")[0]
+
+
 def _logged(part: str, error: NightshiftError) -> str:
     log.warning(
-        "part unavailable", extra={"action": "part_unavailable", "part": part, "error": error.message}
+        "part unavailable",
+        extra={"action": "part_unavailable", "part": part, "error": error.message, "cause": _cause(error)},
     )
     return f"the {part} gives no answer; the server's log has more"

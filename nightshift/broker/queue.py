@@ -14,6 +14,7 @@ from celery import Celery
 from kombu import compression
 from kombu.exceptions import BatchPublishError, ContentDisallowed, LimitExceeded, OperationalError
 from kombu.messaging import Producer
+from redis.exceptions import RedisError
 
 from nightshift.errors import QueueUnavailable
 from nightshift.jobs import JobKind
@@ -34,6 +35,8 @@ PRIORITY_OF_RANK: Final = (0, 4, 8)
 TRACEPARENT_HEADER: Final = "traceparent"  # of a message: the span that has sent it
 
 KEY_PREFIX: Final = "ns:"
+PING_KEY: Final = "ping"  # behind the prefix
+PING_S: Final = 60  # it is kept for
 PUBLISHERS_MAX: Final = 64  # connections, one per thread ringing at once; more threads wait
 
 
@@ -124,11 +127,14 @@ class Queue:
         return [int(one.message_count) for one in declared]
 
     def ping(self) -> None:
-        """Raises QueueUnavailable when the broker does not answer."""
+        """Raises QueueUnavailable when the broker does not answer, or takes nothing: it is full, or its user
+        may not write.
+        """
         try:
             with self._app.connection_for_write() as connection:
                 connection.ensure_connection(max_retries=0, timeout=self._publish_timeout_s)
-        except (OperationalError, OSError) as error:
+                connection.default_channel.client.set(PING_KEY, "", ex=PING_S)
+        except (OperationalError, OSError, RedisError) as error:
             raise QueueUnavailable from error
 
     def close(self) -> None:

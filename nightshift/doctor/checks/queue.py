@@ -34,7 +34,9 @@ def look_at_queue(site: Site) -> Finding:
             if site.has_embedded_queue:  # a socket that was left behind
                 return ok(f"embedded: {valkey.find_server()}")
             return error(
-                f"{name} does not answer: {refusal.__cause__}", "start Redis, or correct NIGHTSHIFT_REDIS_URL"
+                f"{name} does not answer, or takes nothing: {refusal.__cause__}",
+                "start Redis, or correct NIGHTSHIFT_REDIS_URL; a full one needs more maxmemory, and its user "
+                "the right to all commands on keys and channels `ns:*`",
             )
     return ok(f"{name} answers")
 

@@ -120,6 +120,17 @@ class TestWithoutRedis:
         with store.snapshot() as tx:
             assert tx.outbox.length() == 2  # for the scheduler to ring later
 
+    def test_a_full_one_is_unavailable_though_it_answers_and_the_log_has_its_words(
+        self, http: httpx.Client, own_valkey: ValkeyServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        own_valkey.client.config_set("maxmemory", 1)
+
+        ready = http.get("/readyz")
+
+        assert ready.json()["parts"]["queue"] == "unavailable"
+        causes = [getattr(record, "cause", None) for record in caplog.records]
+        assert "command not allowed when used memory > 'maxmemory'." in causes
+
     @pytest.mark.parametrize("is_streamed", [False, True])
     @pytest.mark.parametrize(
         "fields",

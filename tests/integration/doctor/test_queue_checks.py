@@ -3,7 +3,7 @@
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -47,6 +47,38 @@ def test_a_server_that_evicts_is_a_warning(look: Look, monkeypatch):
     assert found.status is Status.WARNING
     assert found.detail == "maxmemory-policy is allkeys-lru, maxmemory 64 MiB"
     assert "set it to noeviction" in found.advice
+
+
+def test_a_full_server_is_an_error_though_it_answers(look: Look, monkeypatch):
+    with a_redis("--maxmemory", "16mb") as client:
+        use(client, monkeypatch)
+        with suppress(redis.OutOfMemoryError):
+            while True:
+                client.rpush("ballast", bytes(64 * 1024))
+        found = look("queue")
+    assert found.status is Status.ERROR
+    assert "takes nothing: " in found.detail
+    assert "used memory > 'maxmemory'" in found.detail
+    assert "maxmemory" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("rights", "reason"),
+    [
+        (("~*", "&*", "+@read", "+@connection"), "no permissions to run the 'set' command"),
+        (("~others:*", "&*", "+@all"), "No permissions to access a key"),
+    ],
+)
+def test_a_user_without_the_right_to_write_is_an_error_that_says_so(
+    look: Look, monkeypatch, rights: tuple[str, ...], reason: str
+):
+    with a_redis() as client:
+        use(client, monkeypatch)
+        client.execute_command("ACL", "SETUSER", "default", "resetkeys", "resetchannels", "-@all", *rights)
+        found = look("queue")
+    assert found.status is Status.ERROR
+    assert reason in found.detail
+    assert "ns:*" in found.advice
 
 
 def test_a_server_that_is_nearly_full_is_a_warning(look: Look, monkeypatch):
