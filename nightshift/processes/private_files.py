@@ -49,10 +49,21 @@ def _chosen_folders(data: DataSettings) -> list[Path]:
 def _own_paths(data: DataSettings) -> Iterator[Path]:
     """What there may be of the service's own: the names above, the objects, the database and its logs."""
     data_dir, storage, *database = map(Path, data.own_places)
-    yield from (data_dir / name for name in _OWN_NAMES)
-    yield from database
+    for path in (data_dir / name for name in _OWN_NAMES):
+        target = _led_to(path)
+        is_elsewhere = target != path and target.is_dir()  # a folder of the operator's
+        yield from _children(target, CLOSED_MAX) if is_elsewhere else [target]
+    if database:
+        file = _led_to(database[0])  # SQLite keeps its logs beside the file that a link leads to
+        yield from (Path(f"{file}{str(path).removeprefix(str(database[0]))}") for path in database)
     if storage.is_dir():
         yield from _children(storage, CLOSED_MAX)
+
+
+def _led_to(path: Path) -> Path:
+    """What is behind a link that this user made, as to another disk; else the path itself."""
+    is_our_link = path.is_symlink() and path.lstat().st_uid == os.geteuid()
+    return path.resolve() if is_our_link else path
 
 
 def _within(paths: Iterator[Path]) -> Iterator[Path]:

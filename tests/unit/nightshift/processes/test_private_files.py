@@ -70,6 +70,36 @@ def test_a_store_and_a_database_elsewhere_are_closed_too(data: DataSettings, tmp
     assert mode(beside) == 0o644
 
 
+def test_what_links_of_the_operator_lead_to_is_closed_too(data: DataSettings, tmp_path: Path) -> None:
+    """As to a larger disk. SQLite's logs are beside the file itself."""
+    names = ("disk/ns.db", "disk/ns.db-wal", "disk/logs/api.log", "disk/objects/files/a", "disk/api_key")
+    files = [made(tmp_path / name) for name in names]
+    for link, target in (("nightshift.db", "ns.db"), ("logs", "logs"), ("objects", "objects")):
+        (data.data_dir / link).symlink_to(tmp_path / "disk" / target)
+    (data.data_dir / "api_key").symlink_to(tmp_path / "disk" / "api_key")
+
+    keep_files_private(data)
+
+    assert {mode(path) for path in files} == {0o600}
+    assert mode(tmp_path / "disk" / "logs") == 0o755, "the operator's"
+
+
+def test_a_link_that_another_user_made_leads_nowhere(
+    data: DataSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder that others may write to: else they choose whose modes are changed."""
+    outside = made(tmp_path / "outside")
+    (data.data_dir / "api_key").symlink_to(outside)
+    if os.geteuid() == 0:
+        os.lchown(data.data_dir / "api_key", 65534, 65534)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 65534)
+
+    keep_files_private(data)
+
+    assert mode(outside) == 0o644
+
+
 def test_what_is_not_the_services_own_stays_as_it_is(data: DataSettings, tmp_path: Path) -> None:
     others = [made(data.data_dir / name) for name in ("files/out/part-0.jsonl", "models/tiny/config.json")]
     outside = made(tmp_path / "outside")
