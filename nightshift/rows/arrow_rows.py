@@ -180,4 +180,4 @@ def _opened(store: ObjectReader, key: str, size_bytes: int, etag: str | None) ->
         # The last: of a column's name.
         head = fetch(0, min(HEAD_BYTES, size_bytes)) if size_bytes else b""
         why = why_unreadable(error, head, (FILE_MARK, CONTINUATION))
-        raise UnreadableInput(f"{key} cannot be read as Arrow IPC: {why}") from error
+        raise UnreadableInput(why) from error

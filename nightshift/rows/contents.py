@@ -5,9 +5,9 @@ Planning, dry runs, workers and batch files all say it in these words.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from nightshift.rows.records import Compression, UnreadableInput
 
@@ -44,7 +44,7 @@ _FOREIGN: Final = (
     (b"version https://git-lfs.", "a pointer of Git LFS and not the data: fetch these"),
 )
 _PAGE: Final = re.compile(rb"\s*<(!doctype html|html|\?xml|error>)", re.IGNORECASE)
-_ARRAY: Final = re.compile(rb"\s*\[\s*(?:\{|\]\s*\Z)")
+_ARRAY: Final = re.compile(rb"\s*\[\s*(?:\{|null\s*,|\]\s*\Z)")  # a line may be an array, too
 _CONTROL: Final = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
 _NULS_OF_UTF16: Final = 0.3  # of all bytes: Latin text has a NUL in every second one
 _SEPARATORS: Final = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
@@ -111,7 +111,7 @@ def why_unreadable(error: Exception, head: bytes, own: tuple[bytes, ...]) -> str
     name = None if head.startswith(own) else content_name(head)
     if name is not None:
         return f"It is {name}."
-    return error.message if isinstance(error, UnreadableInput) else f"{error}."
+    return error.message if isinstance(error, UnreadableInput) else f"{str(error).rstrip('.')}."
 
 
 def foreign_content(head: bytes) -> str | None:
@@ -161,6 +161,17 @@ def json_hint(header: str) -> str:
     """A sentence about a CSV's header that is a line of JSON; else empty."""
     is_json = header.lstrip().startswith(("{", "[{"))
     return " It seems to be JSON: give it a name that ends in .jsonl." if is_json else ""
+
+
+def wrapping_hint(record: Mapping[str, Any]) -> str:
+    """A sentence about an object of which one field is a list of objects, which seem to be the rows; else
+    empty.
+    """
+    lists = (name for name, value in record.items() if isinstance(value, list) and value)
+    name = next((name for name in lists if all(isinstance(item, dict) for item in record[name])), None)
+    if name is None:
+        return ""
+    return f" If the rows are the objects in '{name}', store that list alone, or each object on a line."
 
 
 def _json_hint(text: bytes, error: Exception | None) -> str | None:

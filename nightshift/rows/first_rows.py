@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from nightshift.jobs import InputError, JobSpec, NewShard
-from nightshift.rows.contents import separator_hint
-from nightshift.rows.records import BadRow, InputFormat, Row
+from nightshift.rows.contents import separator_hint, wrapping_hint
+from nightshift.rows.records import BadRow, InputFormat, Layout, Row
 from nightshift.rows.requests import RowProblem, RowRequest, place_of, to_request
 
 NO_MODEL: Final = InputError(
@@ -62,8 +62,10 @@ class FirstRows:
 
 
 def _hint(row: Row | BadRow, shard: NewShard) -> str:
-    """About the separator of a CSV that seems to have one column."""
-    delimiter = InputFormat(shard.format).delimiter
-    if delimiter is None or isinstance(row, BadRow):
-        return ""  # that of a `BadRow` has it
-    return separator_hint(list(row.data), delimiter)
+    """About the separator of a CSV that seems to have one column, or a JSON object that holds the rows."""
+    format = InputFormat(shard.format)
+    if isinstance(row, BadRow):
+        return ""  # its message has it
+    if format.delimiter is not None:
+        return separator_hint(list(row.data), format.delimiter)
+    return wrapping_hint(row.data) if format.layout is Layout.JSONL else ""

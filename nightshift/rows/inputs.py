@@ -11,7 +11,7 @@ from typing import Final
 
 from nightshift.errors import ObjectNotFound
 from nightshift.jobs import NewShard
-from nightshift.objectstore import ObjectInfo, ObjectReader
+from nightshift.objectstore import ObjectChanged, ObjectInfo, ObjectReader
 from nightshift.rows.contents import content_of
 from nightshift.rows.csv_rows import csv_rows
 from nightshift.rows.images import image_object, image_rows
@@ -57,28 +57,36 @@ def iter_rows(
         # pyarrow takes half a second to import.
         from nightshift.rows.parquet_rows import parquet_rows
 
-        size_bytes = _size_bytes(store, key)
-        return _counting(
+        return _naming(
+            shard.uri,
             parquet_rows(
                 store,
                 key,
-                size_bytes,
+                _size_bytes(store, key, shard.uri),
                 shard.start,
                 shard.end,
                 etag,
                 columns=columns,
                 row_bytes_max=line_bytes_max,
-            )
+            ),
+            " as Parquet",
         )
     if format.layout is Layout.ARROW:
         from nightshift.rows.arrow_rows import arrow_rows
 
-        return _counting(
+        return _naming(
+            shard.uri,
             arrow_rows(
-                store, key, _size_bytes(store, key), etag, columns=columns, row_bytes_max=line_bytes_max
-            )
+                store,
+                key,
+                _size_bytes(store, key, shard.uri),
+                etag,
+                columns=columns,
+                row_bytes_max=line_bytes_max,
+            ),
+            " as Arrow IPC",
         )
-    return _naming(key, _text_rows(store, key, shard, format, columns, line_bytes_max))
+    return _naming(shard.uri, _text_rows(store, key, shard, format, columns, line_bytes_max))
 
 
 def describe(
@@ -98,7 +106,8 @@ def describe(
     if known is InputFormat.IMAGE:
         return image_object(uri, info.etag, info.size_bytes)
     if known is not InputFormat.PARQUET or info.size_bytes == 0:
-        sample = _sampled(store, info, known, sample_bytes)
+        with _named(uri, " as Arrow IPC" if known is InputFormat.ARROW else ""):
+            sample = _sampled(store, info, known, sample_bytes)
         return InputObject(
             uri=uri,
             format=known,
@@ -109,7 +118,8 @@ def describe(
         )
     from nightshift.rows.parquet_rows import parquet_row_groups
 
-    groups = parquet_row_groups(store, info.key, info.size_bytes, info.etag)
+    with _named(uri, " as Parquet"):
+        groups = parquet_row_groups(store, info.key, info.size_bytes, info.etag)
     row_count = sum(group.rows for group in groups)
     return InputObject(
         uri=uri,
@@ -122,39 +132,35 @@ def describe(
     )
 
 
-def _naming(key: str, rows: Iterable[Row | BadRow]) -> Iterator[Row | BadRow]:
-    """The same rows. An `UnreadableInput` says in which object it is, and after which row."""
+def _naming(uri: str, rows: Iterable[Row | BadRow], kind: str = "") -> Iterator[Row | BadRow]:
+    """The same rows. An `UnreadableInput` names its object, and says which rows are lost with it; one
+    that was replaced or is gone is named, too.
+    """
     read = 0
     try:
         for row in rows:
             read += 1
             yield row
     except UnreadableInput as error:
-        raise _unreadable(key, error, f" after row {read}" if read else "") from error
-
-
-def _counting(rows: Iterable[Row | BadRow]) -> Iterator[Row | BadRow]:
-    """The same rows. An `UnreadableInput`, which names its object, says how many came before it."""
-    read = 0
-    try:
-        for row in rows:
-            read += 1
-            yield row
-    except UnreadableInput as error:
-        raise (UnreadableInput(f"{error.message} It comes after row {read}.") if read else error) from error
+        rest = f" after row {read}, and no row after that one is read" if read else ""
+        raise _unreadable(uri, f"{kind}{rest}", error) from error
+    except ObjectChanged as error:
+        raise ObjectChanged(f"{uri} is not the object it was when the job was planned") from error
+    except ObjectNotFound as error:
+        raise ObjectNotFound(f"no such object: {uri}") from error
 
 
 @contextmanager
-def _named(key: str) -> Iterator[None]:
-    """An `UnreadableInput` says in which object it is."""
+def _named(uri: str, kind: str) -> Iterator[None]:
+    """An `UnreadableInput` names its object."""
     try:
         yield
     except UnreadableInput as error:
-        raise _unreadable(key, error) from error
+        raise _unreadable(uri, kind, error) from error
 
 
-def _unreadable(key: str, error: UnreadableInput, after: str = "") -> UnreadableInput:
-    return UnreadableInput(f"{key} cannot be read{after}: {error.message}")
+def _unreadable(uri: str, how: str, error: UnreadableInput) -> UnreadableInput:
+    return UnreadableInput(f"{uri} cannot be read{how}: {error.message}")
 
 
 def _text_rows(
@@ -168,7 +174,7 @@ def _text_rows(
     etag, end = shard.source_etag, shard.end
     if shard.start > 0:
         lines = lines_in_range(store, key, shard.start, end, line_bytes_max=line_bytes_max, etag=etag)
-        yield from _json_rows(lines, is_from_start=False)
+        yield from _json_rows(lines, columns, is_from_start=False)
         return
     text = text_of(store.stream(key, 0, end, if_match=etag), format.compression)
     pieces = text.pieces
@@ -177,33 +183,35 @@ def _text_rows(
     if (delimiter := format.delimiter) is not None:
         yield from csv_rows(pieces, delimiter=delimiter, line_bytes_max=line_bytes_max, columns=columns)
     elif text.is_array:
-        yield from _json_rows(array_lines(pieces, line_bytes_max=line_bytes_max))
+        yield from _json_rows(array_lines(pieces, line_bytes_max=line_bytes_max), columns)
     else:
         begins_before = end if text.is_plain else None
         lines = split_lines(
             pieces, line_bytes_max=line_bytes_max, starts_before=begins_before, skip_blank=True
         )
-        yield from _json_rows(lines)
+        yield from _json_rows(lines, columns)
 
 
-def _json_rows(lines: Iterable[Line], *, is_from_start: bool = True) -> Iterator[Row | BadRow]:
+def _json_rows(
+    lines: Iterable[Line], columns: Collection[str] | None, *, is_from_start: bool = True
+) -> Iterator[Row | BadRow]:
     """`is_from_start`: whether lines are counted from the object's beginning."""
     index = 0
     for line in lines:
         if line.data is not None and not line.data.strip():
             continue
         try:
-            yield Row(index, parse_object(line.data))
+            yield Row(index, parse_object(line.data, columns))
         except BadLine as bad:
             place = f"Line {line.number}" if is_from_start else f"The line at byte {line.offset}"
             yield BadRow(index, bad.code, f"{place}: {bad.message}.")
         index += 1
 
 
-def _size_bytes(store: ObjectReader, key: str) -> int:
+def _size_bytes(store: ObjectReader, key: str, uri: str) -> int:
     info = store.head(key)
     if info is None:
-        raise ObjectNotFound(f"no such object: {key}")
+        raise ObjectNotFound(f"no such object: {uri}")
     return info.size_bytes
 
 
@@ -224,10 +232,9 @@ def _sampled(store: ObjectReader, info: ObjectInfo, format: InputFormat, sample_
         return _Sample(arrow_rows_estimated(store, info.key, info.size_bytes, info.etag))
     stored = store.stream(info.key, 0, size_bytes, if_match=info.etag)
     head, stored = with_head(stored)
-    with _named(info.key):
-        content = content_of(head, format.compression)
-        if content.is_array:
-            check_array_bytes(info.size_bytes)
+    content = content_of(head, format.compression)
+    if content.is_array:
+        check_array_bytes(info.size_bytes)
     rows = _rows_in(stored, format, is_all=size_bytes == info.size_bytes)
     estimate = round(info.size_bytes * rows / size_bytes) if rows > 0 else None
     return _Sample(estimate, is_whole=not content.is_plain)

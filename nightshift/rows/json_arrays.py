@@ -1,7 +1,7 @@
 """The elements of a JSON array, one in memory at a time, as the lines of an object.
 
-Brackets outside of strings are counted: an element ends with the bracket that closes it, and is parsed as a
-line is.
+Brackets outside of strings are counted: an element ends with the bracket that closes it, or before the comma
+after a value without brackets, and is parsed as a line is.
 """
 
 import re
@@ -16,17 +16,17 @@ from nightshift.rows.records import UnreadableInput
 ARRAY_BYTES_MAX: Final = 1024 * MIB
 """Of an array. It is one shard, which is read from its beginning again after each interruption."""
 
-# Neither tries a byte twice: linear. The first stops at a string that does not end in the data.
+# None tries a byte twice: linear. The first stops at a string that does not end in the data.
 _TO_BRACKET: Final = re.compile(rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
 _TO_QUOTE: Final = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
+_TO_COMMA: Final = re.compile(rb'[^",\]]*+')
 _BETWEEN: Final = re.compile(rb"[\s,]*+")
 
 
 def array_lines(chunks: Iterable[bytes], *, line_bytes_max: int) -> Iterator[Line]:
-    """The elements of an array of objects. Lines over the limit are not held.
+    """The elements of an array, of any kind. Those over the limit are not held.
 
-    Raises `UnreadableInput` for an element of another kind, and for data that end before the array does, or
-    after it.
+    Raises `UnreadableInput` for data that end before the array does, or after it.
     """
     elements = _Elements(line_bytes_max)
     for chunk in chunks:
@@ -56,6 +56,7 @@ class _Elements:
         self._element_line = 1
         self._elements = 0
         self._brackets = 0  # of the element
+        self._is_bare = False  # whether the element is a value without brackets
         self._has_ended = False
 
     def add(self, chunk: bytes) -> Iterator[Line]:
@@ -93,26 +94,32 @@ class _Elements:
             self._has_ended, self._depth = True, 0
         elif mark == b"[" and self._depth == 0:
             self._depth = 1
-        elif mark == b"{" and self._depth == 1:
-            self._begin()
         else:
-            number = self._elements + 1
-            raise UnreadableInput(f"Element {number} of the JSON array, in line {self._line}, is no object.")
+            self._begin(mark)
+            return place if self._is_bare else place + 1
         return place + 1
 
-    def _begin(self) -> None:
+    def _begin(self, mark: bytes) -> None:
         self._depth, self._brackets, self._element_line = 2, 0, self._line
         self._held = Held(0, self._line_bytes_max)
-        self._held.add(b"{")
+        self._is_bare = mark not in b"{["
+        if not self._is_bare:
+            self._held.add(mark)
 
     def _pass_within(self, data: bytes, place: int) -> int:
-        """To behind the next bracket or quote that is not passed over, or to the end of the data."""
-        found = (_TO_QUOTE if self._is_in_string else _TO_BRACKET).match(data, place)
+        """To behind the next bracket or quote that is not passed over, or to the end of the data; of a value
+        without brackets, to its end.
+        """
+        pattern = _TO_COMMA if self._is_bare else _TO_BRACKET
+        found = (_TO_QUOTE if self._is_in_string else pattern).match(data, place)
         assert found is not None, "it may be empty"
         place = found.end()
         mark = data[place : place + 1]
         if mark == b'"':
             self._is_in_string = not self._is_in_string
+        elif self._is_bare and mark in (b",", b"]"):
+            self._depth = 1
+            return place
         elif mark == b"\\":
             self._held_back = mark
             return place

@@ -1,13 +1,12 @@
 """What a result keeps of its input row: the columns that its job names, as a JSON object. Pure."""
 
-import json
 from typing import Any, Final
 
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 from nightshift.jobs.options import KEEP_ALL, KeepColumns
 from nightshift.rows.templates import value_of
-from nightshift.rows.values import as_kept
+from nightshift.rows.values import as_kept, json_text
 
 KEPT_CHARS_MAX: Final = 4 * 1024 * 1024  # per row: names may be parts of one another
 NAME_CHARS_MAX: Final = 80  # of a name in a message
@@ -43,7 +42,7 @@ def _found(record: JsonObject, name: str) -> Any:
 
 def _json(value: Any, name: str) -> str:
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=as_kept)
+        return json_text(value, (",", ":"), default=as_kept)
     except ValueError as error:
         raise InvalidRequest(
             f"The kept column '{name[:NAME_CHARS_MAX]}' has a number that is too large to be written again.",

@@ -9,7 +9,8 @@ So ranges that cover an object give every line exactly once.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
@@ -18,7 +19,10 @@ from nightshift.jobs import JsonObject
 from nightshift.objectstore import ObjectReader
 from nightshift.rows.containers import TOO_MANY, has_too_many_entries
 from nightshift.rows.contents import line_hint
+from nightshift.rows.used_columns import root_of
+from nightshift.rows.values import number
 
+NAME_CHARS_MAX: Final = 80  # of a field's name in a message
 JSON_DEPTH_MAX: Final = 100  # serialising deeper values may overflow the stack
 
 BlankEnd = Callable[[bytes, int], int]
@@ -138,8 +142,10 @@ def _end_of(blank: bytes) -> BlankEnd:
     return end
 
 
-def parse_object(data: bytes | None) -> JsonObject:
-    """The JSON object on a line. Raises `BadLine`."""
+def parse_object(data: bytes | None, columns: Collection[str] | None = None) -> JsonObject:
+    """The JSON object on a line. Raises `BadLine`, also for a field that an object has twice, if it lies in
+    one of these columns, or parts of them. None: all.
+    """
     if data is None:
         raise BadLine("line_too_long", "the line is longer than this service accepts")
     try:
@@ -150,7 +156,10 @@ def parse_object(data: bytes | None) -> JsonObject:
     if has_too_many_entries(data):
         raise BadLine("invalid_json_line", f"the line has {TOO_MANY}")
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        try:
+            value = _DECODER.decode(text)
+        except _Repeated:
+            value = _repeating(text, columns)
     except (ValueError, RecursionError) as error:
         message = f"the line is not valid JSON: {_reason(error)}"
         raise NotJson("invalid_json_line", message, line_hint(data, error)) from error
@@ -161,6 +170,28 @@ def parse_object(data: bytes | None) -> JsonObject:
     if _SURROGATE.search(data) and not _is_text(value):
         raise BadLine("invalid_encoding", "the line has half of a surrogate pair, which no UTF-8 can hold")
     return value
+
+
+def _repeating(text: str, columns: Collection[str] | None) -> Any:
+    """The value of a text in which an object has a field twice; the last one counts. Raises `BadLine`."""
+    pairs = _PAIRS_DECODER.decode(text)
+    record = pairs if isinstance(pairs, _Pairs) else _Pairs([("", pairs)])
+    twice = {name: fields for name, value in record if (fields := list(_twice(value)))}
+    twice |= {name: [name] for name in record.twice()}
+    used = twice if columns is None else twice.keys() & {root_of(column, twice) for column in columns}
+    if used:
+        field = twice[min(used)][0][:NAME_CHARS_MAX]
+        raise BadLine("invalid_json_line", f"the line has the field '{field}' twice in one object")
+    return _LAST_DECODER.decode(text)
+
+
+def _twice(value: Any) -> Iterator[str]:
+    """The fields that an object in a value has twice."""
+    if isinstance(value, _Pairs):
+        yield from value.twice()
+        value = [child for _, child in value]
+    for child in value if isinstance(value, list) else ():
+        yield from _twice(child)
 
 
 class Held:
@@ -217,6 +248,32 @@ def _is_text(value: JsonObject) -> bool:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
+
+
+class _Repeated(Exception):
+    """An object has a field twice."""
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object as its fields, of which some may have one name."""
+
+    def twice(self) -> list[str]:
+        return [name for name, count in Counter(name for name, _ in self).items() if count > 1]
+
+
+def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise _Repeated
+    return fields
+
+
+# Made once: `json.loads` makes one for each line.
+_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_object, parse_float=number, parse_constant=_refuse_constant
+)
+_LAST_DECODER: Final = json.JSONDecoder(parse_float=number, parse_constant=_refuse_constant)
+_PAIRS_DECODER: Final = json.JSONDecoder(object_pairs_hook=_Pairs, parse_constant=_refuse_constant)
 
 
 def _reason(error: Exception) -> str:

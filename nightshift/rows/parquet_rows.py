@@ -69,4 +69,4 @@ def _opened(store: ObjectReader, key: str, size_bytes: int, etag: str | None) ->
         # The last: of a column's name.
         head = fetch(0, min(HEAD_BYTES, size_bytes)) if size_bytes else b""
         why = why_unreadable(error, head, (b"PAR1",))
-        raise UnreadableInput(f"{key} cannot be read as Parquet: {why}") from error
+        raise UnreadableInput(why) from error

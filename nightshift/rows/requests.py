@@ -19,7 +19,7 @@ from nightshift.rows.kept_columns import NOTHING, kept_text
 from nightshift.rows.partitions import partition_columns
 from nightshift.rows.records import Layout
 from nightshift.rows.templates import columns, known_columns, render, value_of
-from nightshift.rows.values import as_id, check_usable, is_rounded
+from nightshift.rows.values import Unusable, as_id, check_usable, is_rounded, kind_of
 
 CUSTOM_ID_CHARS_MAX: Final = 512  # OpenAI's
 RECORD_ID_CHARS_MAX: Final = 512  # ids may be URLs and paths
@@ -225,7 +225,7 @@ def _id_of_record(record: JsonObject, id_column: str | None, number: str, shard:
     if record_id is None:
         _check_has(record, id_column)
         raise InvalidRequest(
-            f"The row's id column '{id_column}' has {_why_no_id(record, id_column, shard)}.",
+            f"The row's id column '{id_column}' {_why_no_id(record, id_column, shard)}.",
             param=id_column,
             code="missing_id",
         )
@@ -253,12 +253,18 @@ def _id_in(record: JsonObject, column: str | None, shard: NewShard) -> str | Non
 
 
 def _why_no_id(record: JsonObject, column: str, shard: NewShard) -> str:
-    if is_rounded(_found(record, column), is_typed=_is_typed(shard)):
+    value = _found(record, column)
+    if is_rounded(value, is_typed=_is_typed(shard)):
         return (
-            "a floating-point number of 2**53 or more, which may have been rounded: "
+            "has a floating-point number of 2**53 or more, which may have been rounded: "
             "store ids of this size as integers or texts"
         )
-    return f"no whole number and no text of 1 to {RECORD_ID_CHARS_MAX} characters, none of them NUL"
+    if isinstance(value, Unusable):
+        return value.reason
+    return (
+        f"has {kind_of(value)}: an id is a whole number, or a text of 1 to {RECORD_ID_CHARS_MAX} characters "
+        "without NUL"
+    )
 
 
 def _found(record: JsonObject, column: str | None) -> Any:

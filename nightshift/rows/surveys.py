@@ -58,7 +58,7 @@ def objects_at(
     ):
         info, found = each.info, None
         if each.is_match:
-            found = FoundObject(reader, info, str(location.with_key(info.key)), format_of(info.key))
+            found = _found(reader, info, location)
         yield Listed(info.key, found)
 
 
@@ -69,10 +69,13 @@ def first_objects_at(
     location = ObjectUri.parse(uri)
     reader = locations.open(location, tenant_id)
     found, is_whole = locations.first(location, tenant_id, objects_max=objects_max, listed_max=listed_max)
-    objects = [
-        FoundObject(reader, info, str(location.with_key(info.key)), format_of(info.key)) for info in found
-    ]
-    return objects, is_whole
+    return [_found(reader, info, location) for info in found], is_whole
+
+
+def _found(reader: ObjectReader, info: ObjectInfo, location: ObjectUri) -> FoundObject:
+    """Raises UnreadableInput for a name without a known ending."""
+    uri = str(location.with_key(info.key))
+    return FoundObject(reader, info, uri, format_of(uri))
 
 
 def uploaded_file(sources: Sources, file_id: str, tenant_id: str, filename: str | None) -> FoundObject:

@@ -1,12 +1,14 @@
 """Values of records: their texts, their ids, and what a result keeps of them, whatever the format. Pure.
 
-A value is one of JSON's, or at the top of a record a `Decimal`, or anywhere in it an `Unusable`. The table in
+A value is one of JSON's, or at the top of a record a `Decimal`, or anywhere in it an `Unusable` or a
+`WrittenNumber`. The table in
 docs/inputs.md says which type becomes which text.
 """
 
 import json
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
@@ -31,6 +33,31 @@ class Unusable:
         )
 
 
+class WrittenNumber(float):
+    """A number of JSON with the text that it was written as, which is not that of its double: `1.10`, or one
+    of more digits than a double has.
+    """
+
+    __slots__ = ("text",)
+    text: str
+
+    def __new__(cls, text: str) -> "WrittenNumber":
+        value = super().__new__(cls, text)
+        value.text = text
+        return value
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def number(text: str) -> float:
+    """The value of a JSON number with a fraction or an exponent, which keeps its text where a double has
+    another.
+    """
+    value = float(text)
+    return value if repr(value) == text or math.isinf(value) else WrittenNumber(text)
+
+
 def as_text(value: Any, column: str) -> str:
     """A value's text; empty for null. Raises InvalidRequest for one without a text."""
     if isinstance(value, str):
@@ -42,9 +69,39 @@ def as_text(value: Any, column: str) -> str:
     if isinstance(value, Unusable):
         raise value.error()
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_refused)
+        return json_text(value, default=_refused)
     except ValueError as error:
         raise Unusable(column, "has a number that is too large for a double").error() from error
+
+
+def json_text(
+    value: Any, separators: tuple[str, str] = (", ", ": "), *, default: Callable[[Any], Any]
+) -> str:
+    """A value as JSON, its numbers as they were written. Raises ValueError for an infinite one.
+
+    `default`: what stands for a value that JSON lacks.
+    """
+    if not _has_written(value):
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=separators, default=default)
+    between, after_name = separators
+    if isinstance(value, WrittenNumber):
+        return value.text
+
+    def text_of(part: Any) -> str:
+        return json_text(part, separators, default=default)
+
+    if isinstance(value, list):
+        return f"[{between.join(map(text_of, value))}]"
+    fields = (
+        f"{json.dumps(name, ensure_ascii=False)}{after_name}{text_of(part)}" for name, part in value.items()
+    )
+    return f"{{{between.join(fields)}}}"
+
+
+def _has_written(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_written, value.values()))
+    return any(map(_has_written, value)) if isinstance(value, list) else isinstance(value, WrittenNumber)
 
 
 def as_json(value: Any) -> Any:
@@ -81,6 +138,19 @@ def is_rounded(value: Any, *, is_typed: bool) -> bool:
         whole = _WHOLE.fullmatch(value)
         return whole is not None and _exact(int(whole[1])) is None
     return isinstance(value, float) and value.is_integer() and _exact(int(value)) is None
+
+
+def kind_of(value: Any) -> str:
+    """A value's kind, with its article, for a message."""
+    if isinstance(value, str):
+        return "a text with NUL" if "\0" in value else f"a text of {len(value)} characters"
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    if isinstance(value, int):
+        return f"a number of {len(str(value))} digits"
+    return "null" if value is None else "a number that is not whole"
 
 
 def check_usable(values: Iterable[Any]) -> None:

@@ -281,7 +281,7 @@ def test_a_truncated_object_is_never_a_short_input(store: ObjectStore, write: Ca
     content = write(pa.table({"t": ["some text"] * 30}), 10)
 
     for size in [*range(0, len(content), 7), len(content) - 1]:
-        with pytest.raises(UnreadableInput, match=r"^k cannot be read as Arrow IPC: "):
+        with pytest.raises(UnreadableInput, match=r"^k cannot be read as Arrow IPC"):
             rows_of(store, content[:size])
 
 
@@ -297,7 +297,7 @@ def test_a_truncated_object_is_never_a_short_input(store: ObjectStore, write: Ca
     ],
 )
 def test_an_object_that_cannot_be_read_is_named(store: ObjectStore, content: bytes, why: str) -> None:
-    with pytest.raises(UnreadableInput, match=rf"^k cannot be read as Arrow IPC: .*{why}"):
+    with pytest.raises(UnreadableInput, match=rf"^k cannot be read as Arrow IPC.*: .*{why}"):
         rows_of(store, content)
 
 

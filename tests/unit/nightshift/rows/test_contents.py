@@ -155,7 +155,7 @@ WRONG = [
 def test_an_object_that_is_something_else_is_named_with_what_it_is(
     store: ObjectStore, key: str, content: bytes, why: str
 ) -> None:
-    with pytest.raises(UnreadableInput, match=rf"^{key} cannot be read.*: .*({why})"):
+    with pytest.raises(UnreadableInput, match=rf"^s3://b/{key} cannot be read.*: .*({why})"):
         rows_of(store, key, content)
 
 
@@ -202,9 +202,16 @@ objects = st.dictionaries(
 )
 
 
-@given(rows=st.lists(objects, max_size=4), chunk_bytes=st.integers(1, 40), indent=st.sampled_from([None, 1]))
+others = st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=8), st.just([1, ["],"]]))
+
+
+@given(
+    rows=st.lists(objects | others, max_size=4),
+    chunk_bytes=st.integers(1, 40),
+    indent=st.sampled_from([None, 1]),
+)
 def test_an_array_is_the_same_rows_however_the_stream_is_chunked(
-    rows: list[dict[str, Any]], chunk_bytes: int, indent: int | None
+    rows: list[Any], chunk_bytes: int, indent: int | None
 ) -> None:
     content = json.dumps(rows, ensure_ascii=False, indent=indent).encode()
     chunks = (content[at : at + chunk_bytes] for at in range(0, len(content), chunk_bytes))
@@ -229,13 +236,35 @@ def test_an_error_of_an_element_names_its_line(store: ObjectStore) -> None:
     ]
 
 
+@pytest.mark.parametrize("element", [b"null", b"7", b'"a, ]"', b"[1, 2]", b"oops", b"}"])
+def test_an_element_of_an_array_that_is_no_object_is_an_error_of_its_row(
+    store: ObjectStore, element: bytes
+) -> None:
+    """As in JSON Lines."""
+    rows = rows_of(store, "a.json", b'[{"a": 1},\n' + element + b',\n{"a": 2}\n]')
+
+    first, bad, last = rows
+    assert isinstance(first, Row)
+    assert isinstance(last, Row)
+    assert (first.data, last.data) == ({"a": 1}, {"a": 2})
+    assert isinstance(bad, BadRow)
+    assert bad.code == "invalid_json_line"
+    assert bad.message.startswith("Line 2: the line is not ")
+
+
+def test_an_array_may_begin_with_null(store: ObjectStore) -> None:
+    rows = rows_of(store, "a.json", b'[null, {"a": 1}]')
+
+    assert [type(row) for row in rows] == [BadRow, Row]
+
+
 @pytest.mark.parametrize(
     ("content", "rows", "why"),
     [
         (b'[{"a": 1},\n{"a": 2}', 2, "cut short: it goes on after line 2"),
         (b'[{"a": 1},\n{"a": "2', 1, "cut short: it goes on after line 2"),
         (b'[{"a": 1}]\n{"a": 2}\n', 1, "More data follow the end of the JSON array, in line 2"),
-        (b'[{"a": 1},\n7]', 1, "Element 2 of the JSON array, in line 2, is no object"),
+        (b'[{"a": 1},\n7', 1, "cut short: it goes on after line 2"),
         (b'[{"a": ' + b"[" * 400_000, 0, "Element 1, in line 1, has more than 150000 arrays"),
     ],
 )
@@ -257,8 +286,8 @@ def test_an_array_has_a_limit_that_is_known_before_a_row_runs(
     monkeypatch.setattr(json_arrays, "ARRAY_BYTES_MAX", 50)
     info = store.put("a.json", ARRAY)
 
-    with pytest.raises(UnreadableInput, match=r"^a\.json cannot be read: A JSON array of more than 50 bytes"):
-        describe(store, info, "k")
+    with pytest.raises(UnreadableInput, match=r"^s3://b/a\.json cannot be read: A JSON array"):
+        describe(store, info, "s3://b/a.json")
     with pytest.raises(UnreadableInput, match="A JSON array of more than 50 bytes"):
         rows_of(store, "a.json.gz", packed(ARRAY))
 
@@ -310,7 +339,9 @@ def test_no_separator_is_guessed_where_there_are_columns() -> None:
 def test_a_header_that_cannot_be_read_is_told_by_its_cause(
     store: ObjectStore, content: bytes, why: str
 ) -> None:
-    with pytest.raises(UnreadableInput, match=rf"^a\.csv cannot be read: The CSV header, .*{why}.*\.$"):
+    with pytest.raises(
+        UnreadableInput, match=rf"^s3://b/a\.csv cannot be read: The CSV header, .*{why}.*\.$"
+    ):
         rows_of(store, "a.csv", content)
 
 
@@ -348,6 +379,12 @@ def first_of(store: ObjectStore, key: str, content: bytes, **spec: Any) -> First
         ("a.csv", b"doc_id;text\n1;a\n", "missing_column", "it has: doc_id;text. The separator seems"),
         ("a.csv", b"doc_id;text\n1;a, b\n", "wrong_number_of_fields", "The separator seems to be a semi"),
         ("a.csv", b"id,title\n1,a\n", "missing_column", "it has: id, title. It is row 1 of 's3://b/a.csv'."),
+        (
+            "a.json",
+            b'{"n": 2, "data": [{"text": "a"}, {"text": "b"}]}',
+            "missing_column",
+            "it has: data, n. If the rows are the objects in 'data', store that list alone",
+        ),
         ("a.jsonl", b'{"n": 1}\n{"n": 2}\n', "missing_column", "it has: n. It is row 1 of 's3://b/a.jsonl'."),
         ("a.jsonl", JSONL.replace(b"\n", b""), "invalid_json_line", "Line 1: the line is not valid JSON"),
         ("a.parquet", parquet([{"n": 1}]), "missing_column", "it has: n."),

@@ -4,6 +4,7 @@ import gc
 import gzip
 import io
 import random
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -628,8 +629,8 @@ def test_an_object_that_cannot_be_unpacked_is_named_with_the_row_before(
     with pytest.raises(UnreadableInput) as caught:
         read.extend(iter_rows(store, "in/k", shard(format), line_bytes_max=200))
 
-    after = f" after row {len(read)}" if read else ""
-    assert f"in/k cannot be read{after}: " in caught.value.message
+    after = f" after row {len(read)}, and no row after that one is read" if read else ""
+    assert caught.value.message.startswith(f"k cannot be read{after}: ")
     assert why in caught.value.message
     assert data(read) == [{"n": number} for number in range(len(read))]
 
@@ -657,9 +658,17 @@ def test_damage_behind_the_first_rows_of_columns_is_named_with_the_row_before(
     with pytest.raises(UnreadableInput) as caught:
         read.extend(iter_rows(store, "in/k", shard(format), line_bytes_max=200))
 
-    assert caught.value.message.startswith("in/k cannot be read as ")
     assert read
-    assert caught.value.message.endswith(f" It comes after row {len(read)}.")
+    assert re.match(rf"k cannot be read as .* after row {len(read)}, and no row", caught.value.message)
+
+
+def test_the_reason_of_a_table_that_cannot_be_read_ends_with_one_full_stop(store: ObjectStore) -> None:
+    for format, whole in (("parquet", parquet_of(TEXTS)), ("arrow", arrow_of(TEXTS))):
+        for size_bytes in range(8, len(whole), 997):
+            store.put("in/k", whole[:size_bytes])
+
+            with pytest.raises(UnreadableInput, match=r"[^.]\.\Z"):
+                list(iter_rows(store, "in/k", shard(format), line_bytes_max=200))
 
 
 # --- an input that is replaced ---
@@ -678,7 +687,7 @@ def test_rows_of_another_object_than_the_one_planned_are_never_taken_for_its_own
     }[format.layout]
     content = packed(content, format)
     planned = describe(store, store.put("k", content), "k", format)
-    pinned = replace(shard(format), source_etag=planned.etag)
+    pinned = replace(shard(format), uri="s3://b/in/k", source_etag=planned.etag)
     assert len(list(iter_rows(store, "k", pinned, line_bytes_max=200))) == 2
 
     store.put("k", content)  # the same bytes, but that cannot be known without reading them all
@@ -704,14 +713,14 @@ def test_an_object_that_grows_or_goes_in_mid_run_is_an_error_that_names_it(
     }[format.layout]
     content = packed(content, format)
     planned = store.put("in/k", content)
-    pinned = replace(shard(format), source_etag=planned.etag)
+    pinned = replace(shard(format), uri="s3://b/in/k", source_etag=planned.etag)
 
     if change == "deleted":
         store.delete("in/k")
     else:
         store.put("in/k", content * 2)
 
-    with pytest.raises((ObjectChanged, ObjectNotFound), match="in/k") as caught:
+    with pytest.raises((ObjectChanged, ObjectNotFound), match="s3://b/in/k") as caught:
         list(iter_rows(store, "in/k", pinned, line_bytes_max=200))
     assert isinstance(caught.value, ObjectNotFound if change == "deleted" else ObjectChanged)
 

@@ -14,9 +14,9 @@ import pytest
 
 from nightshift import endpoints
 from nightshift.jobs import JobSpec, JsonObject, NewShard
-from nightshift.jobs.options import BulkOptions
+from nightshift.jobs.options import KEEP_ALL, BulkOptions
 from nightshift.objectstore import ObjectStore
-from nightshift.rows.inputs import iter_rows
+from nightshift.rows.inputs import BadRow, Row, iter_rows
 from nightshift.rows.requests import RowProblem, RowRequest, to_request
 
 CHAT = "/v1/chat/completions"
@@ -247,6 +247,76 @@ def test_a_number_beyond_doubles_in_json_is_refused_by_its_column(store: ObjectS
     assert (problem.code, problem.param) == ("invalid_value", "c")
 
 
+# --- JSON as it is written ---
+
+WRITTEN = ["1.10", "0.12345678901234567890", "1e5", "-0.0", "100.50", "1E-7", "9007199254740993.0"]
+
+
+@pytest.mark.parametrize("number", WRITTEN)
+def test_a_number_of_json_is_the_text_that_it_was_written_as(store: ObjectStore, number: str) -> None:
+    """As in CSV, and as a decimal of Parquet: it may be an amount, or a version."""
+    template = {"content": "{{c}}", "prompt": "<{{c}}>"}
+    record = f'{{"c": {number}, "o": {{"n": [{number}], "t": "é"}}}}'.encode()
+
+    lines = made_of(store, record, "jsonl", template)
+    array = made_of(store, b"[" + record + b"]", "jsonl", template)
+    csv = made_of(store, f"c\n{number}\n".encode(), "csv", template)
+    part = made_of(store, record, "jsonl", {"content": "{{o.n[0]}}", "prompt": "<{{o.n[0]}}>"})
+    whole = made_of(store, record, "jsonl", {"content": "{{o}}", "prompt": "<{{o}}>"})
+
+    assert texts_of(lines) == texts_of(array) == texts_of(csv) == texts_of(part) == [number]
+    [request] = whole
+    assert isinstance(request, RowRequest)
+    assert request.body["prompt"] == f'<{{"n": [{number}], "t": "é"}}>'
+
+
+@pytest.mark.parametrize("number", WRITTEN)
+def test_kept_columns_have_the_digits_of_the_input(store: ObjectStore, number: str) -> None:
+    content = f'{{"c":{number},"o":{{"n":[{number},1.5],"t":"é"}}}}'
+
+    for keep in (KEEP_ALL, ("c", "o")):
+        options = BulkOptions(keep_columns=keep)
+        [request] = made_of(store, content.encode(), "jsonl", {"content": "x"}, options=options)
+        assert request.kept == content
+
+
+def test_a_number_of_json_is_still_a_number_where_requests_have_numbers(store: ObjectStore) -> None:
+    content = b'{"t": 0.70, "text": "a"}'
+    template = {"model": "m", "messages": [{"role": "user", "content": "{{text}}"}], "temperature": "{{t}}"}
+
+    [request] = made_of(store, content, "jsonl", template)
+
+    assert isinstance(request, RowRequest)
+    assert request.body["temperature"] == 0.7
+    assert json.loads(json.dumps(request.body))["temperature"] == 0.7
+    endpoints.get(CHAT).parse(request.body)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"c": "a", "c": "b"}',
+        b'{"c" : "a:", "n": 1, "c": "a:"}',
+        b'{"c": {"x": 1, "x": 2}}',
+        b'{"c": [{"x": 1}, {"y": {"x": 1, "x": 2}}]}',
+        b'[{"c": "a", "c": "b"}]',
+    ],
+)
+def test_a_row_with_a_field_twice_in_what_its_job_uses_is_refused_by_name(
+    store: ObjectStore, content: bytes
+) -> None:
+    store.put("k", content + b"\n")
+    shard = NewShard(shard_no=0, uri="s3://b/k", format="jsonl", start=0, end=None)
+
+    for columns in (None, {"c"}, {"c.x"}, {"id", "c[0]"}):
+        [row] = iter_rows(store, "k", shard, line_bytes_max=10_000, columns=columns)
+        assert isinstance(row, BadRow)
+        assert re.fullmatch(r"Line 1: the line has the field '[cx]' twice in one object\.", row.message)
+
+    [row] = iter_rows(store, "k", shard, line_bytes_max=10_000, columns={"id"})
+    assert isinstance(row, Row)  # a defect of a column that nobody uses
+
+
 # --- ids ---
 
 
@@ -301,6 +371,26 @@ def test_texts_and_exact_numbers_are_ids_as_they_are(store: ObjectStore) -> None
     assert ids_of(store, parquet(pa.table({"id": [b"a"]})), "parquet") == ["a"]
 
 
-@pytest.mark.parametrize("value", [1.5, float("nan"), True, b"\xff", ["a"]])
-def test_any_other_value_is_no_id(store: ObjectStore, value: Any) -> None:
-    assert ids_of(store, parquet(pa.table({"id": [value]})), "parquet") == ["missing_id"]
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (1.5, "has a number that is not whole: an id is"),
+        (float("nan"), "is NaN"),
+        (True, "has a boolean: an id is"),
+        (b"\xff", "holds bytes that are no UTF-8 text"),
+        (["a"], "has a list: an id is"),
+        ({"a": 1}, "has an object: an id is"),
+        (None, "has null: an id is"),
+        ("", "has a text of 0 characters: an id is"),
+        ("x" * 513, "has a text of 513 characters: an id is"),
+        ("a\0", "has a text with NUL: an id is"),
+    ],
+)
+def test_any_other_value_is_no_id_and_named_by_its_kind(store: ObjectStore, value: Any, why: str) -> None:
+    content = parquet(pa.table({"id": [value]}))
+
+    [problem] = made_of(store, content, "parquet", {"content": "x"}, id_column="id")
+
+    assert isinstance(problem, RowProblem)
+    assert (problem.code, problem.param) == ("missing_id", "id")
+    assert problem.message.startswith(f"The row's id column 'id' {why}")
