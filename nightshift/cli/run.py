@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 EXIT_ROWS_FAILED: Final = 3
 EXIT_OF_STATE: Final = {"succeeded": 0, "failed": 4, "cancelled": 5, "expired": 6}
+OUTPUT_INCOMPLETE: Final = "output_incomplete"  # the error's message says where the finished rows are
 _NO_BODY: Final = "has no 'body' object"  # as a row's error says
 ROWS_LOOKED_AT_MAX: Final = 1000  # ten pages, to find why rows failed
 
@@ -173,7 +174,10 @@ def summary(job: "RemoteJob") -> str:
     else:
         line = f"{job.id} {job.state}: {counts.succeeded} rows succeeded, {counts.failed} failed"
         line += f", {reused} reused" if (reused := job.data.get("rows_reused")) else ""
-        line += f", output in {job.data['output']}" if job.data.get("output") else ""
+        has_output = job.data.get("output") and not any(
+            error["code"] == OUTPUT_INCOMPLETE for error in job.data.get("errors") or ()
+        )
+        line += f", output in {job.data['output']}" if has_output else ""
     return "\n".join((line, *(f"  {error}" for error in errors)))
 
 

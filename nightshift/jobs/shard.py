@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from nightshift.jobs.job import Fault, Job, JsonObject, Usage
+from nightshift.jobs.job import Fault, InputError, Job, JsonObject, Usage
 from nightshift.jobs.leases import Lease, Term
 
 _CARRY_OVER_SHA256: Final = re.compile(r"-c[0-9]{6,}-([0-9a-f]{64})\.jsonl$")
@@ -79,6 +79,12 @@ class Shard(NewShard):
     carry_over_key: str | None = None  # the object with a drained worker's unfinished rows
     faults: int = 0  # external faults in a row, such as storage errors
     fault: Fault | None = None  # the last that was met since a segment was listed
+
+    @property
+    def input_error(self) -> InputError | None:
+        """The reason why no worker can read its input to the end. None: it was read, or may be."""
+        is_over = self.state is ShardState.FAILED
+        return self.fault.error if is_over and self.fault is not None else None
 
     @property
     def attempts_in_a_row(self) -> int:

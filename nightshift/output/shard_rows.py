@@ -1,6 +1,7 @@
 """Every row of a shard in input order: its result, or that it was not run.
 
-A shard that ended early has rows without a result: its input is read again for their ids and kept columns. A
+A shard that ended early has rows without a result: its input is read again for their ids and kept columns, as
+far as it can be read where that is known to be the reason. A
 file has lines of so many of them (`Listing`); the others are counted, or an input of millions of tiny lines
 that was cancelled would become gigabytes.
 """
@@ -13,10 +14,11 @@ from typing import Final
 import pyarrow.compute as pc
 
 from nightshift.errors import InvalidRequest, StorageError
-from nightshift.jobs import Job, Segment, Shard, ShardState, StopReason
+from nightshift.jobs import Face, Job, Segment, Shard, ShardState, StopReason
 from nightshift.jobs.ids import derived_id
 from nightshift.objectstore import ObjectStore
-from nightshift.objectstore.sources import Sources
+from nightshift.objectstore.sources import Sources, is_file_id
+from nightshift.objectstore.verdicts import storage_verdict
 from nightshift.output.row_results import INTERRUPTED, SHARD_GIVEN_UP, NotExecuted, ShardHead
 from nightshift.output.shard_results import ShardResults, Window
 from nightshift.rows.inputs import BadRow, Row, iter_rows
@@ -112,8 +114,10 @@ class ShardRows:
                 _check_complete(shard, results)
                 yield from map(Chunk, results.windows())
             else:
-                said = self._said(job, shard)
-                yield from merged(results.windows(), self._rows(job, shard), shard.shard_no, said, listing)
+                # A batch file was read to its end, and every row of it has a line.
+                is_cut = shard.input_error is not None and job.face is Face.NATIVE
+                rows, said = self._rows(job, shard, is_cut=is_cut), self._said(job, shard)
+                yield from merged(results.windows(), rows, shard.shard_no, said, listing, is_cut=is_cut)
 
     def _segments(self, shard: Shard) -> Sequence[Segment]:
         with self.store.snapshot() as tx:
@@ -135,7 +139,8 @@ class ShardRows:
 
         return missing
 
-    def _rows(self, job: Job, shard: Shard) -> Iterator[Row | BadRow]:
+    def _rows(self, job: Job, shard: Shard, *, is_cut: bool) -> Iterator[Row | BadRow]:
+        """`is_cut`: they end where they cannot be read."""
         try:
             source = self.sources.open(shard.uri, job.tenant_id)
             yield from iter_rows(
@@ -146,7 +151,8 @@ class ShardRows:
                 line_bytes_max=self.line_bytes_max,
             )
         except (InvalidRequest, StorageError) as error:
-            raise InputTrouble(error) from error
+            if not is_cut or storage_verdict(error, in_our_store=is_file_id(shard.uri)) != "fail":
+                raise InputTrouble(error) from error
 
 
 def _check_complete(shard: Shard, results: ShardResults) -> None:
@@ -164,14 +170,20 @@ def merged(
     shard_no: int,
     said: Callable[[Row | BadRow], Missing],
     listing: Listing,
+    *,
+    is_cut: bool = False,
 ) -> Iterator[Chunk]:
-    """The windows, and between their rows those of the input that have no result."""
+    """The windows, and between their rows those of the input that have no result. `is_cut`: the input may end
+    before them.
+    """
     count, held = 0, _Held(said, listing)
     for window in windows:
         rows, start = window.rows, 0
         present = set(rows)
         while count <= rows[-1]:
             row = next(inputs, None)
+            if row is None and is_cut:
+                break
             if row is None:
                 lost = f"shard {shard_no} has results for rows that its {count} input rows lack"
                 raise Mismatch(lost)

@@ -13,6 +13,7 @@ from nightshift.rows.lines import BadLine, split_lines
 from nightshift.rows.records import BadRow, Row, UnreadableInput
 from nightshift.rows.used_columns import refuse_twice
 
+_SEPARATOR_LINE: Final = re.compile(r'sep=([^\w\s"]|\t)')  # before the header, as Excel writes and reads it
 _BLANK: Final = re.compile(rb"(?:\r?\n)++")  # one with spaces is a record
 
 
@@ -26,13 +27,19 @@ def csv_rows(
     """The rows; an unreadable record is a `BadRow`. `columns`: those that are used, or parts of them; None:
     all. Raises `UnreadableInput` for a header without names, or with one of these twice.
 
-    Columns without a name are left out. An unclosed quote takes everything up to `line_bytes_max` with it, as
-    one bad row.
+    A first line such as `sep=;` names the separator. Columns without a name are left out. An unclosed quote
+    takes everything up to `line_bytes_max` with it, as one bad row.
     """
     csv.field_size_limit(line_bytes_max)  # process-wide: the csv module has no other limit
     lines = _TextLines(chunks, line_bytes_max)
     records = csv.reader(lines, delimiter=delimiter, strict=True)
-    header = _header(lines, records, delimiter, columns)
+    names = _names(lines, records)
+    if (named := _SEPARATOR_LINE.fullmatch(delimiter.join(names))) is not None:
+        delimiter = named[1]
+        records = csv.reader(lines, delimiter=delimiter, strict=True)
+        lines.begin_record()
+        names = _names(lines, records)
+    header = _header(names, delimiter, columns)
     index = 0
     while True:
         lines.begin_record()
@@ -111,15 +118,18 @@ class _Header:
         return {name: field for name, field in zip(self.names, fields, strict=False) if name}
 
 
-def _header(
-    lines: _TextLines, records: Iterator[list[str]], delimiter: str, columns: Collection[str] | None
-) -> _Header:
+def _names(lines: _TextLines, records: Iterator[list[str]]) -> list[str]:
+    """The first record. Raises `UnreadableInput`."""
     try:
         names = next(filter(None, records), [])
         "".join(names).encode()
     except (BadLine, csv.Error, UnicodeEncodeError) as error:
         message = f"The CSV header, which names the columns, cannot be read: {_reason(error)}."
         raise UnreadableInput(message + json_hint(lines.first_text)) from error
+    return names
+
+
+def _header(names: list[str], delimiter: str, columns: Collection[str] | None) -> _Header:
     if len(names) > ENTRIES_MAX:
         raise UnreadableInput(f"The CSV header names more than {ENTRIES_MAX} columns.")
     counts = Counter(filter(None, names))

@@ -149,7 +149,7 @@ def parse_object(data: bytes | None, columns: Collection[str] | None = None) -> 
     if data is None:
         raise BadLine("line_too_long", "the line is longer than this service accepts")
     try:
-        text = data.decode("utf-8")
+        text = data.removeprefix(_BYTE_ORDER_MARK).decode("utf-8")  # where files were put together, too
     except UnicodeDecodeError as error:
         message = f"the line is not UTF-8 (byte {error.start + 1})"
         raise BadLine("invalid_encoding", message, line_hint(data)) from error

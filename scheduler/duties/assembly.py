@@ -48,6 +48,7 @@ BROKEN: Final = PartProblem(
     is_permanent=False,
 )
 SHARDS_PAGE: Final = 64
+INPUT_ERRORS_MAX: Final = 10  # of a job: a folder may have many objects that were cut in the same way
 LATE: Final = timedelta(days=1)  # after a job's deadline, for an output place that it named
 
 
@@ -217,10 +218,11 @@ class Assembly:
             )
 
     def _without_output(self, job: Job, problem: PartProblem) -> _Output:
-        """What was begun at the output's place is discarded, if that place lets us."""
+        """Discards what was begun at the output's place, if that place lets us. Results are kept."""
         if job.face is Face.NATIVE:
             with suppress(OutputTrouble, InvalidRequest):
                 discard_staged(job, destination_of(job, self._objects, self._locations))
+            return _failed_output(job, problem.error, _incomplete(job))
         return _failed_output(job, problem.error)
 
     def _is_over(self, job: Job, problem: PartProblem) -> bool:
@@ -292,7 +294,8 @@ class Assembly:
     def _verdict(self, job: Job, counts: Counts) -> tuple[JobState, tuple[InputError, ...]]:
         with self._store.snapshot() as tx:
             shard_states = tx.shards.states(job.id)
-        return verdict(job, counts, shard_states)
+            input_errors = tx.shards.input_errors(job.id, INPUT_ERRORS_MAX)
+        return verdict(job, counts, shard_states, input_errors)
 
     def _end(self, job: Job, output: _Output) -> _Outcome:
         """In one transaction: record the files, end the job, owe its event and its webhook."""
@@ -339,17 +342,22 @@ def _end_span(span: Span, job: Job, output: _Output) -> None:
 
 
 def verdict(
-    job: Job, counts: Counts, shard_states: "Counter[ShardState]"
+    job: Job,
+    counts: Counts,
+    shard_states: "Counter[ShardState]",
+    input_errors: Sequence[InputError] = (),
 ) -> tuple[JobState, tuple[InputError, ...]]:
     """The final state of a job whose output is complete, and why if it is not `succeeded`. Pure.
 
-    Failed rows are results. The job fails when it has more of them than it allows, or when no shard ran to
-    its end.
+    Failed rows are results. The job fails when it has more of them than it allows, when an object of its
+    input could not be read to its end, or when no shard ran to its end.
     """
     if job.stop_reason not in (None, StopReason.FAILED):
         return job.stop_reason.final_state, ()
     if job.stop_reason is StopReason.FAILED:
         return JobState.FAILED, job.errors or (why_stopped(job, counts),)
+    if input_errors:
+        return JobState.FAILED, tuple(input_errors)
     if (passed := failed_rows_passed(job.spec, counts)) is not None:
         return JobState.FAILED, (passed,)
     if (
@@ -367,10 +375,17 @@ def _postponed(error: Exception) -> Exception:
     return error.error if isinstance(error, InputTrouble | OutputTrouble | ResultsTrouble) else error
 
 
-def _failed_output(job: Job, error: InputError) -> _Output:
+def _incomplete(job: Job) -> InputError:
+    rows = job.counts.succeeded + job.counts.failed
+    message = (
+        f"The output is not complete, and has no manifest. The results of the {rows} rows that finished are "
+        f"at /v1/jobs/{job.id}/results: `nightshift jobs results {job.id}` shows them."
+    )
+    return InputError("output_incomplete", message, param="output")
+
+
+def _failed_output(job: Job, *errors: InputError) -> _Output:
     """A failed job without output; its results stay in its segments."""
     finished = job.counts.succeeded + job.counts.failed
     total = finished if job.counts.total is None else job.counts.total
-    return _Output(
-        Counts(total, job.counts.succeeded, total - job.counts.succeeded), JobState.FAILED, (error,)
-    )
+    return _Output(Counts(total, job.counts.succeeded, total - job.counts.succeeded), JobState.FAILED, errors)

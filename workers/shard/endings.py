@@ -11,7 +11,13 @@ from nightshift.lifecycle import transitions
 from nightshift.lifecycle.interruptions import BROKEN, HANDED_BACK, POSTPONED, record_returned
 from nightshift.objectstore import ObjectDamaged
 from nightshift.objectstore.sources import is_file_id
-from nightshift.objectstore.verdicts import IMAGE, input_fault, results_fault, storage_verdict
+from nightshift.objectstore.verdicts import (
+    IMAGE,
+    as_input_error,
+    input_fault,
+    results_fault,
+    storage_verdict,
+)
 from nightshift.output.segments import CorruptSegment
 from nightshift.processes import failpoints
 from nightshift.store import Store, Transaction
@@ -60,7 +66,7 @@ class Endings:
         """The same for the input, which may lie in the user's own store, or an image that a row names."""
         is_ours = param != IMAGE and is_file_id(self._shard.uri)
         if storage_verdict(error, in_our_store=is_ours) == "fail":
-            return self._fail(error)
+            return self._fail(error, as_input_error(error, param))
         return self._postpone(error, input_fault(error, param, in_our_store=is_ours), tokens_lost)
 
     def break_off(self, error: Exception, tokens_lost: int) -> str:
@@ -89,9 +95,14 @@ class Endings:
         self._return(change, POSTPONED, tokens_lost)
         return f"postponed: {error.message}"
 
-    def _fail(self, error: NightshiftError) -> str:
-        """No retry can succeed."""
-        self._end(lambda tx: tx.shards.fail_held(self._lease))
+    def _fail(self, error: NightshiftError, why: InputError | None = None) -> str:
+        """No retry can succeed. `why`: of the input, which the job then fails with."""
+
+        def change(tx: Transaction) -> bool:
+            fault = None if why is None else Fault(error=why, met_at=tx.now())
+            return tx.shards.fail_held(self._lease, fault)
+
+        self._end(change)
         return f"failed: {error.message}"
 
     def _return(self, change: Callable[[Transaction], bool], cause: str, tokens_lost: int) -> bool:

@@ -37,7 +37,7 @@ class MetFaults:
     """The last fault in each part of a job's work. None: there was none, or the work has succeeded since."""
 
     input: Fault | None = None  # as it was planned
-    shard: Fault | None = None  # of the first shard that has any
+    shard: Fault | None = None  # of the first shard that has any, of those that failed first
     part: Fault | None = None  # of its output
     manifest: Fault | None = None  # or of the files of a batch
 
@@ -100,14 +100,19 @@ class Problems:
     def _of_shards(self, job_id: str) -> Fault | None:
         row = self._connection.execute(
             select(shard.c.fault, shard.c.not_before, shard.c.state)
-            .where(shard.c.job_id == job_id, _WITH_FAULT, shard.c.state.in_(OPEN_SHARD_STATES))
-            .order_by(shard.c.shard_no)
+            .where(
+                shard.c.job_id == job_id,
+                _WITH_FAULT,
+                shard.c.state.in_((*OPEN_SHARD_STATES, ShardState.FAILED)),
+            )
+            .order_by((shard.c.state == ShardState.FAILED).desc(), shard.c.shard_no)
             .limit(1)
         ).one_or_none()
         if row is None:
             return None
         next_at = row.not_before if row.state == ShardState.QUEUED else None
-        return replace(Fault.from_json(row.fault), next_attempt_at=next_at)
+        is_permanent = row.state == ShardState.FAILED
+        return replace(Fault.from_json(row.fault), next_attempt_at=next_at, is_permanent=is_permanent)
 
     def wanted(self) -> Sequence[Wanted]:
         """The demands of bulk jobs with claimable shards, each once."""

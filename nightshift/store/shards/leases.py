@@ -184,7 +184,7 @@ class Leases:
 
     def end(self, expired: ExpiredLease, state: ShardState) -> bool:
         """End an abandoned shard as stopped or failed."""
-        return self._release(expired.shard_id, expired.term, state=state)
+        return self._release(expired.shard_id, expired.term, state=state, fault=None)
 
     def _abandoned(
         self, condition: ColumnElement[bool], limit: int, *, is_locked: bool = True

@@ -31,6 +31,7 @@ from sqlalchemy.exc import IntegrityError
 
 from nightshift.jobs import (
     Fault,
+    InputError,
     Interruption,
     Job,
     JobKind,
@@ -209,10 +210,11 @@ class Shards:
         note_ended(self._connection, lease.job_id)
         return self._update_held(lease, state=ShardState.STOPPED, lease_until=None)
 
-    def fail_held(self, lease: Lease) -> bool:
-        """Give a shard up: no worker can finish it."""
+    def fail_held(self, lease: Lease, fault: Fault | None = None) -> bool:
+        """Give a shard up: no worker can finish it. `fault`: of its input, if it is the reason."""
         note_ended(self._connection, lease.job_id)
-        return self._update_held(lease, state=ShardState.FAILED, lease_until=None)
+        told = None if fault is None else fault.to_json()
+        return self._update_held(lease, state=ShardState.FAILED, lease_until=None, fault=told)
 
     def record_fault(self, lease: Lease, fault: Fault | None) -> bool:
         """Record what the shard's work waits for at present. None: nothing. False: the lease is lost."""
@@ -277,6 +279,16 @@ class Shards:
             select(shard.c.state, func.count()).where(shard.c.job_id == job_id).group_by(shard.c.state)
         )
         return Counter({ShardState(state): count for state, count in rows})
+
+    def input_errors(self, job_id: str, limit: int) -> list[InputError]:
+        """Why the inputs of a job's first failed shards cannot be read."""
+        rows = self._connection.execute(
+            select(shard.c.fault)
+            .where(shard.c.job_id == job_id, text(tables.WITH_FAULT), shard.c.state == ShardState.FAILED)
+            .order_by(shard.c.shard_no)
+            .limit(limit)
+        )
+        return [Fault.from_json(row.fault).error for row in rows]
 
     def segments(self, shard_id: str) -> Sequence[Segment]:
         """A shard's listed segments, in the order of commits."""

@@ -269,7 +269,7 @@ class Place:
         source = self.sources.open(claim.shard.uri, claim.lease.tenant_id)
         rows = iter_rows(source.store, source.key, claim.shard, line_bytes_max=LINE_BYTES_MAX)
         return [
-            _result(claim, row.index, to_request(row, claim.job.spec, claim.shard), answer) for row in rows
+            result_of(claim, row.index, to_request(row, claim.job.spec, claim.shard), answer) for row in rows
         ]
 
     def commit(self, claim: BulkClaim, seq: int, results: Sequence[RowResult]) -> None:
@@ -294,7 +294,7 @@ class Place:
             assert transitions.commit_segment(tx, claim.lease, segment, tx.now(), rows_total=None)
 
 
-def _result(claim: BulkClaim, row: int, request: Any, answer: Answer) -> RowResult:
+def result_of(claim: BulkClaim, row: int, request: Any, answer: Answer) -> RowResult:
     if isinstance(request, RowRequest):
         status, body = answer(request)
     else:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from nightshift.cli.run import OUTPUT_INCOMPLETE
 from nightshift.errors import StorageDenied, StorageUnavailable
 from nightshift.jobs import Job, JobState
 from nightshift.jobs.part import OutputProblem
@@ -126,3 +127,18 @@ def test_an_unforeseen_error_is_said_without_its_words(place: Place, clock: Fake
     broken.is_broken = False
     assert assembled(place, job, clock).state is JobState.SUCCEEDED
     assert message(place, job) is None
+
+
+def test_a_job_without_a_complete_output_says_where_its_finished_rows_are(
+    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = a_native_job(place, clock, TEXTS)
+    place.work_off()
+    broken_from(monkeypatch, place, "stage", StorageDenied("not yours"))
+
+    ended = assembled(place, job, clock)
+
+    cause, where = ended.errors
+    assert (ended.state, cause.code, cause.message) == (JobState.FAILED, "storage_denied", "not yours")
+    assert (where.code, where.param) == (OUTPUT_INCOMPLETE, "output")
+    assert f"the {len(TEXTS)} rows that finished are at /v1/jobs/{job.id}/results" in where.message

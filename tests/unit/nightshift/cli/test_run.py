@@ -241,6 +241,21 @@ def test_a_job_that_was_never_planned_says_why_and_claims_no_output(nightshift, 
     assert ended.err == ""  # a hint at another cause would hide this one
 
 
+def test_a_job_without_a_complete_output_says_where_its_finished_rows_are_and_claims_none(nightshift, server):
+    server.status = "failed"
+    server.counts = {"total": 3, "succeeded": 2, "failed": 1}
+    where = "The results of the 2 rows that finished are at /v1/jobs/job_1/results."
+    server.errors = [
+        {"code": "storage_denied", "message": "not yours"},
+        {"code": "output_incomplete", "message": where},
+    ]
+
+    ended = nightshift("run", "s3://in/x.jsonl", *BASICS, "--wait")
+
+    assert ended.code == 4
+    assert ended.out == f"job_1 failed: 2 rows succeeded, 1 failed\n  not yours\n  {where}\n"
+
+
 def test_records_without_a_template_are_told_what_they_lack(nightshift, server):
     server.status = "failed"
     server.counts = {"total": None, "succeeded": 0, "failed": 0}

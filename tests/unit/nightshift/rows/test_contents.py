@@ -188,6 +188,33 @@ def test_a_line_that_is_no_object_says_the_likely_cause_in_rows_and_in_batches(
     assert error.message == NOT_JSON or why.lower() in error.message.lower()
 
 
+@pytest.mark.parametrize(
+    ("key", "content"),
+    [
+        ("a.csv", b"sep=;\r\nid;text\r\n1;a, b\r\n"),
+        ("a.csv", b'\xef\xbb\xbf"sep=;"\n\nid;text\n1;a, b\n'),
+        ("a.csv", b'sep=,\nid,text\n1,"a, b"\n'),
+        ("a.csv", b"sep=\t\nid\ttext\n1\ta, b\n"),
+        ("a.tsv", b"sep=|\nid|text\n1|a, b\n"),
+        ("a.csv", "sep=;\r\nid;text\r\n1;a, b\r\n".encode("utf-16")),
+    ],
+)
+def test_a_first_line_may_name_the_separator_as_for_excel(
+    store: ObjectStore, key: str, content: bytes
+) -> None:
+    [row] = rows_of(store, key, content)
+
+    assert isinstance(row, Row)
+    assert row.data == {"id": "1", "text": "a, b"}
+
+
+def test_a_byte_order_mark_before_any_line_of_json_is_none_of_it(store: ObjectStore) -> None:
+    """Files that were put together have several."""
+    rows = rows_of(store, "a.jsonl", 2 * (b"\xef\xbb\xbf" + b'{"a": 1}\n'))
+
+    assert [row.data for row in rows if isinstance(row, Row)] == [{"a": 1}, {"a": 1}]
+
+
 # --- arrays ---
 
 strings = st.text(st.sampled_from('ab"\\[]{},é\n '), max_size=8)
