@@ -93,7 +93,7 @@ def output_problem_text(problem: dict[str, Any]) -> str:
 def problem_text(problem: dict[str, Any]) -> str:
     """A job's `problem` in a line."""
     message = printable(problem["message"].rstrip("."))
-    return f"{message}; the job stops" if problem["is_permanent"] else f"{message}; tried again"
+    return f"{message}; the job fails with it" if problem["is_permanent"] else f"{message}; tried again"
 
 
 # The command that lists the objects of a kind, which the API names in its answer for an unknown id.

@@ -183,7 +183,7 @@ class Fault:
     error: InputError
     met_at: datetime | None = None  # last; None: it is not recorded
     next_attempt_at: datetime | None = None  # None: it is not known
-    is_permanent: bool = False  # the job stops: trying again would not help
+    is_permanent: bool = False  # the job fails with it: trying again would not help
 
     def to_json(self) -> JsonObject:
         at_s = None if self.met_at is None else self.met_at.timestamp()

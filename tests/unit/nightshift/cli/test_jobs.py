@@ -69,7 +69,7 @@ def test_what_keeps_an_output_from_being_written_is_a_line(nightshift, server, i
     assert f"output_problem:      {line}\n" in nightshift("jobs", "show", "job_1").out
 
 
-@pytest.mark.parametrize(("is_permanent", "rest"), [(False, "tried again"), (True, "the job stops")])
+@pytest.mark.parametrize(("is_permanent", "rest"), [(False, "tried again"), (True, "the job fails with it")])
 def test_what_keeps_a_job_from_going_on_is_a_line_that_acts_on_no_terminal(
     nightshift, server, is_permanent, rest
 ):
