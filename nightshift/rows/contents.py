@@ -44,7 +44,9 @@ _FOREIGN: Final = (
     (b"version https://git-lfs.", "a pointer of Git LFS and not the data: fetch these"),
 )
 _PAGE: Final = re.compile(rb"\s*<(!doctype html|html|\?xml|error>)", re.IGNORECASE)
-_ARRAY: Final = re.compile(rb"\s*\[\s*(?:\{|null\s*,|\]\s*\Z)")  # a line may be an array, too
+_VALUE: Final = rb'(?:null|true|false|[-0-9.eE+]++|"(?:[^"\\]++|\\.)*+")'
+# Of objects, if perhaps not all: a line of JSON may be an array of other values.
+_ARRAY: Final = re.compile(rb"\s*\[\s*(?:%b\s*,\s*)*+(?:\{|\]\s*\Z)" % _VALUE)
 _CONTROL: Final = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
 _NULS_OF_UTF16: Final = 0.3  # of all bytes: Latin text has a NUL in every second one
 _SEPARATORS: Final = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}

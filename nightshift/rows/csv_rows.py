@@ -13,7 +13,9 @@ from nightshift.rows.lines import BadLine, split_lines
 from nightshift.rows.records import BadRow, Row, UnreadableInput
 from nightshift.rows.used_columns import refuse_twice
 
-_SEPARATOR_LINE: Final = re.compile(r'sep=([^\w\s"]|\t)')  # before the header, as Excel writes and reads it
+_SEPARATOR_LINE: Final = re.compile(
+    r'sep=([^\w\s"]|\t)', re.IGNORECASE
+)  # before the header, as Excel writes and reads it
 _BLANK: Final = re.compile(rb"(?:\r?\n)++")  # one with spaces is a record
 
 

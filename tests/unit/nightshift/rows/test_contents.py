@@ -195,7 +195,7 @@ def test_a_line_that_is_no_object_says_the_likely_cause_in_rows_and_in_batches(
         ("a.csv", b'\xef\xbb\xbf"sep=;"\n\nid;text\n1;a, b\n'),
         ("a.csv", b'sep=,\nid,text\n1,"a, b"\n'),
         ("a.csv", b"sep=\t\nid\ttext\n1\ta, b\n"),
-        ("a.tsv", b"sep=|\nid|text\n1|a, b\n"),
+        ("a.tsv", b"SEP=|\nid|text\n1|a, b\n"),
         ("a.csv", "sep=;\r\nid;text\r\n1;a, b\r\n".encode("utf-16")),
     ],
 )
@@ -279,10 +279,19 @@ def test_an_element_of_an_array_that_is_no_object_is_an_error_of_its_row(
     assert bad.message.startswith("Line 2: the line is not ")
 
 
-def test_an_array_may_begin_with_null(store: ObjectStore) -> None:
-    rows = rows_of(store, "a.json", b'[null, {"a": 1}]')
+@pytest.mark.parametrize("first", [b"null", b"7", b'"a, \\" ]"', b"true, -1.5e3"])
+def test_an_array_of_objects_may_begin_with_another_value(store: ObjectStore, first: bytes) -> None:
+    *bad, last = rows_of(store, "a.json", b"[" + first + b', {"a": 1}]')
 
-    assert [type(row) for row in rows] == [BadRow, Row]
+    assert bad
+    assert all(isinstance(row, BadRow) for row in bad)
+    assert isinstance(last, Row)
+
+
+def test_lines_of_arrays_are_lines(store: ObjectStore) -> None:
+    rows = rows_of(store, "a.jsonl", b'["id", "text"]\n[1, "a"]\n')
+
+    assert [row.message[:7] for row in rows if isinstance(row, BadRow)] == ["Line 1:", "Line 2:"]
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,7 @@ def test_a_good_file_has_rows_a_model_and_no_errors() -> None:
     [
         (b"{oops", "invalid_json_line", None),
         (b"[]", "invalid_json_line", None),
+        (b'{"custom_id": "a", "custom_id": "b"}', "invalid_json_line", None),
         (b"\xff", "invalid_json_line", None),
         (b'{"a":"' + b"x" * 6000 + b'"}', "invalid_json_line", None),
         (less(line(), "custom_id"), "missing_required_parameter", "custom_id"),
