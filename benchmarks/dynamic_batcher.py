@@ -108,7 +108,7 @@ class Ours(Policy):
     def add(self, arrival: Arrival) -> None:
         self._arrivals[arrival.number] = arrival
         tokens = range(arrival.length)
-        self._batcher.add(WaitingInput("", 0, tokens, 2, arrival.number, arrival.at_us))
+        self._batcher.add(WaitingInput("", 0, tokens, "standard", arrival.number, arrival.at_us))
 
     def take(self, now_us: int) -> list[Arrival] | int | None:
         wait_us = self._batcher.wait_us(now_us)

@@ -147,9 +147,6 @@ DASHBOARD: Final = Dashboard(
                     about="Fewer for a while after a step ran out of memory",
                 ),
                 _rates("Waits for a prefix", "nightshift_engine_prefix_deferrals_total"),
-                _rates(
-                    "Requests rejected", "nightshift_engine_timeouts_total", "By an encoder's queue policy"
-                ),
             ),
         ),
         Section(

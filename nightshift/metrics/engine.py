@@ -75,11 +75,6 @@ OF_STATS: Final[dict[str, CounterFamily | GaugeFamily]] = {
         "Padding of an encoder's passes, in tokens",
         "it is much beside the tokens computed ([batching.md](batching.md))",
     ),
-    "timeouts": _counter(
-        "timeouts",
-        "Requests that an encoder's queue policy rejected",
-        "it grows ([batching.md](batching.md))",
-    ),
     "tokens_generated": _counter("tokens_generated", "Tokens sampled"),
     "roofline_seconds": _counter(
         "roofline_seconds",

@@ -8,8 +8,6 @@ from nightshift.objectstore.uris import Locations, ObjectUri
 from nightshift.rows.templates import columns, render
 from nightshift.tenants.keys import DEFAULT_TENANT
 from tests.security.children import in_child
-from workers.serving.model_config.text_protobuf import parse_text_protobuf
-from workers.serving.model_config.tree import Problem
 
 
 @pytest.mark.parametrize(
@@ -50,20 +48,3 @@ def test_a_glob(tmp_path, stars: int) -> None:
     (tmp_path / ("a" * 249 + "b")).touch()
 
     assert in_child(expanded, str(tmp_path), "*a" * stars + "*b") == 1
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["a: '" + "x" * 1_000_000, "a " * 500_000, "#" * 1_000_000, "a { " * 250_000, "\n" * 1_000_000 + "?"],
-    ids=["open string", "no colons", "comment", "open braces", "lines"],
-)
-def test_a_protobuf_text(text: str) -> None:
-    assert in_child(is_refused, text) is (text[0] != "#")
-
-
-def is_refused(text: str) -> bool:
-    try:
-        parse_text_protobuf(text)
-    except Problem:
-        return True
-    return False

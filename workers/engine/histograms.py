@@ -72,12 +72,12 @@ class EngineHistograms:
         """Padding not counted."""
         self.by_class = {name: ClassHistograms() for name in PRIORITY_RANKS}
 
-    def of(self, priority: str | int) -> ClassHistograms:
-        """Of a class, or of one of an encoder's priority levels."""
-        found = self.by_class.get(str(priority))
-        if found is None:
-            found = self.by_class[str(priority)] = ClassHistograms()
-        return found
+    def of(self, priority: str) -> ClassHistograms:
+        """The histograms of a class."""
+        histograms = self.by_class.get(priority)
+        if histograms is None:
+            histograms = self.by_class[priority] = ClassHistograms()
+        return histograms
 
     def observe_step(self, batch_size: int, num_tokens: int) -> None:
         self.batch_size.observe(batch_size)

@@ -52,7 +52,5 @@ class EncoderStats:
     """Padding not counted."""
     tokens_padded: int = 0
     """The padding."""
-    timeouts: int = 0
-    """Requests that were rejected because they waited too long."""
     roofline_seconds: float | None = None
     """The least time that the passes' reads and arithmetic could have taken; None: it is not known."""

@@ -23,7 +23,7 @@ from workers.engine.encoders.errors import EncodeQueueFull
 from workers.engine.encoders.request import EncodeOutput, EncodeRequest
 from workers.engine.encoders.texts import TextTokens
 from workers.engine.histograms import EngineHistograms
-from workers.serving.inference import Listener, Progress, breakdown, queue_timed_out
+from workers.serving.inference import Listener, Progress, breakdown
 from workers.serving.model_server import Busy, Inference, ModelServer, OnFatal, Tokens, engine_class, invalid
 from workers.serving.tokenizing import Part, Text, tokenize
 
@@ -167,12 +167,9 @@ class EncoderServer(ModelServer):
             self.left(output.id)
             if running is None:
                 continue
-            if output.timeout_us is not None:
-                running.listener(Progress(result=queue_timed_out(output.timeout_us)))
-            else:
-                result = self._finite_result(running, output)
-                output.embeddings = []  # the result has them: the others of the pass need not be kept for one
-                running.listener(Progress(result=result, times=output))
+            result = self._finite_result(running, output)
+            output.embeddings = []  # the result has them: the others of the pass need not be kept for one
+            running.listener(Progress(result=result, times=output))
 
     def _finite_result(self, running: Running, output: EncodeOutput) -> Result:
         """JSON has no other numbers, and half precision overflows on some inputs."""
@@ -198,7 +195,4 @@ class EncoderServer(ModelServer):
 
 
 def _to_encode(inference: Inference, inputs: Tokens) -> EncodeRequest:
-    """A bulk row is never rejected for its time in the queue: it is delayed instead."""
-    priority = engine_class(inference.priority)
-    is_rejectable, flow = inference.group is None, inference.tenant_id
-    return EncodeRequest(inference.id, inputs, priority, is_rejectable=is_rejectable, flow=flow)
+    return EncodeRequest(inference.id, inputs, engine_class(inference.priority), inference.tenant_id)

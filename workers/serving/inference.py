@@ -277,17 +277,6 @@ def timed_out(timeout_s: int) -> Result:
     return Result(408, Usage(), body=body)
 
 
-def queue_timed_out(timeout_us: int) -> Result:
-    """The answer to an online request that its model's queue policy rejected."""
-    body = error_body(
-        f"The model was too busy: the request waited for {timeout_us / 1e6:g} s, the limit of its priority "
-        "level. Try again later.",
-        "server_error",
-        code="queue_timeout",
-    )
-    return Result(503, Usage(), body=body)
-
-
 def breakdown(reason: str) -> Result:
     """The answer to a valid request that the engine failed on."""
     body: JsonObject = error_body(

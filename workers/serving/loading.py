@@ -25,7 +25,7 @@ from workers.engine.loading.weights import resolve_device
 from workers.serving import kinds
 from workers.serving.hub import directory_of
 from workers.serving.kinds.kind import Loaded, ServedKind, Source
-from workers.serving.model_config.reading import MODEL_CONFIG, ModelConfig, read_model_configs
+from workers.serving.model_config import MODEL_CONFIG, ModelConfig, read_model_configs
 from workers.serving.model_server import ModelServer, OnFatal
 from workers.serving.models import LazyModel
 from workers.serving.residency.budget import Need, Shares, check_pinned, resident_bytes, shares

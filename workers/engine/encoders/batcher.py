@@ -7,14 +7,18 @@ inputs most like its first one in length. No torch, no clock: every method that 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Final, get_args
 
 from ..fair_turns import FairTurns
-from ..ranked_heap import RankedHeap
+from ..request import PriorityClass
 from .config import EncoderConfig
 from .length_buckets import PassLimits, Window, window_around, window_beside
-from .waiting import LevelQueue, WaitingInput
+from .waiting import InputQueue, WaitingInput
+
+CLASSES: Final[Sequence[PriorityClass]] = get_args(PriorityClass)
+"""The most urgent first."""
 
 
 class EncoderBatcher:
@@ -25,10 +29,10 @@ class EncoderBatcher:
     passes. Promises that the tests hold it to:
 
       - without a delay, nothing gathers;
-      - a pass has the first ready input of the most urgent level, so no length starves within a level;
-      - the first is of the flow that has had least, so no flow starves another of its level;
+      - a pass has the first ready input of the most urgent class, so no length starves within a class;
+      - the first is of the flow that has had least, so no flow starves another of its class;
       - a pass never exceeds `max_batch_size`, nor the token budget unless a single input does;
-      - an input leaves by `remove` or `expire`, and in no other way.
+      - an input leaves by `remove`, and in no other way.
     """
 
     def __init__(self, config: EncoderConfig, max_num_batched_tokens: int) -> None:
@@ -37,63 +41,36 @@ class EncoderBatcher:
         self._is_by_length = config.length_buckets != ()
         self._limits = PassLimits(max_num_batched_tokens, config.inputs_per_pass, config.length_buckets)
         self._preferred_sizes = sorted(set(batching.preferred_batch_size)) or [config.inputs_per_pass]
-        self._gathering = [LevelQueue() for _ in range(batching.priority_levels)]
-        # Of each level two, the second of inputs past their timeout.
-        self._ready = [LevelQueue() for _ in range(2 * batching.priority_levels)]
-        self._deadlines = RankedHeap[WaitingInput](_has_deadline)
-        self._waiting_at = [0] * batching.priority_levels
-        self._turns = [FairTurns() for _ in range(batching.priority_levels)]
+        self._gathering = {priority: InputQueue() for priority in CLASSES}
+        self._ready = {priority: InputQueue() for priority in CLASSES}
+        self._turns = {priority: FairTurns() for priority in CLASSES}
         self.num_waiting = 0
 
-    def waiting_at(self, level: int) -> int:
-        return self._waiting_at[level - 1]
-
     def waiting_of(self, flow: str) -> int:
-        return sum(turns.num_members(flow) for turns in self._turns)
+        return sum(turns.num_members(flow) for turns in self._turns.values())
 
     def add(self, waiting: WaitingInput) -> None:
-        index = waiting.level - 1
-        waiting.start = self._turns[index].add(waiting.flow, waiting.num_tokens)
+        waiting.start = self._turns[waiting.priority].add(waiting.flow, waiting.num_tokens)
         gathers = self._batching.max_queue_delay_microseconds > 0
-        (self._gathering[index] if gathers else self._ready[2 * index]).add(waiting)
-        self._waiting_at[index] += 1
+        (self._gathering if gathers else self._ready)[waiting.priority].add(waiting)
         self.num_waiting += 1
-        if waiting.deadline_us is not None:
-            self._deadlines.push(waiting.deadline_us, waiting.number, waiting)
 
     def remove(self, waiting: WaitingInput, *, is_computed: bool = True) -> None:
         """Take out an input. What was not computed is not counted as its flow's."""
         assert waiting.queue is not None, f"input {waiting.number} does not wait"
         waiting.queue.remove(waiting)
         unserved = 0 if is_computed else waiting.num_tokens
-        self._turns[waiting.level - 1].remove(waiting.flow, unserved=unserved)
-        self._waiting_at[waiting.level - 1] -= 1
+        self._turns[waiting.priority].remove(waiting.flow, unserved=unserved)
         self.num_waiting -= 1
-
-    def expire(self, now_us: int) -> list[WaitingInput]:
-        """Apply the queue policies: remove and return what is rejected, put back what is delayed."""
-        rejected = []
-        while (first := self._deadlines.first()) is not None and first[0] < now_us:
-            waiting = first[1]
-            waiting.deadline_us = None
-            policy = self._batching.policy_of(waiting.level)
-            if policy.timeout_action == "REJECT" and waiting.is_rejectable:
-                self.remove(waiting, is_computed=False)
-                rejected.append(waiting)
-            else:
-                self._move(waiting, self._ready[2 * waiting.level - 1])
-        return rejected
 
     def wait_us(self, now_us: int) -> int | None:
         """How long to wait for more inputs; 0: a pass can start; None: nothing waits."""
         self._release(now_us)
-        if any(self._ready):
+        if any(self._ready.values()):
             return 0
-        if not any(self._gathering):
+        if not any(self._gathering.values()):
             return None
-        wait_us = self._oldest_us() + self._batching.max_queue_delay_microseconds - now_us
-        first = self._deadlines.first()
-        return wait_us if first is None else max(1, min(wait_us, first[0] + 1 - now_us))
+        return self._oldest_us() + self._batching.max_queue_delay_microseconds - now_us
 
     def plan(self, now_us: int, num_tokens_max: int | None = None) -> list[WaitingInput]:
         """The inputs of the next pass; none while they gather. They stay in the queue.
@@ -105,47 +82,47 @@ class EncoderBatcher:
             budget = min(limits.max_num_batched_tokens, num_tokens_max)
             limits = replace(limits, max_num_batched_tokens=budget)
         self._release(now_us)
-        queue = next((each for each in self._ready if each), None)
-        if queue is None:
+        priority = next((priority for priority, queue in self._ready.items() if queue), None)
+        if priority is None:
             return []
-        self._turns[queue.first.level - 1].took(queue.first.start)
+        self._turns[priority].took(self._ready[priority].first.start)
         choose = self._nearest_in_length if self._is_by_length else self._in_order
         chosen = choose(limits)
         size = self._preferred_size(len(chosen))
         return chosen if size in (None, len(chosen)) else choose(replace(limits, max_batch_size=size))
 
     def check_integrity(self) -> None:
-        """Assert that the queues hold what was counted, at the right levels."""
-        counted = [0] * self._batching.priority_levels
-        for queue in (*self._gathering, *self._ready):
-            queue.check_integrity()
-        for index, queue in enumerate(self._gathering):
-            assert all(each.level == index + 1 for each in queue.by_arrival.values()), "a wrong level gathers"
+        """Assert that the queues hold what was counted, each of its own class."""
+        for queues in (self._gathering, self._ready):
+            for priority, queue in queues.items():
+                queue.check_integrity()
+                assert all(waiting.priority == priority for waiting in queue.by_arrival.values()), (
+                    "a wrong class"
+                )
+        for queue in self._gathering.values():
             assert list(queue.by_arrival) == sorted(queue.by_arrival), "arrivals out of order"
-            counted[index] += len(queue)
-        for index, queue in enumerate(self._ready):
-            assert all(each.level == index // 2 + 1 for each in queue.by_arrival.values()), "a wrong level"
-            counted[index // 2] += len(queue)
-        by_turns = [turns.num_members_in_all for turns in self._turns]
-        assert by_turns == self._waiting_at, f"{by_turns} have turns, {self._waiting_at} counted"
-        assert counted == self._waiting_at, f"{self._waiting_at} counted, {counted} wait"
-        assert sum(counted) == self.num_waiting, f"{self.num_waiting} counted, {counted} wait"
+        counted = {
+            priority: len(self._gathering[priority]) + len(self._ready[priority]) for priority in CLASSES
+        }
+        by_turns = {priority: turns.num_members_in_all for priority, turns in self._turns.items()}
+        assert by_turns == counted, f"{by_turns} have turns, {counted} wait"
+        assert sum(counted.values()) == self.num_waiting, f"{self.num_waiting} counted, {counted} wait"
 
     # -- when a batch is complete
 
     def _release(self, now_us: int) -> None:
-        while any(self._gathering):
+        while any(self._gathering.values()):
             batch = self._complete_batch(now_us)
             if not batch:
                 return
             for waiting in batch:
-                self._move(waiting, self._ready[2 * (waiting.level - 1)])
+                self._move(waiting, self._ready[waiting.priority])
 
     def _complete_batch(self, now_us: int) -> list[WaitingInput]:
         """The first batch, if it waits for no others; else none."""
         batch: list[WaitingInput] = []
         num_tokens, longest, is_full = 0, 0, False
-        for waiting in self._in_turn(self._gathering):
+        for waiting in self._in_turn(self._gathering.values()):
             num_tokens, longest = num_tokens + waiting.num_tokens, max(longest, waiting.num_tokens)
             padded = num_tokens if self._is_by_length else (len(batch) + 1) * longest
             if batch and (
@@ -167,15 +144,15 @@ class EncoderBatcher:
         return self._preferred_sizes[index - 1] if index else None
 
     def _oldest_us(self) -> int:
-        return min(queue.oldest.arrived_us for queue in self._gathering if queue)
+        return min(queue.oldest.arrived_us for queue in self._gathering.values() if queue)
 
     # -- whose turn it is
 
     def _nearest_in_length(self, limits: PassLimits) -> list[WaitingInput]:
-        """The first of the ready, then those nearest in length: of a level when those before are all in."""
+        """The first of the ready, then those nearest in length: of a class when those before are all in."""
         chosen: list[WaitingInput] = []
         window: Window | None = None
-        for queue in self._ready:
+        for queue in self._ready.values():
             if not queue:
                 continue
             if window is None:
@@ -190,7 +167,7 @@ class EncoderBatcher:
     def _in_order(self, limits: PassLimits) -> list[WaitingInput]:
         chosen: list[WaitingInput] = []
         longest = 0
-        for waiting in self._in_turn(self._ready):
+        for waiting in self._in_turn(self._ready.values()):
             longest = max(longest, waiting.num_tokens)
             if chosen and not limits.allow(len(chosen) + 1, longest, longest):
                 break
@@ -198,16 +175,11 @@ class EncoderBatcher:
         return chosen
 
     @staticmethod
-    def _in_turn(queues: list[LevelQueue]) -> Iterator[WaitingInput]:
+    def _in_turn(queues: Iterable[InputQueue]) -> Iterator[WaitingInput]:
         return (waiting for queue in queues for waiting in queue.in_turn)
 
     @staticmethod
-    def _move(waiting: WaitingInput, to: LevelQueue) -> None:
+    def _move(waiting: WaitingInput, to: InputQueue) -> None:
         assert waiting.queue is not None, f"input {waiting.number} does not wait"
         waiting.queue.remove(waiting)
         to.add(waiting)
-
-
-def _has_deadline(waiting: WaitingInput) -> bool:
-    """Whether it waits, and its deadline is to come."""
-    return waiting.queue is not None and waiting.deadline_us is not None

@@ -23,7 +23,6 @@ from .batcher import EncoderBatcher
 from .config import QUEUE_SIZE_MAX, EncoderConfig, InvalidBatching
 from .errors import EncodeInputInvalid, EncodeInputTooLong, EncodeQueueFull
 from .request import EncodeOutput, EncodeRequest, Input, Vector
-from .response_order import ResponseOrder
 from .waiting import WaitingInput
 
 
@@ -51,7 +50,6 @@ class _Unfinished:
 
     waiting: dict[int, WaitingInput]
     num_prompt_tokens: int
-    timeout_us: int
     counts: ClassHistograms
     embeddings: dict[int, Vector] = field(default_factory=dict)
 
@@ -84,25 +82,19 @@ class EncoderEngine:
         self._roofline = roofline
         self._roofline_s = 0.0
         self._clock_us = clock_us
-        self._batching = self.config.dynamic_batching
         self._batcher = EncoderBatcher(self.config, max_num_batched_tokens)
-        self._order = ResponseOrder() if self._batching.preserve_ordering else None
         self.histograms = EngineHistograms()
         self._unfinished: dict[str, _Unfinished] = {}
         self._in_pass: Collection[WaitingInput] = ()
         self._num_arrivals = 0
-        self._steps = self._tokens_computed = self._tokens_padded = self._timeouts = 0
+        self._steps = self._tokens_computed = self._tokens_padded = 0
         self._stepping = threading.Lock()
         # Guards the batcher and the requests; notified when what a delayed step waits for may have changed.
         self._changed = threading.Condition()
 
     @property
     def has_work(self) -> bool:
-        return bool(self._unfinished) or self._has_answers
-
-    @property
-    def _has_answers(self) -> bool:
-        return self._order is not None and self._order.has_answers
+        return bool(self._unfinished)
 
     @property
     def num_waiting(self) -> int:
@@ -112,16 +104,14 @@ class EncoderEngine:
     def add(self, request: EncodeRequest) -> None:
         """Queue all inputs of a request, or none.
 
-        Raises EncodeInputTooLong, EncodeInputInvalid, DuplicateRequest, EncodeQueueFull, or InvalidBatching
-        for a priority level that there is not.
+        Raises EncodeInputTooLong, EncodeInputInvalid, DuplicateRequest or EncodeQueueFull.
         """
-        level = self._batching.level_of(request.priority)
         self._validate(request.inputs)
         with self._changed:
-            if request.id in self._unfinished or (self._order is not None and self._order.holds(request.id)):
+            if request.id in self._unfinished:
                 raise DuplicateRequest(request.id)
-            self._check_room(request, level)
-            self._enqueue(request, level)
+            self._check_room(request)
+            self._enqueue(request)
             self._changed.notify_all()
 
     def abort(self, request_id: str) -> bool:
@@ -130,33 +120,30 @@ class EncoderEngine:
         Inputs that the step computes count as their flow's, as those of finished requests do.
         """
         with self._changed:
-            is_held = self._order is not None and self._order.forget(request_id)
-            is_unfinished = self._drop(request_id) is not None
+            request = self._unfinished.pop(request_id, None)
+            for waiting in request.waiting.values() if request is not None else ():
+                self._batcher.remove(waiting, is_computed=waiting in self._in_pass)
             self._changed.notify_all()
-            return is_held or is_unfinished
+            return request is not None
 
     def wait_for_batch(self) -> None:
         """Wait until a step has something to do at once: up to `max_queue_delay_microseconds`."""
-        until_us: int | None = None
         with self._changed:
-            while (wait_us := self._batcher.wait_us(now_us := self._clock_us())) and not self._has_answers:
-                until_us = now_us + wait_us if until_us is None else min(until_us, now_us + wait_us)
-                if now_us >= until_us:
-                    return  # a request has timed out, which the step reports
-                self._changed.wait((until_us - now_us) / 1_000_000)
+            while wait_us := self._batcher.wait_us(self._clock_us()):
+                self._changed.wait(wait_us / 1_000_000)
 
     def step(self, num_tokens_max: int | None = None) -> list[EncodeOutput]:
-        """Run one forward pass and return the requests that it completed, or that timed out: often none.
+        """Run one forward pass and return the requests that it completed: often none.
 
         `num_tokens_max` makes it a shorter pass than usual; a single input may always be one. Waits for up to
         `max_queue_delay_microseconds` while its batch is small; does nothing where there is no work.
         """
         with self._stepping:
             with self._changed:
-                ended = self._wait_for_batch()
-                inputs = [] if ended else self._batcher.plan(self._clock_us(), num_tokens_max)
+                self.wait_for_batch()
+                inputs = self._batcher.plan(self._clock_us(), num_tokens_max)
                 if not inputs:
-                    return self._in_order(ended)
+                    return []
                 self._in_pass = set(inputs)
             began_us = self._clock_us()
             try:
@@ -166,7 +153,7 @@ class EncoderEngine:
                     self._in_pass = ()
             self._count(inputs)
             with self._changed:
-                return self._in_order(self._deliver(inputs, vectors, began_us))
+                return self._deliver(inputs, vectors, began_us)
 
     def stats(self) -> EncoderStats:
         """Call it on the engine's thread, or between steps: it takes no lock."""
@@ -175,7 +162,6 @@ class EncoderEngine:
             self._steps,
             self._tokens_computed,
             self._tokens_padded,
-            self._timeouts,
             None if self._roofline is None else self._roofline_s,
         )
 
@@ -203,77 +189,28 @@ class EncoderEngine:
             if reason := self._model.objection(each):
                 raise EncodeInputInvalid(reason, index)
 
-    def _check_room(self, request: EncodeRequest, level: int) -> None:
+    def _check_room(self, request: EncodeRequest) -> None:
         """A named flow may have as much as it leaves free: it never fills the queue before others."""
         num_inputs = len(request.inputs)
-        limits = [
-            (self._batcher.waiting_at(level), self._batching.policy_of(level).queue_size),
-            (self.num_waiting, QUEUE_SIZE_MAX),
-        ]
+        limits = [(self.num_waiting, QUEUE_SIZE_MAX)]
         if request.flow:
             limits.append((self._batcher.waiting_of(request.flow), QUEUE_SIZE_MAX - self.num_waiting))
         for num_waiting, size in limits:
             if num_waiting + num_inputs > size:
                 raise EncodeQueueFull(num_inputs, num_waiting, size)
 
-    def _enqueue(self, request: EncodeRequest, level: int) -> None:
+    def _enqueue(self, request: EncodeRequest) -> None:
         now_us = self._clock_us()
-        timeout_us = self._batching.policy_of(level).timeout_us(request.timeout_us)
-        deadline_us = now_us + timeout_us if timeout_us else None
         first, num_tokens = self._num_arrivals, 0
         self._num_arrivals += len(request.inputs)
         waiting: dict[int, WaitingInput] = {}
         for index, each in enumerate(request.inputs):
-            one = WaitingInput(
-                request.id,
-                index,
-                each,
-                level,
-                first + index,
-                now_us,
-                deadline_us,
-                request.is_rejectable,
-                request.flow,
-            )
+            one = WaitingInput(request.id, index, each, request.priority, first + index, now_us, request.flow)
             waiting[index] = one
             num_tokens += one.num_tokens
             self._batcher.add(one)
-        self._unfinished[request.id] = _Unfinished(
-            waiting, num_tokens, timeout_us, self.histograms.of(request.priority)
-        )
-        if self._order is not None:
-            self._order.add(request.id)
-
-    def _wait_for_batch(self) -> list[EncodeOutput]:
-        """Wait until a pass can start, or requests have timed out, which are returned."""
-        while True:
-            now_us = self._clock_us()
-            if ended := self._time_out(now_us):
-                return ended
-            wait_us = self._batcher.wait_us(now_us)
-            if not wait_us or self._has_answers:
-                return []
-            self._changed.wait(wait_us / 1_000_000)
-
-    def _time_out(self, now_us: int) -> list[EncodeOutput]:
-        """A request fails with its first input that is rejected."""
-        ended = []
-        for waiting in self._batcher.expire(now_us):
-            request = self._unfinished.get(waiting.request_id)
-            if request is None or request.waiting.pop(waiting.input_index, None) is not waiting:
-                continue  # it failed with another of its inputs
-            self._drop(waiting.request_id)
-            self._timeouts += 1
-            ended.append(EncodeOutput(waiting.request_id, [], request.num_prompt_tokens, request.timeout_us))
-        return ended
-
-    def _drop(self, request_id: str) -> _Unfinished | None:
-        """Take a request and what waits of it out of the engine."""
-        request = self._unfinished.pop(request_id, None)
-        for waiting in request.waiting.values() if request is not None else ():
-            if waiting.queue is not None:
-                self._batcher.remove(waiting, is_computed=waiting in self._in_pass)
-        return request
+        counts = self.histograms.of(request.priority)
+        self._unfinished[request.id] = _Unfinished(waiting, num_tokens, counts)
 
     def _count(self, inputs: Sequence[WaitingInput]) -> None:
         num_tokens = sum(waiting.num_tokens for waiting in inputs)
@@ -314,10 +251,3 @@ class EncoderEngine:
             added_s=waiting.arrived_us / 1_000_000,
             launched_s=began_us / 1_000_000,
         )
-
-    def _in_order(self, ended: list[EncodeOutput]) -> list[EncodeOutput]:
-        if self._order is None:
-            return ended
-        for output in ended:
-            self._order.answer(output)
-        return self._order.take()

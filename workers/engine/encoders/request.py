@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .config import Priority
+from ..request import PriorityClass
 
 Vector = NDArray[np.float32]
 
@@ -24,13 +24,9 @@ class EncodeRequest:
 
     id: str
     inputs: Sequence[Input]
-    priority: Priority = "standard"
-    timeout_us: int = 0
-    """Shorter than the timeout of its priority level, where that allows it; 0: the level's."""
-    is_rejectable: bool = True
-    """False: at its timeout it waits behind others, even where the level's policy is REJECT."""
+    priority: PriorityClass = "standard"
     flow: str = ""
-    """Those of a level have the same time each, however many inputs wait of one."""
+    """Those of a class have the same time each, however many inputs wait of one."""
 
 
 @dataclass(slots=True, eq=False)  # one for each row: frozen ones take longer to make
@@ -41,8 +37,6 @@ class EncodeOutput:
     embeddings: list[Vector]
     num_prompt_tokens: int
     """Tokens of all inputs together, padding not counted."""
-    timeout_us: int | None = None
-    """What it waited for in vain, without a single vector; None: it has them all."""
     added_s: float = 0.0
     launched_s: float | None = None
     """Its last step's start; both as in `RequestTimes`, without tokens."""

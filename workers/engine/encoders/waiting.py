@@ -1,4 +1,4 @@
-"""Inputs that wait, and the queue of those that have the same urgency. No torch, no clock."""
+"""Inputs that wait, and the queue of those of one class. No torch, no clock."""
 
 from __future__ import annotations
 
@@ -6,25 +6,23 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Sized
 from dataclasses import dataclass, field
 
+from ..request import PriorityClass
+
 
 @dataclass(slots=True, eq=False)  # one for each row: frozen ones take longer to make
 class WaitingInput:
-    """One input in the queue. `number` counts arrivals of all levels; times are of the engine's clock."""
+    """One input in the queue. `number` counts arrivals of all classes; times are of the engine's clock."""
 
     request_id: str
     input_index: int
     input: Sized
-    level: int
+    priority: PriorityClass
     number: int
     arrived_us: int
-    deadline_us: int | None = None
-    """When its level's policy applies to it; None: never, or it was applied."""
-    is_rejectable: bool = True
-    """False: at its timeout it is delayed, whatever the policy says."""
     flow: str = ""
     start: int = 0
-    """Among those of its level, lower ones go first (`engine/fair_turns.py`)."""
-    queue: LevelQueue | None = field(default=None, repr=False)
+    """Among those of its class, lower ones go first (`engine/fair_turns.py`)."""
+    queue: InputQueue | None = field(default=None, repr=False)
     """Where it waits."""
 
     @property
@@ -33,8 +31,8 @@ class WaitingInput:
 
 
 @dataclass(slots=True, eq=False)
-class LevelQueue:
-    """The waiting inputs of one level, in three orders: by arrival, by turn, and by length."""
+class InputQueue:
+    """Waiting inputs of one class, in three orders: by arrival, by turn, and by length."""
 
     by_arrival: dict[int, WaitingInput] = field(default_factory=dict)
     by_turn: list[tuple[int, int]] = field(default_factory=list)

@@ -20,7 +20,7 @@ from workers.engine.encoders.config import EncoderConfig
 from workers.engine.execution.devices import DeviceMemory
 from workers.engine.kinds import Kind
 from workers.engine.loading.footprint import Footprint, encoder_footprint
-from workers.serving.model_config.reading import ModelConfig
+from workers.serving.model_config import ModelConfig
 from workers.serving.model_server import ModelServer, OnFatal
 
 CONFIGURATION: Final = (".json", ".txt", ".model", ".jinja")

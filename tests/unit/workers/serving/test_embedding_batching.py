@@ -20,7 +20,8 @@ from nightshift.errors import ConfigurationError
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.settings import WorkerSettings
-from workers.engine.encoders.config import DynamicBatching, EncoderConfig, QueuePolicy
+from workers.engine.encoders import engine
+from workers.engine.encoders.config import DynamicBatching, EncoderConfig
 from workers.serving import loading
 from workers.serving.embedding_server import EmbeddingServer
 from workers.serving.inference import Progress
@@ -29,7 +30,6 @@ from workers.serving.model_server import Busy, Inference
 from workers.serving.turns import StepTurns
 
 ROUTE = "/v1/embeddings"
-TIMEOUT_US = 1_000
 
 
 class HeldEncoder:
@@ -125,46 +125,7 @@ def serving() -> Iterator[Any]:
         each.stop()
 
 
-def overdue(served: Served) -> None:
-    """Let every timeout of what waits pass, on the engine's own clock, then let the pass end."""
-    engine = served.server._engine
-    engine._clock_us = lambda clock=engine._clock_us: clock() + 60_000_000
-    served.encoder.may_end.set()
-
-
-def test_an_online_request_that_timed_out_is_answered_503_with_the_reason(serving):
-    served = serving(default_queue_policy=QueuePolicy(default_timeout_microseconds=TIMEOUT_US * 1_000))
-    served.ask(1, PriorityClass.INTERACTIVE)
-    assert served.encoder.has_begun.wait(60)
-    late = served.ask(2, PriorityClass.INTERACTIVE)
-
-    overdue(served)
-    result = late.wait()
-
-    assert result.status_code == 503
-    assert result.body == {
-        "error": {
-            "message": "The model was too busy: the request waited for 1 s, the limit of its priority level. "
-            "Try again later.",
-            "type": "server_error",
-            "param": None,
-            "code": "queue_timeout",
-        }
-    }
-
-
-def test_a_bulk_row_is_delayed_by_its_timeout_and_never_lost(serving):
-    served = serving(default_queue_policy=QueuePolicy(default_timeout_microseconds=TIMEOUT_US * 1_000))
-    served.ask(1, PriorityClass.BACKGROUND, job="j")
-    assert served.encoder.has_begun.wait(60)
-    rows = [served.ask(token, PriorityClass.BACKGROUND, job="j") for token in (2, 3)]
-
-    overdue(served)
-
-    assert [row.wait().status_code for row in rows] == [200, 200]
-
-
-def test_a_class_is_a_priority_level(serving):
+def test_requests_go_by_their_class(serving):
     served = serving()
     first = served.ask(1, PriorityClass.STANDARD)
     assert served.encoder.has_begun.wait(60)
@@ -180,13 +141,13 @@ def test_a_class_is_a_priority_level(serving):
     assert served.encoder.orders == [1, 4, 3, 2]
 
 
-def test_a_full_level_is_busy_and_the_others_are_not(serving):
-    served = serving(priority_queue_policy={3: QueuePolicy(max_queue_size=1)})
+def test_a_full_queue_is_busy(serving, monkeypatch):
+    monkeypatch.setattr(engine, "QUEUE_SIZE_MAX", 1)
+    served = serving()
     served.ask(1, PriorityClass.BACKGROUND, job="j")
 
     with pytest.raises(Busy):
         served.ask(2, PriorityClass.BACKGROUND, job="j")
-    served.ask(3, PriorityClass.INTERACTIVE)
 
 
 @pytest.mark.parametrize(("is_urgent", "passes"), [(True, 6), (False, 1)])

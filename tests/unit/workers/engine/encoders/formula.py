@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.engine.encoders.config import DynamicBatching, EncoderConfig, Priority
+from workers.engine.encoders.config import DynamicBatching, EncoderConfig
 from workers.engine.encoders.engine import EncoderEngine
 from workers.engine.encoders.errors import token_ids_objection
 from workers.engine.encoders.request import EncodeOutput, EncodeRequest
+from workers.engine.request import PriorityClass
 
 TEN_SECONDS_US = 10_000_000
 
@@ -64,12 +65,10 @@ def engine_of(
     return EncoderEngine(model or FormulaEncoder(), batching(**fields), clock_us=clock_us or FakeClock())
 
 
-def request(id: str, *lengths: int, priority: Priority = "standard", **fields: Any) -> EncodeRequest:
+def request(id: str, *lengths: int, priority: PriorityClass = "standard") -> EncodeRequest:
     """A request whose inputs have these lengths; no two inputs are the same."""
     tokens = Random(id)
-    return EncodeRequest(
-        id, [[tokens.randrange(1_000) for _ in range(n)] for n in lengths], priority, **fields
-    )
+    return EncodeRequest(id, [[tokens.randrange(1_000) for _ in range(n)] for n in lengths], priority)
 
 
 def run_to_end(engine: EncoderEngine) -> list[EncodeOutput]:

@@ -16,7 +16,7 @@ from tests.unit.workers.engine.encoders.formula import (
     request,
     run_to_end,
 )
-from workers.engine.encoders.config import QUEUE_SIZE_MAX, DynamicBatching, EncoderConfig, QueuePolicy
+from workers.engine.encoders.config import QUEUE_SIZE_MAX, DynamicBatching, EncoderConfig
 from workers.engine.encoders.errors import EncodeInputInvalid, EncodeInputTooLong, EncodeQueueFull
 from workers.engine.encoders.request import EncodeOutput, EncodeRequest
 from workers.engine.errors import DuplicateRequest, InvalidConfig
@@ -167,31 +167,21 @@ def test_an_id_already_in_the_engine_is_refused_and_free_again_afterwards():
 
 
 def test_a_full_queue_refuses_the_whole_request_and_keeps_what_it_had():
-    engine = engine_of(default_queue_policy=QueuePolicy(max_queue_size=5))
-    engine.add(request("a", 3, 3, 3))
+    engine = engine_of()
+    engine.add(request("a", 3, 3))
 
-    with pytest.raises(EncodeQueueFull, match="3 inputs on top of 3 waiting exceed the queue of 5 inputs"):
-        engine.add(request("b", 3, 3, 3))
+    with pytest.raises(
+        EncodeQueueFull, match=f"on top of 2 waiting exceed the queue of {QUEUE_SIZE_MAX} inp"
+    ):
+        engine.add(EncodeRequest("huge", [[1]] * (QUEUE_SIZE_MAX - 1)))
+    engine.add(EncodeRequest("chat", [[1]] * 3, "interactive"))
 
-    assert [output.id for output in run_to_end(engine)] == ["a"]
+    assert {output.id for output in run_to_end(engine)} == {"a", "chat"}
 
 
 def test_a_step_too_small_for_the_models_longest_input_is_refused_at_construction():
     with pytest.raises(InvalidConfig, match="99 is less than the model's longest input of 100 tokens"):
         engine_of(FormulaEncoder(max_length=100), max_num_batched_tokens=99)
-
-
-def test_each_priority_level_has_a_queue_of_its_own_size_and_all_together_a_limit():
-    engine = engine_of(priority_queue_policy={3: QueuePolicy(max_queue_size=2)})
-    engine.add(request("bulk", 3, 3, priority="background"))
-
-    with pytest.raises(EncodeQueueFull, match="exceed the queue of 2 inputs"):
-        engine.add(request("more", 3, priority="background"))
-    with pytest.raises(EncodeQueueFull, match=f"exceed the queue of {QUEUE_SIZE_MAX} inputs"):
-        engine.add(EncodeRequest("huge", [[1]] * (QUEUE_SIZE_MAX - 1)))
-    engine.add(EncodeRequest("chat", [[1]] * 3, "interactive"))
-
-    assert {output.id for output in run_to_end(engine)} == {"bulk", "chat"}
 
 
 @pytest.mark.parametrize(
@@ -208,16 +198,6 @@ def test_each_priority_level_has_a_queue_of_its_own_size_and_all_together_a_limi
             "must be 0 to 10000000, got 10000001",
         ),
         (DynamicBatching, {"preferred_batch_size": (0,)}, "preferred_batch_size must be 1 to 65536, got 0"),
-        (DynamicBatching, {"priority_levels": 0}, "priority_levels must be 1 to 64, got 0"),
-        (DynamicBatching, {"default_priority_level": 4}, "default_priority_level must be 1 to 3, got 4"),
-        (
-            DynamicBatching,
-            {"priority_queue_policy": {4: QueuePolicy()}},
-            "priority_queue_policy must be 1 to 3, got 4",
-        ),
-        (QueuePolicy, {"timeout_action": "DROP"}, "timeout_action must be REJECT or DELAY, got 'DROP'"),
-        (QueuePolicy, {"default_timeout_microseconds": -1}, "default_timeout_microseconds must be 0 to"),
-        (QueuePolicy, {"max_queue_size": 100_001}, "max_queue_size must be 0 to 100000, got 100001"),
     ],
 )
 def test_a_limit_that_makes_no_sense_is_refused_by_name(make, fields, said):

@@ -1,24 +1,18 @@
 """What holds of the batching policy for any configuration and any arrivals, by hypothesis."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.engine.encoders.batcher import EncoderBatcher
-from workers.engine.encoders.config import DynamicBatching, EncoderConfig, QueuePolicy
+from workers.engine.encoders.batcher import CLASSES, EncoderBatcher
+from workers.engine.encoders.config import DynamicBatching, EncoderConfig
 from workers.engine.encoders.waiting import WaitingInput
+from workers.engine.request import PriorityClass
 
-LEVELS = 3
 TOKENS_MAX = 60
 """Of an input."""
-
-policies = st.builds(
-    QueuePolicy,
-    timeout_action=st.sampled_from(["REJECT", "DELAY"]),
-    default_timeout_microseconds=st.sampled_from([0, 50, 300]),
-)
 
 
 @st.composite
@@ -31,9 +25,6 @@ def configs(draw: st.DrawFn) -> EncoderConfig:
         dynamic_batching=DynamicBatching(
             max_queue_delay_microseconds=draw(st.sampled_from([0, 0, 40, 400])),
             preferred_batch_size=tuple(sizes),
-            priority_levels=LEVELS,
-            default_queue_policy=draw(policies),
-            priority_queue_policy=draw(st.dictionaries(st.integers(1, LEVELS), policies, max_size=2)),
         ),
     )
 
@@ -42,11 +33,11 @@ def configs(draw: st.DrawFn) -> EncoderConfig:
 class Arrival:
     after_us: int
     num_tokens: int
-    level: int
+    priority: PriorityClass
 
 
 arrivals = st.builds(
-    Arrival, st.sampled_from([0, 0, 1, 20, 100]), st.integers(1, TOKENS_MAX), st.integers(1, LEVELS)
+    Arrival, st.sampled_from([0, 0, 1, 20, 100]), st.integers(1, TOKENS_MAX), st.sampled_from(CLASSES)
 )
 
 
@@ -59,8 +50,6 @@ class Walk:
     pass_us: int
     now_us: int = 0
     passes: list[tuple[int, list[WaitingInput]]] = field(default_factory=list)
-    rejected: list[WaitingInput] = field(default_factory=list)
-    deadlines: dict[int, int | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.batcher = EncoderBatcher(self.config, self.budget)
@@ -72,7 +61,6 @@ class Walk:
             while upcoming is not None and upcoming.arrived_us <= self.now_us:
                 self.batcher.add(upcoming)
                 upcoming = next(left, None)
-            self.rejected += self.batcher.expire(self.now_us)
             self.batcher.check_integrity()
             wait_us = self.batcher.wait_us(self.now_us)
             if wait_us == 0:
@@ -89,11 +77,8 @@ class Walk:
         at_us = 0
         for number, arrival in enumerate(coming):
             at_us += arrival.after_us
-            timeout_us = self.config.dynamic_batching.policy_of(arrival.level).timeout_us()
-            deadline_us = at_us + timeout_us if timeout_us else None
-            self.deadlines[number] = deadline_us
             tokens = [0] * arrival.num_tokens
-            yield WaitingInput("r", number, tokens, arrival.level, number, at_us, deadline_us)
+            yield WaitingInput("r", number, tokens, arrival.priority, number, at_us)
 
     def _check_wait(self, wait_us: int | None) -> None:
         """An idle device waits only as configured, and for no longer than the oldest's delay."""
@@ -115,11 +100,11 @@ comings = st.lists(arrivals, max_size=60)
 
 @settings(max_examples=300, deadline=None)
 @given(walks, comings)
-def test_every_input_is_taken_or_rejected_once_within_every_limit(walk, coming):
+def test_every_input_is_taken_once_within_every_limit(walk, coming):
     walk.run(coming)
 
     taken = [waiting.number for _, inputs in walk.passes for waiting in inputs]
-    assert sorted(taken + [waiting.number for waiting in walk.rejected]) == list(range(len(coming)))
+    assert sorted(taken) == list(range(len(coming)))
     for _, inputs in walk.passes:
         assert len(inputs) <= max(1, walk.config.max_batch_size)
         assert len(inputs) == 1 or len(inputs) * max(each.num_tokens for each in inputs) <= walk.budget
@@ -127,24 +112,8 @@ def test_every_input_is_taken_or_rejected_once_within_every_limit(walk, coming):
 
 @settings(max_examples=300, deadline=None)
 @given(walks, comings)
-def test_what_is_rejected_was_past_its_timeout_and_nothing_else_would_have_been(walk, coming):
-    walk.run(coming)
-
-    batching = walk.config.dynamic_batching
-    for waiting in walk.rejected:
-        assert batching.policy_of(waiting.level).timeout_action == "REJECT"
-        assert walk.deadlines[waiting.number] is not None
-    for at_us, inputs in walk.passes:
-        for waiting in inputs:
-            deadline_us = walk.deadlines[waiting.number]
-            if batching.policy_of(waiting.level).timeout_action == "REJECT" and deadline_us is not None:
-                assert at_us <= deadline_us
-
-
-@settings(max_examples=300, deadline=None)
-@given(walks, comings)
-def test_the_first_of_a_pass_is_the_oldest_of_the_most_urgent_level(walk, coming):
-    """So no input of a level is overtaken for ever: at each pass of its level the oldest goes."""
+def test_the_first_of_a_pass_is_the_oldest_of_the_most_urgent_class(walk, coming):
+    """So no input of a class is overtaken for ever: at each pass of its class the oldest goes."""
     walk.run(coming)
     delay_us = walk.config.dynamic_batching.max_queue_delay_microseconds
     everyone = [waiting for _, inputs in walk.passes for waiting in inputs]
@@ -156,39 +125,24 @@ def test_the_first_of_a_pass_is_the_oldest_of_the_most_urgent_level(walk, coming
         due = [
             waiting
             for waiting in everyone
-            if waiting.arrived_us + delay_us <= at_us
-            and place[waiting.number] >= index
-            and not _is_delayed(walk, waiting, at_us)
+            if waiting.arrived_us + delay_us <= at_us and place[waiting.number] >= index
         ]
         if due:
-            first = min(due, key=lambda waiting: (waiting.level, waiting.number))
-            urgent = min(waiting.level for waiting in inputs)
-            assert urgent <= first.level
-            if urgent == first.level:
+            first = min(due, key=lambda waiting: (CLASSES.index(waiting.priority), waiting.number))
+            urgent = min(CLASSES.index(waiting.priority) for waiting in inputs)
+            assert urgent <= CLASSES.index(first.priority)
+            if urgent == CLASSES.index(first.priority):
                 assert first.number in numbers
     assert all(started[waiting.number] >= waiting.arrived_us for waiting in everyone)
 
 
 @settings(max_examples=200, deadline=None)
 @given(walks, comings)
-def test_without_length_buckets_a_level_is_served_in_the_order_of_arrival(walk, coming):
-    config = walk.config
-    untimed = DynamicBatching(
-        max_queue_delay_microseconds=config.dynamic_batching.max_queue_delay_microseconds,
-        preferred_batch_size=config.dynamic_batching.preferred_batch_size,
-    )
-    in_order = EncoderConfig(
-        max_batch_size=config.max_batch_size, length_buckets=(), dynamic_batching=untimed
-    )
-    walk = Walk(in_order, walk.budget, walk.pass_us)
+def test_without_length_buckets_a_class_is_served_in_the_order_of_arrival(walk, coming):
+    walk = Walk(replace(walk.config, length_buckets=()), walk.budget, walk.pass_us)
 
     walk.run(coming)
 
-    for level in range(1, LEVELS + 1):
-        numbers = [each.number for _, inputs in walk.passes for each in inputs if each.level == level]
+    for priority in CLASSES:
+        numbers = [each.number for _, inputs in walk.passes for each in inputs if each.priority == priority]
         assert numbers == sorted(numbers)
-
-
-def _is_delayed(walk: Walk, waiting: WaitingInput, at_us: int) -> bool:
-    deadline_us = walk.deadlines[waiting.number]
-    return deadline_us is not None and deadline_us < at_us

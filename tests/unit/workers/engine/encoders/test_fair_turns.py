@@ -1,4 +1,4 @@
-"""No flow of inputs starves another of its level, however many inputs it has waiting."""
+"""No flow of inputs starves another of its class, however many inputs it has waiting."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from workers.engine.encoders import engine as engine_module
 from workers.engine.encoders.batcher import EncoderBatcher
-from workers.engine.encoders.config import DynamicBatching, EncoderConfig
+from workers.engine.encoders.config import EncoderConfig
 from workers.engine.encoders.engine import EncoderEngine
 from workers.engine.encoders.errors import EncodeQueueFull
 from workers.engine.encoders.request import EncodeRequest
 from workers.engine.encoders.waiting import WaitingInput
 from workers.engine.fair_turns import FairTurns
+from workers.engine.request import PriorityClass
 
 BUDGET = 100  # tokens of a pass
 
@@ -29,10 +30,10 @@ class Queue:
         self.batcher = EncoderBatcher(EncoderConfig(**config), BUDGET)
         self.numbers = count()
 
-    def add(self, flow: str, *lengths: int, level: int = 1) -> None:
+    def add(self, flow: str, *lengths: int, priority: PriorityClass = "interactive") -> None:
         for length in lengths:
             number = next(self.numbers)
-            self.batcher.add(WaitingInput(flow, number, [0] * length, level, number, 0, flow=flow))
+            self.batcher.add(WaitingInput(flow, number, [0] * length, priority, number, 0, flow=flow))
 
     def run(self, passes: int = 1) -> list[WaitingInput]:
         """What these passes have computed, in their order."""
@@ -90,10 +91,10 @@ def test_a_flow_alone_goes_in_the_order_of_its_arrival() -> None:
     assert numbers == list(range(200))
 
 
-def test_a_less_urgent_level_waits_whatever_its_flow_has_had() -> None:
-    queue = Queue(dynamic_batching=DynamicBatching(priority_levels=2, default_priority_level=2))
-    queue.add("urgent", *[100] * 3, level=1)
-    queue.add("other", 100, level=2)
+def test_a_less_urgent_class_waits_whatever_its_flow_has_had() -> None:
+    queue = Queue()
+    queue.add("urgent", *[100] * 3, priority="interactive")
+    queue.add("other", 100, priority="standard")
 
     assert [each.flow for each in queue.run(passes=4)] == ["urgent"] * 3 + ["other"]
 

@@ -10,7 +10,7 @@ from tests.unit.workers.engine.encoders.formula import batching
 from workers.engine.encoders.batcher import EncoderBatcher
 from workers.engine.encoders.length_buckets import LENGTH_RATIO_MAX, SHORT_INPUT_TOKENS, length_buckets
 from workers.engine.encoders.waiting import WaitingInput
-from workers.engine.request import PRIORITY_RANKS
+from workers.engine.request import PriorityClass
 
 ARRIVALS = count()
 
@@ -19,10 +19,9 @@ def batcher_of(max_num_batched_tokens: int, **fields: Any) -> EncoderBatcher:
     return EncoderBatcher(batching(**fields), max_num_batched_tokens)
 
 
-def waiting_inputs(batcher: EncoderBatcher, *lengths: int, priority: str = "standard") -> None:
+def waiting_inputs(batcher: EncoderBatcher, *lengths: int, priority: PriorityClass = "standard") -> None:
     for length in lengths:
-        level = PRIORITY_RANKS[priority] + 1
-        batcher.add(WaitingInput("r", 0, [0] * length, level, next(ARRIVALS), arrived_us=0))
+        batcher.add(WaitingInput("r", 0, [0] * length, priority, next(ARRIVALS), arrived_us=0))
 
 
 def take(batcher: EncoderBatcher) -> list[int]:
@@ -43,7 +42,7 @@ def test_interactive_inputs_go_first_however_late_they_come():
     assert [take(batcher) for _ in range(4)] == [[48, 48], [49, 49], [49, 49], [50, 50]]
 
 
-def test_what_an_urgent_level_leaves_of_a_pass_goes_to_the_next_where_it_is_alike():
+def test_what_an_urgent_class_leaves_of_a_pass_goes_to_the_next_where_it_is_alike():
     batcher = batcher_of(200)
     waiting_inputs(batcher, 40, 100, 50, priority="background")
     waiting_inputs(batcher, 45, priority="interactive")
@@ -51,7 +50,7 @@ def test_what_an_urgent_level_leaves_of_a_pass_goes_to_the_next_where_it_is_alik
     assert [take(batcher) for _ in range(2)] == [[45, 40, 50], [100]]
 
 
-def test_no_level_is_passed_over_while_it_has_other_inputs():
+def test_no_class_is_passed_over_while_it_has_other_inputs():
     batcher = batcher_of(400)
     waiting_inputs(batcher, 50, priority="background")
     waiting_inputs(batcher, 50, 100, priority="interactive")
