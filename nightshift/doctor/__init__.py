@@ -1,1 +1,1 @@
-"""What `nightshift doctor` looks at, each part for real, and its support bundle."""
+"""The checks of `nightshift doctor`: each tries a part of the installation for real."""

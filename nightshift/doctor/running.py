@@ -4,6 +4,7 @@ A check has a thread of its own, which is left behind when it does not end in ti
 that thread, and the process ends without it.
 """
 
+import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -15,8 +16,10 @@ from nightshift.errors import NightshiftError
 
 TIMEOUT_S: Final = 10.0
 
+_USER = re.compile(r"(?<=://)[^\s/\"'<>]+@")
+_QUERY = re.compile(r"(?P<url>://[^\s\"'<>?]+)\?[^\s\"'<>]+")
+
 T = TypeVar("T")
-Hide = Callable[[str], str]  # a text without the secrets in it
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,7 @@ class Check:
 SLOW_FACTOR: Final = 12
 
 
-def examine(
-    checks: Sequence[Check], timeout_s: float = TIMEOUT_S, hide: Hide = lambda text: text
-) -> Iterator[Result]:
+def examine(checks: Sequence[Check], timeout_s: float = TIMEOUT_S) -> Iterator[Result]:
     """Each check's result, as soon as it is known. `timeout_s`: the most one check may take."""
     lame: set[str] = set()  # what cannot be relied on
     for check in checks:
@@ -49,8 +50,13 @@ def examine(
         finding = _not_without(missing[0]) if missing else _bounded(check.look, limit_s)
         if finding.status is Status.ERROR or missing:
             lame.add(check.id)
-        shown = replace(finding, detail=hide(finding.detail), advice=hide(finding.advice))
+        shown = replace(finding, detail=_hidden(finding.detail), advice=_hidden(finding.advice))
         yield Result(id=check.id, name=check.name, finding=shown, seconds=time.monotonic() - began_s)
+
+
+def _hidden(text: str) -> str:
+    """A text whose URLs, those in errors of drivers too, are without user, password and query."""
+    return _QUERY.sub(r"\g<url>", _USER.sub("[hidden]@", text))
 
 
 def _not_without(need: str) -> Finding:

@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 from nightshift.doctor.findings import Finding, error, ok, skipped, warning
-from nightshift.doctor.masking import without_password
 from nightshift.doctor.site import Site
 from nightshift.fleet.workers import NoticeKind
 from nightshift.outbound.cloud_metadata import open_provider
@@ -47,7 +46,7 @@ def look_at_proxies(site: Site, environment: Mapping[str, str] = os.environ) -> 
     proxies = {scheme: url for scheme, url in getproxies_environment().items() if scheme != "no"}
     if not proxies:
         return ok("none is set: everything is sent directly")
-    detail = ", ".join(f"{scheme}: {without_password(url)}" for scheme, url in sorted(proxies.items()))
+    detail = ", ".join(f"{scheme}: {url}" for scheme, url in sorted(proxies.items()))
     if through := [
         name for name, url in _own_servers(site, environment).items() if _is_proxied(url, proxies)
     ]:

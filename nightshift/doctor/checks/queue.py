@@ -8,7 +8,6 @@ from nightshift.broker.queue import Queue
 from nightshift.broker.server_facts import server_facts, server_time
 from nightshift.doctor.clocks import judge, measure
 from nightshift.doctor.findings import Finding, error, ok, skipped, warning
-from nightshift.doctor.masking import without_password
 from nightshift.doctor.site import Site
 from nightshift.errors import QueueUnavailable
 from nightshift.processes import valkey
@@ -26,7 +25,7 @@ def look_at_queue(site: Site) -> Finding:
     settings = site.redis
     if settings is None:
         return ok(f"embedded: {valkey.find_server()}")
-    name = "the embedded server" if site.has_embedded_queue else without_password(settings.redis_url)
+    name = "the embedded server" if site.has_embedded_queue else settings.redis_url
     with closing(Queue(settings)) as queue:
         try:
             queue.ping()

@@ -145,6 +145,34 @@ def test_what_is_wrong_is_named_with_what_to_do(
     assert "hidden@" not in ended.out
 
 
+CANARY = "canary-7f3a"
+
+
+@pytest.mark.parametrize("storage", ["", "s3://bucket/key"])
+def test_no_check_shows_a_secret(nightshift, healthy, monkeypatch, storage):
+    here = f"user:{CANARY}@127.0.0.1:1"
+    for name, value in {
+        "NIGHTSHIFT_DATABASE_URL": f"postgresql://{here}/x?connect_timeout=2&password={CANARY}",
+        "NIGHTSHIFT_REDIS_URL": f"redis://{here}/0?password={CANARY}",
+        "NIGHTSHIFT_BASE_URL": f"http://{here}/v1",
+        "NIGHTSHIFT_API_KEY": f"ns_live_{CANARY}",
+        "NIGHTSHIFT_SECRET_KEY": CANARY,
+        "NIGHTSHIFT_STORAGE_URL": storage,
+        "AWS_ACCESS_KEY_ID": CANARY,
+        "AWS_SECRET_ACCESS_KEY": CANARY,
+        "AWS_SESSION_TOKEN": CANARY,
+        "AWS_ENDPOINT_URL": f"http://{here}",
+        "HTTPS_PROXY": f"http://{here}",
+        "HF_TOKEN": CANARY,
+    }.items():
+        monkeypatch.setenv(name, value)
+
+    ended = nightshift("doctor", "--json")
+
+    assert {"database", "queue"} <= set(failed(ended))
+    assert CANARY not in ended.out
+
+
 def test_what_needs_a_part_that_fails_is_skipped(nightshift, healthy, monkeypatch):
     monkeypatch.setenv("NIGHTSHIFT_STORAGE_URL", "ftp://x/y")
 

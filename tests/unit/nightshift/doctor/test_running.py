@@ -3,6 +3,8 @@
 import threading
 import time
 
+import pytest
+
 from nightshift.doctor.findings import Finding, Status, error, ok, skipped, warning
 from nightshift.doctor.running import Check, examine
 from nightshift.errors import ConfigurationError
@@ -77,7 +79,16 @@ def test_a_bug_in_a_check_is_told_and_stops_no_other():
     assert second.finding.status is Status.OK
 
 
-def test_secrets_are_hidden_in_what_is_told():
-    checks = [Check("a", "", lambda: error("at canary", "not canary"))]
-    (result,) = examine(checks, hide=lambda text: text.replace("canary", "[hidden]"))
-    assert (result.finding.detail, result.finding.advice) == ("at [hidden]", "not [hidden]")
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://:canary@host:6379/0", "redis://[hidden]@host:6379/0"),
+        ("redis://user:can@ary@host:6379/0", "redis://[hidden]@host:6379/0"),
+        ("redis://host:6379/0", "redis://host:6379/0"),
+        ("https://host/key?X-Amz-Signature=canary", "https://host/key"),
+        ("postgresql://host?password=canary", "postgresql://host"),
+    ],
+)
+def test_a_url_is_shown_without_its_password_and_query(url: str, shown: str) -> None:
+    (result,) = examine([Check("a", "", lambda: error(f'at "{url}", no', f"not {url}"))])
+    assert (result.finding.detail, result.finding.advice) == (f'at "{shown}", no', f"not {shown}")
