@@ -128,6 +128,13 @@ async def json_object(request: Request, services: ServicesDep, caller: CallerDep
 BodyDep = Annotated[JsonObject, Depends(json_object)]
 
 
+async def submission(request: Request) -> tuple[Services, Caller, JsonObject]:
+    """What a handler that submits is given, for a plain route (`api/plain_routes.py`)."""
+    services = await services_of(request)
+    caller = await authenticated(request, services, request.headers.get("authorization"))
+    return services, caller, await json_object(request, services, caller)
+
+
 async def checked(request: Request, services: Services, caller: Caller, check: Callable[[], T]) -> T:
     """Runs `check` in a thread, for a large body in its tenant's turn, and returns its result."""
     size_bytes: int = request.state.body_bytes

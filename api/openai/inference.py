@@ -5,11 +5,11 @@ from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
 from api.authentication import Caller
-from api.dependencies import BodyDep, CallerDep, ServicesDep, checked
-from api.direct_routes import DirectRoute
+from api.dependencies import BodyDep, CallerDep, ServicesDep, checked, submission
 from api.jobs.online import accept, answer
 from api.openai.adapter import online_request
 from api.openai.streaming import Wanted, streamed
+from api.plain_routes import plain_route
 from api.responses.large import recorded
 from api.services import Services
 from nightshift import endpoints
@@ -18,15 +18,23 @@ from nightshift.endpoints.generation import GenerationRequest, TextEndpoint
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.jobs import JsonObject, NewJob
 
-router = APIRouter(tags=["OpenAI"], route_class=DirectRoute)
+router = APIRouter(tags=["OpenAI"])
 
 
 def _route(endpoint: Endpoint) -> None:
     async def create(request: Request, services: ServicesDep, caller: CallerDep, body: BodyDep) -> Response:
         return await _infer(endpoint, request, services, caller, body)
 
+    async def plain(request: Request) -> Response:
+        return await _infer(endpoint, request, *await submission(request))
+
     router.add_api_route(
-        endpoint.route, create, methods=["POST"], name=endpoint.operation, summary=endpoint.summary
+        endpoint.route,
+        create,
+        methods=["POST"],
+        name=endpoint.operation,
+        summary=endpoint.summary,
+        route_class_override=plain_route(plain),
     )
 
 

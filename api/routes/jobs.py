@@ -19,8 +19,8 @@ from api.dependencies import (
     checked,
     get_job,
     list_json,
+    submission,
 )
-from api.direct_routes import DirectRoute
 from api.jobs import dry_runs
 from api.jobs.bodies import JobCreate, parse_job
 from api.jobs.deletion import DeletedJob, delete_ended
@@ -29,6 +29,7 @@ from api.jobs.idempotency import Created, Repeatable, create_once, repeatable
 from api.jobs.online import until_ended
 from api.jobs.requests import bulk_request, online_request, run_key
 from api.jobs.views import accepted_json, described_json, head_json, listed_json
+from api.plain_routes import plain_route
 from api.responses.dry_runs import DryRun
 from api.responses.objects import AcceptedJob, DescribedJob, JobPage
 from api.responses.times import from_seconds
@@ -41,7 +42,7 @@ from nightshift.lifecycle.transitions import Submitted
 from nightshift.store import Transaction
 from nightshift.store.jobs.listing import JobFilters
 
-router = APIRouter(prefix="/v1/jobs", tags=["Jobs"], route_class=DirectRoute)
+router = APIRouter(prefix="/v1/jobs", tags=["Jobs"])
 
 WAIT_MAX_S: Final = 60  # of `Prefer: wait=…`
 
@@ -79,12 +80,6 @@ async def _filters(
 FiltersDep = Annotated[JobFilters, Depends(_filters)]
 
 
-@router.post(
-    "",
-    summary="Submit a job: one request, or an input of many",
-    status_code=202,
-    response_model=DescribedJob | AcceptedJob | DryRun,
-)
 async def create_job(
     request: Request,
     services: ServicesDep,
@@ -109,6 +104,32 @@ async def create_job(
     await until_ended(services, created.job, created.shard_id, wait_s, request.is_disconnected)
     job, shown = await run_in_threadpool(_show, services, caller, created.job.id)
     return JSONResponse(shown, 200 if job.state.is_terminal else 202, created.headers)
+
+
+async def _submit(request: Request) -> Response:
+    """`create_job` for a request without a query."""
+    services, caller, body = await submission(request)
+    headers = request.headers
+    return await create_job(
+        request,
+        services,
+        caller,
+        body,
+        idempotency_key=headers.get("idempotency-key"),
+        x_stainless_retry_count=headers.get("x-stainless-retry-count"),
+        prefer=headers.get("prefer", ""),
+    )
+
+
+router.add_api_route(
+    "",
+    create_job,
+    methods=["POST"],
+    summary="Submit a job: one request, or an input of many",
+    status_code=202,
+    response_model=DescribedJob | AcceptedJob | DryRun,
+    route_class_override=plain_route(_submit),
+)
 
 
 @router.get(
