@@ -1,4 +1,4 @@
-"""What a row of embeddings costs on its way from Parquet to Parquet, with an encoder that answers zeros.
+"""Measures the cost of a row of embeddings from Parquet to Parquet, with an encoder that answers zeros.
 
     python -m benchmarks.data_plane --count 100000
 
@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.reliability.databases import store_on
-from benchmarks.reliability.figures import Figure, show
+from benchmarks.report import Figure, report_figures
 from benchmarks.zeros import MODEL, Zeros
 from nightshift.jobs import BulkClaim, Job, JobState, NewShard
 from nightshift.lifecycle import transitions
@@ -142,25 +142,33 @@ class Bench:
             assembly.run_once(self.store.now())
             assembly.wait_until_idle(WAIT_S)
             with self.store.snapshot() as tx:
-                found = tx.jobs.fetch(job.id)
-            if found.state.is_terminal:
-                return found
+                ended = tx.jobs.fetch(job.id)
+            if ended.state.is_terminal:
+                return ended
             time.sleep(config.interval_s)
 
 
-def measured(count: int) -> Iterator[Figure]:
+@contextmanager
+def opened() -> Iterator[tuple[Bench, EmbeddingServer]]:
+    """An empty service in this process, and the server of the zeros, which runs."""
     with store_on("sqlite") as store, tempfile.TemporaryDirectory(prefix="ns-bench-") as name:
         folder = Path(name)
         objects, locations = DirectoryStore(folder / "objects"), Locations((), (folder,))
         sources = Sources(objects, locations)
-        bench = Bench(store, PartDependencies(store, objects, sources, locations, LINE_BYTES_MAX), folder)
-        job = bench.submit(count)
+        server = EmbeddingServer(MODEL, cast(Any, Zeros()), _fatal)
+        server.start()
+        parts = PartDependencies(store, objects, sources, locations, LINE_BYTES_MAX)
+        yield Bench(store, parts, folder), server
+        server.stop()
+
+
+def measured(count: int) -> Iterator[Figure]:
+    with opened() as (bench, server):
+        store, job = bench.store, bench.submit(count)
         elector = Elector(store, "scheduler")
         assert elector.attempt()
         keeping = threading.Event()
         threading.Thread(target=elector.run, args=(keeping,), daemon=True).start()
-        server = EmbeddingServer(MODEL, cast(Any, Zeros()), _fatal)
-        server.start()
         garbage.tune()
         cpu_s, began_s = time.process_time(), time.monotonic()
         with bench.writing_parts(elector):
@@ -169,12 +177,11 @@ def measured(count: int) -> Iterator[Figure]:
             ended = bench.end(elector, job)
         took_s = time.monotonic() - began_s
         cpu_s = time.process_time() - cpu_s
-        server.stop()
         keeping.set()
         assert (ended.state, ended.counts.succeeded) == (JobState.SUCCEEDED, count), ended.errors
         with store.snapshot() as tx:
             shards = tx.shards.of_job(job.id, limit=1_000_000)
-            stored = sum(each.size_bytes for shard in shards for each in tx.shards.segments(shard.id))
+            stored = sum(segment.size_bytes for shard in shards for segment in tx.shards.segments(shard.id))
         yield Figure("CPU of a row, worker and scheduler", 1e6 * cpu_s / count, "us", 100)
         yield Figure("rows per second", count / rows_s, "rows/s", 6000, "more")
         yield Figure("last row done to _SUCCESS", took_s - rows_s, "s", 5)
@@ -203,8 +210,8 @@ def _fatal(error: BaseException) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--count", type=int, default=100_000, help="rows")
-    asked = parser.parse_args(arguments)
-    show("data-plane", [*measured(asked.count)])
+    chosen = parser.parse_args(arguments)
+    report_figures("data-plane", [*measured(chosen.count)])
 
 
 if __name__ == "__main__":

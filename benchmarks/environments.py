@@ -1,22 +1,21 @@
-"""Environments of the engines we are measured against: one virtual environment per engine under `.bench/`.
+"""Virtual environments of the engines that ours is measured against, and checkpoints in their formats.
 
-Every peer is optional: one that cannot be installed here is left out of the table, with the reason.
+Both are made once and kept under `.bench/`.
 
-    python -m benchmarks.environments [PEER ...]
+Every peer is optional: one that cannot be installed stays in the table, with the reason.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
+import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-BENCH_DIRECTORY = Path(__file__).resolve().parent.parent / ".bench"
+REPOSITORY = Path(__file__).resolve().parent.parent
+BENCH_DIRECTORY = REPOSITORY / ".bench"
 TORCH = "torch==2.13.0"
 """The same torch that the project pins: a freer requirement resolves to several GB of CUDA packages."""
 
@@ -29,7 +28,7 @@ class PeerUnavailableError(Exception):
 
 @dataclass(frozen=True)
 class Environment:
-    """What `uv pip install` needs for one peer; `left_out` are dependencies that must not be installed.
+    """Requirements of one peer for `uv pip install`; `left_out` are dependencies that must not be installed.
 
     `probe` is an import that fails where the environment is unusable, `check` prints the version.
     """
@@ -62,23 +61,21 @@ ENVIRONMENTS = {
             "import vllm",
             left_out=("torchvision", "torchaudio", "torchcodec"),
         ),
-        Environment("ctranslate2", (TORCH, "ctranslate2==4.8.5", "transformers>=5.17"), "import ctranslate2"),
         Environment(
             "sentence-transformers",
             (TORCH, "sentence-transformers==6.2.0", "transformers==5.23.0"),
             "import sentence_transformers",
             left_out=("torchvision", "torchaudio"),
         ),
-        # Our own encoder runs in it, on the versions that the project pins.
-        Environment(
-            "ray",
-            (
-                *(TORCH, "ray[data]==2.60.0", "transformers==5.23.0", "tokenizers==0.23.3"),
-                *("safetensors==0.8.0", "numpy==2.4.6", "pyarrow==26.0.1", "jinja2==3.1.6"),
-            ),
-            "import ray.data, transformers, safetensors.torch, jinja2",
-        ),
     )
+}
+
+
+_ENCODER_OPTIONS = ("--library", "transformers", "--weight-format", "fp32")
+OPENVINO_OPTIONS = {
+    "decoder": ("--task", "text-generation-with-past"),
+    "embeddings": ("--task", "feature-extraction", *_ENCODER_OPTIONS),
+    "rerank": ("--task", "text-classification", *_ENCODER_OPTIONS),
 }
 
 
@@ -107,13 +104,31 @@ def ensure(environment: Environment) -> Path:
     return environment.python()
 
 
+def for_openvino(source: Path, kind: str) -> Path:
+    """OpenVINO's IR of a checkpoint, made by OpenVINO's own converter first if it is not there.
+
+    Raises PeerUnavailableError.
+    """
+    target = source.with_name(f"{source.name}-openvino-{kind}")
+    if source.parent.name != "models":  # a checkpoint of a package, not to be written beside
+        target = BENCH_DIRECTORY / "models" / target.name
+    if not target.exists():
+        unfinished = target.with_name(target.name + ".part")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        tool = ENVIRONMENTS["openvino"].python().with_name("optimum-cli")
+        command = (str(tool), "export", "openvino", "--model", str(source), *OPENVINO_OPTIONS[kind])
+        _run(*command, str(unfinished))
+        unfinished.rename(target)
+    return target
+
+
 def _uv() -> str:
     beside_python = Path(sys.executable).parent / "uv"
     return str(beside_python) if beside_python.exists() else "uv"
 
 
 def _run(*command: str) -> None:
-    variables = dict(os.environ)
+    variables = dict(os.environ, HF_HUB_OFFLINE="1")
     # uv reads none of pip's settings, so it gets pip's certificate explicitly.
     if "PIP_CERT" in variables:
         variables.setdefault("SSL_CERT_FILE", variables["PIP_CERT"])
@@ -130,34 +145,7 @@ def _run(*command: str) -> None:
     except FileNotFoundError:
         raise PeerUnavailableError(f"{command[0]} was not found: install uv (pip install uv)") from None
     except subprocess.TimeoutExpired:
-        raise PeerUnavailableError(f"installing took more than {INSTALL_TIMEOUT_SECONDS} s") from None
+        raise PeerUnavailableError(f"{command[0]} took more than {INSTALL_TIMEOUT_SECONDS} s") from None
     if done.returncode:
         lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        raise PeerUnavailableError("could not be installed: " + " | ".join(lines[-3:])[:600])
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description="Make the environments of the engines we are measured against."
-    )
-    parser.add_argument(
-        "peers", nargs="*", metavar="PEER", help=f"of {', '.join(ENVIRONMENTS)}; default: all"
-    )
-    names = parser.parse_args(arguments).peers or list(ENVIRONMENTS)
-    for name in names:
-        if name not in ENVIRONMENTS:
-            parser.error(f"unknown peer {name!r}: one of {', '.join(ENVIRONMENTS)}")
-    failed = False
-    for name in names:
-        started = time.monotonic()
-        try:
-            ensure(ENVIRONMENTS[name])
-            print(f"{name}: ready after {time.monotonic() - started:.0f} s", flush=True)
-        except PeerUnavailableError as error:
-            failed = True
-            print(f"{name}: {error}", flush=True)
-    return int(failed)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+        raise PeerUnavailableError("could not be made: " + " | ".join(lines[-3:])[:600])

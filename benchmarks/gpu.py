@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("This is a CPU: the figures below say that the script runs, and nothing about any GPU.")
     logging.basicConfig(format="  %(message)s")
     logging.getLogger("workers.engine").setLevel(logging.INFO)  # how a model is computed
-    holds = options.skip_checks or _check(report, device, options.quick)
+    holds = options.skip_checks or _check(report, device)
     if holds or options.keep_going:
         _measure(report, device, options)
     if options.out is not None:
@@ -66,7 +66,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="fewer problems, one tiny model, short runs")
+    parser.add_argument("--quick", action="store_true", help="one tiny model, short runs")
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1, or cpu to try the script")
     parser.add_argument("--models", nargs="+", choices=QWENS, help="default: 0.6b 8b; with --quick: tiny")
     parser.add_argument("--batches", nargs="+", type=int, help="sequences that decode together")
@@ -92,10 +92,10 @@ def _machine(device: torch.device) -> Row:
     }
 
 
-def _check(report: Row, device: torch.device, quick: bool) -> bool:
+def _check(report: Row, device: torch.device) -> bool:
     print("\nchecks")
     holds = True
-    for check in gpu_checks.run_checks(device, quick=quick):
+    for check in gpu_checks.run_checks(device):
         holds &= check.holds
         report["checks"].append(
             {"name": check.name, "error": check.error, "limit": check.limit, "holds": check.holds}

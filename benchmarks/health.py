@@ -1,4 +1,4 @@
-"""How long `GET /healthz` takes beside requests that cost much: the API's event loop must not wait for them.
+"""Measures `GET /healthz` beside costly requests: the API's event loop must not wait for them.
 
     nightshift up --data-dir DIR --port 8000 &
     python -m benchmarks.health --key-file DIR/api_key [--url URL] [--seconds 10] [--only CASE]
@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from benchmarks.mixing import percentile
+from benchmarks.report import Cell, quantile, report
 
 SENDERS: Final = 4
 PAUSE_S: Final = 0.02
+SAMPLER_START_S: Final = 1.0
 GOAL_MS: Final = 250
 TIMEOUT_S: Final = 120
 STREAMS: Final = 500  # opened at once
@@ -37,28 +38,29 @@ def chat(**fields: Any) -> Body:
     return {"messages": [{"role": "user", "content": "1"}], "max_tokens": 1, **fields}
 
 
-def cases() -> Mapping[str, tuple[str, Callable[[], Body]]]:
-    """Routes and bodies, by case."""
-    chats, vectors = "/v1/chat/completions", "/v1/embeddings"
-    token = {"role": "user", "content": "1"}
-    return {
-        "idle": (chats, chat),
-        "36,000 messages": (chats, lambda: chat(messages=[token] * 36_000)),
-        "36,000 messages, the last one wrong": (chats, lambda: chat(messages=[token] * 36_000 + [{}])),
-        "2,048 inputs, the first one empty": (vectors, lambda: {"input": ["", *["one two " * 200] * 2_047]}),
-        "2,048 inputs, the first one too long": (vectors, lambda: {"input": ["one two " * 200] * 2_048}),
-        "logit_bias of 100,000": (chats, lambda: chat(logit_bias={str(n): 1 for n in range(100_000)})),
-        "a grammar that is refused": (chats, lambda: chat(guided_grammar="start: " + "(" * 4_000)),
-        "n=128 with 20 log-probabilities": (
-            chats,
-            lambda: chat(n=128, logprobs=True, top_logprobs=20, max_tokens=64, ignore_eos=True),
-        ),
-        f"{STREAMS} streams": (chats, lambda: chat(stream=True)),
-    }
+CHATS: Final = "/v1/chat/completions"
+EMBEDDINGS: Final = "/v1/embeddings"
+TOKEN: Final = {"role": "user", "content": "1"}
+TEXT: Final = "one two " * 200
+CASES: Final[Mapping[str, tuple[str, Callable[[], Body]]]] = {
+    "idle": (CHATS, chat),
+    "36,000 messages": (CHATS, lambda: chat(messages=[TOKEN] * 36_000)),
+    "36,000 messages, the last one wrong": (CHATS, lambda: chat(messages=[TOKEN] * 36_000 + [{}])),
+    "2,048 inputs, the first one empty": (EMBEDDINGS, lambda: {"input": ["", *[TEXT] * 2_047]}),
+    "2,048 inputs, the first one too long": (EMBEDDINGS, lambda: {"input": [TEXT] * 2_048}),
+    "logit_bias of 100,000": (CHATS, lambda: chat(logit_bias={str(n): 1 for n in range(100_000)})),
+    "a grammar that is refused": (CHATS, lambda: chat(guided_grammar="start: " + "(" * 4_000)),
+    "n=128 with 20 log-probabilities": (
+        CHATS,
+        lambda: chat(n=128, logprobs=True, top_logprobs=20, max_tokens=64, ignore_eos=True),
+    ),
+    f"{STREAMS} streams": (CHATS, lambda: chat(stream=True)),
+}
+"""Routes and bodies, by case."""
 
 
 def sample(url: str, is_over: Event, samples_ms: Any) -> None:
-    """Ask for the health until the event is set."""
+    """Asks for the health until the event is set."""
     connection = _connection(url)
     while not is_over.is_set():
         began_s = time.monotonic()
@@ -82,22 +84,21 @@ def send(url: str, key: str, route: str, body: bytes, until_s: float, statuses: 
         connection.close()
 
 
-def run(url: str, key: str, model: str, name: str, seconds: float) -> str:
-    """One line of the table."""
-    route, body_of = cases()[name]
-    body = json.dumps({"model": model, **body_of()}).encode()
+def run(url: str, key: str, model: str, name: str, seconds: float) -> dict[str, Cell]:
+    """One row of the table."""
+    route, make_body = CASES[name]
+    num_senders = STREAMS if name.endswith("streams") else 0 if name == "idle" else SENDERS
+    body = json.dumps({"model": model, **make_body()}).encode()
     statuses: Counter[str] = Counter()
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager:
         is_over, samples_ms = context.Event(), manager.list()
         sampler = context.Process(target=sample, args=(url, is_over, samples_ms))
         sampler.start()
-        time.sleep(1.0)  # until it samples
+        time.sleep(SAMPLER_START_S)
         until_s = time.monotonic() + seconds
-        senders = [
-            threading.Thread(target=send, args=(url, key, route, body, until_s, statuses))
-            for _ in range(STREAMS if name.endswith("streams") else 0 if name == "idle" else SENDERS)
-        ]
+        arguments = (url, key, route, body, until_s, statuses)
+        senders = [threading.Thread(target=send, args=arguments) for _ in range(num_senders)]
         for sender in senders:
             sender.start()
         for sender in senders:
@@ -105,12 +106,15 @@ def run(url: str, key: str, model: str, name: str, seconds: float) -> str:
         time.sleep(max(0.0, until_s - time.monotonic()))
         is_over.set()
         sampler.join()
-        found = sorted(samples_ms)
-    answers = ", ".join(f"{count} x {status}" for status, count in sorted(statuses.items()))
-    return (
-        f"| {name} | {len(body):,} | {percentile(found, 50):.0f} | {percentile(found, 99):.0f} "
-        f"| {found[-1]:.0f} | {answers} |"
-    )
+        taken_ms = [*samples_ms]
+    return {
+        "case": name,
+        "bytes": len(body),
+        "p50 ms": quantile(taken_ms, 0.5),
+        "p99 ms": quantile(taken_ms, 0.99),
+        "most ms": max(taken_ms),
+        "answers": ", ".join(f"{count} x {status}" for status, count in sorted(statuses.items())),
+    }
 
 
 def _connection(url: str) -> http.client.HTTPConnection:
@@ -130,16 +134,15 @@ def main() -> None:
     parser.add_argument("--key-file", type=Path, required=True)
     parser.add_argument("--embedding-model", default="", help="the name for the cases of embeddings")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each case")
-    parser.add_argument("--only", action="append", choices=[*cases()], help="these cases alone")
-    options = parser.parse_args()
-    key = options.key_file.read_text().strip()
-    model = _model(options.url, key)
-    print("| case | bytes | p50 ms | p99 ms | most ms | answers |\n|---|---:|---:|---:|---:|---|")
-    for name in options.only or cases():
-        of_vectors = cases()[name][0] == "/v1/embeddings"
-        asked = options.embedding_model or model if of_vectors else model
-        print(run(options.url, key, asked, name, options.seconds), flush=True)
-    print(f"\nThe goal is a p99 of at most {GOAL_MS} ms.")
+    parser.add_argument("--only", action="append", choices=CASES, help="these cases alone")
+    chosen = parser.parse_args()
+    key = chosen.key_file.read_text().strip()
+    model = _model(chosen.url, key)
+    rows = []
+    for name in chosen.only or CASES:
+        named = chosen.embedding_model or model if CASES[name][0] == EMBEDDINGS else model
+        rows.append(run(chosen.url, key, named, name, chosen.seconds))
+    report("health", rows, [f"The goal is a p99 of at most {GOAL_MS} ms."])
 
 
 if __name__ == "__main__":

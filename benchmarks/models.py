@@ -74,8 +74,6 @@ class Shape:
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim
 
 
-TRANSLATOR_VOCAB_SIZE = 58_100
-
 LLAMAS = {
     "tiny": Shape(512, 64, 2, 4, 2, 16, 128),
     "small": Shape(8192, 384, 8, 6, 2, 64, 1536),
@@ -132,31 +130,6 @@ def make_encoder(shape: EncoderShape, context_length: int, **settings: Any) -> A
     )
     torch.manual_seed(0)
     return BertModel(config).eval()
-
-
-def make_translator(**settings: Any) -> Any:
-    """A transformers Marian in the shape of opus-mt, random weights, in eval mode. `settings` as above."""
-    import torch
-    from transformers import MarianConfig, MarianMTModel
-
-    config = MarianConfig(
-        vocab_size=TRANSLATOR_VOCAB_SIZE,
-        d_model=512,
-        encoder_layers=6,
-        decoder_layers=6,
-        encoder_attention_heads=8,
-        decoder_attention_heads=8,
-        encoder_ffn_dim=2048,
-        decoder_ffn_dim=2048,
-        max_position_embeddings=512,
-        scale_embedding=True,
-        activation_function="swish",
-        forced_eos_token_id=None,
-        decoder_start_token_id=settings["pad_token_id"],
-        **settings,
-    )
-    torch.manual_seed(0)
-    return MarianMTModel(config).eval()
 
 
 def make_model(

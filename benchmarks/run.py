@@ -1,4 +1,4 @@
-"""Measure our engine and its peers on the same work, interleaved, and write the table.
+"""Measures our engine and its peers on the same work, in turns, and writes the table.
 
 Every run is a process of its own. Ours runs before and after each peer, so that a peer is compared with what
 our engine did in the same minutes. A peer that cannot be installed stays in the table, with the reason.
@@ -9,19 +9,24 @@ our engine did in the same minutes. A peer that cannot be installed stays in the
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+from typing import Any
 
-from benchmarks import machine, roofline, table
-from benchmarks.launch import LOGS_DIRECTORY, REPOSITORY, RESULTS_DIRECTORY, Launch, RunFailedError, prepare
-from benchmarks.models import SHAPES
-from benchmarks.peers import ENGINES, OURS, PRECISIONS
-from benchmarks.runners import nightshift
-from benchmarks.workloads import DEFAULT_SEED, RECIPES, make_workload
+from benchmarks.environments import PeerUnavailableError
+from benchmarks.launch import ENGINES, OURS, Launch, RunFailedError, prepare
+from benchmarks.report import Cell, others, report, spread
+from benchmarks.runners.harness import RunResult
+from benchmarks.workloads import DEFAULT_SEED, WORKLOADS, Workload, make_workload
+
+DTYPES = ("float32", "bfloat16")
+TRIAL_ITEMS = 200
+"""Items with which the best batch size of a static peer is found."""
+DIFFERENCE_MAX = {"float32": 1e-3, "bfloat16": 5e-2}
+"""Largest difference of a score, or of a number of a vector of length 1, between ours and a peer."""
 
 
 @dataclass(frozen=True)
@@ -30,58 +35,58 @@ class Plan:
 
     engines: tuple[str, ...]
     workloads: tuple[str, ...]
-    precisions: tuple[str, ...]
+    dtypes: tuple[str, ...]
     rounds: int
     threads: int
-    timeout_seconds: float
+    timeout_s: float
     seed: int
-    num_requests: int | None
-    max_num_seqs: int
+    count: int | None
+    runner_options: tuple[str, ...]
+    """Options of every engine's runner."""
     our_options: tuple[str, ...]
-    with_limits: bool
 
-    @property
-    def runner_options(self) -> tuple[str, ...]:
-        """Options of every engine's runner."""
-        options = ("--seed", str(self.seed), "--max-num-seqs", str(self.max_num_seqs))
-        return options if self.num_requests is None else (*options, "--requests", str(self.num_requests))
+
+@dataclass(frozen=True)
+class Run:
+    """One run in order: its engine, and its result or the problem."""
+
+    engine: str
+    result: RunResult | None
+    problem: str | None = None
 
 
 def parse(arguments: Sequence[str] | None = None) -> Plan:
     parser = argparse.ArgumentParser(
-        prog="make bench", description="Measure our engine and its peers on the same work, interleaved."
+        prog="make bench", description="Measure our engine and its peers on the same work, in turns."
     )
     parser.add_argument("--engines", default=",".join(ENGINES), help=f"of {', '.join(ENGINES)}; default: all")
-    parser.add_argument("--workloads", default="small,medium", help=f"of {', '.join(RECIPES)}")
-    parser.add_argument(
-        "--dtypes", default="bfloat16,float32", help=f"of {', '.join(PRECISIONS)}; int8: of the weights"
-    )
+    parser.add_argument("--workloads", default="small,medium", help=f"of {', '.join(WORKLOADS)}")
+    parser.add_argument("--dtypes", default="bfloat16,float32", help=f"of {', '.join(DTYPES)}")
     parser.add_argument("--rounds", type=int, default=1, help="how often the whole order is run")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help="of a single run")
+    parser.add_argument("--timeout", type=float, default=900.0, metavar="SECONDS", help="of a single run")
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help="of the workloads")
-    parser.add_argument("--requests", type=int, help="only the first so many of each workload, to try things")
+    parser.add_argument("--count", type=int, help="items of each workload, to try things")
     parser.add_argument("--max-num-seqs", type=int, default=64, help="sequences at once, for every engine")
-    parser.add_argument("--no-limits", action="store_true", help="do not measure what the machine could do")
-    ours = parser.add_argument_group("our engine")
-    nightshift.add_engine_arguments(ours)
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="FIELD=VALUE", help="an EngineConfig field of ours"
+    )
     chosen = parser.parse_args(arguments)
-    for name in ("rounds", "threads", "timeout", "requests", "max_num_seqs"):
+    for name in ("rounds", "threads", "timeout", "count", "max_num_seqs"):
         value = getattr(chosen, name)
         if value is not None and value < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1, got {value}")
     return Plan(
         engines=_names(parser, "--engines", chosen.engines, ENGINES),
-        workloads=_names(parser, "--workloads", chosen.workloads, RECIPES),
-        precisions=_names(parser, "--dtypes", chosen.dtypes, PRECISIONS),
+        workloads=_names(parser, "--workloads", chosen.workloads, WORKLOADS),
+        dtypes=_names(parser, "--dtypes", chosen.dtypes, DTYPES),
         rounds=chosen.rounds,
         threads=chosen.threads,
-        timeout_seconds=chosen.timeout,
+        timeout_s=chosen.timeout,
         seed=chosen.seed,
-        num_requests=chosen.requests,
-        max_num_seqs=chosen.max_num_seqs,
-        our_options=_our_options(chosen),
-        with_limits=not chosen.no_limits,
+        count=chosen.count,
+        runner_options=("--max-num-seqs", str(chosen.max_num_seqs)),
+        our_options=tuple(part for assignment in chosen.set for part in ("--set", assignment)),
     )
 
 
@@ -93,87 +98,135 @@ def order(engines: Sequence[str]) -> list[str]:
     return [OURS, *(name for peer in peers for name in (peer, OURS))]
 
 
-def run_all(plan: Plan, launches: Mapping[tuple[str, str, str], Launch | str]) -> Iterator[table.Run]:
-    """Every run in order, yielded as it ends, with a line of progress; first those that cannot be run."""
-    places = []
-    for workload in plan.workloads:
-        for precision in plan.precisions:
-            usable = []
-            for name in plan.engines:
-                launch = launches[name, RECIPES[workload].model, precision]
-                if isinstance(launch, str):
-                    yield table.Run(name, workload, precision, None, launch)
-                else:
-                    usable.append(name)
-            places += [(workload, precision, name) for name in order(usable)]
-    failed: set[tuple[str, str, str]] = set()
-    for number, place in enumerate(places * plan.rounds, 1):
-        if place in failed:
-            continue  # a failed run is not repeated in later rounds
-        workload, precision, name = place
-        _show(f"[{number}/{len(places) * plan.rounds}] {workload} {precision} {name} … ", end="")
-        launch = launches[name, RECIPES[workload].model, precision]
-        assert isinstance(launch, Launch)
-        options = plan.runner_options + (plan.our_options if name == OURS else ())
-        try:
-            result = launch.run(workload, precision, plan.threads, options, plan.timeout_seconds)
-        except RunFailedError as error:
-            failed.add(place)
-            _show(f"no figure: {error}")
-            yield table.Run(name, workload, precision, None, str(error))
+def run_all(plan: Plan, workload: Workload, dtype: str) -> Iterator[Run]:
+    """Every run in order; first the engines that cannot be run. A run that failed is not repeated."""
+    launches: dict[str, tuple[Launch, tuple[str, ...]]] = {}
+    for name in plan.engines:
+        if workload.kind not in ENGINES[name].loaders:
             continue
-        _show(
-            f"{result.output_tokens_per_second:.0f} tok/s ({result.wall_seconds:.1f} s after "
-            f"{result.load_seconds:.0f} s of loading; others' CPU {result.other_cpu_share:.0%})"
-        )
-        yield table.Run(name, workload, precision, result)
+        try:
+            launch = prepare(name, workload, dtype)
+            launches[name] = (launch, _options(plan, launch, workload, dtype))
+        except (PeerUnavailableError, RunFailedError) as error:
+            yield Run(name, None, str(error))
+    for name in order([*launches]) * plan.rounds:
+        if name in launches:
+            launch, options = launches[name]
+            print(f"{workload.name} {dtype} {name} … ", end="", flush=True)
+            try:
+                result = launch.run(workload, dtype, plan.threads, plan.timeout_s, options)
+                _check_lengths(workload, result.outputs)
+            except RunFailedError as error:
+                del launches[name]
+                print(f"no figure: {error}", flush=True)
+                yield Run(name, None, str(error))
+            else:
+                speed = workload.amount / result.seconds
+                print(f"{speed:.0f} {workload.unit}/s in {result.seconds:.1f} s", flush=True)
+                yield Run(name, result)
 
 
-def measured_limits(plan: Plan) -> tuple[dict[str, machine.Machine], dict[tuple[str, str], roofline.Limit]]:
-    """The machine per checkpoint size; the limit per workload and dtype (for int8 no peak is measured)."""
-    machines: dict[str, machine.Machine] = {}
-    limits: dict[tuple[str, str], roofline.Limit] = {}
-    for name in plan.workloads:
-        workload = make_workload(name, plan.seed, plan.num_requests)
-        shape = SHAPES[workload.model]
-        if workload.model not in machines:
-            _show(f"what this machine can do, with {workload.model}'s shapes … ", end="")
-            machines[workload.model] = machine.measure(workload.model, plan.threads)
-            _show(f"{machines[workload.model].read_bytes_per_second / 1e9:.1f} GB/s read")
-        for precision in plan.precisions:
-            if precision in roofline.BYTES:
-                limits[name, precision] = roofline.limit(
-                    workload, shape, machines[workload.model], precision, plan.max_num_seqs
-                )
-    return machines, limits
+def rows(runs: Sequence[Run], workload: Workload, dtype: str) -> list[dict[str, Cell]]:
+    """One row per engine, the fastest first and those without a figure last."""
+    made = [_row(name, runs, workload, dtype) for name in dict.fromkeys(run.engine for run in runs)]
+    return sorted(made, key=lambda row: -float(row.get("per second") or 0.0))
+
+
+def ratios_to_ours(runs: Sequence[Run], engine: str) -> list[float]:
+    """Our speed over the engine's, one per run of it; ours is the mean of our nearest runs before and after.
+
+    Speeds drift with other load on the host and its temperature, so adjacent runs are compared.
+    """
+    ratios = []
+    for place, run in enumerate(runs):
+        if run.engine != engine or run.result is None:
+            continue
+        before = next((one.result for one in reversed(runs[:place]) if _is_ours(one)), None)
+        after = next((one.result for one in runs[place + 1 :] if _is_ours(one)), None)
+        speeds = [1 / result.seconds for result in (before, after) if result is not None]
+        if speeds:
+            ratios.append(mean(speeds) * run.result.seconds)
+    return ratios
+
+
+def agreement(workload: Workload, dtype: str, outputs: Sequence[Any], ours: Sequence[Any]) -> str:
+    """The share of a decoder's outputs that are equal, or the largest difference of other outputs."""
+    pairs = list(zip(outputs, ours, strict=True))
+    if workload.kind == "decoder":
+        return f"{sum(one == other for one, other in pairs) / len(pairs):.0%} equal"
+    difference = max(abs(a - b) for one, other in pairs for a, b in zip(one, other, strict=True))
+    verdict = "" if difference <= DIFFERENCE_MAX[dtype] else ": OTHER RESULTS"
+    return f"{difference:.1e}{verdict}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     plan = parse(arguments)
-    for directory in (LOGS_DIRECTORY, RESULTS_DIRECTORY):
-        directory.mkdir(parents=True, exist_ok=True)
-    models = list(dict.fromkeys(RECIPES[name].model for name in plan.workloads))
-    launches = prepare(plan.engines, models, plan.precisions)
-    machines, limits = measured_limits(plan) if plan.with_limits else ({}, {})
-    runs = list(run_all(plan, launches))
-    rows = table.rows(runs, {key: limit.output_tokens_per_second for key, limit in limits.items()})
-    report = {
-        "plan": asdict(plan),
-        "cpu": machine.cpu_name(),
-        "machines": {name: asdict(measured) for name, measured in machines.items()},
-        "limits": [
-            {"workload": key[0], "precision": key[1], **asdict(limit)} for key, limit in limits.items()
-        ],
-        "rows": [asdict(row) for row in rows],
-        "runs": [_without_outputs(run) for run in runs],
+    table: list[dict[str, Cell]] = []
+    for name in plan.workloads:
+        workload = make_workload(name, plan.seed, plan.count)
+        for dtype in plan.dtypes:
+            table += rows(list(run_all(plan, workload, dtype)), workload, dtype)
+    notes = [f"{plan.threads} threads, seed {plan.seed}, {plan.rounds} rounds {' '.join(plan.our_options)}"]
+    report("peers", table, notes)
+    return 0 if any(row.get("per second") for row in table) else 1
+
+
+def _options(plan: Plan, launch: Launch, workload: Workload, dtype: str) -> tuple[str, ...]:
+    """A runner's options, with the batch size that is fastest over the first items."""
+    options = plan.runner_options + (plan.our_options if launch.peer.name == OURS else ())
+    sizes = launch.peer.batch_sizes.get(workload.kind, ())
+    if not sizes:
+        return options
+    seconds = {}
+    for size in sizes if len(sizes) > 1 else ():
+        trial = workload.first(TRIAL_ITEMS)
+        sized = (*options, "--batch-size", str(size))
+        seconds[size] = launch.run(trial, dtype, plan.threads, plan.timeout_s, sized).seconds
+    return (*options, "--batch-size", str(min(seconds, key=lambda size: seconds[size], default=sizes[0])))
+
+
+def _row(engine: str, runs: Sequence[Run], workload: Workload, dtype: str) -> dict[str, Cell]:
+    head: dict[str, Cell] = {"workload": f"{workload.name}, {dtype}", "engine": engine}
+    results = [run.result for run in runs if run.engine == engine and run.result is not None]
+    problem = next((run.problem for run in runs if run.engine == engine and run.problem), None)
+    if not results:
+        return head | {"problem": problem or "no result"}
+    speeds = [workload.amount / result.seconds for result in results]
+    ours = next((run.result for run in runs if _is_ours(run)), None)
+    ratios = [] if engine == OURS else ratios_to_ours(runs, engine)
+    compared = None
+    if ours is not None and engine != OURS:
+        compared = agreement(workload, dtype, results[0].outputs, ours.outputs)
+    return head | {
+        "version": results[0].version,
+        "unit": workload.unit,
+        "per second": median(speeds),
+        "range": spread(speeds),
+        "ours / it": median(ratios) if ratios else None,
+        "beside ours": compared,
+        "peak MB": round(max(result.peak_rss_bytes for result in results) / 1e6),
+        "load, s": median(result.load_seconds for result in results),
+        "others' CPU": others(max(result.other_cpu_share for result in results)),
+        "problem": problem or "",
     }
-    text = _heading(plan, machines, limits) + table.markdown(rows)
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    for suffix, content in (("json", json.dumps(report, indent=1)), ("md", text)):
-        (RESULTS_DIRECTORY / f"{stamp}.{suffix}").write_text(content + "\n")
-    _show("\n" + text)
-    _show(f"written to {RESULTS_DIRECTORY.relative_to(REPOSITORY)}/{stamp}.json and .md")
-    return 0 if any(row.tokens_per_second for row in rows) else 1
+
+
+def _check_lengths(workload: Workload, outputs: Sequence[Any]) -> None:
+    """Raises RunFailedError where a decoder made another number of tokens than an item wants."""
+    if workload.kind != "decoder":
+        return
+    pairs = zip(workload.items, outputs, strict=True)
+    wrong = [(number, len(got), item[1]) for number, (item, got) in enumerate(pairs) if len(got) != item[1]]
+    if wrong:
+        number, got, wanted = wrong[0]
+        raise RunFailedError(
+            f"{len(wrong)} of {len(outputs)} requests got a wrong number of tokens, "
+            f"the first being request {number}: {got} of {wanted}"
+        )
+
+
+def _is_ours(run: Run) -> bool:
+    return run.engine == OURS and run.result is not None
 
 
 def _names(parser: argparse.ArgumentParser, option: str, text: str, known: Iterable[str]) -> tuple[str, ...]:
@@ -182,51 +235,6 @@ def _names(parser: argparse.ArgumentParser, option: str, text: str, known: Itera
     if unknown or not names:
         parser.error(f"{option} takes names of {', '.join(known)}, got {text!r}")
     return names
-
-
-def _our_options(chosen: argparse.Namespace) -> tuple[str, ...]:
-    options: list[str] = ["--deterministic"] if chosen.deterministic else []
-    for name in ("kv_dtype", "weights"):
-        if getattr(chosen, name):
-            options += [f"--{name.replace('_', '-')}", getattr(chosen, name)]
-    for assignment in chosen.set:
-        options += ["--set", assignment]
-    return tuple(options)
-
-
-def _without_outputs(run: table.Run) -> dict[str, object]:
-    fields = asdict(run)
-    if fields["result"] is not None:
-        del fields["result"]["outputs"]
-    return fields
-
-
-def _heading(
-    plan: Plan, machines: dict[str, machine.Machine], limits: dict[tuple[str, str], roofline.Limit]
-) -> str:
-    lines = [f"{machine.cpu_name()}, threads: {plan.threads}, {time.strftime('%Y-%m-%d %H:%M')}."]
-    for name, measured in machines.items():
-        peaks = ", ".join(
-            f"{dtype} {measured.best_flops(dtype) / 1e9:.0f} GFLOP/s" for dtype in machine.DTYPES
-        )
-        lines.append(f"{name}: {measured.read_bytes_per_second / 1e9:.1f} GB/s read, {peaks}.")
-    for (workload_name, dtype), limit in limits.items():
-        workload = make_workload(workload_name, plan.seed, plan.num_requests)
-        arguments = (workload, SHAPES[workload.model], machines[workload.model], dtype, plan.max_num_seqs)
-        speeds = {
-            kind: roofline.practical_limit(*arguments, kind).output_tokens_per_second
-            for kind in machine.GEMM_KINDS
-        }
-        practical = ", ".join(f"{speed:.0f} with {kind} GEMMs as measured" for kind, speed in speeds.items())
-        lines.append(
-            f"{workload_name} {dtype}: the machine's limit is {limit.output_tokens_per_second:.0f} tok/s "
-            f"({practical}); {limit.num_steps} steps, mean batch {limit.mean_batch:.1f}."
-        )
-    return "\n".join(lines) + "\n\n"
-
-
-def _show(text: str, end: str = "\n") -> None:
-    print(text, end=end, flush=True)
 
 
 if __name__ == "__main__":

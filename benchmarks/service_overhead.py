@@ -1,4 +1,4 @@
-"""What the whole service costs over its bare engine: the same rows on the same two cores, a worker each.
+"""Measures the cost of the whole service over its bare engine: the same rows on the same cores.
 
     python -m benchmarks.service_overhead
     python -m benchmarks.service_overhead --medium 0 --demo 0 --encoder 3000 --lognormal
@@ -28,11 +28,10 @@ import pyarrow.parquet as pq
 from benchmarks import checkpoints
 from benchmarks.launch import LOGS_DIRECTORY, run_process
 from benchmarks.measure import cpu_times
-from benchmarks.report import Cell, others, report, share, spread
+from benchmarks.report import Cell, others, percent, report, spread
 from benchmarks.runners.bare_engine import BareRun
 from benchmarks.service.running import PARTS, Ended, run_job, service_with
-from benchmarks.texts import PROMPTS, make_texts, make_texts_of_tokens
-from benchmarks.workloads import OUTPUT_LENGTHS
+from benchmarks.workloads import OUTPUT_LENGTHS, PROMPTS, make_texts, make_texts_of_tokens
 from nightshift.demo import DEMO_MODEL_ID, LARGEST_NUMBER, demo_model_path
 from nightshift.fleet.checkpoints import model_id
 
@@ -58,7 +57,7 @@ class Work:
         return self.endpoint == "embeddings"
 
     def body(self, uri: str, output: str) -> dict[str, Any]:
-        """Of the job over an input."""
+        """The body of the job over an input."""
         places: dict[str, Any] = {"endpoint": self.endpoint, "input": uri, "output": output}
         if not self.is_embedding:
             return places
@@ -113,11 +112,11 @@ def _chats(count: int) -> list[dict[str, Any]]:
     return [
         _line(number, "/v1/chat/completions", {
             "model": DEMO_MODEL_ID,
-            "messages": [{"role": "user", "content": str(asked)}],
+            "messages": [{"role": "user", "content": str(number_asked)}],
             "max_tokens": DEMO_TOKENS_MAX,
             "temperature": 0,
         })
-        for number, asked in enumerate(numbers)
+        for number, number_asked in enumerate(numbers)
     ]  # fmt: skip
 
 
@@ -143,8 +142,8 @@ def run_service(work: Work, threads: int) -> Ended:
         for name, rows in (("warm-up", work.rows[:WARM_UP]), ("rows", work.rows[WARM_UP:])):
             source = work.write(rows, place / name / "input")
             body = work.body(source.as_uri(), service.location(f"{name}/out/"))
-            found = run_job(service, body, len(rows))
-    return found
+            ended = run_job(service, body, len(rows))
+    return ended
 
 
 def measured(work: Work, threads: int) -> dict[str, Cell]:
@@ -166,9 +165,9 @@ def measured(work: Work, threads: int) -> dict[str, Cell]:
         "rows": rows,
         "engine alone, rows/s": spread(speeds),
         "service, first claim to _SUCCESS": claimed,
-        "cost": share(alone - claimed, alone),
+        "cost": percent(alone - claimed, alone),
         "submit to _SUCCESS": submitted,
-        "cost of that": share(alone - submitted, alone),
+        "cost of that": percent(alone - submitted, alone),
         "tok/s alone": bare_tokens / rows * alone,
         "tok/s service": tokens / service.after_claim_s,
         "others' CPU": others(cpu_times().other_share_since(before)),

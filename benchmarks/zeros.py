@@ -1,4 +1,4 @@
-"""An encoder whose vectors are zeros: what is left is what a row costs on its way."""
+"""An encoder whose vectors are zeros: the cost that is left is that of a row's way."""
 
 from __future__ import annotations
 

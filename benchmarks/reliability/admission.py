@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import httpx
 
-from benchmarks.reliability.figures import Figure, quantile
 from benchmarks.reliability.services import Database, admissions, points, service_on, wait_for_admissions
+from benchmarks.report import Figure, quantile
 from tests.faults.kit.service import Service
 
 SEED = 1

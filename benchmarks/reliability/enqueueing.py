@@ -19,8 +19,8 @@ from statistics import median
 from typing import Any
 from urllib.parse import urlsplit
 
-from benchmarks.reliability.figures import Figure
 from benchmarks.reliability.services import Database, service_on
+from benchmarks.report import Figure
 from tests.faults.kit.fake_engine import MODEL
 from tests.integration.servers import HOST, ValkeyServer, free_port, running
 

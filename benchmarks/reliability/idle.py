@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.reliability.figures import Figure
 from benchmarks.reliability.services import Database, service_on
+from benchmarks.report import Figure
 
 SETTLED_S = 10.0  # the worker has registered, the first passes are over
 

@@ -12,8 +12,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.reliability.figures import Figure, quantile
 from benchmarks.reliability.services import Database, admissions, service_on, wait_for_admissions
+from benchmarks.report import Figure, quantile
 from nightshift.fleet.workers import WorkerState
 from nightshift.jobs import Shard
 from tests.faults.chaos.workload import BulkJob, Row, some_rows, submit_bulk, submit_online

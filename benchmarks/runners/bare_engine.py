@@ -57,12 +57,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = rows[chosen.warm_up :]
     began_s = time.monotonic()
     tokens = run(rows)
-    found = BareRun(len(rows), tokens.prompt, tokens.output, time.monotonic() - began_s)
-    chosen.result.write_text(json.dumps(asdict(found)))
+    bare_run = BareRun(len(rows), tokens.prompt, tokens.output, time.monotonic() - began_s)
+    chosen.result.write_text(json.dumps(asdict(bare_run)))
 
 
 def load_decoder(path: str, dtype: str, threads: int) -> Run:
-    """With the settings that a worker would have."""
+    """Loads with the settings that a worker would have."""
     from benchmarks.runners.nightshift import load_engine
     from nightshift.settings import WorkerSettings
     from workers.engine import Request, SamplingParams
@@ -102,29 +102,18 @@ def load_decoder(path: str, dtype: str, threads: int) -> Run:
 def load_encoder(path: str, dtype: Any, threads: int) -> Run:
     import torch
 
-    from workers.engine.encoders.engine import EncoderEngine
-    from workers.engine.encoders.errors import EncodeQueueFull
+    from benchmarks.runners.nightshift import encoding
     from workers.engine.encoders.model import EncoderModel
-    from workers.engine.encoders.request import EncodeOutput, EncodeRequest
 
     torch.set_num_threads(threads)
     model = EncoderModel.load(path, dtype)
-    engine = EncoderEngine(model)
+    encode = encoding(model)
 
     def run(texts: Sequence[str]) -> Tokens:
-        ended: list[EncodeOutput] = []
-        for number, token_ids in enumerate(model.tokenize_all(texts)):
-            request = EncodeRequest(str(number), [token_ids], "background")
-            while True:
-                try:
-                    engine.add(request)
-                    break
-                except EncodeQueueFull:
-                    ended += engine.step()
-        while engine.has_work:
-            ended += engine.step()
-        assert len(ended) == len(texts), f"{len(ended)} of {len(texts)} rows have ended"
-        return Tokens(sum(output.num_prompt_tokens for output in ended), 0)
+        inputs = model.tokenize_all(texts)
+        vectors = encode(inputs)
+        assert all(vector is not None for vector in vectors), "not every row has ended"
+        return Tokens(sum(len(token_ids) for token_ids in inputs), 0)
 
     return run
 

@@ -1,7 +1,7 @@
-"""The common part of all runners: load, warm up, run a workload once, check and record it.
+"""The common part of all runners: load, warm up, run a workload's items once, and record it.
 
-A runner is a module with `load(arguments)`, run as a process of its own in its engine's environment. The
-result goes to a file, so that an engine may print what it likes. Standard library only.
+A runner is a module with loaders, run as a process of its own in its engine's environment. The result goes
+to a file, so that an engine may print what it likes. Standard library only.
 """
 
 from __future__ import annotations
@@ -9,157 +9,118 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from benchmarks.measure import cpu_times, peak_rss_bytes
-from benchmarks.workloads import DEFAULT_SEED, BenchRequest, make_workload, warm_up_requests
 
-UNKNOWN_TOKEN = -1
-"""Stands for a token of which only the number is known."""
+KV_CACHE_GIB = 2
+ENCODER_TOKENS_MAX = 512
+
+Run = Callable[[Sequence[Any]], Sequence[Any]]
+"""Outputs of the items, in their order, all offered at once: token ids, a vector, or scores."""
 
 
-class LoadedEngine(Protocol):
+@dataclass(frozen=True)
+class Loaded:
     """An engine that is ready to run."""
 
-    @property
-    def version(self) -> str: ...
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """Its options, as recorded with the result."""
-
-    @property
-    def pid(self) -> int:
-        """The process whose tree does the work: ours, or a server's."""
-
-    def generate(self, requests: Sequence[BenchRequest]) -> dict[int, list[int]]:
-        """Output token ids by request id: greedy, ignoring end-of-sequence, all requests offered at once."""
-
-    def close(self) -> None:
-        """Stop what was started."""
+    run: Run
+    version: str
 
 
-def in_batches(
-    requests: Sequence[BenchRequest],
-    batch_size: int,
-    generate: Callable[[Sequence[BenchRequest]], dict[int, list[int]]],
-) -> dict[int, list[int]]:
-    """For engines that take static batches: one after another, in order of arrival."""
-    outputs: dict[int, list[int]] = {}
-    for start in range(0, len(requests), batch_size):
-        outputs |= generate(requests[start : start + batch_size])
-    return outputs
+@dataclass(frozen=True)
+class Task:
+    """A runner's arguments, with the workload read from its file."""
+
+    model: str
+    dtype: str
+    threads: int
+    batch_size: int
+    max_num_seqs: int
+    settings: Sequence[str]
+    work: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class RunResult:
     """One run of one workload on one engine."""
 
-    engine: str
     version: str
-    workload: str
-    precision: str
-    threads: int
-    settings: dict[str, Any]
-    num_requests: int
-    num_prompt_tokens: int
-    num_output_tokens: int
     load_seconds: float
     """From an empty process to ready, library imports included."""
-    wall_seconds: float
+    seconds: float
     peak_rss_bytes: int
     other_cpu_share: float
-    outputs: list[list[int]]
-
-    @property
-    def output_tokens_per_second(self) -> float:
-        return self.num_output_tokens / self.wall_seconds
+    outputs: list[Any]
 
     @classmethod
     def read(cls, path: Path) -> RunResult:
         return cls(**json.loads(path.read_text()))
 
-    def write(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self)))
 
-
-def argument_parser(description: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--engine", default="", help="the name to record")
-    parser.add_argument("--model", required=True, help="checkpoint directory or file, in the engine's format")
-    parser.add_argument("--workload", required=True)
-    parser.add_argument("--precision", required=True, choices=["float32", "bfloat16", "int8"])
-    parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
-    parser.add_argument("--requests", type=int, help="only the workload's first so many")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--max-num-seqs", type=int, default=64)
-    parser.add_argument("--kv-cache-gib", type=float, default=2.0)
-    parser.add_argument("--result", type=Path, required=True, help="the JSON file to write")
-    return parser
-
-
-def run(
-    load: Callable[[argparse.Namespace], LoadedEngine],
-    parser: argparse.ArgumentParser,
-    arguments: Sequence[str] | None = None,
-) -> int:
-    """The process's exit status: 0, or 1 with the error on stderr."""
-    chosen = parser.parse_args(arguments)
-    try:
-        workload = make_workload(chosen.workload, chosen.seed, chosen.requests)
-    except ValueError as error:
-        parser.error(str(error))
-    started = time.perf_counter()
-    engine = load(chosen)
-    load_seconds = time.perf_counter() - started
-    try:
-        engine.generate(warm_up_requests(workload))
-        cpu_before = cpu_times(engine.pid)
-        started = time.perf_counter()
-        outputs = engine.generate(workload.requests)
-        wall_seconds = time.perf_counter() - started
-        other_cpu_share = cpu_times(engine.pid).other_share_since(cpu_before)
-        problem = length_problem(workload.requests, outputs)
-        if problem:
-            print(problem, file=sys.stderr)
-            return 1
-        RunResult(
-            engine=chosen.engine,
-            version=engine.version,
-            workload=workload.name,
-            precision=chosen.precision,
-            threads=chosen.threads,
-            settings=dict(engine.settings),
-            num_requests=len(workload.requests),
-            num_prompt_tokens=workload.num_prompt_tokens,
-            num_output_tokens=workload.num_output_tokens,
-            load_seconds=load_seconds,
-            wall_seconds=wall_seconds,
-            peak_rss_bytes=peak_rss_bytes(engine.pid),
-            other_cpu_share=other_cpu_share,
-            outputs=[outputs[request.id] for request in workload.requests],
-        ).write(chosen.result)
-    finally:
-        engine.close()
-    return 0
-
-
-def length_problem(requests: Sequence[BenchRequest], outputs: Mapping[int, Sequence[int]]) -> str | None:
-    """The requests without exactly the requested number of tokens, in words; None if there are none."""
-    wrong = [
-        (request, len(outputs.get(request.id, ())))
-        for request in requests
-        if len(outputs.get(request.id, ())) != request.num_output_tokens
-    ]
-    if not wrong:
-        return None
-    request, got = wrong[0]
-    return (
-        f"{len(wrong)} of {len(requests)} requests got a wrong number of tokens, "
-        f"the first being request {request.id}: {got} of {request.num_output_tokens}"
+def main(loaders: Mapping[str, Callable[[Task], Loaded]], arguments: Sequence[str] | None = None) -> None:
+    chosen = _parser(loaders).parse_args(arguments)
+    work = json.loads(chosen.work.read_text())
+    task = Task(
+        chosen.model, chosen.dtype, chosen.threads, chosen.batch_size, chosen.max_num_seqs, chosen.set, work
     )
+    started_s = time.perf_counter()
+    loaded = loaders[chosen.loader](task)
+    load_seconds = time.perf_counter() - started_s
+    loaded.run(work["warm_up"])
+    cpu_before = cpu_times()
+    started_s = time.perf_counter()
+    outputs = loaded.run(work["items"])
+    seconds = time.perf_counter() - started_s
+    result = RunResult(
+        version=loaded.version,
+        load_seconds=load_seconds,
+        seconds=seconds,
+        peak_rss_bytes=peak_rss_bytes(),
+        other_cpu_share=cpu_times().other_share_since(cpu_before),
+        outputs=[_plain(output) for output in outputs],
+    )
+    chosen.result.write_text(json.dumps(asdict(result)))
+
+
+def in_batches(order: Sequence[int], batch_size: int, run: Callable[[list[int]], Sequence[Any]]) -> list[Any]:
+    """Outputs by index, for engines that take static batches: `run` is given the indices of one."""
+    outputs: list[Any] = [None] * len(order)
+    for start in range(0, len(order), batch_size):
+        indices = list(order[start : start + batch_size])
+        for index, output in zip(indices, run(indices), strict=True):
+            outputs[index] = output
+    return outputs
+
+
+def by_length(texts: Sequence[str]) -> list[int]:
+    """Indices in the order of length, for engines that pad all that they are given."""
+    return sorted(range(len(texts)), key=lambda index: len(texts[index]))
+
+
+def first_cores(threads: int) -> str:
+    """The first cores that this process may use, such as "0,1"."""
+    return ",".join(str(core) for core in sorted(os.sched_getaffinity(0))[:threads])
+
+
+def _plain(output: Any) -> list[float]:
+    """A JSON list; numpy's numbers become Python's."""
+    return [value.item() if hasattr(value, "item") else value for value in output]
+
+
+def _parser(loaders: Mapping[str, Any]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Run a workload on one engine.")
+    parser.add_argument("--loader", choices=loaders, required=True)
+    parser.add_argument("--model", required=True, help="checkpoint directory, in the engine's format")
+    parser.add_argument("--work", type=Path, required=True, help="the JSON file of the workload")
+    parser.add_argument("--result", type=Path, required=True, help="the JSON file to write")
+    parser.add_argument("--dtype", required=True, choices=["float32", "bfloat16"])
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--max-num-seqs", type=int, default=64)
+    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE")
+    return parser

@@ -1,102 +1,159 @@
-"""Our own engine, called as a worker calls it: add, then step until nothing is left."""
+"""Our own engines, called as a worker calls them: add, then step until nothing is left."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.runners import harness
-from benchmarks.workloads import BenchRequest
+from benchmarks.runners.harness import ENCODER_TOKENS_MAX, KV_CACHE_GIB, Loaded, Task
 
 if TYPE_CHECKING:
-    from workers.engine import Engine, EngineConfig, Request
+    from workers.engine import Engine, EngineConfig
+
+VERSION = "this checkout"
 
 
 class InvalidSettingError(ValueError):
     """An unknown option or a refused value; the message names it."""
 
 
-class Nightshift:
-    def __init__(self, config: EngineConfig, threads: int) -> None:
-        self._engine = load_engine(config, threads)
-        self.pid = os.getpid()
-        self.version = "this checkout"
-        self.settings = {
-            field.name: getattr(config, field.name)
-            for field in dataclasses.fields(config)
-            if field.name != "model" and getattr(config, field.name) != field.default
-        }
+def load_engine(config: EngineConfig, threads: int) -> Engine:
+    """The decoder's engine on `threads` threads of torch's pool, which wait as a worker's do."""
+    _limit_threads(threads)
+    from workers.engine import Engine
 
-    def generate(self, requests: Sequence[BenchRequest]) -> dict[int, list[int]]:
-        outputs: dict[int, list[int]] = {request.id: [] for request in requests}
-        for request in requests:
-            self._engine.add(engine_request(request))
-        while self._engine.has_work:
-            for output in self._engine.step():
+    return Engine.load(config)
+
+
+def decoder(task: Task) -> Loaded:
+    from workers.engine import EngineConfig, Request, SamplingParams
+
+    engine = load_engine(EngineConfig(**engine_settings(task)), task.threads)
+
+    def run(items: Sequence[tuple[Sequence[int], int]]) -> list[list[int]]:
+        for number, (prompt, num_output) in enumerate(items):
+            sampling = SamplingParams(temperature=0.0, max_tokens=num_output, ignore_eos=True)
+            engine.add(
+                Request(str(number), tuple(prompt), sampling, priority="background", group="benchmark")
+            )
+        outputs: list[list[int]] = [[] for _ in items]
+        while engine.has_work:
+            for output in engine.step():
                 outputs[int(output.id)].extend(output.token_ids)
         return outputs
 
-    def close(self) -> None:
-        """Nothing to stop."""
+    return Loaded(run, VERSION)
 
 
-def engine_request(request: BenchRequest) -> Request:
-    """A row of a job, as a worker would give it to the engine."""
-    from workers.engine import Request, SamplingParams
-
-    sampling = SamplingParams(temperature=0.0, max_tokens=request.num_output_tokens, ignore_eos=True)
-    return Request(
-        str(request.id), request.prompt_token_ids, sampling, priority="background", group="benchmark"
-    )
-
-
-def add_engine_arguments(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--deterministic", action="store_true", help="the same tokens whatever the batch")
-    parser.add_argument("--kv-dtype", metavar="DTYPE", help="dtype of KV memory")
-    parser.add_argument("--weights", metavar="DTYPE", help="dtype of the weights in memory, such as int8")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="FIELD=VALUE", help="any other EngineConfig field"
-    )
-
-
-def engine_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """EngineConfig fields from a runner's arguments; only those that the caller asked for are named.
-
-    Raises InvalidSettingError for one this engine does not have.
-    """
+def engine_settings(task: Task) -> dict[str, Any]:
+    """EngineConfig fields from a runner's arguments. Raises InvalidSettingError."""
     from workers.engine import EngineConfig
 
     known = {field.name for field in dataclasses.fields(EngineConfig)}
     settings: dict[str, Any] = {
-        "model": str(arguments.model),
+        "model": task.model,
         "device": "cpu",
-        "dtype": "bfloat16" if arguments.precision == "int8" else arguments.precision,
-        "max_num_seqs": arguments.max_num_seqs,
-        "kv_cache_bytes": int(arguments.kv_cache_gib * 2**30),
+        "dtype": task.dtype,
+        "max_num_seqs": task.max_num_seqs,
+        "kv_cache_bytes": KV_CACHE_GIB * 2**30,
     }
-    asked: dict[str, Any] = {}
-    if arguments.deterministic:
-        asked["deterministic"] = True
-    if arguments.kv_dtype:
-        asked["kv_cache_dtype"] = arguments.kv_dtype
-    weight_dtype = arguments.weights or ("int8" if arguments.precision == "int8" else None)
-    if weight_dtype:
-        asked["weight_dtype"] = weight_dtype
-    for assignment in arguments.set:
+    for assignment in task.settings:
         name, equals, value = assignment.partition("=")
         if not equals:
             raise InvalidSettingError(f"--set takes FIELD=VALUE, got {assignment!r}")
-        asked[name] = _parsed(value)
-    for name in asked:
         if name not in known:
             raise InvalidSettingError(
                 f"this engine has no setting {name!r}; it has {', '.join(sorted(known))}"
             )
-    return settings | asked
+        settings[name] = _parsed(value)
+    return settings
+
+
+def embeddings(task: Task) -> Loaded:
+    _limit_threads(task.threads)
+    from workers.engine.encoders.model import EncoderModel
+
+    dtype: Any = task.dtype
+    model = EncoderModel.load(task.model, dtype, "cpu", max_length=ENCODER_TOKENS_MAX)
+    encode = encoding(model)
+    return Loaded(lambda texts: [vectors[0] for vectors in encode(model.tokenize_all(texts))], VERSION)
+
+
+def classification(task: Task) -> Loaded:
+    score = _scoring(task)
+    return Loaded(lambda texts: score([(text,) for text in texts], is_ranking=False), VERSION)
+
+
+def rerank(task: Task) -> Loaded:
+    score = _scoring(task)
+
+    def run(queries: Sequence[tuple[str, Sequence[str]]]) -> list[list[float]]:
+        pairs = [[(query, document, ENCODER_TOKENS_MAX) for document in texts] for query, texts in queries]
+        return [[scores[0] for scores in score(one, is_ranking=True)] for one in pairs]
+
+    return Loaded(run, VERSION)
+
+
+def _scoring(task: Task) -> Callable[..., list[Any]]:
+    """Scores of texts or pairs of texts by a classifier, which are the arguments of `PairText`."""
+    _limit_threads(task.threads)
+    from workers.engine.encoders.classifier import ClassifierModel
+    from workers.engine.encoders.labels import activated
+    from workers.engine.encoders.pairs import PairText
+
+    dtype: Any = task.dtype
+    model = ClassifierModel.load(task.model, dtype, "cpu", max_length=ENCODER_TOKENS_MAX)
+    encode = encoding(model)
+
+    def score(pairs: Sequence[Any], *, is_ranking: bool) -> list[Any]:
+        activation = model.labels.ranking_activation if is_ranking else model.labels.activation
+        tokens = model.tokenize_all([PairText(*pair) for pair in pairs])
+        return [activated(logits[0], activation) for logits in encode(tokens)]
+
+    return score
+
+
+def encoding(model: Any) -> Callable[[Sequence[Any]], list[Any]]:
+    """Runs tokenized inputs, each a request of its own, and returns their vectors or logits in order."""
+    from workers.engine.encoders.engine import EncoderEngine
+    from workers.engine.encoders.errors import EncodeQueueFull
+    from workers.engine.encoders.request import EncodeRequest
+
+    engine = EncoderEngine(model)
+
+    def encode(inputs: Sequence[Any]) -> list[Any]:
+        outputs: list[Any] = [None] * len(inputs)
+
+        def step() -> None:
+            for output in engine.step():
+                outputs[int(output.id)] = output.embeddings
+
+        for number, tokens in enumerate(inputs):
+            request = EncodeRequest(str(number), [tokens], "background")
+            while True:
+                try:
+                    engine.add(request)
+                    break
+                except EncodeQueueFull:
+                    step()
+        while engine.has_work:
+            step()
+        return outputs
+
+    return encode
+
+
+def _limit_threads(threads: int) -> None:
+    from workers.engine.execution.openmp import limit_spinning
+
+    limit_spinning(os.environ)
+    import torch
+
+    torch.set_num_threads(threads)
 
 
 def _parsed(value: str) -> Any:
@@ -107,34 +164,15 @@ def _parsed(value: str) -> Any:
         return value
 
 
-def load_engine(config: EngineConfig, threads: int) -> Engine:
-    """The engine, on so many threads of torch's pool, which wait as a worker's do."""
-    from workers.engine.execution.openmp import limit_spinning
-
-    limit_spinning(os.environ)
-    import torch
-
-    from workers.engine import Engine
-
-    torch.set_num_threads(threads)
-    return Engine.load(config)
-
-
-def load(arguments: argparse.Namespace) -> Nightshift:
-    from workers.engine import EngineConfig
-
-    return Nightshift(EngineConfig(**engine_settings(arguments)), arguments.threads)
-
-
-def parser() -> argparse.ArgumentParser:
-    result = harness.argument_parser("Run a workload on Nightshift's engine.")
-    add_engine_arguments(result)
-    return result
-
+LOADERS = {
+    "decoder": decoder,
+    "embeddings": embeddings,
+    "classification": classification,
+    "rerank": rerank,
+}
 
 if __name__ == "__main__":
     try:
-        status = harness.run(load, parser())
+        harness.main(LOADERS)
     except InvalidSettingError as error:
         raise SystemExit(str(error)) from None
-    raise SystemExit(status)

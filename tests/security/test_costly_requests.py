@@ -1,6 +1,6 @@
 """Each request of the corpus, sent to an API of limited memory: none costs more than 30 times its size and a
-second of CPU, and none stops the event loop for long. `/healthz` is answered all the while; how soon is
-measured by `python -m benchmarks.reliability.costly`.
+second of CPU, and none stops the event loop for long. `/healthz` is answered all the while;
+`python -m benchmarks.health` measures how soon.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Which of a worker's models steps next.
 
 Models step at once unless the operator has them step in turn, on a CPU: two that step at once share every
-core's cache, but none waits for another's long pass (docs/performance.md has both). In turn, each model with
+core's cache, but none waits for another's long pass. In turn, each model with
 work gets the same time: the next turn is that of the model which has had the least. While a client waits for
 one, the passes of encoders are cut short.
 """

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from benchmarks.reliability.growth import SETTLED_HOUR, Day, Load, growth
 from nightshift.store import Store
 from nightshift.testing import FakeClock
+from tests.integration.scheduler.days import SETTLED_HOUR, Day, Load, growth
 
-HOURS = 7  # a quick version: `python -m benchmarks.reliability growth` runs 24
+HOURS = 7
 GROWTH_MAX = 1.1  # a page more or less; three times as many hours would be 3
 
 

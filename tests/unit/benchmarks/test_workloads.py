@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.workloads import (
-    NUM_SPECIAL_TOKENS,
-    RECIPES,
-    make_workload,
-    warm_up_requests,
-)
+from benchmarks.workloads import DOCUMENTS, NUM_SPECIAL_TOKENS, RECIPES, make_queries, make_workload
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -21,36 +16,53 @@ def test_the_same_seed_gives_the_same_workload_and_another_seed_another(name: st
 @pytest.mark.parametrize("name", RECIPES)
 def test_lengths_and_ids_stay_in_their_ranges(name: str) -> None:
     workload, recipe = make_workload(name), RECIPES[name]
-    for request in workload.requests:
-        own_prompt = request.prompt_token_ids[workload.num_shared_prefix_tokens :]
+    for prompt, num_output in workload.items:
+        own_prompt = prompt[workload.num_shared_prefix_tokens :]
         assert recipe.prompt.low <= len(own_prompt) <= recipe.prompt.high
-        assert recipe.output.low <= request.num_output_tokens <= recipe.output.high
-        assert all(NUM_SPECIAL_TOKENS <= id < RECIPES[name].vocab_size for id in request.prompt_token_ids)
+        assert recipe.output.low <= num_output <= recipe.output.high
+        assert all(NUM_SPECIAL_TOKENS <= id < recipe.vocab_size for id in prompt)
 
 
 def test_the_default_seed_gives_the_totals_that_figures_are_published_for() -> None:
     medium = make_workload("medium")
-    assert (len(medium.requests), medium.num_prompt_tokens, medium.num_output_tokens) == (64, 6_027, 4_888)
+    assert (len(medium.items), sum(len(prompt) for prompt, _ in medium.items), medium.amount) == (
+        64,
+        6_027,
+        4_888,
+    )
 
 
 def test_a_shared_prefix_changes_no_length_and_is_in_front_of_every_prompt() -> None:
     plain, shared = make_workload("small"), make_workload("small-shared")
-    prefixes = {request.prompt_token_ids[:256] for request in shared.requests}
-    assert len(prefixes) == 1
-    for one, other in zip(plain.requests, shared.requests, strict=True):
-        assert len(one.prompt_token_ids) + 256 == len(other.prompt_token_ids)
-        assert one.num_output_tokens == other.num_output_tokens
+    assert len({prompt[:256] for prompt, _ in shared.items}) == 1
+    for one, other in zip(plain.items, shared.items, strict=True):
+        assert (len(one[0]) + 256, one[1]) == (len(other[0]), other[1])
 
 
 def test_warming_up_leaves_no_prefix_of_the_workload_in_any_cache() -> None:
     workload = make_workload("small-shared")
-    warm = {request.prompt_token_ids[:32] for request in warm_up_requests(workload)}
-    assert warm.isdisjoint(request.prompt_token_ids[:32] for request in workload.requests)
+    warm = {prompt[:32] for prompt, _ in workload.warm_up}
+    assert warm.isdisjoint(prompt[:32] for prompt, _ in workload.items)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"), [({"name": "huge"}, "workload"), ({"num_requests": 0}, "num_requests")]
-)
+def test_texts_and_queries_count_their_tokens_rows_and_documents() -> None:
+    texts, rerank = make_workload("embeddings", count=3), make_workload("rerank", count=2)
+
+    assert make_workload("classification", count=3).amount == len(texts.items) == 3
+    assert 3 * 8 <= texts.amount <= 3 * 512
+    assert rerank.amount == 2 * DOCUMENTS == sum(len(documents) for _, documents in rerank.items)
+
+
+def test_queries_have_so_many_documents_each_and_none_has_two_queries() -> None:
+    texts = [f"text {number}" for number in range(10)]
+
+    queries = make_queries(texts, num_documents=4, seed=1)
+
+    assert [documents for _, documents in queries] == [texts[:4], texts[4:8]]
+    assert queries == make_queries(texts, num_documents=4, seed=1)
+
+
+@pytest.mark.parametrize(("arguments", "named"), [({"name": "huge"}, "workload"), ({"count": 0}, "count")])
 def test_a_wrong_argument_is_named(arguments: dict[str, object], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         make_workload(**({"name": "small"} | arguments))  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from benchmarks.gpu_problems import quantise
+from tests.unit.workers.engine.kernels.triton.attention_problems import quantise
 from tests.unit.workers.engine.tiny_models import complete, greedy, load_engine, save_model
 from workers.engine import EngineConfig, InvalidConfig, Request
 from workers.engine.batching.batcher import Chunk

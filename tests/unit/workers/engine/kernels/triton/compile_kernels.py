@@ -17,7 +17,12 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from benchmarks.gpu_problems import PROBLEMS, Inputs, Problem, random_inputs
+from tests.unit.workers.engine.kernels.triton.attention_problems import (
+    PROBLEMS,
+    Inputs,
+    Problem,
+    random_inputs,
+)
 from workers.engine.execution.linears.interface import Activation
 from workers.engine.kernels.triton import decode, kv_write, prefill, rows
 from workers.engine.kernels.triton.launch import PagedKv

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks.gpu_checks import attend_chunks, attend_decodes
-from benchmarks.gpu_problems import (
+from tests.unit.workers.engine.kernels.triton.attention_problems import (
     ERROR_MAX,
     MIXED,
     PROBLEMS,
@@ -18,6 +17,7 @@ from benchmarks.gpu_problems import (
     random_inputs,
     write_reference,
 )
+from tests.unit.workers.engine.kernels.triton.kernel_checks import attend_chunks, attend_decodes
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs the kernels on the device")

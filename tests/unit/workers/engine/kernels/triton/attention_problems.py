@@ -1,6 +1,6 @@
 """Random problems of paged attention, and their answers in float64, written down plainly and slowly.
 
-The tests hold the Triton kernels to them in Triton's interpreter, `gpu_checks.py` on a device.
+The tests hold the Triton kernels to them in Triton's interpreter, `tests/gpu` on a device.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a day of chat and batches leaves in the database and in the object store, hour by hour.
+"""Days of chat and batches, and the bytes that each hour leaves in the database and in the object store.
 
-Time is the store's clock, which is set: 24 hours take minutes. Every five minutes of it requests are
+Time is the store's clock, which is set: hours take seconds. Every five minutes of it requests are
 accepted, claimed and answered as the service does, and the scheduler's duties run, with everything kept for
 one hour. Bytes that grow after the second full hour would grow for ever.
 """
@@ -8,7 +8,6 @@ one hour. Bytes that grow after the second full hour would grow for ever.
 from __future__ import annotations
 
 import secrets
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -17,9 +16,6 @@ from typing import Any
 
 from sqlalchemy import func, select, text
 
-from benchmarks.reliability.databases import store_on
-from benchmarks.reliability.figures import Figure
-from benchmarks.reliability.services import Database
 from nightshift.lifecycle import transitions
 from nightshift.settings import RetentionSettings
 from nightshift.store import Store, tables
@@ -29,12 +25,10 @@ from scheduler.duties.deletion import Deleting
 from scheduler.duties.retention import Retention, RetentionConfig
 from tests.integration.scheduler.scheduling import IDLE_S, Place, a_line, jsonl
 
-HOURS = 24
 SETTLED_HOUR = 3  # what is kept for an hour has been replaced by then
 STEPS_PER_HOUR = 12  # after each of them the duties run
 TENANTS = 20
 TEXT_BYTES = 2000  # of a prompt, and of an answer
-AUTOVACUUM_S = 1  # the server's own minute would be longer than some hours of this
 
 KEPT_FOR_S = 3600.0
 ONE_HOUR = RetentionSettings(
@@ -71,11 +65,11 @@ class Load:
 class Day:
     """A service of one process under a clock that is set.
 
-    `vacuums`: on PostgreSQL each hour ends with a VACUUM, for runs that are too short for autovacuum.
+    On PostgreSQL each hour ends with a VACUUM, as the run is too short for autovacuum.
     """
 
-    def __init__(self, store: Store, clock: FakeClock, folder: Path, *, vacuums: bool = True) -> None:
-        self._store, self._clock, self._vacuums = store, clock, vacuums
+    def __init__(self, store: Store, clock: FakeClock, folder: Path) -> None:
+        self._store, self._clock = store, clock
         self.place = Place.at(store, folder)
         self.place.serve_model()
         objects = self.place.objects
@@ -85,7 +79,7 @@ class Day:
             Retention(store, objects, RetentionConfig()),
         )
 
-    def hours(self, load: Load, hours: int = HOURS) -> Iterator[Size]:
+    def hours(self, load: Load, hours: int) -> Iterator[Size]:
         steps = load.steps_per_hour
         for hour in range(1, hours + 1):
             for step in range(steps):
@@ -137,8 +131,7 @@ class Day:
             path = Path(str(database._engine.url.database))
             log = path.with_name(path.name + "-wal")
             return Size(hour, path.stat().st_size, log.stat().st_size, objects, jobs)
-        if self._vacuums:
-            vacuum(self._store)
+        _vacuum(self._store)
         return Size(hour, _table_bytes(self._store), 0, objects, jobs, *_live_and_dead_rows(self._store))
 
 
@@ -162,21 +155,8 @@ def _live_and_dead_rows(store: Store) -> tuple[int, int]:
     return int(live), int(dead)
 
 
-def autovacuum_often(store: Store) -> None:
-    """Let PostgreSQL look once a second, by its own thresholds, for tables to vacuum. An hour takes seconds
-    here, so that this is seldomer than once a minute of a real one.
-    """
-    connection = store.database.connect()
-    ours: Any = connection.dbapi_connection
-    try:
-        ours.execute(f"ALTER SYSTEM SET autovacuum_naptime = {AUTOVACUUM_S}")
-        ours.execute("SELECT pg_reload_conf()")
-    finally:
-        connection.close()
-
-
-def vacuum(store: Store) -> None:
-    """PostgreSQL's, which gives freed space back to its table, and counts rows for the planner."""
+def _vacuum(store: Store) -> None:
+    """Gives PostgreSQL's freed space back to its tables, and counts rows for the planner."""
     connection = store.database.connect()
     ours: Any = connection.dbapi_connection
     try:
@@ -195,26 +175,3 @@ def growth(sizes: list[Size]) -> dict[str, float]:
 def _most(sizes: list[Size], name: str) -> int:
     most: int = max(getattr(each, name) for each in sizes)
     return most
-
-
-def measure(database: Database, chats_per_hour: int) -> Iterator[Figure]:
-    with store_on(database) as opened, tempfile.TemporaryDirectory(prefix="ns-bench-") as folder:
-        clock = FakeClock()
-        store = Store(opened.database, clock=clock)
-        if not store.database.is_sqlite:
-            autovacuum_often(store)
-        day = Day(store, clock, Path(folder), vacuums=False)
-        sizes = []
-        for size in day.hours(Load(chats_per_hour, batches_per_hour=2)):
-            sizes.append(size)
-            print(f"  hour {size.hour:2}: database {size.database_bytes / 2**20:7.2f} MiB, log "
-                  f"{size.log_bytes / 2**20:6.2f} MiB, objects {size.object_bytes / 2**20:6.2f} MiB, "
-                  f"{size.jobs} jobs, {size.live_rows} live, {size.dead_rows} dead rows",
-                  flush=True)  # fmt: skip
-    for hour in (1, SETTLED_HOUR, HOURS):
-        found = sizes[hour - 1]
-        yield Figure(f"database after hour {hour}", found.database_bytes / 2**20, "MiB")
-        yield Figure("  … its log", found.log_bytes / 2**20, "MiB")
-        yield Figure("  … objects", found.object_bytes / 2**20, "MiB")
-    for name, ratio in growth(sizes).items():
-        yield Figure(f"{name}, most of hours 4 to 24 / of the hours before", ratio, "×")

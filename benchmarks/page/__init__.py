@@ -1,1 +1,0 @@
-"""The page with very much to show."""
