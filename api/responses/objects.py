@@ -136,7 +136,7 @@ class ListedJob(AcceptedJob, ShownOptions):
 class OutputProblemObject(BaseModel):
     """Why a job's output cannot be written at present.
 
-    A permanent problem stops the job, which then fails with it. `next_attempt_at` is null while an attempt is
+    A job fails with a permanent problem. `next_attempt_at` is null while an attempt is
     under way, and of the manifest, which is tried again after at most two
     minutes.
     """

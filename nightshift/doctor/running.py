@@ -86,6 +86,11 @@ def _looked(look: Callable[[], Finding]) -> Finding:
         return look()
     except NightshiftError as refusal:
         return error("does not work", refusal.message)
+    except OSError as refusal:
+        return error(
+            f"the machine refused it: {refusal}",
+            "run doctor as the user that runs the service, in its environment",
+        )
     except Exception as bug:  # noqa: BLE001 the other checks are still worth running
         return error(
             f"the check itself failed: {type(bug).__name__}: {' '.join(str(bug).split())}", "report this"

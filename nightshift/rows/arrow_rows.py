@@ -49,7 +49,7 @@ def arrow_rows(
         read = file.columns_read(columns)
         for batch, rows in file.batches(read.names, row_bytes_max):
             if batch is None:
-                message = f"the row takes more than the {row_bytes_max} bytes that this service accepts"
+                message = f"the row takes more than {row_bytes_max} bytes (LINE_BYTES_MAX)"
                 yield BadRow(index, "line_too_long", message)
             else:
                 yield from batch_rows(batch, index, row_bytes_max, read.unread)

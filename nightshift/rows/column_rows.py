@@ -78,7 +78,11 @@ def batch_rows(
     for position, size in enumerate(row_bytes(batch).tolist()):
         index = first_index + position
         if size > row_bytes_max:
-            yield BadRow(index, "line_too_long", f"the row has {size} bytes, more than this service accepts")
+            yield BadRow(
+                index,
+                "line_too_long",
+                f"the row has {size} bytes, more than this service accepts (LINE_BYTES_MAX)",
+            )
         else:
             row = batch.slice(position, 1)
             record = {name: _only_value(row[number], name) for number, name in enumerate(names)}

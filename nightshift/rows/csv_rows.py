@@ -93,10 +93,12 @@ class _TextLines:
             self.record_line = line.number
         self._line = line.number
         if line.data is None:
-            raise BadLine("line_too_long", "the line is longer than this service accepts")
+            raise BadLine("line_too_long", "the line is longer than this service accepts (LINE_BYTES_MAX)")
         self._record_bytes += len(line.data) + 1
         if self._record_bytes > self._record_bytes_max:
-            raise BadLine("line_too_long", "the record's lines are longer than this service accepts")
+            raise BadLine(
+                "line_too_long", "the record's lines are longer than this service accepts (LINE_BYTES_MAX)"
+            )
         # An undecodable byte makes its complete record a BadRow.
         text = line.data.decode("utf-8", errors="surrogateescape") + "\n"
         self.first_text = self.first_text or text[:HEAD_BYTES]

@@ -147,7 +147,7 @@ def parse_object(data: bytes | None, columns: Collection[str] | None = None) -> 
     one of these columns, or parts of them. None: all.
     """
     if data is None:
-        raise BadLine("line_too_long", "the line is longer than this service accepts")
+        raise BadLine("line_too_long", "the line is longer than this service accepts (LINE_BYTES_MAX)")
     try:
         text = data.removeprefix(_BYTE_ORDER_MARK).decode("utf-8")  # where files were put together, too
     except UnicodeDecodeError as error:

@@ -70,6 +70,16 @@ def test_our_errors_become_advice():
     assert (result.finding.detail, result.finding.advice) == ("does not work", "set it")
 
 
+def test_what_the_machine_refuses_is_no_bug_of_the_check():
+    def look() -> Finding:
+        raise PermissionError(13, "Permission denied", "/srv/other/service.db")
+
+    [result] = examine([Check("a", "", look)], 5.0)
+    assert result.finding.status is Status.ERROR
+    assert "/srv/other/service.db" in result.finding.detail
+    assert "as the user that runs the service" in result.finding.advice
+
+
 def test_a_bug_in_a_check_is_told_and_stops_no_other():
     def broken() -> Finding:
         raise ZeroDivisionError("by\nzero")
