@@ -19,9 +19,9 @@ from opentelemetry.trace import Span, SpanKind
 from nightshift.broker.hints import HintPublisher
 from nightshift.broker.queue import Queue
 from nightshift.errors import DatabaseUnavailable, QueueUnavailable
+from nightshift.jobs.rings import Ring
 from nightshift.processes import failpoints
 from nightshift.store import Store
-from nightshift.store.shards.outbox import Ring
 from nightshift.tracing.spans import end, follow, is_on, traceparent_of
 
 log = logging.getLogger(__name__)

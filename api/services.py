@@ -123,7 +123,7 @@ def try_settings(settings: AppSettings) -> None:
     open_database(settings.data).close()
     open_store(settings.data.resolved_storage_url).close()
     Locations.of(settings.locations, settings.data).close()
-    open_vault(settings.data)
+    open_vault(settings.data.secret_key, settings.data.data_dir)
 
 
 @asynccontextmanager
@@ -137,7 +137,7 @@ async def open_services(settings: AppSettings) -> AsyncIterator[Services]:
     locations = Locations.of(settings.locations, settings.data)
     ring_sender = RingSender(queue, hint_publisher, store)
     rate_limits = RateLimits(settings.queue)
-    vault = open_vault(settings.data)
+    vault = open_vault(settings.data.secret_key, settings.data.data_dir)
     catalogue = CachedCatalogue(settings.submission.announced_models, snapshot=store.snapshot)
     submitter = Submitter(locations, vault, catalogue, settings.submission, settings.quotas.defaults)
     try:

@@ -41,6 +41,7 @@ from nightshift.jobs.ids import new_id
 from nightshift.jobs.leases import Lease
 from nightshift.jobs.options import OPTIONS, BulkOptions
 from nightshift.jobs.priorities import PriorityClass
+from nightshift.jobs.rings import Ring
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.submission import JobRequest, new_job
 from nightshift.lifecycle.transitions import Submitted
@@ -50,7 +51,6 @@ from nightshift.outbound.webhook_events import event_body
 from nightshift.outbound.webhooks import Delivery, DeliveryAttempt, DeliveryState
 from nightshift.output.row_results import RowResult, ShardHead
 from nightshift.store import Store
-from nightshift.store.shards.outbox import Ring
 from nightshift.tenants.keys import DEFAULT_TENANT, ApiKey, digest, key_id, new_key
 
 MODEL: Final = "demo"  # every factory's default

@@ -148,7 +148,8 @@ def opened() -> Iterator[Parts]:
         stack.callback(locations.close)
         stack.callback(open_traces("scheduler"))
         sources = Sources(objects, locations)
-        yield Parts(store, queue, streams, objects, locations, sources, open_vault(data))
+        vault = open_vault(data.secret_key, data.data_dir)
+        yield Parts(store, queue, streams, objects, locations, sources, vault)
 
 
 class Service:

@@ -15,12 +15,12 @@ from opentelemetry.trace import Span
 
 from nightshift.errors import DatabaseUnavailable, InvalidRequest, QuotaExceeded, TooManyRequests
 from nightshift.jobs import JsonObject, NewJob
+from nightshift.jobs.rings import Ring
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.submission import Submitter
 from nightshift.lifecycle.transitions import Submitted
 from nightshift.processes import failpoints
 from nightshift.store import Store, Transaction
-from nightshift.store.shards.outbox import Ring
 from nightshift.tracing.spans import ACCEPT_SPAN, NO_SPAN, child, end, lasting
 
 log = logging.getLogger(__name__)

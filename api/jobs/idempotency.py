@@ -12,11 +12,11 @@ from typing import Final
 
 from nightshift.errors import DatabaseUnavailable, IdempotencyKeyReused, InvalidRequest, OutputInUse
 from nightshift.jobs import Job, JobKind, JsonObject
+from nightshift.jobs.rings import Ring
 from nightshift.lifecycle.transitions import Submitted
 from nightshift.processes import failpoints
 from nightshift.store import Store, Transaction
 from nightshift.store.jobs.idempotency import KeptAnswer
-from nightshift.store.shards.outbox import Ring
 from nightshift.tracing.spans import ACCEPT_SPAN, child, end
 
 KEY_CHARS_MAX: Final = 255

@@ -13,10 +13,10 @@ from api.jobs.views import described_json
 from api.responses.objects import DescribedJob
 from api.services import Services
 from nightshift.jobs import Job, JsonObject
+from nightshift.jobs.rings import Ring
 from nightshift.lifecycle import controls
 from nightshift.lifecycle.controls import JobChanges
 from nightshift.store import Transaction
-from nightshift.store.shards.outbox import Ring
 
 router = APIRouter(prefix="/v1/jobs", tags=["Jobs"])
 

@@ -18,8 +18,8 @@ from redis.exceptions import RedisError
 
 from nightshift.errors import QueueUnavailable
 from nightshift.jobs import JobKind
+from nightshift.jobs.rings import Ring
 from nightshift.settings import QueueSettings
-from nightshift.store.shards.outbox import Ring
 
 log = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from nightshift.cli.session import advice_on_database
 from nightshift.cli.terminal import describe, fail
 from nightshift.cli.top import command as top
 from nightshift.errors import DatabaseUnavailable, InvalidSetting, NightshiftError
-from nightshift.processes.children import CONFIGURATION_EXIT
+from nightshift.process.exit_codes import CONFIGURATION_EXIT
 
 app = typer.Typer(
     name="nightshift",

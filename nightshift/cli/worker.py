@@ -10,7 +10,8 @@ import typer
 from nightshift.cli.session import LazyModels
 from nightshift.cli.terminal import EXIT_FAILED, fail
 from nightshift.errors import ConfigurationError
-from nightshift.processes.children import CONFIGURATION_EXIT, Child, RestartBackoff
+from nightshift.process.exit_codes import CONFIGURATION_EXIT
+from nightshift.processes.children import Child, RestartBackoff
 from nightshift.processes.supervisor import Spawn, Supervisor, run_program
 
 # Short: a dead worker's rows already wait for a model to be loaded again.

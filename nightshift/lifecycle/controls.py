@@ -9,10 +9,10 @@ from datetime import datetime
 from nightshift.errors import Conflict
 from nightshift.jobs import Job, JobKind, ShardState
 from nightshift.jobs.priorities import PriorityClass
+from nightshift.jobs.rings import Ring
 from nightshift.lifecycle.transitions import BULK_RINGS_MAX
 from nightshift.store import Transaction
 from nightshift.store.jobs.jobs import RUNNABLE_STATES
-from nightshift.store.shards.outbox import Ring
 
 
 @dataclass(frozen=True, kw_only=True)

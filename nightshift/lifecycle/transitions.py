@@ -28,13 +28,13 @@ from nightshift.jobs import (
 )
 from nightshift.jobs.leases import FIRST_TERM, Lease
 from nightshift.jobs.planning import PlanCursor
+from nightshift.jobs.rings import Ring
 from nightshift.jobs.room import ROOM_FOR_ALL, Room
 from nightshift.lifecycle.interruptions import record_resumed
 from nightshift.lifecycle.webhooks.fan_out import owe
 from nightshift.outbound.webhook_events import PASSING, RUNNING, event_type
 from nightshift.output.places import place_of
 from nightshift.store import Transaction
-from nightshift.store.shards.outbox import Ring
 from nightshift.store.shards.prepared import PreparedShards
 from nightshift.tenants.holdings import Holding, held_by
 from nightshift.tenants.usage import usage_day

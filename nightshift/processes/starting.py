@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from nightshift.errors import ConfigurationError, DatabaseUnavailable, InvalidRequest
-from nightshift.processes.children import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
+from nightshift.process.exit_codes import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 
 log = logging.getLogger(__name__)
 

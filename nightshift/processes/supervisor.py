@@ -22,9 +22,9 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import IO, Final, Protocol
 
+from nightshift.process.exit_codes import SIGNAL_EXIT_BASE
 from nightshift.processes import memory
 from nightshift.processes.children import (
-    SIGNAL_EXIT_BASE,
     AfterExit,
     Child,
     ChildExit,

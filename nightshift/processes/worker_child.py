@@ -14,13 +14,13 @@ from nightshift.broker.queue import Queue
 from nightshift.errors import DatabaseUnavailable, DatabaseUnusable, NightshiftError
 from nightshift.fleet.workers import ExitCause, WorkerState
 from nightshift.jobs.ids import new_id
+from nightshift.jobs.rings import Ring
 from nightshift.jobs.room import HELD_MAX
 from nightshift.lifecycle.recovery import LEASES_PER_WORKER_MAX, release_worker
 from nightshift.processes.children import AfterExit, Child, ChildExit, Launch
 from nightshift.processes.worker_exits import cause_of, count_oom_kills, unrequested
 from nightshift.settings import WorkerSettings
 from nightshift.store import Store, Transaction
-from nightshift.store.shards.outbox import Ring
 
 log = logging.getLogger(__name__)
 

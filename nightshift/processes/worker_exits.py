@@ -12,7 +12,7 @@ from nightshift.fleet.workers import (
     EXIT_STUCK_STEP,
     ExitCause,
 )
-from nightshift.processes.children import NO_RESTART_EXIT, NO_RESTART_LATE_EXIT, SIGNAL_EXIT_BASE
+from nightshift.process.exit_codes import NO_RESTART_EXIT, NO_RESTART_LATE_EXIT, SIGNAL_EXIT_BASE
 
 _BY_EXIT_CODE: Final = {
     0: ExitCause.DRAINED,

@@ -13,7 +13,6 @@ from pathlib import Path
 from cryptography.fernet import Fernet, InvalidToken
 
 from nightshift.errors import ConfigurationError
-from nightshift.settings import DataSettings
 
 KEY_FILE = "secret_key"
 
@@ -38,9 +37,9 @@ class Vault:
             ) from error
 
 
-def open_vault(settings: DataSettings) -> Vault:
+def open_vault(secret_key: str, data_dir: Path) -> Vault:
     """The vault of the settings. All processes of one installation must share its key."""
-    return Vault(settings.secret_key or _key_in_file(settings.data_dir / KEY_FILE))
+    return Vault(secret_key or _key_in_file(data_dir / KEY_FILE))
 
 
 def _key_in_file(path: Path) -> str:

@@ -43,7 +43,6 @@ from nightshift.tenants.fairness import may_take
 from nightshift.tenants.quotas import NO_QUOTAS, Quotas
 from nightshift.tracing.attributes import JOB, OUTCOME, PAGE, TENANT
 from nightshift.tracing.spans import Value, end, follow
-from scheduler.duties.ringing import RingSender
 from scheduler.input.page_size import PageSize
 from scheduler.input.plan import Page, Refused
 from scheduler.input.retrying import RetryInputs
@@ -52,6 +51,7 @@ from scheduler.input.validation import plan_file
 from scheduler.input.writing import Outcome, PlanWriter, param_of
 from scheduler.output.earlier_runs import check_output
 from scheduler.runtime.duty import Interrupted, MayContinue, Result
+from scheduler.runtime.ring_sender import RingSender
 from scheduler.runtime.thread_pools import POSTPONED, JobPool, JobPoolConfig
 from scheduler.runtime.traces import working_under
 

@@ -7,26 +7,19 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, Protocol
+from typing import Final
 
 from nightshift.broker.queue import BULK_QUEUE, ONLINE_QUEUE
 from nightshift.errors import QueueUnavailable
 from nightshift.jobs import JobKind
+from nightshift.jobs.rings import Ring
 from nightshift.store import PendingWork, Store
-from nightshift.store.shards.outbox import Ring
 from scheduler.runtime.duty import Every, Result, earliest
+from scheduler.runtime.ring_sender import RingSender
 
 log = logging.getLogger(__name__)
 
 UNWRITTEN: Final = 0  # the id of a ring that is in no outbox
-
-
-class RingSender(Protocol):
-    """Both raise QueueUnavailable."""
-
-    def ring(self, rings: Sequence[Ring]) -> None: ...
-
-    def length(self, queue: str) -> int: ...
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,17 @@ from enum import StrEnum
 
 from nightshift.errors import QueueUnavailable, QuotaExceeded
 from nightshift.jobs import Face, InputError, Job
+from nightshift.jobs.rings import Ring
 from nightshift.lifecycle.admission import admit_planned
 from nightshift.lifecycle.transitions import plan, refuse_input
 from nightshift.objectstore.verdicts import as_input_error
 from nightshift.processes import failpoints
 from nightshift.store import Store
-from nightshift.store.shards.outbox import Ring
 from nightshift.store.shards.prepared import PreparedShards
 from nightshift.tenants.quotas import Quotas
-from scheduler.duties.ringing import RingSender
 from scheduler.input.page_size import PageSize
 from scheduler.input.plan import Page
+from scheduler.runtime.ring_sender import RingSender
 from scheduler.runtime.thread_pools import POSTPONED
 
 log = logging.getLogger(__name__)

@@ -22,8 +22,8 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 from nightshift.broker.queue import BULK_QUEUE, BULK_TASK, ONLINE_TASK, TRACEPARENT_HEADER
 from nightshift.errors import ConfigurationError, DatabaseUnavailable
 from nightshift.jobs.ids import is_id
+from nightshift.process.exit_codes import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 from nightshift.processes import failpoints
-from nightshift.processes.children import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 from nightshift.processes.starting import starting
 from nightshift.tracing.spans import TRACEPARENT_CHARS
 from workers.composition import compose

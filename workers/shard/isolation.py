@@ -16,7 +16,7 @@ from nightshift.errors import DatabaseUnavailable
 from nightshift.jobs import BulkClaim, Usage
 from nightshift.jobs.dead_letters import ERROR_CODE
 from nightshift.store import Store
-from workers.shard.segments import LeaseLost
+from workers.leases.errors import LeaseLost
 
 log = logging.getLogger(__name__)
 

@@ -24,6 +24,7 @@ from nightshift.output.row_results import RowResult
 from nightshift.processes import failpoints
 from nightshift.tracing.spans import NO_SPAN, under
 from workers.engine import RequestTimes
+from workers.leases.errors import LeaseLost
 from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.endings import Endings
 from workers.shard.in_flight import AdmittedRow, InFlight
@@ -42,7 +43,7 @@ from workers.shard.ledger import Ledger
 from workers.shard.orders import Orders
 from workers.shard.rows.reading import InputUnreadable
 from workers.shard.rows.shard_rows import ShardRows
-from workers.shard.segments import Checkpoints, LeaseLost
+from workers.shard.segments import Checkpoints
 from workers.shard.traces import ShardTrace
 from workers.shard.uploads import UPLOADS_MAX, Uploads, may_pass
 from workers.shard.waits import SILENT_S, ShardWaits

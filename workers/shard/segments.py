@@ -25,6 +25,7 @@ from nightshift.processes import failpoints
 from nightshift.store import Store, Transaction
 from nightshift.store.shards.shards import AlreadyListed
 from workers.engine import InvalidState
+from workers.leases.errors import LeaseLost
 from workers.serving.carry_over import CarryOver, decode_carry_overs, encode_carry_overs
 from workers.shard.held_time import HeldTime
 from workers.shard.storage_counts import StorageCounts
@@ -32,10 +33,6 @@ from workers.shard.storage_counts import StorageCounts
 log = logging.getLogger(__name__)
 
 CARRY_OVER_BYTES_MAX = 256 * 1024 * 1024  # that a reader holds; no more is written
-
-
-class LeaseLost(Exception):
-    """Another worker may have the shard: nothing more may be written for it."""
 
 
 @dataclass(frozen=True, eq=False)

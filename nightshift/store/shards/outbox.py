@@ -4,30 +4,19 @@ The sender deletes a ring afterwards; a crash in between sends it twice, which i
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select
 
 from nightshift.jobs import JobKind
+from nightshift.jobs.rings import Ring
 from nightshift.store import tables
 from nightshift.store.databases.multi_insert import insert_groups
 
 outbox = tables.outbox
 
 _INSERT = insert(outbox).returning(outbox.c.id)
-
-
-@dataclass(frozen=True)
-class Ring:
-    """A message to send, for one online shard or for bulk work."""
-
-    id: int
-    kind: JobKind
-    shard_id: str | None
-    priority_rank: int
-    traceparent: str | None = None  # what it is a part of; the outbox does not keep it
 
 
 class Outbox:

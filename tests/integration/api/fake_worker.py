@@ -28,10 +28,10 @@ from nightshift.errors import QueueUnavailable
 from nightshift.fleet.models import Model, ModelKind, OutputSizes
 from nightshift.fleet.workers import Worker, WorkerState
 from nightshift.jobs import Answer, JobKind, JsonObject, OnlineClaim, StopReason, Usage
+from nightshift.jobs.rings import Ring
 from nightshift.lifecycle import transitions
 from nightshift.settings import QueueSettings
 from nightshift.store import Store
-from nightshift.store.shards.outbox import Ring
 from workers.online.publisher import CallText
 
 CHAT_MODEL = "org/parrot"

@@ -7,9 +7,9 @@ import pytest
 from api.rings import RingSender
 from nightshift.broker.hints import HintPublisher
 from nightshift.jobs import JobKind
+from nightshift.jobs.rings import Ring
 from nightshift.settings import QueueSettings
 from nightshift.store import Store
-from nightshift.store.shards.outbox import Ring
 from nightshift.testing import InMemoryQueue, asked
 from tests.integration.api.waiting import wait_until_nothing_is_owed
 

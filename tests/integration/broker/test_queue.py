@@ -14,8 +14,8 @@ from kombu.exceptions import ContentDisallowed
 from nightshift.broker.queue import BULK_QUEUE, BULK_TASK, ONLINE_QUEUE, ONLINE_TASK, Queue, celery_app
 from nightshift.errors import QueueUnavailable
 from nightshift.jobs import JobKind
+from nightshift.jobs.rings import Ring
 from nightshift.settings import QueueSettings
-from nightshift.store.shards.outbox import Ring
 from tests.integration.servers import ValkeyServer
 
 PUBLISH_TIMEOUT_S = 0.2

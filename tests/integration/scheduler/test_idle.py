@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
+from nightshift.jobs.rings import Ring
 from nightshift.store import PendingWork, Store
-from nightshift.store.shards.outbox import Ring
 from nightshift.testing import InMemoryQueue, submit
 from scheduler.runtime.duty import Duty, Result
 from scheduler.runtime.loop import LoopConfig, Ticker

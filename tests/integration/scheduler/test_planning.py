@@ -16,12 +16,12 @@ import pytest
 from nightshift.errors import StorageDenied, StorageUnavailable
 from nightshift.fleet.models import ModelKind
 from nightshift.jobs import Face, Job, JobState, StopReason
+from nightshift.jobs.rings import Ring
 from nightshift.lifecycle.tenants import Administration
 from nightshift.lifecycle.transitions import request_stop
 from nightshift.objectstore import Locations, ObjectInfo, ObjectStore, ObjectUri
 from nightshift.objectstore.verdicts import as_input_error
 from nightshift.store import Store
-from nightshift.store.shards.outbox import Ring
 from nightshift.tenants.audit import Actor
 from nightshift.testing import MODEL, STARTS_AT, FakeClock, InMemoryQueue, a_job, a_spec, submit
 from scheduler.duties.planning import Planning, in_turn, may_plan_beside

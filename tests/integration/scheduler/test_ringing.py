@@ -5,9 +5,9 @@ from datetime import timedelta
 from nightshift.broker.queue import BULK_QUEUE, ONLINE_QUEUE, Queue
 from nightshift.jobs import JobKind
 from nightshift.jobs.priorities import PriorityClass
+from nightshift.jobs.rings import Ring
 from nightshift.store import Store
 from nightshift.store.jobs.idempotency import KeptAnswer
-from nightshift.store.shards.outbox import Ring
 from nightshift.store.shards.shards import RUNG_SHARDS_MAX
 from nightshift.testing import FakeClock, InMemoryQueue, asked, claimed, claimed_online, planned, rescue
 from scheduler.duties.ringing import Ringing, RingingConfig

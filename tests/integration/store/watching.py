@@ -1,10 +1,10 @@
 """A job seen from outside its transactions, and orders to it, each in its own."""
 
 from nightshift.jobs import Counts, Job, JobState, ShardState, StopReason, Webhook
+from nightshift.jobs.rings import Ring
 from nightshift.lifecycle import transitions
 from nightshift.outbound.webhooks import Delivery
 from nightshift.store import Store
-from nightshift.store.shards.outbox import Ring
 from nightshift.store.webhooks.listing import DeliveryFilters
 from nightshift.testing import a_spec, claimed, completed, planned
 

@@ -12,12 +12,12 @@ import pytest
 from api.jobs.group_commit import BYTES_MAX, GROUP_MAX, Accepted, GroupCommit
 from nightshift.errors import DatabaseUnavailable, QuotaExceeded, UnknownModel
 from nightshift.jobs import JsonObject, NewJob
+from nightshift.jobs.rings import Ring
 from nightshift.lifecycle.catalogue import CachedCatalogue
 from nightshift.lifecycle.submission import Submitter
 from nightshift.settings import SubmissionSettings
 from nightshift.store import Store, Transaction
 from nightshift.store.databases.database import Database
-from nightshift.store.shards.outbox import Ring
 from nightshift.tenants.quotas import Quotas
 from nightshift.tenants.tenant import Tenant
 from nightshift.tenants.vault import Vault

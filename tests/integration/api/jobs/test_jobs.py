@@ -306,7 +306,7 @@ def test_a_webhook_secret_is_kept_encrypted_and_never_repeated(
     assert shown["webhook"] == {"url": "https://example.com/hook", "events": ["job.succeeded"]}
     assert kept is not None
     assert secret.encode() not in kept
-    assert open_vault(settings.data).decrypt(kept) == secret
+    assert open_vault(settings.data.secret_key, settings.data.data_dir).decrypt(kept) == secret
 
 
 def test_a_tenants_own_secret_is_made_once_and_shown_to_it_alone(

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Inspector, inspect
 from sqlalchemy.engine.interfaces import ReflectedIndex
 
 from nightshift.errors import ConfigurationError, DatabaseUnusable, SchemaBehind
-from nightshift.processes.children import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
+from nightshift.process.exit_codes import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 from nightshift.store import Store, tables
 from nightshift.store.databases import migrate
 from nightshift.store.databases.database import Database

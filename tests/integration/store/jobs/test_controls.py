@@ -10,11 +10,11 @@ from nightshift.errors import Conflict
 from nightshift.fleet.workers import Machine
 from nightshift.jobs import Counts, Job, JobKind, JobState, ShardState, StopReason
 from nightshift.jobs.priorities import PriorityClass, PriorityConfig
+from nightshift.jobs.rings import Ring
 from nightshift.jobs.room import ROOM_FOR_ALL
 from nightshift.lifecycle import controls, transitions
 from nightshift.lifecycle.controls import JobChanges
 from nightshift.store import Store, Transaction
-from nightshift.store.shards.outbox import Ring
 from nightshift.testing import (
     MODEL,
     STARTS_AT,

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 
 from nightshift.cli import keys
 from nightshift.cli.main import main
-from nightshift.processes.children import CONFIGURATION_EXIT
+from nightshift.process.exit_codes import CONFIGURATION_EXIT
 
 COMMANDS = [
     ("up",),

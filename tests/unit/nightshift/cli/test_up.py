@@ -20,8 +20,9 @@ from nightshift.cli.session import data_settings
 from nightshift.cli.up import ExitReporter
 from nightshift.errors import ConfigurationError, DatabaseUnusable
 from nightshift.fleet.checkpoints import Checkpoint
+from nightshift.process.exit_codes import CONFIGURATION_EXIT
 from nightshift.processes import embedded, valkey
-from nightshift.processes.children import CONFIGURATION_EXIT, AfterExit, ChildExit, Launch
+from nightshift.processes.children import AfterExit, ChildExit, Launch
 from nightshift.processes.embedded import Embedded, Redis
 from nightshift.store import Store, open_database
 from nightshift.store.databases.migrate import is_current

@@ -21,16 +21,14 @@ from nightshift.fleet.workers import (
 from nightshift.jobs import JobKind, JobState, StopReason
 from nightshift.jobs.room import HELD_MAX
 from nightshift.lifecycle.transitions import request_stop
-from nightshift.processes import worker_child as worker_child_module
-from nightshift.processes.children import (
+from nightshift.process.exit_codes import (
     CONFIGURATION_EXIT,
     NO_RESTART_EXIT,
     NO_RESTART_LATE_EXIT,
     UNAVAILABLE_EXIT,
-    AfterExit,
-    ChildExit,
-    Launch,
 )
+from nightshift.processes import worker_child as worker_child_module
+from nightshift.processes.children import AfterExit, ChildExit, Launch
 from nightshift.processes.worker_child import EXITS_IN_A_ROW_MAX, WORKER_ID, WorkerExitHandler, worker_child
 from nightshift.processes.worker_exits import cause_of, count_oom_kills
 from nightshift.settings import WorkerSettings

@@ -11,15 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.processes.children import (
-    CONFIGURATION_EXIT,
-    AfterExit,
-    Child,
-    ChildExit,
-    Launch,
-    RestartBackoff,
-    describe_exit,
-)
+from nightshift.process.exit_codes import CONFIGURATION_EXIT
+from nightshift.processes.children import AfterExit, Child, ChildExit, Launch, RestartBackoff, describe_exit
 from nightshift.processes.supervisor import LOG_BYTES_MAX, LOG_CHECK_S, Supervisor, run_program
 
 WAIT_S = 20.0  # for something that happens in milliseconds on an idle machine

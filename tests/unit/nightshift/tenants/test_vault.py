@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from nightshift.errors import ConfigurationError
-from nightshift.settings import DataSettings
 from nightshift.tenants.vault import KEY_FILE, Vault, open_vault
 
 
-def settings(data_dir: Path, secret_key: str = "") -> DataSettings:
-    return DataSettings(data_dir=data_dir, secret_key=secret_key, _env_file=None)
+def open_at(data_dir: Path, secret_key: str = "") -> Vault:
+    return open_vault(secret_key, data_dir)
 
 
 def test_what_was_encrypted_can_be_read_with_the_same_key_only() -> None:
@@ -37,16 +36,16 @@ def test_a_token_that_was_tampered_with_is_refused() -> None:
 
 def test_the_key_is_made_on_first_use_for_its_owner_only(tmp_path: Path) -> None:
     data_dir = tmp_path / "made" / "on demand"
-    token = open_vault(settings(data_dir)).encrypt("secret")
+    token = open_at(data_dir).encrypt("secret")
 
     assert stat.S_IMODE((data_dir / KEY_FILE).stat().st_mode) == 0o600
-    assert open_vault(settings(data_dir)).decrypt(token) == "secret"
+    assert open_at(data_dir).decrypt(token) == "secret"
     assert [path.name for path in data_dir.iterdir()] == [KEY_FILE]
 
 
 def test_the_operators_key_goes_before_the_file(tmp_path: Path) -> None:
-    open_vault(settings(tmp_path))
-    token = open_vault(settings(tmp_path, "from the environment")).encrypt("secret")
+    open_at(tmp_path)
+    token = open_at(tmp_path, "from the environment").encrypt("secret")
 
     assert Vault("from the environment").decrypt(token) == "secret"
 
@@ -56,7 +55,7 @@ def test_processes_that_start_together_share_one_key(tmp_path: Path) -> None:
 
     def open_together() -> Vault:
         start.wait(timeout=30)
-        return open_vault(settings(tmp_path))
+        return open_at(tmp_path)
 
     with ThreadPoolExecutor(count) as pool:
         vaults = [future.result() for future in [pool.submit(open_together) for _ in range(count)]]
@@ -70,7 +69,7 @@ def test_a_key_that_is_there_is_only_read(tmp_path: Path) -> None:
     (tmp_path / KEY_FILE).write_text("mounted\n")
     before = tmp_path.stat().st_mtime_ns
 
-    token = open_vault(settings(tmp_path)).encrypt("secret")
+    token = open_at(tmp_path).encrypt("secret")
 
     assert Vault("mounted").decrypt(token) == "secret"
     assert tmp_path.stat().st_mtime_ns == before
@@ -80,4 +79,4 @@ def test_an_empty_key_is_not_a_key(tmp_path: Path) -> None:
     (tmp_path / KEY_FILE).touch()
 
     with pytest.raises(ConfigurationError, match="restore it from a backup"):
-        open_vault(settings(tmp_path))
+        open_at(tmp_path)

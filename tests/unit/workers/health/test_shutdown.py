@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from nightshift.fleet.workers import EXIT_DRAIN_TOO_SLOW, EXIT_QUEUE_CONNECTION_LOST
-from nightshift.processes.children import NO_RESTART_EXIT, NO_RESTART_LATE_EXIT
+from nightshift.process.exit_codes import NO_RESTART_EXIT, NO_RESTART_LATE_EXIT
 from workers.health import shutdown as module
 from workers.health.shutdown import Shutdown
 

@@ -10,7 +10,7 @@ from celery.exceptions import Reject
 
 from nightshift.broker.queue import BULK_TASK, ONLINE_TASK
 from nightshift.errors import ConfigurationError, DatabaseUnavailable, DatabaseUnusable, InvalidRequest
-from nightshift.processes.children import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
+from nightshift.process.exit_codes import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 from workers.intake.messages import Receipt
 from workers.intake.pool import EnginePool
 

@@ -14,8 +14,8 @@ from nightshift.lifecycle.recovery import release_worker
 from nightshift.store import Store
 from nightshift.testing import STARTS_AT
 from tests.unit.workers.scripted import claim_bulk, plan_bulk
+from workers.leases.errors import LeaseLost
 from workers.shard.isolation import Isolation, Unwatched, Watched
-from workers.shard.segments import LeaseLost
 
 
 @pytest.fixture
