@@ -14,7 +14,8 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from api.authentication import Authenticator
+from api.access.authentication import Authenticator
+from api.bodies.documentation import document
 from api.metrics.database import DatabaseMetrics
 from api.metrics.http import HttpMetrics
 from api.metrics.processes import Processes
@@ -30,7 +31,7 @@ from api.openai.multipart import routes as uploads
 from api.page.framework_errors import page_or_envelope
 from api.page.page import Page
 from api.page.routes import make_router
-from api.responses.documentation import document
+from api.parts.services import AppSettings, open_services, try_settings
 from api.responses.errors import install_error_handlers
 from api.routes import (
     dead_letters,
@@ -45,16 +46,15 @@ from api.routes import (
     webhooks,
     workers,
 )
-from api.services import AppSettings, open_services, try_settings
 from api.tenants import audit, keys, limits, tenants, usage
 from nightshift.errors import DatabaseUnavailable, DatabaseUnusable, SchemaBehind
-from nightshift.observability import set_up_logging
-from nightshift.processes import garbage
-from nightshift.processes.private_files import keep_files_private
-from nightshift.processes.starting import starting
+from nightshift.observe.logs import set_up_logging
+from nightshift.observe.tracing.opening import open_traces
+from nightshift.process import garbage
+from nightshift.process.private_files import keep_files_private
+from nightshift.process.starting import starting
 from nightshift.store.databases.database import Database
 from nightshift.store.databases.migrate import check_schema
-from nightshift.tracing.opening import open_traces
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from api.services import Services
+from api.parts.services import Services
 from nightshift.errors import DatabaseUnusable, NightshiftError, SchemaBehind
 from nightshift.jobs.leases import SCHEDULER_DUTY
 from nightshift.store.databases.migrate import check_schema

@@ -28,15 +28,15 @@ from nightshift.jobs import BulkClaim, Job, JobState, NewShard
 from nightshift.lifecycle import transitions
 from nightshift.objectstore import MIB, DirectoryStore, Locations
 from nightshift.objectstore.sources import Sources
-from nightshift.output.part_writer import PartDependencies
-from nightshift.processes import garbage
+from nightshift.process import garbage
+from nightshift.results.part_writer import PartDependencies
 from nightshift.settings import WorkerSettings
 from nightshift.store import Store
 from nightshift.testing import a_new_job, a_spec
 from scheduler.duties.assembly import Assembly, AssemblyConfig
 from scheduler.duties.output_parts import OutputParts
 from scheduler.runtime.leadership import Elector
-from workers.health.heartbeat import Heartbeat
+from workers.leases.heartbeat import Heartbeat
 from workers.serving.embedding_server import EmbeddingServer
 from workers.serving.models import Models
 from workers.shard.config import ShardConfig, ShardDependencies

@@ -49,7 +49,7 @@ from nightshift.objectstore import Locations, ObjectInfo, ObjectUri
 from nightshift.outbound.webhook_endpoints import WebhookEndpoint
 from nightshift.outbound.webhook_events import event_body
 from nightshift.outbound.webhooks import Delivery, DeliveryAttempt, DeliveryState
-from nightshift.output.row_results import RowResult, ShardHead
+from nightshift.results.row_results import RowResult, ShardHead
 from nightshift.store import Store
 from nightshift.tenants.keys import DEFAULT_TENANT, ApiKey, digest, key_id, new_key
 

@@ -21,15 +21,16 @@ from nightshift.broker.queue import Queue
 from nightshift.broker.token_streams import StreamDeleter
 from nightshift.errors import ConfigurationError, DatabaseUnavailable
 from nightshift.lifecycle.submission import egress_config
-from nightshift.metrics.serving import MetricsServer
 from nightshift.objectstore import Locations, ObjectStore, open_store
 from nightshift.objectstore.sources import Sources
-from nightshift.observability import set_up_logging
+from nightshift.observe.logs import set_up_logging
+from nightshift.observe.metrics.serving import MetricsServer
+from nightshift.observe.tracing.opening import open_traces
 from nightshift.outbound.safe_http import Egress, EgressConfig
-from nightshift.output.part_writer import PartDependencies
-from nightshift.processes import garbage, memory
-from nightshift.processes.private_files import keep_files_private
-from nightshift.processes.starting import starting
+from nightshift.process import garbage, memory
+from nightshift.process.private_files import keep_files_private
+from nightshift.process.starting import starting
+from nightshift.results.part_writer import PartDependencies
 from nightshift.rows.validation import FileLimits
 from nightshift.settings import (
     DataSettings,
@@ -44,7 +45,6 @@ from nightshift.settings import (
 from nightshift.store import Store, open_database
 from nightshift.store.databases.migrate import check_schema
 from nightshift.tenants.vault import Vault, open_vault
-from nightshift.tracing.opening import open_traces
 from scheduler.duties.ageing import Ageing, AgeingConfig
 from scheduler.duties.assembly import Assembly, AssemblyConfig
 from scheduler.duties.deadlines import Deadlines

@@ -6,9 +6,9 @@ What is queued, running and owed is in the database, from which the API reports 
 from collections.abc import Callable
 from typing import Final
 
-from nightshift.metrics import scheduler as declared
-from nightshift.metrics.family import new_registry
-from nightshift.metrics.processes import register_process
+from nightshift.observe.metrics import scheduler as declared
+from nightshift.observe.metrics.family import new_registry
+from nightshift.observe.metrics.processes import register_process
 from nightshift.outbound.webhooks import DeliveryState
 
 # From a pass that finds nothing to the validation of a large file.

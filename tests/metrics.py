@@ -2,8 +2,8 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from nightshift.metrics import catalogue
-from nightshift.metrics.family import Process
+from nightshift.observe.metrics import catalogue
+from nightshift.observe.metrics.family import Process
 
 
 def shown(text: str) -> dict[str, str]:

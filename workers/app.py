@@ -12,14 +12,12 @@ from celery.exceptions import SecurityWarning
 from celery.signals import setup_logging
 
 from nightshift.broker.queue import BULK_TASK, ONLINE_TASK, celery_app
-from nightshift.observability import set_up_logging
+from nightshift.observe.logs import set_up_logging
 from nightshift.settings import QueueSettings
-from workers.intake import transport
-from workers.intake.pool import SubscriptionStep
+from workers import transport
+from workers.pool import SubscriptionStep
 
-_WRONG_POOL = (
-    "start the worker with `nightshift worker`: this task runs only in workers.intake.pool:EnginePool"
-)
+_WRONG_POOL = "start the worker with `nightshift worker`: this task runs only in workers.pool:EnginePool"
 
 
 def _log_as_the_operator_wants(**_: Any) -> None:

@@ -9,12 +9,12 @@ from nightshift.errors import ConfigurationError
 from nightshift.jobs.ids import new_id
 from nightshift.objectstore import Locations, open_store
 from nightshift.objectstore.sources import Sources
-from nightshift.observability import adopt_libraries
+from nightshift.observe.logs import adopt_libraries
+from nightshift.observe.tracing.opening import open_traces
 from nightshift.outbound.cloud_metadata import open_provider
-from nightshift.processes.private_files import keep_files_private
+from nightshift.process.private_files import keep_files_private
 from nightshift.settings import DataSettings, ImageSettings, LocationSettings, QueueSettings, WorkerSettings
 from nightshift.store import Store, open_database
-from nightshift.tracing.opening import open_traces
 from workers.engine.execution.openmp import limit_spinning
 from workers.runtime import Connections, Runtime
 from workers.serving.images.fetching import ReferencedFiles, egress_of

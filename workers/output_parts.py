@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from nightshift.errors import DatabaseUnavailable
-from nightshift.output.part_writer import PartDependencies, PartWriter, WritingStopped
+from nightshift.results.part_writer import PartDependencies, PartWriter, WritingStopped
 
 log = logging.getLogger(__name__)
 

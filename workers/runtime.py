@@ -23,17 +23,16 @@ from nightshift.fleet.figures import DeviceFigures
 from nightshift.fleet.workers import EXIT_QUEUE_CONNECTION_LOST, Capacity, Machine, WorkerState
 from nightshift.jobs import BulkClaim, OnlineClaim
 from nightshift.jobs.room import OnlineRoom, Room, online_room_beside
-from nightshift.metrics.serving import MetricsServer
 from nightshift.objectstore import Locations, ObjectStore
 from nightshift.objectstore.sources import Sources
+from nightshift.observe.metrics.serving import MetricsServer
 from nightshift.outbound.cloud_metadata import Provider
-from nightshift.output.part_writer import PartDependencies
-from nightshift.processes import garbage, memory
+from nightshift.process import garbage, memory
+from nightshift.results.part_writer import PartDependencies
 from nightshift.settings import QueueSettings, WorkerSettings
 from nightshift.store import Store
 from workers.health.device import device_reader
 from workers.health.figures import Figures
-from workers.health.heartbeat import Heartbeat
 from workers.health.metrics import ShardCounts, WorkerMetrics
 from workers.health.notices import Notices
 from workers.health.registration import Registration
@@ -48,6 +47,8 @@ from workers.health.watchdog import (
     queues_with_places,
 )
 from workers.intake.claiming import Intake
+from workers.leases.heartbeat import Heartbeat
+from workers.leases.isolation import Isolation
 from workers.online.runner import OnlineRunner
 from workers.output_parts import OutputParts
 from workers.serving.model_server import Files, ModelServer
@@ -56,7 +57,6 @@ from workers.serving.residency.policy import ResidencyConfig
 from workers.serving.residency.residency import Residency
 from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.held_time import HeldTime
-from workers.shard.isolation import Isolation
 from workers.shard.rows.earlier_jobs import EarlierJobs
 from workers.shard.running import Shards
 

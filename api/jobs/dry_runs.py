@@ -11,13 +11,13 @@ from datetime import datetime, timedelta
 
 from starlette.concurrency import run_in_threadpool
 
-from api.authentication import Caller
+from api.access.authentication import Caller
+from api.bodies.dry_runs import DryRun, DryRunInput, DryRunLimit, DryRunProblem, DryRunRefusal
 from api.jobs.idempotency import Repeatable
-from api.jobs.preview_child import Asked
-from api.jobs.previewing import NO_PREVIEW, Preview
-from api.responses.dry_runs import DryRun, DryRunInput, DryRunLimit, DryRunProblem, DryRunRefusal
+from api.parts.preview_child import Asked
+from api.parts.previewing import NO_PREVIEW, Preview
+from api.parts.services import Services
 from api.responses.times import seconds
-from api.services import Services
 from nightshift.errors import (
     IdempotencyKeyReused,
     MissingScope,

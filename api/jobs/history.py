@@ -16,9 +16,9 @@ from sse_starlette import ServerSentEvent
 from starlette.concurrency import run_in_threadpool
 
 from api.jobs.online import StreamItem, poll_or_deltas
+from api.parts.services import Services
 from api.responses.sse import event
 from api.responses.times import seconds
-from api.services import Services
 from nightshift.broker.token_streams import Delta
 from nightshift.errors import DatabaseUnavailable, InvalidRequest
 from nightshift.jobs import Job, JobState, JsonObject

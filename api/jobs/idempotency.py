@@ -14,10 +14,10 @@ from nightshift.errors import DatabaseUnavailable, IdempotencyKeyReused, Invalid
 from nightshift.jobs import Job, JobKind, JsonObject
 from nightshift.jobs.rings import Ring
 from nightshift.lifecycle.transitions import Submitted
-from nightshift.processes import failpoints
+from nightshift.observe.tracing.spans import ACCEPT_SPAN, child, end
+from nightshift.process import failpoints
 from nightshift.store import Store, Transaction
 from nightshift.store.jobs.idempotency import KeptAnswer
-from nightshift.tracing.spans import ACCEPT_SPAN, child, end
 
 KEY_CHARS_MAX: Final = 255
 REPLAYED: Final = "Idempotent-Replayed"  # as Stripe names it

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from api.jobs.bodies import BatchCreate, JobCreate, JobRetry, Options
+from api.bodies.jobs import BatchCreate, JobCreate, JobRetry, Options
 from api.responses.times import parse_window
 from nightshift.endpoints import Endpoint
 from nightshift.errors import InvalidRequest

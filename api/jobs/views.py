@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from api.jobs.option_fields import options_json
+from api.bodies.option_fields import options_json
 from api.responses.times import eta_at, seconds, window_text
 from nightshift.endpoints.answers import usage_json
 from nightshift.jobs import InputError, Job, JobSpec, JobState, JsonObject

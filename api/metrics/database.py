@@ -12,7 +12,7 @@ from nightshift.errors import DatabaseUnavailable
 from nightshift.fleet.figures import ALIVE_WITHIN
 from nightshift.fleet.workers import ExitCause
 from nightshift.lifecycle.recovery import LEASES_EXPIRED, crash_counter
-from nightshift.metrics import service
+from nightshift.observe.metrics import service
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import Store
 from nightshift.store.webhooks.deliveries import Owed

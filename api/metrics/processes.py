@@ -17,8 +17,8 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, generate_latest
 
 from api.metrics.merging import NotMetrics, Page, merged, parsed
-from nightshift.metrics import service
-from nightshift.metrics.family import new_registry
+from nightshift.observe.metrics import service
+from nightshift.observe.metrics.family import new_registry
 
 log = logging.getLogger(__name__)
 

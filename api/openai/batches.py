@@ -8,16 +8,16 @@ from typing import Annotated
 from fastapi import APIRouter, Header
 from fastapi.responses import JSONResponse, Response
 
-from api.authentication import Caller
+from api.access.authentication import Caller
+from api.bodies.jobs import BatchOptions, parse_batch
+from api.bodies.objects import BatchObject, BatchPage
 from api.dependencies import BodyDep, CallerDep, PageDep, ServicesDep, list_json
-from api.jobs.bodies import BatchOptions, parse_batch
 from api.jobs.deletion import DeletedBatch, delete_ended
 from api.jobs.history import Place, follow_job
 from api.jobs.idempotency import create_once, repeatable
 from api.jobs.requests import batch_request
 from api.jobs.views import problem_json, queue_positions
 from api.openai.adapter import batch_json, batch_status
-from api.responses.objects import BatchObject, BatchPage
 from api.responses.sse import event_source
 from nightshift.errors import Conflict, InvalidRequest, NotFound
 from nightshift.jobs import Face, Job, JobKind, JsonObject

@@ -7,20 +7,20 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from api.authentication import Caller
+from api.access.authentication import Caller
+from api.bodies.objects import DeletedFile, FilePage
+from api.bodies.uploads import FileObject
 from api.dependencies import CallerDep, ServicesDep, list_json
 from api.openai import partial_output
 from api.openai.adapter import file_json
 from api.openai.forms import reading_form
-from api.openai.multipart.bodies import FileObject
 from api.openai.ranges import Unsatisfiable, parse_range, unsatisfiable
 from api.openai.uploads import keep_upload, read_form
-from api.responses.objects import DeletedFile, FilePage
-from api.services import Services
+from api.parts.services import Services
 from nightshift.errors import InvalidRequest, NotFound, ObjectNotFound
 from nightshift.jobs.files import File, FilePurpose
 from nightshift.lifecycle.admission import check_room
-from nightshift.processes import failpoints
+from nightshift.process import failpoints
 from nightshift.store import Transaction
 
 router = APIRouter(prefix="/v1/files", tags=["OpenAI"])

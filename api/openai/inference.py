@@ -4,14 +4,14 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
-from api.authentication import Caller
+from api.access.authentication import Caller
 from api.dependencies import BodyDep, CallerDep, ServicesDep, checked, submission
 from api.jobs.online import accept, answer
 from api.openai.adapter import online_request
 from api.openai.streaming import Wanted, streamed
+from api.parts.services import Services
 from api.plain_routes import plain_route
 from api.responses.large import recorded
-from api.services import Services
 from nightshift import endpoints
 from nightshift.endpoints import Endpoint
 from nightshift.endpoints.generation import GenerationRequest, TextEndpoint

@@ -3,8 +3,8 @@
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 
+from api.bodies.objects import ModelList, ModelObject
 from api.dependencies import CallerDep, ServicesDep
-from api.responses.objects import ModelList, ModelObject
 from api.responses.times import seconds
 from nightshift.jobs import JsonObject
 from nightshift.lifecycle.catalogue import ServedModel

@@ -19,7 +19,7 @@ from nightshift.jobs.files import RECORDED_WITHIN_S, File, FilePurpose, file_key
 from nightshift.jobs.ids import new_id
 from nightshift.lifecycle.admission import admit_stored
 from nightshift.objectstore import ObjectStore
-from nightshift.processes import failpoints
+from nightshift.process import failpoints
 from nightshift.rows.text_files import checked_pieces
 from nightshift.settings import ApiSettings
 from nightshift.store import Store

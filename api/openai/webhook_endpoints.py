@@ -9,9 +9,9 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from api.authentication import Caller
-from api.dependencies import BodyDep, CallerDep, OptionalBodyDep, PageDep, ServicesDep, list_json
-from api.openai.webhook_bodies import (
+from api.access.authentication import Caller
+from api.bodies.tenants import parsed
+from api.bodies.webhooks import (
     DeletedWebhookEndpoint,
     WebhookEndpointCreate,
     WebhookEndpointObject,
@@ -25,9 +25,9 @@ from api.openai.webhook_bodies import (
     WebhookEndpointWithSecretObject,
     WebhookEventTypeList,
 )
+from api.dependencies import BodyDep, CallerDep, OptionalBodyDep, PageDep, ServicesDep, list_json
+from api.parts.services import Services
 from api.responses.times import from_seconds
-from api.services import Services
-from api.tenants.bodies import parsed
 from nightshift.errors import InvalidRequest
 from nightshift.jobs.ids import new_id
 from nightshift.lifecycle.submission import check_webhook_url

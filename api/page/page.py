@@ -9,14 +9,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.authentication import Authenticator
+from api.access.authentication import Authenticator
 from api.page import rendering, views
 from api.page.attempts import Attempts
 from api.page.requests import is_click, is_from_elsewhere, is_update, path_and_query, token_of
 from api.page.sessions import Sessions, SignedIn
 from api.page.updates import Updates
+from api.parts.services import Services
 from api.responses.errors import UNKNOWN_URL, headers_of, message_of, status_of
-from api.services import Services
 from nightshift.errors import NightshiftError
 from nightshift.tenants.keys import Scope
 

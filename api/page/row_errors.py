@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from nightshift.errors import NightshiftError
 from nightshift.objectstore import ObjectStore
-from nightshift.output.row_results import RowResult
-from nightshift.output.segments import read_segment
+from nightshift.results.row_results import RowResult
+from nightshift.results.segments import read_segment
 from nightshift.rows.requests import without_place
 from nightshift.store.shards.shards import ListedSegment
 

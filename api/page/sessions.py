@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from api.authentication import Authenticator, Caller
+from api.access.authentication import Authenticator, Caller
 from nightshift.errors import NotAuthenticated, TenantDisabled
 from nightshift.settings import ApiSettings
 from nightshift.store import Store, Transaction

@@ -14,8 +14,8 @@ from enum import StrEnum
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
-from api.authentication import Caller
-from api.services import Services
+from api.access.authentication import Caller
+from api.parts.services import Services
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 from nightshift.store import Transaction

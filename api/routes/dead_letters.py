@@ -3,9 +3,9 @@
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 
-from api.authentication import Caller
+from api.access.authentication import Caller
+from api.bodies.objects import DeadLetterObject, DeadLetterPage
 from api.dependencies import CallerDep, PageDep, ServicesDep, list_json
-from api.responses.objects import DeadLetterObject, DeadLetterPage
 from api.responses.times import seconds
 from nightshift.errors import Conflict, NotFound
 from nightshift.jobs import JsonObject

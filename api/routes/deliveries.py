@@ -6,9 +6,9 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 
+from api.bodies.tenants import ListPage
 from api.dependencies import CallerDep, EpochSeconds, PageDep, ServicesDep, list_json
 from api.responses.times import from_seconds, seconds
-from api.tenants.bodies import ListPage
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 from nightshift.lifecycle.webhooks.replays import get_delivery, replay_delivery

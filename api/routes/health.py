@@ -5,9 +5,9 @@ from typing import Final
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from api.bodies.objects import HealthObject, ReadinessObject
 from api.dependencies import ServicesDep
 from api.readiness import check_parts
-from api.responses.objects import HealthObject, ReadinessObject
 from nightshift.jobs import JsonObject
 
 NO_TENANT: Final = ""  # a probe has its own turn

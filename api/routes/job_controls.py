@@ -6,12 +6,12 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from api.authentication import Caller
+from api.access.authentication import Caller
+from api.bodies.jobs import parse_job_update
+from api.bodies.objects import DescribedJob
 from api.dependencies import BodyDep, CallerDep, ServicesDep, get_job
-from api.jobs.bodies import parse_job_update
 from api.jobs.views import described_json
-from api.responses.objects import DescribedJob
-from api.services import Services
+from api.parts.services import Services
 from nightshift.jobs import Job, JsonObject
 from nightshift.jobs.rings import Ring
 from nightshift.lifecycle import controls

@@ -7,14 +7,14 @@ from fastapi import APIRouter, Header
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from api.authentication import Caller
+from api.access.authentication import Caller
+from api.bodies.jobs import parse_job_retry
+from api.bodies.objects import AcceptedJob
 from api.dependencies import CallerDep, OptionalBodyDep, ServicesDep, get_job
-from api.jobs.bodies import parse_job_retry
 from api.jobs.idempotency import Created, create_once, repeatable
 from api.jobs.requests import retry_request
 from api.jobs.views import accepted_json
-from api.responses.objects import AcceptedJob
-from api.services import Services
+from api.parts.services import Services
 from nightshift.jobs import Job, JsonObject
 from nightshift.lifecycle import retry
 from nightshift.lifecycle.transitions import Submitted

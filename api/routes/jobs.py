@@ -8,7 +8,10 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from api.authentication import Caller
+from api.access.authentication import Caller
+from api.bodies.dry_runs import DryRun
+from api.bodies.jobs import JobCreate, parse_job
+from api.bodies.objects import AcceptedJob, DescribedJob, JobPage
 from api.dependencies import (
     BodyDep,
     CallerDep,
@@ -22,18 +25,15 @@ from api.dependencies import (
     submission,
 )
 from api.jobs import dry_runs
-from api.jobs.bodies import JobCreate, parse_job
 from api.jobs.deletion import DeletedJob, delete_ended
-from api.jobs.group_commit import Accepted
 from api.jobs.idempotency import Created, Repeatable, create_once, repeatable
 from api.jobs.online import until_ended
 from api.jobs.requests import bulk_request, online_request, run_key
 from api.jobs.views import accepted_json, described_json, head_json, listed_json
+from api.parts.group_commit import Accepted
+from api.parts.services import Services
 from api.plain_routes import plain_route
-from api.responses.dry_runs import DryRun
-from api.responses.objects import AcceptedJob, DescribedJob, JobPage
 from api.responses.times import from_seconds
-from api.services import Services
 from nightshift.errors import Conflict, InvalidRequest
 from nightshift.jobs import Job, JobKind, JobState, JsonObject, NewJob
 from nightshift.jobs.priorities import PriorityClass

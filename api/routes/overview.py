@@ -6,9 +6,7 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
 
-from api.dependencies import CallerDep, ServicesDep
-from api.readiness import WORKER_SILENCE_MAX
-from api.responses.figures import (
+from api.bodies.figures import (
     OverviewObject,
     PastFiguresObject,
     QueueGroupObject,
@@ -16,9 +14,11 @@ from api.responses.figures import (
     WorkersWantedObject,
     service_queue,
 )
-from nightshift.fleet.backlog import by_group
-from nightshift.fleet.service_figures import summed
-from nightshift.fleet.supply import supply
+from api.dependencies import CallerDep, ServicesDep
+from api.readiness import WORKER_SILENCE_MAX
+from nightshift.capacity.backlog import by_group
+from nightshift.capacity.service_figures import summed
+from nightshift.capacity.supply import supply
 from nightshift.tenants.keys import Scope
 
 HISTORY_S: Final = 900

@@ -3,8 +3,8 @@
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 
+from api.bodies.objects import WebhookSecretObject
 from api.dependencies import CallerDep, ServicesDep
-from api.responses.objects import WebhookSecretObject
 from nightshift.lifecycle.webhooks.tenant_secrets import kept_webhook_secret
 from nightshift.tenants.audit import Actor
 

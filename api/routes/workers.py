@@ -6,11 +6,11 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse, Response
 
-from api.authentication import Caller
+from api.access.authentication import Caller
+from api.bodies.figures import WorkerFiguresObject
+from api.bodies.objects import MachineNoticeObject, WorkerPage
 from api.dependencies import LIST_LIMIT_MAX, CallerDep, ServicesDep, list_json
 from api.readiness import WORKER_SILENCE_MAX
-from api.responses.figures import WorkerFiguresObject
-from api.responses.objects import MachineNoticeObject, WorkerPage
 from api.responses.times import seconds
 from nightshift.errors import NotFound
 from nightshift.fleet.workers import Worker

@@ -7,9 +7,9 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 
+from api.bodies.tenants import ListPage
 from api.dependencies import CallerDep, PageDep, ServicesDep, list_json
 from api.responses.times import seconds
-from api.tenants.bodies import ListPage
 from nightshift.errors import InvalidRequest
 from nightshift.tenants.audit import Action, AuditEntry
 

@@ -6,8 +6,8 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
+from api.bodies.tenants import CreatedKeyObject, KeyCreate, KeyObject, KeyPage, KeyRotate, parsed
 from api.dependencies import BodyDep, CallerDep, PageDep, ServicesDep, list_json
-from api.tenants.bodies import CreatedKeyObject, KeyCreate, KeyObject, KeyPage, KeyRotate, parsed
 from api.tenants.tenants import acting
 from nightshift.lifecycle.tenants import CreatedKey, get_key, get_tenant
 from nightshift.store import Transaction

@@ -7,9 +7,9 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
+from api.access.slots import REQUESTS, STREAMS, UPLOADS
 from api.dependencies import CallerDep, ServicesDep
-from api.services import Services
-from api.tenants.slots import REQUESTS, STREAMS, UPLOADS
+from api.parts.services import Services
 from nightshift.tenants.holdings import QUEUED, STORED, Holding
 from nightshift.tenants.quotas import QUOTA_NAMES, Quotas
 from nightshift.tenants.rates import Rate

@@ -4,17 +4,10 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from api.authentication import Caller
+from api.access.authentication import Caller
+from api.bodies.tenants import DeletedTenant, TenantCreate, TenantObject, TenantPage, TenantUpdate, parsed
 from api.dependencies import BodyDep, CallerDep, PageDep, ServicesDep, list_json
-from api.services import Services
-from api.tenants.bodies import (
-    DeletedTenant,
-    TenantCreate,
-    TenantObject,
-    TenantPage,
-    TenantUpdate,
-    parsed,
-)
+from api.parts.services import Services
 from api.tenants.limits import LimitObject, limits_of
 from nightshift.lifecycle.tenants import Administration, get_tenant
 from nightshift.store import Transaction

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Depends, Query
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 
+from api.bodies.tenants import ListPage
 from api.dependencies import CallerDep, ServicesDep, list_json
-from api.tenants.bodies import ListPage
 from nightshift.errors import InvalidRequest
 from nightshift.lifecycle.tenants import get_tenant
 from nightshift.store import Transaction

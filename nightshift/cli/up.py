@@ -14,14 +14,14 @@ import typer
 from nightshift.cli.session import DataDir, LazyModels, data_settings
 from nightshift.cli.terminal import fail, is_interactive, print_error, say
 from nightshift.errors import ConfigurationError
-from nightshift.processes.children import AfterExit, ChildExit
-from nightshift.processes.store_watch import Probe, StoreWatch
-from nightshift.processes.supervisor import Supervisor
+from nightshift.run.children import AfterExit, ChildExit
+from nightshift.run.store_watch import Probe, StoreWatch
+from nightshift.run.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from nightshift.processes.embedded import Embedded
+    from nightshift.run.embedded import Embedded
     from nightshift.settings import DataSettings
 
 PROBE_PREFIX: Final = "nightshift-probe/"  # nothing is there
@@ -61,8 +61,8 @@ def up(
     """
     from nightshift import demo
     from nightshift.fleet import checkpoints
-    from nightshift.processes import embedded
-    from nightshift.processes.private_files import keep_files_private
+    from nightshift.process.private_files import keep_files_private
+    from nightshift.run import embedded
     from nightshift.settings import WorkerSettings, check_settings
 
     check_settings()
@@ -108,7 +108,7 @@ def up(
 
 
 def _run(site: "Embedded", stack: contextlib.ExitStack) -> None:
-    from nightshift.observability import set_up_logging
+    from nightshift.observe.logs import set_up_logging
 
     site.logs.mkdir(exist_ok=True)
     set_up_logging("up", site.log_settings, stack.enter_context((site.logs / "up.log").open("a")))

@@ -11,8 +11,8 @@ from nightshift.cli.session import LazyModels
 from nightshift.cli.terminal import EXIT_FAILED, fail
 from nightshift.errors import ConfigurationError
 from nightshift.process.exit_codes import CONFIGURATION_EXIT
-from nightshift.processes.children import Child, RestartBackoff
-from nightshift.processes.supervisor import Spawn, Supervisor, run_program
+from nightshift.run.children import Child, RestartBackoff
+from nightshift.run.supervisor import Spawn, Supervisor, run_program
 
 # Short: a dead worker's rows already wait for a model to be loaded again.
 RESTART: Final = RestartBackoff(first_s=0.2)
@@ -41,7 +41,7 @@ def worker(
     if check:
         _check()
         return
-    from nightshift.processes.worker_child import worker_child
+    from nightshift.run.worker_child import worker_child
     from nightshift.settings import WorkerSettings, check_settings
 
     check_settings()
@@ -56,9 +56,9 @@ def keep_running(child: Child, spawn: Spawn = run_program) -> None:
     """Supervise a worker until it is asked to stop or a restart cannot help."""
     from nightshift.broker.queue import Queue
     from nightshift.fleet.workers import ExitCause
-    from nightshift.observability import set_up_logging
-    from nightshift.processes.private_files import keep_files_private
-    from nightshift.processes.worker_child import WorkerExitHandler
+    from nightshift.observe.logs import set_up_logging
+    from nightshift.process.private_files import keep_files_private
+    from nightshift.run.worker_child import WorkerExitHandler
     from nightshift.settings import DataSettings, QueueSettings, SchedulerSettings
     from nightshift.store import Store, open_database
 

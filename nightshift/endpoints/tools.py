@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from nightshift.endpoints.containers import TOO_MANY, has_too_many_entries
 from nightshift.endpoints.guidance import Guidance
 from nightshift.endpoints.requests import invalid_value, missing
 from nightshift.endpoints.schemas import SCHEMA_BYTES_MAX, check_schema, size_of
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
-from nightshift.rows.containers import TOO_MANY, has_too_many_entries
 
 TOOLS_MAX: Final = 128
 CALLS_MAX: Final = 128  # in one message

@@ -1,6 +1,6 @@
 """The kinds of values that options of bulk jobs have.
 
-What a kind looks like in a request and an answer is in `api/jobs/option_fields.py`; on the command line, in
+What a kind looks like in a request and an answer is in `api/bodies/option_fields.py`; on the command line, in
 `nightshift/cli/job_options.py`.
 """
 

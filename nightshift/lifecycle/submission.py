@@ -28,14 +28,14 @@ from nightshift.lifecycle.transitions import Submitted
 from nightshift.objectstore import Locations, ObjectUri
 from nightshift.objectstore.objects import checked_key, checked_path
 from nightshift.objectstore.sources import is_file_id
+from nightshift.observe.tracing.spans import current_traceparent
 from nightshift.outbound.safe_http import EgressConfig, check_url
 from nightshift.outbound.webhooks import InvalidSecret, secret_key
-from nightshift.output.places import place_of, without_links
+from nightshift.results.places import place_of, without_links
 from nightshift.settings import SubmissionSettings
 from nightshift.store import Transaction
 from nightshift.tenants.quotas import NO_QUOTAS, Quotas
 from nightshift.tenants.vault import Vault
-from nightshift.tracing.spans import current_traceparent
 
 NO_ID: Final = f"job_{'0' * SUFFIX_LENGTH}"  # of the length that they have
 

@@ -33,7 +33,7 @@ from nightshift.jobs.room import ROOM_FOR_ALL, Room
 from nightshift.lifecycle.interruptions import record_resumed
 from nightshift.lifecycle.webhooks.fan_out import owe
 from nightshift.outbound.webhook_events import PASSING, RUNNING, event_type
-from nightshift.output.places import place_of
+from nightshift.results.places import place_of
 from nightshift.store import Transaction
 from nightshift.store.shards.prepared import PreparedShards
 from nightshift.tenants.holdings import Holding, held_by

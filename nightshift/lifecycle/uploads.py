@@ -33,7 +33,7 @@ from nightshift.jobs.uploads import (
 from nightshift.lifecycle.admission import admit_stored, check_room
 from nightshift.objectstore import ObjectDamaged, ObjectStore
 from nightshift.objectstore.objects import Measured
-from nightshift.processes import failpoints
+from nightshift.process import failpoints
 from nightshift.rows.text_files import checked_pieces
 from nightshift.store import Store, Transaction
 from nightshift.tenants.quotas import NO_QUOTAS, Quotas

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from nightshift.rows.containers import ENTRIES_MAX
+from nightshift.endpoints.containers import ENTRIES_MAX
 from nightshift.rows.contents import HEAD_BYTES, json_hint, separator_hint
 from nightshift.rows.lines import BadLine, split_lines
 from nightshift.rows.records import BadRow, Row, UnreadableInput

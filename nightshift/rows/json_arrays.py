@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from nightshift.endpoints.containers import ENTRIES_MAX, TOO_MANY
 from nightshift.objectstore import MIB
-from nightshift.rows.containers import ENTRIES_MAX, TOO_MANY
 from nightshift.rows.lines import Held, Line
 from nightshift.rows.records import UnreadableInput
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
+from nightshift.endpoints.containers import TOO_MANY, has_too_many_entries
 from nightshift.jobs import JsonObject
 from nightshift.objectstore import ObjectReader
-from nightshift.rows.containers import TOO_MANY, has_too_many_entries
 from nightshift.rows.contents import line_hint
 from nightshift.rows.used_columns import root_of
 from nightshift.rows.values import number

@@ -18,7 +18,7 @@ from sqlalchemy import (
     type_coerce,
 )
 
-from nightshift.fleet.backlog import WaitingJob
+from nightshift.capacity.backlog import WaitingJob
 from nightshift.fleet.figures import INTERVAL_S, ServiceFigures
 from nightshift.jobs import JobKind, JobState, ShardState
 from nightshift.jobs.priorities import PriorityClass

@@ -22,7 +22,7 @@ from itertools import islice
 from nightshift.broker.token_streams import StreamDeleter
 from nightshift.jobs import JobKind
 from nightshift.jobs.deletion import JobPart
-from nightshift.processes import failpoints
+from nightshift.process import failpoints
 from nightshift.settings import RetentionSettings
 from nightshift.store import PendingWork, Store, Transaction
 from nightshift.store.jobs.ageing import EndedJob

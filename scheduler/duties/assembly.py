@@ -25,14 +25,14 @@ from nightshift.lifecycle import output_parts
 from nightshift.lifecycle.transitions import counts_json, finish
 from nightshift.objectstore import Locations, ObjectStore, fenced
 from nightshift.objectstore.sources import Sources
-from nightshift.output.part_encoding import Tally
-from nightshift.output.part_writer import TROUBLES, ResultsTrouble, problem_of
-from nightshift.output.places import OutputTrouble, destination_of
-from nightshift.output.shard_rows import Chunk, InputTrouble, Listing, Mismatch, ShardRows
-from nightshift.processes import failpoints
+from nightshift.observe.tracing.attributes import JOB, JOB_STATE, ROWS, ROWS_FAILED, TENANT
+from nightshift.observe.tracing.spans import Value, end, follow
+from nightshift.process import failpoints
+from nightshift.results.part_encoding import Tally
+from nightshift.results.part_writer import TROUBLES, ResultsTrouble, problem_of
+from nightshift.results.places import OutputTrouble, destination_of
+from nightshift.results.shard_rows import Chunk, InputTrouble, Listing, Mismatch, ShardRows
 from nightshift.store import PendingWork, Store
-from nightshift.tracing.attributes import JOB, JOB_STATE, ROWS, ROWS_FAILED, TENANT
-from nightshift.tracing.spans import Value, end, follow
 from scheduler.duties.output_parts import cut_job
 from scheduler.output.manifests import Manifests, discard_staged
 from scheduler.output.output_files import OutputFiles, write_files

@@ -18,7 +18,7 @@ from nightshift.broker.token_streams import StreamDeleter
 from nightshift.errors import StorageError, StorageUnavailable
 from nightshift.jobs.deletion import Deletion, JobPart, object_prefixes
 from nightshift.objectstore import ObjectStore
-from nightshift.processes import failpoints
+from nightshift.process import failpoints
 from nightshift.store import PendingWork, Store, Transaction
 from scheduler.runtime.duty import MayContinue, Result, check, take_turns
 

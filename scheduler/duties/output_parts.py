@@ -14,7 +14,7 @@ from nightshift.jobs.leases import Lead
 from nightshift.jobs.part import CutLimits, least_shards
 from nightshift.lifecycle.output_parts import CutPass, cut
 from nightshift.lifecycle.transitions import request_stop
-from nightshift.output.part_writer import PartDependencies, PartWriter
+from nightshift.results.part_writer import PartDependencies, PartWriter
 from nightshift.store import OutputTotals, PendingWork, Store, Transaction
 from nightshift.store.shards.cuts import OutputProgress
 from scheduler.output.running_manifests import Outcome, RunningManifests, RunningManifestsConfig

@@ -34,15 +34,15 @@ from nightshift.lifecycle.catalogue import Catalogue
 from nightshift.objectstore import Locations
 from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.objectstore.verdicts import as_input_error, input_fault, storage_verdict
-from nightshift.output.part_writer import problem_of
-from nightshift.output.places import OutputTrouble
-from nightshift.processes import failpoints
+from nightshift.observe.tracing.attributes import JOB, OUTCOME, PAGE, TENANT
+from nightshift.observe.tracing.spans import Value, end, follow
+from nightshift.process import failpoints
+from nightshift.results.part_writer import problem_of
+from nightshift.results.places import OutputTrouble
 from nightshift.rows.validation import FileLimits
 from nightshift.store import PendingWork, Store
 from nightshift.tenants.fairness import may_take
 from nightshift.tenants.quotas import NO_QUOTAS, Quotas
-from nightshift.tracing.attributes import JOB, OUTCOME, PAGE, TENANT
-from nightshift.tracing.spans import Value, end, follow
 from scheduler.input.page_size import PageSize
 from scheduler.input.plan import Page, Refused
 from scheduler.input.retrying import RetryInputs

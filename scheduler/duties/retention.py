@@ -29,7 +29,7 @@ from nightshift.jobs.files import UNRECORDED_S, output_file_id
 from nightshift.jobs.uploads import PART_UNRECORDED_S
 from nightshift.lifecycle.uploads import expire
 from nightshift.objectstore import ObjectInfo, ObjectStore
-from nightshift.processes import failpoints
+from nightshift.process import failpoints
 from nightshift.store import Store
 from nightshift.store.jobs.references import References, ShardReferences
 from scheduler.runtime.duty import MayContinue, Result, check

@@ -16,8 +16,8 @@ from nightshift.jobs.files import File, FilePurpose, file_key
 from nightshift.objectstore import ObjectInfo, ObjectStore
 from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.objectstore.verdicts import as_input_error, storage_verdict
-from nightshift.output.row_results import json_line
-from nightshift.output.segments import read_segment
+from nightshift.results.row_results import json_line
+from nightshift.results.segments import read_segment
 from nightshift.rows.inputs import BadRow, Row, iter_rows
 from nightshift.rows.kept_columns import KEPT_FIELD
 from nightshift.rows.requests import RowRequest, columns_of, to_request

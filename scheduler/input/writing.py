@@ -10,7 +10,7 @@ from nightshift.jobs.rings import Ring
 from nightshift.lifecycle.admission import admit_planned
 from nightshift.lifecycle.transitions import plan, refuse_input
 from nightshift.objectstore.verdicts import as_input_error
-from nightshift.processes import failpoints
+from nightshift.process import failpoints
 from nightshift.store import Store
 from nightshift.store.shards.prepared import PreparedShards
 from nightshift.tenants.quotas import Quotas

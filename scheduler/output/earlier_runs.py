@@ -19,7 +19,7 @@ from nightshift.jobs.output_names import (
     run_in,
 )
 from nightshift.objectstore import Locations, ObjectTooLarge, ObjectUri
-from nightshift.output.places import Destination, at_destination, named_destination
+from nightshift.results.places import Destination, at_destination, named_destination
 from nightshift.store import Store
 
 MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024

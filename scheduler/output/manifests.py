@@ -16,8 +16,8 @@ from nightshift.jobs.output_names import (
     run_of,
 )
 from nightshift.jobs.part import OutputPart
-from nightshift.output.manifest import Manifest, ManifestInputs, ManifestModel
-from nightshift.output.places import Destination, at_destination
+from nightshift.results.manifest import Manifest, ManifestInputs, ManifestModel
+from nightshift.results.places import Destination, at_destination
 from nightshift.store import Store
 from scheduler.output.earlier_runs import listed_by_others, owner_of, remove_old_names, remove_replaced
 from scheduler.output.publication import Publication

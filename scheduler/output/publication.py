@@ -12,8 +12,8 @@ from nightshift.errors import ObjectNotFound, StorageError
 from nightshift.jobs import Job
 from nightshift.jobs.leases import Lead
 from nightshift.jobs.part import PartUpload
-from nightshift.output.places import Destination, OutputTrouble, at_destination
-from nightshift.processes import failpoints
+from nightshift.process import failpoints
+from nightshift.results.places import Destination, OutputTrouble, at_destination
 from nightshift.store import Store
 from scheduler.runtime.duty import Interrupted
 

@@ -15,8 +15,8 @@ from nightshift.jobs.leases import Lead
 from nightshift.jobs.part import PartProblem
 from nightshift.lifecycle.output_parts import record_problem
 from nightshift.lifecycle.transitions import request_stop
-from nightshift.output.part_writer import PartDependencies, problem_of
-from nightshift.output.places import OutputTrouble, destination_of
+from nightshift.results.part_writer import PartDependencies, problem_of
+from nightshift.results.places import OutputTrouble, destination_of
 from nightshift.tenants.fairness import may_take
 from scheduler.output.manifests import Manifests
 from scheduler.output.publication import Publication

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 
 from nightshift.errors import DatabaseUnavailable
-from nightshift.output.part_writer import PartWriter, WritingStopped
+from nightshift.results.part_writer import PartWriter, WritingStopped
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 from opentelemetry.trace import Span
 
-from nightshift.tracing.attributes import OUTCOME
-from nightshift.tracing.spans import end, under
+from nightshift.observe.tracing.attributes import OUTCOME
+from nightshift.observe.tracing.spans import end, under
 from scheduler.runtime.duty import Interrupted
 
 

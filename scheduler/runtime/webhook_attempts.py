@@ -13,6 +13,17 @@ from opentelemetry.trace import Span, SpanKind
 
 from nightshift.lifecycle.webhooks.endpoints import note_attempt
 from nightshift.lifecycle.webhooks.tenant_secrets import kept_webhook_secret
+from nightshift.observe.tracing.attributes import (
+    ATTEMPT,
+    EVENT,
+    EVENT_TYPE,
+    HTTP_METHOD,
+    HTTP_STATUS,
+    JOB,
+    SERVER_ADDRESS,
+    TENANT,
+)
+from nightshift.observe.tracing.spans import NO_SPAN, Value, end, follow, is_on, lasting
 from nightshift.outbound.safe_http import BlockedUrl, EgressResponse, NoAnswer
 from nightshift.outbound.webhooks import (
     GONE,
@@ -23,21 +34,10 @@ from nightshift.outbound.webhooks import (
     headers,
     retry_delay_s,
 )
-from nightshift.processes import failpoints
+from nightshift.process import failpoints
 from nightshift.store import Store
 from nightshift.tenants.audit import Actor
 from nightshift.tenants.vault import Vault
-from nightshift.tracing.attributes import (
-    ATTEMPT,
-    EVENT,
-    EVENT_TYPE,
-    HTTP_METHOD,
-    HTTP_STATUS,
-    JOB,
-    SERVER_ADDRESS,
-    TENANT,
-)
-from nightshift.tracing.spans import NO_SPAN, Value, end, follow, is_on, lasting
 from scheduler.runtime.in_flight import Outcome, destination_of
 
 log = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ import functools
 from typing import IO, Final
 
 from nightshift.cli import main, up, worker
-from nightshift.processes.children import Launch
-from nightshift.processes.supervisor import Process, Supervisor
+from nightshift.run.children import Launch
+from nightshift.run.supervisor import Process, Supervisor
 from tests.faults.kit.forks import ForkServer
 
 COMMAND: Final = "nightshift.cli.main"

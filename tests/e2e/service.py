@@ -19,8 +19,8 @@ import openai
 
 from nightshift.client import Client
 from nightshift.demo import DEMO_MODEL_ID
-from nightshift.processes.children import Launch
-from nightshift.processes.supervisor import Process
+from nightshift.run.children import Launch
+from nightshift.run.supervisor import Process
 from tests.e2e.forked_command import THIS
 from tests.faults.kit.forks import fork_server, forked_module, is_server
 from tests.faults.kit.processes import is_running

@@ -17,7 +17,7 @@ from sqlalchemy import select
 
 from nightshift.fleet.workers import WorkerState
 from nightshift.jobs import Face
-from nightshift.output.segments import decode_segment
+from nightshift.results.segments import decode_segment
 from nightshift.store import tables
 from nightshift.tenants.keys import DEFAULT_TENANT
 from tests.faults.chaos import oracle

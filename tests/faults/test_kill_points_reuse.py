@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightshift.output.digest_files import digest_files
+from nightshift.results.digest_files import digest_files
 from tests.faults.chaos import oracle
 from tests.faults.chaos.workload import BulkJob, Row, some_rows, submit_bulk
 from tests.faults.kit.service import Parts, Service

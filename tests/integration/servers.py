@@ -26,7 +26,7 @@ import pytest
 import redis
 
 from nightshift.objectstore.s3 import s3_client
-from nightshift.processes import valkey
+from nightshift.run import valkey
 from nightshift.settings import QueueSettings
 
 if TYPE_CHECKING:

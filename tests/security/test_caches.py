@@ -15,7 +15,7 @@ import pytest
 
 from nightshift.errors import InvalidSetting
 from nightshift.fleet.models import Model, ModelKind
-from nightshift.output.row_digests import RowDigests
+from nightshift.results.row_digests import RowDigests
 from nightshift.settings import WorkerSettings
 from nightshift.tenants.cache_groups import NO_GROUPS, CacheGroups
 from nightshift.testing import STARTS_AT, a_delivery, a_job
@@ -179,8 +179,8 @@ def test_every_other_one_is_shown_by_a_test_of_its_own(name: str) -> None:
 
 
 OF_TENANTS: Final = {
-    "nightshift/output/digest_space.py",  # of one job
-    "nightshift/output/open_shards.py",  # of one job
+    "nightshift/results/digest_space.py",  # of one job
+    "nightshift/results/open_shards.py",  # of one job
     "scheduler/runtime/circuits.py",
     "workers/engine/batching/kv_blocks.py",
     "workers/engine/guidance/compiler.py",
@@ -188,12 +188,12 @@ OF_TENANTS: Final = {
     "workers/shard/rows/run_once.py",  # by job and digest
 }
 OF_NO_TENANT: Final = {
-    "api/authentication.py",  # a key's own caller, by its digest
+    "api/access/authentication.py",  # a key's own caller, by its digest
     "api/page/assets.py",
     "api/page/rendering.py",  # templates
     "nightshift/conformance/session.py",
     "nightshift/lifecycle/catalogue.py",  # models
-    "nightshift/observability.py",  # lines of the log, which tenants do not see
+    "nightshift/observe/logs.py",  # lines of the log, which tenants do not see
     "nightshift/rows/partitions.py",  # a function of one URI alone
     "nightshift/rows/requests.py",  # a function of a format alone
     "nightshift/store/databases/migrate.py",  # the schema
@@ -214,7 +214,7 @@ def test_every_cache_is_named_here() -> None:
         if CACHES.search(path.read_text())
     ]
 
-    assert {*unknown} - OF_TENANTS - OF_NO_TENANT - {"api/responses/objects.py"} == set()
+    assert {*unknown} - OF_TENANTS - OF_NO_TENANT - {"api/bodies/objects.py"} == set()
 
 
 def test_tenants_of_a_group_share_their_prefixes_and_no_others(llama: Path) -> None:

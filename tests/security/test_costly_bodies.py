@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from api.jobs.bodies import parse_batch, parse_job
-from api.openai.multipart.bodies import parse_complete
+from api.bodies.jobs import parse_batch, parse_job
+from api.bodies.uploads import parse_complete
 from nightshift import endpoints
 from nightshift.errors import InvalidRequest
 from tests.security.children import in_child

@@ -22,7 +22,7 @@ from hypothesis import settings as profile
 from hypothesis import strategies as st
 
 from api.app import create_app
-from api.services import AppSettings
+from api.parts.services import AppSettings
 from nightshift.fleet.workers import ExitCause
 from nightshift.jobs.dead_letters import DeadLetter
 from nightshift.jobs.ids import new_id

@@ -17,7 +17,7 @@ from typing import Final
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from api.services import STORAGE_THREADS_MAX, StorageThreads
+from api.parts.services import STORAGE_THREADS_MAX, StorageThreads
 from nightshift.jobs import Job
 from nightshift.testing import a_job
 from nightshift.turns import Place, Turns, TurnThreads
@@ -25,11 +25,11 @@ from scheduler.runtime.thread_pools import JobPool, JobPoolConfig, leaves_a_thre
 from workers.engine.guidance import compiler
 from workers.engine.guidance.compiler import GrammarCompiler
 from workers.engine.guidance.grammar import Grammar
+from workers.leases.isolation import Isolation
 from workers.online.runner import PREPARING_MAX
 from workers.online.suspect_queue import SuspectQueue
 from workers.serving.images.pool import PIXELS_DECODED_MAX, THREADS
 from workers.serving.kinds.decoder import GRAMMARS_COMPILED_MAX, grammar_threads
-from workers.shard.isolation import Isolation
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 WAIT_MAX_S: Final = 60
@@ -248,8 +248,8 @@ def test_the_turns_of_every_other_helper_are_shown_by_a_test_of_its_own(name: st
 
 
 IN_TURN: Final = {
-    "api/body_turns.py",  # checks of bodies, and their records
-    "api/services.py",  # calls of the object store
+    "api/parts/body_turns.py",  # checks of bodies, and their records
+    "api/parts/services.py",  # calls of the object store
     "nightshift/turns.py",
     "scheduler/duties/assembly.py",
     "scheduler/duties/planning.py",
@@ -267,9 +267,9 @@ IN_TURN: Final = {
     "workers/serving/kinds/decoder.py",
 }
 OF_ONE_TENANT: Final = {
-    "nightshift/output/digest_prefixes.py",  # of a job
-    "nightshift/output/part_leases.py",  # of a part
-    "nightshift/output/segment_streams.py",  # of a shard
+    "nightshift/results/digest_prefixes.py",  # of a job
+    "nightshift/results/part_leases.py",  # of a part
+    "nightshift/results/segment_streams.py",  # of a shard
     "workers/shard/inbox.py",
     "workers/shard/rows/reading.py",
     "workers/shard/runner.py",
@@ -277,12 +277,12 @@ OF_ONE_TENANT: Final = {
 }
 REFUSES: Final = {
     # More than two at a time of a tenant are refused, and none waits.
-    "api/jobs/previewing.py",
-    "api/webhook_tests.py",
+    "api/parts/previewing.py",
+    "api/parts/webhook_tests.py",
 }
 SHORT_ITEMS: Final = {
     # One command or row each, sent in batches of a few hundred; what an engine makes comes in turn.
-    "api/rings.py",
+    "api/parts/rings.py",
     "nightshift/broker/hints.py",
 }
 OF_NO_TENANT: Final = {
@@ -291,13 +291,13 @@ OF_NO_TENANT: Final = {
     "nightshift/cli/top/polling.py",
     "nightshift/doctor/running.py",
     "nightshift/outbound/safe_http.py",  # a thread for each look-up
-    "nightshift/processes/store_watch.py",
-    "nightshift/processes/supervisor.py",
-    "nightshift/tracing/sdk.py",
+    "nightshift/run/store_watch.py",
+    "nightshift/run/supervisor.py",
+    "nightshift/observe/tracing/sdk.py",
     "scheduler/__main__.py",
     "scheduler/runtime/loop.py",
     "workers/engine/guidance/compiler.py",  # of an engine outside a worker
-    "workers/health/heartbeat.py",
+    "workers/leases/heartbeat.py",
     "workers/health/spot.py",
     "workers/health/watchdog.py",
     "workers/intake/claiming.py",

@@ -11,8 +11,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightshift.metrics import catalogue
-from nightshift.metrics.page import page
+from nightshift.observe.metrics import catalogue
+from nightshift.observe.metrics.page import page
 from tests.promql import LABEL_LISTS, WORDS, metric_names
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,7 +52,7 @@ def loaded(path: Path) -> list[Any]:
 def test_the_page_is_what_is_declared() -> None:
     text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
 
-    assert text == page(), "make it anew: python -m nightshift.metrics > docs/metrics.md"
+    assert text == page(), "make it anew: python -m nightshift.observe.metrics > docs/metrics.md"
 
 
 def test_no_metric_is_declared_twice_and_none_by_tenant_or_job() -> None:

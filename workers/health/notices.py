@@ -15,9 +15,9 @@ from nightshift.fleet.checkpoints import model_id
 from nightshift.fleet.workers import Capacity, NoticeKind, WorkerState
 from nightshift.outbound.cloud_metadata import Notice, Provider
 from nightshift.settings import WorkerSettings
-from workers.health.heartbeat import Heartbeat
 from workers.health.registration import Registration
 from workers.health.spot import SpotWatcher
+from workers.leases.heartbeat import Heartbeat
 
 log = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from typing import Final
 
 from prometheus_client.core import HistogramMetricFamily, Metric
 
-from nightshift.metrics import engine
-from nightshift.metrics import worker as declared
-from nightshift.metrics.family import HistogramFamily
+from nightshift.observe.metrics import engine
+from nightshift.observe.metrics import worker as declared
+from nightshift.observe.metrics.family import HistogramFamily
 from workers.engine.histograms import ClassHistograms, Histogram
 from workers.online.times import OnlineTimes, RequestTimes
 from workers.serving.model_server import ModelServer

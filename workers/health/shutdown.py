@@ -11,7 +11,7 @@ from typing import Final
 
 from nightshift.fleet.workers import EXIT_DRAIN_TOO_SLOW, EXIT_ENGINE_DIED
 from nightshift.process.exit_codes import NO_RESTART_EXIT, NO_RESTART_LATE_EXIT
-from nightshift.processes.supervisor import HURRY_AFTER_S
+from nightshift.run.supervisor import HURRY_AFTER_S
 
 log = logging.getLogger(__name__)
 

@@ -22,10 +22,9 @@ from nightshift.fleet.workers import Machine
 from nightshift.jobs import BulkClaim, OnlineClaim
 from nightshift.jobs.room import OnlineRoom, Room
 from nightshift.lifecycle import transitions
-from nightshift.processes import failpoints
+from nightshift.observe.tracing.spans import is_on
+from nightshift.process import failpoints
 from nightshift.store import Store
-from nightshift.tracing.spans import is_on
-from workers.health.heartbeat import Heartbeat
 from workers.intake.messages import (
     BULK_RANK,
     ONLINE_RANK,
@@ -36,6 +35,7 @@ from workers.intake.messages import (
     Subscription,
 )
 from workers.intake.traces import record_claim
+from workers.leases.heartbeat import Heartbeat
 
 log = logging.getLogger(__name__)
 

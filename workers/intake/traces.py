@@ -3,7 +3,7 @@
 from opentelemetry.trace import SpanKind
 
 from nightshift.jobs import BulkClaim, OnlineClaim
-from nightshift.tracing.attributes import (
+from nightshift.observe.tracing.attributes import (
     JOB,
     SHARD,
     TAKEOVER_CAUSE,
@@ -12,7 +12,7 @@ from nightshift.tracing.attributes import (
     TERM,
     WORKER,
 )
-from nightshift.tracing.spans import Value, end, follow, parsed
+from nightshift.observe.tracing.spans import Value, end, follow, parsed
 
 
 def taken_over(claim: BulkClaim) -> dict[str, Value]:

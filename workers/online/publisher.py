@@ -15,10 +15,10 @@ from nightshift.endpoints.calls import CallPart
 from nightshift.errors import DatabaseUnavailable
 from nightshift.jobs import Answer, JsonObject, OnlineClaim
 from nightshift.lifecycle import transitions
-from nightshift.processes import failpoints
+from nightshift.process import failpoints
 from nightshift.store import Store, Transaction
 from nightshift.turns import TurnQueue
-from workers.health.heartbeat import Heartbeat
+from workers.leases.heartbeat import Heartbeat
 
 log = logging.getLogger(__name__)
 

@@ -18,10 +18,11 @@ from nightshift.errors import DatabaseUnavailable, InvalidRequest
 from nightshift.jobs import Answer, OnlineClaim
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.recovery import ONLINE_ROW
+from nightshift.observe.tracing.spans import is_on
 from nightshift.store import Store, Transaction
-from nightshift.tracing.spans import is_on
 from nightshift.turns import TurnThreads
-from workers.health.heartbeat import Heartbeat
+from workers.leases.heartbeat import Heartbeat
+from workers.leases.isolation import Isolation
 from workers.online.publisher import CallText, Publisher
 from workers.online.request import OnlineRequest
 from workers.online.suspect_queue import SuspectQueue
@@ -30,7 +31,6 @@ from workers.online.traces import OnlineTrace
 from workers.serving.inference import Progress, breakdown, refusal
 from workers.serving.model_server import Busy, Inference
 from workers.serving.models import Models
-from workers.shard.isolation import Isolation
 
 log = logging.getLogger(__name__)
 

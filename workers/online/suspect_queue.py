@@ -7,7 +7,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from nightshift.turns import TurnThreads
-from workers.shard.isolation import Isolation
+from workers.leases.isolation import Isolation
 
 Request = TypeVar("Request", bound=Hashable)
 

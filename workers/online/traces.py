@@ -5,9 +5,18 @@ import time
 from opentelemetry.trace import SpanKind
 
 from nightshift.jobs import Answer, OnlineClaim
-from nightshift.tracing import gen_ai
-from nightshift.tracing.attributes import JOB, OUTCOME, PRIORITY, ROW_STATUS, SHARD, TENANT, TERM, WORKER
-from nightshift.tracing.spans import child, end, follow
+from nightshift.observe.tracing import gen_ai
+from nightshift.observe.tracing.attributes import (
+    JOB,
+    OUTCOME,
+    PRIORITY,
+    ROW_STATUS,
+    SHARD,
+    TENANT,
+    TERM,
+    WORKER,
+)
+from nightshift.observe.tracing.spans import child, end, follow
 from workers.engine import RequestTimes
 from workers.serving.traces import record_phases
 

@@ -2,7 +2,7 @@
 
 from opentelemetry.trace import Span
 
-from nightshift.tracing.spans import child, end
+from nightshift.observe.tracing.spans import child, end
 from workers.engine import RequestTimes
 
 

@@ -7,10 +7,10 @@ from nightshift.jobs import BulkClaim
 from nightshift.objectstore import ObjectStore
 from nightshift.objectstore.sources import Sources
 from nightshift.store import Store
-from workers.health.heartbeat import Heartbeat
+from workers.leases.heartbeat import Heartbeat
+from workers.leases.isolation import Isolation
 from workers.serving.models import Models
 from workers.shard.held_time import HeldTime
-from workers.shard.isolation import Isolation
 from workers.shard.rows.earlier_jobs import EarlierJobs
 from workers.shard.rows.run_once import WAITING_MAX, RunOnce
 from workers.shard.storage_counts import StorageCounts

@@ -18,8 +18,8 @@ from nightshift.objectstore.verdicts import (
     results_fault,
     storage_verdict,
 )
-from nightshift.output.segments import CorruptSegment
-from nightshift.processes import failpoints
+from nightshift.process import failpoints
+from nightshift.results.segments import CorruptSegment
 from nightshift.store import Store, Transaction
 from workers.shard.held_time import HeldTime
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from nightshift.jobs import StopReason
-from nightshift.output.row_results import RowResult
+from nightshift.results.row_results import RowResult
 from workers.serving.inference import Progress
 from workers.shard.segments import Checkpoint
 

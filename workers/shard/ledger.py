@@ -14,7 +14,7 @@ from itertools import takewhile
 from types import MappingProxyType
 from typing import Final
 
-from nightshift.output.row_results import RowResult
+from nightshift.results.row_results import RowResult
 from workers.serving.carry_over import CarryOver
 from workers.serving.inference import Progress
 from workers.shard.config import ShardConfig

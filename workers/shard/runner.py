@@ -20,11 +20,12 @@ from nightshift.errors import DatabaseUnavailable, NightshiftError, StorageError
 from nightshift.jobs import BulkClaim, StopReason
 from nightshift.jobs.leases import fault_delay_s
 from nightshift.jobs.room import HeldShard
-from nightshift.output.row_results import RowResult
-from nightshift.processes import failpoints
-from nightshift.tracing.spans import NO_SPAN, under
+from nightshift.observe.tracing.spans import NO_SPAN, under
+from nightshift.process import failpoints
+from nightshift.results.row_results import RowResult
 from workers.engine import RequestTimes
 from workers.leases.errors import LeaseLost
+from workers.leases.isolation import watch
 from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.endings import Endings
 from workers.shard.in_flight import AdmittedRow, InFlight
@@ -38,7 +39,6 @@ from workers.shard.inbox import (
     RowsRead,
     TurnCame,
 )
-from workers.shard.isolation import watch
 from workers.shard.ledger import Ledger
 from workers.shard.orders import Orders
 from workers.shard.rows.reading import InputUnreadable

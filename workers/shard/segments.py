@@ -19,9 +19,9 @@ from nightshift.fleet.costs import NO_TIME, WorkerTime
 from nightshift.jobs import BulkClaim, Face, Segment, Usage, carry_over_key, carry_over_sha256, segment_key
 from nightshift.lifecycle import transitions
 from nightshift.objectstore import ObjectDamaged, ObjectStore, ObjectTooLarge, read_verified
-from nightshift.output.row_results import RowResult, ShardHead
-from nightshift.output.segments import encode_segment, read_rows_done
-from nightshift.processes import failpoints
+from nightshift.process import failpoints
+from nightshift.results.row_results import RowResult, ShardHead
+from nightshift.results.segments import encode_segment, read_rows_done
 from nightshift.store import Store, Transaction
 from nightshift.store.shards.shards import AlreadyListed
 from workers.engine import InvalidState

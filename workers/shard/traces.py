@@ -11,9 +11,8 @@ from typing import Final
 from opentelemetry.trace import Span, SpanKind
 
 from nightshift.jobs import BulkClaim
-from nightshift.output.row_results import RowResult
-from nightshift.tracing import gen_ai
-from nightshift.tracing.attributes import (
+from nightshift.observe.tracing import gen_ai
+from nightshift.observe.tracing.attributes import (
     JOB,
     OUTCOME,
     PRIORITY,
@@ -29,7 +28,8 @@ from nightshift.tracing.attributes import (
     TERM,
     WORKER,
 )
-from nightshift.tracing.spans import Value, child, end, follow, is_on, parsed
+from nightshift.observe.tracing.spans import Value, child, end, follow, is_on, parsed
+from nightshift.results.row_results import RowResult
 from workers.engine import RequestTimes
 from workers.intake.traces import taken_over
 from workers.serving.traces import record_phases

@@ -12,15 +12,15 @@ from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 
-from api.authentication import Caller
+from api.access.authentication import Caller
+from api.bodies.uploads import PartObject, UploadCreate, UploadObject, parse_complete, parse_create
 from api.dependencies import BodyDep, CallerDep, ServicesDep
 from api.middleware.limits import MORE_PARTS
 from api.openai.adapter import file_json
 from api.openai.forms import file_in, reading_form
-from api.openai.multipart.bodies import PartObject, UploadCreate, UploadObject, parse_complete, parse_create
 from api.openai.uploads import BATCH_EXPIRES_AFTER_S, pieces_of_file, printable_name
+from api.parts.services import Services
 from api.responses.times import seconds
-from api.services import Services
 from nightshift.errors import InvalidRequest, NightshiftError, StorageError
 from nightshift.jobs import JsonObject
 from nightshift.jobs.files import File, FilePurpose
@@ -29,7 +29,7 @@ from nightshift.jobs.uploads import LIFETIME, PART_BYTES_MAX, Upload, UploadPart
 from nightshift.lifecycle import uploads
 from nightshift.lifecycle.admission import check_room
 from nightshift.lifecycle.uploads import Ended
-from nightshift.processes import failpoints
+from nightshift.process import failpoints
 
 log = logging.getLogger(__name__)
 

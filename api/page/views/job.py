@@ -6,8 +6,9 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Final
 
+from api.access.rates import take_rates
+from api.bodies.option_fields import options_json
 from api.dependencies import get_job
-from api.jobs.option_fields import options_json
 from api.jobs.results import rows_of
 from api.jobs.views import queue_positions
 from api.page.job_rows import JobRow
@@ -16,7 +17,6 @@ from api.page.timeline import sampled, timeline
 from api.page.view import Action, Asked, Context, Outcome, View
 from api.responses.times import window_text
 from api.routes import job_controls, job_retries, jobs
-from api.tenants.rates import take_rates
 from nightshift.errors import InvalidRequest, NightshiftError
 from nightshift.jobs import Face, Job, JobKind, JobState
 from nightshift.jobs.ids import batch_id, job_id_of_batch

@@ -10,7 +10,7 @@ from nightshift.doctor.clocks import judge, measure
 from nightshift.doctor.findings import Finding, error, ok, skipped, warning
 from nightshift.doctor.site import Site
 from nightshift.errors import QueueUnavailable
-from nightshift.processes import valkey
+from nightshift.run import valkey
 from nightshift.settings import QueueSettings
 
 MEMORY_HIGH_SHARE: Final = 0.9

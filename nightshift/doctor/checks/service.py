@@ -10,13 +10,13 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from nightshift.capacity.demand import Pool
+from nightshift.capacity.supply import ANY_CAPACITY, PoolSupply, supply
 from nightshift.client import check_api_key, check_base_url
 from nightshift.doctor.checks import database
 from nightshift.doctor.checks.models import HEARD_WITHIN
 from nightshift.doctor.findings import Finding, error, ok, skipped, warning
 from nightshift.doctor.site import Site
-from nightshift.fleet.demand import Pool
-from nightshift.fleet.supply import ANY_CAPACITY, PoolSupply, supply
 from nightshift.fleet.workers import WorkerState
 from nightshift.jobs import JobKind
 

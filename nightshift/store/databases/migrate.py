@@ -22,7 +22,7 @@ from alembic.util import CommandError
 from sqlalchemy import Connection, text
 
 from nightshift.errors import ConfigurationError, Conflicted, DatabaseUnusable, SchemaBehind
-from nightshift.processes.starting import starting
+from nightshift.process.starting import starting
 from nightshift.settings import DataSettings
 from nightshift.store.databases import schema
 from nightshift.store.databases.database import Database
@@ -187,7 +187,7 @@ def _wait_for_turn(connection: Connection) -> None:
 
 
 def main() -> None:
-    from nightshift.processes.private_files import keep_files_private
+    from nightshift.process.private_files import keep_files_private
     from nightshift.store import open_database
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")

@@ -21,7 +21,7 @@ from nightshift.jobs import Counts, Face, JobState, Shard, ShardState
 from nightshift.jobs import Job as StoredJob
 from nightshift.jobs.dead_letters import UNEXPLAINED_CRASHES_MAX
 from nightshift.jobs.ids import batch_id
-from nightshift.output.row_results import RowResult, ShardHead
+from nightshift.results.row_results import RowResult, ShardHead
 from nightshift.store import tables
 from tests.faults.chaos.answers import Asked, answers_of
 from tests.faults.chaos.workload import BulkJob, Job, OnlineJob, Row

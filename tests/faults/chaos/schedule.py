@@ -11,7 +11,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Final, TypeVar
 
-from nightshift.processes import failpoints
+from nightshift.process import failpoints
 
 T = TypeVar("T")
 

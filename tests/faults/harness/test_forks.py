@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.processes.children import Launch
-from nightshift.processes.supervisor import Process
+from nightshift.run.children import Launch
+from nightshift.run.supervisor import Process
 from tests.faults.kit.forks import fork_server
 from tests.faults.kit.processes import children, is_running
 from tests.waiting import wait_for
@@ -18,10 +18,10 @@ import os, sys
 print(os.getpid(), os.getppid(), os.getsid(0), os.getcwd(), os.environ['WORD'], sys.argv[2])
 """
 STAYS = "import threading; print('stays', flush=True); threading.Event().wait()"
-IS_KILLED = "from nightshift.processes import failpoints; failpoints.hit('worker.claimed')"
+IS_KILLED = "from nightshift.run import failpoints; failpoints.hit('worker.claimed')"
 STARTS_ANOTHER = f"""
 import sys
-from nightshift.processes.children import Launch
+from nightshift.run.children import Launch
 from tests.faults.kit.forks import ForkServer
 command = (sys.executable, '-P', '-m', 'tests.faults.harness.test_forks', {STAYS!r})
 ForkServer.forked().spawn(Launch(command), None).wait()

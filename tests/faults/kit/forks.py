@@ -33,16 +33,16 @@ import threading
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn
 
-from nightshift.processes.children import Launch
-from nightshift.processes.supervisor import Process, run_program
+from nightshift.run.children import Launch
+from nightshift.run.supervisor import Process, run_program
 from workers.engine.execution.openmp import limit_spinning
 
 # What the service's processes import, but for modules that do something when they are imported.
 PRELOADED: Final = (
-    *("api.app", "scheduler.__main__", "nightshift.cli.main", "nightshift.processes.worker_child"),
+    *("api.app", "scheduler.__main__", "nightshift.cli.main", "nightshift.run.worker_child"),
     *(
         "workers.composition",
-        "workers.intake.pool",
+        "workers.pool",
         "tests.faults.kit.fake_engine",
         "nightshift.objectstore.s3",
     ),
@@ -54,7 +54,7 @@ PRELOADED: Final = (
 PRELOADED_WITH_ENGINE: Final = ("workers.serving.loading", "transformers.models.llama.modeling_llama")
 RUN: Final = ("scheduler.__main__", "nightshift.cli.main")  # of these, what they import
 # They read the environment as they are imported: each process imports them again.
-READ_ENVIRONMENT: Final = ("nightshift.processes.failpoints", "celery.concurrency")
+READ_ENVIRONMENT: Final = ("nightshift.process.failpoints", "celery.concurrency")
 NAME: Final = "fork-server"
 NAME_BYTES_MAX: Final = 15
 REQUEST_BYTES_MAX: Final = 128 * 1024

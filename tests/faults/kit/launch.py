@@ -16,8 +16,8 @@ from typing import Final
 
 from nightshift.demo import demo_model_path
 from nightshift.objectstore import open_store
-from nightshift.processes import embedded
-from nightshift.processes.supervisor import run_program
+from nightshift.run import embedded
+from nightshift.run.supervisor import run_program
 from nightshift.settings import DataSettings
 from nightshift.store import Store, open_database
 from tests.faults.kit.fake_engine import MODEL

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from nightshift.processes.children import AfterExit, Child, ChildExit, Launch, RestartBackoff
-from nightshift.processes.supervisor import Spawn, Supervisor, run_program
+from nightshift.run.children import AfterExit, Child, ChildExit, Launch, RestartBackoff
+from nightshift.run.supervisor import Spawn, Supervisor, run_program
 from tests.faults.kit.forks import is_server
 from tests.waiting import TICK_S, WAIT_MAX_S, wait_for
 

@@ -23,8 +23,8 @@ from nightshift.client import Client
 from nightshift.fleet.workers import WorkerState
 from nightshift.objectstore import ObjectStore
 from nightshift.outbound.webhooks import DeliveryState
-from nightshift.processes import failpoints
-from nightshift.processes.children import ChildExit
+from nightshift.process import failpoints
+from nightshift.run.children import ChildExit
 from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
 from nightshift.tenants.keys import DEFAULT_TENANT

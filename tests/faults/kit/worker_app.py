@@ -5,12 +5,12 @@ from typing import Any, Final
 
 from kombu.transport import virtual
 
-from nightshift.processes import failpoints
+from nightshift.process import failpoints
 from tests.faults.kit.fake_engine import load_fakes
 from workers import composition, runtime
 from workers.app import app
 from workers.intake import claiming
-from workers.intake.pool import EnginePool
+from workers.pool import EnginePool
 from workers.runtime import Runtime
 
 __all__ = ["FakePool", "app"]

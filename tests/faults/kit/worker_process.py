@@ -5,8 +5,8 @@ if it is told `demo`. The same supervisor, the same restarts, the same release o
 import sys
 
 from nightshift.cli.worker import keep_running
-from nightshift.processes.supervisor import run_program
-from nightshift.processes.worker_child import worker_child
+from nightshift.run.supervisor import run_program
+from nightshift.run.worker_child import worker_child
 from nightshift.settings import WorkerSettings
 from tests.faults.kit.forks import ForkServer, was_forked
 

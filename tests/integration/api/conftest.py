@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from api.app import create_app
-from api.services import AppSettings
+from api.parts.services import AppSettings
 from nightshift.settings import ApiSettings, DataSettings, LocationSettings
 from nightshift.store import Store
 from nightshift.store.databases.database import Database

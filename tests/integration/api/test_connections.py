@@ -162,7 +162,7 @@ def test_a_process_keeps_files_for_other_things_than_connections(files: int, exp
 
 def test_every_way_to_start_the_api_has_the_backlog_that_files_are_kept_for() -> None:
     root = Path(__file__).parents[3]
-    starts = ("nightshift/processes/embedded.py", "infra/docker/api.Dockerfile")
+    starts = ("nightshift/run/embedded.py", "infra/docker/api.Dockerfile")
     assert FILES_RESERVED > BACKLOG
     assert all(f'"--backlog", "{BACKLOG}"' in (root / start).read_text() for start in starts)
 

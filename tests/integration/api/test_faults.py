@@ -11,7 +11,7 @@ import pytest
 
 from api.app import create_app
 from api.page.requests import COOKIE
-from api.services import AppSettings
+from api.parts.services import AppSettings
 from nightshift.jobs import JobState, OnlineClaim, StopReason
 from nightshift.objectstore import DirectoryStore
 from nightshift.settings import ApiSettings, DataSettings, LocationSettings, SubmissionSettings

@@ -12,7 +12,7 @@ import pytest
 
 from api.app import create_app
 from api.middleware.bodies import SMALL_BYTES, BodyMemory
-from api.services import AppSettings
+from api.parts.services import AppSettings
 from nightshift.errors import TooManyRequests
 from nightshift.settings import ApiSettings, DataSettings, LocationSettings, SubmissionSettings
 from nightshift.store import Store

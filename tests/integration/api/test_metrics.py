@@ -7,12 +7,12 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from api.services import AppSettings
+from api.parts.services import AppSettings
 from nightshift.fleet.costs import WorkerTime
 from nightshift.fleet.figures import DeviceFigures, ModelFigures, ServiceFigures, WorkerFigures
 from nightshift.fleet.workers import WorkerState
-from nightshift.metrics.family import Process
-from nightshift.metrics.labels import MODELS_MAX, OTHERS
+from nightshift.observe.metrics.family import Process
+from nightshift.observe.metrics.labels import MODELS_MAX, OTHERS
 from nightshift.settings import ApiSettings
 from nightshift.store import Store
 from nightshift.testing import a_delivery, a_worker, planned

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from api.app import create_app
-from api.services import AppSettings
+from api.parts.services import AppSettings
 from nightshift.fleet.workers import Worker, WorkerState
 from nightshift.jobs import Counts, JobState
 from nightshift.jobs.leases import SCHEDULER_DUTY

@@ -11,7 +11,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from api.app import create_app
 from api.middleware.connections import BoundedHttp
 from api.middleware.request_heads import HEAD_BYTES_MAX, HEADERS_MAX
-from api.services import AppSettings
+from api.parts.services import AppSettings
 from tests.integration.api.conftest import TIMEOUT_S
 from tests.integration.api.serving import HOST, serving
 

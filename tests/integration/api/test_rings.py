@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from api.rings import RingSender
+from api.parts.rings import RingSender
 from nightshift.broker.hints import HintPublisher
 from nightshift.jobs import JobKind
 from nightshift.jobs.rings import Ring

@@ -14,7 +14,7 @@ from nightshift.broker.queue import ONLINE_QUEUE, Queue, celery_app
 from nightshift.jobs import JobKind
 from nightshift.jobs.rings import Ring
 from tests.integration.servers import ValkeyServer
-from workers.intake import transport
+from workers import transport
 
 WAIT_MAX_S = 10.0
 SILENT_S = 1.0  # so long a Redis that does not answer is waited for
@@ -112,7 +112,7 @@ def test_what_cannot_be_given_back_is_tried_once_and_takes_no_place(
         assert channel.qos.can_consume()
         assert channel.qos.restore_unacked() == []
 
-    said = [record for record in caplog.records if record.name == "workers.intake.transport"]
+    said = [record for record in caplog.records if record.name == "workers.transport"]
     assert [record.count for record in said] == [1, 3]
 
 

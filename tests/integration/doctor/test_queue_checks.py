@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from nightshift.doctor.findings import Status
-from nightshift.processes import valkey as valkey_process
+from nightshift.run import valkey as valkey_process
 from tests.faults.kit.clock import shifted_environment
 from tests.integration.doctor.conftest import Look
 from tests.integration.servers import ValkeyServer, running

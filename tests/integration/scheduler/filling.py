@@ -15,7 +15,7 @@ from nightshift.jobs.uploads import LIFETIME, Upload, UploadPart, UploadStatus
 from nightshift.lifecycle import output_parts, transitions
 from nightshift.lifecycle.deletion import delete_job
 from nightshift.outbound.webhooks import DeliveryState
-from nightshift.output.places import destination_of
+from nightshift.results.places import destination_of
 from nightshift.store.jobs.idempotency import KeptAnswer
 from nightshift.testing import FakeClock, a_worker, an_answer, an_attempt, asked, claimed, claimed_online
 from tests.integration.scheduler.assembly.conftest import a_batch, a_native_job, assembled, planned, stop

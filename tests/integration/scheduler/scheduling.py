@@ -20,9 +20,9 @@ from nightshift.jobs.ids import new_id
 from nightshift.lifecycle import transitions
 from nightshift.objectstore import DirectoryStore, Locations, ObjectStore
 from nightshift.objectstore.sources import Sources
-from nightshift.output.part_writer import PartDependencies
-from nightshift.output.row_results import RowResult, ShardHead
-from nightshift.output.segments import encode_segment
+from nightshift.results.part_writer import PartDependencies
+from nightshift.results.row_results import RowResult, ShardHead
+from nightshift.results.segments import encode_segment
 from nightshift.rows.inputs import iter_rows
 from nightshift.rows.requests import RowRequest, to_request
 from nightshift.rows.validation import FileLimits

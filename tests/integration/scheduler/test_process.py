@@ -15,8 +15,8 @@ import pytest
 
 from nightshift.jobs import JobState
 from nightshift.jobs.leases import SCHEDULER_DUTY
-from nightshift.processes.children import Launch
-from nightshift.processes.supervisor import Process
+from nightshift.run.children import Launch
+from nightshift.run.supervisor import Process
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
 from nightshift.store.databases.migrate import downgrade, upgrade

@@ -24,7 +24,7 @@ from nightshift.objectstore import (
     s3_transfers,
 )
 from nightshift.objectstore.s3 import S3Store
-from nightshift.output.segments import encode_segment
+from nightshift.results.segments import encode_segment
 from nightshift.store import Store
 from nightshift.store.jobs.references import References
 from nightshift.testing import STARTS_AT, FakeClock, a_shard_head, claimed

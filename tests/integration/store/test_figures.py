@@ -3,7 +3,7 @@
 from datetime import timedelta
 from itertools import pairwise
 
-from nightshift.fleet.backlog import Backlog, Group, by_group
+from nightshift.capacity.backlog import Backlog, Group, by_group
 from nightshift.fleet.figures import INTERVAL_S, ModelFigures, ServiceFigures, WorkerFigures
 from nightshift.fleet.workers import WorkerState
 from nightshift.jobs import JobKind

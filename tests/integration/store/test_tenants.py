@@ -22,7 +22,7 @@ from nightshift.jobs.uploads import Upload, UploadPart, UploadStatus
 from nightshift.lifecycle import transitions
 from nightshift.outbound.webhook_endpoints import WebhookEndpoint
 from nightshift.outbound.webhooks import Delivery, DeliveryState
-from nightshift.output.places import place_of
+from nightshift.results.places import place_of
 from nightshift.store import Store, Transaction
 from nightshift.store.jobs.idempotency import KeptAnswer
 from nightshift.testing import (

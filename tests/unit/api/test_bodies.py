@@ -2,7 +2,7 @@
 
 import pytest
 
-from api.jobs.bodies import parse_batch, parse_job
+from api.bodies.jobs import parse_batch, parse_job
 from nightshift.endpoints.chat import Chat
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject

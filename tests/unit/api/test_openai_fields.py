@@ -4,8 +4,8 @@ import pytest
 from openai.types import batch_create_params, upload_create_params
 from pydantic import BaseModel
 
-from api.jobs.bodies import BatchCreate, parse_batch
-from api.openai.multipart.bodies import UploadCreate
+from api.bodies.jobs import BatchCreate, parse_batch
+from api.bodies.uploads import UploadCreate
 
 BATCH = {"input_file_id": "file-1", "endpoint": "/v1/chat/completions", "completion_window": "24h"}
 

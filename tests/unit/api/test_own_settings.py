@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nightshift.process.exit_codes import CONFIGURATION_EXIT
-from nightshift.processes.children import Launch
+from nightshift.run.children import Launch
 from tests.faults.kit.forks import fork_server
 
 COMMAND = ("uvicorn", "api.app:create_app", "--factory", "--port", "0", "--log-level", "warning")

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from api.jobs.preview_child import Asked
-from api.jobs.previewing import PREVIEWS_PER_TENANT_MAX, Previews, parsed
+from api.parts.preview_child import Asked
+from api.parts.previewing import PREVIEWS_PER_TENANT_MAX, Previews, parsed
 from nightshift.errors import TooManyRequests
 from nightshift.jobs import JobSpec
 from nightshift.objectstore import MIB, DirectoryStore, Locations

@@ -4,8 +4,8 @@ from fastapi.routing import APIRoute
 
 from api.app import create_app
 from api.dependencies import _query_parameters
+from api.parts.services import AppSettings
 from api.routes.jobs import router
-from api.services import AppSettings
 
 
 def test_every_route_takes_the_parameters_that_its_document_names() -> None:

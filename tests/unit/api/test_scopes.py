@@ -3,9 +3,9 @@
 import pytest
 from fastapi import FastAPI
 
+from api.access.scopes import NEEDED
 from api.app import create_app
-from api.services import AppSettings
-from api.tenants.scopes import NEEDED
+from api.parts.services import AppSettings
 
 NEED_NO_KEY = {("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/metrics")}
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from api.webhook_tests import TESTS_PER_TENANT_MAX, WebhookTests
+from api.parts.webhook_tests import TESTS_PER_TENANT_MAX, WebhookTests
 from nightshift.errors import TooManyRequests
 from nightshift.outbound.safe_http import EgressResponse
 

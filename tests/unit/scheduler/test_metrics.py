@@ -2,7 +2,7 @@
 
 from prometheus_client import generate_latest
 
-from nightshift.metrics.family import Process
+from nightshift.observe.metrics.family import Process
 from scheduler.metrics import DutyMetrics
 from tests.metrics import assert_as_declared
 

@@ -11,7 +11,7 @@ from nightshift.objectstore.sources import Sources
 from nightshift.store import Store
 from tests.databases import migrated_sqlite
 from tests.unit.workers.scripted import ManualClock, RecordingStreams, ScriptedServer
-from workers.health.heartbeat import Heartbeat
+from workers.leases.heartbeat import Heartbeat
 from workers.serving.models import Models
 from workers.shard.config import ShardDependencies
 from workers.shard.rows.earlier_jobs import EarlierJobs

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from nightshift.output.part_writer import PartDependencies, PartWriter
+from nightshift.results.part_writer import PartDependencies, PartWriter
 from workers import output_parts
 from workers.output_parts import LEFT_LOOKS, OutputParts
 

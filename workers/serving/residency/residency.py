@@ -18,7 +18,7 @@ from nightshift.backoff import Backoff
 from nightshift.errors import ConfigurationError, DatabaseUnavailable
 from nightshift.fleet.models import Model
 from nightshift.fleet.workers import Machine
-from nightshift.processes import memory
+from nightshift.process import memory
 from nightshift.store import Store, Transaction
 from nightshift.store.shards.claims import WaitingWork
 from workers.serving.model_server import ModelServer

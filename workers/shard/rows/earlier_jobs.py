@@ -6,7 +6,7 @@ from typing import Final
 
 from nightshift.jobs import Job
 from nightshift.objectstore import ObjectStore
-from nightshift.output.earlier_results import EarlierResults
+from nightshift.results.earlier_results import EarlierResults
 from nightshift.store import Store
 
 JOBS_MAX: Final = 4  # whose results are kept open

@@ -15,12 +15,12 @@ from nightshift.errors import DatabaseUnavailable, InvalidRequest, StorageError,
 from nightshift.jobs import BulkClaim, ShardObject
 from nightshift.jobs.leases import fault_delay_s
 from nightshift.objectstore.sources import Sources
-from nightshift.output.row_digests import RowDigests
-from nightshift.output.row_results import RowResult
+from nightshift.observe.tracing.attributes import ROWS
+from nightshift.observe.tracing.spans import NO_SPAN, lasting
+from nightshift.results.row_digests import RowDigests
+from nightshift.results.row_results import RowResult
 from nightshift.rows.inputs import BadRow, Row, iter_rows
 from nightshift.rows.requests import RowProblem, RowRequest, columns_of, parse_row, to_request
-from nightshift.tracing.attributes import ROWS
-from nightshift.tracing.spans import NO_SPAN, lasting
 from workers.serving.model_server import Tokens
 from workers.serving.models import Models
 from workers.shard.rows.earlier_jobs import EarlierJobs

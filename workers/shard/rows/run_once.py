@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from sys import getsizeof
 from typing import Final
 
-from nightshift.output.row_results import RowResult
+from nightshift.results.row_results import RowResult
 
 WAITING_MAX: Final = 1024  # rows of a shard that wait for others
 KNOWN_BYTES_MAX: Final = 16 * 1024 * 1024  # of results, of all jobs; the oldest are forgotten

@@ -13,15 +13,15 @@ from nightshift.endpoints.results import Result
 from nightshift.errors import DatabaseUnavailable, InvalidRequest
 from nightshift.jobs import BulkClaim, Face
 from nightshift.objectstore.verdicts import IMAGE
-from nightshift.output.row_results import RowResult, ShardHead
+from nightshift.observe.tracing.spans import NO_SPAN
+from nightshift.results.row_results import RowResult, ShardHead
 from nightshift.rows.requests import place_of
-from nightshift.tracing.spans import NO_SPAN
+from workers.leases.isolation import Watch
 from workers.serving.carry_over import CarryOver
 from workers.serving.inference import Progress, breakdown, refusal, timed_out
 from workers.serving.model_server import Busy, Inference, ModelServer
 from workers.shard.config import ShardDependencies
 from workers.shard.in_flight import AdmittedRow
-from workers.shard.isolation import Watch
 from workers.shard.rows.reading import InputUnreadable, Reader, ReadRow
 from workers.shard.rows.run_once import WAITING_MAX, Key, Turn
 from workers.shard.traces import ShardTrace

@@ -8,8 +8,8 @@ import pytest
 from fastapi import FastAPI
 
 from api.app import create_app
-from api.body_turns import BEGUN_AT_ONCE
-from api.services import AppSettings
+from api.parts.body_turns import BEGUN_AT_ONCE
+from api.parts.services import AppSettings
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
 from tests.integration.api.serving import serving
 from tests.waiting import wait_for

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from api.parts.services import AppSettings
 from api.routes import dead_letters
-from api.services import AppSettings
 from nightshift.fleet.workers import ExitCause
 from nightshift.jobs.dead_letters import DeadLetter
 from nightshift.jobs.ids import new_id

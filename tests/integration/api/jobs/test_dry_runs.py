@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import func, select
 
-from api.services import AppSettings
+from api.parts.services import AppSettings
 from nightshift.settings import QuotaSettings
 from nightshift.store import Store, tables
 from nightshift.tenants.keys import Scope

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from api.jobs.group_commit import BYTES_MAX, GROUP_MAX, Accepted, GroupCommit
+from api.parts.group_commit import BYTES_MAX, GROUP_MAX, Accepted, GroupCommit
 from nightshift.errors import DatabaseUnavailable, QuotaExceeded, UnknownModel
 from nightshift.jobs import JsonObject, NewJob
 from nightshift.jobs.rings import Ring

@@ -7,13 +7,13 @@ import httpx
 import pytest
 
 from api.jobs import results
-from api.services import AppSettings
+from api.parts.services import AppSettings
 from nightshift.client import Client
 from nightshift.jobs import Counts, InputError, JobState, NewShard, Segment, Usage
 from nightshift.lifecycle import transitions
 from nightshift.objectstore import open_store
-from nightshift.output.row_results import RowResult
-from nightshift.output.segments import encode_segment
+from nightshift.results.row_results import RowResult
+from nightshift.results.segments import encode_segment
 from nightshift.store import Store
 from nightshift.testing import a_row_result, a_shard_head
 from tests.integration.api.asking import online

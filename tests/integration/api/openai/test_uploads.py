@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from api.services import AppSettings
+from api.parts.services import AppSettings
 from nightshift.jobs.uploads import PART_BYTES_MAX
 from nightshift.settings import ApiSettings
 from tests.integration.api.conftest import ClientMaker, SharedApi, batch_lines

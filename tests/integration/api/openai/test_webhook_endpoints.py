@@ -9,8 +9,8 @@ import pytest
 from standardwebhooks import Webhook as StandardWebhook
 
 from api.openai.webhook_endpoints import router
-from api.services import AppSettings
-from api.webhook_tests import TESTS_PER_TENANT_MAX
+from api.parts.services import AppSettings
+from api.parts.webhook_tests import TESTS_PER_TENANT_MAX
 from nightshift.jobs import Counts, JobState
 from nightshift.lifecycle import transitions
 from nightshift.outbound.webhook_endpoints import ENDPOINTS_MAX, DisabledReason

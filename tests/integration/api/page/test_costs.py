@@ -7,7 +7,7 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from api.services import AppSettings
+from api.parts.services import AppSettings
 from nightshift.fleet.costs import WorkerTime
 from nightshift.jobs import Job
 from nightshift.settings import ApiSettings

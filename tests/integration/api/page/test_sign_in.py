@@ -12,7 +12,7 @@ from api.app import create_app
 from api.page import attempts
 from api.page.requests import COOKIE
 from api.page.sessions import PER_KEY_MAX
-from api.services import AppSettings
+from api.parts.services import AppSettings
 from nightshift.lifecycle.tenants import Administration
 from nightshift.settings import ApiSettings, DataSettings, LocationSettings
 from nightshift.store import Store, tables

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from api import authentication
+from api.access import authentication
 from api.app import create_app
-from api.services import AppSettings
+from api.parts.services import AppSettings
 from nightshift.store import Store
 from nightshift.tenants.keys import key_id
 from tests.integration.api.conftest import KeyMaker

@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from api.app import create_app
-from api.services import AppSettings
+from api.parts.services import AppSettings
 from nightshift.jobs.sizes import json_bytes
 from nightshift.settings import DataSettings, QuotaSettings, SubmissionSettings
 from nightshift.store import Store

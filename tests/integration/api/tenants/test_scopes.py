@@ -5,7 +5,7 @@ import re
 import httpx
 import pytest
 
-from api.tenants.scopes import NEEDED
+from api.access.scopes import NEEDED
 from nightshift.settings import DataSettings
 from nightshift.store import Store
 from nightshift.store.databases.database import Database

@@ -13,7 +13,7 @@ import pytest
 from nightshift.errors import NightshiftError
 from nightshift.jobs import BulkClaim, Job, JobState, JsonObject
 from nightshift.lifecycle.problems import ShownProblem, shown_problem
-from nightshift.output.row_results import RowResult
+from nightshift.results.row_results import RowResult
 from nightshift.rows.inputs import iter_rows
 from nightshift.rows.requests import to_request
 from nightshift.testing import MODEL, FakeClock, claimed

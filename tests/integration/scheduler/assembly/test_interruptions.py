@@ -7,7 +7,7 @@ import pytest
 from nightshift.errors import CredentialsRefused, ObjectNotFound, StorageDenied, StorageUnavailable
 from nightshift.jobs import JobState, ShardState, StopReason, Webhook
 from nightshift.objectstore import Locations, ObjectDamaged, ObjectUri
-from nightshift.output.segments import decode_segment, encode_segment
+from nightshift.results.segments import decode_segment, encode_segment
 from nightshift.tenants.keys import DEFAULT_TENANT
 from nightshift.testing import FakeClock, claimed
 from scheduler.duties.assembly import LATE, Assembly

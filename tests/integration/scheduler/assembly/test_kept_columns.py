@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightshift.jobs import Job, JobState, StopReason
-from nightshift.output import shard_rows
+from nightshift.results import shard_rows
 from nightshift.testing import MODEL, FakeClock
 from tests.integration.scheduler.assembly.conftest import TEMPLATE, assembled, planned, stop
 from tests.integration.scheduler.assembly.test_retries import part_lines, retry_of

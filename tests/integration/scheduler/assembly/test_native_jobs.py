@@ -9,7 +9,7 @@ import pytest
 from nightshift.fleet.models import ModelKind
 from nightshift.jobs import JobState, JsonObject, StopReason
 from nightshift.jobs.output_names import part_name
-from nightshift.output import shard_rows
+from nightshift.results import shard_rows
 from nightshift.rows.requests import RowRequest
 from nightshift.testing import MODEL, FakeClock
 from tests.integration.scheduler.assembly.conftest import (

@@ -15,7 +15,7 @@ from nightshift.jobs import Job, JobState, StopReason
 from nightshift.jobs.output_names import MANIFEST_NAMES, old_names_of
 from nightshift.jobs.part import PartState
 from nightshift.objectstore import ObjectInfo, ObjectStore, ObjectUri, Staged, StagedUpload
-from nightshift.output.part_writer import ATTEMPTS_MAX, PartWriter
+from nightshift.results.part_writer import ATTEMPTS_MAX, PartWriter
 from nightshift.tenants.keys import DEFAULT_TENANT
 from nightshift.testing import FakeClock, a_spec, submit
 from scheduler.output.running_manifests import RunningManifestsConfig

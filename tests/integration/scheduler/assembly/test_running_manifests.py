@@ -11,7 +11,7 @@ import pytest
 from nightshift.errors import StorageDenied
 from nightshift.jobs import Job, JobState, StopReason
 from nightshift.objectstore import ObjectInfo, ObjectStore, ObjectUri, Staged
-from nightshift.output.part_writer import PartWriter
+from nightshift.results.part_writer import PartWriter
 from nightshift.tenants.keys import DEFAULT_TENANT
 from nightshift.testing import MODEL, FakeClock, a_spec, submit
 from scheduler.duties.output_parts import OutputParts

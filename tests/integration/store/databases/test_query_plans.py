@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from api.authentication import Caller
+from api.access.authentication import Caller
 from api.page import views
 from api.page.view import Asked, View
-from api.services import AppSettings
+from api.parts.services import AppSettings
 from nightshift.errors import NightshiftError
 from nightshift.fleet.workers import ExitCause, WorkerState
 from nightshift.jobs import JobKind, JobState

@@ -10,8 +10,8 @@ import pytest
 from prometheus_client import Gauge
 
 from api.metrics.processes import Processes, ScrapeConfig
-from nightshift.metrics.family import new_registry
-from nightshift.metrics.serving import MetricsServer
+from nightshift.observe.metrics.family import new_registry
+from nightshift.observe.metrics.serving import MetricsServer
 
 IMPATIENT = ScrapeConfig(answer_s=0.2)
 

@@ -11,9 +11,9 @@ from prometheus_client.registry import Collector
 from api.metrics.queue import queue_metrics
 from nightshift.fleet.figures import ServiceFigures
 from nightshift.fleet.workers import Worker, WorkerState
-from nightshift.metrics.labels import MODELS_MAX, OTHERS, model_labels
+from nightshift.observe.metrics.labels import MODELS_MAX, OTHERS, model_labels
 from nightshift.testing import STARTS_AT, a_worker
-from tests.unit.nightshift.fleet.test_demand import a_waiting_job
+from tests.unit.nightshift.capacity.test_demand import a_waiting_job
 
 PACE = ServiceFigures(at=STARTS_AT, rows_per_busy_s={"demo": 1.0})
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from api.app import create_app
-from api.jobs.bodies import parse_job
-from api.jobs.option_fields import options_json
+from api.bodies.jobs import parse_job
+from api.bodies.option_fields import options_json
 from api.jobs.requests import bulk_request
-from api.services import AppSettings
+from api.parts.services import AppSettings
 from nightshift.jobs import JobSpec, JsonObject
 from nightshift.jobs.option_kinds import Choice, ColumnNames, Count, Duration, Kind, Share, Size, Switch, Text
 from nightshift.jobs.options import OPTIONS, Option

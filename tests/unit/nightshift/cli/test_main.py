@@ -77,7 +77,7 @@ def test_a_setting_that_makes_no_sense_is_one_line_and_nothing_is_started(
     nightshift, monkeypatch, data_dir, command
 ):
     monkeypatch.setenv("NIGHTSHIFT_SPOT_PROVIDER", "ibm")
-    monkeypatch.setattr("nightshift.processes.supervisor.Supervisor.start", pytest.fail)
+    monkeypatch.setattr("nightshift.run.supervisor.Supervisor.start", pytest.fail)
 
     ended = nightshift(*command)
 

@@ -21,9 +21,9 @@ from nightshift.cli.up import ExitReporter
 from nightshift.errors import ConfigurationError, DatabaseUnusable
 from nightshift.fleet.checkpoints import Checkpoint
 from nightshift.process.exit_codes import CONFIGURATION_EXIT
-from nightshift.processes import embedded, valkey
-from nightshift.processes.children import AfterExit, ChildExit, Launch
-from nightshift.processes.embedded import Embedded, Redis
+from nightshift.run import embedded, valkey
+from nightshift.run.children import AfterExit, ChildExit, Launch
+from nightshift.run.embedded import Embedded, Redis
 from nightshift.store import Store, open_database
 from nightshift.store.databases.migrate import is_current
 from tests.waiting import wait_for
@@ -108,7 +108,7 @@ def test_a_second_up_in_the_same_directory_is_refused(nightshift, data_dir):
 def test_the_directory_is_free_again_when_its_holder_was_killed(data_dir):
     program = f"""
 import pathlib, time
-from nightshift.processes.embedded import held
+from nightshift.run.embedded import held
 with held(pathlib.Path({str(data_dir)!r})):
     print("held", flush=True)
     time.sleep(600)

@@ -27,10 +27,10 @@ from nightshift.process.exit_codes import (
     NO_RESTART_LATE_EXIT,
     UNAVAILABLE_EXIT,
 )
-from nightshift.processes import worker_child as worker_child_module
-from nightshift.processes.children import AfterExit, ChildExit, Launch
-from nightshift.processes.worker_child import EXITS_IN_A_ROW_MAX, WORKER_ID, WorkerExitHandler, worker_child
-from nightshift.processes.worker_exits import cause_of, count_oom_kills
+from nightshift.run import worker_child as worker_child_module
+from nightshift.run.children import AfterExit, ChildExit, Launch
+from nightshift.run.worker_child import EXITS_IN_A_ROW_MAX, WORKER_ID, WorkerExitHandler, worker_child
+from nightshift.run.worker_exits import cause_of, count_oom_kills
 from nightshift.settings import WorkerSettings
 from nightshift.store import Store, open_database
 from tests.databases import migrated_sqlite
@@ -350,7 +350,7 @@ def test_every_start_has_a_worker_id_of_its_own_and_our_pool():
 
     assert first.environment[WORKER_ID] != second.environment[WORKER_ID]
     assert first.environment["NIGHTSHIFT_MODELS"] == "a,b"
-    assert first.environment["CELERY_CUSTOM_WORKER_POOL"] == "workers.intake.pool:EnginePool"
+    assert first.environment["CELERY_CUSTOM_WORKER_POOL"] == "workers.pool:EnginePool"
     assert f"--queues online,bulk --concurrency {10 + HELD_MAX}" in " ".join(first.command)
 
 

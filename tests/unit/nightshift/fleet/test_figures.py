@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from nightshift.fleet.backlog import WaitingJob
+from nightshift.capacity.backlog import WaitingJob
+from nightshift.capacity.service_figures import PACE_WEIGHT, summed
 from nightshift.fleet.durations import Durations
 from nightshift.fleet.figures import (
     MODELS_MAX,
@@ -16,7 +17,6 @@ from nightshift.fleet.figures import (
     ServiceFigures,
     WorkerFigures,
 )
-from nightshift.fleet.service_figures import PACE_WEIGHT, summed
 from nightshift.fleet.workers import Worker, WorkerState
 from nightshift.jobs import JobKind
 from nightshift.jobs.priorities import PriorityClass

@@ -16,9 +16,9 @@ from nightshift.settings import WorkerSettings
 from nightshift.store import Store
 from nightshift.testing import a_worker
 from workers.health import notices, spot
-from workers.health.heartbeat import Heartbeat
 from workers.health.notices import Notices
 from workers.health.registration import Registration
+from workers.leases.heartbeat import Heartbeat
 
 WAIT_MAX_S = 60.0
 REBALANCE = Notice("cloud", NoticeKind.REBALANCE, None)

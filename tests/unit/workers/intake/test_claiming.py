@@ -15,8 +15,8 @@ from nightshift.store import Store
 from nightshift.store.counters import Counters
 from nightshift.store.shards.claims import Claims
 from tests.unit.workers.scripted import LEASE_TTL_S, TENANT, plan_bulk, submit_online
-from workers.health.heartbeat import Heartbeat
 from workers.intake.claiming import Intake
+from workers.leases.heartbeat import Heartbeat
 
 
 @dataclass

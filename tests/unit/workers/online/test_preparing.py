@@ -13,11 +13,11 @@ from nightshift.jobs import JobState, OnlineClaim, ShardState, StopReason
 from nightshift.lifecycle import transitions
 from nightshift.store import Store
 from tests.unit.workers.scripted import ManualClock, RecordingStreams, ScriptedServer, claim_online, prompt_of
-from workers.health.heartbeat import Heartbeat
+from workers.leases.heartbeat import Heartbeat
+from workers.leases.isolation import Isolation
 from workers.online.runner import PREPARING_MAX, OnlineRunner
 from workers.serving.model_server import Inference
 from workers.serving.models import Models
-from workers.shard.isolation import Isolation
 
 WAIT_MAX_S = 60
 

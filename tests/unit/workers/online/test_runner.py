@@ -25,11 +25,11 @@ from tests.unit.workers.scripted import (
     prompt_of,
 )
 from tests.unit.workers.shard.helpers import wait_until
-from workers.health.heartbeat import Heartbeat
+from workers.leases.heartbeat import Heartbeat
+from workers.leases.isolation import Isolation
 from workers.online.runner import OnlineRunner
 from workers.serving.inference import Progress
 from workers.serving.models import Models
-from workers.shard.isolation import Isolation
 
 
 class Prepared(OnlineRunner):

@@ -8,8 +8,8 @@ from prometheus_client import generate_latest
 from nightshift.demo import demo_model_path
 from nightshift.fleet.costs import Prices
 from nightshift.fleet.figures import DeviceFigures
-from nightshift.metrics.engine import OF_STATS
-from nightshift.metrics.family import Process
+from nightshift.observe.metrics.engine import OF_STATS
+from nightshift.observe.metrics.family import Process
 from nightshift.store import Store
 from tests.metrics import assert_as_declared
 from tests.unit.workers.scripted import claim_online

@@ -23,7 +23,7 @@ from transformers import (
 from nightshift.demo import demo_model_path
 from nightshift.errors import ConfigurationError
 from nightshift.fleet.models import ModelKind
-from nightshift.processes import memory
+from nightshift.process import memory
 from nightshift.settings import WorkerSettings
 from tests.unit.workers.engine.encoders.tiny_encoders import SIZES, declare_modules, save_checkpoint
 from tests.unit.workers.engine.tiny_models import save_model

@@ -9,7 +9,7 @@ from nightshift.jobs.files import file_key
 from nightshift.objectstore import ObjectStore
 from tests.unit.workers.scripted import TENANT, ManualClock
 from tests.unit.workers.shard.helpers import CONFIG, INPUT
-from workers.health.heartbeat import Heartbeat
+from workers.leases.heartbeat import Heartbeat
 from workers.shard import runner, uploads
 from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.runner import ShardRunner

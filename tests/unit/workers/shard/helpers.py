@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from nightshift.jobs import Job, Shard
 from nightshift.objectstore import ObjectStore
-from nightshift.output.row_results import RowResult
-from nightshift.output.segments import decode_segment
+from nightshift.results.row_results import RowResult
+from nightshift.results.segments import decode_segment
 from nightshift.store import Store
 from tests.unit.workers.scripted import TENANT, chat_body
 from workers.shard.config import ShardConfig

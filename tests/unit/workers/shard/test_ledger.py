@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from nightshift.jobs import Usage
-from nightshift.output.row_results import RowResult
+from nightshift.results.row_results import RowResult
 from nightshift.testing import a_row_result
 from tests.unit.workers.scripted import ManualClock
 from tests.unit.workers.shard.helpers import CONFIG

@@ -14,9 +14,9 @@ from nightshift.endpoints.generation import Choice, Conversation
 from nightshift.endpoints.logprobs import Chosen
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
-from nightshift.output.part_encoding import PartSchema, part_file
-from nightshift.output.shard_results import ShardResults
-from nightshift.output.shard_rows import Chunk
+from nightshift.results.part_encoding import PartSchema, part_file
+from nightshift.results.shard_results import ShardResults
+from nightshift.results.shard_rows import Chunk
 from nightshift.rows.lines import split_lines
 from nightshift.rows.validation import FileLimits, validate
 from nightshift.settings import WorkerSettings

@@ -6,7 +6,7 @@ from functools import partial
 
 from nightshift.jobs import ShardState
 from nightshift.jobs.shard import CrashHistory
-from nightshift.output.row_results import RowResult
+from nightshift.results.row_results import RowResult
 from tests.unit.workers.scripted import ManualClock, chat_body, claim_bulk, plan_bulk
 from tests.unit.workers.shard.helpers import (
     CONFIG,

@@ -4,7 +4,7 @@ from dataclasses import replace
 from sys import getsizeof
 
 from nightshift.jobs import Usage
-from nightshift.output.row_results import RowResult
+from nightshift.results.row_results import RowResult
 from nightshift.testing import a_row_result
 from workers.shard.rows.run_once import ENTRY_BYTES, RunOnce
 

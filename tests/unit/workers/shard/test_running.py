@@ -14,7 +14,7 @@ from nightshift.objectstore import ObjectStore
 from nightshift.store import Store
 from tests.unit.workers.scripted import TENANT, ManualClock, ScriptedServer, claim_bulk, plan_bulk
 from tests.unit.workers.shard.helpers import CONFIG, INPUT, batch_line, finished, shard_of, wait_until
-from workers.health.heartbeat import Heartbeat
+from workers.leases.heartbeat import Heartbeat
 from workers.shard.config import ShardDependencies
 from workers.shard.ledger import Ledger
 from workers.shard.rows.shard_rows import ShardRows

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from api.app import create_app
-from api.services import AppSettings
+from api.parts.services import AppSettings
 from nightshift.conformance.node import SCRIPT
 from nightshift.conformance.session import Options
 from nightshift.endpoints.generation import Choice

@@ -11,7 +11,7 @@ from nightshift.jobs.leases import Lease
 from nightshift.lifecycle import recovery, transitions
 from nightshift.lifecycle.deletion import delete_job
 from nightshift.objectstore import ObjectStore
-from nightshift.output.segments import encode_segment
+from nightshift.results.segments import encode_segment
 from nightshift.store import Store, Transaction
 from nightshift.testing import a_new_job, a_row_result, a_segment, a_shard, a_shard_head
 

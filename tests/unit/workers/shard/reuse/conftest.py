@@ -10,7 +10,7 @@ from nightshift.jobs.files import file_key
 from nightshift.jobs.ids import new_id
 from nightshift.objectstore import DirectoryStore, Locations, ObjectInfo, ObjectStore, Staged
 from nightshift.objectstore.sources import Sources
-from nightshift.output.part_writer import PartDependencies, PartWriter
+from nightshift.results.part_writer import PartDependencies, PartWriter
 from nightshift.store import Store
 from scheduler.duties.output_parts import cut_job
 from tests.unit.workers.scripted import TENANT, claim_bulk, plan_bulk

@@ -15,9 +15,9 @@ from nightshift.jobs.part import PartState
 from nightshift.objectstore import DirectoryStore, Locations
 from nightshift.objectstore.objects import ObjectTooLarge
 from nightshift.objectstore.sources import Sources
-from nightshift.output.earlier_results import EarlierResults
-from nightshift.output.part_writer import PartDependencies, PartWriter
-from nightshift.output.row_digests import RowDigests
+from nightshift.results.earlier_results import EarlierResults
+from nightshift.results.part_writer import PartDependencies, PartWriter
+from nightshift.results.row_digests import RowDigests
 from scheduler.duties.output_parts import cut_job
 from tests.unit.workers.scripted import chat_body, claim_bulk, plan_bulk, prompt_of
 from tests.unit.workers.shard.helpers import (

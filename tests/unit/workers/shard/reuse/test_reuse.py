@@ -9,8 +9,8 @@ import pytest
 from nightshift.errors import DatabaseUnavailable, StorageError, StorageUnavailable
 from nightshift.jobs import ShardState
 from nightshift.objectstore import DirectoryStore, Staged
-from nightshift.output.digest_files import folder
-from nightshift.output.earlier_results import EarlierResults
+from nightshift.results.digest_files import folder
+from nightshift.results.earlier_results import EarlierResults
 from tests.unit.workers.scripted import TENANT, chat_body, claim_bulk, plan_bulk
 from tests.unit.workers.shard.helpers import (
     CONFIG,

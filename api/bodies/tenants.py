@@ -1,0 +1,185 @@
+"""The bodies and answers of /v1/tenants."""
+
+from dataclasses import asdict
+from typing import Annotated, Final, Literal, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+
+from api.bodies.own_body import OwnBody
+from api.responses.times import seconds
+from nightshift.endpoints.requests import at_most, invalid_request
+from nightshift.jobs import JsonObject
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.lifecycle.tenants import OVERLAP_MAX_S, OVERLAP_S, CreatedKey
+from nightshift.settings import YEARS
+from nightshift.tenants.keys import DEFAULT_SCOPES, ApiKey, Scope
+from nightshift.tenants.quotas import QUOTA_MAX
+from nightshift.tenants.tenant import Tenant
+
+M = TypeVar("M", bound=BaseModel)
+
+Description = Annotated[str, Field(max_length=512)]
+Scopes = Annotated[list[Scope], Field(min_length=1), at_most(len(Scope))]
+Quota = Annotated[int, Field(strict=True, ge=1, le=QUOTA_MAX)]
+_EVERYDAY: Final = sorted(DEFAULT_SCOPES)
+
+
+class QuotasBody(OwnBody):
+    """Null: the service's default, which may be unlimited. What is absent stays."""
+
+    requests_per_minute: Quota | None = None
+    tokens_per_minute: Quota | None = None
+    concurrent_requests: Quota | None = None
+    open_streams: Quota | None = None
+    uploads_in_flight: Quota | None = None
+    queued_rows: Quota | None = None
+    queued_tokens: Quota | None = None
+    stored_files: Quota | None = None
+    stored_bytes: Quota | None = None
+
+    @property
+    def given(self) -> dict[str, int | None]:
+        return self.model_dump(exclude_unset=True)
+
+
+class TenantCreate(OwnBody):
+    """POST /v1/tenants."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,32}$")]
+    description: Description = ""
+    priority_ceiling: PriorityClass = PriorityClass.INTERACTIVE
+    quotas: QuotasBody = QuotasBody()
+
+
+class TenantUpdate(OwnBody):
+    """PATCH /v1/tenants/{tenant}. What is absent stays."""
+
+    description: Description | None = None
+    disabled: bool | None = None
+    priority_ceiling: PriorityClass | None = None
+    quotas: QuotasBody = QuotasBody()
+
+
+class KeyCreate(OwnBody):
+    """POST /v1/tenants/{tenant}/keys."""
+
+    name: Annotated[str, Field(max_length=128)] = ""
+    scopes: Scopes = _EVERYDAY
+    expires_after_s: Annotated[int, Field(ge=1, le=YEARS)] | None = None
+
+
+class KeyRotate(OwnBody):
+    """POST /v1/tenants/{tenant}/keys/{key_id}/rotate."""
+
+    overlap_s: Annotated[int, Field(ge=0, le=OVERLAP_MAX_S)] = OVERLAP_S
+
+
+class QuotasObject(BaseModel):
+    """Null: the service's default."""
+
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    concurrent_requests: int | None
+    open_streams: int | None
+    uploads_in_flight: int | None
+    queued_rows: int | None
+    queued_tokens: int | None
+    stored_files: int | None
+    stored_bytes: int | None
+
+
+class TenantObject(BaseModel):
+    id: str
+    object: Literal["tenant"] = "tenant"
+    name: str
+    description: str
+    status: str
+    priority_ceiling: PriorityClass
+    quotas: QuotasObject
+    created_at: int
+    disabled_at: int | None
+
+    @classmethod
+    def of(cls, tenant: Tenant) -> "TenantObject":
+        return cls(
+            id=tenant.id,
+            name=tenant.id,
+            description=tenant.description,
+            status=tenant.state,
+            priority_ceiling=tenant.priority_ceiling,
+            quotas=QuotasObject(**asdict(tenant.quotas)),
+            created_at=seconds(tenant.created_at),
+            disabled_at=seconds(tenant.disabled_at),
+        )
+
+
+class KeyObject(BaseModel):
+    """A key without the key."""
+
+    id: str
+    object: Literal["api_key"] = "api_key"
+    tenant: str
+    name: str
+    scopes: list[Scope]
+    last4: str
+    created_at: int
+    expires_at: int | None
+    revoked_at: int | None
+    replaced_by: str | None
+
+    @classmethod
+    def of(cls, key: ApiKey) -> "KeyObject":
+        return cls(**_key_fields(key))
+
+
+class CreatedKeyObject(KeyObject):
+    """A new key, shown this once."""
+
+    key: str
+
+    @classmethod
+    def of_created(cls, created: CreatedKey) -> "CreatedKeyObject":
+        return cls(**_key_fields(created.stored), key=created.key)
+
+
+class DeletedTenant(BaseModel):
+    id: str
+    object: Literal["tenant"] = "tenant"
+    deleted: Literal[True] = True
+
+
+class ListPage(BaseModel):
+    object: Literal["list"] = "list"
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class TenantPage(ListPage):
+    data: list[TenantObject]
+
+
+class KeyPage(ListPage):
+    data: list[KeyObject]
+
+
+def parsed(model: type[M], body: JsonObject) -> M:
+    """Raises InvalidRequest naming the first field that is wrong."""
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        raise invalid_request(error) from error
+
+
+def _key_fields(key: ApiKey) -> JsonObject:
+    return {
+        "id": key.id,
+        "tenant": key.tenant_id,
+        "name": key.name,
+        "scopes": sorted(key.scopes),
+        "last4": key.last4,
+        "created_at": seconds(key.created_at),
+        "expires_at": seconds(key.expires_at),
+        "revoked_at": seconds(key.revoked_at),
+        "replaced_by": key.replaced_by,
+    }

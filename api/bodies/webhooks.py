@@ -1,0 +1,170 @@
+"""The bodies and answers of /v1/webhook_endpoints, in OpenAI's shapes; what is ours is in `nightshift`."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from api.bodies.jobs import Uri
+from api.bodies.own_body import FIELDS_MAX, OwnBody
+from api.bodies.tenants import ListPage
+from api.responses.times import EPOCH_MAX_S, seconds
+from nightshift.endpoints.requests import at_most
+from nightshift.lifecycle.webhooks.endpoints import EndpointWithSecret
+from nightshift.outbound.webhook_endpoints import DisabledReason, WebhookEndpoint
+from nightshift.outbound.webhook_events import EVENT_TYPES, WILDCARDS
+
+
+def _known(event_type: str) -> str:
+    if event_type not in EVENT_TYPES:
+        raise ValueError(f"unknown event type {event_type!r}; known are {', '.join(sorted(EVENT_TYPES))}")
+    return event_type
+
+
+def _known_or_wildcard(event_type: str) -> str:
+    return event_type if event_type in WILDCARDS else _known(event_type)
+
+
+def _each_once(event_types: list[str]) -> list[str]:
+    return list(dict.fromkeys(event_types))
+
+
+Name = Annotated[str, Field(min_length=1, max_length=256)]
+EventTypeName = Annotated[str, AfterValidator(_known)]
+EventTypes = Annotated[
+    list[Annotated[str, AfterValidator(_known_or_wildcard)]],
+    Field(min_length=1),
+    AfterValidator(_each_once),
+    at_most(FIELDS_MAX),
+]
+EpochSeconds = Annotated[int, Field(ge=0, le=EPOCH_MAX_S)]
+
+
+class _OpenAiBody(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+class WebhookEndpointCreate(_OpenAiBody):
+    """POST /v1/webhook_endpoints."""
+
+    name: Name
+    url: Uri
+    event_types: EventTypes
+
+
+class WebhookEndpointOptions(OwnBody):
+    disabled: bool | None = None
+
+
+class WebhookEndpointUpdate(_OpenAiBody):
+    """POST /v1/webhook_endpoints/{webhook_endpoint_id}. What is absent stays."""
+
+    name: Name | None = None
+    url: Uri | None = None
+    event_types: EventTypes | None = None
+    nightshift: WebhookEndpointOptions | None = None
+
+
+class WebhookEndpointRotate(_OpenAiBody):
+    """POST /v1/webhook_endpoints/{webhook_endpoint_id}/rotate_secret."""
+
+    keep_old_secret_active_for_24_hours: bool = False
+
+
+class WebhookEndpointTest(_OpenAiBody):
+    """POST /v1/webhook_endpoints/{webhook_endpoint_id}/test."""
+
+    event_type: EventTypeName
+
+
+class WebhookEndpointReplay(OwnBody):
+    """POST /v1/webhook_endpoints/{webhook_endpoint_id}/replay: events from `since` until before `until`."""
+
+    since: EpochSeconds
+    until: EpochSeconds | None = None
+
+
+class WebhookEndpointState(BaseModel):
+    """What OpenAI's object does not say."""
+
+    status: Literal["enabled", "disabled"]
+    disabled_at: int | None
+    disabled_reason: DisabledReason | None
+    failing_since: int | None
+    previous_secret_expires_at: int | None
+
+
+class WebhookEndpointObject(BaseModel):
+    """A webhook endpoint without its secret."""
+
+    id: str
+    object: Literal["webhook_endpoint"] = "webhook_endpoint"
+    created_at: int
+    updated_at: int
+    name: str
+    url: str
+    event_types: list[str]
+    signing_secret_hint: str
+    nightshift: WebhookEndpointState
+
+    @classmethod
+    def of(cls, endpoint: WebhookEndpoint) -> "WebhookEndpointObject":
+        return cls(
+            id=endpoint.id,
+            created_at=seconds(endpoint.created_at),
+            updated_at=seconds(endpoint.updated_at),
+            name=endpoint.name,
+            url=endpoint.url,
+            event_types=list(endpoint.event_types),
+            signing_secret_hint=endpoint.secret_hint,
+            nightshift=WebhookEndpointState(
+                status="enabled" if endpoint.is_enabled else "disabled",
+                disabled_at=seconds(endpoint.disabled_at),
+                disabled_reason=endpoint.disabled_reason,
+                failing_since=seconds(endpoint.failing_since),
+                previous_secret_expires_at=seconds(endpoint.previous_secret_until),
+            ),
+        )
+
+
+class WebhookEndpointWithSecretObject(WebhookEndpointObject):
+    """A webhook endpoint and its new secret, shown this once."""
+
+    signing_secret: str
+
+    @classmethod
+    def of_new(cls, made: EndpointWithSecret) -> "WebhookEndpointWithSecretObject":
+        return cls(**dict(WebhookEndpointObject.of(made.endpoint)), signing_secret=made.secret)
+
+
+class WebhookEndpointPage(ListPage):
+    data: list[WebhookEndpointObject]
+
+
+class DeletedWebhookEndpoint(BaseModel):
+    id: str
+    object: Literal["webhook_endpoint.deleted"] = "webhook_endpoint.deleted"
+    deleted: Literal[True] = True
+
+
+class WebhookEndpointTestResult(BaseModel):
+    """`success`: the receiver answered; `status_code` says what."""
+
+    object: Literal["webhook_endpoint.test"] = "webhook_endpoint.test"
+    webhook_endpoint_id: str
+    event_type: str
+    status_code: int
+    success: Literal[True] = True
+
+
+class WebhookEndpointReplayResult(BaseModel):
+    """`has_more`: call again for the other dead letters of this window."""
+
+    object: Literal["webhook_endpoint.replay"] = "webhook_endpoint.replay"
+    webhook_endpoint_id: str
+    replayed: int
+    has_more: bool
+
+
+class WebhookEventTypeList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[str]

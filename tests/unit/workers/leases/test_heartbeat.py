@@ -1,0 +1,271 @@
+"""Renewing leases: what holders are told, and when a worker stops trusting a lease."""
+
+import threading
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from nightshift.errors import DatabaseUnavailable
+from nightshift.fleet.figures import WorkerFigures
+from nightshift.fleet.workers import Worker, WorkerState
+from nightshift.jobs import StopReason
+from nightshift.jobs.leases import LeaseConfig
+from nightshift.lifecycle import transitions
+from nightshift.store import Store, Transaction
+from nightshift.testing import a_worker
+from tests.unit.workers.scripted import ManualClock, claim_again, claim_online
+from workers.leases.heartbeat import Heartbeat
+
+WAIT_MAX_S = 10.0
+
+
+@dataclass
+class Holder:
+    lost: int = 0
+    stops: list[StopReason] = field(default_factory=list)
+    was_lost: threading.Event = field(default_factory=threading.Event)
+
+    def lease_lost(self) -> None:
+        self.lost += 1
+        self.was_lost.set()
+
+    def stop_requested(self, reason: StopReason) -> None:
+        self.stops.append(reason)
+
+    def pause_requested(self) -> None:
+        raise AssertionError("an online request is not paused")
+
+
+def test_a_lease_that_is_renewed_stays_trusted(
+    store: Store, heartbeat: Heartbeat, clock: ManualClock
+) -> None:
+    claim, holder = claim_online(store, "hello"), Holder()
+    heartbeat.hold(claim.lease, holder, clock())
+
+    clock.advance(15)
+    heartbeat.beat()
+    clock.advance(15)
+
+    assert heartbeat.trusts(claim.lease)
+    assert holder.lost == 0
+
+
+def test_trust_ends_before_the_lease_when_nothing_renews_it(
+    store: Store, heartbeat: Heartbeat, clock: ManualClock
+) -> None:
+    claim = claim_online(store, "hello")
+    heartbeat.hold(claim.lease, Holder(), clock())
+
+    clock.advance(21)
+
+    assert not heartbeat.trusts(claim.lease)
+
+
+def test_trust_counts_from_before_the_claim_was_asked_for(
+    store: Store, heartbeat: Heartbeat, clock: ManualClock
+) -> None:
+    asked_at_s = clock()
+    clock.advance(19)  # the claim took that long to come back
+    claim = claim_online(store, "hello")
+    heartbeat.hold(claim.lease, Holder(), asked_at_s)
+    clock.advance(2)
+
+    assert not heartbeat.trusts(claim.lease)
+
+
+def test_a_lease_that_another_worker_took_is_lost_at_the_next_beat(
+    store: Store, heartbeat: Heartbeat, clock: ManualClock
+) -> None:
+    claim, holder = claim_online(store, "hello"), Holder()
+    heartbeat.hold(claim.lease, holder, clock())
+    with store.transaction() as tx:
+        (expired,) = tx.leases.of_worker("worker-1", 10)
+        assert tx.leases.requeue(expired)
+
+    heartbeat.beat()
+
+    assert holder.lost == 1
+    assert not heartbeat.trusts(claim.lease)
+
+
+def test_a_lease_that_this_worker_claims_again_is_lost_to_its_earlier_holder(
+    store: Store, heartbeat: Heartbeat, clock: ManualClock
+) -> None:
+    """The database's clock jumped, or the machine slept: its lease expired unnoticed here."""
+    before, after = Holder(), Holder()
+    first = claim_online(store, "hello")
+    heartbeat.hold(first.lease, before, clock())
+    with store.transaction() as tx:
+        (expired,) = tx.leases.of_worker("worker-1", 10)
+        assert tx.leases.requeue(expired)
+    second = claim_again(store, first)
+
+    heartbeat.hold(second.lease, after, clock())
+    assert before.lost == 1
+
+    heartbeat.beat()
+    heartbeat.release(first.lease)  # as who has lost it does at its end
+    assert (before.lost, after.lost) == (1, 0)
+    assert heartbeat.trusts(second.lease)
+
+
+def test_an_order_to_stop_travels_with_the_renewal(
+    store: Store, heartbeat: Heartbeat, clock: ManualClock
+) -> None:
+    claim, holder = claim_online(store, "hello"), Holder()
+    heartbeat.hold(claim.lease, holder, clock())
+    with store.transaction() as tx:
+        assert transitions.request_stop(tx, claim.job, StopReason.CANCELLED, tx.now())
+
+    heartbeat.beat()
+
+    assert holder.stops == [StopReason.CANCELLED]
+    assert holder.lost == 0
+
+
+def test_a_released_lease_is_neither_renewed_nor_lost(
+    store: Store, heartbeat: Heartbeat, clock: ManualClock
+) -> None:
+    claim, holder = claim_online(store, "hello"), Holder()
+    heartbeat.hold(claim.lease, holder, clock())
+    heartbeat.release(claim.lease)
+
+    heartbeat.beat()
+
+    assert holder.lost == 0
+    assert not heartbeat.trusts(claim.lease)
+
+
+def test_with_the_database_away_leases_are_dropped_once_another_worker_may_have_them(
+    store: Store, heartbeat: Heartbeat, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, holder = claim_online(store, "hello"), Holder()
+    heartbeat.hold(claim.lease, holder, clock())
+
+    def away(**options: Any) -> None:
+        raise DatabaseUnavailable
+
+    monkeypatch.setattr(store, "transaction", away)
+    clock.advance(25)
+    heartbeat.beat()
+    assert holder.lost == 0, "the lease itself is still good"
+    clock.advance(6)
+    heartbeat.beat()
+    assert holder.lost == 1
+
+
+def test_a_database_that_is_back_renews_leases_before_the_next_beat_was_due(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An outage of nearly the whole trust must not cost the lease because the next beat comes too late."""
+    monkeypatch.setattr("workers.leases.heartbeat.RETRY_S", 0.01)
+    heartbeat = Heartbeat(store, "worker-1", LeaseConfig(3600, 1000, 2000), clock_s=clock)
+    asked, answers, is_back = threading.Event(), store.transaction, threading.Event()
+
+    def ask(**options: Any) -> AbstractContextManager[Transaction]:
+        if asked.is_set():
+            is_back.set()
+            return answers(**options)
+        asked.set()
+        raise DatabaseUnavailable
+
+    monkeypatch.setattr(store, "transaction", ask)
+    heartbeat.start()
+    heartbeat.beat_now()
+
+    assert is_back.wait(WAIT_MAX_S)
+    heartbeat.stop()
+
+
+def test_leases_are_dropped_in_time_although_the_database_keeps_the_heartbeat_waiting(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heartbeat = Heartbeat(store, "worker-1", LeaseConfig(30, 0.05, 20), clock_s=clock)
+    claim, holder = claim_online(store, "hello"), Holder()
+    heartbeat.hold(claim.lease, holder, clock())
+    asked, answered = threading.Event(), threading.Event()
+
+    def hang(**options: Any) -> None:
+        asked.set()
+        answered.wait(WAIT_MAX_S)
+        raise DatabaseUnavailable
+
+    monkeypatch.setattr(store, "transaction", hang)
+    heartbeat.start()
+    assert asked.wait(WAIT_MAX_S)
+    assert holder.lost == 0
+    clock.advance(31)
+
+    assert holder.was_lost.wait(WAIT_MAX_S)
+    answered.set()
+    heartbeat.stop()
+    assert holder.lost == 1
+
+
+def test_a_worker_that_was_taken_for_lost_says_that_it_is_not(
+    store: Store, heartbeat: Heartbeat, clock: ManualClock
+) -> None:
+    with store.transaction() as tx:
+        now = tx.now()
+        tx.workers.register(
+            Worker(
+                id="worker-1",
+                host="h",
+                pid=1,
+                state=WorkerState.READY,
+                models=(),
+                started_at=now,
+                heartbeat_at=now,
+            )
+        )
+        tx.workers.mark_lost(now + timedelta(hours=1))
+    heartbeat.state = WorkerState.READY
+
+    heartbeat.beat()
+
+    with store.snapshot() as tx:
+        (worker,) = tx.workers.list()
+    assert worker.state is WorkerState.READY
+
+
+def test_a_request_to_drain_is_passed_on_with_the_next_beat(store: Store) -> None:
+    requests: list[str] = []
+    heartbeat = Heartbeat(store, "w1", LeaseConfig(), on_drain_request=lambda: requests.append("drain"))
+    with store.transaction() as tx:
+        tx.workers.register(a_worker(id="w1", state=WorkerState.READY))
+    heartbeat.beat()
+    assert requests == []
+
+    with store.transaction() as tx:
+        assert tx.workers.request_drain("w1", tx.now())
+    heartbeat.beat()
+
+    assert requests == ["drain"]
+
+
+def test_leases_are_renewed_although_figures_cannot_be_read(store: Store, clock: ManualClock) -> None:
+    def broken() -> WorkerFigures:
+        raise RuntimeError("no such device")
+
+    heartbeat = Heartbeat(store, "worker-1", LeaseConfig(), clock_s=clock, figures=broken)
+    claim = claim_online(store, "hello")
+    heartbeat.hold(claim.lease, Holder(), clock())
+    clock.advance(15)
+
+    assert heartbeat.beat() is True
+    clock.advance(15)
+    assert heartbeat.trusts(claim.lease)
+
+
+def test_figures_are_told_with_a_beat(store: Store, clock: ManualClock) -> None:
+    with store.transaction() as tx:
+        tx.workers.register(a_worker(id="worker-1"))
+    report = WorkerFigures(shards=3)
+
+    Heartbeat(store, "worker-1", LeaseConfig(), clock_s=clock, figures=lambda: report).beat()
+
+    with store.snapshot() as tx:
+        assert [each.figures for each in tx.workers.list()] == [report]
