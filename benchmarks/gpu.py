@@ -29,7 +29,7 @@ import transformers  # noqa: E402
 from benchmarks import gpu_checks, gpu_speed  # noqa: E402
 from benchmarks.limits import Limits  # noqa: E402
 from benchmarks.models import QWENS, Shape, make_model  # noqa: E402
-from workers.engine import Engine  # noqa: E402
+from nightshift_engine import Engine  # noqa: E402
 
 Row = dict[str, Any]
 
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     if device.type == "cpu":
         print("This is a CPU: the figures below say that the script runs, and nothing about any GPU.")
     logging.basicConfig(format="  %(message)s")
-    logging.getLogger("workers.engine").setLevel(logging.INFO)  # how a model is computed
+    logging.getLogger("nightshift_engine").setLevel(logging.INFO)  # how a model is computed
     holds = options.skip_checks or _check(report, device)
     if holds or options.keep_going:
         _measure(report, device, options)

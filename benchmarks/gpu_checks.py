@@ -14,14 +14,14 @@ from torch import Tensor
 
 from benchmarks.models import QWENS, make_model
 from benchmarks.vocabularies import save_made_up_tokenizer
-from workers.engine import Completion, Engine, EngineConfig, Request, SamplingParams
-from workers.engine.batching.batcher import Chunk
-from workers.engine.batching.sequence import Sequence
-from workers.engine.execution.attention.selection import has_transposed_keys, make_attention
-from workers.engine.execution.kv_memory import KvMemory
-from workers.engine.execution.model_runner import ModelRunner
-from workers.engine.loading.model import LoadedModel, prove_model
-from workers.engine.text.tokenizer import Tokenizer
+from nightshift_engine import Completion, Engine, EngineConfig, Request, SamplingParams
+from nightshift_engine.core.batcher import Chunk
+from nightshift_engine.core.sequence import Sequence
+from nightshift_engine.execution.attention.selection import has_transposed_keys, make_attention
+from nightshift_engine.execution.kv_memory import KvMemory
+from nightshift_engine.execution.model_runner import ModelRunner
+from nightshift_engine.loading.model import LoadedModel, prove_model
+from nightshift_engine.text.tokenizer import Tokenizer
 
 CONTEXT_LENGTH = 512
 BFLOAT16_ERROR_RATIO_MAX = 1.5

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.limits import Limits
 from benchmarks.models import Shape
-from workers.engine import Engine, Request, SamplingParams
+from nightshift_engine import Engine, Request, SamplingParams
 
 
 def measure_limits(device: torch.device, dtype: torch.dtype, *, quick: bool) -> Limits:

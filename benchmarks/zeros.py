@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 
 from nightshift.fleet.models import Model, ModelKind
-from workers.engine.encoders.matryoshka import Matryoshka
-from workers.engine.encoders.prompts import Prompts
-from workers.engine.encoders.texts import EncoderText
+from nightshift_engine.encoders.texts import EncoderText
+from nightshift_engine.encoders.vectors.matryoshka import Matryoshka
+from nightshift_engine.encoders.vectors.prompts import Prompts
 
 DIMENSIONS: Final = 384
 TOKENS: Final = 12  # of each row

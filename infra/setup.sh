@@ -60,5 +60,5 @@ if command -v npm >/dev/null && ! (cd tests/node && timeout 60 npm ci --silent -
 fi
 # Compile to bytecode once, here, rather than in every process of the first run at once.
 env -u PYTHONDONTWRITEBYTECODE "$venv/bin/python" -c "import api.app, scheduler.__main__, workers.composition, \
-workers.engine.engine, transformers.models.llama.modeling_llama, moto.server, hypothesis"
+nightshift_engine.engine, transformers.models.llama.modeling_llama, moto.server, hypothesis"
 echo "setup: ready"

@@ -15,7 +15,7 @@ from nightshift.outbound.cloud_metadata import open_provider
 from nightshift.process.private_files import keep_files_private
 from nightshift.settings import DataSettings, ImageSettings, LocationSettings, QueueSettings, WorkerSettings
 from nightshift.store import Store, open_database
-from workers.engine.execution.openmp import limit_spinning
+from nightshift_engine.execution.device.openmp import limit_spinning
 from workers.runtime import Connections, Runtime
 from workers.serving.images.fetching import ReferencedFiles, egress_of
 from workers.serving.model_server import ModelServer, OnFatal

@@ -65,7 +65,7 @@ def load_decoder(path: str, dtype: str, threads: int) -> Run:
     """Loads with the settings that a worker would have."""
     from benchmarks.runners.nightshift import load_engine
     from nightshift.settings import WorkerSettings
-    from workers.engine import Request, SamplingParams
+    from nightshift_engine import Request, SamplingParams
     from workers.serving.kinds.decoder import engine_config
 
     engine = load_engine(engine_config(path, WorkerSettings(dtype=dtype)), threads)
@@ -103,7 +103,7 @@ def load_encoder(path: str, dtype: Any, threads: int) -> Run:
     import torch
 
     from benchmarks.runners.nightshift import encoding
-    from workers.engine.encoders.model import EncoderModel
+    from nightshift_engine.encoders.model import EncoderModel
 
     torch.set_num_threads(threads)
     model = EncoderModel.load(path, dtype)

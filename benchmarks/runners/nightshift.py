@@ -12,7 +12,7 @@ from benchmarks.runners import harness
 from benchmarks.runners.harness import ENCODER_TOKENS_MAX, KV_CACHE_GIB, Loaded, Task
 
 if TYPE_CHECKING:
-    from workers.engine import Engine, EngineConfig
+    from nightshift_engine import Engine, EngineConfig
 
 VERSION = "this checkout"
 
@@ -24,13 +24,13 @@ class InvalidSettingError(ValueError):
 def load_engine(config: EngineConfig, threads: int) -> Engine:
     """The decoder's engine on `threads` threads of torch's pool, which wait as a worker's do."""
     _limit_threads(threads)
-    from workers.engine import Engine
+    from nightshift_engine import Engine
 
     return Engine.load(config)
 
 
 def decoder(task: Task) -> Loaded:
-    from workers.engine import EngineConfig, Request, SamplingParams
+    from nightshift_engine import EngineConfig, Request, SamplingParams
 
     engine = load_engine(EngineConfig(**engine_settings(task)), task.threads)
 
@@ -51,7 +51,7 @@ def decoder(task: Task) -> Loaded:
 
 def engine_settings(task: Task) -> dict[str, Any]:
     """EngineConfig fields from a runner's arguments. Raises InvalidSettingError."""
-    from workers.engine import EngineConfig
+    from nightshift_engine import EngineConfig
 
     known = {field.name for field in dataclasses.fields(EngineConfig)}
     settings: dict[str, Any] = {
@@ -75,7 +75,7 @@ def engine_settings(task: Task) -> dict[str, Any]:
 
 def embeddings(task: Task) -> Loaded:
     _limit_threads(task.threads)
-    from workers.engine.encoders.model import EncoderModel
+    from nightshift_engine.encoders.model import EncoderModel
 
     dtype: Any = task.dtype
     model = EncoderModel.load(task.model, dtype, "cpu", max_length=ENCODER_TOKENS_MAX)
@@ -101,9 +101,9 @@ def rerank(task: Task) -> Loaded:
 def _scoring(task: Task) -> Callable[..., list[Any]]:
     """Scores of texts or pairs of texts by a classifier, which are the arguments of `PairText`."""
     _limit_threads(task.threads)
-    from workers.engine.encoders.classifier import ClassifierModel
-    from workers.engine.encoders.labels import activated
-    from workers.engine.encoders.pairs import PairText
+    from nightshift_engine.encoders.scoring.classifier import ClassifierModel
+    from nightshift_engine.encoders.scoring.labels import activated
+    from nightshift_engine.encoders.scoring.pairs import PairText
 
     dtype: Any = task.dtype
     model = ClassifierModel.load(task.model, dtype, "cpu", max_length=ENCODER_TOKENS_MAX)
@@ -119,9 +119,9 @@ def _scoring(task: Task) -> Callable[..., list[Any]]:
 
 def encoding(model: Any) -> Callable[[Sequence[Any]], list[Any]]:
     """Runs tokenized inputs, each a request of its own, and returns their vectors or logits in order."""
-    from workers.engine.encoders.engine import EncoderEngine
-    from workers.engine.encoders.errors import EncodeQueueFull
-    from workers.engine.encoders.request import EncodeRequest
+    from nightshift_engine.encoders.engine import EncoderEngine
+    from nightshift_engine.encoders.errors import EncodeQueueFull
+    from nightshift_engine.encoders.request import EncodeRequest
 
     engine = EncoderEngine(model)
 
@@ -148,7 +148,7 @@ def encoding(model: Any) -> Callable[[Sequence[Any]], list[Any]]:
 
 
 def _limit_threads(threads: int) -> None:
-    from workers.engine.execution.openmp import limit_spinning
+    from nightshift_engine.execution.device.openmp import limit_spinning
 
     limit_spinning(os.environ)
     import torch

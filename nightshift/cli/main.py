@@ -56,7 +56,7 @@ app.command("top")(top.top)
 app.command("doctor")(doctor.doctor)
 app.command("conformance")(conformance.conformance)
 
-OWN_PACKAGES = ("nightshift", "api", "scheduler", "workers")
+OWN_PACKAGES = ("nightshift", "nightshift_engine", "api", "scheduler", "workers")
 
 # What to do about errors of the operating system that no command can mend.
 _ANOTHER_USER = "run this as the user that runs the service, or name another directory in NIGHTSHIFT_DATA_DIR"

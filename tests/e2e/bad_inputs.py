@@ -12,15 +12,11 @@ import pytest
 
 from nightshift import endpoints
 from nightshift.errors import InvalidRequest
-from tests.unit.workers.engine.encoders.tiny_classifiers import save_classifier, save_tokenizer
-from tests.unit.workers.engine.encoders.tiny_encoders import (
-    declare_modules,
-    save_checkpoint,
-    tiny_bert,
-)
-from tests.unit.workers.engine.images.test_decoding import PAGE, SVG, png_header
-from tests.unit.workers.engine.images.tiny_images import as_bytes, picture, save_image_model
-from tests.unit.workers.engine.seq2seq.tiny_seq2seq import save_seq2seq
+from tests.unit.engine.encoders.tiny_classifiers import save_classifier, save_tokenizer
+from tests.unit.engine.encoders.tiny_encoders import declare_modules, save_checkpoint, tiny_bert
+from tests.unit.engine.images.test_decoding import PAGE, SVG, png_header
+from tests.unit.engine.images.tiny_images import as_bytes, picture, save_image_model
+from tests.unit.engine.seq2seq.tiny_seq2seq import save_seq2seq
 
 MODELS = ("embedder", "single", "reranker", "animals", "m2m")
 """Beside the demo model."""

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.e2e.service import Service, forked, nightshift
-from tests.unit.workers.engine.encoders.tiny_encoders import (
+from tests.unit.engine.encoders.tiny_encoders import (
     TOLERANCE,
     WORDS,
     declare_modules,

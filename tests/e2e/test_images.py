@@ -23,8 +23,8 @@ from tests.e2e.service import (
     wait_until_ended,
 )
 from tests.integration.servers import S3Server, moto
-from tests.unit.workers.engine.images.test_decoding import PAGE, SVG, png_header
-from tests.unit.workers.engine.images.tiny_images import as_bytes, picture, reference, save_image_model
+from tests.unit.engine.images.test_decoding import PAGE, SVG, png_header
+from tests.unit.engine.images.tiny_images import as_bytes, picture, reference, save_image_model
 
 TOLERANCE = 2e-5
 PICTURES = [picture(number, 40 + number, 50) for number in range(6)]

@@ -10,10 +10,10 @@ import pytest
 
 from nightshift.demo import demo_model_path, number_in_words
 from nightshift.settings import WorkerSettings
+from nightshift_engine.encoders.model import EncoderModel
+from nightshift_engine.loading.footprint import encoder_footprint, generator_footprint
 from tests.e2e.service import Service, command, forked
-from tests.unit.workers.engine.encoders.tiny_encoders import declare_modules, save_checkpoint, tiny_bert
-from workers.engine.encoders.model import EncoderModel
-from workers.engine.loading.footprint import encoder_footprint, generator_footprint
+from tests.unit.engine.encoders.tiny_encoders import declare_modules, save_checkpoint, tiny_bert
 from workers.serving.kinds.decoder import engine_config
 
 KV_BLOCKS = 200

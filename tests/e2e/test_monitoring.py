@@ -15,7 +15,7 @@ from tests.e2e.service import Service, batch_lines, ended_batch, forked, submit_
 from tests.prometheus import RULES, Prometheus, prometheus
 from tests.promql import metric_names
 from tests.receiver import receiver, says
-from tests.unit.workers.engine.encoders.tiny_encoders import declare_modules, save_checkpoint, tiny_bert
+from tests.unit.engine.encoders.tiny_encoders import declare_modules, save_checkpoint, tiny_bert
 from tests.waiting import wait_for
 
 WAIT_MAX_S = 120.0

@@ -8,16 +8,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nightshift_engine.encoders.scoring.pairs import PairText
 from tests.e2e.service import Service, forked, nightshift, output_lines, wait_until_ended
-from tests.unit.workers.engine.encoders.tiny_classifiers import reference_logits, save_classifier
-from tests.unit.workers.engine.encoders.tiny_encoders import WORDS
-from tests.unit.workers.engine.encoders.tiny_rerankers import (
+from tests.unit.engine.encoders.tiny_classifiers import reference_logits, save_classifier
+from tests.unit.engine.encoders.tiny_encoders import WORDS
+from tests.unit.engine.encoders.tiny_rerankers import (
     TEMPLATE,
     declare_logit_score,
     reference_probabilities,
     save_reranker,
 )
-from workers.engine.encoders.pairs import PairText
 
 TOLERANCE = 2e-5
 QUERY = "w40 w41 w5"

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nightshift_engine import SamplingParams
 from tests.e2e.service import (
     Service,
     ended_batch,
@@ -21,7 +22,7 @@ from tests.e2e.service import (
     wait_for_rows,
     wait_until_ended,
 )
-from tests.unit.workers.engine.seq2seq.tiny_seq2seq import (
+from tests.unit.engine.seq2seq.tiny_seq2seq import (
     LANGUAGES,
     POSITIONS,
     START,
@@ -30,8 +31,7 @@ from tests.unit.workers.engine.seq2seq.tiny_seq2seq import (
     save_seq2seq,
     translation,
 )
-from tests.unit.workers.engine.tiny_models import EOS, byte_tokenizer, complete
-from workers.engine import SamplingParams
+from tests.unit.engine.tiny_models import EOS, byte_tokenizer, complete
 
 TEXTS = ["good morning", "a", "the night shift begins", "one two three"]
 ASKED: dict[str, Any] = {"model": "m2m", "max_tokens": 12, "target_language": "fr_XX"}

@@ -11,9 +11,15 @@ import pytest
 import torch
 
 from benchmarks.gpu_checks import check_bfloat16, check_greedy
-from tests.unit.workers.engine.execution.test_kv_dtypes import PROMPT, RELATIVE_ERROR_MAX, logits
-from tests.unit.workers.engine.running.test_overlap import CRAMPED, random_request, result
-from tests.unit.workers.engine.tiny_models import (
+from nightshift_engine import Engine, Request
+from nightshift_engine.execution.attention.selection import FP8_CAPABILITY_MIN
+from nightshift_engine.execution.decoder.decoder import Decoder
+from nightshift_engine.execution.kv_memory import QUANTISED_DTYPES
+from nightshift_engine.execution.linears.dense import writes_float32
+from nightshift_engine.loading.model import load_model
+from tests.unit.engine.execution.test_kv_dtypes import PROMPT, RELATIVE_ERROR_MAX, logits
+from tests.unit.engine.running.test_overlap import CRAMPED, random_request, result
+from tests.unit.engine.tiny_models import (
     complete,
     engine_config,
     greedy,
@@ -21,12 +27,6 @@ from tests.unit.workers.engine.tiny_models import (
     load_tokenizer,
     save_model,
 )
-from workers.engine import Engine, Request
-from workers.engine.execution.attention.selection import FP8_CAPABILITY_MIN
-from workers.engine.execution.decoder.decoder import Decoder
-from workers.engine.execution.kv_memory import QUANTISED_DTYPES
-from workers.engine.execution.linears.dense import writes_float32
-from workers.engine.loading.model import load_model
 
 pytestmark = [
     pytest.mark.gpu,
@@ -99,7 +99,7 @@ def _skip_without(kv_dtype: torch.dtype) -> None:
 
 
 def test_a_llama_can_be_recorded(llama: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="workers.engine"):
+    with caplog.at_level(logging.INFO, logger="nightshift_engine"):
         on_device(llama, max_num_seqs=8)
 
     assert any("recorded as 4 CUDA graphs" in record.getMessage() for record in caplog.records)

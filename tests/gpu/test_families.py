@@ -8,14 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.unit.workers.engine.loading.test_model_families import (
-    CASES,
-    GPT2_NAMES,
-    NEW_TOKENS,
-    PROMPT_LENGTHS,
-)
-from tests.unit.workers.engine.tiny_models import complete, greedy, load_engine, reference_greedy, save_model
-from workers.engine import Request
+from nightshift_engine import Request
+from tests.unit.engine.loading.test_model_families import CASES, GPT2_NAMES, NEW_TOKENS, PROMPT_LENGTHS
+from tests.unit.engine.tiny_models import complete, greedy, load_engine, reference_greedy, save_model
 
 pytestmark = [
     pytest.mark.gpu,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.unit.workers.engine.kernels.triton.attention_problems import (
+from tests.unit.engine.kernels.triton.attention_problems import (
     ERROR_MAX,
     PROBLEMS,
     Problem,
@@ -15,11 +15,7 @@ from tests.unit.workers.engine.kernels.triton.attention_problems import (
     random_inputs,
     write_reference,
 )
-from tests.unit.workers.engine.kernels.triton.kernel_checks import (
-    attend_chunks,
-    attend_decodes,
-    check_kernels,
-)
+from tests.unit.engine.kernels.triton.kernel_checks import attend_chunks, attend_decodes, check_kernels
 
 pytestmark = [
     pytest.mark.gpu,

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from tests.unit.workers.engine.encoders.tiny_classifiers import save_classifier, some_texts
-from tests.unit.workers.engine.encoders.tiny_encoders import save_checkpoint, tiny_bert
-from tests.unit.workers.engine.images.tiny_images import as_bytes, picture, save_image_model
-from tests.unit.workers.engine.seq2seq.tiny_seq2seq import BLOCK_SIZE, generate, save_seq2seq, translation
-from tests.unit.workers.engine.tiny_models import complete, engine_config
-from workers.engine import Engine, SamplingParams
-from workers.engine.encoders.classifier import ClassifierModel
-from workers.engine.encoders.model import EncoderModel
-from workers.engine.images.model import ImageClassifierModel
-from workers.engine.seq2seq.model import load_seq2seq, seq2seq_config
-from workers.engine.text.tokenizer import Tokenizer
+from nightshift_engine import Engine, SamplingParams
+from nightshift_engine.encoders.model import EncoderModel
+from nightshift_engine.encoders.scoring.classifier import ClassifierModel
+from nightshift_engine.images.model import ImageClassifierModel
+from nightshift_engine.seq2seq.model import load_seq2seq, seq2seq_config
+from nightshift_engine.text.tokenizer import Tokenizer
+from tests.unit.engine.encoders.tiny_classifiers import save_classifier, some_texts
+from tests.unit.engine.encoders.tiny_encoders import save_checkpoint, tiny_bert
+from tests.unit.engine.images.tiny_images import as_bytes, picture, save_image_model
+from tests.unit.engine.seq2seq.tiny_seq2seq import BLOCK_SIZE, generate, save_seq2seq, translation
+from tests.unit.engine.tiny_models import complete, engine_config
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.unit.workers.engine.sampling.test_filters import some_logits
-from tests.unit.workers.engine.sampling.test_sampler import EOS, sequence
-from workers.engine.sampling.filters import beginning, likeliest
-from workers.engine.sampling.sampler import Sampler
+from nightshift_engine.sampling.filters import beginning, likeliest
+from nightshift_engine.sampling.sampler import Sampler
+from tests.unit.engine.sampling.test_filters import some_logits
+from tests.unit.engine.sampling.test_sampler import EOS, sequence
 
 pytestmark = [
     pytest.mark.gpu,

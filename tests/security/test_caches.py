@@ -19,13 +19,13 @@ from nightshift.results.row_digests import RowDigests
 from nightshift.settings import WorkerSettings
 from nightshift.tenants.cache_groups import NO_GROUPS, CacheGroups
 from nightshift.testing import STARTS_AT, a_delivery, a_job
+from nightshift_engine import Engine, Request
+from nightshift_engine.guidance.compiler import GrammarCompiler
+from nightshift_engine.guidance.grammar import Grammar
 from scheduler.runtime.circuits import CircuitConfig, Circuits
 from scheduler.runtime.in_flight import destination_of
-from tests.unit.workers.engine.tiny_models import greedy, make_engine, run_to_end, save_model
+from tests.unit.engine.tiny_models import greedy, make_engine, run_to_end, save_model
 from tests.unit.workers.serving.conftest import submit
-from workers.engine import Engine, Request
-from workers.engine.guidance.compiler import GrammarCompiler
-from workers.engine.guidance.grammar import Grammar
 from workers.serving.inference import SamplingDefaults
 from workers.serving.models import Models
 from workers.serving.text_server import TextServer
@@ -182,8 +182,8 @@ OF_TENANTS: Final = {
     "nightshift/results/digest_space.py",  # of one job
     "nightshift/results/open_shards.py",  # of one job
     "scheduler/runtime/circuits.py",
-    "workers/engine/batching/kv_blocks.py",
-    "workers/engine/guidance/compiler.py",
+    "nightshift_engine/core/kv/kv_blocks.py",
+    "nightshift_engine/guidance/compiler.py",
     "workers/shard/rows/earlier_jobs.py",  # by job, and the job's tenant is compared
     "workers/shard/rows/run_once.py",  # by job and digest
 }
@@ -199,8 +199,8 @@ OF_NO_TENANT: Final = {
     "nightshift/store/databases/migrate.py",  # the schema
     "nightshift/store/databases/multi_insert.py",  # statements
     "nightshift/store/pending.py",  # statements
-    "workers/engine/guidance/guide.py",  # threads
-    "workers/engine/guidance/masks.py",  # a table of all bytes
+    "nightshift_engine/guidance/guide.py",  # threads
+    "nightshift_engine/guidance/masks.py",  # a table of all bytes
     "workers/serving/kinds/decoder.py",  # threads
 }
 CACHES: Final = re.compile(r"lru_cache|@cache\b|OrderedDict\(|class Cached")
@@ -209,7 +209,7 @@ CACHES: Final = re.compile(r"lru_cache|@cache\b|OrderedDict\(|class Cached")
 def test_every_cache_is_named_here() -> None:
     unknown = [
         path.relative_to(ROOT).as_posix()
-        for package in ("api", "nightshift", "scheduler", "workers")
+        for package in ("api", "nightshift", "nightshift_engine", "scheduler", "workers")
         for path in sorted((ROOT / package).rglob("*.py"))
         if CACHES.search(path.read_text())
     ]

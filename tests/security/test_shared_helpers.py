@@ -21,10 +21,10 @@ from api.parts.services import STORAGE_THREADS_MAX, StorageThreads
 from nightshift.jobs import Job
 from nightshift.testing import a_job
 from nightshift.turns import Place, Turns, TurnThreads
+from nightshift_engine.guidance import compiler
+from nightshift_engine.guidance.compiler import GrammarCompiler
+from nightshift_engine.guidance.grammar import Grammar
 from scheduler.runtime.thread_pools import JobPool, JobPoolConfig, leaves_a_thread
-from workers.engine.guidance import compiler
-from workers.engine.guidance.compiler import GrammarCompiler
-from workers.engine.guidance.grammar import Grammar
 from workers.leases.isolation import Isolation
 from workers.online.runner import PREPARING_MAX
 from workers.online.suspect_queue import SuspectQueue
@@ -203,7 +203,7 @@ def test_another_tenants_item_is_taken_next_after_at_most_those_under_way(
 
 SHOWN_ELSEWHERE: Final = {
     "sequences of an engine": (
-        "tests/unit/workers/engine/batching/test_flows.py",
+        "tests/unit/engine/core/test_flows.py",
         "test_each_of_a_tenants_requests_begins_at_once_where_another_has_taken_all_slots",
     ),
     "images of one request after another": (
@@ -257,8 +257,8 @@ IN_TURN: Final = {
     "scheduler/output/running_manifests.py",
     "scheduler/output/writer_threads.py",  # parts
     "scheduler/runtime/thread_pools.py",
-    "workers/engine/batching/batcher.py",
-    "workers/engine/encoders/batcher.py",
+    "nightshift_engine/core/batcher.py",
+    "nightshift_engine/encoders/batching/batcher.py",
     "workers/online/publisher.py",
     "workers/online/runner.py",
     "workers/online/suspect_queue.py",
@@ -296,7 +296,7 @@ OF_NO_TENANT: Final = {
     "nightshift/observe/tracing/sdk.py",
     "scheduler/__main__.py",
     "scheduler/runtime/loop.py",
-    "workers/engine/guidance/compiler.py",  # of an engine outside a worker
+    "nightshift_engine/guidance/compiler.py",  # of an engine outside a worker
     "workers/leases/heartbeat.py",
     "workers/health/spot.py",
     "workers/health/watchdog.py",
@@ -313,7 +313,7 @@ MAKES_THREADS: Final = re.compile(
 
 
 def sources() -> Iterator[tuple[str, str]]:
-    for package in ("api", "nightshift", "scheduler", "workers"):
+    for package in ("api", "nightshift", "nightshift_engine", "scheduler", "workers"):
         for path in sorted((ROOT / package).rglob("*.py")):
             yield path.relative_to(ROOT).as_posix(), path.read_text()
 

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE_DOCUMENT = ROOT / "docs" / "engine.md"
-ENGINE_FOLDERS = (ROOT / "workers" / "engine", ROOT / "tests")
+ENGINE_FOLDERS = (ROOT / "nightshift_engine", ROOT / "tests")
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "ARCHITECTURE.md",

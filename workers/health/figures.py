@@ -13,7 +13,7 @@ from nightshift.fleet.figures import (
     ModelFigures,
     WorkerFigures,
 )
-from workers.engine.histograms import Histogram
+from nightshift_engine.core.histograms import Histogram
 from workers.health.process_memory import resident_bytes
 from workers.health.windows import Window
 from workers.online.times import OnlineTimes

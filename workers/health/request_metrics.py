@@ -8,7 +8,7 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 from nightshift.observe.metrics import engine
 from nightshift.observe.metrics import worker as declared
 from nightshift.observe.metrics.family import HistogramFamily
-from workers.engine.histograms import ClassHistograms, Histogram
+from nightshift_engine.core.histograms import ClassHistograms, Histogram
 from workers.online.times import OnlineTimes, RequestTimes
 from workers.serving.model_server import ModelServer
 

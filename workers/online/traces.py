@@ -17,7 +17,7 @@ from nightshift.observe.tracing.attributes import (
     WORKER,
 )
 from nightshift.observe.tracing.spans import child, end, follow
-from workers.engine import RequestTimes
+from nightshift_engine import RequestTimes
 from workers.serving.traces import record_phases
 
 

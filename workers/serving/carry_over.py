@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nightshift.jobs import JsonObject
-from workers.engine import InvalidState, SamplingParams, TokenLogprobs
+from nightshift_engine import InvalidState, SamplingParams, TokenLogprobs
 
 log = logging.getLogger(__name__)
 

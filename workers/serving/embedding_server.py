@@ -11,18 +11,18 @@ from nightshift.endpoints.requests import MAY_BE_CUT, ModelRequest
 from nightshift.endpoints.results import Result
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
-from workers.engine.encoders.config import EncoderConfig
-from workers.engine.encoders.matryoshka import cut
-from workers.engine.encoders.prompts import UnknownPrompt
-from workers.engine.encoders.request import EncodeOutput, Vector
-from workers.engine.encoders.texts import EncoderText, TextInput, TextTokens
+from nightshift_engine.encoders.batching.config import EncoderConfig
+from nightshift_engine.encoders.request import EncodeOutput, Vector
+from nightshift_engine.encoders.texts import EncoderText, TextInput, TextTokens
+from nightshift_engine.encoders.vectors.matryoshka import cut
+from nightshift_engine.encoders.vectors.prompts import UnknownPrompt
 from workers.serving.encoder_server import EncoderServer, Running
 from workers.serving.inference import check_length
 from workers.serving.model_server import OnFatal, takes_no_images
 from workers.serving.tokenizing import Part, Text, tokens_kept
 
 if TYPE_CHECKING:  # needs torch
-    from workers.engine.encoders.model import EncoderModel
+    from nightshift_engine.encoders.model import EncoderModel
 
 
 @dataclass(frozen=True, slots=True)

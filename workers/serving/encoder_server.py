@@ -15,14 +15,14 @@ from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.results import Identity, Result
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
-from workers.engine import EncoderStats
-from workers.engine import InvalidRequest as EngineRefusal
-from workers.engine.encoders.config import EncoderConfig
-from workers.engine.encoders.engine import Encoder, EncoderEngine
-from workers.engine.encoders.errors import EncodeQueueFull
-from workers.engine.encoders.request import EncodeOutput, EncodeRequest
-from workers.engine.encoders.texts import TextTokens
-from workers.engine.histograms import EngineHistograms
+from nightshift_engine import EncoderStats
+from nightshift_engine import InvalidRequest as EngineRefusal
+from nightshift_engine.core.histograms import EngineHistograms
+from nightshift_engine.encoders.batching.config import EncoderConfig
+from nightshift_engine.encoders.engine import Encoder, EncoderEngine
+from nightshift_engine.encoders.errors import EncodeQueueFull
+from nightshift_engine.encoders.request import EncodeOutput, EncodeRequest
+from nightshift_engine.encoders.texts import TextTokens
 from workers.serving.inference import Listener, Progress, breakdown
 from workers.serving.model_server import Busy, Inference, ModelServer, OnFatal, Tokens, engine_class, invalid
 from workers.serving.tokenizing import Part, Text, tokenize

@@ -26,9 +26,9 @@ from nightshift.fleet.models import Model
 from nightshift.outbound.safe_http import NoAnswer
 from nightshift.tenants.fairness import may_take
 from nightshift.turns import Rank, Turns, TurnThreads
-from workers.engine import InvalidRequest as EngineRefusal
-from workers.engine.encoders.config import EncoderConfig
-from workers.engine.encoders.request import EncodeOutput
+from nightshift_engine import InvalidRequest as EngineRefusal
+from nightshift_engine.encoders.batching.config import EncoderConfig
+from nightshift_engine.encoders.request import EncodeOutput
 from workers.serving.encoder_server import EncoderServer, Running
 from workers.serving.images.fetching import IMAGE_BYTES_MAX
 from workers.serving.images.pool import PIXELS_DECODED_MAX, THREADS, decodes_at_once
@@ -37,8 +37,8 @@ from workers.serving.model_server import Busy, Files, Inference, OnFatal
 from workers.serving.score_server import scores_of
 
 if TYPE_CHECKING:  # needs torch
-    from workers.engine.images.model import ImageClassifierModel, ImageEncoderModel, ImageModel
-    from workers.engine.images.preprocessing import Pixels
+    from nightshift_engine.images.model import ImageClassifierModel, ImageEncoderModel, ImageModel
+    from nightshift_engine.images.preprocessing import Pixels
 
 PREPARED_BYTES_MAX: Final = 256 * 1024 * 1024  # of images that wait, or are about to be read
 _RANKS: Final = {"interactive": 0, "standard": 1, "background": 2}
@@ -147,7 +147,7 @@ class ImageServer(EncoderServer):
             self._end(inference.id, Progress(result=breakdown(f"its image failed: {type(error).__name__}")))
 
     def _prepared(self, each: _Asked, inference: Inference) -> "Pixels":
-        from workers.engine.images.decoding import pixels_of  # needs Pillow
+        from nightshift_engine.images.decoding import pixels_of  # needs Pillow
 
         assert self._files is not None, "the worker's composition root gives them"
         try:

@@ -17,7 +17,7 @@ from nightshift.errors import InvalidRequest, StorageError
 from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.objectstore.verdicts import without_addresses
-from workers.engine import (
+from nightshift_engine import (
     Completion,
     InvalidSamplingParams,
     Output,

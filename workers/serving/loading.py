@@ -17,11 +17,11 @@ from safetensors import SafetensorError
 from nightshift.errors import ConfigurationError
 from nightshift.fleet.checkpoints import model_id
 from nightshift.settings import PREFIX, WorkerSettings
-from workers.engine import EngineError
-from workers.engine.execution.devices import DeviceMemory
-from workers.engine.kinds import read_kind
-from workers.engine.loading.footprint import Footprint
-from workers.engine.loading.weights import resolve_device
+from nightshift_engine import EngineError
+from nightshift_engine.checkpoint.kinds import read_kind
+from nightshift_engine.execution.device.devices import DeviceMemory
+from nightshift_engine.loading.footprint import Footprint
+from nightshift_engine.loading.weights import resolve_device
 from workers.serving import kinds
 from workers.serving.hub import directory_of
 from workers.serving.kinds.kind import Loaded, ServedKind, Source

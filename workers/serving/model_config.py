@@ -18,9 +18,9 @@ from yaml.constructor import ConstructorError
 
 from nightshift.errors import ConfigurationError
 from nightshift.fleet.checkpoints import model_id
-from workers.engine.encoders.config import DynamicBatching, EncoderConfig, InvalidBatching
-from workers.engine.encoders.matryoshka import Matryoshka
-from workers.engine.errors import InvalidConfig
+from nightshift_engine.encoders.batching.config import DynamicBatching, EncoderConfig, InvalidBatching
+from nightshift_engine.encoders.vectors.matryoshka import Matryoshka
+from nightshift_engine.errors import InvalidConfig
 
 log = logging.getLogger(__name__)
 

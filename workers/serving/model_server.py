@@ -18,9 +18,9 @@ from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
 from nightshift.jobs import JsonObject, ShardObject
 from nightshift.jobs.priorities import PriorityClass
-from workers.engine import EncoderStats, EngineStats, InvalidTokenIds, PromptTooLong
-from workers.engine.encoders.errors import EncodeInputTooLong
-from workers.engine.histograms import EngineHistograms
+from nightshift_engine import EncoderStats, EngineStats, InvalidTokenIds, PromptTooLong
+from nightshift_engine.core.histograms import EngineHistograms
+from nightshift_engine.encoders.errors import EncodeInputTooLong
 from workers.serving.busy import BusyFraction, RecentShare
 from workers.serving.carry_over import CarryOver
 from workers.serving.inference import Listener, Progress

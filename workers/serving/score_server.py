@@ -16,19 +16,19 @@ from nightshift.endpoints.scoring import (
 )
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
-from workers.engine import InvalidRequest as EngineRefusal
-from workers.engine.encoders.config import EncoderConfig
-from workers.engine.encoders.errors import EncodeInputTooLong, NoRoomForText
-from workers.engine.encoders.labels import Activation, Labels, activated
-from workers.engine.encoders.pairs import FramedTokens, PairText
-from workers.engine.encoders.request import EncodeOutput
+from nightshift_engine import InvalidRequest as EngineRefusal
+from nightshift_engine.encoders.batching.config import EncoderConfig
+from nightshift_engine.encoders.errors import EncodeInputTooLong, NoRoomForText
+from nightshift_engine.encoders.request import EncodeOutput
+from nightshift_engine.encoders.scoring.labels import Activation, Labels, activated
+from nightshift_engine.encoders.scoring.pairs import FramedTokens, PairText
 from workers.serving.encoder_server import EncoderServer, Running
 from workers.serving.inference import check_length
 from workers.serving.model_server import OnFatal, takes_no_images
 from workers.serving.tokenizing import Part, Text, tokens_kept
 
 if TYPE_CHECKING:  # needs torch
-    from workers.engine.encoders.scorer import TextScorer
+    from nightshift_engine.encoders.scoring.scorer import TextScorer
 
 
 def scores_of(running: Running, output: EncodeOutput, labels: Labels, activation: Activation) -> Result:

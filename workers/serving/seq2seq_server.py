@@ -7,10 +7,10 @@ from nightshift.endpoints.generation import GenerationRequest, TextEndpoint
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
 from nightshift.tenants.cache_groups import NO_GROUPS, CacheGroups
-from workers.engine import Engine
-from workers.engine import Request as EngineRequest
-from workers.engine.seq2seq.decoding import DecodingRules
-from workers.engine.seq2seq.prompt import seq2seq_prompt
+from nightshift_engine import Engine
+from nightshift_engine import Request as EngineRequest
+from nightshift_engine.seq2seq.decoding import DecodingRules
+from nightshift_engine.seq2seq.prompt import seq2seq_prompt
 from workers.serving.inference import SamplingDefaults
 from workers.serving.model_server import Inference, OnFatal
 from workers.serving.text_server import TextServer

@@ -21,10 +21,10 @@ from nightshift.fleet.models import Model
 from nightshift.jobs import JsonObject
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.tenants.cache_groups import NO_GROUPS, CacheGroups
-from workers.engine import EngineStats, Grammar, MadeBy
-from workers.engine import InvalidRequest as EngineRefusal
-from workers.engine import Request as EngineRequest
-from workers.engine.histograms import EngineHistograms
+from nightshift_engine import EngineStats, Grammar, MadeBy
+from nightshift_engine import InvalidRequest as EngineRefusal
+from nightshift_engine import Request as EngineRequest
+from nightshift_engine.core.histograms import EngineHistograms
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
 from workers.serving.inference import (
     Listener,
@@ -41,7 +41,7 @@ from workers.serving.tokenizing import Part, Text, tokenize
 from workers.serving.tool_calls import check_template
 
 if TYPE_CHECKING:  # needs torch
-    from workers.engine import Engine
+    from nightshift_engine import Engine
 
 log = logging.getLogger(__name__)
 

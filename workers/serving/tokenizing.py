@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from nightshift.errors import InvalidRequest
-from workers.engine import InvalidRequest as EngineRefusal
+from nightshift_engine import InvalidRequest as EngineRefusal
 from workers.serving.model_server import Tokens, invalid
 
 

@@ -3,7 +3,7 @@
 from opentelemetry.trace import Span
 
 from nightshift.observe.tracing.spans import child, end
-from workers.engine import RequestTimes
+from nightshift_engine import RequestTimes
 
 
 def record_phases(span: Span, times: RequestTimes, ended_s: float) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from workers.engine import TokenLogprobs
+from nightshift_engine import TokenLogprobs
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
 from workers.serving.model_server import ModelServer
 from workers.shard.pace import Pace

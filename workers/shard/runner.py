@@ -23,7 +23,7 @@ from nightshift.jobs.room import HeldShard
 from nightshift.observe.tracing.spans import NO_SPAN, under
 from nightshift.process import failpoints
 from nightshift.results.row_results import RowResult
-from workers.engine import RequestTimes
+from nightshift_engine import RequestTimes
 from workers.leases.errors import LeaseLost
 from workers.leases.isolation import watch
 from workers.shard.config import ShardConfig, ShardDependencies

@@ -24,7 +24,7 @@ from nightshift.results.row_results import RowResult, ShardHead
 from nightshift.results.segments import encode_segment, read_rows_done
 from nightshift.store import Store, Transaction
 from nightshift.store.shards.shards import AlreadyListed
-from workers.engine import InvalidState
+from nightshift_engine import InvalidState
 from workers.leases.errors import LeaseLost
 from workers.serving.carry_over import CarryOver, decode_carry_overs, encode_carry_overs
 from workers.shard.held_time import HeldTime

@@ -30,7 +30,7 @@ from nightshift.observe.tracing.attributes import (
 )
 from nightshift.observe.tracing.spans import Value, child, end, follow, is_on, parsed
 from nightshift.results.row_results import RowResult
-from workers.engine import RequestTimes
+from nightshift_engine import RequestTimes
 from workers.intake.traces import taken_over
 from workers.serving.traces import record_phases
 from workers.shard.in_flight import InFlight

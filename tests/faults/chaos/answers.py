@@ -14,9 +14,9 @@ from nightshift.endpoints.chat import Chat, ChatRequest
 from nightshift.endpoints.results import Identity, Result
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.settings import WorkerSettings
+from nightshift_engine import Output
 from tests.faults.kit.fake_engine import FakeTokenizer, answer_tokens
 from tests.waiting import WAIT_MAX_S
-from workers.engine import Output
 from workers.serving.inference import Progress, TextAnswer
 from workers.serving.model_server import Inference
 

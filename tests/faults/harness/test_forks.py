@@ -18,7 +18,7 @@ import os, sys
 print(os.getpid(), os.getppid(), os.getsid(0), os.getcwd(), os.environ['WORD'], sys.argv[2])
 """
 STAYS = "import threading; print('stays', flush=True); threading.Event().wait()"
-IS_KILLED = "from nightshift.run import failpoints; failpoints.hit('worker.claimed')"
+IS_KILLED = "from nightshift.process import failpoints; failpoints.hit('worker.claimed')"
 STARTS_ANOTHER = f"""
 import sys
 from nightshift.run.children import Launch

@@ -33,9 +33,9 @@ from benchmarks import zeros
 from nightshift.fleet.checkpoints import model_id
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.settings import WorkerSettings
-from workers.engine import InvalidTokenIds, MadeBy, Output, PromptTooLong, Request, TokenLogprobs
-from workers.engine.histograms import EngineHistograms
-from workers.engine.request import PRIORITY_RANKS
+from nightshift_engine import InvalidTokenIds, MadeBy, Output, PromptTooLong, Request, TokenLogprobs
+from nightshift_engine.core.histograms import EngineHistograms
+from nightshift_engine.core.request import PRIORITY_RANKS
 from workers.serving.embedding_server import EmbeddingServer
 from workers.serving.inference import SamplingDefaults
 from workers.serving.model_server import ModelServer, OnFatal

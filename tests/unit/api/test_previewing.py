@@ -148,7 +148,7 @@ def test_no_row_but_the_first_is_begun_when_the_time_is_over(tmp_path: Path, nam
 
 CHILD = """
 import resource, time
-from api.jobs import preview_child
+from api.parts import preview_child
 from nightshift.rows.previews import PreviewedObjects, Previewer
 
 def burn(seconds):

@@ -26,7 +26,7 @@ sys.path[0] = "benchmarks"
 try:
     runpy.run_path(sys.argv[0], run_name="__main__")
 finally:
-    import workers.engine.engine
+    import nightshift_engine.engine
     ours = [module for name, module in sys.modules.items() if name.split(".")[0] in ("workers", "benchmarks")]
     with open(modules_path, "w") as file:
         print(*(module.__file__ for module in ours if module.__file__), file=file)

@@ -17,8 +17,8 @@ from benchmarks.run import Run, agreement, ratios_to_ours, rows
 from benchmarks.runners.harness import RunResult, Task, in_batches
 from benchmarks.runners.nightshift import InvalidSettingError, engine_settings
 from benchmarks.workloads import Workload, make_workload
-from tests.unit.workers.engine.encoders.tiny_encoders import save_checkpoint, tiny_bert
-from tests.unit.workers.engine.tiny_models import save_model
+from tests.unit.engine.encoders.tiny_encoders import save_checkpoint, tiny_bert
+from tests.unit.engine.tiny_models import save_model
 
 WORKLOAD = Workload("small", "decoder", "small", "output tokens", 100, (([5], 2), ([6], 2)), ())
 

@@ -38,7 +38,7 @@ def test_a_setting_that_no_code_reads_is_not_documented() -> None:
 def is_read(setting: str) -> bool:
     """Whether some code outside the settings asks for it."""
     asked = re.compile(rf"settings\.(\w+\.)?{setting}\b")
-    packages = ("nightshift", "api", "scheduler", "workers")
+    packages = ("nightshift", "nightshift_engine", "api", "scheduler", "workers")
     files = [file for package in packages for file in (ROOT / package).rglob("*.py")]
     return any(asked.search(file.read_text(encoding="utf-8")) for file in files)
 

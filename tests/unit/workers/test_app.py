@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from workers.engine.execution.openmp import SPIN_COUNT, SPIN_VARIABLES
+from nightshift_engine.execution.device.openmp import SPIN_COUNT, SPIN_VARIABLES
 
 # In a process of its own: Celery's logging is set up once in a process, and stays.
 PROGRAM = """

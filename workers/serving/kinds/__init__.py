@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from workers.engine.kinds import Kind
+from nightshift_engine.checkpoint.kinds import Kind
 from workers.serving.kinds.classifier import Classifiers
 from workers.serving.kinds.decoder import Decoders
 from workers.serving.kinds.encoder import Encoders

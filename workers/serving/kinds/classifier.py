@@ -5,12 +5,12 @@ from typing import cast
 
 from nightshift.fleet.models import ModelKind
 from nightshift.settings import WorkerSettings
-from workers.engine.config import DTypeName
-from workers.engine.encoders.classifier import ClassifierModel
-from workers.engine.encoders.generative_reranker import GenerativeReranker
-from workers.engine.encoders.scorer import TextScorer
-from workers.engine.kinds import CLASSIFIER, read_checkpoint
-from workers.engine.kinds.logit_score import is_generative_reranker
+from nightshift_engine.checkpoint.kinds import CLASSIFIER, read_checkpoint
+from nightshift_engine.checkpoint.kinds.logit_score import is_generative_reranker
+from nightshift_engine.config import DTypeName
+from nightshift_engine.encoders.scoring.classifier import ClassifierModel
+from nightshift_engine.encoders.scoring.generative_reranker import GenerativeReranker
+from nightshift_engine.encoders.scoring.scorer import TextScorer
 from workers.serving.answer_sizes import label_sizes
 from workers.serving.kinds.kind import Loaded, OnePassKind, Source, batched
 from workers.serving.score_server import ScoreServer

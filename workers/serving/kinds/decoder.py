@@ -11,13 +11,13 @@ from nightshift.fleet.models import Model, ModelKind
 from nightshift.settings import WorkerSettings
 from nightshift.tenants.cache_groups import CacheGroups
 from nightshift.turns import TurnThreads
-from workers.engine import Engine, EngineConfig, InvalidSamplingParams, SamplingParams
-from workers.engine.config import AttentionBackendName, DTypeName, KvCacheDTypeName, WeightDTypeName
-from workers.engine.execution.devices import DeviceMemory
-from workers.engine.kinds import DECODER
-from workers.engine.loading.footprint import Footprint, generator_footprint
-from workers.engine.loading.model import LoadedModel, load_model
-from workers.engine.text.tokenizer import Tokenizer
+from nightshift_engine import Engine, EngineConfig, InvalidSamplingParams, SamplingParams
+from nightshift_engine.checkpoint.kinds import DECODER
+from nightshift_engine.config import AttentionBackendName, DTypeName, KvCacheDTypeName, WeightDTypeName
+from nightshift_engine.execution.device.devices import DeviceMemory
+from nightshift_engine.loading.footprint import Footprint, generator_footprint
+from nightshift_engine.loading.model import LoadedModel, load_model
+from nightshift_engine.text.tokenizer import Tokenizer
 from workers.serving.answer_sizes import token_sizes
 from workers.serving.inference import SamplingDefaults
 from workers.serving.kinds.kind import Loaded, ServedKind, Source

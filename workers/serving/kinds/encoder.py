@@ -5,9 +5,9 @@ from typing import cast
 
 from nightshift.fleet.models import ModelKind
 from nightshift.settings import WorkerSettings
-from workers.engine.config import DTypeName
-from workers.engine.encoders.model import EncoderModel
-from workers.engine.kinds import ENCODER
+from nightshift_engine.checkpoint.kinds import ENCODER
+from nightshift_engine.config import DTypeName
+from nightshift_engine.encoders.model import EncoderModel
 from workers.serving.embedding_server import EmbeddingServer
 from workers.serving.kinds.kind import Loaded, OnePassKind, Source, batched
 

@@ -5,9 +5,9 @@ from typing import cast
 
 from nightshift.fleet.models import ModelKind
 from nightshift.settings import WorkerSettings
-from workers.engine.config import DTypeName
-from workers.engine.images.model import ImageClassifierModel, ImageEncoderModel
-from workers.engine.kinds import IMAGE_CLASSIFIER, IMAGE_ENCODER
+from nightshift_engine.checkpoint.kinds import IMAGE_CLASSIFIER, IMAGE_ENCODER
+from nightshift_engine.config import DTypeName
+from nightshift_engine.images.model import ImageClassifierModel, ImageEncoderModel
 from workers.serving.answer_sizes import label_sizes
 from workers.serving.image_server import ImageEmbeddingServer, ImageScoreServer
 from workers.serving.kinds.kind import Loaded, OnePassKind, Source, batched

@@ -15,11 +15,11 @@ import torch
 from nightshift.fleet.checkpoints import model_id
 from nightshift.fleet.models import Model, ModelKind, OutputSizes
 from nightshift.settings import WorkerSettings
-from workers.engine.config import DTypeName
-from workers.engine.encoders.config import EncoderConfig
-from workers.engine.execution.devices import DeviceMemory
-from workers.engine.kinds import Kind
-from workers.engine.loading.footprint import Footprint, encoder_footprint
+from nightshift_engine.checkpoint.kinds import Kind
+from nightshift_engine.config import DTypeName
+from nightshift_engine.encoders.batching.config import EncoderConfig
+from nightshift_engine.execution.device.devices import DeviceMemory
+from nightshift_engine.loading.footprint import Footprint, encoder_footprint
 from workers.serving.model_config import ModelConfig
 from workers.serving.model_server import ModelServer, OnFatal
 

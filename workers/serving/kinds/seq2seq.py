@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.settings import WorkerSettings
 from nightshift.tenants.cache_groups import CacheGroups
-from workers.engine import Engine, EngineConfig
-from workers.engine.execution.devices import DeviceMemory
-from workers.engine.kinds import SEQ2SEQ
-from workers.engine.loading.footprint import Footprint, generator_footprint
-from workers.engine.loading.model import LoadedModel
-from workers.engine.seq2seq.model import load_seq2seq, seq2seq_config
-from workers.engine.text.tokenizer import Tokenizer
+from nightshift_engine import Engine, EngineConfig
+from nightshift_engine.checkpoint.kinds import SEQ2SEQ
+from nightshift_engine.execution.device.devices import DeviceMemory
+from nightshift_engine.loading.footprint import Footprint, generator_footprint
+from nightshift_engine.loading.model import LoadedModel
+from nightshift_engine.seq2seq.model import load_seq2seq, seq2seq_config
+from nightshift_engine.text.tokenizer import Tokenizer
 from workers.serving.answer_sizes import token_sizes
 from workers.serving.kinds.decoder import engine_config, grammar_threads, sampling_defaults
 from workers.serving.kinds.kind import Loaded, ServedKind, Source

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nightshift.errors import ConfigurationError
-from workers.engine.execution.devices import DeviceMemory
-from workers.engine.loading.footprint import Footprint
+from nightshift_engine.execution.device.devices import DeviceMemory
+from nightshift_engine.loading.footprint import Footprint
 
 GIB = 1024**3
 

@@ -14,12 +14,12 @@ from nightshift.process import failpoints
 from nightshift.process.failpoints import FAILPOINT, FAILPOINT_DIR, FAILPOINT_LOG, NAMES, from_environment
 
 ROOT = Path(__file__).resolve().parents[4]
-PACKAGES = ("nightshift", "api", "scheduler", "workers")
+PACKAGES = ("nightshift", "nightshift_engine", "api", "scheduler", "workers")
 
 # Says how often it has come by, and cleans up only if it is let.
 PASSES_BY = """
 import sys
-from nightshift.run import failpoints
+from nightshift.process import failpoints
 try:
     for times in range(1, 4):
         failpoints.hit("worker.claimed")

@@ -8,8 +8,8 @@ import pytest
 from nightshift.fleet.durations import Durations
 from nightshift.fleet.figures import DURATIONS_WINDOW_S, RATES_WINDOW_S, DeviceFigures
 from nightshift.store import Store
+from nightshift_engine.core.histograms import EngineHistograms
 from tests.unit.workers.scripted import ManualClock, ScriptedServer, claim_online
-from workers.engine.histograms import EngineHistograms
 from workers.health.figures import Figures
 from workers.online.times import FIRST_TOKEN_BUCKETS_S, OnlineTimes
 

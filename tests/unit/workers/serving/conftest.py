@@ -16,7 +16,7 @@ from nightshift.errors import StorageError
 from nightshift.jobs import Answer, JsonObject
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.settings import WorkerSettings
-from tests.unit.workers.engine.tiny_models import make_engine
+from tests.unit.engine.tiny_models import make_engine
 from tests.unit.workers.serving.hermes import models_over, models_saying, saved, stop
 from workers.serving.carry_over import ChoiceSoFar
 from workers.serving.inference import Progress

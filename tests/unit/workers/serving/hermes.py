@@ -4,12 +4,12 @@ from pathlib import Path
 
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import JsonObject
-from tests.unit.workers.engine.running.scripted_runner import ScriptedRunner
-from tests.unit.workers.engine.tiny_models import EOS, VOCAB_SIZE, save_model
-from workers.engine import Engine, EngineConfig
-from workers.engine.admission import ModelFacts
-from workers.engine.batching.kv_blocks import BlockPool
-from workers.engine.text.tokenizer import Tokenizer
+from nightshift_engine import Engine, EngineConfig
+from nightshift_engine.core.admission import ModelFacts
+from nightshift_engine.core.kv.kv_blocks import BlockPool
+from nightshift_engine.text.tokenizer import Tokenizer
+from tests.unit.engine.running.scripted_runner import ScriptedRunner
+from tests.unit.engine.tiny_models import EOS, VOCAB_SIZE, save_model
 from workers.serving.inference import SamplingDefaults
 from workers.serving.models import Models
 from workers.serving.text_server import TextServer

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from workers.engine import InvalidState, SamplingParams, TokenLogprobs
+from nightshift_engine import InvalidState, SamplingParams, TokenLogprobs
 from workers.serving.carry_over import CarryOver, ChoiceSoFar, decode_carry_overs, encode_carry_overs
 
 NEVER = float("-inf")

@@ -8,8 +8,8 @@ import pytest
 from nightshift.demo import number_in_words
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import Answer
+from nightshift_engine import TokenLogprobs
 from tests.unit.workers.serving.conftest import chat, submit, texts
-from workers.engine import TokenLogprobs
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
 from workers.serving.models import Models
 

@@ -20,8 +20,8 @@ from nightshift.errors import ConfigurationError
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.settings import WorkerSettings
-from workers.engine.encoders import engine
-from workers.engine.encoders.config import DynamicBatching, EncoderConfig
+from nightshift_engine.encoders import engine
+from nightshift_engine.encoders.batching.config import DynamicBatching, EncoderConfig
 from workers.serving import loading
 from workers.serving.embedding_server import EmbeddingServer
 from workers.serving.inference import Progress

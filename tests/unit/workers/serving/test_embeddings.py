@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from nightshift import endpoints
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.errors import ConfigurationError, InvalidRequest
-from tests.unit.workers.engine.encoders.tiny_encoders import (
+from tests.unit.engine.encoders.tiny_encoders import (
     TOLERANCE,
     WORDS,
     declare_modules,

@@ -10,8 +10,8 @@ from nightshift.endpoints.chat import Chat, ChatRequest
 from nightshift.endpoints.completions import CompletionRequest, Completions
 from nightshift.errors import InvalidRequest
 from nightshift.jobs.priorities import PriorityClass
+from nightshift_engine import Output, SamplingParams, TokenLogprobs
 from tests.unit.workers.scripted import chat_body
-from workers.engine import Output, SamplingParams, TokenLogprobs
 from workers.serving.inference import (
     Identity,
     SamplingDefaults,

@@ -2,7 +2,7 @@
 
 from nightshift import endpoints
 from nightshift.fleet.models import ModelKind
-from workers.engine.kinds import KINDS
+from nightshift_engine.checkpoint.kinds import KINDS
 from workers.serving.kinds import SERVED_KINDS, serving
 
 

@@ -25,14 +25,14 @@ from nightshift.errors import ConfigurationError
 from nightshift.fleet.models import ModelKind
 from nightshift.process import memory
 from nightshift.settings import WorkerSettings
-from tests.unit.workers.engine.encoders.tiny_encoders import SIZES, declare_modules, save_checkpoint
-from tests.unit.workers.engine.tiny_models import save_model
-from workers.engine import EngineConfig
-from workers.engine.encoders import model as encoder_module
-from workers.engine.execution import devices
-from workers.engine.execution.devices import DeviceMemory
-from workers.engine.execution.linears.native import NativeLinear
-from workers.engine.loading import weights
+from nightshift_engine import EngineConfig
+from nightshift_engine.encoders import model as encoder_module
+from nightshift_engine.execution.device import devices
+from nightshift_engine.execution.device.devices import DeviceMemory
+from nightshift_engine.execution.linears.native import NativeLinear
+from nightshift_engine.loading import weights
+from tests.unit.engine.encoders.tiny_encoders import SIZES, declare_modules, save_checkpoint
+from tests.unit.engine.tiny_models import save_model
 from workers.serving import loading
 from workers.serving.kinds import decoder
 from workers.serving.kinds import encoder as encoder_kind

@@ -7,8 +7,8 @@ import pytest
 
 from nightshift.errors import ConfigurationError
 from nightshift.settings import WorkerSettings
-from workers.engine.encoders.config import DynamicBatching, EncoderConfig
-from workers.engine.encoders.matryoshka import Matryoshka
+from nightshift_engine.encoders.batching.config import DynamicBatching, EncoderConfig
+from nightshift_engine.encoders.vectors.matryoshka import Matryoshka
 from workers.serving.model_config import FILE_BYTES_MAX, ModelConfig, read_model_configs
 
 YAML = """\

@@ -14,21 +14,21 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Text
 from nightshift.errors import ConfigurationError, InvalidRequest
 from nightshift.fleet.models import ModelKind
 from nightshift.jobs import JsonObject
-from tests.unit.workers.engine.encoders.tiny_classifiers import (
+from nightshift_engine.encoders.scoring.pairs import PairText
+from tests.unit.engine.encoders.tiny_classifiers import (
     change_config,
     reference_logits,
     save_classifier,
     save_tokenizer,
 )
-from tests.unit.workers.engine.encoders.tiny_encoders import WORDS
-from tests.unit.workers.engine.encoders.tiny_rerankers import (
+from tests.unit.engine.encoders.tiny_encoders import WORDS
+from tests.unit.engine.encoders.tiny_rerankers import (
     TEMPLATE,
     declare_logit_score,
     reference_probabilities,
     save_reranker,
 )
 from tests.unit.workers.serving.conftest import SETTINGS, submit
-from workers.engine.encoders.pairs import PairText
 from workers.serving.loading import load_models
 from workers.serving.models import Models
 

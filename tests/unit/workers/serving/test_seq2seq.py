@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from nightshift.errors import ConfigurationError, InvalidRequest
-from tests.unit.workers.engine.seq2seq.tiny_seq2seq import LANGUAGES, POSITIONS, generate, save_seq2seq
-from tests.unit.workers.engine.tiny_models import EOS, byte_tokenizer
+from tests.unit.engine.seq2seq.tiny_seq2seq import LANGUAGES, POSITIONS, generate, save_seq2seq
+from tests.unit.engine.tiny_models import EOS, byte_tokenizer
 from tests.unit.workers.serving.conftest import SETTINGS, Listener, submit
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
 from workers.serving.loading import load_models

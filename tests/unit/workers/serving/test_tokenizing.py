@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from nightshift.errors import InvalidRequest
-from workers.engine import InvalidRequest as EngineRefusal
+from nightshift_engine import InvalidRequest as EngineRefusal
 from workers.serving.tokenizing import Text, tokenize
 
 

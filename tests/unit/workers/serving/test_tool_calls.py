@@ -10,7 +10,7 @@ import pytest
 
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import Answer
-from tests.unit.workers.engine.tiny_models import EOS, make_engine
+from tests.unit.engine.tiny_models import EOS, make_engine
 from tests.unit.workers.serving.conftest import Listener, chat, submit
 from tests.unit.workers.serving.hermes import HERMES, PARAMETERS, WHERE, models_over, stop
 from workers.serving.carry_over import CarryOver, ChoiceSoFar

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nightshift.jobs import JsonObject
-from tests.unit.workers.engine.tiny_models import make_engine
+from tests.unit.engine.tiny_models import make_engine
 from tests.unit.workers.serving.conftest import Listener, chat
 from tests.unit.workers.serving.hermes import models_over, stop
 from tests.unit.workers.serving.trained import (

@@ -15,9 +15,9 @@ from nightshift.jobs.files import file_key
 from nightshift.objectstore import Locations, open_store
 from nightshift.objectstore.sources import Sources
 from nightshift.outbound.safe_http import Egress, EgressConfig
-from tests.unit.workers.engine.encoders.tiny_classifiers import save_classifier
-from tests.unit.workers.engine.images.test_decoding import BAD
-from tests.unit.workers.engine.images.tiny_images import as_bytes, picture, reference, save_image_model
+from tests.unit.engine.encoders.tiny_classifiers import save_classifier
+from tests.unit.engine.images.test_decoding import BAD
+from tests.unit.engine.images.tiny_images import as_bytes, picture, reference, save_image_model
 from tests.unit.workers.serving.conftest import SETTINGS, submit
 from workers.serving.image_server import ImageServer
 from workers.serving.images.fetching import IMAGE_BYTES_MAX, ReferencedFiles

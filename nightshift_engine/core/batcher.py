@@ -1,0 +1,532 @@
+"""Decides what each step computes: who is admitted, how many tokens each sequence gets, which are preempted.
+
+There is no prefill phase and no decode phase. Every sequence has tokens it knows and tokens it has computed,
+and a step lets sequences catch up, within a budget of tokens. Knows counts, and tokens only to compare
+beginnings: no tensors, no clock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence as Seq
+
+from .kv.kv_blocks import BlockPool
+from .kv.kv_tables import KvTables
+from .kv.preemption import least_urgent
+from .kv.prefixes import PrefixesInFlight
+from .order.fair_turns import FairTurns
+from .order.queue import WaitingQueue
+from .request import PRIORITY_RANKS
+from .running import RunningSet
+from .sequence import Sequence, urgency
+from .steps.draft import Chunk, Draft
+from .steps.step_budget import MIN_CHUNK_TOKENS, StepBudget
+from .steps.step_limits import StepLimits
+from .steps.step_time import StepShape
+
+__all__ = ["Batcher", "Chunk"]
+
+NEW_TOKENS_BETWEEN_LOSSES = 16
+"""Tokens that a sequence gains before it may lose computed ones to another flow of its class again."""
+STEPS_LEFT_OUT_MAX = 3
+"""Steps in a row that may leave out running sequences of less urgent classes. Then these come first."""
+
+
+class Batcher:
+    """Sequences running, most urgent first (class, then arrival), and sequences waiting.
+
+    Promises, which the tests hold it to:
+      - a step has at most `max_num_batched_tokens` tokens, of at most `max_num_seqs` sequences;
+      - a waiting sequence of a more urgent class gets slot and blocks from less urgent ones at the next step;
+      - nothing starves: classes, rows and what lacks memory are passed by a bounded number of others, and the
+        most urgent sequence can evict all others, so it advances even if KV memory is only one sequence
+        wide. The caller sees to it that each fits alone;
+      - of the prompts of one class, running and waiting, the next is of the flow that has had least;
+      - a flow whose turn it is gets a slot from one of its class that runs at least two sequences more, at
+        the next step. The first of a flow never yields, so each flow advances; one that lost blocks so
+        yields again only after `NEW_TOKENS_BETWEEN_LOSSES`; and no swap can be undone at once, since the
+        flow that yielded still runs as many as the other.
+    """
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        reuse_prefixes: bool = True,
+        step_budget_ms: float | None = None,
+        windows: tuple[int | None, ...] = (None,),
+    ) -> None:
+        """`windows` are those of the groups of layers, in the order of `KvGroups`."""
+        self._pool = pool
+        self.tables = KvTables(pool, windows)
+        self._reuse_prefixes = reuse_prefixes
+        self.limits = StepLimits(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens)
+        self._budget = StepBudget(step_budget_ms)
+        # In a step that begins with all slots taken, each counts as its part of a whole step's tokens.
+        self._tokens_per_slot = max(1, max_num_batched_tokens // max_num_seqs)
+        self._least_served = 1  # tokens that this step counts for a sequence, at the least
+        self._turns = [FairTurns() for _ in PRIORITY_RANKS]
+        self._queue = WaitingQueue(pool.block_size, self._turns)
+        self._in_flight = PrefixesInFlight()
+        self._running = RunningSet()
+        self._holders: dict[Sequence, None] = {}  # waiting, and holding blocks; in a fixed order
+        self._steps_left_out = 0
+        self.num_preemptions = 0
+        self.num_deferrals = 0
+        self.num_tokens_queried = 0
+        self.num_tokens_reused = 0
+        self.num_tokens_recomputed = 0
+
+    @property
+    def running(self) -> list[Sequence]:
+        return [*self._running]
+
+    @property
+    def waiting(self) -> list[Sequence]:
+        """Most urgent first; the order of admission is another (`queue.py`)."""
+        return sorted([*self._queue, *self._in_flight.parked], key=urgency)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def has_work(self) -> bool:
+        # A parked sequence waits for a running one, so it need not be counted.
+        return bool(self._running) or len(self._queue) > 0
+
+    def add(self, sequence: Sequence) -> None:
+        self._turns[sequence.rank].join(sequence.flow)
+        self._queue.add(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take a sequence out, wherever it is, and give back its blocks. Its content stays findable.
+
+        One for which others waited counts as computed.
+        """
+        turns = self._turns[sequence.rank]
+        if sequence in self._running:
+            self._stop_running(sequence)
+        elif not self._in_flight.discard(sequence):
+            if self._queue.is_claiming(sequence):  # else a flow that cancels keeps others waiting for nothing
+                turns.serve(sequence.flow, sequence.num_tokens)
+            self._queue.discard(sequence)
+            self._holders.pop(sequence, None)
+        self._pool.release(sequence.drop_blocks())
+        sequence.num_computed_tokens = 0
+        turns.remove(sequence.flow)
+        if not turns.num_members(sequence.flow):
+            self._queue.forget(sequence.rank, sequence.flow)
+
+    def plan(self) -> list[Chunk]:
+        """Choose this step's chunks, most urgent class first. Blocks for them are allocated on return."""
+        draft = Draft(self.limits.max_num_batched_tokens, self._budget, self.limits.max_num_seqs)
+        self._start_budget()
+        self._least_served = 1 if self._has_slot else self._tokens_per_slot
+        self._close_slots(draft)
+        for rank in range(len(self._running.by_rank)):
+            self._retry_least_missing(rank)
+        if self._steps_left_out >= STEPS_LEFT_OUT_MAX:
+            self._continue_left_out(draft)
+        for rank, members in enumerate(self._running.by_rank):
+            if self._turns[rank].num_flows > 1:
+                self._take_turns(rank, draft)
+                continue
+            for sequence in list(members):
+                if draft.tokens_left == 0:
+                    break
+                self._continue(sequence, draft)
+            self._admit(rank, draft)
+        if not draft.token_counts:  # all were preempted for waiting sequences
+            draft.tried.clear()
+            for rank in range(len(self._running.by_rank)):
+                self._admit(rank, draft)
+        self._count_left_out(draft)
+        return [Chunk(sequence, count) for sequence, count in draft.token_counts.items()]
+
+    def advance(self, chunk: Chunk) -> None:
+        """Note that a chunk is being computed: steps launched after it find its KV in memory."""
+        sequence = chunk.sequence
+        before = sequence.num_computed_tokens
+        now = sequence.num_computed_tokens = before + chunk.num_tokens
+        if before < sequence.num_computed_tokens_max:
+            self.num_tokens_recomputed += min(now, sequence.num_computed_tokens_max) - before
+        if now > sequence.num_computed_tokens_max:
+            sequence.num_computed_tokens_max = now
+
+    def publish(self, chunk: Chunk, start: int) -> None:
+        """Let others find the blocks that a chunk has filled; it began at token `start` of its sequence.
+
+        All its tokens are known by now. If its sequence has lost blocks since, those are not published.
+        Blocks that have left the windows of their layers are given back.
+        """
+        size, sequence = self._pool.block_size, chunk.sequence
+        if start // size < (start + chunk.num_tokens) // size:  # not so in most steps of one that decodes
+            stop = min(start + chunk.num_tokens, sequence.num_computed_tokens)
+            if self._reuse_prefixes and stop // size > start // size:
+                full = slice(start // size, stop // size)
+                digests = sequence.digests(stop // size, size, self._pool.root_digest)[full]
+                self.tables.publish(sequence, start // size, digests)
+                self._requeue(self._in_flight.publish(digests))
+        if self.tables.has_windows:
+            settled = min(start + chunk.num_tokens, sequence.num_computed_tokens)
+            self.tables.release_passed(sequence, settled)
+
+    def observe(self, shape: StepShape, seconds: float) -> None:
+        """Learn from a step that fitted into memory, and took so long."""
+        self.limits.grow_after_success()
+        self._budget.observe(shape, seconds)
+
+    def out_of_memory(self, chunks: Seq[Chunk]) -> Sequence | None:
+        """Plan smaller steps from now on; if they cannot be smaller, name the sequence that does not fit."""
+        if self.limits.shrink(sum(chunk.num_tokens for chunk in chunks), len(chunks)):
+            return None
+        return chunks[0].sequence
+
+    def check_integrity(self) -> None:
+        """Assert that the block pool and the sequences agree, and that each sequence is in one place."""
+        running, waiting = self.running, self.waiting
+        assert len({*running, *waiting}) == len(running) + len(waiting), "a sequence is in two places"
+        self.tables.check_integrity([*running, *waiting])
+        holders = {sequence for sequence in waiting if sequence.blocks}
+        assert holders == set(self._holders), "other sequences hold blocks than are known to"
+        assert running == sorted(running, key=urgency), "out of order"
+        self._in_flight.check_integrity(running)
+        self._queue.check_integrity()
+        for rank, turns in enumerate(self._turns):
+            flows = Counter(sequence.flow for sequence in (*running, *waiting) if sequence.rank == rank)
+            counted = {flow: turns.num_members(flow) for flow in flows}
+            assert counted == flows, f"{counted} have turns, there are {flows}"
+            assert turns.num_flows == len(flows), "a flow has left and is counted"
+
+    # Running sequences
+
+    def _continue(self, sequence: Sequence, draft: Draft) -> None:
+        """Plan a running sequence's next tokens, evicting less urgent ones if it needs blocks."""
+        if sequence in draft.preempted or sequence in draft.token_counts:
+            return
+        count = draft.tokens_for(sequence)
+        if count == 0:
+            return
+        if sequence.num_computed_tokens + count > sequence.num_blocks * self._pool.block_size:
+            count = self._grow(sequence, count, draft)
+        if count > 0:
+            draft.put(sequence, count)
+            if count > 1:
+                self._serve(sequence, count)
+
+    def _grow(self, sequence: Sequence, count: int, draft: Draft) -> int:
+        """Allocate blocks for a running sequence's next `count` tokens, or fewer; returns for how many.
+
+        If there are none it is preempted, unless the step in flight will bring back some of its own.
+        """
+        while (granted := self.tables.allocate(sequence, count, self._spare_blocks)) == 0:
+            if self.tables.is_about_to_give_back(sequence):
+                return 0
+            others = [*self._holders, *self._running.unprotected(sequence)]
+            less_urgent = (other for other in others if other.urgency > sequence.urgency)
+            victim = least_urgent(less_urgent, self._pool, sequence.flow)
+            if victim is None:
+                self._preempt(sequence, draft)
+                return 0
+            self._evict(victim, self.tables.missing(sequence), draft)
+        return granted
+
+    def _continue_left_out(self, draft: Draft) -> None:
+        """Plan the classes that were left out first, in up to half the step."""
+        draft.tokens_left, rest = max(1, draft.tokens_left // 2), draft.tokens_left // 2
+        for members in reversed(self._running.by_rank[1:]):
+            for sequence in list(members):
+                count = min(sequence.num_uncomputed_tokens, MIN_CHUNK_TOKENS, draft.tokens_left)
+                if count > 0 and sequence not in draft.preempted:
+                    count = self._grow(sequence, count, draft)
+                    if count > 0:
+                        draft.put(sequence, count)
+                        self._serve(sequence, count)
+        draft.tokens_left += rest
+
+    def _count_left_out(self, draft: Draft) -> None:
+        """Has a class been kept from advancing by a more urgent one?"""
+        if len(draft.token_counts) == len(self._running):
+            self._steps_left_out = 0
+            return
+        most_urgent = min((sequence.rank for sequence in draft.token_counts), default=0)
+        is_left_out = any(
+            sequence not in draft.token_counts and sequence.num_uncomputed_tokens > 0
+            for sequence in self._running.after(most_urgent)
+        )
+        self._steps_left_out = self._steps_left_out + 1 if is_left_out else 0
+
+    # Flows
+
+    def _take_turns(self, rank: int, draft: Draft) -> None:
+        """Plan a class of several flows: what decodes, then prompts, of the flow that has had least the next.
+
+        Its oldest running prompt goes before one that waits.
+        """
+        turns, prompts, decoding = self._turns[rank], dict[str, deque[Sequence]](), list[Sequence]()
+        for sequence in list(self._running.by_rank[rank]):
+            if sequence.num_uncomputed_tokens > 1:
+                prompts.setdefault(sequence.flow, deque()).append(sequence)
+            elif draft.tokens_left > 0:
+                self._continue(sequence, draft)
+                decoding.append(sequence)
+        self._take_prompts(rank, prompts, draft)
+        for sequence in decoding:
+            if sequence in draft.token_counts:  # it has not yielded meanwhile
+                turns.serve(sequence.flow, self._least_served)
+
+    def _take_prompts(self, rank: int, prompts: dict[str, deque[Sequence]], draft: Draft) -> None:
+        turns = self._turns[rank]
+        starts = [turns.start(flow) for flow in (*prompts, *self._queue.first_flows(rank))]
+        turns.took(min(starts, default=0))
+        may_admit = True
+        while draft.tokens_left > 0 and (prompts or may_admit):
+            flow = min(prompts, key=turns.start, default=None)
+            waiting = self._queue.next(rank, draft.tried) if may_admit else None
+            if flow is None or (waiting is not None and turns.start(waiting.flow) < turns.start(flow)):
+                may_admit = self._admit_next(rank, draft)
+                continue
+            self._continue(prompts[flow].popleft(), draft)
+            if not prompts[flow]:
+                del prompts[flow]
+
+    def _serve(self, sequence: Sequence, num_tokens: int) -> None:
+        """Count tokens for a sequence's flow, or its slot if that is more. What a flow alone decodes need not
+        be counted: others begin where it is.
+        """
+        turns = self._turns[sequence.rank]
+        if turns.num_flows == 1:
+            turns.took(turns.start(sequence.flow))
+        turns.serve(sequence.flow, max(num_tokens, self._least_served))
+
+    # Admission
+
+    def _admit(self, rank: int, draft: Draft) -> None:
+        while self._admit_next(rank, draft):
+            pass
+
+    def _admit_next(self, rank: int, draft: Draft) -> bool:
+        """Admit the next sequence of a class, or of a lower class that is overdue, or find that its prefix is
+        being computed, or set it aside. False: none can be admitted in this step.
+        """
+        if draft.tokens_left == 0 or draft.deferrals_left == 0 or not self._may_get_slot(rank):
+            return False
+        sequence, is_overdue = self._queue.choose(rank, draft.tried)
+        if sequence is None or (sequence in draft.preempted and draft.token_counts):
+            return False
+        if draft.tokens_for(sequence) == 0:
+            return False
+        if not self._has_slot and not self._may_preempt(sequence, draft):
+            draft.tried.add(sequence)
+            return True
+        lacked = self._queue.missing(sequence)
+        if (
+            lacked is not None
+            and not self._may_have(lacked, sequence.rank)
+            and not self._may_preempt(sequence, draft)
+        ):
+            draft.tried.add(sequence)
+            return True
+        if lacked is None and self._defer(sequence):
+            draft.deferrals_left -= 1
+            return True
+        if not self._allocate(sequence, draft):
+            return sequence in draft.tried
+        self._start_running(sequence, is_overdue=is_overdue)
+        count = draft.tokens_for(sequence)  # fewer where a prefix was found: its KV is read as well
+        if count > 0:  # it was admitted with blocks for one token at least
+            count = self.tables.allocate(sequence, count, self._spare_blocks)
+            draft.put(sequence, count)
+            self._serve(sequence, count)
+        return True
+
+    def _defer(self, sequence: Sequence) -> bool:
+        """Park a sequence whose prefix is being computed, rather than compute it a second time."""
+        if not self._reuse_prefixes or sequence.blocks:
+            return False
+        digests = self._reusable_digests(sequence)
+        if not self._in_flight.park(sequence, digests[self.tables.num_known(sequence, digests) :]):
+            return False
+        self._queue.discard(sequence)
+        self.num_deferrals += 1
+        return True
+
+    def _allocate(self, sequence: Sequence, draft: Draft) -> bool:
+        """Allocate a slot, and blocks for all tokens or those of a window; False changes nothing."""
+        tables, prefix = self.tables, None
+        if self._reuse_prefixes and tables.is_whole(sequence):
+            prefix = tables.acquire_prefix(sequence, self._reusable_digests(sequence))
+        missing = tables.missing_to_admit(sequence, prefix)
+        if not self._make_room(sequence, missing, draft):
+            if prefix is not None:
+                self._pool.release(prefix.blocks)
+            self._set_aside(sequence, missing, draft)
+            return False
+        if prefix is not None:
+            self.num_tokens_queried += sequence.num_tokens - sequence.num_computed_tokens
+        self.num_tokens_reused += tables.admit(sequence, prefix)
+        if sequence.num_cached_tokens is None:
+            sequence.num_cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
+        return True
+
+    def _make_room(self, sequence: Sequence, missing: int, draft: Draft) -> bool:
+        """Free a slot and `missing` blocks, evicting less urgent classes if that is enough."""
+        pool, is_alone = self._pool, not self._running
+        evictable = [
+            other
+            for other in self._holders
+            if other is not sequence and (is_alone or self._lets_go(other, sequence))
+        ]
+        blocks = [other.blocks for other in evictable]
+        if self._has_slot and pool.can_free(missing if is_alone else missing + self._spare_blocks, blocks):
+            self._evict_until(missing, evictable, draft)
+            return True
+        running = self._preemptible(sequence, draft)
+        evictable += running
+        if not running or not pool.can_free(missing, [other.blocks for other in evictable]):
+            return False
+        if not self._has_slot:
+            self._evict(running[-1], missing, draft)
+        self._evict_until(missing, evictable, draft)
+        return True
+
+    def _set_aside(self, sequence: Sequence, missing: int, draft: Draft) -> None:
+        """Let others pass a sequence that lacks memory, not a slot. One that was preempted keeps its turn: to
+        admit others then would take blocks from those that run. So does a row with no other flow beside its
+        own: in another order rows reuse less.
+        """
+        is_alone = sequence.group is not None and self._turns[sequence.rank].num_flows == 1
+        if is_alone or sequence.num_computed_tokens_max > 0:
+            return
+        if self._has_slot or self._may_preempt(sequence, draft):
+            self._queue.set_aside(sequence, missing)
+            draft.tried.add(sequence)
+
+    def _retry_least_missing(self, rank: int) -> None:
+        """Give one that was set aside behind another of its flow its turn back, where it may fit now."""
+        missing = self._queue.least_missing(rank)
+        if missing is not None and self._may_have(missing, rank):
+            self._queue.retry_least_missing(rank)
+
+    def _may_have(self, missing: int, rank: int) -> bool:
+        """Whether a sequence of a class that lacked so many blocks need be tried again."""
+        return (
+            missing <= self._pool.num_free
+            or not self._running
+            or any(self._running.by_rank[rank + 1 :])
+            or any(other.rank > rank for other in self._holders)
+        )
+
+    @property
+    def _spare_blocks(self) -> int:
+        """Blocks to leave free at an admission: the next ones of each that runs, and of the new one."""
+        return (len(self._running) + 1) * self.tables.num_groups
+
+    # Preemption
+
+    def _evict_until(self, missing: int, candidates: list[Sequence], draft: Draft) -> None:
+        """Take blocks from the candidates, which have enough, until `missing` are free."""
+        while missing > self._pool.num_free:
+            victim = least_urgent(candidates, self._pool)
+            if victim is None:  # only blocks that candidates share are left: all of them must release
+                victim = next(other for other in candidates if other.blocks)
+            self._evict(victim, missing, draft)
+
+    def _evict(self, victim: Sequence, missing: int, draft: Draft) -> None:
+        """Take tail blocks of a victim until `missing` are free, or it has no more."""
+        if victim not in self._holders:
+            self._preempt(victim, draft)
+        num_computed = victim.num_computed_tokens
+        self.tables.release_tail(victim, missing - self._pool.num_free)
+        if victim.num_computed_tokens < num_computed:
+            victim.yields_from_tokens = victim.num_tokens + NEW_TOKENS_BETWEEN_LOSSES
+        if not victim.blocks:
+            self._holders.pop(victim, None)
+
+    def _preempt(self, victim: Sequence, draft: Draft) -> None:
+        """Move a running sequence to the waiting ones, with its blocks."""
+        draft.drop(victim)
+        self.tables.release_ahead(victim)
+        self._stop_running(victim)
+        self._queue.add(victim)
+        if victim.blocks:
+            self._holders[victim] = None
+        self.num_preemptions += 1
+
+    # Slots
+
+    @property
+    def _has_slot(self) -> bool:
+        return len(self._running) < self.limits.max_num_seqs
+
+    def _may_get_slot(self, rank: int) -> bool:
+        return self._has_slot or self._turns[rank].num_flows > 1 or any(self._running.by_rank[rank + 1 :])
+
+    def _lets_go(self, holder: Sequence, sequence: Sequence) -> bool:
+        """Whether one that waits may lose blocks to another, of a more urgent class or in that one's turn."""
+        if holder.rank != sequence.rank or holder.flow == sequence.flow:
+            return holder.rank > sequence.rank
+        turns = self._turns[sequence.rank]
+        has_gained = holder.num_tokens >= holder.yields_from_tokens
+        return has_gained and turns.start(sequence.flow) <= turns.start(holder.flow)
+
+    def _may_preempt(self, sequence: Sequence, draft: Draft) -> bool:
+        return len(self._preemptible(sequence, draft)) > 0
+
+    def _preemptible(self, sequence: Sequence, draft: Draft) -> list[Sequence]:
+        """Running sequences whose place a waiting one may take, most urgent first: those that another flow of
+        its class yields, then those of less urgent classes.
+        """
+        less_urgent = self._running.unprotected(sequence, from_rank=sequence.rank + 1)
+        return [*self._yielded(sequence, draft), *less_urgent]
+
+    def _yielded(self, sequence: Sequence, draft: Draft) -> list[Sequence]:
+        """Of the flow of its class that runs most: those beyond one more than its own flow runs."""
+        turns, members = self._turns[sequence.rank], self._running.by_rank[sequence.rank]
+        if turns.num_flows == 1 or not members:
+            return []
+        counts = Counter(other.flow for other in members)
+        flow, num_own = max(counts, key=counts.__getitem__), counts[sequence.flow]
+        if counts[flow] < num_own + 2 or turns.start(sequence.flow) > turns.start(flow):
+            return []
+        its = [other for other in members if other.flow == flow]
+        return [other for other in its[num_own + 1 :] if _may_yield(other, draft)]
+
+    def _close_slots(self, draft: Draft) -> None:
+        """Preempt the least urgent sequences beyond the present number of slots."""
+        while len(self._running) > self.limits.max_num_seqs:
+            self._preempt(self.running[-1], draft)
+
+    def _start_running(self, sequence: Sequence, *, is_overdue: bool) -> None:
+        self._queue.take(sequence)
+        self._holders.pop(sequence, None)
+        self._running.add(sequence, is_overdue=is_overdue)
+        if self._reuse_prefixes:
+            first_own = sequence.num_computed_tokens // self._pool.block_size
+            self._in_flight.start(sequence, self._reusable_digests(sequence)[first_own:])
+
+    def _stop_running(self, sequence: Sequence) -> None:
+        self._running.remove(sequence)
+        self._requeue(self._in_flight.stop(sequence))
+
+    def _requeue(self, released: list[Sequence]) -> None:
+        for sequence in released:
+            self._queue.resume(sequence)
+
+    def _reusable_digests(self, sequence: Sequence) -> list[bytes]:
+        """Digests of the blocks a sequence may share with others."""
+        size = self._pool.block_size
+        # The last known token is always computed again, for its logits.
+        return sequence.digests((sequence.num_tokens - 1) // size, size, self._pool.root_digest)
+
+    def _start_budget(self) -> None:
+        has_interactive = bool(self._running.by_rank[0]) or self._queue.has_any(0)
+        self._budget.start_step(has_interactive, self._running.after(0))
+
+
+def _may_yield(sequence: Sequence, draft: Draft) -> bool:
+    """Not while it is to gain new tokens, nor in a step that has counted its prompt for its flow."""
+    return sequence.num_tokens >= sequence.yields_from_tokens and draft.token_counts.get(sequence, 1) == 1

@@ -1,0 +1,313 @@
+"""The order in which waiting sequences are admitted.
+
+Classes come in order, except that one passed too often is overdue and admits one. Within a class:
+
+    1. of every few admissions one for rows of jobs that too many others have passed, oldest first
+    2. online requests, of the flow whose turn it is the oldest
+    3. rows of jobs, of the flow whose turn it is (`fair_turns.py`) the next one in its order (`row_order.py`)
+
+One for which too little memory is free is set aside, and a few others pass it (`set_aside.py`). It is tried
+again in its flow's turn, until others wait for it: then before all. Ages are counted in admissions; there is
+no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from collections.abc import Sequence as Seq
+
+from ..sequence import Sequence
+from .fair_turns import FairTurns
+from .flow_order import FlowOrder
+from .ranked_heap import RankedHeap
+from .row_order import RowOrder
+from .set_aside import SetAside
+
+PASSES_BEFORE_DUE = 512
+"""Admissions to its class after which a row comes first because of its age."""
+DUE_EVERY = 8
+"""One of so many admissions goes to a row that is due. More would put a large job in order of arrival."""
+PASSES_BEFORE_OVERDUE = 64
+"""Admissions of more urgent classes after which a class admits one of its own, whatever else waits."""
+
+
+class ClassQueue:
+    """Waiting sequences of one class."""
+
+    def __init__(self, block_size: int, turns: FairTurns) -> None:
+        self._block_size = block_size
+        self._turns = turns
+        self._members: dict[Sequence, None] = {}
+        self._online: dict[str, RankedHeap[Sequence]] = {}  # of each flow, by arrival
+        self._online_turns = FlowOrder(turns.start)
+        self._rows: dict[str, RowOrder] = {}  # of each flow
+        self._row_turns = FlowOrder(turns.start)
+        self._due: dict[str, RankedHeap[Sequence]] = {}  # rows of each flow, by when they are due
+        self._due_order = FlowOrder(self._due_at)
+        self.aside = SetAside(turns)
+        self._aside_turns = FlowOrder(turns.start)
+        self._num_taken = 0
+
+    def __len__(self) -> int:
+        return len(self._members) + len(self.aside)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        yield from self.aside
+        yield from self._members
+
+    def __contains__(self, sequence: Sequence) -> bool:
+        return sequence in self._members or sequence in self.aside
+
+    def add(self, sequence: Sequence) -> None:
+        arrival, flow = sequence.urgency[1], sequence.flow
+        if sequence.num_computed_tokens_max > 0 and self.aside.is_to_be_held(flow):
+            self._bring_back(self.aside.take_behind(flow))  # it was preempted: its flow keeps its turns
+            self._release(flow)
+        self._members[sequence] = None
+        if sequence.group is None:
+            if flow not in self._online:
+                self._online[flow] = RankedHeap(self._members.__contains__)
+            self._online[flow].push(arrival, arrival, sequence)
+            self._online_turns.add(flow)
+            return
+        if flow not in self._rows:
+            self._rows[flow] = RowOrder(self._block_size)
+        self._rows[flow].add(sequence)
+        self._row_turns.add(flow)
+        if sequence.admission_due is None:
+            sequence.admission_due = self._num_taken + PASSES_BEFORE_DUE
+        if flow not in self._due:
+            self._due[flow] = RankedHeap(self._members.__contains__)
+        self._due[flow].push(sequence.admission_due, arrival, sequence)
+        self._due_order.add(flow)
+        if self._oldest(flow) is sequence:
+            self._due_order.fell(flow)
+
+    def resume(self, sequence: Sequence) -> None:
+        """Take back a sequence whose prefix has been computed: rows of its flow that begin so are next."""
+        self.add(sequence)
+        if sequence.group is not None:
+            self._rows[sequence.flow].follow(sequence)
+
+    def take(self, sequence: Sequence) -> None:
+        """Remove a sequence that is admitted."""
+        self._num_taken += 1
+        self.aside.passed_by(sequence)
+        self.discard(sequence)
+        self._hold_if_needed(sequence.flow)
+
+    def set_aside(self, sequence: Sequence, missing: int) -> None:
+        """Let others pass a sequence that lacks so many blocks."""
+        if sequence not in self.aside:
+            self.discard(sequence)
+            self._aside_turns.add(sequence.flow)
+        self.aside.put(sequence, missing)
+        self._hold_if_needed(sequence.flow)
+
+    def retry_least_missing(self) -> None:
+        """Take back, of those set aside behind others of their flow, the one that lacked fewest blocks."""
+        sequence = self.aside.take_least_missing()
+        self._bring_back([sequence])
+        self._hold_if_needed(sequence.flow)
+
+    def discard(self, sequence: Sequence) -> None:
+        if sequence in self.aside:
+            self._aside_turns.remove(sequence.flow)
+            behind = self.aside.discard(sequence)
+            self._release(sequence.flow)
+            self._bring_back(behind)
+            return
+        del self._members[sequence]
+        flow = sequence.flow
+        if sequence.group is None:
+            self._online_turns.remove(flow)
+            if self._online[flow].first() is None:
+                del self._online[flow]
+        else:
+            self._row_turns.remove(flow)
+            self._rows[flow].remove(sequence)
+            self._due_order.remove(flow)
+            if self._due[flow].first() is None:
+                del self._due[flow]
+
+    def forget(self, flow: str) -> None:
+        """Nothing of a flow is left in the class."""
+        self._rows.pop(flow, None)
+
+    def next(self, tried: Container[Sequence]) -> Sequence | None:
+        """The sequence to admit next; None where all that may be have been tried."""
+        claiming = self.aside.claiming
+        if claiming is not None:
+            return None if claiming in tried else claiming
+        due = self._first_if_due()
+        if due is not None and due not in tried:
+            return due
+        first = self._first()
+        may_be = [first] if first is not None and first not in tried else []
+        if self.aside:
+            # Where it is as much the turn of one set aside, that one comes first.
+            may_be = [*(sequence for sequence in self.aside.front() if sequence not in tried), *may_be]
+        return min(may_be, key=self._turn) if len(may_be) > 1 else next(iter(may_be), None)
+
+    def _turn(self, sequence: Sequence) -> tuple[bool, int]:
+        """Online requests before rows, and of them the one whose flow has had least."""
+        return sequence.group is not None, self._turns.start(sequence.flow)
+
+    def _first_if_due(self) -> Sequence | None:
+        if self._num_taken % DUE_EVERY:
+            return None
+        flow = self._due_order.first()
+        return None if flow is None or self._due_at(flow) > self._num_taken else self._oldest(flow)
+
+    def _first(self) -> Sequence | None:
+        """Of those that are not set aside."""
+        flow = self._online_turns.first()
+        if flow is not None:
+            oldest = self._online[flow].first()
+            assert oldest is not None, "a flow has requests, and none anywhere"
+            return oldest[1]
+        flow = self._row_turns.first()
+        return None if flow is None else self._rows[flow].first()
+
+    @property
+    def first_flows(self) -> list[str]:
+        """Of those that wait with online requests, with rows, and with what is set aside, the ones whose turn
+        it is.
+        """
+        orders = (self._online_turns, self._row_turns, self._aside_turns)
+        return [flow for order in orders if (flow := order.first()) is not None]
+
+    def check_integrity(self) -> None:
+        """Assert that each sequence is in one place, and that the flows are held that have to be."""
+        self.aside.check_integrity()
+        assert not self._members.keys() & {*self.aside}, "waits and is set aside"
+        flows = {sequence.flow for sequence in self.aside}
+        for order in self._orders:
+            assert {flow for flow in flows if self.aside.is_full(flow)} <= order.held
+            assert order.held <= {flow for flow in flows if self.aside.is_to_be_held(flow)}
+
+    @property
+    def _orders(self) -> tuple[FlowOrder, ...]:
+        """Of those that are not set aside."""
+        return self._online_turns, self._row_turns, self._due_order
+
+    def _bring_back(self, sequences: list[Sequence]) -> None:
+        """Take back what was set aside."""
+        for sequence in sequences:
+            self._aside_turns.remove(sequence.flow)
+            self._release(sequence.flow)
+            self.add(sequence)
+
+    def _hold_if_needed(self, flow: str) -> None:
+        if self.aside.is_to_be_held(flow):
+            for order in self._orders:
+                order.hold(flow)
+
+    def _release(self, flow: str) -> None:
+        for order in self._orders:
+            order.release(flow)
+
+    def _oldest(self, flow: str) -> Sequence:
+        """The row that is due first, of a flow of which one waits."""
+        return self._first_due(flow)[1]
+
+    def _due_at(self, flow: str) -> int:
+        return self._first_due(flow)[0]
+
+    def _first_due(self, flow: str) -> tuple[int, Sequence]:
+        first = self._due[flow].first()
+        assert first is not None, f"no row of flow {flow} waits"
+        return first
+
+
+class WaitingQueue:
+    """Waiting sequences of all classes."""
+
+    def __init__(self, block_size: int, turns: Seq[FairTurns]) -> None:
+        """`turns` of each class."""
+        self._classes = [ClassQueue(block_size, each) for each in turns]
+        self._passes = [0] * len(self._classes)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._classes))
+
+    def __iter__(self) -> Iterator[Sequence]:
+        for members in self._classes:
+            yield from members
+
+    def __contains__(self, sequence: Sequence) -> bool:
+        return sequence in self._classes[sequence.rank]
+
+    def add(self, sequence: Sequence) -> None:
+        self._classes[sequence.rank].add(sequence)
+
+    def resume(self, sequence: Sequence) -> None:
+        """Take back a sequence whose prefix has been computed."""
+        self._classes[sequence.rank].resume(sequence)
+
+    def discard(self, sequence: Sequence) -> None:
+        if self.is_claiming(sequence):
+            self._passes[sequence.rank] = 0  # more urgent classes have waited for this one
+        self._classes[sequence.rank].discard(sequence)
+
+    def forget(self, rank: int, flow: str) -> None:
+        """Nothing of a flow is left in a class, waiting or running."""
+        self._classes[rank].forget(flow)
+
+    def take(self, sequence: Sequence) -> None:
+        """Remove a sequence that is admitted, past all less urgent ones."""
+        self._classes[sequence.rank].take(sequence)
+        self._passes[sequence.rank] = 0
+        for rank in range(sequence.rank + 1, len(self._classes)):
+            if self._is_overdue(rank):
+                self._classes[rank].aside.passed_by_another_class()
+            self._passes[rank] = self._passes[rank] + 1 if self._classes[rank] else 0
+
+    def set_aside(self, sequence: Sequence, missing: int) -> None:
+        """Let others pass a sequence that lacks so many blocks."""
+        self._classes[sequence.rank].set_aside(sequence, missing)
+
+    def missing(self, sequence: Sequence) -> int | None:
+        """Blocks that a sequence lacked when it was set aside; None: it has not been."""
+        aside = self._classes[sequence.rank].aside
+        return aside.missing(sequence) if sequence in aside else None
+
+    def least_missing(self, rank: int) -> int | None:
+        """Blocks that one set aside behind another of its flow lacked, the fewest; None: there is none."""
+        return self._classes[rank].aside.least_missing
+
+    def retry_least_missing(self, rank: int) -> None:
+        """Take that one back, to be tried when it is its flow's turn."""
+        self._classes[rank].retry_least_missing()
+
+    def is_claiming(self, sequence: Sequence) -> bool:
+        """Others of its class wait so that it gets the memory that becomes free."""
+        return self._classes[sequence.rank].aside.claiming is sequence
+
+    def check_integrity(self) -> None:
+        for members in self._classes:
+            members.check_integrity()
+
+    def has_any(self, rank: int) -> bool:
+        return len(self._classes[rank]) > 0
+
+    def next(self, rank: int, tried: Container[Sequence] = ()) -> Sequence | None:
+        """The sequence of a class to admit next; None where all that may be have been tried."""
+        return self._classes[rank].next(tried)
+
+    def choose(self, rank: int, tried: Container[Sequence]) -> tuple[Sequence | None, bool]:
+        """The sequence to admit next, and whether it is overdue: of a less urgent class that was passed too
+        often. None, True: what is overdue lacks memory, and what becomes free is kept for it.
+        """
+        for lower in range(rank + 1, len(self._classes)):
+            if self._is_overdue(lower):
+                found = self._classes[lower].next(tried)
+                if found is not None or self._classes[lower].aside.claiming is not None:
+                    return found, True
+        return self._classes[rank].next(tried), False
+
+    def first_flows(self, rank: int) -> list[str]:
+        return self._classes[rank].first_flows
+
+    def _is_overdue(self, rank: int) -> bool:
+        return self._passes[rank] >= PASSES_BEFORE_OVERDUE and len(self._classes[rank]) > 0

@@ -1,0 +1,147 @@
+"""What crosses the engine's boundary: requests in, outputs out, as tokens and text.
+
+Knows neither jobs nor rows nor HTTP, and no tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from ..guidance.grammar import Grammar
+from .sampling_params import SamplingParams
+
+PriorityClass = Literal["interactive", "standard", "background"]
+FinishReason = Literal["stop", "length", "abort"]
+OutputKind = Literal["delta", "final_only"]
+
+PRIORITY_RANKS: dict[str, int] = {"interactive": 0, "standard": 1, "background": 2}
+"""Smaller is more urgent."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """The model's own probabilities for a sampled token, before temperature, filters, penalties and bias."""
+
+    logprob: float
+    """Natural logarithm of the token's probability; -inf for one that only a bias made possible."""
+    top_ids: tuple[int, ...] = ()
+    """The likeliest tokens, as many as were asked for, likeliest first; the sampled one need not be there."""
+    top_logprobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt to complete.
+
+    `output_token_ids` are tokens an earlier run of the same request already produced. The engine continues
+    after them, and its first output repeats them with their text: the outputs of a resumed request, put
+    together, are the whole completion, as if it had never been interrupted.
+    """
+
+    id: str
+    prompt_token_ids: Sequence[int]
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    priority: PriorityClass = "standard"
+    output_token_ids: Sequence[int] = ()
+    group: str | None = None
+    """The job this request is a row of; None for an online request. Rows of jobs may be reordered."""
+    flow: str = ""
+    """Whose it is. Of one class, each has as many tokens computed as another."""
+    cache_salt: str = ""
+    """Requests share KV and compiled grammars only with those of the same salt; named as in vLLM."""
+    output_logprobs: Sequence[TokenLogprobs] = ()
+    """Of `output_token_ids`, one each, if `sampling.logprobs` asks for them."""
+    grammar: Grammar | None = None
+    """What the output has to be, from its first token to its end, which `ignore_eos` and `min_tokens` then do
+    not put off. Output that reaches `max_tokens` before is cut off."""
+    output_kind: OutputKind = "delta"
+    """An output for each step that adds to it, or a single one, of everything, at its end; named as in vLLM.
+    `Engine.generated` reads what it has before."""
+    source_slots: int = 0
+    """Of an encoder-decoder: how many of the prompt's first tokens are its source, which the encoder reads,
+    and what fills up the last block of that (`seq2seq/prompt.py`)."""
+    num_source_tokens: int = 0
+    """Those of the source alone."""
+
+
+class RequestTimes(Protocol):
+    """When what happened to a request, in seconds of `time.monotonic`, which `time.perf_counter` is as well
+    wherever workers run.
+    """
+
+    @property
+    def added_s(self) -> float: ...
+
+    @property
+    def launched_s(self) -> float | None:
+        """Of the first step that computes some of it; of an encoder, the one that ended it."""
+
+    @property
+    def first_token_s(self) -> float | None:
+        """None: it has no tokens."""
+
+    @property
+    def last_token_s(self) -> float: ...
+
+
+@dataclass(slots=True)
+class Output:
+    """What one step added to one request. Text and token ids are deltas, but of `final_only` requests whole;
+    the counts are totals so far.
+
+    Text may lag behind the tokens: half a character and a possible beginning of a stop string are held back.
+    The token that ended the sequence is among the ids, but neither it nor a stop string is in the text.
+    """
+
+    id: str
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason | None
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_cached_tokens: int
+    """Prompt tokens whose KV was found in memory when the request was first admitted."""
+    error: str | None = None
+    """Why the engine gave up on this sequence (finish_reason "abort"); None if the caller aborted it."""
+    is_refused: bool = False
+    """It gave up because of the request's grammar."""
+    logprobs: list[TokenLogprobs] | None = None
+    """One per token id, if the request asks for them."""
+    end_token_id: int | None = None
+    """The end-of-sequence or stop id that ended it; None if nothing did or something else."""
+    times: RequestTimes | None = None
+    """Of one that has ended."""
+
+
+@dataclass(slots=True)
+class Completion:
+    """The outputs of one request, put together."""
+
+    id: str
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """One per token id, if the request asked for them; else empty."""
+    end_token_id: int | None = None
+    error: str | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        return self.finish_reason is not None
+
+    def append(self, output: Output) -> None:
+        assert output.id == self.id, f"output of {output.id!r} given to the completion of {self.id!r}"
+        assert not self.is_finished, f"completion {self.id!r} has already finished"
+        self.text += output.text
+        self.token_ids.extend(output.token_ids)
+        self.finish_reason = output.finish_reason
+        self.num_prompt_tokens = output.num_prompt_tokens
+        self.num_cached_tokens = output.num_cached_tokens
+        self.logprobs.extend(output.logprobs or ())
+        self.end_token_id = output.end_token_id
+        self.error = output.error

@@ -1,0 +1,44 @@
+"""What goes into an encoder engine and what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Sized
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.request import PriorityClass
+
+Vector = NDArray[np.float32]
+
+Input = Sized
+"""What a model takes, of a type of the model's own: the token ids of a text, say. Its length is what it costs
+a step, in tokens."""
+
+
+@dataclass(slots=True)  # one for each row: frozen ones take longer to make
+class EncodeRequest:
+    """Inputs to encode together; one vector comes back for each, in order."""
+
+    id: str
+    inputs: Sequence[Input]
+    priority: PriorityClass = "standard"
+    flow: str = ""
+    """Those of a class have the same time each, however many inputs wait of one."""
+
+
+@dataclass(slots=True, eq=False)  # one for each row: frozen ones take longer to make
+class EncodeOutput:
+    """All vectors of one request, in the order of its inputs; each float32 [dimensions]."""
+
+    id: str
+    embeddings: list[Vector]
+    num_prompt_tokens: int
+    """Tokens of all inputs together, padding not counted."""
+    added_s: float = 0.0
+    launched_s: float | None = None
+    """Its last step's start; both as in `RequestTimes`, without tokens."""
+    first_token_s: ClassVar[None] = None
+    last_token_s: ClassVar[float] = 0.0

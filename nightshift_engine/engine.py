@@ -1,0 +1,567 @@
+"""The engine: requests in, tokens and text out, one step at a time.
+
+Knows tokens, not jobs, rows, leases or HTTP. `add` and `abort` may be called from any thread and take effect
+at the next step; `step` is called by one engine thread in a loop, while `has_work`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from array import array
+from collections import deque
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from .checkpoint.kinds import DECODER, require_kind
+from .config import EngineConfig
+from .core.admission import ModelFacts, token_limit
+from .core.batcher import Batcher, Chunk
+from .core.histograms import ClassHistograms, EngineHistograms
+from .core.kv.kv_blocks import NUM_KEPT_MIN, BlockPool, chain_digests, salted
+from .core.made_by import MadeBy
+from .core.request import FinishReason, Output, Request, TokenLogprobs
+from .core.sequence import Sequence
+from .core.steps.draft import step_shape
+from .core.steps.step_time import StepShape
+from .errors import DuplicateRequest, GrammarFailed, InvalidConfig
+from .execution.attention.selection import can_be_recorded, has_transposed_keys, make_attention
+from .execution.cuda_graphs import CudaCapture
+from .execution.device.devices import DeviceMemory, on_device
+from .execution.kv_memory import KvMemory, num_blocks_for
+from .execution.model_runner import is_out_of_memory
+from .figures.roofline import Roofline
+from .figures.stats import EngineStats
+from .live_request import LiveRequest
+from .loading.model import LoadedModel, load_model
+from .loading.weights import instruction_set
+from .sampling.sampler import Choice, Sampler
+from .text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # needs llguidance
+    from .guidance.compiler import Compiling, GrammarCompiler, RunAside
+
+log = logging.getLogger(__name__)
+
+
+CPU = torch.device("cpu")
+
+COMPILE_WAIT_S = 0.01
+"""A step without other work waits so long for a grammar; what comes in meanwhile waits with it."""
+
+
+class Runner(Protocol):
+    """What the engine needs of a model runner; `ModelRunner` is the real one."""
+
+    def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
+        """Logits `[rows, vocabulary]`, in the order of `chunks`: `num_sampled` rows of each that is last.
+
+        `promised` are the tokens that the step before sampled; sequences with a promised token need them.
+        """
+
+    def clear_blocks(self, blocks: list[int]) -> None:
+        """Zero blocks whose content is not finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    """A step that the device computes."""
+
+    chunks: list[Chunk]
+    starts: list[int]
+    """Where each chunk begins in its sequence."""
+    sampled: list[Sequence]
+    choice: Choice
+    shape: StepShape
+    launched_s: float
+    """When, by the process's own clock."""
+
+
+class Engine:
+    """Continuous batching over one model. Build it with `Engine.load`."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        tokenizer: Tokenizer,
+        model: ModelFacts,
+        pool: BlockPool,
+        config: EngineConfig,
+        device: torch.device = CPU,
+        windows: tuple[int | None, ...] = (None,),
+        roofline: Roofline | None = None,
+    ) -> None:
+        """`windows` are those of the model's groups of layers (`KvGroups`)."""
+        self.tokenizer = tokenizer
+        self._device = device
+        self._model = model
+        self._runner = runner
+        self._pool = pool
+        self._batcher = Batcher(
+            pool,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            reuse_prefixes=config.enable_prefix_reuse,
+            step_budget_ms=config.interactive_step_budget_ms,
+            windows=windows,
+        )
+        self._tables = self._batcher.tables
+        self._reuses_prefixes = config.enable_prefix_reuse
+        self._sampler = Sampler(model.eos_token_ids)
+        self._grammars: GrammarCompiler | None = None  # at the first grammar
+        self._compile_aside: RunAside | None = None
+        self._uncompiled: dict[str, Compiling] = {}  # of live requests that the batcher does not have yet
+        self._overlaps = config.overlap_steps if config.overlap_steps is not None else model.device == "cuda"
+        self._in_flight: _Launched | None = None
+        self._settled_s = 0.0
+        self.made_by = MadeBy(
+            model_id=model.id,
+            model_digest=model.digest,
+            dtype=model.dtype,
+            weight_dtype=config.weight_dtype,
+            device=model.device,
+            isa=instruction_set(model.device),
+            torch_version=torch.__version__,
+            attention_backend=model.attention_backend,
+            kv_cache_dtype=model.kv_cache_dtype,
+            deterministic=config.deterministic,
+        )
+        self.histograms = EngineHistograms()
+        self._roofline = roofline
+        self._roofline_s = 0.0
+        self._live: dict[str, LiveRequest] = {}
+        self._outbox: list[Output] = []
+        # The inbox is all that other threads touch. A step takes it over in one go.
+        self._inbox_lock = threading.Lock()
+        self._inbox: deque[LiveRequest | str] = deque()  # sequences to add, ids to abort, in order of arrival
+        self._known_ids: set[str] = set()
+        self._arrivals = 0
+        self._steps = self._tokens_computed = self._tokens_generated = self._out_of_memory = 0
+
+    @classmethod
+    def load(cls, config: EngineConfig) -> Engine:
+        """Load model and tokenizer, prove that the model is computed rightly, and allocate KV memory.
+
+        Raises `ModelLoadFailed`, `UnsupportedModel` or `InvalidConfig`.
+        """
+        require_kind(config.model, config.revision, DECODER)  # or the tokenizer would be refused first
+        tokenizer = Tokenizer.load(config.model, config.revision)
+        return cls.over(load_model(config, tokenizer), tokenizer, config)
+
+    @classmethod
+    def over(
+        cls,
+        model: LoadedModel,
+        tokenizer: Tokenizer,
+        config: EngineConfig,
+        memory: DeviceMemory | None = None,
+    ) -> Engine:
+        """An engine with KV memory for a model that is loaded and proven. Raises `InvalidConfig`.
+
+        `memory` is its part of the device's; None gives it all that may be taken now.
+        """
+        with on_device(model.device):
+            memory = memory or DeviceMemory.measure(model.device, config.gpu_memory_utilization)
+            return cls._over(model, tokenizer, config, memory)
+
+    @classmethod
+    def _over(
+        cls, model: LoadedModel, tokenizer: Tokenizer, config: EngineConfig, memory: DeviceMemory
+    ) -> Engine:
+        facts, device, groups = model.facts, model.device, model.groups
+        num_blocks = num_blocks_for(
+            config, model.shapes, groups, facts.context_length, model.kv_dtype, memory, model.step_bytes
+        )
+        has_graphs = config.cuda_graphs and device.type == "cuda" and can_be_recorded(model.attention)
+        try:
+            kv = KvMemory(
+                model.shapes,
+                num_blocks=num_blocks + has_graphs,  # their dummy rows need a block of their own
+                block_size=config.block_size,
+                dtype=model.kv_dtype,
+                device=device,
+                transposed_keys=has_transposed_keys(model.attention),
+                groups=groups,
+            )
+        except (RuntimeError, MemoryError, ValueError) as error:  # the last: more than can be addressed
+            raise InvalidConfig(
+                f"no memory for {num_blocks} KV blocks; set num_kv_blocks: {error}"
+            ) from error
+        attention = make_attention(model.attention, kv, facts.context_length)
+        runner = model.runner(model.forward_pass, kv, attention, device)
+        if has_graphs:
+            runner.record_graphs(
+                CudaCapture(device),
+                max_num_seqs=config.max_num_seqs,
+                context_length=facts.context_length,
+                vocab_size=facts.vocab_size,
+            )
+        extra_key = "|".join((facts.digest, facts.dtype, facts.kv_cache_dtype)).encode()
+        num_kept_min = NUM_KEPT_MIN * len(groups.windows)  # a block has the KV of one group only
+        pool = BlockPool(num_blocks, config.block_size, extra_key, num_kept_min=num_kept_min)
+        engine = cls(runner, tokenizer, facts, pool, config, device, groups.windows, model.roofline)
+        room = f"{num_blocks} KV blocks, one sequence up to {engine.longest_sequence} tokens"
+        log.info("engine loaded: model %s, %s, layers' windows %s", facts.id, room, groups.windows)
+        return engine
+
+    def compile_aside(self, run: RunAside) -> None:
+        """Compile grammars on these threads, where flows take turns; called before the first request."""
+        self._compile_aside = run
+
+    @property
+    def model_id(self) -> str:
+        return self._model.id
+
+    @property
+    def context_length(self) -> int:
+        """Tokens that prompt and output may have together."""
+        return self._model.context_length
+
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens that one sequence may have, in the model's context and in KV memory."""
+        return self._tables.capacity(self._model.source_length + self._model.context_length)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._known_ids)
+
+    def check(self, request: Request) -> None:
+        """Raises what `add` raises of a request that can never run here, and takes nothing in."""
+        self._token_limit(request)
+
+    def add(self, request: Request) -> None:
+        """Take a request in; it starts at the next step. Callable from any thread.
+
+        Raises `PromptTooLong`, `DuplicateRequest` or another `InvalidRequest` if it can never run here.
+        """
+        limit = self._token_limit(request)
+        digests = self._prompt_digests(request)  # here, on the caller's thread: a step should not wait for it
+        text = self.tokenizer.text_stream(
+            request.prompt_token_ids[request.source_slots :], request.sampling.stop
+        )
+        compiling = None
+        if request.grammar is not None:
+            salt, flow = request.cache_salt, request.flow
+            compiling = self._compiler().compile(request.grammar, cache_salt=salt, flow=flow)
+        with self._inbox_lock:
+            if request.id in self._known_ids:
+                raise DuplicateRequest(request.id)
+            sequence = Sequence(
+                request,
+                arrival=self._arrivals,
+                num_tokens_max=limit,
+                num_groups=self._tables.num_groups,
+            )
+            sequence.block_digests = digests
+            self._arrivals += 1
+            self._known_ids.add(request.id)
+            self._inbox.append(
+                LiveRequest(sequence, text, list(request.output_logprobs), compiling=compiling)
+            )
+
+    def abort(self, request_id: str) -> None:
+        """End a request at the next step, which reports it as "abort". Callable from any thread.
+
+        An id the engine does not know, or no longer, is ignored: it may have finished a moment ago.
+        """
+        with self._inbox_lock:
+            if request_id in self._known_ids:
+                self._inbox.append(request_id)
+
+    def step(self) -> list[Output]:
+        """Advance every sequence that fits the step's budget, and return what is new.
+
+        If the model fails as a whole its exception comes through, nothing is lost, and the next step tries
+        again. If it runs out of memory, the next steps are smaller; a sequence that even the smallest step
+        has no memory for ends alone.
+        """
+        self._take_inbox()
+        if self._uncompiled:
+            self._take_compiled()
+        chunks = self._batcher.plan()
+        launched = self._try_launch(chunks) if chunks else None
+        self._settle()  # the step before, if it is still in flight: it was computed in the meantime
+        self._in_flight = launched
+        if not self._overlaps:
+            self._settle()
+        return self._take_outbox()
+
+    def generated(self, request_id: str, start: int = 0) -> tuple[list[int], list[TokenLogprobs]]:
+        """Output tokens of a request from the `start`-th on, with log-probabilities if it asks for them.
+
+        Callable from any thread. Nothing of a request that the engine does not know, or no longer.
+        """
+        live = self._live.get(request_id)
+        if live is None:
+            return [], []
+        logprobs = live.logprobs[start:]
+        token_ids = live.sequence.token_ids[live.sequence.num_prompt_tokens + start :].tolist()
+        if live.sequence.sampling.logprobs is not None:
+            del token_ids[len(logprobs) :]  # the newest may have come without them yet
+        return token_ids, logprobs[: len(token_ids)]
+
+    def stats(self) -> EngineStats:
+        """Call it on the engine's thread, or between steps: it takes no lock."""
+        return EngineStats(
+            running=self._batcher.num_running,
+            waiting=len(self._known_ids) - self._batcher.num_running,
+            blocks_free=self._pool.num_free,
+            blocks_total=self._pool.num_blocks,
+            preemptions=self._batcher.num_preemptions,
+            steps=self._steps,
+            tokens_computed=self._tokens_computed,
+            tokens_generated=self._tokens_generated,
+            tokens_queried=self._batcher.num_tokens_queried,
+            tokens_reused=self._batcher.num_tokens_reused,
+            tokens_recomputed=self._batcher.num_tokens_recomputed,
+            deferrals=self._batcher.num_deferrals,
+            out_of_memory=self._out_of_memory,
+            max_num_batched_tokens=self._batcher.limits.max_num_batched_tokens,
+            roofline_seconds=None if self._roofline is None else self._roofline_s,
+        )
+
+    def check_integrity(self) -> None:
+        """Assert that sequences, blocks and ids agree. Call it between steps."""
+        self._batcher.check_integrity()
+        inside = {sequence.id for sequence in [*self._batcher.running, *self._batcher.waiting]}
+        inside |= set(self._uncompiled)
+        assert inside == set(self._live), "the batcher holds other sequences than the engine"
+        assert set(self._live) <= self._known_ids, "a live request is unknown"
+
+    def _prompt_digests(self, request: Request) -> list[bytes]:
+        """Of the full blocks of what is known of a request; none if they are not looked for."""
+        if not self._reuses_prefixes:
+            return []
+        token_ids = array("q", [*request.prompt_token_ids, *request.output_token_ids])
+        root = salted(self._pool.root_digest, request.cache_salt)
+        return chain_digests(root, token_ids, self._pool.block_size)
+
+    def _token_limit(self, request: Request) -> int:
+        longest = request.source_slots + self._model.context_length + 1  # one more than the context
+        return token_limit(request, self._model, self._tables.capacity(longest))
+
+    def _take_inbox(self) -> None:
+        """Apply what other threads asked for since the last step."""
+        with self._inbox_lock:
+            items, self._inbox = self._inbox, deque()
+        for item in items:
+            if isinstance(item, LiveRequest):
+                self._admit(item)
+            elif item in self._live:  # else it finished before the abort was seen
+                self._outbox.append(self._finish(self._live[item], "abort", "", []))
+
+    def _take_outbox(self) -> list[Output]:
+        outputs, self._outbox = self._outbox, []
+        return outputs
+
+    def _try_launch(self, chunks: list[Chunk]) -> _Launched | None:
+        """Launch a step; None if memory did not suffice, and smaller steps come next."""
+        try:
+            return self._launch(chunks)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            reason = str(error).partition("\n")[0] or type(error).__name__
+        # Not inside the handler: while the error is alive, so are the tensors of the pass that failed.
+        self._shrink(chunks, reason)
+        return None
+
+    def _shrink(self, chunks: Seq[Chunk], reason: str) -> None:
+        """Plan smaller steps from now on; if they cannot be smaller, the sequence that does not fit ends."""
+        self._out_of_memory += 1
+        too_large = self._batcher.out_of_memory(chunks)
+        num_tokens = sum(chunk.num_tokens for chunk in chunks)
+        log.warning("out of memory: %d sequences, %d tokens, %s", len(chunks), num_tokens, reason)
+        if too_large is not None and too_large.id in self._live:  # it may have ended with the step in flight
+            self._outbox.append(self._fail(self._live[too_large.id], f"out of memory: {reason}"))
+
+    def _launch(self, chunks: list[Chunk]) -> _Launched:
+        """Start a step on the device, its sampling included; its tokens are promised from now on.
+
+        If it raises, nothing has changed.
+        """
+        launched_s, shape = time.perf_counter(), step_shape(chunks)
+        sampled = [chunk.sequence for chunk in chunks if chunk.is_last]
+        starts = [chunk.sequence.num_computed_tokens for chunk in chunks]
+        promised = self._in_flight.choice.tokens if self._in_flight else None
+        with on_device(self._device):
+            logits = self._runner.forward(chunks, promised)
+            if promised is not None and any(sequence.guide is not None for sequence in sampled):
+                # A grammar allows tokens by those before, so these are read while the device computes.
+                self._settle()
+                promised = None
+            choice = self._sampler.choose(logits, sampled, promised)
+        for chunk in chunks:
+            live = self._live.get(chunk.sequence.id)
+            if live is not None:  # else it ended with the step just settled
+                self._batcher.advance(chunk)
+                live.count_launch(launched_s, self._counts_of(live))
+        for row, sequence in enumerate(sampled):
+            sequence.promise(row)
+        return _Launched(chunks, starts, sampled, choice, shape, launched_s)
+
+    def _settle(self) -> None:
+        """Read the tokens of the step in flight, publish its blocks, and report what is new."""
+        step, self._in_flight = self._in_flight, None
+        if step is None:
+            return
+        result = step.choice.read()
+        settled_s = time.perf_counter()
+        # A step launched before the last one was done began when that one was.
+        self._batcher.observe(step.shape, settled_s - max(step.launched_s, self._settled_s))
+        self._settled_s = settled_s
+        for chunk, start in zip(step.chunks, step.starts, strict=True):
+            self._batcher.publish(chunk, start)
+        num_tokens = sum(chunk.num_tokens for chunk in step.chunks)
+        self._steps += 1
+        self._tokens_computed += num_tokens
+        self.histograms.observe_step(len(step.chunks), num_tokens)
+        if self._roofline is not None:
+            shape, counts = step.shape, (chunk.num_tokens for chunk in step.chunks)
+            spans = zip(step.starts, counts, strict=True)
+            self._roofline_s += self._roofline.least_seconds(
+                shape.tokens, shape.kv_tokens, len(step.sampled), spans
+            )
+        for row, (sequence, token) in enumerate(zip(step.sampled, result.tokens, strict=True)):
+            sequence.num_promised -= 1
+            live = self._live.get(sequence.id)
+            # A sequence that ended or was aborted while this step was in flight needs no other token.
+            if live is not None and live.sequence is sequence:
+                self._report(self._advance(live, token, result.logprobs.get(row)))
+
+    def _compiler(self) -> GrammarCompiler:
+        # Imported at the first grammar: without one, the engine runs where llguidance is not installed.
+        from .guidance.compiler import GrammarCompiler
+
+        with self._inbox_lock:
+            if self._grammars is None:
+                self._grammars = GrammarCompiler(
+                    self.tokenizer,
+                    self._model.vocab_size,
+                    self._model.eos_token_ids,
+                    self._compile_aside,
+                )
+            return self._grammars
+
+    def _take_compiled(self) -> None:
+        """Admit the sequences whose grammars are compiled; with nothing else to do, wait for one a moment."""
+        if self._in_flight is None and not self._batcher.has_work:
+            from .guidance.compiler import wait_for_any
+
+            wait_for_any(self._uncompiled.values(), COMPILE_WAIT_S)
+        for id, compiling in list(self._uncompiled.items()):
+            live = self._live[id]
+            try:
+                live.sequence.guide = compiling.guide()
+            except GrammarFailed as error:
+                self._outbox.append(self._refuse(live, str(error)))
+                continue
+            if live.sequence.guide is not None:
+                del self._uncompiled[id]
+                self._admit(live)
+
+    def _admit(self, live: LiveRequest) -> None:
+        """Hand a new sequence to the batcher; a resumed one first repeats what it has."""
+        self._live[live.sequence.id] = live
+        if live.compiling is not None and live.sequence.guide is None:
+            self._uncompiled[live.sequence.id] = live.compiling
+            return
+        self._batcher.add(live.sequence)
+        if live.sequence.num_output_tokens:
+            self._report(self._replay(live))
+
+    def _replay(self, live: LiveRequest) -> Output | None:
+        """Turn a resumed sequence's tokens into text again, one by one, exactly as when they were new."""
+        sequence, earlier, text = live.sequence, live.sequence.output_token_ids, ""
+        del sequence.token_ids[sequence.num_prompt_tokens :]
+        for token in earlier:
+            sequence.token_ids.append(token)
+            try:
+                delta, reason = self._read(live, token)
+            except GrammarFailed as error:
+                return self._refuse(live, str(error))
+            text += delta
+            if reason is not None:
+                return self._finish(live, reason, text, sequence.output_token_ids)
+        return live.new_output(text, earlier)
+
+    def _report(self, output: Output | None) -> None:
+        if output is not None:
+            self._outbox.append(output)
+
+    def _advance(self, live: LiveRequest, token: int | None, logprobs: TokenLogprobs | None) -> Output | None:
+        """Append a sampled token, and see whether it ends the sequence. One that fails ends alone."""
+        sequence = live.sequence
+        if token is None:
+            return self._fail(live, "the model's logits are not finite")
+        try:
+            sequence.append(token)
+            if logprobs is not None:
+                live.logprobs.append(logprobs)
+            self._tokens_generated += 1
+            live.count_token(self._settled_s, self._counts_of(live))
+            text, reason = self._read(live, token)
+        except GrammarFailed as error:
+            return self._refuse(live, str(error))
+        except Exception as error:
+            log.exception("sequence failed: id %s, token %d", sequence.id, token)
+            return self._fail(live, f"{type(error).__name__}: {error}")
+        if reason is not None:
+            return self._finish(live, reason, text, [token])
+        return live.new_output(text, [token])
+
+    def _read(self, live: LiveRequest, token: int) -> tuple[str, FinishReason | None]:
+        """Text that the sequence's newest token makes certain, and why it is the last one, if it is."""
+        sequence, sampling, guide = live.sequence, live.sequence.sampling, live.sequence.guide
+        may_stop = sequence.num_output_tokens > sampling.min_tokens
+        is_eos = token in self._model.eos_token_ids and (not sampling.ignore_eos or guide is not None)
+        if guide is not None:
+            guide.accept(token)
+        if is_eos or token in sampling.stop_token_ids:
+            live.end_token_id = token
+            return live.read_rest(), "stop"
+        text = live.read(token, look_for_stop=may_stop)
+        if live.text.is_stopped:
+            return text, "stop"
+        is_whole = guide is not None and guide.is_finished
+        if sequence.is_full or is_whole:
+            text += live.read_rest()
+            return text, "stop" if live.text.is_stopped or is_whole else "length"
+        return text, None
+
+    def _counts_of(self, live: LiveRequest) -> ClassHistograms:
+        return self.histograms.of(live.sequence.request.priority)
+
+    def _fail(self, live: LiveRequest, reason: str) -> Output:
+        """End one sequence the model failed on, and keep its values out of reach of the others."""
+        sequence = live.sequence
+        log.error("sequence given up: id %s, %d tokens, %s", sequence.id, sequence.num_tokens, reason)
+        blocks = self._pool.forget(sequence.blocks)
+        if self._tables.has_windows:  # those that have left the windows hold the same values
+            blocks += self._pool.discard(self._tables.names(sequence))
+        self._runner.clear_blocks(blocks)
+        output = self._finish(live, "abort", "", [])
+        output.error = reason
+        return output
+
+    def _refuse(self, live: LiveRequest, reason: str) -> Output:
+        """End one sequence because of its grammar."""
+        output = self._finish(live, "abort", "", [])
+        output.error, output.is_refused = f"the grammar cannot be used: {reason}", True
+        return output
+
+    def _finish(self, live: LiveRequest, reason: FinishReason, text: str, token_ids: list[int]) -> Output:
+        sequence = live.sequence
+        live.count_end(self._counts_of(live))
+        if self._uncompiled.pop(sequence.id, None) is None:
+            self._batcher.remove(sequence)
+        del self._live[sequence.id]
+        with self._inbox_lock:
+            self._known_ids.discard(sequence.id)
+        return live.last_output(reason, text, token_ids)

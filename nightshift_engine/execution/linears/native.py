@@ -1,0 +1,162 @@
+"""Linear layers by our own `kernels/native/linear.cpp`: in the processor's vectors or its matrix tiles."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from ...kernels.native.build import load_kernels
+from ..device.native_calls import FIXED_ORDER, invoke
+from .interface import Activation, LinearDType, Unit
+from .panels import are_bfloat16, arrange, quantize_rows, to_panels
+
+KERNEL_DTYPES = (torch.float32, torch.bfloat16)
+"""Of rows: all that our kernel reads and writes."""
+WEIGHTS_PER_LANE: dict[LinearDType, int] = {"float32": 1, "bfloat16": 2, "int8": 4}
+UNITS: tuple[Unit, ...] = ("vectors", "tiles")
+TILE_INPUTS: dict[LinearDType, int] = {"float32": 32, "bfloat16": 32, "int8": 64}
+"""Inputs that a matrix tile's row holds; float32 goes into tiles as three bfloat16."""
+
+
+class LinearCall(ctypes.Structure):
+    """`LinearCall` of linear.cpp."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "w", "bias", "out", "x_scale", "w_scale", "w_sum")),
+        *((name, ctypes.c_int64) for name in ("rows", "n", "k", "x_stride", "out_stride")),
+        *((name, ctypes.c_int32) for name in ("epilogue", "activation", "out_is_bfloat16")),
+        ("factor", ctypes.c_float),
+    )
+
+
+STORE, ADD, ACTIVATED, GATED = range(4)
+ACTIVATION_NUMBERS = {name: number for number, name in enumerate(get_args(Activation))}
+"""Numbered as in linear.cpp."""
+
+
+class NativeLinear:
+    """Our own kernel. A row's result is bitwise the same in any batch, at any number of threads."""
+
+    def __init__(
+        self,
+        dtype: LinearDType,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        activation: Activation | None = None,
+        gate: Activation | None = None,
+        unit: Unit = "vectors",
+    ) -> None:
+        kernels = load_kernels("linear", FIXED_ORDER)
+        n, k = weight.shape
+        assert self.can_pack(dtype, k, unit), (
+            f"no kernel for {k} {dtype} inputs in {unit}; ask can_pack first"
+        )
+        self.in_features, self.out_features = k, n // 2 if gate else n
+        stored = stored_dtype(dtype, weight)
+        self._run: Any = getattr(kernels, symbol("linear", dtype, unit, stored))
+        self._store_epilogue = GATED if gate else ACTIVATED if activation else STORE
+        columns = [weight] if bias is None else [weight, bias[:, None]]
+        arranged = [arrange(column, gate) for column in columns]  # whole panels of rows
+        scales = None
+        if dtype == "int8":
+            arranged[0], scales = quantize_rows(arranged[0])
+        self._x_dtype = getattr(torch, dtype)
+        self._weight = to_panels(arranged[0].to(getattr(torch, stored)), WEIGHTS_PER_LANE[stored])
+        self._bias = arranged[1][:, 0].float().contiguous() if bias is not None else None
+        self._scales = scales
+        self._sums = arranged[0].sum(dim=1, dtype=torch.int32) if scales is not None else None
+        self._quantizer = RowQuantizer() if scales is not None else None
+        self.can_be_written_down = self._quantizer is None
+        self._call = LinearCall(
+            w=self._weight.data_ptr(),
+            bias=_pointer(self._bias),
+            w_scale=_pointer(self._scales),
+            w_sum=_pointer(self._sums),
+            n=n,
+            k=k,
+            activation=ACTIVATION_NUMBERS[gate or activation or "silu"],
+        )
+
+    @staticmethod
+    def can_pack(dtype: LinearDType, in_features: int, unit: Unit = "vectors") -> bool:
+        """Whether this machine has the kernel and the kernel takes rows of so many inputs."""
+        kernels = load_kernels("linear", FIXED_ORDER)
+        if not hasattr(kernels, symbol("linear", dtype, unit)) or in_features == 0:
+            return False
+        if unit == "vectors":
+            return in_features % WEIGHTS_PER_LANE[dtype] == 0
+        return has_tiles() and in_features % TILE_INPUTS[dtype] == 0
+
+    def store(self, x: Tensor, out: Tensor) -> None:
+        self._compute(x, out, self._store_epilogue)
+
+    def add_to(self, x: Tensor, out: Tensor, factor: float = 1.0) -> None:
+        assert self._store_epilogue == STORE, "a layer with an activation cannot add"
+        assert out.dtype == torch.float32, f"adds to float32, not {out.dtype}"
+        self._call.factor = factor
+        self._compute(x, out, ADD)
+
+    def _compute(self, x: Tensor, out: Tensor, epilogue: int) -> None:
+        assert out.dtype in KERNEL_DTYPES, f"the kernel writes no {out.dtype}"
+        assert x.shape[1] == self.in_features, f"rows of {x.shape[1]} for a layer of {self.in_features}"
+        assert out.shape == (len(x), self.out_features), f"{len(x)} rows do not fit {tuple(out.shape)}"
+        call = self._call
+        if self._quantizer is not None:
+            x, x_scale = self._quantizer(x)
+            call.x_scale = x_scale.data_ptr()
+        else:
+            assert x.dtype == self._x_dtype, f"{x.dtype} inputs of a layer in {self._x_dtype}"
+        call.x, call.x_stride = x.data_ptr(), x.stride(0)
+        call.out, call.out_stride = out.data_ptr(), out.stride(0)
+        call.rows, call.epilogue = x.shape[0], epilogue
+        call.out_is_bfloat16 = out.dtype == torch.bfloat16
+        invoke(self._run, self._call)
+
+
+class RowQuantizer:
+    """Rows of activations as unsigned bytes around 128, one scale a row."""
+
+    def __init__(self) -> None:
+        self._quantize: Any = load_kernels("decoder", FIXED_ORDER).quantize_rows  # type: ignore[union-attr]
+        self._quantize.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_int32,
+            ctypes.c_int64,
+            ctypes.c_int64,
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+        ]
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        assert x.dtype in KERNEL_DTYPES, f"the kernel reads no {x.dtype}"
+        x = x.contiguous()
+        out, scale = torch.empty(x.shape, dtype=torch.uint8), torch.empty(x.shape[0])
+        is_bfloat16 = x.dtype == torch.bfloat16
+        self._quantize(x.data_ptr(), is_bfloat16, *x.shape, out.data_ptr(), scale.data_ptr())
+        return out, scale
+
+
+def has_tiles() -> bool:
+    """Whether our kernel may use this machine's matrix tiles."""
+    kernels = load_kernels("linear", FIXED_ORDER)
+    return hasattr(kernels, "has_matrix_tiles") and bool(kernels.has_matrix_tiles())  # type: ignore[union-attr]
+
+
+def stored_dtype(dtype: LinearDType, weight: Tensor) -> LinearDType:
+    """In which a layer's weights `[.., k]` are packed: float32 as bfloat16 where this loses nothing."""
+    is_halved = dtype == "float32" and weight.shape[-1] % 2 == 0 and are_bfloat16(weight)
+    return "bfloat16" if is_halved else dtype
+
+
+def symbol(call: str, dtype: LinearDType, unit: Unit, stored: LinearDType | None = None) -> str:
+    """Of the function in linear.cpp."""
+    weights = "" if stored in (None, dtype) else f"_by_{stored}"
+    return f"{call}_{dtype}{weights}{'_tiles' if unit == 'tiles' else ''}"
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()

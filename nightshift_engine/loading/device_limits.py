@@ -1,0 +1,182 @@
+"""What a decoder takes of its device, and what the device was seen to do at best: measured once, at load.
+
+On a CPU bandwidth is that of reading the model's own weights, before they are packed: large ones come from
+memory, and small ones from the cache, as in its steps. Operations are those of the linears that the engine
+would choose. On a GPU it is that of a copy, since a sum of many weights takes as long to ask for as to read,
+and operations are those of a matrix product of random numbers: others take less power, and so run faster.
+All take some milliseconds. A device that others keep busy meanwhile is measured too slow, and steps then seem
+better than they are.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..execution.experts.packed import is_experts
+from ..execution.kv_memory import KvShape
+from ..execution.linears.interface import LinearDType
+from ..execution.linears.measuring import fastest_pack
+from ..execution.linears.native import stored_dtype
+from ..figures.roofline import AttentionWork, DeviceLimits, ExpertWork, ModelWork
+
+log = logging.getLogger(__name__)
+
+READ_BYTES_MAX = 1 << 30
+"""Of weights; more than any cache has."""
+READ_BYTES_MIN = 8 << 20
+"""A model that has less is measured by a buffer of that size."""
+TENSOR_BYTES_MIN = 1 << 20
+"""Smaller ones take longer to ask for than to read."""
+PASSES = 2
+COPY_BYTES = 1 << 28
+"""On a GPU: read, and written once more."""
+COPIES = 8
+LINEAR_SIZE, LINEAR_ROWS = 512, 256
+"""On a CPU: of a linear layer, and of its inputs."""
+PRODUCT_SIZE = 4096
+"""On a GPU: of a square product."""
+PRODUCTS = 8
+
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_CHOSEN = ("num_experts_per_tok", "moe_k", "moe_topk")
+"""How configurations call them."""
+
+
+def measure_limits(model: Any, linear_dtype: LinearDType) -> DeviceLimits | None:
+    """Of the model's device. `linear_dtype`: of its layers as they will run. None: there is no kernel."""
+    device: torch.device = model.device
+    try:
+        found = _of_cpu(model, linear_dtype) if device.type == "cpu" else _of_gpu(model.dtype, device)
+    except LookupError:
+        return None
+    log.info(
+        "device measured: %s reads %.1f GB/s and computes %.0f GFLOP/s in %s",
+        device, found.bytes_per_second / 1e9, found.flops_per_second / 1e9, linear_dtype,
+    )  # fmt: skip
+    return found
+
+
+def read_work(
+    model: Any, shapes: Mapping[int, KvShape], windows: Mapping[int, int | None], kv_dtype: torch.dtype,
+    *, layer_dtype: LinearDType | None, head_dtype: LinearDType | None,
+) -> ModelWork | None:  # fmt: skip
+    """Of a decoder by transformers whose weights are as it loaded them. `windows` by layer.
+
+    Layers and head will be packed in these dtypes; None: they stay as they are.
+
+    None: it chooses experts in a way that is not known here.
+    """
+    config = model.config.get_text_config()
+    head = model.get_output_embeddings()
+    head_weight = getattr(head, "weight", None)
+    if head_weight is None:
+        return None
+    experts = [module for module in model.modules() if is_experts(module)]
+    num_chosen: int | None = next((value for name in _CHOSEN if (value := getattr(config, name, None))), None)
+    if _says_experts(config) != bool(experts) or (experts and not num_chosen):
+        return None
+    of_experts = {id(each) for module in experts for each in module.parameters()}
+    looked_up = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+    layers = [
+        each
+        for each in model.parameters()
+        if each.dim() >= 2 and id(each) not in of_experts | looked_up | {id(head_weight)}
+    ]
+    in_experts = [each for module in experts for each in module.parameters()]
+    mixture = None
+    if num_chosen and experts:
+        num_experts = len(experts[0].gate_up_proj)
+        mixture = ExpertWork(num_experts, num_chosen, *_sizes(in_experts, layer_dtype))
+    return ModelWork(
+        *_sizes(layers, layer_dtype),
+        *_sizes([head_weight], head_dtype),
+        _attention(config, shapes, windows, kv_dtype),
+        mixture,
+    )
+
+
+def _sizes(weights: list[Tensor], dtype: LinearDType | None) -> tuple[int, int]:
+    """Numbers, and the bytes they take once they are packed."""
+    num_bytes = 0
+    for each in weights:
+        stored = each.dtype if dtype is None else getattr(torch, stored_dtype(dtype, each.detach()))
+        num_bytes += each.numel() * stored.itemsize
+    return sum(each.numel() for each in weights), num_bytes
+
+
+def _says_experts(config: Any) -> bool:
+    return any((getattr(config, name, None) or 0) > 1 for name in _EXPERTS)
+
+
+def _attention(
+    config: Any, shapes: Mapping[int, KvShape], windows: Mapping[int, int | None], kv_dtype: torch.dtype
+) -> tuple[AttentionWork, ...]:
+    num_heads = getattr(config, "num_attention_heads", None) or 0
+    by_window: dict[int | None, tuple[int, int]] = {}
+    for layer, shape in shapes.items():
+        kv_bytes, pair_flops = by_window.get(windows.get(layer), (0, 0))
+        by_window[windows.get(layer)] = (
+            kv_bytes + shape.bytes_per_token(kv_dtype),
+            pair_flops + 2 * num_heads * (shape.key_dim + shape.value_dim),
+        )
+    return tuple(AttentionWork(window, *work) for window, work in by_window.items())
+
+
+def _large_weights(model: Any) -> list[Tensor]:
+    """As numbers of eight bytes, which are summed as fast as they can be read."""
+    found: list[Tensor] = []
+    left = READ_BYTES_MAX
+    for each in model.parameters():
+        size = each.numel() * each.element_size()
+        if each.is_contiguous() and size % 8 == 0 and TENSOR_BYTES_MIN <= size <= left:
+            found.append(each.detach().view(-1).view(torch.int64))
+            left -= size
+    if READ_BYTES_MAX - left < READ_BYTES_MIN:
+        return [torch.ones(READ_BYTES_MIN // 8, dtype=torch.int64, device=model.device)]
+    return found
+
+
+def _of_cpu(model: Any, dtype: LinearDType) -> DeviceLimits:
+    """Raises LookupError."""
+    weights = _large_weights(model)
+
+    def read() -> None:
+        for each in weights:
+            each.sum()
+
+    num_bytes = 8 * sum(each.numel() for each in weights)
+    bandwidth = num_bytes / _least_seconds(read, model.device, PASSES)
+    _, seconds = fastest_pack(dtype, LINEAR_SIZE, LINEAR_SIZE, LINEAR_ROWS)
+    if not seconds:
+        raise LookupError(f"the clock does not tell how long {dtype} takes")
+    return DeviceLimits(bandwidth, 2 * LINEAR_SIZE**2 * LINEAR_ROWS / seconds)
+
+
+def _of_gpu(dtype: torch.dtype, device: torch.device) -> DeviceLimits:
+    source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)
+    copy = torch.empty_like(source)
+    copying_s = _least_seconds(lambda: copy.copy_(source), device, COPIES)
+    square = torch.randn(PRODUCT_SIZE, PRODUCT_SIZE, device=device).to(dtype)
+    out = torch.empty_like(square)
+    product_s = _least_seconds(lambda: torch.mm(square, square, out=out), device, PRODUCTS)
+    return DeviceLimits(2 * COPY_BYTES / copying_s, 2 * PRODUCT_SIZE**3 / product_s)
+
+
+def _least_seconds(call: Callable[[], object], device: torch.device, times: int) -> float:
+    """The shortest of so many calls, after one that is not counted."""
+
+    def timed() -> float:
+        began_s = time.perf_counter()
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - began_s
+
+    timed()
+    return min(timed() for _ in range(times))

@@ -1,0 +1,280 @@
+"""From a configuration to a model ready to run: loaded, proven, packed, and proven again.
+
+The model's own modules are checked against transformers' attention first; whatever replaces them for speed is
+then checked against them. What the parts do is written where the parts are; the order is written here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..config import EngineConfig
+from ..core.admission import ModelFacts
+from ..core.kv.kv_groups import KvGroups, group_layers
+from ..errors import InvalidConfig, UnsupportedModel
+from ..execution.attention.latent import widest_latent
+from ..execution.attention.native_backend import native_kernels
+from ..execution.attention.selection import resolve_attention_backend
+from ..execution.decoder.pack import read_decoder
+from ..execution.decoder.recognition.facts import NotPlain
+from ..execution.device.devices import on_device
+from ..execution.device.mapped_files import return_free_memory
+from ..execution.forward_pass import ForwardPass, ModulePass
+from ..execution.kv_memory import KvShape, largest_step_bytes
+from ..execution.linears.dense import dense_packing
+from ..execution.linears.interface import LinearDType, Packing
+from ..execution.linears.measuring import fastest_packing
+from ..execution.linears.native import NativeLinear
+from ..execution.linears.packing import native_packing
+from ..execution.model_runner import ModelRunner
+from ..execution.packed_modules import pack_modules
+from ..figures.roofline import Roofline
+from ..text.tokenizer import Tokenizer
+from . import weights
+from .context import context_length
+from .device_limits import measure_limits, read_work
+from .selftest import (
+    CheckedModel,
+    check_forward_pass,
+    check_invariance,
+    check_model,
+    check_written_steps,
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model proven on this machine, and what the engine has to know of it."""
+
+    facts: ModelFacts
+    forward_pass: Any
+    """As `runner` calls it: a `ForwardPass`, or an `EncoderDecoder`."""
+    shapes: dict[int, KvShape]
+    dtype: torch.dtype
+    kv_dtype: torch.dtype
+    device: torch.device
+    attention: str
+    """Name of the attention back end."""
+    step_bytes: int
+    """What the largest step needs besides KV memory."""
+    runner: Callable[..., Any] = ModelRunner
+    """Makes the model's runner of its forward pass, KV memory, attention and device."""
+    windows: Mapping[int, int | None] = field(default_factory=dict)
+    """By layer: how many tokens one sees, itself included; None or missing if all of the context."""
+    roofline: Roofline | None = None
+    """None: what its steps must read and compute is not known."""
+
+    @property
+    def groups(self) -> KvGroups:
+        """Layers by the lifetime of their KV."""
+        return group_layers(self.windows, self.shapes)
+
+
+def load_model(config: EngineConfig, tokenizer: Tokenizer) -> LoadedModel:
+    """Load and prove. Raises `ModelLoadFailed`, `UnsupportedModel` or `InvalidConfig`."""
+    device = weights.resolve_device(config.device)
+    with on_device(device):
+        return _load_model(config, tokenizer, device)
+
+
+def _load_model(config: EngineConfig, tokenizer: Tokenizer, device: torch.device) -> LoadedModel:
+    if config.weight_dtype != "auto" and device.type != "cpu":
+        raise InvalidConfig(f"weight_dtype {config.weight_dtype!r} needs the CPU, not {device}")
+    if config.deterministic:
+        _check_deterministic(config, device)
+    tokenizer.check_chat_template(config.model)
+    model = weights.load_model(config, device)
+    return prove_model(config, model, tokenizer, weights.model_digest(config.model, config.revision))
+
+
+def prove_model(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: str) -> LoadedModel:
+    """A transformers model that is on its device, with eager attention: proven, and put on ours.
+
+    `digest` names its weights. Raises `UnsupportedModel` or `InvalidConfig`.
+    """
+    device, dtype = model.device, model.dtype
+    kv_dtype = weights.resolve_kv_dtype(config.kv_cache_dtype, dtype)
+    attention = resolve_attention_backend(
+        config.attention_backend, device, dtype, kv_dtype, latent_dim=widest_latent(model)
+    )
+    name = weights.model_id(config.model)
+    weights.check_vocabulary(tokenizer, model.config.get_text_config().vocab_size, name)
+    # Before its context, so that a model that is not served is refused for what it is.
+    checked = check_model(model, name, attention)
+    facts = ModelFacts(
+        id=name,
+        vocab_size=model.config.get_text_config().vocab_size,
+        context_length=context_length(model.config, tokenizer, config.max_model_len),
+        eos_token_ids=weights.eos_token_ids(model, tokenizer),
+        digest=digest,
+        dtype=str(dtype).removeprefix("torch."),
+        kv_cache_dtype=str(kv_dtype).removeprefix("torch."),
+        device=device.type,
+        attention_backend=attention,
+    )
+    windows = _windows(checked, facts.context_length)
+    roofline = _roofline(config, model, checked, windows, kv_dtype)  # packing takes the weights
+    forward_pass = _forward_pass(config, model, checked, facts, attention)
+    step_bytes = largest_step_bytes(config, model.config.get_text_config(), dtype)
+    del model
+    return_free_memory()
+    how = f"{dtype} on {device}, weights {config.weight_dtype}, KV {kv_dtype}, attention by {attention}"
+    log.info("model loaded: %s, %s%s", name, how, ", deterministic" if config.deterministic else "")
+    return LoadedModel(
+        facts,
+        forward_pass,
+        checked.shapes,
+        dtype,
+        kv_dtype,
+        device,
+        attention,
+        step_bytes,
+        windows=windows,
+        roofline=roofline,
+    )
+
+
+def _windows(checked: CheckedModel, context_length: int) -> dict[int, int | None]:
+    """By layer; None where no sequence outgrows it."""
+    windows = enumerate(call.window for call in checked.calls)
+    return {
+        layer: None if window is None or window >= context_length else window for layer, window in windows
+    }
+
+
+def _roofline(
+    config: EngineConfig,
+    model: Any,
+    checked: CheckedModel,
+    windows: Mapping[int, int | None],
+    kv_dtype: torch.dtype,
+) -> Roofline | None:
+    is_cpu = model.device.type == "cpu"
+    layers, head = _linear_dtypes(config, model)
+    work = read_work(
+        model,
+        checked.shapes,
+        windows,
+        kv_dtype,
+        layer_dtype=layers if is_cpu else None,
+        head_dtype=head if is_cpu else None,
+    )
+    if work is None:
+        return None
+    limits = measure_limits(model, layers)
+    return None if limits is None else Roofline(work, limits)
+
+
+def _linear_dtypes(config: EngineConfig, model: Any) -> tuple[LinearDType, LinearDType]:
+    """Of layers and head, as they are packed for a CPU."""
+    head: LinearDType = "float32"
+    if model.dtype == torch.bfloat16 and not config.deterministic:
+        head = "bfloat16"
+    return "int8" if config.weight_dtype == "int8" and not config.deterministic else head, head
+
+
+def _check_deterministic(config: EngineConfig, device: torch.device) -> None:
+    """Raise `InvalidConfig` if this machine or configuration has no arithmetic in a fixed order."""
+    if device.type != "cpu":
+        raise InvalidConfig(f"deterministic needs the CPU, not {device}")
+    if not NativeLinear.can_pack("float32", 1) or native_kernels() is None:
+        raise InvalidConfig("deterministic needs our native kernels, which cannot be built here (no g++?)")
+
+
+def _forward_pass(
+    config: EngineConfig, model: Any, checked: CheckedModel, facts: ModelFacts, attention: str
+) -> ForwardPass:
+    """The fastest way through the model that computes the same."""
+    packing = _packing(config, model)
+    forward_pass = _written_out(config, model, checked, packing, facts, attention)
+    if config.deterministic:
+        check_invariance(forward_pass, checked, model, facts.id, attention)
+    return forward_pass
+
+
+def _packing(config: EngineConfig, model: Any) -> Packing:
+    if model.device.type != "cpu":
+        return dense_packing()
+    if config.deterministic:
+        return native_packing("float32")
+    try:
+        layers, head = _linear_dtypes(config, model)
+        return fastest_packing(layers, *weights.typical_linear(model.config), head_dtype=head)
+    except LookupError as error:
+        raise InvalidConfig(f"weight_dtype {config.weight_dtype!r} cannot be used: {error}") from error
+
+
+def _written_out(
+    config: EngineConfig,
+    model: Any,
+    checked: CheckedModel,
+    packing: Packing,
+    facts: ModelFacts,
+    attention: str,
+) -> ForwardPass:
+    """The decoder written out if the model is a plain one, else its modules with packed linear layers."""
+    name = facts.id
+    prove = partial(
+        check_forward_pass,
+        checked=checked,
+        model=model,
+        name=name,
+        attention=attention,
+        block_size=config.block_size,
+        is_quantized=config.weight_dtype == "int8",
+    )
+    try:
+        decoder = read_decoder(
+            model,
+            checked.calls,
+            packing,
+            model.dtype,
+            allows_modules=not config.deterministic,
+            context_length=facts.context_length,
+        )
+        # Of dense layers, it is proven as it will run; a mixture's logits differ where rounding chose others.
+        prove(decoder, is_held=checked.reference.chooses_experts)
+        if checked.reference.chooses_experts and decoder.can_be_written_down:
+            check_written_steps(decoder, checked, model, name, attention)
+        return decoder
+    except NotPlain as difference:
+        _refuse_if_deterministic(config, name, difference)
+        log.info("model %s runs through its own modules: %s", name, difference)
+    except UnsupportedModel as difference:  # it looked plain and is not; its weights are gone
+        _refuse_if_deterministic(config, name, difference)
+        log.info("model %s runs through its own modules: %s", name, difference)
+        model = _reloaded(config, model, name, attention)
+    if model.device.type != "cpu":  # packed layers would be its own
+        return ModulePass(model)
+    num_packed = pack_modules(model, packing, model.dtype, head=model.get_output_embeddings())
+    log.debug("model %s: %d layers packed", name, num_packed)
+    try:
+        prove(ModulePass(model), is_held=True)
+    except UnsupportedModel as difference:  # its modules do more with a layer than call it
+        if config.weight_dtype != "auto":
+            raise
+        log.warning("model %s runs without packed layers, more slowly: %s", name, difference)
+        model = _reloaded(config, model, name, attention)
+    return ModulePass(model)
+
+
+def _reloaded(config: EngineConfig, model: Any, name: str, attention: str) -> Any:
+    """The model once more, proven again: packing has taken its weights."""
+    model = weights.load_model(config, model.device)
+    check_model(model, name, attention)
+    return model
+
+
+def _refuse_if_deterministic(config: EngineConfig, name: str, difference: Exception) -> None:
+    """In torch's activations the last elements of a tensor are computed otherwise than the rest."""
+    if config.deterministic:
+        reason = f"deterministic mode has arithmetic of its own for plain decoders only, and {difference}"
+        raise UnsupportedModel(name, reason) from difference

@@ -1,0 +1,223 @@
+"""Loads a decoder and says what its files promise: dtype, end-of-sequence ids, a digest.
+
+Safetensors only and never code from the model's repository; HF_HUB_OFFLINE is respected by the libraries
+below. Does not judge whether the model is computed rightly: that is `selftest.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import platform
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils.hub import cached_file
+
+from ..checkpoint.files import check_generation_config, local_directory
+from ..checkpoint.kinds import DECODER, Kind, require_kind
+from ..checkpoint.stored_tensors import check_stored_tensors
+from ..config import EngineConfig
+from ..errors import EngineError, InvalidConfig, ModelLoadFailed, UnsupportedModel
+from ..execution.linears.measuring import fastest_dtype
+from ..execution.linears.native import has_tiles
+from ..text.tokenizer import Tokenizer
+from .context import pin_longrope
+
+log = logging.getLogger(__name__)
+
+DIGESTED_BYTES = 1 << 16
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+KV_DTYPES = DTYPES | {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device of a configuration; raises `InvalidConfig` if it does not exist."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InvalidConfig(f"device {name!r} is not a torch device") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InvalidConfig("device 'cuda' was asked for, but torch sees no CUDA device")
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError) as error:  # the second is how torch says it was built without one
+        raise InvalidConfig(f"device {name!r} cannot be used here: {error}") from error
+    return device
+
+
+def resolve_dtype(name: str, checkpoint_dtype: torch.dtype | None, device: torch.device) -> torch.dtype:
+    """The dtype to compute in. "auto" on CPU is float32."""
+    if name != "auto":
+        return DTYPES[name]
+    if device.type == "cpu" or checkpoint_dtype is None:
+        return torch.float32
+    return checkpoint_dtype
+
+
+def decoder_dtype(config: EngineConfig, hf_config: Any, device: torch.device) -> torch.dtype:
+    """As `resolve_dtype`, except that a bfloat16 checkpoint stays so on a CPU that computes it faster.
+
+    Which one does is measured. A float32 checkpoint is never rounded without being asked.
+    """
+    stored = checkpoint_dtype(hf_config)
+    if config.deterministic:
+        return torch.float32
+    if config.dtype == "auto" and device.type == "cpu" and stored == torch.bfloat16:
+        return fastest_dtype(*typical_linear(hf_config))
+    return resolve_dtype(config.dtype, stored, device)
+
+
+def typical_linear(hf_config: Any) -> tuple[int, int]:
+    """Inputs and outputs of a linear layer of the model, to measure with."""
+    text_config = hf_config.get_text_config()
+    hidden = text_config.hidden_size
+    wide = getattr(text_config, "intermediate_size", None) or 4 * hidden
+    return hidden, wide if isinstance(wide, int) else 4 * hidden
+
+
+def resolve_kv_dtype(name: str, dtype: torch.dtype) -> torch.dtype:
+    """The dtype of KV memory, for a model that computes in `dtype`."""
+    return dtype if name == "auto" else KV_DTYPES[name]
+
+
+def load_model(
+    config: EngineConfig,
+    device: torch.device,
+    *,
+    kind: Kind = DECODER,
+    auto_class: Any = AutoModelForCausalLM,
+) -> Any:
+    """A model that generates, on its device, in eval mode. Raises `ModelLoadFailed` or `UnsupportedModel`."""
+    require_kind(config.model, config.revision, kind)
+    directory = local_directory(config.model, config.revision)
+    check_generation_config(directory, config.model)
+    try:
+        hf_config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        check_stored_tensors(directory, config.model, hf_config, auto_class)
+        dtype = decoder_dtype(config, hf_config, device)
+        loaded: Any = auto_class.from_pretrained(
+            directory,
+            config=hf_config,
+            dtype=dtype,
+            use_safetensors=True,
+            attn_implementation="eager",
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused below, by name
+            trust_remote_code=False,
+        )
+    except EngineError:
+        raise
+    except Exception as error:  # whatever a broken file makes of the libraries below
+        raise ModelLoadFailed(f"cannot load model {config.model!r}: {said(error)}") from error
+    model, found = loaded
+    found["missing_keys"] = kind.missing(hf_config, found["missing_keys"])
+    check_complete(config.model, found)
+    made_as = type(model).__name__
+    if unused := kind.unused(hf_config, made_as, found["unexpected_keys"]):
+        reason = f"{len(unused)} weights in its files belong to nothing in {made_as}: {_shown(unused)}"
+        raise UnsupportedModel(config.model, reason)
+    pin_longrope(model, config.max_model_len, config.model)
+    return model.to(device).eval()
+
+
+def check_complete(name: str, found: Any) -> None:
+    """Refuse a checkpoint whose weights are not all there: the rest would be random numbers."""
+    misshapen = [
+        f"{weight} ({list(theirs)}, not {list(ours)})" for weight, theirs, ours in found["mismatched_keys"]
+    ]
+    for weights, problem in ((found["missing_keys"], "are missing"), (misshapen, "have another shape")):
+        if weights:
+            raise ModelLoadFailed(
+                f"cannot load model {name!r}: {len(weights)} weights {problem}: {_shown(weights)}"
+            )
+
+
+def _shown(weights: Collection[str]) -> str:
+    return ", ".join(sorted(weights)[:3]) + (", …" if len(weights) > 3 else "")
+
+
+def said(error: Exception) -> str:
+    """An exception in words. Those of most kinds make no sense without the name of the kind."""
+    speaks = isinstance(error, (OSError, ValueError, ImportError, SafetensorError)) and str(error)
+    return str(error) if speaks else f"{type(error).__name__}: {error}"
+
+
+def checkpoint_dtype(hf_config: Any) -> torch.dtype | None:
+    dtype: torch.dtype | str | None = hf_config.get_text_config().dtype
+    return DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+
+
+def model_id(model: str) -> str:
+    """The id under which a model is served: its hub id, or the last part of its path."""
+    return Path(os.path.abspath(model)).name if Path(model).exists() else model
+
+
+def model_digest(model: str, revision: str | None = None) -> str:
+    """What tells these weights from others, on any machine: a digest of config.json and of the weight files.
+
+    Of each file its name, size, and first and last bytes: the whole would take as long as loading it. Two
+    files that agree in all that and differ in between are taken for the same. Raises `ModelLoadFailed`.
+    """
+    try:
+        directory = Path(str(cached_file(model, "config.json", revision=revision))).parent
+        digest = hashlib.sha256((directory / "config.json").read_bytes())
+        for path in sorted(directory.glob("*.safetensors")):
+            with path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                digest.update(f"\0{path.name}\0{size}\0".encode())
+                for start in (0, max(0, size - DIGESTED_BYTES)):
+                    file.seek(start)
+                    digest.update(file.read(DIGESTED_BYTES))
+    except OSError as error:
+        raise ModelLoadFailed(f"cannot read the files of model {model!r}: {said(error)}") from error
+    return digest.hexdigest()[:16]
+
+
+def instruction_set(device: str) -> str:
+    """What the numbers of a device depend on besides the model: its instructions, or the GPU's name."""
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    capability = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    if has_tiles():
+        return f"{capability} AMX float32"  # linear layers of float32 too: before, those in bfloat16 alone
+    return f"{capability} AMX" if torch.cpu._is_amx_tile_supported() else capability
+
+
+def weight_not_finite(model: Any) -> str | None:
+    """The first weight of a model with values that are no finite numbers, if there is one."""
+    weights = model.named_parameters()
+    return next((name for name, weight in weights if not weight.isfinite().all()), None)
+
+
+def check_vocabulary(tokenizer: Tokenizer, vocab_size: int, name: str) -> None:
+    """Refuse a tokenizer with more tokens than the model has embeddings: it is another model's.
+
+    Tokens that were added to it alone, as for padding, are no reason to: a prompt with one is refused, and
+    none is ever sampled. Raises `UnsupportedModel`.
+    """
+    if tokenizer.num_own_tokens > vocab_size:
+        reason = f"its tokenizer has {tokenizer.num_own_tokens} tokens, and the model embeds {vocab_size}"
+        raise UnsupportedModel(name, f"{reason}; take the tokenizer that the model was trained with")
+    if added := tokenizer.added_from(vocab_size):
+        counted = f"{len(added)} added tokens without an embedding ({_shown(added)})"
+        log.warning("model %s: its tokenizer has %s; prompts with them are refused", name, counted)
+
+
+def eos_token_ids(model: Any, tokenizer: Tokenizer) -> frozenset[int]:
+    """All ids that end a sequence, according to the generation config and the tokenizer."""
+    configured = model.generation_config.eos_token_id if model.generation_config is not None else None
+    stated = [*(configured if isinstance(configured, list) else [configured]), tokenizer.eos_token_id]
+    known = range(model.config.get_text_config().vocab_size)
+    strange = [id for id in stated if id is not None and (not isinstance(id, int) or id not in known)]
+    if strange:
+        log.warning("end-of-sequence ids outside the vocabulary of %d are ignored: %s", len(known), strange)
+    return frozenset(id for id in stated if id is not None and id not in strange)

@@ -1,0 +1,162 @@
+"""Chooses each sequence's next token from its logits.
+
+There is no generator and no state that a sequence needs: the random number of a draw is a function of the
+sequence's seed and the index of the output token, so a sequence that moves to another machine, or is
+recomputed, draws the same again. What a step needs on the device goes there in one copy, and nothing waits
+for the device before `Choice.read`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.request import TokenLogprobs
+from ..core.sequence import Sequence
+from ..execution.device.device_copies import to_device, to_host
+from .adjustments import Adjustments
+from .logprobs import RawLogprobs
+from .random_rows import RandomRows
+
+ROWS_AT_ONCE = 16
+"""Rows of a 16-bit dtype that are widened together for their argmax: bounds the memory, not the speed."""
+
+
+@dataclass(slots=True)
+class Sampled:
+    """What a step chose: one token per row, and the log-probabilities of the rows that ask for them."""
+
+    tokens: list[int | None]
+    """None where a row holds no usable number (NaN, or +inf): the model failed on that sequence."""
+    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
+
+
+class Choice:
+    """Tokens chosen on the device, on their way to the host: nothing has waited for them yet."""
+
+    def __init__(
+        self, tokens: Tensor, usable: Tensor, raw: RawLogprobs | None = None, logprob_rows: Seq[int] = ()
+    ) -> None:
+        self.tokens = tokens
+        """int64 `[rows]`, on the device of the logits; any token where a row holds no usable number."""
+        self._raw = raw
+        self._logprob_rows = logprob_rows
+        self._host = to_host(torch.where(usable, tokens, -1))  # both in one, to be copied in one
+        self._copied: torch.cuda.Event | None = None
+        if raw is not None:
+            raw.choose(tokens)
+        if tokens.is_cuda:
+            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._copied.record()
+
+    def read(self) -> Sampled:
+        """Wait until the device has come so far."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        tokens = [token if token >= 0 else None for token in self._host.tolist()]
+        return Sampled(tokens, self._raw.read(self._logprob_rows) if self._raw is not None else {})
+
+
+class Sampler:
+    """Picks tokens for rows of logits. Holds what all requests share, and the columns of the last batch."""
+
+    def __init__(self, eos_token_ids: Iterable[int]) -> None:
+        self._eos_token_ids = tuple(eos_token_ids)
+        self._batch: _Batch | None = None
+
+    def sample(self, logits: Tensor, sequences: Seq[Sequence]) -> Sampled:
+        """One token per row of `logits` `[sequences, vocabulary]`, of any float dtype.
+
+        The logits may be overwritten."""
+        return self.choose(logits, sequences).read()
+
+    @torch.inference_mode()
+    def choose(self, logits: Tensor, sequences: Seq[Sequence], promised: Tensor | None = None) -> Choice:
+        """As `sample`, without waiting for the device: `Choice.read` waits.
+
+        `promised` are the tokens of the step before, if the host does not know them yet. If this raises,
+        the next call begins anew with what the sequences hold.
+        """
+        batch, self._batch = self._batch, None
+        if batch is None or batch.sequences != sequences or not batch.has_room:
+            batch = _Batch(list(sequences), self._eos_token_ids, logits.shape[-1])
+        choice = batch.choose(logits, promised)
+        self._batch = batch
+        return choice
+
+
+class _Batch:
+    """One composition of a batch, and its columns on the device, which hold while it stays the same."""
+
+    def __init__(self, sequences: list[Sequence], eos_token_ids: Seq[int], vocab_size: int) -> None:
+        self.sequences = sequences
+        self._adjustments = Adjustments(sequences, eos_token_ids, vocab_size)
+        self._random = RandomRows(sequences, vocab_size)
+        wishes = [(row, s.sampling.logprobs) for row, s in enumerate(sequences)]
+        self._logprob_rows = [row for row, count in wishes if count is not None]
+        self._logprob_counts = [count for _, count in wishes if count is not None]
+        self._columns: dict[str, Tensor] | None = None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether what has changed since fits the columns."""
+        return self._adjustments.has_room
+
+    def choose(self, logits: Tensor, promised: Tensor | None) -> Choice:
+        columns = self._upload(logits.device)
+        raw = (
+            RawLogprobs(logits, columns["logprob_rows"], self._logprob_counts) if self._logprob_rows else None
+        )
+        if len(self._random) or self._adjustments:
+            logits = logits.float().contiguous()
+        self._adjustments.apply(logits, columns, promised)
+        return Choice(*self._tokens(logits, columns), raw, self._logprob_rows)
+
+    def _upload(self, device: torch.device) -> dict[str, Tensor]:
+        """What the step needs, in one copy: the numbers of its draws, and at first all columns."""
+        arrays = self._random.step_arrays() | self._adjustments.step_arrays()
+        if self._columns is not None:
+            return self._columns | to_device(arrays, device)
+        kept = self._random.arrays() | self._adjustments.arrays()
+        if self._logprob_rows:
+            kept["logprob_rows"] = np.array(self._logprob_rows, dtype=np.int64)
+        columns = to_device(arrays | kept, device)
+        self._columns = {name: columns[name] for name in kept}
+        self._adjustments.start(columns)
+        return columns
+
+    def _tokens(self, logits: Tensor, columns: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Tokens of all rows, and whether they are any."""
+        if not len(self._random):
+            return _argmax(logits)
+        drawn, are_drawn = self._random.draw(logits, columns)
+        if self._random.are_all:
+            return drawn, are_drawn
+        rows = columns["random_rows"]
+        tokens, usable = _argmax(logits)
+        return tokens.scatter_(0, rows, drawn), usable.scatter_(0, rows, are_drawn)
+
+
+def _argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The likeliest token of each row, on a tie the lowest id, and whether the row's maximum is a number.
+
+    NumPy's argmax is a vectorised scan and an order of magnitude faster than torch's on a CPU. Both take a
+    NaN for the maximum, so a row that holds one shows it.
+    """
+    if logits.device.type != "cpu":
+        tokens = logits.argmax(dim=-1)
+        return tokens, torch.isfinite(logits.gather(1, tokens[:, None])[:, 0])
+    found = np.empty(len(logits), dtype=np.int64)
+    usable = np.empty(len(logits), dtype=np.bool_)
+    rows_at_once = len(logits) if logits.dtype == torch.float32 else ROWS_AT_ONCE
+    for start in range(0, len(logits), max(1, rows_at_once)):
+        values = logits[start : start + rows_at_once].float().numpy()
+        rows = slice(start, start + len(values))
+        found[rows] = values.argmax(axis=-1)
+        usable[rows] = np.isfinite(values[np.arange(len(values)), found[rows]])
+    return torch.from_numpy(found), torch.from_numpy(usable)

@@ -1,0 +1,202 @@
+"""Packed layers compute what transformers' own do, below heads too; only those like BERT's are packed."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    BertConfig,
+    BertModel,
+    DistilBertConfig,
+    DistilBertModel,
+    ElectraConfig,
+    ElectraModel,
+    LayoutLMConfig,
+    LayoutLMModel,
+    MPNetConfig,
+    MPNetModel,
+    RemBertConfig,
+    RemBertModel,
+    RobertaConfig,
+    RobertaModel,
+    XLMRobertaConfig,
+    XLMRobertaModel,
+)
+from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
+
+from nightshift_engine.encoders.model import EncoderModel
+from nightshift_engine.encoders.packed import packed_layers
+from nightshift_engine.encoders.packed.packed_base import PackedBase
+from nightshift_engine.encoders.packed.packed_layers import PackedLayers
+from nightshift_engine.encoders.scoring.classifier import ClassifierModel
+from nightshift_engine.encoders.stream import Stream
+from tests.unit.engine.encoders.tiny_classifiers import (
+    reference_logits,
+    save_classifier,
+    save_tokenizer,
+    some_texts,
+)
+from tests.unit.engine.encoders.tiny_encoders import (
+    SIZES,
+    TOLERANCE,
+    mean_and_normalize,
+    random_inputs,
+    reference,
+    save_checkpoint,
+)
+
+TOKENS = {"vocab_size": 64, "pad_token_id": 0}
+LIKE_BERT = [
+    (BertModel, BertConfig, {}),
+    (BertModel, BertConfig, {"hidden_act": "gelu_new"}),
+    (BertModel, BertConfig, {"hidden_act": "relu"}),
+    (RobertaModel, RobertaConfig, {"max_position_embeddings": 66}),
+    (XLMRobertaModel, XLMRobertaConfig, {"max_position_embeddings": 66}),
+    (ElectraModel, ElectraConfig, {"embedding_size": 16}),
+    (DistilBertModel, DistilBertConfig, {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}),
+]
+
+
+def model_of(model_class, config_class, fields):
+    torch.manual_seed(0)
+    return model_class(config_class(**TOKENS, **SIZES | fields)).eval()
+
+
+@pytest.mark.parametrize(("model_class", "config_class", "fields"), LIKE_BERT)
+@pytest.mark.parametrize("has_kernels", [True, False])
+@pytest.mark.parametrize("seed", range(2))
+def test_packed_layers_give_the_vectors_of_the_plain_model(
+    tmp_path, model_class, config_class, fields, seed, has_kernels, monkeypatch
+):
+    print(f"seed {seed}")
+    if not has_kernels:
+        monkeypatch.setenv("NIGHTSHIFT_NATIVE_KERNELS", "0")
+    directory = save_checkpoint(tmp_path, model_of(model_class, config_class, fields))
+    lengths = [1, 40, 3, 17, 64, 17, 63, 50]  # some are run with padding, some without
+    inputs = random_inputs(seed, lengths)
+
+    encoder = EncoderModel.load(directory)
+
+    assert encoder._packed is not None
+    assert encoder.roofline is not None
+    expected = reference(directory, inputs, mean_and_normalize)
+    np.testing.assert_allclose(encoder.encode(inputs), expected, atol=TOLERANCE, rtol=0)
+
+
+def test_the_linear_layers_that_were_packed_keep_no_memory_of_their_own(tmp_path):
+    encoder = EncoderModel.load(save_checkpoint(tmp_path, model_of(*LIKE_BERT[0])))
+
+    layers = encoder._model.encoder.layer
+    assert sum(p.numel() for p in layers.parameters() if p.dim() > 1) == 0
+
+
+def test_packed_layers_that_compute_something_else_are_not_used(tmp_path, monkeypatch, caplog):
+    directory = save_checkpoint(tmp_path, model_of(*LIKE_BERT[0]))
+    monkeypatch.setattr(Stream, "add", lambda stream, linear, x: None)
+
+    encoder = EncoderModel.load(directory)
+
+    assert encoder._packed is None
+    assert encoder.roofline is None
+    assert "packed layers differ" in caplog.text
+    expected = reference(directory, [[5, 6, 7]], mean_and_normalize)
+    np.testing.assert_allclose(encoder.encode([[5, 6, 7]]), expected, atol=TOLERANCE, rtol=0)
+
+
+def test_a_longer_batch_after_a_shorter_one_does_not_change_the_shorter(tmp_path):
+    encoder = EncoderModel.load(save_checkpoint(tmp_path, model_of(*LIKE_BERT[0])))
+    [short] = random_inputs(3, [5])
+
+    first = encoder.encode([short])
+    encoder.encode(random_inputs(4, [64] * 9))
+
+    np.testing.assert_array_equal(first, encoder.encode([short]))
+
+
+@pytest.mark.parametrize(
+    ("model_class", "config_class", "fields"),
+    [
+        (MPNetModel, MPNetConfig, {"max_position_embeddings": 66}),
+        (BertModel, BertConfig, {"is_decoder": True, "add_cross_attention": True}),
+        (RemBertModel, RemBertConfig, {"input_embedding_size": 20}),
+    ],
+)
+def test_what_is_built_otherwise_stays_as_it_is(model_class, config_class, fields):
+    assert PackedLayers.of(model_of(model_class, config_class, fields)) is None
+
+
+def test_a_model_whose_embeddings_want_more_than_tokens_keeps_its_own_layers(tmp_path):
+    """LayoutLM's forward pass gives them the places of words on a page."""
+    directory = save_checkpoint(tmp_path, model_of(LayoutLMModel, LayoutLMConfig, {}))
+
+    encoder = EncoderModel.load(directory)
+
+    assert encoder._packed is None
+    assert encoder.roofline is None
+    expected = reference(directory, [[5, 6, 7]], mean_and_normalize)
+    np.testing.assert_allclose(encoder.encode([[5, 6, 7]]), expected, atol=TOLERANCE, rtol=0)
+
+
+LIKE_BERT_WITH_HEADS = ["bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert"]
+
+
+@pytest.mark.parametrize("family", LIKE_BERT_WITH_HEADS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("has_kernels", [True, False])
+def test_a_classifier_runs_on_packed_layers_that_compute_no_more_than_its_head_reads(
+    tmp_path, family, dtype, has_kernels, monkeypatch
+):
+    if not has_kernels:
+        monkeypatch.setenv("NIGHTSHIFT_NATIVE_KERNELS", "0")
+    positions = {"max_position_embeddings": 130}
+    directory = save_classifier(tmp_path, family, num_labels=3, **positions)
+    save_tokenizer(directory, has_types=family != "distilbert", model_max_length=128)
+    texts = some_texts(1, 4, 20, 60, 50, 33, 3, 8, 100, 90, 64)  # some are run with padding, some without
+
+    classifier = ClassifierModel.load(directory, dtype)
+
+    base = classifier._model.base_model
+    assert isinstance(base, PackedBase)
+    assert classifier.roofline is not None
+    assert isinstance(base._layers._last, packed_layers._FirstTokenLayer)
+    expected = reference_logits(directory, texts)
+    tolerance = 2e-5 if dtype == "float32" else 0.05 * np.abs(expected).max()
+    tokens = classifier.tokenize_all(texts)
+    alone = np.concatenate([classifier.encode([each]) for each in tokens])
+    np.testing.assert_allclose(classifier.encode(tokens), expected, atol=tolerance, rtol=0)
+    np.testing.assert_allclose(alone, expected, atol=tolerance, rtol=0)
+
+
+def test_a_head_that_reads_more_than_the_first_token_gets_all_of_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(RobertaClassificationHead, "forward", lambda head, x: head.out_proj(x[:, :2].mean(1)))
+    directory = save_classifier(tmp_path, "roberta", num_labels=3)
+    texts = some_texts(20, 9)
+
+    classifier = ClassifierModel.load(directory, "float32")
+
+    assert type(classifier._model.base_model._layers._last) is packed_layers._Layer
+    logits = np.concatenate([classifier.encode([each]) for each in classifier.tokenize_all(texts)])
+    np.testing.assert_allclose(logits, reference_logits(directory, texts), atol=2e-5, rtol=0)
+
+
+def test_a_classifiers_packed_layers_that_compute_something_else_are_not_used(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(Stream, "add", lambda stream, linear, x: None)
+    directory = save_classifier(tmp_path, num_labels=3)
+    texts = some_texts(4, 30)
+
+    classifier = ClassifierModel.load(directory, "float32")
+
+    assert "packed layers differ" in caplog.text
+    logits = classifier.encode(classifier.tokenize_all(texts))
+    np.testing.assert_allclose(logits, reference_logits(directory, texts), atol=2e-5, rtol=0)
+
+
+def test_the_linear_layers_that_a_classifier_has_packed_keep_no_memory_of_their_own(tmp_path, monkeypatch):
+    packed = []
+    free = PackedLayers.free_originals
+    monkeypatch.setattr(
+        PackedLayers, "free_originals", lambda layers, model: packed.append(model) or free(layers, model)
+    )
+    ClassifierModel.load(save_classifier(tmp_path, num_labels=3), "float32")
+
+    [base] = packed
+    assert sum(p.numel() for p in base.encoder.layer.parameters() if p.dim() > 1) == 0

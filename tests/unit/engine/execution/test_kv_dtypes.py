@@ -1,0 +1,234 @@
+"""KV memory in a narrower dtype than the computation: how much more it holds, and what that costs."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from nightshift_engine import EngineConfig, InvalidConfig, Request
+from nightshift_engine.core.batcher import Chunk
+from nightshift_engine.core.sequence import Sequence
+from nightshift_engine.execution.attention.interface import AttentionBackend, AttentionStep, LayerCall
+from nightshift_engine.execution.attention.native_backend import native_attention_computes
+from nightshift_engine.execution.attention.selection import (
+    has_transposed_keys,
+    make_attention,
+    resolve_attention_backend,
+)
+from nightshift_engine.execution.forward_pass import ModulePass
+from nightshift_engine.execution.kv_memory import QUANTISED_DTYPES, KvMemory, KvShape
+from nightshift_engine.execution.model_runner import ModelRunner
+from nightshift_engine.execution.step_layout import StepLayout
+from nightshift_engine.loading.selftest import check_model
+from tests.unit.engine.kernels.triton.attention_problems import quantise
+from tests.unit.engine.tiny_models import complete, greedy, load_engine, save_model
+
+CPU = torch.device("cpu")
+PROMPT = list(range(40, 100))
+CHUNK = 7
+RELATIVE_ERROR_MAX = {
+    torch.float16: 1e-3,
+    torch.bfloat16: 1e-2,
+    torch.int8: 2e-2,
+    torch.float8_e4m3fn: 1e-1,
+}
+"""Of logits, against KV in float32: root mean square over their spread. Random weights, two layers."""
+
+
+@dataclass
+class Rounding:
+    """A back end that rounds keys and values as KV in eight bits would, wherever they are kept."""
+
+    inside: AttentionBackend
+    dtype: torch.dtype
+
+    def step(self, layout: StepLayout) -> RoundingStep:
+        return RoundingStep(self.inside.step(layout), self.dtype)
+
+
+@dataclass
+class RoundingStep:
+    inside: AttentionStep
+    dtype: torch.dtype
+
+    def attend(self, layer_index: int, query: Tensor, key: Tensor, value: Tensor, call: LayerCall) -> Tensor:
+        return self.inside.attend(layer_index, query, self.rounded(key), self.rounded(value), call)
+
+    def rounded(self, numbers: Tensor) -> Tensor:
+        stored, scales = quantise(numbers, self.dtype)
+        return (stored.float() * scales[..., None]).to(numbers.dtype)
+
+
+def logits(
+    directory: Path,
+    backend: str,
+    kv_dtype: torch.dtype,
+    device: torch.device = CPU,
+    rounded_to: torch.dtype | None = None,
+) -> Tensor:
+    """At the end of every chunk of a prompt, so that all but the first look back into memory."""
+    model = AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager").eval().to(device)
+    checked = check_model(model, "llama", backend)
+    kv = KvMemory(
+        checked.shapes,
+        num_blocks=8,
+        block_size=16,
+        dtype=kv_dtype,
+        device=device,
+        transposed_keys=has_transposed_keys(backend),
+    )
+    attention = make_attention(backend, kv)
+    if rounded_to is not None:
+        attention = Rounding(attention, rounded_to)
+    runner = ModelRunner(ModulePass(model), kv, attention, device)
+    sequence = Sequence(Request("one", ()), arrival=0, num_tokens_max=len(PROMPT) + 1)
+    sequence.add_blocks([5, 2, 7, 1])
+    rows = []
+    for end in range(CHUNK, len(PROMPT), CHUNK):
+        sequence.token_ids = array("q", PROMPT[:end])
+        rows.append(runner.forward([Chunk(sequence, sequence.num_uncomputed_tokens)]).clone())
+        sequence.num_computed_tokens = end
+    return torch.cat(rows)
+
+
+@pytest.mark.parametrize("backend", ["torch", "native"])
+@pytest.mark.parametrize("kv_dtype", [torch.float16, torch.bfloat16, torch.int8])
+def test_narrow_kv_moves_logits_a_little(llama: Path, backend: str, kv_dtype: torch.dtype) -> None:
+    if backend == "native" and not native_attention_computes(torch.float32, kv_dtype):
+        pytest.skip(f"this processor has no kernel for {kv_dtype}")
+    exact = logits(llama, backend, torch.float32)
+
+    error = (logits(llama, backend, kv_dtype) - exact).square().mean().sqrt() / exact.std()
+
+    print(f"{error=}")
+    assert 0 < error < RELATIVE_ERROR_MAX[kv_dtype]
+
+
+@pytest.mark.parametrize("kv_dtype", QUANTISED_DTYPES)
+def test_rounding_to_eight_bits_moves_logits_a_little(llama: Path, kv_dtype: torch.dtype) -> None:
+    """fp8 is kept on devices alone; what its rounding costs can be seen anywhere."""
+    exact = logits(llama, "torch", torch.float32)
+
+    rounded = logits(llama, "torch", torch.float32, rounded_to=kv_dtype)
+
+    error = (rounded - exact).square().mean().sqrt() / exact.std()
+    print(f"{error=}")
+    assert 0 < error < RELATIVE_ERROR_MAX[kv_dtype]
+
+
+@pytest.mark.parametrize("backend", ["torch", "native"])
+def test_an_engine_with_int8_kv_holds_more_and_completes(llama: Path, backend: str) -> None:
+    settings = {
+        "attention_backend": backend,
+        "deterministic": backend == "native",
+        "num_kv_blocks": None,
+        "kv_cache_bytes": 100_000,
+    }
+    wide, narrow = load_engine(llama, **settings), load_engine(llama, kv_cache_dtype="int8", **settings)
+
+    [first] = complete(narrow, Request("1", PROMPT, greedy(30)))
+    [again] = complete(narrow, Request("2", PROMPT, greedy(30)))
+
+    assert narrow.stats().blocks_total > wide.stats().blocks_total
+    assert len(first.token_ids) == 30
+    assert again.num_cached_tokens > 0
+    if narrow.made_by.deterministic:  # then it makes no difference what was found in memory
+        assert again.token_ids == first.token_ids
+    assert narrow.made_by.kv_cache_dtype == "int8"
+
+
+@pytest.mark.parametrize("dtype", QUANTISED_DTYPES)
+def test_eight_bits_have_a_scale_per_token_and_head_which_counts_too(dtype: torch.dtype) -> None:
+    shape = KvShape(num_heads=2, key_dim=8, value_dim=4)
+
+    [layer] = KvMemory({3: shape}, num_blocks=5, block_size=16, dtype=dtype, device=CPU).layers.values()
+
+    assert [tensor.dtype for tensor in layer.tensors] == [dtype, dtype, torch.float32, torch.float32]
+    sizes = [tuple(tensor.shape) for tensor in layer.tensors]
+    assert sizes == [(5, 2, 16, 8), (5, 2, 16, 4), (5, 2, 16), (5, 2, 16)]
+    assert not any(tensor.float().any() for tensor in layer.tensors)
+    assert shape.bytes_per_token(dtype) == 2 * (8 + 4 + 2 * 4)
+    assert sum(tensor.nbytes for tensor in layer.tensors) == 5 * 16 * shape.bytes_per_token(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, *QUANTISED_DTYPES])
+def test_cleared_blocks_hold_zeros_and_the_others_what_they_held(dtype: torch.dtype) -> None:
+    kv = KvMemory({0: KvShape(2, 8, 4)}, num_blocks=4, block_size=16, dtype=dtype, device=CPU)
+    for tensor in kv.layers[0].tensors:
+        tensor.fill_(1 if tensor.dtype == torch.int8 else float("nan"))  # int8 has its NaN in its scales
+
+    kv.clear([1, 3])
+
+    for tensor in kv.layers[0].tensors:
+        numbers = tensor.float().nan_to_num(nan=1.0)
+        assert torch.all(numbers[[1, 3]] == 0)
+        assert torch.all(numbers[[0, 2]] == 1)
+
+
+def test_what_is_not_a_kv_dtype_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match=r"kv_cache_dtype must be one of auto, .*, got 'int3'"):
+        EngineConfig("model", kv_cache_dtype="int3")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "kv_dtype", "reason"),
+    [
+        ("native", torch.float64, "cannot convert"),
+        ("varlen", torch.int8, "keeps KV in the dtype of the model"),
+    ],
+)
+def test_a_back_end_that_cannot_compute_over_it_is_refused(
+    name: str, kv_dtype: torch.dtype, reason: str
+) -> None:
+    with pytest.raises(InvalidConfig, match=f"attention_backend '{name}' does not run here: .*{reason}"):
+        resolve_attention_backend(name, CPU, torch.float32, kv_dtype)
+
+
+@pytest.mark.parametrize("name", ["auto", "native", "torch", "varlen"])
+def test_fp8_is_refused_where_no_kernel_computes_it_with_what_to_do_instead(name: str) -> None:
+    with pytest.raises(InvalidConfig, match=r"'fp8' needs triton and a CUDA device .* 'int8' is as small"):
+        resolve_attention_backend(name, CPU, torch.float32, torch.float8_e4m3fn)
+
+
+@pytest.mark.parametrize("name", ["auto", "triton"])
+def test_fp8_needs_a_device_that_converts_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    cuda, capability = torch.device("cuda"), (8, 9)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert resolve_attention_backend(name, cuda, torch.bfloat16, torch.float8_e4m3fn) == "triton"
+
+    capability = (8, 0)
+
+    assert resolve_attention_backend(name, cuda, torch.bfloat16, torch.int8) == "triton"
+    with pytest.raises(InvalidConfig, match=r"capability \(8, 0\); .*'int8' is as small"):
+        resolve_attention_backend(name, cuda, torch.bfloat16, torch.float8_e4m3fn)
+
+
+def test_an_engine_keeps_fp8_through_triton(tmp_path: Path) -> None:
+    """Which tokens come out is no matter here: Triton's interpreter rounds fp8 as no device does."""
+    pytest.importorskip("triton")
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    directory = save_model(tmp_path, num_hidden_layers=1, **heads)
+    settings = {"attention_backend": "triton", "num_kv_blocks": None, "kv_cache_bytes": 50_000}
+    wide, narrow = (load_engine(directory, kv_cache_dtype=dtype, **settings) for dtype in ("auto", "fp8"))
+
+    [completion] = complete(narrow, Request("1", PROMPT, greedy(3)))
+
+    assert len(completion.token_ids) == 3
+    assert narrow.stats().blocks_total > wide.stats().blocks_total
+    assert narrow.made_by.kv_cache_dtype == "float8_e4m3fn"
+
+
+def test_without_kernels_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resolve_attention_backend("auto", CPU, torch.float32) == "native"
+    monkeypatch.setenv("NIGHTSHIFT_NATIVE_KERNELS", "0")
+
+    assert resolve_attention_backend("auto", CPU, torch.float32) == "torch"
+    with pytest.raises(InvalidConfig, match="turned off or cannot be built"):
+        resolve_attention_backend("native", CPU, torch.float32)

@@ -1,0 +1,178 @@
+"""From a directory and a configuration to an engine, or a refusal that says why."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from nightshift_engine import Engine, EngineConfig, InvalidConfig, ModelLoadFailed, Request, UnsupportedModel
+from tests.unit.engine.tiny_models import CONTEXT, VOCAB_SIZE, complete, greedy, load_engine, save_model
+
+
+def test_the_engine_says_what_it_loaded(engine: Engine, llama: Path) -> None:
+    assert engine.model_id == llama.name
+    assert engine.context_length == CONTEXT
+    stats = engine.stats()
+    assert (stats.running, stats.waiting, stats.blocks_free, stats.blocks_total) == (0, 0, 256, 256)
+
+
+def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadFailed, match="cannot load"):
+        load_engine(tmp_path)
+
+
+def test_weights_that_are_not_safetensors_are_refused(tmp_path: Path) -> None:
+    directory = save_model(tmp_path / "model")
+    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
+    with pytest.raises(ModelLoadFailed, match="safetensors"):
+        load_engine(directory)
+
+
+def test_weights_that_are_not_all_there_are_refused_by_name(tmp_path: Path) -> None:
+    """The rest would be random numbers, and the self-test compares a model only with itself."""
+    directory = save_model(tmp_path / "model")
+    weights = load_file(directory / "model.safetensors")
+    del weights["model.layers.1.self_attn.q_proj.weight"]
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+
+    with pytest.raises(ModelLoadFailed, match=r"1 weights are missing: model.layers.1.self_attn.q_proj"):
+        load_engine(directory)
+
+
+def test_weights_of_another_shape_are_refused_by_name(tmp_path: Path) -> None:
+    directory = save_model(tmp_path / "model")
+    weights = load_file(directory / "model.safetensors")
+    weights["lm_head.weight"] = weights["lm_head.weight"][:, :-1].contiguous()
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+
+    with pytest.raises(ModelLoadFailed, match=r"shape: lm_head.weight \(\[258, 31\], not \[258, 32\]\)"):
+        load_engine(directory)
+
+
+@pytest.mark.parametrize("content", [b"", b"not weights", b"\x08\x00\x00\x00\x00\x00\x00\x00{}"])
+def test_damaged_weights_are_refused(tmp_path: Path, content: bytes) -> None:
+    directory = save_model(tmp_path / "model")
+    (directory / "model.safetensors").write_bytes(content)
+
+    with pytest.raises(ModelLoadFailed, match="cannot load"):
+        load_engine(directory)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("config.json", "[]"),
+        ("config.json", '{"model_type": "llama", "num_attention_heads": "many"}'),
+        ("tokenizer_config.json", "[1]"),
+        ("tokenizer.json", "{}"),
+    ],
+)
+def test_files_that_say_nonsense_are_refused(tmp_path: Path, file: str, content: str) -> None:
+    directory = save_model(tmp_path / "model")
+    (directory / file).write_text(content)
+
+    with pytest.raises(ModelLoadFailed, match="cannot load"):
+        load_engine(directory)
+
+
+def test_an_error_that_says_little_is_named(tmp_path: Path) -> None:
+    directory = save_model(tmp_path / "model")
+    text = (directory / "config.json").read_text()
+    (directory / "config.json").write_text(text.replace('"rope_type": "default"', '"rope_type": "llama3"'))
+
+    with pytest.raises(ModelLoadFailed, match=r"KeyError.*rope_parameters"):
+        load_engine(directory)
+
+
+def test_an_end_of_sequence_the_model_cannot_say_does_not_end_the_engine(tmp_path: Path) -> None:
+    directory = save_model(tmp_path / "model")
+    (directory / "generation_config.json").write_text('{"eos_token_id": [256, 99999, -1]}')
+    params = greedy(3, min_tokens=3, ignore_eos=False)
+
+    [completion] = complete(load_engine(directory), Request("held open", [1, 2], params))
+
+    assert len(completion.token_ids) == 3
+
+
+def test_a_context_longer_than_the_models_is_refused(llama: Path) -> None:
+    with pytest.raises(InvalidConfig, match="max_model_len 129 exceeds the model's context of 128 tokens"):
+        load_engine(llama, max_model_len=129)
+    assert load_engine(llama, max_model_len=64).context_length == 64
+
+
+def test_a_model_that_is_not_served_is_refused_for_that_and_not_for_stating_no_context(
+    tmp_path: Path,
+) -> None:
+    """Setting max_model_len would not help: bloom's attention cannot be ours."""
+    directory = save_model(tmp_path / "model", "bloom", n_layer=2, n_head=4, without=("num_hidden_layers",))
+
+    with pytest.raises(UnsupportedModel, match="attention does not go through"):
+        load_engine(directory)
+
+
+def test_kv_memory_can_be_sized_in_bytes_or_left_to_the_engine(llama: Path) -> None:
+    block_bytes = 2 * 4 * 2 * (8 + 8) * 4  # layers, tokens, KV heads, key and value dims, float32
+
+    assert (
+        load_engine(llama, num_kv_blocks=None, kv_cache_bytes=10 * block_bytes + 1).stats().blocks_total == 10
+    )
+    assert load_engine(llama, num_kv_blocks=None, max_num_seqs=3).stats().blocks_total == 3 * CONTEXT // 4
+    with pytest.raises(
+        InvalidConfig,
+        match=r"KV memory of 1023 bytes does not hold one block of 1024 bytes; .* set num_kv_blocks",
+    ):
+        load_engine(llama, num_kv_blocks=None, kv_cache_bytes=block_bytes - 1)
+
+
+@pytest.mark.parametrize("size", [{"num_kv_blocks": 2**40}, {"num_kv_blocks": None, "kv_cache_bytes": 2**70}])
+def test_more_kv_memory_than_there_is_is_refused(llama: Path, size: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfig, match=r"no memory for \d+ KV blocks"):
+        load_engine(llama, **size)
+
+
+def test_kv_memory_leaves_room_for_the_largest_step(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With little memory free, its share for KV would be more than activations and logits leave."""
+    config = {"num_kv_blocks": None, "max_num_seqs": 64, "max_num_batched_tokens": 512}
+    activations, logits = 512 * (6 * 32 + 3 * 48) * 4, 5 * 64 * VOCAB_SIZE * 4
+    block_bytes = 2 * 4 * 2 * (8 + 8) * 4
+    free = activations + logits + 10 * block_bytes
+    monkeypatch.setattr("nightshift_engine.execution.device.devices._available_cpu_bytes", lambda: free)
+
+    assert load_engine(llama, **config).stats().blocks_total == 10
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("interactive_step_budget_ms", 0),
+        ("dtype", "int3"),
+        ("block_size", 0),
+        ("max_num_seqs", 0),
+        ("num_kv_blocks", 0),
+        ("model", ""),
+        ("block_size", 1.5),
+        ("block_size", "8"),
+        ("max_num_seqs", float("inf")),
+        ("max_num_batched_tokens", True),
+        ("kv_cache_bytes", 1e9),
+        ("max_model_len", "128"),
+        ("interactive_step_budget_ms", float("nan")),
+        ("interactive_step_budget_ms", "50"),
+        ("deterministic", "no"),
+        ("overlap_steps", 1),
+    ],
+)
+def test_a_senseless_configuration_is_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(InvalidConfig, match=field):
+        EngineConfig(**({"model": "m"} | {field: value}))
+
+
+def test_importing_the_boundary_costs_no_torch() -> None:
+    code = "import sys, nightshift_engine, nightshift_engine.core.batcher; print('torch' in sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "False"

@@ -1,0 +1,238 @@
+"""A model we would compute wrongly does not load, and the error gives the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+from transformers.models.mistral import modeling_mistral
+
+from nightshift_engine import UnsupportedModel
+from nightshift_engine.execution.attention.interface import ATTENTION_NAME, AttentionStep
+from nightshift_engine.execution.kv_memory import KvShape
+from nightshift_engine.execution.step_layout import StepInputs
+from nightshift_engine.loading import selftest
+from nightshift_engine.loading.selftest import check_model
+from tests.unit.engine.tiny_models import load_engine, save_model
+
+Checkpoint = Callable[..., Path]
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    def save(model_type: str, **overrides: Any) -> Path:
+        return save_model(tmp_path / model_type, model_type, **overrides)
+
+    return save
+
+
+def load(directory: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager").eval()
+
+
+@pytest.mark.parametrize(
+    ("model_type", "overrides"),
+    [
+        ("falcon", {"without": ("num_key_value_heads",)}),
+        ("bloom", {"n_head": 4, "n_layer": 2, "without": ("num_key_value_heads",)}),
+        ("mpt", {"d_model": 32, "n_heads": 4, "n_layers": 2, "without": ("num_key_value_heads",)}),
+    ],
+)
+def test_a_model_that_keeps_its_own_attention_is_refused(
+    checkpoint: Checkpoint, model_type: str, overrides: dict[str, Any]
+) -> None:
+    directory = checkpoint(model_type, **overrides)
+    with pytest.raises(
+        UnsupportedModel, match=f"{model_type}.*does not go through the transformers attention"
+    ):
+        load_engine(directory)
+
+
+def test_a_model_with_layers_that_are_not_attention_is_refused(checkpoint: Checkpoint) -> None:
+    directory = checkpoint("lfm2", layer_types=["conv", "full_attention"])
+    with pytest.raises(UnsupportedModel, match="layers of type conv"):
+        load_engine(directory)
+
+
+def test_a_model_that_claims_our_attention_but_does_not_call_it_is_refused(checkpoint: Checkpoint) -> None:
+    """As bloom once did: the configuration accepts our attention, the layers do not use it."""
+    model = load(checkpoint("llama"))
+    for layer in model.model.layers[1:]:
+        layer.self_attn.forward = lambda hidden_states, **_: (hidden_states, None)
+
+    with pytest.raises(UnsupportedModel, match="1 attention calls in one pass over 2 layers"):
+        check_model(model, "sly")
+
+
+def test_a_window_that_reaches_only_the_mask_is_noticed(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A layer that does not pass its window on would see too much, but only beyond 4096 tokens."""
+    model = load(checkpoint("mistral", sliding_window=4096, max_position_embeddings=8192))
+    real = modeling_mistral.ALL_ATTENTION_FUNCTIONS.get_interface
+
+    def without_window(name: str, default: Any) -> Any:
+        attention = real(name, default)
+        return lambda *args, sliding_window=None, **kwargs: attention(*args, **kwargs)
+
+    monkeypatch.setattr(modeling_mistral.ALL_ATTENTION_FUNCTIONS, "get_interface", without_window)
+    with pytest.raises(UnsupportedModel, match="logits differ"):
+        check_model(model, "far-sighted")
+
+
+def test_a_model_that_makes_up_its_own_positions_is_refused(checkpoint: Checkpoint) -> None:
+    model = load(checkpoint("llama"))
+    real = model.forward
+
+    def forward(input_ids: Tensor, position_ids: Tensor | None = None, **kwargs: Any) -> Any:
+        return real(input_ids=input_ids, **kwargs)
+
+    model.forward = forward
+    with pytest.raises(UnsupportedModel, match="logits differ"):
+        check_model(model, "lost")
+
+
+def test_a_model_that_takes_no_positions_is_refused(checkpoint: Checkpoint) -> None:
+    model = load(checkpoint("llama"))
+    real = model.forward
+    model.forward = lambda input_ids, use_cache=False: real(input_ids=input_ids, use_cache=use_cache)
+
+    with pytest.raises(UnsupportedModel, match="position_ids"):
+        check_model(model, "placeless")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["lm_head.weight", "model.layers.1.mlp.up_proj.weight"])
+def test_a_weight_that_is_not_finite_is_refused_by_name(
+    checkpoint: Checkpoint, name: str, value: float
+) -> None:
+    model = load(checkpoint("llama"))
+    torch.nn.init.constant_(model.get_parameter(name)[:3], value)
+
+    with pytest.raises(UnsupportedModel, match=f"its weight {name} has NaN or infinite values in float32"):
+        check_model(model, "broken")
+
+
+def test_a_weight_that_float16_cannot_hold_is_named(checkpoint: Checkpoint) -> None:
+    model = load(checkpoint("llama"))
+    torch.nn.init.constant_(model.lm_head.weight, 1e6)
+
+    with pytest.raises(UnsupportedModel, match=r"lm_head.weight has NaN or infinite values in float16"):
+        check_model(model.half(), "broken")
+
+
+def test_logits_that_are_not_numbers_are_refused_though_all_weights_are(checkpoint: Checkpoint) -> None:
+    model = load(checkpoint("llama"))
+    torch.nn.init.constant_(model.lm_head.weight, 3e38)
+
+    with pytest.raises(UnsupportedModel, match="logits differ"):
+        check_model(model, "overflowing")
+
+
+def test_the_test_leaves_the_models_windows_as_they_were(checkpoint: Checkpoint) -> None:
+    model = load(checkpoint("gemma2", head_dim=8, query_pre_attn_scalar=8, sliding_window=64))
+    check_model(model, "gemma2")
+
+    assert model.config.sliding_window == 64
+    assert [layer.self_attn.sliding_window for layer in model.model.layers] == [64, None]
+    assert model.config._attn_implementation == ATTENTION_NAME
+
+
+def test_windows_are_restored_even_if_the_model_is_refused(checkpoint: Checkpoint) -> None:
+    model = load(checkpoint("mistral", sliding_window=64))
+    torch.nn.init.constant_(model.lm_head.weight, float("nan"))
+    with pytest.raises(UnsupportedModel):
+        check_model(model, "broken")
+
+    assert model.config.sliding_window == 64
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [({"sliding_window": 0}, "does not see itself"), ({"num_hidden_layers": 0}, "it has 0 layers")],
+)
+def test_a_model_that_makes_no_sense_is_refused(
+    checkpoint: Checkpoint, overrides: dict[str, int], reason: str
+) -> None:
+    with pytest.raises(UnsupportedModel, match=reason):
+        check_model(load(checkpoint("mistral", **overrides)), "senseless")
+
+
+def test_shapes_come_from_the_layers_not_from_the_configuration(checkpoint: Checkpoint) -> None:
+    model = load(checkpoint("llama", head_dim=10))
+
+    assert check_model(model, "llama").shapes == {
+        n: KvShape(num_heads=2, key_dim=10, value_dim=10) for n in range(2)
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_passes_within_its_own_tolerance(checkpoint: Checkpoint, dtype: torch.dtype) -> None:
+    check_model(load(checkpoint("llama")).to(dtype), "half")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_wrong_position_is_far_outside_every_tolerance(
+    checkpoint: Checkpoint, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load(checkpoint("llama")).to(dtype)
+    real = selftest.ModulePass.__call__
+
+    def shifted(self: Any, inputs: StepInputs, attention: AttentionStep) -> Tensor:
+        layout = replace(inputs.layout, positions=inputs.layout.positions // 2)
+        return real(self, replace(inputs, layout=layout), attention)
+
+    monkeypatch.setattr(selftest.ModulePass, "__call__", shifted)
+    with pytest.raises(UnsupportedModel, match="logits differ"):
+        check_model(model, "shifted")
+
+
+def test_a_window_that_the_context_never_reaches_does_not_matter(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load(checkpoint("mistral", sliding_window=4096, max_position_embeddings=4096))
+    real = modeling_mistral.ALL_ATTENTION_FUNCTIONS.get_interface
+
+    def without_window(name: str, default: Any) -> Any:
+        attention = real(name, default)
+        return lambda *args, sliding_window=None, **kwargs: attention(*args, **kwargs)
+
+    monkeypatch.setattr(modeling_mistral.ALL_ATTENTION_FUNCTIONS, "get_interface", without_window)
+    check_model(model, "far-sighted")
+
+
+def test_a_model_that_transformers_itself_cannot_run_is_refused_with_its_reason(
+    checkpoint: Checkpoint,
+) -> None:
+    model = load(checkpoint("llama"))
+
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        raise IndexError("a layer of my own")
+
+    model.forward = broken
+    with pytest.raises(UnsupportedModel, match="transformers itself cannot run it: IndexError: a layer"):
+        check_model(model, "broken")
+
+
+@pytest.mark.parametrize("window", [1, 0])
+def test_a_window_of_which_transformers_makes_something_else_is_refused(
+    checkpoint: Checkpoint, window: int
+) -> None:
+    model = load(checkpoint("mistral", sliding_window=window))
+
+    with pytest.raises(UnsupportedModel, match="it has a sliding window"):
+        check_model(model, "short-sighted")
+
+
+def test_a_window_that_only_the_cache_of_transformers_obeys_is_refused(checkpoint: Checkpoint) -> None:
+    """A llama has no windows; one stray key in its configuration, and its cache forgets all the same."""
+    model = load(checkpoint("llama", sliding_window=24))
+
+    with pytest.raises(UnsupportedModel, match="with a cache, its logits differ"):
+        check_model(model, "forgetful")

@@ -1,0 +1,54 @@
+"""A model that returns scripted tokens, and engines over it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nightshift_engine import Engine, EngineConfig
+from nightshift_engine.core.admission import ModelFacts
+from nightshift_engine.core.batcher import Chunk
+from nightshift_engine.core.kv.kv_blocks import BlockPool
+from nightshift_engine.engine import Runner
+from nightshift_engine.text.tokenizer import Tokenizer
+from tests.unit.engine.tiny_models import CONTEXT, EOS, VOCAB_SIZE, load_tokenizer
+
+
+class ScriptedRunner:
+    """Returns the same scripted tokens for every sequence; `fail_next` makes its next pass fail."""
+
+    def __init__(self, script: Seq[int], *, vocab_size: int = VOCAB_SIZE) -> None:
+        self.script, self.vocab_size = script, vocab_size
+        self.fail_next = False
+        self.wiped: list[list[int]] = []
+
+    def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
+        if self.fail_next:
+            self.fail_next = False
+            raise RuntimeError("kernel launch failed")
+        rows = [self._row(chunk.sequence.next_output_index) for chunk in chunks if chunk.is_last]
+        return torch.stack(rows) if rows else torch.zeros(0, self.vocab_size)
+
+    def clear_blocks(self, blocks: list[int]) -> None:
+        self.wiped.append(blocks)
+
+    def _row(self, index: int) -> Tensor:
+        token = self.script[index % len(self.script)]
+        return torch.nn.functional.one_hot(torch.tensor(token), self.vocab_size).float()
+
+
+def scripted(llama: Path, text: str, **config: Any) -> Engine:
+    """An engine whose model returns `text` and then ends the sequence."""
+    tokenizer = load_tokenizer(str(llama))
+    return engine_over(ScriptedRunner([*tokenizer.encode(text), EOS]), tokenizer, **config)
+
+
+def engine_over(runner: Runner, tokenizer: Tokenizer, **config: Any) -> Engine:
+    facts = ModelFacts("scripted", VOCAB_SIZE, CONTEXT, frozenset({EOS}))
+    return Engine(
+        runner, tokenizer, facts, BlockPool(64, 4), EngineConfig("scripted", block_size=4, **config)
+    )

@@ -1,0 +1,280 @@
+"""An interrupted request continues in another engine as if it had never stopped, or is refused."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nightshift_engine import (
+    Completion,
+    Engine,
+    IncompatibleState,
+    InvalidRequest,
+    InvalidState,
+    MadeBy,
+    Request,
+    SamplingParams,
+)
+from tests.unit.engine.running.carrying import continued, resumed, save
+from tests.unit.engine.running.scripted_runner import scripted
+from tests.unit.engine.tiny_models import (
+    EOS,
+    collect,
+    complete,
+    greedy,
+    make_engine,
+    random_prompts,
+    run_to_end,
+    save_model,
+)
+from workers.serving.carry_over import decode_carry_overs
+
+HERE = MadeBy(
+    "demo",
+    "d1",
+    "float32",
+    "auto",
+    "cpu",
+    "x86_64 AVX512",
+    "2.13.0",
+    "native",
+    "float32",
+    deterministic=False,
+)
+
+
+def seeded(**overrides: Any) -> SamplingParams:
+    return SamplingParams(**({"seed": 5, "max_tokens": 20, "ignore_eos": True, "top_p": 0.9} | overrides))
+
+
+def requests() -> list[Request]:
+    return [
+        Request("greedy", [1, 2, 3, 4, 5], greedy(20)),
+        Request("seeded", [9, 8, 7], seeded(stop=("zz",), frequency_penalty=0.3)),
+        Request("unseeded", [9, 8, 7], seeded(seed=None, logit_bias={5: 1.5})),
+        Request("curious", [4, 4], seeded(logprobs=2)),
+    ]
+
+
+def run_steps(engine: Engine, wanted: list[Request], steps: int) -> dict[str, Completion]:
+    completions: dict[str, Completion] = {}
+    for request in wanted:
+        engine.add(request)
+    for _ in range(steps):
+        collect(completions, engine.step())
+    return completions
+
+
+def saved_after(engine: Engine, steps: int) -> bytes:
+    return save(engine, requests(), run_steps(engine, requests(), steps))
+
+
+@pytest.mark.parametrize("steps", [0, 1, 6, 19])
+def test_an_unfinished_request_continues_elsewhere_as_if_nothing_had_happened(
+    llama: Path, steps: int
+) -> None:
+    expected = complete(make_engine(llama), *requests())
+    there = make_engine(llama, block_size=8)
+
+    finished = complete(there, *resumed(there, requests(), saved_after(make_engine(llama), steps)))
+
+    for wanted, got in zip(expected, finished, strict=True):
+        assert (got.token_ids, got.text, got.finish_reason) == (
+            wanted.token_ids,
+            wanted.text,
+            wanted.finish_reason,
+        )
+        assert [each.top_ids for each in got.logprobs] == [each.top_ids for each in wanted.logprobs]
+        assert [each.logprob for each in got.logprobs] == pytest.approx([e.logprob for e in wanted.logprobs])
+
+
+@pytest.mark.parametrize(
+    "params", [greedy(18), SamplingParams(max_tokens=18, ignore_eos=True, repetition_penalty=1.3)]
+)
+@pytest.mark.parametrize("steps", [1, 2, 7, 17, 19])
+def test_requests_of_a_cramped_engine_continue_in_a_roomy_one(
+    llama: Path, params: SamplingParams, steps: int
+) -> None:
+    wanted = [Request(str(n), prompt, params) for n, prompt in enumerate(random_prompts(4))]
+    expected = complete(make_engine(llama), *wanted)
+    here, there = make_engine(llama, max_num_batched_tokens=20), make_engine(llama, block_size=8)
+    so_far = run_steps(here, wanted, steps)
+
+    for request in resumed(there, wanted, save(here, wanted, so_far)):
+        there.add(request)
+    finished = so_far | run_to_end(there)
+
+    for done in expected:
+        assert finished[done.id].token_ids == done.token_ids
+        assert finished[done.id].text == done.text
+        assert finished[done.id].finish_reason == done.finish_reason
+
+
+@pytest.mark.parametrize("steps", range(1, 8))
+def test_a_token_in_flight_when_the_engine_is_lost_is_sampled_again(llama: Path, steps: int) -> None:
+    wanted = [
+        Request("a", [5, 6, 7], greedy(10)),
+        Request("b", [9] * 12, SamplingParams(temperature=1.0, seed=4, max_tokens=10, ignore_eos=True)),
+    ]
+    expected = complete(make_engine(llama), *wanted)
+    here, there = make_engine(llama, overlap_steps=True), make_engine(llama, overlap_steps=True)
+    saved = save(here, wanted, run_steps(here, wanted, steps))
+
+    finished = complete(there, *resumed(there, wanted, saved))
+
+    assert [(done.token_ids, done.text) for done in finished] == [
+        (done.token_ids, done.text) for done in expected
+    ]
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_a_resumed_request_gives_its_whole_text_once(llama: Path, cut: int) -> None:
+    """Cut anywhere, in the middle of an emoji or of a stop string too."""
+    params = greedy(30, stop=("END.",), ignore_eos=False)
+    script = "a🌙EN b END. c"
+    whole = complete(scripted(llama, script), Request("a", [1], params))[0]
+    again = complete(
+        scripted(llama, script), Request("a", [1], params, output_token_ids=whole.token_ids[:cut])
+    )[0]
+
+    assert whole.text == "a🌙EN b "
+    assert (again.text, again.token_ids) == (whole.text, whole.token_ids)
+
+
+def test_a_resumed_request_that_was_already_done_ends_without_computing(llama: Path) -> None:
+    done = complete(scripted(llama, "hello END"), Request("a", [1], greedy(30, stop=("END",))))[0]
+    engine = scripted(llama, "hello END")
+    cases = {
+        "stop string": Request(
+            "stop string", [1], greedy(30, stop=("END",)), output_token_ids=done.token_ids
+        ),
+        "eos": Request("eos", [1], SamplingParams(), output_token_ids=[*done.token_ids, EOS]),
+        "length": Request("length", [1], greedy(3), output_token_ids=done.token_ids),
+    }
+    completions = {request.id: complete(engine, request)[0] for request in cases.values()}
+
+    assert (completions["stop string"].text, completions["stop string"].finish_reason) == ("hello ", "stop")
+    assert (completions["eos"].text, completions["eos"].finish_reason) == ("hello END", "stop")
+    assert (completions["length"].text, completions["length"].finish_reason) == ("hel", "length")
+    assert engine.stats().tokens_computed == 0
+
+
+def test_tokens_without_the_logprobs_that_were_asked_for_are_refused(llama: Path) -> None:
+    with pytest.raises(InvalidRequest, match="output_logprobs has 0 entries for 2 output tokens"):
+        make_engine(llama).add(Request("a", [1], seeded(logprobs=0), output_token_ids=[1, 2]))
+
+
+# What made the tokens
+
+
+def test_another_models_tokens_are_refused_by_name(llama: Path, tmp_path: Path) -> None:
+    """Same architecture, same file names, same sizes: other weights."""
+    carry_over = decode_carry_overs(saved_after(make_engine(llama), 3))[0]
+    other = make_engine(save_model(tmp_path / llama.name, seed=99))
+
+    with pytest.raises(IncompatibleState, match="made with model") as refused:
+        continued(other, requests()[0], carry_over)
+
+    assert refused.value.field == "model"
+
+
+def test_a_copy_of_the_model_under_another_name_is_the_same_model(llama: Path, tmp_path: Path) -> None:
+    (tmp_path / "alias").symlink_to(llama)
+    here, there = make_engine(llama), make_engine(tmp_path / "alias")
+
+    assert there.made_by.accepts(here.made_by)
+    assert there.made_by.model_id != here.made_by.model_id
+
+
+@pytest.mark.parametrize(
+    "difference",
+    [
+        {"dtype": "bfloat16"},
+        {"isa": "aarch64 NEON"},
+        {"torch_version": "2.14"},
+        {"device": "cuda"},
+        {"attention_backend": "torch"},
+        {"weight_dtype": "int8"},
+    ],
+)
+def test_another_machine_continues_inexactly_unless_exactness_was_promised(
+    difference: dict[str, str],
+) -> None:
+    (field,) = difference
+    there = replace(HERE, **difference)
+    assert HERE.accepts(HERE)
+    assert not HERE.accepts(there)
+
+    promised = replace(HERE, deterministic=True)
+    assert promised.accepts(promised)
+    with pytest.raises(IncompatibleState) as refused:
+        promised.accepts(replace(there, deterministic=True))
+    assert refused.value.field == field
+
+
+def test_a_deterministic_engine_takes_no_tokens_that_were_not_made_deterministically() -> None:
+    for ours, theirs in [(True, False), (False, True)]:
+        with pytest.raises(IncompatibleState, match="deterministic"):
+            replace(HERE, deterministic=ours).accepts(replace(HERE, deterministic=theirs))
+
+
+def test_what_made_the_tokens_survives_json() -> None:
+    assert MadeBy.from_json(json.loads(json.dumps(asdict(HERE)))) == HERE
+
+
+@pytest.mark.parametrize(
+    ("data", "field"),
+    [
+        ([], "made_by"),
+        ({}, "made_by.model_id"),
+        (asdict(HERE) | {"isa": None}, "made_by.isa"),
+        (asdict(HERE) | {"deterministic": 1}, "made_by.deterministic"),
+    ],
+)
+def test_a_record_with_a_missing_or_wrong_field_is_refused_by_field(data: Any, field: str) -> None:
+    with pytest.raises(InvalidState) as refused:
+        MadeBy.from_json(data)
+    assert refused.value.field == field
+
+
+# Across processes
+
+
+def run_and_save(directory: str) -> None:
+    """In a process of its own: run the requests, and after every step print the carry-over of all."""
+    engine, completions = make_engine(Path(directory)), dict[str, Completion]()
+    for request in requests():
+        engine.add(request)
+    while engine.has_work:
+        collect(completions, engine.step())
+        print(json.dumps(save(engine, requests(), completions).decode()), flush=True)
+
+
+def test_what_a_killed_process_had_begun_another_one_finishes(llama: Path) -> None:
+    """It is begun in a process of its own, and finished in this one."""
+    expected = complete(make_engine(llama), *requests())
+    seed = random.randrange(2**32)
+    print(f"{seed=}")
+    steps = random.Random(seed).randint(1, 18)
+
+    code = f"from {__name__} import run_and_save; run_and_save({str(llama)!r})"
+    first = subprocess.Popen([sys.executable, "-c", code], text=True, stdout=subprocess.PIPE)
+    assert first.stdout is not None
+    saved = [first.stdout.readline() for _ in range(steps)][-1]
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    assert first.returncode == -signal.SIGKILL
+    engine = make_engine(llama)
+    finished = complete(engine, *resumed(engine, requests(), json.loads(saved).encode()))
+
+    assert [(done.id, done.text, done.token_ids) for done in finished] == [
+        (done.id, done.text, done.token_ids) for done in expected
+    ]

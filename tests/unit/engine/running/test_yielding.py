@@ -1,0 +1,70 @@
+"""Of one class, a flow that has taken all slots yields some, and every answer stays what it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nightshift_engine import Completion, Engine, Request, SamplingParams
+from tests.unit.engine.tiny_models import complete, make_engine, random_prompts
+
+SLOTS = 4
+
+
+def requests(flow: str, count: int, num_tokens: int) -> list[Request]:
+    prompts = random_prompts(count, seed=len(flow))
+    return [
+        Request(
+            f"{flow}-{number}",
+            prompt,
+            SamplingParams(temperature=1.0, seed=number, max_tokens=num_tokens, ignore_eos=True),
+            flow=flow,
+            cache_salt=flow,
+        )
+        for number, prompt in enumerate(prompts)
+    ]
+
+
+def run(engine: Engine, first: list[Request], late: list[Request]) -> dict[str, Completion]:
+    """The late ones come one by one, while the first hold what there is."""
+    found = {each.id: Completion(each.id) for each in (*first, *late)}
+    for each in first:
+        engine.add(each)
+    arrivals = {8 + 6 * number: each for number, each in enumerate(late)}
+    step = 0
+    while engine.has_work or arrivals:
+        if (arrived := arrivals.pop(step, None)) is not None:
+            engine.add(arrived)
+        step += 1
+        for output in engine.step():
+            found[output.id].append(output)
+        engine.check_integrity()
+    return found
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("num_kv_blocks", [24, 200])
+def test_answers_are_the_same_whether_their_sequences_yielded_or_not(
+    llama: Path, overlap: bool, num_kv_blocks: int
+) -> None:
+    first, late = requests("many", SLOTS, 60), requests("one", 6, 4)
+    alone = {
+        each.id: complete(make_engine(llama, max_num_seqs=1, deterministic=True), each)[0]
+        for each in (*first, *late)
+    }
+    engine = make_engine(
+        llama,
+        max_num_seqs=SLOTS,
+        num_kv_blocks=num_kv_blocks,
+        overlap_steps=overlap,
+        deterministic=True,
+    )
+
+    found = run(engine, first, late)
+
+    assert engine.stats().preemptions >= 1
+    assert {id: each.token_ids for id, each in found.items()} == {
+        id: each.token_ids for id, each in alone.items()
+    }
+    assert {each.finish_reason for each in found.values()} == {"length"}

@@ -1,0 +1,117 @@
+"""Penalties from counts that stay on the device equal those counted anew, at every step."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence as Seq
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nightshift_engine.core.sequence import Sequence
+from nightshift_engine.sampling import penalties
+from nightshift_engine.sampling.sampler import Sampler
+from tests.unit.engine.sampling.test_sampler import EOS, VOCAB, sequence
+
+KINDS: list[dict[str, Any]] = [
+    {"temperature": 0.0, "repetition_penalty": 1.5},
+    {"temperature": 0.0, "presence_penalty": 1.0, "frequency_penalty": 0.3},
+    {"temperature": 1.0, "repetition_penalty": 0.7, "frequency_penalty": -0.5},
+    {"temperature": 0.0, "frequency_penalty": 2.0, "logit_bias": {3: 4.0}, "min_tokens": 5},
+    {"temperature": 0.0},
+    {"temperature": 1.0, "top_p": 0.9},
+]
+
+
+def anew(logits: Tensor, sequences: Seq[Sequence]) -> list[int | None]:
+    return Sampler([EOS]).sample(logits.clone(), sequences).tokens
+
+
+def random_sequence(rng: random.Random) -> Sequence:
+    prompt = tuple(rng.randrange(VOCAB) for _ in range(rng.randint(1, 9)))
+    output = tuple(rng.randrange(VOCAB) for _ in range(rng.choice([0, 0, 6])))
+    return sequence(prompt, output, seed=rng.randrange(99), **rng.choice(KINDS))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_step_in_flight_counts_as_if_its_tokens_were_known(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the engine overlaps: step N is chosen while the host knows the tokens up to step N - 2 only."""
+    monkeypatch.setattr(penalties, "ROOM", 5)
+    rng, keeper = random.Random(seed), Sampler([EOS])
+    generator = torch.Generator().manual_seed(seed)
+    running = [random_sequence(rng) for _ in range(4)]
+    in_flight: tuple[list[Sequence], Tensor] | None = None
+    for _ in range(80):
+        if rng.random() < 0.1:
+            running.append(random_sequence(rng))
+        if rng.random() < 0.1 and len(running) > 1:
+            running.pop(rng.randrange(len(running)))
+        if rng.random() < 0.1:
+            rng.shuffle(running)
+        taken = list(running) if rng.random() < 0.8 else running[::2]  # some are left out of a step
+        logits = torch.randn(len(taken), VOCAB, generator=generator) * 3
+        choice = keeper.choose(logits.clone(), taken, in_flight[1] if in_flight is not None else None)
+        for row, each in enumerate(taken):
+            each.promise(row)
+        if in_flight is not None:  # now its tokens are read
+            for each, token in zip(in_flight[0], in_flight[1].tolist(), strict=True):
+                each.num_promised -= 1
+                each.append(token)
+        promised = [each.num_promised for each in taken]
+        for each in taken:
+            each.num_promised = 0
+        assert choice.tokens.tolist() == anew(logits, taken)
+        for each, number in zip(taken, promised, strict=True):
+            each.num_promised = number
+        in_flight = taken, choice.tokens
+
+
+def test_a_step_that_failed_is_chosen_again_with_the_same_counts() -> None:
+    logits = torch.randn(2, VOCAB, generator=torch.Generator().manual_seed(1))
+    rows = [sequence(temperature=0.0, frequency_penalty=2.0), sequence(seed=2, repetition_penalty=1.9)]
+    sampler = Sampler([EOS])
+    for _ in range(10):
+        first = sampler.sample(logits.clone(), rows).tokens
+        assert sampler.sample(logits.clone(), rows).tokens == first == anew(logits, rows)
+        for row, token in zip(rows, first, strict=True):
+            assert token is not None
+            row.append(token)
+
+
+class CopiesToDevice(TorchDispatchMode):
+    """Counts what goes from the host to the meta device, which stands for one that computes by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        sources = [each for each in args if isinstance(each, Tensor)]
+        if (
+            isinstance(result, Tensor)
+            and result.is_meta
+            and any(each.numel() and each.is_cpu for each in sources)
+        ):
+            self.count += 1
+        return result
+
+
+def test_what_a_step_needs_goes_to_the_device_in_one_copy() -> None:
+    rows = [sequence(seed=n, **kind) for n, kind in enumerate(KINDS)]
+    rows += [sequence(top_k=5, min_p=0.1), sequence(temperature=0.0, logprobs=3)]
+    sampler = Sampler([EOS])
+    for expected in (1, 2, 3):
+        with CopiesToDevice() as copies:
+            promised = torch.empty(len(rows), dtype=torch.int64, device="meta") if expected > 1 else None
+            choice = sampler.choose(torch.empty(len(rows), VOCAB, device="meta"), rows, promised)
+        assert (copies.count, choice.tokens.shape) == (1, (len(rows),))
+        for row, each in enumerate(rows):
+            each.num_promised = 1
+            each.promised_row = row
+            each.append(5)

@@ -1,0 +1,412 @@
+"""Sampling: the right distribution, from nothing but seed and position."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence as Seq
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import (
+    LogitsProcessor,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from nightshift_engine import Request, SamplingParams, TokenLogprobs
+from nightshift_engine.core.sequence import Sequence
+from nightshift_engine.core.token_counts import TokenCounts
+from nightshift_engine.execution.device.device_copies import to_device
+from nightshift_engine.sampling import draws as draws_module
+from nightshift_engine.sampling import random_rows as random_rows_module
+from nightshift_engine.sampling.adjustments import Adjustments
+from nightshift_engine.sampling.draws import seeds_column
+from nightshift_engine.sampling.draws import uniform as uniform_of
+from nightshift_engine.sampling.sampler import Sampler
+
+VOCAB = 24
+EOS = 23
+
+
+def sequence(prompt: tuple[int, ...] = (1, 2), output: tuple[int, ...] = (), **sampling: Any) -> Sequence:
+    params = SamplingParams(**({"seed": 7} | sampling))
+    return Sequence(Request("r", prompt, params, output_token_ids=output), arrival=0, num_tokens_max=10_000)
+
+
+def sample(logits: Tensor, *sequences: Sequence) -> list[int | None]:
+    return Sampler([EOS]).sample(logits.clone(), list(sequences)).tokens
+
+
+def adjusted(logits: Tensor, row: Sequence) -> Tensor:
+    """The logits of one row as its parameters change them."""
+    changed, adjustments = logits[None].clone(), Adjustments([row], [EOS], VOCAB)
+    columns = to_device(adjustments.arrays() | adjustments.step_arrays(), changed.device)
+    adjustments.start(columns)
+    adjustments.apply(changed, columns)
+    return changed[0]
+
+
+def uniform(seeds: list[int], indices: Seq[int]) -> list[float]:
+    return uniform_of(seeds_column(seeds), indices).tolist()  # type: ignore[no-any-return]
+
+
+def draws(logits: Tensor, count: int, **sampling: Any) -> list[int]:
+    """`count` draws from one distribution, at the seeds 0 to count - 1."""
+    sequences = [sequence(**(sampling | {"seed": seed})) for seed in range(count)]
+    tokens = sample(logits.expand(count, -1), *sequences)
+    assert None not in tokens
+    return [token for token in tokens if token is not None]
+
+
+def chi_square(tokens: list[int], probs: Tensor) -> tuple[float, int]:
+    """Statistic and degrees of freedom against expected counts."""
+    counts = torch.bincount(torch.tensor(tokens), minlength=len(probs)).double()
+    possible = probs > 0
+    assert counts[~possible].sum() == 0, "drew a token of probability zero"
+    expected = probs[possible].double() * len(tokens)
+    return float(((counts[possible] - expected) ** 2 / expected).sum()), int(possible.sum()) - 1
+
+
+def assert_distributed(tokens: list[int], probs: Tensor, seed: int) -> None:
+    statistic, freedom = chi_square(tokens, probs)
+    # Wilson-Hilferty: the cube root of chi-square is close to normal. 3.7 sigma is one false alarm in 10,000.
+    z = ((statistic / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / math.sqrt(2 / (9 * freedom))
+    print(f"{seed=} chi-square {statistic:.1f} with {freedom} degrees of freedom, z={z:.2f}")
+    assert z < 3.7
+
+
+@pytest.fixture
+def logits() -> Tensor:
+    generator = torch.Generator().manual_seed(11)
+    return torch.randn(VOCAB, generator=generator) * 2
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
+def test_draws_follow_the_softmax_at_every_temperature(logits: Tensor, temperature: float) -> None:
+    tokens = draws(logits, 20_000, temperature=temperature)
+    assert_distributed(tokens, torch.softmax(logits / temperature, -1), seed=11)
+
+
+def test_consecutive_positions_of_one_seed_are_as_random_as_different_seeds(logits: Tensor) -> None:
+    numbers = uniform([5] * 50_000, range(50_000))
+    counts = torch.histc(torch.tensor(numbers), bins=50, min=0, max=1)
+    assert_distributed(
+        [bin for bin, n in enumerate(counts.int().tolist()) for _ in range(n)], torch.full((50,), 0.02), 5
+    )
+    pairs = torch.tensor(numbers).view(-1, 2)
+    assert abs(float(torch.corrcoef(pairs.T)[0, 1])) < 0.03
+
+
+def test_a_draw_depends_on_seed_and_position_only(logits: Tensor) -> None:
+    many = torch.randn(5, VOCAB, generator=torch.Generator().manual_seed(3))
+    many[3] = logits
+    others = [sequence(seed=seed, output=(1,) * seed) for seed in range(5)]
+    others[3] = sequence(seed=42, output=(9, 9, 9))
+
+    alone = sample(logits[None], sequence(seed=42, output=(5, 6, 7), prompt=(8,)))
+
+    assert sample(many, *others)[3] == alone[0]
+    assert uniform([42], [3]) == uniform([42], [3])
+    assert uniform([42], [3]) != uniform([42], [4])
+    assert uniform([42], [3]) != uniform([43], [3])
+    assert uniform([-1], [0]) != uniform([1], [0])
+
+
+def test_without_a_seed_the_request_id_decides() -> None:
+    params = SamplingParams()
+    first, again, other = (
+        Sequence(Request(id, (1,), params), arrival=0, num_tokens_max=9) for id in ("a", "a", "b")
+    )
+
+    assert first.seed == again.seed != other.seed
+
+
+def test_greedy_takes_the_lowest_id_on_a_tie() -> None:
+    logits = torch.zeros(1, VOCAB)
+    logits[0, [4, 9, 17]] = 3.0
+
+    assert sample(logits, sequence(temperature=0)) == [4]
+
+
+def test_greedy_and_random_rows_share_a_batch(logits: Tensor) -> None:
+    rows = logits.expand(3, -1)
+    mixed = sample(rows, sequence(temperature=0), sequence(seed=1), sequence(temperature=0))
+
+    assert mixed == [int(logits.argmax()), *sample(logits[None], sequence(seed=1)), int(logits.argmax())]
+
+
+FILTERS: list[tuple[dict[str, Any], LogitsProcessor]] = [
+    ({"top_k": 5}, TopKLogitsWarper(5)),
+    ({"top_k": 1}, TopKLogitsWarper(1)),
+    ({"top_k": 500}, TopKLogitsWarper(500)),
+    ({"top_p": 0.7}, TopPLogitsWarper(0.7)),
+    ({"top_p": 0.05}, TopPLogitsWarper(0.05)),
+    ({"min_p": 0.1}, MinPLogitsWarper(0.1)),
+]
+
+
+@pytest.mark.parametrize(("sampling", "processor"), FILTERS, ids=[str(sampling) for sampling, _ in FILTERS])
+def test_filters_keep_what_transformers_keeps(
+    logits: Tensor, sampling: dict[str, Any], processor: LogitsProcessor
+) -> None:
+    expected = torch.softmax(processor(torch.tensor([[0]]), logits[None].clone())[0], -1)
+    tokens = draws(logits, 4_000, **sampling)
+
+    assert set(tokens) <= {int(token) for token in expected.nonzero()}
+    if int((expected > 0).sum()) > 1:
+        assert_distributed(tokens, expected, seed=11)
+
+
+def test_top_p_looks_at_the_whole_vocabulary_when_the_likeliest_are_not_enough(
+    logits: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = draws(logits, 500, top_p=0.9)
+    monkeypatch.setattr(random_rows_module, "TOP_P_TRIED", 2)
+
+    assert draws(logits, 500, top_p=0.9) == wanted
+
+
+def test_rows_with_different_filters_do_not_touch_each_other(logits: Tensor) -> None:
+    kinds: list[dict[str, Any]] = [{"top_k": 2}, {"top_p": 0.3}, {"min_p": 0.5}, {}, {"temperature": 3.0}]
+    together = sample(logits.expand(5, -1), *(sequence(seed=9, **kind) for kind in kinds))
+
+    assert together == [sample(logits[None], sequence(seed=9, **kind))[0] for kind in kinds]
+
+
+def test_repetition_penalty_equals_that_of_transformers(logits: Tensor) -> None:
+    prompt, output = (3, 4, 5), (6, 7, 7)
+    processor = RepetitionPenaltyLogitsProcessor(1.8)
+    expected = processor(torch.tensor([[*prompt, *output]]), logits[None].clone())[0]
+    row = sequence(prompt, output, temperature=0, repetition_penalty=1.8)
+
+    torch.testing.assert_close(adjusted(logits, row), expected)
+
+
+def test_presence_and_frequency_count_the_output_only(logits: Tensor) -> None:
+    row = sequence((3, 6), (6, 7), temperature=0, presence_penalty=0.5, frequency_penalty=0.25)
+    row.append(7)
+
+    difference = logits - adjusted(logits, row)
+    assert difference[6].item() == pytest.approx(0.75)
+    assert difference[7].item() == pytest.approx(1.0)
+    assert difference[3].item() == 0
+
+
+def test_logit_bias_moves_the_argmax(logits: Tensor) -> None:
+    worst = int(logits.argmin())
+    assert sample(logits[None], sequence(temperature=0, logit_bias={worst: 100.0})) == [worst]
+
+
+def test_an_end_of_sequence_is_not_drawn_before_min_tokens(logits: Tensor) -> None:
+    logits[EOS], logits[5] = 50.0, 40.0
+    params: dict[str, Any] = {"temperature": 0, "min_tokens": 2, "stop_token_ids": (5,)}
+
+    early = sample(logits[None], sequence(output=(1,), **params))
+    late = sample(logits[None], sequence(output=(1, 1), **params))
+
+    assert early[0] not in (EOS, 5)
+    assert late == [EOS]
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_row_without_usable_numbers_gets_no_token_and_leaves_other_rows_alone(
+    logits: Tensor, poison: float, temperature: float
+) -> None:
+    rows = logits.repeat(2, 1)
+    rows[0, 3] = poison
+
+    tokens = sample(rows, sequence(temperature=temperature), sequence(temperature=temperature))
+
+    assert tokens[0] is None
+    assert tokens[1:] == sample(logits[None], sequence(temperature=temperature))
+
+
+def test_the_largest_possible_number_still_picks_a_possible_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random_rows_module, "uniform", lambda seeds, indices: np.array([1 - 2**-53]))
+    logits = torch.full((1, VOCAB), float("-inf"))
+    logits[0, [2, 3]] = 0.0
+
+    assert sample(logits, sequence()) == [3]
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 1e-30, 1e-38, 1e-40, 1e-45, 5e-324])
+def test_next_to_no_temperature_draws_the_likeliest_token(temperature: float) -> None:
+    logits = torch.randn(8, VOCAB, generator=torch.Generator().manual_seed(3)) * 50
+    rows = [sequence(temperature=temperature, seed=seed) for seed in range(8)]
+
+    assert sample(logits, *rows) == logits.argmax(dim=-1).tolist()
+
+
+@pytest.mark.parametrize("penalty", [0.01, 100.0])
+@pytest.mark.parametrize("temperature", [0.0, 1e-40, 1.0])
+def test_the_strongest_penalties_still_give_a_token_of_the_vocabulary(
+    penalty: float, temperature: float
+) -> None:
+    logits = torch.randn(4, VOCAB, generator=torch.Generator().manual_seed(4)) * 1000
+    rows = [
+        sequence(tuple(range(VOCAB)), (5, 5), temperature=temperature, repetition_penalty=penalty, seed=n)
+        for n in range(4)
+    ]
+
+    tokens = sample(logits, *rows)
+
+    assert all(token is not None and 0 <= token < VOCAB for token in tokens)
+
+
+# Log-probabilities
+
+
+def asked(logits: Tensor, *sequences: Sequence) -> dict[int, TokenLogprobs]:
+    return Sampler([EOS]).sample(logits.clone(), list(sequences)).logprobs
+
+
+def test_logprobs_are_the_models_own_whatever_is_done_to_the_choice(logits: Tensor) -> None:
+    """Temperature, filters, penalties and bias move the choice; what the model thought stays the same."""
+    worst = int(logits.argmin())
+    expected = torch.log_softmax(logits, -1)
+    forced = sequence(
+        (3, 4), (5, 5), temperature=1.5, top_k=3, presence_penalty=2, logit_bias={worst: 100.0}, logprobs=3
+    )
+
+    found = asked(logits[None], forced)[0]
+
+    assert found.logprob == pytest.approx(float(expected[worst]))
+    assert list(found.top_ids) == expected.topk(3).indices.tolist()
+    assert list(found.top_logprobs) == pytest.approx(expected.topk(3).values.tolist())
+
+
+def test_only_rows_that_ask_get_logprobs_and_as_many_as_they_ask(logits: Tensor) -> None:
+    rows = [sequence(), sequence(logprobs=0), sequence(temperature=0, logprobs=2), sequence(temperature=0)]
+
+    found = asked(logits.expand(4, -1), *rows)
+
+    assert {row: len(each.top_ids) for row, each in found.items()} == {1: 0, 2: 2}
+    assert found[2].top_ids[0] == int(logits.argmax())
+    assert found[2].logprob == found[2].top_logprobs[0]
+
+
+def test_asking_for_more_than_the_vocabulary_gets_all_of_it(logits: Tensor) -> None:
+    found = asked(logits[None], sequence(logprobs=VOCAB + 1))[0]
+
+    assert sorted(found.top_ids) == list(range(VOCAB))
+    assert math.fsum(map(math.exp, found.top_logprobs)) == pytest.approx(1.0)
+
+
+def test_equally_likely_tokens_are_listed_by_id() -> None:
+    logits = torch.zeros(1, VOCAB)
+    logits[0, [17, 4, 9]] = 3.0
+
+    assert asked(logits, sequence(temperature=0, logprobs=3))[0].top_ids == (4, 9, 17)
+
+
+def test_asking_for_logprobs_changes_no_choice(logits: Tensor) -> None:
+    rows = logits.expand(40, -1)
+    silent = [sequence(seed=n, top_p=0.9) for n in range(40)]
+    curious = [sequence(seed=n, top_p=0.9, logprobs=5) for n in range(40)]
+
+    assert sample(rows, *silent) == sample(rows, *curious)
+
+
+def test_a_failed_row_that_asks_for_logprobs_harms_no_other(logits: Tensor) -> None:
+    rows = logits.repeat(2, 1)
+    rows[0, 3] = float("nan")
+    sampled = Sampler([EOS]).sample(rows, [sequence(logprobs=1), sequence(logprobs=1)])
+
+    assert sampled.tokens[0] is None
+    assert sampled.logprobs[1] == asked(logits[None], sequence(logprobs=1))[0]
+
+
+# How it is computed
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_greedy_on_16_bit_logits_takes_the_lowest_id_on_a_tie(dtype: torch.dtype) -> None:
+    logits = torch.randn(40, 3 * VOCAB, generator=torch.Generator().manual_seed(5)).to(dtype)
+    logits[7] = -1.0
+    logits[8, [11, 13]] = 9.0
+    logits[9, 2] = float("nan")
+
+    tokens = sample(logits, *(sequence(temperature=0) for _ in range(40)))
+
+    assert tokens[7:10] == [0, 11, None]
+    assert tokens[10:] == logits[10:].float().argmax(-1).tolist()
+
+
+def test_a_row_draws_the_same_whatever_lies_beside_it() -> None:
+    """Bitwise: a cumulative sum over the vocabulary must not depend on how many rows there are."""
+    many = torch.randn(33, 5_000, generator=torch.Generator().manual_seed(6)) * 3
+    rows = [sequence(seed=n, top_p=0.95 if n % 2 else 1.0, top_k=40 if n % 3 else 0) for n in range(33)]
+
+    together = sample(many, *rows)
+
+    assert together == [sample(many[n : n + 1], rows[n])[0] for n in range(33)]
+
+
+@pytest.mark.parametrize("vocab_size", [1, 2, 255, 256, 257, 1000])
+def test_draws_reach_every_token_of_any_vocabulary(vocab_size: int) -> None:
+    probs = torch.full((1, vocab_size), 1 / vocab_size)
+    numbers = [(token + 0.5) / vocab_size for token in range(vocab_size)]
+
+    tokens = draws_module.draw(probs.expand(vocab_size, -1), torch.tensor(numbers, dtype=torch.float64))
+
+    assert tokens.tolist() == list(range(vocab_size))
+
+
+def test_the_parameters_of_a_batch_follow_who_is_in_it(logits: Tensor) -> None:
+    """One sampler over changing batches gives what a fresh one gives for each."""
+    rng, keeper = random.Random(8), Sampler([EOS])
+    kinds: list[dict[str, Any]] = [
+        {"temperature": 0},
+        {"top_k": 3},
+        {"repetition_penalty": 1.5},
+        {"temperature": 0, "logit_bias": {3: 5.0}, "min_tokens": 4},
+        {"min_p": 0.2, "frequency_penalty": 1.0},
+    ]
+    running: list[Sequence] = []
+    for _ in range(60):
+        if rng.random() < 0.4:
+            running.append(sequence(seed=rng.randrange(99), **rng.choice(kinds)))
+        if running and rng.random() < 0.3:
+            running.pop(rng.randrange(len(running)))
+        rows = logits.expand(len(running), -1)
+        tokens = keeper.sample(rows.clone(), running).tokens
+        assert tokens == sample(rows, *running)
+        for member, token in zip(running, tokens, strict=True):
+            assert token is not None
+            member.append(token)
+
+
+def test_counts_of_tokens_grow_with_the_sequence() -> None:
+    rng = random.Random(9)
+    prompt, output = [rng.randrange(50) for _ in range(30)], [rng.randrange(300) for _ in range(500)]
+    counts = TokenCounts(prompt, output[:100])
+    for token in output[100:]:
+        counts.add(token)
+
+    expected = Counter(output)
+    assert dict(zip(counts.ids.tolist(), counts.counts.tolist(), strict=True)) == {
+        token: expected[token] for token in {*prompt, *output}
+    }
+
+
+@pytest.mark.parametrize("temperature", [1e39, 1e308])
+def test_heat_beyond_float32_draws_from_all_tokens_that_may_come(temperature: float) -> None:
+    """Infinite, it made NaN of a token that `min_tokens` forbids, and every draw the last token."""
+    requests = [
+        Request(str(seed), [1], SamplingParams(temperature=temperature, seed=seed, min_tokens=5))
+        for seed in range(50)
+    ]
+    sequences = [Sequence(request, arrival=0, num_tokens_max=9) for request in requests]
+
+    tokens = Sampler([0]).sample(torch.zeros(50, 258), sequences).tokens
+
+    assert len(set(tokens)) > 10
+    assert 0 not in tokens

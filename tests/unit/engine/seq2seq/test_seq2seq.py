@@ -1,0 +1,194 @@
+"""Encoder-decoders answer as transformers' `generate` does, alone and batched, preempted and resumed."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from nightshift_engine import (
+    Engine,
+    EngineConfig,
+    InvalidConfig,
+    InvalidRequest,
+    PromptTooLong,
+    Request,
+    SamplingParams,
+    UnsupportedModel,
+)
+from nightshift_engine.seq2seq.model import load_seq2seq, seq2seq_config
+from nightshift_engine.text.tokenizer import Tokenizer
+from tests.unit.engine.seq2seq.tiny_seq2seq import (
+    BLOCK_SIZE,
+    FAMILIES,
+    POSITIONS,
+    START,
+    generate,
+    make_seq2seq_engine,
+    save_seq2seq,
+    translation,
+)
+from tests.unit.engine.tiny_models import EOS, complete, engine_config
+
+
+def some_sources(count: int = 7, seed: int = 3) -> list[list[int]]:
+    print(f"source seed {seed}")
+    rng = random.Random(seed)
+    return [[rng.randrange(2, 256) for _ in range(rng.randint(1, 30))] for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def bart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_seq2seq(tmp_path_factory.mktemp("bart"), "bart")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_outputs_are_those_of_generate_alone_and_batched(tmp_path: Path, family: str) -> None:
+    directory = save_seq2seq(tmp_path, family)
+    sources = some_sources()
+    expected = generate(directory, sources)
+    engine = make_seq2seq_engine(directory)
+
+    alone = [complete(engine, translation(f"alone-{at}", source))[0] for at, source in enumerate(sources)]
+    batched = complete(engine, *(translation(str(at), source) for at, source in enumerate(sources)))
+
+    assert [each.token_ids for each in alone] == expected
+    assert [each.token_ids for each in batched] == expected
+    assert len({tuple(each) for each in expected}) > 1, "the outputs do not depend on the sources"
+    assert [each.num_prompt_tokens for each in batched] == [*map(len, sources)]
+    engine.check_integrity()
+
+
+def test_plain_torch_answers_as_the_kernel_does(bart: Path) -> None:
+    """It computes where there is no kernel: on a GPU, and for T5."""
+    config = seq2seq_config(engine_config(bart, attention_backend="torch", block_size=BLOCK_SIZE))
+    tokenizer = Tokenizer.load(config.model)
+    loaded = load_seq2seq(config, tokenizer)
+    sources = some_sources()
+    requests = [translation(str(at), source) for at, source in enumerate(sources)]
+
+    found = complete(Engine.over(loaded, tokenizer, config), *requests)
+
+    assert loaded.attention == "torch"
+    assert [each.token_ids for each in found] == generate(bart, sources)
+
+
+def test_a_bias_by_position_keeps_the_kernel_out(tmp_path: Path) -> None:
+    config = seq2seq_config(engine_config(save_seq2seq(tmp_path, "t5"), attention_backend="native"))
+    with pytest.raises(InvalidConfig, match="attention_backend must be auto or torch"):
+        load_seq2seq(config, Tokenizer.load(config.model))
+
+
+def test_preempted_sequences_answer_as_if_they_had_not_been(bart: Path) -> None:
+    sources = [[n, 7, n, n, 9] for n in range(2, 10)]
+    engine = make_seq2seq_engine(bart, num_kv_blocks=14, max_num_batched_tokens=9)
+    complete(
+        engine, *(translation(f"short-{n}", [n], sampling=SamplingParams(max_tokens=1)) for n in range(8))
+    )
+
+    found = complete(engine, *(translation(str(at), source) for at, source in enumerate(sources)))
+
+    assert engine.stats().preemptions > 0
+    assert [each.token_ids for each in found] == generate(bart, sources)
+    engine.check_integrity()
+
+
+def test_an_interrupted_sequence_continues_after_the_tokens_it_has(bart: Path) -> None:
+    (source,) = some_sources(1)
+    (whole,) = complete(make_seq2seq_engine(bart), translation("row", source))
+    engine = make_seq2seq_engine(bart)
+    resumed = translation("row", source, output_token_ids=tuple(whole.token_ids[:5]))
+
+    assert complete(engine, resumed)[0].token_ids == whole.token_ids
+    assert complete(engine, resumed)[0].text == whole.text
+
+
+def test_sampling_with_a_seed_is_the_same_alone_and_resumed(bart: Path) -> None:
+    (source,) = some_sources(1)
+    sampling = SamplingParams(seed=7, temperature=1.0, max_tokens=10, ignore_eos=True, logprobs=2)
+    engine = make_seq2seq_engine(bart)
+    (whole,) = complete(engine, translation("row", source, sampling=sampling))
+    earlier = {"output_token_ids": whole.token_ids[:4], "output_logprobs": whole.logprobs[:4]}
+    (resumed,) = complete(engine, translation("row", source, sampling=sampling, **earlier))
+
+    assert resumed.token_ids == whole.token_ids
+    assert len(whole.logprobs) == 10
+
+
+def test_a_stop_string_and_the_end_of_sequence_end_an_output(bart: Path) -> None:
+    sources = some_sources(3)
+    engine = make_seq2seq_engine(bart)
+    expected = generate(bart, sources, eos_token_id=EOS)
+    sampling = SamplingParams(temperature=0, max_tokens=12)
+    found = complete(
+        engine, *(translation(str(n), each, sampling=sampling) for n, each in enumerate(sources))
+    )
+
+    assert [each.token_ids for each in found] == [
+        each[: each.index(EOS) + 1] if EOS in each else each for each in expected
+    ]
+
+
+def test_a_checkpoints_rules_of_decoding_are_honoured(tmp_path: Path) -> None:
+    rules = {"bad_words_ids": [[5], [261]], "no_repeat_ngram_size": 2, "min_length": 9}
+    directory = save_seq2seq(tmp_path, "marian", **rules)
+    sources = some_sources()
+    settings = {"eos_token_id": EOS}
+    expected = generate(directory, sources, 30, **settings)
+    engine = make_seq2seq_engine(directory)
+    sampling = SamplingParams(temperature=0, max_tokens=30)
+    found = complete(
+        engine, *(translation(str(n), each, sampling=sampling) for n, each in enumerate(sources))
+    )
+
+    assert [each.token_ids for each in found] == [
+        each[: each.index(EOS) + 1] if EOS in each else each for each in expected
+    ]
+
+
+def test_a_forced_first_token_is_read_and_not_generated(tmp_path: Path) -> None:
+    directory = save_seq2seq(tmp_path, "m2m_100")
+    (source,) = some_sources(1)
+    (expected,) = generate(directory, [source], forced_bos_token_id=259)
+    (found,) = complete(make_seq2seq_engine(directory), translation("row", source, start=(START, 259)))
+
+    assert expected[0] == 259
+    assert found.token_ids[:11] == expected[1:]
+
+
+@pytest.mark.parametrize("field", ["encoder_no_repeat_ngram_size", "begin_suppress_tokens"])
+def test_a_rule_that_is_not_computed_is_refused_by_name(tmp_path: Path, field: str) -> None:
+    value = [3] if field == "begin_suppress_tokens" else 3
+    directory = save_seq2seq(tmp_path, "bart", **{field: value})
+    with pytest.raises(UnsupportedModel, match=field):
+        make_seq2seq_engine(directory)
+
+
+def test_a_source_beyond_the_encoders_positions_is_refused(bart: Path) -> None:
+    engine = make_seq2seq_engine(bart)
+    engine.check(translation("fits", [7] * POSITIONS))
+    with pytest.raises(PromptTooLong, match=f"source of {POSITIONS + 1} tokens exceeds the encoder's input"):
+        engine.add(translation("row", [7] * (POSITIONS + 1)))
+    with pytest.raises(InvalidRequest, match="no source"):
+        engine.add(Request("row", [1, 2, 3]))
+
+
+def test_an_output_ends_where_the_decoders_positions_do(bart: Path) -> None:
+    sampling = SamplingParams(temperature=0, ignore_eos=True)
+    (found,) = complete(make_seq2seq_engine(bart), translation("row", [1, 2, 3], sampling=sampling))
+    assert (len(found.token_ids), found.finish_reason) == (POSITIONS - 1, "length")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("deterministic", True),
+        ("weight_dtype", "int8"),
+        ("attention_backend", "triton"),
+        ("kv_cache_dtype", "int8"),
+    ],
+)
+def test_settings_of_decoders_alone_are_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(InvalidConfig, match=field):
+        seq2seq_config(EngineConfig("a-model", **{field: value}))  # type: ignore[arg-type]
