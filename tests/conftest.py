@@ -69,7 +69,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 TESTS = Path(__file__).parent
 WAITING_FILES = (TESTS / "e2e", TESTS / "faults")  # mostly for leases and other processes
-COMPUTING_FILES = (TESTS / "unit" / "workers" / "engine",)
+COMPUTING_FILES = (TESTS / "unit" / "engine",)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,7 +8,7 @@ from nightshift.cli.session import Json
 from nightshift.cli.terminal import fail, is_interactive, print_json, print_table, say
 
 EXIT_UNREACHABLE = 2
-INSTALL = "the official client is missing: pip install openai"
+INSTALL = "the checks are not installed here: pip install ./conformance in a checkout"
 
 
 def conformance(
@@ -39,14 +39,15 @@ def conformance(
     """
     try:
         import openai
+
+        from conformance import report as reports
     except ModuleNotFoundError:
         fail(INSTALL, EXIT_UNREACHABLE)
-    from nightshift.conformance import report as reports
-    from nightshift.conformance.checks import AREAS
-    from nightshift.conformance.outcomes import Report
-    from nightshift.conformance.registry import selected, unknown
-    from nightshift.conformance.runner import Run, Unreachable, check_reachable
-    from nightshift.conformance.session import Options
+    from conformance.checks import AREAS
+    from conformance.outcomes import Report
+    from conformance.registry import selected, unknown
+    from conformance.runner import Run, Unreachable, check_reachable
+    from conformance.session import Options
 
     options = Options(base_url, api_key, model, embedding_model, time_limit, batch_time_limit, poll_interval)
     if not_there := unknown(AREAS, only or ()):

@@ -9,11 +9,11 @@ from typing import Any
 import openai
 import pytest
 
-from nightshift.conformance.checks import AREAS
-from nightshift.conformance.outcomes import Outcome
-from nightshift.conformance.registry import selected
-from nightshift.conformance.runner import Run
-from nightshift.conformance.session import Options
+from conformance.checks import AREAS
+from conformance.outcomes import Outcome
+from conformance.registry import selected
+from conformance.runner import Run
+from conformance.session import Options
 from nightshift.demo import DEMO_MODEL_ID
 from tests.altering_proxy import (
     Alteration,

@@ -1,4 +1,4 @@
-"""What is shipped is what was meant: the wheel has the four packages and their data, and works anywhere."""
+"""What is shipped is what was meant: the wheel has the packages and their data, and works anywhere."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-PACKAGES = ("api", "nightshift", "scheduler", "workers")
+PACKAGES = ("api", "nightshift", "nightshift_engine", "scheduler", "workers")
 TIMEOUT_S = 120
 
 
@@ -61,10 +61,21 @@ def run(python: Path, program: str, **environment: str) -> str:
     return ended.stdout
 
 
-def test_the_wheel_holds_the_four_packages_and_nothing_else(wheel):
+def test_the_wheel_holds_the_packages_and_nothing_else(wheel):
     with zipfile.ZipFile(wheel) as archive:
         top_level = {name.partition("/")[0] for name in archive.namelist()}
     assert {name for name in top_level if not name.endswith(".dist-info")} == set(PACKAGES)
+
+
+def test_the_conformance_checks_are_a_distribution_of_their_own(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    subprocess.run(build, cwd=CHECKOUT / "conformance", check=True, capture_output=True, timeout=TIMEOUT_S)
+    [path] = tmp_path.glob("nightshift_conformance-*.whl")
+    with zipfile.ZipFile(path) as archive:
+        names = {name for name in archive.namelist() if ".dist-info" not in name}
+    folder = CHECKOUT / "conformance"
+    tracked = [*folder.glob("*.py"), *folder.glob("checks/*.py"), folder / "node.mjs"]
+    assert names == {path.relative_to(CHECKOUT).as_posix() for path in tracked}
 
 
 @pytest.mark.parametrize(
@@ -83,7 +94,7 @@ def test_the_wheel_holds_what_up_needs_without_a_checkout(wheel, name):
 
 
 def test_the_wheel_holds_the_sources_of_the_kernels_that_are_built_at_first_use(wheel):
-    sources = CHECKOUT / "workers" / "engine" / "kernels" / "native"
+    sources = CHECKOUT / "nightshift_engine" / "kernels" / "native"
     needed = {str(path.relative_to(CHECKOUT)) for path in sources.iterdir() if path.suffix in (".cpp", ".h")}
     assert len(needed) > 10
 

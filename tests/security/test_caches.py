@@ -191,7 +191,7 @@ OF_NO_TENANT: Final = {
     "api/access/authentication.py",  # a key's own caller, by its digest
     "api/page/assets.py",
     "api/page/rendering.py",  # templates
-    "nightshift/conformance/session.py",
+    "conformance/session.py",
     "nightshift/lifecycle/catalogue.py",  # models
     "nightshift/observe/logs.py",  # lines of the log, which tenants do not see
     "nightshift/rows/partitions.py",  # a function of one URI alone

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from nightshift.conformance import runner
-from nightshift.conformance.outcomes import Outcome, Report, Result
+from conformance import runner
+from conformance.outcomes import Outcome, Report, Result
 from tests.altering_proxy import Reply, answering
 
 JSON = {"content-type": "application/json"}
@@ -98,7 +98,7 @@ def test_without_the_official_client_it_says_how_to_install_it(nightshift, monke
     ended = nightshift("conformance", "--base-url", "http://127.0.0.1:1/v1")
 
     assert ended.code == 2
-    assert "pip install openai" in ended.err
+    assert "pip install ./conformance" in ended.err
 
 
 def test_a_check_that_never_ends_is_left_alone_past_its_limit():

@@ -14,8 +14,8 @@ import pytest
 
 from api.app import create_app
 from api.parts.services import AppSettings
-from nightshift.conformance.node import SCRIPT
-from nightshift.conformance.session import Options
+from conformance.node import SCRIPT
+from conformance.session import Options
 from nightshift.endpoints.generation import Choice
 from nightshift.jobs import Answer, OnlineClaim, Usage
 from nightshift.settings import ApiSettings, DataSettings, LocationSettings, QuotaSettings, SubmissionSettings

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from nightshift.conformance.checks import AREAS, node
-from nightshift.conformance.outcomes import Outcome, Result
-from nightshift.conformance.registry import selected
-from nightshift.conformance.runner import Run
-from nightshift.conformance.session import Options
+from conformance.checks import AREAS, node
+from conformance.outcomes import Outcome, Result
+from conformance.registry import selected
+from conformance.runner import Run
+from conformance.session import Options
 from tests.integration.api.openai.conformance.conftest import Served
 
 QUICK = [

@@ -8,21 +8,11 @@ from typing import Any
 
 import pytest
 
-from nightshift.conformance.checks import (
-    AREAS,
-    completions,
-    node,
-    own,
-    rates,
-    responses,
-    structured,
-    uploads,
-    webhooks,
-)
-from nightshift.conformance.outcomes import Outcome
-from nightshift.conformance.registry import selected
-from nightshift.conformance.runner import Run
-from nightshift.conformance.session import Options
+from conformance.checks import AREAS, completions, node, own, rates, responses, structured, uploads, webhooks
+from conformance.outcomes import Outcome
+from conformance.registry import selected
+from conformance.runner import Run
+from conformance.session import Options
 from tests.altering_proxy import (
     Alteration,
     Asked,

@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from nightshift.conformance.expectations import NotOffered, expect, shown
-from nightshift.conformance.registry import Area
-from nightshift.conformance.session import Session
+from conformance.expectations import NotOffered, expect, shown
+from conformance.registry import Area
+from conformance.session import Session
 
 AREA = Area("rates", "POST", "/chat/completions")
 DURATION: Final = re.compile(r"(?=.)(\d+h)?(\d+m(?!s))?(\d+(\.\d+)?s)?(\d+(\.\d+)?ms)?")  # 6m0s, 1.5s, 120ms

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from nightshift.conformance.session import Session
+from conformance.session import Session
 
 
 @dataclass(frozen=True)

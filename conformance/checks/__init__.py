@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from nightshift.conformance.checks import (
+from conformance.checks import (
     batches,
     chat,
     completions,
@@ -18,7 +18,7 @@ from nightshift.conformance.checks import (
     uploads,
     webhooks,
 )
-from nightshift.conformance.registry import Area
+from conformance.registry import Area
 
 AREAS: Final[tuple[Area, ...]] = (
     models.AREA,

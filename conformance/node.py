@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import openai
 
-from nightshift.conformance.expectations import NotOffered, Skipped, Wrong, shown
-from nightshift.conformance.session import Session
+from conformance.expectations import NotOffered, Skipped, Wrong, shown
+from conformance.session import Session
 
 SCRIPT: Final = Path(__file__).with_name("node.mjs")
 PACKAGE: Final = "openai@6.49.0"  # the last version for Node 20; newer ones want 22

@@ -10,18 +10,17 @@ from typing import Final, Self
 
 import openai
 
-from nightshift.conformance.expectations import NotOffered, Skipped, Wrong, shown
-from nightshift.conformance.node import VERSION
-from nightshift.conformance.outcomes import Outcome, Result
-from nightshift.conformance.registry import Area, Check
-from nightshift.conformance.session import CleanUp, Once, Options, Session
-from nightshift.errors import NightshiftError
+from conformance.expectations import ConformanceError, NotOffered, Skipped, Wrong, shown
+from conformance.node import VERSION
+from conformance.outcomes import Outcome, Result
+from conformance.registry import Area, Check
+from conformance.session import CleanUp, Once, Options, Session
 
 CLEAN_UP_TIME_LIMIT_S: Final = 30.0
 UNREACHABLE: Final = frozenset({"ConnectError", "ConnectTimeout", "UnsupportedProtocol", "ProxyError"})
 
 
-class Unreachable(NightshiftError):
+class Unreachable(ConformanceError):
     """The server cannot be reached, or does not admit the key."""
 
 

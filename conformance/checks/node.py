@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from nightshift.conformance.node import run_check
-from nightshift.conformance.registry import Area, Check
-from nightshift.conformance.session import Session
+from conformance.node import run_check
+from conformance.registry import Area, Check
+from conformance.session import Session
 
 AREA = Area("node", "GET", "/models")
 EMBEDDINGS: Final = ("POST", "/embeddings")

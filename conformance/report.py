@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from nightshift.conformance.outcomes import Outcome, Report
+from conformance.outcomes import Outcome, Report
 
 HEADINGS: Final = ("AREA", "CHECK", "OUTCOME", "WHAT WAS WRONG")
 

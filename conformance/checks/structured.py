@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import openai
 
-from nightshift.conformance.expectations import (
+from conformance.expectations import (
     NotOffered,
     expect,
     expect_equal,
@@ -15,8 +15,8 @@ from nightshift.conformance.expectations import (
     expect_refusal,
     shown,
 )
-from nightshift.conformance.registry import Area
-from nightshift.conformance.session import PROMPT, Session
+from conformance.registry import Area
+from conformance.session import PROMPT, Session
 
 AREA = Area("structured", "POST", "/chat/completions")
 TOKENS_MAX: Final = 240  # a model that was never trained on JSON writes much white space

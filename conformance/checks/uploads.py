@@ -4,9 +4,9 @@ from typing import Any, Final
 
 import openai
 
-from nightshift.conformance.expectations import expect, expect_equal, expect_id, expect_refusal, shown
-from nightshift.conformance.registry import Area
-from nightshift.conformance.session import Session
+from conformance.expectations import expect, expect_equal, expect_id, expect_refusal, shown
+from conformance.registry import Area
+from conformance.session import Session
 
 AREA = Area("uploads", "POST", "/uploads")
 PARTS: Final = (b'{"custom_id": "row-0"}\n', b'{"custom_id": "row-1"}\n')

@@ -2,9 +2,9 @@
 
 import openai
 
-from nightshift.conformance.expectations import expect, expect_equal, expect_id, expect_refusal
-from nightshift.conformance.registry import Area
-from nightshift.conformance.session import Session
+from conformance.expectations import expect, expect_equal, expect_id, expect_refusal
+from conformance.registry import Area
+from conformance.session import Session
 
 AREA = Area("models", "GET", "/models")
 

@@ -4,8 +4,8 @@ from typing import Any, Final
 
 import openai
 
-from nightshift.conformance.checks.files import expect_each_once
-from nightshift.conformance.expectations import (
+from conformance.checks.files import expect_each_once
+from conformance.expectations import (
     NotOffered,
     Skipped,
     expect,
@@ -15,9 +15,9 @@ from nightshift.conformance.expectations import (
     expect_refusal,
     shown,
 )
-from nightshift.conformance.receiver import Receiver, receiving
-from nightshift.conformance.registry import Area
-from nightshift.conformance.session import Session
+from conformance.receiver import Receiver, receiving
+from conformance.registry import Area
+from conformance.session import Session
 
 AREA = Area("webhooks", "GET", "/webhook_endpoints")
 EVENT: Final = "batch.completed"

@@ -5,20 +5,26 @@ from typing import Any, Final
 
 import openai
 
-from nightshift.errors import NightshiftError
-
 SHOWN_MAX: Final = 80  # characters of a value in a message
 
 
-class Wrong(NightshiftError):
+class ConformanceError(Exception):
+    """Something went wrong. Without a message, the docstring of the class is the message."""
+
+    def __init__(self, message: str | None = None) -> None:
+        self.message = message or " ".join((type(self).__doc__ or "").split())
+        super().__init__(self.message)
+
+
+class Wrong(ConformanceError):
     """The server does not do what OpenAI does."""
 
 
-class NotOffered(NightshiftError):
+class NotOffered(ConformanceError):
     """The server has no such route, or no model for it."""
 
 
-class Skipped(NightshiftError):
+class Skipped(ConformanceError):
     """The check says nothing about the server: it cannot run here, or is not meant for it."""
 
 

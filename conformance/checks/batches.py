@@ -7,17 +7,10 @@ from typing import Any, Final
 
 import openai
 
-from nightshift.conformance.checks.files import expect_each_once
-from nightshift.conformance.expectations import (
-    expect,
-    expect_count,
-    expect_equal,
-    expect_list,
-    expect_refusal,
-    shown,
-)
-from nightshift.conformance.registry import Area
-from nightshift.conformance.session import Session, row_line
+from conformance.checks.files import expect_each_once
+from conformance.expectations import expect, expect_count, expect_equal, expect_list, expect_refusal, shown
+from conformance.registry import Area
+from conformance.session import Session, row_line
 
 AREA = Area("batches", "GET", "/batches")
 CHAT: Final = "/v1/chat/completions"

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any, Final
 
-from nightshift.conformance.expectations import (
+from conformance.expectations import (
     expect,
     expect_count,
     expect_equal,
@@ -12,8 +12,8 @@ from nightshift.conformance.expectations import (
     expect_refusal,
     shown,
 )
-from nightshift.conformance.registry import Area
-from nightshift.conformance.session import PROMPT, Session
+from conformance.registry import Area
+from conformance.session import PROMPT, Session
 
 AREA = Area("chat", "POST", "/chat/completions")
 FINISHES: Final = ("stop", "length", "content_filter", "tool_calls")

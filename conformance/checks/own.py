@@ -9,18 +9,10 @@ from typing import Any, Final
 
 import openai
 
-from nightshift.conformance.checks.batches import TOO_HOT, lines_of, three_rows
-from nightshift.conformance.expectations import (
-    Skipped,
-    Wrong,
-    expect,
-    expect_equal,
-    expect_id,
-    expect_refusal,
-    shown,
-)
-from nightshift.conformance.registry import Area
-from nightshift.conformance.session import ENDED, OWNER, Session, row_line
+from conformance.checks.batches import TOO_HOT, lines_of, three_rows
+from conformance.expectations import Skipped, Wrong, expect, expect_equal, expect_id, expect_refusal, shown
+from conformance.registry import Area
+from conformance.session import ENDED, OWNER, Session, row_line
 
 AREA = Area(OWNER, "GET", "/jobs", is_own=True)
 ROWS_UNDER_WAY: Final = 50  # enough that a batch does not end before the next request

@@ -13,7 +13,7 @@ from typing import Any, Final
 import httpx
 import openai
 
-from nightshift.conformance.expectations import NotOffered, Skipped, Wrong, expect, expect_id, shown
+from conformance.expectations import NotOffered, Skipped, Wrong, expect, expect_id, shown
 
 MODELS_TRIED_MAX: Final = 20  # of those listed, until one answers
 OWNER: Final = "nightshift"  # `owned_by` of the models of a server that is ours

@@ -4,16 +4,9 @@ import base64
 import math
 from typing import Any, Final
 
-from nightshift.conformance.expectations import (
-    expect,
-    expect_count,
-    expect_equal,
-    expect_list,
-    expect_refusal,
-    shown,
-)
-from nightshift.conformance.registry import Area
-from nightshift.conformance.session import Session
+from conformance.expectations import expect, expect_count, expect_equal, expect_list, expect_refusal, shown
+from conformance.registry import Area
+from conformance.session import Session
 
 AREA = Area("embeddings", "POST", "/embeddings")
 TEXTS: Final = ["one", "two two", "three three three"]

@@ -2,9 +2,9 @@
 
 import openai
 
-from nightshift.conformance.expectations import NotOffered, expect, expect_refusal, shown
-from nightshift.conformance.registry import Area
-from nightshift.conformance.session import PROMPT, Session
+from conformance.expectations import NotOffered, expect, expect_refusal, shown
+from conformance.registry import Area
+from conformance.session import PROMPT, Session
 
 AREA = Area("errors", "GET", "/models")
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import openai
 
-from nightshift.conformance.expectations import (
+from conformance.expectations import (
     expect,
     expect_count,
     expect_equal,
@@ -15,8 +15,8 @@ from nightshift.conformance.expectations import (
     expect_refusal,
     shown,
 )
-from nightshift.conformance.registry import Area
-from nightshift.conformance.session import PROMPT, Session
+from conformance.registry import Area
+from conformance.session import PROMPT, Session
 
 AREA = Area("completions", "POST", "/completions")
 FINISHES: Final = ("stop", "length", "content_filter")

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import openai
 
-from nightshift.conformance.checks.batches import lines_of
-from nightshift.conformance.checks.structured import SCHEMA, TOKENS_MAX, expect_even
-from nightshift.conformance.expectations import (
+from conformance.checks.batches import lines_of
+from conformance.checks.structured import SCHEMA, TOKENS_MAX, expect_even
+from conformance.expectations import (
     NotOffered,
     expect,
     expect_count,
@@ -18,8 +18,8 @@ from nightshift.conformance.expectations import (
     expect_refusal,
     shown,
 )
-from nightshift.conformance.registry import Area
-from nightshift.conformance.session import PROMPT, Session, row_line
+from conformance.registry import Area
+from conformance.session import PROMPT, Session, row_line
 
 AREA = Area("responses", "POST", "/responses")
 ENDPOINT: Final = "/v1/responses"

@@ -7,16 +7,9 @@ from typing import Any, Final
 
 import openai
 
-from nightshift.conformance.expectations import (
-    expect,
-    expect_count,
-    expect_equal,
-    expect_id,
-    expect_refusal,
-    shown,
-)
-from nightshift.conformance.registry import Area
-from nightshift.conformance.session import LISTED_MAX, Session
+from conformance.expectations import expect, expect_count, expect_equal, expect_id, expect_refusal, shown
+from conformance.registry import Area
+from conformance.session import LISTED_MAX, Session
 
 AREA = Area("files", "GET", "/files")
 CONTENT: Final = b'{"custom_id": "row-0"}\n{"custom_id": "r\xc3\xb6w-1"}\n'
