@@ -15,6 +15,7 @@ ENGINE_FOLDERS = (ROOT / "nightshift_engine", ROOT / "tests")
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "ARCHITECTURE.md",
+    ROOT / "CONTRIBUTING.md",
     ROOT / "tests" / "faults" / "README.md",
     ROOT / "examples" / "demo_model" / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
