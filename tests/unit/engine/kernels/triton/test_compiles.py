@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-ROOT = Path(__file__).parents[6]
+ROOT = Path(__file__).parents[5]
 SCRIPT = Path(__file__).with_name("compile_kernels.py")
 SHARED_BYTES_MAX = {80: 99 * 1024, 90: 227 * 1024}
 """Shared memory a program may take; the first is that of 8.6 and 8.9, the smallest of the generation."""
