@@ -30,7 +30,8 @@ def csv_rows(
     all. Raises `UnreadableInput` for a header without names, or with one of these twice.
 
     A first line such as `sep=;` names the separator. Columns without a name are left out. An unclosed quote
-    takes everything up to `line_bytes_max` with it, as one bad row.
+    takes everything up to `line_bytes_max` with it, as one bad row. A blank line below a header of one column
+    is a row with an empty value, as writers write a null; else it is skipped.
     """
     csv.field_size_limit(line_bytes_max)  # process-wide: the csv module has no other limit
     lines = _TextLines(chunks, line_bytes_max)
@@ -42,6 +43,7 @@ def csv_rows(
         lines.begin_record()
         names = _names(lines, records)
     header = _header(names, delimiter, columns)
+    lines.skips_blank = len(names) != 1
     index = 0
     while True:
         lines.begin_record()
@@ -54,9 +56,7 @@ def csv_rows(
         except csv.Error as error:
             yield BadRow(index, "invalid_csv_line", f"{lines.record_place}: {_reason(error)}.")
         else:
-            if not fields:
-                continue  # a blank line
-            yield _row(index, lines.record_line, header, fields)
+            yield _row(index, lines.record_line, header, fields or [""])
         index += 1
 
 
@@ -66,6 +66,7 @@ class _TextLines:
     def __init__(self, chunks: Iterable[bytes], line_bytes_max: int) -> None:
         self.record_line = 1  # where the record begins
         self.first_text = ""  # the beginning of the first line
+        self.skips_blank = True  # between records
         self._lines = split_lines(chunks, line_bytes_max=line_bytes_max, blank_end=self._blank_end)
         self._record_bytes = 0
         self._record_bytes_max = line_bytes_max
@@ -88,7 +89,10 @@ class _TextLines:
     def __next__(self) -> str:
         line = next(self._lines)
         if self._record_bytes == 0:
-            while line.data in (b"", b"\r"):  # at a chunk's border, where it was not skipped
+            while self.skips_blank and line.data in (
+                b"",
+                b"\r",
+            ):  # at a chunk's border, where it was not skipped
                 line = next(self._lines)
             self.record_line = line.number
         self._line = line.number
@@ -105,8 +109,8 @@ class _TextLines:
         return text
 
     def _blank_end(self, chunk: bytes, begin: int) -> int:
-        """Blank lines are skipped between records; within one they are text."""
-        found = _BLANK.match(chunk, begin) if self._record_bytes == 0 else None
+        """Blank lines within a record are text."""
+        found = _BLANK.match(chunk, begin) if self.skips_blank and self._record_bytes == 0 else None
         return begin if found is None else found.end()
 
 

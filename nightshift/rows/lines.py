@@ -20,7 +20,7 @@ from nightshift.jobs import JsonObject
 from nightshift.objectstore import ObjectReader
 from nightshift.rows.contents import line_hint
 from nightshift.rows.used_columns import root_of
-from nightshift.rows.values import number
+from nightshift.rows.values import integer, number
 
 NAME_CHARS_MAX: Final = 80  # of a field's name in a message
 JSON_DEPTH_MAX: Final = 100  # serialising deeper values may overflow the stack
@@ -157,7 +157,7 @@ def parse_object(data: bytes | None, columns: Collection[str] | None = None) -> 
         raise BadLine("invalid_json_line", f"the line has {TOO_MANY}")
     try:
         try:
-            value = _DECODER.decode(text)
+            value = (_ZEROS_DECODER if "-0" in text else _DECODER).decode(text)
         except _Repeated:
             value = _repeating(text, columns)
     except (ValueError, RecursionError) as error:
@@ -272,7 +272,13 @@ def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
 _DECODER: Final = json.JSONDecoder(
     object_pairs_hook=_object, parse_float=number, parse_constant=_refuse_constant
 )
-_LAST_DECODER: Final = json.JSONDecoder(parse_float=number, parse_constant=_refuse_constant)
+# A call for each whole number: for lines that may have `-0`, which is no `int`.
+_ZEROS_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_object, parse_float=number, parse_int=integer, parse_constant=_refuse_constant
+)
+_LAST_DECODER: Final = json.JSONDecoder(
+    parse_float=number, parse_int=integer, parse_constant=_refuse_constant
+)
 _PAIRS_DECODER: Final = json.JSONDecoder(object_pairs_hook=_Pairs, parse_constant=_refuse_constant)
 
 

@@ -58,6 +58,11 @@ def number(text: str) -> float:
     return value if repr(value) == text or math.isinf(value) else WrittenNumber(text)
 
 
+def integer(text: str) -> float:
+    """The value of a JSON number without either. `-0` keeps its text."""
+    return WrittenNumber(text) if text == "-0" else int(text)
+
+
 def as_text(value: Any, column: str) -> str:
     """A value's text; empty for null. Raises InvalidRequest for one without a text."""
     if isinstance(value, str):

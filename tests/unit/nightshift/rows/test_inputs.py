@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
@@ -18,6 +19,7 @@ from nightshift.jobs import NewShard
 from nightshift.objectstore import ObjectChanged, ObjectInfo, ObjectStore
 from nightshift.rows import compression, parquet_groups, parquet_pages
 from nightshift.rows.compression import unpacked
+from nightshift.rows.csv_rows import csv_rows
 from nightshift.rows.inputs import (
     BadRow,
     InputFormat,
@@ -321,6 +323,35 @@ def test_csv_records_are_rows_by_the_names_in_the_header(store: ObjectStore) -> 
         {"id": "2", "text": "é"},
         {"id": "3", "text": ""},
     ]
+
+
+def csv_of_pyarrow(texts: list[str | None]) -> bytes:
+    sink = io.BytesIO()
+    pa_csv.write_csv(pa.table({"text": texts}), sink)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize("format", ["csv", "tsv", "csv.gz"])
+@pytest.mark.parametrize(
+    ("content", "values"),
+    [
+        (b"text\n48213\n\n77\n", ["48213", "", "77"]),
+        (b"text\r\n48213\r\n\r\n77", ["48213", "", "77"]),
+        (b'\n\nsep=;\n\ntext\n\n"a\n\nb"\n\n\n', ["", "a\n\nb", "", ""]),
+        (csv_of_pyarrow([None, "a", "", None]), ["", "a", "", ""]),
+        (b"text\n", []),
+        (b"text\n\n", [""]),
+    ],
+)
+def test_a_blank_line_of_a_csv_with_one_column_is_a_row_with_an_empty_value(
+    store: ObjectStore, format: str, content: bytes, values: list[str]
+) -> None:
+    """As polars, pyarrow and DuckDB write a null, also the last one."""
+    rows = rows_of(store, gzip.compress(content) if format.endswith("gz") else content, format)
+
+    assert [row.data for row in rows if isinstance(row, Row)] == [{"text": value} for value in values]
+    assert [row.index for row in rows] == list(range(len(values)))
+    assert data(csv_rows((bytes([byte]) for byte in content), delimiter=",", line_bytes_max=99)) == data(rows)
 
 
 def test_a_bad_csv_record_spoils_only_itself(store: ObjectStore) -> None:

@@ -249,7 +249,7 @@ def test_a_number_beyond_doubles_in_json_is_refused_by_its_column(store: ObjectS
 
 # --- JSON as it is written ---
 
-WRITTEN = ["1.10", "0.12345678901234567890", "1e5", "-0.0", "100.50", "1E-7", "9007199254740993.0"]
+WRITTEN = ["1.10", "0.12345678901234567890", "1e5", "-0", "-0.0", "100.50", "1E-7", "9007199254740993.0"]
 
 
 @pytest.mark.parametrize("number", WRITTEN)
