@@ -15,19 +15,16 @@ MANIFEST_NAME: Final = "_manifest.json"
 SUCCESS_NAME: Final = "_SUCCESS"  # written last
 RUN_CHARS: Final = 8
 
-# Names that the release before gave to files without rows: read for one release, not written.
-OLD_MANIFEST_NAME: Final = "manifest.json"
-OLD_NAMES: Final = r"manifest(?:-[a-z0-9]{8})?\.json|inputs-[a-z0-9]{8}\.jsonl"
-
+OLD_MANIFEST_NAME: Final = "manifest.json"  # of the release before: read, not written
 MANIFEST_NAMES: Final = (MANIFEST_NAME, OLD_MANIFEST_NAME)  # the first that lies there counts
 
 FILE_PREFIXES: Final = ("part-", "errors-")
-RUN_MANIFEST_PREFIXES: Final = ("_manifest-", "manifest-")
-PREFIXES: Final = (*FILE_PREFIXES, *RUN_MANIFEST_PREFIXES, "_inputs-", "inputs-")  # of names that have a run
+RUN_MANIFEST_PREFIX: Final = "_manifest-"
+PREFIXES: Final = (*FILE_PREFIXES, RUN_MANIFEST_PREFIX, "_inputs-")  # of names that have a run
 
 # Before runs had names of their own, a part was called `part-00000.jsonl`.
 _FILE: Final = re.compile(r"(part|errors)-[0-9]{5,}(-(?P<run>[a-z0-9]{8}))?\.(jsonl|parquet)")
-_OF_A_RUN: Final = re.compile(r"(_?manifest|_?inputs)-(?P<run>[a-z0-9]{8})\.(jsonl?|ndjson)")
+_OF_A_RUN: Final = re.compile(r"_(manifest|inputs)-(?P<run>[a-z0-9]{8})\.(json|ndjson)")
 
 
 def run_of(job_id: str) -> str:
@@ -51,11 +48,6 @@ def run_manifest_name(job_id: str) -> str:
 def inputs_name(job_id: str) -> str:
     """The list of a run's inputs, where the manifest has no room for it."""
     return f"_inputs-{run_of(job_id)}.ndjson"
-
-
-def old_names_of(job_id: str) -> tuple[str, ...]:
-    """Names that the release before gave to the files without rows of a run."""
-    return f"manifest-{run_of(job_id)}.json", f"inputs-{run_of(job_id)}.jsonl"
 
 
 def is_output_name(name: str) -> bool:

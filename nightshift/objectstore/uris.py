@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote
 
 from nightshift.errors import InvalidRequest, LocationNotAllowed, ObjectNotFound
-from nightshift.objectstore.data_names import DATA_BELOW, is_data
+from nightshift.objectstore.data_names import DATA_BELOW, DATASET_NAME, is_beside_a_dataset, is_data
 from nightshift.objectstore.directory import DirectoryStore, is_inside, resolved
 from nightshift.objectstore.objects import (
     ObjectInfo,
@@ -274,10 +274,16 @@ def _listed(
     for info in store.list(uri.fixed_part, after):
         before_each()
         if order.is_next(info.key):
-            is_match = wanted.has(info)
+            is_match = wanted.has(info) and not (uri.is_prefix and _lies_beside_a_dataset(store, info.key))
             if is_match:
                 _check_readable(uri, info)
             yield ListedObject(info, is_match=is_match)
+
+
+def _lies_beside_a_dataset(store: ObjectReader, key: str) -> bool:
+    """Asks the store for a few names alone."""
+    folder = key[: key.rfind("/") + 1]
+    return is_beside_a_dataset(key) and store.head(f"{folder}{DATASET_NAME}") is not None
 
 
 def _check_readable(uri: ObjectUri, info: ObjectInfo) -> None:

@@ -12,10 +12,9 @@ from nightshift.jobs.output_names import (
     MANIFEST_NAMES,
     OLD_MANIFEST_NAME,
     PREFIXES,
-    RUN_MANIFEST_PREFIXES,
+    RUN_MANIFEST_PREFIX,
     SUCCESS_NAME,
     is_of_another_run,
-    old_names_of,
     run_in,
 )
 from nightshift.objectstore import Locations, ObjectTooLarge, ObjectUri
@@ -66,7 +65,7 @@ def listed_by_others(job: Job, destination: Destination) -> set[str]:
     """Names that the manifests of other runs have, and their own. Raises OutputTrouble."""
     store, found = destination.store, set[str]()
     with at_destination():
-        own = [info.key for prefix in RUN_MANIFEST_PREFIXES for info in store.list(destination.key(prefix))]
+        own = [info.key for info in store.list(destination.key(RUN_MANIFEST_PREFIX))]
         for key in (*map(destination.key, MANIFEST_NAMES), *own):
             try:
                 manifest = _parsed(store.read(key, MANIFEST_BYTES_MAX))
@@ -93,17 +92,12 @@ def remove_replaced(job: Job, destination: Destination, listed: set[str], store:
                 destination.store.delete(destination.key(name))
 
 
-def remove_old_names(job: Job, destination: Destination, *, is_in_place: bool) -> None:
-    """Remove what the release before wrote of this run beside its rows; with `is_in_place`, where this run's
-    manifest is the folder's, the folder's old manifest too. Raises OutputTrouble.
-    """
-    head = _head_of(OLD_MANIFEST_NAME, destination) if is_in_place else None
-    names = old_names_of(job.id)
+def remove_old_manifest(destination: Destination) -> None:
+    """Remove the manifest of ours that the release before wrote. Raises OutputTrouble."""
+    head = _head_of(OLD_MANIFEST_NAME, destination)
     if head is not None and _HEAD.match(head):
-        names += (OLD_MANIFEST_NAME,)
-    with at_destination():
-        for name in names:
-            destination.store.delete(destination.key(name))
+        with at_destination():
+            destination.store.delete(destination.key(OLD_MANIFEST_NAME))
 
 
 def _head_of(name: str, destination: Destination) -> bytes | None:

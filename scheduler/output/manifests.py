@@ -19,7 +19,7 @@ from nightshift.jobs.part import OutputPart
 from nightshift.results.manifest import Manifest, ManifestInputs, ManifestModel
 from nightshift.results.places import Destination, at_destination
 from nightshift.store import Store
-from scheduler.output.earlier_runs import listed_by_others, owner_of, remove_old_names, remove_replaced
+from scheduler.output.earlier_runs import listed_by_others, owner_of, remove_old_manifest, remove_replaced
 from scheduler.output.publication import Publication
 
 PARTS_PAGE: Final = 1000
@@ -57,7 +57,8 @@ class Manifests:
             remove_replaced(job, destination, replaced, self.store)
             with at_destination():
                 destination.store.delete(destination.key(run_manifest_name(job.id)))
-        remove_old_names(job, destination, is_in_place=name == MANIFEST_NAME)
+        if name == MANIFEST_NAME:
+            remove_old_manifest(destination)
         discard_staged(job, destination)
 
     def parts(self, job: Job) -> list[OutputPart]:

@@ -64,8 +64,8 @@ def place(
         ("in/*.jsonl", ["in/a.jsonl", "in/b.jsonl"]),
         ("in/?.csv", ["in/c.csv"]),
         ("in/*/*.jsonl", ["in/_tmp/e.jsonl", "in/deep/d.jsonl"]),
-        ("in/", ["in/a.jsonl", "in/b.jsonl", "in/c.csv", "in/deep/d.jsonl"]),
-        ("i?/", ["in/a.jsonl", "in/b.jsonl", "in/c.csv", "in/deep/d.jsonl"]),
+        ("in/", ["in/a.jsonl", "in/b.jsonl", "in/c.csv", "in/deep/d.jsonl", "in/manifest.json"]),
+        ("i?/", ["in/a.jsonl", "in/b.jsonl", "in/c.csv", "in/deep/d.jsonl", "in/manifest.json"]),
         ("in/man*.json", ["in/manifest.json"]),
         (
             "sets/",

@@ -164,11 +164,24 @@ def test_a_tenant_does_not_leave_its_part_of_a_bucket_by_empty_parts() -> None:
     locations.check(ObjectUri.parse("s3://bkt/mine//a"), TENANT)
 
 
-def test_what_a_job_writes_without_rows_is_no_data_under_its_names_of_either_release() -> None:
-    for name in ("part-00000-4k3j2h1g.jsonl", "errors-00000-4k3j2h1g.parquet", "manifest.jsonl", "a..b.csv"):
+@pytest.mark.parametrize("is_dataset", [True, False])
+def test_state_json_and_cache_arrow_are_left_out_of_folders_of_datasets_alone(
+    locations: Locations, bucket: str, put: Callable[..., None], is_dataset: bool
+) -> None:
+    names = ["in/cache-a.arrow", "in/sub/cache-a.arrow", "in/sub/state.json"]
+    put("in/a.csv", "in/dataset_info.json" if is_dataset else "in/dataset_dict.json", *names)
+    if is_dataset:
+        put("in/sub/dataset_info.json")
+
+    assert sorted(read(locations, f"s3://{bucket}/in/")) == ["in/a.csv", *([] if is_dataset else names)]
+
+
+def test_what_a_job_writes_without_rows_is_no_data_and_no_file_of_a_user_is_taken_for_it() -> None:
+    users = ("manifest.json", "manifest-20261127.json", "inputs-20261127.jsonl", "inputs-20261127.ndjson")
+    for name in ("part-00000-4k3j2h1g.jsonl", "errors-00000-4k3j2h1g.parquet", *users, "a..b.csv"):
         assert is_data(name)
         assert is_data(f"folder/{name}")
-    for name in ("manifest-4k3j2h1g.json", "manifest.json", "inputs-4k3j2h1g.jsonl", "_x", ".x", "..x"):
+    for name in ("_manifest-4k3j2h1g.json", "_manifest.json", "_inputs-4k3j2h1g.ndjson", "_x", ".x", "..x"):
         assert not is_data(name)
         assert not is_data(f"folder/{name}")
 

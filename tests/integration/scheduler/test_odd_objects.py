@@ -70,15 +70,12 @@ def test_rows_of_every_key_are_run_retried_and_named(
 def test_the_folder_that_a_job_wrote_is_an_input_with_its_rows_alone(
     store: Store, clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
 ) -> None:
-    """Also with what the release before wrote beside them."""
     monkeypatch.setattr(manifests, "INPUTS_MAX", 0)
     place = Place.at(store, tmp_path)
     place.serve_model()
     first = a_native_job(place, clock, ["a", "b", "bad"], format=format)
     place.work_off()
     assembled(place, first, clock)
-    for name in ("manifest.json", "manifest-4k3j2h1g.json", "inputs-4k3j2h1g.jsonl"):
-        (place.bucket / "out" / name).write_text("{}\n")
 
     template = {"model": MODEL, "messages": [{"role": "user", "content": "{{custom_id}}"}]}
     wishes = {"template": template, "output": place.uri("next/")}

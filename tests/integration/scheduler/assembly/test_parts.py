@@ -12,7 +12,7 @@ import pytest
 
 from nightshift.errors import OutputInUse, StorageDenied, StorageUnavailable
 from nightshift.jobs import Job, JobState, StopReason
-from nightshift.jobs.output_names import MANIFEST_NAMES, old_names_of
+from nightshift.jobs.output_names import MANIFEST_NAMES
 from nightshift.jobs.part import PartState
 from nightshift.objectstore import ObjectInfo, ObjectStore, ObjectUri, Staged, StagedUpload
 from nightshift.results.part_writer import ATTEMPTS_MAX, PartWriter
@@ -332,7 +332,8 @@ def test_files_of_the_user_stay(place: Place, clock: FakeClock) -> None:
         "part-of-it.txt",
         "notes.json",
         "_manifest-old.txt",
-        "manifest-old.txt",
+        "manifest-abcdefgh.json",
+        "inputs-20261127.jsonl",
         "part-00000.jsonl",
         "part-00001-abcdefgh.jsonl",
     )
@@ -414,10 +415,10 @@ def test_a_part_that_was_taken_away_is_written_again(place: Place, clock: FakeCl
 def test_what_an_earlier_release_wrote_is_replaced(place: Place, clock: FakeClock, old_name: str) -> None:
     (place.bucket / "out").mkdir()
     (place.bucket / "out" / "part-00000.jsonl").write_text("{}\n")
-    (place.bucket / "out" / "inputs-zzzzzzzz.jsonl").write_text("{}\n")
+    (place.bucket / "out" / "_inputs-zzzzzzzz.ndjson").write_text("{}\n")
     old = {
         "job_id": "job_old",
-        "inputs": {"listed_in": "inputs-zzzzzzzz.jsonl"},
+        "inputs": {"listed_in": "_inputs-zzzzzzzz.ndjson"},
         "parts": [{"name": "part-00000.jsonl"}],
     }
     (place.bucket / "out" / old_name).write_text(json.dumps(old))
@@ -441,8 +442,7 @@ def test_a_job_that_the_release_before_began_is_finished_under_the_new_names_alo
     place.work_off(shards=1 if reason else 1000)
     place.write_parts(clock.now)
     (place.bucket / "out").mkdir(exist_ok=True)
-    for old_name in ("manifest.json", *old_names_of(job.id)):
-        (place.bucket / "out" / old_name).write_text(json.dumps({"job_id": job.id, "parts": []}))
+    (place.bucket / "out" / "manifest.json").write_text(json.dumps({"job_id": job.id, "parts": []}))
     if reason:
         stop(place, job, reason)
     assembled(place, job, clock)

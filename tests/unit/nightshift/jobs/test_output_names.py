@@ -22,9 +22,8 @@ def test_names_have_the_first_shard_and_the_run() -> None:
         ("_manifest-zzzzzzzz.json", True, True),
         ("_inputs-zzzzzzzz.ndjson", True, True),
         ("_manifest-4k3j2h1g.json", True, False),
-        ("manifest-zzzzzzzz.json", True, True),  # of an earlier release
-        ("inputs-zzzzzzzz.jsonl", True, True),  # of an earlier release
-        ("manifest-4k3j2h1g.json", True, False),
+        ("manifest-20261127.json", False, False),
+        ("inputs-20261127.jsonl", False, False),
         ("manifest.json", True, False),
         ("_manifest.json", True, False),
         ("_SUCCESS", True, False),
