@@ -9,13 +9,16 @@ from nightshift.jobs.priorities import PriorityClass
 
 
 class DryRunProblem(BaseModel):
-    """With a `row` that row would fail, else the job. Rows count from 1 in their object."""
+    """With a `row` that row would fail, else the job; if not `is_permanent`, it would wait and try again.
+    Rows count from 1 in their object.
+    """
 
     code: str
     message: str
     param: str | None = None
     object: str | None = None
     row: int | None = None
+    is_permanent: bool = True
 
 
 class DryRunRequest(BaseModel):

@@ -3,7 +3,9 @@
 import json
 from typing import Any, Final
 
-EXIT_REFUSED: Final = 1
+from nightshift.cli.terminal import rows_text
+
+EXIT_REFUSED: Final = 1  # also where the job would wait
 EXIT_ROWS_FAIL: Final = 3  # as `run --wait` exits when rows failed, …
 EXIT_JOB_FAILS: Final = 4  # … and when the job did
 
@@ -12,8 +14,10 @@ def exit_code(found: dict[str, Any]) -> int:
     """What `run --wait` would exit with, as far as the first rows tell."""
     if not found["would_be_accepted"]:
         return EXIT_REFUSED
-    if any(problem["row"] is None for problem in found["problems"]):
-        return EXIT_JOB_FAILS
+    of_the_job = [problem for problem in found["problems"] if problem["row"] is None]
+    if of_the_job:
+        would_fail = any(problem["is_permanent"] for problem in of_the_job)
+        return EXIT_JOB_FAILS if would_fail else EXIT_REFUSED
     return EXIT_ROWS_FAIL if found["rows_with_problems"] else 0
 
 
@@ -30,8 +34,10 @@ def lines_of(found: dict[str, Any]) -> list[str]:
         lines.append(f"  it would be refused now: {found['refusal']['message']}")
     if found["is_cut_off"]:
         lines.append("  reading the input took too long for a dry run; not all of it was looked at")
-    lines.append(f"  {found['rows_checked']} rows checked, {found['rows_with_problems']} with a problem")
-    lines += [f"  {_place(problem)}{problem['message']}" for problem in found["problems"]]
+    lines.append(
+        f"  {rows_text(found['rows_checked'])} checked, {found['rows_with_problems']} with a problem"
+    )
+    lines += [f"  {_place(problem)}{_said(problem)}" for problem in found["problems"]]
     for request in found["requests"][:1]:
         body = request["body_start"] or json.dumps(request["body"], ensure_ascii=False)
         lines.append(f"  the first request: {body}")
@@ -40,10 +46,15 @@ def lines_of(found: dict[str, Any]) -> list[str]:
 
 def _input_line(input: dict[str, Any]) -> str:
     rows, objects = input["rows_estimated"], input["objects"]
-    about = "an unknown number of" if rows is None else f"about {rows}"
+    about = "an unknown number of rows" if rows is None else f"about {rows_text(rows)}"
     least = "" if input["is_whole"] else "at least "
     noun = "object" if objects == 1 else "objects"
-    return f"  {least}{objects} {noun} of {input['size_bytes']} bytes, {about} rows"
+    return f"  {least}{objects} {noun} of {input['size_bytes']} bytes, {about}"
+
+
+def _said(problem: dict[str, Any]) -> str:
+    message: str = problem["message"]
+    return message if problem["is_permanent"] else f"{message.rstrip('.')}; the job would wait and try again"
 
 
 def _place(problem: dict[str, Any]) -> str:

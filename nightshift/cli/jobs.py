@@ -13,6 +13,7 @@ from nightshift.cli.terminal import (
     print_table,
     printable,
     problem_text,
+    rows_text,
     say,
     time_text,
 )
@@ -185,7 +186,7 @@ def cancel(job_id: JobId, json: Json = False) -> None:
     if json:
         print_json(job.data)
     else:
-        say(f"{job.id} is {job.state if job.state.is_terminal else 'stopping'}")
+        say(f"{job.id} {'has ended: ' + job.state if job.state.is_terminal else 'is stopping'}")
 
 
 @app.command()
@@ -279,7 +280,7 @@ def _readable(name: str, value: Any) -> str:
 
 
 def _counts_text(counts: dict[str, Any]) -> str:
-    total = "not counted yet" if counts["total"] is None else f"{counts['total']} rows"
+    total = "not counted yet" if counts["total"] is None else rows_text(counts["total"])
     return f"{total}, {counts['succeeded']} succeeded, {counts['failed']} failed"
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from nightshift.cli.terminal import is_interactive, problem_text, say
+from nightshift.cli.terminal import is_interactive, problem_text, rows_text, say
 from nightshift.client import RemoteJob
 
 PACE_WINDOW_S: Final = 15.0  # steady, yet quick to show a change
@@ -119,7 +119,7 @@ def describe(job: RemoteJob, pace: Pace, *, is_narrow: bool = False) -> str:
     """`1200/5000 rows, 3 failed, 85.0 rows/s, 9100 tokens/s, 0:00:45 left`, if narrow without the rates."""
     about = "" if job.counts.total is not None else "about "
     total = f"/{about}{job.rows_expected}" if job.rows_expected is not None else ""
-    words = [f"{job.rows_done}{total} rows"]
+    words = [f"{job.rows_done}{total} rows" if total else rows_text(job.rows_done)]
     if job.counts.failed:
         words.append(f"{job.counts.failed} failed")
     if pace.rows_per_s > 0 and not is_narrow:

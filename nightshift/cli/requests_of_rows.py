@@ -13,7 +13,6 @@ from nightshift import endpoints
 from nightshift.jobs import JsonObject
 from nightshift.jobs.options import KEEP_ALL
 
-_SCHEMES: Final = ("s3://", "file://")
 _FILE_ID: Final = "file-"
 _WILDCARDS: Final = "*?"
 _WINDOW: Final = re.compile(r"[1-9][0-9]{0,8}[mhd]")
@@ -31,7 +30,7 @@ class InvalidOption(ValueError):
 
 def location(text: str, *, must_exist: bool = False, is_directory: bool = False) -> str:
     """A URI or file id as it is, a local path as a URI. Raises InvalidOption for a missing input."""
-    if text.startswith(_SCHEMES):
+    if "://" in text:
         return text
     path = Path(text).expanduser()
     path = path.resolve() if ".." in path.parts else path.absolute()

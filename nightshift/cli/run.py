@@ -16,7 +16,7 @@ import typer
 
 from nightshift.cli.job_options import fields_of, with_job_options
 from nightshift.cli.session import Json, open_client
-from nightshift.cli.terminal import fail, print_json, say, time_text
+from nightshift.cli.terminal import fail, print_json, rows_text, say, time_text
 from nightshift.errors import NightshiftError
 from nightshift.jobs.priorities import PriorityClass
 
@@ -172,7 +172,7 @@ def summary(job: "RemoteJob") -> str:
         why, *errors = errors or ["no row was run"]
         line = f"{job.id} {job.state}: {why.rstrip('.')}; no output was written"
     else:
-        line = f"{job.id} {job.state}: {counts.succeeded} rows succeeded, {counts.failed} failed"
+        line = f"{job.id} {job.state}: {rows_text(counts.succeeded)} succeeded, {counts.failed} failed"
         line += f", {reused} reused" if (reused := job.data.get("rows_reused")) else ""
         has_output = job.data.get("output") and not any(
             error["code"] == OUTPUT_INCOMPLETE for error in job.data.get("errors") or ()
@@ -210,8 +210,8 @@ def _earlier(job: "RemoteJob") -> str:
     """What a repeated start is answered with."""
     return (
         f"{job.id} was submitted as --name {job.data['name']} --date {job.data['date']} at "
-        f"{time_text(job.data['created_at'])}, and is {job.state}: this is the same job, and the input "
-        "is not read again"
+        f"{time_text(job.data['created_at'])}, and its status is {job.state}: this is the same job, and "
+        "the input is not read again"
     )
 
 

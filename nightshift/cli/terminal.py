@@ -77,6 +77,10 @@ def fail(message: str, code: int = EXIT_FAILED) -> NoReturn:
     raise SystemExit(code)
 
 
+def rows_text(count: int) -> str:
+    return "1 row" if count == 1 else f"{count} rows"
+
+
 def time_text(at_s: int) -> str:
     """Seconds since the epoch as a time, UTC."""
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M:%S}Z"

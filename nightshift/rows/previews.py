@@ -17,6 +17,7 @@ from nightshift.fleet.models import Model
 from nightshift.jobs import InputError, JobSpec, JsonObject, NewShard
 from nightshift.objectstore import MIB, Locations
 from nightshift.objectstore.sources import Sources, is_file_id
+from nightshift.objectstore.verdicts import input_fault, storage_verdict
 from nightshift.rows.first_rows import FirstRows
 from nightshift.rows.inputs import iter_rows
 from nightshift.rows.records import BadRow, InputFormat, InputObject, Row
@@ -52,11 +53,17 @@ class Problem:
     param: str | None = None
     object: str | None = None  # the input's object
     row: int | None = None  # in it, from 1
+    is_permanent: bool = True  # False: the job would wait until it is gone
 
     @classmethod
-    def of(cls, error: NightshiftError, param: str, uri: str | None = None) -> "Problem":
-        code = error.code or "unreadable_input"
-        return cls(code=code, message=error.message, param=error.param or param, object=uri)
+    def of(cls, error: NightshiftError, source: str, uri: str | None = None) -> "Problem":
+        """The problem that a job with the input `source` would show, or fail with."""
+        is_ours = is_file_id(source)
+        if storage_verdict(error, in_our_store=is_ours) == "fail":
+            code = error.code or "unreadable_input"
+            return cls(code=code, message=error.message, param=error.param or "input", object=uri)
+        fault = input_fault(error, "input", in_our_store=is_ours)
+        return cls(code=fault.code, message=fault.message, param=fault.param, object=uri, is_permanent=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +124,7 @@ class Previewer:
         try:
             objects, is_whole = self._objects(spec.input, tenant_id, filename)
         except (InvalidRequest, StorageError) as error:
-            yield Problem.of(error, "input")
+            yield Problem.of(error, spec.input)
             return
         described: list[InputObject] = []
         for number, found in enumerate(objects):
@@ -127,7 +134,7 @@ class Previewer:
             try:
                 described.append(self._described(found, number))
             except (InvalidRequest, StorageError) as error:
-                yield Problem.of(error, "input", found.uri)
+                yield Problem.of(error, spec.input, found.uri)
                 return
         yield _summary(with_guesses(described), is_whole)
         yield self._rows(spec, objects)
@@ -178,7 +185,7 @@ class Previewer:
             except _ReadEnough:
                 return checked.report()
             except (InvalidRequest, StorageError) as error:
-                checked.problems.append(Problem.of(error, "input", found.uri))
+                checked.problems.append(Problem.of(error, found.uri, found.uri))
                 return checked.report()
         return checked.report(is_end=True)
 

@@ -131,7 +131,7 @@ def rows_of_run(service: Service, folder: Path, *arguments: str, failed: int) ->
     )
 
     assert ended.returncode == 3, ended.stdout + ended.stderr
-    assert f"1 rows succeeded, {failed} failed" in ended.stdout
+    assert f"1 row succeeded, {failed} failed" in ended.stdout
     assert ended.stderr.startswith("nightshift: rows failed, most often: ")
     assert "Traceback" not in ended.stderr
     parts = sorted((folder / output).glob("*.jsonl"))  # answers, and errors

@@ -2,13 +2,16 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nightshift.jobs import Job, JobState
-from nightshift.objectstore import ObjectUri
+from nightshift.errors import CredentialsRefused, StorageError, StorageUnavailable
+from nightshift.jobs import InputError, Job, JobState
+from nightshift.lifecycle.problems import shown_problem
+from nightshift.objectstore import DirectoryStore, ObjectUri
 from nightshift.rows.previews import Previewer, Problem
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
@@ -115,6 +118,38 @@ def test_a_job_fails_by_the_name_of_what_cannot_be_read_and_a_dry_run_says_the_s
     assert error.message.startswith(named)
     assert place.shards(failed) == []
     assert previewed(place, job) == Problem(code=error.code, message=error.message, param=error.param)
+
+
+@pytest.mark.parametrize("error", [CredentialsRefused("s3://in/a: ExpiredToken"), StorageUnavailable("503")])
+@pytest.mark.parametrize("method", ["list", "stream"])
+def test_a_dry_run_says_that_the_job_would_wait_and_the_problem_that_it_would_show(
+    store: Store,
+    clock: FakeClock,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    error: StorageError,
+) -> None:
+    def fail(*_: object, **__: object) -> Iterator[Any]:
+        raise error
+
+    place = Place.at(store, tmp_path)
+    place.serve_model()
+    (place.bucket / "in").mkdir()
+    (place.bucket / "in" / "a.jsonl").write_bytes(jsonl([{"text": "a"}]))
+    job = place.native(name="in/", template=TEMPLATE, model=MODEL)
+    monkeypatch.setattr(DirectoryStore, method, fail)
+
+    problem = previewed(place, job)
+    waiting = plan(place, job, clock)
+
+    assert not waiting.state.is_terminal
+    with store.snapshot() as tx:
+        shown = shown_problem(tx, waiting, clock.now)
+    assert isinstance(problem, Problem)
+    assert shown is not None
+    assert shown.fault.error == InputError(problem.code, problem.message, param=problem.param)
+    assert not problem.is_permanent
 
 
 def previewed(place: Place, job: Job) -> object:

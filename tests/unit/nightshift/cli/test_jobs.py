@@ -96,7 +96,7 @@ def test_a_job_that_is_not_there_is_one_line_and_exit_code_1(nightshift, server)
 def test_cancelling_says_what_became_of_the_job(nightshift, server):
     server.status = "running"
     ended = nightshift("jobs", "cancel", "job_1")
-    assert (ended.code, ended.err) == (0, "job_1 is cancelled\n")
+    assert (ended.code, ended.err) == (0, "job_1 has ended: cancelled\n")
 
 
 def test_a_job_is_given_another_priority_and_metadata(nightshift, server):

@@ -175,7 +175,9 @@ def test_local_paths_become_absolute_uris(tmp_path, monkeypatch):
         location("in put.jsonl", is_directory=True)
 
 
-@pytest.mark.parametrize("uri", ["s3://bucket/docs/*.parquet", "file:///srv/in/", "file-abc123"])
+@pytest.mark.parametrize(
+    "uri", ["s3://bucket/docs/*.parquet", "s3a://bucket/a.csv", "file:///srv/in/", "file-abc123"]
+)
 def test_uris_and_file_ids_are_passed_as_they_are(uri):
     assert location(uri, must_exist=True) == uri
 
@@ -191,7 +193,8 @@ def test_with_wait_the_exit_code_says_how_it_went(nightshift, server, status, fa
     ended = nightshift("run", "s3://in/x.jsonl", *BASICS, "--wait")
 
     assert ended.code == code
-    assert ended.out == f"job_1 {status}: {3 - failed} rows succeeded, {failed} failed, output in s3://out/\n"
+    rows = "1 row" if failed == 2 else f"{3 - failed} rows"
+    assert ended.out == f"job_1 {status}: {rows} succeeded, {failed} failed, output in s3://out/\n"
 
 
 def test_a_job_that_succeeded_though_rows_failed_says_so_and_what_to_do(nightshift, server):
@@ -307,8 +310,8 @@ def test_a_repeated_run_says_that_it_is_the_earlier_job(nightshift, server, wait
     assert first.err == ""
     assert (again.code, again.out) == (first.code, first.out)
     assert again.err == (
-        "nightshift: job_1 was submitted as --name docs --date 2026-11-20 at 2023-11-14 22:13:20Z, and is "
-        "succeeded: this is the same job, and the input is not read again\n"
+        "nightshift: job_1 was submitted as --name docs --date 2026-11-20 at 2023-11-14 22:13:20Z, and its "
+        "status is succeeded: this is the same job, and the input is not read again\n"
     )
 
 
@@ -403,8 +406,15 @@ DRY_RUN: dict[str, Any] = {
     "problems": [],
     "is_cut_off": False,
 }
-A_ROW = {"code": "missing_column", "message": "No such column.", "object": "s3://in/a", "row": 3}
-THE_JOB = {"code": "empty_input", "message": "The input has no rows.", "object": None, "row": None}
+A_ROW = {
+    "code": "missing_column",
+    "message": "No such column.",
+    "object": "s3://in/a",
+    "row": 3,
+    "is_permanent": True,
+}
+THE_JOB = A_ROW | {"code": "empty_input", "message": "The input has no rows.", "object": None, "row": None}
+WAITING = THE_JOB | {"message": "The input cannot be read at present: x.", "is_permanent": False}
 REFUSED = {"would_be_accepted": False, "refusal": {"message": "Too many."}}
 
 
@@ -415,6 +425,10 @@ REFUSED = {"would_be_accepted": False, "refusal": {"message": "Too many."}}
         ({"input": DRY_RUN["input"] | {"objects": 1}}, 0, "  1 object of 99 bytes, about 7 rows"),
         ({"problems": [A_ROW], "rows_with_problems": 1}, 3, "s3://in/a row 3: No such column."),
         ({"problems": [THE_JOB]}, 4, "The input has no rows."),
+        ({"problems": [WAITING]}, 1, "cannot be read at present: x; the job would wait and try again"),
+        ({"problems": [WAITING, THE_JOB]}, 4, "The input has no rows."),
+        ({"rows_checked": 1}, 0, "  1 row checked, 0 with a problem"),
+        ({"input": DRY_RUN["input"] | {"rows_estimated": 1}}, 0, "about 1 row\n"),
         (REFUSED, 1, "it would be refused now: Too many."),
     ],
 )
