@@ -194,6 +194,9 @@ def _check_locations(asked: JobRequest, locations: Locations) -> None:
     if spec.input is None or is_file_id(spec.input):
         return
     source = check(spec.input, _input_param(asked.face))
+    if asked.face is Face.OPENAI and (source.is_pattern or source.is_prefix):
+        message = "Invalid 'input_file_id': a batch has one object; POST /v1/jobs takes patterns and folders."
+        raise InvalidRequest(message, param="input_file_id")
     if not (source.is_pattern or source.is_prefix):
         is_file = source.scheme == "file"
         _check_key(source.key, _input_param(asked.face), checked_path if is_file else checked_key)

@@ -185,10 +185,16 @@ def _object(value: dict[Any, Any], name: str) -> Any:
 
 def _decoded(value: bytes, name: str) -> str | Unusable:
     try:
-        return value.decode()
+        text = value.decode()
     except UnicodeDecodeError:
-        reason = "holds bytes that are no UTF-8 text (binary): write it as text, such as base64"
-        return Unusable(name, reason, base64.b64encode(value).decode())
+        text = None
+    if text is not None and "\0" not in text:
+        return text
+    what = "are no UTF-8 text" if text is None else "have a NUL"
+    reason = (
+        f"holds bytes that {what} (binary, as an INTERVAL of Parquet is): write it as text, such as base64"
+    )
+    return Unusable(name, reason, base64.b64encode(value).decode())
 
 
 def _not_finite(value: float, name: str) -> Unusable:

@@ -25,6 +25,7 @@ _UNPACK: Final = "unpack it, or pack it by gzip or zstd"
 _FOREIGN: Final = (
     (b"PAR1", "Parquet: give it a name that ends in .parquet"),
     (b"ARROW1", "Arrow IPC: give it a name that ends in .arrow"),
+    (b"FEA1", "Feather of version 1: write version 2, which is Arrow IPC"),
     (b"\xff\xff\xff\xff", "Arrow IPC: give it a name that ends in .arrow"),
     (b"BZh", f"packed by bzip2: {_UNPACK}"),
     (b"\xfd7zXZ\0", f"packed by xz: {_UNPACK}"),
@@ -70,11 +71,18 @@ PLAIN: Final = Content(Compression.NONE, "utf-8", is_array=False)
 
 
 def content_of(head: bytes, named: Compression) -> Content:
-    """By the first bytes. `named`: the compression in the object's name, which counts where they show none.
+    """By the first bytes. `named`: the compression in the object's name, which counts where they show neither
+    another one nor text.
 
     Raises `UnreadableInput` for what is no text.
     """
-    compression = next((kind for magic, kind in _PACKED.items() if head.startswith(magic)), named)
+    shown = next((kind for magic, kind in _PACKED.items() if head.startswith(magic)), None)
+    if head and shown is None and named is Compression.GZIP and not _is_text(head):
+        name = content_name(head)
+        raise UnreadableInput(
+            f"It is named as gzip, and is {'damaged, or something else' if name is None else name}."
+        )
+    compression = shown or (Compression.NONE if _is_text(head) else named)
     if compression is not Compression.NONE:
         return Content(compression, "utf-8", is_array=False)  # of the text nothing is known yet
     encoding = encoding_of(head)

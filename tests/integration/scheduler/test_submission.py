@@ -1,9 +1,11 @@
 """The scheduler submits jobs by the same rules as the API, without it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from nightshift.cli.requests_of_rows import location
 from nightshift.errors import InvalidRequest, TooManyRequests, UnknownModel
 from nightshift.jobs import Face, Job, JobState, Webhook
 from nightshift.jobs.fingerprints import fingerprint
@@ -110,6 +112,26 @@ def test_a_place_that_cannot_be_written_or_would_replace_the_input_is_refused(
         submitter(place).check(asked, PriorityClass.INTERACTIVE)
 
     assert refused.value.param == param
+
+
+@pytest.mark.parametrize("name", ["*.jsonl", "in/"])
+def test_the_input_of_a_batch_is_one_object(place: Place, name: str) -> None:
+    asked = request(place, input=place.uri(name))
+
+    with pytest.raises(InvalidRequest, match="POST /v1/jobs takes patterns and folders") as refused:
+        submitter(place).check(replace(asked, face=Face.OPENAI), PriorityClass.INTERACTIVE)
+
+    assert refused.value.param == "input_file_id"
+
+
+@pytest.mark.parametrize("scheme", ["s3a", "http", "S3", "gs"])
+def test_an_input_of_another_scheme_is_told_which_there_are(place: Place, scheme: str) -> None:
+    asked = request(place, input=location(f"{scheme}://bucket/a.csv", must_exist=True))
+
+    with pytest.raises(InvalidRequest, match="use s3://bucket/key or file:///path") as refused:
+        submitter(place).check(asked, PriorityClass.INTERACTIVE)
+
+    assert refused.value.param == "input"
 
 
 def test_an_input_beside_the_output_of_its_own_job_is_accepted(place: Place) -> None:

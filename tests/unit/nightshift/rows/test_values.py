@@ -143,6 +143,9 @@ def test_beside_other_words_a_list_and_a_struct_are_json(
     ("values", "why"),
     [
         (pa.array([b"\x00\xff"]), "holds bytes that are no UTF-8 text"),
+        (pa.array([b"\x00\x01\x02"]), r"have a NUL \(binary, as an INTERVAL of Parquet is\)"),
+        (pa.array([[{"b": b"a\x00"}]]), "holds bytes that have a NUL"),
+        (pa.array([bytes(12)], pa.binary(12)), "holds bytes that have a NUL"),
         (pa.array([[b"\x00\xff"]]), "holds bytes that are no UTF-8 text"),
         (pa.array([{"bytes": b"\xff"}]), "holds bytes that are no UTF-8 text"),
         (pa.array([float("nan")]), r"is NaN \(floating point\)"),
