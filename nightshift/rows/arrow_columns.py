@@ -269,6 +269,28 @@ def _not_read(type: pa.DataType) -> UnreadableInput:
     return UnreadableInput(f"Columns of the type {type} are not read: write them as another one.")
 
 
+def is_read(type: pa.DataType) -> bool:
+    """Whether columns of the type are decoded."""
+    type = storage_type(type)
+    if pa.types.is_dictionary(type):
+        return is_read(type.value_type)
+    if pa.types.is_fixed_size_list(type) or pa.types.is_list(type) or pa.types.is_large_list(type):
+        return is_read(type.value_type)
+    if pa.types.is_struct(type) or pa.types.is_map(type):
+        return all(is_read(field.type) for field in child_fields(type))
+    is_view = pa.types.is_string_view(type) or pa.types.is_binary_view(type)
+    return is_view or _is_text(type) or pa.types.is_null(type) or _is_fixed(type)
+
+
+def _is_fixed(type: pa.DataType) -> bool:
+    """Whether each value has the same bits, and pyarrow a class of its arrays."""
+    try:
+        pa.nulls(0, type)
+        return bool(type.bit_width)
+    except (KeyError, ValueError):
+        return False
+
+
 def storage_type(type: pa.DataType) -> pa.DataType:
     return type.storage_type if isinstance(type, pa.BaseExtensionType) else type
 

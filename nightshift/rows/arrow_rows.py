@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from nightshift.rows.arrow_columns import (
     RowsTooLarge,
     all_buffers,
     child_fields,
+    is_read,
     storage_type,
 )
 from nightshift.rows.arrow_messages import CONTINUATION, FILE_MARK, BatchHeader, Fetch, Messages
@@ -24,6 +26,8 @@ from nightshift.rows.contents import HEAD_BYTES, why_unreadable
 from nightshift.rows.flat_tables import DAMAGED
 from nightshift.rows.parquet_types import leaves
 from nightshift.rows.records import BadRow, Row, UnreadableInput
+from nightshift.rows.used_columns import root_of
+from nightshift.rows.values import Unusable
 
 ROWS_AT_ONCE: Final = 256
 DICTIONARIES_BYTES_MAX: Final = 64 * MIB  # of an object, decoded
@@ -85,11 +89,19 @@ class _ArrowObject:
         self._value_types = dict(zip(self.messages.dictionary_ids, value_types, strict=True))
 
     def columns_read(self, columns: Collection[str] | None) -> ColumnsRead:
-        """Which columns are read for these columns and parts of columns. None: all."""
-        read = columns_read(self.messages.schema.names, columns)
+        """Which columns are read for these columns and parts of columns. None: all that can be.
+
+        Raises `UnreadableInput` for one of a type that is not read.
+        """
+        schema = self.messages.schema
+        unusable = {field.name: _unusable(field) for field in schema if not is_read(field.type)}
+        for name in sorted({root_of(column, schema.names) for column in columns or ()} & unusable.keys()):
+            raise UnreadableInput(unusable[name].error().message)
+        read = columns_read([name for name in schema.names if name not in unusable], columns)
         if not read.names:
-            raise UnreadableInput("It has no column with a name of its own.")
-        return read
+            raise UnreadableInput("It has no column with a name of its own that can be read.")
+        is_told = columns is None or read.unread
+        return replace(read, unread={**read.unread, **unusable}) if is_told else read
 
     def batches(self, names: list[str], row_bytes_max: int) -> Iterator[tuple[pa.RecordBatch | None, int]]:
         """Some rows, and how many they are. None: one row that is too large."""
@@ -149,6 +161,10 @@ class _ArrowObject:
             values = pa.concat_arrays([self._dictionaries[id], values])
         self._dictionaries[id] = values
         self._dictionary_bytes[id] = DICTIONARIES_BYTES_MAX - others_bytes - budget.left_bytes
+
+
+def _unusable(field: pa.Field) -> Unusable:
+    return Unusable(field.name, f"has the type {field.type}, which is not read: write it as another one")
 
 
 def _batch(arrays: list[pa.Array], names: list[str], count: int) -> pa.RecordBatch:

@@ -310,8 +310,32 @@ def test_a_column_of_a_type_that_pyarrow_has_no_arrays_of_is_named(store: Object
         and type_of(changed) == "month_interval"
     )
 
-    with pytest.raises(UnreadableInput, match="type month_interval are not read"):
-        rows_of(store, interval)
+    with pytest.raises(UnreadableInput, match="column 't' has the type month_interval, which is not read"):
+        rows_of(store, interval, columns=["t"])
+
+
+SPARSE_UNION = pa.UnionArray.from_sparse(
+    pa.array([0, 1], pa.int8()), [pa.array(["a", "b"]), pa.array([1, 2])]
+)
+UNREAD = [
+    SPARSE_UNION,
+    pa.RunEndEncodedArray.from_arrays(pa.array([2], pa.int32()), pa.array(["x"])),
+    pa.array([["a"], ["b"]], pa.list_view(pa.string())),
+    pa.array([{"f": ["a"]}, None], pa.struct([("f", pa.list_view(pa.string()))])),
+]
+
+
+@pytest.mark.parametrize("column", UNREAD, ids=lambda column: str(column.type))
+def test_a_column_of_a_type_that_is_not_read_is_named_where_it_is_used(
+    store: ObjectStore, column: pa.Array
+) -> None:
+    content = stream(pa.table({"u": column, "t": ["p", "q"]}))
+
+    with pytest.raises(UnreadableInput, match=r"The column 'u' has the type .*, which is not read"):
+        rows_of(store, content, columns=["t", "u.f"])
+    for columns in (["t"], ["missing"], None):
+        rows = rows_of(store, content, columns=columns)
+        assert [row.data["t"] for row in rows if isinstance(row, Row)] == ["p", "q"]
 
 
 def test_dictionaries_that_pyarrow_sees_otherwise_make_the_object_unreadable(
