@@ -263,7 +263,7 @@ def test_a_parquet_footer_of_another_schema_than_its_statistics(tmp_path: Path) 
 
 def test_a_csv_record_of_very_many_quoted_lines(tmp_path: Path) -> None:
     """Beyond the limit of a line by half. As a list, these lines alone would take 75 MiB."""
-    (tmp_path / "x.csv").write_bytes(b'a\n"' + b"\n" * (3 * MIB // 2))
+    (tmp_path / "x.csv").write_bytes(b'a,b\n"' + b"\n" * (3 * MIB // 2))
 
     found = in_child(outcomes, str(tmp_path), "x.csv", MIB, cpu_s=6, memory_bytes=40 * MIB)
 
@@ -298,8 +298,8 @@ EMPTY_MEMBER = gzip.compress(b"", mtime=0)
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("x.csv", b"a\n" + b"\n" * 16 * MIB, []),
-        ("x.csv", b"a\r\n" + b"\r\n" * 8 * MIB, []),
+        ("x.csv", b"a,b\n" + b"\n" * 16 * MIB, []),
+        ("x.csv", b"a,b\r\n" + b"\r\n" * 8 * MIB, []),
         ("x.jsonl", b"\n" * 16 * MIB, []),
         ("x.jsonl.gz", EMPTY_MEMBER * (8 * MIB // len(EMPTY_MEMBER)), []),
         ("x.jsonl.gz", gzip.compress(b"\n" * 20 * MIB, mtime=0), ["unreadable_input"]),

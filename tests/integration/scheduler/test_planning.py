@@ -360,7 +360,7 @@ def test_an_input_that_cannot_run_fails_its_job(
 def test_no_more_is_read_than_some_rows_may_take_to_find_the_first(
     place: Place, clock: FakeClock, name: str
 ) -> None:
-    header = b"text\n" if name.endswith(".csv") else b""
+    header = b"text,lang\n" if name.endswith(".csv") else b""
     (place.bucket / name).write_bytes(header + b"\n" * 20 * LINE_BYTES_MAX + jsonl([a_line("a")]))
     failed = plan(place, place.native(name=name, template=TEMPLATE, model=MODEL), clock)
     assert (failed.state, failed.errors[0].code) == (JobState.FAILED, "empty_input")
