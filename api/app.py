@@ -98,6 +98,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
         title="Nightshift",
         summary="Queue-based batch inference: one job model behind /v1/jobs and the OpenAI routes.",
         redirect_slashes=False,  # a redirected POST loses its body
+        openapi_url=None,  # FastAPI's route encodes the document for each request; `document` adds ours
         docs_url=None,  # its page would load scripts from elsewhere; ours is in `api/page/`
         redoc_url=None,
         servers=_servers(settings),
@@ -108,7 +109,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     app.add_middleware(HeadRequests)
     app.add_middleware(BodyLimit, settings=settings.api)
     app.add_middleware(RequestHeads)
-    app.add_middleware(BeginTurns)
+    app.add_middleware(BeginTurns, tenant_of=lambda given: app.state.authenticator.tenant_of(given))
     app.add_middleware(Boundary, metrics=app.state.metrics)  # the last added is the outermost
     install_error_handlers(app)
     app.add_exception_handler(HTTPException, page_or_envelope)

@@ -3,10 +3,12 @@ errors.
 """
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from http import HTTPStatus
 from typing import Any, Final
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
@@ -100,8 +102,14 @@ _ERROR: Final = {
 
 
 def document(app: FastAPI) -> None:
-    """Complete the description when it is first requested."""
+    """Complete the description when it is first requested, and encode it once."""
     app.openapi = _completing(app.openapi)  # type: ignore[method-assign]
+    encoded = cache(lambda: bytes(JSONResponse(app.openapi()).body))
+
+    async def openapi(request: Request) -> Response:
+        return Response(encoded(), media_type="application/json")
+
+    app.add_route("/openapi.json", openapi, include_in_schema=False)
 
 
 def _completing(describe: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:

@@ -202,6 +202,10 @@ def test_another_tenants_item_is_taken_next_after_at_most_those_under_way(
 
 
 SHOWN_ELSEWHERE: Final = {
+    "reads of the API": (
+        "tests/unit/api/middleware/test_begin_turns.py",
+        "test_a_flood_of_one_callers_reads_holds_up_no_other_caller",
+    ),
     "sequences of an engine": (
         "tests/unit/engine/core/test_flows.py",
         "test_each_of_a_tenants_requests_begins_at_once_where_another_has_taken_all_slots",
@@ -248,6 +252,7 @@ def test_the_turns_of_every_other_helper_are_shown_by_a_test_of_its_own(name: st
 
 
 IN_TURN: Final = {
+    "api/middleware/begin_turns.py",  # reads
     "api/parts/body_turns.py",  # checks of bodies, and their records
     "api/parts/services.py",  # calls of the object store
     "nightshift/turns.py",

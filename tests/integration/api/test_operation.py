@@ -3,6 +3,7 @@
 import json
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -17,7 +18,7 @@ from nightshift.outbound.webhooks import DeliveryAttempt, DeliveryState
 from nightshift.settings import ApiSettings, DataSettings, LocationSettings
 from nightshift.store import Store
 from nightshift.store.databases.migrate import downgrade
-from nightshift.tenants.keys import Scope
+from nightshift.tenants.keys import Scope, new_key
 from tests.integration.api.conftest import KeyMaker
 from tests.integration.api.fake_worker import CHAT_MODEL, WORKER_ID, FakeWorker
 from tests.integration.api.serving import serving
@@ -241,6 +242,36 @@ def test_the_documentation_describes_every_route_and_body(base_url: str) -> None
     assert _references(described) <= {f"#/components/schemas/{name}" for name in components}
     for path in ("/v1/files", "/v1/batches", "/v1/chat/completions", "/v1/completions", "/v1/embeddings"):
         assert "requestBody" in described["paths"][path]["post"], path
+
+
+def test_the_documentation_is_described_and_encoded_once(
+    settings: AppSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described: list[dict[str, Any]] = []
+    app = create_app(settings)
+    describe = app.openapi
+    monkeypatch.setattr(app, "openapi", lambda: described.append(describe()) or described[-1])
+    with serving(app) as url:
+        answers = [httpx.get(f"{url}/openapi.json", trust_env=False) for _ in range(3)]
+
+    assert [answer.json() for answer in answers] == [describe()] * 3
+    assert answers[0].headers["content-type"] == "application/json"
+    assert len(described) == 1
+
+
+def test_reads_count_as_their_tenants_once_its_key_was_valid(
+    settings: AppSettings, make_key: KeyMaker
+) -> None:
+    app, given, made_up = create_app(settings), f"Bearer {make_key('acme')}", f"Bearer {new_key()}"
+    with serving(app) as url:
+        for each in (given, made_up):
+            assert app.state.authenticator.tenant_of(each) is None
+            httpx.get(f"{url}/v1/jobs", headers={"authorization": each}, trust_env=False)
+        assert [app.state.authenticator.tenant_of(each) for each in (given, made_up, None)] == [
+            "acme",
+            None,
+            None,
+        ]
 
 
 def test_the_documentation_declares_the_statuses_of_a_route_and_no_others(base_url: str) -> None:
