@@ -17,6 +17,9 @@ from nightshift.jobs import JsonObject
 REQUESTS: Final = "concurrent_requests"
 STREAMS: Final = "open_streams"
 UPLOADS: Final = "uploads_in_flight"
+FOLLOWED: Final = "followed_jobs"
+
+FOLLOWED_MAX: Final = 100  # event streams of a tenant: each reads the database twice a second
 
 RETRY_AFTER_S: Final = 1
 
@@ -24,6 +27,7 @@ _IN_WORDS: Final = {
     REQUESTS: "Requests being answered",
     STREAMS: "Streams open",
     UPLOADS: "Uploads under way",
+    FOLLOWED: "Streams of events open",
 }
 
 
@@ -36,11 +40,12 @@ class Slots:
     def hold(self, caller: Caller, names: tuple[str, ...], until: ExitStack) -> None:
         """Count one of each until the stack is closed. Raises TooManyRequests at a quota."""
         for name in names:
-            limit: int | None = getattr(caller.quotas, name)
+            limit: int | None = FOLLOWED_MAX if name == FOLLOWED else getattr(caller.quotas, name)
             if limit is not None and self.held(caller.tenant_id, name) >= limit:
+                advice = "" if name == FOLLOWED else ", or ask an administrator for more"
                 raise TooManyRequests(
                     f"{_IN_WORDS[name]} for you already: {limit}, which is your limit. "
-                    "Wait for one to end, or ask an administrator for more.",
+                    f"Wait for one to end{advice}.",
                     retry_after_s=RETRY_AFTER_S,
                 )
         keys = [(caller.tenant_id, name) for name in names]
@@ -60,7 +65,7 @@ def slots_of_request(request: Request) -> tuple[str, ...]:
     if request.method == "POST" and _content_type(request).startswith("multipart/form-data"):
         return REQUESTS, UPLOADS
     if request.method == "GET" and request.scope["route"].path_format.endswith("/events"):
-        return REQUESTS, STREAMS
+        return REQUESTS, STREAMS, FOLLOWED
     return (REQUESTS,)
 
 

@@ -13,6 +13,7 @@ import httpx
 import openai
 import pytest
 
+from api.access import slots
 from api.app import create_app
 from api.parts.services import AppSettings
 from nightshift.jobs.sizes import json_bytes
@@ -213,6 +214,22 @@ def test_streams_are_limited_whether_of_tokens_or_of_events(tenant_of: TenantMak
         assert code_of(acme.post(CHAT, json=HELLO | {"stream": True})) == (429, "rate_limit_exceeded")
         assert acme.get(f"/v1/jobs/{job}").status_code == 200
         assert len(acme.get("/v1/jobs").json()["data"]) == 1  # the refused one was not accepted
+
+
+def test_a_tenant_without_quotas_follows_so_many_jobs_at_a_time(
+    tenant_of: TenantMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "FOLLOWED_MAX", 1)
+    acme, other = tenant_of("acme"), tenant_of("other")
+    events = [
+        f"/v1/jobs/{each.post('/v1/jobs', json=online()).json()['id']}/events" for each in (acme, other)
+    ]
+
+    with acme.stream("GET", events[0]) as followed:
+        assert followed.status_code == 200
+        assert code_of(acme.get(events[0])) == (429, "rate_limit_exceeded")
+        with other.stream("GET", events[1]) as others:
+            assert others.status_code == 200
 
 
 def test_a_slot_is_free_again_after_the_request_however_it_ended(
