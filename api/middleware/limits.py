@@ -8,6 +8,7 @@ import asyncio
 import json
 import math
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final, NoReturn
@@ -137,8 +138,8 @@ def parse_json_object(raw: bytes) -> JsonObject:
         raise _unreadable("it is not UTF-8") from error
     except json.JSONDecodeError as error:
         raise _unreadable(f"{error.msg} at line {error.lineno}, column {error.colno}") from error
-    except ValueError as error:  # an integer of more than 4300 digits
-        raise _unreadable("a number has too many digits") from error
+    except ValueError as error:
+        raise _unreadable(f"an integer has more than {sys.get_int_max_str_digits()} digits") from error
     except RecursionError as error:
         raise _too_deep() from error
     if not isinstance(value, dict):

@@ -31,6 +31,7 @@ from nightshift.cli.terminal import describe, fail
 from nightshift.cli.top import command as top
 from nightshift.errors import DatabaseUnavailable, InvalidSetting, NightshiftError
 from nightshift.process.exit_codes import CONFIGURATION_EXIT
+from nightshift.process.starting import bound_integers
 
 app = typer.Typer(
     name="nightshift",
@@ -87,6 +88,7 @@ def options(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command. Always ends by raising SystemExit."""
+    bound_integers()
     try:
         app(args=None if arguments is None else list(arguments), prog_name="nightshift")
     except InvalidSetting as error:

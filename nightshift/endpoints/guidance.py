@@ -139,7 +139,7 @@ def _schema(value: object, at: str, field: str) -> Guidance:
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
-            raise invalid_value(at, f"is no JSON: {error}") from error
+            raise invalid_value(at, f"is no JSON: {str(error).partition(';')[0]}") from error
     check_schema(value, at)
     return Guidance("json_schema", json.dumps(value), field)
 

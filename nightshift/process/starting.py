@@ -1,14 +1,26 @@
-"""Reports that a process cannot start: one log line, and an exit code for its supervisor."""
+"""Begins a process: bounds the integers that it reads, and reports that it cannot start, by one log line and
+an exit code for its supervisor.
+"""
 
 import logging
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from nightshift.errors import ConfigurationError, DatabaseUnavailable, InvalidRequest
 from nightshift.process.exit_codes import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 
 log = logging.getLogger(__name__)
+
+INTEGER_DIGITS_MAX: Final = 640  # Python's least: to read or write longer ones takes time by their square
+
+
+def bound_integers() -> None:
+    """For this process and its children: longer integers are refused where they are read, as ValueError."""
+    sys.set_int_max_str_digits(INTEGER_DIGITS_MAX)
+    os.environ["PYTHONINTMAXSTRDIGITS"] = str(INTEGER_DIGITS_MAX)
 
 
 @contextmanager
@@ -16,6 +28,7 @@ def starting() -> Iterator[None]:
     """Startup: settings are read, stores opened: settings are read, places are opened. Ends the process
     where that is not possible. Raises SystemExit.
     """
+    bound_integers()
     try:
         yield
     except (ConfigurationError, InvalidRequest) as error:

@@ -285,7 +285,8 @@ _PAIRS_DECODER: Final = json.JSONDecoder(object_pairs_hook=_Pairs, parse_constan
 def _reason(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} at character {error.pos + 1}"
-    return "it nests too deeply" if isinstance(error, RecursionError) else str(error)
+    # Python's error for a long integer names its own setting behind the cause.
+    return "it nests too deeply" if isinstance(error, RecursionError) else str(error).partition(";")[0]
 
 
 def _is_deeper_than(value: Any, depth_max: int) -> bool:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from nightshift.process.starting import INTEGER_DIGITS_MAX
+
 BODY_BYTES: Final = 4 * 2**20 - 400  # the limit, less what is around the many
 JOBS: Final = "/v1/jobs"
 FILES: Final = "/v1/files"
@@ -89,7 +91,8 @@ CORPUS: Final = (
     Costly("a NUL at the end", JOBS, lambda: beside(b"[" + full(b'"a"', less=20) + b',{"\\u0000":1}]')),
     Costly("half of a pair at the end", JOBS, lambda: beside(b"[" + full(b'"a"', less=20) + b',"\\ud800"]')),
     Costly("numbers", JOBS, lambda: beside(b"[" + full(b"1e1") + b"]"), status=202),
-    Costly("long numbers", JOBS, lambda: beside(b"[" + full(b"9" * 4300) + b"]"), status=202),
+    Costly("long numbers", JOBS, lambda: beside(b"[" + full(b"9" * INTEGER_DIGITS_MAX) + b"]"), status=202),
+    Costly("numbers that are too long", JOBS, lambda: beside(b"[" + full(b"9" * 4299) + b"]")),
     Costly("a longer number", JOBS, lambda: beside(b"9" * BODY_BYTES)),
     Costly("a long fraction", JOBS, lambda: beside(b"0." + b"1" * BODY_BYTES), status=202),
     Costly("escapes", JOBS, lambda: chat(b'"' + b"\\u00e9" * (BODY_BYTES // 6) + b'"'), status=202),
