@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from opentelemetry.trace import Span
+from sse_starlette.sse import SendTimeoutError
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -55,6 +56,8 @@ class Boundary:
     async def _handle(self, scope: Scope, receive: Receive, record: "_RequestRecord", span: Span) -> None:
         try:
             await self._app(scope, receive, record.send)
+        except SendTimeoutError:
+            log.info("client stopped reading", extra={"action": "client_stopped_reading", **record.fields})
         except Exception:
             # Every unexpected error is logged and answered here.
             log.exception("request failed", extra={"action": "request_failed", **record.fields})

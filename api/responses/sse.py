@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Final
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.requests import ClientDisconnect
 
 PING_S: Final = 15  # proxies drop silent connections
 TURN_CHARS: Final = 16 * 1024  # of events in a row: some milliseconds of work
@@ -36,9 +37,10 @@ async def in_turn(
     """
     chars_in_row = 0
     async with aclosing(events):
-        async for each in events:
-            yield each
-            chars_in_row += len(each) if isinstance(each, bytes) else len(str(each.data))
-            if chars_in_row > TURN_CHARS:
-                chars_in_row = 0
-                await asyncio.sleep(0)
+        with suppress(ClientDisconnect):  # while it is answered, the end of a stream and no error
+            async for each in events:
+                yield each
+                chars_in_row += len(each) if isinstance(each, bytes) else len(str(each.data))
+                if chars_in_row > TURN_CHARS:
+                    chars_in_row = 0
+                    await asyncio.sleep(0)
