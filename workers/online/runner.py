@@ -205,11 +205,10 @@ class OnlineRunner:
         for part in progress.calls:
             text = CallText(request.claim.lease.shard_id, progress.choice, part)
             self._publisher.put(request.claim.job.tenant_id, text)
-        result = breakdown(progress.failed) if progress.failed is not None else progress.result
-        if result is not None:
+        if progress.result is not None or progress.failed is not None:
             if request.trace is not None:
                 request.trace.ended_in_engine(progress.times)
-            self._answer(request, result)
+            self._answer(request, progress.last_result)
 
     # -- the end
 

@@ -52,6 +52,12 @@ class _Asked:
     place: str
 
 
+class _NotFetched(InvalidRequest):
+    """The host of an image's URL gave no answer. A row is tried again."""
+
+    default_code = "image_not_fetched"
+
+
 class ImageServer(EncoderServer):
     """Reads what requests name, and runs it on an encoder engine."""
 
@@ -135,14 +141,14 @@ class ImageServer(EncoderServer):
                 self._read_next(inference, left, read, rank)
             elif inference.id in self._running:
                 self.enqueue(inference, read)
+        except _NotFetched as error:
+            self._end(inference.id, Progress(result=refusal(error), failed=error.message))
         except InvalidRequest as error:
             self._end(inference.id, Progress(result=refusal(error)))
         except Busy:
             self._end(inference.id, Progress(failed="the queue is full"))
         except StorageError as error:
             self._end(inference.id, Progress(result=unread(error), fault=error))
-        except NoAnswer as error:
-            self._end(inference.id, Progress(failed=f"an image could not be read: {error.message}"))
         except Exception as error:  # noqa: BLE001 a thread's edge: the row has a result all the same
             self._end(inference.id, Progress(result=breakdown(f"its image failed: {type(error).__name__}")))
 
@@ -159,6 +165,9 @@ class ImageServer(EncoderServer):
                 return self._images.prepare(data)
         except InvalidRequest as error:
             raise InvalidRequest(error.message, param=each.place, code=error.code) from error
+        except NoAnswer as error:
+            message = f"{each.image.shown} was not fetched: {error.message.rstrip('.')}."
+            raise _NotFetched(message, param=each.place) from error
         except EngineRefusal as error:
             message = f"The image in {each.image.shown} {error}."
             raise InvalidRequest(message, param=each.place, code="invalid_image") from error

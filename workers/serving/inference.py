@@ -76,9 +76,14 @@ class Progress:
     logprobs: JsonObject | None = None  # the same as the answer will show them
     calls: Sequence[CallPart] = ()  # of tools; their text is in no `text`
     result: Result | None = None
-    failed: str | None = None  # why the engine aborted the request
+    failed: str | None = None  # why another try may succeed: the engine aborted the request, say
     fault: StorageError | None = None  # why a file was not read that may be later; the result says it too
     times: RequestTimes | None = None  # of the last choice to end, with the result
+
+    @property
+    def last_result(self) -> "Result":
+        """The result of a request that has ended and is not tried again."""
+        return self.result or breakdown(self.failed or "aborted")
 
 
 Listener = Callable[[Progress], None]

@@ -132,8 +132,8 @@ class ScriptedServer(ModelServer):
         text = prompt_of(inference).upper() if text is None else text
         inference.listener(Progress(result=result_with(text)))
 
-    def fail(self, inference_id: str, reason: str) -> None:
-        self.running.pop(inference_id).listener(Progress(failed=reason))
+    def fail(self, inference_id: str, reason: str, result: Result | None = None) -> None:
+        self.running.pop(inference_id).listener(Progress(failed=reason, result=result))
 
     def miss_file(self, inference_id: str, error: StorageError) -> None:
         """The store of a file that it names fails for now."""

@@ -18,7 +18,7 @@ from nightshift.results.row_results import RowResult, ShardHead
 from nightshift.rows.requests import place_of
 from workers.leases.isolation import Watch
 from workers.serving.carry_over import CarryOver
-from workers.serving.inference import Progress, breakdown, refusal, timed_out
+from workers.serving.inference import Progress, refusal, timed_out
 from workers.serving.model_server import Busy, Inference, ModelServer
 from workers.shard.config import ShardDependencies
 from workers.shard.in_flight import AdmittedRow
@@ -166,13 +166,10 @@ class ShardRows:
         self._watch.finished(admitted.row)
         if progress.fault is not None:
             raise InputUnreadable(progress.fault, IMAGE)
-        if progress.result is not None:
-            return self._shared(self._result(admitted.read, progress.result))
-        assert progress.failed is not None, "it has ended"
-        if admitted.tries < ROW_TRIES_MAX:
+        if progress.failed is not None and admitted.tries < ROW_TRIES_MAX:
             self._again.append(admitted)
             return None
-        return self._shared(self._result(admitted.read, breakdown(progress.failed)))
+        return self._shared(self._result(admitted.read, progress.last_result))
 
     def timed_out(self, admitted: AdmittedRow, timeout_s: int) -> RowResult:
         """Take a row out of the engine that has been there for too long."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nightshift.broker.token_streams import Delta, End
-from nightshift.errors import DatabaseUnavailable
+from nightshift.errors import DatabaseUnavailable, InvalidRequest
 from nightshift.jobs import JobState, OnlineClaim, ShardState, StopReason
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.recovery import ONLINE_ROW
@@ -28,7 +28,7 @@ from tests.unit.workers.shard.helpers import wait_until
 from workers.leases.heartbeat import Heartbeat
 from workers.leases.isolation import Isolation
 from workers.online.runner import OnlineRunner
-from workers.serving.inference import Progress
+from workers.serving.inference import Progress, refusal
 from workers.serving.models import Models
 
 
@@ -135,6 +135,18 @@ def test_a_request_the_engine_fails_on_is_answered_with_a_server_error(
 
     assert result_of(store, claim).status_code == 500
     assert job_of(store, claim).state is JobState.FAILED
+
+
+def test_a_request_whose_image_is_not_fetched_is_answered_with_that(
+    store: Store, runner: OnlineRunner, model: ScriptedServer, streams: RecordingStreams, clock: ManualClock
+) -> None:
+    claim = claim_online(store, "hello")
+    runner.run(claim, clock())
+    error = InvalidRequest("'https://a.example/b.png' was not fetched.", code="image_not_fetched")
+    model.fail(next(iter(model.running)), error.message, refusal(error))
+    ended(streams)
+
+    assert result_of(store, claim).status_code == 400
 
 
 def test_a_request_whose_submission_breaks_is_answered_and_does_not_stay_open(

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from functools import partial
 
+from nightshift.errors import InvalidRequest
 from nightshift.jobs import ShardState
 from nightshift.jobs.shard import CrashHistory
 from nightshift.results.row_results import RowResult
@@ -18,6 +19,7 @@ from tests.unit.workers.shard.helpers import (
     shard_of,
     wait_until,
 )
+from workers.serving.inference import refusal
 from workers.shard import runner
 from workers.shard.ledger import Ledger
 
@@ -96,6 +98,24 @@ def test_a_row_the_engine_fails_on_thrice_is_a_failed_row_and_nothing_more(
     results = by_id(results_of(store, objects, job))
     assert results["r0"].status_code == 500
     assert results["r1"].succeeded
+
+
+def test_a_row_whose_image_is_not_fetched_is_tried_again_before_that_is_its_error(
+    store, objects, model, write_input, run
+) -> None:
+    write_input([batch_line(0)])
+    job = plan_bulk(store, INPUT)
+    runner = run(claim_bulk(store))
+    error = InvalidRequest("'https://a.example/b.png' was not fetched.", code="image_not_fetched")
+
+    for _ in range(3):
+        (failing,) = model.wait_for(1)
+        model.fail(failing.id, error.message, refusal(error))
+    finished(runner)
+
+    (result,) = results_of(store, objects, job)
+    assert result.status_code == 400
+    assert json.loads(result.body_text)["error"]["code"] == "image_not_fetched"
 
 
 def test_a_row_that_takes_too_long_is_a_failed_row_and_leaves_the_engine(

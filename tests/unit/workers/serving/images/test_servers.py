@@ -14,7 +14,7 @@ from nightshift.jobs import Answer, ShardObject
 from nightshift.jobs.files import file_key
 from nightshift.objectstore import Locations, open_store
 from nightshift.objectstore.sources import Sources
-from nightshift.outbound.safe_http import Egress, EgressConfig
+from nightshift.outbound.safe_http import Egress, EgressConfig, NoAnswer
 from tests.unit.engine.encoders.tiny_classifiers import save_classifier
 from tests.unit.engine.images.test_decoding import BAD
 from tests.unit.engine.images.tiny_images import as_bytes, picture, reference, save_image_model
@@ -56,7 +56,7 @@ class Files:
 
     def __init__(self, files: ReferencedFiles) -> None:
         self._files = files
-        self.failing: dict[str, StorageError] = {}
+        self.failing: dict[str, StorageError | NoAnswer] = {}
         self.reached = Count()
         self.may_read = threading.Event()
         self.may_read.set()
@@ -291,6 +291,24 @@ def test_an_image_whose_store_may_give_it_later_is_no_error_of_its_request(
     assert (answer.status_code, answer.body["error"]["code"]) == (503, error.code)
     assert answer.body["error"]["message"] == f"An image cannot be read at present: {error.message}."
     assert listener.fault is error
+
+
+def test_a_url_whose_host_gives_no_answer_is_named_and_a_row_is_tried_again(
+    models: Models, files: Files
+) -> None:
+    url = "https://no.such.host.example/a.png"
+    files.failing[url] = NoAnswer("no.such.host.example cannot be looked up: unknown")
+    body = {"model": "vectors", "input": [{"image": f"{url}?signature=secret"}]}
+    files.failing[f"{url}?signature=secret"] = files.failing[url]
+    listener = submit(models, "/v1/embeddings", body, tenant_id="t")
+
+    error = listener.wait().body["error"]
+    assert listener.wait().status_code == 400
+    assert (error["code"], error["param"]) == ("image_not_fetched", "input[0]")
+    assert error["message"] == (
+        f"'{url}' was not fetched: no.such.host.example cannot be looked up: unknown."
+    )
+    assert listener.failed is not None, "what another try may help"
 
 
 def test_reading_an_image_holds_up_no_other_request_and_a_cancelled_one_is_forgotten(
