@@ -7,8 +7,8 @@ Tenants take turns, a batch each. Only the database decides, so an object store 
 nothing; a round that was killed is begun again, and finds less.
 
 A job stays for as long as an event of it is owed to a receiver, and then for its time again: the receiver
-asks for the job. A request that is a dead letter stays until it is decided about, or for the time of a bulk
-job.
+asks for the job. Its parts go in their time. A request that is a dead letter stays whole until it is decided
+about, or for the time of a bulk job: a replay needs its body.
 """
 
 import time
@@ -121,7 +121,7 @@ class Ageing:
             check(self._may_continue)
             with self._store.snapshot() as tx:
                 page = tx.ageing.ended(tenant_id, rule.kind, rule.part, until, limit=limit, after=last)
-                kept = self._kept(tx, page, until, now)
+                kept = self._kept(tx, rule, page, until, now)
             ids = [found.id for found in page if found.id not in kept]
             if ids:
                 self._forget_tokens(rule, ids)
@@ -139,14 +139,17 @@ class Ageing:
                 shard_ids = tx.deletions.streamed(job_ids)
             self._streams.delete(shard_ids)
 
-    def _kept(self, tx: Transaction, page: Sequence[EndedJob], until: datetime, now: datetime) -> set[str]:
-        """Those of which a receiver is owed an event, or a dead letter is undecided."""
+    def _kept(
+        self, tx: Transaction, rule: Rule, page: Sequence[EndedJob], until: datetime, now: datetime
+    ) -> set[str]:
+        """Those of which a dead letter is undecided; and whole jobs of which a receiver is owed an event."""
         ids = [found.id for found in page]
         if not ids:
             return set()
         oldest = now - timedelta(seconds=self._config.stays.bulk_job_retention_s)
         young = {found.id for found in page if found.finished_at > oldest}
-        return tx.ageing.awaited(ids, until) | (tx.ageing.undecided(ids) & young)
+        awaited = tx.ageing.awaited(ids, until) if rule.part is JobPart.JOB else set()
+        return awaited | (tx.ageing.undecided(ids) & young)
 
     def _deliveries(self, tenant_id: str, now: datetime) -> Iterator[Counter[str]]:
         until = now - timedelta(seconds=self._config.stays.delivery_retention_s)
@@ -171,20 +174,19 @@ class Ageing:
 
 
 def rules(stays: RetentionSettings) -> Sequence[Rule]:
-    """Whole jobs first: what goes with a job needs no step of its own. Pure."""
+    """Whole jobs first: what goes with a job needs no step of its own. A part that stays as long as its job
+    has a rule too, since the job may stay longer. Pure.
+    """
     online, bulk = JobKind.ONLINE, JobKind.BULK
-    online_job_s, bulk_job_s = stays.online_job_retention_s, stays.bulk_job_retention_s
     event_s = stays.event_retention_s
-    found = [
-        Rule("online_jobs", online, JobPart.JOB, online_job_s, _delete_online),
+    return [
+        Rule("online_jobs", online, JobPart.JOB, stays.online_job_retention_s, _delete_online),
         Rule("bodies", online, JobPart.RESULTS, stays.online_body_retention_s, _delete_bodies),
         Rule("events", online, JobPart.EVENTS, event_s, _delete_events),
-        Rule("bulk_jobs", bulk, JobPart.JOB, bulk_job_s, _record(JobPart.JOB)),
+        Rule("bulk_jobs", bulk, JobPart.JOB, stays.bulk_job_retention_s, _record(JobPart.JOB)),
         Rule("results", bulk, JobPart.RESULTS, stays.result_retention_s, _record(JobPart.RESULTS)),
         Rule("events", bulk, JobPart.EVENTS, event_s, _record(JobPart.EVENTS)),
     ]
-    whole_s = {online: online_job_s, bulk: bulk_job_s}
-    return [each for each in found if each.part is JobPart.JOB or each.stays_s < whole_s[each.kind]]
 
 
 def _apply(tx: Transaction, rule: Rule, job_ids: Sequence[str], now: datetime) -> int:

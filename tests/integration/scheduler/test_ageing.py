@@ -163,13 +163,33 @@ def test_a_job_stays_while_its_event_is_owed_and_for_its_time_after_it_came(
     with store.transaction() as tx:
         tx.deliveries.insert(delivery)
     clock.advance(seconds=350)
-    assert age(store, clock) == Aged()
+    assert age(store, clock) == Aged(bodies=1, events=1), "its parts go in their time"
+    assert sees(store, job) == (True, False, 1)
     came = an_attempt(delivery, started_at=clock.now)
     with store.transaction() as tx:
         assert tx.deliveries.record(delivery, came, DeliveryState.DELIVERED, clock.now)
 
     assert _aged(store, clock, 99) == Aged(deliveries=1)
-    assert sees(store, job)[:2] == (True, True)
+    assert sees(store, job)[0]
+
+
+@pytest.mark.parametrize("kind", JobKind)
+def test_a_part_that_stays_as_long_as_its_job_goes_in_time_where_the_job_stays_longer(
+    place: Place, clock: FakeClock, kind: JobKind
+) -> None:
+    store = place.store
+    job = ended_online(store) if kind is JobKind.ONLINE else ended_bulk(place, clock)
+    with store.transaction() as tx:
+        tx.deliveries.insert(a_delivery(job))
+    names = [name for name in type(STAYS).model_fields if name.endswith("_retention_s")]
+    equal = AgeingConfig(RetentionSettings(**dict.fromkeys(names, 100)))
+    clock.advance(seconds=100)
+
+    done = Ageing(store, InMemoryStreams(), equal, pause=lambda seconds: None).run_once(clock.now)
+
+    gone = "bodies" if kind is JobKind.ONLINE else "results"
+    assert (done.counts[gone], done.counts["events"]) == (1, 1)
+    assert sees(store, job)[:2] == (True, False)
 
 
 def test_a_request_that_is_a_dead_letter_stays_until_it_is_decided_about(
