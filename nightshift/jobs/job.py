@@ -21,7 +21,7 @@ from nightshift.jobs import json_pieces
 from nightshift.jobs.options import BulkOptions
 from nightshift.jobs.planning import FIRST_PAGE, PlanCursor
 from nightshift.jobs.priorities import PriorityClass
-from nightshift.jobs.sizes import json_text
+from nightshift.jobs.sizes import json_bytes, json_text
 
 JsonObject = dict[str, Any]
 
@@ -122,6 +122,12 @@ class JobSpec:
     reused_job: str | None = None  # the id of the job that `options.reuse` stands for
     kept_in: str | None = None  # of a retry: the field of its rows with what is kept of the earlier job's
     service_tier: str | None = None  # echoed on OpenAI answers
+
+    @property
+    def stored_bytes(self) -> int:
+        """What of it may be long, as JSON."""
+        parts = (self.template, self.metadata, self.webhook and self.webhook.url)
+        return sum(json_bytes(part) for part in parts if part is not None)
 
     def to_json(self) -> JsonObject:
         """What is set. Templates and metadata are not copied."""
@@ -313,7 +319,8 @@ class NewJob:
     webhook_secret: bytes | None = None  # encrypted
     retry_of: str | None = None
     tokens_queued: int = 0  # of an online request; a bulk job's are known once it is planned
-    stored_bytes: int = 0  # of its body or template, as JSON
+    body_bytes: int = 0  # of an online job's body, as JSON
+    stored_bytes: int = 0  # of its body and what its spec counts for, as JSON
     traceparent: str | None = None
 
     def accepted(self, now: datetime) -> Job:

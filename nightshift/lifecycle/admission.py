@@ -39,7 +39,7 @@ def admit_online(
     _check_online_queue(tx, queue, settings, now)
     quotas = queue.quotas.over(defaults)
     if quotas.queued_tokens is not None:
-        new = replace(new, tokens_queued=tokens_asked(body, new.stored_bytes) or 0)
+        new = replace(new, tokens_queued=tokens_asked(body, new.body_bytes) or 0)
     if _limits_queue(quotas) or quotas.stored_bytes is not None:
         change = held_by(new.accepted(now)) + Holding(stored_bytes=new.stored_bytes)
         _check_new(queue.own + change, quotas, change)
@@ -55,7 +55,8 @@ def admit_bulk(
     A job's rows and tokens are unknown until its input is read (`admit_planned`).
     """
     queue = tx.holdings.queue(new.tenant_id)
-    least = Holding(bulk_rows=1, queued_tokens=1, stored_bytes=new.stored_bytes)
+    # A job without a template stores results, too.
+    least = Holding(bulk_rows=1, queued_tokens=1, stored_bytes=max(1, new.stored_bytes))
     _check_new(queue.own + least, queue.quotas.over(defaults), least)
     exceeded = _exceeded(queue, settings)
     if exceeded is None:

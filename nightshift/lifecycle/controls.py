@@ -13,6 +13,7 @@ from nightshift.jobs.rings import Ring
 from nightshift.lifecycle.transitions import BULK_RINGS_MAX
 from nightshift.store import Transaction
 from nightshift.store.jobs.jobs import RUNNABLE_STATES
+from nightshift.tenants.holdings import Holding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,9 @@ def change(tx: Transaction, job: Job, asked: JobChanges, now: datetime) -> tuple
     job = tx.jobs.fetch(job.id)
     if asked.sets_metadata:
         spec = replace(job.spec, metadata=asked.metadata)
-        _in_time(tx.controls.replace_spec(job.tenant_id, job.id, spec), job, "change")
+        more_bytes = spec.stored_bytes - job.spec.stored_bytes
+        _in_time(tx.controls.replace_spec(job.tenant_id, job.id, spec, more_bytes), job, "change")
+        tx.holdings.add(job.tenant_id, Holding(stored_bytes=more_bytes))
     if asked.priority is None:
         return ()
     _in_time(tx.controls.prioritise(job.tenant_id, job.id, asked.priority), job, "change")

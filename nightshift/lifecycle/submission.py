@@ -19,7 +19,6 @@ from nightshift.jobs.files import File, FilePurpose
 from nightshift.jobs.ids import SUFFIX_LENGTH, new_id
 from nightshift.jobs.output_names import errors_name, is_output_name
 from nightshift.jobs.priorities import PriorityClass
-from nightshift.jobs.sizes import json_bytes
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.admission import admit_bulk, admit_online, check_planned
 from nightshift.lifecycle.catalogue import CachedCatalogue
@@ -159,7 +158,8 @@ def new_job(asked: JobRequest, webhook_secret: bytes | None = None) -> NewJob:
         model=asked.model if is_online else _model_of(asked.spec.template),
         spec=asked.spec,
         fingerprint=asked.fingerprint,
-        stored_bytes=asked.body_bytes if is_online else _template_bytes(asked.spec.template),
+        body_bytes=asked.body_bytes,
+        stored_bytes=asked.body_bytes + asked.spec.stored_bytes,
         webhook_secret=webhook_secret,
         traceparent=current_traceparent(),
     )
@@ -174,10 +174,6 @@ def _check_template(template: JsonObject | None, bytes_max: int) -> None:
             f"Invalid 'template': it has {size_bytes} bytes as JSON, and at most {bytes_max} are accepted.",
             param="template",
         )
-
-
-def _template_bytes(template: JsonObject | None) -> int:
-    return 0 if template is None else json_bytes(template)
 
 
 def _check_locations(asked: JobRequest, locations: Locations) -> None:

@@ -193,11 +193,11 @@ def commit_segment(
         return False
     if segment is not None:
         counts = Counts(None, segment.succeeded, segment.failed)
-        job = tx.jobs.add_progress(lease.job_id, counts, segment.usage)
+        job = tx.jobs.add_progress(lease.job_id, counts, segment.usage, segment.size_bytes)
         count_time(tx, lease.job_id, worker_time)
         assert job.model is not None, "a job with shards was planned, and so has a model"
         day = usage_day(now)
-        tx.holdings.add(job.tenant_id, Holding(bulk_rows=-segment.succeeded - segment.failed))
+        tx.holdings.add(job.tenant_id, Holding(bulk_rows=-segment.rows, stored_bytes=segment.size_bytes))
         tx.usage.add(job.tenant_id, job.model, day, segment.succeeded, segment.failed, segment.usage)
         tx.events.append(lease.job_id, "job.progress", {"counts": counts_json(job.counts)}, now)
         if segment.reused:

@@ -261,7 +261,7 @@ job = Table(
     Column("rows_reused", BigInteger, nullable=False, server_default=text("0")),  # with another's result
     Column("rows_unlisted", BigInteger, nullable=False, server_default=text("0")),  # not run, without a line
     Column("tokens_queued", BigInteger, nullable=False, server_default=text("0")),  # counted until it ends
-    Column("stored_bytes", BigInteger, nullable=False, server_default=text("0")),  # body, answer, template
+    Column("stored_bytes", BigInteger, nullable=False, server_default=text("0")),  # see `Holding`
     Column("worker_ms_spot", BigInteger, nullable=False, server_default=text("0")),  # time of workers taken
     Column("worker_ms_on_demand", BigInteger, nullable=False, server_default=text("0")),
     Column("output_place", String(64)),  # a digest of the folder that it writes to

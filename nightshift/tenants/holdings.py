@@ -16,7 +16,7 @@ class Holding:
     """Amounts; or changes of them, which may be negative."""
 
     stored_files: int = 0  # on record, expired ones too until their bytes are deleted
-    stored_bytes: int = 0  # of these, of the parts of uploads, and of jobs: bodies, answers, templates
+    stored_bytes: int = 0  # of these, of parts of uploads, and of jobs: what was sent, answers, segments
     online_requests: int = 0  # unanswered
     bulk_jobs: int = 0  # unfinished
     bulk_rows: int = 0  # of these, without a result, as far as they are known or estimated

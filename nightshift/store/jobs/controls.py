@@ -24,9 +24,10 @@ class Controls:
         """The class of what is claimed from now on."""
         return self._update(tenant_id, job_id, priority=priority, priority_rank=priority.rank)
 
-    def replace_spec(self, tenant_id: str, job_id: str, spec: JobSpec) -> bool:
-        """Only its metadata may differ, and the caller has locked the job."""
-        return self._update(tenant_id, job_id, spec=spec.to_json())
+    def replace_spec(self, tenant_id: str, job_id: str, spec: JobSpec, more_bytes: int) -> bool:
+        """Only its metadata may differ, by so many bytes, and the caller has locked the job."""
+        stored_bytes = job.c.stored_bytes + more_bytes
+        return self._update(tenant_id, job_id, spec=spec.to_json(), stored_bytes=stored_bytes)
 
     def pause(self, tenant_id: str, job_id: str, now: datetime) -> bool:
         """Let no shard of a bulk job be claimed. False also of an online job, and of one that is paused."""

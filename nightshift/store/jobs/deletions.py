@@ -106,9 +106,16 @@ class Deletions:
     # -- rows, in batches ------------------------------------------------------------------------------
 
     def delete_segments(self, of: Deletion, limit: int) -> int:
-        """Returns how many."""
-        found = _of_job(tables.segment, of)
-        return self._delete_some(tables.segment, tables.segment.c.id, found, limit)
+        """And count their bytes no more. Returns how many."""
+        segment = tables.segment
+        page = select(segment.c.id).where(_of_job(segment, of)).order_by(segment.c.id).limit(limit)
+        gone = delete(segment).where(_of_job(segment, of), segment.c.id.in_(page.scalar_subquery()))
+        sizes = self._connection.execute(gone.returning(segment.c.size_bytes)).scalars().all()
+        if sizes:
+            less = {"stored_bytes": job.c.stored_bytes - sum(sizes)}
+            self._connection.execute(update(job).where(job.c.id == of.job_id).values(less))
+            self._holdings.add(of.tenant_id, Holding(stored_bytes=-sum(sizes)))
+        return len(sizes)
 
     def delete_events(self, of: Deletion, limit: int) -> int:
         """All, or all but the last of a job that stays. Returns how many."""

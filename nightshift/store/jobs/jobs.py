@@ -440,7 +440,7 @@ class Jobs:
     def add_progress(self, job_id: str, counts: Counts, usage: Usage, stored_bytes: int = 0) -> Progress:
         """Add the rows of a newly listed segment or recorded result. Returns what the job then has.
 
-        `stored_bytes`: of an online job's answer.
+        `stored_bytes`: of the segment, or of an online job's answer.
         """
         more = (
             counts.succeeded, counts.failed,

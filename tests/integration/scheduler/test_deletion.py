@@ -143,6 +143,40 @@ def test_a_deleted_job_leaves_no_row_and_no_byte_but_its_files_and_its_usage(
         assert tx.jobs.fetch(neighbour.id).state is JobState.SUCCEEDED
 
 
+def test_the_results_of_jobs_count_for_their_tenant_until_they_are_deleted(
+    place: Place, clock: FakeClock
+) -> None:
+    """Batches whose files are deleted, one after the other, leave segments."""
+    for _ in range(3):
+        ended_batch(place, clock)
+        with place.store.transaction() as tx:
+            for file in tx.files.list("default", tx.now(), limit=9):
+                tx.files.delete("default", file.id)
+        assert stored(place) == segment_bytes(place) > 0
+
+    clock.advance(days=30)
+    Ageing(place.store, InMemoryStreams(), pause=lambda seconds: None).run_once(clock.now)
+    work_off(duty(place), clock)
+    assert stored(place) == segment_bytes(place) == 0
+
+
+def ended_batch(place: Place, clock: FakeClock) -> Job:
+    job = a_batch(place, clock, ["a", "b", "c"])
+    place.work_off()
+    return assembled(place, job, clock)
+
+
+def stored(place: Place) -> int:
+    """The bytes that count for the tenant, which a recount finds too."""
+    with place.store.snapshot() as tx:
+        assert tx.holdings.differences() == {}
+        return tx.holdings.of("default").stored_bytes
+
+
+def segment_bytes(place: Place) -> int:
+    return sum(info.size_bytes for info in place.objects.list("segments/"))
+
+
 def test_no_step_deletes_more_than_a_batch(place: Place, clock: FakeClock) -> None:
     assert deleted(place.store, a_job_with_everything(place, clock))
     one_step = DeletionConfig(

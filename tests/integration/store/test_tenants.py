@@ -168,7 +168,7 @@ REACHES: dict[str, Callable[[Transaction, str, Belongings], object]] = {
         tx.controls.resume(tenant, of.bulk.id),
     )[1],
     "controls.replace_spec": lambda tx, tenant, of: tx.controls.replace_spec(
-        tenant, of.bulk.id, of.bulk.spec
+        tenant, of.bulk.id, of.bulk.spec, 0
     ),
     "ageing.ended": lambda tx, tenant, of: tx.ageing.ended(
         tenant, JobKind.ONLINE, JobPart.JOB, tx.now() + DAY, limit=10

@@ -334,7 +334,7 @@ def test_bodies_and_answers_of_online_requests_count_until_they_are_deleted(
     assert acme.post(face, json=asked).is_success
 
 
-def test_a_batch_that_stores_no_template_is_accepted_above_the_quota(
+def test_a_batch_of_a_stored_file_is_refused_above_the_quota_since_its_results_are_stored(
     tenant_of: TenantMaker, worker: FakeWorker
 ) -> None:
     acme = tenant_of("acme", stored_bytes=200)
@@ -344,8 +344,25 @@ def test_a_batch_that_stores_no_template_is_accepted_above_the_quota(
 
     batch = {"input_file_id": file_id, "endpoint": CHAT, "completion_window": "24h"}
 
-    assert acme.post("/v1/batches", json=batch).is_success
+    refused = acme.post("/v1/batches", json=batch)
+    assert code_of(refused) == (429, "insufficient_quota")
+    assert refused.headers["x-should-retry"] == "false"
     assert code_of(acme.post(CHAT, json=HELLO)) == (429, "insufficient_quota")
+
+
+def test_what_is_written_into_a_job_counts_as_stored_bytes(tenant_of: TenantMaker) -> None:
+    acme = tenant_of("acme", stored_bytes=2000)
+    file_id = acme.post("/v1/files", **UPLOAD).json()["id"]
+    before = stored_bytes(acme)
+    batch = {"input_file_id": file_id, "endpoint": CHAT, "completion_window": "24h"}
+    note = {"note": "x" * 500}
+
+    batch_id = acme.post("/v1/batches", json=batch | {"metadata": note}).json()["id"]
+    assert stored_bytes(acme) == before + json_bytes(note)
+    acme.patch(f"/v1/jobs/{batch_id.replace('batch_', 'job_')}", json={"metadata": {}}).raise_for_status()
+    assert stored_bytes(acme) == before + json_bytes({})
+    answers = [acme.post("/v1/batches", json=batch | {"metadata": note}) for _ in range(4)]
+    assert [code_of(answer) for answer in answers if not answer.is_success] == [(429, "insufficient_quota")]
 
 
 def test_uploads_racing_through_two_processes_do_not_exceed_the_quota(

@@ -6,18 +6,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Text, cast, func, select, union_all
+from sqlalchemy import Text, cast, func, or_, select, union_all
 
 from nightshift.errors import QuotaExceeded
-from nightshift.jobs import Counts, Job, JobKind, JobState, JsonObject
-from nightshift.jobs.deletion import JobPart
+from nightshift.jobs import Counts, Job, JobKind, JobState, JsonObject, Webhook
+from nightshift.jobs.deletion import Deletion, JobPart
 from nightshift.jobs.files import FilePurpose
 from nightshift.jobs.ids import new_id
 from nightshift.jobs.sizes import json_bytes
 from nightshift.jobs.uploads import Upload, UploadPart, UploadStatus
 from nightshift.lifecycle.admission import admit_stored
+from nightshift.lifecycle.controls import JobChanges, change
 from nightshift.lifecycle.deletion import delete_job
 from nightshift.lifecycle.transitions import (
     cancel,
@@ -29,6 +30,7 @@ from nightshift.lifecycle.transitions import (
     submit_online,
 )
 from nightshift.store import Store, Transaction, tables
+from nightshift.store.jobs.jobs import RUNNABLE_STATES
 from nightshift.tenants.holdings import Holding
 from nightshift.tenants.quotas import Quotas
 from nightshift.testing import (
@@ -101,12 +103,17 @@ class Tenants:
 
     def submit(self, tx: Transaction, number: int) -> None:
         template: JsonObject | None = {"model": MODEL, "input": "{{text}}"} if number % 3 else None
-        new = a_new_job(
-            tenant_id=TENANTS[number % 2],
-            spec=a_spec(template=template),
-            stored_bytes=0 if template is None else json_bytes(template),
-        )
+        metadata = {"note": "é" * number} if number % 4 else None
+        webhook = Webhook("https://example.com/" + "x" * number, ()) if number % 5 else None
+        spec = a_spec(template=template, metadata=metadata, webhook=webhook)
+        new = a_new_job(tenant_id=TENANTS[number % 2], spec=spec, stored_bytes=spec.stored_bytes)
         self.jobs.append(submit_bulk(tx, new, tx.now()).job.id)
+
+    def change(self, tx: Transaction, number: int) -> None:
+        job = self.some_job(tx, number)
+        metadata = {"more": "x" * number} if number % 3 else None
+        if job is not None and job.state in RUNNABLE_STATES and job.stop_reason is None:
+            change(tx, job, JobChanges(metadata=metadata, sets_metadata=True), tx.now())
 
     def plan(self, tx: Transaction, number: int) -> None:
         job = self.some_job(tx, number)
@@ -143,6 +150,12 @@ class Tenants:
         ended = self.ended(tx, JobKind.ONLINE)
         tx.deletions.delete_bodies(ended)
         tx.deletions.mark(ended, JobPart.RESULTS, tx.now())
+
+    def trim(self, tx: Transaction, number: int) -> None:
+        """Delete a page of the results of a bulk job that has ended, as the scheduler does."""
+        for job_id in self.ended(tx, JobKind.BULK)[number:]:
+            owner = tx.jobs.fetch(job_id).tenant_id
+            tx.deletions.delete_segments(Deletion(1, owner, job_id, JobPart.RESULTS), 1)
 
     def forget(self, tx: Transaction, number: int) -> None:
         """Delete online jobs that have ended."""
@@ -203,7 +216,10 @@ def a_part(tenant_id: str, upload_id: str, size_bytes: int) -> UploadPart:
 
 
 FILES = ("insert", "delete", "begin", "add", "end")
-JOBS = ("ask", "submit", "plan", "commit", "answer", "cancel", "finish", "age", "forget", "remove")
+JOBS = (
+    *("ask", "submit", "change", "plan", "commit", "answer", "cancel", "finish"),
+    *("age", "trim", "forget", "remove"),
+)
 ACTIONS = (*FILES, *JOBS, "submit", "plan", "commit", "commit")
 CHOICES = st.tuples(st.sampled_from(ACTIONS), st.integers(0, 9), st.booleans())
 
@@ -224,17 +240,24 @@ def stored_of_jobs(store: Store) -> int:
 
 
 def bytes_of_jobs(store: Store) -> int:
-    """The bodies, answers and templates that are in the database."""
+    """The bodies and answers that are in the database, what tenants wrote into specs, and the segments."""
     with store.snapshot() as tx:
         columns = (cast(table.c.body, Text) for table in (tables.request, tables.result))
         bodies = tx._connection.execute(union_all(*map(select, columns))).scalars()
-        specs = tx._connection.execute(select(tables.job.c.spec)).scalars()
-        templates = [spec["template"] for spec in specs if spec.get("template") is not None]
-        return sum(len(body.encode()) for body in bodies) + sum(map(json_bytes, templates))
+        stored = sum(len(body.encode()) for body in bodies)
+        stored += tx._connection.execute(select(func.sum(tables.segment.c.size_bytes))).scalar_one() or 0
+        job = tables.job.c
+        counts = or_(job.kind == JobKind.BULK, job.results_deleted_at.is_(None))  # with its body
+        for spec in tx._connection.execute(select(job.spec).where(counts)).scalars():
+            written = (spec.get("template"), spec.get("metadata"), spec.get("webhook", {}).get("url"))
+            stored += sum(json_bytes(part) for part in written if part is not None)
+        return stored
 
 
 @settings(max_examples=40)
 @given(st.lists(CHOICES, max_size=60))
+@example([(name, 0, True) for name in ("submit", "change", "plan", "commit", "finish", "trim")])
+@example([(name, 1, True) for name in ("submit", "plan", "commit", "commit", "finish", "remove")])
 def test_the_counters_are_what_there_is_after_any_sequence(choices: list[tuple[str, int, bool]]) -> None:
     with TemporaryDirectory(prefix="ns-") as folder:
         database = migrated_sqlite(Path(folder) / "nightshift.db")
