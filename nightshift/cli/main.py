@@ -29,7 +29,7 @@ from nightshift.cli import (
 from nightshift.cli.session import advice_on_database
 from nightshift.cli.terminal import describe, fail
 from nightshift.cli.top import command as top
-from nightshift.errors import DatabaseUnavailable, InvalidSetting, NightshiftError
+from nightshift.errors import DatabaseUnavailable, DatabaseUnusable, InvalidSetting, NightshiftError
 from nightshift.process.exit_codes import CONFIGURATION_EXIT
 from nightshift.process.starting import bound_integers
 
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     bound_integers()
     try:
         app(args=None if arguments is None else list(arguments), prog_name="nightshift")
-    except InvalidSetting as error:
+    except (InvalidSetting, DatabaseUnusable) as error:
         fail(describe(error), CONFIGURATION_EXIT)
     except DatabaseUnavailable as error:
         # Without a cause it is no error of the driver's: the server answers.

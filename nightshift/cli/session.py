@@ -74,13 +74,11 @@ def operator_store(data_dir: Path | None = None) -> "Iterator[Store]":
 
 
 def advice_on_database() -> str:
-    """The next step where the database does not answer."""
+    """The next step where a database's server does not answer; of a file, the error says it."""
     from nightshift.settings import DataSettings
 
-    scheme, _, path = DataSettings().resolved_database_url.partition(":///")
-    if scheme == "sqlite":
-        return f"; see that this user may read and write {path}, and that its disk has room"
-    return "; is it running? NIGHTSHIFT_DATABASE_URL says where"
+    is_file = DataSettings().resolved_database_url.startswith("sqlite")
+    return "" if is_file else "; is it running? NIGHTSHIFT_DATABASE_URL says where"
 
 
 def _key_in_file(path: Path) -> str:

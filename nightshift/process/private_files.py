@@ -53,8 +53,8 @@ def _own_paths(data: DataSettings) -> Iterator[Path]:
         target = _led_to(path)
         is_elsewhere = target != path and target.is_dir()  # a folder of the operator's
         yield from _children(target, CLOSED_MAX) if is_elsewhere else [target]
-    if database:
-        file = _led_to(database[0])  # SQLite keeps its logs beside the file that a link leads to
+    # SQLite keeps its logs beside the file that a link leads to. A directory is none, and may be anyone's.
+    if database and not (file := _led_to(database[0])).is_dir():
         yield from (Path(f"{file}{str(path).removeprefix(str(database[0]))}") for path in database)
     if storage.is_dir():
         yield from _children(storage, CLOSED_MAX)

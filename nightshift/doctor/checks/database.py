@@ -43,9 +43,9 @@ def look_at_schema(site: Site) -> Finding:
     if not site.has_database:
         return skipped(NONE_YET)
     with opened(site) as store:
-        found = revisions(store.database)
-        detail = f"the database is at {found.applied or 'none'}, and this version's is {found.newest}"
         try:
+            found = revisions(store.database)
+            detail = f"the database is at {found.applied or 'none'}, and this version's is {found.newest}"
             check_schema(store.database)
         except SchemaBehind:
             return error(detail, "run `python -m nightshift.store.databases.migrate`")

@@ -42,12 +42,21 @@ class Database:
     def __init__(
         self, url: str, *, pool_size: int = 10, busy_timeout_s: float = 15.0, timeout_s: float = 10.0
     ) -> None:
-        """Connects lazily. Raises ConfigurationError for an unsupported URL.
+        """Connects lazily. Raises ConfigurationError for an unsupported URL, and DatabaseUnusable for a path
+        that is no file's.
 
         `busy_timeout_s`: for SQLite's lock. `timeout_s`: per PostgreSQL statement.
         """
         parsed = _parse(url)
         self.dialect = parsed.get_backend_name()
+        self.place = place_of(parsed)
+        path = Path(self.place)
+        if self.is_sqlite and self.place and path.exists() and not path.is_file():
+            what = "a directory" if path.is_dir() else "a device, pipe or socket"
+            raise DatabaseUnusable(
+                f"{path} is {what}, and the database is a file: move it away, or name a file in "
+                "NIGHTSHIFT_DATABASE_URL"
+            )
         self._engine = (
             _sqlite(parsed, pool_size, busy_timeout_s)
             if self.is_sqlite
@@ -138,7 +147,15 @@ class Database:
             if kind is None:
                 raise
             when = "" if kind is DatabaseUnusable else " right now"
-            raise kind(f"The database cannot be used{when}: {failures.reason_of(error)}") from error
+            where = f" ({self.place})" if self.is_sqlite else ""
+            raise kind(f"The database cannot be used{when}: {failures.reason_of(error)}{where}") from error
+
+
+def place_of(url: URL) -> str:
+    """Where a database is, without what is secret: a file's path, or a server's URL."""
+    if url.get_backend_name() == "sqlite":
+        return url.database or ""
+    return url.set(username=None, password=None, query={}).render_as_string()
 
 
 def _parse(url: str) -> URL:

@@ -41,6 +41,8 @@ _NEXT_STEPS: Final = {
     sqlite3.SQLITE_PERM: ACCESS,
     sqlite3.SQLITE_READONLY: ACCESS,
     sqlite3.SQLITE_CANTOPEN: ACCESS,
+    sqlite3.SQLITE_IOERR: f"{ACCESS}, and that its disk works and has room",
+    sqlite3.SQLITE_FULL: "make room on the database's disk",
     sqlite3.SQLITE_NOTADB: "name another file in NIGHTSHIFT_DATABASE_URL, or move this one away",
     sqlite3.SQLITE_CORRUPT: "restore a backup",
 }

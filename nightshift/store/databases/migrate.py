@@ -25,7 +25,7 @@ from nightshift.errors import ConfigurationError, Conflicted, DatabaseUnusable, 
 from nightshift.process.starting import starting
 from nightshift.settings import DataSettings
 from nightshift.store.databases import schema
-from nightshift.store.databases.database import Database
+from nightshift.store.databases.database import Database, place_of
 from nightshift.store.databases.failures import ACCESS
 
 log = logging.getLogger(__name__)
@@ -151,7 +151,24 @@ def _unusable(applied: str | None, lacks: Sequence[str]) -> DatabaseUnusable:
 
 
 def _revision(connection: Connection) -> str | None:
-    return MigrationContext.configure(connection).get_current_revision()
+    """None: the database is empty. Raises DatabaseUnusable where `alembic_version` does not say it."""
+    context = MigrationContext.configure(connection)
+    heads = context.get_current_heads()
+    if not heads and (made := schema.tables_there(connection)):
+        heads = context.get_current_heads()  # a migration that ended meanwhile has made both
+        if not heads:
+            raise _unversioned(connection, "names no migration", f"there are tables ({', '.join(made)})")
+    if len(heads) > 1:
+        raise _unversioned(connection, f"has {len(heads)} rows ({', '.join(sorted(heads))})", "one is right")
+    return heads[0] if heads else None
+
+
+def _unversioned(connection: Connection, fault: str, against: str) -> DatabaseUnusable:
+    place = place_of(connection.engine.url)
+    return DatabaseUnusable(
+        f"The table alembic_version {fault}, and {against}: restore a backup of {place}, or, "
+        f"where all tables are this version's, leave in it the one row '{_known_revisions()[0]}'"
+    )
 
 
 @cache

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import Column, Connection, Dialect, Table, UniqueConstraint, text
+from sqlalchemy import Column, Connection, Dialect, Table, UniqueConstraint, inspect, text
 from sqlalchemy.schema import CreateColumn
 
 from nightshift.store import tables
@@ -42,6 +42,7 @@ _UNIQUE: Final = {
         " WHERE c.relname = ANY(:names) AND pg_table_is_visible(c.oid) AND i.indisunique AND i.indisvalid"
     ),
 }
+TABLES_SHOWN_MAX: Final = 3  # in a message, which has its own limit
 _WIDER: Final = frozenset({("INTEGER", "BIGINT"), ("VARCHAR", "TEXT")})  # what may stand for what
 
 
@@ -90,6 +91,12 @@ def differences(connection: Connection, *, is_later: bool = False) -> list[str]:
         if not is_later:
             lacks += _changed(table, there, connection.dialect)
     return lacks
+
+
+def tables_there(connection: Connection) -> list[str]:
+    """The tables of ours that the database has, some of them if they are many."""
+    there = set(inspect(connection).get_table_names())
+    return sorted(there & set(tables.metadata.tables))[:TABLES_SHOWN_MAX]
 
 
 def _missing(table: Table, there: _Table, dialect: Dialect) -> Iterator[str]:

@@ -67,6 +67,18 @@ def test_a_schema_from_before_the_first_release_is_an_error_with_what_to_do(look
     assert "begin with a new database" in found.advice
 
 
+@pytest.mark.parametrize(
+    "statement", ["INSERT INTO alembic_version VALUES ('0045')", "DELETE FROM alembic_version"]
+)
+def test_a_revision_that_cannot_be_told_is_an_error_with_what_to_do(look: Look, store: Store, statement: str):
+    with store.database.write() as connection:
+        connection.exec_driver_sql(statement)
+    found = look("database.schema")
+    assert found.status is Status.ERROR
+    assert found.advice.startswith("The table alembic_version ")
+    assert "restore a backup of " in found.advice
+
+
 def test_a_schema_that_lacks_something_is_an_error_that_names_it(look: Look, store: Store):
     with store.database.write() as connection:
         connection.exec_driver_sql("ALTER TABLE segment DROP COLUMN earlier")

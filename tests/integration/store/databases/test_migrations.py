@@ -134,7 +134,7 @@ def test_a_schema_of_a_later_release_is_not_upgraded(empty_database: Database) -
     ("url", "exit_code", "says"),
     [
         ("mysql://nowhere", CONFIGURATION_EXIT, "NIGHTSHIFT_DATABASE_URL names 'mysql'"),
-        ("sqlite:////dev/null/nowhere.db", UNAVAILABLE_EXIT, "unable to open database file"),
+        ("sqlite:////dev/null/nowhere.db", UNAVAILABLE_EXIT, "to its folder (/dev/null/nowhere.db)"),
         ("postgresql://:hush@127.0.0.1:1/nowhere", UNAVAILABLE_EXIT, "The database cannot be used right now"),
     ],
 )
@@ -194,6 +194,29 @@ def test_a_schema_from_before_the_first_release_is_refused_with_what_to_do(
         check_schema(empty_database)
     with pytest.raises(DatabaseUnusable, match=says):
         upgrade(empty_database)
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("INSERT INTO alembic_version VALUES ('0045')", r"has 2 rows \(0045, .*\), and one is right"),
+        ("DELETE FROM alembic_version", r"names no migration, and there are tables \(api_key, "),
+        ("DROP TABLE alembic_version", r"names no migration, and there are tables \(api_key, "),
+    ],
+    ids=["two rows", "no row", "no table"],
+)
+def test_a_revision_that_cannot_be_told_is_one_line_that_names_the_database(
+    empty_database: Database, statement: str, says: str
+) -> None:
+    upgrade(empty_database)
+    with empty_database.write() as connection:
+        connection.exec_driver_sql(statement)
+
+    for look in (check_schema, upgrade, migrate.revisions):
+        with pytest.raises(DatabaseUnusable, match=says) as refusal:
+            look(empty_database)
+        assert f"restore a backup of {empty_database.place}, or" in refusal.value.message
+        assert "\n" not in refusal.value.message
 
 
 def test_an_upgrade_of_a_current_database_changes_nothing(empty_database: Database) -> None:
@@ -289,14 +312,15 @@ def test_a_migration_that_a_service_at_work_was_in_the_way_of_is_begun_anew(
 
 
 def test_a_migration_that_fails_leaves_the_schema_as_it_was(empty_database: Database) -> None:
-    """Its tables are half there already: one was made by hand."""
+    """The name of an index, which comes after tables, is taken."""
     with empty_database.write() as connection:
-        connection.exec_driver_sql("CREATE TABLE segment (id INTEGER)")
+        connection.exec_driver_sql("CREATE TABLE other (id INTEGER)")
+        connection.exec_driver_sql("CREATE INDEX ix_segment_job ON other (id)")
 
     with pytest.raises(Exception, match="already exists"):
         upgrade(empty_database)
 
-    assert tables_in(empty_database) == {"segment"}
+    assert tables_in(empty_database) == {"other"}
 
 
 def test_a_store_without_a_schema_is_not_taken_for_an_empty_one(empty_database: Database) -> None:

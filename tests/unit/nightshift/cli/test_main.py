@@ -212,7 +212,26 @@ def test_a_key_of_another_user_is_not_called_missing(nightshift, data_dir, monke
 
 
 def test_a_database_file_that_cannot_be_opened_is_named(nightshift, data_dir):
-    (data_dir / "nightshift.db").mkdir(parents=True)
+    path = data_dir / "nightshift.db"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    (data_dir / f"{path.name}-wal").mkdir()
     ended = nightshift("keys", "list")
     assert ended.code == 1
-    assert f"see that this user may read and write {data_dir / 'nightshift.db'}" in ended.err
+    assert "see that this user may write to the database's file and to its folder" in ended.err
+    assert ended.err.endswith(f" ({path})\n")
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["directory", "pipe"])
+@pytest.mark.parametrize("command", [("up", "--port", "0"), ("keys", "list")], ids=" ".join)
+def test_a_database_that_is_no_file_is_named_in_the_directory_that_was_chosen(
+    nightshift, tmp_path, make, command
+):
+    path = tmp_path / "chosen" / "nightshift.db"
+    path.parent.mkdir(mode=0o700)
+    make(path)
+    ended = nightshift(*command, "--data-dir", str(path.parent))
+    assert ended.code == CONFIGURATION_EXIT
+    [line] = ended.err.splitlines()
+    assert line.startswith(f"nightshift: {path} is a ")
+    assert "move it away, or name a file in NIGHTSHIFT_DATABASE_URL" in line

@@ -70,6 +70,18 @@ def test_a_store_and_a_database_elsewhere_are_closed_too(data: DataSettings, tmp
     assert mode(beside) == 0o644
 
 
+def test_a_directory_that_is_named_as_the_database_stays_open_with_all_in_it(
+    data: DataSettings, tmp_path: Path
+) -> None:
+    """A mistake, as `sqlite:////srv`, that the next step refuses."""
+    theirs = made(tmp_path / "srv" / "shared" / "report.txt")
+
+    keep_files_private(data.model_copy(update={"database_url": f"sqlite:///{tmp_path / 'srv'}"}))
+
+    assert mode(theirs) == 0o644
+    assert (mode(tmp_path / "srv"), mode(theirs.parent)) == (0o755, 0o755)
+
+
 def test_what_links_of_the_operator_lead_to_is_closed_too(data: DataSettings, tmp_path: Path) -> None:
     """As to a larger disk. SQLite's logs are beside the file itself."""
     names = ("disk/ns.db", "disk/ns.db-wal", "disk/logs/api.log", "disk/objects/files/a", "disk/api_key")
