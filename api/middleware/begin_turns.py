@@ -3,7 +3,7 @@
 Requests that arrive together would all be read, authenticated and checked before the loop looks at anything
 else: half a second for some hundreds, in which no health is answered and no token sent. Reads would fill the
 threads that all requests share. Callers take turns at them, until an answer begins: a stream or a download
-that is open holds no place. `/healthz` waits for nothing.
+that is open holds no place, and neither does a read that waits for a store. `/healthz` waits for nothing.
 """
 
 import asyncio
@@ -19,6 +19,9 @@ from nightshift.turns import AsyncTurns
 BEGUN_PER_TURN: Final = 16  # each takes about a millisecond until it first waits
 READS_AT_ONCE: Final = 16  # of the 40 threads that Starlette has: others are left for what is submitted
 READS_PER_CALLER: Final = 8
+READ_HOLDS_S: Final = (
+    1.0  # a read that takes longer computes nothing: it waits, such as for a store that hangs
+)
 
 TenantOf = Callable[[str | None], str | None]
 """The tenant that an Authorization header names; None if that is not known without a look-up."""
@@ -27,10 +30,11 @@ TenantOf = Callable[[str | None], str | None]
 class BeginTurns:
     """ASGI middleware. For one event loop."""
 
-    def __init__(self, app: ASGIApp, tenant_of: TenantOf) -> None:
+    def __init__(self, app: ASGIApp, tenant_of: TenantOf, read_holds_s: float = READ_HOLDS_S) -> None:
         self._app = app
         self._tenant_of = tenant_of
         self._num_begun = 0  # in this turn
+        self._read_holds_s = read_holds_s
         self._reads = AsyncTurns(READS_AT_ONCE, per_tenant=READS_PER_CALLER)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -49,7 +53,15 @@ class BeginTurns:
                 await place.aclose()  # nothing, from the second message on
                 await send(message)
 
-            await self._app(scope, receive, leave_and_send)
+            leaving = asyncio.ensure_future(self._leave_later(place))
+            try:
+                await self._app(scope, receive, leave_and_send)
+            finally:
+                leaving.cancel()
+
+    async def _leave_later(self, place: AsyncExitStack) -> None:
+        await asyncio.sleep(self._read_holds_s)
+        await place.aclose()
 
     def _caller(self, scope: Scope) -> str:
         """A key that is not known counts as its client's address: anyone can make up any number of them."""

@@ -17,7 +17,16 @@ from benchmarks.limits import Limits
 from benchmarks.models import QWENS, SHAPES, make_model
 
 ROOT = Path(__file__).parents[3]
-ALLOWED = {"torch", "triton", "transformers", "numpy", "safetensors", "tokenizers", "workers", "benchmarks"}
+ALLOWED = {
+    "torch",
+    "triton",
+    "transformers",
+    "numpy",
+    "safetensors",
+    "tokenizers",
+    "nightshift_engine",
+    "benchmarks",
+}
 ALLOWED |= {"jinja2", "huggingface_hub"}  # torch and transformers depend on them
 LIST_MODULES = """
 import runpy, sys
@@ -27,7 +36,8 @@ try:
     runpy.run_path(sys.argv[0], run_name="__main__")
 finally:
     import nightshift_engine.engine
-    ours = [module for name, module in sys.modules.items() if name.split(".")[0] in ("workers", "benchmarks")]
+    roots = ("nightshift_engine", "benchmarks")
+    ours = [module for name, module in sys.modules.items() if name.split(".")[0] in roots]
     with open(modules_path, "w") as file:
         print(*(module.__file__ for module in ours if module.__file__), file=file)
 """

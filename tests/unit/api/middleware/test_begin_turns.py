@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from api.middleware.begin_turns import BEGUN_PER_TURN, READS_PER_CALLER, BeginTurns
+from api.middleware.begin_turns import BEGUN_PER_TURN, READ_HOLDS_S, READS_PER_CALLER, BeginTurns
 
 ARRIVED = 3 * BEGUN_PER_TURN + 1
 
@@ -65,11 +65,13 @@ def read(path: str, address: str = "10.0.0.1", key: str | None = None) -> Scope:
 class Reads:
     """Answers that begin when they are told to, and end later still."""
 
-    def __init__(self) -> None:
+    def __init__(self, read_holds_s: float = READ_HOLDS_S) -> None:
         self.begun: Counter[str] = Counter()
         self.may_answer = asyncio.Event()
         self.may_end = asyncio.Event()
-        self.turns = BeginTurns(self._answer, lambda given: "acme" if given == "a known key" else None)
+        self.turns = BeginTurns(
+            self._answer, lambda given: "acme" if given == "a known key" else None, read_holds_s
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -124,6 +126,17 @@ def test_a_health_check_waits_for_no_read() -> None:
         reads = Reads()
         await reads.ask(*(read("/flood") for _ in range(300)), read("/healthz"))
         assert reads.begun["/healthz"] == 1
+        await reads.end()
+
+    asyncio.run(run())
+
+
+def test_a_read_that_waits_for_a_store_holds_its_place_for_a_moment_only() -> None:
+    async def run() -> None:
+        reads = Reads(read_holds_s=0)
+        await reads.ask(*(read("/hanging") for _ in range(3 * READS_PER_CALLER)))
+        while reads.begun["/hanging"] < 3 * READS_PER_CALLER:
+            await asyncio.sleep(0)
         await reads.end()
 
     asyncio.run(run())
