@@ -23,6 +23,8 @@ CLOSED_MAX: Final = 5_000  # files looked at, the upper folders first: a closed 
 
 # What the service keeps in DATA_DIR, beside `files/`, which is for jobs. Something else may lie there too.
 _OWN_NAMES: Final = ("objects", "valkey", "metrics", "logs", "api_key", "secret_key", "up.lock")
+# What it keeps in its object store, whose folder the operator chose: others' files may lie there, too.
+_OWN_FOLDERS: Final = ("digests", "doctor", "files", "results", "retention", "segments", "uploads")
 
 
 def keep_files_private(data: DataSettings, warn: Callable[[str], object] = log.warning) -> None:
@@ -51,17 +53,18 @@ def _own_paths(data: DataSettings) -> Iterator[Path]:
     data_dir, storage, *database = map(Path, data.own_places)
     for path in (data_dir / name for name in _OWN_NAMES):
         target = _led_to(path)
-        is_elsewhere = target != path and target.is_dir()  # a folder of the operator's
-        yield from _children(target, CLOSED_MAX) if is_elsewhere else [target]
+        if target == path or not target.is_dir():
+            yield target
+        elif path.name == "objects":  # other folders behind links are the operator's, with all in them
+            yield from (target / name for name in _OWN_FOLDERS)
     # SQLite keeps its logs beside the file that a link leads to. A directory is none, and may be anyone's.
     if database and not (file := _led_to(database[0])).is_dir():
         yield from (Path(f"{file}{str(path).removeprefix(str(database[0]))}") for path in database)
-    if storage.is_dir():
-        yield from _children(storage, CLOSED_MAX)
+    yield from (storage / name for name in _OWN_FOLDERS)
 
 
 def _led_to(path: Path) -> Path:
-    """What is behind a link that this user made, as to another disk; else the path itself."""
+    """Follows a link that this user made, as to another disk."""
     is_our_link = path.is_symlink() and path.lstat().st_uid == os.geteuid()
     return path.resolve() if is_our_link else path
 

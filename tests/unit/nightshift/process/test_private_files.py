@@ -60,14 +60,15 @@ def test_a_store_and_a_database_elsewhere_are_closed_too(data: DataSettings, tmp
         }
     )
     files = [made(tmp_path / name) for name in ("store/segments/t/j/0", "db/ns.db", "db/ns.db-wal")]
-    beside = made(tmp_path / "db" / "another.txt")
+    beside = [made(tmp_path / name) for name in ("db/another.txt", "store/another.txt", "store/photos/a.jpg")]
 
     keep_files_private(elsewhere)
 
     assert {mode(path) for path in files} == {0o600}
     assert mode(tmp_path / "store" / "segments") == 0o700
     assert (mode(tmp_path / "store"), mode(tmp_path / "db")) == (0o755, 0o755), "the operator's"
-    assert mode(beside) == 0o644
+    assert {mode(path) for path in beside} == {0o644}
+    assert mode(tmp_path / "store" / "photos") == 0o755
 
 
 def test_a_directory_that_is_named_as_the_database_stays_open_with_all_in_it(
@@ -84,8 +85,9 @@ def test_a_directory_that_is_named_as_the_database_stays_open_with_all_in_it(
 
 def test_what_links_of_the_operator_lead_to_is_closed_too(data: DataSettings, tmp_path: Path) -> None:
     """As to a larger disk. SQLite's logs are beside the file itself."""
-    names = ("disk/ns.db", "disk/ns.db-wal", "disk/logs/api.log", "disk/objects/files/a", "disk/api_key")
+    names = ("disk/ns.db", "disk/ns.db-wal", "disk/objects/files/a", "disk/api_key")
     files = [made(tmp_path / name) for name in names]
+    others = [made(tmp_path / name) for name in ("disk/logs/syslog", "disk/objects/photos/a")]
     for link, target in (("nightshift.db", "ns.db"), ("logs", "logs"), ("objects", "objects")):
         (data.data_dir / link).symlink_to(tmp_path / "disk" / target)
     (data.data_dir / "api_key").symlink_to(tmp_path / "disk" / "api_key")
@@ -93,6 +95,7 @@ def test_what_links_of_the_operator_lead_to_is_closed_too(data: DataSettings, tm
     keep_files_private(data)
 
     assert {mode(path) for path in files} == {0o600}
+    assert {mode(path) for path in others} == {0o644}
     assert mode(tmp_path / "disk" / "logs") == 0o755, "the operator's"
 
 
