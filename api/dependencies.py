@@ -129,7 +129,7 @@ BodyDep = Annotated[JsonObject, Depends(json_object)]
 
 
 async def submission(request: Request) -> tuple[Services, Caller, JsonObject]:
-    """What a handler that submits is given, for a plain route (`api/plain_routes.py`)."""
+    """The parameters of a handler that submits, for a plain route (`api/plain_routes.py`)."""
     services = await services_of(request)
     caller = await authenticated(request, services, request.headers.get("authorization"))
     return services, caller, await json_object(request, services, caller)

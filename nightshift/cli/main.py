@@ -59,7 +59,7 @@ app.command("conformance")(conformance.conformance)
 
 OWN_PACKAGES = ("nightshift", "nightshift_engine", "api", "scheduler", "workers")
 
-# What to do about errors of the operating system that no command can mend.
+# Advice on errors of the operating system that no command can mend.
 _ANOTHER_USER = "run this as the user that runs the service, or name another directory in NIGHTSHIFT_DATA_DIR"
 _NO_ROOM = "make room there, and run this again"
 ABOUT_THE_DISK = {

@@ -169,7 +169,7 @@ def invalid_type(path: str, expected: str, value: object) -> InvalidRequest:
 
 
 MAY_BE_CUT: Final = " With 'truncate_prompt_tokens': -1 its first tokens are taken."
-"""What an error says of a text that is too long, where a request may have it cut."""
+"""Advice in the error for a text that is too long, where a request may have it cut."""
 
 
 def too_long(limit: int, however: str, param: str, advice: str = "") -> InvalidRequest:

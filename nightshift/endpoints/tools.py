@@ -134,7 +134,7 @@ def _json_in(schema: JsonObject, *, is_lenient: bool = False) -> str:
 
 
 def _arguments_schema(function: JsonObject) -> JsonObject:
-    """That of its parameters; any object for one that is too large, of a function that is not strict."""
+    """The schema of its parameters; any object where it is too large and the function is not strict."""
     parameters: JsonObject = function.get("parameters") or ANY_OBJECT
     if not function.get("strict") and size_of(parameters, "parameters") > SCHEMA_BYTES_MAX:
         return ANY_OBJECT

@@ -125,7 +125,7 @@ class JobSpec:
 
     @property
     def stored_bytes(self) -> int:
-        """What of it may be long, as JSON."""
+        """Bytes of its long parts, as JSON: they count toward the quota `stored_bytes`."""
         parts = (self.template, self.metadata, self.webhook and self.webhook.url)
         return sum(json_bytes(part) for part in parts if part is not None)
 

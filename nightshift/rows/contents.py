@@ -46,7 +46,7 @@ _FOREIGN: Final = (
 )
 _PAGE: Final = re.compile(rb"\s*<(!doctype html|html|\?xml|error>)", re.IGNORECASE)
 _VALUE: Final = rb'(?:null|true|false|[-0-9.eE+]++|"(?:[^"\\]++|\\.)*+")'
-# Of objects, if perhaps not all: a line of JSON may be an array of other values.
+# An array with an object in it: a line of JSON may be an array of other values.
 _ARRAY: Final = re.compile(rb"\s*\[\s*(?:%b\s*,\s*)*+(?:\{|\]\s*\Z)" % _VALUE)
 _CONTROL: Final = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
 _NULS_OF_UTF16: Final = 0.3  # of all bytes: Latin text has a NUL in every second one

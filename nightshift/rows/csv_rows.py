@@ -110,8 +110,8 @@ class _TextLines:
 
     def _blank_end(self, chunk: bytes, begin: int) -> int:
         """Blank lines within a record are text."""
-        found = _BLANK.match(chunk, begin) if self.skips_blank and self._record_bytes == 0 else None
-        return begin if found is None else found.end()
+        blank = _BLANK.match(chunk, begin) if self.skips_blank and self._record_bytes == 0 else None
+        return begin if blank is None else blank.end()
 
 
 @dataclass(frozen=True)

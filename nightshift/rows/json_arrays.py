@@ -111,9 +111,9 @@ class _Elements:
         without brackets, to its end.
         """
         pattern = _TO_COMMA if self._is_bare else _TO_BRACKET
-        found = (_TO_QUOTE if self._is_in_string else pattern).match(data, place)
-        assert found is not None, "it may be empty"
-        place = found.end()
+        passed = (_TO_QUOTE if self._is_in_string else pattern).match(data, place)
+        assert passed is not None, "it may be empty"
+        place = passed.end()
         mark = data[place : place + 1]
         if mark == b'"':
             self._is_in_string = not self._is_in_string

@@ -48,7 +48,7 @@ def objects_at(
     """
     location = ObjectUri.parse(uri)
     reader = locations.open(location, tenant_id)
-    for each in locations.listed(
+    for listed in locations.listed(
         location,
         tenant_id,
         before_each,
@@ -56,10 +56,7 @@ def objects_at(
         found=cursor.objects,
         listed=cursor.listed,
     ):
-        info, found = each.info, None
-        if each.is_match:
-            found = _found(reader, info, location)
-        yield Listed(info.key, found)
+        yield Listed(listed.info.key, _found(reader, listed.info, location) if listed.is_match else None)
 
 
 def first_objects_at(

@@ -44,15 +44,15 @@ def look_at_schema(site: Site) -> Finding:
         return skipped(NONE_YET)
     with opened(site) as store:
         try:
-            found = revisions(store.database)
-            detail = f"the database is at {found.applied or 'none'}, and this version's is {found.newest}"
+            schema = revisions(store.database)
+            detail = f"the database is at {schema.applied or 'none'}, and this version's is {schema.newest}"
             check_schema(store.database)
         except SchemaBehind:
             return error(detail, "run `python -m nightshift.store.databases.migrate`")
         except DatabaseUnusable as refusal:
             return error("this version cannot work with it", refusal.message)
-        if found.applied == found.newest:
-            return ok(f"current ({found.newest})")
+        if schema.applied == schema.newest:
+            return ok(f"current ({schema.newest})")
         return warning(detail, "a later release is being rolled out: let its processes replace the rest")
 
 

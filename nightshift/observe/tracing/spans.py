@@ -125,7 +125,7 @@ def lasting(span: Span) -> Iterator[None]:
 
 
 def current_context() -> SpanContext | None:
-    """What names the current span elsewhere. None: there is no trace."""
+    """The header that names the current span to another process. None: there is no trace."""
     if not is_on():
         return None
     context = trace.get_current_span().get_span_context()

@@ -99,7 +99,7 @@ class Reads:
     [
         pytest.param({}, {"address": "10.0.0.2"}, id="without keys"),
         pytest.param({"key": "a known key"}, {}, id="of a tenant"),
-        pytest.param({"key": "made up"}, {"key": "a known key"}, id="with keys that nobody gave out"),
+        pytest.param({"key": "made up"}, {"key": "a known key"}, id="with keys that are made up"),
     ],
 )
 def test_a_flood_of_one_callers_reads_holds_up_no_other_caller(

@@ -317,7 +317,7 @@ def test_a_row_with_a_field_twice_in_what_its_job_uses_is_refused_by_name(
         assert re.fullmatch(r"Line 1: the line has the field '[cx]' twice in one object\.", row.message)
 
     [row] = iter_rows(store, "k", shard, line_bytes_max=10_000, columns={"id"})
-    assert isinstance(row, Row)  # a defect of a column that nobody uses
+    assert isinstance(row, Row)  # a defect of a column that no template names
 
 
 # --- ids ---
