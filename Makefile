@@ -6,9 +6,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Several processes with torch run at once, and two threads in each would compete for the same cores. Not `up`: its
 # one worker may serve a model that needs all of them.
-demo example examples test chaos outages: export OMP_NUM_THREADS ?= 1
+demo example examples test test-all chaos outages: export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo example examples test chaos outages bench check format up clean
+.PHONY: help demo example examples test test-all chaos outages bench check format up clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -26,9 +26,14 @@ examples: $(READY) ## Run all of these workloads in one service
 
 # The tests of the fault tests' own parts: `make chaos` begins with them.
 HARNESS := tests/faults/harness
-test: $(READY) ## Run every test: real Valkey, PostgreSQL and S3 servers, a browser, the whole service as processes
+PYTEST := $(BIN)/python -m pytest -n 4 --dist=loadfile --no-loadscope-reorder --ignore=$(HARNESS)
+test: $(READY) ## Run the tests: real Valkey, PostgreSQL and S3 servers, a browser, the whole service as processes
 	@infra/test_tools.sh
-	@$(BIN)/python -m pytest -n 4 --dist=loadfile --no-loadscope-reorder --ignore=$(HARNESS)
+	@$(PYTEST) -m "not exhaustive"
+
+test-all: $(READY) ## Run the tests with every family, database and size: nightly and before a release
+	@infra/test_tools.sh
+	@$(PYTEST)
 
 N ?= 100
 SEED ?= $(shell date +%s)
