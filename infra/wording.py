@@ -10,8 +10,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("nightshift", "nightshift_engine", "api", "scheduler", "workers", "conformance", "benchmarks", "examples", "infra", "migrations", "tests")
-OPENINGS = re.compile(r"(?:Of|What|That|Those|Likewise|So|Nor|None of|And|Until|Under|By|From|To|In|With|At|On|For)\b")
+FOLDERS = (
+    "nightshift",
+    "nightshift_engine",
+    "api",
+    "scheduler",
+    "workers",
+    "conformance",
+    "benchmarks",
+    "examples",
+    "infra",
+    "migrations",
+    "tests",
+)
+OPENINGS = re.compile(
+    r"(?:Of|What|That|Those|Likewise|So|Nor|None of|And|Until|Under|By|From|To|In|With|At|On|For)\b"
+)
 NAMES = frozenset({"found", "each", "asked", "of"})
 
 
@@ -42,7 +56,9 @@ def violations(source: str) -> Iterator[str]:
 def _bound_name(node: ast.AST) -> str | None:
     """The name that a node gives to a variable, a parameter, an attribute or a function."""
     match node:
-        case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
+        case (
+            ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name)
+        ):
             return name.lstrip("_")
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
             return name
