@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 # one worker may serve a model that needs all of them.
 demo example examples test test-all chaos outages: export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo example examples test test-all chaos outages bench check format up clean
+.PHONY: help demo example examples test test-all chaos outages bench check format docs up clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -60,6 +60,9 @@ check: $(READY) ## Check format, lint, types, import contracts and everything in
 format: $(READY) ## Format the code and mend what can be mended
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+docs: $(READY) ## Write docs/reference/ from the code
+	@$(BIN)/python -m infra.reference
 
 up: $(READY) ## Run the whole service on this machine
 	@$(BIN)/nightshift up

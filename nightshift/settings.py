@@ -175,14 +175,22 @@ SecondsOrNone = Annotated[float, Field(ge=0, le=SECONDS_MAX, allow_inf_nan=False
 
 class DataSettings(_Settings):
     data_dir: Path = Field(default_factory=default_data_dir)
-    # sqlite:///… or postgresql+psycopg://…; default: a file in data_dir. May hold a password.
+    """Directory of everything that must not be lost: database, objects and keys, where they have no place of
+    their own. `~/.nightshift` by default."""
     database_url: str = Field(default="", repr=False)
-    storage_url: str = ""  # file:///… or s3://bucket/prefix; default: in data_dir
-    # Encrypts webhook secrets; default: a file in data_dir.
+    """`sqlite:///…` or `postgresql://…`; a file in the data directory by default."""
+    storage_url: str = ""
+    """Object store: `file:///…` or `s3://bucket/prefix`; a directory in the data directory by default."""
     secret_key: str = Field(default="", repr=False)
+    """Encrypts webhook secrets; the API and the scheduler need the same one. A file in the data directory by
+    default."""
     database_pool_size: Count = 10
-    database_busy_timeout_s: Seconds = 15.0  # for SQLite's write lock
-    database_timeout_s: Seconds = 10.0  # per PostgreSQL statement or pooled connection
+    """Database connections that a process keeps."""
+    database_busy_timeout_s: Seconds = 15.0
+    """Longest wait of a writer for SQLite's lock."""
+    database_timeout_s: Seconds = 10.0
+    """Longest time that PostgreSQL may take for a statement, stay silent, or keep a lock for an idle
+    transaction. Migrations are exempt."""
 
     @property
     def resolved_database_url(self) -> str:
@@ -208,13 +216,17 @@ class DataSettings(_Settings):
 
 class LogSettings(_Settings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["auto", "human", "json"] = "auto"  # human on a terminal, else json
+    """Least severe level that is logged. No level shows prompts, answers, metadata, file names or keys; a
+    warning that repeats within 10 minutes is counted as `repeated` in the next one."""
+    log_format: Literal["auto", "human", "json"] = "auto"
+    """Form of log lines; `auto` is `human` on a terminal and `json` elsewhere."""
 
 
 class QueueSettings(_Settings):
-    # redis+socket:///path for an embedded server. May hold a password.
     redis_url: RedisUrl = Field(default="redis://127.0.0.1:6379/0", repr=False)
-    publish_timeout_s: Seconds = 1.0  # the longest an absent Redis delays a submit
+    """The broker: `redis://`, `rediss://` or `redis+socket:///PATH`."""
+    publish_timeout_s: Seconds = 1.0
+    """Longest time that a broker without an answer delays a submission."""
 
 
 def _octal(value: object) -> object:
@@ -233,9 +245,15 @@ class LocationSettings(_Settings):
     """The places that jobs may name, and whose they are (`objectstore/places.py`). None by default."""
 
     s3_buckets: Words = ()
+    """Buckets that jobs may name, none by default: `bucket` belongs to the tenant `default`,
+    `acme=bucket/docs` to the tenant acme, and `bucket/{tenant}` gives each tenant the prefix of its name.
+    """
     file_roots: Words = ()
-    # Of outputs in FILE_ROOTS; None: as the service was started with (`processes/private_files.py`).
+    """Directories that jobs may name, in the same form: `/srv/in`, `acme=/srv/acme`, `/srv/{tenant}`. A start
+    is refused where two tenants would share a place, and where a place lies in the service's own data."""
     output_umask: Umask | None = None
+    """Octal umask of outputs in `FILE_ROOTS`, such as `022`; 0: every user may change them. The umask of the
+    start by default."""
 
     _split = field_validator("s3_buckets", "file_roots", mode="before")(_split)
 
@@ -243,9 +261,12 @@ class LocationSettings(_Settings):
 class ImageSettings(_Settings):
     """Where images that requests name by https may be fetched from."""
 
-    image_allow_cidrs: Cidrs = ()  # private networks allowed
-    image_ports: Ports = ("443",)  # the only ones
-    image_fetch_s: Seconds = 15.0  # for one image, redirects included
+    image_allow_cidrs: Cidrs = ()
+    """Private networks from which https images may be fetched."""
+    image_ports: Ports = ("443",)
+    """Only ports from which images may be fetched."""
+    image_fetch_s: Seconds = 15.0
+    """Longest time to fetch one image, redirects included."""
 
     _split = field_validator("image_allow_cidrs", mode="before")(_split)
 
@@ -258,16 +279,20 @@ ANSWER_BYTES_MAX: Final = 64 * MIB
 
 
 class RowSettings(_Settings):
-    line_bytes_max: Count = 4 * MIB  # one input row
-    # One answer as JSON, as it may become: 2,048 vectors of 1,024 numbers. It is stored and sent whole.
-    answer_bytes_max: Annotated[int, Field(ge=MIB, le=512 * MIB)] = ANSWER_BYTES_MAX  # SQLite holds 1 GB
+    line_bytes_max: Count = 4 * MIB
+    """Largest row of an input."""
+    answer_bytes_max: Annotated[int, Field(ge=MIB, le=512 * MIB)] = ANSWER_BYTES_MAX
+    """Largest answer as JSON, at the most that a request may lead to; a larger one is refused before it runs
+    (`answer_too_large`)."""
 
 
 class PriceSettings(_Settings):
     """What an hour of a worker costs, in a currency that the operator knows; None: not known."""
 
     worker_price_per_hour_spot: Price | None = None
+    """Cost of an hour of a spot worker, in your currency; 0: it costs nothing. Jobs then have a `cost`."""
     worker_price_per_hour_on_demand: Price | None = None
+    """Cost of an hour of an on-demand worker, in your currency; 0: it costs nothing."""
 
     @property
     def prices(self) -> Prices:
@@ -277,17 +302,28 @@ class PriceSettings(_Settings):
 class SubmissionSettings(RowSettings):
     """Which jobs are accepted, and how many may wait."""
 
-    models: Words = ()  # known before a worker registers
-    lazy_models: Words = ()  # likewise
-    online_queue_max: Limit = 1000  # unfinished online requests per tenant; more get 429
-    online_queue_total_max: Limit = 10_000  # … of all tenants together
-    bulk_jobs_max: Limit = 1000  # unfinished bulk jobs per tenant; more get 429
-    bulk_rows_max: Limit = 100_000_000  # unfinished rows per tenant; more get 429
-    bulk_rows_total_max: Limit = 1_000_000_000  # … of all tenants together
-    template_bytes_max: Count = 64 * 1024  # of a job's template, as JSON
+    models: Words = ()
+    lazy_models: Words = ()
+    online_queue_max: Limit = 1000
+    """Unanswered online requests of a tenant; more get a 429. 0: none is accepted."""
+    online_queue_total_max: Limit = 10_000
+    """Unanswered online requests of all tenants. 0: none is accepted."""
+    bulk_jobs_max: Limit = 1000
+    """Unfinished bulk jobs of a tenant; more get a 429. 0: none is accepted."""
+    bulk_rows_max: Limit = 100_000_000
+    """Rows without a result of a tenant at which further jobs get a 429; a job is accepted whole. 0: none is
+    accepted."""
+    bulk_rows_total_max: Limit = 1_000_000_000
+    """Rows without a result of all tenants at which further jobs get a 429. 0: none is accepted."""
+    template_bytes_max: Count = 64 * 1024
+    """Largest template of a job, as JSON."""
     completion_window_max_s: Annotated[int, Field(ge=1, le=YEARS)] = 30 * 86400
-    webhook_allow_cidrs: Cidrs = ()  # private networks allowed
-    webhook_ports: Ports = ("80", "443")  # the only ones: a tenant's URL may not reach other services
+    """Longest completion window."""
+    webhook_allow_cidrs: Cidrs = ()
+    """Private networks that webhooks may reach, such as `127.0.0.0/8`. The API and the scheduler need the
+    same ones, and any tenant can then have requests sent there."""
+    webhook_ports: Ports = ("80", "443")
+    """Only ports that webhooks may use: numbers and ranges, such as `443,8000-8999`."""
 
     _split = field_validator("models", "lazy_models", "webhook_allow_cidrs", mode="before")(_split)
 
@@ -304,14 +340,23 @@ class QuotaSettings(_Settings):
     """The quotas of tenants that have none of their own (`nightshift/tenants/quotas.py`); None: unlimited."""
 
     quota_requests_per_minute: Quota | None = None
+    """Requests of a tenant without a quota of its own; unlimited by default, as all quotas are."""
     quota_tokens_per_minute: Quota | None = None
+    """Tokens that the online requests of a minute may cost."""
     quota_concurrent_requests: Quota | None = None
+    """Requests in progress, in each API process."""
     quota_open_streams: Quota | None = None
+    """Streams in progress, in each API process."""
     quota_uploads_in_flight: Quota | None = None
+    """Uploads in progress, in each API process."""
     quota_queued_rows: Quota | None = None
+    """Rows without a result, online requests among them. The scheduler needs the same value."""
     quota_queued_tokens: Quota | None = None
+    """Tokens that these rows may cost. The scheduler needs the same value."""
     quota_stored_files: Quota | None = None
+    """Stored files."""
     quota_stored_bytes: Quota | None = None
+    """Bytes of stored files, jobs and results."""
 
     @property
     def defaults(self) -> Quotas:
@@ -328,14 +373,20 @@ class RetentionSettings(_Settings):
     after their last heartbeat.
     """
 
-    # As long as the Idempotency-Key of a request is known, which repeats its answer.
     online_job_retention_s: Retention = DAY_S
-    online_body_retention_s: Retention = DAY_S  # its request and its answer
-    result_retention_s: Retention = 30 * DAY_S  # of bulk jobs; as OpenAI keeps a batch's files
-    event_retention_s: Retention = 7 * DAY_S  # streams are resumed within minutes; for a look back
-    delivery_retention_s: Retention = 30 * DAY_S  # an event is tried for three days
-    bulk_job_retention_s: Retention = 90 * DAY_S  # a quarter's nightly runs
-    worker_retention_s: Retention = 30 * DAY_S  # why it ended is asked within days
+    """Time that an online job stays after its end, and its `Idempotency-Key` is known."""
+    online_body_retention_s: Retention = DAY_S
+    """Time that the request and the answer of an online job stay; at most as long as the job."""
+    result_retention_s: Retention = 30 * DAY_S
+    """Time that the results of a bulk job stay after its end, as OpenAI keeps a batch's files."""
+    event_retention_s: Retention = 7 * DAY_S
+    """Time that the events of a job stay after its end, except the last."""
+    delivery_retention_s: Retention = 30 * DAY_S
+    """Time that webhook deliveries stay after their event, which is tried for three days."""
+    bulk_job_retention_s: Retention = 90 * DAY_S
+    """Time that a bulk job stays after its end."""
+    worker_retention_s: Retention = 30 * DAY_S
+    """Time that a stopped worker stays listed after its last heartbeat."""
 
     @model_validator(mode="after")
     def _check_parts(self) -> Self:
@@ -356,45 +407,73 @@ class RetentionSettings(_Settings):
 
 
 class ApiSettings(PriceSettings):
-    base_url: str = "http://127.0.0.1:8000"  # used in `links`
+    base_url: str = "http://127.0.0.1:8000"
+    """Address of the service, in links and for the command line. Its path is that of the page."""
     body_bytes_max: Count = 4 * MIB
-    bodies_bytes_max: Count = 256 * MIB  # of all large bodies in one process; at least twice one's
+    """Largest JSON body."""
+    bodies_bytes_max: Count = 256 * MIB
+    """JSON bodies above 64 KiB that an API process holds at a time, at least twice one's; more get a 429."""
     file_bytes_max: Count = 200 * MIB
-    upload_bytes_max: Count = 8 * 1024 * MIB  # of a file that arrives in parts
-    uploads_pending_max: Count = 100  # files arriving in parts, per tenant; more get 429
-    online_wait_s: Seconds = 600.0  # for a chat answer
-    ready_needs_worker: bool = False  # /readyz waits for a loaded worker
-    # One is signed out of the page so long after the last click, and after the sign-in.
+    """Largest file in one request; more is a 413 that names `POST /v1/uploads`."""
+    upload_bytes_max: Count = 8 * 1024 * MIB
+    """Largest file that arrives in parts."""
+    uploads_pending_max: Count = 100
+    """Files of a tenant that may be arriving in parts; more get a 429."""
+    online_wait_s: Seconds = 600.0
+    """Longest wait for an online answer."""
+    ready_needs_worker: bool = False
+    """`/readyz` is 503 until a worker has loaded its models."""
     page_idle_s: Annotated[float, Field(ge=60, le=YEARS, allow_inf_nan=False)] = 12 * 3600.0
+    """Time after the last click at which a session of the page ends."""
     page_session_s: Annotated[float, Field(ge=60, le=YEARS, allow_inf_nan=False)] = 7 * 86400.0
-    metrics_sockets: Paths = ()  # of other processes, whose metrics GET /metrics shows too
+    """Time after the sign-in at which a session of the page ends."""
+    metrics_sockets: Paths = ()
+    """Unix sockets of other processes whose metrics `GET /metrics` shows too; `nightshift up` sets it."""
 
     _split = field_validator("metrics_sockets", mode="before")(_split)
 
 
 class ClientSettings(_Settings):
     base_url: str = "http://127.0.0.1:8000"
-    api_key: str = Field(default="", repr=False)  # default: a file in data_dir
+    api_key: str = Field(default="", repr=False)
+    """Key of the command line; the file `api_key` in the data directory by default."""
 
 
 class SchedulerSettings(RowSettings):
-    shard_bytes: Count = 256 * 1024  # per shard
-    shards_per_job_max: Count = 100_000  # beside the first of each of its objects
-    shards_per_page_max: Count = 250  # recorded in one transaction
-    rows_per_file_max: Count = 50_000  # OpenAI routes
+    shard_bytes: Count = 256 * 1024
+    """Size of a shard."""
+    shards_per_job_max: Count = 100_000
+    """Shards of a job beside the first of each object; more rows make larger shards."""
+    shards_per_page_max: Count = 250
+    """Shards recorded in one transaction, for which other writers wait."""
+    rows_per_file_max: Count = 50_000
+    """Rows of a batch file on the OpenAI routes."""
     embedding_inputs_per_file_max: Count = 50_000
-    attempts_max: Count = 20  # leases of one shard in a row without progress
-    leader_ttl_s: Seconds = 15.0  # a dead leader is replaced after this
-    leader_trust_s: Seconds = 10.0  # without a renewal, the leader stops
-    leader_attempt_s: Seconds = 3.0  # between attempts to become or stay leader
-    duty_stalled_s: Seconds = 900.0  # /readyz names a duty that has not ended for longer
-    ring_after_s: Seconds = 10.0  # queued work is rung again after this
-    webhook_progress_interval_s: Seconds = 30.0  # between job.progress events of one job, at least
-    retention_interval_s: Seconds = 300.0  # between passes over unreferenced objects
-    # An unreferenced object is collected after this age.
+    """Inputs of a batch file for embeddings."""
+    attempts_max: Count = 20
+    """Charged attempts in a row after which a shard is given up; listing a segment starts the count again.
+    `nightshift worker` reads it too."""
+    leader_ttl_s: Seconds = 15.0
+    """Time after which a silent leader is replaced."""
+    leader_trust_s: Seconds = 10.0
+    """Time without a renewal after which the leader stops by itself. `LEADER_ATTEMPT_S` < `LEADER_TRUST_S` <
+    `LEADER_TTL_S`."""
+    leader_attempt_s: Seconds = 3.0
+    """Time between attempts to become or to stay the leader."""
+    duty_stalled_s: Seconds = 900.0
+    """Time without an end of a duty's pass after which `/readyz` names the duty."""
+    ring_after_s: Seconds = 10.0
+    """Time after which queued work is rung for again."""
+    webhook_progress_interval_s: Seconds = 30.0
+    """Least time between two `job.progress` events of a job."""
+    retention_interval_s: Seconds = 300.0
+    """Time between two looks for what has had its time."""
     orphan_age_s: Annotated[float, Field(ge=1, le=YEARS, allow_inf_nan=False)] = 3600.0
-    scheduler_metrics_port: PortOrNone = 0  # the scheduler's own GET /metrics; 0: off
-    metrics_socket: Path | None = None  # likewise, on a unix socket; None: off
+    """Least age at which an object that nothing refers to is deleted."""
+    scheduler_metrics_port: PortOrNone = 0
+    """Port of the scheduler's `/metrics`. 0: none."""
+    metrics_socket: Path | None = None
+    """Unix socket on which the scheduler or a worker shows its `/metrics`."""
 
     @model_validator(mode="after")
     def _check_leader_times(self) -> Self:
@@ -407,60 +486,107 @@ class SchedulerSettings(RowSettings):
 
 
 class WorkerSettings(RowSettings, PriceSettings):
-    models: Words = ()  # local paths or hub ids, org/model or org/model@commit
-    lazy_models: Words = ()  # likewise; loaded when work waits for them, in turn where not all fit
-    model_residency_s: SecondsOrNone = 60.0  # a lazy model stays so long at least; also between two swaps
-    model_idle_s: SecondsOrNone = 600.0  # a lazy model without work is unloaded; 0: when another needs it
-    # What all models take of their device, weights, KV and steps; default: what is free there at start.
+    models: Words = ()
+    """Models that a worker serves without `--model`: local paths or hub ids, `org/model@COMMIT` for one
+    revision. The API and the scheduler accept them before a worker has registered."""
+    lazy_models: Words = ()
+    """Models that a worker loads when work waits for them."""
+    model_residency_s: SecondsOrNone = 60.0
+    """Least time that a lazy model stays loaded, and between two swaps. 0: they may follow each other at
+    once."""
+    model_idle_s: SecondsOrNone = 600.0
+    """Time without work after which a lazy model is unloaded. 0: it stays until another needs its memory."""
     device_memory_bytes: Count | None = None
-    # Files with models' batching; `model_config` is pydantic's own name.
+    """Memory of the device for all models of a worker, with KV and steps; what is free at the start by
+    default."""
     model_config_files: Words = ()
-    model_downloads: bool = False  # of hub ids that are not in the hub's cache; else workers stay offline
+    """YAML files that say how encoders batch."""
+    model_downloads: bool = False
+    """Workers download hub ids that the hub's cache lacks; else they make no request to the hub."""
     dtype: str = "auto"
-    deterministic: bool = False  # bitwise equal results in any batch; float32 on a CPU
+    """Torch's name of a dtype. `auto` computes a bfloat16 checkpoint in bfloat16, unless a measurement on the
+    CPU finds that slower, and others in float32 on a CPU."""
+    deterministic: bool = False
+    """The same bits however rows are batched, cut, preempted or resumed: plain decoders in float32, on a CPU
+    with a C++ compiler."""
     device: str = "auto"
-    capacity: Literal["spot", "on_demand"] = "on_demand"  # this machine's kind
-    pools: Words = ()  # this worker also runs jobs that name one of these
-    # Of each model, bulk shards that have all the rows in its engine that one may have, and are read ahead.
+    """Torch's name of a device, such as `cuda:1`; `auto` is CUDA where there is a device."""
+    capacity: Literal["spot", "on_demand"] = "on_demand"
+    """Kind of machine that a worker runs on; it runs jobs whose `capacity` is that or `any`."""
+    pools: Words = ()
+    """Pools that a worker belongs to, such as `nightly,h100`; it also runs jobs that name one of them."""
     shards_max: Count = 3
-    rows_in_flight_max: Count = 128  # of one shard
-    encoder_rows_in_flight_max: Count = 1024  # likewise: an encoder's passes hold rows of like length
-    segment_rows: Count = 64  # a segment is written after this many finished rows …
-    segment_interval_s: Seconds = 2.0  # … or this long, whichever comes first
-    segment_spacing_s: SecondsOrNone = 0.25  # … but rows that finish faster wait so long for others
-    # Between saves of unfinished rows' tokens; 0: only on a drain.
+    """Bulk shards of each model whose rows are in its engine or read ahead."""
+    rows_in_flight_max: Count = 128
+    """Rows of one shard inside a decoder's engine."""
+    encoder_rows_in_flight_max: Count = 1024
+    """Rows of one shard inside an encoder or a classifier, whose passes hold rows of like length."""
+    segment_rows: Count = 64
+    """Finished rows after which a segment is written."""
+    segment_interval_s: Seconds = 2.0
+    """Time after which a segment is written with fewer rows; a successor of a killed worker runs at most this
+    much again."""
+    segment_spacing_s: SecondsOrNone = 0.25
+    """Time that rows which finish faster wait for others, up to 4,096 rows. 0: not at all."""
     carry_over_interval_s: SecondsOrNone = 2.0
-    online_slots: Count = 256  # online requests held
+    """Time between saves of unfinished rows' tokens; a killed worker's successor generates at most this much
+    of a row again. 0: only on a drain."""
+    online_slots: Count = 256
+    """Online requests that a worker holds; one tenant has at most about three quarters of them."""
     engine_max_num_seqs: Count = 128
+    """Sequences that run at once."""
     engine_num_kv_blocks: Count | None = None
-    engine_max_num_batched_tokens: Count = 1024  # per step
-    engine_max_model_len: Count | None = None  # prompt and answer together; default: the model's own
-    engine_block_size: Count = 32  # tokens per KV block
-    prefix_cache_groups: Groups = NO_GROUPS  # of tenants, a+b,c+d; all others share no prefix cache
-    engine_gpu_memory_utilization: Share = 0.9  # of a CUDA device, of all the worker's models together
-    # On a CPU models step one at a time, each for the same time; default: at once, which has shorter gaps.
+    """KV blocks of each text model, instead of its part of the memory."""
+    engine_max_num_batched_tokens: Count = 1024
+    """Tokens of one engine step."""
+    engine_max_model_len: Count | None = None
+    """Tokens of prompt and answer together; the model's own limit by default. Less leaves KV for more
+    sequences."""
+    engine_block_size: Count = 32
+    """Tokens of a KV block."""
+    prefix_cache_groups: Groups = NO_GROUPS
+    """Tenants that share a prefix cache, such as `search+ads,legal+audit`; none by default."""
+    engine_gpu_memory_utilization: Share = 0.9
+    """Share of a CUDA device's memory for all models of a worker. Workers that share a device need shares
+    that add up to less than 1."""
     engine_steps_in_turn: bool = False
-    engine_attention_backend: str = "auto"  # or torch, native (CPU), triton, varlen (both CUDA)
-    engine_weight_dtype: str = "auto"  # or int8
-    engine_kv_cache_dtype: str = "auto"  # or float32, bfloat16, float16, int8, fp8 (CUDA)
-    # Limits steps with bulk rows beside interactive ones; None: no limit.
+    """Models of a worker step one at a time on a CPU, each for the same time, instead of at once."""
+    engine_attention_backend: str = "auto"
+    """`torch`, `native` (CPU), `triton` or `varlen` (CUDA), or `auto`."""
+    engine_weight_dtype: str = "auto"
+    """`int8` rounds the weights of linear layers and halves their memory beside bfloat16."""
+    engine_kv_cache_dtype: str = "auto"
+    """`float32`, `bfloat16`, `float16`, `int8`, or `fp8` (CUDA devices from compute capability 8.9 on, with
+    Triton)."""
     engine_interactive_step_budget_ms: Milliseconds | None = 50.0
-    stop_grace_s: SecondsOrNone = 30.0  # for rows in flight after a cancel or the deadline
-    drain_s: Seconds = 25.0  # from SIGTERM to exit, at most
-    bulk_drain_s: Seconds = 5.0  # of drain_s, until bulk shards are handed back
-    # The worker exits when an engine step takes longer; 0: never.
+    """Time of a step to which bulk rows are limited while there are interactive requests. Lower: earlier
+    first tokens, less bulk."""
+    stop_grace_s: SecondsOrNone = 30.0
+    """Time that rows in flight may still run after a cancel or the deadline. 0: they end at once."""
+    drain_s: Seconds = 25.0
+    """Longest time from SIGTERM to the exit; give the supervisor and the container more."""
+    bulk_drain_s: Seconds = 5.0
+    """Part of `DRAIN_S` within which bulk shards are handed back."""
     step_timeout_s: SecondsOrNone = 60.0
-    # The worker exits when loading a lazy model takes longer, 100 GB at 60 MB/s; 0: never.
+    """Length of an engine step after which the worker ends itself and is restarted. 0: it does not."""
     model_load_timeout_s: SecondsOrNone = 1800.0
-    # The worker exits when it receives nothing for this long while messages wait in Redis; 0: never.
+    """Length of a lazy model's load after which the worker ends itself. 0: it does not."""
     deaf_after_s: SecondsOrNone = 30.0
-    spot_provider: Literal["auto", "aws", "gcp", "azure", "none"] = "auto"  # of the notices to read
-    spot_metadata_url: HttpUrl = ""  # default: the provider's address
-    worker_metrics_port: PortOrNone = 0  # the worker's own GET /metrics; 0: off
-    metrics_socket: Path | None = None  # likewise, on a unix socket; None: off
+    """Time without a message, while Redis has some, after which the worker ends itself. 0: it does not."""
+    spot_provider: Literal["auto", "aws", "gcp", "azure", "none"] = "auto"
+    """Cloud whose interruption notices a worker reads; `auto` asks the machine's firmware."""
+    spot_metadata_url: HttpUrl = ""
+    """Address of the metadata server, where it is not the cloud's own."""
+    worker_metrics_port: PortOrNone = 0
+    """Port of a worker's `/metrics`; workers on one machine need one each. 0: none."""
+    metrics_socket: Path | None = None
     lease_ttl_s: Seconds = LeaseConfig.ttl_s
+    """Time after which a lease that is not renewed may be given away."""
     heartbeat_s: Seconds = LeaseConfig.heartbeat_s
+    """Time between renewals of leases."""
     lease_trust_s: Seconds = LeaseConfig.trust_s
+    """Time after a renewal at which a worker stops writing. `HEARTBEAT_S` < `LEASE_TRUST_S` < `LEASE_TTL_S`.
+    """
 
     _split = field_validator("models", "lazy_models", "model_config_files", "pools", mode="before")(_split)
 

@@ -2,7 +2,7 @@
 
 A field of a request is marked with `WithoutEffect`. Its value is checked like that of any other field.
 
-`python -m nightshift.endpoints` prints their table for docs/endpoints.md.
+docs/reference/parameters.md lists them.
 """
 
 from collections.abc import Iterator, Mapping

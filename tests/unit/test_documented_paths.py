@@ -18,7 +18,7 @@ DOCUMENTS = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "tests" / "faults" / "README.md",
     ROOT / "examples" / "demo_model" / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 
 # `a/`, `a/b.py`, `a/*.py`; not `.bench/` (made by a command) and not `/v1/jobs`.

@@ -25,7 +25,7 @@ from nightshift.settings import (
     check_settings,
 )
 
-OPERATIONS = (Path(__file__).resolve().parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[3] / "docs/reference/settings.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(autouse=True)
@@ -228,7 +228,7 @@ def test_nothing_may_be_0_but_what_the_documentation_explains(
 
     if name in MAY_BE_0:
         check_settings()
-        (row,) = [line for line in OPERATIONS.splitlines() if re.match(rf"\| [^|]*`{name}`[^|]* \|", line)]
+        (row,) = [line for line in PAGE.splitlines() if re.match(rf"\| [^|]*`{name}`[^|]* \|", line)]
         assert "0: " in row
     else:
         with pytest.raises(InvalidSetting, match=f"^NIGHTSHIFT_{name} is '0': it should be greater"):

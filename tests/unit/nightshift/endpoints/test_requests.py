@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from openai.types.embedding_create_params import EmbeddingCreateParams
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
 from nightshift import endpoints
-from nightshift.endpoints.__main__ import accepted, refused
 from nightshift.endpoints.chat import ChatRequest
 from nightshift.endpoints.completions import CompletionRequest
 from nightshift.endpoints.hints import hints_of, values_of
@@ -163,13 +161,6 @@ def test_a_wrong_part_of_a_parameter_without_effect_is_named(path: str) -> None:
         endpoints.get("/v1/chat/completions").parse(minimal("/v1/chat/completions") | wrong[path])
 
     assert refusal.value.param == path
-
-
-def test_the_documentation_has_the_tables_of_the_code() -> None:
-    page = Path("docs/endpoints.md").read_text()
-
-    assert "\n".join(accepted()) in page
-    assert "\n".join(refused()) in page
 
 
 def test_every_parameter_of_ours_is_known_to_the_endpoints_that_lack_it() -> None:
