@@ -45,7 +45,7 @@ chaos: $(READY) ## Kill the service's processes N times while it works, let an o
 	@$(BIN)/python -m tests.faults.chaos --kills $(N) --seed $(SEED) --database $(DATABASE) --objects $(OBJECTS) --engine $(ENGINE) $(ARGS)
 
 outages: $(READY) ## Keep Redis and PostgreSQL away for five minutes, in every way there is (an hour)
-	@LONG=1 $(BIN)/python -m pytest --verbose --capture=no tests/faults/test_redis.py tests/faults/test_database.py
+	@LONG=1 $(BIN)/python -m pytest --verbose --capture=no tests/faults/outages/test_redis.py tests/faults/outages/test_database.py
 
 bench: $(READY) ## Measure our engine beside its peers on this machine (ARGS="--help" shows the choices; peers go to .bench/)
 	@$(BIN)/python -m benchmarks.run $(ARGS)

@@ -15,44 +15,39 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from api.access.authentication import Authenticator
-from api.bodies.documentation import document
-from api.metrics.database import DatabaseMetrics
+from api.jobs import controls as job_controls
+from api.jobs import dead_letters
+from api.jobs import retries as job_retries
+from api.jobs import routes as jobs
 from api.metrics.http import HttpMetrics
-from api.metrics.processes import Processes
 from api.metrics.surroundings import Surroundings
-from api.middleware.begin_turns import BeginTurns
 from api.middleware.boundary import Boundary
 from api.middleware.head import HeadRequests
-from api.middleware.limits import BodyLimit
+from api.middleware.request_bodies import BodyLimit
 from api.middleware.request_heads import RequestHeads
 from api.middleware.traces import FASTAPI_TELEMETRY
-from api.openai import batches, files, inference, models, webhook_endpoints
+from api.middleware.turns import BeginTurns
+from api.openai import batches, files, inference, models
 from api.openai.multipart import routes as uploads
+from api.openapi import document
+from api.operation import health, overview, workers
+from api.operation.metrics import DatabaseMetrics
+from api.operation.processes import Processes
 from api.page.framework_errors import page_or_envelope
 from api.page.page import Page
 from api.page.routes import make_router
-from api.parts.services import AppSettings, open_services, try_settings
 from api.responses.errors import install_error_handlers
-from api.routes import (
-    dead_letters,
-    deliveries,
-    events,
-    health,
-    job_controls,
-    job_retries,
-    jobs,
-    overview,
-    results,
-    webhooks,
-    workers,
-)
+from api.routes import events, results, webhooks
+from api.services.services import AppSettings, open_services, try_settings
 from api.tenants import audit, keys, limits, tenants, usage
+from api.webhooks import deliveries
+from api.webhooks import endpoints as webhook_endpoints
 from nightshift.errors import DatabaseUnavailable, DatabaseUnusable, SchemaBehind
-from nightshift.observe.logs import set_up_logging
-from nightshift.observe.tracing.opening import open_traces
 from nightshift.process import garbage
+from nightshift.process.logs import set_up_logging
 from nightshift.process.private_files import keep_files_private
 from nightshift.process.starting import starting
+from nightshift.process.tracing.opening import open_traces
 from nightshift.store.databases.database import Database
 from nightshift.store.databases.migrate import check_schema
 

@@ -16,14 +16,14 @@ from fastapi.dependencies.models import Dependant
 from pydantic import TypeAdapter, ValidationError
 
 from api.access.authentication import Authenticator, Caller
-from api.access.rates import take_rates
+from api.access.quotas import take_rates
 from api.access.scopes import check_scope, needed_scope
 from api.access.slots import slots_of_body, slots_of_request
 from api.middleware.boundary import answer_headers, held
-from api.middleware.limits import parse_json_object
-from api.parts.body_turns import SMALL_BYTES
-from api.parts.services import Services
+from api.middleware.request_bodies import parse_json_object
 from api.responses.times import EPOCH_MAX_S
+from api.services.body_turns import SMALL_BYTES
+from api.services.services import Services
 from nightshift.errors import InvalidRequest, NotFound
 from nightshift.jobs import Job, JsonObject
 from nightshift.store import Transaction

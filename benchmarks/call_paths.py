@@ -21,12 +21,12 @@ from typing import Any, Final
 import httpx
 
 from api.app import create_app
-from api.parts.services import AppSettings
+from api.services.services import AppSettings
 from benchmarks.data_plane import Bench, opened
-from benchmarks.environments import REPOSITORY
 from benchmarks.report import Figure, report_figures
+from benchmarks.runners.environments import REPOSITORY
 from nightshift.process import failpoints
-from nightshift.settings import ApiSettings, DataSettings, LocationSettings
+from nightshift.process.settings import ApiSettings, DataSettings, LocationSettings
 from tests.integration.api.conftest import insert_key
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
 from tests.integration.api.serving import serving

@@ -24,21 +24,21 @@ import pyarrow.parquet as pq
 from benchmarks.reliability.databases import store_on
 from benchmarks.report import Figure, report_figures
 from benchmarks.zeros import MODEL, Zeros
+from nightshift.bulk.results.part_writer import PartDependencies
 from nightshift.jobs import BulkClaim, Job, JobState, NewShard
 from nightshift.lifecycle import transitions
 from nightshift.objectstore import MIB, DirectoryStore, Locations
 from nightshift.objectstore.sources import Sources
 from nightshift.process import garbage
-from nightshift.results.part_writer import PartDependencies
-from nightshift.settings import WorkerSettings
+from nightshift.process.settings import WorkerSettings
 from nightshift.store import Store
-from nightshift.testing import a_new_job, a_spec
 from scheduler.duties.assembly import Assembly, AssemblyConfig
-from scheduler.duties.output_parts import OutputParts
+from scheduler.duties.running_output import OutputParts
 from scheduler.runtime.leadership import Elector
+from tests.helpers.fakes import a_new_job, a_spec
 from workers.leases.heartbeat import Heartbeat
-from workers.serving.embedding_server import EmbeddingServer
 from workers.serving.models import Models
+from workers.serving.servers.embedding_server import EmbeddingServer
 from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.rows.earlier_jobs import EarlierJobs
 from workers.shard.runner import ShardRunner

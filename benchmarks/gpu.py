@@ -26,9 +26,10 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 import torch  # noqa: E402
 import transformers  # noqa: E402
 
-from benchmarks import gpu_checks, gpu_speed  # noqa: E402
-from benchmarks.limits import Limits  # noqa: E402
-from benchmarks.models import QWENS, Shape, make_model  # noqa: E402
+from benchmarks.device import checks as gpu_checks  # noqa: E402
+from benchmarks.device import speed as gpu_speed  # noqa: E402
+from benchmarks.device.limits import Limits  # noqa: E402
+from benchmarks.fixtures.models import QWENS, Shape, make_model  # noqa: E402
 from nightshift_engine import Engine  # noqa: E402
 
 Row = dict[str, Any]

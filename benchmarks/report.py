@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.environments import BENCH_DIRECTORY, REPOSITORY
+from benchmarks.runners.environments import BENCH_DIRECTORY, REPOSITORY
 
 RESULTS_DIRECTORY = BENCH_DIRECTORY / "results"
 OTHER_CPU_SHARE_MAX = 0.06

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
 
-from benchmarks.environments import PeerUnavailableError
-from benchmarks.launch import ENGINES, OURS, Launch, RunFailedError, prepare
+from benchmarks.fixtures.workloads import DEFAULT_SEED, WORKLOADS, Workload, make_workload
 from benchmarks.report import Cell, others, report, spread
+from benchmarks.runners.environments import PeerUnavailableError
 from benchmarks.runners.harness import RunResult
-from benchmarks.workloads import DEFAULT_SEED, WORKLOADS, Workload, make_workload
+from benchmarks.runners.launch import ENGINES, OURS, Launch, RunFailedError, prepare
 
 DTYPES = ("float32", "bfloat16")
 TRIAL_ITEMS = 200

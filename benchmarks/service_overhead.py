@@ -25,14 +25,14 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks import checkpoints
-from benchmarks.launch import LOGS_DIRECTORY, run_process
+from benchmarks.fixtures import checkpoints
+from benchmarks.fixtures.workloads import OUTPUT_LENGTHS, PROMPTS, make_texts, make_texts_of_tokens
 from benchmarks.measure import cpu_times
 from benchmarks.report import Cell, others, percent, report, spread
 from benchmarks.runners.bare_engine import BareRun
+from benchmarks.runners.launch import LOGS_DIRECTORY, run_process
 from benchmarks.service.running import PARTS, Ended, run_job, service_with
-from benchmarks.workloads import OUTPUT_LENGTHS, PROMPTS, make_texts, make_texts_of_tokens
-from nightshift.demo import DEMO_MODEL_ID, LARGEST_NUMBER, demo_model_path
+from nightshift.cli.demo import DEMO_MODEL_ID, LARGEST_NUMBER, demo_model_path
 from nightshift.fleet.checkpoints import model_id
 
 WARM_UP: Final = 32  # rows

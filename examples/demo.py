@@ -22,7 +22,7 @@ import openai
 from openai.types import Batch
 
 from examples.harness.service import running
-from nightshift.demo import DEMO_MODEL_ID, LARGEST_NUMBER, is_held_out, number_in_words
+from nightshift.cli.demo import DEMO_MODEL_ID, LARGEST_NUMBER, is_held_out, number_in_words
 
 ACCURACY_MIN = 0.99  # what the model's card states
 CHATS = 8

@@ -15,7 +15,7 @@ from random import Random
 from examples.harness.example import Example, main
 from examples.harness.outputs import manifest_of, rows_of
 from examples.harness.service import Service
-from nightshift.demo import DEMO_MODEL_ID, LARGEST_NUMBER, demo_model_path, is_held_out, number_in_words
+from nightshift.cli.demo import DEMO_MODEL_ID, LARGEST_NUMBER, demo_model_path, is_held_out, number_in_words
 
 BRANCHES = ("Bern", "Graz", "Lyon", "Oslo")
 ROWS = 600

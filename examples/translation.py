@@ -15,7 +15,7 @@ from examples.harness.example import Example, main
 from examples.harness.outputs import rows_of
 from examples.harness.service import Service
 from examples.harness.training import fit, kept, save
-from nightshift.demo import number_in_words
+from nightshift.cli.demo import number_in_words
 
 BELOW = 10_000
 TRANSLATED = 400

@@ -15,12 +15,13 @@ from typing import Any, Final
 import typer
 from pydantic.fields import FieldInfo
 
-from nightshift import endpoints, settings
+from nightshift import endpoints
 from nightshift.cli.main import app as command_line
 from nightshift.endpoints.hints import hints_of, values_of
 from nightshift.endpoints.parameters import OPENAI
-from nightshift.observe.metrics import catalogue
-from nightshift.observe.metrics.family import Family
+from nightshift.process import settings
+from nightshift.process.metrics import catalogue
+from nightshift.process.metrics.family import Family
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "reference"
 
@@ -222,7 +223,7 @@ scope of the route; routes without one need no key."""
 
 def _routes() -> Iterator[str]:
     from api.app import create_app
-    from api.parts.services import AppSettings
+    from api.services.services import AppSettings
 
     paths = create_app(AppSettings()).openapi()["paths"]
     rows = [

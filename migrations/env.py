@@ -3,7 +3,7 @@
 from alembic import context
 from sqlalchemy import Connection
 
-from nightshift.settings import DataSettings
+from nightshift.process.settings import DataSettings
 from nightshift.store import open_database
 from nightshift.store.tables import metadata
 

@@ -19,9 +19,9 @@ from urllib.parse import quote
 
 import httpx
 
-from nightshift.backoff import Backoff
 from nightshift.errors import ConfigurationError, NightshiftError
 from nightshift.jobs import Counts, JobState, JsonObject, Usage
+from nightshift.jobs.backoff import Backoff
 from nightshift.jobs.dead_letters import DeadLetterState
 from nightshift.jobs.ids import new_id
 

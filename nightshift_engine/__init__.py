@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .config import EngineConfig
+from .core.config import EngineConfig
 from .core.made_by import MadeBy
 from .core.request import (
     Completion,
@@ -20,6 +20,7 @@ from .core.request import (
     TokenLogprobs,
 )
 from .core.sampling_params import SamplingParams
+from .core.stats import EncoderStats, EngineStats
 from .errors import (
     ChatTemplateFailed,
     DuplicateRequest,
@@ -35,7 +36,6 @@ from .errors import (
     PromptTooLong,
     UnsupportedModel,
 )
-from .figures.stats import EncoderStats, EngineStats
 from .guidance.grammar import Grammar
 
 if TYPE_CHECKING:

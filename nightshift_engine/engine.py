@@ -19,14 +19,16 @@ import torch
 from torch import Tensor
 
 from .checkpoint.kinds import DECODER, require_kind
-from .config import EngineConfig
 from .core.admission import ModelFacts, token_limit
 from .core.batcher import Batcher, Chunk
+from .core.config import EngineConfig
 from .core.histograms import ClassHistograms, EngineHistograms
 from .core.kv.kv_blocks import NUM_KEPT_MIN, BlockPool, chain_digests, salted
 from .core.made_by import MadeBy
 from .core.request import FinishReason, Output, Request, TokenLogprobs
+from .core.roofline import Roofline
 from .core.sequence import Sequence
+from .core.stats import EngineStats
 from .core.steps.draft import step_shape
 from .core.steps.step_time import StepShape
 from .errors import DuplicateRequest, GrammarFailed, InvalidConfig
@@ -35,8 +37,6 @@ from .execution.cuda_graphs import CudaCapture
 from .execution.device.devices import DeviceMemory, on_device
 from .execution.kv_memory import KvMemory, num_blocks_for
 from .execution.model_runner import is_out_of_memory
-from .figures.roofline import Roofline
-from .figures.stats import EngineStats
 from .live_request import LiveRequest
 from .loading.model import LoadedModel, load_model
 from .loading.weights import instruction_set

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from .config import EngineConfig
+from .core.config import EngineConfig
 from .core.request import Completion, Request
 from .core.sampling_params import SamplingParams
 from .engine import Engine

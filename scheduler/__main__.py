@@ -19,20 +19,18 @@ from typing import Final
 
 from nightshift.broker.queue import Queue
 from nightshift.broker.token_streams import StreamDeleter
+from nightshift.bulk.results.part_writer import PartDependencies
+from nightshift.bulk.rows.validation import FileLimits
 from nightshift.errors import ConfigurationError, DatabaseUnavailable
 from nightshift.lifecycle.submission import egress_config
 from nightshift.objectstore import Locations, ObjectStore, open_store
 from nightshift.objectstore.sources import Sources
-from nightshift.observe.logs import set_up_logging
-from nightshift.observe.metrics.serving import MetricsServer
-from nightshift.observe.tracing.opening import open_traces
 from nightshift.outbound.safe_http import Egress, EgressConfig
 from nightshift.process import garbage, memory
+from nightshift.process.logs import set_up_logging
+from nightshift.process.metrics.serving import MetricsServer
 from nightshift.process.private_files import keep_files_private
-from nightshift.process.starting import starting
-from nightshift.results.part_writer import PartDependencies
-from nightshift.rows.validation import FileLimits
-from nightshift.settings import (
+from nightshift.process.settings import (
     DataSettings,
     LocationSettings,
     QueueSettings,
@@ -42,6 +40,8 @@ from nightshift.settings import (
     SubmissionSettings,
     WorkerSettings,
 )
+from nightshift.process.starting import starting
+from nightshift.process.tracing.opening import open_traces
 from nightshift.store import Store, open_database
 from nightshift.store.databases.migrate import check_schema
 from nightshift.tenants.vault import Vault, open_vault
@@ -49,18 +49,18 @@ from scheduler.duties.ageing import Ageing, AgeingConfig
 from scheduler.duties.assembly import Assembly, AssemblyConfig
 from scheduler.duties.deadlines import Deadlines
 from scheduler.duties.deletion import Deleting
-from scheduler.duties.output_parts import OutputParts
+from scheduler.duties.job_events import Problems
 from scheduler.duties.planning import Planning, PlanningConfig
-from scheduler.duties.problems import Problems
 from scheduler.duties.progress import Progress
 from scheduler.duties.recording import Recording
 from scheduler.duties.recounting import Recounting
 from scheduler.duties.recovery import Recovery, RecoveryConfig
 from scheduler.duties.retention import Retention, RetentionConfig
 from scheduler.duties.ringing import Ringing, RingingConfig
+from scheduler.duties.running_output import OutputParts
 from scheduler.duties.stopping import Stopping, StoppingConfig
 from scheduler.duties.webhook_delivery import WebhookDelivery, WebhookDeliveryConfig
-from scheduler.input.retrying import RetryInputs
+from scheduler.input.retry_inputs import RetryInputs
 from scheduler.input.sharding import ShardLimits
 from scheduler.input.surveying import SurveyConfig
 from scheduler.metrics import DutyMetrics

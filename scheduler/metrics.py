@@ -6,10 +6,10 @@ What is queued, running and owed is in the database, from which the API reports 
 from collections.abc import Callable
 from typing import Final
 
-from nightshift.observe.metrics import scheduler as declared
-from nightshift.observe.metrics.family import new_registry
-from nightshift.observe.metrics.processes import register_process
 from nightshift.outbound.webhooks import DeliveryState
+from nightshift.process.metrics import scheduler as declared
+from nightshift.process.metrics.family import new_registry
+from nightshift.process.metrics.processes import register_process
 
 # From a pass that finds nothing to the validation of a large file.
 BUCKETS_S: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10, 60, 300, 1800)

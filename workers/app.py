@@ -12,8 +12,8 @@ from celery.exceptions import SecurityWarning
 from celery.signals import setup_logging
 
 from nightshift.broker.queue import BULK_TASK, ONLINE_TASK, celery_app
-from nightshift.observe.logs import set_up_logging
-from nightshift.settings import QueueSettings
+from nightshift.process.logs import set_up_logging
+from nightshift.process.settings import QueueSettings
 from workers import transport
 from workers.pool import SubscriptionStep
 

@@ -9,17 +9,23 @@ from nightshift.errors import ConfigurationError
 from nightshift.jobs.ids import new_id
 from nightshift.objectstore import Locations, open_store
 from nightshift.objectstore.sources import Sources
-from nightshift.observe.logs import adopt_libraries
-from nightshift.observe.tracing.opening import open_traces
 from nightshift.outbound.cloud_metadata import open_provider
+from nightshift.process.logs import adopt_libraries
 from nightshift.process.private_files import keep_files_private
-from nightshift.settings import DataSettings, ImageSettings, LocationSettings, QueueSettings, WorkerSettings
+from nightshift.process.settings import (
+    DataSettings,
+    ImageSettings,
+    LocationSettings,
+    QueueSettings,
+    WorkerSettings,
+)
+from nightshift.process.tracing.opening import open_traces
 from nightshift.store import Store, open_database
 from nightshift_engine.execution.device.openmp import limit_spinning
 from workers.runtime import Connections, Runtime
-from workers.serving.images.fetching import ReferencedFiles, egress_of
 from workers.serving.model_server import ModelServer, OnFatal
 from workers.serving.models import LazyModel, LoadModels
+from workers.serving.referenced_files import ReferencedFiles, egress_of
 
 # Set by the supervisor, which releases this worker's leases after a crash.
 WORKER_ID_VARIABLE = "NIGHTSHIFT_WORKER_ID"

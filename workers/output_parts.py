@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from nightshift.bulk.results.part_writer import PartDependencies, PartWriter, WritingStopped
 from nightshift.errors import DatabaseUnavailable
-from nightshift.results.part_writer import PartDependencies, PartWriter, WritingStopped
 
 log = logging.getLogger(__name__)
 

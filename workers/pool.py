@@ -22,10 +22,10 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 from nightshift.broker.queue import BULK_QUEUE, BULK_TASK, ONLINE_TASK, TRACEPARENT_HEADER
 from nightshift.errors import ConfigurationError, DatabaseUnavailable
 from nightshift.jobs.ids import is_id
-from nightshift.observe.tracing.spans import TRACEPARENT_CHARS
 from nightshift.process import failpoints
 from nightshift.process.exit_codes import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 from nightshift.process.starting import starting
+from nightshift.process.tracing.spans import TRACEPARENT_CHARS
 from workers.composition import compose
 from workers.runtime import Runtime
 

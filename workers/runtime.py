@@ -18,6 +18,7 @@ from typing import Final
 from nightshift.broker.hints import HintListener
 from nightshift.broker.queue import Queue
 from nightshift.broker.token_streams import StreamWriter
+from nightshift.bulk.results.part_writer import PartDependencies
 from nightshift.fleet.checkpoints import check_distinct
 from nightshift.fleet.figures import DeviceFigures
 from nightshift.fleet.workers import EXIT_QUEUE_CONNECTION_LOST, Capacity, Machine, WorkerState
@@ -25,11 +26,10 @@ from nightshift.jobs import BulkClaim, OnlineClaim
 from nightshift.jobs.room import OnlineRoom, Room, online_room_beside
 from nightshift.objectstore import Locations, ObjectStore
 from nightshift.objectstore.sources import Sources
-from nightshift.observe.metrics.serving import MetricsServer
 from nightshift.outbound.cloud_metadata import Provider
 from nightshift.process import garbage, memory
-from nightshift.results.part_writer import PartDependencies
-from nightshift.settings import QueueSettings, WorkerSettings
+from nightshift.process.metrics.serving import MetricsServer
+from nightshift.process.settings import QueueSettings, WorkerSettings
 from nightshift.store import Store
 from workers.health.device import device_reader
 from workers.health.figures import Figures
@@ -58,7 +58,7 @@ from workers.serving.residency.residency import Residency
 from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.held_time import HeldTime
 from workers.shard.rows.earlier_jobs import EarlierJobs
-from workers.shard.running import Shards
+from workers.shard.shards import Shards
 
 log = logging.getLogger(__name__)
 

@@ -5,11 +5,11 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from nightshift.capacity.backlog import Backlog, Group
-from nightshift.capacity.supply import PoolSupply
 from nightshift.fleet.durations import Durations
 from nightshift.fleet.figures import DeviceFigures, ModelFigures, ServiceFigures, WorkerFigures
 from nightshift.jobs import JobKind
+from nightshift.jobs.capacity.backlog import Backlog, Group
+from nightshift.jobs.capacity.supply import PoolSupply
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store.jobs.overview import QueueGroup
 

@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from api.bodies.column_names import COLUMN_CHARS_MAX
-from api.bodies.option_fields import BatchOptionFields, NativeOptionFields
+from api.bodies.options import BatchOptionFields, NativeOptionFields
 from api.bodies.own_body import FIELDS_MAX, OwnBody
 from nightshift import endpoints
 from nightshift.endpoints.requests import Metadata, at_most, invalid_request, null_means

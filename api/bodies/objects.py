@@ -5,9 +5,9 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from api.bodies.figures import WorkerFiguresObject
-from api.bodies.option_fields import ShownOptions
+from api.bodies.files import FileObject
+from api.bodies.options import ShownOptions
 from api.bodies.tenants import ListPage
-from api.bodies.uploads import FileObject
 from api.responses.times import seconds
 from nightshift.fleet.models import ModelKind
 from nightshift.fleet.workers import MachineNotice, NoticeKind, WorkerState

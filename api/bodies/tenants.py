@@ -11,7 +11,7 @@ from nightshift.endpoints.requests import at_most, invalid_request
 from nightshift.jobs import JsonObject
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle.tenants import OVERLAP_MAX_S, OVERLAP_S, CreatedKey
-from nightshift.settings import YEARS
+from nightshift.process.settings import YEARS
 from nightshift.tenants.keys import DEFAULT_SCOPES, ApiKey, Scope
 from nightshift.tenants.quotas import QUOTA_MAX
 from nightshift.tenants.tenant import Tenant

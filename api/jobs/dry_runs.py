@@ -14,10 +14,10 @@ from starlette.concurrency import run_in_threadpool
 from api.access.authentication import Caller
 from api.bodies.dry_runs import DryRun, DryRunInput, DryRunLimit, DryRunProblem, DryRunRefusal
 from api.jobs.idempotency import Repeatable
-from api.parts.preview_child import Asked
-from api.parts.previewing import NO_PREVIEW, Preview
-from api.parts.services import Services
 from api.responses.times import seconds
+from api.services.preview_child import Asked
+from api.services.previews import NO_PREVIEW, Preview
+from api.services.services import Services
 from nightshift.errors import (
     IdempotencyKeyReused,
     MissingScope,

@@ -14,8 +14,8 @@ from nightshift.errors import DatabaseUnavailable, IdempotencyKeyReused, Invalid
 from nightshift.jobs import Job, JobKind, JsonObject
 from nightshift.jobs.rings import Ring
 from nightshift.lifecycle.transitions import Submitted
-from nightshift.observe.tracing.spans import ACCEPT_SPAN, child, end
 from nightshift.process import failpoints
+from nightshift.process.tracing.spans import ACCEPT_SPAN, child, end
 from nightshift.store import Store, Transaction
 from nightshift.store.jobs.idempotency import KeptAnswer
 

@@ -18,8 +18,8 @@ import redis
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from api.parts.services import Services
 from api.responses.errors import RequestEnded, WaitedTooLong, error_json
+from api.services.services import Services
 from nightshift.broker.token_streams import BrokenStream, Delta, StreamReader
 from nightshift.errors import DatabaseUnavailable, NightshiftError, NotFound
 from nightshift.jobs import Answer, Job, JobState, JsonObject, NewJob, RecordedAnswer, StopReason, Usage

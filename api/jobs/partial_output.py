@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from api.parts.services import Services, TenantStorageThreads
+from api.services.services import Services, TenantStorageThreads
+from nightshift.bulk.results.row_results import output_lines
+from nightshift.bulk.results.segments import read_segment
 from nightshift.errors import NotFound
 from nightshift.jobs import Job
-from nightshift.results.row_results import output_lines
-from nightshift.results.segments import read_segment
 from nightshift.store.shards.shards import ListedSegment
 
 SEGMENTS_PAGE: Final = 256  # per listing

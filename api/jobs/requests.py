@@ -9,8 +9,8 @@ from nightshift.endpoints import Endpoint
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import Face, Job, JobSpec, JsonObject, Webhook
 from nightshift.jobs.fingerprints import fingerprint
+from nightshift.jobs.json_text import json_bytes
 from nightshift.jobs.priorities import PriorityClass
-from nightshift.jobs.sizes import json_bytes
 from nightshift.lifecycle.submission import JobRequest
 
 JOBS_ROUTE: Final = "/v1/jobs"

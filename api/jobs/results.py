@@ -13,11 +13,11 @@ from itertools import islice
 from typing import Final
 
 from api.dependencies import PAGE_BYTES_MAX
-from api.parts.services import Services
+from api.services.services import Services
+from nightshift.bulk.results.row_results import NotExecuted
+from nightshift.bulk.results.segments import read_segment
 from nightshift.errors import NotFound
 from nightshift.jobs import Job, JobKind, StopReason
-from nightshift.results.row_results import NotExecuted
-from nightshift.results.segments import read_segment
 from nightshift.store.shards.shards import ListedSegment
 
 PIECE_BYTES: Final = 256 * 1024  # of lines sent at a time

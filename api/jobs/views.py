@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from api.bodies.option_fields import options_json
+from api.bodies.options import options_json
 from api.responses.times import eta_at, seconds, window_text
 from nightshift.endpoints.answers import usage_json
 from nightshift.jobs import InputError, Job, JobSpec, JobState, JsonObject
 from nightshift.jobs.part import OutputProblem
-from nightshift.lifecycle.output_parts import problem_of
+from nightshift.lifecycle.cutting import problem_of
 from nightshift.lifecycle.problems import ShownProblem, shown_problem, shown_problems
 from nightshift.lifecycle.transitions import counts_json
-from nightshift.settings import ApiSettings
+from nightshift.process.settings import ApiSettings
 from nightshift.store import Transaction
 
 RETRIES_SHOWN: Final = 20  # of a job

@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from nightshift.observe.metrics import service
-from nightshift.observe.metrics.family import new_registry
-from nightshift.observe.metrics.processes import register_process
+from nightshift.process.metrics import service
+from nightshift.process.metrics.family import new_registry
+from nightshift.process.metrics.processes import register_process
 
 # From a cached look-up to the longest chat answer.
 LATENCY_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from nightshift.observe.metrics.processes import NAMES
+from nightshift.process.metrics.processes import NAMES
 
 _ABOUT: Final = re.compile(r"# (HELP|TYPE) ([a-zA-Z_:][a-zA-Z0-9_:]*) ")
 _SAMPLE: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")

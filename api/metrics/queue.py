@@ -6,12 +6,12 @@ from datetime import datetime
 
 from prometheus_client.core import Metric
 
-from nightshift.capacity.backlog import Backlog, Group, WaitingJob, by_group
-from nightshift.capacity.demand import Pool, demand, slack_s
 from nightshift.fleet.figures import ServiceFigures
 from nightshift.fleet.workers import Worker, WorkerState
-from nightshift.observe.metrics import service
-from nightshift.observe.metrics.labels import model_labels
+from nightshift.jobs.capacity.backlog import Backlog, Group, WaitingJob, by_group
+from nightshift.jobs.capacity.demand import Pool, demand, slack_s
+from nightshift.process.metrics import service
+from nightshift.process.metrics.labels import model_labels
 
 
 def queue_metrics(

@@ -8,7 +8,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from nightshift.errors import QueueUnavailable
-from nightshift.observe.metrics import service
+from nightshift.process.metrics import service
 
 
 class Surroundings(Collector):

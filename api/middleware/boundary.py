@@ -21,7 +21,7 @@ from api.middleware import traces
 from api.responses.browsers import wants_page
 from api.responses.errors import unexpected_error
 from nightshift.jobs.ids import new_id
-from nightshift.observe.tracing.spans import under
+from nightshift.process.tracing.spans import under
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from opentelemetry.trace import Span
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from nightshift.observe.tracing.attributes import HTTP_METHOD, HTTP_ROUTE, HTTP_STATUS, REQUEST_ID
-from nightshift.observe.tracing.spans import NO_SPAN, Value, end, is_on, serve
+from nightshift.process.tracing.attributes import HTTP_METHOD, HTTP_ROUTE, HTTP_STATUS, REQUEST_ID
+from nightshift.process.tracing.spans import NO_SPAN, Value, end, is_on, serve
 
 if TYPE_CHECKING:  # a FastAPI of before has none
     from fastapi.telemetry import TelemetryConfig

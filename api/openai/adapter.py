@@ -21,7 +21,7 @@ from nightshift.jobs import (
 from nightshift.jobs.files import File, partial_output_file_id
 from nightshift.jobs.fingerprints import fingerprint
 from nightshift.jobs.ids import batch_id
-from nightshift.jobs.sizes import json_bytes
+from nightshift.jobs.json_text import json_bytes
 from nightshift.lifecycle.submission import JobRequest
 
 _STATUS: Final[Mapping[JobState, str]] = {

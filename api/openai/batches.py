@@ -13,12 +13,12 @@ from api.bodies.jobs import BatchOptions, parse_batch
 from api.bodies.objects import BatchObject, BatchPage
 from api.dependencies import BodyDep, CallerDep, PageDep, ServicesDep, list_json
 from api.jobs.deletion import DeletedBatch, delete_ended
-from api.jobs.history import Place, follow_job
+from api.jobs.events import Place, follow_job
 from api.jobs.idempotency import create_once, repeatable
 from api.jobs.requests import batch_request
 from api.jobs.views import problem_json, queue_positions
 from api.openai.adapter import batch_json, batch_status
-from api.responses.sse import event_source
+from api.responses.streams import event_source
 from nightshift.errors import Conflict, InvalidRequest, NotFound
 from nightshift.jobs import Face, Job, JobKind, JsonObject
 from nightshift.jobs.ids import job_id_of_batch

@@ -8,15 +8,15 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from api.access.authentication import Caller
+from api.bodies.files import FileObject
 from api.bodies.objects import DeletedFile, FilePage
-from api.bodies.uploads import FileObject
 from api.dependencies import CallerDep, ServicesDep, list_json
 from api.openai import partial_output
 from api.openai.adapter import file_json
 from api.openai.forms import reading_form
 from api.openai.ranges import Unsatisfiable, parse_range, unsatisfiable
-from api.openai.uploads import keep_upload, read_form
-from api.parts.services import Services
+from api.openai.upload_forms import keep_upload, read_form
+from api.services.services import Services
 from nightshift.errors import InvalidRequest, NotFound, ObjectNotFound
 from nightshift.jobs.files import File, FilePurpose
 from nightshift.lifecycle.admission import check_room

@@ -9,13 +9,13 @@ from api.dependencies import BodyDep, CallerDep, ServicesDep, checked, submissio
 from api.jobs.online import accept, answer
 from api.openai.adapter import online_request
 from api.openai.streaming import Wanted, streamed
-from api.parts.services import Services
 from api.plain_routes import plain_route
 from api.responses.large import recorded
+from api.services.services import Services
 from nightshift import endpoints
 from nightshift.endpoints import Endpoint
-from nightshift.endpoints.generation import GenerationRequest, TextEndpoint
 from nightshift.endpoints.requests import ModelRequest
+from nightshift.endpoints.texts.generation import GenerationRequest, TextEndpoint
 from nightshift.jobs import JsonObject, NewJob
 
 router = APIRouter(tags=["OpenAI"])

@@ -8,8 +8,8 @@ from starlette.concurrency import run_in_threadpool
 from api.access.authentication import Caller
 from api.jobs.partial_output import PartialOutput
 from api.openai.ranges import Unsatisfiable, parse_range, unsatisfiable
-from api.parts.services import Services
 from api.responses.times import seconds
+from api.services.services import Services
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import Face, Job, JsonObject
 from nightshift.jobs.files import FilePurpose, job_id_of_partial_output, partial_output_file_id

@@ -16,13 +16,13 @@ from starlette.concurrency import run_in_threadpool
 
 from api.jobs.online import Gone, Waiting, follow, stopping_if_abandoned
 from api.openai.transcript import MalformedDelta, Transcript
-from api.parts.services import Services
 from api.responses.errors import error_json
 from api.responses.large import PIECE_BYTES, in_pieces, recorded
-from api.responses.sse import comment, event, event_source
+from api.responses.streams import comment, event, event_source
+from api.services.services import Services
 from nightshift.endpoints.answers import answer_id
-from nightshift.endpoints.generation import GenerationRequest, TextEndpoint
-from nightshift.endpoints.streams import AnswerEvents, AnswerHead, CallPiece, Piece, StreamEvent
+from nightshift.endpoints.texts.generation import GenerationRequest, TextEndpoint
+from nightshift.endpoints.texts.streams import AnswerEvents, AnswerHead, CallPiece, Piece, StreamEvent
 from nightshift.errors import NightshiftError
 from nightshift.jobs import Job, JsonObject, RecordedAnswer
 

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from api.responses.errors import StreamInterrupted
-from nightshift.endpoints.logprobs import num_tokens, since
-from nightshift.endpoints.streams import CallPiece, Piece
+from nightshift.endpoints.texts.logprobs import num_tokens, since
+from nightshift.endpoints.texts.streams import CallPiece, Piece
 from nightshift.jobs import JsonObject
 
 

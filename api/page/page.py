@@ -15,8 +15,8 @@ from api.page.attempts import Attempts
 from api.page.requests import is_click, is_from_elsewhere, is_update, path_and_query, token_of
 from api.page.sessions import Sessions, SignedIn
 from api.page.updates import Updates
-from api.parts.services import Services
 from api.responses.errors import UNKNOWN_URL, headers_of, message_of, status_of
+from api.services.services import Services
 from nightshift.errors import NightshiftError
 from nightshift.tenants.keys import Scope
 

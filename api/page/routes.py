@@ -19,7 +19,7 @@ from api.page.requests import check_csrf, check_origin, check_url, form_of, is_u
 from api.page.sessions import SignedIn
 from api.page.view import Action, Asked, Context, LoadData, Outcome, View
 from api.responses.errors import UNKNOWN_URL, error_response
-from api.responses.sse import event, event_source
+from api.responses.streams import event, event_source
 from nightshift.errors import MissingScope, NightshiftError, NotAuthenticated, NotFound
 from nightshift.jobs import JsonObject
 from nightshift.tenants.keys import Scope

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
+from nightshift.bulk.results.row_results import RowResult
+from nightshift.bulk.results.segments import read_segment
+from nightshift.bulk.rows.requests import without_place
 from nightshift.errors import NightshiftError
 from nightshift.objectstore import ObjectStore
-from nightshift.results.row_results import RowResult
-from nightshift.results.segments import read_segment
-from nightshift.rows.requests import without_place
 from nightshift.store.shards.shards import ListedSegment
 
 SEGMENTS_MAX: Final = 16  # the newest with failed rows

@@ -15,7 +15,7 @@ from typing import Final
 
 from api.access.authentication import Authenticator, Caller
 from nightshift.errors import NotAuthenticated, TenantDisabled
-from nightshift.settings import ApiSettings
+from nightshift.process.settings import ApiSettings
 from nightshift.store import Store, Transaction
 from nightshift.store.tenants.page_sessions import PageSession
 from nightshift.tenants.keys import ApiKey, key_id

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
 from api.access.authentication import Caller
-from api.parts.services import Services
+from api.services.services import Services
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 from nightshift.store import Transaction

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from api.operation.readiness import WORKER_SILENCE_MAX
 from api.page.causes import IN_WORDS
 from api.page.job_rows import Tone
-from api.readiness import WORKER_SILENCE_MAX
 from nightshift.fleet import figures
 from nightshift.fleet.workers import ExitCause, NoticeKind, Worker, WorkerState
 

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Header
 from fastapi.responses import Response
 
 from api.dependencies import CallerDep, ServicesDep, get_job
-from api.jobs.history import Place, follow_job
-from api.responses.sse import event_source
+from api.jobs.events import Place, follow_job
+from api.responses.streams import event_source
 from nightshift.jobs import JobKind
 
 router = APIRouter(prefix="/v1/jobs", tags=["Jobs"])

@@ -9,8 +9,8 @@ from fastapi.responses import Response, StreamingResponse
 from api.bodies.objects import RowPage
 from api.dependencies import CallerDep, PageDep, ServicesDep, get_job
 from api.jobs.results import in_pieces, page_of, rows_of
-from api.parts.services import TenantStorageThreads
 from api.responses.large import whole
+from api.services.services import TenantStorageThreads
 from nightshift.jobs import Job
 
 router = APIRouter(prefix="/v1/jobs", tags=["Jobs"])

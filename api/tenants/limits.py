@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 
 from api.access.slots import REQUESTS, STREAMS, UPLOADS
 from api.dependencies import CallerDep, ServicesDep
-from api.parts.services import Services
+from api.services.services import Services
 from nightshift.tenants.holdings import QUEUED, STORED, Holding
 from nightshift.tenants.quotas import QUOTA_NAMES, Quotas
 from nightshift.tenants.rates import Rate

@@ -7,7 +7,7 @@ from starlette.concurrency import run_in_threadpool
 from api.access.authentication import Caller
 from api.bodies.tenants import DeletedTenant, TenantCreate, TenantObject, TenantPage, TenantUpdate, parsed
 from api.dependencies import BodyDep, CallerDep, PageDep, ServicesDep, list_json
-from api.parts.services import Services
+from api.services.services import Services
 from api.tenants.limits import LimitObject, limits_of
 from nightshift.lifecycle.tenants import Administration, get_tenant
 from nightshift.store import Transaction

@@ -18,7 +18,7 @@ from nightshift.fleet.workers import WorkerState
 from nightshift.jobs import Shard
 from tests.faults.chaos.workload import BulkJob, Row, some_rows, submit_bulk, submit_online
 from tests.faults.kit.service import Service, Stamp
-from tests.waiting import wait_for
+from tests.helpers.waiting import wait_for
 
 SEED = 1
 ROWS = 12_000

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from nightshift.settings import SchedulerSettings, WorkerSettings
+from nightshift.process.settings import SchedulerSettings, WorkerSettings
 from tests.faults.kit.launch import SCALED, running
 from tests.faults.kit.service import Parts, Service, Stamp
-from tests.waiting import wait_for
+from tests.helpers.waiting import wait_for
 from workers.intake.claiming import POLL_S
 
 Database = Literal["sqlite", "postgresql"]

@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def load_decoder(path: str, dtype: str, threads: int) -> Run:
     """Loads with the settings that a worker would have."""
     from benchmarks.runners.nightshift import load_engine
-    from nightshift.settings import WorkerSettings
+    from nightshift.process.settings import WorkerSettings
     from nightshift_engine import Request, SamplingParams
     from workers.serving.kinds.decoder import engine_config
 

@@ -1,8 +1,8 @@
 """What the demo model is shown: random conversations whose right answers are known.
 
 Most are one number and its words. Some have earlier turns or a system message, so that the model learns to
-answer the last question and nothing else; a few ask something that is no number, so that it learns to say
-so. Numbers held out by `nightshift.demo.is_held_out` are never drawn, in no role. All randomness comes from
+answer the last question and nothing else; a few ask something that is no number, so that it learns to say so.
+Numbers held out by `nightshift.cli.demo.is_held_out` are never drawn, in no role. All randomness comes from
 the `Random` passed in.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from nightshift.demo import LARGEST_NUMBER, is_held_out, number_in_words
+from nightshift.cli.demo import LARGEST_NUMBER, is_held_out, number_in_words
 
 NOT_A_NUMBER_ANSWER = "I only know numbers below one million."
 

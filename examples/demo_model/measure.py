@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
-from nightshift.demo import LARGEST_NUMBER, demo_model_path, is_held_out, number_in_words
+from nightshift.cli.demo import LARGEST_NUMBER, demo_model_path, is_held_out, number_in_words
 
 EXACT_SHARE_MIN = 0.99
 ROWS_PER_BATCH = 1_000

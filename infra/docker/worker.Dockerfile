@@ -25,7 +25,7 @@ RUN pip install --no-cache-dir --no-deps --require-hashes -r /wheels/requirement
     && pip install --no-cache-dir --no-deps /wheels/nightshift-*.whl
 # The demo model, under a path that does not depend on the Python version.
 RUN mkdir /models \
-    && ln -s "$(python -c 'from nightshift.demo import demo_model_path; print(demo_model_path())')" /models/demo_model
+    && ln -s "$(python -c 'from nightshift.cli.demo import demo_model_path; print(demo_model_path())')" /models/demo_model
 RUN useradd --system --uid 10001 --create-home nightshift \
     && install --directory --owner nightshift --mode 0700 /var/lib/nightshift
 USER 10001

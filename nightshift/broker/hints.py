@@ -11,7 +11,7 @@ from typing import Final
 import redis
 
 from nightshift.broker.token_streams import connection_url
-from nightshift.settings import QueueSettings
+from nightshift.process.settings import QueueSettings
 
 log = logging.getLogger(__name__)
 

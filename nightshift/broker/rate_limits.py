@@ -17,7 +17,7 @@ from limits.aio.strategies import SlidingWindowCounterRateLimiter
 from redis.exceptions import NoScriptError
 
 from nightshift.broker.token_streams import connection_url
-from nightshift.settings import QueueSettings
+from nightshift.process.settings import QueueSettings
 from nightshift.tenants.rates import WINDOW_S, Rate, Taken, Window
 
 log = logging.getLogger(__name__)

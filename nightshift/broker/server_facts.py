@@ -9,7 +9,7 @@ import redis
 
 from nightshift.broker.token_streams import connection_url
 from nightshift.errors import QueueUnavailable
-from nightshift.settings import QueueSettings
+from nightshift.process.settings import QueueSettings
 
 
 @dataclass(frozen=True, kw_only=True)

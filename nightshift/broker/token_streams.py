@@ -15,7 +15,7 @@ import redis
 import redis.asyncio
 
 from nightshift.jobs import JsonObject
-from nightshift.settings import QueueSettings
+from nightshift.process.settings import QueueSettings
 
 log = logging.getLogger(__name__)
 

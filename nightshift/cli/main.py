@@ -11,21 +11,10 @@ from typing import Annotated
 
 import typer
 
-from nightshift.cli import (
-    audit,
-    conformance,
-    dlq,
-    doctor,
-    jobs,
-    keys,
-    run,
-    tenants,
-    up,
-    usage,
-    webhooks,
-    worker,
-    workers,
-)
+from nightshift.cli import conformance, dlq, doctor, jobs, webhooks, workers
+from nightshift.cli.admin import audit, keys, tenants, usage
+from nightshift.cli.bulk import run
+from nightshift.cli.processes import up, worker
 from nightshift.cli.session import advice_on_database
 from nightshift.cli.terminal import describe, fail
 from nightshift.cli.top import command as top

@@ -12,7 +12,7 @@ from nightshift.tenants.keys import API_KEY_FILE
 
 if TYPE_CHECKING:
     from nightshift.client import Client
-    from nightshift.settings import DataSettings
+    from nightshift.process.settings import DataSettings
     from nightshift.store import Store
 
 
@@ -40,7 +40,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def data_settings(data_dir: Path | None = None) -> "DataSettings":
     """The installation's places; a directory from the command line wins."""
-    from nightshift.settings import DataSettings
+    from nightshift.process.settings import DataSettings
 
     chosen = data_dir or DataSettings().data_dir
     return DataSettings(data_dir=chosen.expanduser().absolute())
@@ -49,7 +49,7 @@ def data_settings(data_dir: Path | None = None) -> "DataSettings":
 def open_client(**options: Any) -> "Client":
     """A client of the configured server, with these options. Raises ConfigurationError without a key."""
     from nightshift.client import Client
-    from nightshift.settings import ClientSettings
+    from nightshift.process.settings import ClientSettings
 
     settings = ClientSettings()
     key_file = data_settings().data_dir / API_KEY_FILE
@@ -75,7 +75,7 @@ def operator_store(data_dir: Path | None = None) -> "Iterator[Store]":
 
 def advice_on_database() -> str:
     """The next step where a database's server does not answer; of a file, the error says it."""
-    from nightshift.settings import DataSettings
+    from nightshift.process.settings import DataSettings
 
     is_file = DataSettings().resolved_database_url.startswith("sqlite")
     return "" if is_file else "; is it running? NIGHTSHIFT_DATABASE_URL says where"

@@ -7,14 +7,14 @@ request = endpoint.parse(body)
 from collections.abc import Sequence
 from typing import Final
 
-from nightshift.endpoints.chat import Chat
-from nightshift.endpoints.classifications import Classifications
-from nightshift.endpoints.completions import Completions
-from nightshift.endpoints.embeddings import Embeddings
+from nightshift.endpoints.encoders.classifications import Classifications
+from nightshift.endpoints.encoders.embeddings import Embeddings
+from nightshift.endpoints.encoders.rerank import Rerank
+from nightshift.endpoints.encoders.scores import Score
 from nightshift.endpoints.endpoint import Endpoint
-from nightshift.endpoints.rerank import Rerank
 from nightshift.endpoints.responses import Responses
-from nightshift.endpoints.scores import Score
+from nightshift.endpoints.texts.chat import Chat
+from nightshift.endpoints.texts.completions import Completions
 
 __all__ = ["Endpoint", "every", "get", "named", "register", "unregister"]
 

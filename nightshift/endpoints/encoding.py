@@ -6,8 +6,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from nightshift.endpoints.encoders.images import ImageInput
 from nightshift.endpoints.endpoint import Endpoint
-from nightshift.endpoints.images import ImageInput
 from nightshift.endpoints.requests import Count, ModelRequest, TokensKept
 from nightshift.endpoints.results import Result
 from nightshift.fleet.models import ModelKind

@@ -18,10 +18,10 @@ from typing import Any, Final
 
 from nightshift.fleet.costs import NO_TIME, WorkerTime
 from nightshift.jobs import json_pieces
+from nightshift.jobs.json_text import json_bytes, json_text
 from nightshift.jobs.options import BulkOptions
 from nightshift.jobs.planning import FIRST_PAGE, PlanCursor
 from nightshift.jobs.priorities import PriorityClass
-from nightshift.jobs.sizes import json_bytes, json_text
 
 JsonObject = dict[str, Any]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, NewType
 
-from nightshift.backoff import Backoff
+from nightshift.jobs.backoff import Backoff
 
 Term = NewType("Term", int)
 FIRST_TERM: Final = Term(1)

@@ -1,7 +1,7 @@
 """The kinds of values that options of bulk jobs have.
 
-What a kind looks like in a request and an answer is in `api/bodies/option_fields.py`; on the command line, in
-`nightshift/cli/job_options.py`.
+What a kind looks like in a request and an answer is in `api/bodies/options.py`; on the command line, in
+`nightshift/cli/bulk/job_options.py`.
 """
 
 from dataclasses import dataclass

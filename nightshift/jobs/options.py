@@ -1,8 +1,8 @@
 """The options of bulk jobs, each declared once.
 
-The fields of requests and answers (`api/bodies/option_fields.py`), the options of `nightshift run`
-(`nightshift/cli/job_options.py`), the stored job and the manifest's settings follow from `BulkOptions`. A new
-option is a field of it, and the code that acts on it.
+The fields of requests and answers (`api/bodies/options.py`), the options of `nightshift run`
+(`nightshift/cli/bulk/job_options.py`), the stored job and the manifest's settings follow from `BulkOptions`.
+A new option is a field of it, and the code that acts on it.
 """
 
 from collections.abc import Iterator

@@ -13,7 +13,7 @@ from typing import Final
 
 from nightshift.errors import QuotaExceeded, TooManyRequests
 from nightshift.jobs import JsonObject, NewJob
-from nightshift.settings import SubmissionSettings
+from nightshift.process.settings import SubmissionSettings
 from nightshift.store import Transaction
 from nightshift.store.tenants.holdings import Queue
 from nightshift.tenants.fairness import fair_share

@@ -3,17 +3,17 @@
 The new job copies its job's spec without the webhook: its receiver has had that job's end.
 """
 
+from nightshift.bulk.rows.inputs import iter_rows
+from nightshift.bulk.rows.requests import RowRequest, columns_of, to_request
 from nightshift.errors import Conflict, LocationNotAllowed, ObjectNotFound
 from nightshift.jobs import Face, Job, JobSpec, JsonObject, Shard
 from nightshift.jobs.dead_letters import DeadLetter
 from nightshift.jobs.fingerprints import fingerprint
-from nightshift.jobs.sizes import json_bytes
+from nightshift.jobs.json_text import json_bytes
 from nightshift.lifecycle.submission import JobRequest, Submitter
 from nightshift.lifecycle.transitions import Submitted
 from nightshift.objectstore.objects import ObjectChanged
 from nightshift.objectstore.sources import Sources
-from nightshift.rows.inputs import iter_rows
-from nightshift.rows.requests import RowRequest, columns_of, to_request
 from nightshift.store import Store
 
 

@@ -6,12 +6,12 @@ Its input is a file of their requests, which the scheduler writes when it plans 
 from dataclasses import replace
 from datetime import datetime
 
+from nightshift.bulk.rows.kept_values import KEPT_FIELD
 from nightshift.errors import Conflict
 from nightshift.jobs import Job, JobKind, NewJob
 from nightshift.jobs.files import retry_input_id
 from nightshift.lifecycle.submission import Submitter
 from nightshift.lifecycle.transitions import Submitted
-from nightshift.rows.kept_columns import KEPT_FIELD
 from nightshift.store import Transaction
 
 

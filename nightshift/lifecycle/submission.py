@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from nightshift import endpoints
+from nightshift.bulk.results.destinations import place_of, without_links
 from nightshift.endpoints.endpoint import check_sizes
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.errors import InvalidRequest
@@ -27,11 +28,10 @@ from nightshift.lifecycle.transitions import Submitted
 from nightshift.objectstore import Locations, ObjectUri
 from nightshift.objectstore.objects import checked_key, checked_path
 from nightshift.objectstore.sources import is_file_id
-from nightshift.observe.tracing.spans import current_traceparent
 from nightshift.outbound.safe_http import EgressConfig, check_url
 from nightshift.outbound.webhooks import InvalidSecret, secret_key
-from nightshift.results.places import place_of, without_links
-from nightshift.settings import SubmissionSettings
+from nightshift.process.settings import SubmissionSettings
+from nightshift.process.tracing.spans import current_traceparent
 from nightshift.store import Transaction
 from nightshift.tenants.quotas import NO_QUOTAS, Quotas
 from nightshift.tenants.vault import Vault

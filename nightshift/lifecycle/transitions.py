@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from nightshift.bulk.results.destinations import place_of
 from nightshift.fleet.costs import NO_TIME, WorkerTime
 from nightshift.fleet.workers import Machine
 from nightshift.jobs import (
@@ -33,7 +34,6 @@ from nightshift.jobs.room import ROOM_FOR_ALL, Room
 from nightshift.lifecycle.interruptions import record_resumed
 from nightshift.lifecycle.webhooks.fan_out import owe
 from nightshift.outbound.webhook_events import PASSING, RUNNING, event_type
-from nightshift.results.places import place_of
 from nightshift.store import Transaction
 from nightshift.store.shards.prepared import PreparedShards
 from nightshift.tenants.holdings import Holding, held_by

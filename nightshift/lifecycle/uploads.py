@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from nightshift.bulk.rows.text.decoding import checked_pieces
 from nightshift.errors import (
     Conflict,
     InvalidRequest,
@@ -34,7 +35,6 @@ from nightshift.lifecycle.admission import admit_stored, check_room
 from nightshift.objectstore import ObjectDamaged, ObjectStore
 from nightshift.objectstore.objects import Measured
 from nightshift.process import failpoints
-from nightshift.rows.text_files import checked_pieces
 from nightshift.store import Store, Transaction
 from nightshift.tenants.quotas import NO_QUOTAS, Quotas
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError
 
-from nightshift.backoff import Backoff
 from nightshift.errors import StorageError, StorageUnavailable
+from nightshift.jobs.backoff import Backoff
 from nightshift.objectstore.etags import etag_in, normalised_etag, part_etag, sent_etag
 from nightshift.objectstore.objects import MIB, ObjectChanged, ObjectTooLarge
 from nightshift.objectstore.s3_errors import code_of, status_of

@@ -27,8 +27,8 @@ from nightshift.objectstore.objects import (
     checked_path_prefix,
     checked_prefix,
 )
-from nightshift.objectstore.places import bucket_places, check_apart_from_own, file_places, lies_in_own
-from nightshift.settings import DataSettings, LocationSettings
+from nightshift.objectstore.tenant_places import bucket_places, check_apart_from_own, file_places, lies_in_own
+from nightshift.process.settings import DataSettings, LocationSettings
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

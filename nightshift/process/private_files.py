@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from nightshift.settings import PREFIX, DataSettings, LocationSettings
+from nightshift.process.settings import PREFIX, DataSettings, LocationSettings
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
-from nightshift.backoff import Backoff
 from nightshift.errors import ConfigurationError, Conflicted
-from nightshift.settings import DataSettings
+from nightshift.jobs.backoff import Backoff
+from nightshift.process.settings import DataSettings
 from nightshift.store.counters import Counters
 from nightshift.store.databases.changes import Changes
 from nightshift.store.databases.database import Database

@@ -18,9 +18,9 @@ from sqlalchemy import (
     type_coerce,
 )
 
-from nightshift.capacity.backlog import WaitingJob
 from nightshift.fleet.figures import INTERVAL_S, ServiceFigures
 from nightshift.jobs import JobKind, JobState, ShardState
+from nightshift.jobs.capacity.backlog import WaitingJob
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import tables
 

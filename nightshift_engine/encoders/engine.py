@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.histograms import ClassHistograms, EngineHistograms
+from ..core.roofline import EncoderRoofline
+from ..core.stats import EncoderStats
 from ..errors import DuplicateRequest
-from ..figures.roofline import EncoderRoofline
-from ..figures.stats import EncoderStats
 from .batching.batcher import EncoderBatcher
 from .batching.config import QUEUE_SIZE_MAX, EncoderConfig, InvalidBatching
 from .batching.waiting import WaitingInput

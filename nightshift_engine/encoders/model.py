@@ -23,9 +23,9 @@ from transformers import AutoConfig, AutoModel
 from ..checkpoint.files import brings_own_code, local_directory
 from ..checkpoint.kinds import ENCODER, require_kind
 from ..checkpoint.stored_tensors import check_stored_tensors
-from ..config import DTypeName
+from ..core.config import DTypeName
+from ..core.roofline import EncoderRoofline
 from ..errors import EngineError, ModelLoadFailed, UnsupportedModel
-from ..figures.roofline import EncoderRoofline
 from ..loading.weights import (
     check_complete,
     checkpoint_dtype,

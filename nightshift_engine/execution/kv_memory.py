@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..config import EngineConfig
+from ..core.config import EngineConfig
 from ..core.kv.kv_groups import BlockDemand, KvGroups
 from ..errors import InvalidConfig
 from .device.devices import DeviceMemory

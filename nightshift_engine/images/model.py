@@ -22,7 +22,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
 from ..checkpoint.files import brings_own_code, local_directory, read_object
 from ..checkpoint.kinds import IMAGE_CLASSIFIER, IMAGE_ENCODER, Kind, require_kind
 from ..checkpoint.stored_tensors import check_stored_tensors
-from ..config import DTypeName
+from ..core.config import DTypeName
 from ..encoders.packed.packed_layers import NOT_PACKED
 from ..encoders.scoring.labels import Labels
 from ..errors import EngineError, ModelLoadFailed, UnsupportedModel

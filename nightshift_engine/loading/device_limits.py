@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.roofline import AttentionWork, DeviceLimits, ExpertWork, ModelWork
 from ..execution.experts.packed import is_experts
 from ..execution.kv_memory import KvShape
 from ..execution.linears.interface import LinearDType
 from ..execution.linears.measuring import fastest_pack
 from ..execution.linears.native import stored_dtype
-from ..figures.roofline import AttentionWork, DeviceLimits, ExpertWork, ModelWork
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig
 
 from ..checkpoint.stored_tensors import num_stored_elements
-from ..config import DTypeName, EngineConfig
+from ..core.config import DTypeName, EngineConfig
 from ..execution.kv_memory import KvShape, largest_step_bytes
 from . import weights
 

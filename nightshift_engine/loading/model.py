@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from ..config import EngineConfig
 from ..core.admission import ModelFacts
+from ..core.config import EngineConfig
 from ..core.kv.kv_groups import KvGroups, group_layers
+from ..core.roofline import Roofline
 from ..errors import InvalidConfig, UnsupportedModel
 from ..execution.attention.latent import widest_latent
 from ..execution.attention.native_backend import native_kernels
@@ -34,7 +35,6 @@ from ..execution.linears.native import NativeLinear
 from ..execution.linears.packing import native_packing
 from ..execution.model_runner import ModelRunner
 from ..execution.packed_modules import pack_modules
-from ..figures.roofline import Roofline
 from ..text.tokenizer import Tokenizer
 from . import weights
 from .context import context_length

@@ -22,7 +22,7 @@ from transformers.utils.hub import cached_file
 from ..checkpoint.files import check_generation_config, local_directory
 from ..checkpoint.kinds import DECODER, Kind, require_kind
 from ..checkpoint.stored_tensors import check_stored_tensors
-from ..config import EngineConfig
+from ..core.config import EngineConfig
 from ..errors import EngineError, InvalidConfig, ModelLoadFailed, UnsupportedModel
 from ..execution.linears.measuring import fastest_dtype
 from ..execution.linears.native import has_tiles

@@ -12,8 +12,8 @@ from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM
 
 from ..checkpoint.kinds import SEQ2SEQ
-from ..config import EngineConfig
 from ..core.admission import ModelFacts
+from ..core.config import EngineConfig
 from ..core.request import Request
 from ..core.sequence import Sequence
 from ..core.steps.draft import Chunk

@@ -23,7 +23,7 @@ from nightshift.broker.token_streams import StreamDeleter
 from nightshift.jobs import JobKind
 from nightshift.jobs.deletion import JobPart
 from nightshift.process import failpoints
-from nightshift.settings import RetentionSettings
+from nightshift.process.settings import RetentionSettings
 from nightshift.store import PendingWork, Store, Transaction
 from nightshift.store.jobs.ageing import EndedJob
 from scheduler.runtime.duty import Every, MayContinue, Result, check, take_turns

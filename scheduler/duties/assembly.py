@@ -16,24 +16,24 @@ from typing import Final
 
 from opentelemetry.trace import Span
 
+from nightshift.bulk.results.destinations import OutputTrouble, destination_of
+from nightshift.bulk.results.output_rows import Chunk, InputTrouble, Listing, Mismatch, ShardRows
+from nightshift.bulk.results.part_encoding import Tally
+from nightshift.bulk.results.part_writer import TROUBLES, ResultsTrouble, problem_of
 from nightshift.errors import InvalidRequest, NightshiftError
 from nightshift.jobs import Counts, Face, InputError, Job, JobState, Shard, ShardState, StopReason
 from nightshift.jobs.leases import Lead
 from nightshift.jobs.limits import failed_rows_passed, why_stopped
 from nightshift.jobs.part import OutputPart, PartProblem
-from nightshift.lifecycle import output_parts
+from nightshift.lifecycle import cutting as output_parts
 from nightshift.lifecycle.transitions import counts_json, finish
 from nightshift.objectstore import Locations, ObjectStore, fenced
 from nightshift.objectstore.sources import Sources
-from nightshift.observe.tracing.attributes import JOB, JOB_STATE, ROWS, ROWS_FAILED, TENANT
-from nightshift.observe.tracing.spans import Value, end, follow
 from nightshift.process import failpoints
-from nightshift.results.part_encoding import Tally
-from nightshift.results.part_writer import TROUBLES, ResultsTrouble, problem_of
-from nightshift.results.places import OutputTrouble, destination_of
-from nightshift.results.shard_rows import Chunk, InputTrouble, Listing, Mismatch, ShardRows
+from nightshift.process.tracing.attributes import JOB, JOB_STATE, ROWS, ROWS_FAILED, TENANT
+from nightshift.process.tracing.spans import Value, end, follow
 from nightshift.store import PendingWork, Store
-from scheduler.duties.output_parts import cut_job
+from scheduler.duties.running_output import cut_job
 from scheduler.output.manifests import Manifests, discard_staged
 from scheduler.output.output_files import OutputFiles, write_files
 from scheduler.output.publication import Publication

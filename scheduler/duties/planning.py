@@ -27,6 +27,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
+from nightshift.bulk.results.destinations import OutputTrouble
+from nightshift.bulk.results.part_writer import problem_of
+from nightshift.bulk.rows.validation import FileLimits
 from nightshift.errors import DatabaseUnavailable, InvalidRequest, StorageError
 from nightshift.jobs import Face, Fault, InputError, Job
 from nightshift.jobs.leases import Lead
@@ -34,18 +37,15 @@ from nightshift.lifecycle.catalogue import Catalogue
 from nightshift.objectstore import Locations
 from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.objectstore.verdicts import as_input_error, input_fault, storage_verdict
-from nightshift.observe.tracing.attributes import JOB, OUTCOME, PAGE, TENANT
-from nightshift.observe.tracing.spans import Value, end, follow
 from nightshift.process import failpoints
-from nightshift.results.part_writer import problem_of
-from nightshift.results.places import OutputTrouble
-from nightshift.rows.validation import FileLimits
+from nightshift.process.tracing.attributes import JOB, OUTCOME, PAGE, TENANT
+from nightshift.process.tracing.spans import Value, end, follow
 from nightshift.store import PendingWork, Store
 from nightshift.tenants.fairness import may_take
 from nightshift.tenants.quotas import NO_QUOTAS, Quotas
 from scheduler.input.page_size import PageSize
-from scheduler.input.plan import Page, Refused
-from scheduler.input.retrying import RetryInputs
+from scheduler.input.pages import Page, Refused
+from scheduler.input.retry_inputs import RetryInputs
 from scheduler.input.surveying import SurveyConfig, Surveyor
 from scheduler.input.validation import plan_file
 from scheduler.input.writing import Outcome, PlanWriter, param_of

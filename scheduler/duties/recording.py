@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from nightshift.capacity.service_figures import summed
 from nightshift.fleet import figures
+from nightshift.jobs.capacity.service_figures import summed
 from nightshift.store import Store, Transaction
 from scheduler.runtime.duty import Result
 

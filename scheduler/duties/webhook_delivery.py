@@ -17,10 +17,10 @@ from datetime import datetime, timedelta
 from nightshift.outbound.webhooks import Delivery, DeliveryState
 from nightshift.store import PendingWork, Store
 from nightshift.tenants.vault import Vault
-from scheduler.runtime.circuits import CircuitConfig, Circuits
 from scheduler.runtime.duty import Result
-from scheduler.runtime.in_flight import InFlightLimiter, Outcome, SlotLimits, destination_of
-from scheduler.runtime.webhook_attempts import Poster, WebhookAttempts, fields
+from scheduler.webhooks.attempts import Poster, WebhookAttempts, fields
+from scheduler.webhooks.circuits import CircuitConfig, Circuits
+from scheduler.webhooks.in_flight import InFlightLimiter, Outcome, SlotLimits, destination_of
 
 log = logging.getLogger(__name__)
 

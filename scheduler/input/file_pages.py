@@ -7,12 +7,12 @@ cut again without being validated again.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from nightshift.bulk.rows.validation import Cut
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import NewShard
 from nightshift.jobs.planning import CutObject, PlanCursor
-from nightshift.rows.validation import Cut
 from nightshift.tenants.rates import CHARS_PER_TOKEN
-from scheduler.input.plan import Page
+from scheduler.input.pages import Page
 
 
 @dataclass(frozen=True)

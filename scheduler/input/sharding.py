@@ -6,11 +6,11 @@ from itertools import islice
 from math import ceil
 from typing import Final
 
+from nightshift.bulk.rows.records import InputFormat, InputObject
+from nightshift.bulk.rows.validation import Cut
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import NewShard, ShardObject
 from nightshift.jobs.planning import CutObject, PlanCursor
-from nightshift.rows.records import InputFormat, InputObject
-from nightshift.rows.validation import Cut
 
 IMAGES_MAX: Final = 128  # of a shard
 IMAGE_BYTES: Final = 64 * 1024 * 1024  # of their files, and one more …

@@ -10,21 +10,21 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
+from nightshift.bulk.rows.contents import HEAD_BYTES
+from nightshift.bulk.rows.first_rows import FirstRows
+from nightshift.bulk.rows.inputs import BadRow, InputFormat, InputObject, Row, iter_rows
+from nightshift.bulk.rows.requests import columns_of
+from nightshift.bulk.rows.surveys import FoundObject, Listed, objects_at, uploaded_file
+from nightshift.bulk.rows.watched_reader import ReadTooLarge, ShortReader, WatchedReader
 from nightshift.jobs import InputError, Job, NewShard
 from nightshift.lifecycle.catalogue import Catalogue
 from nightshift.lifecycle.reuse import other_model
 from nightshift.objectstore import Locations
 from nightshift.objectstore.sources import Sources, is_file_id
-from nightshift.rows.contents import HEAD_BYTES
-from nightshift.rows.first_rows import FirstRows
-from nightshift.rows.inputs import BadRow, InputFormat, InputObject, Row, iter_rows
-from nightshift.rows.requests import columns_of
-from nightshift.rows.surveys import FoundObject, Listed, objects_at, uploaded_file
-from nightshift.rows.watched_reader import ReadTooLarge, ShortReader, WatchedReader
 from nightshift.store import Store
 from nightshift.tenants.rates import CHARS_PER_TOKEN
 from scheduler.input.page_size import PageSize
-from scheduler.input.plan import Page, Refused
+from scheduler.input.pages import Page, Refused
 from scheduler.input.sharding import CutPage, Cutter, ShardLimits
 from scheduler.runtime.duty import MayContinue, check, interruptible
 from scheduler.runtime.thread_pools import map_in_threads

@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from nightshift import endpoints
+from nightshift.bulk.rows.inputs import InputFormat, UnreadableInput, format_of
+from nightshift.bulk.rows.text.compression import GZIP_MAGIC, gunzipped, is_gzip
+from nightshift.bulk.rows.text.lines import Line, lines_in_range, split_lines
+from nightshift.bulk.rows.validation import FileLimits, ValidationReport, cut_rows, validate
+from nightshift.bulk.rows.watched_reader import WatchedReader
 from nightshift.errors import ObjectNotFound
 from nightshift.jobs import InputError, Job
 from nightshift.lifecycle.catalogue import Catalogue
 from nightshift.objectstore import ObjectReader
 from nightshift.objectstore.sources import Source
-from nightshift.rows.compression import GZIP_MAGIC, gunzipped, is_gzip
-from nightshift.rows.inputs import InputFormat, UnreadableInput, format_of
-from nightshift.rows.lines import Line, lines_in_range, split_lines
-from nightshift.rows.validation import FileLimits, ValidationReport, cut_rows, validate
-from nightshift.rows.watched_reader import WatchedReader
 from scheduler.input.file_pages import PlannedFile, begins_at, file_pages
-from scheduler.input.plan import Page, Refused
+from scheduler.input.pages import Page, Refused
 from scheduler.input.sharding import cut_validated, whole_object
 from scheduler.runtime.duty import MayContinue, check, interruptible
 

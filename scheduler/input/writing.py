@@ -15,7 +15,7 @@ from nightshift.store import Store
 from nightshift.store.shards.prepared import PreparedShards
 from nightshift.tenants.quotas import Quotas
 from scheduler.input.page_size import PageSize
-from scheduler.input.plan import Page
+from scheduler.input.pages import Page
 from scheduler.runtime.ring_sender import RingSender
 from scheduler.runtime.thread_pools import POSTPONED
 

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Final
 
+from nightshift.bulk.results.destinations import Destination, at_destination, named_destination
 from nightshift.errors import InvalidRequest, ObjectNotFound
 from nightshift.jobs import Job, JsonObject
 from nightshift.jobs.output_names import (
@@ -18,7 +19,6 @@ from nightshift.jobs.output_names import (
     run_in,
 )
 from nightshift.objectstore import Locations, ObjectTooLarge, ObjectUri
-from nightshift.results.places import Destination, at_destination, named_destination
 from nightshift.store import Store
 
 MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024

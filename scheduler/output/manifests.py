@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
+from nightshift.bulk.results.destinations import Destination, at_destination
+from nightshift.bulk.results.manifest import Manifest, ManifestInputs, ManifestModel
 from nightshift.jobs import Counts, Job, JobState, JsonObject
 from nightshift.jobs.output_names import (
     FILE_PREFIXES,
@@ -16,8 +18,6 @@ from nightshift.jobs.output_names import (
     run_of,
 )
 from nightshift.jobs.part import OutputPart
-from nightshift.results.manifest import Manifest, ManifestInputs, ManifestModel
-from nightshift.results.places import Destination, at_destination
 from nightshift.store import Store
 from scheduler.output.earlier_runs import listed_by_others, owner_of, remove_old_manifest, remove_replaced
 from scheduler.output.publication import Publication

@@ -11,13 +11,13 @@ from itertools import chain
 from tempfile import SpooledTemporaryFile
 from typing import IO, Final, Literal
 
+from nightshift.bulk.results.output_rows import Chunk
+from nightshift.bulk.results.part_encoding import lines
 from nightshift.jobs import Job
 from nightshift.jobs.files import File, FilePurpose, file_key, output_file_id
 from nightshift.jobs.ids import batch_id
 from nightshift.objectstore import ObjectInfo, ObjectStore
 from nightshift.process import failpoints
-from nightshift.results.part_encoding import lines
-from nightshift.results.shard_rows import Chunk
 
 CHUNK_BYTES: Final = 1024 * 1024
 SPOOL_BYTES: Final = 16 * 1024 * 1024  # of error lines in memory; more go to a temporary file

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from nightshift.bulk.results.destinations import Destination, OutputTrouble, at_destination
 from nightshift.errors import ObjectNotFound, StorageError
 from nightshift.jobs import Job
 from nightshift.jobs.leases import Lead
 from nightshift.jobs.part import PartUpload
 from nightshift.process import failpoints
-from nightshift.results.places import Destination, OutputTrouble, at_destination
 from nightshift.store import Store
 from scheduler.runtime.duty import Interrupted
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from nightshift.bulk.results.destinations import OutputTrouble, destination_of
+from nightshift.bulk.results.part_writer import PartDependencies, problem_of
 from nightshift.errors import InvalidRequest, StorageError
 from nightshift.jobs import Job, JobState, StopReason
 from nightshift.jobs.leases import Lead
 from nightshift.jobs.part import PartProblem
-from nightshift.lifecycle.output_parts import record_problem
+from nightshift.lifecycle.cutting import record_problem
 from nightshift.lifecycle.transitions import request_stop
-from nightshift.results.part_writer import PartDependencies, problem_of
-from nightshift.results.places import OutputTrouble, destination_of
 from nightshift.tenants.fairness import may_take
 from scheduler.output.manifests import Manifests
 from scheduler.output.publication import Publication

@@ -4,8 +4,8 @@ import logging
 import threading
 from collections.abc import Callable
 
+from nightshift.bulk.results.part_writer import PartWriter, WritingStopped
 from nightshift.errors import DatabaseUnavailable
-from nightshift.results.part_writer import PartWriter, WritingStopped
 
 log = logging.getLogger(__name__)
 

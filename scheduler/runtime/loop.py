@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nightshift.backoff import Backoff
 from nightshift.errors import DatabaseUnavailable, NightshiftError
+from nightshift.jobs.backoff import Backoff
 from nightshift.store import Store
 from scheduler.runtime.duty import (
     Duty,

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from nightshift.backoff import Backoff
 from nightshift.errors import DatabaseUnavailable, StorageError
 from nightshift.jobs import Job
+from nightshift.jobs.backoff import Backoff
 from scheduler.runtime.duty import Interrupted
 
 log = logging.getLogger(__name__)

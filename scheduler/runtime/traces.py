@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 from opentelemetry.trace import Span
 
-from nightshift.observe.tracing.attributes import OUTCOME
-from nightshift.observe.tracing.spans import end, under
+from nightshift.process.tracing.attributes import OUTCOME
+from nightshift.process.tracing.spans import end, under
 from scheduler.runtime.duty import Interrupted
 
 

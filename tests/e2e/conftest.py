@@ -7,7 +7,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from nightshift.demo import LARGEST_NUMBER, is_held_out
+from nightshift.cli.demo import LARGEST_NUMBER, is_held_out
 from tests.e2e.service import Service, running
 
 SEED = 48213

@@ -5,9 +5,10 @@ it starts is forked as well, with what was imported already.
 import functools
 from typing import IO, Final
 
-from nightshift.cli import main, up, worker
-from nightshift.run.children import Launch
-from nightshift.run.supervisor import Process, Supervisor
+from nightshift.cli import main
+from nightshift.cli.processes import up, worker
+from nightshift.cli.processes.children import Launch
+from nightshift.cli.processes.supervisor import Process, Supervisor
 from tests.faults.kit.forks import ForkServer
 
 COMMAND: Final = "nightshift.cli.main"

@@ -17,14 +17,14 @@ from typing import IO, Any
 import httpx
 import openai
 
+from nightshift.cli.demo import DEMO_MODEL_ID
+from nightshift.cli.processes.children import Launch
+from nightshift.cli.processes.supervisor import Process
 from nightshift.client import Client
-from nightshift.demo import DEMO_MODEL_ID
-from nightshift.run.children import Launch
-from nightshift.run.supervisor import Process
 from tests.e2e.forked_command import THIS
 from tests.faults.kit.forks import fork_server, forked_module, is_server
 from tests.faults.kit.processes import is_running
-from tests.waiting import wait_for
+from tests.helpers.waiting import wait_for
 
 START_TIMEOUT_S = 180.0  # loading torch takes long on a machine that is busy with other tests
 STOP_TIMEOUT_S = 90.0

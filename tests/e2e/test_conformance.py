@@ -14,8 +14,9 @@ from conformance.outcomes import Outcome
 from conformance.registry import selected
 from conformance.runner import Run
 from conformance.session import Options
-from nightshift.demo import DEMO_MODEL_ID
-from tests.altering_proxy import (
+from nightshift.cli.demo import DEMO_MODEL_ID
+from tests.e2e.service import Service, nightshift
+from tests.helpers.altering_proxy import (
     Alteration,
     Asked,
     Forward,
@@ -26,9 +27,8 @@ from tests.altering_proxy import (
     replacing,
     setting,
 )
-from tests.e2e.service import Service, nightshift
+from tests.helpers.waiting import wait_for
 from tests.integration.api.openai.conformance.conftest import NODE_MODULES
-from tests.waiting import wait_for
 
 NO_CALLS = {"structured.tool-result", "responses.tool-result"}  # the demo model's template knows none
 NO_EMBEDDINGS = {"node.embeddings"}  # and those of its area

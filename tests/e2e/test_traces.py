@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.demo import DEMO_MODEL_ID
+from nightshift.cli.demo import DEMO_MODEL_ID
 from tests.e2e.service import Service, forked, wait_for_rows, wait_until_ended
-from tests.otlp import Collector, SeenSpan, collector, tree
-from tests.receiver import Receiver, receiver, says
-from tests.waiting import wait_for
+from tests.helpers.otlp import Collector, SeenSpan, collector, tree
+from tests.helpers.receiver import Receiver, receiver, says
+from tests.helpers.waiting import wait_for
 
 CLIENT_SPAN = "00f067aa0ba902b7"
 SHARD, TERM = "nightshift.shard", "nightshift.term"

@@ -16,10 +16,10 @@ from tests.faults.kit.disk import Tmpfs, small_disk
 from tests.faults.kit.launch import running
 from tests.faults.kit.outages import REDIS
 from tests.faults.kit.service import Parts, Service
+from tests.helpers.prometheus import RULES, Prometheus, minutes_as_seconds, prometheus
+from tests.helpers.waiting import wait_for
 from tests.integration.objectstore.s3_faults import ALWAYS, Unreachable
 from tests.integration.servers import free_port
-from tests.prometheus import RULES, Prometheus, minutes_as_seconds, prometheus
-from tests.waiting import wait_for
 
 SEED = 17
 LATE_ROWS = 4000  # of a second each, sixteen at a time: more than a minute has

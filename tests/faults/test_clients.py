@@ -33,9 +33,9 @@ from tests.faults.chaos.workload import (
     submit_online,
 )
 from tests.faults.kit.service import Service
+from tests.helpers.receiver import Answer, Receiver, receiver, says, says_nothing_until
+from tests.helpers.waiting import WAIT_MAX_S, wait_for
 from tests.integration.servers import HOST
-from tests.receiver import Answer, Receiver, receiver, says, says_nothing_until
-from tests.waiting import WAIT_MAX_S, wait_for
 
 MODEL = "fake"
 OK = httpx.codes.OK

@@ -18,7 +18,7 @@ from nightshift.store import tables
 from tests.faults.chaos import oracle
 from tests.faults.chaos.workload import BulkJob, Job, OnlineJob, Row, submit_bulk, submit_online
 from tests.faults.kit.service import Service
-from tests.waiting import wait_for
+from tests.helpers.waiting import wait_for
 
 KEPT = 3  # rows of a job that are over at once
 LEFT = 3  # rows that would run for half an hour

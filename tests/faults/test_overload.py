@@ -19,7 +19,7 @@ from nightshift.store import tables
 from tests.faults.chaos import oracle
 from tests.faults.chaos.workload import Job, OnlineJob, Row, some_rows, submit_bulk, submit_online
 from tests.faults.kit.service import Service
-from tests.waiting import WAIT_MAX_S, wait_for
+from tests.helpers.waiting import WAIT_MAX_S, wait_for
 
 PLACES = 4  # online requests a worker holds
 AT_ONCE = 4  # requests its engine runs

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.gpu_checks import check_bfloat16, check_greedy
+from benchmarks.device.checks import check_bfloat16, check_greedy
 from nightshift_engine import Engine, Request
 from nightshift_engine.execution.attention.selection import FP8_CAPABILITY_MIN
 from nightshift_engine.execution.decoder.decoder import Decoder
@@ -19,7 +19,7 @@ from nightshift_engine.execution.linears.dense import writes_float32
 from nightshift_engine.loading.model import load_model
 from tests.unit.engine.execution.test_kv_dtypes import PROMPT, RELATIVE_ERROR_MAX, logits
 from tests.unit.engine.running.test_overlap import CRAMPED, random_request, result
-from tests.unit.engine.tiny_models import (
+from tests.unit.engine.tiny.decoders import (
     complete,
     engine_config,
     greedy,

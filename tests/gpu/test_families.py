@@ -10,7 +10,7 @@ import torch
 
 from nightshift_engine import Request
 from tests.unit.engine.loading.test_model_families import CASES, GPT2_NAMES, NEW_TOKENS, PROMPT_LENGTHS
-from tests.unit.engine.tiny_models import complete, greedy, load_engine, reference_greedy, save_model
+from tests.unit.engine.tiny.decoders import complete, greedy, load_engine, reference_greedy, save_model
 
 pytestmark = [
     pytest.mark.gpu,

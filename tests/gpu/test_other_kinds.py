@@ -15,11 +15,11 @@ from nightshift_engine.encoders.scoring.classifier import ClassifierModel
 from nightshift_engine.images.model import ImageClassifierModel
 from nightshift_engine.seq2seq.model import load_seq2seq, seq2seq_config
 from nightshift_engine.text.tokenizer import Tokenizer
-from tests.unit.engine.encoders.tiny_classifiers import save_classifier, some_texts
-from tests.unit.engine.encoders.tiny_encoders import save_checkpoint, tiny_bert
-from tests.unit.engine.images.tiny_images import as_bytes, picture, save_image_model
-from tests.unit.engine.seq2seq.tiny_seq2seq import BLOCK_SIZE, generate, save_seq2seq, translation
-from tests.unit.engine.tiny_models import complete, engine_config
+from tests.unit.engine.tiny.classifiers import save_classifier, some_texts
+from tests.unit.engine.tiny.decoders import complete, engine_config
+from tests.unit.engine.tiny.encoders import save_checkpoint, tiny_bert
+from tests.unit.engine.tiny.images import as_bytes, picture, save_image_model
+from tests.unit.engine.tiny.seq2seq import BLOCK_SIZE, generate, save_seq2seq, translation
 
 pytestmark = [
     pytest.mark.gpu,

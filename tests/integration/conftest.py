@@ -14,8 +14,8 @@ from sqlalchemy import create_engine, text
 from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
 from nightshift.store.databases.migrate import upgrade
-from nightshift.testing import FakeClock
-from tests.databases import migrated_sqlite
+from tests.helpers.databases import migrated_sqlite
+from tests.helpers.fakes import FakeClock
 from tests.integration import servers
 from tests.integration.servers import PostgresServer, S3Server, ValkeyServer
 

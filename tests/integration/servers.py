@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 import redis
 
+from nightshift.cli.processes import valkey
 from nightshift.objectstore.s3 import s3_client
-from nightshift.run import valkey
-from nightshift.settings import QueueSettings
+from nightshift.process.settings import QueueSettings
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

@@ -83,9 +83,9 @@ def test_the_conformance_checks_are_a_distribution_of_their_own(tmp_path: Path) 
     [
         "nightshift/_migrations/env.py",
         "nightshift/_migrations/versions/2026-11-27-1400_create_the_schema_of_0_1_0.py",
-        "nightshift/demo/demo_model/config.json",
-        "nightshift/demo/demo_model/model.safetensors",
-        "nightshift/demo/demo_model/tokenizer.json",
+        "nightshift/cli/demo/demo_model/config.json",
+        "nightshift/cli/demo/demo_model/model.safetensors",
+        "nightshift/cli/demo/demo_model/tokenizer.json",
     ],
 )
 def test_the_wheel_holds_what_up_needs_without_a_checkout(wheel, name):

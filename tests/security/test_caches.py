@@ -13,22 +13,22 @@ from typing import Final
 
 import pytest
 
+from nightshift.bulk.results.row_digests import RowDigests
 from nightshift.errors import InvalidSetting
 from nightshift.fleet.models import Model, ModelKind
-from nightshift.results.row_digests import RowDigests
-from nightshift.settings import WorkerSettings
+from nightshift.process.settings import WorkerSettings
 from nightshift.tenants.cache_groups import NO_GROUPS, CacheGroups
-from nightshift.testing import STARTS_AT, a_delivery, a_job
 from nightshift_engine import Engine, Request
 from nightshift_engine.guidance.compiler import GrammarCompiler
 from nightshift_engine.guidance.grammar import Grammar
-from scheduler.runtime.circuits import CircuitConfig, Circuits
-from scheduler.runtime.in_flight import destination_of
-from tests.unit.engine.tiny_models import greedy, make_engine, run_to_end, save_model
+from scheduler.webhooks.circuits import CircuitConfig, Circuits
+from scheduler.webhooks.in_flight import destination_of
+from tests.helpers.fakes import STARTS_AT, a_delivery, a_job
+from tests.unit.engine.tiny.decoders import greedy, make_engine, run_to_end, save_model
 from tests.unit.workers.serving.conftest import submit
 from workers.serving.inference import SamplingDefaults
 from workers.serving.models import Models
-from workers.serving.text_server import TextServer
+from workers.serving.servers.text_server import TextServer
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PROMPT: Final = list(range(1, 42))
@@ -166,7 +166,7 @@ SHOWN_ELSEWHERE: Final = {
     "files": ("tests/integration/api/openai/test_files.py", "test_another_tenants_file_is_not_found"),
     "uploads": ("tests/integration/api/openai/test_uploads.py", "test_another_tenants_upload_is_not_found"),
     "what queries of the database find": (
-        "tests/integration/store/test_tenants.py",
+        "tests/integration/store/tenants/test_tenants.py",
         "test_a_method_reaches_what_is_the_tenants_own_and_nothing_else",
     ),
 }
@@ -179,13 +179,13 @@ def test_every_other_one_is_shown_by_a_test_of_its_own(name: str) -> None:
 
 
 OF_TENANTS: Final = {
-    "nightshift/results/digest_space.py",  # of one job
-    "nightshift/results/open_shards.py",  # of one job
-    "scheduler/runtime/circuits.py",
+    "nightshift/bulk/results/digest_space.py",  # of one job
+    "nightshift/bulk/results/open_shards.py",  # of one job
+    "scheduler/webhooks/circuits.py",
     "nightshift_engine/core/kv/kv_blocks.py",
     "nightshift_engine/guidance/compiler.py",
     "workers/shard/rows/earlier_jobs.py",  # by job, and the job's tenant is compared
-    "workers/shard/rows/run_once.py",  # by job and digest
+    "workers/shard/run_once.py",  # by job and digest
 }
 OF_NO_TENANT: Final = {
     "api/access/authentication.py",  # a key's own caller, by its digest
@@ -193,9 +193,9 @@ OF_NO_TENANT: Final = {
     "api/page/rendering.py",  # templates
     "conformance/session.py",
     "nightshift/lifecycle/catalogue.py",  # models
-    "nightshift/observe/logs.py",  # lines of the log, which tenants do not see
-    "nightshift/rows/partitions.py",  # a function of one URI alone
-    "nightshift/rows/requests.py",  # a function of a format alone
+    "nightshift/process/logs.py",  # lines of the log, which tenants do not see
+    "nightshift/bulk/rows/partitions.py",  # a function of one URI alone
+    "nightshift/bulk/rows/requests.py",  # a function of a format alone
     "nightshift/store/databases/migrate.py",  # the schema
     "nightshift/store/databases/multi_insert.py",  # statements
     "nightshift/store/pending.py",  # statements

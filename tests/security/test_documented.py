@@ -30,12 +30,12 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from api.app import create_app
-from api.parts.services import AppSettings
-from nightshift.settings import ApiSettings, DataSettings, LocationSettings
+from api.services.services import AppSettings
+from nightshift.process.settings import ApiSettings, DataSettings, LocationSettings
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
 from nightshift.tenants.keys import Scope
-from tests.databases import migrated_sqlite
+from tests.helpers.databases import migrated_sqlite
 from tests.integration.api.conftest import insert_key
 from tests.integration.api.fake_worker import FakeWorker
 from tests.integration.api.serving import serving

@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from nightshift.demo import demo_model_path
+from nightshift.cli.demo import demo_model_path
 from nightshift.errors import ConfigurationError
-from nightshift.settings import WorkerSettings
-from tests.e2e.bad_inputs import save_models
+from nightshift.process.settings import WorkerSettings
+from tests.e2e.models.bad_inputs import save_models
 from workers.serving.loading import open_models
 
 KINDS = ("demo", "m2m", "embedder", "reranker", "animals")

@@ -22,17 +22,17 @@ from hypothesis import settings as profile
 from hypothesis import strategies as st
 
 from api.app import create_app
-from api.parts.services import AppSettings
+from api.services.services import AppSettings
 from nightshift.fleet.workers import ExitCause
 from nightshift.jobs.dead_letters import DeadLetter
 from nightshift.jobs.ids import new_id
 from nightshift.lifecycle.transitions import plan
-from nightshift.settings import ApiSettings, DataSettings, LocationSettings
+from nightshift.process.settings import ApiSettings, DataSettings, LocationSettings
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
 from nightshift.tenants.keys import Scope
-from nightshift.testing import a_delivery, a_shard
-from tests.databases import migrated_sqlite
+from tests.helpers.databases import migrated_sqlite
+from tests.helpers.fakes import a_delivery, a_shard
 from tests.integration.api.conftest import insert_key
 from tests.integration.api.serving import serving
 from tests.integration.servers import ValkeyServer

@@ -15,10 +15,11 @@ from nightshift.tenants.keys import Scope
 from tests.faults.kit.launch import running
 from tests.faults.kit.outages import killed, stopped
 from tests.faults.kit.service import Parts, Service
+from tests.helpers.otlp import Collector, collector
+from tests.helpers.waiting import wait_for
 from tests.integration.api.conftest import insert_key
 from tests.integration.objectstore.s3_faults import ANY, Refused, Swallowed
 from tests.integration.servers import RAM_DISK
-from tests.otlp import Collector, collector
 from tests.security.failures import (
     CHAT,
     INVALID_BODIES,
@@ -35,7 +36,6 @@ from tests.security.failures import (
     template,
     webhook_secret,
 )
-from tests.waiting import wait_for
 
 SETTINGS: Final = {"LOG_LEVEL": "debug"}
 STREAMED: Final = ("chat.completion.chunk", "response.output_text")  # of the frames of a stream

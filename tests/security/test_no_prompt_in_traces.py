@@ -13,10 +13,11 @@ import pytest
 from nightshift.tenants.keys import Scope
 from tests.faults.kit.launch import running
 from tests.faults.kit.service import Parts, Service
+from tests.helpers.otlp import Collector, collector
+from tests.helpers.receiver import says
+from tests.helpers.waiting import wait_for
 from tests.integration.api.conftest import insert_key
 from tests.integration.servers import RAM_DISK
-from tests.otlp import Collector, collector
-from tests.receiver import says
 from tests.security.failures import (
     CHAT,
     INVALID_BODIES,
@@ -31,7 +32,6 @@ from tests.security.failures import (
     template,
     webhook_secret,
 )
-from tests.waiting import wait_for
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PRESIGNED = "?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential={0}&X-Amz-Signature={0}&sig={0}&token={0}#{0}"

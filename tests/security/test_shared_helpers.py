@@ -17,14 +17,14 @@ from typing import Final
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from api.parts.services import STORAGE_THREADS_MAX, StorageThreads
+from api.services.services import STORAGE_THREADS_MAX, StorageThreads
 from nightshift.jobs import Job
-from nightshift.testing import a_job
-from nightshift.turns import Place, Turns, TurnThreads
+from nightshift.tenants.turns import Place, Turns, TurnThreads
 from nightshift_engine.guidance import compiler
 from nightshift_engine.guidance.compiler import GrammarCompiler
 from nightshift_engine.guidance.grammar import Grammar
 from scheduler.runtime.thread_pools import JobPool, JobPoolConfig, leaves_a_thread
+from tests.helpers.fakes import a_job
 from workers.leases.isolation import Isolation
 from workers.online.runner import PREPARING_MAX
 from workers.online.suspect_queue import SuspectQueue
@@ -203,7 +203,7 @@ def test_another_tenants_item_is_taken_next_after_at_most_those_under_way(
 
 SHOWN_ELSEWHERE: Final = {
     "reads of the API": (
-        "tests/unit/api/middleware/test_begin_turns.py",
+        "tests/unit/api/middleware/test_turns.py",
         "test_a_flood_of_one_callers_reads_holds_up_no_other_caller",
     ),
     "sequences of an engine": (
@@ -211,7 +211,7 @@ SHOWN_ELSEWHERE: Final = {
         "test_each_of_a_tenants_requests_begins_at_once_where_another_has_taken_all_slots",
     ),
     "images of one request after another": (
-        "tests/unit/workers/serving/images/test_servers.py",
+        "tests/unit/workers/serving/servers/test_image_server.py",
         "test_a_request_of_many_images_holds_up_no_other_tenants",
     ),
     "texts and answers of online requests": (
@@ -223,11 +223,11 @@ SHOWN_ELSEWHERE: Final = {
         "test_a_tenant_with_many_parts_does_not_hold_another_up",
     ),
     "webhooks": (
-        "tests/integration/scheduler/test_webhook_delivery.py",
+        "tests/integration/scheduler/webhooks/test_delivery.py",
         "test_a_slow_endpoint_holds_up_no_other_tenant",
     ),
     "planning": (
-        "tests/integration/scheduler/test_planning.py",
+        "tests/integration/scheduler/planning/test_planning.py",
         "test_however_many_slow_inputs_a_tenant_has_another_tenants_is_planned_beside_them",
     ),
     "manifests": (
@@ -235,7 +235,7 @@ SHOWN_ELSEWHERE: Final = {
         "test_one_tenant_whose_places_hang_leaves_threads_for_the_others",
     ),
     "deletion": (
-        "tests/integration/scheduler/test_deletion.py",
+        "tests/integration/scheduler/retention/test_deletion.py",
         "test_a_tenant_that_deletes_much_keeps_no_other_tenant_waiting",
     ),
     "claims": (
@@ -252,10 +252,10 @@ def test_the_turns_of_every_other_helper_are_shown_by_a_test_of_its_own(name: st
 
 
 IN_TURN: Final = {
-    "api/middleware/begin_turns.py",  # reads
-    "api/parts/body_turns.py",  # checks of bodies, and their records
-    "api/parts/services.py",  # calls of the object store
-    "nightshift/turns.py",
+    "api/middleware/turns.py",  # reads
+    "api/services/body_turns.py",  # checks of bodies, and their records
+    "api/services/services.py",  # calls of the object store
+    "nightshift/tenants/turns.py",
     "scheduler/duties/assembly.py",
     "scheduler/duties/planning.py",
     "scheduler/duties/webhook_delivery.py",
@@ -268,37 +268,37 @@ IN_TURN: Final = {
     "workers/online/runner.py",
     "workers/online/suspect_queue.py",
     "workers/output_parts.py",
-    "workers/serving/image_server.py",
+    "workers/serving/servers/image_server.py",
     "workers/serving/kinds/decoder.py",
 }
 OF_ONE_TENANT: Final = {
-    "nightshift/results/digest_prefixes.py",  # of a job
-    "nightshift/results/part_leases.py",  # of a part
-    "nightshift/results/segment_streams.py",  # of a shard
+    "nightshift/bulk/results/digest_prefixes.py",  # of a job
+    "nightshift/bulk/results/part_leases.py",  # of a part
+    "nightshift/bulk/results/segment_streams.py",  # of a shard
     "workers/shard/inbox.py",
-    "workers/shard/rows/reading.py",
+    "workers/shard/reader.py",
     "workers/shard/runner.py",
     "workers/shard/uploads.py",
 }
 REFUSES: Final = {
     # More than two at a time of a tenant are refused, and none waits.
-    "api/parts/previewing.py",
-    "api/parts/webhook_tests.py",
+    "api/services/previews.py",
+    "api/services/webhook_samples.py",
 }
 SHORT_ITEMS: Final = {
     # One command or row each, sent in batches of a few hundred; what an engine makes comes in turn.
-    "api/parts/rings.py",
+    "api/services/rings.py",
     "nightshift/broker/hints.py",
 }
 OF_NO_TENANT: Final = {
-    "api/metrics/processes.py",
+    "api/operation/processes.py",
     "api/page/updates.py",
     "nightshift/cli/top/polling.py",
-    "nightshift/doctor/running.py",
+    "nightshift/cli/doctor/running.py",
     "nightshift/outbound/safe_http.py",  # a thread for each look-up
-    "nightshift/run/store_watch.py",
-    "nightshift/run/supervisor.py",
-    "nightshift/observe/tracing/sdk.py",
+    "nightshift/cli/processes/store_watch.py",
+    "nightshift/cli/processes/supervisor.py",
+    "nightshift/process/tracing/sdk.py",
     "scheduler/__main__.py",
     "scheduler/runtime/loop.py",
     "nightshift_engine/guidance/compiler.py",  # of an engine outside a worker

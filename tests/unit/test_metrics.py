@@ -11,8 +11,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightshift.observe.metrics import catalogue
-from tests.promql import LABEL_LISTS, WORDS, metric_names
+from nightshift.process.metrics import catalogue
+from tests.helpers.promql import LABEL_LISTS, WORDS, metric_names
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARDS = sorted((ROOT / "infra" / "grafana").rglob("*.json"))

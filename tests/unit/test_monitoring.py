@@ -14,7 +14,7 @@ from infra.grafana import build
 from infra.grafana.__main__ import FOLDER
 from infra.grafana.catalogue import DASHBOARDS
 from infra.grafana.panels import WIDTH_MAX, Dashboard
-from tests.prometheus import RULES, minutes_as_seconds
+from tests.helpers.prometheus import RULES, minutes_as_seconds
 
 ROOT = Path(__file__).resolve().parents[2]
 ALERTS: list[dict[str, Any]] = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from infra.reference import FOLDER, pages
-from nightshift import settings
+from nightshift.process import settings
 
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES = [

@@ -11,10 +11,10 @@ from prometheus_client.registry import Collector
 
 from nightshift.fleet.costs import NO_PRICES, Prices, WorkerTime
 from nightshift.fleet.figures import DeviceFigures
-from nightshift.observe.metrics import engine
-from nightshift.observe.metrics import worker as declared
-from nightshift.observe.metrics.family import new_registry
-from nightshift.observe.metrics.processes import register_process
+from nightshift.process.metrics import engine
+from nightshift.process.metrics import worker as declared
+from nightshift.process.metrics.family import new_registry
+from nightshift.process.metrics.processes import register_process
 from workers.health.request_metrics import request_metrics
 from workers.online.times import OnlineTimes
 from workers.serving.model_server import ModelServer

@@ -14,7 +14,7 @@ from typing import Final
 from nightshift.fleet.checkpoints import model_id
 from nightshift.fleet.workers import Capacity, NoticeKind, WorkerState
 from nightshift.outbound.cloud_metadata import Notice, Provider
-from nightshift.settings import WorkerSettings
+from nightshift.process.settings import WorkerSettings
 from workers.health.registration import Registration
 from workers.health.spot import SpotWatcher
 from workers.leases.heartbeat import Heartbeat

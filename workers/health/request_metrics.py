@@ -5,9 +5,9 @@ from typing import Final
 
 from prometheus_client.core import HistogramMetricFamily, Metric
 
-from nightshift.observe.metrics import engine
-from nightshift.observe.metrics import worker as declared
-from nightshift.observe.metrics.family import HistogramFamily
+from nightshift.process.metrics import engine
+from nightshift.process.metrics import worker as declared
+from nightshift.process.metrics.family import HistogramFamily
 from nightshift_engine.core.histograms import ClassHistograms, Histogram
 from workers.online.times import OnlineTimes, RequestTimes
 from workers.serving.model_server import ModelServer

@@ -22,8 +22,8 @@ from nightshift.fleet.workers import Machine
 from nightshift.jobs import BulkClaim, OnlineClaim
 from nightshift.jobs.room import OnlineRoom, Room
 from nightshift.lifecycle import transitions
-from nightshift.observe.tracing.spans import is_on
 from nightshift.process import failpoints
+from nightshift.process.tracing.spans import is_on
 from nightshift.store import Store
 from workers.intake.messages import (
     BULK_RANK,

@@ -3,7 +3,7 @@
 from opentelemetry.trace import SpanKind
 
 from nightshift.jobs import BulkClaim, OnlineClaim
-from nightshift.observe.tracing.attributes import (
+from nightshift.process.tracing.attributes import (
     JOB,
     SHARD,
     TAKEOVER_CAUSE,
@@ -12,7 +12,7 @@ from nightshift.observe.tracing.attributes import (
     TERM,
     WORKER,
 )
-from nightshift.observe.tracing.spans import Value, end, follow, parsed
+from nightshift.process.tracing.spans import Value, end, follow, parsed
 
 
 def taken_over(claim: BulkClaim) -> dict[str, Value]:

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from nightshift.broker.token_streams import Delta, End, StreamWriter
-from nightshift.endpoints.calls import CallPart
+from nightshift.endpoints.structured.calls import CallPart
 from nightshift.errors import DatabaseUnavailable
 from nightshift.jobs import Answer, JsonObject, OnlineClaim
 from nightshift.lifecycle import transitions
 from nightshift.process import failpoints
 from nightshift.store import Store, Transaction
-from nightshift.turns import TurnQueue
+from nightshift.tenants.turns import TurnQueue
 from workers.leases.heartbeat import Heartbeat
 
 log = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from nightshift.endpoints.logprobs import num_tokens
+from nightshift.endpoints.texts.logprobs import num_tokens
 from nightshift.jobs import OnlineClaim, StopReason
 from workers.online.publisher import Text
 from workers.online.traces import OnlineTrace

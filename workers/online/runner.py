@@ -18,9 +18,9 @@ from nightshift.errors import DatabaseUnavailable, InvalidRequest
 from nightshift.jobs import Answer, OnlineClaim
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.recovery import ONLINE_ROW
-from nightshift.observe.tracing.spans import is_on
+from nightshift.process.tracing.spans import is_on
 from nightshift.store import Store, Transaction
-from nightshift.turns import TurnThreads
+from nightshift.tenants.turns import TurnThreads
 from workers.leases.heartbeat import Heartbeat
 from workers.leases.isolation import Isolation
 from workers.online.publisher import CallText, Publisher

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Generic, TypeVar
 
-from nightshift.turns import TurnThreads
+from nightshift.tenants.turns import TurnThreads
 from workers.leases.isolation import Isolation
 
 Request = TypeVar("Request", bound=Hashable)

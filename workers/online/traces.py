@@ -5,8 +5,8 @@ import time
 from opentelemetry.trace import SpanKind
 
 from nightshift.jobs import Answer, OnlineClaim
-from nightshift.observe.tracing import gen_ai
-from nightshift.observe.tracing.attributes import (
+from nightshift.process.tracing import gen_ai
+from nightshift.process.tracing.attributes import (
     JOB,
     OUTCOME,
     PRIORITY,
@@ -16,7 +16,7 @@ from nightshift.observe.tracing.attributes import (
     TERM,
     WORKER,
 )
-from nightshift.observe.tracing.spans import child, end, follow
+from nightshift.process.tracing.spans import child, end, follow
 from nightshift_engine import RequestTimes
 from workers.serving.traces import record_phases
 

@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from nightshift.errors import NightshiftError
-from nightshift.settings import WorkerSettings
+from nightshift.process.settings import WorkerSettings
 
 
 def report(settings: WorkerSettings) -> dict[str, Any]:

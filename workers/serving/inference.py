@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from nightshift.endpoints.answers import error_body
-from nightshift.endpoints.calls import AnswerReader, CallPart, New, Said, call_json, read_calls
-from nightshift.endpoints.generation import Choice, GenerationRequest, TextEndpoint
-from nightshift.endpoints.logprobs import Chance, Chosen
 from nightshift.endpoints.requests import too_long
 from nightshift.endpoints.results import Identity, Result
-from nightshift.endpoints.streams import AnswerHead
+from nightshift.endpoints.structured.calls import AnswerReader, CallPart, New, Said, call_json, read_calls
+from nightshift.endpoints.texts.generation import Choice, GenerationRequest, TextEndpoint
+from nightshift.endpoints.texts.logprobs import Chance, Chosen
+from nightshift.endpoints.texts.streams import AnswerHead
 from nightshift.errors import InvalidRequest, StorageError
 from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.priorities import PriorityClass

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 
 from nightshift.errors import ConfigurationError
 from nightshift.fleet.checkpoints import model_id
-from nightshift.settings import PREFIX, WorkerSettings
+from nightshift.process.settings import PREFIX, WorkerSettings
 from nightshift_engine import EngineError
 from nightshift_engine.checkpoint.kinds import read_kind
 from nightshift_engine.execution.device.devices import DeviceMemory

@@ -9,7 +9,7 @@ from nightshift.endpoints import Endpoint
 from nightshift.endpoints.endpoint import check_sizes
 from nightshift.errors import InvalidRequest, UnknownModel
 from nightshift.fleet.models import Model
-from nightshift.settings import ANSWER_BYTES_MAX, WorkerSettings
+from nightshift.process.settings import ANSWER_BYTES_MAX, WorkerSettings
 from workers.serving.model_server import Inference, ModelServer, OnFatal
 
 

@@ -2,7 +2,7 @@
 
 from opentelemetry.trace import Span
 
-from nightshift.observe.tracing.spans import child, end
+from nightshift.process.tracing.spans import child, end
 from nightshift_engine import RequestTimes
 
 

@@ -12,7 +12,7 @@ from workers.leases.isolation import Isolation
 from workers.serving.models import Models
 from workers.shard.held_time import HeldTime
 from workers.shard.rows.earlier_jobs import EarlierJobs
-from workers.shard.rows.run_once import WAITING_MAX, RunOnce
+from workers.shard.run_once import WAITING_MAX, RunOnce
 from workers.shard.storage_counts import StorageCounts
 from workers.shard.uploads import UPLOADS_MAX
 

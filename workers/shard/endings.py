@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
+from nightshift.bulk.results.segments import CorruptSegment
 from nightshift.errors import NightshiftError, ObjectNotFound, StorageError
 from nightshift.jobs import BulkClaim, Fault, InputError
 from nightshift.jobs.leases import fault_delay_s
@@ -19,7 +20,6 @@ from nightshift.objectstore.verdicts import (
     storage_verdict,
 )
 from nightshift.process import failpoints
-from nightshift.results.segments import CorruptSegment
 from nightshift.store import Store, Transaction
 from workers.shard.held_time import HeldTime
 

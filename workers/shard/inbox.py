@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
+from nightshift.bulk.results.row_results import RowResult
 from nightshift.jobs import StopReason
-from nightshift.results.row_results import RowResult
 from workers.serving.inference import Progress
-from workers.shard.segments import Checkpoint
+from workers.shard.checkpoints import Checkpoint
 
 
 @dataclass(slots=True)  # one for each row: frozen ones take longer to make

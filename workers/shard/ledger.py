@@ -14,13 +14,13 @@ from itertools import takewhile
 from types import MappingProxyType
 from typing import Final
 
-from nightshift.results.row_results import RowResult
+from nightshift.bulk.results.row_results import RowResult
 from workers.serving.carry_over import CarryOver
 from workers.serving.inference import Progress
+from workers.shard.checkpoints import Checkpoint
 from workers.shard.config import ShardConfig
-from workers.shard.in_flight import AdmittedRow, InFlight
 from workers.shard.pace import hopeless_rows
-from workers.shard.segments import Checkpoint
+from workers.shard.row import AdmittedRow, InFlight
 
 HELD_CHARS: Final = 2 * 1024 * 1024  # a checkpoint is due once its results have so much text and vectors
 

@@ -16,19 +16,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, TypeVar
 
+from nightshift.bulk.results.row_results import RowResult
 from nightshift.errors import DatabaseUnavailable, NightshiftError, StorageError, StorageUnavailable
 from nightshift.jobs import BulkClaim, StopReason
 from nightshift.jobs.leases import fault_delay_s
 from nightshift.jobs.room import HeldShard
-from nightshift.observe.tracing.spans import NO_SPAN, under
 from nightshift.process import failpoints
-from nightshift.results.row_results import RowResult
+from nightshift.process.tracing.spans import NO_SPAN, under
 from nightshift_engine import RequestTimes
 from workers.leases.errors import LeaseLost
 from workers.leases.isolation import watch
+from workers.shard.checkpoints import Checkpoints
 from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.endings import Endings
-from workers.shard.in_flight import AdmittedRow, InFlight
 from workers.shard.inbox import (
     CheckpointListed,
     Drain,
@@ -41,9 +41,9 @@ from workers.shard.inbox import (
 )
 from workers.shard.ledger import Ledger
 from workers.shard.orders import Orders
-from workers.shard.rows.reading import InputUnreadable
-from workers.shard.rows.shard_rows import ShardRows
-from workers.shard.segments import Checkpoints
+from workers.shard.reader import InputUnreadable
+from workers.shard.row import AdmittedRow, InFlight
+from workers.shard.row_queue import ShardRows
 from workers.shard.traces import ShardTrace
 from workers.shard.uploads import UPLOADS_MAX, Uploads, may_pass
 from workers.shard.waits import SILENT_S, ShardWaits

@@ -10,9 +10,10 @@ from typing import Final
 
 from opentelemetry.trace import Span, SpanKind
 
+from nightshift.bulk.results.row_results import RowResult
 from nightshift.jobs import BulkClaim
-from nightshift.observe.tracing import gen_ai
-from nightshift.observe.tracing.attributes import (
+from nightshift.process.tracing import gen_ai
+from nightshift.process.tracing.attributes import (
     JOB,
     OUTCOME,
     PRIORITY,
@@ -28,12 +29,11 @@ from nightshift.observe.tracing.attributes import (
     TERM,
     WORKER,
 )
-from nightshift.observe.tracing.spans import Value, child, end, follow, is_on, parsed
-from nightshift.results.row_results import RowResult
+from nightshift.process.tracing.spans import Value, child, end, follow, is_on, parsed
 from nightshift_engine import RequestTimes
 from workers.intake.traces import taken_over
 from workers.serving.traces import record_phases
-from workers.shard.in_flight import InFlight
+from workers.shard.row import InFlight
 
 ROW_SPANS_MAX: Final = 16  # of a lease
 ERROR_SPANS_MAX: Final = 32  # beside those

@@ -14,7 +14,7 @@ from typing import Final
 from nightshift.errors import DatabaseUnavailable, NightshiftError, StorageError
 from nightshift.jobs.leases import fault_delay_s
 from nightshift.objectstore.verdicts import storage_verdict
-from workers.shard.segments import Checkpoint
+from workers.shard.checkpoints import Checkpoint
 
 log = logging.getLogger(__name__)
 

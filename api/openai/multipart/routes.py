@@ -13,14 +13,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 
 from api.access.authentication import Caller
-from api.bodies.uploads import PartObject, UploadCreate, UploadObject, parse_complete, parse_create
+from api.bodies.files import PartObject, UploadCreate, UploadObject, parse_complete, parse_create
 from api.dependencies import BodyDep, CallerDep, ServicesDep
-from api.middleware.limits import MORE_PARTS
+from api.middleware.request_bodies import MORE_PARTS
 from api.openai.adapter import file_json
 from api.openai.forms import file_in, reading_form
-from api.openai.uploads import BATCH_EXPIRES_AFTER_S, pieces_of_file, printable_name
-from api.parts.services import Services
+from api.openai.upload_forms import BATCH_EXPIRES_AFTER_S, pieces_of_file, printable_name
 from api.responses.times import seconds
+from api.services.services import Services
 from nightshift.errors import InvalidRequest, NightshiftError, StorageError
 from nightshift.jobs import JsonObject
 from nightshift.jobs.files import File, FilePurpose

@@ -3,10 +3,10 @@
 from datetime import datetime
 from typing import Final
 
+from api.jobs import dead_letters
 from api.page.causes import IN_WORDS
 from api.page.view import Action, Asked, Context, View
 from api.page.views.dead_letters import TONES, discard, replay
-from api.routes import dead_letters
 from nightshift.store import Transaction
 
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
+from api.jobs import dead_letters
 from api.page.causes import IN_WORDS
 from api.page.job_rows import Tone
 from api.page.view import Action, Asked, Context, Outcome, View
-from api.routes import dead_letters
 from nightshift.jobs.dead_letters import DeadLetterState
 from nightshift.store import Transaction
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from api.page.job_rows import Tone
 from api.page.view import Action, Asked, Context, Outcome, View
-from api.routes import deliveries
+from api.webhooks import deliveries
 from nightshift.lifecycle.webhooks.replays import get_delivery
 from nightshift.outbound.webhook_endpoints import ENDPOINTS_MAX
 from nightshift.outbound.webhooks import DeliveryState

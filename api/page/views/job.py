@@ -6,9 +6,12 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Final
 
-from api.access.rates import take_rates
-from api.bodies.option_fields import options_json
+from api.access.quotas import take_rates
+from api.bodies.options import options_json
 from api.dependencies import get_job
+from api.jobs import controls as job_controls
+from api.jobs import retries as job_retries
+from api.jobs import routes as jobs
 from api.jobs.results import rows_of
 from api.jobs.views import queue_positions
 from api.page.job_rows import JobRow
@@ -16,7 +19,6 @@ from api.page.row_errors import SEGMENTS_MAX, grouped
 from api.page.timeline import sampled, timeline
 from api.page.view import Action, Asked, Context, Outcome, View
 from api.responses.times import window_text
-from api.routes import job_controls, job_retries, jobs
 from nightshift.errors import InvalidRequest, NightshiftError
 from nightshift.jobs import Face, Job, JobKind, JobState
 from nightshift.jobs.ids import batch_id, job_id_of_batch

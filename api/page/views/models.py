@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from api.operation.readiness import WORKER_SILENCE_MAX
 from api.page.view import Asked, Context, View
-from api.readiness import WORKER_SILENCE_MAX
 from nightshift.fleet.checkpoints import model_id
 from nightshift.fleet.models import Model
 from nightshift.fleet.workers import Worker, WorkerState

@@ -3,10 +3,10 @@
 from datetime import datetime, timedelta
 from typing import Final
 
+from api.operation.readiness import WORKER_SILENCE_MAX
 from api.page.figures import HOURS, POINTS_MAX, columns, every
 from api.page.job_rows import JobRow
 from api.page.view import Asked, Context, View
-from api.readiness import WORKER_SILENCE_MAX
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.figures import ALIVE_WITHIN
 from nightshift.jobs import JobKind, JobState, JsonObject

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
-from api.openai import webhook_endpoints
 from api.page.view import Action, Asked, Context, Outcome, View
+from api.webhooks import endpoints as webhook_endpoints
 from nightshift.outbound.webhook_endpoints import ENDPOINTS_MAX, DisabledReason
 from nightshift.store import Transaction
 

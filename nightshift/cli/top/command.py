@@ -52,7 +52,7 @@ def top(
 
 def _taken(client: "Client") -> "Snapshot":
     from nightshift.cli.top.snapshot import take
-    from nightshift.settings import ClientSettings
+    from nightshift.process.settings import ClientSettings
 
     return take(client, ClientSettings().base_url)
 
@@ -61,7 +61,7 @@ def _print_document(client: "Client") -> None:
     """Also where there is no answer: what reads it finds JSON. Raises ApiError, ServerUnreachable."""
     from nightshift.cli.top.snapshot import document, no_document
     from nightshift.client import ApiError, ServerUnreachable
-    from nightshift.settings import ClientSettings
+    from nightshift.process.settings import ClientSettings
 
     try:
         found = document(_taken(client))

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from nightshift.backoff import Backoff
 from nightshift.cli.terminal import describe
 from nightshift.cli.top.snapshot import Snapshot
 from nightshift.client import ApiError, ServerUnreachable
 from nightshift.errors import NightshiftError
+from nightshift.jobs.backoff import Backoff
 
 RETRY: Final = Backoff(first_s=1.0, longest_s=15.0)
 STOP_S: Final = 0.2  # for the thread to end; it is left behind where the server hangs

@@ -6,10 +6,10 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from nightshift.endpoints.answers import answer_id
-from nightshift.endpoints.generation import Choice
 from nightshift.endpoints.requests import Metadata
 from nightshift.endpoints.responses.request import ResponsesRequest, TextOptions
-from nightshift.endpoints.streams import AnswerHead
+from nightshift.endpoints.texts.generation import Choice
+from nightshift.endpoints.texts.streams import AnswerHead
 from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.priorities import SERVICE_TIER_OF_CLASS
 

@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from typing import Final
 
-from nightshift.endpoints.generation import Choice, GenerationRequest, TextEndpoint
-from nightshift.endpoints.logprobs import Chosen, entries
 from nightshift.endpoints.requests import missing
 from nightshift.endpoints.responses.answers import ResponseObject, ended
 from nightshift.endpoints.responses.events import ResponseEvents
 from nightshift.endpoints.responses.request import ResponsesRequest
 from nightshift.endpoints.results import Values
-from nightshift.endpoints.streams import AnswerHead, Piece
+from nightshift.endpoints.texts.generation import Choice, GenerationRequest, TextEndpoint
+from nightshift.endpoints.texts.logprobs import Chosen, entries
+from nightshift.endpoints.texts.streams import AnswerHead, Piece
 from nightshift.jobs import JsonObject, Usage
-from nightshift.jobs.sizes import json_bytes
+from nightshift.jobs.json_text import json_bytes
 
 DEFAULTS_BYTES: Final = 2048
 TOOL_DEFAULTS_BYTES: Final = 64

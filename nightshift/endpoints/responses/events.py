@@ -13,7 +13,6 @@ A stream that ends before the answer has `error` as its last event.
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from nightshift.endpoints.calls import call_id
 from nightshift.endpoints.responses.answers import (
     FunctionCall,
     OutputMessage,
@@ -25,7 +24,8 @@ from nightshift.endpoints.responses.answers import (
     message_item,
 )
 from nightshift.endpoints.responses.request import ResponsesRequest
-from nightshift.endpoints.streams import AnswerEvents, AnswerHead, CallPiece, Piece, StreamEvent
+from nightshift.endpoints.structured.calls import call_id
+from nightshift.endpoints.texts.streams import AnswerEvents, AnswerHead, CallPiece, Piece, StreamEvent
 from nightshift.jobs import JsonObject
 
 MESSAGE_INDEX: Final = 0  # in the output

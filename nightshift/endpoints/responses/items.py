@@ -10,7 +10,6 @@ Items are read one by one, so that an error names its place and costs nothing mo
 from collections.abc import Mapping
 from typing import Any, Final
 
-from nightshift.endpoints.generation import template_role
 from nightshift.endpoints.requests import (
     MESSAGES_MAX,
     PARTS_MAX,
@@ -20,7 +19,8 @@ from nightshift.endpoints.requests import (
     missing,
     unsupported,
 )
-from nightshift.endpoints.tools import CALLS_MAX, NAME, arguments_of, called
+from nightshift.endpoints.structured.tools import CALLS_MAX, NAME, arguments_of, called
+from nightshift.endpoints.texts.generation import template_role
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 

@@ -5,13 +5,13 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import BaseModel, Field, PrivateAttr, WithJsonSchema, field_validator, model_validator
 
-from nightshift.endpoints.generation import CallingRequest, Conversation
-from nightshift.endpoints.guidance import Guidance, GuidanceFields, read_format
 from nightshift.endpoints.hints import AS_TEMPLATED, Effort, Summary, Verbosity, WithoutEffect
-from nightshift.endpoints.logprobs import ALTERNATIVES_MAX
 from nightshift.endpoints.requests import MESSAGES_MAX, Count, at_most, invalid_type, unsupported
 from nightshift.endpoints.responses.items import messages_of
-from nightshift.endpoints.tools import Tools, tools_of
+from nightshift.endpoints.structured.guidance import Guidance, GuidanceFields, read_format
+from nightshift.endpoints.structured.tools import Tools, tools_of
+from nightshift.endpoints.texts.generation import CallingRequest, Conversation
+from nightshift.endpoints.texts.logprobs import ALTERNATIVES_MAX
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 

@@ -22,8 +22,8 @@ from alembic.util import CommandError
 from sqlalchemy import Connection, text
 
 from nightshift.errors import ConfigurationError, Conflicted, DatabaseUnusable, SchemaBehind
+from nightshift.process.settings import DataSettings
 from nightshift.process.starting import starting
-from nightshift.settings import DataSettings
 from nightshift.store.databases import schema
 from nightshift.store.databases.database import Database, place_of
 from nightshift.store.databases.failures import ACCESS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...figures.roofline import EncoderRoofline, EncoderWork
+from ...core.roofline import EncoderRoofline, EncoderWork
 from ...loading.device_limits import measure_limits
 from ..packed.bert_parts import LayerParts, layers_of
 from ..packed.packed_layers import DTYPES

@@ -22,7 +22,7 @@ from transformers.modeling_layers import GenericForSequenceClassification
 
 from ...checkpoint.files import local_directory
 from ...checkpoint.kinds import CLASSIFIER, require_kind
-from ...config import DTypeName
+from ...core.config import DTypeName
 from ...errors import UnsupportedModel
 from ...loading.weights import check_vocabulary, resolve_device
 from ...text.tokenizer import Tokenizer

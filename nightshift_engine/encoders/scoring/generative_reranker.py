@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from ...checkpoint.files import local_directory
 from ...checkpoint.kinds import CLASSIFIER, DECODER, require_kind
-from ...config import DTypeName
+from ...core.config import DTypeName
 from ...loading.weights import check_vocabulary, resolve_device
 from ...text.tokenizer import Tokenizer
 from ..batching.limits import longest_input

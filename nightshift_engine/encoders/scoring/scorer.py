@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...core.roofline import EncoderRoofline
 from ...errors import UnsupportedModel
-from ...figures.roofline import EncoderRoofline
 from ...loading.weights import weight_not_finite
 from ..batching.length_buckets import length_buckets
 from ..errors import token_ids_objection

@@ -11,7 +11,7 @@ from transformers import AutoConfig
 from ...checkpoint.files import brings_own_code
 from ...checkpoint.kinds import Kind
 from ...checkpoint.stored_tensors import check_stored_tensors
-from ...config import DTypeName
+from ...core.config import DTypeName
 from ...errors import EngineError, ModelLoadFailed, UnsupportedModel
 from ...loading.weights import check_complete, checkpoint_dtype, resolve_dtype, said
 

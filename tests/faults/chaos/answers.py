@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Protocol
 
-from nightshift.demo import demo_model_path
-from nightshift.endpoints.chat import Chat, ChatRequest
+from nightshift.cli.demo import demo_model_path
 from nightshift.endpoints.results import Identity, Result
+from nightshift.endpoints.texts.chat import Chat, ChatRequest
 from nightshift.jobs.priorities import PriorityClass
-from nightshift.settings import WorkerSettings
+from nightshift.process.settings import WorkerSettings
 from nightshift_engine import Output
 from tests.faults.kit.fake_engine import FakeTokenizer, answer_tokens
-from tests.waiting import WAIT_MAX_S
+from tests.helpers.waiting import WAIT_MAX_S
 from workers.serving.inference import Progress, TextAnswer
 from workers.serving.model_server import Inference
 

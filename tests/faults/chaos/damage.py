@@ -14,7 +14,7 @@ from tests.faults.chaos.schedule import Action, Kind
 from tests.faults.kit.processes import is_running, pause, resume, send
 from tests.faults.kit.proxy import Blackhole, Fault, Latency
 from tests.faults.kit.service import Service
-from tests.waiting import wait_for
+from tests.helpers.waiting import wait_for
 
 DELAY: Final = Latency(ms=100)
 DELAY_S: Final = 3.0

@@ -14,19 +14,19 @@ from typing import Any, Final
 from sqlalchemy import select
 
 from nightshift import endpoints
-from nightshift.endpoints.chat import ChatRequest
+from nightshift.bulk.results.row_results import RowResult, ShardHead
 from nightshift.endpoints.results import Identity, Origin, Result
+from nightshift.endpoints.texts.chat import ChatRequest
 from nightshift.errors import DatabaseUnavailable, NightshiftError
 from nightshift.jobs import Counts, Face, JobState, Shard, ShardState
 from nightshift.jobs import Job as StoredJob
 from nightshift.jobs.dead_letters import UNEXPLAINED_CRASHES_MAX
 from nightshift.jobs.ids import batch_id
-from nightshift.results.row_results import RowResult, ShardHead
 from nightshift.store import tables
 from tests.faults.chaos.answers import Asked, answers_of
 from tests.faults.chaos.workload import BulkJob, Job, OnlineJob, Row
 from tests.faults.kit.service import Service
-from tests.waiting import WAIT_MAX_S, wait_for
+from tests.helpers.waiting import WAIT_MAX_S, wait_for
 
 FAR_AHEAD: Final = timedelta(days=1000)
 SHARDS_PAGE: Final = 1000

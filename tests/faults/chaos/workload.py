@@ -18,7 +18,7 @@ import httpx
 from nightshift.jobs import Face
 from nightshift.jobs.ids import job_id_of_batch
 from tests.faults.kit.service import Service
-from tests.waiting import WAIT_MAX_S
+from tests.helpers.waiting import WAIT_MAX_S
 
 RETRYABLE: Final = frozenset({408, 429, 502, 503, 504})
 RETRY_S: Final = 0.1  # a service that is being restarted can only be asked again

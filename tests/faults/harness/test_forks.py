@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.run.children import Launch
-from nightshift.run.supervisor import Process
+from nightshift.cli.processes.children import Launch
+from nightshift.cli.processes.supervisor import Process
 from tests.faults.kit.forks import fork_server
 from tests.faults.kit.processes import children, is_running
-from tests.waiting import wait_for
+from tests.helpers.waiting import wait_for
 
 TELLS = """
 import os, sys
@@ -21,7 +21,7 @@ STAYS = "import threading; print('stays', flush=True); threading.Event().wait()"
 IS_KILLED = "from nightshift.process import failpoints; failpoints.hit('worker.claimed')"
 STARTS_ANOTHER = f"""
 import sys
-from nightshift.run.children import Launch
+from nightshift.cli.processes.children import Launch
 from tests.faults.kit.forks import ForkServer
 command = (sys.executable, '-P', '-m', 'tests.faults.harness.test_forks', {STAYS!r})
 ForkServer.forked().spawn(Launch(command), None).wait()

@@ -32,15 +32,15 @@ from typing import Any, Final
 from benchmarks import zeros
 from nightshift.fleet.checkpoints import model_id
 from nightshift.fleet.models import Model, ModelKind
-from nightshift.settings import WorkerSettings
+from nightshift.process.settings import WorkerSettings
 from nightshift_engine import InvalidTokenIds, MadeBy, Output, PromptTooLong, Request, TokenLogprobs
 from nightshift_engine.core.histograms import EngineHistograms
 from nightshift_engine.core.request import PRIORITY_RANKS
-from workers.serving.embedding_server import EmbeddingServer
 from workers.serving.inference import SamplingDefaults
 from workers.serving.model_server import ModelServer, OnFatal
 from workers.serving.models import LazyModel
-from workers.serving.text_server import TextServer
+from workers.serving.servers.embedding_server import EmbeddingServer
+from workers.serving.servers.text_server import TextServer
 
 MODEL: Final = "fake"
 EMBEDDER: Final = zeros.MODEL.id  # not as a lazy model

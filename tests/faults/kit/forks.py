@@ -33,13 +33,13 @@ import threading
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn
 
-from nightshift.run.children import Launch
-from nightshift.run.supervisor import Process, run_program
+from nightshift.cli.processes.children import Launch
+from nightshift.cli.processes.supervisor import Process, run_program
 from nightshift_engine.execution.device.openmp import limit_spinning
 
 # What the service's processes import, but for modules that do something when they are imported.
 PRELOADED: Final = (
-    *("api.app", "scheduler.__main__", "nightshift.cli.main", "nightshift.run.worker_child"),
+    *("api.app", "scheduler.__main__", "nightshift.cli.main", "nightshift.cli.processes.worker_child"),
     *(
         "workers.composition",
         "workers.pool",

@@ -14,21 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from nightshift.demo import demo_model_path
+from nightshift.cli.demo import demo_model_path
+from nightshift.cli.processes import embedded
+from nightshift.cli.processes.supervisor import run_program
 from nightshift.objectstore import open_store
-from nightshift.run import embedded
-from nightshift.run.supervisor import run_program
-from nightshift.settings import DataSettings
+from nightshift.process.settings import DataSettings
 from nightshift.store import Store, open_database
 from tests.faults.kit.fake_engine import MODEL
 from tests.faults.kit.forks import fork_server
 from tests.faults.kit.processes import Kept, children, send
 from tests.faults.kit.proxy import FaultProxy, proxied
 from tests.faults.kit.service import Parts, Service
+from tests.helpers.receiver import receiver, says
 from tests.integration import servers
 from tests.integration.objectstore.s3_faults import FaultyS3, faulty_s3
 from tests.integration.servers import HOST, PostgresServer, S3Server, ValkeyServer, free_port
-from tests.receiver import receiver, says
 
 # Everything that is waited for, at a sixth to a third of what it is in production.
 SCALED: Final = {

@@ -30,8 +30,8 @@ from tests.faults.chaos.workload import Job, Row, submit_online
 from tests.faults.kit.launch import running
 from tests.faults.kit.proxy import Blackhole, Refuse
 from tests.faults.kit.service import Parts, Service
+from tests.helpers.waiting import TICK_S, wait_for
 from tests.integration.servers import RAM_DISK, PostgresServer
-from tests.waiting import TICK_S, wait_for
 
 PROMPT_S: Final = 1.0  # an answer that takes longer was not rung for: a worker polled
 PRODUCTION: Final = {

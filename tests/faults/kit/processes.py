@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from nightshift.run.children import AfterExit, Child, ChildExit, Launch, RestartBackoff
-from nightshift.run.supervisor import Spawn, Supervisor, run_program
+from nightshift.cli.processes.children import AfterExit, Child, ChildExit, Launch, RestartBackoff
+from nightshift.cli.processes.supervisor import Spawn, Supervisor, run_program
 from tests.faults.kit.forks import is_server
-from tests.waiting import TICK_S, WAIT_MAX_S, wait_for
+from tests.helpers.waiting import TICK_S, WAIT_MAX_S, wait_for
 
 RESTART: Final = RestartBackoff(first_s=0.1, factor=1.0)  # at once, however often it dies
 

@@ -19,23 +19,23 @@ from typing import Literal
 
 import httpx
 
+from nightshift.cli.processes.children import ChildExit
 from nightshift.client import Client
 from nightshift.fleet.workers import WorkerState
 from nightshift.objectstore import ObjectStore
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.process import failpoints
-from nightshift.run.children import ChildExit
 from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
 from nightshift.tenants.keys import DEFAULT_TENANT
 from tests.faults.kit.fake_engine import MODEL
 from tests.faults.kit.processes import Footprint, Kept, children, is_running, pause, resume, send
 from tests.faults.kit.proxy import FaultProxy
+from tests.helpers.receiver import Receiver
+from tests.helpers.waiting import WAIT_MAX_S, wait_for
 from tests.integration.api.conftest import insert_key
 from tests.integration.objectstore.s3_faults import FaultyS3
 from tests.integration.servers import PostgresServer, S3Server, ValkeyServer
-from tests.receiver import Receiver
-from tests.waiting import WAIT_MAX_S, wait_for
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ if it is told `demo`. The same supervisor, the same restarts, the same release o
 
 import sys
 
-from nightshift.cli.worker import keep_running
-from nightshift.run.supervisor import run_program
-from nightshift.run.worker_child import worker_child
-from nightshift.settings import WorkerSettings
+from nightshift.cli.processes.supervisor import run_program
+from nightshift.cli.processes.worker import keep_running
+from nightshift.cli.processes.worker_child import worker_child
+from nightshift.process.settings import WorkerSettings
 from tests.faults.kit.forks import ForkServer, was_forked
 
 APP = "tests.faults.kit.worker_app"

@@ -11,8 +11,8 @@ import openai
 import pytest
 
 from api.app import create_app
-from api.parts.services import AppSettings
-from nightshift.settings import ApiSettings, DataSettings, LocationSettings
+from api.services.services import AppSettings
+from nightshift.process.settings import ApiSettings, DataSettings, LocationSettings
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
 from nightshift.tenants.keys import ApiKey, digest, key_id, new_key

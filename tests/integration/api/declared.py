@@ -7,7 +7,7 @@ import httpx
 from starlette.routing import compile_path
 
 from api.app import create_app
-from api.parts.services import AppSettings
+from api.services.services import AppSettings
 
 
 @cache

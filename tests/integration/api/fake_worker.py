@@ -19,18 +19,18 @@ from nightshift import endpoints
 from nightshift.broker.queue import ONLINE_QUEUE, Queue, celery_app
 from nightshift.broker.token_streams import Delta, End, StreamWriter
 from nightshift.endpoints.answers import answer_id, error_body
-from nightshift.endpoints.calls import CallPart
-from nightshift.endpoints.embeddings import EmbeddingRequest, Embeddings
-from nightshift.endpoints.generation import Choice, Conversation, GenerationRequest, TextEndpoint
-from nightshift.endpoints.logprobs import Chance, Chosen
-from nightshift.endpoints.streams import AnswerHead
+from nightshift.endpoints.encoders.embeddings import EmbeddingRequest, Embeddings
+from nightshift.endpoints.structured.calls import CallPart
+from nightshift.endpoints.texts.generation import Choice, Conversation, GenerationRequest, TextEndpoint
+from nightshift.endpoints.texts.logprobs import Chance, Chosen
+from nightshift.endpoints.texts.streams import AnswerHead
 from nightshift.errors import QueueUnavailable
 from nightshift.fleet.models import Model, ModelKind, OutputSizes
 from nightshift.fleet.workers import Worker, WorkerState
 from nightshift.jobs import Answer, JobKind, JsonObject, OnlineClaim, StopReason, Usage
 from nightshift.jobs.rings import Ring
 from nightshift.lifecycle import transitions
-from nightshift.settings import QueueSettings
+from nightshift.process.settings import QueueSettings
 from nightshift.store import Store
 from workers.online.publisher import CallText
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nightshift.store import Store
-from tests.waiting import wait_for
+from tests.helpers.waiting import wait_for
 
 
 def wait_until_nothing_is_owed(store: Store) -> None:

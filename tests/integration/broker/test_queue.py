@@ -15,7 +15,7 @@ from nightshift.broker.queue import BULK_QUEUE, BULK_TASK, ONLINE_QUEUE, ONLINE_
 from nightshift.errors import QueueUnavailable
 from nightshift.jobs import JobKind
 from nightshift.jobs.rings import Ring
-from nightshift.settings import QueueSettings
+from nightshift.process.settings import QueueSettings
 from tests.integration.servers import ValkeyServer
 
 PUBLISH_TIMEOUT_S = 0.2

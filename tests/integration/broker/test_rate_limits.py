@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from nightshift.broker.rate_limits import AWAY_S, RateLimits
-from nightshift.settings import QueueSettings
+from nightshift.process.settings import QueueSettings
 from nightshift.tenants.rates import Rate
 from tests.integration.servers import ValkeyServer
 

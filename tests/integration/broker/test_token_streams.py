@@ -9,7 +9,7 @@ import redis
 
 from nightshift.broker import token_streams
 from nightshift.broker.token_streams import BrokenStream, Delta, End, StreamReader, StreamWriter
-from nightshift.settings import QueueSettings
+from nightshift.process.settings import QueueSettings
 from tests.integration.servers import ValkeyServer
 
 WAIT_MAX_S = 20.0

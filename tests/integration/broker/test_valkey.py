@@ -5,7 +5,7 @@ from pathlib import Path
 
 import redis
 
-from nightshift.run import valkey as embedded
+from nightshift.cli.processes import valkey as embedded
 from tests.integration.servers import HOST, ValkeyServer, free_port, running
 
 

@@ -9,7 +9,7 @@ from nightshift.fleet.models import Model, ModelKind
 from nightshift.fleet.workers import ExitCause, WorkerState
 from nightshift.lifecycle.catalogue import CACHED_S, RESTARTED_WITHIN, CachedCatalogue
 from nightshift.store import Store
-from nightshift.testing import a_worker
+from tests.helpers.fakes import a_worker
 
 
 class Seconds:

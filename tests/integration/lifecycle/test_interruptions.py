@@ -6,7 +6,7 @@ from nightshift.lifecycle import recovery
 from nightshift.lifecycle.interruptions import INTERRUPTIONS
 from nightshift.store import Store
 from nightshift.store.jobs.events import Event
-from nightshift.testing import claimed, commit_rows, completed, planned
+from tests.helpers.fakes import claimed, commit_rows, completed, planned
 from workers.shard.endings import Endings
 
 ALL = 1000

@@ -11,12 +11,12 @@ from nightshift.fleet.workers import Capacity, ExitCause, WorkerState
 from nightshift.jobs import BulkClaim, Fault, InputError, Job, JobState, JsonObject, StopReason, Webhook
 from nightshift.jobs.part import CutLimits, PartProblem
 from nightshift.lifecycle import problems, recovery
-from nightshift.lifecycle.output_parts import cut
+from nightshift.lifecycle.cutting import cut
 from nightshift.lifecycle.problems import ProblemRecorder, ShownProblem, shown_problem, shown_problems
 from nightshift.lifecycle.transitions import finish, request_stop
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import Store
-from nightshift.testing import (
+from tests.helpers.fakes import (
     MODEL,
     FakeClock,
     a_delivery,

@@ -15,7 +15,7 @@ from nightshift.jobs.options import BulkOptions
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.reuse import other_model, with_reused_job
 from nightshift.store import Store
-from nightshift.testing import MODEL, a_new_job, a_spec
+from tests.helpers.fakes import MODEL, a_new_job, a_spec
 
 _seconds = count()
 

@@ -19,7 +19,7 @@ from nightshift.objectstore import MIB, DirectoryStore, ObjectDamaged, ObjectSto
 from nightshift.objectstore.s3 import S3Store
 from nightshift.store import Store
 from nightshift.tenants.quotas import Quotas
-from nightshift.testing import FakeClock
+from tests.helpers.fakes import FakeClock
 from tests.integration.scheduler.scheduling import BusyStore
 from tests.integration.servers import S3Server
 

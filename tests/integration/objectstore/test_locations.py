@@ -10,7 +10,7 @@ from nightshift.errors import InvalidRequest, LocationNotAllowed, ObjectNotFound
 from nightshift.objectstore import DirectoryStore, Locations, ObjectStore, ObjectUri
 from nightshift.objectstore.s3 import S3Store
 from nightshift.tenants.keys import DEFAULT_TENANT as TENANT
-from nightshift.testing import expanded
+from tests.helpers.fakes import expanded
 from tests.integration.servers import S3Server
 
 # What `push_to_hub` and `save_to_disk` of the library `datasets` leave in a folder. Those that `map` keeps

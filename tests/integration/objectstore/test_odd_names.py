@@ -14,7 +14,7 @@ from nightshift.objectstore import Locations, ObjectUri, directory_files
 from nightshift.objectstore.data_names import is_data
 from nightshift.objectstore.verdicts import storage_verdict
 from nightshift.tenants.keys import DEFAULT_TENANT as TENANT
-from nightshift.testing import expanded
+from tests.helpers.fakes import expanded
 from tests.integration.objectstore.s3_faults import ANY, Refused, Rewritten, faulty_s3
 from tests.integration.servers import S3Server
 

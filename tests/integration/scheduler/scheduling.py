@@ -12,6 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from nightshift import endpoints
+from nightshift.bulk.results.part_writer import PartDependencies
+from nightshift.bulk.results.row_results import RowResult, ShardHead
+from nightshift.bulk.results.segments import encode_segment
+from nightshift.bulk.rows.inputs import iter_rows
+from nightshift.bulk.rows.requests import RowRequest, to_request
+from nightshift.bulk.rows.validation import FileLimits
 from nightshift.endpoints.results import Result
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import BulkClaim, Face, Job, JsonObject, Segment, Shard, Usage, segment_key
@@ -20,22 +26,16 @@ from nightshift.jobs.ids import new_id
 from nightshift.lifecycle import transitions
 from nightshift.objectstore import DirectoryStore, Locations, ObjectStore
 from nightshift.objectstore.sources import Sources
-from nightshift.results.part_writer import PartDependencies
-from nightshift.results.row_results import RowResult, ShardHead
-from nightshift.results.segments import encode_segment
-from nightshift.rows.inputs import iter_rows
-from nightshift.rows.requests import RowRequest, to_request
-from nightshift.rows.validation import FileLimits
 from nightshift.store import Store
-from nightshift.testing import MODEL, InMemoryQueue, a_spec, claimed, submit
 from scheduler.duties.assembly import Assembly, AssemblyConfig
-from scheduler.duties.output_parts import OutputParts, OutputPartsConfig
 from scheduler.duties.planning import Planning, PlanningConfig
-from scheduler.input.retrying import RetryInputs
+from scheduler.duties.running_output import OutputParts, OutputPartsConfig
+from scheduler.input.retry_inputs import RetryInputs
 from scheduler.input.sharding import ShardLimits
 from scheduler.input.surveying import SurveyConfig
 from scheduler.runtime.duty import MayContinue
 from scheduler.runtime.leadership import Elector
+from tests.helpers.fakes import MODEL, InMemoryQueue, a_spec, claimed, submit
 
 IDLE_S = 60.0
 LINE_BYTES_MAX = 100_000

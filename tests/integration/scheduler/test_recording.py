@@ -5,8 +5,8 @@ from datetime import timedelta
 from nightshift.fleet.figures import ModelFigures, WorkerFigures
 from nightshift.fleet.workers import WorkerState
 from nightshift.store import Store
-from nightshift.testing import FakeClock, a_worker, planned
 from scheduler.duties.recording import Recording, RecordingConfig
+from tests.helpers.fakes import FakeClock, a_worker, planned
 
 
 def reporting(store: Store, *, rows_per_s: float, **about: object) -> None:

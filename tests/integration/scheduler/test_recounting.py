@@ -2,8 +2,8 @@
 
 from nightshift.store import Store
 from nightshift.tenants.holdings import Holding
-from nightshift.testing import a_file
 from scheduler.duties.recounting import Recounting
+from tests.helpers.fakes import a_file
 
 
 def test_what_was_not_counted_is_counted_once(store: Store) -> None:

@@ -8,7 +8,8 @@ from nightshift.jobs.leases import Lease
 from nightshift.lifecycle.recovery import LEASES_EXPIRED, release_worker
 from nightshift.lifecycle.transitions import Submitted, request_stop
 from nightshift.store import Store
-from nightshift.testing import (
+from scheduler.duties.recovery import Recovery, RecoveryConfig
+from tests.helpers.fakes import (
     WORKER,
     FakeClock,
     a_new_request,
@@ -21,7 +22,6 @@ from nightshift.testing import (
     completed,
     planned,
 )
-from scheduler.duties.recovery import Recovery, RecoveryConfig
 
 CONFIG = RecoveryConfig(attempts_max=3)
 

@@ -9,8 +9,8 @@ from nightshift.jobs.rings import Ring
 from nightshift.store import Store
 from nightshift.store.jobs.idempotency import KeptAnswer
 from nightshift.store.shards.shards import RUNG_SHARDS_MAX
-from nightshift.testing import FakeClock, InMemoryQueue, asked, claimed, claimed_online, planned, rescue
 from scheduler.duties.ringing import Ringing, RingingConfig
+from tests.helpers.fakes import FakeClock, InMemoryQueue, asked, claimed, claimed_online, planned, rescue
 from tests.integration.servers import ValkeyServer
 
 CONFIG = RingingConfig()

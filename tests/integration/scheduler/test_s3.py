@@ -10,7 +10,7 @@ from nightshift.objectstore import ObjectUri
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
 from nightshift.tenants.keys import DEFAULT_TENANT
-from nightshift.testing import MODEL, FakeClock
+from tests.helpers.fakes import MODEL, FakeClock
 from tests.integration.scheduler.scheduling import IDLE_S, Place, jsonl, lines_of
 
 TEMPLATE = {"model": MODEL, "messages": [{"role": "user", "content": "{{text}}"}]}

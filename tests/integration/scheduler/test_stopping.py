@@ -6,7 +6,9 @@ from nightshift.jobs import Job, JobState, ShardState, StopReason
 from nightshift.lifecycle.transitions import request_stop
 from nightshift.store import Store
 from nightshift.store.shards.shards import STOPPED_MAX
-from nightshift.testing import (
+from scheduler.duties.deadlines import Deadlines, DeadlinesConfig
+from scheduler.duties.stopping import Stopping, StoppingConfig
+from tests.helpers.fakes import (
     MODEL,
     FakeClock,
     a_spec,
@@ -17,8 +19,6 @@ from nightshift.testing import (
     planned,
     submit,
 )
-from scheduler.duties.deadlines import Deadlines, DeadlinesConfig
-from scheduler.duties.stopping import Stopping, StoppingConfig
 
 CONFIG = StoppingConfig()
 

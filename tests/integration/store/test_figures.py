@@ -3,14 +3,14 @@
 from datetime import timedelta
 from itertools import pairwise
 
-from nightshift.capacity.backlog import Backlog, Group, by_group
 from nightshift.fleet.figures import INTERVAL_S, ModelFigures, ServiceFigures, WorkerFigures
 from nightshift.fleet.workers import WorkerState
 from nightshift.jobs import JobKind
+from nightshift.jobs.capacity.backlog import Backlog, Group, by_group
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import transitions
 from nightshift.store import Store
-from nightshift.testing import (
+from tests.helpers.fakes import (
     FakeClock,
     a_worker,
     asked,

@@ -6,7 +6,7 @@ import pytest
 
 from nightshift.jobs.files import File, FilePurpose
 from nightshift.store import Store
-from nightshift.testing import FakeClock, a_file
+from tests.helpers.fakes import FakeClock, a_file
 
 
 def keep(store: Store, *files: File) -> None:

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from nightshift.jobs.leases import Term
 from nightshift.store import Store
-from nightshift.testing import FakeClock
+from tests.helpers.fakes import FakeClock
 from tests.integration.store.racing import at_once
 
 TTL = timedelta(seconds=10)

@@ -6,7 +6,7 @@ from datetime import timedelta
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.fleet.workers import Capacity, ExitCause, MachineNotice, NoticeKind, WorkerState
 from nightshift.store import Store
-from nightshift.testing import FakeClock, a_worker
+from tests.helpers.fakes import FakeClock, a_worker
 from tests.integration.store.racing import at_once
 
 MODEL = Model(id="demo", kind=ModelKind.DECODER, context_length=512, revision="abc")

@@ -6,7 +6,7 @@ from nightshift.lifecycle import transitions
 from nightshift.outbound.webhooks import Delivery
 from nightshift.store import Store
 from nightshift.store.webhooks.listing import DeliveryFilters
-from nightshift.testing import a_spec, claimed, completed, planned
+from tests.helpers.fakes import a_spec, claimed, completed, planned
 
 HOOK = "https://receiver.example/hook"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from api.parts.body_turns import BEGUN_AT_ONCE, SMALL_BYTES, BodyTurns
+from api.services.body_turns import BEGUN_AT_ONCE, SMALL_BYTES, BodyTurns
 
 LARGE = SMALL_BYTES + 1
 

@@ -8,7 +8,7 @@ import sys
 for absent in ("torch", "transformers", "tokenizers", "safetensors", "scheduler", "workers"):
     sys.modules[absent] = None  # importing it fails
 from api.app import create_app
-from api.parts.services import AppSettings
+from api.services.services import AppSettings
 print(create_app(AppSettings()).title)
 """
 

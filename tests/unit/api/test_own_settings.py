@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from nightshift.cli.processes.children import Launch
 from nightshift.process.exit_codes import CONFIGURATION_EXIT
-from nightshift.run.children import Launch
 from tests.faults.kit.forks import fork_server
 
 COMMAND = ("uvicorn", "api.app:create_app", "--factory", "--port", "0", "--log-level", "warning")

@@ -8,9 +8,9 @@ from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
+from api.jobs import routes as jobs
 from api.openai import inference
 from api.plain_routes import plain_route
-from api.routes import jobs
 
 
 async def resolved(limit: Annotated[int, Query(le=9)] = 5) -> Response:

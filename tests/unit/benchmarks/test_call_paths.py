@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import call_paths, report
 from benchmarks.call_paths import ROW, file_of, holds_row
-from nightshift.rows.templates import render
+from nightshift.bulk.rows.templates import render
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def test_objects_are_looked_into_where_their_class_is_ours(monkeypatch: pytest.M
 
 
 def test_only_functions_of_ours_count() -> None:
-    assert file_of(render.__code__) == "nightshift/rows/templates.py"
+    assert file_of(render.__code__) == "nightshift/bulk/rows/templates.py"
     assert file_of(json.dumps.__code__) is None
     assert file_of(compile("1", render.__code__.co_filename, "exec")) is None
 

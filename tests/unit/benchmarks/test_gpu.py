@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.limits import Limits
-from benchmarks.models import QWENS, SHAPES, make_model
+from benchmarks.device.limits import Limits
+from benchmarks.fixtures.models import QWENS, SHAPES, make_model
 
 ROOT = Path(__file__).parents[3]
 ALLOWED = {

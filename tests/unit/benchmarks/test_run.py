@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import launch, report, run
-from benchmarks.launch import OURS, Launch, RunFailedError, run_process
+from benchmarks import report, run
+from benchmarks.fixtures.workloads import Workload, make_workload
 from benchmarks.report import markdown
 from benchmarks.run import Run, agreement, ratios_to_ours, rows
+from benchmarks.runners import launch
 from benchmarks.runners.harness import RunResult, Task, in_batches
+from benchmarks.runners.launch import OURS, Launch, RunFailedError, run_process
 from benchmarks.runners.nightshift import InvalidSettingError, engine_settings
-from benchmarks.workloads import Workload, make_workload
-from tests.unit.engine.encoders.tiny_encoders import save_checkpoint, tiny_bert
-from tests.unit.engine.tiny_models import save_model
+from tests.unit.engine.tiny.decoders import save_model
+from tests.unit.engine.tiny.encoders import save_checkpoint, tiny_bert
 
 WORKLOAD = Workload("small", "decoder", "small", "output tokens", 100, (([5], 2), ([6], 2)), ())
 

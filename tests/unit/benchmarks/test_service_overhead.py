@@ -11,15 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
-from benchmarks import checkpoints, service_overhead
+from benchmarks import service_overhead
+from benchmarks.fixtures import checkpoints
+from benchmarks.fixtures.vocabularies import save_trained_tokenizer
+from benchmarks.fixtures.workloads import SHORT, TOKENS, make_texts, make_texts_of_tokens
 from benchmarks.report import markdown
 from benchmarks.runners.bare_engine import BareRun
 from benchmarks.service.running import Ended
 from benchmarks.service_overhead import SEED, WARM_UP, Work, embeddings, measured
-from benchmarks.vocabularies import save_trained_tokenizer
-from benchmarks.workloads import SHORT, TOKENS, make_texts, make_texts_of_tokens
 from nightshift.jobs import Usage
-from nightshift.testing import a_job
+from tests.helpers.fakes import a_job
 
 EMBEDDING = Work("minilm", Path("models/minilm"), "embeddings", "auto", ["a text", "another"])
 COMPLETION = Work("medium", Path("models/medium"), "completions", "bfloat16", [{"custom_id": "row-0"}])

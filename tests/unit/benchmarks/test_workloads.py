@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.workloads import DOCUMENTS, NUM_SPECIAL_TOKENS, RECIPES, make_queries, make_workload
+from benchmarks.fixtures.workloads import DOCUMENTS, NUM_SPECIAL_TOKENS, RECIPES, make_queries, make_workload
 
 
 @pytest.mark.parametrize("name", RECIPES)

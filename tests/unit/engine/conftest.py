@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nightshift_engine import Engine
-from tests.unit.engine.tiny_models import make_engine, save_model
+from tests.unit.engine.tiny.decoders import make_engine, save_model
 
 
 @pytest.fixture(scope="session")

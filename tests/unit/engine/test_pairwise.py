@@ -1,6 +1,6 @@
 from itertools import combinations, product
 
-from tests.unit.engine.pairwise import pairwise
+from tests.unit.engine.tiny.pairwise import pairwise
 
 PARAMETERS = ("abc", range(6), [False, True], ["x"])
 

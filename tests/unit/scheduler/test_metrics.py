@@ -2,9 +2,9 @@
 
 from prometheus_client import generate_latest
 
-from nightshift.observe.metrics.family import Process
+from nightshift.process.metrics.family import Process
 from scheduler.metrics import DutyMetrics
-from tests.metrics import assert_as_declared
+from tests.helpers.metrics import assert_as_declared
 
 
 def test_passes_failures_and_leadership_are_told() -> None:

@@ -9,7 +9,7 @@ from nightshift.jobs.leases import LeaseConfig
 from nightshift.objectstore import Locations, ObjectStore, open_store
 from nightshift.objectstore.sources import Sources
 from nightshift.store import Store
-from tests.databases import migrated_sqlite
+from tests.helpers.databases import migrated_sqlite
 from tests.unit.workers.scripted import ManualClock, RecordingStreams, ScriptedServer
 from workers.leases.heartbeat import Heartbeat
 from workers.serving.models import Models

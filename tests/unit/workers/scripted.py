@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from nightshift.broker.token_streams import Delta, End
-from nightshift.endpoints.chat import Chat, ChatRequest
-from nightshift.endpoints.generation import Choice
 from nightshift.endpoints.results import Result
+from nightshift.endpoints.texts.chat import Chat, ChatRequest
+from nightshift.endpoints.texts.generation import Choice
 from nightshift.errors import InvalidRequest, StorageError
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import (
@@ -23,7 +23,7 @@ from nightshift.jobs import (
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import transitions
 from nightshift.store import Store
-from nightshift.testing import a_new_job, a_spec
+from tests.helpers.fakes import a_new_job, a_spec
 from workers.serving.inference import Progress, unread
 from workers.serving.model_server import Busy, Inference, ModelServer
 

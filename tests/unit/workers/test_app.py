@@ -35,7 +35,7 @@ import contextlib, logging, sys
 from workers.app import app
 from workers.composition import load_models
 from nightshift.errors import ConfigurationError
-from nightshift.settings import WorkerSettings
+from nightshift.process.settings import WorkerSettings
 
 app.log.setup(loglevel="WARNING")
 assert "torch" not in sys.modules

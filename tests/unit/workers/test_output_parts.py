@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from nightshift.results.part_writer import PartDependencies, PartWriter
+from nightshift.bulk.results.part_writer import PartDependencies, PartWriter
 from workers import output_parts
 from workers.output_parts import LEFT_LOOKS, OutputParts
 

@@ -4,16 +4,16 @@ from functools import partial
 from typing import cast
 
 from nightshift.fleet.models import ModelKind
-from nightshift.settings import WorkerSettings
+from nightshift.process.settings import WorkerSettings
 from nightshift_engine.checkpoint.kinds import CLASSIFIER, read_checkpoint
 from nightshift_engine.checkpoint.kinds.logit_score import is_generative_reranker
-from nightshift_engine.config import DTypeName
+from nightshift_engine.core.config import DTypeName
 from nightshift_engine.encoders.scoring.classifier import ClassifierModel
 from nightshift_engine.encoders.scoring.generative_reranker import GenerativeReranker
 from nightshift_engine.encoders.scoring.scorer import TextScorer
-from workers.serving.answer_sizes import label_sizes
+from workers.serving.kinds.answer_sizes import label_sizes
 from workers.serving.kinds.kind import Loaded, OnePassKind, Source, batched
-from workers.serving.score_server import ScoreServer
+from workers.serving.servers.score_server import ScoreServer
 
 
 class Classifiers(OnePassKind):

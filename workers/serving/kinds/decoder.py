@@ -8,21 +8,21 @@ from transformers import GenerationConfig
 
 from nightshift.errors import ConfigurationError
 from nightshift.fleet.models import Model, ModelKind
-from nightshift.settings import WorkerSettings
+from nightshift.process.settings import WorkerSettings
 from nightshift.tenants.cache_groups import CacheGroups
-from nightshift.turns import TurnThreads
+from nightshift.tenants.turns import TurnThreads
 from nightshift_engine import Engine, EngineConfig, InvalidSamplingParams, SamplingParams
 from nightshift_engine.checkpoint.kinds import DECODER
-from nightshift_engine.config import AttentionBackendName, DTypeName, KvCacheDTypeName, WeightDTypeName
+from nightshift_engine.core.config import AttentionBackendName, DTypeName, KvCacheDTypeName, WeightDTypeName
 from nightshift_engine.execution.device.devices import DeviceMemory
 from nightshift_engine.loading.footprint import Footprint, generator_footprint
 from nightshift_engine.loading.model import LoadedModel, load_model
 from nightshift_engine.text.tokenizer import Tokenizer
-from workers.serving.answer_sizes import token_sizes
 from workers.serving.inference import SamplingDefaults
+from workers.serving.kinds.answer_sizes import token_sizes
 from workers.serving.kinds.kind import Loaded, ServedKind, Source
 from workers.serving.model_server import ModelServer, OnFatal
-from workers.serving.text_server import TextServer
+from workers.serving.servers.text_server import TextServer
 
 GRAMMARS_COMPILED_MAX: Final = 2
 """At a time in a worker, of one tenant; another one is left a thread."""

@@ -4,12 +4,12 @@ from functools import partial
 from typing import cast
 
 from nightshift.fleet.models import ModelKind
-from nightshift.settings import WorkerSettings
+from nightshift.process.settings import WorkerSettings
 from nightshift_engine.checkpoint.kinds import ENCODER
-from nightshift_engine.config import DTypeName
+from nightshift_engine.core.config import DTypeName
 from nightshift_engine.encoders.model import EncoderModel
-from workers.serving.embedding_server import EmbeddingServer
 from workers.serving.kinds.kind import Loaded, OnePassKind, Source, batched
+from workers.serving.servers.embedding_server import EmbeddingServer
 
 
 class Encoders(OnePassKind):

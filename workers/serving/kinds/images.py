@@ -4,13 +4,13 @@ from functools import partial
 from typing import cast
 
 from nightshift.fleet.models import ModelKind
-from nightshift.settings import WorkerSettings
+from nightshift.process.settings import WorkerSettings
 from nightshift_engine.checkpoint.kinds import IMAGE_CLASSIFIER, IMAGE_ENCODER
-from nightshift_engine.config import DTypeName
+from nightshift_engine.core.config import DTypeName
 from nightshift_engine.images.model import ImageClassifierModel, ImageEncoderModel
-from workers.serving.answer_sizes import label_sizes
-from workers.serving.image_server import ImageEmbeddingServer, ImageScoreServer
+from workers.serving.kinds.answer_sizes import label_sizes
 from workers.serving.kinds.kind import Loaded, OnePassKind, Source, batched
+from workers.serving.servers.image_server import ImageEmbeddingServer, ImageScoreServer
 
 
 class ImageClassifiers(OnePassKind):

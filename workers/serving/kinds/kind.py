@@ -14,9 +14,9 @@ import torch
 
 from nightshift.fleet.checkpoints import model_id
 from nightshift.fleet.models import Model, ModelKind, OutputSizes
-from nightshift.settings import WorkerSettings
+from nightshift.process.settings import WorkerSettings
 from nightshift_engine.checkpoint.kinds import Kind
-from nightshift_engine.config import DTypeName
+from nightshift_engine.core.config import DTypeName
 from nightshift_engine.encoders.batching.config import EncoderConfig
 from nightshift_engine.execution.device.devices import DeviceMemory
 from nightshift_engine.loading.footprint import Footprint, encoder_footprint

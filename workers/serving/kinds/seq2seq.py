@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from nightshift.fleet.models import Model, ModelKind
-from nightshift.settings import WorkerSettings
+from nightshift.process.settings import WorkerSettings
 from nightshift.tenants.cache_groups import CacheGroups
 from nightshift_engine import Engine, EngineConfig
 from nightshift_engine.checkpoint.kinds import SEQ2SEQ
@@ -12,11 +12,11 @@ from nightshift_engine.loading.footprint import Footprint, generator_footprint
 from nightshift_engine.loading.model import LoadedModel
 from nightshift_engine.seq2seq.model import load_seq2seq, seq2seq_config
 from nightshift_engine.text.tokenizer import Tokenizer
-from workers.serving.answer_sizes import token_sizes
+from workers.serving.kinds.answer_sizes import token_sizes
 from workers.serving.kinds.decoder import engine_config, grammar_threads, sampling_defaults
 from workers.serving.kinds.kind import Loaded, ServedKind, Source
 from workers.serving.model_server import ModelServer, OnFatal
-from workers.serving.seq2seq_server import Seq2seqServer
+from workers.serving.servers.seq2seq_server import Seq2seqServer
 
 
 class Seq2seqModels(ServedKind):

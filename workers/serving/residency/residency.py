@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from nightshift.backoff import Backoff
 from nightshift.errors import ConfigurationError, DatabaseUnavailable
 from nightshift.fleet.models import Model
 from nightshift.fleet.workers import Machine
+from nightshift.jobs.backoff import Backoff
 from nightshift.process import memory
 from nightshift.store import Store, Transaction
 from nightshift.store.shards.claims import WaitingWork

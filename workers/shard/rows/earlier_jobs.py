@@ -4,9 +4,9 @@ import threading
 from collections import OrderedDict
 from typing import Final
 
+from nightshift.bulk.results.earlier_results import EarlierResults
 from nightshift.jobs import Job
 from nightshift.objectstore import ObjectStore
-from nightshift.results.earlier_results import EarlierResults
 from nightshift.store import Store
 
 JOBS_MAX: Final = 4  # whose results are kept open

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from api.parts.services import AppSettings
-from api.routes import dead_letters
+from api.jobs import dead_letters
+from api.services.services import AppSettings
 from nightshift.fleet.workers import ExitCause
 from nightshift.jobs.dead_letters import DeadLetter
 from nightshift.jobs.ids import new_id
@@ -17,10 +17,10 @@ from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle.replay import replay
 from nightshift.lifecycle.transitions import Submitted, plan
 from nightshift.objectstore.directory import DirectoryStore
-from nightshift.settings import ApiSettings, SubmissionSettings
+from nightshift.process.settings import ApiSettings, SubmissionSettings
 from nightshift.store import Store, Transaction
 from nightshift.store.shards.dead_letters import DeadLetters
-from nightshift.testing import a_shard, a_spec, submit
+from tests.helpers.fakes import a_shard, a_spec, submit
 from tests.integration.api.conftest import KeyMaker
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
 from tests.integration.scheduler.scheduling import a_line, jsonl

@@ -10,7 +10,7 @@ from sqlalchemy import update
 from nightshift.jobs import JobState, OnlineClaim
 from nightshift.lifecycle import transitions
 from nightshift.store import Store, tables
-from nightshift.testing import a_delivery
+from tests.helpers.fakes import a_delivery
 from tests.integration.api.asking import online
 from tests.integration.api.conftest import ClientMaker, KeyMaker
 from tests.integration.api.fake_worker import FakeWorker

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import func, select
 
-from api.parts.services import AppSettings
-from nightshift.settings import QuotaSettings
+from api.services.services import AppSettings
+from nightshift.process.settings import QuotaSettings
 from nightshift.store import Store, tables
 from nightshift.tenants.keys import Scope
 from tests.integration.api.asking import CHAT, online

@@ -7,7 +7,7 @@ import httpx
 import openai
 import pytest
 
-from api.parts.services import AppSettings
+from api.services.services import AppSettings
 from nightshift.jobs import Counts, Fault, InputError, JobState, NewShard
 from nightshift.jobs.part import PartProblem
 from nightshift.jobs.planning import PlanCursor

@@ -7,15 +7,15 @@ import httpx
 import pytest
 
 from api.jobs import results
-from api.parts.services import AppSettings
+from api.services.services import AppSettings
+from nightshift.bulk.results.row_results import RowResult
+from nightshift.bulk.results.segments import encode_segment
 from nightshift.client import Client
 from nightshift.jobs import Counts, InputError, JobState, NewShard, Segment, Usage
 from nightshift.lifecycle import transitions
 from nightshift.objectstore import open_store
-from nightshift.results.row_results import RowResult
-from nightshift.results.segments import encode_segment
 from nightshift.store import Store
-from nightshift.testing import a_row_result, a_shard_head
+from tests.helpers.fakes import a_row_result, a_shard_head
 from tests.integration.api.asking import online
 from tests.integration.api.conftest import KeyMaker
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker

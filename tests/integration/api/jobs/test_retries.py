@@ -9,7 +9,7 @@ import pytest
 from nightshift.jobs import Counts, JobState
 from nightshift.lifecycle import transitions
 from nightshift.store import Store, Transaction
-from nightshift.testing import a_shard
+from tests.helpers.fakes import a_shard
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
 
 Bulk = dict[str, object]

@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from nightshift.endpoints.calls import CallPart, call_id
+from nightshift.endpoints.structured.calls import CallPart, call_id
 from nightshift.jobs import OnlineClaim
 from nightshift.jobs.json_pieces import LARGE_BYTES
 from nightshift.store import Store

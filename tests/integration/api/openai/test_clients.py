@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.app import create_app
 from api.openai import streaming
-from api.parts.services import AppSettings
+from api.services.services import AppSettings
 from tests.integration.api.conftest import TIMEOUT_S, KeyMaker, batch_lines
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker, OnlineClaim
 from tests.integration.api.serving import serving

@@ -11,14 +11,14 @@ import httpx
 import openai
 import pytest
 
-from api.openai.uploads import Upload, keep_upload
+from api.openai.upload_forms import Upload, keep_upload
 from nightshift.errors import StorageUnavailable
 from nightshift.jobs.files import RECORDED_WITHIN_S, File, FilePurpose
 from nightshift.objectstore import DirectoryStore
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
 from nightshift.tenants.quotas import Quotas
-from nightshift.testing import FakeClock
+from tests.helpers.fakes import FakeClock
 from tests.integration.api.conftest import ClientMaker, batch_lines
 from tests.integration.scheduler.scheduling import BusyStore
 

@@ -9,15 +9,15 @@ import openai
 import pytest
 from openai.types import Batch
 
-from api.parts.services import AppSettings
+from api.services.services import AppSettings
+from nightshift.bulk.results.row_results import RowResult
+from nightshift.bulk.results.segments import encode_segment
 from nightshift.jobs import BulkClaim, Counts, JobState, NewShard, Segment, Usage
 from nightshift.jobs.ids import job_id_of_batch
 from nightshift.lifecycle import transitions
 from nightshift.objectstore import open_store
-from nightshift.results.row_results import RowResult
-from nightshift.results.segments import encode_segment
 from nightshift.store import Store
-from nightshift.testing import a_row_result, a_shard_head
+from tests.helpers.fakes import a_row_result, a_shard_head
 from tests.integration.api.conftest import ClientMaker, batch_lines
 from tests.integration.api.openai.test_batches import create, job_of
 

@@ -8,9 +8,9 @@ import pytest
 from pydantic import BaseModel
 
 from nightshift.endpoints.answers import error_body
-from nightshift.endpoints.calls import CallPart, call_id
-from nightshift.endpoints.generation import Choice
 from nightshift.endpoints.responses import Responses
+from nightshift.endpoints.structured.calls import CallPart, call_id
+from nightshift.endpoints.texts.generation import Choice
 from nightshift.jobs import Answer, OnlineClaim, Usage
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker, asked, head_of, text_answer
 

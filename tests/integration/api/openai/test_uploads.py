@@ -8,9 +8,9 @@ import httpx
 import openai
 import pytest
 
-from api.parts.services import AppSettings
+from api.services.services import AppSettings
 from nightshift.jobs.uploads import PART_BYTES_MAX
-from nightshift.settings import ApiSettings
+from nightshift.process.settings import ApiSettings
 from tests.integration.api.conftest import ClientMaker, SharedApi, batch_lines
 from tests.integration.api.waiting import wait_until_stored
 

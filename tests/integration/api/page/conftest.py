@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from nightshift.settings import DataSettings
+from nightshift.process.settings import DataSettings
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
 from tests.integration.api.conftest import TIMEOUT_S, SharedApi, insert_key

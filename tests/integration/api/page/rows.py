@@ -14,7 +14,7 @@ from nightshift.jobs.ids import new_id
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import Store, Transaction, tables
 from nightshift.tenants.usage import usage_day
-from nightshift.testing import (
+from tests.helpers.fakes import (
     a_delivery,
     a_webhook_endpoint,
     a_worker,

@@ -7,12 +7,12 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from api.parts.services import AppSettings
+from api.services.services import AppSettings
 from nightshift.fleet.costs import WorkerTime
 from nightshift.jobs import Job
-from nightshift.settings import ApiSettings
+from nightshift.process.settings import ApiSettings
 from nightshift.store import Store
-from nightshift.testing import asked, planned
+from tests.helpers.fakes import asked, planned
 from tests.integration.api.conftest import KeyMaker
 from tests.integration.api.page.conftest import SignedInMaker, browser, sign_in
 from tests.integration.api.page.test_views import new_tenant

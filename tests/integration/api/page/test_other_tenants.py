@@ -10,7 +10,7 @@ from api.page import views
 from nightshift.jobs.ids import new_id
 from nightshift.store import Store, tables
 from nightshift.tenants.keys import Scope
-from nightshift.testing import asked
+from tests.helpers.fakes import asked
 from tests.integration.api.page.conftest import SignedInMaker
 from tests.integration.api.page.rows import Rows, add_rows
 from tests.integration.api.page.test_views import act, new_tenant

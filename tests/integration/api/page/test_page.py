@@ -10,7 +10,7 @@ from nightshift.jobs import Face
 from nightshift.jobs.ids import batch_id
 from nightshift.store import Store
 from nightshift.tenants.keys import Scope
-from nightshift.testing import planned
+from tests.helpers.fakes import planned
 from tests.integration.api.asking import bulk_under
 from tests.integration.api.conftest import SharedApi
 from tests.integration.api.page.conftest import SignedInMaker

@@ -12,9 +12,9 @@ from api.app import create_app
 from api.page import attempts
 from api.page.requests import COOKIE
 from api.page.sessions import PER_KEY_MAX
-from api.parts.services import AppSettings
+from api.services.services import AppSettings
 from nightshift.lifecycle.tenants import Administration
-from nightshift.settings import ApiSettings, DataSettings, LocationSettings
+from nightshift.process.settings import ApiSettings, DataSettings, LocationSettings
 from nightshift.store import Store, tables
 from nightshift.tenants.audit import Actor
 from nightshift.tenants.keys import Scope, key_id, new_key

@@ -16,7 +16,7 @@ from nightshift.lifecycle.deletion import delete_job
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import Store
 from nightshift.tenants.keys import Scope
-from nightshift.testing import a_shard, planned
+from tests.helpers.fakes import a_shard, planned
 from tests.integration.api.asking import bulk_under
 from tests.integration.api.conftest import SharedApi
 from tests.integration.api.page.conftest import SignedInMaker, csrf_of

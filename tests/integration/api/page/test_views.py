@@ -21,12 +21,12 @@ from nightshift.lifecycle.problems import ProblemRecorder
 from nightshift.lifecycle.tenants import Administration
 from nightshift.objectstore import open_store
 from nightshift.outbound.webhooks import DeliveryState
-from nightshift.settings import DataSettings
+from nightshift.process.settings import DataSettings
 from nightshift.store import Store
 from nightshift.tenants.audit import Action, Actor
 from nightshift.tenants.keys import Scope, key_id
 from nightshift.tenants.usage import usage_day
-from nightshift.testing import a_delivery, a_spec, a_worker, an_api_key, an_attempt, planned, submit
+from tests.helpers.fakes import a_delivery, a_spec, a_worker, an_api_key, an_attempt, planned, submit
 from tests.integration.api.conftest import SharedApi
 from tests.integration.api.page.browser import ground
 from tests.integration.api.page.conftest import KeyMaker, SignedInMaker, csrf_of, sign_in

@@ -8,7 +8,7 @@ import pytest
 
 from api.access import authentication
 from api.app import create_app
-from api.parts.services import AppSettings
+from api.services.services import AppSettings
 from nightshift.store import Store
 from nightshift.tenants.keys import key_id
 from tests.integration.api.conftest import KeyMaker

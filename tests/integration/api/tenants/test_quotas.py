@@ -15,12 +15,12 @@ import pytest
 
 from api.access import slots
 from api.app import create_app
-from api.parts.services import AppSettings
-from nightshift.jobs.sizes import json_bytes
-from nightshift.settings import DataSettings, QuotaSettings, SubmissionSettings
+from api.services.services import AppSettings
+from nightshift.jobs.json_text import json_bytes
+from nightshift.process.settings import DataSettings, QuotaSettings, SubmissionSettings
 from nightshift.store import Store
-from nightshift.testing import InMemoryStreams
 from scheduler.duties.ageing import Ageing
+from tests.helpers.fakes import InMemoryStreams
 from tests.integration.api.asking import CHAT, online
 from tests.integration.api.conftest import TIMEOUT_S, ClientMaker, KeyMaker
 from tests.integration.api.declared import check_declared

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from api.access.scopes import NEEDED
-from nightshift.settings import DataSettings
+from nightshift.process.settings import DataSettings
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
 from nightshift.tenants.keys import Scope

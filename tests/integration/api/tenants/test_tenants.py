@@ -6,7 +6,7 @@ import pytest
 from nightshift.jobs import JobState
 from nightshift.lifecycle import transitions
 from nightshift.store import Store
-from nightshift.testing import a_file
+from tests.helpers.fakes import a_file
 from tests.integration.api.conftest import TIMEOUT_S
 
 

@@ -7,8 +7,8 @@ import pytest
 from nightshift.jobs import Job, JsonObject, StopReason
 from nightshift.lifecycle.transitions import request_stop
 from nightshift.store import Store
-from nightshift.testing import MODEL, FakeClock
 from scheduler.duties.assembly import Assembly
+from tests.helpers.fakes import MODEL, FakeClock
 from tests.integration.scheduler.scheduling import IDLE_S, Place, a_line, jsonl
 
 TEMPLATE = {"model": MODEL, "messages": [{"role": "user", "content": "{{text}}"}]}

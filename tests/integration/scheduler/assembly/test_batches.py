@@ -8,7 +8,7 @@ import pytest
 from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import JobState, StopReason, Webhook
 from nightshift.lifecycle.recovery import Verdict, recover, release_worker
-from nightshift.testing import FakeClock, claimed
+from tests.helpers.fakes import FakeClock, claimed
 from tests.integration.scheduler.assembly.conftest import TEXTS, a_batch, assembled, ids, planned, stop
 from tests.integration.scheduler.scheduling import Place, a_line, jsonl
 

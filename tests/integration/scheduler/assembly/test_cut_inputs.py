@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nightshift.bulk.results.row_results import RowResult
+from nightshift.bulk.rows.inputs import iter_rows
+from nightshift.bulk.rows.requests import to_request
 from nightshift.errors import NightshiftError
 from nightshift.jobs import BulkClaim, Job, JobState, JsonObject
 from nightshift.lifecycle.problems import ShownProblem, shown_problem
-from nightshift.results.row_results import RowResult
-from nightshift.rows.inputs import iter_rows
-from nightshift.rows.requests import to_request
-from nightshift.testing import MODEL, FakeClock, claimed
+from tests.helpers.fakes import MODEL, FakeClock, claimed
 from tests.integration.scheduler.assembly.conftest import TEMPLATE, assembled, planned
 from tests.integration.scheduler.scheduling import LINE_BYTES_MAX, Place, echoed, jsonl, result_of
 from workers.shard.endings import Endings

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from nightshift.bulk.results.segments import decode_segment, encode_segment
 from nightshift.errors import CredentialsRefused, ObjectNotFound, StorageDenied, StorageUnavailable
 from nightshift.jobs import JobState, ShardState, StopReason, Webhook
 from nightshift.objectstore import Locations, ObjectDamaged, ObjectUri
-from nightshift.results.segments import decode_segment, encode_segment
 from nightshift.tenants.keys import DEFAULT_TENANT
-from nightshift.testing import FakeClock, claimed
 from scheduler.duties.assembly import LATE, Assembly
 from scheduler.runtime.thread_pools import JobPoolConfig
+from tests.helpers.fakes import FakeClock, claimed
 from tests.integration.scheduler.assembly.conftest import TEXTS, a_batch, a_native_job, assembled, ids, stop
 from tests.integration.scheduler.scheduling import BusyStore, FailingStore, Place, jsonl
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nightshift.bulk.results import output_rows as shard_rows
 from nightshift.jobs import Job, JobState, StopReason
-from nightshift.results import shard_rows
-from nightshift.testing import MODEL, FakeClock
+from tests.helpers.fakes import MODEL, FakeClock
 from tests.integration.scheduler.assembly.conftest import TEMPLATE, assembled, planned, stop
 from tests.integration.scheduler.assembly.test_retries import part_lines, retry_of
 from tests.integration.scheduler.scheduling import Place, jsonl

@@ -17,7 +17,7 @@ from nightshift.jobs import Job, JobState
 from nightshift.objectstore import ObjectInfo, ObjectStore, ObjectUri, Staged
 from nightshift.store.jobs.jobs import Jobs
 from nightshift.tenants.keys import DEFAULT_TENANT
-from nightshift.testing import FakeClock
+from tests.helpers.fakes import FakeClock
 from tests.integration.scheduler.assembly.conftest import TEXTS, a_batch, a_native_job, assembled
 from tests.integration.scheduler.scheduling import IDLE_S, Place
 

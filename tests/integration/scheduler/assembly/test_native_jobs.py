@@ -6,12 +6,12 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
+from nightshift.bulk.results import output_rows as shard_rows
+from nightshift.bulk.rows.requests import RowRequest
 from nightshift.fleet.models import ModelKind
 from nightshift.jobs import JobState, JsonObject, StopReason
 from nightshift.jobs.output_names import part_name
-from nightshift.results import shard_rows
-from nightshift.rows.requests import RowRequest
-from nightshift.testing import MODEL, FakeClock
+from tests.helpers.fakes import MODEL, FakeClock
 from tests.integration.scheduler.assembly.conftest import (
     TEMPLATE,
     TEXTS,

@@ -2,14 +2,14 @@
 
 import pytest
 
-from nightshift.cli.run import OUTPUT_INCOMPLETE
+from nightshift.cli.bulk.run import OUTPUT_INCOMPLETE
 from nightshift.errors import StorageDenied, StorageUnavailable
 from nightshift.jobs import Job, JobState
 from nightshift.jobs.part import OutputProblem
-from nightshift.lifecycle.output_parts import problem_of
+from nightshift.lifecycle.cutting import problem_of
 from nightshift.objectstore import ObjectUri
 from nightshift.tenants.keys import DEFAULT_TENANT
-from nightshift.testing import FakeClock
+from tests.helpers.fakes import FakeClock
 from tests.integration.scheduler.assembly.conftest import TEXTS, a_batch, a_native_job, assembled
 from tests.integration.scheduler.scheduling import FailingStore, Place
 

@@ -10,15 +10,15 @@ import duckdb
 import pyarrow.dataset as ds
 import pytest
 
+from nightshift.bulk.results.part_writer import ATTEMPTS_MAX, PartWriter
 from nightshift.errors import OutputInUse, StorageDenied, StorageUnavailable
 from nightshift.jobs import Job, JobState, StopReason
 from nightshift.jobs.output_names import MANIFEST_NAMES
 from nightshift.jobs.part import PartState
 from nightshift.objectstore import ObjectInfo, ObjectStore, ObjectUri, Staged, StagedUpload
-from nightshift.results.part_writer import ATTEMPTS_MAX, PartWriter
 from nightshift.tenants.keys import DEFAULT_TENANT
-from nightshift.testing import FakeClock, a_spec, submit
 from scheduler.output.running_manifests import RunningManifestsConfig
+from tests.helpers.fakes import FakeClock, a_spec, submit
 from tests.integration.scheduler.assembly.conftest import TEXTS, a_native_job, assembled, ids, stop
 from tests.integration.scheduler.scheduling import IDLE_S, FailingStore, Place
 

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightshift.jobs import JobState, JsonObject
-from nightshift.testing import FakeClock
 from scheduler.output import manifests
+from tests.helpers.fakes import FakeClock
 from tests.integration.scheduler.assembly.conftest import TEXTS, a_native_job, assembled, ids
 from tests.integration.scheduler.scheduling import Place
 

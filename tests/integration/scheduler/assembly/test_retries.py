@@ -10,7 +10,7 @@ from nightshift.jobs.files import retry_input_id
 from nightshift.lifecycle import retry, transitions
 from nightshift.lifecycle.deletion import delete_job
 from nightshift.store import Store, tables
-from nightshift.testing import FakeClock, a_new_job
+from tests.helpers.fakes import FakeClock, a_new_job
 from tests.integration.scheduler.assembly.conftest import (
     TEXTS,
     a_batch,

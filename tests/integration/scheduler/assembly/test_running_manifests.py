@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from nightshift.bulk.results.part_writer import PartWriter
 from nightshift.errors import StorageDenied
 from nightshift.jobs import Job, JobState, StopReason
 from nightshift.objectstore import ObjectInfo, ObjectStore, ObjectUri, Staged
-from nightshift.results.part_writer import PartWriter
 from nightshift.tenants.keys import DEFAULT_TENANT
-from nightshift.testing import MODEL, FakeClock, a_spec, submit
-from scheduler.duties.output_parts import OutputParts
+from scheduler.duties.running_output import OutputParts
 from scheduler.output.running_manifests import RunningManifests
+from tests.helpers.fakes import MODEL, FakeClock, a_spec, submit
 from tests.integration.scheduler.assembly.conftest import TEMPLATE, TEXTS, a_native_job, assembled, planned
 from tests.integration.scheduler.scheduling import IDLE_S, BusyStore, FailingStore, Place, jsonl
 

@@ -5,13 +5,13 @@ import json
 
 import pytest
 
+from nightshift.bulk.results import output_rows as shard_rows
+from nightshift.bulk.results.output_rows import FULL_LISTINGS, NOT_RUN_LINES_MAX
 from nightshift.jobs import Job, JobState, StopReason
 from nightshift.lifecycle.controls import pause
 from nightshift.lifecycle.recovery import Verdict, recover
 from nightshift.lifecycle.transitions import request_stop
-from nightshift.results import shard_rows
-from nightshift.results.shard_rows import FULL_LISTINGS, NOT_RUN_LINES_MAX
-from nightshift.testing import MODEL, FakeClock, claimed
+from tests.helpers.fakes import MODEL, FakeClock, claimed
 from tests.integration.scheduler.assembly.conftest import (
     TEMPLATE,
     TEXTS,

@@ -12,10 +12,10 @@ from sqlalchemy import exc, text
 
 from nightshift.errors import ConfigurationError, DatabaseUnavailable, DatabaseUnusable
 from nightshift.jobs import JobKind
-from nightshift.settings import DataSettings
+from nightshift.process.settings import DataSettings
 from nightshift.store import Store, open_database
 from nightshift.store.databases.database import Database
-from nightshift.testing import FakeClock, submit
+from tests.helpers.fakes import FakeClock, submit
 from tests.integration.servers import PostgresServer
 from tests.integration.store.racing import WAIT_MAX_S
 

@@ -19,7 +19,7 @@ from nightshift.store import Store, tables
 from nightshift.store.databases import migrate
 from nightshift.store.databases.database import Database
 from nightshift.store.databases.migrate import change_schema, check_schema, downgrade, is_current, upgrade
-from nightshift.testing import claimed, planned
+from tests.helpers.fakes import claimed, planned
 from tests.integration.store.racing import WAIT_MAX_S, at_once
 
 

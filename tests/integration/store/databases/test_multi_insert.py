@@ -9,7 +9,7 @@ from sqlalchemy.exc import IntegrityError
 from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
 from nightshift.store.databases.multi_insert import PreparedRows, insert_groups
-from nightshift.testing import STARTS_AT, asked
+from tests.helpers.fakes import STARTS_AT, asked
 from tests.integration.store.databases.recording import recorded
 
 Row = tuple[Table, dict[str, Any]]

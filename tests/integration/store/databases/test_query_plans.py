@@ -18,7 +18,7 @@ import pytest
 from api.access.authentication import Caller
 from api.page import views
 from api.page.view import Asked, View
-from api.parts.services import AppSettings
+from api.services.services import AppSettings
 from nightshift.errors import NightshiftError
 from nightshift.fleet.workers import ExitCause, WorkerState
 from nightshift.jobs import JobKind, JobState
@@ -34,7 +34,7 @@ from nightshift.store.webhooks.listing import DeliveryFilters
 from nightshift.tenants.audit import Actor
 from nightshift.tenants.keys import Scope
 from nightshift.tenants.quotas import NO_QUOTAS
-from nightshift.testing import (
+from tests.helpers.fakes import (
     MODEL,
     STARTS_AT,
     TTL_S,

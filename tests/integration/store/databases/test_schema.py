@@ -11,7 +11,7 @@ from nightshift.errors import DatabaseUnavailable, DatabaseUnusable
 from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
 from nightshift.store.databases.migrate import change_schema, check_schema, upgrade
-from nightshift.testing import planned
+from tests.helpers.fakes import planned
 from tests.integration.servers import PostgresServer
 
 

@@ -15,11 +15,11 @@ from psycopg.conninfo import make_conninfo
 from sqlalchemy import Connection, make_url, text
 
 from nightshift.errors import Conflicted, DatabaseUnavailable
-from nightshift.settings import DataSettings
+from nightshift.process.settings import DataSettings
 from nightshift.store import TRIES_MAX, Store, Transaction, open_database
 from nightshift.store.databases import connection_reuse, statement_timeouts
 from nightshift.store.databases.database import Database
-from nightshift.testing import planned
+from tests.helpers.fakes import planned
 from tests.integration.servers import HOST, PostgresServer
 from tests.integration.store.racing import WAIT_MAX_S, at_once, in_background
 

@@ -5,7 +5,7 @@ import pytest
 from nightshift.jobs import Webhook
 from nightshift.lifecycle import transitions
 from nightshift.store import Store
-from nightshift.testing import MODEL, TTL_S, a_spec, claimed, planned
+from tests.helpers.fakes import MODEL, TTL_S, a_spec, claimed, planned
 from tests.integration.store.racing import at_once
 
 ALL = 10

@@ -15,7 +15,7 @@ from nightshift.jobs.room import ROOM_FOR_ALL
 from nightshift.lifecycle import controls, transitions
 from nightshift.lifecycle.controls import JobChanges
 from nightshift.store import Store, Transaction
-from nightshift.testing import (
+from tests.helpers.fakes import (
     MODEL,
     STARTS_AT,
     TTL_S,

@@ -8,7 +8,7 @@ from nightshift.jobs import Counts, Face, InputError, JobState
 from nightshift.lifecycle import transitions
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import Store
-from nightshift.testing import FakeClock, claim, submit
+from tests.helpers.fakes import FakeClock, claim, submit
 from tests.integration.store.racing import at_once
 from tests.integration.store.watching import HOOK, events, fetch, finalizing, finish, owed, with_webhook
 

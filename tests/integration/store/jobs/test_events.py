@@ -1,7 +1,7 @@
 """A job's history: numbered without gaps, also by writers at the same moment."""
 
 from nightshift.store import Store
-from nightshift.testing import FakeClock, submit
+from tests.helpers.fakes import FakeClock, submit
 from tests.integration.store.racing import at_once
 
 

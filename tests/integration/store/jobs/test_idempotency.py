@@ -5,7 +5,7 @@ from datetime import timedelta
 from nightshift.lifecycle import transitions
 from nightshift.store import Store
 from nightshift.store.jobs.idempotency import KeptAnswer
-from nightshift.testing import FakeClock, a_new_job, submit
+from tests.helpers.fakes import FakeClock, a_new_job, submit
 from tests.integration.store.racing import at_once
 
 DAY = timedelta(days=1)

@@ -17,7 +17,7 @@ from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
 from nightshift.store.jobs.jobs import Backlog
 from nightshift.store.jobs.listing import JobFilters, listing
-from nightshift.testing import (
+from tests.helpers.fakes import (
     MODEL,
     STARTS_AT,
     FakeClock,

@@ -8,7 +8,7 @@ from nightshift.jobs import Counts, InputError, JobKind, JobState, Usage, Webhoo
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import transitions
 from nightshift.store import Store
-from nightshift.testing import (
+from tests.helpers.fakes import (
     STARTS_AT,
     FakeClock,
     a_new_job,

@@ -3,7 +3,7 @@
 from nightshift.lifecycle.transitions import record_answer
 from nightshift.store import Store, Transaction
 from nightshift.store.jobs.load import Pace
-from nightshift.testing import (
+from tests.helpers.fakes import (
     FakeClock,
     an_answer,
     asked,

@@ -8,7 +8,7 @@ from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import Store, tables
 from nightshift.store.jobs.jobs import new_row
 from nightshift.store.jobs.positions import POSITION_MAX
-from nightshift.testing import STARTS_AT, FakeClock, a_new_job, asked, submit
+from tests.helpers.fakes import STARTS_AT, FakeClock, a_new_job, asked, submit
 
 
 def test_a_place_counts_better_classes_and_older_jobs(store: Store, clock: FakeClock) -> None:

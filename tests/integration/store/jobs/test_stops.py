@@ -7,7 +7,7 @@ import pytest
 from nightshift.jobs import Counts, Job, JobState, ShardState, StopReason
 from nightshift.lifecycle import transitions
 from nightshift.store import Store
-from nightshift.testing import (
+from tests.helpers.fakes import (
     FakeClock,
     an_answer,
     asked,

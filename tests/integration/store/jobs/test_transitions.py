@@ -18,7 +18,7 @@ from nightshift.jobs import (
 from nightshift.jobs.leases import Lease
 from nightshift.store import Store, Transaction, tables
 from nightshift.store.shards.leases import ExpiredLease
-from nightshift.testing import MODEL, STARTS_AT, an_answer, asked, planned, submit
+from tests.helpers.fakes import MODEL, STARTS_AT, an_answer, asked, planned, submit
 
 JOB_STATEMENTS: dict[str, Callable[[Transaction, str], Any]] = {
     "mark_started": lambda tx, job_id: tx.jobs.mark_started(job_id, tx.now(), None),

@@ -17,7 +17,7 @@ from nightshift.lifecycle import transitions
 from nightshift.store import Store, Transaction, tables
 from nightshift.store.databases.database import Database
 from nightshift.store.shards.leases import ExpiredLease
-from nightshift.testing import FakeClock
+from tests.helpers.fakes import FakeClock
 from tests.integration.store.shards.lease_model import ModelJob, ModelShard
 
 LATE_MAX = 2  # old leases among which one is chosen, beside those that hold

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from nightshift.jobs import Job
 from nightshift.jobs.part import CutLimits, OutputPart, PartClaim, PartFile, PartUpload
-from nightshift.lifecycle import output_parts
+from nightshift.lifecycle import cutting as output_parts
 from nightshift.store import Store
-from nightshift.testing import TTL_S, claimed, commit_rows, completed, planned
+from tests.helpers.fakes import TTL_S, claimed, commit_rows, completed, planned
 
 ROWS = 4  # of each shard; 100 bytes each
 SMALL = CutLimits(part_bytes=800, part_rows=1000)  # two shards

@@ -19,7 +19,8 @@ from nightshift.lifecycle import transitions
 from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
 from nightshift.store.shards.claims import WaitingWork
-from nightshift.testing import (
+from tests.helpers.claim_model import claim_key, effective_rank
+from tests.helpers.fakes import (
     MODEL,
     STARTS_AT,
     TTL_S,
@@ -33,7 +34,6 @@ from nightshift.testing import (
     planned,
     submit,
 )
-from tests.claim_model import claim_key, effective_rank
 from tests.integration.store.racing import WAIT_MAX_S, at_once, in_background, wait_until_blocked
 
 INTERACTIVE, STANDARD, BACKGROUND = PriorityClass

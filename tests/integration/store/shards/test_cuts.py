@@ -10,11 +10,12 @@ from nightshift.jobs import Face, Job, JobState, StopReason
 from nightshift.jobs.leases import Lease
 from nightshift.jobs.part import CutLimits, NewPart, PartState
 from nightshift.jobs.planning import PlanCursor
-from nightshift.lifecycle import output_parts, transitions
+from nightshift.lifecycle import cutting as output_parts
+from nightshift.lifecycle import transitions
 from nightshift.store import Store, Transaction, tables
 from nightshift.store.databases.database import Database
 from nightshift.store.shards.cuts import OutputProgress
-from nightshift.testing import FakeClock, a_shard, claimed, commit_rows, completed, planned, submit
+from tests.helpers.fakes import FakeClock, a_shard, claimed, commit_rows, completed, planned, submit
 from tests.integration.store.databases.recording import recorded
 from tests.integration.store.racing import at_once, in_background, wait_until_blocked
 from tests.integration.store.shards.parts_ground import (

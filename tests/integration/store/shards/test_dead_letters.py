@@ -13,7 +13,7 @@ from nightshift.jobs.dead_letters import (
 )
 from nightshift.lifecycle.recovery import release_worker
 from nightshift.store import Store
-from nightshift.testing import FakeClock, a_worker, asked, claimed, claimed_online, commit_rows, planned
+from tests.helpers.fakes import FakeClock, a_worker, asked, claimed, claimed_online, commit_rows, planned
 from tests.integration.store.racing import at_once
 
 ATTEMPTS_MAX = 20

@@ -26,7 +26,7 @@ from nightshift.lifecycle.recovery import recover_lost, release_worker
 from nightshift.store import Transaction
 from nightshift.store.databases.database import Database
 from nightshift.store.shards.shards import AlreadyListed
-from nightshift.testing import MODEL, a_segment, a_spec, an_answer, asked, planned
+from tests.helpers.fakes import MODEL, a_segment, a_spec, an_answer, asked, planned
 from tests.integration.store.shards.lease_ground import LeaseGround
 from tests.integration.store.shards.lease_model import ATTEMPTS_MAX, WORKERS
 

@@ -2,7 +2,7 @@
 
 from nightshift.jobs import JobKind
 from nightshift.store import Store
-from nightshift.testing import FakeClock
+from tests.helpers.fakes import FakeClock
 
 
 def test_rings_wait_in_order_until_they_are_sent(store: Store, clock: FakeClock) -> None:

@@ -11,7 +11,7 @@ from nightshift.jobs.part import PART_TRANSITIONS, OutputPart, PartLease, PartSt
 from nightshift.lifecycle import transitions
 from nightshift.store import Store, Transaction
 from nightshift.store.databases.database import Database
-from nightshift.testing import STARTS_AT, TTL_S, FakeClock, planned
+from tests.helpers.fakes import STARTS_AT, TTL_S, FakeClock, planned
 from tests.integration.store.databases.recording import recorded
 from tests.integration.store.racing import at_once
 from tests.integration.store.shards.parts_ground import (

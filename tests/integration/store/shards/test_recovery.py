@@ -11,7 +11,7 @@ from nightshift.jobs.leases import Lease
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import Store, tables
 from nightshift.store.shards.leases import ExpiredLease
-from nightshift.testing import (
+from tests.helpers.fakes import (
     FakeClock,
     a_spec,
     asked,

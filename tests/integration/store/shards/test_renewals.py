@@ -7,7 +7,7 @@ from nightshift.jobs.leases import Lease, Term
 from nightshift.lifecycle import transitions
 from nightshift.store import Store
 from nightshift.store.shards.leases import HeldLease
-from nightshift.testing import FakeClock, asked, claimed, claimed_online, completed, planned, rescue
+from tests.helpers.fakes import FakeClock, asked, claimed, claimed_online, completed, planned, rescue
 
 
 def renew(store: Store, *held: Lease, ttl_s: float = 30) -> list[HeldLease]:

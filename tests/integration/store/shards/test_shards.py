@@ -10,7 +10,7 @@ from nightshift.lifecycle import transitions
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
 from nightshift.store.jobs.jobs import Jobs, Progress
-from nightshift.testing import (
+from tests.helpers.fakes import (
     FakeClock,
     a_segment,
     a_shard,

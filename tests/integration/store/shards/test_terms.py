@@ -9,7 +9,7 @@ from nightshift.jobs import Counts, JobState, RecordedAnswer, ShardState
 from nightshift.jobs.leases import Lease
 from nightshift.lifecycle import transitions
 from nightshift.store import Store, Transaction
-from nightshift.testing import (
+from tests.helpers.fakes import (
     FakeClock,
     a_segment,
     an_answer,

@@ -15,7 +15,7 @@ from nightshift.jobs import Counts, Job, JobKind, JobState, JsonObject, Webhook
 from nightshift.jobs.deletion import Deletion, JobPart
 from nightshift.jobs.files import FilePurpose
 from nightshift.jobs.ids import new_id
-from nightshift.jobs.sizes import json_bytes
+from nightshift.jobs.json_text import json_bytes
 from nightshift.jobs.uploads import Upload, UploadPart, UploadStatus
 from nightshift.lifecycle.admission import admit_stored
 from nightshift.lifecycle.controls import JobChanges, change
@@ -33,7 +33,8 @@ from nightshift.store import Store, Transaction, tables
 from nightshift.store.jobs.jobs import RUNNABLE_STATES
 from nightshift.tenants.holdings import Holding
 from nightshift.tenants.quotas import Quotas
-from nightshift.testing import (
+from tests.helpers.databases import migrated_sqlite
+from tests.helpers.fakes import (
     MODEL,
     STARTS_AT,
     WORKER,
@@ -45,7 +46,6 @@ from nightshift.testing import (
     a_spec,
     an_answer,
 )
-from tests.databases import migrated_sqlite
 
 TENANTS = ("acme", "globex")
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from nightshift.store import Store
 from nightshift.tenants.keys import ApiKey, key_id, new_key
-from nightshift.testing import FakeClock, an_api_key
+from tests.helpers.fakes import FakeClock, an_api_key
 from tests.integration.store.racing import at_once
 
 

@@ -11,7 +11,7 @@ from nightshift.store import Store, Transaction
 from nightshift.store.databases.database import Database
 from nightshift.store.shards.shards import AlreadyListed
 from nightshift.tenants.usage import DailyUsage
-from nightshift.testing import (
+from tests.helpers.fakes import (
     STARTS_AT,
     FakeClock,
     a_segment,

@@ -15,7 +15,7 @@ from starlette.types import Message, Scope
 from api.metrics.http import HttpMetrics
 from api.middleware.boundary import Boundary
 from api.responses.errors import install_error_handlers
-from api.responses.sse import event, event_source
+from api.responses.streams import event, event_source
 
 SCOPE: Scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""}
 

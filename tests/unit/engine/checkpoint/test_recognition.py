@@ -20,7 +20,7 @@ from transformers import (
 
 from nightshift_engine import ModelLoadFailed, Request, UnsupportedModel
 from nightshift_engine.checkpoint.kinds import Checkpoint, kind_of, read_kind
-from tests.unit.engine.tiny_models import (
+from tests.unit.engine.tiny.decoders import (
     BASE,
     byte_tokenizer,
     complete,

@@ -12,7 +12,7 @@ from nightshift_engine.encoders.engine import EncoderEngine
 from nightshift_engine.encoders.request import EncodeRequest
 from tests.unit.engine.encoders.formula import FormulaEncoder
 from tests.unit.engine.running.scripted_runner import scripted
-from tests.unit.engine.tiny_models import run_to_end
+from tests.unit.engine.tiny.decoders import run_to_end
 
 GREEDY = SamplingParams(temperature=0)
 

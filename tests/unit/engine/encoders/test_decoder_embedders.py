@@ -15,14 +15,7 @@ from nightshift_engine.encoders.engine import EncoderEngine
 from nightshift_engine.encoders.model import EncoderModel
 from nightshift_engine.encoders.request import EncodeRequest
 from nightshift_engine.encoders.texts import EncoderText
-from tests.unit.engine.encoders.tiny_encoders import (
-    SIZES,
-    TOLERANCE,
-    WORDS,
-    declare_modules,
-    random_inputs,
-    reference,
-)
+from tests.unit.engine.tiny.encoders import SIZES, TOLERANCE, WORDS, declare_modules, random_inputs, reference
 
 CAUSAL = SIZES | {"num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64}
 END = 3

@@ -10,7 +10,7 @@ from torch import nn
 
 from nightshift_engine.encoders.model import EncoderModel
 from nightshift_engine.errors import ModelLoadFailed, UnsupportedModel
-from tests.unit.engine.encoders.tiny_encoders import (
+from tests.unit.engine.tiny.encoders import (
     TOLERANCE,
     declare_modules,
     random_inputs,

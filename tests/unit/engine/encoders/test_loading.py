@@ -21,7 +21,7 @@ from transformers import (
 
 from nightshift_engine.encoders.model import EncoderModel
 from nightshift_engine.errors import ModelLoadFailed, UnsupportedModel
-from tests.unit.engine.encoders.tiny_encoders import (
+from tests.unit.engine.tiny.encoders import (
     SIZES,
     TOLERANCE,
     declare_modules,

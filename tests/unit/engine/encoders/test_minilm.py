@@ -10,7 +10,7 @@ from nightshift_engine.encoders.errors import EncodeInputTooLong
 from nightshift_engine.encoders.model import EncoderModel
 from nightshift_engine.encoders.request import EncodeRequest
 from nightshift_engine.errors import InvalidConfig
-from tests.unit.engine.encoders.tiny_encoders import TEXTS, TOLERANCE, mean_and_normalize, reference
+from tests.unit.engine.tiny.encoders import TEXTS, TOLERANCE, mean_and_normalize, reference
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, RobertaConfig, Ro
 
 from nightshift_engine.encoders.model import EncoderModel
 from nightshift_engine.errors import UnsupportedModel
-from tests.unit.engine.encoders.tiny_encoders import (
+from tests.unit.engine.tiny.encoders import (
     SIZES,
     TOLERANCE,
     declare_modules,

@@ -29,13 +29,8 @@ from nightshift_engine.encoders.packed.packed_base import PackedBase
 from nightshift_engine.encoders.packed.packed_layers import PackedLayers
 from nightshift_engine.encoders.scoring.classifier import ClassifierModel
 from nightshift_engine.encoders.stream import Stream
-from tests.unit.engine.encoders.tiny_classifiers import (
-    reference_logits,
-    save_classifier,
-    save_tokenizer,
-    some_texts,
-)
-from tests.unit.engine.encoders.tiny_encoders import (
+from tests.unit.engine.tiny.classifiers import reference_logits, save_classifier, save_tokenizer, some_texts
+from tests.unit.engine.tiny.encoders import (
     SIZES,
     TOLERANCE,
     mean_and_normalize,

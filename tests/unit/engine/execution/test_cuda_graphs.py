@@ -22,7 +22,7 @@ from nightshift_engine.execution.model_runner import ModelRunner
 from nightshift_engine.loading.model import load_model
 from nightshift_engine.text.tokenizer import Tokenizer
 from tests.unit.engine.running.test_overlap import random_request, result
-from tests.unit.engine.tiny_models import CONTEXT, VOCAB_SIZE, complete, greedy, make_engine, save_model
+from tests.unit.engine.tiny.decoders import CONTEXT, VOCAB_SIZE, complete, greedy, make_engine, save_model
 
 BLOCK_SIZE, NUM_BLOCKS = 4, 64
 CPU = torch.device("cpu")

@@ -27,7 +27,7 @@ from nightshift_engine.execution.model_runner import ModelRunner
 from nightshift_engine.execution.step_layout import StepLayout
 from nightshift_engine.loading.selftest import check_model
 from tests.unit.engine.kernels.triton.attention_problems import quantise
-from tests.unit.engine.tiny_models import complete, greedy, load_engine, save_model
+from tests.unit.engine.tiny.decoders import complete, greedy, load_engine, save_model
 
 CPU = torch.device("cpu")
 PROMPT = list(range(40, 100))

@@ -15,7 +15,7 @@ from nightshift_engine.execution.linears.native import NativeLinear
 from nightshift_engine.execution.linears.onednn import OneDnnLinear
 from nightshift_engine.execution.linears.packing import native_pack, onednn_pack
 from nightshift_engine.execution.linears.panels import quantize_rows
-from tests.unit.engine.pairwise import pairwise
+from tests.unit.engine.tiny.pairwise import pairwise
 
 SHAPES = [(1, 1), (31, 7), (32, 16), (33, 32), (100, 64), (256, 384), (70, 1000)]
 """(outputs, inputs): below, at and beyond a panel of 32 columns, odd numbers of inputs, long sums."""

@@ -17,7 +17,7 @@ from nightshift_engine import Request, UnsupportedModel
 from nightshift_engine.execution.linears.native import NativeLinear
 from nightshift_engine.execution.linears.packing import native_packing
 from nightshift_engine.execution.packed_modules import PackedLinear, pack_modules
-from tests.unit.engine.tiny_models import complete, greedy, load_engine, reference_greedy, save_model
+from tests.unit.engine.tiny.decoders import complete, greedy, load_engine, reference_greedy, save_model
 
 pytestmark = pytest.mark.skipif(
     not NativeLinear.can_pack("float32", 1), reason="no compiler, so no native kernels"

@@ -22,7 +22,7 @@ from nightshift_engine.execution.step_threads import (
     ThreadPolicy,
     Window,
 )
-from tests.unit.engine.tiny_models import complete, greedy, make_engine, save_model
+from tests.unit.engine.tiny.decoders import complete, greedy, make_engine, save_model
 
 Given = Callable[[int], float]
 """Cores that a system gives so many threads, where others want its cores too."""

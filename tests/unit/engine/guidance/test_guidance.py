@@ -18,7 +18,7 @@ from nightshift_engine.guidance import compiler
 from nightshift_engine.guidance.compiler import Compiling, GrammarCompiler
 from nightshift_engine.guidance.masks import mask_tokens
 from tests.unit.engine.guidance.random_schemas import check, grammar_of, random_schema
-from tests.unit.engine.tiny_models import (
+from tests.unit.engine.tiny.decoders import (
     EOS,
     VOCAB_SIZE,
     byte_tokenizer,

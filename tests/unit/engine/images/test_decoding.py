@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from nightshift_engine.images.decoding import FORMATS, PARTS_MAX, ImageUnreadable, decode, pixels_of
-from tests.unit.engine.images.tiny_images import as_bytes, picture
+from tests.unit.engine.tiny.images import as_bytes, picture
 
 
 def png_header(width: int, height: int) -> bytes:

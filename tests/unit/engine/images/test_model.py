@@ -9,7 +9,7 @@ import pytest
 from nightshift_engine.checkpoint.kinds import CLASSIFIER, IMAGE_CLASSIFIER, IMAGE_ENCODER, read_kind
 from nightshift_engine.errors import EngineError, ModelLoadFailed, UnsupportedModel
 from nightshift_engine.images.model import ImageClassifierModel, ImageEncoderModel
-from tests.unit.engine.images.tiny_images import as_bytes, picture, reference, save_image_model
+from tests.unit.engine.tiny.images import as_bytes, picture, reference, save_image_model
 
 TOLERANCE = 2e-5
 CLASSIFIERS = ["ViT", "DeiT", "Swin", "ConvNext", "ResNet", "Dinov2"]

@@ -10,7 +10,7 @@ import transformers
 from nightshift_engine.images import packed_layers
 from nightshift_engine.images.model import ImageClassifierModel, ImageEncoderModel
 from nightshift_engine.images.packed_layers import PackedLayers, swap
-from tests.unit.engine.images.tiny_images import as_bytes, picture, save_image_model
+from tests.unit.engine.tiny.images import as_bytes, picture, save_image_model
 
 
 def loaded(directory: Path, family: str, head: str = "ForImageClassification") -> Any:

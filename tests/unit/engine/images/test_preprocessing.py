@@ -15,7 +15,7 @@ from transformers import (
 
 from nightshift_engine.images.preprocessing import Preprocessor
 from nightshift_engine.images.quick_steps import QuickSteps
-from tests.unit.engine.images.tiny_images import picture
+from tests.unit.engine.tiny.images import picture
 
 SQUARE = {"height": 32, "width": 32}
 SIZES = ((50, 40), (40, 50), (32, 32), (31, 200), (640, 480), (9, 7))

@@ -14,7 +14,7 @@ from transformers import AutoConfig
 from nightshift_engine import InvalidConfig, Request, UnsupportedModel
 from nightshift_engine.loading.context import context_length
 from nightshift_engine.text.tokenizer import Tokenizer
-from tests.unit.engine.tiny_models import (
+from tests.unit.engine.tiny.decoders import (
     BASE,
     byte_tokenizer,
     complete,

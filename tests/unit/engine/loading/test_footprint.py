@@ -8,14 +8,14 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from nightshift.demo import demo_model_path
+from nightshift.cli.demo import demo_model_path
 from nightshift_engine import EngineConfig, ModelLoadFailed
 from nightshift_engine.loading.footprint import encoder_footprint, generator_footprint
 from nightshift_engine.loading.model import load_model
 from nightshift_engine.text.tokenizer import Tokenizer
 from tests.unit.engine.loading.test_model_families import LATENT
-from tests.unit.engine.seq2seq.tiny_seq2seq import save_seq2seq
-from tests.unit.engine.tiny_models import save_model
+from tests.unit.engine.tiny.decoders import save_model
+from tests.unit.engine.tiny.seq2seq import save_seq2seq
 
 
 @pytest.mark.parametrize(

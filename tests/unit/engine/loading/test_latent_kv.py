@@ -17,7 +17,7 @@ from nightshift_engine.execution.kv_memory import KvShape
 from nightshift_engine.loading.selftest import check_model
 from tests.unit.engine.execution.attention.test_attention import make_cases, memory, paged, written_out
 from tests.unit.engine.loading.test_model_families import LATENT
-from tests.unit.engine.tiny_models import (
+from tests.unit.engine.tiny.decoders import (
     complete,
     greedy,
     load_engine,

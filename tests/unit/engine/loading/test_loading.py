@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from nightshift_engine import Engine, EngineConfig, InvalidConfig, ModelLoadFailed, Request, UnsupportedModel
-from tests.unit.engine.tiny_models import CONTEXT, VOCAB_SIZE, complete, greedy, load_engine, save_model
+from tests.unit.engine.tiny.decoders import CONTEXT, VOCAB_SIZE, complete, greedy, load_engine, save_model
 
 
 def test_the_engine_says_what_it_loaded(engine: Engine, llama: Path) -> None:

@@ -37,7 +37,7 @@ from nightshift_engine.loading.selftest import (
     check_model,
     check_written_steps,
 )
-from tests.unit.engine.tiny_models import complete, greedy, load_engine, save_model
+from tests.unit.engine.tiny.decoders import complete, greedy, load_engine, save_model
 
 needs_bfloat16 = pytest.mark.skipif(
     not NativeLinear.can_pack("bfloat16", 2), reason="no compiler, or no AVX512_BF16"

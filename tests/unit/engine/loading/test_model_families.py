@@ -16,7 +16,7 @@ import pytest
 
 from nightshift_engine import Request
 from nightshift_engine.core.kv.kv_groups import BlockDemand
-from tests.unit.engine.tiny_models import (
+from tests.unit.engine.tiny.decoders import (
     complete,
     greedy,
     make_cramped_engine,

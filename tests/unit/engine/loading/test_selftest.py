@@ -19,7 +19,7 @@ from nightshift_engine.execution.kv_memory import KvShape
 from nightshift_engine.execution.step_layout import StepInputs
 from nightshift_engine.loading import selftest
 from nightshift_engine.loading.selftest import check_model
-from tests.unit.engine.tiny_models import load_engine, save_model
+from tests.unit.engine.tiny.decoders import load_engine, save_model
 
 Checkpoint = Callable[..., Path]
 

@@ -13,7 +13,7 @@ from transformers import AutoConfig
 from nightshift_engine import InvalidConfig
 from nightshift_engine.loading.weights import eos_token_ids, model_id, resolve_device, resolve_dtype
 from nightshift_engine.text.tokenizer import Tokenizer
-from tests.unit.engine.tiny_models import BASE, byte_tokenizer
+from tests.unit.engine.tiny.decoders import BASE, byte_tokenizer
 
 TOKENIZER = Tokenizer(byte_tokenizer())
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

@@ -15,7 +15,7 @@ from nightshift_engine.core.batcher import Chunk
 from nightshift_engine.core.kv.kv_blocks import BlockPool
 from nightshift_engine.engine import Runner
 from nightshift_engine.text.tokenizer import Tokenizer
-from tests.unit.engine.tiny_models import CONTEXT, EOS, VOCAB_SIZE, load_tokenizer
+from tests.unit.engine.tiny.decoders import CONTEXT, EOS, VOCAB_SIZE, load_tokenizer
 
 
 class ScriptedRunner:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nightshift_engine import Engine, Request
-from tests.unit.engine.tiny_models import complete, greedy
+from tests.unit.engine.tiny.decoders import complete, greedy
 
 
 def test_an_abort_takes_effect_at_the_next_step_and_is_reported(engine: Engine) -> None:

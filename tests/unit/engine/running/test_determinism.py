@@ -22,7 +22,7 @@ import torch
 from nightshift_engine import Completion, Engine, InvalidConfig, Request, SamplingParams, UnsupportedModel
 from nightshift_engine.execution.linears.native import NativeLinear
 from tests.unit.engine.running.carrying import resumed, save
-from tests.unit.engine.tiny_models import (
+from tests.unit.engine.tiny.decoders import (
     VOCAB_SIZE,
     collect,
     load_engine,

@@ -19,7 +19,7 @@ from nightshift_engine.execution.device.devices import DeviceMemory
 from nightshift_engine.loading import model as model_module
 from nightshift_engine.loading.model import LoadedModel
 from tests.unit.engine.running.scripted_runner import ScriptedRunner
-from tests.unit.engine.tiny_models import CONTEXT, EOS, VOCAB_SIZE, complete, greedy, load_tokenizer
+from tests.unit.engine.tiny.decoders import CONTEXT, EOS, VOCAB_SIZE, complete, greedy, load_tokenizer
 
 SECOND = torch.device("cuda:1")
 

@@ -17,7 +17,7 @@ from nightshift_engine import (
     SamplingParams,
 )
 from tests.unit.engine.running.scripted_runner import scripted
-from tests.unit.engine.tiny_models import (
+from tests.unit.engine.tiny.decoders import (
     CONTEXT,
     EOS,
     VOCAB_SIZE,

@@ -14,7 +14,7 @@ from nightshift_engine.core.batcher import Chunk
 from nightshift_engine.text.detokenizer import TextStream
 from nightshift_engine.text.tokenizer import Tokenizer
 from tests.unit.engine.running.scripted_runner import ScriptedRunner, engine_over
-from tests.unit.engine.tiny_models import (
+from tests.unit.engine.tiny.decoders import (
     EOS,
     byte_tokenizer,
     complete,

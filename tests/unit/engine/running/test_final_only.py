@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nightshift_engine import Engine, Request, SamplingParams
-from tests.unit.engine.tiny_models import complete, greedy, random_prompts, run_to_end
+from tests.unit.engine.tiny.decoders import complete, greedy, random_prompts, run_to_end
 
 
 def requests(sampling: SamplingParams, **fields: Any) -> list[Request]:

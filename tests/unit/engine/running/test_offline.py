@@ -12,7 +12,7 @@ from torch import Tensor
 from nightshift_engine import Engine, InvalidRequest, Output, Request, SamplingParams, generate, offline
 from nightshift_engine.core.batcher import Chunk
 from tests.unit.engine.running.scripted_runner import ScriptedRunner, engine_over, scripted
-from tests.unit.engine.tiny_models import (
+from tests.unit.engine.tiny.decoders import (
     CONTEXT,
     EOS,
     greedy,

@@ -13,7 +13,7 @@ from nightshift_engine import Completion, Engine, Request, SamplingParams
 from nightshift_engine.sampling.sampler import Sampler
 from tests.unit.engine.running.scripted_runner import ScriptedRunner, engine_over
 from tests.unit.engine.sampling.test_sampler import sequence
-from tests.unit.engine.tiny_models import (
+from tests.unit.engine.tiny.decoders import (
     EOS,
     VOCAB_SIZE,
     collect,

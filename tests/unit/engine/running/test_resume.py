@@ -25,7 +25,7 @@ from nightshift_engine import (
 )
 from tests.unit.engine.running.carrying import continued, resumed, save
 from tests.unit.engine.running.scripted_runner import scripted
-from tests.unit.engine.tiny_models import (
+from tests.unit.engine.tiny.decoders import (
     EOS,
     collect,
     complete,

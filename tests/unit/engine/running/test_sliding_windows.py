@@ -10,7 +10,7 @@ import pytest
 from nightshift_engine import Engine, PromptTooLong, Request
 from nightshift_engine.core.kv.kv_groups import BlockDemand
 from nightshift_engine.core.request import PriorityClass
-from tests.unit.engine.tiny_models import (
+from tests.unit.engine.tiny.decoders import (
     complete,
     greedy,
     load_engine,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nightshift_engine import Completion, Engine, Request, SamplingParams
-from tests.unit.engine.tiny_models import complete, make_engine, random_prompts
+from tests.unit.engine.tiny.decoders import complete, make_engine, random_prompts
 
 SLOTS = 4
 

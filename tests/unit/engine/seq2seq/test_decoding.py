@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from nightshift_engine import Grammar, SamplingParams, UnsupportedModel
-from tests.unit.engine.seq2seq.tiny_seq2seq import (
+from tests.unit.engine.tiny.decoders import EOS, complete
+from tests.unit.engine.tiny.seq2seq import (
     PAD,
     START,
     generate,
@@ -17,7 +18,6 @@ from tests.unit.engine.seq2seq.tiny_seq2seq import (
     save_seq2seq,
     translation,
 )
-from tests.unit.engine.tiny_models import EOS, complete
 
 SOURCES = [[random.Random(seed).randrange(2, 256) for _ in range(1 + 3 * seed)] for seed in range(8)]
 

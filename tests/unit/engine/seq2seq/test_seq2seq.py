@@ -19,7 +19,8 @@ from nightshift_engine import (
 )
 from nightshift_engine.seq2seq.model import load_seq2seq, seq2seq_config
 from nightshift_engine.text.tokenizer import Tokenizer
-from tests.unit.engine.seq2seq.tiny_seq2seq import (
+from tests.unit.engine.tiny.decoders import EOS, complete, engine_config
+from tests.unit.engine.tiny.seq2seq import (
     BLOCK_SIZE,
     FAMILIES,
     POSITIONS,
@@ -29,7 +30,6 @@ from tests.unit.engine.seq2seq.tiny_seq2seq import (
     save_seq2seq,
     translation,
 )
-from tests.unit.engine.tiny_models import EOS, complete, engine_config
 
 
 def some_sources(count: int = 7, seed: int = 3) -> list[list[int]]:

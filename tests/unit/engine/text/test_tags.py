@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from nightshift_engine.guidance.compiler import GrammarCompiler
 from nightshift_engine.guidance.grammar import Grammar
 from nightshift_engine.text.tokenizer import Tokenizer
-from tests.unit.engine.text.some_tokenizers import bpe_tokenizer, fallback_tokenizer, metaspace_tokenizer
+from tests.unit.engine.tiny.tokenizers import bpe_tokenizer, fallback_tokenizer, metaspace_tokenizer
 
 TEMPLATE = "{{ tools }}<tool_call>{{ arguments }}</tool_call>{{ content.split('</think>') }}"
 TAGS = ("<tool_call>", "</tool_call>", "<think>", "</think>")

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from nightshift_engine import ChatTemplateFailed, InvalidRequest
 from nightshift_engine.text.detokenizer import StopMatcher
 from nightshift_engine.text.tokenizer import Tokenizer
-from tests.unit.engine.text.some_tokenizers import BPE, BYTES, CORPUS, FALLBACK
 from tests.unit.engine.text.test_decoders import stream_text
-from tests.unit.engine.tiny_models import EOS, byte_tokenizer
+from tests.unit.engine.tiny.decoders import EOS, byte_tokenizer
+from tests.unit.engine.tiny.tokenizers import BPE, BYTES, CORPUS, FALLBACK
 
 
 @pytest.mark.parametrize("tokenizer", [BYTES, BPE, FALLBACK])

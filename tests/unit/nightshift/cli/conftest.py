@@ -33,7 +33,7 @@ Command = Callable[..., Ended]
 @pytest.fixture(autouse=True)
 def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Nothing of the machine's own settings is seen; the user stands in an empty directory."""
-    for name in [name for name in os.environ if name.startswith(("NIGHTSHIFT_", "HF_"))]:
+    for name in [name for name in os.environ if name.startswith(("NIGHTSHIFT_", "HF_", "AWS_"))]:
         monkeypatch.delenv(name)
     here = tmp_path / "here"
     here.mkdir()
@@ -138,7 +138,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
     def connect() -> Client:
         return Client("http://server", "ns_live_key", transport=httpx.MockTransport(fake), sleep=_no_sleep)
 
-    for module in ("run", "jobs", "webhooks"):
+    for module in ("bulk.run", "jobs", "webhooks"):
         monkeypatch.setattr(f"nightshift.cli.{module}.open_client", connect)
     return fake
 

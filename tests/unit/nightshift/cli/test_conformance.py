@@ -6,7 +6,7 @@ import pytest
 
 from conformance import runner
 from conformance.outcomes import Outcome, Report, Result
-from tests.altering_proxy import Reply, answering
+from tests.helpers.altering_proxy import Reply, answering
 
 JSON = {"content-type": "application/json"}
 MISSING = Reply(404, JSON, b'{"error": {"message": "no", "type": "x", "param": null, "code": null}}')

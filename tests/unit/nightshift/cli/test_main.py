@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from nightshift.cli import keys
+from nightshift.cli.admin import keys
 from nightshift.cli.main import main
 from nightshift.process.exit_codes import CONFIGURATION_EXIT
 
@@ -77,7 +77,7 @@ def test_a_setting_that_makes_no_sense_is_one_line_and_nothing_is_started(
     nightshift, monkeypatch, data_dir, command
 ):
     monkeypatch.setenv("NIGHTSHIFT_SPOT_PROVIDER", "ibm")
-    monkeypatch.setattr("nightshift.run.supervisor.Supervisor.start", pytest.fail)
+    monkeypatch.setattr("nightshift.cli.processes.supervisor.Supervisor.start", pytest.fail)
 
     ended = nightshift(*command)
 
@@ -144,8 +144,8 @@ def test_what_the_clients_commands_load_is_installed_without_extras():
     base = set(map(_name, project["dependencies"]))
     extras = {_name(each) for group in project["optional-dependencies"].values() for each in group}
     code = (
-        "import sys, nightshift.client, nightshift.settings, nightshift.cli.session, "
-        "nightshift.cli.requests_of_rows; print(*{name.partition('.')[0] for name in sys.modules})"
+        "import sys, nightshift.client, nightshift.process.settings, nightshift.cli.session, "
+        "nightshift.cli.bulk.requests_of_rows; print(*{name.partition('.')[0] for name in sys.modules})"
     )
 
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from nightshift import testing
 from nightshift.cli.session import data_settings
 from nightshift.fleet.workers import Capacity, ExitCause, MachineNotice, NoticeKind, WorkerState
 from nightshift.store import Store
-from tests.databases import migrated_sqlite
+from tests.helpers import fakes as testing
+from tests.helpers.databases import migrated_sqlite
 
 
 @pytest.fixture

@@ -5,14 +5,14 @@ import inspect
 import pytest
 
 from nightshift import endpoints
+from nightshift.bulk.rows.templates import columns
 from nightshift.endpoints import Endpoint
-from nightshift.endpoints.chat import Chat
-from nightshift.endpoints.choices import ChoicesEndpoint
-from nightshift.endpoints.classifications import Classifications
-from nightshift.endpoints.embeddings import Embeddings
+from nightshift.endpoints.encoders.classifications import Classifications
+from nightshift.endpoints.encoders.embeddings import Embeddings
+from nightshift.endpoints.encoders.scoring import ScoringEndpoint
 from nightshift.endpoints.encoding import EncoderEndpoint
-from nightshift.endpoints.scoring import ScoringEndpoint
-from nightshift.rows.templates import columns
+from nightshift.endpoints.texts.chat import Chat
+from nightshift.endpoints.texts.choices import ChoicesEndpoint
 
 
 @pytest.mark.parametrize(

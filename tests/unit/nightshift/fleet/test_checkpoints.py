@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.demo import DEMO_MODEL_ID, demo_model_path
+from nightshift.cli.demo import DEMO_MODEL_ID, demo_model_path
 from nightshift.errors import ConfigurationError
 from nightshift.fleet.checkpoints import check_distinct, find, model_id
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from nightshift.capacity.backlog import WaitingJob
-from nightshift.capacity.service_figures import PACE_WEIGHT, summed
 from nightshift.fleet.durations import Durations
 from nightshift.fleet.figures import (
     MODELS_MAX,
@@ -19,8 +17,10 @@ from nightshift.fleet.figures import (
 )
 from nightshift.fleet.workers import Worker, WorkerState
 from nightshift.jobs import JobKind
+from nightshift.jobs.capacity.backlog import WaitingJob
+from nightshift.jobs.capacity.service_figures import PACE_WEIGHT, summed
 from nightshift.jobs.priorities import PriorityClass
-from nightshift.testing import STARTS_AT, a_worker
+from tests.helpers.fakes import STARTS_AT, a_worker
 
 TIMES = Durations.of((0.1, 0.5), [1, 2, 0])
 

@@ -20,7 +20,7 @@ from nightshift.jobs import (
     sources,
 )
 from nightshift.jobs.leases import Lease, Term
-from nightshift.testing import STARTS_AT, a_spec
+from tests.helpers.fakes import STARTS_AT, a_spec
 
 LEASE = Lease("shard_1", "job_1", "acme", Term(3), "worker_1", STARTS_AT)
 SHA256 = "0123456789abcdef" * 4

@@ -4,7 +4,7 @@ import pytest
 
 from nightshift.jobs import Counts, Usage
 from nightshift.jobs.limits import failed_rows_passed, limit_passed, why_stopped
-from nightshift.testing import a_job, a_spec
+from tests.helpers.fakes import a_job, a_spec
 
 ROWS_MIN = 100
 

@@ -11,8 +11,8 @@ from nightshift.jobs.priorities import (
     PriorityClass,
     PriorityConfig,
 )
-from nightshift.testing import STARTS_AT as NOW
-from tests.claim_model import claim_key, effective_rank
+from tests.helpers.claim_model import claim_key, effective_rank
+from tests.helpers.fakes import STARTS_AT as NOW
 
 INTERACTIVE, STANDARD, BACKGROUND = PriorityClass
 CONFIG = PriorityConfig(deadline_ramp=timedelta(minutes=30), ageing=timedelta(hours=6))

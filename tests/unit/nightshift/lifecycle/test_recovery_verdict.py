@@ -9,7 +9,7 @@ from nightshift.jobs.dead_letters import Charge
 from nightshift.jobs.leases import FIRST_TERM
 from nightshift.lifecycle.recovery import CHARGE_SHARD, Verdict, verdict
 from nightshift.store.shards.leases import ExpiredLease
-from nightshift.testing import STARTS_AT
+from tests.helpers.fakes import STARTS_AT
 
 ATTEMPTS_MAX = 20
 ABANDONED = ExpiredLease(

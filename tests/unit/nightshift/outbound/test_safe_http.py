@@ -15,7 +15,7 @@ from cryptography.x509.oid import NameOID
 
 from nightshift.outbound.addresses import METADATA_NAMES, METADATA_NETWORKS, is_allowed, is_public
 from nightshift.outbound.safe_http import BlockedUrl, Egress, EgressConfig, NoAnswer, check_url
-from tests.receiver import goes_on_for_ever, receiver, says, says_nothing_until
+from tests.helpers.receiver import goes_on_for_ever, receiver, says, says_nothing_until
 
 LOOPBACK = "127.0.0.0/8"
 ANY_PORT = (range(1, 65536),)

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from nightshift.outbound.webhook_endpoints import FAILING_MAX, DisabledReason, WebhookEndpoint
-from nightshift.testing import STARTS_AT, a_delivery, a_job, a_webhook_endpoint, an_attempt
+from tests.helpers.fakes import STARTS_AT, a_delivery, a_job, a_webhook_endpoint, an_attempt
 
 DAY = timedelta(days=1)
 

@@ -15,7 +15,7 @@ from nightshift.outbound.webhook_events import (
     is_subscribed,
     wants,
 )
-from nightshift.testing import STARTS_AT, a_job
+from tests.helpers.fakes import STARTS_AT, a_job
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from nightshift.outbound.webhooks import (
     signature,
     verify,
 )
-from nightshift.testing import STARTS_AT, a_delivery, a_job, an_attempt
+from tests.helpers.fakes import STARTS_AT, a_delivery, a_job, an_attempt
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 NOW_S = 1_770_000_000

@@ -10,7 +10,7 @@ import pytest
 from nightshift.objectstore import DirectoryStore, Locations, ObjectUri
 from nightshift.process import private_files
 from nightshift.process.private_files import keep_files_private
-from nightshift.settings import DataSettings, LocationSettings
+from nightshift.process.settings import DataSettings, LocationSettings
 
 
 @pytest.fixture(autouse=True)

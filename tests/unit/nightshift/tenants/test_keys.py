@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightshift.tenants.keys import digest, key_id, new_key
-from nightshift.testing import STARTS_AT as NOW
-from nightshift.testing import an_api_key
+from tests.helpers.fakes import STARTS_AT as NOW
+from tests.helpers.fakes import an_api_key
 
 SECOND = timedelta(seconds=1)
 

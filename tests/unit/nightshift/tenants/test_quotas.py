@@ -4,7 +4,7 @@ import pytest
 
 from api.bodies.tenants import QuotasBody, QuotasObject
 from nightshift.errors import InvalidRequest
-from nightshift.settings import QuotaSettings
+from nightshift.process.settings import QuotaSettings
 from nightshift.tenants.quotas import QUOTA_MAX, QUOTA_NAMES, Quotas, check_quotas
 
 

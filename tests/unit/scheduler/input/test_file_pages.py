@@ -2,11 +2,11 @@
 
 import pytest
 
+from nightshift.bulk.rows.validation import Cut
 from nightshift.errors import InvalidRequest
 from nightshift.jobs.planning import FIRST_PAGE, PlanCursor
-from nightshift.rows.validation import Cut
 from scheduler.input.file_pages import PlannedFile, begins_at, file_pages
-from scheduler.input.plan import Page
+from scheduler.input.pages import Page
 from scheduler.input.sharding import cut_validated
 
 SHARDS, ROWS, SHARD_BYTES = 7, 10, 1000

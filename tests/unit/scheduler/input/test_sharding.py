@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nightshift.bulk.rows.images import image_object
+from nightshift.bulk.rows.records import InputFormat, InputObject, RowGroup
+from nightshift.bulk.rows.validation import Cut
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import NewShard, ShardObject
 from nightshift.jobs.planning import FIRST_PAGE, PlanCursor
-from nightshift.rows.images import image_object
-from nightshift.rows.records import InputFormat, InputObject, RowGroup
-from nightshift.rows.validation import Cut
 from scheduler.input.sharding import IMAGE_BYTES, IMAGES_MAX, CutPage, Cutter, ShardLimits, cut_validated
 
 LIMITS = ShardLimits(shard_bytes=100, shards_max=50)

@@ -10,14 +10,14 @@ import pytest
 
 from nightshift.errors import DatabaseUnavailable
 from nightshift.store import PendingWork, Store
-from nightshift.testing import STARTS_AT
 from scheduler.duties.assembly import Assembled
-from scheduler.duties.output_parts import Cut
 from scheduler.duties.planning import Planned
+from scheduler.duties.running_output import Cut
 from scheduler.runtime import loop
 from scheduler.runtime.duty import Every, Interrupted, Result
 from scheduler.runtime.loop import LoopConfig, Pause, Ticker
 from scheduler.runtime.work_watch import WorkWatch
+from tests.helpers.fakes import STARTS_AT
 
 CONFIG = LoopConfig(longest_s=60.0, standby_s=0.5, retry_first_s=1.0, retry_max_s=8.0, stop_s=30.0)
 

@@ -9,10 +9,10 @@ import pytest
 
 from nightshift.errors import StorageUnavailable
 from nightshift.jobs import Job
-from nightshift.testing import STARTS_AT, a_job
 from scheduler.runtime.duty import Interrupted
 from scheduler.runtime.thread_pools import POSTPONED, JobPool, JobPoolConfig, Work, map_in_threads
-from tests.threads import spare_threads
+from tests.helpers.fakes import STARTS_AT, a_job
+from tests.helpers.threads import spare_threads
 
 IDLE_S = 30.0
 CONFIG = JobPoolConfig(threads_max=2, jobs_looked_at_max=3, retry_first_s=2, retry_max_s=8)

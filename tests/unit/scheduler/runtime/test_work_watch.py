@@ -7,9 +7,9 @@ import pytest
 
 from nightshift.errors import DatabaseUnavailable
 from nightshift.store import PendingWork
-from nightshift.testing import STARTS_AT
 from scheduler.runtime.duty import Result
 from scheduler.runtime.work_watch import WatchConfig, WorkWatch
+from tests.helpers.fakes import STARTS_AT
 
 CONFIG = WatchConfig()
 

@@ -12,9 +12,9 @@ import pytest
 from nightshift.fleet.workers import Capacity, MachineNotice, NoticeKind, WorkerState
 from nightshift.fleet.workers import Machine as WorkerMachine
 from nightshift.outbound.cloud_metadata import Notice
-from nightshift.settings import WorkerSettings
+from nightshift.process.settings import WorkerSettings
 from nightshift.store import Store
-from nightshift.testing import a_worker
+from tests.helpers.fakes import a_worker
 from workers.health import notices, spot
 from workers.health.notices import Notices
 from workers.health.registration import Registration

@@ -10,7 +10,7 @@ from nightshift.errors import DatabaseUnavailable, DatabaseUnusable, SchemaBehin
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.fleet.workers import Capacity, Machine, WorkerState
 from nightshift.store import Store, Transaction
-from tests.databases import migrated_sqlite
+from tests.helpers.databases import migrated_sqlite
 from workers.health.registration import Registration
 
 

@@ -15,7 +15,7 @@ from nightshift.jobs import StopReason
 from nightshift.jobs.leases import LeaseConfig
 from nightshift.lifecycle import transitions
 from nightshift.store import Store, Transaction
-from nightshift.testing import a_worker
+from tests.helpers.fakes import a_worker
 from tests.unit.workers.scripted import ManualClock, claim_again, claim_online
 from workers.leases.heartbeat import Heartbeat
 

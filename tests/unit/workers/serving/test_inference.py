@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from nightshift import endpoints
-from nightshift.endpoints.chat import Chat, ChatRequest
-from nightshift.endpoints.completions import CompletionRequest, Completions
+from nightshift.endpoints.texts.chat import Chat, ChatRequest
+from nightshift.endpoints.texts.completions import CompletionRequest, Completions
 from nightshift.errors import InvalidRequest
 from nightshift.jobs.priorities import PriorityClass
 from nightshift_engine import Output, SamplingParams, TokenLogprobs

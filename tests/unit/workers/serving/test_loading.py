@@ -20,26 +20,26 @@ from transformers import (
     XLMRobertaForSequenceClassification,
 )
 
-from nightshift.demo import demo_model_path
+from nightshift.cli.demo import demo_model_path
 from nightshift.errors import ConfigurationError
 from nightshift.fleet.models import ModelKind
 from nightshift.process import memory
-from nightshift.settings import WorkerSettings
+from nightshift.process.settings import WorkerSettings
 from nightshift_engine import EngineConfig
 from nightshift_engine.encoders import model as encoder_module
 from nightshift_engine.execution.device import devices
 from nightshift_engine.execution.device.devices import DeviceMemory
 from nightshift_engine.execution.linears.native import NativeLinear
 from nightshift_engine.loading import weights
-from tests.unit.engine.encoders.tiny_encoders import SIZES, declare_modules, save_checkpoint
-from tests.unit.engine.tiny_models import save_model
+from tests.unit.engine.tiny.decoders import save_model
+from tests.unit.engine.tiny.encoders import SIZES, declare_modules, save_checkpoint
 from workers.serving import loading
 from workers.serving.kinds import decoder
 from workers.serving.kinds import encoder as encoder_kind
 from workers.serving.kinds.decoder import engine_config
 from workers.serving.loading import load_models
 from workers.serving.models import LazyModel
-from workers.serving.text_server import TextServer
+from workers.serving.servers.text_server import TextServer
 
 needs_native = pytest.mark.skipif(
     not NativeLinear.can_pack("int8", 4), reason="this machine has no kernel for int8"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nightshift.errors import ConfigurationError
-from nightshift.settings import WorkerSettings
+from nightshift.process.settings import WorkerSettings
 from nightshift_engine.encoders.batching.config import DynamicBatching, EncoderConfig
 from nightshift_engine.encoders.vectors.matryoshka import Matryoshka
 from workers.serving.model_config import FILE_BYTES_MAX, ModelConfig, read_model_configs

@@ -9,7 +9,7 @@ from nightshift.endpoints.endpoint import ColumnType
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.results import Values
 from nightshift.jobs import JsonObject
-from nightshift.testing import offered
+from tests.helpers.fakes import offered
 from tests.unit.workers.serving.conftest import submit
 from workers.serving.models import Models
 

@@ -4,10 +4,10 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 
+from nightshift.bulk.results.row_results import RowResult
+from nightshift.bulk.results.segments import decode_segment
 from nightshift.jobs import Job, Shard
 from nightshift.objectstore import ObjectStore
-from nightshift.results.row_results import RowResult
-from nightshift.results.segments import decode_segment
 from nightshift.store import Store
 from tests.unit.workers.scripted import TENANT, chat_body
 from workers.shard.config import ShardConfig

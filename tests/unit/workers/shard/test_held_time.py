@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nightshift.fleet.costs import WorkerTime
 from nightshift.fleet.workers import Capacity
 from nightshift.jobs.leases import Lease, Term
-from nightshift.testing import STARTS_AT
+from tests.helpers.fakes import STARTS_AT
 from tests.unit.workers.scripted import ManualClock
 from workers.shard.held_time import HeldTime
 

@@ -7,18 +7,18 @@ from typing import Any, cast
 
 import pytest
 
+from nightshift.bulk.results.row_results import RowResult
 from nightshift.jobs import Usage
-from nightshift.results.row_results import RowResult
-from nightshift.testing import a_row_result
+from tests.helpers.fakes import a_row_result
 from tests.unit.workers.scripted import ManualClock
 from tests.unit.workers.shard.helpers import CONFIG
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
 from workers.serving.inference import Progress
 from workers.serving.model_server import ModelServer
-from workers.shard.in_flight import AdmittedRow
+from workers.shard.checkpoints import Checkpoint
 from workers.shard.ledger import Ledger
-from workers.shard.rows.reading import ReadRow
-from workers.shard.segments import Checkpoint
+from workers.shard.reader import ReadRow
+from workers.shard.row import AdmittedRow
 
 
 @pytest.fixture

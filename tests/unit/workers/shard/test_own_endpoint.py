@@ -7,21 +7,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightshift import endpoints
-from nightshift.cli.requests_of_rows import template_of
-from nightshift.demo import demo_model_path, number_in_words
-from nightshift.endpoints.choices import ChoicesEndpoint, ChoicesRequest
-from nightshift.endpoints.generation import Choice, Conversation
-from nightshift.endpoints.logprobs import Chosen
+from nightshift.bulk.results.output_rows import Chunk
+from nightshift.bulk.results.part_encoding import PartSchema, part_file
+from nightshift.bulk.results.shard_results import ShardResults
+from nightshift.bulk.rows.text.lines import split_lines
+from nightshift.bulk.rows.validation import FileLimits, validate
+from nightshift.cli.bulk.requests_of_rows import template_of
+from nightshift.cli.demo import demo_model_path, number_in_words
+from nightshift.endpoints.texts.choices import ChoicesEndpoint, ChoicesRequest
+from nightshift.endpoints.texts.generation import Choice, Conversation
+from nightshift.endpoints.texts.logprobs import Chosen
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
-from nightshift.results.part_encoding import PartSchema, part_file
-from nightshift.results.shard_results import ShardResults
-from nightshift.results.shard_rows import Chunk
-from nightshift.rows.lines import split_lines
-from nightshift.rows.validation import FileLimits, validate
-from nightshift.settings import WorkerSettings
+from nightshift.process.settings import WorkerSettings
 from nightshift.store import Store
-from nightshift.testing import offered
+from tests.helpers.fakes import offered
 from tests.unit.workers.scripted import claim_bulk, plan_bulk
 from tests.unit.workers.shard.helpers import INPUT, by_id, finished, results_of, shard_of
 from workers.serving.loading import load_models

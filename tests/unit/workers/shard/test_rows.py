@@ -4,10 +4,10 @@ import json
 from dataclasses import replace
 from functools import partial
 
+from nightshift.bulk.results.row_results import RowResult
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import ShardState
 from nightshift.jobs.shard import CrashHistory
-from nightshift.results.row_results import RowResult
 from tests.unit.workers.scripted import ManualClock, chat_body, claim_bulk, plan_bulk
 from tests.unit.workers.shard.helpers import (
     CONFIG,

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from sys import getsizeof
 
+from nightshift.bulk.results.row_results import RowResult
 from nightshift.jobs import Usage
-from nightshift.results.row_results import RowResult
-from nightshift.testing import a_row_result
-from workers.shard.rows.run_once import ENTRY_BYTES, RunOnce
+from tests.helpers.fakes import a_row_result
+from workers.shard.run_once import ENTRY_BYTES, RunOnce
 
 KEY = ("job", b"d")
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nightshift.demo import demo_model_path
+from nightshift.cli.demo import demo_model_path
 from nightshift.jobs import JsonObject
-from nightshift.settings import WorkerSettings
+from nightshift.process.settings import WorkerSettings
 from nightshift.store import Store
 from tests.unit.workers.scripted import claim_bulk, plan_bulk
 from tests.unit.workers.serving.conftest import submit

@@ -12,7 +12,7 @@ from nightshift.store import Store
 from tests.unit.workers.scripted import TENANT, ManualClock, ScriptedServer, claim_bulk, plan_bulk
 from tests.unit.workers.shard.helpers import CONFIG, INPUT, batch_line
 from workers.shard.config import ShardDependencies
-from workers.shard.running import Shards
+from workers.shard.shards import Shards
 from workers.shard.storage_counts import CountedReader, StorageCounts
 
 

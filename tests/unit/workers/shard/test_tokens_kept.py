@@ -8,12 +8,12 @@ from nightshift.jobs import BulkClaim, Job, ShardState
 from nightshift.lifecycle import controls
 from nightshift.objectstore import READ_BYTES_MAX, DirectoryStore, ObjectStore
 from nightshift.store import Store
-from nightshift.testing import claim
+from tests.helpers.fakes import claim
 from tests.unit.workers.scripted import chat_body, claim_bulk, plan_bulk
 from tests.unit.workers.shard.helpers import CONFIG, INPUT, batch_line, finished, shard_of, wait_until
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
 from workers.serving.inference import Progress
-from workers.shard import segments
+from workers.shard import checkpoints as segments
 from workers.shard.runner import ShardRunner
 
 

@@ -13,12 +13,18 @@ from typing import Any
 import pytest
 
 from api.app import create_app
-from api.parts.services import AppSettings
+from api.services.services import AppSettings
 from conformance.node import SCRIPT
 from conformance.session import Options
-from nightshift.endpoints.generation import Choice
+from nightshift.endpoints.texts.generation import Choice
 from nightshift.jobs import Answer, OnlineClaim, Usage
-from nightshift.settings import ApiSettings, DataSettings, LocationSettings, QuotaSettings, SubmissionSettings
+from nightshift.process.settings import (
+    ApiSettings,
+    DataSettings,
+    LocationSettings,
+    QuotaSettings,
+    SubmissionSettings,
+)
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
 from tests.integration.api.conftest import insert_key

@@ -13,7 +13,7 @@ from conformance.outcomes import Outcome
 from conformance.registry import selected
 from conformance.runner import Run
 from conformance.session import Options
-from tests.altering_proxy import (
+from tests.helpers.altering_proxy import (
     Alteration,
     Asked,
     Forward,

@@ -5,15 +5,15 @@ import uuid
 from dataclasses import replace
 from datetime import timedelta
 
+from nightshift.bulk.results.segments import encode_segment
 from nightshift.fleet.workers import ExitCause, Worker, WorkerState
 from nightshift.jobs import Counts, InputError, Job, JobSpec, JobState, Segment, Usage
 from nightshift.jobs.leases import Lease
 from nightshift.lifecycle import recovery, transitions
 from nightshift.lifecycle.deletion import delete_job
 from nightshift.objectstore import ObjectStore
-from nightshift.results.segments import encode_segment
 from nightshift.store import Store, Transaction
-from nightshift.testing import a_new_job, a_row_result, a_segment, a_shard, a_shard_head
+from tests.helpers.fakes import a_new_job, a_row_result, a_segment, a_shard, a_shard_head
 
 MODEL = "org/parrot"
 TTL_S = 3600.0

@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 
 from nightshift.jobs import InputError, JobState, Webhook
 from nightshift.objectstore import open_store
-from nightshift.settings import DataSettings
+from nightshift.process.settings import DataSettings
 from nightshift.store import Store, tables
 from tests.integration.api.conftest import SharedApi
 from tests.integration.api.page.browser import ground

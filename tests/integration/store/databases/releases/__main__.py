@@ -14,7 +14,7 @@ from typing import Final
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
 from nightshift.store.databases.migrate import upgrade
-from nightshift.testing import (
+from tests.helpers.fakes import (
     WORKER,
     FakeClock,
     a_delivery,

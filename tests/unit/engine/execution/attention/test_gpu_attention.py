@@ -20,7 +20,7 @@ from nightshift_engine.execution.attention.selection import resolve_attention_ba
 from nightshift_engine.execution.attention.varlen_backend import VarlenAttention
 from nightshift_engine.execution.kv_memory import KvMemory, KvShape
 from tests.unit.engine.execution.attention.test_attention import layout_of, make_cases, written_out
-from tests.unit.engine.tiny_models import complete, greedy, load_engine, reference_greedy, save_model
+from tests.unit.engine.tiny.decoders import complete, greedy, load_engine, reference_greedy, save_model
 
 CPU = torch.device("cpu")
 NEW_TOKENS = 4

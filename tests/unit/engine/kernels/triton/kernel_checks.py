@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.gpu_checks import Check
+from benchmarks.device.checks import Check
 from nightshift_engine.execution.attention.selection import FP8_CAPABILITY_MIN
 from tests.unit.engine.kernels.triton.attention_problems import (
     ERROR_MAX,

@@ -15,7 +15,7 @@ from nightshift.jobs import JobKind, OnlineClaim
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import transitions
 from nightshift.store import Store, Transaction
-from nightshift.testing import a_worker
+from tests.helpers.fakes import a_worker
 from tests.unit.workers.scripted import (
     LEASE_TTL_S,
     TENANT,

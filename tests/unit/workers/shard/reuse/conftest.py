@@ -4,15 +4,15 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from nightshift.bulk.results.part_writer import PartDependencies, PartWriter
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import Job
 from nightshift.jobs.files import file_key
 from nightshift.jobs.ids import new_id
 from nightshift.objectstore import DirectoryStore, Locations, ObjectInfo, ObjectStore, Staged
 from nightshift.objectstore.sources import Sources
-from nightshift.results.part_writer import PartDependencies, PartWriter
 from nightshift.store import Store
-from scheduler.duties.output_parts import cut_job
+from scheduler.duties.running_output import cut_job
 from tests.unit.workers.scripted import TENANT, claim_bulk, plan_bulk
 from tests.unit.workers.shard.helpers import (
     INPUT,

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from nightshift.bulk.results.earlier_results import EarlierResults
+from nightshift.bulk.results.part_writer import PartDependencies, PartWriter
+from nightshift.bulk.results.row_digests import RowDigests
 from nightshift.errors import StorageDenied
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import ShardState, StopReason
@@ -15,10 +18,7 @@ from nightshift.jobs.part import PartState
 from nightshift.objectstore import DirectoryStore, Locations
 from nightshift.objectstore.objects import ObjectTooLarge
 from nightshift.objectstore.sources import Sources
-from nightshift.results.earlier_results import EarlierResults
-from nightshift.results.part_writer import PartDependencies, PartWriter
-from nightshift.results.row_digests import RowDigests
-from scheduler.duties.output_parts import cut_job
+from scheduler.duties.running_output import cut_job
 from tests.unit.workers.scripted import chat_body, claim_bulk, plan_bulk, prompt_of
 from tests.unit.workers.shard.helpers import (
     CONFIG,
@@ -38,7 +38,7 @@ from tests.unit.workers.shard.reuse.reusing import (
     text_of,
 )
 from workers.shard import ledger
-from workers.shard.rows.reading import Reader
+from workers.shard.reader import Reader
 
 MODEL = Model(id="demo", kind=ModelKind.DECODER, context_length=128, revision="r1")
 

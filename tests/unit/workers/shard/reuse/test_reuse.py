@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from nightshift.bulk.results.digest_files import folder
+from nightshift.bulk.results.earlier_results import EarlierResults
 from nightshift.errors import DatabaseUnavailable, StorageError, StorageUnavailable
 from nightshift.jobs import ShardState
 from nightshift.objectstore import DirectoryStore, Staged
-from nightshift.results.digest_files import folder
-from nightshift.results.earlier_results import EarlierResults
 from tests.unit.workers.scripted import TENANT, chat_body, claim_bulk, plan_bulk
 from tests.unit.workers.shard.helpers import (
     CONFIG,
@@ -31,9 +31,9 @@ from tests.unit.workers.shard.reuse.reusing import (
     reused,
     text_of,
 )
+from workers.shard import reader as reading
 from workers.shard.config import ShardDependencies
-from workers.shard.rows import reading
-from workers.shard.rows.run_once import ENTRY_BYTES, RunOnce
+from workers.shard.run_once import ENTRY_BYTES, RunOnce
 
 # -- within a job
 

@@ -4,7 +4,7 @@ from nightshift.fleet.workers import ExitCause
 from nightshift.lifecycle.recovery import release_worker
 from tests.unit.workers.scripted import claim_bulk, plan_bulk, prompt_of
 from tests.unit.workers.shard.helpers import CONFIG, INPUT, batch_line, finished
-from workers.shard.rows.run_once import WAITING_MAX
+from workers.shard.run_once import WAITING_MAX
 
 
 def test_a_shard_is_watched_until_rows_behind_those_that_waited_have_run(

@@ -1,0 +1,136 @@
+"""A job's events, live and resumable without gap or duplicate.
+
+The database numbers recorded events 1, 2, 3 …; an online job's deltas arrive over a stream and are counted.
+An event's id is its position in both, `{recorded}-{deltas}`, where a client that sends it continues.
+"""
+
+import json
+import logging
+import re
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sse_starlette import ServerSentEvent
+from starlette.concurrency import run_in_threadpool
+
+from api.jobs.online import StreamItem, poll_or_deltas
+from api.responses.streams import event
+from api.responses.times import seconds
+from api.services.services import Services
+from nightshift.broker.token_streams import Delta
+from nightshift.errors import DatabaseUnavailable, InvalidRequest
+from nightshift.jobs import Job, JobState, JsonObject
+from nightshift.store.jobs.events import Event
+
+log = logging.getLogger(__name__)
+
+EVENTS_PAGE: Final = 500  # per read from the database
+POLL_S: Final = 0.5  # progress is sent at most twice a second
+
+DELTA: Final = "job.delta"
+PROGRESS: Final = "job.progress"
+TERMINAL: Final = frozenset(f"job.{state}" for state in JobState if state.is_terminal)
+
+_PLACE: Final = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A reader's position: the last recorded event's number, and the deltas received."""
+
+    recorded: int = 0
+    deltas: int = 0
+
+    @classmethod
+    def parse(cls, last_event_id: str | None) -> "Place":
+        """From the `Last-Event-ID` header. Raises InvalidRequest."""
+        if not last_event_id:
+            return cls()
+        match = _PLACE.fullmatch(last_event_id)
+        if match is None:
+            raise _no_id_of_this_stream()
+        return cls(int(match[1]), int(match[2]))
+
+    def check(self, last_seq: int) -> None:
+        """Raises InvalidRequest for a position beyond the job's newest event."""
+        if self.recorded > last_seq:
+            raise _no_id_of_this_stream()
+
+    def __str__(self) -> str:
+        return f"{self.recorded}-{self.deltas}"
+
+
+def _no_id_of_this_stream() -> InvalidRequest:
+    return InvalidRequest("Last-Event-ID is not an id of this stream.", param="Last-Event-ID")
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """Recorded events after a position."""
+
+    events: Sequence[Event]
+    job_has_ended: bool
+
+
+async def follow_job(
+    services: Services, job: Job, shard_id: str | None, place: Place
+) -> AsyncGenerator[ServerSentEvent, None]:
+    """A job's events after `place`, up to and including the terminal one."""
+    deltas_read = 0
+    ending: Event | None = None  # sent after the last delta
+    async with aclosing(_items(services, shard_id)) as items:
+        async for item in items:
+            if isinstance(item, Delta):
+                deltas_read += 1
+                if deltas_read > place.deltas:
+                    place = replace(place, deltas=deltas_read)
+                    yield event(json.dumps(item.data), id=str(place), type=DELTA)
+                continue
+            if ending is not None:
+                break
+            recorded = await run_in_threadpool(_recorded_after, services, job, place)
+            if recorded.job_has_ended and not recorded.events:
+                return
+            for found in _without_overtaken(recorded.events):
+                if found.type in TERMINAL:
+                    ending = found
+                    break
+                place = replace(place, recorded=found.seq)
+                yield _sse_event(job, found, place)
+            if ending is not None and shard_id is None:
+                break
+    assert ending is not None, "the items never end by themselves"
+    yield _sse_event(job, ending, replace(place, recorded=ending.seq))
+
+
+async def _items(services: Services, shard_id: str | None) -> AsyncGenerator[StreamItem, None]:
+    """`poll_or_deltas`, after a first read of the database."""
+    yield None
+    async with aclosing(poll_or_deltas(services.streams, shard_id, POLL_S)) as items:
+        async for item in items:
+            yield item
+
+
+def _recorded_after(services: Services, job: Job, place: Place) -> _Recorded:
+    try:
+        with services.store.snapshot() as tx:
+            # Job first: one read as ended has all its events committed.
+            found = tx.jobs.get(job.tenant_id, job.id)
+            has_ended = found is None or found.state.is_terminal  # None: deleted meanwhile
+            return _Recorded(tx.events.after(job.tenant_id, job.id, place.recorded, EVENTS_PAGE), has_ended)
+    except DatabaseUnavailable:
+        log.warning("following without the database", extra={"action": "events_unknown", "job": job.id})
+        return _Recorded((), job_has_ended=False)
+
+
+def _without_overtaken(events: Sequence[Event]) -> list[Event]:
+    """Without progress events that a later one in the page replaces."""
+    newest = max((found.seq for found in events if found.type == PROGRESS), default=0)
+    return [found for found in events if found.type != PROGRESS or found.seq == newest]
+
+
+def _sse_event(job: Job, found: Event, place: Place) -> ServerSentEvent:
+    data: JsonObject = {"id": job.id, "type": found.type, "created_at": seconds(found.created_at)}
+    return event(json.dumps(data | found.data), id=str(place), type=found.type)

@@ -1,0 +1,95 @@
+"""Looks at inputs for dry runs, each in a process of its own (`preview_child.py`), a few at a time."""
+
+import json
+import logging
+import os
+import pickle
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from anyio import CapacityLimiter, to_thread
+
+from api.services.preview_child import WALL_MAX_S, Asked
+from nightshift.errors import TooManyRequests
+from nightshift.jobs import JsonObject
+
+log = logging.getLogger(__name__)
+
+PREVIEWS_MAX: Final = 4  # under way in this process
+PREVIEWS_PER_TENANT_MAX: Final = 2
+CHILD: Final = (sys.executable, "-P", "-m", "api.services.preview_child")
+# One thread is enough, and each more would take address space.
+ONE_THREAD: Final = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+}
+
+
+@dataclass(frozen=True)
+class Preview:
+    """The parts of a preview that came, as JSON."""
+
+    objects: JsonObject | None
+    rows: JsonObject | None
+    problems: Sequence[JsonObject]
+
+    @property
+    def is_cut_off(self) -> bool:
+        return self.rows is None and not self.problems
+
+
+NO_PREVIEW: Final = Preview(None, {}, ())  # there is no input
+
+
+class Previews:
+    """In threads of its own, so that slow inputs delay no other request. Created in its event loop."""
+
+    def __init__(self, command: Sequence[str] = CHILD) -> None:
+        self._command = command
+        self._limiter = CapacityLimiter(PREVIEWS_MAX)
+        self._under_way: Counter[str] = Counter()  # by tenant
+
+    async def look(self, asked: Asked) -> Preview:
+        """Raises TooManyRequests."""
+        tenant_id = asked.tenant_id
+        if self._under_way[tenant_id] >= PREVIEWS_PER_TENANT_MAX or self._under_way.total() >= PREVIEWS_MAX:
+            raise TooManyRequests("Too many dry runs are under way. Try again when they have ended.")
+        self._under_way[tenant_id] += 1
+        try:
+            return await to_thread.run_sync(self._run, asked, limiter=self._limiter)
+        finally:
+            self._under_way[tenant_id] -= 1
+            self._under_way += Counter()  # drops the zeros
+
+    def _run(self, asked: Asked) -> Preview:
+        try:
+            ended = subprocess.run(
+                self._command,
+                input=pickle.dumps(asked),
+                capture_output=True,
+                timeout=WALL_MAX_S + 2,  # it has ended itself before
+                check=False,
+                env=os.environ | ONE_THREAD,
+            )
+        except subprocess.TimeoutExpired:
+            return Preview(None, None, ())
+        if ended.returncode:
+            fields = {"action": "preview_cut_off", "exit_code": ended.returncode, "tenant": asked.tenant_id}
+            log.info("a dry run's reading was cut off", extra=fields)
+        return parsed(ended.stdout)
+
+
+def parsed(output: bytes) -> Preview:
+    """From the child's lines. Pure. A last line may be cut off."""
+    parts: dict[str, list[JsonObject]] = {}
+    for line in output.splitlines(keepends=True):
+        if line.endswith(b"\n"):
+            for kind, part in json.loads(line).items():
+                parts.setdefault(kind, []).append(part)
+    objects, rows = parts.get("PreviewedObjects"), parts.get("PreviewedRows")
+    return Preview(objects[0] if objects else None, rows[0] if rows else None, parts.get("Problem", []))

@@ -1,0 +1,153 @@
+"""How fast a device is, how fast we are on it, and how fast transformers' continuous batching is beside."""
+
+from __future__ import annotations
+
+import inspect
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from benchmarks.device.limits import Limits
+from benchmarks.fixtures.models import Shape
+from nightshift_engine import Engine, Request, SamplingParams
+
+
+def measure_limits(device: torch.device, dtype: torch.dtype, *, quick: bool) -> Limits:
+    """Bandwidth of a large copy, reads and writes together, and GEMM rate of a large square, of `device`."""
+    num_bytes, side = (1 << 24, 512) if quick else (1 << 32, 8192)
+    source = torch.empty(num_bytes, dtype=torch.uint8, device=device).fill_(1)
+    target = torch.empty_like(source)
+    copying = best_seconds(lambda: target.copy_(source), device)
+    a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+    multiplying = best_seconds(lambda: a @ b, device)
+    return Limits(2 * num_bytes / copying, 2 * side**3 / multiplying)
+
+
+def best_seconds(function: Callable[[], object], device: torch.device, repeats: int = 10) -> float:
+    """The shortest of some runs, after two to warm up."""
+    seconds = []
+    for _ in range(repeats + 2):
+        synchronize(device)
+        start = time.perf_counter()
+        function()
+        synchronize(device)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds[2:])
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def random_prompts(shape: Shape, count: int, length: int, seed: int) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [[rng.randrange(shape.vocab_size) for _ in range(length)] for _ in range(count)]
+
+
+def prefill_seconds(engine: Engine, prompts: list[list[int]], device: torch.device) -> float:
+    """From the first prompt going in to the first token of the last."""
+    synchronize(device)
+    start = time.perf_counter()
+    _add(engine, prompts, max_tokens=1)
+    while engine.has_work:
+        engine.step()
+    synchronize(device)
+    return time.perf_counter() - start
+
+
+def decode_step_seconds(
+    engine: Engine, prompts: list[list[int]], num_steps: int, device: torch.device
+) -> float:
+    """Mean time of `num_steps` steps in which every sequence decodes, its first ones left out."""
+    warm_up = 4
+    # The first to start decode in every step in which others still have prompts: one at most for each.
+    _add(engine, prompts, max_tokens=num_steps + warm_up + 4 + len(prompts))
+    started: set[str] = set()
+    while len(started) < len(prompts):
+        started |= {output.id for output in engine.step() if output.token_ids}
+    for _ in range(warm_up):
+        engine.step()
+    synchronize(device)
+    start = time.perf_counter()
+    num_tokens = sum(len(output.token_ids) for _ in range(num_steps) for output in engine.step())
+    synchronize(device)
+    seconds = time.perf_counter() - start
+    while engine.has_work:
+        engine.step()
+    assert num_tokens == num_steps * len(prompts), f"{num_tokens} tokens in {num_steps} steps"
+    return seconds / num_steps
+
+
+def whole_seconds(engine: Engine, prompts: list[list[int]], max_tokens: int, device: torch.device) -> float:
+    """Prompts in, all tokens out."""
+    synchronize(device)
+    start = time.perf_counter()
+    _add(engine, prompts, max_tokens)
+    num_tokens = 0
+    while engine.has_work:
+        num_tokens += sum(len(output.token_ids) for output in engine.step())
+    assert num_tokens == len(prompts) * max_tokens, f"{num_tokens} tokens came out"
+    return time.perf_counter() - start
+
+
+def _add(engine: Engine, prompts: list[list[int]], max_tokens: int) -> None:
+    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+    for number, prompt in enumerate(prompts):
+        engine.add(Request(str(number), prompt, params))
+
+
+class PeerFailed(Exception):
+    """transformers' continuous batching is not there or does not run; the message says why."""
+
+
+@dataclass(frozen=True)
+class PeerSpeed:
+    """What transformers' continuous batching reached."""
+
+    tokens_per_second: float
+    includes_setup: bool
+    """It makes its memory and graphs anew within the time: it has no setting to keep them."""
+
+
+def transformers_speed(model: Any, prompts: list[list[int]], max_tokens: int) -> PeerSpeed:
+    """Output tokens per second of `generate_batch`, its second time over the same requests."""
+    import transformers
+
+    if not hasattr(model, "generate_batch"):
+        raise PeerFailed("this transformers has no generate_batch")
+    model.set_attn_implementation("sdpa")
+    settings = transformers.GenerationConfig(
+        max_new_tokens=max_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0
+    )
+    wanted: dict[str, Any] = {"progress_bar": False, "persistent_manager": True}
+    if model.device.type == "cpu" and hasattr(transformers, "ContinuousBatchingConfig"):
+        # It would take a share of all memory there is, and zero it.
+        wanted["continuous_batching_config"] = transformers.ContinuousBatchingConfig(
+            num_blocks=8, max_batch_tokens=64
+        )
+    known = inspect.signature(model.generate_batch).parameters
+    options = {name: value for name, value in wanted.items() if name in known}
+
+    def run() -> float:
+        synchronize(model.device)
+        start = time.perf_counter()
+        results = model.generate_batch(inputs=prompts, generation_config=settings, **options)
+        seconds = time.perf_counter() - start
+        num_tokens = sum(len(result.generated_tokens) for result in results.values())
+        if num_tokens != len(prompts) * max_tokens:
+            raise PeerFailed(f"it gave {num_tokens} tokens instead of {len(prompts) * max_tokens}")
+        return num_tokens / seconds
+
+    try:
+        run()
+        return PeerSpeed(run(), includes_setup="persistent_manager" not in options)
+    except Exception as error:
+        raise PeerFailed(f"{type(error).__name__}: {error}") from error
+    finally:
+        if hasattr(model, "destroy_cached_continuous_batching_manager"):
+            model.destroy_cached_continuous_batching_manager()

@@ -1,0 +1,393 @@
+"""Writes parts of outputs, in any process that is free: a file of the good rows, and one of the others.
+
+    claim ──► stage both files ──► record that they are staged ──► publish ──► record what was written
+              (each recorded before its bytes)
+
+Every step that the database sees is under the part's term. The next owner of a part discards what was staged
+before it, unless all of that is recorded as staged: then it only publishes. So a writer that comes too late
+publishes nothing.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from tempfile import SpooledTemporaryFile
+from typing import IO, Final
+
+from opentelemetry.trace import Span
+
+from nightshift import endpoints
+from nightshift.bulk.results.destinations import Destination, OutputTrouble, at_destination, destination_of
+from nightshift.bulk.results.digest_files import DigestWriter, copy_digests
+from nightshift.bulk.results.output_rows import Chunk, InputTrouble, Listing, Mismatch, ShardRows
+from nightshift.bulk.results.part_encoding import PartFile as Encoder
+from nightshift.bulk.results.part_encoding import PartSchema, Tally, part_file
+from nightshift.bulk.results.part_leases import TTL_S, HeldPart, PartLost
+from nightshift.bulk.results.same_parts import SamePart, same_part
+from nightshift.bulk.results.segments import DIGEST
+from nightshift.bulk.rows.columns.column_reader import parquet_schema
+from nightshift.errors import InvalidRequest, NightshiftError, StorageError
+from nightshift.jobs import InputError, Job, JsonObject, Shard
+from nightshift.jobs.backoff import Backoff
+from nightshift.jobs.output_names import errors_name, part_name
+from nightshift.jobs.part import PartClaim, PartFile, PartLease, PartProblem, PartUpload
+from nightshift.objectstore import Locations, ObjectInfo, ObjectStore, Staged, fenced
+from nightshift.objectstore.sources import Sources, is_file_id
+from nightshift.objectstore.verdicts import as_fault, as_input_error, storage_verdict
+from nightshift.process import failpoints
+from nightshift.process.memory import give_back_free_memory
+from nightshift.process.tracing.attributes import FILES, FIRST_SHARD, JOB, OUTCOME, TERM
+from nightshift.process.tracing.spans import end, follow, lasting
+from nightshift.store import Store
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS_MAX: Final = 5  # of a part, whose writers died
+SHARDS_PAGE: Final = 64
+SPOOL_BYTES: Final = 16 * 1024 * 1024  # of failed rows in memory; more go to a temporary file
+COUNTED: Final = ("rows", "succeeded", "failed", "prompt_tokens", "completion_tokens", "reused", "truncated")
+CHUNK_BYTES: Final = 1024 * 1024
+RETRY: Final = Backoff(first_s=2.0, longest_s=120.0)
+NEVER: Final = timedelta(days=3650)
+
+
+class ResultsTrouble(Exception):
+    """Results in our own store cannot be read: no fault of the destination, which asked for them."""
+
+    def __init__(self, error: StorageError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class WritingStopped(Exception):
+    """This process is to write no more parts."""
+
+
+GIVEN_UP: Final = PartProblem(
+    error=InputError(
+        "part_failed", f"{ATTEMPTS_MAX} processes ended as they wrote a part of the output.", param="output"
+    ),
+    is_permanent=True,
+)
+TROUBLES: Final = (Mismatch, InputTrouble, OutputTrouble, ResultsTrouble, InvalidRequest, StorageError)
+
+
+@dataclass(frozen=True)
+class PartDependencies:
+    store: Store
+    objects: ObjectStore
+    sources: Sources
+    locations: Locations
+    line_bytes_max: int  # of an input row
+
+
+class PartWriter:
+    """For one thread at a time."""
+
+    def __init__(
+        self,
+        dependencies: PartDependencies,
+        owner: str,
+        may_continue: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._store = dependencies.store
+        self._objects = dependencies.objects
+        self._locations = dependencies.locations
+        self._rows = ShardRows(
+            dependencies.store, dependencies.objects, dependencies.sources, dependencies.line_bytes_max
+        )
+        self._owner = owner
+        self._may_continue = may_continue
+
+    def write_next(self) -> bool:
+        """Claim the part that is most wanted, and write it. False: there is none.
+
+        A part that cannot be written now is handed back with the reason. Raises DatabaseUnavailable, and
+        WritingStopped.
+        """
+        claimed_at_s = time.monotonic()
+        claim = self._store.run(lambda tx: tx.parts.claim(self._owner, tx.now(), TTL_S))
+        if claim is None:
+            return False
+        failpoints.hit("part.claimed")
+        give_back_free_memory()  # a part takes large blocks, where rows have left small ones free
+        span = follow(claim.job.traceparent, "part", began_s=claimed_at_s)
+        with HeldPart(self._store, claim.lease, claimed_at_s) as held, lasting(span):
+            self._write(claim, held, span)
+        give_back_free_memory()
+        return True
+
+    def _write(self, claim: PartClaim, held: HeldPart, span: Span) -> None:
+        span.set_attribute(JOB, claim.part.job_id)
+        span.set_attribute(FIRST_SHARD, claim.part.first_shard)
+        span.set_attribute(TERM, claim.term)
+        about = {"job": claim.part.job_id, "first_shard": claim.part.first_shard, "term": claim.term}
+        if claim.part.attempts > ATTEMPTS_MAX and claim.part.problem is None:
+            end(span, error=GIVEN_UP.error.code)
+            log.error("part given up", extra={"action": "part_given_up"} | about)
+            return self._hand_back(claim, GIVEN_UP)
+        try:
+            files = self._written(claim, held)
+        except PartLost:
+            span.set_attribute(OUTCOME, "lost")
+            log.warning("part lost", extra={"action": "part_lost"} | about)
+        except WritingStopped:
+            self._hand_back(claim, None)
+            end(span, {OUTCOME: "handed back"})
+            raise
+        except TROUBLES as error:
+            problem = problem_of(claim.job, error)
+            end(span, error=problem.error.code)
+            log.warning(
+                "part not written: %s",
+                problem.error.message,
+                extra={"action": "part_not_written", "permanent": problem.is_permanent} | about,
+            )
+            self._hand_back(claim, problem)
+        else:
+            span.set_attribute(FILES, len(files))
+            log.info("part written", extra={"action": "part_written", "files": len(files)} | about)
+
+    def _hand_back(self, claim: PartClaim, problem: PartProblem | None) -> None:
+        delay = timedelta()
+        if problem is not None:  # a part that cannot be written fails its job, which is not waited for
+            delay = NEVER if problem.is_permanent else timedelta(seconds=RETRY.delay_s(claim.part.attempts))
+        self._store.run(
+            lambda tx: tx.parts.hand_back(
+                claim.lease, tx.now() + delay, problem, is_charged=problem is not None
+            )
+        )
+
+    def _written(self, claim: PartClaim, held: HeldPart) -> list[PartFile]:
+        destination = destination_of(claim.job, self._objects, self._locations)
+        uploads = claim.part.uploads
+        with fenced(held.check):
+            if not uploads or any(upload.staged is None for upload in uploads):
+                uploads = tuple(self._staged_anew(claim, destination))
+                self._record_uploads(claim.lease, uploads)
+            failpoints.hit("part.staged")
+            files = [self._published(upload, destination) for upload in uploads]
+        failpoints.hit("part.published")
+        if not self._store.run(lambda tx: tx.parts.record_written(claim.lease, files)):
+            raise PartLost
+        return files
+
+    # -- staging
+
+    def _staged_anew(self, claim: PartClaim, destination: Destination) -> Iterator[PartUpload]:
+        """The part's files, staged."""
+        for upload in claim.part.uploads:
+            with at_destination():
+                destination.store.discard(upload.key, upload.upload_id)
+        part, job = claim.part, claim.job
+        schema = self._schema(job)
+        good, bad = (part_file(job.spec.format, schema) for _ in range(2))
+        stage = _Staging(claim.lease, destination, self._record_uploads)
+        same = same_part(self._store, claim)
+        if same is not None and self._has_copied(claim, destination, same, stage):
+            return iter(stage.uploads)
+        digests = DigestWriter(self._objects, job.tenant_id, job.id, part.first_shard)
+        with SpooledTemporaryFile(max_size=SPOOL_BYTES) as spool:
+            pieces = self._pieces(claim, good, bad, spool, digests)
+            stage.file(part_name(part.first_shard, job.id, job.spec.format), pieces, good.tally)
+            if bad.tally.rows:
+                spool.seek(0)
+                rest = iter(lambda: spool.read(CHUNK_BYTES), b"")
+                stage.file(errors_name(part.first_shard, job.id, job.spec.format), rest, bad.tally)
+        return iter(stage.uploads)
+
+    def _has_copied(
+        self, claim: PartClaim, destination: Destination, same: SamePart, stage: "_Staging"
+    ) -> bool:
+        """Whether an earlier run's file is staged as a copy. Where anything fails, the part is written."""
+        try:
+            return self._copied(claim, destination, same, stage)
+        except (OutputTrouble, InvalidRequest, StorageError) as error:
+            about = {"action": "part_not_copied", "job": claim.job.id, "earlier": same.job.id}
+            log.info("part not copied: %s", error, extra=about)
+            return False
+
+    def _copied(self, claim: PartClaim, destination: Destination, same: SamePart, stage: "_Staging") -> bool:
+        """False: it is not there any more. Raises OutputTrouble, InvalidRequest and StorageError."""
+        there = destination_of(same.job, self._objects, self._locations)
+        if there.store.url != destination.store.url:
+            return False
+        with at_destination():
+            found = destination.store.head(there.key(same.file.name))
+            if found is None or (found.etag, found.size_bytes) != (same.file.etag, same.file.size_bytes):
+                return False
+            schema = parquet_schema(destination.store, found.key, found.size_bytes, found.etag)
+        if not schema.equals(self._schema(claim.job).arrow):  # of another release, or another model's
+            return False
+        part, job = claim.part, claim.job
+        name = part_name(part.first_shard, job.id, job.spec.format)
+        source = replace(found, sha256=same.file.sha256)
+        copy_digests(self._objects, same.job, job, part.first_shard)
+        stage.copy(name, source, replace(same.file, reused=same.file.rows))
+        log.info(
+            "part copied", extra={"action": "part_copied", "job": job.id, "first_shard": part.first_shard}
+        )
+        return True
+
+    def _pieces(
+        self, claim: PartClaim, good: Encoder, bad: Encoder, spool: IO[bytes], digests: DigestWriter
+    ) -> Iterator[bytes]:
+        """The bytes of the good rows' file; those of the other go to the spool."""
+        listing = self._listing(claim)
+        for shard in self._shards(claim):
+            for chunk in self._rows.chunks(claim.job, shard, listing):
+                if not self._may_continue():
+                    raise WritingStopped
+                spool.writelines(bad.add(chunk.failed()))
+                succeeded = chunk.succeeded()
+                if succeeded is not None and DIGEST in succeeded.table.column_names:
+                    digests.add(shard.shard_no, succeeded.table.column(DIGEST), succeeded.table.column("row"))
+                yield from good.add(Chunk(succeeded))
+        digests.end()
+        spool.writelines(bad.end())
+        yield from good.end()
+
+    def _listing(self, claim: PartClaim) -> Listing:
+        with self._store.snapshot() as tx:
+            states = tx.parts.states(claim.part.job_id)
+        return Listing.of_part(sum(count for state, count in states.items() if not state.is_terminal))
+
+    def _shards(self, claim: PartClaim) -> Iterator[Shard]:
+        last_no, part = claim.part.first_shard - 1, claim.part
+        while last_no < part.last_shard:
+            limit = min(SHARDS_PAGE, part.last_shard - last_no)
+            with self._store.snapshot() as tx:
+                page = tx.shards.of_job(part.job_id, after_no=last_no, limit=limit)
+            if not page:
+                raise Mismatch(f"shard {last_no + 1} is not there")
+            yield from page
+            last_no = page[-1].shard_no
+
+    def _schema(self, job: Job) -> PartSchema:
+        assert job.model is not None, "a job with shards was planned, and so has a model"
+        with self._store.snapshot() as tx:
+            models = {model.id: model for model in tx.workers.models()}
+        dimensions = models[job.model].dimensions if job.model in models else None
+        endpoint, options = endpoints.get(job.spec.endpoint), job.spec.options
+        if dimensions is not None:
+            dimensions = endpoint.vector_size(job.spec.template, dimensions)
+        return PartSchema(
+            endpoint,
+            dimensions,
+            options.keep_body,
+            options.embedding_dtype,
+            options.keep_columns,
+        )
+
+    def _record_uploads(self, lease: PartLease, uploads: Sequence[PartUpload]) -> None:
+        """Raises PartLost."""
+        if not self._store.run(lambda tx: tx.parts.record_uploads(lease, uploads)):
+            raise PartLost
+
+    def _published(self, upload: PartUpload, destination: Destination) -> PartFile:
+        assert upload.staged is not None, "all are staged"
+        assert upload.counted is not None, "and counted"
+        staged = Staged.from_json(upload.staged)
+        with at_destination():
+            info = destination.store.publish(upload.key, staged)
+        return PartFile(
+            name=upload.name,
+            **upload.counted,
+            size_bytes=staged.size_bytes,
+            sha256=staged.sha256,
+            etag=info.etag,
+        )
+
+
+@dataclass
+class _Staging:
+    """Files of one part, each recorded before its bytes are sent. One without rows is discarded."""
+
+    lease: PartLease
+    destination: Destination
+    record: Callable[[PartLease, Sequence[PartUpload]], None]
+    uploads: tuple[PartUpload, ...] = ()
+
+    def file(self, name: str, pieces: Iterable[bytes], tally: Tally) -> None:
+        """`tally` is full once the pieces are taken."""
+        begun = self._begun(name)
+        store, key, upload_id = self.destination.store, begun.key, begun.upload_id
+        with at_destination():
+            try:
+                staged = store.write_staged(key, upload_id, _not_ours(pieces))
+            except TROUBLES:  # what is there of it would fill a full disk until the next try
+                with suppress(StorageError):
+                    store.discard(key, upload_id)
+                raise
+            if tally.rows == 0:
+                store.discard(key, upload_id)
+                return
+        counted = asdict(tally) | {"failed": tally.failed}
+        if not tally.unlisted:
+            del counted["unlisted"]  # the release before does not know it
+        self._done(begun, staged, counted)
+
+    def _begun(self, name: str) -> PartUpload:
+        """Raises PartLost."""
+        store, key = self.destination.store, self.destination.key(name)
+        with at_destination():
+            upload_id = store.stage(key)
+        begun = PartUpload(name=name, key=key, upload_id=upload_id)
+        try:
+            self.record(self.lease, (*self.uploads, begun))
+        except PartLost:
+            store.discard(key, upload_id)
+            raise
+        failpoints.hit("part.begun")
+        return begun
+
+    def copy(self, name: str, source: ObjectInfo, written: PartFile) -> None:
+        """The same of a file of these rows that lies there. Raises OutputTrouble."""
+        begun = self._begun(name)
+        store = self.destination.store
+        with at_destination():
+            try:
+                staged = store.copy_staged(begun.key, begun.upload_id, source)
+            except StorageError:  # it was replaced, or this server copies no parts
+                with suppress(StorageError):
+                    store.discard(begun.key, begun.upload_id)
+                raise
+        counted = {name: getattr(written, name) for name in COUNTED}
+        if not counted["truncated"]:
+            del counted["truncated"]  # the release before does not know it
+        self._done(begun, staged, counted)
+
+    def _done(self, begun: PartUpload, staged: Staged, counted: JsonObject) -> None:
+        self.uploads = (*self.uploads, replace(begun, staged=staged.to_json(), counted=counted))
+
+
+def _not_ours(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    try:
+        yield from pieces
+    except StorageError as error:
+        raise ResultsTrouble(error) from error
+
+
+def problem_of(job: Job, error: Exception) -> PartProblem:
+    """Why a part, or the manifest, could not be written, and whether trying again may help."""
+    if isinstance(error, Mismatch):
+        log.error("rows do not add up: %s", error, extra={"action": "rows_mismatch", "job": job.id})
+        return PartProblem(
+            error=InputError("row_count_mismatch", f"The output does not add up: {error}."), is_permanent=True
+        )
+    if isinstance(error, InputTrouble):
+        return _problem(error.error, "input", in_our_store=is_file_id(job.spec.input or ""))
+    if isinstance(error, OutputTrouble):
+        return _problem(error.error, "output", in_our_store=job.spec.output is None)
+    cause = error.error if isinstance(error, ResultsTrouble) else error
+    assert isinstance(cause, NightshiftError), "one of those that writing raises"
+    return _problem(cause, "output", in_our_store=True)
+
+
+def _problem(error: NightshiftError, param: str, *, in_our_store: bool) -> PartProblem:
+    if storage_verdict(error, in_our_store=in_our_store) == "fail":
+        return PartProblem(error=as_input_error(error, param), is_permanent=True)
+    return PartProblem(error=as_fault(error, param, in_our_store=in_our_store), is_permanent=False)

@@ -1,0 +1,292 @@
+"""Segments: the results of some of a shard's rows, in columns.
+
+    Arrow IPC stream (one batch; what its rows share is in the schema's metadata)
+    newline, trailer (row count, CRC-32 of the stream), newline
+
+The release before wrote lines of JSON before the same trailer; those are still read.
+"""
+
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
+
+from nightshift import endpoints
+from nightshift.bulk.results.row_digests import DIGEST_BYTES
+from nightshift.bulk.results.row_results import RowResult, ShardHead, json_line, output_lines
+from nightshift.endpoints.endpoint import ColumnType
+from nightshift.errors import StorageError
+from nightshift.jobs import JsonObject, Segment, Usage
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.objectstore import ObjectStore, read_verified
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SEGMENT_BYTES_MAX: Final = 1024 * 1024 * 1024  # a segment is read whole
+TRAILER_BYTES_MAX: Final = 128
+_KEPT: Final = "kept"  # a column of jobs that keep columns of their input
+DIGEST: Final = "digest"  # of the request of a good result
+REUSED: Final = "reused"  # a column of segments with results of other rows
+_HEAD: Final = b"nightshift"
+_ENCODING: Final = Lock()  # a segment takes several times its size, and a process has several shards
+_USAGE: Final = ("prompt_tokens", "completion_tokens", "cached_tokens")
+
+
+class CorruptSegment(StorageError):
+    """A segment's trailer is missing or does not match."""
+
+    default_code = "corrupt_segment"
+
+
+@dataclass(frozen=True)
+class EncodedSegment:
+    """A segment's bytes, and how many its successes' lines have in an output file, if measured."""
+
+    data: bytes
+    output_bytes: int | None
+
+
+def encode_segment(
+    head: ShardHead, results: Sequence[RowResult], *, is_measured: bool = False
+) -> EncodedSegment:
+    """Results of the shard as a segment. A measured one has every body, since its lines will be read."""
+    with _ENCODING:
+        return _encoded(head, results, is_measured=is_measured)
+
+
+def _encoded(head: ShardHead, results: Sequence[RowResult], *, is_measured: bool) -> EncodedSegment:
+    if is_measured:
+        results = [each.with_body() for each in results]
+    lines_bytes = sum(map(len, output_lines(results))) if is_measured else None
+    stream = _written(head, results)
+    trailer = json_line({"rows": len(results), "crc32": zlib.crc32(stream)})
+    return EncodedSegment(b"".join((stream, b"\n", trailer)), lines_bytes)
+
+
+def _written(head: ShardHead, results: Sequence[RowResult]) -> "pa.Buffer":
+    """As an Arrow stream. The columns that it is made of are gone when this returns."""
+    import pyarrow as pa  # half a second, which the API need not spend
+
+    columns: dict[str, Any] = {
+        "row": pa.array([each.row for each in results], pa.int32()),
+        "custom_id": _texts(each.custom_id for each in results),
+        "status_code": pa.array([each.status_code for each in results], pa.int16()),
+    }
+    for name in _USAGE:
+        columns[name] = pa.array([getattr(each.usage, name) for each in results], pa.int64())
+    columns["body"] = _texts(each.body_text for each in results)
+    if any(each.kept is not None for each in results):
+        columns[_KEPT] = _texts(each.kept for each in results)
+    for name, type in endpoints.get(head.endpoint).columns.items():
+        values: Iterable[Any] = (each.values.get(name) for each in results)
+        columns[value_column(name)] = _texts(values) if type is ColumnType.TEXT else _cells_of([*values])
+    if any(each.digest is not None for each in results):
+        digests = [each.digest if each.succeeded else None for each in results]
+        columns[DIGEST] = pa.array(digests, pa.binary(DIGEST_BYTES))
+    if any(each.is_reused for each in results):
+        columns[REUSED] = pa.array([each.is_reused for each in results], pa.bool_())
+    batch = pa.RecordBatch.from_pydict(columns)
+    schema = batch.schema.with_metadata({_HEAD: json.dumps(asdict(head))})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+    return sink.getvalue()
+
+
+def read_segment(objects: ObjectStore, segment: Segment) -> list[RowResult]:
+    """A listed segment's results.
+
+    Raises `ObjectDamaged` if the bytes differ from the listed sha256, `CorruptSegment`, StorageError.
+    """
+    return decode_segment(_verified(objects, segment), segment.key)
+
+
+def read_rows_done(objects: ObjectStore, segment: Segment) -> list[int]:
+    """The rows that a listed segment has results of. Raises as `read_segment`."""
+    data = _verified(objects, segment)
+    if _is_json(data):
+        return [result.row for result in decode_segment(data, segment.key)]
+    rows: list[int] = _table(_stream(data)).column("row").to_pylist()
+    return rows
+
+
+def stream_of(data: bytes | memoryview, key: str, head: ShardHead) -> memoryview:
+    """A segment's Arrow stream, without a copy. `key`: where it lay; `head`: for one of the release before,
+    which is written anew.
+
+    Raises CorruptSegment.
+    """
+    if not _is_json(data):
+        return _stream(data)
+    endpoint = endpoints.get(head.endpoint)
+    results = [
+        replace(result, shard=head, values=endpoint.values(result.body) if result.succeeded else {})
+        for result in _decode_lines(data, key)
+    ]
+    return _stream(encode_segment(head, results).data)
+
+
+def decode_segment(data: bytes, key: str) -> list[RowResult]:
+    """A segment's results; `key` is where it lay. Raises CorruptSegment."""
+    if _is_json(data):
+        return _decode_lines(data, key)
+    table = _table(_stream(data))
+    return decode_table(table, [head_of(table.schema)] * table.num_rows)
+
+
+def _verified(objects: ObjectStore, segment: Segment) -> bytes:
+    return read_verified(
+        objects, segment.key, segment.sha256, SEGMENT_BYTES_MAX, size_bytes=segment.size_bytes
+    )
+
+
+def _is_json(data: bytes | memoryview) -> bool:
+    """Whether the release before wrote it. Arrow's streams begin with 0xFF."""
+    return data[:1] == b"{"
+
+
+def _parted(data: bytes | memoryview) -> tuple[memoryview, JsonObject]:
+    """What comes before the trailer's line, with the newline, and the trailer. Raises CorruptSegment."""
+    last = bytes(data[-TRAILER_BYTES_MAX:])
+    line = last[last.rfind(b"\n", 0, len(last) - last.endswith(b"\n")) + 1 :]
+    try:
+        trailer = json.loads(line)
+        before = memoryview(data)[: len(data) - len(line)]
+        return before, {"rows": int(trailer["rows"]), "crc32": int(trailer["crc32"])}
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptSegment("A segment has no trailer: it is truncated or is none.") from error
+
+
+def _check(trailer: JsonObject, content: memoryview | bytes, rows: int) -> None:
+    if trailer != {"rows": rows, "crc32": zlib.crc32(content)}:
+        raise CorruptSegment("A segment's checksum does not match: it is damaged.")
+
+
+def _stream(data: bytes | memoryview) -> memoryview:
+    """A segment without its trailer, which matches. Raises CorruptSegment."""
+    before, trailer = _parted(data)
+    stream = before[:-1]
+    _check(trailer, stream, trailer["rows"])  # Arrow decodes only what is whole
+    if _table(stream).num_rows != trailer["rows"]:
+        raise CorruptSegment("A segment has other rows than its trailer says: it is damaged.")
+    return stream
+
+
+def _table(stream: memoryview) -> "pa.Table":
+    """Without a copy of its buffers. Raises CorruptSegment."""
+    import pyarrow as pa
+
+    try:
+        return pa.ipc.open_stream(pa.py_buffer(stream)).read_all()
+    except pa.ArrowException as error:
+        raise CorruptSegment(f"A segment is not in Arrow's format: {error}") from error
+
+
+def head_of(schema: "pa.Schema") -> ShardHead:
+    about: Mapping[str, Any] = json.loads(schema.metadata[_HEAD])
+    return ShardHead(**{**about, "priority": PriorityClass(about["priority"])})
+
+
+def decode_table(table: "pa.Table", heads: Sequence[ShardHead]) -> list[RowResult]:
+    """The results of a segment's columns; `heads`: of each row, all for one endpoint."""
+    if not heads:
+        return []
+    columns = endpoints.get(heads[0].endpoint).columns
+    values = [_cells(table, value_column(name), type) for name, type in columns.items()]
+    usage = [table.column(name).to_pylist() for name in _USAGE]
+    return [
+        RowResult(
+            shard=head,
+            row=row,
+            custom_id=custom_id,
+            status_code=status_code,
+            usage=Usage(*counts),
+            values=dict(zip(columns, cells, strict=True)),
+            body_text=body,
+            kept=kept,
+            digest=digest,
+            is_reused=bool(is_reused),
+        )
+        for head, row, custom_id, status_code, counts, body, kept, digest, is_reused, cells in zip(
+            heads,
+            table.column("row").to_pylist(),
+            _cells(table, "custom_id", ColumnType.TEXT),
+            table.column("status_code").to_pylist(),
+            zip(*usage, strict=True),
+            _cells(table, "body", ColumnType.TEXT),
+            kept_texts(table),
+            _optional(table, DIGEST),
+            _optional(table, REUSED),
+            zip(*values, strict=True),
+            strict=True,
+        )
+    ]
+
+
+def kept_texts(table: "pa.Table") -> list[str | None]:
+    """What is kept of each row's input."""
+    return _cells(table, _KEPT, ColumnType.TEXT)
+
+
+def _optional(table: "pa.Table", name: str) -> list[Any]:
+    return table.column(name).to_pylist() if name in table.column_names else [None] * table.num_rows
+
+
+def _cells(table: "pa.Table", name: str, type: ColumnType) -> list[Any]:
+    if name not in table.column_names:  # not of this job, or the endpoint got it in a later release
+        return [None] * table.num_rows
+    cells = table.column(name).to_pylist()
+    if type is not ColumnType.TEXT:
+        return list(cells)
+    return [None if cell is None else cell.decode("utf-8", "surrogatepass") for cell in cells]
+
+
+def _texts(texts: Iterable[str | None]) -> "pa.Array":
+    """JSON may have lone surrogates, which are no UTF-8."""
+    return _cells_of([None if text is None else text.encode("utf-8", "surrogatepass") for text in texts])
+
+
+def _cells_of(cells: Sequence[bytes | None]) -> "pa.Array":
+    """Of its exact size at once: an array that grows is copied again and again."""
+    import numpy as np
+    import pyarrow as pa
+
+    offsets = np.zeros(len(cells) + 1, np.int64)
+    np.cumsum([0 if cell is None else len(cell) for cell in cells], out=offsets[1:])
+    data = pa.py_buffer(b"".join(cell or b"" for cell in cells))
+    is_valid = None
+    if None in cells:
+        is_valid = pa.array([cell is not None for cell in cells], pa.bool_()).buffers()[1]
+    return pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(cells), [is_valid, pa.py_buffer(offsets), data]
+    )
+
+
+def value_column(name: str) -> str:
+    """What an endpoint's column is called in a segment."""
+    return f"value.{name}"
+
+
+def _decode_lines(data: bytes | memoryview, key: str) -> list[RowResult]:
+    """The segments of the release before."""
+    lines, trailer = _parted(data)
+    _check(trailer, lines, bytes(lines).count(b"\n"))
+    _, _, job_id, shard_no, _ = key.split("/")
+    head = ShardHead(f"{job_id}/{int(shard_no)}", "", "", 0, PriorityClass.STANDARD)
+    return [_from_line(head, json.loads(line)) for line in bytes(lines).splitlines()]
+
+
+def _from_line(head: ShardHead, data: JsonObject) -> RowResult:
+    line = data["line"]
+    body = line["response"]["body"]
+    return RowResult(
+        shard=head,
+        row=data["row"],
+        custom_id=line["custom_id"],
+        status_code=line["response"]["status_code"],
+        usage=Usage(*data["usage"]),
+        body_text=json.dumps(body, ensure_ascii=False, separators=(",", ":")),
+    )

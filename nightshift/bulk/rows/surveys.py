@@ -1,0 +1,108 @@
+"""Look at an input without reading it whole: its objects, about how many rows they have, their rows.
+
+For planning, and for dry runs, which read less of it (`previews.py`).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from nightshift.bulk.rows.inputs import describe
+from nightshift.bulk.rows.records import InputFormat, InputObject, format_of
+from nightshift.errors import ObjectNotFound
+from nightshift.jobs.planning import FIRST_PAGE, PlanCursor
+from nightshift.objectstore import Locations, ObjectInfo, ObjectReader, ObjectUri
+from nightshift.objectstore.sources import Sources, is_file_id
+
+
+@dataclass(frozen=True)
+class FoundObject:
+    """An object of an input."""
+
+    reader: ObjectReader
+    info: ObjectInfo
+    uri: str  # its name in shards
+    format: InputFormat
+
+    def described(self, sample_bytes: int) -> InputObject:
+        """With an estimate of its rows from so many bytes (0: none). Raises UnreadableInput, StorageError."""
+        return describe(self.reader, self.info, self.uri, self.format, sample_bytes=sample_bytes)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A key that was listed, and its object unless it lies beside those of the input."""
+
+    key: str
+    found: FoundObject | None
+
+
+def objects_at(
+    locations: Locations,
+    uri: str,
+    tenant_id: str,
+    before_each: Callable[[], None],
+    cursor: PlanCursor = FIRST_PAGE,
+) -> Iterator[Listed]:
+    """The objects at a location, from the cursor on. Raises InvalidRequest, StorageError, and what
+    `before_each` raises.
+    """
+    location = ObjectUri.parse(uri)
+    reader = locations.open(location, tenant_id)
+    for listed in locations.listed(
+        location,
+        tenant_id,
+        before_each,
+        after=cursor.after,
+        found=cursor.objects,
+        listed=cursor.listed,
+    ):
+        yield Listed(listed.info.key, _found(reader, listed.info, location) if listed.is_match else None)
+
+
+def first_objects_at(
+    locations: Locations, uri: str, tenant_id: str, *, objects_max: int, listed_max: int
+) -> tuple[list[FoundObject], bool]:
+    """The first objects at a location, and whether these are all. Raises InvalidRequest, StorageError."""
+    location = ObjectUri.parse(uri)
+    reader = locations.open(location, tenant_id)
+    found, is_whole = locations.first(location, tenant_id, objects_max=objects_max, listed_max=listed_max)
+    return [_found(reader, info, location) for info in found], is_whole
+
+
+def _found(reader: ObjectReader, info: ObjectInfo, location: ObjectUri) -> FoundObject:
+    """Raises UnreadableInput for a name without a known ending."""
+    uri = str(location.with_key(info.key))
+    return FoundObject(reader, info, uri, format_of(uri))
+
+
+def uploaded_file(sources: Sources, file_id: str, tenant_id: str, filename: str | None) -> FoundObject:
+    """An uploaded file: its name tells its format, its key does not. `filename`: None if there is no such
+    file. Raises UnreadableInput, StorageError.
+    """
+    assert is_file_id(file_id), file_id
+    source = sources.open(file_id, tenant_id)
+    info = source.store.head(source.key) if filename is not None else None
+    if filename is None or info is None:
+        raise ObjectNotFound(f"There is no file {file_id}.")
+    return FoundObject(source.store, info, file_id, format_of(filename))
+
+
+def with_guesses(objects: Sequence[InputObject]) -> list[InputObject]:
+    """Objects that were not sampled get as many rows per byte as those that were. Pure."""
+    sampled = [found for found in objects if found.rows_estimated is not None]
+    sampled_bytes = sum(found.size_bytes for found in sampled)
+    if not sampled_bytes:
+        return list(objects)
+    rows_per_byte = sum(found.rows_estimated or 0 for found in sampled) / sampled_bytes
+    return [
+        found
+        if found.rows_estimated is not None
+        else replace(found, rows_estimated=round(found.size_bytes * rows_per_byte))
+        for found in objects
+    ]
+
+
+def rows_estimated(objects: Sequence[InputObject]) -> int | None:
+    """None if no object has an estimate. Pure."""
+    known = [found.rows_estimated for found in objects if found.rows_estimated is not None]
+    return sum(known) if known else None

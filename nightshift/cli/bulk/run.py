@@ -1,0 +1,298 @@
+"""`nightshift run`: submit a bulk job and optionally wait for its end.
+
+Made for cron: silent without a terminal, the same job for the same name and date, and exit codes
+(docs/cli.md).
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+
+import typer
+
+from nightshift.cli.bulk.job_options import fields_of, with_job_options
+from nightshift.cli.session import Json, open_client
+from nightshift.cli.terminal import fail, print_json, rows_text, say, time_text
+from nightshift.errors import NightshiftError
+from nightshift.jobs.priorities import PriorityClass
+
+if TYPE_CHECKING:
+    from nightshift.client import Client, RemoteJob
+
+EXIT_ROWS_FAILED: Final = 3
+EXIT_OF_STATE: Final = {"succeeded": 0, "failed": 4, "cancelled": 5, "expired": 6}
+OUTPUT_INCOMPLETE: Final = "output_incomplete"  # the error's message says where the finished rows are
+_NO_BODY: Final = "has no 'body' object"  # as a row's error says
+ROWS_LOOKED_AT_MAX: Final = 1000  # ten pages, to find why rows failed
+
+
+class OutputFormat(StrEnum):
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+
+
+Input = Annotated[
+    str,
+    typer.Argument(
+        metavar="INPUT",
+        help="The rows: a local path, file:///…, s3://… or file-…. A glob or a directory: all it holds.",
+    ),
+]
+Output = Annotated[
+    str,
+    typer.Option("--output", "-o", metavar="URI", help="Where part files go: s3://…/, file:///…/ or a path."),
+]
+EndpointName = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Its name, such as chat or embeddings, or its route, such as /v1/completions.",
+    ),
+]
+ModelId = Annotated[
+    str | None, typer.Option(metavar="ID", help="The model; only with --input-column or --template.")
+]
+TemplateFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="JSON file with the request made of each row; {{column}} is replaced."),
+]
+InputColumn = Annotated[
+    str | None, typer.Option(metavar="C", help="Instead of a template: the column with the text or prompt.")
+]
+IdColumn = Annotated[
+    str | None, typer.Option(metavar="C", help="The column that identifies a row in the output.")
+]
+Format = Annotated[OutputFormat, typer.Option(help="Of the part files.")]
+Priority = Annotated[PriorityClass, typer.Option(help="Who goes first.")]
+Window = Annotated[str, typer.Option(metavar="TIME", help="How long it may take from now: 90m, 8h, 2d.")]
+Webhook = Annotated[str | None, typer.Option(metavar="URL", help="Told when the job has ended.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Stay until the job has ended.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Check everything, look at the first rows, and submit nothing.")
+]
+Name = Annotated[
+    str | None,
+    typer.Option(metavar="KEY", help="Of a recurring run: the same name and date is the same job."),
+]
+Date = Annotated[
+    str | None, typer.Option(metavar="D", help="With --name.  [default: today]", show_default=False)
+]
+
+
+@with_job_options(after="format")
+def run(
+    context: typer.Context,
+    input: Input,
+    output: Output,
+    endpoint: EndpointName,
+    model: ModelId = None,
+    template: TemplateFile = None,
+    input_column: InputColumn = None,
+    id_column: IdColumn = None,
+    format: Format = OutputFormat.JSONL,
+    priority: Priority = PriorityClass.STANDARD,
+    window: Window = "24h",
+    webhook: Webhook = None,
+    wait: Wait = False,
+    dry_run: DryRun = False,
+    name: Name = None,
+    date: Date = None,
+    json: Json = False,
+    **options: Any,
+) -> None:
+    """Submit a bulk job, or with --dry-run see what it would do.
+
+    With --wait the exit code says how it went: 0 every row succeeded, 3 some rows failed, 4 the job failed,
+    5 it was cancelled, 6 its window ended first. Otherwise 0 means accepted. 1 is any other trouble, 2 a
+    mistake in the options.
+    """
+    from nightshift.cli.bulk.requests_of_rows import (
+        date_of,
+        endpoint_of,
+        location,
+        refuse_more_inputs,
+        template_of,
+        window_of,
+    )
+
+    with _usage_errors():
+        refuse_more_inputs(input, context.args)
+        day = date_of(name, date)
+        body = {
+            "input": location(input, must_exist=True),
+            "output": location(output, is_directory=True),
+            "endpoint": endpoint_of(endpoint).route,
+            "template": template_of(endpoint, model, template, input_column),
+            "id_column": id_column,
+            "format": format.value,
+            **fields_of(options),
+            "priority": priority.value,
+            "completion_window": window_of(window),
+            "webhook": {"url": webhook} if webhook else None,
+            "name": name,
+            "date": day,
+        }
+    given: dict[str, object] = {field: value for field, value in body.items() if value is not None}
+    if dry_run:
+        _dry_run(given, json=json)
+    with open_client() as client:
+        with _submitting(given):
+            job = client.submit_job(given)
+        if job.is_repeat:
+            say(f"nightshift: {_earlier(client.get_job(job.id))}")
+        if wait:
+            job = _follow(client, job)
+            _explain(client, job, has_template=body["template"] is not None)
+    if json:
+        print_json(job.data)
+    else:
+        typer.echo(summary(job) if wait else job.id)
+    if wait:
+        raise SystemExit(exit_code(job))
+
+
+def exit_code(job: "RemoteJob") -> int:
+    """An ended job's exit code."""
+    if job.state == "succeeded" and job.counts.failed:
+        return EXIT_ROWS_FAILED
+    return EXIT_OF_STATE[job.state]
+
+
+def summary(job: "RemoteJob") -> str:
+    """An ended job's summary.
+
+    A job that ended before its rows were counted has no output, so its summary is the reason.
+    """
+    counts, errors = job.counts, list(job.errors)
+    if not counts.total and job.state != "succeeded":
+        why, *errors = errors or ["no row was run"]
+        line = f"{job.id} {job.state}: {why.rstrip('.')}; no output was written"
+    else:
+        line = f"{job.id} {job.state}: {rows_text(counts.succeeded)} succeeded, {counts.failed} failed"
+        line += f", {reused} reused" if (reused := job.data.get("rows_reused")) else ""
+        has_output = job.data.get("output") and not any(
+            error["code"] == OUTPUT_INCOMPLETE for error in job.data.get("errors") or ()
+        )
+        line += f", output in {job.data['output']}" if has_output else ""
+    return "\n".join((line, *(f"  {error}" for error in errors)))
+
+
+def most_frequent_error(client: "Client", job_id: str) -> str | None:
+    """The most frequent error among a job's first rows; None if unknown, also when the server does not
+    answer.
+    """
+    from nightshift.bulk.rows.requests import without_place
+
+    try:
+        rows = list(islice(client.results(job_id), ROWS_LOOKED_AT_MAX))
+    except NightshiftError:
+        return None
+    messages = list(filter(None, map(_error_of, rows)))
+    if not messages:
+        return None
+    most_frequent, _ = Counter(map(without_place, messages)).most_common(1)[0]
+    first = next(message for message in messages if without_place(message) == most_frequent)
+    return " ".join(first.split())
+
+
+def _error_of(row: dict[str, Any]) -> str | None:
+    """A failed row's message."""
+    body = (row.get("response") or {}).get("body") or {}
+    error = row.get("error") or body.get("error") or {}
+    return error.get("message")
+
+
+def _earlier(job: "RemoteJob") -> str:
+    """What a repeated start is answered with."""
+    return (
+        f"{job.id} was submitted as --name {job.data['name']} --date {job.data['date']} at "
+        f"{time_text(job.data['created_at'])}, and its status is {job.state}: this is the same job, and "
+        "the input is not read again"
+    )
+
+
+@contextmanager
+def _usage_errors() -> Iterator[None]:
+    """Turn InvalidOption into typer's usage error."""
+    from nightshift.cli.bulk.requests_of_rows import InvalidOption
+
+    try:
+        yield
+    except InvalidOption as error:
+        raise typer.BadParameter(str(error), param_hint=error.option) from error
+
+
+def _dry_run(body: dict[str, object], *, json: bool) -> NoReturn:
+    from nightshift.cli.bulk import dry_runs
+
+    with open_client() as client, _submitting(body):
+        found = client.try_job(body)
+    if json:
+        print_json(found)
+    else:
+        typer.echo("\n".join(dry_runs.lines_of(found)))
+    raise SystemExit(dry_runs.exit_code(found))
+
+
+@contextmanager
+def _submitting(body: dict[str, object]) -> Iterator[None]:
+    """Say what to do about the usual refusals."""
+    from nightshift.client import ApiError
+
+    try:
+        yield
+    except ApiError as error:
+        if error.code == "idempotency_key_reused":
+            fail(
+                f"--name {body.get('name')} --date {body.get('date')} is another job already, submitted with "
+                "other options; choose another name, or repeat it exactly"
+            )
+        if error.code != "location_not_allowed":
+            raise
+        fail(
+            f"{error.message}. Use a place that is allowed, or start the server with the directory in "
+            "NIGHTSHIFT_FILE_ROOTS or the bucket in NIGHTSHIFT_S3_BUCKETS; `nightshift up` allows the "
+            "directory it was started in."
+        )
+
+
+def _follow(client: "Client", job: "RemoteJob") -> "RemoteJob":
+    """Follow the job to its end. After Ctrl-C, which does not stop it, say how to return."""
+    from nightshift.cli.bulk.progress import progress_of
+
+    try:
+        with progress_of(job.id) as show:
+
+            def refresh() -> None:
+                show(client.get_job(job.id, is_followed=True))
+
+            for event in client.events(job.id, on_keep_alive=refresh):
+                refresh()
+                if event.is_last:
+                    break
+        return client.get_job(job.id, is_followed=True)
+    except KeyboardInterrupt:
+        say(f"the job goes on; see `nightshift jobs show {job.id}`")
+        raise
+
+
+def _explain(client: "Client", job: "RemoteJob", *, has_template: bool) -> None:
+    """Say why rows failed, and the usual cause."""
+    why = most_frequent_error(client, job.id) if job.counts.failed else None
+    if why is not None:
+        say(f"nightshift: rows failed, most often: {why}")
+    if job.state == "succeeded" and job.counts.failed:
+        say(
+            f"nightshift: the job succeeded because every row has its result, which may be an error; "
+            f"`nightshift jobs retry {job.id}` runs those that failed again"
+        )
+    has_no_body = any(_NO_BODY in error for error in (why or "", *job.errors))
+    if has_no_body and not has_template and not job.counts.succeeded:
+        say(
+            "nightshift: rows were taken for requests in OpenAI's batch-line form; records need --model "
+            "and --input-column or --template"
+        )

@@ -1,0 +1,87 @@
+"""The database: whether it answers, its schema, its clock, and who leads by it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from nightshift.cli.doctor.clocks import judge, measure
+from nightshift.cli.doctor.findings import Finding, error, ok, skipped, warning
+from nightshift.cli.doctor.site import Site
+from nightshift.errors import DatabaseUnavailable, DatabaseUnusable, SchemaBehind
+from nightshift.jobs.leases import SCHEDULER_DUTY
+from nightshift.store import Store, open_existing_database
+from nightshift.store.databases.migrate import check_schema, revisions
+
+NONE_YET = "none yet; `nightshift up` makes it"
+
+
+@contextmanager
+def opened(site: Site) -> Iterator[Store]:
+    """Raises DatabaseUnavailable, ConfigurationError."""
+    store = Store(open_existing_database(site.data))
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def look_at_database(site: Site) -> Finding:
+    """It answers. Raises ConfigurationError."""
+    if not site.has_database:
+        return skipped(NONE_YET)
+    with opened(site) as store:
+        try:
+            return ok(f"{store.database.server_version()} answers")
+        except (DatabaseUnavailable, DatabaseUnusable) as refusal:
+            is_file = store.database.is_sqlite
+            where = "" if is_file else "; is it running? NIGHTSHIFT_DATABASE_URL says where"
+            return error("does not work", f"{refusal.message}{where}")
+
+
+def look_at_schema(site: Site) -> Finding:
+    """All migrations of this version are applied, and the schema is what they make."""
+    if not site.has_database:
+        return skipped(NONE_YET)
+    with opened(site) as store:
+        try:
+            schema = revisions(store.database)
+            detail = f"the database is at {schema.applied or 'none'}, and this version's is {schema.newest}"
+            check_schema(store.database)
+        except SchemaBehind:
+            return error(detail, "run `python -m nightshift.store.databases.migrate`")
+        except DatabaseUnusable as refusal:
+            return error("this version cannot work with it", refusal.message)
+        if schema.applied == schema.newest:
+            return ok(f"current ({schema.newest})")
+        return warning(detail, "a later release is being rolled out: let its processes replace the rest")
+
+
+def look_at_database_clock(site: Site) -> Finding:
+    """All times of jobs, leases and workers are its."""
+    if not site.has_database:
+        return skipped(NONE_YET)
+    with opened(site) as store:
+        store.now()  # the next one has a connection
+        return judge("the database's clock", measure(store.now, timedelta(milliseconds=1)))
+
+
+def look_at_scheduler(site: Site) -> Finding:
+    """A scheduler leads and its duties end."""
+    if not site.has_database:
+        return skipped(NONE_YET)
+    with opened(site) as store, store.snapshot() as tx:
+        leader, now, backlog = tx.leadership.of(SCHEDULER_DUTY), tx.now(), tx.jobs.backlog()
+    unfinished = sum(found.jobs for found in backlog)
+    if leader is None or leader.expires_at <= now:
+        if not unfinished:
+            return skipped("no scheduler runs, and no job waits for one")
+        return error(
+            f"no scheduler leads, and {unfinished} jobs have not ended",
+            "start `python -m scheduler`, or `nightshift up`: jobs are neither planned nor ended without one",
+        )
+    if leader.stalled is not None:
+        return error(
+            f"the scheduler's duty '{leader.stalled}' stands still",
+            "look into the scheduler's log (of `nightshift up`: logs/scheduler.log) and restart it",
+        )
+    return ok(f"{leader.leader_id} leads (term {leader.term})")

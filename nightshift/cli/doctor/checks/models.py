@@ -1,0 +1,192 @@
+"""The models: their files, whether they fit the device, and the device itself.
+
+What a model takes is worked out by the workers' own code, in a process of its own, since it imports torch.
+"""
+
+import importlib.util
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from nightshift.cli.doctor.checks import database
+from nightshift.cli.doctor.findings import Finding, error, ok, skipped, warning
+from nightshift.cli.doctor.site import Site
+from nightshift.errors import ConfigurationError, NightshiftError
+from nightshift.fleet import checkpoints
+from nightshift.fleet.workers import WorkerState
+
+REPORT: Final = "workers.serving.device_report"
+REPORT_S: Final = 100.0  # importing torch from a cold disk
+DRIVER_S: Final = 8.0
+HEARD_WITHIN: Final = timedelta(seconds=30)  # six heartbeats
+DRIVER_FILE: Final = Path("/dev/nvidiactl")
+GIB: Final = 1024**3
+
+_FIELDS: Final = ("name", "driver_version", "memory.total", "memory.used", "temperature.gpu")
+
+
+class NoWorkerHere(NightshiftError):
+    """This machine does not have what a worker needs."""
+
+
+def look_at_files(name: str, may_download: bool) -> Finding:
+    """A model's files exist."""
+    try:
+        found = checkpoints.find(name, may_download=may_download)
+    except ConfigurationError as refusal:
+        return error(
+            refusal.message,
+            "NIGHTSHIFT_MODELS and NIGHTSHIFT_LAZY_MODELS name directories with a model's files, or hub ids",
+        )
+    if found.directory is None:
+        return warning("not downloaded yet", "the first worker downloads it, and is ready only then")
+    return ok(str(found.directory))
+
+
+def look_at_memory(site: Site, ask: Callable[[Site], dict[str, Any]]) -> Finding:
+    """The models fit the device together, or a worker of this machine has loaded them."""
+    ids = {checkpoints.model_id(name) for name in site.models}
+    if worker_id := _loaded_here(site, ids):
+        return ok(f"{worker_id} on this machine has them loaded")
+    try:
+        report = ask(site)
+    except NoWorkerHere as absence:
+        return skipped(absence.message, "run `nightshift doctor` where the workers run")
+    if report["problem"]:
+        return error(
+            f"a worker would not start here: {report['problem']}",
+            "name fewer or smaller models, or more memory",
+        )
+    needed = sum(model["least_bytes"] for model in report["models"])
+    listed = ", ".join(f"{model['id']} {_gib(model['least_bytes'])}" for model in report["models"])
+    free = f"{_gib(report['memory_bytes'])} that are free ({report['device']})"
+    return ok(
+        f"they need at least {_gib(needed)} of {free}: {listed}",
+        needed_bytes=needed,
+        free_bytes=report["memory_bytes"],
+    )
+
+
+def look_at_gpu(
+    site: Site, ask: Callable[[Site], dict[str, Any]], driver_file: Path = DRIVER_FILE
+) -> Finding:
+    """Where there is an NVIDIA GPU, its driver answers and torch can use it."""
+    wants_gpu = site.worker.device.startswith("cuda")
+    program = shutil.which("nvidia-smi")
+    if program is None and not driver_file.exists():
+        if wants_gpu:
+            return error(
+                "there is no NVIDIA driver here, and NIGHTSHIFT_DEVICE is cuda",
+                "install the driver (in a container: the NVIDIA container toolkit), or set it to auto",
+            )
+        return skipped("no NVIDIA GPU here: models are computed on the CPU")
+    gpus = _driver_says(program)
+    if isinstance(gpus, str):
+        return error(
+            f"the driver does not answer: {gpus}", "reinstall the driver, or reboot if it was just updated"
+        )
+    listed = "; ".join(map(_described, gpus))
+    try:
+        cuda = ask(site)["cuda"]
+    except NoWorkerHere as absence:
+        return ok(f"{listed}; {absence.message}")
+    if not cuda["devices"]:
+        why = cuda.get("why_none", "torch sees no device")
+        says = f"torch {cuda['torch']} cannot use it: {why}"
+        advice = "install a torch with CUDA that this driver supports"
+        if wants_gpu:
+            return error(f"{listed}; {says}", advice)
+        return warning(f"{listed}; {says}", f"a worker would compute on the CPU: {advice}")
+    return ok(f"{listed}; torch {cuda['torch']}, CUDA {cuda['cuda']}", gpus=len(cuda["devices"]))
+
+
+class WorkerReports:
+    """Asks the workers' code once. Raises NoWorkerHere."""
+
+    def __init__(self, run: Callable[..., "subprocess.CompletedProcess[str]"] = subprocess.run) -> None:
+        self._run = run
+        self._said: dict[str, Any] | None = None
+
+    def __call__(self, site: Site) -> dict[str, Any]:
+        if self._said is None:
+            self._said = self._asked(site)
+        return self._said
+
+    def _asked(self, site: Site) -> dict[str, Any]:
+        for package in ("torch", "workers"):
+            if importlib.util.find_spec(package) is None:
+                raise NoWorkerHere(f"{package} is not installed")
+        lazy = site.worker.lazy_models
+        pinned = [name for name in site.models if name not in lazy]
+        environment = {
+            **os.environ,
+            "NIGHTSHIFT_MODELS": ",".join(pinned),
+            "NIGHTSHIFT_LAZY_MODELS": ",".join(lazy),
+        }
+        try:
+            done = self._run(
+                [sys.executable, "-P", "-m", REPORT],
+                capture_output=True,
+                text=True,
+                timeout=REPORT_S,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+            )
+        except subprocess.TimeoutExpired:
+            raise ConfigurationError(f"the worker's code gave no answer within {REPORT_S:g} s") from None
+        if done.returncode:
+            raise ConfigurationError(f"the worker's code does not run here: {_end_of(done.stderr)}")
+        said: dict[str, Any] = json.loads(done.stdout)
+        return said
+
+
+def _loaded_here(site: Site, ids: set[str]) -> str | None:
+    """A ready worker of this machine with these models in memory."""
+    if not site.has_database:
+        return None
+    try:
+        with database.opened(site) as store, store.snapshot() as tx:
+            ready = tx.workers.list(heartbeat_since=tx.now() - HEARD_WITHIN, state=WorkerState.READY)
+    except NightshiftError:
+        return None  # the check of the database says so
+    return next(
+        (each.id for each in ready if each.host == socket.gethostname() and ids <= set(each.warm)), None
+    )
+
+
+def _driver_says(program: str | None) -> Sequence[Sequence[str]] | str:
+    """The fields of each GPU, or why there are none."""
+    if program is None:
+        return "nvidia-smi is not installed"
+    command = [program, f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DRIVER_S)
+    except subprocess.TimeoutExpired:
+        return f"nvidia-smi gave no answer within {DRIVER_S:g} s"
+    lines = [[word.strip() for word in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
+    if done.returncode or not lines or any(len(line) != len(_FIELDS) for line in lines):
+        return (
+            " ".join((done.stderr or done.stdout).split())[:200] or f"nvidia-smi ended with {done.returncode}"
+        )
+    return lines
+
+
+def _described(gpu: Sequence[str]) -> str:
+    name, driver, total, used, celsius = gpu
+    return f"{name}, driver {driver}, {used} of {total} MiB used, {celsius} °C"
+
+
+def _end_of(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "it said nothing"
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / GIB:.2f} GiB"

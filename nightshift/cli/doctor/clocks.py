@@ -1,0 +1,57 @@
+"""How far another clock is from this machine's."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from nightshift.cli.doctor.findings import Finding, error, ok, warning
+
+NOTICED: Final = timedelta(seconds=2)  # logs of two machines no longer read in order
+HARMFUL: Final = timedelta(minutes=5)  # receivers refuse webhooks signed at such a time; S3 refuses at 15 min
+
+_ADVICE: Final = "synchronise the clocks of both machines (chrony, systemd-timesyncd)"
+
+
+@dataclass(frozen=True)
+class Skew:
+    """`ahead`: by how much the other clock is ahead of ours. `within`: how wrong that may be."""
+
+    ahead: timedelta
+    within: timedelta
+
+    @property
+    def at_least(self) -> timedelta:
+        """What of it is certain."""
+        return max(timedelta(), abs(self.ahead) - self.within)
+
+
+def _now() -> datetime:
+    return datetime.fromtimestamp(time.time(), UTC)
+
+
+def measure(ask: Callable[[], datetime], resolution: timedelta, now: Callable[[], datetime] = _now) -> Skew:
+    """Ask another clock. It answered between two looks at ours; it shows steps of `resolution`."""
+    before = now()
+    other = ask()
+    after = now()
+    half = (after - before) / 2
+    return Skew(other + resolution / 2 - (before + half), half + resolution / 2)
+
+
+def judge(whose: str, skew: Skew) -> Finding:
+    """`whose`: clock, as in a sentence. Pure."""
+    ahead_s = skew.ahead.total_seconds()
+    figures = {"ahead_s": round(ahead_s, 3), "within_s": round(skew.within.total_seconds(), 3)}
+    side = "ahead of" if ahead_s >= 0 else "behind"
+    detail = (
+        f"{whose} is {abs(ahead_s):.2f} s {side} this machine's clock "
+        f"(within {max(0.01, skew.within.total_seconds()):.2f} s)"
+    )
+    if skew.at_least >= HARMFUL:
+        harm = "S3 refuses requests and receivers refuse webhooks that are dated so far off"
+        return error(detail, f"{_ADVICE}: {harm}", **figures)
+    if skew.at_least >= NOTICED:
+        return warning(detail, f"{_ADVICE}: times in logs and answers do not agree", **figures)
+    return ok(detail, **figures)

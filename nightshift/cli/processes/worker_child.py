@@ -1,0 +1,195 @@
+"""A Celery worker as a supervisor's child: its command line, and the handling of its exit.
+
+Every start has a new worker id, which tells a dead worker's leases from its successor's.
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from nightshift.broker.queue import Queue
+from nightshift.cli.processes.children import AfterExit, Child, ChildExit, Launch
+from nightshift.cli.processes.worker_exits import cause_of, count_oom_kills, unrequested
+from nightshift.errors import DatabaseUnavailable, DatabaseUnusable, NightshiftError
+from nightshift.fleet.workers import ExitCause, WorkerState
+from nightshift.jobs.ids import new_id
+from nightshift.jobs.rings import Ring
+from nightshift.jobs.room import HELD_MAX
+from nightshift.lifecycle.recovery import LEASES_PER_WORKER_MAX, release_worker
+from nightshift.process.settings import WorkerSettings
+from nightshift.store import Store, Transaction
+
+log = logging.getLogger(__name__)
+
+WORKER_ID: Final = "NIGHTSHIFT_WORKER_ID"
+APP: Final = "workers.app"
+POOL: Final = "workers.pool:EnginePool"
+DRAIN_MARGIN_S: Final = 5.0  # on top of the worker's own limit, which it keeps by itself
+EXITS_IN_A_ROW_MAX: Final = 5  # then this process ends: its supervisor may use another machine
+RINGS_MAX: Final = 500  # per exit; the scheduler sends the rest
+RELEASE_RETRY_MAX_S: Final = 5.0  # while the database is away; after that, the leases expire
+RELEASE_RETRY_S: Final = 0.5
+
+
+def worker_child(settings: WorkerSettings, *, app: str = APP, pool: str = POOL) -> Child:
+    """The worker as a child. Tests replace `app` and `pool`, the Celery application and its pool."""
+
+    def launch() -> Launch:
+        worker_id = new_id("wrk")
+        environment = {
+            WORKER_ID: worker_id,
+            "NIGHTSHIFT_MODELS": ",".join(settings.models),
+            "NIGHTSHIFT_LAZY_MODELS": ",".join(settings.lazy_models),
+            "CELERY_CUSTOM_WORKER_POOL": pool,
+            "TQDM_DISABLE": "1",  # progress bars fill the log
+        }
+        messages_max = settings.online_slots + HELD_MAX
+        return Launch(celery_command(worker_id, messages_max, app), environment)
+
+    return Child(name="worker", launch=launch, grace_s=settings.drain_s + DRAIN_MARGIN_S)
+
+
+def celery_command(worker_id: str, messages_max: int, app: str = APP) -> tuple[str, ...]:
+    """`messages_max`: the messages it may hold unacknowledged."""
+    return (
+        *(sys.executable, "-P", "-m", "celery", "--app", app, "--quiet", "worker"),
+        *("--pool", "custom", "--queues", "online,bulk", "--concurrency", str(messages_max)),
+        *("--hostname", f"{worker_id}@%h", "--loglevel", "WARNING"),
+        *("--without-gossip", "--without-mingle", "--without-heartbeat"),
+    )
+
+
+class WorkerExitHandler:
+    """Handles a worker's exit: releases its shards, rings for them, and decides on a restart."""
+
+    def __init__(
+        self,
+        store: Store,
+        queue: Queue,
+        attempts_max: int,
+        *,
+        oom_kills: Callable[[], int] = count_oom_kills,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._store = store
+        self._queue = queue
+        self._attempts_max = attempts_max
+        self._oom_kills = oom_kills
+        self._pause = pause
+        self._oom_kills_before = oom_kills()
+        self.gave_up_on: ChildExit | None = None
+
+    def __call__(self, ended: ChildExit) -> AfterExit:
+        recorded = self.record_exit(ended)
+        if recorded.was_asked_to_drain:
+            return AfterExit.GIVE_UP  # the operator drained it
+        if ended.is_configuration:
+            self.gave_up_on = ended
+            return AfterExit.GIVE_UP
+        if recorded.is_external:
+            return AfterExit.RESTART_SOON
+        if ended.is_dependency_missing:
+            return AfterExit.RESTART
+        if ended.in_a_row >= EXITS_IN_A_ROW_MAX:
+            self.gave_up_on = ended
+            return AfterExit.GIVE_UP
+        return AfterExit.RESTART
+
+    def record_exit(self, ended: ChildExit, *, was_told: bool = False) -> "RecordedExit":
+        """Record the exit's cause, release the leases, and ring. `was_told`: the supervisor had asked it
+        to stop.
+        """
+        oom_kills = self._oom_kills()
+        cause = cause_of(ended.returncode, oom_kills - self._oom_kills_before)
+        self._oom_kills_before = oom_kills
+        worker_id = ended.launch.environment[WORKER_ID]
+        try:
+            released = self._retrying(lambda tx: self._release(tx, worker_id, cause, was_told))
+        except (DatabaseUnavailable, DatabaseUnusable) as error:
+            log.warning(
+                "leases of a worker that has ended not released; they will run out",
+                extra={"action": "release_failed", "worker": worker_id, "reason": error.message},
+            )
+            return RecordedExit(cause, was_asked_to_drain=ended.asks_for_no_restart)
+        self._ring(released.rings)
+        has_left = released.cause is ExitCause.DRAINED
+        log.info(
+            "a worker has left" if has_left else "leases of a dead worker released",
+            extra={
+                "action": "worker_released",
+                "worker": worker_id,
+                "cause": released.cause,
+                "shards": released.shards,
+            },
+        )
+        return RecordedExit(released.cause, released.was_asked_to_drain, released.was_isolating)
+
+    def _retrying(self, release: "Callable[[Transaction], _Released]") -> "_Released":
+        """Raises DatabaseUnavailable when that lasts longer than `RELEASE_RETRY_MAX_S`."""
+        ends_at_s = time.monotonic() + RELEASE_RETRY_MAX_S
+        while True:
+            try:
+                return self._store.run(release)
+            except DatabaseUnavailable:
+                if time.monotonic() >= ends_at_s:
+                    raise
+            self._pause(RELEASE_RETRY_S)
+
+    def _release(self, tx: Transaction, worker_id: str, cause: ExitCause, was_told: bool) -> "_Released":
+        now = tx.now()
+        held = tx.leases.of_worker(worker_id, LEASES_PER_WORKER_MAX)
+        was_asked = tx.workers.is_drain_requested(worker_id)
+        if held and not (was_told or was_asked or tx.workers.state(worker_id) in _LEAVING):
+            cause = unrequested(cause)
+        recovered = release_worker(tx, worker_id, self._attempts_max, now, cause)
+        tx.workers.ended(worker_id, cause, now)
+        return _Released(
+            cause,
+            recovered.shards,
+            tuple(tx.outbox.waiting(now, RINGS_MAX)) if recovered.retried else (),
+            was_asked,
+            any(lease.is_isolating for lease in held),
+        )
+
+    def _ring(self, rings: Sequence[Ring]) -> None:
+        """Sooner than the scheduler, which sends them within two seconds."""
+        if not rings:
+            return
+        try:
+            self._queue.ring(rings)
+            with self._store.transaction() as tx:
+                tx.outbox.delete([ring.id for ring in rings])
+        except NightshiftError as error:
+            log.warning("not rung", extra={"action": "ring_failed", "reason": error.message})
+
+
+@dataclass(frozen=True)
+class _Released:
+    """An ended worker's released leases."""
+
+    cause: ExitCause
+    shards: int
+    rings: Sequence[Ring]
+    was_asked_to_drain: bool
+    was_isolating: bool
+
+
+@dataclass(frozen=True)
+class RecordedExit:
+    """What is known of an ended worker."""
+
+    cause: ExitCause
+    was_asked_to_drain: bool = False  # by `nightshift workers drain`
+    was_isolating: bool = False  # it held a shard or request whose rows run alone
+
+    @property
+    def is_external(self) -> bool:
+        return self.was_isolating or self.cause in _FROM_OUTSIDE
+
+
+# The states of a worker that was asked to stop.
+_LEAVING: Final = (WorkerState.DRAINING, WorkerState.STOPPED)
+_FROM_OUTSIDE: Final = frozenset({ExitCause.DRAINED, ExitCause.DRAIN_TOO_SLOW, ExitCause.KILLED})

@@ -1,0 +1,170 @@
+"""POST /v1/classifications."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import field_validator
+
+from nightshift.endpoints.answer_objects import ClassificationList
+from nightshift.endpoints.answer_sizes import ANSWER_HEAD_BYTES, AnswerSize
+from nightshift.endpoints.encoders import images
+from nightshift.endpoints.encoders.scoring import (
+    ENTRY_BYTES,
+    Scored,
+    ScoredText,
+    ScoringEndpoint,
+    ScoringRequest,
+    check_count,
+    checked_text,
+    floats,
+    json_text,
+    no_values,
+    packed,
+    usage_json,
+)
+from nightshift.endpoints.endpoint import ColumnType
+from nightshift.endpoints.requests import Count, ModelRequest
+from nightshift.endpoints.results import Origin, Result, Values
+from nightshift.fleet.models import Model, ModelKind
+from nightshift.jobs import JsonObject, Usage
+from nightshift.jobs.json_text import json_bytes
+
+
+class ClassificationRequest(ScoringRequest):
+    """POST /v1/classifications. `input` is a text, a pair of texts or an image, or a list of these."""
+
+    input: Any
+    top_k: Count | None = None
+
+    @field_validator("input")
+    @classmethod
+    def _input(cls, value: object) -> object:
+        _texts(value)
+        return value
+
+    @property
+    def texts(self) -> Sequence[ScoredText]:
+        return _texts(self.input)
+
+
+class Classifications(ScoringEndpoint):
+    route = "/v1/classifications"
+    name = "classifications"
+    operation = "create_classifications"
+    summary = "Score texts or images for each label of a classifier"
+    request_type = ClassificationRequest
+    answer_type = ClassificationList
+    model_kinds = (ModelKind.CLASSIFIER, ModelKind.IMAGE_CLASSIFIER)
+    ranks = False
+    texts_field = "input"
+    columns: Mapping[str, ColumnType] = {
+        "label": ColumnType.TEXT,
+        "score": ColumnType.FLOAT,
+        "labels": ColumnType.TEXT,
+        "scores": ColumnType.FLOATS,
+    }
+
+    def count(self, texts: object) -> int:
+        return len(_texts(texts))
+
+    def row_template(self, model: str, placeholder: str) -> JsonObject:
+        return {"model": model, "input": placeholder}
+
+    def answer_size(self, request: ModelRequest, model: Model) -> AnswerSize | None:
+        assert isinstance(request, ClassificationRequest), "parsed by this endpoint"
+        sizes, top_k = model.output_sizes, request.top_k
+        if sizes is None:
+            return None
+        scores = sizes.labels if top_k is None else min(sizes.labels, top_k * sizes.label)
+        return AnswerSize(
+            ENTRY_BYTES + sizes.label + scores,
+            {"input": len(request.texts)},
+            ANSWER_HEAD_BYTES + json_bytes(request.model),
+            {} if top_k is None else {"top_k": top_k},
+        )
+
+    def result(self, request: ModelRequest, scored: Scored) -> Result:
+        """A row with one text has its scores as values; others have the body alone."""
+        assert isinstance(request, ClassificationRequest), "parsed by this endpoint"
+        found = [_ranked(scored.labels, floats(each), request.top_k) for each in scored.scores]
+        usage = Usage(scored.prompt_tokens)
+        if len(found) == 1:
+            return Result(200, usage, _values(found[0]))
+        return Result(200, usage, no_values(self.columns), _body(request.model, found, scored.prompt_tokens))
+
+    def values(self, body: JsonObject) -> Values:
+        data = body.get("data") or []
+        if len(data) != 1:
+            return no_values(self.columns)
+        return _values([(each["label"], each["score"]) for each in data[0]["scores"]])
+
+    def body(self, origin: Origin, values: Values, usage: Usage) -> JsonObject:
+        labels, scores = values["labels"], values["scores"]
+        assert isinstance(labels, str), "a row with one text has its labels"
+        assert isinstance(scores, bytes), "and their scores"
+        found = [*zip(json.loads(labels), floats(scores), strict=True)]
+        return _body(origin.model, [found], usage.prompt_tokens)
+
+
+_Found = Sequence[tuple[str, float]]
+"""Labels and scores, in the order in which they are shown."""
+
+
+def _ranked(labels: Sequence[str], scores: Sequence[float], top_k: int | None) -> _Found:
+    """In the model's order; with `top_k`, the best so many, best first."""
+    found = [*zip(labels, scores, strict=True)]
+    return found if top_k is None else sorted(found, key=lambda each: -each[1])[:top_k]
+
+
+def _best(found: _Found) -> tuple[str, float]:
+    return max(found, key=lambda each: each[1])
+
+
+def _values(found: _Found) -> Values:
+    label, score = _best(found)
+    return {
+        "label": label,
+        "score": packed([score]),
+        "labels": json_text([label for label, _ in found]),
+        "scores": packed([score for _, score in found]),
+    }
+
+
+def _body(model: str, found: Sequence[_Found], prompt_tokens: int) -> JsonObject:
+    return {
+        "object": "list",
+        "model": model,
+        "data": [
+            {
+                "index": index,
+                "label": _best(each)[0],
+                "scores": [{"label": label, "score": score} for label, score in each],
+            }
+            for index, each in enumerate(found)
+        ],
+        "usage": usage_json(prompt_tokens),
+    }
+
+
+def _texts(value: object) -> list[ScoredText]:
+    """A text, a pair, an image, or a list of these. Raises ValueError."""
+    if not isinstance(value, list):
+        return [_text(value, "input")]
+    check_count(len(value), "input")
+    found = [_text(each, f"input[{index}]") for index, each in enumerate(value)]
+    images.check_count([each for each in found if each.is_image])
+    return found
+
+
+def _text(value: object, place: str) -> ScoredText:
+    """A pair is as for the pipelines of transformers: {"text": …, "text_pair": …}."""
+    if not isinstance(value, dict):
+        return ScoredText(checked_text(value, place), None, place)
+    if images.is_image(value):
+        return ScoredText(images.image_of(value, place).reference, None, f"{place}.image", is_image=True)
+    text = checked_text(value.get("text"), f"{place}.text")
+    if value.get("text_pair") is None:
+        return ScoredText(text, None, f"{place}.text")
+    pair_place = f"{place}.text_pair"
+    return ScoredText(text, checked_text(value["text_pair"], pair_place), pair_place, f"{place}.text")

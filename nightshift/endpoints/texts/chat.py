@@ -1,0 +1,220 @@
+"""POST /v1/chat/completions."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
+
+from nightshift.endpoints.answer_objects import ChatCompletionObject
+from nightshift.endpoints.hints import AS_TEMPLATED, Effort, Flag, Verbosity, WithoutEffect
+from nightshift.endpoints.requests import MESSAGES_MAX, PARTS_MAX, Count, array_at_most, at_most
+from nightshift.endpoints.structured.tools import CALLS_MAX, arguments_of, called
+from nightshift.endpoints.texts.choices import ChoicesEndpoint, ChoicesRequest
+from nightshift.endpoints.texts.generation import CallingRequest, Choice, Conversation, template_role
+from nightshift.endpoints.texts.logprobs import ALTERNATIVES_MAX, Chosen, entries
+from nightshift.endpoints.texts.streams import CallPiece
+from nightshift.errors import InvalidRequest
+from nightshift.jobs import JsonObject
+from nightshift.jobs.priorities import SERVICE_TIER_OF_CLASS, PriorityClass
+
+
+class TextPart(BaseModel):
+    """A part of a message's content. Only text can be understood here."""
+
+    type: str
+    text: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_text(cls, data: Any) -> Any:
+        kind = data.get("type") if isinstance(data, dict) else None
+        if kind == "refusal" and "refusal" in data:  # of an earlier answer
+            return {"type": kind, "text": data["refusal"]}
+        if isinstance(kind, str) and kind not in ("text", "input_text"):
+            raise ValueError(f"content of type {kind!r} is not supported; use text")
+        return data
+
+
+Content = Annotated[str | Annotated[list[TextPart], Field(fail_fast=True)], at_most(PARTS_MAX)]
+
+
+class CalledFunction(BaseModel):
+    name: Annotated[str, Field(min_length=1, max_length=64)]
+    arguments: str
+
+    @field_validator("arguments")
+    @classmethod
+    def _have_few_entries(cls, value: str) -> str:
+        arguments_of(value)
+        return value
+
+
+class ToolCall(BaseModel):
+    """Of an earlier answer."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+    @property
+    def for_template(self) -> JsonObject:
+        """Templates write the arguments themselves, so they get them as an object where they are one."""
+        return called(self.id, self.function.name, arguments_of(self.function.arguments))
+
+
+class ChatMessage(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    role: Literal["developer", "system", "user", "assistant", "tool"]
+    content: Content
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True), at_most(CALLS_MAX)] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _may_be_calls_alone(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        if data.get("function_call"):
+            raise ValueError("'function_call' of a message is not supported by this endpoint")
+        if data.get("tool_calls") and data.get("role") != "assistant":
+            raise ValueError("'tool_calls' belong to messages of the assistant")
+        if data.get("role") == "tool" and not data.get("tool_call_id"):
+            raise ValueError(
+                "a message of the role 'tool' needs 'tool_call_id', the id of the call it answers"
+            )
+        has_none = data.get("tool_calls") and data.get("content") is None
+        return data | {"content": ""} if has_none else data
+
+    @property
+    def for_template(self) -> JsonObject:
+        message: JsonObject = {"role": template_role(self.role), "content": self.text}
+        if self.tool_calls:
+            message["tool_calls"] = [call.for_template for call in self.tool_calls]
+        if self.role == "tool":
+            more = {"tool_call_id": self.tool_call_id, "name": self.name}
+            message |= {name: value for name, value in more.items() if value is not None}
+        return message
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content
+
+
+class Prediction(BaseModel):
+    """The text that an answer is expected to have."""
+
+    type: Literal["content"]
+    content: Content
+
+
+class ChatRequest(ChoicesRequest, CallingRequest):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[
+        list[ChatMessage], Field(min_length=1, fail_fast=True), array_at_most(MESSAGES_MAX, "messages")
+    ]
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=ALTERNATIVES_MAX, strict=True)] | None = None
+    store: Annotated[Flag, WithoutEffect("no chat is stored for later retrieval")] = None
+    verbosity: Annotated[Verbosity | None, WithoutEffect("say it in the prompt")] = None
+    reasoning_effort: Annotated[Effort | None, AS_TEMPLATED] = None
+    prediction: Annotated[Prediction | None, WithoutEffect("every token is generated")] = None
+
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_special_tokens": (False,)}
+
+    @model_validator(mode="after")
+    def _logprobs_first(self) -> "ChatRequest":
+        if self.top_logprobs and not self.logprobs:
+            raise InvalidRequest(
+                "Invalid 'top_logprobs': 'logprobs' must be true to use it.", param="top_logprobs"
+            )
+        return self
+
+    @property
+    def logprobs_asked(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def output_tokens_max(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def output_limits(self) -> dict[str, int | None]:
+        return {"max_completion_tokens": self.max_completion_tokens, **super().output_limits}
+
+    @property
+    def prompts_given(self) -> list[Conversation]:
+        return [Conversation([message.for_template for message in self.messages], self.tools_shown)]
+
+
+class Chat(ChoicesEndpoint):
+    route = "/v1/chat/completions"
+    name = "chat"
+    operation = "create_chat_completion"
+    summary = "Answer a conversation"
+    request_type = ChatRequest
+    answer_type = ChatCompletionObject
+    prompt_field = "messages"
+    id_prefix = "chatcmpl-"
+    object_name = "chat.completion"
+    chunk_object_name = "chat.completion.chunk"
+
+    def row_template(self, model: str, placeholder: str) -> JsonObject:
+        return {"model": model, "messages": [{"role": "user", "content": placeholder}]}
+
+    def check_line(self, body: JsonObject) -> int:
+        if not isinstance(body.get("messages"), list):
+            raise InvalidRequest(
+                "'messages' must be a list.", param="messages", code="missing_required_parameter"
+            )
+        return 0
+
+    def choice_json(self, choice: Choice) -> JsonObject:
+        if not choice.calls:
+            return {"message": {"role": "assistant", "content": choice.text, "refusal": None}}
+        content = choice.text or None
+        calls = {"tool_calls": list(choice.calls)}
+        return {"message": {"role": "assistant", "content": content, "refusal": None} | calls}
+
+    def choice_text(self, choice: JsonObject) -> str:
+        return choice["message"]["content"] or ""
+
+    def answer_extras(self, priority: PriorityClass) -> JsonObject:
+        return {"service_tier": SERVICE_TIER_OF_CLASS[priority], "system_fingerprint": None}
+
+    def chunk_opening(self, *, may_call: bool) -> JsonObject:
+        """An answer that only calls has no content, not an empty one: clients add deltas to this."""
+        return {"delta": {"role": "assistant", "content": None if may_call else ""}}
+
+    def chunk_delta(self, text: str) -> JsonObject:
+        return {"delta": {"content": text}}
+
+    def chunk_closing(self) -> JsonObject:
+        return {"delta": {}}
+
+    def chunk_call(self, piece: CallPiece, id: str) -> Sequence[JsonObject]:
+        """First the call's name, then its arguments, as OpenAI streams them."""
+        deltas: list[JsonObject] = []
+        if piece.is_first:
+            named = {"name": piece.name, "arguments": ""}
+            deltas.append({"index": piece.index, "id": id, "type": "function", "function": named})
+        if piece.arguments:
+            deltas.append({"index": piece.index, "function": {"arguments": piece.arguments}})
+        return [{"delta": {"tool_calls": [delta]}} for delta in deltas]
+
+    def chunk_extras(self) -> JsonObject:
+        return {"system_fingerprint": None}
+
+    def logprobs(self, chosen: Sequence[Chosen]) -> JsonObject:
+        return {"content": entries(chosen), "refusal": None}

@@ -1,0 +1,339 @@
+"""What the endpoints that generate text share."""
+
+import json
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Final, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
+
+from nightshift.endpoints.answer_sizes import ANSWER_HEAD_BYTES, AnswerSize
+from nightshift.endpoints.endpoint import ColumnType, Endpoint
+from nightshift.endpoints.hints import Flag, WithoutEffect
+from nightshift.endpoints.requests import ModelRequest, at_most, null_means
+from nightshift.endpoints.results import Result, Values
+from nightshift.endpoints.structured.guidance import Guidance, GuidanceFields, guidance_of
+from nightshift.endpoints.structured.tools import CALLS_MAX, Tools, tools_of
+from nightshift.endpoints.texts.logprobs import Chosen
+from nightshift.endpoints.texts.streams import AnswerEvents, AnswerHead, Piece
+from nightshift.errors import InvalidRequest
+from nightshift.fleet.models import Model, ModelKind
+from nightshift.jobs import JsonObject, Usage
+from nightshift.jobs.json_text import json_bytes
+
+STOP_STRINGS_MAX: Final = 4
+STOP_TOKENS_MAX: Final = 128
+LOGIT_BIAS_MAX: Final = 1024
+SEED_MAX: Final = 2**63 - 1
+CHOICE_BYTES: Final = 512  # a choice of an answer without its text: ids, names, its number
+CALL_BYTES: Final = 512  # a call without its arguments: ids, names
+LOGPROB_NAMES_BYTES: Final = 128  # of a token's log-probabilities: the names and numbers around them
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """For a chat template."""
+
+    messages: Sequence[JsonObject]  # role and content; tool_calls, tool_call_id and name where they are given
+    tools: Sequence[JsonObject] = ()
+
+
+Prompt = Conversation | str | list[int]  # or text, or token ids
+
+
+def template_role(role: str) -> str:
+    """As chat templates call it: OpenAI renamed `system` to `developer`."""
+    return "system" if role == "developer" else role
+
+
+def prompt_chars(prompt: Prompt) -> int:
+    if isinstance(prompt, Conversation):
+        content = sum(len(message["content"]) for message in prompt.messages)
+        calls = [message["tool_calls"] for message in prompt.messages if "tool_calls" in message]
+        return content + _chars_within([*calls, *prompt.tools])
+    return len(prompt) if isinstance(prompt, str) else 0
+
+
+def _chars_within(parts: list[Any]) -> int:
+    """Of all strings and names, and one for each other value. Without recursion: they may be nested deep."""
+    chars, left = 0, [*parts]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            left += [*part, *part.values()]
+        elif isinstance(part, list):
+            left += part
+        else:
+            chars += len(part) if isinstance(part, str) else 1
+    return chars
+
+
+def _one_or_many(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+TokenId = Annotated[int, Field(ge=0, strict=True)]
+
+
+class StreamOptions(BaseModel):
+    """An endpoint may have more."""
+
+    include_obfuscation: Annotated[Flag, WithoutEffect("events have no padding")] = None
+
+
+class GenerationRequest(ModelRequest):
+    """What every request for text has: how to sample, when to stop."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-SEED_MAX - 1, le=SEED_MAX)] | None = None
+    stop: Annotated[list[str], at_most(STOP_STRINGS_MAX), BeforeValidator(_one_or_many)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(fail_fast=True), at_most(STOP_TOKENS_MAX)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    logit_bias: (
+        Annotated[dict[int, Annotated[float, Field(ge=-100, le=100)]], at_most(LOGIT_BIAS_MAX)] | None
+    ) = None
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
+    ignore_eos: Annotated[bool, null_means(False)] = False
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    guided_json: JsonObject | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    structured_outputs: JsonObject | None = None
+
+    own_guidance: ClassVar[GuidanceFields] = {}
+    """The endpoint's own parameters for the form of an answer."""
+
+    _guidance: Guidance | None = PrivateAttr(default=None)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read_guidance(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        guidance = guidance_of(data, cls.own_guidance) if isinstance(data, dict) else None
+        request = handler(data)
+        request._guidance = guidance
+        return request
+
+    @field_validator("stop")
+    @classmethod
+    def _stop(cls, value: list[str] | None) -> list[str] | None:
+        if value and "" in value:
+            raise ValueError("a stop string cannot be empty")
+        return value
+
+    @model_validator(mode="after")
+    def _stream_first(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise InvalidRequest(
+                "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
+                param="stream_options",
+            )
+        return self
+
+    @property
+    def streams(self) -> bool:
+        return bool(self.stream)
+
+    @property
+    def guidance(self) -> Guidance | None:
+        """What the answer must be; None: any text."""
+        return self._guidance
+
+    @property
+    def callable_tools(self) -> Tools | None:
+        """What the answer may call."""
+        return None
+
+    @property
+    @abstractmethod
+    def prompts_given(self) -> Sequence[Prompt]:
+        """The prompts to continue or answer: at least one."""
+
+    @property
+    def num_prompts(self) -> int:
+        return 1
+
+    @property
+    def languages(self) -> Mapping[str, str]:
+        """Of a translation, by field."""
+        return {}
+
+    @property
+    def text_chars(self) -> int:
+        return sum(map(prompt_chars, self.prompts_given))
+
+    @property
+    @abstractmethod
+    def logprobs_asked(self) -> int | None:
+        """Alternatives per token's log-probability; None: no log-probabilities."""
+
+    @property
+    def logprobs_field(self) -> str:
+        """The field that says how many."""
+        return "top_logprobs"
+
+    @property
+    def choices_asked(self) -> Mapping[str, int]:
+        """The counts whose product is `num_choices`, by field."""
+        return {}
+
+    @property
+    @abstractmethod
+    def output_tokens_max(self) -> int | None:
+        """The most tokens to generate; None: up to the context's end."""
+
+    @property
+    @abstractmethod
+    def output_limits(self) -> dict[str, int | None]:
+        """The limits on generated tokens as they were given, by field."""
+
+
+class CallingRequest(GenerationRequest):
+    """What every request has whose answer may call tools."""
+
+    tools: list[JsonObject] | None = None
+    tool_choice: str | JsonObject | None = None
+    parallel_tool_calls: bool | None = None
+
+    _callable: Tools | None = PrivateAttr(default=None)
+
+    @classmethod
+    def read_tools(cls, data: JsonObject) -> Tools | None:
+        """What a body offers. Raises InvalidRequest."""
+        return tools_of(data)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read_tools(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        tools = cls.read_tools(data) if isinstance(data, dict) else None
+        request = handler(data)
+        form = request._guidance
+        request._callable = tools if tools is None or form is None else tools.or_form(form)
+        return request
+
+    @property
+    def callable_tools(self) -> Tools | None:
+        return self._callable
+
+    @property
+    def tools_shown(self) -> Sequence[JsonObject]:
+        """To the model."""
+        return self._callable.given if self._callable is not None else ()
+
+    @property
+    def guidance(self) -> Guidance | None:
+        return self._callable.guidance if self._callable is not None else super().guidance
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    text: str
+    finish_reason: str
+    logprobs: JsonObject | None = None  # in the endpoint's shape
+    calls: Sequence[JsonObject] = ()  # of tools, as the API shows them
+
+
+class TextEndpoint(Endpoint):
+    """An endpoint that a decoder serves."""
+
+    model_kinds: Collection[ModelKind] = (ModelKind.DECODER,)
+    columns: Mapping[str, ColumnType] = dict.fromkeys(
+        ("text", "finish_reason", "tool_calls"), ColumnType.TEXT
+    )
+
+    @property
+    @abstractmethod
+    def prompt_field(self) -> str:
+        """The field named in errors about the prompt."""
+
+    def prompt_place(self, request: GenerationRequest, prompt: int) -> str:
+        """What errors about one of a request's prompts name."""
+        return self.prompt_field if request.num_prompts == 1 else f"{self.prompt_field}[{prompt}]"
+
+    @property
+    @abstractmethod
+    def id_prefix(self) -> str:
+        """The prefix of an answer's id, such as `chatcmpl-`."""
+
+    @abstractmethod
+    def logprobs(self, chosen: Sequence[Chosen]) -> JsonObject:
+        """A choice's log-probabilities; each list has an entry per token."""
+
+    @abstractmethod
+    def answer(
+        self,
+        request: GenerationRequest,
+        head: AnswerHead,
+        *,
+        choices: Sequence[Choice],
+        usage: Usage,
+    ) -> JsonObject:
+        """An answer's body."""
+
+    def result(
+        self, request: GenerationRequest, head: AnswerHead, *, choices: Sequence[Choice], usage: Usage
+    ) -> Result:
+        """The same as values."""
+        body = self.answer(request, head, choices=choices, usage=usage)
+        return Result(200, usage, self.values_of(choices[0]), body)
+
+    def answer_size(self, request: ModelRequest, model: Model) -> AnswerSize | None:
+        assert isinstance(request, GenerationRequest), "parsed by this endpoint"
+        sizes, context = model.output_sizes, model.context_length
+        if sizes is None or context is None:
+            return None
+        alternatives = request.logprobs_asked
+        shown = 0 if alternatives is None else (alternatives + 2) * sizes.logprob + LOGPROB_NAMES_BYTES
+        limits = {field: count for field, count in request.output_limits.items() if count is not None}
+        field = next(iter(limits or request.output_limits))
+        calls_bytes = 0 if request.callable_tools is None else CALLS_MAX * CALL_BYTES
+        return AnswerSize(
+            sizes.token + shown,
+            {**request.choices_asked, field: min(request.output_tokens_max or context, context)},
+            ANSWER_HEAD_BYTES
+            + self.echoed_bytes(request)
+            + request.num_choices * (CHOICE_BYTES + calls_bytes),
+            {} if alternatives is None else {request.logprobs_field: alternatives},
+        )
+
+    def echoed_bytes(self, request: GenerationRequest) -> int:
+        """Bytes, as JSON, of the parts of a request that its answer repeats."""
+        return json_bytes(request.model)
+
+    def values_of(self, choice: Choice) -> Values:
+        calls = json.dumps(choice.calls, ensure_ascii=False, separators=(",", ":")) if choice.calls else None
+        return {"text": choice.text, "finish_reason": choice.finish_reason, "tool_calls": calls}
+
+    def choice_of(self, values: Values) -> Choice:
+        """The reverse of `values_of`."""
+        text, reason, calls = (values[name] for name in ("text", "finish_reason", "tool_calls"))
+        assert isinstance(text, str), "a choice has a text"
+        assert isinstance(reason, str), "and has ended"
+        return Choice(text, reason, None, json.loads(calls) if calls else ())
+
+    @abstractmethod
+    def pieces(self, answer: JsonObject) -> Sequence[Piece]:
+        """The text of each choice of an answer's body."""
+
+    @abstractmethod
+    def calls(self, answer: JsonObject) -> Sequence[Sequence[JsonObject]]:
+        """The calls of each choice of an answer's body, as chats show them."""
+
+    @abstractmethod
+    def events(self, request: GenerationRequest, head: AnswerHead) -> AnswerEvents:
+        """For a streamed answer."""

@@ -1,0 +1,99 @@
+"""How many workers what waits needs, and how long before its deadlines it will end. Pure.
+
+Work is counted in seconds of a worker: rows left, divided by the rows that a busy worker of the model was
+last measured to run in a second. All of it is there now, and can be divided among any number of workers, up
+to one for each shard. So n workers that run what is due first meet every deadline if, for each, all work due
+by then is no more than n times the time until then; and no order meets them with fewer.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from datetime import datetime
+from math import ceil
+from typing import Final
+
+from nightshift.jobs import JobKind
+from nightshift.jobs.capacity.backlog import WaitingJob
+
+COLD_START_S: Final = 120.0  # until a worker that is not there, or has not loaded the model, runs rows
+LEAST_S: Final = 60.0  # within this is to be done what is due sooner, or late already
+ROUNDING: Final = 1e-9  # a share of a worker that no one starts another for
+
+
+@dataclass(frozen=True)
+class Work:
+    """Of one job, for one worker."""
+
+    worker_s: float
+    due_in_s: float  # from when the workers run
+
+
+@dataclass(frozen=True, order=True)
+class Pool:
+    """Workers that may run the same jobs."""
+
+    model: str
+    capacity: str  # as jobs name it: spot, on_demand, or any
+    name: str = ""  # the worker pool that the jobs name; empty: they run in any
+
+
+def workers_wanted(work: Iterable[Work], shards: int) -> int:
+    """The fewest that meet every deadline that can be met. `shards`: how many there are, one to a worker."""
+    worker_s, wanted = 0.0, 0
+    for each in sorted(work, key=lambda one: one.due_in_s):
+        worker_s += each.worker_s
+        wanted = max(wanted, ceil(worker_s / max(each.due_in_s, LEAST_S) - ROUNDING))
+    return min(wanted, shards)
+
+
+def demand(
+    waiting: Iterable[WaitingJob], paces: Mapping[str, float], now: datetime, warm: Set[str]
+) -> dict[Pool, int]:
+    """Workers wanted, by pool. `paces`: rows a busy worker runs in a second, by model; of a model that was
+    never measured one worker is wanted, which will be. `warm`: the models that live workers have loaded.
+    """
+    pools: defaultdict[Pool, list[WaitingJob]] = defaultdict(list)
+    for job in waiting:
+        if not job.is_paused and job.queued + job.leased:
+            pools[Pool(job.model, job.capacity, job.pool or "")].append(job)
+    return {
+        pool: _wanted(jobs, paces.get(pool.model), now, pool.model in warm) for pool, jobs in pools.items()
+    }
+
+
+def _wanted(jobs: Sequence[WaitingJob], pace: float | None, now: datetime, is_warm: bool) -> int:
+    if not pace:
+        return 1
+    start_s = 0.0 if is_warm else COLD_START_S
+    work = [Work(job.rows_left / pace, (job.deadline_at - now).total_seconds() - start_s) for job in jobs]
+    shards = sum(job.queued + job.leased for job in jobs)
+    return max(1, workers_wanted(work, shards))
+
+
+def slack_s(
+    waiting: Iterable[WaitingJob], paces: Mapping[str, float], now: datetime, workers: Mapping[str, int]
+) -> dict[str, float]:
+    """By class, the least time from a bulk job's predicted end to its deadline; below 0: it will be late.
+
+    Jobs of a model are run in the order of class and deadline by the workers that have it, at least one.
+    `workers`: how many are ready, by model. Paused jobs, and those of a model without a pace, have none.
+    """
+    models: defaultdict[str, list[WaitingJob]] = defaultdict(list)
+    for job in waiting:
+        if (
+            job.kind is JobKind.BULK
+            and not job.is_paused
+            and job.queued + job.leased
+            and paces.get(job.model)
+        ):
+            models[job.model].append(job)
+    found: dict[str, float] = {}
+    for model, jobs in models.items():
+        ready = workers.get(model, 0)
+        ends_in_s = 0.0 if ready else COLD_START_S
+        for job in sorted(jobs, key=lambda one: (one.priority.rank, one.deadline_at)):
+            ends_in_s += job.rows_left / paces[model] / max(1, ready)
+            slack = (job.deadline_at - now).total_seconds() - ends_in_s
+            found[job.priority.value] = min(slack, found.get(job.priority.value, slack))
+    return found

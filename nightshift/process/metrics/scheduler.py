@@ -1,0 +1,53 @@
+"""Metrics of the scheduler's own process."""
+
+from typing import Final
+
+from nightshift.process.metrics.family import CounterFamily, Family, GaugeFamily, HistogramFamily, Process
+
+_SCHEDULER: Final = Process.SCHEDULER
+
+LEADING: Final = GaugeFamily(
+    name="nightshift_scheduler_leading",
+    help="1 on the one active scheduler",
+    process=_SCHEDULER,
+    closer="its sum over all schedulers is not 1 for longer than `LEADER_TTL_S`",
+)
+DUTY_FAILURES: Final = CounterFamily(
+    name="nightshift_duty_failures_total",
+    help="Passes that raised",
+    labels=("duty",),
+    process=_SCHEDULER,
+    closer="the leading scheduler's duty fails again and again",
+)
+DUTY_SUCCEEDED_AT: Final = GaugeFamily(
+    name="nightshift_duty_last_success_timestamp_seconds",
+    help="When a pass last ended well",
+    labels=("duty",),
+    process=_SCHEDULER,
+    closer="a duty has long not succeeded (one that has nothing to do passes every 30 s only)",
+)
+DUTY_SECONDS: Final = HistogramFamily(
+    name="nightshift_duty_pass_seconds",
+    help="Time a pass took",
+    labels=("duty",),
+    process=_SCHEDULER,
+)
+
+WEBHOOK_ATTEMPTS: Final = CounterFamily(
+    name="nightshift_webhook_attempts_total",
+    help="Attempts at webhook deliveries, by what became of them: delivered, pending (tried again), dead",
+    labels=("state",),
+    process=_SCHEDULER,
+    closer="`dead` grows: receivers refuse events",
+)
+WEBHOOK_SECONDS: Final = HistogramFamily(
+    name="nightshift_webhook_attempt_seconds",
+    help="From an attempt's start to the receiver's answer, or its failure",
+    process=_SCHEDULER,
+    closer="receivers answer slowly",
+)
+
+SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
+    "The scheduler": (LEADING, DUTY_FAILURES, DUTY_SUCCEEDED_AT, DUTY_SECONDS),
+    "Webhook attempts": (WEBHOOK_ATTEMPTS, WEBHOOK_SECONDS),
+}

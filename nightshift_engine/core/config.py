@@ -1,0 +1,123 @@
+"""How an engine is set up: plain values, checked when made. No torch, so they can be made anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..errors import InvalidConfig
+
+DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
+
+WeightDTypeName = Literal["auto", "int8"]
+
+WEIGHT_DTYPE_NAMES = ("auto", "int8")
+DTYPE_NAMES = ("auto", "float32", "bfloat16", "float16")
+
+KvCacheDTypeName = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8"]
+
+KV_CACHE_DTYPE_NAMES = ("auto", "float32", "bfloat16", "float16", "int8", "fp8")
+
+AttentionBackendName = Literal["auto", "torch", "native", "triton", "varlen"]
+
+ATTENTION_BACKEND_NAMES = ("auto", "torch", "native", "triton", "varlen")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Everything `Engine.load` needs. Raises `InvalidConfig` naming the field."""
+
+    model: str
+    """A local directory or a hub id. Weights must be safetensors; no code from a repository is run."""
+    revision: str | None = None
+    dtype: DTypeName = "auto"
+    """auto: the checkpoint's own on CUDA; on CPU float32, but bfloat16 if stored so and faster so."""
+    weight_dtype: WeightDTypeName = "auto"
+    """int8 rounds weights of linear layers, and their inputs row by row; auto keeps them. CPU only."""
+    deterministic: bool = False
+    """Bitwise equal results however requests are batched, cut, preempted, resumed. float32 on CPU only."""
+    device: str = "auto"
+    """auto: CUDA if there is one, else CPU."""
+    attention_backend: AttentionBackendName = "auto"
+    """auto: the fastest that runs on the device. torch runs everywhere, native on CPU, triton on CUDA;
+    varlen is torch's own kernel on CUDA, from torch 2.12 on, and needs blocks of a multiple of 256 tokens."""
+    kv_cache_dtype: KvCacheDTypeName = "auto"
+    """auto: that of the computation. Narrower ones hold more tokens and change outputs a little; int8 and
+    fp8 (e4m3) have a scale per token and head. On CUDA triton keeps those two or the computation's, and torch
+    any but fp8."""
+    block_size: int = 32
+    """Tokens per KV block: the unit of allocation and of prefix reuse."""
+    num_kv_blocks: int | None = None
+    """Size of KV memory in blocks; wins over kv_cache_bytes."""
+    kv_cache_bytes: int | None = None
+    """Size of KV memory in bytes; None takes what the device may give: see gpu_memory_utilization."""
+    gpu_memory_utilization: float = 0.9
+    """Of a CUDA device's memory, the share that this process takes: weights, steps and KV, of all its
+    engines. Without effect on a CPU."""
+    max_num_seqs: int = 128
+    """Sequences running at once. More is faster until the step is bound by arithmetic."""
+    max_num_batched_tokens: int = 1024
+    """Tokens per step. Bounds the time of a step, which an interactive request may have to wait for."""
+    cuda_graphs: bool = True
+    """Replay decoding steps as CUDA graphs, recorded at load. Without effect on a CPU."""
+    overlap_steps: bool | None = None
+    """Launch a step before the tokens of the one before are read. Outputs are the same; a stop is found one
+    step late, at the cost of a discarded token. None: on CUDA, where it hides the work on the host."""
+    max_model_len: int | None = None
+    """Context in tokens, prompt and output together; None takes the model's own."""
+    interactive_step_budget_ms: float | None = 50.0
+    """Time a step should take while there is interactive traffic: bulk prompts get smaller chunks. A request
+    waits for the step in progress when it comes, so this is what bulk adds to its time to first token at
+    most; 50 ms is below what a reader notices. None: bulk is never held back."""
+    enable_prefix_reuse: bool = True
+    """Find KV of a shared beginning instead of computing it again."""
+
+    def __post_init__(self) -> None:
+        _require(bool(self.model), "model", "must be a path or an id", self.model)
+        _require(self.dtype in DTYPE_NAMES, "dtype", f"must be one of {', '.join(DTYPE_NAMES)}", self.dtype)
+        _require(
+            self.attention_backend in ATTENTION_BACKEND_NAMES,
+            "attention_backend",
+            f"must be one of {', '.join(ATTENTION_BACKEND_NAMES)}",
+            self.attention_backend,
+        )
+        names, kv_cache_dtype = ", ".join(KV_CACHE_DTYPE_NAMES), self.kv_cache_dtype
+        is_known = kv_cache_dtype in KV_CACHE_DTYPE_NAMES
+        _require(is_known, "kv_cache_dtype", f"must be one of {names}", kv_cache_dtype)
+        names = ", ".join(WEIGHT_DTYPE_NAMES)
+        weight_dtype = self.weight_dtype
+        _require(weight_dtype in WEIGHT_DTYPE_NAMES, "weight_dtype", f"must be one of {names}", weight_dtype)
+        if self.deterministic:
+            is_float32 = self.dtype in ("auto", "float32")
+            _require(is_float32, "dtype", "must be float32 to be deterministic", self.dtype)
+            _require(weight_dtype == "auto", "weight_dtype", "must be auto to be deterministic", weight_dtype)
+            is_native = self.attention_backend in ("auto", "native")
+            what = "must be native to be deterministic"
+            _require(is_native, "attention_backend", what, self.attention_backend)
+        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
+            value = getattr(self, name)
+            _require(_is_count(value), name, "must be an integer of at least 1", value)
+        for name in ("num_kv_blocks", "kv_cache_bytes", "max_model_len"):
+            value = getattr(self, name)
+            _require(
+                value is None or _is_count(value), name, "must be an integer of at least 1 or None", value
+            )
+        for name in ("deterministic", "cuda_graphs", "enable_prefix_reuse"):
+            _require(isinstance(getattr(self, name), bool), name, "must be a bool", getattr(self, name))
+        share = self.gpu_memory_utilization
+        is_share = isinstance(share, (int, float)) and not isinstance(share, bool) and 0 < share <= 1
+        _require(is_share, "gpu_memory_utilization", "must be more than 0 and at most 1", share)
+        overlaps, budget_ms = self.overlap_steps, self.interactive_step_budget_ms
+        _require(isinstance(overlaps, bool | None), "overlap_steps", "must be a bool or None", overlaps)
+        is_time = isinstance(budget_ms, (int, float)) and not isinstance(budget_ms, bool) and budget_ms > 0
+        what = "must be more than 0 or None"
+        _require(budget_ms is None or is_time, "interactive_step_budget_ms", what, budget_ms)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _require(valid: bool, name: str, requirement: str, value: object) -> None:
+    if not valid:
+        raise InvalidConfig(f"{name} {requirement}, got {value!r}")

@@ -1,0 +1,235 @@
+"""Bad inputs of every model kind: online, in a batch file, as rows of a job and of `nightshift run`.
+
+Each is an error that names the field, and what lies beside it is answered.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nightshift.cli.demo import demo_model_path
+from tests.e2e.models.bad_inputs import (
+    ASKED,
+    EACH,
+    MODELS,
+    TABLES,
+    Asked,
+    Table,
+    check_error,
+    each_of,
+    image_files,
+    lines,
+    save_models,
+)
+from tests.e2e.service import JOB_TIMEOUT_S, Service, forked, nightshift, wait_until_ended
+
+
+def batch_of(service: Service, http: httpx.Client, asked: Asked, numbers: Iterable[int]) -> dict[str, Any]:
+    """It has ended."""
+    file = http.post("/files", data={"purpose": "batch"}, files={"file": ("a.jsonl", lines(asked, numbers))})
+    body = {"input_file_id": file.json()["id"], "endpoint": asked.route, "completion_window": "24h"}
+    batch: dict[str, Any] = http.post("/batches", json=body).json()
+    wait_until_ended(service, batch["id"])
+    return dict(http.get(f"/batches/{batch['id']}").json())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bad-inputs")
+    save_models(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def service(folder: Path) -> Iterator[Service]:
+    models = [word for name in MODELS for word in ("--model", str(folder / name))]
+    models += ["--model", demo_model_path()]
+    with forked(folder / "data", *models, FILE_ROOTS=str(folder), DTYPE="float32") as service:
+        yield service
+
+
+@pytest.fixture
+def http(service: Service) -> Iterator[httpx.Client]:
+    with service.http() as client:
+        client.timeout = JOB_TIMEOUT_S
+        yield client
+
+
+@EACH
+def test_online_each_is_a_400_that_names_the_field(http: httpx.Client, asked: Asked) -> None:
+    good, *bad = (http.post(asked.route.removeprefix("/v1"), json=body) for body in asked.bodies)
+
+    assert good.status_code == 200, good.text
+    for answer, wanted in zip(bad, asked.bad, strict=True):
+        assert answer.status_code == 400, (wanted, answer.text)
+        check_error(answer.json()["error"], wanted)
+
+
+@EACH
+def test_a_batch_file_has_an_error_for_each_row_and_an_answer_for_the_one_beside_them(
+    service: Service, http: httpx.Client, asked: Asked
+) -> None:
+    numbers = [number for number in range(len(asked.bodies)) if number not in asked.found_early]
+    batch = batch_of(service, http, asked, numbers)
+    assert batch["status"] == "completed"
+    assert batch["request_counts"] == {"total": len(numbers), "completed": 1, "failed": len(numbers) - 1}
+
+    if len(numbers) > 1:
+        found = http.get(f"/files/{batch['error_file_id']}/content").text.splitlines()
+        errors = {
+            int(line["custom_id"]): line["response"]["body"]["error"] for line in map(json.loads, found)
+        }
+        assert sorted(errors) == numbers[1:]
+        for number, error in errors.items():
+            check_error(error, asked.bad[number - 1])
+
+
+@each_of([asked for asked in ASKED if asked.found_early])
+def test_a_batch_file_is_refused_for_the_rows_that_are_bad_at_first_sight(
+    service: Service, http: httpx.Client, asked: Asked
+) -> None:
+    batch = batch_of(service, http, asked, range(len(asked.bodies)))
+
+    assert batch["status"] == "failed"
+    assert {error["line"] - 1 for error in batch["errors"]["data"]} == asked.found_early
+
+
+@EACH
+def test_rows_of_a_job_have_an_error_each_and_the_one_beside_them_an_answer(
+    service: Service, http: httpx.Client, folder: Path, asked: Asked
+) -> None:
+    path = folder / f"{asked.good['model']}-{asked.route.replace('/', '-')}.jsonl"
+    path.write_bytes(lines(asked, range(len(asked.bodies))))
+    places = {"input": f"file://{path}", "output": f"file://{path.with_suffix('')}/"}
+    body = {"endpoint": asked.route, **places, "max_error_rate": 1}
+    created = http.post("/jobs", json=body).json()
+    assert "id" in created, created
+    wait_until_ended(service, created["id"])
+    job = http.get(f"/jobs/{created['id']}").json()
+
+    assert job["counts"] == {"total": len(asked.bodies), "succeeded": 1, "failed": len(asked.bad)}, job
+    results = http.get(f"/jobs/{created['id']}/results", headers={"accept": "application/x-ndjson"}).text
+    rows = {int(row["custom_id"]): row for row in map(json.loads, results.splitlines())}
+    assert sorted(rows) == [*range(len(asked.bodies))]
+    for number, wanted in enumerate(asked.bad, 1):
+        check_error(rows[number]["response"]["body"]["error"], wanted)
+
+
+def rows_of_run(service: Service, folder: Path, *arguments: str, failed: int) -> dict[str, Any]:
+    """The output of `nightshift run`, by the rows' ids: one row is answered, the others are errors."""
+    output = f"from-{arguments[0].strip('/')}-{arguments[2].strip('/').replace('/', '-')}"
+    ended = nightshift(
+        service,
+        *("run", *arguments, "--output", output, "--max-error-rate", "1", "--wait"),
+        cwd=folder,
+    )
+
+    assert ended.returncode == 3, ended.stdout + ended.stderr
+    assert f"1 row succeeded, {failed} failed" in ended.stdout
+    assert ended.stderr.startswith("nightshift: rows failed, most often: ")
+    assert "Traceback" not in ended.stderr
+    parts = sorted((folder / output).glob("*.jsonl"))  # answers, and errors
+    rows = [json.loads(line) for part in parts for line in part.read_text().splitlines()]
+    found = {row["custom_id"]: row["response"] for row in rows}
+    assert len(rows) == len(found) == 1 + failed
+    return found
+
+
+@EACH
+def test_rows_of_the_command_have_an_error_each_and_the_one_beside_them_an_answer(
+    service: Service, folder: Path, asked: Asked
+) -> None:
+    name = f"run-{asked.good['model']}{asked.route.replace('/', '-')}.jsonl"
+    (folder / name).write_bytes(lines(asked, range(len(asked.bodies))))
+
+    rows = rows_of_run(service, folder, name, "--endpoint", asked.route, failed=len(asked.bad))
+
+    assert rows["0"]["status_code"] == 200
+    for number, wanted in enumerate(asked.bad, 1):
+        check_error(rows[str(number)]["body"]["error"], wanted)
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_a_table_with_a_template_has_an_error_for_each_bad_row(
+    service: Service, folder: Path, table: Table
+) -> None:
+    name, ids = f"{table.name}.parquet", [*map(str, range(table.rows))]
+    pq.write_table(pa.table({"id": ids, **table.columns}), folder / name)
+    (folder / f"{table.name}.json").write_text(json.dumps(table.template))
+
+    rows = rows_of_run(
+        service,
+        folder,
+        *(name, "--endpoint", table.endpoint, "--template", f"{table.name}.json", "--id-column", "id"),
+        failed=table.rows - 1,
+    )
+
+    assert rows["0"]["status_code"] == 200
+    for number, (param, said) in enumerate(table.bad, 1):
+        check_error(rows[str(number)]["body"]["error"], ({"row": number}, param, said))
+
+
+def test_a_prefix_of_images_has_an_error_for_each_object_that_is_no_image(
+    service: Service, folder: Path
+) -> None:
+    (folder / "photos").mkdir()
+    files = image_files()
+    for name, (data, _) in files.items():
+        (folder / "photos" / name).write_bytes(data)
+    template = {"model": "animals", "input": "{{image}}", "top_k": 1}
+    (folder / "photos.json").write_text(json.dumps(template))
+
+    rows = rows_of_run(
+        service,
+        folder,
+        *("photos/", "--endpoint", "classifications", "--template", "photos.json"),
+        failed=len(files) - 1,
+    )
+
+    found = {Path(key).name: row for key, row in rows.items()}
+    assert found.keys() == files.keys()
+    [scores] = (each["scores"] for each in found.pop("good.png")["body"]["data"])
+    assert len(scores) == 1
+    for name, row in found.items():
+        error = row["body"]["error"]
+        assert name in error["message"], error
+        assert files[name][1] in error["message"], error
+        assert error["param"] == "input", error
+
+
+@pytest.mark.parametrize(
+    ("template", "code", "said"),
+    [
+        ("{", 2, "cannot be read as JSON"),
+        ("[1]", 2, "is not a JSON object"),
+        ('{"model": "single", "input": "{{txt}}"}', 4, "txt"),
+        ('{"model": "single", "input": "{{text}}", "temperature": 1}', 3, "temperature"),
+        ('{"model": "single", "input": {"image": "{{text}}"}}', 3, "image"),
+        ('{"model": "embedder", "input": "{{text}}"}', 1, "embedder"),
+        ('{"model": "no-such", "input": "{{text}}"}', 1, "no-such"),
+        ('{"input": "{{text}}"}', 4, "model"),
+    ],
+)
+def test_a_template_that_suits_no_row_ends_the_command_with_what_is_wrong(
+    service: Service, folder: Path, template: str, code: int, said: str
+) -> None:
+    pq.write_table(pa.table({"text": ["w1", "w2"]}), folder / "right.parquet")
+    (folder / "wrong.json").write_text(template)
+
+    ended = nightshift(
+        service,
+        *("run", "right.parquet", "--endpoint", "classifications", "--template", "wrong.json"),
+        *("--output", "wrong", "--wait"),
+        cwd=folder,
+    )
+
+    assert (ended.returncode, said in ended.stderr + ended.stdout) == (code, True), (
+        ended.stdout + ended.stderr
+    )
+    assert "Traceback" not in ended.stderr

@@ -1,0 +1,172 @@
+"""An encoder-decoder in a real service: online, streamed, in a batch file and as rows, and after a crash."""
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nightshift_engine import SamplingParams
+from tests.e2e.service import (
+    Service,
+    ended_batch,
+    forked,
+    nightshift,
+    output_lines,
+    wait_for_rows,
+    wait_until_ended,
+)
+from tests.unit.engine.tiny.decoders import EOS, byte_tokenizer, complete
+from tests.unit.engine.tiny.seq2seq import (
+    LANGUAGES,
+    POSITIONS,
+    START,
+    generate,
+    make_seq2seq_engine,
+    save_seq2seq,
+    translation,
+)
+
+TEXTS = ["good morning", "a", "the night shift begins", "one two three"]
+ASKED: dict[str, Any] = {"model": "m2m", "max_tokens": 12, "target_language": "fr_XX"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("translation")
+    save_seq2seq(folder / "m2m", "m2m_100", has_languages=True, no_repeat_ngram_size=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def service(folder: Path) -> Iterator[Service]:
+    model = ("--model", str(folder / "m2m"))
+    settings = {"FILE_ROOTS": str(folder), "DTYPE": "float32", "ENGINE_MAX_NUM_SEQS": "4"}
+    settings |= {"SEGMENT_ROWS": "8", "SEGMENT_SPACING_S": "0"}  # rows are counted early
+    with forked(folder / "data", *model, **settings) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> dict[str, str]:
+    """What `generate` makes of each text, without the language's token."""
+    tokenizer = byte_tokenizer()
+    sources = [tokenizer(text)["input_ids"] for text in TEXTS]
+    found = generate(folder / "m2m", sources, 13, eos_token_id=EOS, forced_bos_token_id=LANGUAGES["fr_XX"])
+    texts = {
+        text: tokenizer.decode(ids[1:], skip_special_tokens=True)
+        for text, ids in zip(TEXTS, found, strict=True)
+    }
+    assert len({*texts.values()}) == len(TEXTS), "the outputs do not depend on the sources"
+    return texts
+
+
+def test_a_translation_is_that_of_generate_whole_and_streamed(
+    service: Service, expected: dict[str, str]
+) -> None:
+    extra = {"target_language": "fr_XX"}
+    with service.openai() as client:
+        whole = [
+            client.completions.create(model="m2m", prompt=text, max_tokens=12, extra_body=extra)
+            for text in TEXTS
+        ]
+        stream = client.completions.create(
+            model="m2m", prompt=TEXTS[0], max_tokens=12, extra_body=extra, stream=True
+        )
+        parts = [chunk.choices[0].text for chunk in stream if chunk.choices]
+
+    assert [each.choices[0].text for each in whole] == [expected[text] for text in TEXTS]
+    assert "".join(parts) == expected[TEXTS[0]]
+
+
+def test_what_it_does_not_do_is_refused_by_field(service: Service) -> None:
+    refused = [
+        (
+            "/completions",
+            {"prompt": "x", "target_language": "xx_XX"},
+            "target_language",
+            "no language 'xx_XX'",
+        ),
+        ("/completions", {"prompt": "x"}, "target_language", "missing"),
+        ("/completions", ASKED | {"prompt": "x", "num_beams": 5}, "num_beams", "not supported"),
+        ("/completions", ASKED | {"prompt": "x", "echo": True}, "echo", "not supported"),
+        ("/completions", ASKED | {"prompt": "x", "best_of": 2}, "best_of", "not supported"),
+        ("/completions", ASKED | {"prompt": ""}, "prompt", "no tokens"),
+        ("/completions", ASKED | {"prompt": "x" * (POSITIONS + 1)}, "prompt", "exceeds the encoder's input"),
+        ("/chat/completions", {"messages": [{"role": "user", "content": "x"}]}, "model", "does not serve"),
+        ("/embeddings", {"input": "x"}, "model", "does not serve"),
+    ]
+    with service.http() as http:
+        for path, fields, param, reason in refused:
+            answer = http.post(path, json={"model": "m2m"} | fields)
+            error = answer.json()["error"]
+            assert (answer.status_code, error["param"]) == (400, param), (path, fields, error)
+            assert reason in error["message"]
+
+
+def test_a_form_of_the_output_is_kept_to(service: Service) -> None:
+    """By a grammar, as in a decoder; and its log-probabilities and choices are there."""
+    choices = {"structured_outputs": {"choice": ["yes", "no"]}, "n": 2, "logprobs": 1}
+    with service.http() as http:
+        answer = http.post("/completions", json=ASKED | {"prompt": TEXTS[0]} | choices).json()
+
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1]
+    for choice in answer["choices"]:
+        assert choice["text"] in ("yes", "no")
+        assert len(choice["logprobs"]["token_logprobs"]) >= len(choice["text"])
+
+
+def test_a_batch_file_is_translated(service: Service, expected: dict[str, str]) -> None:
+    lines = [
+        {"custom_id": text, "method": "POST", "url": "/v1/completions", "body": ASKED | {"prompt": text}}
+        for text in TEXTS
+    ]
+    data = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    with service.openai() as client:
+        uploaded = client.files.create(file=("texts.jsonl", data), purpose="batch")
+        batch = client.batches.create(
+            input_file_id=uploaded.id, endpoint="/v1/completions", completion_window="24h"
+        )
+        assert ended_batch(service, batch.id).status == "completed"
+        found = output_lines(client, batch.id)
+
+    texts = {line["custom_id"]: line["response"]["body"]["choices"][0]["text"] for line in found}
+    assert texts == expected
+
+
+def test_rows_of_a_template_outlive_a_killed_worker(service: Service, folder: Path) -> None:
+    """Killed once rows have been counted, with others in the engine."""
+    rows = [f"{text} {number}" for number in range(75) for text in TEXTS]
+    pq.write_table(pa.table({"text": rows}), folder / "texts.parquet")
+    (folder / "request.json").write_text(json.dumps(ASKED | {"prompt": "{{text}}"}))
+    submitted = nightshift(
+        service,
+        *("run", "texts.parquet", "--output", "translated", "--endpoint", "completions"),
+        *("--template", "request.json", "--format", "parquet"),
+        cwd=folder,
+    )
+    assert submitted.returncode == 0, submitted.stdout + submitted.stderr
+    job_id = next(word for word in submitted.stdout.split() if word.startswith("job_"))
+
+    done = wait_for_rows(service, job_id)
+    os.kill(service.worker_pid(), signal.SIGKILL)
+    wait_until_ended(service, job_id)
+    with service.client() as client:
+        ended = client.get_job(job_id)
+
+    assert 0 < done < len(rows), "it was killed before or after its work"
+    assert ended.state == "succeeded", service.logs()
+    found = pa.concat_tables(pq.read_table(path) for path in sorted((folder / "translated").glob("part-*")))
+    tokenizer, start = byte_tokenizer(), (START, LANGUAGES["fr_XX"])
+    sampling = SamplingParams(temperature=0, max_tokens=12)
+    alone = complete(
+        make_seq2seq_engine(folder / "m2m"),
+        *(translation(text, tokenizer(text)["input_ids"], start=start, sampling=sampling) for text in rows),
+    )
+    assert Counter(found["text"].to_pylist()) == Counter(each.text for each in alone)

@@ -1,0 +1,223 @@
+"""What is heard of a metadata server over HTTP, and that nothing it does instead of answering does harm."""
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from nightshift.fleet.workers import NoticeKind
+from nightshift.outbound.cloud_metadata import (
+    PROVIDERS,
+    MetadataServer,
+    Notice,
+    Provider,
+    detected,
+    open_provider,
+)
+from tests.faults.kit import metadata
+from tests.faults.kit.metadata import EVENT_ID, MACHINE, Metadata, Trouble
+from tests.helpers.waiting import wait_for
+from tests.unit.workers.scripted import ManualClock
+from workers.health.spot import NOTICE_VALID_S, SpotWatcher
+
+AT = datetime(2026, 11, 21, 18, tzinfo=UTC)
+CLOUDS = ["aws", "gcp", "azure"]
+
+
+@pytest.fixture
+def cloud() -> Iterator[Metadata]:
+    with metadata.serving() as found:
+        yield found
+
+
+def a_provider(name: str, cloud: Metadata) -> Provider:
+    return PROVIDERS[name](MetadataServer(cloud.url))
+
+
+def an_impatient_provider(name: str, url: str) -> Provider:
+    """It has had its first answer, for which Azure may take its time."""
+    provider = PROVIDERS[name](MetadataServer(url, timeout_s=0.1))
+
+    def answers_in_time() -> bool:
+        try:
+            provider.poll()
+        except (OSError, ValueError):
+            return False
+        return True
+
+    wait_for("an answer in time", answers_in_time)
+    return provider
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "event_id"), [("aws", AT, None), ("gcp", None, None), ("azure", AT, EVENT_ID)]
+)
+def test_a_notice_is_heard_and_its_withdrawal_too(cloud, name, at, event_id):
+    provider = a_provider(name, cloud)
+    assert provider.poll() is None
+
+    cloud.is_interrupted = True
+    assert provider.poll() == Notice(name, NoticeKind.INTERRUPTION, at, event_id)
+
+    cloud.is_interrupted = False
+    assert provider.poll() is None
+
+
+def test_a_recommendation_to_rebalance_is_told_from_an_interruption(cloud):
+    provider = a_provider("aws", cloud)
+    cloud.is_rebalanced = True
+    assert provider.poll() == Notice("aws", NoticeKind.REBALANCE, None)
+
+    cloud.is_interrupted = True
+    assert provider.poll() == Notice("aws", NoticeKind.INTERRUPTION, AT)
+
+
+@pytest.mark.parametrize(
+    ("name", "at"),
+    [
+        ("aws", "soon"),
+        ("aws", "9999-12-31T23:59:59-12:00"),  # a year 10000 in UTC
+        ("azure", ""),
+        ("azure", "Fri, 31 Dec 9999 23:59:59 -1200"),
+    ],
+)
+def test_a_notice_counts_although_its_time_cannot_be_told(cloud, name, at):
+    provider = a_provider(name, cloud)
+    cloud.is_interrupted = True
+    cloud.at = cloud.at_azure = at
+
+    notice = provider.poll()
+
+    assert notice is not None
+    assert (notice.kind, notice.at) == (NoticeKind.INTERRUPTION, None)
+
+
+@pytest.mark.parametrize(
+    "odd", [None, 7, {"EventId": "0"}, {"EventType": "Preempt", "Resources": None}, {"Resources": [MACHINE]}]
+)
+def test_an_event_that_makes_no_sense_does_not_hide_one_that_does(cloud, odd):
+    provider = a_provider("azure", cloud)
+    cloud.is_interrupted = True
+    cloud.odd_events = [odd]
+
+    assert provider.poll() == Notice("azure", NoticeKind.INTERRUPTION, AT, EVENT_ID)
+
+
+def test_a_token_that_aws_has_forgotten_is_asked_for_again(cloud):
+    provider = a_provider("aws", cloud)
+    provider.poll()
+    cloud.is_interrupted = True
+    cloud.tokens.clear()
+
+    assert provider.poll() is not None
+    assert cloud.asked.count("/latest/api/token") == 2
+
+
+def test_an_event_about_another_machine_or_a_short_freeze_is_no_notice(cloud):
+    provider = a_provider("azure", cloud)
+    cloud.is_interrupted = True
+    cloud.concerns = "yet-another-vm"
+    assert provider.poll() is None
+
+    cloud.concerns, cloud.event = metadata.MACHINE, "Freeze"
+    assert provider.poll() is None
+
+
+def test_an_event_about_this_machine_alone_can_be_acknowledged_and_one_about_others_too_cannot(cloud):
+    provider = a_provider("azure", cloud)
+    cloud.is_interrupted = True
+    notice = provider.poll()
+    assert notice is not None
+    watcher = SpotWatcher(provider, on_notice=lambda notice: None)
+    cloud.trouble = Trouble.FAILS
+    assert watcher.acknowledge(str(notice.event_id)) is False
+    cloud.trouble = None
+    assert watcher.acknowledge(str(notice.event_id)) is True
+    assert cloud.acknowledged == [EVENT_ID]
+
+    cloud.names_others = True
+    assert provider.poll() == Notice("azure", NoticeKind.INTERRUPTION, AT, event_id=None)
+
+
+@pytest.mark.parametrize("trouble", Trouble)
+@pytest.mark.parametrize("name", CLOUDS)
+def test_a_server_in_trouble_changes_nothing_of_what_is_known(cloud, caplog, name, trouble):
+    watcher = SpotWatcher(an_impatient_provider(name, cloud.url), on_notice=lambda notice: None)
+    cloud.is_interrupted = True
+    wait_for("an answer in time", watcher.look)
+    noticed = watcher.current
+    caplog.clear()
+
+    cloud.trouble = trouble
+    assert watcher.look() == watcher.look() == noticed
+    assert caplog.text.count("no answer from the metadata server") == 1, "it is said once"
+
+    cloud.trouble = None
+    cloud.is_interrupted = False
+    wait_for("an answer in time", lambda: watcher.look() is None)
+
+
+@pytest.mark.parametrize("name", CLOUDS)
+def test_where_there_is_no_server_there_is_no_notice(name):
+    provider = PROVIDERS[name](MetadataServer("http://127.0.0.1:1"))
+
+    assert SpotWatcher(provider, on_notice=lambda notice: None).look() is None
+
+
+def test_a_notice_that_no_answer_confirms_comes_to_nothing_in_the_end(cloud):
+    clock = ManualClock()
+    provider = PROVIDERS["gcp"](MetadataServer(cloud.url))
+    watcher = SpotWatcher(provider, on_notice=lambda notice: None, clock_s=clock)
+    cloud.is_interrupted = True
+    watcher.look()
+    cloud.trouble = Trouble.FAILS
+
+    clock.advance(NOTICE_VALID_S - 1)
+    assert watcher.look() is not None
+    clock.advance(1)
+    assert watcher.look() is None
+
+
+def test_a_watcher_asks_on_whatever_its_listener_does(cloud):
+    heard = threading.Semaphore(0)
+
+    def stumble(notice: Notice) -> None:
+        heard.release()
+        raise RuntimeError("unforeseen")
+
+    provider = a_provider("gcp", cloud)
+    provider.interval_s = 0.01
+    watcher = SpotWatcher(provider, on_notice=stumble)
+    watcher.start()
+    cloud.wait_for_asks(3)
+    cloud.is_interrupted = True
+
+    assert heard.acquire(timeout=60)
+    assert heard.acquire(timeout=60)
+    watcher.stop()
+
+
+@pytest.mark.parametrize(
+    ("files", "name"),
+    [
+        ({"sys_vendor": "Amazon EC2"}, "aws"),
+        ({"sys_vendor": "Xen", "bios_version": "4.11.amazon"}, "aws"),
+        ({"product_name": "Google Compute Engine"}, "gcp"),
+        ({"chassis_asset_tag": "7783-7084-3265-9085-8269-3286-77"}, "azure"),
+        ({"sys_vendor": "Microsoft Corporation"}, None),
+        ({}, None),
+    ],
+)
+def test_whose_machine_it_is_stands_in_its_firmware(tmp_path: Path, files, name):
+    for file, words in files.items():
+        (tmp_path / file).write_text(words + "\n")
+
+    assert detected(tmp_path) == name
+    provider = open_provider("auto", dmi=tmp_path)
+    assert (provider and provider.name) == name
+
+
+def test_no_metadata_server_is_asked_where_the_operator_says_so():
+    assert open_provider("none") is None

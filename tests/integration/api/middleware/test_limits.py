@@ -1,0 +1,231 @@
+"""What is too large or too much: refused with a clear error, nothing accepted by halves."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from api.app import create_app
+from api.middleware.bodies import SMALL_BYTES, BodyMemory
+from api.services.services import AppSettings
+from nightshift.errors import TooManyRequests
+from nightshift.process.settings import ApiSettings, DataSettings, LocationSettings, SubmissionSettings
+from nightshift.store import Store
+from tests.helpers.fakes import asked, planned
+from tests.helpers.waiting import wait_for
+from tests.integration.api.conftest import KeyMaker, batch_lines
+from tests.integration.api.fake_worker import CHAT_MODEL
+from tests.integration.api.serving import serving
+from tests.integration.servers import ValkeyServer
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture
+def settings(data: DataSettings, valkey: ValkeyServer) -> AppSettings:
+    api = ApiSettings(body_bytes_max=20_000, file_bytes_max=100_000, online_wait_s=1.0)
+    submission = SubmissionSettings(
+        models=(f"/models/{CHAT_MODEL}", CHAT_MODEL),
+        online_queue_max=1,
+        online_queue_total_max=2,
+        bulk_jobs_max=2,
+        bulk_rows_max=50,
+        bulk_rows_total_max=500,
+    )
+    return AppSettings(data, valkey.settings, LocationSettings(), api, submission)
+
+
+def pieces(count: int, size_bytes: int = 1000) -> Iterator[bytes]:
+    for _ in range(count):
+        yield b" " * size_bytes
+
+
+def too_large(answer: httpx.Response) -> bool:
+    return answer.status_code == 413 and answer.json()["error"]["code"] == "request_too_large"
+
+
+def test_a_body_above_the_limit_is_refused_with_and_without_a_length(http: httpx.Client) -> None:
+    with_length = http.post("/v1/jobs", content=b" " * 20_001)
+    without_length = http.post("/v1/jobs", content=pieces(21))
+    far_above = http.post("/v1/jobs", content=pieces(39))
+    at_the_limit = http.post("/v1/jobs", content=pieces(20))
+
+    assert too_large(with_length)
+    assert too_large(without_length)
+    assert too_large(far_above)
+    assert at_the_limit.status_code == 400  # read, and found to be blank
+
+
+def test_one_tenants_unfinished_large_bodies_leave_memory_to_the_others() -> None:
+    memory = BodyMemory(bytes_max=1_000_000)
+    with ExitStack() as held:
+        for _ in range(5):
+            held.enter_context(memory.reserved("greedy", 100_000))
+        with pytest.raises(TooManyRequests):
+            held.enter_context(memory.reserved("greedy", 100_000))
+        held.enter_context(memory.reserved("greedy", SMALL_BYTES))
+        held.enter_context(memory.reserved("modest", 200_000))
+    with memory.reserved("greedy", 1_000_000):
+        pass  # there is room for all of it again
+
+
+def test_a_body_too_many_is_refused_until_another_is_answered(
+    data: DataSettings, valkey: ValkeyServer, make_key: KeyMaker
+) -> None:
+    """Memory for two; one of them never arrives whole."""
+    api = ApiSettings(body_bytes_max=100_000, bodies_bytes_max=1)
+    body = b" " * 90_000
+    keys = [make_key("greedy"), make_key("modest")]
+
+    def status(base_url: str, key: str) -> int:
+        headers = {"authorization": f"Bearer {key}"}
+        return httpx.post(f"{base_url}/v1/jobs", content=body, headers=headers, trust_env=False).status_code
+
+    with serving(create_app(AppSettings(data, valkey.settings, LocationSettings(), api))) as base_url:
+        url = httpx.URL(base_url)
+        with socket.create_connection((url.host, url.port)) as slow:
+            head = f"POST /v1/jobs HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {keys[0]}\r\n"
+            slow.sendall(f"{head}content-length: {len(body)}\r\nexpect: 100-continue\r\n\r\n".encode())
+            assert slow.recv(100).startswith(b"HTTP/1.1 100")  # its room is taken
+            slow.sendall(body[1:])
+            assert status(base_url, keys[0]) == 429
+            assert status(base_url, keys[1]) == 400  # read, and found to be blank
+        wait_for("there is room again", lambda: status(base_url, keys[0]) == 400)
+
+
+def test_a_file_above_the_limit_is_refused_and_one_at_the_limit_is_not(client: openai.OpenAI) -> None:
+    line = batch_lines(1)
+    fits = line + b"\n" * (100_000 - len(line))
+
+    assert client.files.create(file=fits, purpose="batch").bytes == 100_000
+    for too_much in (fits + b"\n", fits + b"\n" * 100_000):  # by a byte; beyond what is even read
+        with pytest.raises(openai.APIStatusError) as refused:
+            client.files.create(file=too_much, purpose="batch")
+        assert refused.value.status_code == 413
+        assert refused.value.code == "request_too_large"
+    assert len(list(client.files.list())) == 1
+
+
+def test_more_bulk_jobs_than_allowed_are_told_when_to_retry(
+    client: openai.OpenAI, http: httpx.Client, store: Store
+) -> None:
+    file = client.files.create(file=batch_lines(1), purpose="batch")
+    asked = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    answers = [http.post("/v1/batches", json=asked) for _ in range(3)]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    assert int(answers[2].headers["retry-after"]) > 0
+    assert answers[2].json()["error"]["type"] == "rate_limit_error"
+    with store.snapshot() as tx:
+        assert tx.holdings.of("default").bulk_jobs == 2
+
+
+def test_more_online_requests_than_allowed_are_told_when_to_retry(http: httpx.Client) -> None:
+    body = {"endpoint": "chat", "body": {"model": CHAT_MODEL, "messages": HELLO}}
+    first, second = http.post("/v1/jobs", json=body), http.post("/v1/jobs", json=body)
+
+    assert first.status_code == 202
+    assert second.status_code == 429
+    assert int(second.headers["retry-after"]) > 0
+
+
+def test_one_tenants_requests_are_refused_where_all_tenants_together_have_too_many(
+    http: httpx.Client, store: Store
+) -> None:
+    for number in range(2):
+        asked(store, tenant_id=f"other-{number}")
+
+    refused = http.post(
+        "/v1/jobs", json={"endpoint": "chat", "body": {"model": CHAT_MODEL, "messages": HELLO}}
+    )
+
+    assert refused.status_code == 429
+    assert "of all tenants" in refused.json()["error"]["message"]
+    with store.snapshot() as tx:
+        assert tx.holdings.of("default").online_requests == 0
+
+
+def test_a_tenant_with_less_than_its_share_is_let_in_where_another_has_filled_the_house(
+    http: httpx.Client, store: Store
+) -> None:
+    for _ in range(3):
+        asked(store, tenant_id="other")
+
+    body = {"endpoint": "chat", "body": {"model": CHAT_MODEL, "messages": HELLO}}
+    answers = [http.post("/v1/jobs", json=body) for _ in range(2)]
+
+    assert [answer.status_code for answer in answers] == [202, 429]
+
+
+TOO_MANY_OF_OURS = {"default": 50}
+TOO_MANY_OF_ALL = {"default": 45} | {f"other-{number}": 50 for number in range(10)}
+
+
+@pytest.mark.parametrize(
+    ("waiting", "says"), [(TOO_MANY_OF_OURS, "of yours"), (TOO_MANY_OF_ALL, "of all tenants")]
+)
+def test_more_rows_than_may_wait_are_told_when_to_retry(
+    client: openai.OpenAI, http: httpx.Client, store: Store, waiting: dict[str, int], says: str
+) -> None:
+    for tenant, rows in waiting.items():
+        planned(store, rows_total=rows, tenant_id=tenant)
+    file = client.files.create(file=batch_lines(1), purpose="batch")
+
+    refused = http.post(
+        "/v1/batches",
+        json={"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"},
+    )
+
+    assert refused.status_code == 429
+    assert says in refused.json()["error"]["message"]
+    assert refused.headers["retry-after"] == "60"  # nothing of it has begun
+
+
+def test_a_tenant_with_fewer_rows_than_its_share_is_let_in_where_others_have_filled_the_house(
+    client: openai.OpenAI, http: httpx.Client, store: Store
+) -> None:
+    planned(store, rows_total=10_000, tenant_id="other")
+    file = client.files.create(file=batch_lines(1), purpose="batch")
+    asked = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+
+    assert http.post("/v1/batches", json=asked).status_code == 200
+
+
+def test_an_answer_that_does_not_come_ends_the_wait_and_the_job(http: httpx.Client, store: Store) -> None:
+    answer = http.post("/v1/chat/completions", json={"model": CHAT_MODEL, "messages": HELLO})
+
+    assert answer.status_code == 504
+    assert answer.json()["error"]["code"] == "timeout"
+    assert answer.headers["x-should-retry"] == "false"
+    with store.snapshot() as tx:
+        assert tx.holdings.of("default").online_requests == 0
+
+
+def test_announced_models_are_listed_before_a_worker_has_loaded_them(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["parrot", CHAT_MODEL]
+    assert client.models.retrieve(CHAT_MODEL).id == CHAT_MODEL
+
+
+@pytest.mark.parametrize(
+    "limit",
+    ["bulk_jobs_max", "bulk_rows_max", "bulk_rows_total_max", "online_queue_max", "online_queue_total_max"],
+)
+def test_a_limit_of_zero_refuses_every_job_of_its_kind(
+    settings: AppSettings, bulk: dict[str, object], make_key: KeyMaker, tmp_path: Path, limit: str
+) -> None:
+    submission = SubmissionSettings(models=(CHAT_MODEL,)).model_copy(update={limit: 0})
+    locations = LocationSettings(file_roots=(str(tmp_path / "allowed"),))
+    closed = replace(settings, submission=submission, locations=locations)
+    online = {"endpoint": "chat", "body": {"model": CHAT_MODEL, "messages": HELLO}}
+    headers = {"authorization": f"Bearer {make_key()}"}
+    with serving(create_app(closed)) as url, httpx.Client(base_url=url, trust_env=False) as http:
+        answers = [http.post("/v1/jobs", json=body, headers=headers) for body in (bulk, online)]
+
+    wanted = [429, 202] if limit.startswith("bulk") else [202, 429]
+    assert [answer.status_code for answer in answers] == wanted
+    assert int(answers[wanted.index(429)].headers["retry-after"]) > 0

@@ -1,0 +1,108 @@
+"""What the API shows Prometheus."""
+
+import re
+from dataclasses import replace
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from api.services.services import AppSettings
+from nightshift.fleet.costs import WorkerTime
+from nightshift.fleet.figures import DeviceFigures, ModelFigures, ServiceFigures, WorkerFigures
+from nightshift.fleet.workers import WorkerState
+from nightshift.process.metrics.family import Process
+from nightshift.process.metrics.labels import MODELS_MAX, OTHERS
+from nightshift.process.settings import ApiSettings
+from nightshift.store import Store
+from tests.helpers.fakes import a_delivery, a_worker, planned
+from tests.helpers.metrics import assert_as_declared
+
+
+def test_exactly_what_is_declared_of_the_api_is_exported(
+    base_url: str, http: httpx.Client, store: Store
+) -> None:
+    http.get("/v1/jobs")
+    job = planned(store, shards=2, rows_total=20)
+    with store.transaction() as tx:
+        tx.deliveries.insert(a_delivery(job))
+        tx.workers.register(a_worker(heartbeat_at=tx.now()))
+        tx.figures.record(ServiceFigures(at=tx.now(), rows_per_busy_s={job.model: 2.0}))
+
+    text = httpx.get(f"{base_url}/metrics", trust_env=False).text
+
+    assert_as_declared(text, Process.API)
+
+
+def test_methods_that_clients_invent_are_one_value_of_a_label(base_url: str, http: httpx.Client) -> None:
+    for method in ("BREW", "X1", "X2", "TRACE", "get"):
+        http.request(method, "/v1/jobs")
+
+    text = httpx.get(f"{base_url}/metrics", trust_env=False).text
+
+    methods = set(re.findall(r'nightshift_http_requests_total{method="([^"]*)"', text))
+    assert "other" in methods
+    assert not methods & {"BREW", "X1", "X2", "TRACE"}
+
+
+HOSTILE = (
+    "a\nb",
+    'a"} 1\n# HELP x',
+    "a\\",
+    "{a}",
+    "Ä\u2028\u0085\u202e\x00",
+    "a" * 255,
+    "\x1b[31m",
+    " ",
+    "Case",
+    "case",
+)
+
+
+def hostile_models(count: int) -> list[str]:
+    """All different, with each of the names in turn."""
+    return [f"{HOSTILE[n % len(HOSTILE)]}{n // len(HOSTILE) or ''}"[-255:] for n in range(count)]
+
+
+def test_whatever_models_are_called_and_workers_report_the_page_can_be_read_and_is_short(
+    base_url: str, store: Store
+) -> None:
+    models = hostile_models(500)
+    reported = {name * 100: ModelFigures(running=1, busy_fraction=2.5) for name in models}
+    for name in models:
+        planned(store, model=name.replace("\0", ""))
+    with store.transaction() as tx:
+        worker = a_worker(heartbeat_at=tx.now(), models=tuple(models), warm_models=tuple(models))
+        tx.workers.register(worker)
+        report = WorkerFigures(models=reported, device=DeviceFigures(kind="x" * 10_000_000))
+        tx.workers.record_heartbeat(worker.id, WorkerState.READY, tx.now(), report)
+        paces = {name: float(place) for place, name in enumerate(models)}
+        tx.figures.record(ServiceFigures(at=tx.now(), rows_per_busy_s=paces))
+
+    text = httpx.get(f"{base_url}/metrics", trust_env=False, timeout=60).text
+
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    queued = families["nightshift_queue_queued"].samples
+    assert sum(sample.value for sample in queued) == len(models), "none is lost"
+    assert len(queued) == MODELS_MAX + 1
+    assert {sample.labels["model"] for sample in queued} - set(models) - {
+        name.replace("\0", "") for name in models
+    } == {OTHERS}
+    assert len(text) < 500_000
+
+
+class TestCost:
+    @pytest.fixture
+    def settings(self, settings: AppSettings) -> AppSettings:
+        return replace(settings, api=ApiSettings(worker_price_per_hour_spot=0.9))
+
+    def test_a_job_shows_what_it_cost(self, http: httpx.Client, store: Store) -> None:
+        job = planned(store)
+        with store.transaction() as tx:
+            tx.jobs.add_worker_time(job.id, WorkerTime(spot_s=7200.0))
+        shown = http.get(f"/v1/jobs/{job.id}").json()
+        assert (shown["worker_seconds"], shown["cost"]) == ({"spot": 7200.0, "on_demand": 0.0}, 1.8)
+
+        with store.transaction() as tx:
+            tx.jobs.add_worker_time(job.id, WorkerTime(on_demand_s=1.0))
+        assert http.get(f"/v1/jobs/{job.id}").json()["cost"] is None, "that price is not set"

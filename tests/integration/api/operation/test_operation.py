@@ -1,0 +1,297 @@
+"""What operators and their tools look at: readiness, metrics, workers, deliveries, the documentation."""
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from api.app import create_app
+from api.services.services import AppSettings
+from nightshift.fleet.workers import Worker, WorkerState
+from nightshift.jobs import Counts, JobState
+from nightshift.jobs.leases import SCHEDULER_DUTY
+from nightshift.lifecycle import transitions
+from nightshift.outbound.webhooks import DeliveryAttempt, DeliveryState
+from nightshift.process.settings import ApiSettings, DataSettings, LocationSettings
+from nightshift.store import Store
+from nightshift.store.databases.migrate import downgrade
+from nightshift.tenants.keys import Scope, new_key
+from tests.integration.api.conftest import KeyMaker
+from tests.integration.api.fake_worker import CHAT_MODEL, WORKER_ID, FakeWorker
+from tests.integration.api.serving import serving
+from tests.integration.servers import ValkeyServer
+
+
+def lead(store: Store, stalled: str | None = None) -> None:
+    """A scheduler leads, for a day."""
+    with store.transaction() as tx:
+        until = tx.now() + timedelta(days=1)
+        term = tx.leadership.acquire(SCHEDULER_DUTY, "leader", tx.now(), until)
+        assert term is not None
+        assert tx.leadership.renew(SCHEDULER_DUTY, "leader", term, until, stalled)
+
+
+def test_a_complete_service_is_ready_and_that_needs_no_key(
+    base_url: str, worker: FakeWorker, store: Store
+) -> None:
+    lead(store)
+
+    ready = httpx.get(f"{base_url}/readyz", trust_env=False)
+
+    assert ready.status_code == 200
+    assert ready.json() == {
+        "status": "ready",
+        "parts": {"database": "ok", "storage": "ok", "queue": "ok", "scheduler": "ok", "worker": "ok"},
+        "reasons": [],
+    }
+    assert httpx.get(f"{base_url}/healthz", trust_env=False).json() == {"status": "alive"}
+
+
+def test_without_a_scheduler_or_with_one_whose_duty_stands_still_it_is_degraded(
+    base_url: str, worker: FakeWorker, store: Store
+) -> None:
+    without = httpx.get(f"{base_url}/readyz", trust_env=False)
+    lead(store, stalled="planning")
+    standing = httpx.get(f"{base_url}/readyz", trust_env=False)
+
+    assert [answer.status_code for answer in (without, standing)] == [200, 200]
+    assert [answer.json()["status"] for answer in (without, standing)] == ["degraded", "degraded"]
+    assert without.json()["reasons"] == ["scheduler: no scheduler leads"]
+    assert "duty 'planning' stands still" in standing.json()["reasons"][0]
+
+
+def test_without_a_worker_it_is_degraded_and_if_one_is_needed_not_ready(
+    data: DataSettings, valkey: ValkeyServer
+) -> None:
+    answers = []
+    for needs_worker in (False, True):
+        api = ApiSettings(ready_needs_worker=needs_worker)
+        settings = AppSettings(data, valkey.settings, LocationSettings(), api)
+        with serving(create_app(settings)) as url:
+            answers.append(httpx.get(f"{url}/readyz", trust_env=False))
+
+    assert [answer.status_code for answer in answers] == [200, 503]
+    assert [answer.json()["status"] for answer in answers] == ["degraded", "unavailable"]
+    assert "worker: no worker is ready" in answers[1].json()["reasons"]
+
+
+def test_with_an_old_schema_it_is_not_ready(base_url: str, store: Store) -> None:
+    downgrade(store.database, "base")
+
+    ready = httpx.get(f"{base_url}/readyz", trust_env=False)
+
+    assert ready.status_code == 503
+    assert any("run the migrations" in reason for reason in ready.json()["reasons"])
+
+
+def test_with_a_schema_from_before_the_first_release_it_is_not_ready_and_says_what_to_do(
+    base_url: str, store: Store
+) -> None:
+    with store.database.write() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0045'")
+
+    ready = httpx.get(f"{base_url}/readyz", trust_env=False)
+
+    assert ready.status_code == 503
+    [reason] = [reason for reason in ready.json()["reasons"] if reason.startswith("database")]
+    assert "is at migration 0045" in reason
+    assert "begin with a new database" in reason
+
+
+def test_with_a_schema_that_lacks_something_it_is_not_ready_and_says_what(
+    settings: AppSettings, store: Store, caplog: pytest.LogCaptureFixture, make_key: KeyMaker
+) -> None:
+    key = make_key()
+    with store.database.write() as connection:
+        connection.exec_driver_sql("ALTER TABLE job DROP COLUMN output_problem")
+    with serving(create_app(settings)) as url:
+        ready = httpx.get(f"{url}/readyz", trust_env=False)
+        asked = httpx.get(f"{url}/v1/jobs", headers={"authorization": f"Bearer {key}"}, trust_env=False)
+
+    says = "column job.output_problem is missing"
+    assert ready.status_code == 503
+    assert any(says in reason for reason in ready.json()["reasons"])
+    assert any(says in record.getMessage() for record in caplog.records), "said at the start, too"
+    assert (asked.status_code, asked.json()["error"]["code"]) == (500, "database_unusable")
+    assert asked.headers["x-should-retry"] == "false"
+    assert "output_problem" not in asked.text, "what the driver says is for the operator"
+
+
+def test_metrics_count_requests_by_route_and_the_queue_by_the_database(
+    base_url: str, http: httpx.Client, tmp_path: Path
+) -> None:
+    folder = (tmp_path / "allowed").as_uri()
+    asked = {"endpoint": "chat", "input": f"{folder}/in.jsonl"}
+    for number in range(3):
+        http.post("/v1/jobs", json=asked | {"output": f"{folder}/out/{number}/"})
+    http.get("/v1/jobs/job_unknown")
+    http.get("/no/such/route")
+
+    text = httpx.get(f"{base_url}/metrics", trust_env=False).text
+
+    assert 'nightshift_jobs{kind="bulk",state="queued"} 3.0' in text
+    assert 'nightshift_http_requests_total{method="POST",route="/v1/jobs",status="202"} 3.0' in text
+    assert 'nightshift_http_requests_total{method="GET",route="/v1/jobs/{job_id}",status="404"} 1.0' in text
+    assert 'route="(no route)",status="404"} 1.0' in text
+    assert "nightshift_database_up 1.0" in text
+    assert "nightshift_messages_dropped_total 0.0" in text
+    assert "nightshift_objects_collected_total 0.0" in text
+    assert "job_unknown" not in text
+    assert "no/such" not in text
+
+
+def test_workers_are_listed_while_they_send_heartbeats(
+    http: httpx.Client, worker: FakeWorker, store: Store
+) -> None:
+    (shown,) = http.get("/v1/workers").json()["data"]
+    with store.transaction() as tx:
+        tx.workers.mark(WORKER_ID, WorkerState.READY, tx.now() - timedelta(minutes=5))
+    later = http.get("/v1/workers").json()["data"]
+
+    assert (shown["id"], shown["status"]) == (WORKER_ID, "ready")
+    assert CHAT_MODEL in shown["models"]
+    assert not {"host", "pid"} & set(shown)
+    assert later == []
+
+
+def test_administrators_see_where_workers_run(
+    http: httpx.Client, worker: FakeWorker, make_key: KeyMaker
+) -> None:
+    key = make_key(scopes=frozenset(Scope))
+    (shown,) = http.get("/v1/workers", headers={"authorization": f"Bearer {key}"}).json()["data"]
+
+    assert {"host", "pid"} <= set(shown)
+
+
+def test_workers_are_listed_in_pages(http: httpx.Client, store: Store) -> None:
+    with store.transaction() as tx:
+        for number in range(3):
+            started = tx.now() - timedelta(seconds=number)
+            tx.workers.register(
+                Worker(
+                    id=f"w{number}",
+                    host="here",
+                    pid=number,
+                    state=WorkerState.READY,
+                    models=(),
+                    started_at=started,
+                    heartbeat_at=tx.now(),
+                )
+            )
+    first = http.get("/v1/workers", params={"limit": 2}).json()
+    rest = http.get("/v1/workers", params={"limit": 2, "after": first["last_id"]}).json()
+
+    assert [shown["id"] for shown in first["data"] + rest["data"]] == ["w0", "w1", "w2"]
+    assert (first["has_more"], rest["has_more"]) == (True, False)
+    for wrong, status in [({"limit": "abc"}, 400), ({"limit": 0}, 400), ({"after": "w9"}, 404)]:
+        refused = http.get("/v1/workers", params=wrong)  # type: ignore[arg-type]
+        assert refused.status_code == status
+        assert refused.json()["error"]["param"] == next(iter(wrong))
+
+
+@pytest.fixture
+def delivery_id(http: httpx.Client, store: Store, tmp_path: Path) -> str:
+    """A delivery that was tried once, in vain."""
+    folder = (tmp_path / "allowed").as_uri()
+    webhook = {"url": "https://example.com/hook"}
+    asked = {"endpoint": "chat", "input": f"{folder}/in", "output": f"{folder}/out/", "webhook": webhook}
+    job_id = http.post("/v1/jobs", json=asked).json()["id"]
+    with store.transaction() as tx:
+        now = tx.now()
+        transitions.finish(tx, tx.jobs.fetch(job_id), JobState.FAILED, now, counts=Counts(0))
+        (delivery,) = tx.deliveries.due(now, 10)
+        attempt = DeliveryAttempt(
+            attempt_no=1, started_at=now, latency_ms=12, status_code=500, error=None, response_head="sorry"
+        )
+        tx.deliveries.record(delivery, attempt, DeliveryState.PENDING, now + timedelta(seconds=5))
+    return delivery.id
+
+
+def test_deliveries_are_listed_and_shown_with_their_attempts(http: httpx.Client, delivery_id: str) -> None:
+    (listed,) = http.get("/v1/deliveries", params={"status": "pending"}).json()["data"]
+    shown = http.get(f"/v1/deliveries/{delivery_id}").json()
+
+    assert listed["event_type"] == "job.failed"
+    assert listed["attempt_count"] == 1
+    assert shown["attempts"][0]["status_code"] == 500
+    assert "sorry" not in json.dumps(shown)
+    assert http.get("/v1/deliveries", params={"status": "dead"}).json()["data"] == []
+    assert http.get("/v1/deliveries", params={"job_id": "job_other"}).json()["data"] == []
+
+
+def test_another_tenants_delivery_is_not_found(
+    http: httpx.Client, delivery_id: str, make_key: KeyMaker
+) -> None:
+    other_tenant = {"authorization": f"Bearer {make_key('other')}"}
+
+    assert http.get(f"/v1/deliveries/{delivery_id}", headers=other_tenant).status_code == 404
+    assert http.get("/v1/deliveries", headers=other_tenant).json()["data"] == []
+
+
+def test_the_documentation_describes_every_route_and_body(base_url: str) -> None:
+    described = httpx.get(f"{base_url}/openapi.json", trust_env=False).json()
+
+    create_job = described["paths"]["/v1/jobs"]["post"]
+    schema = create_job["requestBody"]["content"]["application/json"]["schema"]
+    assert schema["$ref"] == "#/components/schemas/JobCreate"
+    components = described["components"]["schemas"]
+    assert "completion_window" in components["JobCreate"]["properties"]
+    assert _references(described) <= {f"#/components/schemas/{name}" for name in components}
+    for path in ("/v1/files", "/v1/batches", "/v1/chat/completions", "/v1/completions", "/v1/embeddings"):
+        assert "requestBody" in described["paths"][path]["post"], path
+
+
+def test_the_documentation_is_described_and_encoded_once(
+    settings: AppSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described: list[dict[str, Any]] = []
+    app = create_app(settings)
+    describe = app.openapi
+    monkeypatch.setattr(app, "openapi", lambda: described.append(describe()) or described[-1])
+    with serving(app) as url:
+        answers = [httpx.get(f"{url}/openapi.json", trust_env=False) for _ in range(3)]
+
+    assert [answer.json() for answer in answers] == [describe()] * 3
+    assert answers[0].headers["content-type"] == "application/json"
+    assert len(described) == 1
+
+
+def test_reads_count_as_their_tenants_once_its_key_was_valid(
+    settings: AppSettings, make_key: KeyMaker
+) -> None:
+    app, given, made_up = create_app(settings), f"Bearer {make_key('acme')}", f"Bearer {new_key()}"
+    with serving(app) as url:
+        for each in (given, made_up):
+            assert app.state.authenticator.tenant_of(each) is None
+            httpx.get(f"{url}/v1/jobs", headers={"authorization": each}, trust_env=False)
+        assert [app.state.authenticator.tenant_of(each) for each in (given, made_up, None)] == [
+            "acme",
+            None,
+            None,
+        ]
+
+
+def test_the_documentation_declares_the_statuses_of_a_route_and_no_others(base_url: str) -> None:
+    paths = httpx.get(f"{base_url}/openapi.json", trust_env=False).json()["paths"]
+
+    def declared(method: str, path: str) -> set[str]:
+        return set(paths[path][method]["responses"])
+
+    assert declared("get", "/healthz") == {"200"}
+    assert declared("get", "/readyz") == {"200", "503"}
+    assert declared("get", "/v1/models") == {"200", "400", "401", "403", "429", "503"}
+    assert declared("get", "/v1/jobs/{job_id}") == {"200", "400", "401", "403", "404", "429", "503"}
+    assert {"202", "200", "413", "422", "429"} <= declared("post", "/v1/jobs")
+    assert {"206", "416"} <= declared("get", "/v1/files/{file_id}/content")
+    assert not [path for path in paths for each in paths[path].values() if "default" in each["responses"]]
+    assert set(paths["/metrics"]["get"]["responses"]["200"]["content"]) == {"text/plain"}
+
+
+def _references(value: object) -> set[str]:
+    if isinstance(value, dict):
+        own = {value["$ref"]} if isinstance(value.get("$ref"), str) else set()
+        return own.union(*map(_references, value.values()))
+    return set().union(*map(_references, value)) if isinstance(value, list) else set()

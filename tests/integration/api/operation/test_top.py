@@ -1,0 +1,334 @@
+"""`nightshift top` as people run it: a process on a terminal, against a running API."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from nightshift.fleet.figures import ModelFigures, WorkerFigures
+from nightshift.fleet.workers import Worker, WorkerState
+from nightshift.store import Store
+from nightshift.tenants.keys import Scope
+from tests.faults.kit.proxy import FaultProxy, Refuse, proxied
+from tests.helpers.fakes import a_spec, claimed, planned
+from tests.integration.api.conftest import KeyMaker
+from tests.integration.servers import tool
+
+WAIT_S = 60.0  # a busy machine starts a process slowly
+OTHER_SCREEN, OWN_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
+SHOW_CURSOR = "\x1b[?25h"
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+EVIL = "\x1b]0;owned\x07\x1b[2J\u202eevil"
+
+
+@pytest.fixture
+def environment(make_key: KeyMaker, tmp_path: Path, store: Store) -> Callable[[str], dict[str, str]]:
+    """Of a command for the API at this address, whose administrator's queue and workers have evil names."""
+    with store.transaction() as tx:
+        now = tx.now()
+        figures = WorkerFigures(models={EVIL: ModelFigures(generation_tokens_per_s=4321.0)}, shards=1)
+        tx.workers.register(
+            Worker(
+                id="wrk_1",
+                host=EVIL,
+                pid=1,
+                state=WorkerState.READY,
+                models=(EVIL,),
+                started_at=now,
+                heartbeat_at=now,
+            )
+        )
+        tx.workers.record_heartbeat("wrk_1", WorkerState.READY, now, figures)
+    planned(store, shards=2, rows_total=50, spec=a_spec(name=EVIL))
+    claimed(store)
+    key = make_key(scopes=frozenset(Scope))
+
+    def at(base_url: str) -> dict[str, str]:
+        own = {name: value for name, value in os.environ.items() if not name.startswith("NIGHTSHIFT_")}
+        return own | {
+            "NIGHTSHIFT_BASE_URL": base_url,
+            "NIGHTSHIFT_API_KEY": key,
+            "NIGHTSHIFT_DATA_DIR": str(tmp_path),
+            "TERM": "xterm-256color",
+        }
+
+    return at
+
+
+Environment = Callable[[str], dict[str, str]]
+
+
+def top(environment: Mapping[str, str], *options: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [tool("nightshift"), "top", *options], capture_output=True, text=True, env=environment, timeout=WAIT_S
+    )
+
+
+@pytest.mark.parametrize("options", [(), ("--once",)])
+def test_in_a_pipe_it_is_one_plain_screen(environment: Environment, base_url: str, options: tuple[str, ...]):
+    ended = top(environment(base_url), *options)
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "4321" in ended.stdout
+    assert "0 of 50" in ended.stdout
+    assert "\x1b" not in ended.stdout
+    assert "\u202e" not in ended.stdout
+    assert all(len(line) <= 120 for line in ended.stdout.splitlines())
+
+
+def test_columns_says_how_wide_a_pipe_is(environment: Environment, base_url: str):
+    ended = top(environment(base_url) | {"COLUMNS": "60"}, "--once")
+    assert max(len(line) for line in ended.stdout.splitlines()) <= 60
+
+
+def test_as_json_it_is_one_document_that_acts_on_no_terminal(environment: Environment, base_url: str):
+    ended = top(environment(base_url), "--once", "--json")
+
+    assert ended.returncode == 0
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", ended.stdout)
+    found = json.loads(ended.stdout)
+    assert list(found) == [
+        *("object", "at", "server", "service", "worker_states", "history", "queue", "queue_is_whole"),
+        *("service_queue", "workers_wanted", "workers", "jobs"),
+    ]
+    (job,) = found["jobs"]
+    assert job["name"] == EVIL, "as JSON it is what it is"
+    assert set(job) == {
+        *("id", "name", "status", "model", "priority", "is_paused", "rows_done", "rows_failed"),
+        *("rows_total", "rows_estimated", "eta_at", "expires_at", "is_late", "problem"),
+    }
+    assert (job["rows_done"], job["rows_total"]) == (0, 50)
+    assert found["workers"][0]["figures"]["models"][EVIL]["generation_tokens_per_s"] == 4321.0
+    page = (Path(__file__).parents[4] / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert [name for name in (*found, *job) if f"`{name}`" not in page] == []
+
+
+def test_without_a_server_it_is_one_line(environment: Environment):
+    ended = top(environment("http://127.0.0.1:1"), "--once")
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1)
+    assert "Is the server running?" in ended.stderr
+
+
+@pytest.mark.parametrize("is_up", [True, False])
+def test_without_an_answer_there_is_json_all_the_same(
+    environment: Environment, base_url: str, is_up: bool
+) -> None:
+    """A key that is refused, or no server."""
+    refused = environment(base_url) | {"NIGHTSHIFT_API_KEY": "ns_live_nonsense"}
+    ended = top(refused if is_up else environment("http://127.0.0.1:1"), "--once", "--json")
+
+    found = json.loads(ended.stdout)
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
+    assert (list(found), found["object"]) == (["object", "server", "error"], "top")
+    assert found["error"]["code"] == ("invalid_api_key" if is_up else "server_unreachable")
+    assert found["error"]["message"]
+
+
+def test_in_a_terminal_of_a_few_letters_it_is_live(environment: Environment, base_url: str) -> None:
+    with on_a_terminal(environment(base_url), columns=20, lines=5) as terminal:
+        terminal.until("nightshift", "tokens/s")
+        terminal.press("q")
+        code, rest = terminal.until_ended()
+    assert code == 0
+    assert "Traceback" not in rest
+
+
+def test_with_a_key_that_is_refused_it_is_one_line(environment: Environment, base_url: str):
+    ended = top(environment(base_url) | {"NIGHTSHIFT_API_KEY": "ns_live_nonsense"}, "--once")
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
+
+
+@dataclass
+class Terminal:
+    """What a process wrote to its terminal so far, and its keyboard."""
+
+    process: "subprocess.Popen[bytes]"
+    descriptor: int
+    written: str = ""
+    _bytes: bytes = field(default=b"", repr=False)
+
+    def until(self, *texts: str) -> str:
+        """Waits until all of these were written, escape sequences aside, since the last call."""
+        ends_s = time.monotonic() + WAIT_S
+        while not all(text in ESCAPE.sub("", self.written) for text in texts):
+            assert time.monotonic() < ends_s, f"no {texts} in:\n{self.written[-3000:]!r}"
+            self._read()
+        seen, self.written = self.written, ""
+        return seen
+
+    def until_ended(self) -> tuple[int, str]:
+        """The exit code, and all that was written since the last `until`."""
+        while self.process.poll() is None or select.select([self.descriptor], [], [], 0)[0]:
+            try:
+                self._read()
+            except OSError:  # the other side is closed
+                break
+        return self.process.wait(WAIT_S), self.written
+
+    def press(self, keys: str) -> None:
+        os.write(self.descriptor, keys.encode())
+
+    def resize(self, columns: int, lines: int = 40) -> None:
+        fcntl.ioctl(self.descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def has_echo(self) -> bool:
+        return bool(termios.tcgetattr(self.descriptor)[3] & termios.ECHO)
+
+    def _read(self) -> None:
+        if select.select([self.descriptor], [], [], 1.0)[0]:
+            self.written += os.read(self.descriptor, 65536).decode("utf-8", "replace")
+
+
+@contextmanager
+def on_a_terminal(
+    environment: Mapping[str, str], *options: str, columns: int = 120, lines: int = 40
+) -> Iterator[Terminal]:
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    command = [tool("nightshift"), "top", "--interval", "0.5", *options]
+    process = subprocess.Popen(
+        command,
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        env={name: value for name, value in (dict(environment)).items() if name not in ("COLUMNS", "LINES")},
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(its, termios.TIOCSCTTY, 0),
+    )
+    try:
+        yield Terminal(process, ours)
+    finally:
+        process.kill()
+        process.wait(WAIT_S)
+        os.close(its)
+        os.close(ours)
+
+
+def test_it_is_live_on_the_other_screen_until_q(environment: Environment, base_url: str, store: Store):
+    with on_a_terminal(environment(base_url)) as terminal:
+        seen = terminal.until("4321", "0 of 50")
+        assert OTHER_SCREEN in seen
+        assert not terminal.has_echo()
+        planned(store, shards=9, rows_total=77, model="model-new")
+        terminal.until("model-new")
+        terminal.press("q")
+        code, rest = terminal.until_ended()
+        assert code == 0
+        assert OWN_SCREEN in rest
+        assert SHOW_CURSOR in rest
+        assert terminal.has_echo(), "the keyboard is as it was"
+
+
+def test_what_others_named_does_not_reach_the_terminal(environment: Environment, base_url: str):
+    with on_a_terminal(environment(base_url)) as terminal:
+        seen = terminal.until("4321", "evil")
+        terminal.press("q")
+        seen += terminal.until_ended()[1]
+    assert "\x1b]" not in seen
+    assert "\x07" not in seen
+    assert "\u202e" not in seen
+
+
+def test_s_and_w_sort_by_something_else(environment: Environment, base_url: str):
+    with on_a_terminal(environment(base_url)) as terminal:
+        terminal.until("running jobs by deadline", "workers by tokens/s")
+        terminal.press("s")
+        terminal.until("running jobs by failed rows")
+        terminal.press("w")
+        terminal.until("workers by busy")
+        terminal.press("\x1b[A")  # an arrow: no key of ours, and no end
+        terminal.press("s")
+        terminal.until("running jobs by progress")
+
+
+def test_a_resized_terminal_is_drawn_anew_at_its_size(environment: Environment, base_url: str):
+    with on_a_terminal(environment(base_url), columns=60) as terminal:
+        assert "capacity" not in terminal.until("4321")
+        terminal.resize(160)
+        assert "device" in terminal.until("capacity", "device")
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_ends_it_and_leaves_the_terminal_as_it_was(
+    environment: Environment, base_url: str, number: signal.Signals, code: int
+):
+    with on_a_terminal(environment(base_url)) as terminal:
+        terminal.until("4321")
+        terminal.process.send_signal(number)
+        ended, rest = terminal.until_ended()
+        assert ended == code
+        assert OWN_SCREEN in rest
+        assert SHOW_CURSOR in rest
+        assert "Traceback" not in rest
+        assert terminal.has_echo()
+
+
+def test_control_c_ends_it(environment: Environment, base_url: str):
+    with on_a_terminal(environment(base_url)) as terminal:
+        terminal.until("4321")
+        terminal.press("\x03")
+        ended, rest = terminal.until_ended()
+        assert (ended, "Traceback" in rest, OWN_SCREEN in rest) == (130, False, True)
+
+
+@pytest.fixture
+def proxy(base_url: str) -> Iterator[FaultProxy]:
+    with proxied(int(base_url.rpartition(":")[2])) as proxy:
+        yield proxy
+
+
+def test_a_server_that_goes_is_said_and_one_that_returns_is_shown(
+    environment: Environment, proxy: FaultProxy, store: Store
+):
+    with on_a_terminal(environment(f"http://127.0.0.1:{proxy.port}")) as terminal:
+        terminal.until("4321")
+        proxy.set(Refuse())
+        seen = terminal.until("trying again in", "this is old")
+        assert "4321" in seen, "what was known last is still there"
+        assert "Traceback" not in seen
+        planned(store, shards=9, rows_total=77, model="model-new")
+        proxy.heal()
+        terminal.until("model-new")
+        terminal.press("q")
+        assert terminal.until_ended()[0] == 0
+
+
+def test_a_key_that_is_revoked_ends_it_with_a_line(environment: Environment, base_url: str, store: Store):
+    with on_a_terminal(environment(base_url)) as terminal:
+        terminal.until("4321")
+        with store.transaction() as tx:
+            for key in tx.keys.list():
+                assert tx.keys.revoke(key.id, tx.now())
+        ended, rest = terminal.until_ended()
+        after = rest.partition(OWN_SCREEN)[2]
+        assert ended == 1
+        assert ESCAPE.sub("", after).strip().startswith("nightshift: ")
+
+
+def test_a_terminal_without_abilities_gets_one_screen(environment: Environment, base_url: str):
+    with on_a_terminal(environment(base_url) | {"TERM": "dumb"}) as terminal:
+        code, seen = terminal.until_ended()
+        assert (code, "\x1b" in seen) == (0, False)
+        assert "4321" in seen
+
+
+def test_without_colour_it_is_live_all_the_same(environment: Environment, base_url: str):
+    with on_a_terminal(environment(base_url) | {"NO_COLOR": "1"}) as terminal:
+        seen = terminal.until("4321", "ready")
+        assert OTHER_SCREEN in seen
+        assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", seen)

@@ -1,0 +1,56 @@
+"""Requests that submit begin in their tenants' turns, so many at a time, on every route."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from api.app import create_app
+from api.services.body_turns import BEGUN_AT_ONCE
+from api.services.services import AppSettings
+from tests.helpers.waiting import wait_for
+from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
+from tests.integration.api.serving import serving
+
+CHAT = {"model": CHAT_MODEL, "messages": [{"role": "user", "content": "1"}]}
+JOB = {"endpoint": "/v1/chat/completions", "body": CHAT}
+
+
+@pytest.fixture
+def app(settings: AppSettings) -> FastAPI:
+    return create_app(settings)
+
+
+@pytest.fixture
+def base_url(app: FastAPI) -> Iterator[str]:
+    with serving(app) as url:
+        yield url
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", CHAT),
+        ("/v1/jobs", JOB),
+        ("/v1/jobs?dry_run=true", JOB),
+        ("/v1/jobs", {"endpoint": "/v1/chat/completions", "input": "file-none", "template": CHAT}),
+    ],
+    ids=["inference", "a job of one request", "a dry run", "a job of many"],
+)
+def test_a_request_waits_while_as_many_begin_as_may(
+    app: FastAPI, http: httpx.Client, worker: FakeWorker, path: str, body: dict[str, object]
+) -> None:
+    turns = app.state.services.body_turns.beginning._turns
+    held = [turns.ask("another", lambda place: None) for _ in range(BEGUN_AT_ONCE)]
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(http.post, path, json=body)
+        try:
+            wait_for("the request to wait for its turn", lambda: turns.num_waiting == 1)
+            assert not answer.done()
+        finally:
+            for place in held:
+                turns.leave(place)
+        assert answer.result().status_code < 500
+    assert turns.num_waiting == 0

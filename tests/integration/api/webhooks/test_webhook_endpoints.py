@@ -1,0 +1,294 @@
+"""/v1/webhook_endpoints with the official client: registered, changed, rotated, tested, replayed."""
+
+import time
+from collections.abc import Iterator
+
+import httpx
+import openai
+import pytest
+from standardwebhooks import Webhook as StandardWebhook
+
+from api.services.services import AppSettings
+from api.services.webhook_samples import TESTS_PER_TENANT_MAX
+from api.webhooks.endpoints import router
+from nightshift.jobs import Counts, JobState
+from nightshift.lifecycle import transitions
+from nightshift.outbound.webhook_endpoints import ENDPOINTS_MAX, DisabledReason
+from nightshift.outbound.webhook_events import EVENT_TYPES
+from nightshift.process.settings import ApiSettings, DataSettings, LocationSettings, SubmissionSettings
+from nightshift.store import Store
+from nightshift.store.webhooks.listing import DeliveryFilters
+from tests.helpers.fakes import submit
+from tests.helpers.receiver import Receiver, receiver, says
+from tests.integration.api.conftest import KeyMaker
+from tests.integration.servers import ValkeyServer
+
+URL = "https://example.com/hook"
+ENDPOINTS = "/v1/webhook_endpoints"
+
+
+@pytest.fixture
+def settings(data: DataSettings, valkey: ValkeyServer) -> AppSettings:
+    """Webhooks may reach the loopback, at any port."""
+    submission = SubmissionSettings(webhook_allow_cidrs=("127.0.0.0/8",), webhook_ports=("1-65535",))
+    return AppSettings(data, valkey.settings, LocationSettings(), ApiSettings(), submission)
+
+
+@pytest.fixture
+def there() -> Iterator[Receiver]:
+    with receiver(says(200)) as running:
+        yield running
+
+
+def an_end(store: Store, tenant_id: str = "default") -> str:
+    """The delivery of a job that has ended."""
+    job = submit(store, tenant_id=tenant_id)
+    with store.transaction() as tx:
+        transitions.finish(tx, job, JobState.FAILED, tx.now(), counts=Counts(0))
+        [delivery] = tx.deliveries.list(tenant_id, limit=9, filters=DeliveryFilters(job_id=job.id))
+    return delivery.id
+
+
+def test_an_endpoint_is_created_shown_listed_changed_and_deleted(client: openai.OpenAI) -> None:
+    made = client.webhooks.create(name="pager", url=URL, event_types=["batch.completed", "batch.failed"])
+    assert made.signing_secret.startswith("whsec_")
+    assert made.signing_secret_hint == f"whsec_…{made.signing_secret[-4:]}"
+
+    shown = client.webhooks.retrieve(made.id)
+    assert (shown.object, shown.name, shown.url) == ("webhook_endpoint", "pager", URL)
+    assert shown.event_types == ["batch.completed", "batch.failed"]
+    assert "signing_secret" not in shown.to_dict()
+
+    same = client.webhooks.update(made.id)
+    assert same == shown
+    changed = client.webhooks.update(made.id, name="phone", event_types=["batch.expired"])
+    assert (changed.name, changed.url, changed.event_types) == ("phone", URL, ["batch.expired"])
+
+    assert client.webhooks.delete(made.id).to_dict() == {
+        "id": made.id,
+        "object": "webhook_endpoint.deleted",
+        "deleted": True,
+    }
+    with pytest.raises(openai.NotFoundError):
+        client.webhooks.retrieve(made.id)
+
+
+def test_endpoints_are_listed_newest_first_over_several_pages(client: openai.OpenAI) -> None:
+    made = [
+        client.webhooks.create(name=str(number), url=URL, event_types=["batch.failed"]) for number in range(5)
+    ]
+    listed = list(client.webhooks.list(limit=2))
+    assert {each.id for each in listed} == {each.id for each in made}
+    assert [each.created_at for each in listed] == sorted((each.created_at for each in listed), reverse=True)
+
+
+def test_the_types_of_events_are_those_that_are_sent(client: openai.OpenAI) -> None:
+    assert client.webhooks.event_types.list().data == list(EVENT_TYPES)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param"),
+    [
+        ({"url": "ftp://example.com/"}, "url"),
+        ({"url": "http://10.0.0.1/"}, "url"),
+        ({"url": "https://user:word@example.com/"}, "url"),
+        ({"url": ""}, "url"),
+        ({"event_types": []}, "event_types"),
+        ({"event_types": ["response.completed"]}, "event_types[0]"),
+        ({"event_types": ["batch.*", "job.eaten"]}, "event_types[1]"),
+        ({"event_types": ["batch.failed"] * 65}, "event_types"),
+        ({"event_types": "batch.failed"}, "event_types"),
+        ({"name": ""}, "name"),
+        ({"name": "n" * 257}, "name"),
+        ({"nightshift": {"disabled": "often"}}, "nightshift.disabled"),
+        ({"nightshift": {"enabled": True}}, "nightshift.enabled"),
+    ],
+)
+def test_a_field_that_is_wrong_is_named(http: httpx.Client, wrong: dict[str, object], param: str) -> None:
+    good = {"name": "pager", "url": URL, "event_types": ["*"]}
+    endpoint = http.post(ENDPOINTS, json=good).json()["id"]
+    if "nightshift" not in wrong:
+        refused = http.post(ENDPOINTS, json=good | wrong)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+        field = next(iter(wrong))
+        missing = http.post(ENDPOINTS, json={name: good[name] for name in good if name != field})
+        assert (missing.status_code, missing.json()["error"]["param"]) == (400, field)
+    refused = http.post(f"{ENDPOINTS}/{endpoint}", json=wrong)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
+def test_only_so_many_endpoints_are_accepted(http: httpx.Client) -> None:
+    asked = {"name": "pager", "url": URL, "event_types": ["job.*"]}
+    statuses = [http.post(ENDPOINTS, json=asked).status_code for _ in range(ENDPOINTS_MAX + 1)]
+    assert statuses == [200] * ENDPOINTS_MAX + [409]
+
+
+def test_a_test_event_is_unwrapped_by_the_official_client_with_either_secret_while_they_overlap(
+    client: openai.OpenAI, there: Receiver
+) -> None:
+    made = client.webhooks.create(name="pager", url=there.numeric_url, event_types=["batch.failed"])
+    rotated = client.webhooks.rotate_secret(made.id, keep_old_secret_active_for_24_hours=True)
+    there.answer = says(418)
+    result = client.webhooks.test(made.id, event_type="batch.failed")
+
+    assert result.to_dict() == {
+        "object": "webhook_endpoint.test",
+        "webhook_endpoint_id": made.id,
+        "event_type": "batch.failed",
+        "status_code": 418,
+        "success": True,
+    }
+    [sent] = there.requests
+    for secret in (made.signing_secret, rotated.signing_secret):
+        event = client.webhooks.unwrap(sent.body, dict(sent.headers), secret=secret)
+        assert (event.type, event.data.id) == ("batch.failed", "batch_test")
+
+
+@pytest.mark.parametrize(("route", "body", "both"), [("rotate", None, True), ("rotate_secret", None, False)])
+def test_the_old_secret_signs_on_only_where_that_is_asked_for(
+    http: httpx.Client, there: Receiver, route: str, body: object, both: bool
+) -> None:
+    asked = {"name": "pager", "url": there.numeric_url, "event_types": ["*"]}
+    made = http.post(ENDPOINTS, json=asked).json()
+    rotated = http.post(f"{ENDPOINTS}/{made['id']}/{route}")
+    assert rotated.headers["cache-control"] == "no-store"
+    new = rotated.json()
+    assert new["signing_secret"] != made["signing_secret"]
+    assert (new["nightshift"]["previous_secret_expires_at"] is not None) is both
+
+    http.post(f"{ENDPOINTS}/{made['id']}/test", json={"event_type": "job.succeeded"})
+    [sent] = there.requests
+    assert len(sent.headers["webhook-signature"].split()) == 1 + both
+    StandardWebhook(new["signing_secret"]).verify(sent.body, dict(sent.headers))
+
+
+def test_a_test_of_a_receiver_that_does_not_answer_says_so(http: httpx.Client) -> None:
+    asked = {"name": "pager", "url": "http://127.0.0.1:1/", "event_types": ["*"]}
+    made = http.post(ENDPOINTS, json=asked).json()["id"]
+    for _ in range(TESTS_PER_TENANT_MAX + 1):  # each has ended before the next
+        refused = http.post(f"{ENDPOINTS}/{made}/test", json={"event_type": "job.succeeded"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "webhook_no_answer")
+    unknown = http.post(f"{ENDPOINTS}/{made}/test", json={"event_type": "job.*"})
+    assert unknown.json()["error"]["param"] == "event_type"
+
+
+def test_a_disabled_endpoint_says_why_and_can_be_enabled(
+    client: openai.OpenAI, http: httpx.Client, store: Store
+) -> None:
+    made = client.webhooks.create(name="pager", url=URL, event_types=["batch.failed"])
+    with store.transaction() as tx:
+        endpoint = tx.webhook_endpoints.lock("default", made.id)
+        assert endpoint is not None
+        tx.webhook_endpoints.update(endpoint.disabled(DisabledReason.GONE, tx.now()))
+
+    shown = http.get(f"{ENDPOINTS}/{made.id}").json()["nightshift"]
+    assert (shown["status"], shown["disabled_reason"]) == ("disabled", "gone")
+    assert shown["disabled_at"] is not None
+    enabled = client.webhooks.update(made.id, extra_body={"nightshift": {"disabled": False}})
+    assert enabled.to_dict()["nightshift"] == {
+        "status": "enabled",
+        "disabled_at": None,
+        "disabled_reason": None,
+        "failing_since": None,
+        "previous_secret_expires_at": None,
+    }
+
+
+def test_dead_letters_are_listed_by_endpoint_and_time_and_replayed(http: httpx.Client, store: Store) -> None:
+    asked = {"name": "pager", "url": URL, "event_types": ["*"]}
+    made = http.post(ENDPOINTS, json=asked).json()["id"]
+    path = f"{ENDPOINTS}/{made}"
+    http.post(path, json={"nightshift": {"disabled": True}})
+    dead = an_end(store)
+    since = int(time.time()) - 60
+
+    def listed(**filters: object) -> list[str]:
+        answer = http.get("/v1/deliveries", params={"webhook_endpoint_id": made} | filters)  # type: ignore[arg-type]
+        return [each["id"] for each in answer.json()["data"]]
+
+    assert listed(status="dead", created_after=since) == [dead]
+    assert listed(created_before=since) == listed(webhook_endpoint_id="whe_other") == []
+    wrong = http.get("/v1/deliveries", params={"created_after": since, "created_before": since})
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "created_before")
+
+    for refused in (
+        http.post(f"{path}/replay", json={"since": since}),
+        http.post(f"/v1/deliveries/{dead}/replay"),
+    ):
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "webhook_endpoint_disabled")
+    http.post(path, json={"nightshift": {"disabled": False}})
+    replays = [
+        http.post(f"{path}/replay", json={"since": since, "until": since + 3600}).json() for _ in range(2)
+    ]
+    assert [(each["replayed"], each["has_more"]) for each in replays] == [(1, False), (0, False)]
+    assert listed(status="pending") == [dead]
+    assert http.post(f"/v1/deliveries/{dead}/replay").json()["status"] == "pending"  # it is owed already
+    nothing = http.post(f"{path}/replay", json={"since": since, "until": since})
+    assert (nothing.status_code, nothing.json()["error"]["param"]) == (400, "since")
+
+
+def test_one_call_replays_so_many_at_most_and_says_that_there_are_more(
+    http: httpx.Client, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nightshift.lifecycle.webhooks.replays.REPLAYED_MAX", 2)
+    asked = {"name": "pager", "url": URL, "event_types": ["*"]}
+    path = f"{ENDPOINTS}/{http.post(ENDPOINTS, json=asked).json()['id']}"
+    http.post(path, json={"nightshift": {"disabled": True}})
+    for _ in range(3):
+        an_end(store)
+    http.post(path, json={"nightshift": {"disabled": False}})
+
+    replays = [http.post(f"{path}/replay", json={"since": 0}).json() for _ in range(3)]
+    assert [(each["replayed"], each["has_more"]) for each in replays] == [(2, True), (1, False), (0, False)]
+
+
+def test_another_tenants_endpoint_is_not_found(http: httpx.Client, store: Store, make_key: KeyMaker) -> None:
+    asked = {"name": "pager", "url": URL, "event_types": ["*"]}
+    made = http.post(ENDPOINTS, json=asked).json()["id"]
+    delivery = an_end(store)
+    stranger = {"authorization": f"Bearer {make_key('other')}"}
+    bodies = {"test": {"event_type": "job.failed"}, "replay": {"since": 0}}
+
+    paths = [
+        (method, route.path.format(webhook_endpoint_id=made))  # type: ignore[attr-defined]
+        for route in router.routes
+        if "{" in route.path  # type: ignore[attr-defined]
+        for method in route.methods  # type: ignore[attr-defined]
+    ]
+    assert len(paths) == 7
+    for method, path in [*paths, ("POST", f"/v1/deliveries/{delivery}/replay")]:
+        body = bodies.get(path.rpartition("/")[2], {})
+        answer = http.request(method, path, json=body, headers=stranger)
+        assert answer.status_code == 404, (method, path)
+    assert http.get(ENDPOINTS, headers=stranger).json()["data"] == []
+    of_other = http.get("/v1/deliveries", params={"webhook_endpoint_id": made}, headers=stranger)
+    assert of_other.json()["data"] == []
+    assert http.get(ENDPOINTS, params={"after": made}, headers=stranger).status_code == 404
+
+
+def test_what_is_done_is_in_the_audit_log_without_secrets(
+    http: httpx.Client, store: Store, there: Receiver
+) -> None:
+    asked = {"name": "pager", "url": there.numeric_url, "event_types": ["*"]}
+    path = f"{ENDPOINTS}/{http.post(ENDPOINTS, json=asked).json()['id']}"
+    http.post(path, json={"name": "phone", "nightshift": {"disabled": True}})
+    dead = an_end(store)
+    http.post(path, json={"nightshift": {"disabled": False}})
+    http.post(f"{path}/rotate")
+    http.post(f"{path}/test", json={"event_type": "job.failed"})
+    http.post(f"/v1/deliveries/{dead}/replay")
+    http.delete(path)
+
+    with store.snapshot() as tx:
+        found = [
+            (each.action, each.details) for each in reversed(tx.audit.list(limit=99, of_tenant="default"))
+        ]
+    assert found == [
+        ("webhook_endpoint.created", asked),
+        ("webhook_endpoint.updated", {"name": "phone", "disabled": True}),
+        ("webhook_endpoint.updated", {"disabled": False}),
+        ("webhook_endpoint.rotated", {"overlap_s": 86400}),
+        ("webhook_endpoint.tested", {"event_type": "job.failed"}),
+        ("delivery.replayed", {}),
+        ("webhook_endpoint.deleted", {}),
+    ]

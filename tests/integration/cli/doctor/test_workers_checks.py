@@ -1,0 +1,206 @@
+"""What doctor says of workers and of models: by the database, and by the worker's own code."""
+
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nightshift.cli import demo
+from nightshift.cli.doctor.checks import models
+from nightshift.cli.doctor.findings import Status
+from nightshift.cli.doctor.site import Site
+from nightshift.fleet.figures import ServiceFigures
+from nightshift.fleet.workers import WorkerState
+from nightshift.process.settings import DataSettings
+from nightshift.store import Store
+from tests.helpers.databases import migrated_sqlite
+from tests.helpers.fakes import a_spec, a_worker, planned
+from tests.integration.cli.doctor.conftest import Look
+
+
+@pytest.fixture
+def store(data_dir: Path) -> Iterator[Store]:
+    data_dir.mkdir()
+    store = Store(migrated_sqlite(data_dir / "nightshift.db"))
+    yield store
+    store.close()
+
+
+def register(store: Store, state: WorkerState, host: str = "elsewhere", pools: tuple[str, ...] = ()) -> None:
+    with store.transaction() as tx:
+        now = tx.now()
+        tx.workers.register(
+            a_worker(
+                host=host,
+                state=state,
+                models=("demo_model",),
+                pools=pools,
+                started_at=now,
+                heartbeat_at=now,
+            )
+        )
+
+
+def test_an_idle_service_without_workers_is_well(look: Look, store: Store):
+    found = look("workers")
+    assert (found.status, found.detail) == (Status.OK, "workers: none")
+
+
+def test_work_without_a_worker_is_an_error(look: Look, store: Store):
+    planned(store, shards=2)
+    found = look("workers")
+    assert found.status is Status.ERROR
+    assert found.detail == "workers: none; shards that wait: 2 bulk"
+    assert found.figures == {"ready": 0, "queued": 2, "wanted": 1, "missing": 1}
+    assert "work waits for" in found.advice
+
+
+def test_work_with_a_worker_is_well(look: Look, store: Store):
+    planned(store, shards=2, model="demo_model")
+    register(store, WorkerState.READY)
+    assert look("workers").status is Status.OK
+
+
+def test_work_for_a_model_that_no_worker_has_is_an_error(look: Look, store: Store):
+    planned(store, shards=2, model="another")
+    register(store, WorkerState.READY)
+    found = look("workers")
+    assert found.status is Status.ERROR
+    assert "another (1 wanted, 0 ready, capacity any)" in found.advice
+
+
+def test_work_for_a_pool_without_a_worker_is_an_error(look: Look, store: Store):
+    planned(store, shards=2, model="demo_model", spec=a_spec(pool="nightly", capacity="spot"))
+    planned(store, model="demo_model")
+    register(store, WorkerState.READY, pools=("daily",))
+    finding = look("workers")
+    assert finding.status is Status.ERROR
+    assert "demo_model (1 wanted, 0 ready, capacity spot, pool nightly) and no worker" in finding.advice
+    assert "`NIGHTSHIFT_CAPACITY=spot NIGHTSHIFT_POOLS=nightly nightshift up` again" in finding.advice
+
+
+def test_work_for_a_pool_with_a_worker_is_well(look: Look, store: Store):
+    planned(store, model="demo_model", spec=a_spec(pool="nightly"))
+    register(store, WorkerState.READY, pools=("daily", "nightly"))
+    assert look("workers").status is Status.OK
+
+
+def test_more_work_than_the_workers_end_in_time_is_a_warning(look: Look, store: Store):
+    """100,000 rows within a day, of which a busy worker runs one in 2 seconds."""
+    planned(store, shards=20, rows_total=100_000, model="demo_model")
+    register(store, WorkerState.READY)
+    with store.transaction() as tx:
+        tx.figures.record(ServiceFigures(at=tx.now(), rows_per_busy_s={"demo_model": 0.5}))
+    found = look("workers")
+    assert found.status is Status.WARNING
+    assert "demo_model (3 wanted, 1 ready, capacity any)" in found.detail
+    assert found.figures["missing"] == 2
+
+
+def test_a_scheduler_that_is_missing_while_jobs_wait_is_an_error(look: Look, store: Store):
+    planned(store)
+    found = look("scheduler")
+    assert found.status is Status.ERROR
+    assert "start `python -m scheduler`" in found.advice
+
+
+def test_models_that_a_worker_of_this_machine_has_loaded_fit(look: Look, store: Store):
+    register(store, WorkerState.READY, host=socket.gethostname())
+    assert "on this machine has them loaded" in look("model.memory").detail
+
+
+def test_the_workers_code_says_whether_models_fit(look: Look, monkeypatch):
+    """In a process of its own, with the demo model."""
+    found = look("model.memory", timeout_s=100)
+    assert found.status is Status.OK
+    assert "demo_model" in found.detail
+    assert 0 < found.figures["needed_bytes"] < found.figures["free_bytes"]
+
+    monkeypatch.setenv("NIGHTSHIFT_DEVICE_MEMORY_BYTES", str(2 << 20))
+    found = look("model.memory", timeout_s=100)
+    assert found.status is Status.ERROR
+    assert "do not fit this worker's device together" in found.detail
+    assert "NIGHTSHIFT_LAZY_MODELS" in found.detail
+
+
+def test_a_lazy_model_that_would_not_fit_is_an_error_too(look: Look, monkeypatch):
+    monkeypatch.setenv("NIGHTSHIFT_LAZY_MODELS", str(demo.demo_model_path()))
+    monkeypatch.setenv("NIGHTSHIFT_DEVICE_MEMORY_BYTES", str(2 << 20))
+    found = look("model.memory", timeout_s=100)
+    assert found.status is Status.ERROR
+    assert "'demo_model' does not fit" in found.detail
+
+
+def test_a_device_that_is_not_there_is_an_error(look: Look, monkeypatch):
+    import shutil
+
+    if shutil.which("nvidia-smi"):
+        pytest.skip("this machine has a GPU")
+    assert look("gpu").status is Status.SKIPPED
+    monkeypatch.setenv("NIGHTSHIFT_DEVICE", "cuda")
+    found = look("gpu")
+    assert found.status is Status.ERROR
+    assert "NIGHTSHIFT_DEVICE is cuda" in found.detail
+
+
+SAW_NONE = {"cuda": {"torch": "2.13.0+cpu", "cuda": None, "devices": [], "why_none": "Torch not compiled"}}
+SAW_ONE = {"cuda": {"torch": "2.13.0", "cuda": "13.0", "devices": [{"name": "NVIDIA H100"}]}}
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """An nvidia-smi that says this."""
+
+    def say(script: str) -> None:
+        program = tmp_path / "bin" / "nvidia-smi"
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+
+    return say
+
+
+def gpu(data_dir: Path, said: dict[str, object]):
+    return models.look_at_gpu(Site.of(DataSettings(data_dir=data_dir)), lambda site: said)
+
+
+def test_a_gpu_is_described_with_its_driver(driver, data_dir):
+    driver("echo 'NVIDIA H100 80GB HBM3, 580.82.07, 81559, 512, 34'")
+    found = gpu(data_dir, SAW_ONE)
+    assert found.status is Status.OK
+    assert found.detail == (
+        "NVIDIA H100 80GB HBM3, driver 580.82.07, 512 of 81559 MiB used, 34 °C; torch 2.13.0, CUDA 13.0"
+    )
+
+
+def test_a_gpu_that_torch_cannot_use_is_a_warning_and_an_error_where_it_was_asked_for(
+    driver, data_dir, monkeypatch
+):
+    driver("echo 'NVIDIA H100 80GB HBM3, 580.82.07, 81559, 512, 34'")
+    found = gpu(data_dir, SAW_NONE)
+    assert found.status is Status.WARNING
+    assert "a worker would compute on the CPU" in found.advice
+    monkeypatch.setenv("NIGHTSHIFT_DEVICE", "cuda")
+    assert gpu(data_dir, SAW_NONE).status is Status.ERROR
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "echo 'Failed to initialize NVML: Driver/library version mismatch' >&2; exit 18",
+        "exit 9",
+        "echo 'No devices'",
+    ],
+)
+def test_a_driver_that_does_not_answer_is_an_error(driver, data_dir, script):
+    driver(script)
+    assert gpu(data_dir, SAW_ONE).status is Status.ERROR
+
+
+def test_a_driver_that_hangs_is_an_error(driver, data_dir, monkeypatch):
+    monkeypatch.setattr(models, "DRIVER_S", 0.2)
+    driver("exec sleep 600")
+    assert "gave no answer within 0.2 s" in gpu(data_dir, SAW_ONE).detail

@@ -1,0 +1,108 @@
+"""The place of an output is looked at before any row is run for it."""
+
+from pathlib import Path
+
+import pytest
+
+from nightshift.errors import StorageDenied, StorageError, StorageUnavailable
+from nightshift.jobs import Job, JobState
+from nightshift.jobs.output_names import MANIFEST_NAMES
+from nightshift.objectstore import ObjectStore, ObjectUri
+from nightshift.store import Store
+from nightshift.tenants.keys import DEFAULT_TENANT
+from scheduler.duties.planning import Planning
+from tests.helpers.fakes import MODEL, FakeClock
+from tests.integration.scheduler.scheduling import IDLE_S, FailingStore, Place, jsonl
+
+TEMPLATE = {"model": MODEL, "messages": [{"role": "user", "content": "{{text}}"}]}
+
+
+@pytest.fixture
+def place(store: Store, tmp_path: Path) -> Place:
+    found = Place.at(store, tmp_path)
+    found.serve_model()
+    (found.bucket / "in.jsonl").write_bytes(jsonl({"text": text} for text in ("a", "b")))
+    return found
+
+
+def planned(place: Place, clock: FakeClock, output: str = "out/", duty: Planning | None = None) -> Job:
+    job = place.native(template=TEMPLATE, output=place.uri(output))
+    duty = duty or place.planning()
+    duty.run_once(clock.now)
+    assert duty.wait_until_idle(IDLE_S)
+    return place.job(job)
+
+
+def refused(place: Place, job: Job) -> tuple[str, str | None]:
+    """The code and the field of what the job failed with, before any row."""
+    assert (job.state, place.shards(job), job.counts.total) == (JobState.FAILED, [], 0)
+    return job.errors[0].code, job.errors[0].param
+
+
+def outputs_fail(monkeypatch: pytest.MonkeyPatch, place: Place, error: StorageError) -> None:
+    opened = place.locations.open
+    failing = FailingStore(opened(ObjectUri.parse(place.uri("out/")), DEFAULT_TENANT), "stream", error)
+
+    def open(location: ObjectUri, tenant_id: str) -> ObjectStore:
+        return failing if "/out" in str(location) else opened(location, tenant_id)  # type: ignore[return-value]
+
+    monkeypatch.setattr(place.locations, "open", open)
+
+
+@pytest.mark.parametrize("name", ["_manifest.json", "manifest.json", "_SUCCESS"])
+def test_a_job_for_a_folder_of_anothers_output_runs_no_row(place: Place, clock: FakeClock, name: str) -> None:
+    (place.bucket / "out").mkdir()
+    (place.bucket / "out" / name).write_text("theirs")
+
+    job = planned(place, clock)
+
+    assert refused(place, job) == ("output_not_ours", "output")
+    assert place.out(name) == b"theirs"
+
+
+@pytest.mark.parametrize("output", ["out", "out/"])
+def test_a_job_for_a_file_runs_no_row(place: Place, clock: FakeClock, output: str) -> None:
+    (place.bucket / "out").write_text("theirs")
+
+    assert refused(place, planned(place, clock, output)) == ("output_not_a_folder", "output")
+
+
+def test_a_job_for_a_place_that_refuses_runs_no_row(
+    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs_fail(monkeypatch, place, StorageDenied())
+
+    assert refused(place, planned(place, clock)) == ("storage_denied", "output")
+
+
+def test_a_job_for_a_place_that_is_not_allowed_runs_no_row(place: Place, clock: FakeClock) -> None:
+    job = place.native(template=TEMPLATE, output="file:///elsewhere/out/")
+    duty = place.planning()
+    duty.run_once(clock.now)
+    assert duty.wait_until_idle(IDLE_S)
+
+    assert refused(place, place.job(job)) == ("location_not_allowed", "output")
+
+
+def test_a_place_that_is_away_does_not_keep_rows_from_running(
+    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs_fail(monkeypatch, place, StorageUnavailable())
+
+    job = planned(place, clock)
+
+    assert job.planned_at is not None
+    assert place.shards(job)
+
+
+@pytest.mark.parametrize("name", MANIFEST_NAMES)
+def test_the_folder_of_last_nights_run_is_ours(place: Place, clock: FakeClock, name: str) -> None:
+    (place.bucket / "out").mkdir()
+    (place.bucket / "out" / name).write_text('{"job_id": "job_1", "parts": []}')
+
+    assert planned(place, clock).planned_at is not None
+
+
+def test_looking_makes_no_folder(place: Place, clock: FakeClock) -> None:
+    assert planned(place, clock).planned_at is not None
+    assert not (place.bucket / "out").exists()

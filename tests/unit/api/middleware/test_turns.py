@@ -1,0 +1,156 @@
+"""Requests that arrive together begin a few at a time, others come between; callers take turns at reads."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from api.middleware.turns import BEGUN_PER_TURN, READ_HOLDS_S, READS_PER_CALLER, BeginTurns
+
+ARRIVED = 3 * BEGUN_PER_TURN + 1
+
+
+async def _receive() -> Message:
+    return {"type": "http.disconnect"}
+
+
+async def _send(message: Message) -> None:
+    """The application answers nothing."""
+
+
+def begun(others: list[str], after_turns: int) -> list[str]:
+    """The order in which requests begin of which many POST arrive together, and others some turns later."""
+    order: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        order.append(scope["path"])
+
+    async def run() -> None:
+        turns = BeginTurns(app, lambda given: None)
+
+        async def ask(method: str, path: str) -> None:
+            await turns({"type": "http", "method": method, "path": path, "headers": []}, _receive, _send)
+
+        flood = [asyncio.ensure_future(ask("POST", f"flood {number}")) for number in range(ARRIVED)]
+        for _ in range(after_turns):
+            await asyncio.sleep(0)
+        await asyncio.gather(*flood, *(ask(method, method) for method in others))
+
+    asyncio.run(run())
+    return order
+
+
+def test_so_many_begin_in_a_turn_in_the_order_of_their_arrival() -> None:
+    assert [name for name in begun([], 0) if name.startswith("flood")] == [
+        f"flood {number}" for number in range(ARRIVED)
+    ]
+
+
+def test_a_health_check_begins_before_those_that_wait() -> None:
+    order = begun(["GET"], 1)
+    assert BEGUN_PER_TURN <= order.index("GET") <= 3 * BEGUN_PER_TURN, "and not after all of them"
+
+
+def test_a_later_request_begins_behind_those_that_wait() -> None:
+    assert begun(["POST"], 1)[-1] == "POST"
+
+
+def read(path: str, address: str = "10.0.0.1", key: str | None = None) -> Scope:
+    headers = [] if key is None else [(b"authorization", key.encode())]
+    return {"type": "http", "method": "GET", "path": path, "headers": headers, "client": (address, 1)}
+
+
+class Reads:
+    """Answers that begin when they are told to, and end later still."""
+
+    def __init__(self, read_holds_s: float = READ_HOLDS_S) -> None:
+        self.begun: Counter[str] = Counter()
+        self.may_answer = asyncio.Event()
+        self.may_end = asyncio.Event()
+        self.turns = BeginTurns(
+            self._answer, lambda given: "acme" if given == "a known key" else None, read_holds_s
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.begun[scope["path"]] += 1
+        await self.may_answer.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await self.may_end.wait()
+
+    async def ask(self, *scopes: Scope) -> None:
+        self._tasks += [asyncio.ensure_future(self.turns(scope, _receive, _send)) for scope in scopes]
+        await self.settle()
+
+    async def settle(self) -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    async def end(self) -> None:
+        self.may_answer.set()
+        self.may_end.set()
+        await asyncio.gather(*self._tasks)
+
+
+@pytest.mark.parametrize(
+    ("flood", "other"),
+    [
+        pytest.param({}, {"address": "10.0.0.2"}, id="without keys"),
+        pytest.param({"key": "a known key"}, {}, id="of a tenant"),
+        pytest.param({"key": "made up"}, {"key": "a known key"}, id="with keys that are made up"),
+    ],
+)
+def test_a_flood_of_one_callers_reads_holds_up_no_other_caller(
+    flood: dict[str, Any], other: dict[str, Any]
+) -> None:
+    async def run() -> None:
+        reads = Reads()
+        keys = [
+            flood | ({"key": f"{flood['key']} {n}"} if flood.get("key") == "made up" else {})
+            for n in range(300)
+        ]
+        await reads.ask(*(read("/flood", **fields) for fields in keys))
+        assert reads.begun["/flood"] == READS_PER_CALLER
+        await reads.ask(read("/other", **other))
+        assert reads.begun["/other"] == 1
+        await reads.end()
+        assert reads.begun["/flood"] == 300, "and none is lost"
+
+    asyncio.run(run())
+
+
+def test_a_health_check_waits_for_no_read() -> None:
+    async def run() -> None:
+        reads = Reads()
+        await reads.ask(*(read("/flood") for _ in range(300)), read("/healthz"))
+        assert reads.begun["/healthz"] == 1
+        await reads.end()
+
+    asyncio.run(run())
+
+
+def test_a_read_that_waits_for_a_store_holds_its_place_for_a_moment_only() -> None:
+    async def run() -> None:
+        reads = Reads(read_holds_s=0)
+        await reads.ask(*(read("/hanging") for _ in range(3 * READS_PER_CALLER)))
+        while reads.begun["/hanging"] < 3 * READS_PER_CALLER:
+            await asyncio.sleep(0)
+        await reads.end()
+
+    asyncio.run(run())
+
+
+def test_an_answer_that_has_begun_holds_no_place() -> None:
+    """A stream, or a download that its client reads slowly."""
+
+    async def run() -> None:
+        reads = Reads()
+        reads.may_answer.set()
+        await reads.ask(*(read("/stream") for _ in range(3 * READS_PER_CALLER)))
+        await reads.settle()
+        assert reads.begun["/stream"] == 3 * READS_PER_CALLER
+        await reads.end()
+
+    asyncio.run(run())

@@ -1,0 +1,172 @@
+"""Segments give back what was put in, and are whole or refused."""
+
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nightshift.bulk.results.row_results import RowResult, json_line, output_lines
+from nightshift.bulk.results.segments import CorruptSegment, decode_segment, encode_segment
+from nightshift.endpoints.encoders.embeddings import Embeddings
+from nightshift.endpoints.results import Result
+from nightshift.endpoints.texts.chat import Chat
+from nightshift.endpoints.texts.generation import Choice
+from nightshift.jobs import Usage
+from tests.helpers.fakes import a_shard_head
+
+KEY = "segments/acme/job_1/000000/t1-000000.arrow"
+HEAD = a_shard_head()
+
+texts = st.text(st.characters(), max_size=20)  # lone surrogates included: JSON can say them
+usages = st.builds(Usage, st.integers(0, 2**40), st.integers(0, 9), st.integers(0, 9))
+bodies = st.dictionaries(texts, texts | st.integers() | st.lists(texts, max_size=3), max_size=3)
+answers = st.builds(Choice, texts, st.sampled_from(["stop", "length"])).map(Chat().values_of)
+results = st.builds(
+    lambda row, custom_id, status_code, usage, values, body, kept: RowResult.of(
+        HEAD, row, custom_id, Result(status_code, usage, values or dict.fromkeys(Chat().columns), body), kept
+    ),
+    row=st.integers(0, 2**31 - 1),
+    custom_id=texts,
+    status_code=st.sampled_from([200, 400, 500]),
+    usage=usages,
+    values=st.none() | answers,
+    body=bodies,
+    kept=st.none() | bodies.map(json.dumps),
+)
+rows_of_values = st.builds(
+    lambda row, custom_id, usage, values: RowResult.of(HEAD, row, custom_id, Result(200, usage, values)),
+    row=st.integers(0, 2**31 - 1),
+    custom_id=texts,
+    usage=usages,
+    values=answers,
+)
+some = st.lists(results | rows_of_values, max_size=5)
+
+
+@given(some)
+def test_a_segment_gives_back_what_was_put_in(rows: list[RowResult]) -> None:
+    assert decode_segment(encode_segment(HEAD, rows).data, KEY) == rows
+
+
+@given(some)
+def test_a_measured_segment_has_the_bodies_and_the_length_of_the_lines(rows: list[RowResult]) -> None:
+    encoded = encode_segment(HEAD, rows, is_measured=True)
+    stored = decode_segment(encoded.data, KEY)
+
+    assert all(each.body_text is not None for each in stored)
+    assert encoded.output_bytes == sum(map(len, output_lines(rows)))
+    assert [*output_lines(stored)] == [*output_lines(rows)]
+
+
+@given(rows=some, data=st.data())
+def test_a_truncated_segment_is_refused(rows: list[RowResult], data: st.DataObject) -> None:
+    segment = encode_segment(HEAD, rows).data
+    length = data.draw(st.integers(0, len(segment) - 2))  # without its last newline nothing is missing
+
+    with pytest.raises(CorruptSegment):
+        decode_segment(segment[:length], KEY)
+
+
+@given(rows=some, data=st.data())
+def test_a_segment_with_a_changed_byte_never_gives_other_results(
+    rows: list[RowResult], data: st.DataObject
+) -> None:
+    segment = bytearray(encode_segment(HEAD, rows).data)
+    segment[data.draw(st.integers(0, len(segment) - 1))] ^= data.draw(st.integers(1, 255))
+
+    try:
+        decoded = decode_segment(bytes(segment), KEY)
+    except CorruptSegment:
+        return
+    assert decoded == rows  # the byte was of no account: a newline
+
+
+def test_two_segments_in_one_object_are_refused() -> None:
+    one, other = (encode_segment(HEAD, [row_of_values(row)]).data for row in (0, 1))
+
+    with pytest.raises(CorruptSegment):
+        decode_segment(one + other, KEY)
+
+
+def test_an_answer_of_values_has_the_body_that_the_endpoint_would_have_written() -> None:
+    row = row_of_values(3)
+
+    (stored,) = decode_segment(encode_segment(HEAD, [row]).data, KEY)
+
+    assert stored.body == {
+        "id": HEAD.identity(3).id("chatcmpl-"),
+        "object": "chat.completion",
+        "created": HEAD.created_s,
+        "model": HEAD.model,
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "hello", "refusal": None},
+                "logprobs": None,
+                "finish_reason": "stop",
+            }
+        ],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
+        "service_tier": "default",
+        "system_fingerprint": None,
+    }
+
+
+def test_a_vector_takes_its_own_size_and_little_more() -> None:
+    head = a_shard_head(endpoint="/v1/embeddings")
+    vectors = [bytes([number % 256]) * 1536 for number in range(256)]
+    rows = [vector_row(head, number, vector) for number, vector in enumerate(vectors)]
+
+    segment = encode_segment(head, rows).data
+
+    assert len(segment) / 256 < 1_800
+    assert [each.values["embedding"] for each in decode_segment(segment, KEY)] == vectors
+
+
+def test_a_vector_of_one_input_is_written_as_a_float_only_where_json_is_read() -> None:
+    request = Embeddings().parse({"model": "demo", "input": "a", "encoding_format": "float"})
+    coded = Embeddings().parse({"model": "demo", "input": "a", "encoding_format": "base64"})
+    vector = b"\x00\x00\x80\x3f\x00\x00\x00\xbf"
+
+    plain, encoded = (Embeddings().result(each, [vector], 2) for each in (request, coded))
+
+    assert (plain.values, plain.body) == ({"embedding": vector, "truncated_inputs": None}, None)
+    assert encoded.values == plain.values
+    assert encoded.body is not None
+    assert encoded.body["data"][0]["embedding"] == "AACAPwAAAL8="
+    row = RowResult.of(a_shard_head(endpoint="/v1/embeddings"), 0, "a", plain)
+    assert row.body == Embeddings().answer(request, [vector], 2)
+    assert row.body["data"][0]["embedding"] == [1.0, -0.5]
+
+
+def test_a_segment_of_the_release_before_is_read() -> None:
+    body = {"choices": [], "model": "größer"}
+    written = old_line(7, HEAD.identity(7).id("batch_req_"), HEAD.identity(7).id("req_"), body)
+    trailer = json_line({"rows": 1, "crc32": zlib.crc32(written)})
+
+    (stored,) = decode_segment(written + trailer, "segments/acme/job_1/000000/t1-000000.jsonl")
+
+    assert (stored.row, stored.custom_id, stored.usage) == (7, "r7", Usage(3, 2, 1))
+    assert stored.openai_line() == json_line(json.loads(written)["line"])
+    with pytest.raises(CorruptSegment):
+        decode_segment(written[1:] + trailer, "segments/acme/job_1/000000/t1-000000.jsonl")
+
+
+def old_line(row: int, id: str, request_id: str, body: Mapping[str, Any]) -> bytes:
+    response = {"status_code": 200, "request_id": request_id, "body": body}
+    line = {"id": id, "custom_id": f"r{row}", "response": response, "error": None}
+    return json_line({"row": row, "usage": [3, 2, 1], "line": line})
+
+
+def row_of_values(row: int) -> RowResult:
+    values = Chat().values_of(Choice("hello", "stop"))
+    return RowResult.of(HEAD, row, "r", Result(200, Usage(3, 2, 1), values))
+
+
+def vector_row(head: Any, row: int, vector: bytes) -> RowResult:
+    result = Result(200, Usage(12), {"embedding": vector})
+    return RowResult.of(head, row, f"doc-{row:012d}", result)

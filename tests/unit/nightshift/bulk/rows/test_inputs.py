@@ -1,0 +1,768 @@
+"""What a shard's rows are, in every format, and what becomes of the bad ones."""
+
+import gc
+import gzip
+import io
+import random
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import pytest
+
+from nightshift.bulk.rows import parquet_groups, parquet_pages
+from nightshift.bulk.rows.inputs import (
+    BadRow,
+    InputFormat,
+    InputObject,
+    Row,
+    UnreadableInput,
+    describe,
+    format_of,
+    iter_rows,
+)
+from nightshift.bulk.rows.records import Compression, Layout
+from nightshift.bulk.rows.text import compression
+from nightshift.bulk.rows.text.compression import unpacked
+from nightshift.bulk.rows.text.csv_rows import csv_rows
+from nightshift.bulk.rows.values import Unusable
+from nightshift.errors import ObjectNotFound
+from nightshift.jobs import NewShard
+from nightshift.objectstore import ObjectChanged, ObjectInfo, ObjectStore
+
+IMAGES = (InputFormat.IMAGE, InputFormat.IMAGES)  # test_images.py has them
+PARQUET_METADATA = (pq.FileMetaData, pq.ParquetSchema, pq.RowGroupMetaData)
+OF_ROWS = [format for format in InputFormat if format not in IMAGES]
+
+
+def shard(format: str = "jsonl", start: int = 0, end: int | None = None) -> NewShard:
+    return NewShard(shard_no=0, uri="k", format=format, start=start, end=end)
+
+
+def rows_of(
+    store: ObjectStore,
+    content: bytes,
+    format: str = "jsonl",
+    *,
+    line_bytes_max: int = 200,
+    columns: Collection[str] | None = None,
+    **place: int,
+) -> list[Row | BadRow]:
+    store.put("k", content)
+    read = iter_rows(store, "k", shard(format, **place), line_bytes_max=line_bytes_max, columns=columns)
+    return list(read)
+
+
+def parquet_of(table: pa.Table, row_group_size: int = 1000, **options: Any) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, row_group_size=row_group_size, **options)
+    return sink.getvalue()
+
+
+def arrow_of(table: pa.Table, **options: Any) -> bytes:
+    """As the library `datasets` saves it."""
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table, 1000)
+    return sink.getvalue()
+
+
+def data(rows: Sequence[Row | BadRow]) -> list[Any]:
+    return [row.data if isinstance(row, Row) else row.code for row in rows]
+
+
+# --- JSONL ---
+
+
+def test_rows_are_numbered_and_blank_lines_are_none(store: ObjectStore) -> None:
+    rows = rows_of(store, b'\xef\xbb\xbf{"a":1}\r\n\n  \n{"a":2}\n{"a":3}')
+
+    assert rows == [Row(0, {"a": 1}), Row(1, {"a": 2}), Row(2, {"a": 3})]
+
+
+def test_a_bad_line_is_a_row_with_an_error_and_the_others_go_on(store: ObjectStore) -> None:
+    content = b'{"a":1}\n{oops}\n"text"\n\xff\n{"a":"' + b"x" * 300 + b'"}\n{"a":2}\n'
+
+    rows = rows_of(store, content)
+
+    assert data(rows) == [
+        {"a": 1},
+        "invalid_json_line",
+        "invalid_json_line",
+        "invalid_encoding",
+        "line_too_long",
+        {"a": 2},
+    ]
+    assert [row.index for row in rows] == list(range(6))
+    assert isinstance(rows[1], BadRow)
+    assert rows[1].message.startswith("Line 2: the line is not valid JSON")
+    from_the_middle = rows_of(store, content, start=3)
+    assert isinstance(from_the_middle[0], BadRow)
+    assert from_the_middle[0].message.startswith("The line at byte 8: the line is not valid JSON")
+
+
+def test_an_empty_object_has_no_rows(store: ObjectStore) -> None:
+    assert rows_of(store, b"") == []
+    assert rows_of(store, b"\n\n") == []
+
+
+def test_a_shard_has_the_rows_of_its_range(store: ObjectStore) -> None:
+    content = b'{"a":1}\n{"a":2}\n{"a":3}\n'
+
+    assert data(rows_of(store, content, start=1, end=9)) == [{"a": 2}]
+
+
+def test_a_missing_object_is_an_error_when_reading_begins(store: ObjectStore) -> None:
+    for format in OF_ROWS:
+        with pytest.raises(ObjectNotFound):
+            list(iter_rows(store, "none", shard(format), line_bytes_max=100))
+
+
+# --- columns that are not used ---
+
+
+@pytest.mark.parametrize(
+    ("content", "record"),
+    [
+        (b",doc_id,text\n0,1,a\n", {"doc_id": "1", "text": "a"}),  # as `to_csv` writes an index
+        (b"doc_id,text,,\n1,a,,\n", {"doc_id": "1", "text": "a"}),  # as Excel writes empty columns
+        (b"doc_id,text,,\n1,a\n", {"doc_id": "1", "text": "a"}),
+        (b"doc_id,,text\n1,x,a\n", {"doc_id": "1", "text": "a"}),
+        (b"n,doc_id,n,text,n\n7,1,8,a,9\n", {"doc_id": "1", "text": "a"}),
+    ],
+)
+def test_a_column_of_csv_without_a_name_of_its_own_is_left_out(
+    store: ObjectStore, content: bytes, record: dict[str, str]
+) -> None:
+    assert data(rows_of(store, content, "csv", columns=["text", "doc_id"])) == [record]
+
+
+def test_a_record_of_csv_lacks_no_column_that_has_a_name(store: ObjectStore) -> None:
+    """Its text may be broken into two lines: what is left of it is not run."""
+    rows = rows_of(store, b"doc_id,text,lang,\n1,a\n1,a,en,,\n1,a,en\n", "csv", columns=["text"])
+
+    assert data(rows)[:2] == ["wrong_number_of_fields"] * 2
+    assert data(rows)[2:] == [{"doc_id": "1", "text": "a", "lang": "en"}]
+
+
+TWICE = pa.table([[1], ["a"], ["b"]], names=["id", "text", "text"])
+OBJECTS_WITH_A_NAME_TWICE = pytest.mark.parametrize(
+    ("format", "content"),
+    [
+        ("csv", b"id,text,text\n1,a,b\n"),
+        ("tsv", b"id\ttext\ttext\n1\ta\tb\n"),
+        ("parquet", parquet_of(TWICE)),
+        ("arrow", arrow_of(TWICE)),
+    ],
+)
+
+
+@OBJECTS_WITH_A_NAME_TWICE
+@pytest.mark.parametrize("columns", [["id", "text"], ["id", "text.part"], None])
+def test_a_name_that_two_columns_have_is_refused_where_it_is_used(
+    store: ObjectStore, format: str, content: bytes, columns: list[str] | None
+) -> None:
+    with pytest.raises(UnreadableInput, match=r"^k cannot be read.* more than one column named 'text'"):
+        rows_of(store, content, format, columns=columns)
+
+
+@OBJECTS_WITH_A_NAME_TWICE
+def test_a_name_that_two_columns_have_spoils_no_row_that_does_not_use_it(
+    store: ObjectStore, format: str, content: bytes
+) -> None:
+    [record] = data(rows_of(store, content, format, columns=["id"]))
+
+    assert {name: str(value) for name, value in record.items()} == {"id": "1"}
+
+
+@pytest.mark.parametrize(("format", "write"), [("parquet", parquet_of), ("arrow", arrow_of)])
+def test_where_a_column_is_missing_those_there_are_are_named_and_not_read(
+    store: ObjectStore, format: str, write: Callable[[pa.Table], bytes]
+) -> None:
+    table = pa.table({"id": [1], "title": ["a"], "wide": ["x" * 5000]})
+
+    [record] = data(rows_of(store, write(table), format, columns=["id", "gone"]))
+
+    assert record.keys() == {"id", "title", "wide"}
+    assert record["id"] == 1
+    assert isinstance(record["wide"], Unusable)
+
+
+# --- compression ---
+
+
+def zstd(content: bytes) -> bytes:
+    return bytes(pa.Codec("zstd").compress(content, asbytes=True))
+
+
+def packed(content: bytes, format: InputFormat) -> bytes:
+    pack = {Compression.GZIP: gzip.compress, Compression.ZSTD: zstd, Compression.NONE: bytes}
+    return pack[format.compression](content)
+
+
+def test_gzipped_lines_are_read_through_all_members(store: ObjectStore) -> None:
+    content = (
+        gzip.compress(b'{"a":1}\n{"a"') + gzip.compress(b":2}\n") + b"\0" * 100 + gzip.compress(b'{"a":3}')
+    )
+
+    assert data(rows_of(store, content, "jsonl.gz")) == [{"a": 1}, {"a": 2}, {"a": 3}]
+
+
+SKIPPABLE_FRAME = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"abcd"
+
+
+def test_zstd_lines_are_read_through_all_frames(store: ObjectStore) -> None:
+    content = zstd(b'{"a":1}\n{"a"') + SKIPPABLE_FRAME + zstd(b":2}\n") + zstd(b"") + zstd(b'{"a":3}')
+
+    assert data(rows_of(store, content, "jsonl.zst")) == [{"a": 1}, {"a": 2}, {"a": 3}]
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 7, 100, 10_000])
+@pytest.mark.parametrize("compression", [Compression.GZIP, Compression.ZSTD])
+def test_unpacking_does_not_depend_on_how_the_bytes_arrive(
+    chunk_bytes: int, compression: Compression
+) -> None:
+    content = b"".join(b"line %d\n" % number for number in range(2000))
+    pieces = {
+        Compression.GZIP: gzip.compress(content[:5000])
+        + b"\0\0"
+        + gzip.compress(b"")
+        + gzip.compress(content[5000:])
+        + b"\0",
+        Compression.ZSTD: zstd(content[:5000]) + SKIPPABLE_FRAME + zstd(content[5000:]),
+    }[compression]
+
+    chunks = (pieces[at : at + chunk_bytes] for at in range(0, len(pieces), chunk_bytes))
+
+    assert b"".join(unpacked(chunks, compression)) == content
+
+
+# Its header asks for a window of 2 GiB.
+LARGE_WINDOW = b'(\xb5/\xfd\x00\xa8\x85\x00\x00@{"a":1}\n\x01\x005\xbf\xbep\x01'
+
+
+@pytest.mark.parametrize(
+    ("compression", "content"),
+    [
+        (Compression.GZIP, gzip.compress(b"x" * 1000)[:-1]),
+        (Compression.GZIP, gzip.compress(b"x" * 1000)[:20]),
+        (Compression.GZIP, gzip.compress(b"a") + gzip.compress(b"b")[:5]),
+        (Compression.GZIP, b"this is not gzip"),
+        (Compression.GZIP, gzip.compress(b"a") + b"garbage"),
+        (Compression.ZSTD, zstd(b"x" * 1000)[:-1]),
+        (Compression.ZSTD, zstd(b"x" * 1000)[:3]),
+        (Compression.ZSTD, zstd(b"a") + zstd(b"b")[:5]),
+        (Compression.ZSTD, b"this is not zstd"),
+        (Compression.ZSTD, zstd(b"a") + b"garbage"),
+        (Compression.ZSTD, LARGE_WINDOW),
+    ],
+    ids=[
+        f"{kind}, {why}"
+        for kind in ("gzip", "zstd")
+        for why in ("last byte", "half", "second", "never", "more")
+    ]
+    + ["zstd, window"],
+)
+def test_what_is_cut_short_or_damaged_is_never_a_short_input(
+    compression: Compression, content: bytes
+) -> None:
+    with pytest.raises(UnreadableInput, match=r"gzip|zstd"):
+        list(unpacked([content], compression))
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstd])
+def test_a_bomb_is_refused_and_never_held(
+    monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
+) -> None:
+    monkeypatch.setattr(compression, "_RATIO_GRACE_BYTES", 1_000_000)
+    kind = Compression.ZSTD if pack is zstd else Compression.GZIP
+
+    sizes: list[int] = []
+    with pytest.raises(UnreadableInput, match="300 times"):
+        sizes.extend(map(len, unpacked([pack(b"\n" * 20_000_000)], kind)))
+
+    assert sizes
+    assert max(sizes) <= 1024 * 1024
+
+
+@pytest.mark.parametrize("kind", list(Compression))
+def test_what_the_object_store_raises_is_not_taken_for_damage(kind: Compression) -> None:
+    def chunks() -> Iterator[bytes]:
+        yield gzip.compress(b"a") if kind is Compression.GZIP else zstd(b"a")
+        raise ObjectChanged("it is another one now")
+
+    with pytest.raises(ObjectChanged):
+        list(unpacked(chunks(), kind))
+
+
+@pytest.mark.parametrize("format", OF_ROWS[:-2])
+def test_every_layout_is_read_with_every_compression(store: ObjectStore, format: InputFormat) -> None:
+    content = {
+        Layout.JSONL: b'{"id": "1", "text": "a, b"}\n{"id": "2", "text": "c\\td"}\n',
+        Layout.CSV: b'id,text\n1,"a, b"\n2,c\td\n',
+        Layout.TSV: b'id\ttext\n1\ta, b\n2\t"c\td"\n',
+    }[format.layout]
+
+    rows = rows_of(store, packed(content, format), format)
+
+    assert data(rows) == [{"id": "1", "text": "a, b"}, {"id": "2", "text": "c\td"}]
+    assert described(store, f"a.{format}", packed(content, format)).rows_estimated == 2
+
+
+# --- CSV ---
+
+
+def test_csv_records_are_rows_by_the_names_in_the_header(store: ObjectStore) -> None:
+    content = '\ufeffid,text\r\n1,"a, ""quoted""\r\nline"\r\n\r\n2,é\r\n3,'.encode()
+
+    assert data(rows_of(store, content, "csv")) == [
+        {"id": "1", "text": 'a, "quoted"\r\nline'},
+        {"id": "2", "text": "é"},
+        {"id": "3", "text": ""},
+    ]
+
+
+def csv_of_pyarrow(texts: list[str | None]) -> bytes:
+    sink = io.BytesIO()
+    pa_csv.write_csv(pa.table({"text": texts}), sink)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize("format", ["csv", "tsv", "csv.gz"])
+@pytest.mark.parametrize(
+    ("content", "values"),
+    [
+        (b"text\n48213\n\n77\n", ["48213", "", "77"]),
+        (b"text\r\n48213\r\n\r\n77", ["48213", "", "77"]),
+        (b'\n\nsep=;\n\ntext\n\n"a\n\nb"\n\n\n', ["", "a\n\nb", "", ""]),
+        (csv_of_pyarrow([None, "a", "", None]), ["", "a", "", ""]),
+        (b"text\n", []),
+        (b"text\n\n", [""]),
+    ],
+)
+def test_a_blank_line_of_a_csv_with_one_column_is_a_row_with_an_empty_value(
+    store: ObjectStore, format: str, content: bytes, values: list[str]
+) -> None:
+    """As polars, pyarrow and DuckDB write a null, also the last one."""
+    rows = rows_of(store, gzip.compress(content) if format.endswith("gz") else content, format)
+
+    assert [row.data for row in rows if isinstance(row, Row)] == [{"text": value} for value in values]
+    assert [row.index for row in rows] == list(range(len(values)))
+    assert data(csv_rows((bytes([byte]) for byte in content), delimiter=",", line_bytes_max=99)) == data(rows)
+
+
+def test_a_bad_csv_record_spoils_only_itself(store: ObjectStore) -> None:
+    content = b'id,text\n1,a\n2,b,c\n3\n4,\xff\n5,"x"y\n6,' + b"x" * 300 + b"\n7,g\n"
+
+    assert data(rows_of(store, content, "csv")) == [
+        {"id": "1", "text": "a"},
+        "wrong_number_of_fields",
+        "wrong_number_of_fields",
+        "invalid_encoding",
+        "invalid_csv_line",
+        "line_too_long",
+        {"id": "7", "text": "g"},
+    ]
+
+
+def test_a_quote_never_closed_takes_a_bounded_part_of_the_file_with_it(store: ObjectStore) -> None:
+    lines = b"".join(b"%d,some text\n" % number for number in range(100))
+
+    rows = rows_of(store, b'id,text\n0,"open\n' + lines, "csv")
+
+    assert data(rows)[0] == "line_too_long"
+    assert data(rows)[-1] == {"id": "99", "text": "some text"}
+    assert sum(isinstance(row, Row) for row in rows) > 80
+
+
+def test_the_error_of_an_open_quote_says_how_many_lines_it_covers(store: ObjectStore) -> None:
+    [row] = rows_of(store, b'id,text\n0,"open\n1,a\n2,b\n', "csv")
+
+    assert isinstance(row, BadRow)
+    assert row.message.startswith("Lines 2 to 4, 3 lines that a quote in the first one opens: ")
+
+
+@pytest.mark.parametrize("header", [b"a,a\n", b",,\n", b'"a\n', b"\xff,b\n", b"x" * 300 + b"\n"])
+def test_a_csv_header_that_names_no_columns_makes_the_object_unreadable(
+    store: ObjectStore, header: bytes
+) -> None:
+    with pytest.raises(UnreadableInput):
+        rows_of(store, header + b"1,2\n", "csv")
+
+
+def test_a_csv_may_have_ten_thousand_columns(store: ObjectStore) -> None:
+    names = [f"column {number}" for number in range(10_000)]
+    content = "\n".join([",".join(names), ",".join("v" * 10_000), "1,2"]).encode()
+
+    rows = rows_of(store, content, "csv", line_bytes_max=200_000)
+
+    assert data(rows) == [dict.fromkeys(names, "v"), "wrong_number_of_fields"]
+    assert isinstance(rows[1], BadRow)
+    assert rows[1].message == "Line 3: 2 fields where the header has 10000."
+
+
+def test_an_empty_csv_has_no_rows(store: ObjectStore) -> None:
+    assert rows_of(store, b"", "csv") == []
+    assert rows_of(store, b"a,b\n", "csv") == []
+
+
+# --- Parquet ---
+
+
+def test_a_parquet_shard_has_the_rows_of_its_row_groups(store: ObjectStore) -> None:
+    content = parquet_of(pa.table({"n": range(10)}), row_group_size=3)
+
+    assert data(rows_of(store, content, "parquet", start=1, end=3)) == [{"n": n} for n in range(3, 9)]
+    assert data(rows_of(store, content, "parquet", start=3)) == [{"n": 9}]
+    assert rows_of(store, content, "parquet", start=4) == []
+
+
+def test_a_footer_is_freed_once_the_rows_are_read(store: ObjectStore) -> None:
+    """With all the file's row groups, for each of its shards; the garbage collector comes seldom."""
+    texts = pa.table({"a": ["x"] * 10, "b": [["y"]] * 10})
+    store.put("k", parquet_of(texts, row_group_size=1))
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(10):
+            list(iter_rows(store, "k", shard("parquet", start=number, end=number + 1), line_bytes_max=200))
+        held = [type(each).__name__ for each in gc.get_objects() if isinstance(each, PARQUET_METADATA)]
+    finally:
+        gc.enable()
+
+    assert held == []
+
+
+@pytest.mark.parametrize("store_schema", [False, True])
+def test_times_of_96_bits_are_read_whatever_their_year(store: ObjectStore, store_schema: bool) -> None:
+    """As Spark and Impala write them."""
+    texts = ["1500-01-01T00:00:00", "2026-01-02T03:04:05.600000", "9999-12-31T00:00:00", None]
+    times = pa.array(texts).cast(pa.timestamp("us"))
+    table = pa.table({"at": times, "all": pa.array([[text] for text in texts]).cast(pa.list_(times.type))})
+    content = parquet_of(table, use_deprecated_int96_timestamps=True, store_schema=store_schema)
+
+    rows = data(rows_of(store, content, "parquet"))
+
+    assert rows == [{"at": text, "all": [text]} for text in texts]
+
+
+def test_a_parquet_row_group_may_have_no_rows(store: ObjectStore) -> None:
+    table = pa.table({"a": pa.array([], pa.int64()), "b": pa.array([], pa.list_(pa.string()))})
+
+    assert rows_of(store, parquet_of(table), "parquet") == []
+
+
+def test_parquet_rows_are_numbered_through_all_batches(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_groups, "BATCH_ROWS", 4)
+
+    rows = rows_of(store, parquet_of(pa.table({"n": range(10)}), row_group_size=7), "parquet")
+
+    assert [(row.index, row.data) for row in rows if isinstance(row, Row)] == [
+        (n, {"n": n}) for n in range(10)
+    ]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compression": "snappy"},
+        {"compression": "zstd", "data_page_version": "2.0"},
+        {"compression": "gzip", "store_schema": False},
+        {"compression": "none", "data_page_size": 300, "dictionary_pagesize_limit": 500},
+        {"compression": "lz4", "use_dictionary": False, "write_batch_size": 1, "data_page_size": 1},
+        {
+            "use_dictionary": False,
+            "column_encoding": {"text": "DELTA_BYTE_ARRAY", "number": "DELTA_BINARY_PACKED"},
+        },
+        {"write_page_checksum": True, "write_page_index": True, "write_statistics": False},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("as_dictionaries", [False, True])
+def test_parquet_is_read_however_it_was_written(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], as_dictionaries: bool
+) -> None:
+    """Beside one batch that is too large and one list that takes very much of its dictionary."""
+    monkeypatch.setattr(parquet_pages, "BATCH_BYTES", 150_000)
+    monkeypatch.setattr(parquet_groups, "BATCH_BYTES", 150_000)
+    monkeypatch.setattr(parquet_pages, "BATCH_EXPANSION_MAX", 0)
+    monkeypatch.setattr(parquet_pages, "LISTED_BYTES", 1000)
+    seed = 7
+    print(f"seed={seed}")
+    random_numbers = random.Random(seed)
+
+    def text() -> str:
+        return random_numbers.choice(["yes", "no", "perhaps"]) * random_numbers.choice([1, 1, 1, 40])
+
+    records = [
+        {
+            "number": number,
+            "text": None if number % 7 == 0 else text() + str(number),
+            "kind": text(),
+            "tags": [text() for _ in range(number % 5)],
+            "messages": [{"role": text(), "content": f"{number} {text()}"} for _ in range(number % 3)],
+            "lists": [[text()], None] if number % 2 else None,
+        }
+        for number in range(500)
+    ]
+    table = pa.Table.from_pylist(records)
+    if as_dictionaries:
+        table = table.set_column(2, "kind", table["kind"].dictionary_encode())
+
+    rows = rows_of(store, parquet_of(table, row_group_size=201, **options), "parquet", line_bytes_max=5000)
+
+    assert data(rows) == records
+    assert [row.index for row in rows] == list(range(500))
+
+
+@pytest.mark.parametrize(
+    ("columns", "read"),
+    [
+        (None, {"id", "text", "wide", "meta", "meta.lang"}),
+        (["text", "id"], {"id", "text"}),
+        (["meta.author"], {"meta"}),
+        (["meta.lang"], {"meta", "meta.lang"}),  # pyarrow takes both: the second has that very name
+        ([], {"id"}),  # for the number of rows
+        (["text", "gone"], {"id", "text", "wide", "meta", "meta.lang"}),  # an error names those there are
+    ],
+)
+def test_only_the_named_columns_of_parquet_are_read(
+    store: ObjectStore, columns: list[str] | None, read: set[str]
+) -> None:
+    table = pa.table(
+        {
+            "id": [1, 2],
+            "text": ["a", "b"],
+            "wide": ["x" * 5000] * 2,
+            "meta": [{"author": "c", "lang": "en"}] * 2,
+            "meta.lang": ["de", "de"],
+        }
+    )
+    store.put("k", parquet_of(table))
+
+    rows = data(list(iter_rows(store, "k", shard("parquet"), columns=columns, line_bytes_max=10_000)))
+
+    assert [set(row) for row in rows] == [read] * 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"PAR1",
+        b"not parquet at all",
+        parquet_of(pa.table({"a": [1]}))[:-20],
+        parquet_of(pa.table({"zz": [1]}), store_schema=False).replace(b"zz", b"z\xff"),
+    ],
+)
+def test_what_is_not_parquet_is_unreadable(store: ObjectStore, content: bytes) -> None:
+    with pytest.raises(UnreadableInput):
+        rows_of(store, content, "parquet")
+
+
+# --- describing ---
+
+
+def described(store: ObjectStore, key: str, content: bytes, **options: Any) -> InputObject:
+    info: ObjectInfo = store.put(key, content)
+    return describe(store, info, f"file:///{key}", **options)
+
+
+def test_a_parquet_object_is_described_by_its_footer(store: ObjectStore) -> None:
+    found = described(store, "a.parquet", parquet_of(pa.table({"n": range(10)}), row_group_size=4))
+
+    assert [group.rows for group in found.row_groups] == [4, 4, 2]
+    assert found.row_count == 10
+    assert all(group.size_bytes > 0 for group in found.row_groups)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.jsonl.gz", "a.csv.zst"])
+def test_rows_are_estimated_from_the_beginning(store: ObjectStore, name: str) -> None:
+    numbers = random.Random(7)
+    content = b"".join(b'{"a": %04d}\n' % numbers.randrange(10_000) for _ in range(50_000))
+
+    found = described(store, name, packed(content, format_of(name)))
+
+    assert found.rows_estimated is not None
+    assert 40_000 < found.rows_estimated < 60_000
+
+
+def test_the_last_line_counts_without_its_end(store: ObjectStore) -> None:
+    assert described(store, "a.jsonl", b"{}\n{}").rows_estimated == 2
+
+
+def test_the_header_of_a_csv_is_no_row_of_the_estimate(store: ObjectStore) -> None:
+    assert described(store, "a.csv", b"id,text\n1,a\n2,b\n").rows_estimated == 2
+    assert described(store, "a.csv", b"id,text\n").rows_estimated is None
+
+
+def test_nothing_is_read_for_an_estimate_that_is_not_wanted(store: ObjectStore) -> None:
+    assert described(store, "a.jsonl", b"{}\n" * 10, sample_bytes=0).rows_estimated is None
+
+
+def test_a_format_may_be_said_instead_of_guessed(store: ObjectStore) -> None:
+    assert described(store, "data.bin", b"a,b\n1,2\n", format="csv").format is InputFormat.CSV
+
+
+@pytest.mark.parametrize(
+    ("key", "format"),
+    [
+        ("a/b.JSONL", InputFormat.JSONL),
+        ("b.ndjson", InputFormat.JSONL),
+        ("b.jsonl.gz", InputFormat.JSONL_GZ),
+        ("b.json.zst", InputFormat.JSONL_ZST),
+        ("b.CSV.gz", InputFormat.CSV_GZ),
+        ("b.tsv", InputFormat.TSV),
+        ("dir.csv/b.parquet", InputFormat.PARQUET),
+        ("train/data-00000-of-00001.arrow", InputFormat.ARROW),
+        ("b.arrows", InputFormat.ARROW),
+        ("b.feather", InputFormat.ARROW),
+        ("files/t/file-abc", InputFormat.JSONL),
+    ],
+)
+def test_the_name_says_the_format(key: str, format: InputFormat) -> None:
+    assert format_of(key) is format
+
+
+@pytest.mark.parametrize("key", ["a.txt", "a.csv.bz2", "a.gz", "a.parquet.gz", "archive.zip"])
+def test_a_name_that_says_something_else_is_refused(key: str) -> None:
+    with pytest.raises(UnreadableInput, match="endings"):
+        format_of(key)
+
+
+# --- what cannot be unpacked, by its object and row ---
+
+LINES = b"".join(b'{"n": %d}\n' % number for number in range(5000))
+
+
+@pytest.mark.parametrize(
+    ("format", "content", "why"),
+    [
+        ("jsonl.gz", gzip.compress(LINES, mtime=0)[:-9], "cut short: store the whole object"),
+        ("jsonl.zst", zstd(LINES)[:-9], "cut short"),
+        ("jsonl.zst", zstd(LINES) + LARGE_WINDOW, "a window of more than 128 MiB"),
+        ("jsonl.gz", gzip.compress(LINES) + gzip.compress(b"\n" * 20_000_000), "store it unpacked"),
+        ("jsonl.zst", zstd(LINES) + zstd(b"\n" * 20_000_000), "store it unpacked"),
+    ],
+    ids=["gzip, short", "zstd, short", "zstd, window", "gzip, bomb", "zstd, bomb"],
+)
+def test_an_object_that_cannot_be_unpacked_is_named_with_the_row_before(
+    store: ObjectStore, format: str, content: bytes, why: str
+) -> None:
+    store.put("in/k", content)
+    read: list[Row | BadRow] = []
+
+    with pytest.raises(UnreadableInput) as caught:
+        read.extend(iter_rows(store, "in/k", shard(format), line_bytes_max=200))
+
+    after = f" after row {len(read)}, and no row after that one is read" if read else ""
+    assert caught.value.message.startswith(f"k cannot be read{after}: ")
+    assert why in caught.value.message
+    assert data(read) == [{"n": number} for number in range(len(read))]
+
+
+TEXTS = pa.table({"t": [f"{number:030}" for number in range(3000)]})
+MIDDLE = parquet_of(TEXTS)[: len(parquet_of(TEXTS)) // 2]
+
+
+@pytest.mark.parametrize(
+    ("format", "content"),
+    [
+        (
+            "parquet",
+            parquet_of(TEXTS)[: len(MIDDLE)] + b"\xff" * 500 + parquet_of(TEXTS)[len(MIDDLE) + 500 :],
+        ),
+        ("arrow", arrow_of(TEXTS)[:-1000]),
+    ],
+)
+def test_damage_behind_the_first_rows_of_columns_is_named_with_the_row_before(
+    store: ObjectStore, format: str, content: bytes
+) -> None:
+    store.put("in/k", content)
+    read: list[Row | BadRow] = []
+
+    with pytest.raises(UnreadableInput) as caught:
+        read.extend(iter_rows(store, "in/k", shard(format), line_bytes_max=200))
+
+    assert read
+    assert re.match(rf"k cannot be read as .* after row {len(read)}, and no row", caught.value.message)
+
+
+def test_the_reason_of_a_table_that_cannot_be_read_ends_with_one_full_stop(store: ObjectStore) -> None:
+    for format, whole in (("parquet", parquet_of(TEXTS)), ("arrow", arrow_of(TEXTS))):
+        for size_bytes in range(8, len(whole), 997):
+            store.put("in/k", whole[:size_bytes])
+
+            with pytest.raises(UnreadableInput, match=r"[^.]\.\Z"):
+                list(iter_rows(store, "in/k", shard(format), line_bytes_max=200))
+
+
+# --- an input that is replaced ---
+
+
+@pytest.mark.parametrize("format", OF_ROWS)
+def test_rows_of_another_object_than_the_one_planned_are_never_taken_for_its_own(
+    store: ObjectStore, format: InputFormat
+) -> None:
+    content = {
+        Layout.JSONL: b'{"a":1}\n{"a":2}\n',
+        Layout.CSV: b"a\n1\n2\n",
+        Layout.TSV: b"a\n1\n2\n",
+        Layout.PARQUET: parquet_of(pa.table({"a": [1, 2]})),
+        Layout.ARROW: arrow_of(pa.table({"a": [1, 2]})),
+    }[format.layout]
+    content = packed(content, format)
+    planned = describe(store, store.put("k", content), "k", format)
+    pinned = replace(shard(format), uri="s3://b/in/k", source_etag=planned.etag)
+    assert len(list(iter_rows(store, "k", pinned, line_bytes_max=200))) == 2
+
+    store.put("k", content)  # the same bytes, but that cannot be known without reading them all
+
+    assert len(list(iter_rows(store, "k", shard(format), line_bytes_max=200))) == 2
+    with pytest.raises(ObjectChanged):
+        list(iter_rows(store, "k", pinned, line_bytes_max=200))
+
+
+@pytest.mark.parametrize("format", OF_ROWS)
+@pytest.mark.parametrize("change", ["appended", "deleted"])
+def test_an_object_that_grows_or_goes_in_mid_run_is_an_error_that_names_it(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, format: InputFormat, change: str
+) -> None:
+    monkeypatch.setattr(store, "head", lambda key: planned)  # the size that was known
+    table = pa.table({"a": ["1", "2"]})
+    content = {
+        Layout.JSONL: b'{"a":"1"}\n{"a":"2"}\n',
+        Layout.CSV: b"a\n1\n2\n",
+        Layout.TSV: b"a\n1\n2\n",
+        Layout.PARQUET: parquet_of(table),
+        Layout.ARROW: arrow_of(table),
+    }[format.layout]
+    content = packed(content, format)
+    planned = store.put("in/k", content)
+    pinned = replace(shard(format), uri="s3://b/in/k", source_etag=planned.etag)
+
+    if change == "deleted":
+        store.delete("in/k")
+    else:
+        store.put("in/k", content * 2)
+
+    with pytest.raises((ObjectChanged, ObjectNotFound), match="s3://b/in/k") as caught:
+        list(iter_rows(store, "in/k", pinned, line_bytes_max=200))
+    assert isinstance(caught.value, ObjectNotFound if change == "deleted" else ObjectChanged)
+
+
+def test_a_range_is_pinned_where_it_reaches_past_its_end_too(store: ObjectStore) -> None:
+    etag = store.put("k", b'{"a":1}\n{"a":2}\n').etag
+    rows = iter_rows(store, "k", replace(shard(end=9), source_etag=etag), line_bytes_max=200)
+    assert next(rows) == Row(0, {"a": 1})
+
+    store.put("k", b'{"a":1}\n{"a":3}\n')
+
+    with pytest.raises(ObjectChanged):
+        next(rows)

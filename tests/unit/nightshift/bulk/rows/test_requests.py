@@ -1,0 +1,193 @@
+"""What a row asks for, what it is called, and why it asks for nothing."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nightshift.bulk.rows.inputs import BadRow, Row
+from nightshift.bulk.rows.requests import (
+    RECORD_ID_CHARS_MAX,
+    RowProblem,
+    RowRequest,
+    columns_of,
+    custom_id_of,
+    parse_row,
+    place_of,
+    to_request,
+)
+from nightshift.errors import InvalidRequest
+from nightshift.jobs import JobSpec, JsonObject, NewShard, ShardObject
+
+LINE: JsonObject = {
+    "custom_id": "r1",
+    "method": "POST",
+    "url": "/v1/chat/completions",
+    "body": {"model": "m", "messages": []},
+}
+TEMPLATE: JsonObject = {"model": "m", "messages": [{"role": "user", "content": "{{text}}"}]}
+
+
+def asked(
+    row: Row | BadRow | JsonObject, *, first_row: int | None = None, uri: str = "file-1", **spec: Any
+) -> RowRequest | RowProblem:
+    shard = NewShard(shard_no=3, uri=uri, format="jsonl", start=0, end=None, first_row=first_row)
+    job = JobSpec(endpoint="/v1/chat/completions", completion_window_s=60, **spec)
+    return to_request(Row(4, row) if isinstance(row, dict) else row, job, shard)
+
+
+def test_a_batch_line_is_its_body_under_its_own_id() -> None:
+    assert asked(LINE) == RowRequest("r1", LINE["body"])
+
+
+def test_a_record_goes_through_the_template() -> None:
+    request = asked({"id": 7, "text": "hello"}, template=TEMPLATE, id_column="id")
+
+    assert request == RowRequest("7", {"model": "m", "messages": [{"role": "user", "content": "hello"}]})
+
+
+def test_a_row_without_an_id_is_called_by_its_number() -> None:
+    assert asked({"text": "x"}, template=TEMPLATE).custom_id == "shard-3-row-5"
+    assert asked({"text": "x"}, template=TEMPLATE, first_row=100).custom_id == "row-105"
+    assert asked({"body": {}}).custom_id == "shard-3-row-5"
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "param"),
+    [
+        ({"custom_id": ""}, "missing_required_parameter", "custom_id"),
+        ({"custom_id": "x" * 513}, "missing_required_parameter", "custom_id"),
+        ({"custom_id": "a\0b"}, "missing_required_parameter", "custom_id"),
+        ({"custom_id": 7}, "missing_required_parameter", "custom_id"),
+        ({"method": "GET"}, "invalid_method", "method"),
+        ({"url": "/v1/embeddings"}, "invalid_url", "url"),
+        ({"body": None}, "missing_required_parameter", "body"),
+        ({"body": "text"}, "missing_required_parameter", "body"),
+        ({"body": {"stream": True}}, "streaming_unsupported", "body.stream"),
+        # With several things wrong: in the order of the fields.
+        ({"custom_id": 7, "url": "/v1/embeddings", "body": None}, "missing_required_parameter", "custom_id"),
+        ({"url": "/v1/embeddings", "body": None}, "invalid_url", "url"),
+        ({"method": "GET", "body": []}, "invalid_method", "method"),
+    ],
+)
+def test_a_line_that_cannot_be_run_says_why(change: JsonObject, code: str, param: str) -> None:
+    problem = asked(LINE | change)
+
+    assert isinstance(problem, RowProblem)
+    assert (problem.code, problem.param) == (code, param)
+
+
+@pytest.mark.parametrize("value", [None, "", "a\0b", True, 1.5, ["a"], "x" * (RECORD_ID_CHARS_MAX + 1)])
+def test_an_id_column_must_hold_an_id(value: Any) -> None:
+    problem = asked({"id": value, "text": "x"}, template=TEMPLATE, id_column="id")
+
+    assert isinstance(problem, RowProblem)
+    assert (problem.custom_id, problem.code, problem.param) == ("shard-3-row-5", "missing_id", "id")
+
+
+def test_a_problem_keeps_the_rows_own_name_where_it_has_one() -> None:
+    assert asked(LINE | {"method": "GET"}).custom_id == "r1"
+    assert asked({"id": "doc-1"}, template=TEMPLATE, id_column="id").custom_id == "doc-1"
+
+
+def test_a_bad_row_stays_what_it_is() -> None:
+    assert asked(BadRow(4, "line_too_long", "too long")) == RowProblem(
+        "shard-3-row-5", "line_too_long", "too long"
+    )
+
+
+@pytest.mark.parametrize("spec", [{}, {"template": TEMPLATE}, {"template": TEMPLATE, "id_column": "id"}])
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        LINE,
+        {"id": "a", "text": "x"},
+        {"id": "x" * 999},
+        {"custom_id": "x" * 65},
+        {"id": "a\0"},
+        {"custom_id": "a\0"},
+    ],
+)
+@pytest.mark.parametrize("uri", ["file-1", "s3://b/id=7/a.jsonl"])
+def test_a_row_is_called_the_same_whether_it_was_run_or_not(
+    spec: JsonObject, data: JsonObject, uri: str
+) -> None:
+    """Assembly names rows that were never run; it must come to the names a worker would have given."""
+    shard = NewShard(shard_no=3, uri=uri, format="jsonl", start=0, end=None)
+    job = JobSpec(endpoint="/v1/chat/completions", completion_window_s=60, **spec)
+
+    assert custom_id_of(Row(4, data), job, shard) == to_request(Row(4, data), job, shard).custom_id
+
+
+def test_folders_are_columns() -> None:
+    """They come before the object's own, which need not be read then."""
+    uri = "s3://b/in/date=2026-11-20/lang=en/part-0.parquet"
+    spec = {"template": {"text": "{{date}} {{lang}} {{n.m}}"}, "id_column": "date"}
+
+    request = asked({"n": {"m": 1}, "lang": "de"}, uri=uri, **spec)
+
+    assert request == RowRequest("2026-11-20", {"text": "2026-11-20 en 1"})
+    shard = NewShard(shard_no=0, uri=uri, format="parquet", start=0, end=None)
+    job = JobSpec(endpoint="/v1/chat/completions", completion_window_s=60, **spec)
+    assert columns_of(job, shard) == {"n.m"}
+    assert columns_of(replace(job, template=None, id_column=None), shard) == {
+        "custom_id",
+        "method",
+        "url",
+        "body",
+    }
+
+
+@pytest.mark.parametrize(
+    ("uri", "end"),
+    [
+        ("s3://in/day=1/a.jsonl", " It is row 5 of 's3://in/day=1/a.jsonl'."),
+        ("s3://in/\n'\x1b[31m.jsonl", ' It is row 5 of "s3://in/\\n\'\\x1b[31m.jsonl".'),
+        (f"s3://in/{'d' * 1000}/a.jsonl", f" It is row 5 of '…{'d' * 192}/a.jsonl'."),
+        ("file-abc", " It is row 5 of 'file-abc'."),
+    ],
+)
+def test_the_place_of_a_row_is_its_object_and_its_number(uri: str, end: str) -> None:
+    assert place_of(4, NewShard(shard_no=3, uri=uri, format="jsonl", start=0, end=None)) == end
+
+
+def test_the_place_of_a_row_of_a_later_shard_says_where_the_shard_begins() -> None:
+    lines = NewShard(shard_no=3, uri="s3://b/k", format="jsonl", start=100, end=200)
+    groups = replace(lines, format="parquet", start=2, end=3)
+
+    assert place_of(0, lines) == " It is row 1 from byte 100 on of 's3://b/k'."
+    assert place_of(0, groups) == " It is row 1 from row group 2 on of 's3://b/k'."
+
+
+def test_the_place_of_an_object_that_is_a_row_is_the_object() -> None:
+    images = NewShard(shard_no=3, uri="s3://b/a.png", format="images", start=0, end=None)
+
+    assert place_of(1, images, ShardObject("s3://b/b.png", None)) == " It is 's3://b/b.png'."
+
+
+@pytest.mark.parametrize(
+    ("param", "end"),
+    [
+        ("messages[0].content", " It is made of the column 'text'."),
+        ("messages[0].content[0].text", " It is made of the column 'text'."),
+        ("user", " It is made of the columns 'a' and 'b'."),
+        ("temperature", "wrong."),
+        ("messages[7]", "wrong."),
+        (None, "wrong."),
+    ],
+)
+def test_what_is_wrong_with_a_request_names_the_columns_that_it_is_made_of(
+    param: str | None, end: str
+) -> None:
+    template = {**TEMPLATE, "user": "{{b}}-{{ a }}", "temperature": 2}
+    job = JobSpec(endpoint="/v1/chat/completions", completion_window_s=60, template=template)
+
+    def parse(body: JsonObject) -> Any:
+        raise InvalidRequest("It is wrong.", param=param, code="invalid_type")
+
+    with pytest.raises(InvalidRequest) as caught:
+        parse_row(RowRequest("r", {}), job, "m", parse)
+
+    assert (caught.value.param, caught.value.code) == (param, "invalid_type")
+    assert caught.value.message.endswith(end)

@@ -1,0 +1,102 @@
+"""Every option of bulk jobs, from the command line through the client and the API to where it is kept."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.app import create_app
+from api.bodies.jobs import parse_job
+from api.bodies.options import options_json
+from api.jobs.requests import bulk_request
+from api.services.services import AppSettings
+from nightshift.jobs import JobSpec, JsonObject
+from nightshift.jobs.option_kinds import Choice, ColumnNames, Count, Duration, Kind, Share, Size, Switch, Text
+from nightshift.jobs.options import OPTIONS, Option
+from tests.unit.nightshift.cli.conftest import Command, FakeServer
+
+DAY_S = 86_400
+DOCS = Path(__file__).parents[5] / "docs"
+RUN = ("run", "s3://in/docs.parquet", "--output", "s3://out/", "--endpoint", "embeddings")
+
+
+def an_example(kind: Kind) -> tuple[list[str], Any]:
+    """What is typed after an option of this kind, and what the API is sent and shows."""
+    match kind:
+        case Share():
+            return ["0.25"], 0.25
+        case Size(at_least):
+            return [str(at_least)], at_least
+        case Count(at_least):
+            return [str(at_least + 1)], at_least + 1
+        case Duration():
+            return ["30s"], "30s"
+        case Switch():
+            return [], True
+        case Choice(values):
+            return [values[-1]], values[-1]
+        case Text():
+            return ["job_1"], "job_1"
+        case ColumnNames():
+            return ['id,"a,b"'], ["id", "a,b"]
+
+
+@cache
+def schemas() -> dict[str, Any]:
+    return create_app(AppSettings()).openapi()["components"]["schemas"]
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_an_option_is_on_the_command_line_in_requests_and_answers_and_kept(
+    nightshift: Command, server: FakeServer, option: Option
+) -> None:
+    typed, sent = an_example(option.about.kind)
+    flag = f"--{option.name.replace('_', '-')}"
+
+    assert nightshift(*RUN, flag, *typed).code == 0
+
+    [body] = server.submitted
+    assert body[option.name] == sent
+    spec = kept(body)
+    assert getattr(spec.options, option.field) != option.default
+    assert in_json(options_json(spec.options))[option.name] == sent
+    assert (option.field in spec.options.settings()) == option.about.in_manifest
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_an_option_that_is_not_given_is_not_sent_and_null_means_the_same(
+    nightshift: Command, server: FakeServer, option: Option
+) -> None:
+    nightshift(*RUN)
+
+    [body] = server.submitted
+    assert option.name not in body
+    assert kept(body) == kept(body | {option.name: None})
+    assert getattr(kept(body).options, option.field) == option.default
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_an_option_is_documented(nightshift: Command, option: Option) -> None:
+    asked, shown = schemas()["JobCreate"], schemas()["DescribedJob"]
+    assert option.name in asked["properties"]
+    assert option.name in shown["required"]
+    for name in ("BatchOptions", "JobRetry"):
+        assert (option.name in schemas()[name]["properties"]) == option.about.of_batches
+
+    helped = " ".join(nightshift("run", "--help").out.split())
+    assert " ".join(option.about.help.split()) in helped
+    assert any(f"`{option.name}`" in page.read_text() for page in DOCS.glob("*.md"))
+
+
+def kept(body: JsonObject) -> JobSpec:
+    """The job as the database gives it back."""
+    spec = bulk_request("acme", parse_job(body), body, DAY_S).spec
+    read = JobSpec.from_json(in_json(spec.to_json()))
+    assert read == spec
+    return read
+
+
+def in_json(value: Any) -> Any:
+    return json.loads(json.dumps(value))

@@ -1,0 +1,59 @@
+"""Other clocks are compared with this machine's, and judged by what is certain of the difference."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from nightshift.cli.doctor.clocks import judge, measure
+from nightshift.cli.doctor.findings import Status
+
+NOON = datetime(2026, 11, 25, 12, tzinfo=UTC)
+
+
+def seconds(amount: float) -> timedelta:
+    return timedelta(seconds=amount)
+
+
+def measured(ahead_s: float, took_s: float = 0.0, resolution_s: float = 0.0):
+    """As if the other clock was read in the middle of a request that took so long."""
+    looks = iter((NOON, NOON + seconds(took_s)))
+    answer = NOON + seconds(took_s / 2 + ahead_s)
+    return measure(lambda: answer, seconds(resolution_s), now=lambda: next(looks))
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "status"),
+    [
+        (0, Status.OK),
+        (1.9, Status.OK),
+        (-1.9, Status.OK),
+        (2.1, Status.WARNING),
+        (-2.1, Status.WARNING),
+        (299, Status.WARNING),
+        (301, Status.ERROR),
+        (-3600, Status.ERROR),
+    ],
+)
+def test_a_clock_is_judged_by_its_distance(ahead_s, status):
+    finding = judge("its clock", measured(ahead_s))
+    assert finding.status is status
+    assert finding.figures["ahead_s"] == ahead_s
+
+
+def test_a_slow_answer_is_not_taken_for_a_wrong_clock():
+    late = measured(ahead_s=2.5, took_s=4)
+    assert late.within == seconds(2)
+    assert judge("its clock", late).status is Status.OK
+    assert judge("its clock", measured(ahead_s=4.5, took_s=4)).status is Status.WARNING
+
+
+def test_whole_seconds_are_no_difference():
+    """At 12:00:00.9 a clock of whole seconds says 12:00:00, and both are right."""
+    skew = measured(ahead_s=-0.9, resolution_s=1)
+    assert skew.at_least == timedelta()
+    assert judge("its clock", skew).status is Status.OK
+
+
+def test_the_side_is_named():
+    assert "3.00 s ahead of this machine's" in judge("its clock", measured(3)).detail
+    assert "3.00 s behind this machine's" in judge("its clock", measured(-3)).detail

@@ -1,0 +1,416 @@
+import json
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from nightshift.cli.doctor.checks import machine, models, storage
+from nightshift.cli.doctor.checks import service as service_checks
+from tests.faults.kit import metadata
+from tests.faults.kit.metadata import Trouble
+
+
+@pytest.fixture
+def a_model(tmp_path: Path) -> Path:
+    directory = tmp_path / "a_model"
+    directory.mkdir()
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (directory / name).write_text("{}")
+    return directory
+
+
+FITS = {
+    "cuda": {"devices": []},
+    "device": "cpu",
+    "memory_bytes": 8 << 30,
+    "models": [{"id": "a_model", "weights_bytes": 1 << 30, "least_bytes": 2 << 30}],
+    "problem": None,
+}
+
+
+@pytest.fixture
+def healthy(monkeypatch: pytest.MonkeyPatch, a_model: Path) -> None:
+    """An installation in which nothing is wrong: nothing started yet, and a port that is free.
+
+    The workers' code, which imports torch, is asked in tests/integration/cli/doctor.
+    """
+    monkeypatch.setattr(models.WorkerReports, "__call__", lambda self, site: FITS)
+    monkeypatch.setenv("NIGHTSHIFT_MODELS", str(a_model))
+    monkeypatch.setenv("NIGHTSHIFT_SPOT_PROVIDER", "none")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    monkeypatch.setenv("NIGHTSHIFT_BASE_URL", f"http://127.0.0.1:{port}")
+
+
+def by_id(ended) -> dict[str, dict[str, object]]:
+    return {result["id"]: result for result in ended.json}
+
+
+def failed(ended) -> list[str]:
+    return [id for id, result in by_id(ended).items() if result["status"] == "error"]
+
+
+def test_a_fresh_installation_is_well(nightshift, healthy):
+    ended = nightshift("doctor")
+    assert ended.code == 0
+    assert all(line.startswith(("OK ", "SKIPPED ")) for line in ended.out.splitlines())
+
+
+def test_the_ids_are_what_scripts_rely_on(nightshift, healthy):
+    assert list(by_id(nightshift("doctor", "--json"))) == [
+        "data_directory",
+        "disk.space",
+        "disk.inodes",
+        "process.files",
+        "ports.metrics",
+        "database",
+        "database.schema",
+        "database.clock",
+        "queue",
+        "queue.eviction",
+        "queue.persistence",
+        "queue.clock",
+        "storage",
+        "storage.conditions",
+        "storage.multipart",
+        "storage.latency",
+        "storage.clock",
+        "storage.uploads",
+        "model.files:a_model",
+        "gpu",
+        "model.memory",
+        "spot",
+        "egress.webhooks",
+        "egress.proxies",
+        "api_key",
+        "server",
+        "service",
+        "scheduler",
+        "retention",
+        "workers",
+    ]
+
+
+def test_every_id_is_documented(nightshift, healthy):
+    page = (Path(__file__).parents[5] / "docs" / "operations.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| (`[^|]+) \|", page, re.MULTILINE)
+    documented = {id for cell in cells for id in re.findall(r"`([a-z_.]+)(?::ID)?`", cell)}
+    ids = {id.partition(":")[0] for id in by_id(nightshift("doctor", "--json"))}
+    assert ids <= documented
+
+
+def test_each_result_has_the_documented_fields(nightshift, healthy):
+    for result in by_id(nightshift("doctor", "--json")).values():
+        assert set(result) == {"id", "name", "status", "ok", "detail", "advice", "figures", "seconds"}
+        assert result["status"] in {"ok", "warning", "error", "skipped"}
+        assert result["detail"]
+        assert result["advice"] or result["status"] in {"ok", "skipped"}
+
+
+def test_storage_is_left_as_it_was(nightshift, healthy, data_dir):
+    nightshift("doctor")
+    assert [path for path in (data_dir / "objects").rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "part", "advice"),
+    [
+        ("DATABASE_URL", "mysql://x", "database", "use sqlite:/// or postgresql://"),
+        (
+            "DATABASE_URL",
+            "postgresql://x:hidden@127.0.0.1:1/x?connect_timeout=2",
+            "database",
+            "is it running? NIGHTSHIFT_DATABASE_URL says where",
+        ),
+        ("REDIS_URL", "redis://:hidden@127.0.0.1:1/0", "queue", "start Redis"),
+        ("STORAGE_URL", "ftp://x/y", "storage", "use s3://bucket/key or file:///path"),
+        ("MODELS", "/nowhere/llama", "model.files:llama", "NIGHTSHIFT_MODELS"),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_to_do(
+    nightshift, healthy, monkeypatch, variable, value, part, advice
+):
+    monkeypatch.setenv(f"NIGHTSHIFT_{variable}", value)
+
+    ended = nightshift("doctor", "--json")
+
+    assert ended.code == 1
+    assert failed(ended) == [part]
+    assert advice in by_id(ended)[part]["advice"]
+    assert "hidden@" not in ended.out
+
+
+CANARY = "canary-7f3a"
+
+
+@pytest.mark.parametrize("storage", ["", "s3://bucket/key"])
+def test_no_check_shows_a_secret(nightshift, healthy, monkeypatch, storage):
+    here = f"user:{CANARY}@127.0.0.1:1"
+    for name, value in {
+        "NIGHTSHIFT_DATABASE_URL": f"postgresql://{here}/x?connect_timeout=2&password={CANARY}",
+        "NIGHTSHIFT_REDIS_URL": f"redis://{here}/0?password={CANARY}",
+        "NIGHTSHIFT_BASE_URL": f"http://{here}/v1",
+        "NIGHTSHIFT_API_KEY": f"ns_live_{CANARY}",
+        "NIGHTSHIFT_SECRET_KEY": CANARY,
+        "NIGHTSHIFT_STORAGE_URL": storage,
+        "AWS_ACCESS_KEY_ID": CANARY,
+        "AWS_SECRET_ACCESS_KEY": CANARY,
+        "AWS_SESSION_TOKEN": CANARY,
+        "AWS_ENDPOINT_URL": f"http://{here}",
+        "HTTPS_PROXY": f"http://{here}",
+        "HF_TOKEN": CANARY,
+    }.items():
+        monkeypatch.setenv(name, value)
+
+    ended = nightshift("doctor", "--json")
+
+    assert {"database", "queue"} <= set(failed(ended))
+    assert CANARY not in ended.out
+
+
+def test_what_needs_a_part_that_fails_is_skipped(nightshift, healthy, monkeypatch):
+    monkeypatch.setenv("NIGHTSHIFT_STORAGE_URL", "ftp://x/y")
+
+    found = by_id(nightshift("doctor", "--json"))
+
+    skipped = [
+        id for id, each in found.items() if each["detail"] == "not looked at, because 'storage' is not well"
+    ]
+    assert skipped == [
+        "storage.conditions",
+        "storage.multipart",
+        "storage.latency",
+        "storage.clock",
+        "storage.uploads",
+        "retention",
+    ]
+
+
+@pytest.mark.parametrize("provider", ["aws", "gcp", "azure"])
+def test_the_metadata_server_is_asked_for_spot_notices(nightshift, healthy, monkeypatch, provider):
+    def found() -> dict[str, object]:
+        return by_id(nightshift("doctor", "--json"))["spot"]
+
+    assert found()["detail"] == "does not apply: NIGHTSHIFT_SPOT_PROVIDER is none"
+    with metadata.serving() as cloud:
+        monkeypatch.setenv("NIGHTSHIFT_SPOT_PROVIDER", provider)
+        monkeypatch.setenv("NIGHTSHIFT_SPOT_METADATA_URL", cloud.url)
+        answers = found()
+        assert answers["status"] == "ok"
+        assert answers["detail"] == f"the metadata server of {provider} answers: no notice stands"
+        cloud.is_interrupted = True
+        assert found()["detail"] == f"{provider} is about to take this machine away"
+        cloud.trouble = Trouble.FAILS
+        assert "answers 500" in str(found()["detail"])
+    assert "NIGHTSHIFT_SPOT_METADATA_URL" in str(found()["advice"]), "no server listens there any more"
+
+
+def test_for_a_person_the_advice_stands_below(nightshift, healthy, monkeypatch):
+    monkeypatch.setenv("NIGHTSHIFT_MODELS", "/nowhere/llama")
+    out = nightshift("doctor").out
+    assert "ERROR    model llama: there is no model at /nowhere/llama\n         → NIGHTSHIFT_MODELS" in out
+
+
+def test_a_model_without_weights_is_noticed(nightshift, healthy, a_model):
+    (a_model / "model.safetensors").unlink()
+    ended = nightshift("doctor", "--json")
+    assert failed(ended) == ["model.files:a_model"]
+    assert "weights are missing" in by_id(ended)["model.files:a_model"]["detail"]
+
+
+def test_a_database_of_another_version_is_noticed(nightshift, healthy, data_dir):
+    data_dir.mkdir()
+    (data_dir / "nightshift.db").touch()
+    ended = nightshift("doctor", "--json")
+    assert (ended.code, failed(ended)) == (1, ["database.schema"])
+    assert "nightshift.store.databases.migrate" in by_id(ended)["database.schema"]["advice"]
+
+
+def test_a_key_that_others_can_read_is_noticed(nightshift, healthy, data_dir):
+    data_dir.mkdir()
+    (data_dir / "api_key").write_text("ns_live_key")
+    (data_dir / "api_key").chmod(0o644)
+    ended = nightshift("doctor", "--json")
+    assert (ended.code, failed(ended)) == (1, ["api_key"])
+    assert "chmod 600" in by_id(ended)["api_key"]["advice"]
+
+
+def test_something_else_on_the_servers_port_is_noticed(nightshift, healthy, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.setenv("NIGHTSHIFT_BASE_URL", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        monkeypatch.setattr(service_checks, "ANSWER_TIMEOUT_S", 0.2)
+        ended = nightshift("doctor", "--json")
+    assert ended.code == 1
+    assert "taken" in by_id(ended)["server"]["advice"]
+
+
+def test_models_that_do_not_fit_are_an_error(nightshift, healthy, monkeypatch):
+    refused = FITS | {"problem": "The models do not fit this worker's device together"}
+    monkeypatch.setattr(models.WorkerReports, "__call__", lambda self, site: refused)
+    ended = nightshift("doctor", "--json")
+    assert (ended.code, failed(ended)) == (1, ["model.memory"])
+    assert "do not fit" in by_id(ended)["model.memory"]["detail"]
+
+
+def test_a_machine_without_torch_does_not_say_whether_models_fit(nightshift, healthy, monkeypatch):
+    def absent(self: object, site: object) -> dict[str, object]:
+        raise models.NoWorkerHere("torch is not installed")
+
+    monkeypatch.setattr(models.WorkerReports, "__call__", absent)
+    ended = nightshift("doctor", "--json")
+    assert (ended.code, by_id(ended)["model.memory"]["status"]) == (0, "skipped")
+
+
+def test_a_warning_does_not_make_it_fail(nightshift, healthy, monkeypatch):
+    monkeypatch.setenv("HTTPS_PROXY", "http://user:canary-password@proxy.internal:3128")
+
+    ended = nightshift("doctor", "--json")
+
+    assert ended.code == 0
+    found = by_id(ended)["egress.proxies"]
+    assert found["status"] == "warning"
+    assert "proxy.internal:3128" in found["detail"]
+    assert "canary-password" not in ended.out
+
+
+class FakeService(ThreadingHTTPServer):
+    """Two models, and workers that are ready for some; admits one key."""
+
+    key = "ns_live_key"
+    ready: tuple[str, ...] = ("minilm", "llama")
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def answer(self, path: str, key: str) -> tuple[int, object]:
+        if path == "/readyz":
+            return 200, {"status": "ready"}
+        if key != f"Bearer {self.key}":
+            return 401, {"error": {"message": "Incorrect API key provided."}}
+        if path == "/v1/models":
+            return 200, {"data": [{"id": "minilm"}, {"id": "llama"}]}
+        return 200, {
+            "data": [{"status": "ready", "models": self.ready}, {"status": "stopped", "models": ["llama"]}]
+        }
+
+
+class Answers(BaseHTTPRequestHandler):
+    server: FakeService
+
+    def do_GET(self) -> None:
+        status, body = self.server.answer(self.path, self.headers.get("authorization", ""))
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Tests are silent."""
+
+
+@pytest.fixture
+def service(healthy: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeService]:
+    with FakeService(("127.0.0.1", 0), Answers) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        monkeypatch.setenv("NIGHTSHIFT_BASE_URL", server.base_url)
+        monkeypatch.setenv("NIGHTSHIFT_API_KEY", server.key)
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_of_a_service_that_runs_the_models_are_listed(nightshift, service):
+    ended = nightshift("doctor", "--json")
+    assert ended.code == 0
+    assert by_id(ended)["service"]["detail"] == "admits the key and serves minilm, llama"
+
+
+def test_a_key_that_the_service_refuses_is_noticed(nightshift, service, monkeypatch):
+    monkeypatch.setenv("NIGHTSHIFT_API_KEY", "ns_live_another")
+    ended = nightshift("doctor", "--json")
+    assert ended.code == 1
+    assert by_id(ended)["service"]["detail"] == "refuses the API key"
+    assert "the key in NIGHTSHIFT_API_KEY is not one of this server's" in by_id(ended)["service"]["advice"]
+    assert "ns_live_another" not in ended.out
+
+
+def test_a_model_without_a_ready_worker_is_noticed(nightshift, service):
+    service.ready = ("minilm",)
+    ended = nightshift("doctor", "--json")
+    assert ended.code == 1
+    assert by_id(ended)["service"]["detail"].endswith("minilm, llama (no worker is ready)")
+
+
+def test_a_server_url_that_is_none_is_noticed(nightshift, healthy, monkeypatch):
+    monkeypatch.setenv("NIGHTSHIFT_BASE_URL", "localhost:8000")
+    ended = nightshift("doctor", "--json")
+    assert ended.code == 1
+    assert failed(ended) == ["server"]
+    assert "must begin with http:// or https://" in by_id(ended)["server"]["advice"]
+
+
+def test_a_key_that_no_request_can_carry_is_noticed(nightshift, service, monkeypatch):
+    monkeypatch.setenv("NIGHTSHIFT_API_KEY", "ns_live_schlüssel")
+    ended = nightshift("doctor", "--json")
+    assert ended.code == 1
+    assert "characters that no key has" in by_id(ended)["service"]["advice"]
+
+
+def test_too_little_room_is_noticed(nightshift, healthy, monkeypatch):
+    monkeypatch.setattr(machine, "DISK_FREE_MIN_BYTES", 1 << 62)
+    ended = nightshift("doctor", "--json")
+    assert (ended.code, failed(ended)) == (1, ["disk.space"])
+    assert "make room" in by_id(ended)["disk.space"]["advice"]
+
+
+@pytest.mark.parametrize(
+    ("redis_url", "advice"),
+    [(None, "start `nightshift up` again"), ("redis://127.0.0.1:1/0", "`nightshift worker --model …`")],
+)
+def test_how_to_start_a_worker_depends_on_whose_the_queue_is(
+    nightshift, service, monkeypatch, redis_url, advice
+):
+    service.ready = ()
+    if redis_url is not None:
+        monkeypatch.setenv("NIGHTSHIFT_REDIS_URL", redis_url)
+
+    found = by_id(nightshift("doctor", "--json"))["service"]
+
+    assert advice in found["advice"]
+    assert ("nightshift worker" in found["advice"]) == (redis_url is not None)
+
+
+@pytest.mark.parametrize("broken", ["read", "put"])
+def test_a_store_that_cannot_be_trusted_is_named_with_what_to_do(nightshift, healthy, monkeypatch, broken):
+    monkeypatch.setattr(storage, "open_store", lambda url: UntrustyStore(broken))
+
+    found = by_id(nightshift("doctor", "--json"))["storage"]
+
+    assert found["detail"].endswith("written" if broken == "read" else "replaced")
+    assert "name another store in NIGHTSHIFT_STORAGE_URL" in found["advice"]
+
+
+class UntrustyStore:
+    """Gives back other bytes, or replaces what it was told not to."""
+
+    url = "file:///untrusty"
+
+    def __init__(self, broken: str) -> None:
+        self._broken = broken
+        self._content = b""
+
+    def put(self, key: str, content: bytes, *, if_absent: bool) -> None:
+        self._content = self._content or content
+
+    def read(self, key: str) -> bytes:
+        return b"" if self._broken == "read" else self._content
+
+    def delete(self, key: str) -> None: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,147 @@
+"""Disks, limits and ports of this machine."""
+
+import os
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from nightshift.cli.doctor.checks import machine
+from nightshift.cli.doctor.findings import Status
+from nightshift.cli.doctor.site import Site
+from nightshift.process.settings import DataSettings
+from tests.faults.kit import metadata
+
+GIB = 1024**3
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.chdir(tmp_path)
+    return Site.of(DataSettings(data_dir=tmp_path / "data"))
+
+
+def a_disk(**found: int) -> Callable[[Path], os.statvfs_result]:
+    whole = {
+        "f_frsize": 4096,
+        "f_blocks": 25 << 20,
+        "f_bavail": 20 << 20,
+        "f_files": 10**6,
+        "f_favail": 10**6,
+    }
+    disk = SimpleNamespace(**(whole | found))
+    return lambda path: disk  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "status"),
+    [(80 * GIB, Status.OK), (4 * GIB, Status.WARNING), (GIB // 2, Status.ERROR), (0, Status.ERROR)],
+)
+def test_room_on_the_disk_is_judged(site, free_bytes, status):
+    found = machine.look_at_space(site, a_disk(f_bavail=free_bytes // 4096))
+    assert (found.status, found.figures["bytes_free"]) == (status, free_bytes)
+
+
+@pytest.mark.parametrize(
+    ("free", "status"), [(10**6, Status.OK), (15_000, Status.WARNING), (999, Status.ERROR), (0, Status.ERROR)]
+)
+def test_inodes_are_judged_although_bytes_are_free(site, free, status):
+    assert machine.look_at_inodes(site, a_disk(f_favail=free)).status is status
+    assert machine.look_at_space(site, a_disk(f_favail=free)).status is Status.OK
+
+
+def test_a_file_system_without_a_table_of_inodes_has_enough(site):
+    assert machine.look_at_inodes(site, a_disk(f_files=0, f_favail=0)).status is Status.OK
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path):
+    """A real file system of 1 MiB and 16 inodes; only root may make one, and not everywhere."""
+    place = tmp_path / "small"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=16", "tmpfs", str(place)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("nothing can be mounted here")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_small_disk_is_seen_as_it_is(small_disk):
+    site = Site.of(DataSettings(data_dir=small_disk / "data"))
+    assert machine.look_at_space(site).status is Status.ERROR
+    assert machine.look_at_inodes(site).status is Status.ERROR
+
+
+def test_the_store_and_the_database_may_be_on_other_disks(site, tmp_path, monkeypatch):
+    monkeypatch.setenv("NIGHTSHIFT_STORAGE_URL", "file:///proc/objects")
+    elsewhere = Site.of(DataSettings(data_dir=tmp_path / "data"))
+    places: list[Path] = []
+
+    def statvfs(path: Path) -> os.statvfs_result:
+        places.append(path)
+        return a_disk()(path)
+
+    machine.look_at_space(elsewhere, statvfs)
+    assert places == [tmp_path, Path("/proc")]
+
+
+def test_a_directory_that_cannot_be_written_to_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+    assert machine.look_at_directory(tmp_path).status is Status.ERROR
+
+
+@pytest.mark.parametrize(
+    ("limit", "status"), [(20_000, Status.OK), (512, Status.WARNING), (64, Status.ERROR)]
+)
+def test_the_limit_on_open_files_is_the_processes_own(limit, status):
+    """In a process that has this limit."""
+    code = "from nightshift.cli.doctor.checks import machine; print(machine.look_at_open_files().status)"
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)),
+    )
+    assert ended.stdout.strip() == status
+
+
+def test_a_machine_with_nearly_all_files_open_is_an_error(tmp_path):
+    numbers = tmp_path / "file-nr"
+    numbers.write_text("950\t0\t1000\n")
+    assert machine.look_at_open_files(lambda: 20_000, numbers).status is Status.ERROR
+    numbers.write_text("95\t0\t1000\n")
+    assert machine.look_at_open_files(lambda: 20_000, numbers).status is Status.OK
+
+
+def metrics_site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheduler: int, worker: int) -> Site:
+    monkeypatch.setenv("NIGHTSHIFT_SCHEDULER_METRICS_PORT", str(scheduler))
+    monkeypatch.setenv("NIGHTSHIFT_WORKER_METRICS_PORT", str(worker))
+    return Site.of(DataSettings(data_dir=tmp_path))
+
+
+def test_a_metrics_port_is_free_or_ours_or_taken(monkeypatch, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        taken = metrics_site(monkeypatch, tmp_path, port, 0)
+        monkeypatch.setattr(machine, "ANSWER_TIMEOUT_S", 0.2)
+        assert machine.look_at_metrics_ports(taken).status is Status.ERROR
+    assert machine.look_at_metrics_ports(taken).status is Status.OK, "it is free now"
+    with metadata.serving() as other:  # a web server that serves no metrics of ours
+        busy = metrics_site(monkeypatch, tmp_path, 0, int(other.url.rpartition(":")[2]))
+        assert machine.look_at_metrics_ports(busy).status is Status.ERROR
+
+
+def test_one_port_for_two_is_an_error(monkeypatch, tmp_path):
+    assert (
+        machine.look_at_metrics_ports(metrics_site(monkeypatch, tmp_path, 9100, 9100)).status is Status.ERROR
+    )
+
+
+def test_without_metrics_ports_there_is_nothing_to_look_at(site):
+    assert machine.look_at_metrics_ports(site).status is Status.SKIPPED

@@ -1,0 +1,491 @@
+"""What `nightshift up` decides before it starts anything; the running whole is tests/e2e."""
+
+import json
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from nightshift.cli.processes import embedded, up, valkey
+from nightshift.cli.processes.children import AfterExit, ChildExit, Launch
+from nightshift.cli.processes.embedded import Embedded, Redis
+from nightshift.cli.processes.up import ExitReporter
+from nightshift.cli.session import data_settings
+from nightshift.errors import ConfigurationError, DatabaseUnusable
+from nightshift.fleet.checkpoints import Checkpoint
+from nightshift.process.exit_codes import CONFIGURATION_EXIT
+from nightshift.store import Store, open_database
+from nightshift.store.databases.migrate import is_current
+from tests.helpers import fakes as testing
+from tests.helpers.waiting import wait_for
+
+
+@pytest.fixture
+def site(data_dir: Path) -> Embedded:
+    data_dir.mkdir()
+    return Embedded(
+        data=data_settings(),
+        models=(
+            Checkpoint("./minilm", is_hub_id=False, directory=Path("/models/minilm")),
+            Checkpoint("org/llama", is_hub_id=True, directory=None),
+        ),
+        lazy_models=(),
+        redis=Redis(url="redis+socket:///tmp/s", command=("valkey-server",)),
+        host="127.0.0.1",
+        port=8123,
+        workers=2,
+        file_roots=("/srv/in", "/srv/out"),
+        webhook_cidrs=("127.0.0.0/8",),
+        sockets=Path("/run/metrics"),
+    )
+
+
+def an_exit(returncode: int = 1) -> ChildExit:
+    return ChildExit(name="api", pid=1, launch=Launch(()), returncode=returncode, uptime_s=1.0, in_a_row=1)
+
+
+# -- nothing is started when it cannot work ------------------------------------------------------------
+
+
+def test_a_model_that_is_not_there_is_said_before_anything_starts(nightshift, data_dir):
+    ended = nightshift("up", "--model", "./nowhere")
+    assert ended.code == 1
+    assert ended.err.startswith("nightshift: model: there is no model at ")
+    assert not data_dir.exists()
+
+
+def test_without_the_option_it_serves_the_models_of_the_environment(nightshift, monkeypatch):
+    monkeypatch.setenv("NIGHTSHIFT_MODELS", "./from-environment")
+    assert "/from-environment" in nightshift("up").err
+    assert "/from-option" in nightshift("up", "--model", "./from-option").err
+
+
+def test_a_port_in_use_is_said_before_anything_starts(nightshift, data_dir):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        ended = nightshift("up", "--port", str(port))
+    assert ended.code == 1
+    assert f"nightshift: port: 127.0.0.1:{port} cannot be listened on" in ended.err
+    assert not (data_dir / "logs").exists()
+
+
+def test_an_address_of_another_machine_is_named_with_its_option(nightshift):
+    ended = nightshift("up", "--host", "192.0.2.1")  # of the documentation's network
+    assert ended.code == 1
+    assert "nightshift: host: 192.0.2.1:8000 cannot be listened on" in ended.err
+    assert "name an address of this machine with --host" in ended.err
+
+
+def test_workers_that_would_want_the_same_port_are_refused(nightshift, monkeypatch, data_dir):
+    monkeypatch.setenv("NIGHTSHIFT_WORKER_METRICS_PORT", "19401")
+
+    ended = nightshift("up", "--workers", "2")
+
+    assert (ended.code, ended.err) == (
+        1,
+        "nightshift: workers: NIGHTSHIFT_WORKER_METRICS_PORT is 19401, and only one of 2 workers could serve "
+        "its metrics there: set it to 0. GET /metrics of the API shows those of all\n",
+    )
+    assert not data_dir.exists()
+
+
+def test_a_second_up_in_the_same_directory_is_refused(nightshift, data_dir):
+    with embedded.held(data_dir):
+        ended = nightshift("up", "--port", "0")
+    assert ended.code == 1
+    assert "is in use by another `nightshift up`" in ended.err
+
+
+def test_the_directory_is_free_again_when_its_holder_was_killed(data_dir):
+    program = f"""
+import pathlib, time
+from nightshift.cli.processes.embedded import held
+with held(pathlib.Path({str(data_dir)!r})):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+    holder = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    with holder.stdout:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(ConfigurationError, match=f"process {holder.pid}"), embedded.held(data_dir):
+            pytest.fail("the directory was given to two")
+        holder.kill()
+        holder.wait()
+    with embedded.held(data_dir):
+        assert (data_dir / "up.lock").exists()
+
+
+def test_a_data_directory_that_cannot_be_made_is_said(nightshift, tmp_path):
+    (tmp_path / "file").touch()
+    ended = nightshift("up", "--data-dir", str(tmp_path / "file" / "data"))
+    assert ended.code == 1
+    assert ended.err.startswith("nightshift: data-dir: ")
+
+
+def test_port_0_means_a_free_one():
+    port = embedded.usable_port("127.0.0.1", 0)
+    with socket.create_server(("127.0.0.1", port)):
+        assert port > 0
+
+
+# -- how the parts find one another --------------------------------------------------------------------
+
+
+def test_the_processes_are_told_everything_by_environment(site, data_dir):
+    told = site.environment()
+    assert told["NIGHTSHIFT_DATA_DIR"] == str(data_dir)
+    assert told["NIGHTSHIFT_DATABASE_URL"] == f"sqlite:///{data_dir}/nightshift.db"
+    assert told["NIGHTSHIFT_STORAGE_URL"] == f"file://{data_dir}/objects"
+    assert told["NIGHTSHIFT_REDIS_URL"] == "redis+socket:///tmp/s"
+    assert told["NIGHTSHIFT_MODELS"] == "/models/minilm,org/llama"
+    assert told["NIGHTSHIFT_BASE_URL"] == "http://127.0.0.1:8123"
+    assert told["NIGHTSHIFT_FILE_ROOTS"] == "/srv/in,/srv/out"
+    assert told["NIGHTSHIFT_READY_NEEDS_WORKER"] == "1"
+
+
+def test_the_processes_start_in_stages_each_on_what_it_stands_on(site):
+    stages = [[child.name for child in stage] for stage in site.stages()]
+    assert stages == [["valkey"], ["api", "scheduler"], ["worker-1", "worker-2"]]
+
+
+def test_several_workers_share_the_cores_unless_the_operator_gives_them_threads(site, monkeypatch):
+    def threads_of(site: Embedded) -> dict[str, str | None]:
+        children = [child for stage in site.stages() for child in stage]
+        return {child.name: child.launch().environment.get("OMP_NUM_THREADS") for child in children}
+
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
+    assert threads_of(site) == {
+        "valkey": None,
+        "api": None,
+        "scheduler": None,
+        "worker-1": "4",
+        "worker-2": "4",
+    }
+    assert threads_of(replace(site, workers=9))["worker-9"] == "1"
+    assert threads_of(replace(site, workers=1))["worker-1"] is None
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert threads_of(site)["worker-1"] is None, "it is in the environment that they inherit"
+
+
+def test_the_processes_are_called_by_command_line_and_import_nothing_from_where_the_user_stands(site):
+    commands = {child.name: child.launch().command for stage in site.stages() for child in stage}
+    assert commands["api"][:5] == (sys.executable, "-P", "-m", "uvicorn", "api.app:create_app")
+    assert commands["api"][commands["api"].index("--app-dir") + 1] != ""
+    assert commands["scheduler"] == (sys.executable, "-P", "-m", "scheduler")
+    assert commands["worker-1"] == (sys.executable, "-P", "-m", "nightshift.cli.main", "worker")
+
+
+def test_each_process_shows_its_metrics_on_a_socket_of_its_own_and_the_api_knows_all(site):
+    told = {child.name: child.launch().environment for stage in site.stages() for child in stage}
+
+    shown = [told[name]["NIGHTSHIFT_METRICS_SOCKET"] for name in ("scheduler", "worker-1", "worker-2")]
+    assert shown == [f"/run/metrics/{name}.sock" for name in ("scheduler", "worker-1", "worker-2")]
+    assert told["api"]["NIGHTSHIFT_METRICS_SOCKETS"] == ",".join(shown)
+    assert "NIGHTSHIFT_METRICS_SOCKET" not in told["api"]
+
+
+@pytest.mark.parametrize("name", ["deep" * 30, "a,b"])
+def test_metrics_have_sockets_that_can_be_named(data_dir, name):
+    awkward = data_dir / name
+    awkward.mkdir(parents=True)
+    with embedded.metrics_sockets(data_settings(awkward)) as sockets:
+        assert len(str(sockets / "scheduler.sock")) <= embedded.SOCKET_PATH_BYTES_MAX
+        assert "," not in str(sockets)
+        assert stat.S_IMODE(sockets.stat().st_mode) == 0o700
+
+
+def test_a_redis_that_is_not_ours_is_not_started(site):
+    theirs = replace(site, redis=Redis(url="redis://elsewhere", command=None))
+    assert theirs.stages()[0] == []
+
+
+def test_the_operators_redis_is_used_in_place_of_the_embedded_one(data_dir, monkeypatch):
+    monkeypatch.setenv("NIGHTSHIFT_REDIS_URL", "redis://elsewhere:6379/1")
+    with embedded.embedded_redis(data_settings()) as redis:
+        assert (redis.url, redis.command) == ("redis://elsewhere:6379/1", None)
+
+
+def test_a_long_path_gets_a_socket_that_the_kernel_can_name(data_dir, monkeypatch):
+    long = data_dir / ("deep" * 30)
+    long.mkdir(parents=True)
+    with embedded.embedded_redis(data_settings(long)) as redis:
+        socket_path = Path(redis.url.removeprefix("redis+socket://"))
+        assert len(str(socket_path)) <= embedded.SOCKET_PATH_BYTES_MAX
+        assert stat.S_IMODE(socket_path.parent.stat().st_mode) == 0o700
+        assert redis.command is not None
+        with subprocess.Popen(redis.command, stdout=subprocess.DEVNULL) as server:
+            wait_for("its socket", socket_path.exists)
+            server.terminate()
+    assert not socket_path.parent.exists()
+
+
+def test_without_a_server_to_embed_it_says_what_to_install(nightshift, monkeypatch):
+    monkeypatch.setenv(valkey.OVERRIDE, "/nowhere/valkey-server")
+    ended = nightshift("up", "--port", "0")
+    assert ended.code == 1
+    assert "/nowhere/valkey-server, which cannot be run" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("host", "base_url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8123"),
+        ("0.0.0.0", "http://127.0.0.1:8123"),
+        ("::", "http://[::1]:8123"),
+        ("gpu-1", "http://gpu-1:8123"),
+    ],
+)
+def test_the_base_url_can_be_reached_whatever_is_listened_on(site, host, base_url):
+    assert replace(site, host=host).base_url == base_url
+
+
+def test_jobs_may_name_where_the_user_stands_and_not_where_the_keys_are(data_dir):
+    data_dir.mkdir()
+    roots = embedded.allowed_file_roots(data_settings())
+    assert roots == (str(Path.cwd()), str(data_dir / "files"))
+
+
+def test_in_the_root_directory_nothing_but_its_own_files_is_allowed(data_dir, monkeypatch):
+    data_dir.mkdir()
+    monkeypatch.chdir("/")
+    assert embedded.allowed_file_roots(data_settings()) == (str(data_dir / "files"),)
+
+
+def test_what_the_operator_allows_is_allowed_and_nothing_else(data_dir, monkeypatch):
+    monkeypatch.setenv("NIGHTSHIFT_FILE_ROOTS", "/srv/a,/srv/b")
+    monkeypatch.setenv("NIGHTSHIFT_WEBHOOK_ALLOW_CIDRS", "10.0.0.0/8")
+    assert embedded.allowed_file_roots(data_settings()) == ("/srv/a", "/srv/b")
+    assert embedded.allowed_webhook_cidrs() == ("10.0.0.0/8",)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_no_webhook_may_reach_this_machine_unless_the_operator_says_so(site, host):
+    allowed = replace(site, host=host, webhook_cidrs=embedded.allowed_webhook_cidrs()).environment()
+    assert allowed["NIGHTSHIFT_WEBHOOK_ALLOW_CIDRS"] == ""
+
+
+# -- the first key ----------------------------------------------------------------------------------------
+
+
+def test_the_first_start_makes_the_schema_and_a_key_only_its_user_can_read(data_dir):
+    data_dir.mkdir()
+    path = embedded.set_up_database(data_settings())
+
+    assert path == data_dir / "api_key"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    database = open_database(data_settings())
+    assert is_current(database)
+    with Store(database).snapshot() as tx:
+        [kept] = tx.keys.list()
+        assert kept.admits(path.read_text().strip(), tx.now())
+    database.close()
+
+
+def test_a_schema_that_is_not_what_the_migrations_make_ends_the_start(data_dir):
+    data_dir.mkdir()
+    embedded.set_up_database(data_settings())
+    database = open_database(data_settings())
+    with database.write() as connection:
+        connection.exec_driver_sql("ALTER TABLE segment DROP COLUMN earlier")
+    database.close()
+
+    with pytest.raises(DatabaseUnusable, match=r"column segment\.earlier is missing"):
+        embedded.set_up_database(data_settings())
+
+
+def test_a_schema_from_before_the_first_release_ends_the_start_with_what_to_do(data_dir):
+    data_dir.mkdir()
+    embedded.set_up_database(data_settings())
+    with closing(open_database(data_settings())) as database, database.write() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0045'")
+
+    with pytest.raises(DatabaseUnusable, match=r"is at migration 0045.*: begin with a new database"):
+        embedded.set_up_database(data_settings())
+
+
+def test_the_next_start_keeps_the_key(data_dir):
+    data_dir.mkdir()
+    first = embedded.set_up_database(data_settings()).read_text()
+    assert embedded.set_up_database(data_settings()).read_text() == first
+
+
+@pytest.mark.parametrize("lost", ["nightshift.db", "api_key"])
+def test_a_key_that_opens_nothing_any_more_is_replaced(data_dir, lost):
+    data_dir.mkdir()
+    first = embedded.set_up_database(data_settings()).read_text()
+    for path in data_dir.glob(f"{lost}*"):
+        path.unlink()
+    assert embedded.set_up_database(data_settings()).read_text() != first
+
+
+def test_what_workers_held_when_the_machine_went_down_is_free_at_the_next_start(data_dir):
+    data_dir.mkdir()
+    embedded.set_up_database(data_settings())
+    database = open_database(data_settings())
+    store = Store(database)
+    with store.transaction() as tx:
+        tx.workers.register(testing.a_worker(id="wrk_1"))
+    testing.planned(store, shards=1)
+    testing.claimed(store, "wrk_1")
+
+    embedded.set_up_database(data_settings())
+
+    assert testing.claimed(store, "wrk_2").lease.term == 2
+    database.close()
+
+
+# -- what it prints when it is ready -------------------------------------------------------------------
+
+
+@pytest.fixture
+def listed() -> list[dict[str, str]]:
+    """What the API lists as its models."""
+    return []
+
+
+@pytest.fixture
+def ready_site(site: Embedded, listed: list[dict[str, str]]) -> Iterator[Embedded]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            is_known = self.headers["Authorization"] == "Bearer sk-1" and self.path == "/v1/models"
+            self.send_response(200 if is_known else 401)
+            self.end_headers()
+            self.wfile.write(json.dumps({"data": listed}).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    site.key_file.write_text("sk-1\n")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield replace(site, port=server.server_port)
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("kind", "route", "field"),
+    [("decoder", "/v1/chat/completions", "messages"), ("encoder", "/v1/embeddings", "input")],
+)
+def test_it_prints_a_request_that_its_first_model_answers(ready_site, listed, capsys, kind, route, field):
+    first = ready_site.models[0].id
+    listed += [
+        {"id": "of-an-earlier-start", "kind": "decoder"},
+        {"id": first, "kind": kind},
+        {"id": "second", "kind": "decoder"},
+    ]
+    up._announce(ready_site)
+
+    command = capsys.readouterr().out
+    assert f"curl {ready_site.base_url}{route} " in command
+    body = json.loads(command.partition("-d '")[2].partition("'\n")[0])
+    assert body["model"] == first
+    assert field in body
+    assert f"export NIGHTSHIFT_BASE_URL={ready_site.base_url} " in command
+
+
+def test_it_prints_what_the_commands_need_to_find_it(site, capsys, monkeypatch, tmp_path):
+    """In another terminal: a variable that is set in this one is not set there."""
+    site.key_file.write_text("sk-1\n")
+    data_dir = f"NIGHTSHIFT_DATA_DIR={site.data.data_dir}\n"
+    for set_here in (site.data.data_dir, tmp_path / "another"):
+        monkeypatch.setenv("NIGHTSHIFT_DATA_DIR", str(set_here))
+        up._announce(replace(site, port=1))
+        said = capsys.readouterr().out
+        assert f"in another terminal: export NIGHTSHIFT_BASE_URL=http://127.0.0.1:1 {data_dir}" in said
+
+    monkeypatch.setenv("NIGHTSHIFT_BASE_URL", "http://127.0.0.1:8000")
+    up._announce(replace(site, port=8000))
+    assert f"in another terminal: export {data_dir}" in capsys.readouterr().out
+
+
+def test_without_an_answer_it_prints_no_request(site, capsys):
+    site.key_file.write_text("sk-1\n")
+    up._announce(replace(site, port=1))
+
+    assert "curl" not in capsys.readouterr().out
+
+
+def test_it_says_which_networks_and_ports_webhooks_may_reach(site, capsys, monkeypatch):
+    site.key_file.write_text("sk-1\n")
+    monkeypatch.setenv("NIGHTSHIFT_WEBHOOK_PORTS", "443,9000")
+    up._announce(replace(site, port=1))
+
+    assert (
+        "webhooks may reach 127.0.0.0/8, the public internet on ports 443, 9000\n" in capsys.readouterr().out
+    )
+
+
+# -- exits ---------------------------------------------------------------------------------------------
+
+
+def test_before_it_was_ready_a_death_means_that_it_cannot_start():
+    reporter = ExitReporter(workers=2)
+    assert reporter(an_exit()) is AfterExit.GIVE_UP
+    assert reporter.fatal == an_exit()
+
+
+def test_once_it_was_ready_what_dies_is_started_again(capsys):
+    reporter = ExitReporter(workers=2)
+    reporter.is_ready = True
+    assert reporter(an_exit(-9)) is AfterExit.RESTART
+    assert "api (pid 1) was ended by SIGKILL after 1.0 s; starting it again" in capsys.readouterr().err
+
+
+def test_what_cannot_run_as_configured_is_not_started_again():
+    reporter = ExitReporter(workers=2)
+    reporter.is_ready = True
+    assert reporter(an_exit(CONFIGURATION_EXIT)) is AfterExit.GIVE_UP
+
+
+def test_a_worker_that_was_drained_stays_away_and_the_others_go_on(capsys):
+    reporter = ExitReporter(workers=2)
+    reporter.is_ready = True
+    assert reporter(replace(an_exit(0), name="worker-2")) is AfterExit.LEAVE
+    assert capsys.readouterr().err == "worker-2 was drained and stays away; the others go on\n"
+
+
+def test_when_the_last_worker_was_drained_it_says_that_none_is_left(capsys):
+    reporter = ExitReporter(workers=1)
+    reporter.is_ready = True
+    assert reporter(replace(an_exit(0), name="worker-1")) is AfterExit.LEAVE
+    assert capsys.readouterr().err == (
+        "worker-1 was drained and stays away; no worker is left: start `nightshift up` again\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        (
+            "20:00:00 critical worker  cannot start: The model 'm' cannot be served: no weights\n"
+            "nightshift: giving up: worker (pid 3) exited with 78 after 2.0 s\n",
+            "cannot start: The model 'm' cannot be served: no weights",
+        ),
+        (
+            "Traceback (most recent call last):\nModuleNotFoundError: No module named 'x'\n",
+            "ModuleNotFoundError: No module named 'x'",
+        ),
+        ("it was killed before it could say anything\n", None),
+    ],
+)
+def test_why_a_process_ended_is_found_in_its_log(tmp_path, log, reason):
+    (tmp_path / "worker-1.log").write_text(log)
+    assert up.last_reason(tmp_path / "worker-1.log") == reason
+
+
+def test_a_model_that_is_no_directory_here_is_said_to_be_taken_for_a_hub_id(nightshift, monkeypatch):
+    monkeypatch.setenv("NIGHTSHIFT_MODEL_DOWNLOADS", "true")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ended = nightshift("up", "--model", "my_model", "--port", str(listener.getsockname()[1]))
+    assert ended.code == 1
+    assert ended.err.startswith("no directory my_model here: taking it for a hub id\n")

@@ -1,0 +1,392 @@
+"""What is done for a worker that has died. The worker itself is another program: tests/e2e starts it."""
+
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nightshift.cli.processes import worker_child as worker_child_module
+from nightshift.cli.processes.children import AfterExit, ChildExit, Launch
+from nightshift.cli.processes.worker_child import (
+    EXITS_IN_A_ROW_MAX,
+    WORKER_ID,
+    WorkerExitHandler,
+    worker_child,
+)
+from nightshift.cli.processes.worker_exits import cause_of, count_oom_kills
+from nightshift.cli.session import data_settings
+from nightshift.errors import DatabaseUnavailable
+from nightshift.fleet.workers import (
+    EXIT_DRAIN_TOO_SLOW,
+    EXIT_ENGINE_DIED,
+    EXIT_QUEUE_CONNECTION_LOST,
+    ExitCause,
+    WorkerState,
+)
+from nightshift.jobs import JobKind, JobState, StopReason
+from nightshift.jobs.room import HELD_MAX
+from nightshift.lifecycle.transitions import request_stop
+from nightshift.process.exit_codes import (
+    CONFIGURATION_EXIT,
+    NO_RESTART_EXIT,
+    NO_RESTART_LATE_EXIT,
+    UNAVAILABLE_EXIT,
+)
+from nightshift.process.settings import WorkerSettings
+from nightshift.store import Store, open_database
+from tests.helpers import fakes as testing
+from tests.helpers.databases import migrated_sqlite
+
+
+@pytest.fixture
+def store(data_dir: Path) -> Iterator[Store]:
+    database = migrated_sqlite(data_settings().data_dir / "nightshift.db")
+    yield Store(database)
+    database.close()
+
+
+@pytest.fixture
+def queue() -> testing.InMemoryQueue:
+    return testing.InMemoryQueue()
+
+
+@pytest.fixture
+def handler(store: Store, queue: testing.InMemoryQueue) -> WorkerExitHandler:
+    return WorkerExitHandler(store, queue, attempts_max=20, oom_kills=lambda: 0)
+
+
+def an_exit(worker_id: str = "wrk_1", *, returncode: int = -9, in_a_row: int = 1) -> ChildExit:
+    launch = Launch((), {WORKER_ID: worker_id})
+    return ChildExit(
+        name="worker", pid=1, launch=launch, returncode=returncode, uptime_s=5.0, in_a_row=in_a_row
+    )
+
+
+def _unavailable(run: Callable[..., object], *, times: int) -> Callable[..., object]:
+    """The database is away for so many calls."""
+    left = iter(range(times))
+
+    def runs(work: object) -> object:
+        if next(left, None) is not None:
+            raise DatabaseUnavailable
+        return run(work)
+
+    return runs
+
+
+def test_a_dead_workers_shard_can_be_claimed_at_once(store, handler):
+    testing.planned(store, shards=1)
+    held = testing.claimed(store, "wrk_1")
+
+    assert handler(an_exit(returncode=EXIT_ENGINE_DIED)) is AfterExit.RESTART
+
+    assert testing.claimed(store, "wrk_2").lease.term == held.lease.term + 1
+
+
+def test_the_other_workers_are_told_at_once_that_there_is_work(store, handler, queue):
+    testing.planned(store, shards=1)
+    testing.claimed(store, "wrk_1")
+    with store.transaction() as tx:  # what the plan owed has long been rung
+        tx.outbox.delete([ring.id for ring in tx.outbox.waiting(tx.now(), 10)])
+
+    handler(an_exit())
+
+    assert [ring.kind for ring in queue.rings] == [JobKind.BULK]
+    with store.snapshot() as tx:
+        assert tx.outbox.length() == 0
+
+
+def test_with_redis_away_the_ring_stays_in_the_outbox(store, handler, queue):
+    testing.planned(store, shards=1)
+    testing.claimed(store, "wrk_1")
+    queue.is_away = True
+
+    handler(an_exit())
+
+    with store.snapshot() as tx:
+        assert tx.outbox.length() > 0
+
+
+def test_a_database_that_is_away_just_then_is_asked_again(store, queue, monkeypatch):
+    testing.planned(store, shards=1)
+    held = testing.claimed(store, "wrk_1")
+    waits: list[float] = []
+    monkeypatch.setattr(store, "run", _unavailable(store.run, times=3))
+    handler = WorkerExitHandler(store, queue, attempts_max=20, oom_kills=lambda: 0, pause=waits.append)
+
+    handler(an_exit())
+
+    assert len(waits) == 3
+    assert testing.claimed(store, "wrk_2").lease.term == held.lease.term + 1
+
+
+def test_a_database_that_stays_away_does_not_keep_the_supervisor(store, queue, monkeypatch):
+    monkeypatch.setattr(worker_child_module, "RELEASE_RETRY_MAX_S", 0.0)
+    monkeypatch.setattr(store, "run", _unavailable(store.run, times=99))
+
+    assert (
+        WorkerExitHandler(store, queue, attempts_max=20, oom_kills=lambda: 0)(an_exit())
+        is AfterExit.RESTART_SOON
+    )
+
+
+def test_what_another_worker_holds_is_left_alone(store, handler):
+    testing.planned(store, shards=1)
+    held = testing.claimed(store, "wrk_2")
+
+    handler(an_exit("wrk_1"))
+
+    assert testing.commit_rows(store, held.lease) is True
+
+
+def test_a_dead_worker_is_listed_as_stopped_and_why(store, handler):
+    with store.transaction() as tx:
+        tx.workers.register(testing.a_worker(id="wrk_1"))
+    handler(an_exit(returncode=EXIT_ENGINE_DIED))
+    with store.snapshot() as tx:
+        [listed] = tx.workers.list()
+    assert (listed.state, listed.ended_cause) == (WorkerState.STOPPED, ExitCause.ENGINE_DIED)
+    assert listed.ended_at is not None
+
+
+def test_an_online_request_that_was_told_to_stop_ends_with_its_worker(store, handler):
+    asked = testing.asked(store)
+    testing.claimed_online(store, asked.shard_id, "wrk_1")
+    with store.transaction() as tx:
+        request_stop(tx, asked.job, StopReason.CANCELLED, tx.now())
+
+    handler(an_exit())
+
+    with store.snapshot() as tx:
+        assert tx.jobs.fetch(asked.job.id).state is JobState.CANCELLED
+
+
+def test_a_request_that_has_cost_workers_often_enough_is_answered_with_an_error(store, queue):
+    asked = testing.asked(store)
+    testing.claimed_online(store, asked.shard_id, "wrk_1")
+
+    WorkerExitHandler(store, queue, attempts_max=1)(an_exit())
+
+    with store.snapshot() as tx:
+        job = tx.jobs.fetch(asked.job.id)
+    assert job.state is JobState.FAILED
+    assert job.counts.failed == 1
+
+
+def test_a_database_that_is_away_does_not_keep_a_worker_from_its_successor(tmp_path, caplog, queue):
+    away = Store(open_database(data_settings(tmp_path / "nothing" / "here")))
+    (tmp_path / "nothing" / "here").rmdir()
+
+    assert WorkerExitHandler(away, queue, attempts_max=20)(an_exit()) is AfterExit.RESTART_SOON
+
+    assert "leases of a worker that has ended not released" in caplog.text
+    away.close()
+
+
+@pytest.mark.parametrize(
+    ("returncode", "says"), [(0, "a worker has left"), (-signal.SIGKILL, "leases of a dead worker released")]
+)
+def test_a_worker_that_was_drained_is_not_called_dead(handler, caplog, returncode, says):
+    caplog.set_level("INFO")
+
+    handler(an_exit(returncode=returncode))
+
+    assert caplog.messages == [says]
+
+
+def test_it_gives_up_on_a_worker_that_keeps_dying(handler):
+    died = EXIT_ENGINE_DIED
+    assert handler(an_exit(returncode=died, in_a_row=EXITS_IN_A_ROW_MAX - 1)) is AfterExit.RESTART
+    assert handler.gave_up_on is None
+    last = an_exit(returncode=died, in_a_row=EXITS_IN_A_ROW_MAX)
+    assert handler(last) is AfterExit.GIVE_UP
+    assert handler.gave_up_on == last
+
+
+def test_it_gives_up_at_once_on_a_worker_that_cannot_run_as_configured(handler):
+    assert handler(an_exit(returncode=CONFIGURATION_EXIT)) is AfterExit.GIVE_UP
+
+
+def test_a_worker_that_cannot_start_while_something_is_away_is_tried_again_for_as_long_as_it_takes(
+    handler,
+):
+    assert handler(an_exit(returncode=UNAVAILABLE_EXIT, in_a_row=100)) is AfterExit.RESTART
+
+
+@pytest.mark.parametrize("returncode", [-signal.SIGKILL, -signal.SIGTERM, 0, EXIT_DRAIN_TOO_SLOW])
+def test_a_worker_that_was_killed_or_drained_is_started_again_at_once(handler, returncode):
+    assert handler(an_exit(returncode=returncode, in_a_row=100)) is AfterExit.RESTART_SOON
+
+
+def test_a_worker_lost_to_a_row_it_ran_alone_is_started_again_at_once(store, handler):
+    testing.planned(store, shards=1)
+    testing.claimed(store, "wrk_0")
+    with store.transaction() as tx:
+        (lost,) = tx.leases.of_worker("wrk_0", 1)
+        tx.leases.requeue(lost, isolate=True)
+    testing.claimed(store, "wrk_1")
+
+    assert handler(an_exit(returncode=EXIT_ENGINE_DIED, in_a_row=100)) is AfterExit.RESTART_SOON
+
+
+@pytest.mark.parametrize("returncode", [0, EXIT_DRAIN_TOO_SLOW, EXIT_ENGINE_DIED, -signal.SIGKILL])
+def test_a_worker_the_operator_drained_is_not_started_again(store, handler, returncode):
+    with store.transaction() as tx:
+        tx.workers.register(testing.a_worker(id="wrk_1"))
+        tx.workers.request_drain("wrk_1", tx.now())
+
+    assert handler(an_exit(returncode=returncode)) is AfterExit.GIVE_UP
+    assert handler.gave_up_on is None, "it did as it was told"
+
+
+def test_a_worker_the_operator_drained_says_so_itself_where_the_database_is_away(store, queue, monkeypatch):
+    monkeypatch.setattr(worker_child_module, "RELEASE_RETRY_MAX_S", 0.0)
+    monkeypatch.setattr(store, "run", _unavailable(store.run, times=99))
+    handler = WorkerExitHandler(store, queue, attempts_max=20, oom_kills=lambda: 0)
+
+    assert handler(an_exit(returncode=0)) is AfterExit.RESTART_SOON, "the operator may want it back"
+    for returncode in (NO_RESTART_EXIT, NO_RESTART_LATE_EXIT):
+        assert handler(an_exit(returncode=returncode)) is AfterExit.GIVE_UP
+    assert handler.gave_up_on is None, "it did as it was told"
+
+
+LEAVES_WITH = [
+    0,
+    EXIT_DRAIN_TOO_SLOW,
+    EXIT_QUEUE_CONNECTION_LOST,
+    NO_RESTART_EXIT,
+    NO_RESTART_LATE_EXIT,
+    -signal.SIGTERM,
+]
+
+
+def a_holder(store: Store, state: WorkerState, *, is_asked: bool = False) -> None:
+    """The worker `wrk_1`, in this state, with the only shard there is."""
+    testing.planned(store, shards=1)
+    with store.transaction() as tx:
+        tx.workers.register(testing.a_worker(id="wrk_1", state=state))
+        if is_asked:
+            tx.workers.request_drain("wrk_1", tx.now())
+    testing.claimed(store, "wrk_1")
+
+
+def crashes(store: Store) -> int:
+    """Workers the only shard has cost, as its next holder hears."""
+    return testing.claimed(store, "wrk_2").crash_history.crashes
+
+
+@pytest.mark.parametrize("returncode", LEAVES_WITH)
+def test_a_drain_exit_that_was_not_requested_with_leases_held_may_be_a_rows_doing(store, handler, returncode):
+    a_holder(store, WorkerState.READY)
+
+    assert handler(an_exit(returncode=returncode)) is AfterExit.RESTART, "after a wait, and counted"
+
+    assert crashes(store) == 1
+    with store.snapshot() as tx:
+        [listed] = tx.workers.list()
+    assert listed.ended_cause is ExitCause.UNREQUESTED_DRAIN
+
+
+@pytest.mark.parametrize("returncode", LEAVES_WITH)
+@pytest.mark.parametrize(
+    ("state", "is_asked", "was_told"),
+    [
+        pytest.param(WorkerState.DRAINING, False, False, id="by a notice or a signal from elsewhere"),
+        pytest.param(WorkerState.READY, True, False, id="by the operator"),
+        pytest.param(WorkerState.READY, False, True, id="by its supervisor, while the database was away"),
+    ],
+)
+def test_a_worker_that_was_asked_to_leave_and_did_not_hand_everything_back_costs_no_attempt(
+    store, handler, returncode, state, is_asked, was_told
+):
+    a_holder(store, state, is_asked=is_asked)
+
+    handler.record_exit(an_exit(returncode=returncode), was_told=was_told)
+
+    assert crashes(store) == 0
+
+
+def test_a_kill_for_want_of_memory_is_told_from_another(store, queue):
+    kills = iter([3, 3, 4])  # at the start, at the first exit, at the second
+    handler = WorkerExitHandler(store, queue, attempts_max=20, oom_kills=lambda: next(kills))
+
+    causes = [handler.record_exit(an_exit(returncode=-signal.SIGKILL)).cause for _ in range(2)]
+
+    assert causes == [ExitCause.KILLED, ExitCause.OUT_OF_MEMORY]
+
+
+@pytest.mark.parametrize(
+    ("returncode", "cause"),
+    [
+        (0, ExitCause.DRAINED),
+        (EXIT_QUEUE_CONNECTION_LOST, ExitCause.QUEUE_CONNECTION_LOST),
+        (NO_RESTART_EXIT, ExitCause.DRAINED),
+        (NO_RESTART_LATE_EXIT, ExitCause.DRAIN_TOO_SLOW),
+        (1, ExitCause.EXITED),
+        (137, ExitCause.OUT_OF_MEMORY),
+        (-signal.SIGABRT, ExitCause.ABORTED),
+        (-signal.SIGSEGV, ExitCause.SIGNAL),
+        (-signal.SIGTERM, ExitCause.DRAINED),
+    ],
+)
+def test_the_cause_of_a_death_is_read_from_how_the_process_ended(returncode, cause):
+    assert cause_of(returncode, oom_kills=0) is cause
+
+
+def test_kills_for_want_of_memory_are_counted_in_the_control_group_else_on_the_machine(tmp_path):
+    assert count_oom_kills(tmp_path) == 0
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/vmstat").write_text("nr_free_pages 5\noom_kill 7\n")
+    assert count_oom_kills(tmp_path) == 7
+
+    (tmp_path / "proc/self/cgroup").write_text("0::/system.slice/nightshift.service\n")
+    group = tmp_path / "sys/fs/cgroup/system.slice/nightshift.service"
+    group.mkdir(parents=True)
+    (group / "memory.events").write_text("low 0\nhigh 0\nmax 12\noom 2\noom_kill 2\noom_group_kill 0\n")
+    assert count_oom_kills(tmp_path) == 2
+
+
+def test_every_start_has_a_worker_id_of_its_own_and_our_pool():
+    child = worker_child(WorkerSettings(models=("a", "b"), online_slots=10))
+    first, second = child.launch(), child.launch()
+
+    assert first.environment[WORKER_ID] != second.environment[WORKER_ID]
+    assert first.environment["NIGHTSHIFT_MODELS"] == "a,b"
+    assert first.environment["CELERY_CUSTOM_WORKER_POOL"] == "workers.pool:EnginePool"
+    assert f"--queues online,bulk --concurrency {10 + HELD_MAX}" in " ".join(first.command)
+
+
+def test_a_worker_without_a_model_is_refused(nightshift):
+    ended = nightshift("worker")
+    assert (ended.code, ended.err) == (
+        1,
+        "nightshift: model: a worker needs a model: use --model or NIGHTSHIFT_MODELS\n",
+    )
+
+
+def test_a_health_check_passes_while_a_worker_on_this_host_is_ready(nightshift, store):
+    now = store.now()
+    worker = testing.a_worker(host=socket.gethostname(), started_at=now, heartbeat_at=now)
+    with store.transaction() as tx:
+        tx.workers.register(worker)
+    assert nightshift("worker", "--check").code == 0
+
+
+@pytest.mark.parametrize(
+    "otherwise",
+    [
+        {"state": WorkerState.STARTING},
+        {"host": "somewhere-else"},
+        {"heartbeat_at": testing.STARTS_AT},
+    ],
+)
+def test_a_health_check_fails_without_one(nightshift, store, otherwise):
+    now = store.now()
+    worker = testing.a_worker(host=socket.gethostname(), started_at=now, heartbeat_at=now)
+    with store.transaction() as tx:
+        tx.workers.register(replace(worker, **otherwise))
+    ended = nightshift("worker", "--check")
+    assert (ended.code, ended.err) == (1, f"nightshift: no worker on {socket.gethostname()} is ready\n")

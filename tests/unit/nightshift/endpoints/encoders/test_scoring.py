@@ -1,0 +1,209 @@
+"""What requests for scores may say, and what their answers look like as bodies and as values."""
+
+from typing import Any
+
+import pytest
+
+from nightshift import endpoints
+from nightshift.endpoints.encoders import rerank
+from nightshift.endpoints.encoders.rerank import Rerank
+from nightshift.endpoints.encoders.scoring import TEXTS_MAX, Scored, ScoringEndpoint, ScoringRequest, packed
+from nightshift.endpoints.results import Identity, Origin, Result
+from nightshift.errors import InvalidRequest
+from nightshift.jobs import JsonObject
+from nightshift.jobs.priorities import PriorityClass
+
+IDENTITY = Identity("job_1/0/0", 1_700_000_000)
+LABELS = ("ham", "spam", "eggs")
+
+
+def asked(route: str, **body: Any) -> ScoringRequest:
+    request = endpoints.get(route).parse({"model": "m", **body})
+    assert isinstance(request, ScoringRequest)
+    return request
+
+
+def result(route: str, scores: list[list[float]], **body: Any) -> Result:
+    endpoint = endpoints.get(route)
+    assert isinstance(endpoint, ScoringEndpoint)
+    labels = LABELS[: len(scores[0])]
+    return endpoint.result(asked(route, **body), Scored(IDENTITY, labels, [*map(packed, scores)], 7))
+
+
+def answer(route: str, scores: list[list[float]], **body: Any) -> JsonObject:
+    """The body; made of the values alone where they say it all, which must make the same values again."""
+    endpoint = endpoints.get(route)
+    found = result(route, scores, **body)
+    made = endpoint.body_of(Origin(IDENTITY, "m", PriorityClass.STANDARD), found)
+    assert endpoint.values(made) == found.values
+    return made
+
+
+USAGE = {"prompt_tokens": 7, "total_tokens": 7}
+
+
+def test_a_text_is_classified_with_the_scores_of_all_labels_in_the_models_order() -> None:
+    body = answer("/v1/classifications", [[0.25, 0.5, 0.125]], input="a")
+
+    assert body == {
+        "object": "list",
+        "model": "m",
+        "data": [
+            {
+                "index": 0,
+                "label": "spam",
+                "scores": [
+                    {"label": "ham", "score": 0.25},
+                    {"label": "spam", "score": 0.5},
+                    {"label": "eggs", "score": 0.125},
+                ],
+            }
+        ],
+        "usage": USAGE,
+    }
+
+
+def test_of_many_labels_the_best_may_be_asked_for() -> None:
+    [found] = answer("/v1/classifications", [[0.25, 0.5, 0.375]], input="a", top_k=2)["data"]
+
+    assert found["scores"] == [{"label": "spam", "score": 0.5}, {"label": "eggs", "score": 0.375}]
+    assert found["label"] == "spam"
+
+
+def test_several_texts_are_classified_by_their_index() -> None:
+    body = answer("/v1/classifications", [[0.75, 0.25], [0.25, 0.75]], input=["a", {"text": "b"}])
+
+    assert [(each["index"], each["label"]) for each in body["data"]] == [(0, "ham"), (1, "spam")]
+
+
+def test_a_row_with_one_text_has_its_label_and_scores_as_columns() -> None:
+    values = result("/v1/classifications", [[0.25, 0.75]], input="a").values
+
+    assert values == {
+        "label": "spam",
+        "score": packed([0.75]),
+        "labels": '["ham","spam"]',
+        "scores": packed([0.25, 0.75]),
+    }
+
+
+def test_documents_come_best_first_and_equal_ones_in_their_order() -> None:
+    documents = ["a", {"text": "b"}, "c", "d"]
+
+    body = answer("/v1/rerank", [[0.25], [0.5], [0.25], [-1.0]], query="q", documents=documents)
+
+    assert body == {
+        "id": IDENTITY.id("rerank-"),
+        "model": "m",
+        "results": [
+            {"index": 1, "relevance_score": 0.5},
+            {"index": 0, "relevance_score": 0.25},
+            {"index": 2, "relevance_score": 0.25},
+            {"index": 3, "relevance_score": -1.0},
+        ],
+        "usage": USAGE,
+    }
+
+
+@pytest.mark.parametrize("top_n", [1, 2, 9])
+def test_the_best_documents_may_be_asked_for_with_their_texts(top_n: int) -> None:
+    fields = {"query": "q", "documents": ["a", {"text": "b"}], "top_n": top_n, "return_documents": True}
+
+    results = answer("/v1/rerank", [[0.25], [0.5]], **fields)["results"]
+
+    assert [each["document"] for each in results] == [{"text": "b"}, {"text": "a"}][:top_n]
+
+
+def test_documents_are_read_once_for_an_answer_with_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = {"query": "q", "documents": ["a"] * TEXTS_MAX, "return_documents": True}
+    request = asked("/v1/rerank", **fields)
+    read: list[object] = []
+    monkeypatch.setattr(rerank, "checked_text", lambda value, place: read.append(value) or value)
+    scored = Scored(IDENTITY, LABELS[:1], [packed([0.5])] * TEXTS_MAX, 7)
+
+    Rerank().result(request, scored)
+
+    assert len(read) == TEXTS_MAX
+
+
+def test_scores_of_pairs_come_in_their_order() -> None:
+    assert answer("/v1/score", [[0.5], [0.25]], text_1="q", text_2=["a", "b"]) == {
+        "id": IDENTITY.id("score-"),
+        "object": "list",
+        "created": 1_700_000_000,
+        "model": "m",
+        "data": [
+            {"index": 0, "object": "score", "score": 0.5},
+            {"index": 1, "object": "score", "score": 0.25},
+        ],
+        "usage": USAGE,
+    }
+    assert result("/v1/score", [[0.5]], text_1="q", text_2="a").values["score"] == packed([0.5])
+
+
+def test_texts_are_paired_one_with_each_or_each_with_its_own() -> None:
+    def pairs(**body: Any) -> list[tuple[str, str | None, str]]:
+        return [(each.text, each.pair, each.place) for each in asked("/v1/score", **body).texts]
+
+    assert pairs(text_1="q", text_2="a") == [("q", "a", "text_2")]
+    assert pairs(text_1=["q"], text_2=["a", "b"]) == [("q", "a", "text_2[0]"), ("q", "b", "text_2[1]")]
+    assert pairs(text_1=["q", "r"], text_2=["a", "b"]) == [("q", "a", "text_2[0]"), ("r", "b", "text_2[1]")]
+
+
+MANY = ["a"] * 10_000
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "param", "said"),
+    [
+        ("/v1/classifications", {}, "input", "Missing required parameter"),
+        ("/v1/classifications", {"input": ""}, "input", "not empty"),
+        ("/v1/classifications", {"input": []}, "input", f"1 to {TEXTS_MAX} entries, got 0"),
+        ("/v1/classifications", {"input": MANY}, "input", "got 10000"),
+        ("/v1/classifications", {"input": ["a", ""]}, "input", r"input\[1\] must be a text"),
+        ("/v1/classifications", {"input": [{"text": "a", "text_pair": ""}]}, "input", r"\[0\]\.text_pair"),
+        ("/v1/classifications", {"input": [["a", "b"]]}, "input", r"input\[0\] must be a text"),
+        ("/v1/classifications", {"input": "a", "top_k": 0}, "top_k", "greater than or equal to 1"),
+        ("/v1/classifications", {"input": "a", "truncate_prompt_tokens": -2}, "truncate_prompt_tokens", "-1"),
+        ("/v1/rerank", {"documents": ["a"]}, "query", "Missing required parameter"),
+        ("/v1/rerank", {"query": "", "documents": ["a"]}, "query", "at least 1 character"),
+        ("/v1/rerank", {"query": "q"}, "documents", "Missing required parameter"),
+        ("/v1/rerank", {"query": "q", "documents": []}, "documents", "got 0"),
+        ("/v1/rerank", {"query": "q", "documents": MANY}, "documents", "got 10000"),
+        ("/v1/rerank", {"query": "q", "documents": {"text": "a"}}, "documents", "a list of texts"),
+        ("/v1/rerank", {"query": "q", "documents": ["a", {}]}, "documents", r"documents\[1\] must be a text"),
+        ("/v1/rerank", {"query": "q" * 5000, "documents": ["a"] * 2000}, "documents", "query of 5000 char"),
+        ("/v1/rerank", {"query": "q", "documents": ["a"], "top_n": 0}, "top_n", "greater than or equal"),
+        ("/v1/rerank", {"query": "q", "documents": ["a"], "instruction": ""}, "instruction", "at least 1"),
+        ("/v1/rerank", {"query": "q", "documents": ["a"], "instruction": 3}, "instruction", "a string"),
+        (
+            "/v1/rerank",
+            {"query": "q", "documents": ["a"] * 2000, "instruction": "i" * 5000},
+            "documents",
+            "instruction of 5000 characters",
+        ),
+        (
+            "/v1/score",
+            {"text_1": ["q"] * 2000, "text_2": ["a"] * 2000, "instruction": "i" * 5000},
+            "text_2",
+            "instruction of 5000 characters",
+        ),
+        ("/v1/score", {"text_1": "a"}, "text_2", "Missing required parameter"),
+        ("/v1/score", {"text_1": [], "text_2": "a"}, "text_1", "got 0"),
+        ("/v1/score", {"text_1": "a", "text_2": 3}, "text_2", "a text or a list of texts"),
+        ("/v1/score", {"text_1": ["a", "b"], "text_2": ["a"]}, "text_2", "there are 2 and 1"),
+        ("/v1/score", {"text_1": "q" * 5000, "text_2": ["a"] * 2000}, "text_2", "text_1 of 5000 characters"),
+    ],
+)
+def test_a_wrong_field_is_named(route: str, body: JsonObject, param: str, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said) as refused:
+        asked(route, **body)
+
+    assert refused.value.param == param
+
+
+def test_a_column_of_lists_or_of_single_texts_may_be_reranked() -> None:
+    template = endpoints.get("/v1/rerank").row_template("m", "{{text}}")
+
+    assert template == {"model": "m", "query": "{{query}}", "documents": "{{text}}"}
+    assert len(asked("/v1/rerank", query="q", documents="a").texts) == 1

@@ -1,0 +1,355 @@
+"""POST /v1/responses: what a request may say, the answer's object, and the events of its stream."""
+
+import json
+from typing import Any
+
+import pytest
+from openai.types.responses import Response
+
+from nightshift.endpoints.responses import Responses
+from nightshift.endpoints.responses.request import ResponsesRequest
+from nightshift.endpoints.texts.generation import Choice, Conversation
+from nightshift.endpoints.texts.streams import AnswerHead, CallPiece, Piece
+from nightshift.errors import InvalidRequest
+from nightshift.jobs import JsonObject, Usage
+from nightshift.jobs.priorities import PriorityClass
+
+HEAD = AnswerHead("resp_1", 1_700_000_000, PriorityClass.STANDARD)
+USAGE = Usage(3, 2, 1)
+WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": True}
+CALL = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city": "Oslo"}'}
+RESULT = {"type": "function_call_output", "call_id": "c1", "output": "3 C"}
+
+
+def parsed(input: Any = "a", **fields: Any) -> ResponsesRequest:
+    request = Responses().parse({"model": "m", "input": input} | fields)
+    assert isinstance(request, ResponsesRequest)
+    return request
+
+
+def conversation(input: Any, **fields: Any) -> list[JsonObject]:
+    (prompt,) = parsed(input, **fields).prompts_given
+    assert isinstance(prompt, Conversation)
+    return list(prompt.messages)
+
+
+def refused(input: Any = "a", **fields: Any) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as refusal:
+        parsed(input, **fields)
+    return refusal.value
+
+
+def said(text: Any, type: str = "input_text") -> dict[str, Any]:
+    return {"type": type, "text": text}
+
+
+def template_call(id: str = "c1") -> JsonObject:
+    function = {"name": "weather", "arguments": {"city": "Oslo"}}
+    return {"id": id, "type": "function", "function": function}
+
+
+@pytest.mark.parametrize(
+    ("input", "messages"),
+    [
+        ("hello", [{"role": "user", "content": "hello"}]),
+        ([{"role": "developer", "content": "a"}], [{"role": "system", "content": "a"}]),
+        (
+            [{"type": "message", "role": "user", "content": [said("a"), said("b")]}],
+            [{"role": "user", "content": "ab"}],
+        ),
+        (
+            [
+                {"role": "assistant", "content": [said("a", "output_text")]},
+                {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+            ],
+            [{"role": "assistant", "content": "a"}, {"role": "assistant", "content": "no"}],
+        ),
+        (
+            [{"role": "user", "content": "?"}, CALL, CALL | {"call_id": "c2"}, RESULT],
+            [
+                {"role": "user", "content": "?"},
+                {"role": "assistant", "content": "", "tool_calls": [template_call(), template_call("c2")]},
+                {"role": "tool", "content": "3 C", "tool_call_id": "c1", "name": "weather"},
+            ],
+        ),
+        (
+            [{"role": "assistant", "content": "Let me see."}, CALL, RESULT | {"output": [said("3 C")]}],
+            [
+                {"role": "assistant", "content": "Let me see.", "tool_calls": [template_call()]},
+                {"role": "tool", "content": "3 C", "tool_call_id": "c1", "name": "weather"},
+            ],
+        ),
+        (
+            [CALL | {"arguments": '{"city": "Os'}],
+            [
+                {
+                    "role": "assistant",
+                    "content": "",
+                    "tool_calls": [
+                        {"id": "c1", "type": "function"}
+                        | {"function": {"name": "weather", "arguments": '{"city": "Os'}}
+                    ],
+                }
+            ],
+        ),
+    ],
+    ids=str,
+)
+def test_items_become_the_messages_of_a_chat(input: Any, messages: list[JsonObject]) -> None:
+    assert conversation(input) == messages
+    assert conversation(input, instructions="Be kind.") == [
+        {"role": "system", "content": "Be kind."},
+        *messages,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("input", "param"),
+    [
+        (None, "input"),
+        (5, "input"),
+        ([], "input"),
+        (["a"], "input[0]"),
+        ([{"role": "user", "content": "a"}, {}], "input[1].type"),
+        ([{"type": "reasoning", "summary": []}], "input[0].type"),
+        ([{"type": "item_reference", "id": "msg_1"}], "input[0].type"),
+        ([{"type": 5}], "input[0].type"),
+        ([{"role": "tool", "content": "a"}], "input[0].role"),
+        ([{"role": [], "content": "a"}], "input[0].role"),
+        ([{"role": "user"}], "input[0].content"),
+        ([{"role": "user", "content": 5}], "input[0].content"),
+        ([{"role": "user", "content": ["a"]}], "input[0].content[0]"),
+        (
+            [{"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "input_image"}]}],
+            "input[1].content[0].type",
+        ),
+        ([{"role": "user", "content": [said("a"), {"type": "input_file"}]}], "input[0].content[1].type"),
+        ([{"role": "user", "content": [{"type": "input_audio"}]}], "input[0].content[0].type"),
+        ([{"role": "user", "content": [said(5)]}], "input[0].content[0].text"),
+        ([CALL | {"call_id": None}], "input[0].call_id"),
+        ([CALL | {"name": "a b"}], "input[0].name"),
+        ([CALL | {"arguments": 5}], "input[0].arguments"),
+        ([CALL | {"arguments": "[" + "{}," * 300_000}], "input[0].arguments"),
+        ([RESULT], "input[0].call_id"),
+        ([CALL, RESULT | {"output": [{"type": "input_image"}]}], "input[1].output[0].type"),
+        ([CALL] * 129, "input[128]"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_a_wrong_item_is_refused_by_its_place(input: Any, param: str) -> None:
+    refusal = refused(input)
+
+    assert refusal.param == param
+    assert param in refusal.message or "No tool call found" in refusal.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"store": True}, "store"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"background": True}, "background"),
+        ({"prompt": {"id": "p"}}, "prompt"),
+        ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
+        ({"reasoning": {"budget": 5}}, "reasoning.budget"),
+        ({"reasoning_effort": "low"}, "reasoning_effort"),
+        ({"reasoning": "high"}, "reasoning"),
+        ({"include": ["reasoning.encrypted_content", "web_search_call.all"]}, "include[1]"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [WEATHER, {"type": "mcp"}]}, "tools[1].type"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools[0].name"),
+        ({"tools": [WEATHER | {"parameters": {"not": {}}}]}, "tools[0].parameters.not"),
+        ({"tools": [WEATHER], "tool_choice": {"type": "function", "name": "f"}}, "tool_choice"),
+        ({"tools": [WEATHER], "tool_choice": {"type": "web_search"}}, "tool_choice"),
+        ({"tools": [WEATHER], "tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice.tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [WEATHER], "guided_regex": "a"}, "guided_regex"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+        ({"text": {"format": {"type": "json_schema"}}}, "text.format.name"),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "n", "schema": {"not": {}}}}},
+            "text.format.schema.not",
+        ),
+        ({"text": "json"}, "text"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"max_tokens": 5}, "max_tokens"),
+        ({"messages": []}, "messages"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"n": 2}, "n"),
+        ({"metadata": {"tags": []}}, "metadata.tags"),
+        ({"stream_options": {}}, "stream_options"),
+        ({"temperature": 3}, "temperature"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"top_logprobs": 2, "include": ["reasoning.encrypted_content"]}, "top_logprobs"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_done_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
+    assert refused(**fields).param == param
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"store": False, "background": False, "previous_response_id": None, "conversation": None},
+        {"truncation": "disabled", "include": [], "prompt_cache_key": "k", "max_tool_calls": 3},
+        {"reasoning": {"effort": "none", "summary": None}, "include": ["reasoning.encrypted_content"]},
+        {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True},
+        {"stream": True, "stream_options": {"include_obfuscation": False}},
+        {"text": {"format": {"type": "text"}, "verbosity": "medium"}, "top_logprobs": 0},
+    ],
+    ids=str,
+)
+def test_what_asks_for_nothing_else_is_accepted(fields: dict[str, Any]) -> None:
+    request = parsed(**fields)
+
+    assert (request.guidance, request.callable_tools, request.logprobs_asked) == (None, None, None)
+
+
+def test_a_schema_and_tools_are_as_of_a_chat() -> None:
+    schema = {"type": "object"}
+    text = {"format": {"type": "json_schema", "name": "n", "schema": schema, "strict": True}}
+    guidance = parsed(text=text).guidance
+    request = parsed(tools=[WEATHER], tool_choice={"type": "function", "name": "weather"})
+    tools = request.callable_tools
+
+    assert guidance is not None
+    assert (guidance.kind, json.loads(guidance.text), guidance.field) == (
+        "json_schema",
+        schema,
+        "text.format",
+    )
+    assert tools is not None
+    assert (tools.must_call, tools.callable, tools.is_parallel) == (True, ["weather"], False)
+    function = {name: WEATHER[name] for name in ("name", "parameters", "strict")}
+    assert request.tools_shown == [{"type": "function", "function": function}]
+
+
+def answer(request: ResponsesRequest, choice: Choice) -> JsonObject:
+    body = Responses().answer(request, HEAD, choices=[choice], usage=USAGE)
+    Response.model_validate(body)
+    return body
+
+
+CALLED = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("choice", "status", "kinds"),
+    [
+        (Choice("hello", "stop"), "completed", ["message"]),
+        (Choice("", "stop"), "completed", ["message"]),
+        (Choice("hel", "length"), "incomplete", ["message"]),
+        (Choice("", "tool_calls", calls=[CALLED]), "completed", ["function_call"]),
+        (Choice("So:", "length", calls=[CALLED]), "incomplete", ["message", "function_call"]),
+        (
+            Choice("So:", "tool_calls", calls=[CALLED, CALLED]),
+            "completed",
+            ["message", *["function_call"] * 2],
+        ),
+    ],
+)
+def test_an_answer_has_its_output_and_what_was_asked(choice: Choice, status: str, kinds: list[str]) -> None:
+    asked = {"instructions": "Be kind.", "metadata": {"a": "b"}, "top_p": 0.5, "max_output_tokens": 9}
+    body = answer(parsed(tools=[WEATHER], **asked), choice)
+    response = Response.model_validate(body)
+
+    assert (response.status, [item.type for item in response.output]) == (status, kinds)
+    assert response.output_text == choice.text
+    assert (response.incomplete_details is not None) == (status == "incomplete")
+    assert {name: body[name] for name in asked} == asked
+    assert (body["store"], body["service_tier"], body["tools"]) == (False, "default", [WEATHER])
+    assert response.usage is not None
+    assert (response.usage.input_tokens, response.usage.output_tokens, response.usage.total_tokens) == (
+        3,
+        2,
+        5,
+    )
+    assert answer(parsed(tools=[WEATHER], **asked), choice) == body, "it is the same at every attempt"
+
+
+MESSAGE_BEGINS = ["response.output_item.added", "response.content_part.added"]
+MESSAGE_ENDS = ["response.output_text.done", "response.content_part.done", "response.output_item.done"]
+CALL_EVENTS = [
+    "response.output_item.added",
+    *["response.function_call_arguments.delta"] * 2,
+    "response.function_call_arguments.done",
+    "response.output_item.done",
+]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "choice", "kinds"),
+    [
+        (
+            ["he", "llo"],
+            Choice("hello", "stop"),
+            [*MESSAGE_BEGINS, *["response.output_text.delta"] * 2, *MESSAGE_ENDS, "response.completed"],
+        ),
+        ([], Choice("", "length"), [*MESSAGE_BEGINS, *MESSAGE_ENDS, "response.incomplete"]),
+        ([], Choice("", "tool_calls", calls=[CALLED]), [*CALL_EVENTS, "response.completed"]),
+        (
+            ["So:"],
+            Choice("So:", "tool_calls", calls=[CALLED]),
+            [
+                *MESSAGE_BEGINS,
+                "response.output_text.delta",
+                *MESSAGE_ENDS,
+                *CALL_EVENTS,
+                "response.completed",
+            ],
+        ),
+        (
+            [],
+            Choice("", "tool_calls", calls=[CALLED, CALLED]),
+            [*CALL_EVENTS, *CALL_EVENTS, "response.completed"],
+        ),
+    ],
+)
+def test_events_come_in_order_and_are_numbered(pieces: list[str], choice: Choice, kinds: list[str]) -> None:
+    request = parsed(stream=True)
+    body = answer(request, choice)
+    events = Responses().events(request, HEAD)
+    sent = [*events.opening()]
+    for text in pieces:
+        sent += events.piece(0, Piece(text))
+    for index, call in enumerate(choice.calls):
+        for start, text in ((True, "{"), (False, "}")):
+            sent += events.call_piece(0, CallPiece(index, call["function"]["name"], text, start, call["id"]))
+    sent += [*events.closing(0, body), *events.ending(body)]
+    data = [json.loads(event.data) for event in sent]
+
+    assert [event.type for event in sent] == ["response.created", "response.in_progress", *kinds]
+    assert [each["type"] for each in data] == [event.type for event in sent]
+    assert [each["sequence_number"] for each in data] == [*range(len(sent))]
+    assert data[0]["response"]["output"] == []
+    assert data[-1]["response"] == body
+    done = [each["item"] for each in data if each["type"] == "response.output_item.done"]
+    assert done == body["output"]
+
+
+def test_log_probabilities_without_text_begin_no_message() -> None:
+    """The tokens of a call leave no text, and the answer then has no message."""
+    token = {"token": "<tool_call>", "logprob": -0.1, "bytes": None, "top_logprobs": []}
+    request = parsed(stream=True, top_logprobs=1, include=["message.output_text.logprobs"])
+    body = answer(request, Choice("", "tool_calls", calls=[CALLED]))
+    events = Responses().events(request, HEAD)
+    sent = [*events.opening(), *events.piece(0, Piece("", {"content": [token]}))]
+    for start, text in ((True, "{"), (False, "}")):
+        sent += events.call_piece(0, CallPiece(0, CALLED["function"]["name"], text, start, CALLED["id"]))
+    sent += events.closing(0, body)
+
+    assert [event.type for event in sent] == ["response.created", "response.in_progress", *CALL_EVENTS]
+
+
+@pytest.mark.parametrize(("type", "code"), [("server_error", "server_error"), ("other", "invalid_prompt")])
+def test_a_failure_is_an_event(type: str, code: str) -> None:
+    error = {"error": {"message": "It broke.", "type": type, "param": None, "code": "model_error"}}
+    events = Responses().events(parsed(), HEAD)
+    (failed,) = (json.loads(event.data) for event in events.failed(error))
+    (broken,) = (json.loads(event.data) for event in events.interrupted(error))
+
+    assert (failed["type"], failed["response"]["status"]) == ("response.failed", "failed")
+    assert failed["response"]["error"] == {"code": code, "message": "It broke."}
+    assert (broken["type"], broken["code"], broken["message"]) == ("error", "model_error", "It broke.")

@@ -1,0 +1,346 @@
+"""Embedding models behind their servers: what a request may ask of a checkpoint, and what is counted."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+
+from nightshift import endpoints
+from nightshift.endpoints.requests import ModelRequest
+from nightshift.errors import ConfigurationError, InvalidRequest
+from tests.unit.engine.tiny.encoders import (
+    TOLERANCE,
+    WORDS,
+    declare_modules,
+    mean_and_normalize,
+    reference,
+    save_checkpoint,
+    tiny_bert,
+)
+from tests.unit.workers.serving.conftest import SETTINGS, submit
+from workers.serving.loading import load_models
+from workers.serving.models import Models
+from workers.serving.servers.embedding_server import EmbeddingServer
+from workers.serving.servers.encoder_server import TEXTS_AT_ONCE
+from workers.serving.servers.tokenizing import Text
+
+ROUTE = "/v1/embeddings"
+TEXT = "w1 w2 w3 w40"
+TEXT_IDS = [2, 5, 6, 7, 44, 3]
+
+Serve = Callable[..., Models]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """A checkpoint's server; it is stopped at the end."""
+    started = []
+
+    def start(directory: Path, **settings: Any) -> Models:
+        fatal: list[BaseException] = []
+        chosen = SETTINGS.model_copy(update={"models": (str(directory),)} | settings)
+        servers = load_models(chosen, fatal.append)
+        for server in servers:
+            server.start()
+        started.append((servers, fatal))
+        return Models(servers)
+
+    yield start
+    for servers, fatal in started:
+        for server in servers:
+            server.stop()
+        assert fatal == []
+
+
+def change_config(directory: Path, **fields: object) -> Path:
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    return directory
+
+
+def ask(models: Models, text: object = TEXT, **fields: object) -> Any:
+    return submit(models, ROUTE, {"model": models.ids[0], "input": text, **fields}).wait()
+
+
+def vectors_of(answer: Any) -> NDArray[np.float32]:
+    return np.array([entry["embedding"] for entry in answer.body["data"]], dtype=np.float32)
+
+
+def refused(models: Models, text: object = TEXT, **fields: object) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as error:
+        submit(models, ROUTE, {"model": models.ids[0], "input": text, **fields})
+    return error.value
+
+
+# --- dimensions ---
+
+
+def test_vectors_are_cut_and_have_unit_length_again(tmp_path: Path, serve: Serve) -> None:
+    directory = change_config(save_checkpoint(tmp_path, tiny_bert()), is_matryoshka=True)
+    models = serve(directory)
+
+    [vector] = vectors_of(ask(models, dimensions=8))
+
+    [whole] = reference(directory, [TEXT_IDS], mean_and_normalize)
+    np.testing.assert_allclose(vector, whole[:8] / np.linalg.norm(whole[:8]), atol=TOLERANCE, rtol=0)
+    assert vectors_of(ask(models, dimensions=32)).shape == (1, 32)
+    assert np.abs(vectors_of(ask(models, ["w1", "w2"], dimensions=1))).tolist() == [[1], [1]]
+
+
+@pytest.mark.parametrize("dimensions", [0, -1, 33, 10**12, 1.5, "8"])
+def test_a_size_that_there_is_not_is_refused_by_its_field(
+    tmp_path: Path, serve: Serve, dimensions: object
+) -> None:
+    models = serve(change_config(save_checkpoint(tmp_path, tiny_bert()), is_matryoshka=True))
+
+    assert refused(models, dimensions=dimensions).param == "dimensions"
+
+
+def test_a_checkpoint_that_does_not_say_so_is_cut_only_if_the_operator_does(
+    tmp_path: Path, serve: Serve
+) -> None:
+    directory = save_checkpoint(tmp_path / "tiny", tiny_bert())
+
+    assert "nothing says that its vectors can be cut" in refused(serve(directory), dimensions=8).message
+
+    (directory / "nightshift.yaml").write_text("matryoshka_dimensions: [8, 16]\n")
+    models = serve(directory)
+    assert vectors_of(ask(models, dimensions=16)).shape == (1, 16)
+    assert "must be one of 8, 16, 32, got 9" in refused(models, dimensions=9).message
+
+
+def test_the_operator_may_forbid_what_a_checkpoint_says(tmp_path: Path, serve: Serve) -> None:
+    directory = change_config(save_checkpoint(tmp_path, tiny_bert()), is_matryoshka=True)
+    (directory / "nightshift.yaml").write_text("is_matryoshka: false\n")
+
+    assert refused(serve(directory), dimensions=8).param == "dimensions"
+
+
+# --- truncate_prompt_tokens ---
+
+
+LONG = " ".join(WORDS * 3)  # 180 words, for a model of 64 tokens
+
+
+def test_a_text_that_is_too_long_is_refused_unless_it_may_be_cut(tmp_path: Path, serve: Serve) -> None:
+    directory = save_checkpoint(tmp_path, tiny_bert())
+    models = serve(directory)
+
+    error = refused(models, ["w1", LONG])
+    assert (error.param, error.code) == ("input", "context_length_exceeded")
+    assert error.message.startswith(
+        "This model's maximum context length is 64 tokens. However, input 1 has 182 tokens."
+    )
+    assert error.message.endswith("With 'truncate_prompt_tokens': -1 its first tokens are taken.")
+
+    answer = ask(models, ["w1", LONG, "w2"], truncate_prompt_tokens=-1)
+    expected = reference(directory, [[2, 5, 3], [2, *range(4, 64), 4, 5, 3], [2, 6, 3]], mean_and_normalize)
+    np.testing.assert_allclose(vectors_of(answer), expected, atol=TOLERANCE, rtol=0)
+    tokens = 3 + 64 + 3
+    assert answer.body["usage"] == {
+        "prompt_tokens": tokens,
+        "total_tokens": tokens,
+        "truncated_inputs": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong", "said"),
+    [
+        (0, LONG, "input 0 has "),
+        (70, LONG, "input 70 has "),
+        (0, [10**6], "a token id"),
+        (70, "\ud800", "UTF-8"),
+    ],
+)
+def test_of_many_texts_none_is_tokenised_far_behind_the_first_that_is_refused(
+    tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch, place: int, wrong: object, said: str
+) -> None:
+    models = serve(save_checkpoint(tmp_path, tiny_bert()))
+    [server] = models
+    assert isinstance(server, EmbeddingServer)
+    encode, counts = server.encode, Counter[str]()
+
+    def counted(texts: Sequence[Text]) -> Sequence[Any]:
+        counts.update(each.text for each in texts)
+        return encode(texts)
+
+    monkeypatch.setattr(server, "encode", counted)
+    texts: list[Any] = ["w1"] * 2_048
+    texts[place] = wrong
+
+    error = refused(models, texts)
+
+    assert said in error.message.lower() or said in error.message
+    assert counts["w1"] < 2 * (place // TEXTS_AT_ONCE + 1) * TEXTS_AT_ONCE
+    texts[place] = "w2"
+    assert len(vectors_of(ask(models, texts))) == 2_048
+    few, many = server.tokenize(endpoints.get(ROUTE), [parsed(["w1", "w2"]), parsed(texts)])
+    assert isinstance(few, list)
+    assert isinstance(many, list)
+    assert [many[place + 1], many[place]] == few
+
+
+def parsed(text: object) -> ModelRequest:
+    return endpoints.get(ROUTE).parse({"model": "m", "input": text})
+
+
+def test_a_text_is_cut_to_what_is_asked_for(tmp_path: Path, serve: Serve) -> None:
+    directory = save_checkpoint(tmp_path, tiny_bert())
+    models = serve(directory)
+
+    answer = ask(models, TEXT, truncate_prompt_tokens=5)
+    unchanged = ask(models, TEXT, truncate_prompt_tokens=6)
+    ids = ask(models, TEXT_IDS, truncate_prompt_tokens=5)
+
+    expected = reference(directory, [[2, 5, 6, 7, 3], TEXT_IDS, TEXT_IDS[:5]], mean_and_normalize)
+    found = np.concatenate([vectors_of(each) for each in (answer, unchanged, ids)])
+    np.testing.assert_allclose(found, expected, atol=TOLERANCE, rtol=0)
+    counted = [each.body["usage"]["truncated_inputs"] for each in (answer, unchanged, ids)]
+    assert counted == [1, 0, 1]
+    assert "truncated_inputs" not in ask(models, TEXT).body["usage"]
+
+
+@pytest.mark.parametrize("tokens", [0, -2, 65, 2, 1.5, "5"])
+def test_a_length_to_which_nothing_can_be_cut_is_refused(
+    tmp_path: Path, serve: Serve, tokens: object
+) -> None:
+    models = serve(save_checkpoint(tmp_path, tiny_bert()))
+
+    error = refused(models, TEXT, truncate_prompt_tokens=tokens)
+
+    assert error.param == ("input" if tokens == 2 else "truncate_prompt_tokens")
+    if tokens == 2:
+        assert "2 tokens leave no room for the text" in error.message
+
+
+def test_a_megabyte_that_is_cut_is_answered(tmp_path: Path, serve: Serve) -> None:
+    models = serve(save_checkpoint(tmp_path, tiny_bert()))
+    text = LONG * 2_000
+    assert len(text) > 10**6
+
+    answer = ask(models, text, truncate_prompt_tokens=64)
+
+    assert answer.body["usage"] == {"prompt_tokens": 64, "total_tokens": 64, "truncated_inputs": 1}
+    assert refused(models, text).code == "context_length_exceeded"
+
+
+# --- prompts ---
+
+
+PROMPTS = {"prompts": {"query": "w50 w51 ", "passage": "", "title": "w52 "}, "default_prompt_name": "title"}
+
+
+def with_prompts(directory: Path, *, include_prompt: bool = True, **config: object) -> Path:
+    save_checkpoint(directory, tiny_bert())
+    pooling = {"pooling_mode": "mean", "include_prompt": include_prompt}
+    declare_modules(directory, pooling, "Transformer", "Pooling", "Normalize")
+    (directory / "config_sentence_transformers.json").write_text(json.dumps(PROMPTS | config))
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("fields", "prompt"),
+    [
+        ({}, [56]),
+        ({"prompt_name": "query"}, [54, 55]),
+        ({"prompt_name": "passage"}, []),
+        ({"input_type": "query"}, [54, 55]),
+        ({"input_type": "search_query"}, [54, 55]),
+        ({"input_type": "search_document"}, []),
+        ({"input_type": "title"}, [56]),
+    ],
+)
+def test_a_prompt_comes_before_a_text_and_its_tokens_count(
+    tmp_path: Path, serve: Serve, fields: dict[str, str], prompt: list[int]
+) -> None:
+    directory = with_prompts(tmp_path)
+
+    answer = ask(serve(directory), "w1 w2", **fields)
+
+    token_ids = [2, *prompt, 5, 6, 3]
+    expected = reference(directory, [token_ids], mean_and_normalize)
+    np.testing.assert_allclose(vectors_of(answer), expected, atol=TOLERANCE, rtol=0)
+    assert answer.usage.prompt_tokens == len(token_ids)
+
+
+@pytest.mark.parametrize("field", ["prompt_name", "input_type"])
+def test_a_prompt_that_a_checkpoint_has_not_is_refused_with_those_that_it_has(
+    tmp_path: Path, serve: Serve, field: str
+) -> None:
+    models = serve(with_prompts(tmp_path / "some"))
+    error = refused(models, **{field: "classification"})
+    assert (error.param, error.code) == (field, "invalid_value")
+    assert "no prompt 'classification': it has passage, query, title" in error.message
+
+    none = refused(serve(save_checkpoint(tmp_path / "none", tiny_bert())), **{field: "query"})
+    assert (none.param, "it has none" in none.message) == (field, True)
+    assert refused(models, TEXT_IDS, **{field: "query"}).param == field
+
+
+def test_two_prompts_are_refused(tmp_path: Path, serve: Serve) -> None:
+    models = serve(with_prompts(tmp_path))
+
+    assert "give one" in refused(models, prompt_name="query", input_type="query").message
+
+
+def test_a_pooling_may_leave_the_prompts_tokens_out(tmp_path: Path, serve: Serve) -> None:
+    """With the special token before them, as in sentence-transformers; other tokens see them all the same."""
+    directory = with_prompts(tmp_path, include_prompt=False, default_prompt_name=None)
+    models = serve(directory)
+    texts = ["w1 w2", " ".join(WORDS[:40])]
+
+    answer = ask(models, texts, prompt_name="query")
+    plain = ask(models, texts)
+
+    def pool(tokens: torch.Tensor) -> torch.Tensor:
+        return mean_and_normalize(tokens[3:])
+
+    words = [[5, 6], [*range(4, 44)]]
+    expected = reference(directory, [[2, 54, 55, *each, 3] for each in words], pool)
+    np.testing.assert_allclose(vectors_of(answer), expected, atol=TOLERANCE, rtol=0)
+    expected = reference(directory, [[2, *each, 3] for each in words], mean_and_normalize)
+    np.testing.assert_allclose(vectors_of(plain), expected, atol=TOLERANCE, rtol=0)
+
+
+def test_a_text_behind_a_prompt_is_cut_with_it(tmp_path: Path, serve: Serve) -> None:
+    directory = with_prompts(tmp_path)
+    models = serve(directory)
+
+    answer = ask(models, "w1 w2", prompt_name="query", truncate_prompt_tokens=5)
+
+    expected = reference(directory, [[2, 54, 55, 5, 3]], mean_and_normalize)
+    np.testing.assert_allclose(vectors_of(answer), expected, atol=TOLERANCE, rtol=0)
+    assert answer.body["usage"]["truncated_inputs"] == 1
+    error = refused(models, "w1 w2", prompt_name="query", truncate_prompt_tokens=3)
+    assert "3 tokens leave no room for the text" in error.message
+
+
+@pytest.mark.parametrize("said", [{"prompts": {"query": 5}}, {"prompts": [1]}, {"default_prompt_name": "no"}])
+def test_prompts_that_are_no_texts_are_refused_at_load(
+    tmp_path: Path, serve: Serve, said: dict[str, object]
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"config_sentence_transformers\.json"):
+        serve(with_prompts(tmp_path, **said))
+
+
+def test_a_vector_that_is_no_numbers_fails_its_request_and_no_other(tmp_path: Path, serve: Serve) -> None:
+    """An overflow that no check at load has seen: of one word."""
+    path = save_checkpoint(tmp_path, tiny_bert()) / "model.safetensors"
+    weights = load_file(path)
+    weights["embeddings.word_embeddings.weight"][60] = 3e38
+    save_file(weights, path, metadata={"format": "pt"})
+    models = serve(tmp_path)
+
+    bad = submit(models, ROUTE, {"model": models.ids[0], "input": ["w1", WORDS[56]]}).wait()
+    good = submit(models, ROUTE, {"model": models.ids[0], "input": "w1"}).wait()
+
+    assert (bad.status_code, good.status_code) == (500, 200)
+    assert "its vectors are no finite numbers" in bad.body["error"]["message"]

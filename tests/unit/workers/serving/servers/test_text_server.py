@@ -1,0 +1,199 @@
+"""A real model behind its server: bodies in, answers out, on the engine's own thread."""
+
+import base64
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from nightshift.cli.demo import number_in_words
+from nightshift.errors import ConfigurationError, InvalidRequest, UnknownModel
+from nightshift.fleet.models import ModelKind
+from nightshift.jobs import JsonObject
+from tests.unit.workers.serving.conftest import SETTINGS, chat, submit
+from workers.serving.carry_over import CarryOver, ChoiceSoFar
+from workers.serving.loading import load_models
+from workers.serving.models import Models
+
+CONTEXT_SENTENCE = "This model's maximum context length is 256 tokens."
+
+
+def test_a_chat_is_answered_with_what_was_streamed(models: Models) -> None:
+    listener = chat(models, "48213")
+    answer = listener.wait()
+
+    assert answer.body["choices"][0]["message"]["content"] == number_in_words(48213) == listener.text
+    assert answer.body["choices"][0]["finish_reason"] == "stop"
+    assert answer.body["usage"]["completion_tokens"] == len(listener.token_ids)
+    assert answer.body["created"] == 1_700_000_000
+
+
+def test_many_at_once_are_each_answered_right(models: Models) -> None:
+    numbers = range(100, 900, 13)
+    listeners = {number: chat(models, str(number)) for number in numbers}
+
+    answers = {number: listener.wait() for number, listener in listeners.items()}
+
+    said = {number: answer.body["choices"][0]["message"]["content"] for number, answer in answers.items()}
+    assert said == {number: number_in_words(number) for number in numbers}
+
+
+def test_tokens_of_an_earlier_attempt_are_continued_and_not_generated_again(models: Models) -> None:
+    whole = chat(models, "77077")
+    expected = whole.wait()
+    body = {"model": models.ids[0], "messages": [{"role": "user", "content": "77077"}], "temperature": 0}
+
+    continued = submit(
+        models,
+        "/v1/chat/completions",
+        body,
+        id="second",
+        carry_over=CarryOver([ChoiceSoFar(whole.token_ids[:3])]),
+    )
+
+    assert continued.wait().body == expected.body
+    assert continued.token_ids == whole.token_ids
+
+
+def test_sampling_without_a_seed_depends_on_the_row_alone(models: Models) -> None:
+    said = {
+        chat(models, "hello", temperature=1.5, max_tokens=8).wait().body["choices"][0]["message"]["content"]
+        for _ in range(3)
+    }
+    assert len(said) == 1
+
+
+def test_a_prompt_longer_than_the_context_is_refused_with_the_numbers(models: Models) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        chat(models, "7" * 1000)
+    assert refused.value.code == "context_length_exceeded"
+    assert refused.value.param == "messages"
+    assert refused.value.message.startswith(f"{CONTEXT_SENTENCE} However, a prompt of 10")
+
+
+def test_a_plain_prompt_is_completed_to_its_token_limit(models: Models) -> None:
+    body = {"model": models.ids[0], "prompt": "12", "max_tokens": 2, "temperature": 0, "ignore_eos": True}
+    answer = submit(models, "/v1/completions", body).wait()
+
+    assert answer.body["object"] == "text_completion"
+    assert answer.body["choices"][0]["finish_reason"] == "length"
+    assert answer.body["usage"]["completion_tokens"] == 2
+
+
+def test_a_stop_token_ends_the_answer_and_is_no_part_of_it(models: Models) -> None:
+    whole = chat(models, "77077")
+    text = whole.wait().body["choices"][0]["message"]["content"]
+
+    stopped = chat(models, "77077", stop_token_ids=[whole.token_ids[3]]).wait().body
+
+    said = stopped["choices"][0]["message"]["content"]
+    assert stopped["choices"][0]["finish_reason"] == "stop"
+    assert stopped["usage"]["completion_tokens"] == whole.token_ids.index(whole.token_ids[3]) + 1
+    assert said != text
+    assert text.startswith(said)
+
+
+def test_a_stop_token_that_the_model_does_not_have_is_refused_by_name(models: Models) -> None:
+    with pytest.raises(InvalidRequest, match="1000000") as refused:
+        chat(models, "77077", stop_token_ids=[1_000_000])
+    assert refused.value.param == "stop_token_ids"
+
+
+def test_embeddings_come_in_input_order_and_in_both_encodings(models: Models) -> None:
+    texts = ["a cat", "a kitten", "quarterly revenue, and a good deal more of it than anybody expected"]
+    body: JsonObject = {"model": models.ids[1], "input": texts}
+    floats = submit(models, "/v1/embeddings", body, id="f").wait()
+    packed = submit(models, "/v1/embeddings", body | {"encoding_format": "base64"}, id="b").wait()
+
+    vectors = np.array([entry["embedding"] for entry in floats.body["data"]], dtype="<f4")
+    unpacked = [np.frombuffer(base64.b64decode(e["embedding"]), "<f4") for e in packed.body["data"]]
+    np.testing.assert_allclose(vectors, np.array(unpacked), atol=1e-6)
+    assert [entry["index"] for entry in floats.body["data"]] == [0, 1, 2]
+    cat, kitten, revenue = vectors
+    assert cat @ kitten > 0.5 > cat @ revenue
+
+
+def test_dimensions_the_model_does_not_have_are_refused(models: Models) -> None:
+    with pytest.raises(InvalidRequest, match="384") as refused:
+        submit(models, "/v1/embeddings", {"model": models.ids[1], "input": "x", "dimensions": 100})
+    assert refused.value.param == "dimensions"
+
+
+def test_a_model_is_asked_only_for_what_it_does(models: Models) -> None:
+    with pytest.raises(InvalidRequest, match="makes embeddings"):
+        submit(
+            models,
+            "/v1/chat/completions",
+            {"model": models.ids[1], "messages": [{"role": "user", "content": "x"}]},
+        )
+    with pytest.raises(InvalidRequest, match="generates text"):
+        submit(models, "/v1/embeddings", {"model": models.ids[0], "input": "x"})
+    with pytest.raises(UnknownModel):
+        submit(models, "/v1/embeddings", {"model": "unknown", "input": "x"})
+
+
+def test_a_cancelled_request_is_forgotten_and_its_place_is_free(models: Models) -> None:
+    server = models.get(models.ids[0])
+    endless = chat(models, "123", ignore_eos=True)
+    server.cancel("123")
+
+    assert chat(models, "124").wait().status_code == 200
+    assert not endless.ended.is_set()
+
+
+def test_models_say_what_they_are(models: Models) -> None:
+    decoder, encoder = (server.model for server in models)
+    assert (decoder.id, decoder.kind, decoder.context_length) == ("demo_model", ModelKind.DECODER, 256)
+    assert encoder.kind is ModelKind.ENCODER
+    assert decoder.revision != encoder.revision
+
+
+def test_a_directory_without_a_model_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=str(tmp_path)):
+        load_models(SETTINGS.model_copy(update={"models": (str(tmp_path),)}), lambda error: None)
+
+
+@pytest.mark.parametrize("extreme", [{"temperature": 1e-40}, {"temperature": 2, "repetition_penalty": 0.01}])
+def test_extreme_sampling_does_not_end_the_engine(models: Models, extreme: dict[str, float]) -> None:
+    answer = chat(models, "7", max_tokens=20, **extreme).wait()
+
+    assert answer.status_code == 200
+    assert chat(models, "8").wait().body["choices"][0]["message"]["content"] == "eight"
+
+
+def test_a_text_that_is_far_too_long_is_refused_before_tokens_are_made_of_it(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = models.get(models.ids[0])
+    monkeypatch.setattr(server, "_engine", SimpleNamespace(add=None, tokenizer=None))
+
+    with pytest.raises(InvalidRequest) as refused:
+        chat(models, "1 " * 1_900_000)
+
+    assert refused.value.code == "context_length_exceeded"
+    assert refused.value.message.startswith(f"{CONTEXT_SENTENCE} However, 'messages' has 3800")
+
+
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+def test_more_tokens_than_the_context_has_are_refused_not_cut(models: Models, field: str) -> None:
+    context_length = models.get(models.ids[0]).model.context_length
+
+    with pytest.raises(InvalidRequest) as refused:
+        chat(models, "7", **{field: context_length + 1})
+
+    assert (refused.value.param, refused.value.code) == (field, "context_length_exceeded")
+    assert refused.value.message == f"{CONTEXT_SENTENCE} However, {field} is too large: 257."
+    assert chat(models, "7", **{field: context_length}).wait().status_code == 200
+
+
+def test_an_empty_prompt_is_refused_in_the_callers_words(models: Models) -> None:
+    with pytest.raises(InvalidRequest, match="The prompt has no tokens"):
+        submit(models, "/v1/completions", {"model": models.ids[0], "prompt": ""})
+
+
+def test_a_bias_on_a_token_the_model_does_not_have_is_refused_by_name(models: Models) -> None:
+    with pytest.raises(InvalidRequest, match=r"Logit_bias has token id 999999999") as refused:
+        chat(models, "7", logit_bias={"999999999": 1})
+
+    assert refused.value.param == "logit_bias"

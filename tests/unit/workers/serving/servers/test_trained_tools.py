@@ -1,0 +1,251 @@
+"""Models that learned to call tools, with tokenizers in which the tags of a call are tokens of their own."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nightshift.jobs import JsonObject
+from tests.unit.engine.tiny.decoders import make_engine
+from tests.unit.workers.serving.conftest import Listener, chat
+from tests.unit.workers.serving.servers.hermes import models_over, stop
+from tests.unit.workers.serving.servers.trained import (
+    ANSWERS,
+    CALLS,
+    CALLS_IN_LETTERS,
+    CALLS_TWICE,
+    TALKS,
+    THINKS_AND_CALLS,
+    TOOLS,
+    WRITES_JSON,
+    save_trained,
+)
+from workers.serving.models import Models
+
+WEATHER: JsonObject = {"type": "function", "function": {"name": "weather"}}
+CITY: JsonObject = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+CITY_FORMAT: JsonObject = {"type": "json_schema", "json_schema": {"name": "place", "schema": CITY}}
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["qwen", "hermes"])
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
+    """`special` says how the tokenizer's files mark the tags."""
+    directory: Path = save_trained(tmp_path_factory.mktemp("trained"), is_special=request.param)
+    models = models_over(make_engine(directory, num_kv_blocks=1024))
+    yield models
+    stop(models)
+
+
+def ask(models: Models, text: str, **fields: Any) -> Listener:
+    return chat(models, text, **({"tools": TOOLS, "max_tokens": 240} | fields))
+
+
+def outcome(listener: Listener) -> tuple[str | None, list[tuple[str, str]]]:
+    """The content and the calls. What was streamed makes up the same."""
+    (choice,) = listener.wait().body["choices"]
+    calls = choice["message"].get("tool_calls", [])
+    assert choice["finish_reason"] == ("tool_calls" if calls else "stop")
+    assert listener.arguments == [call["function"]["arguments"] for call in calls]
+    content = choice["message"]["content"]
+    assert listener.text == (content or "")
+    named = [(call["function"]["name"], json.loads(call["function"]["arguments"])["city"]) for call in calls]
+    return content, named
+
+
+@pytest.mark.parametrize(
+    ("asked", "content", "calls"),
+    [
+        (CALLS, None, [("weather", "Oslo")]),
+        (CALLS_TWICE, None, [("weather", "Bonn"), ("time", "Lima")]),
+        (CALLS_IN_LETTERS, None, [("time", "Kiel")]),
+        (THINKS_AND_CALLS, "<think>\nhm\n</think>\n\n", [("weather", "Rome")]),
+        (TALKS, ANSWERS[TALKS], []),
+    ],
+)
+def test_a_model_decides_for_itself_what_it_calls(
+    trained: Models, asked: str, content: str | None, calls: list[tuple[str, str]]
+) -> None:
+    assert outcome(ask(trained, asked)) == (content, calls)
+
+
+@pytest.mark.parametrize("choice", ["required", WEATHER], ids=["required", "named"])
+@pytest.mark.parametrize("asked", [CALLS, TALKS])
+def test_a_model_that_must_call_calls_whatever_it_would_say(
+    trained: Models, asked: str, choice: str | JsonObject
+) -> None:
+    content, calls = outcome(ask(trained, asked, tool_choice=choice, parallel_tool_calls=False))
+
+    assert content is None
+    assert len(calls) == 1
+    assert calls == [("weather", "Oslo")] or asked == TALKS
+
+
+def test_a_model_that_must_call_may_call_twice(trained: Models) -> None:
+    calls = [("weather", "Bonn"), ("time", "Lima")]
+
+    assert outcome(ask(trained, CALLS_TWICE, tool_choice="required")) == (None, calls)
+
+
+def test_tags_are_text_where_no_tools_are_offered(trained: Models) -> None:
+    answer = ask(trained, THINKS_AND_CALLS, tool_choice="none", guided_regex=r"<think>[a-z\n]{1,9}</think>")
+
+    assert str(answer.wait().body["choices"][0]["message"]["content"]).startswith("<think>")
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        'start: <think> "hm" </think>',
+        'start: "<think>" "hm" "</think>"',
+        'start: <think> /[h]/ "m" </think>  // not "<think>',
+    ],
+)
+def test_a_grammar_may_name_a_tag_as_a_token_or_as_text(trained: Models, grammar: str) -> None:
+    answer = ask(trained, TALKS, tools=None, guided_grammar=grammar).wait()
+
+    assert answer.body["choices"][0]["message"]["content"] == "<think>hm</think>"
+
+
+@pytest.mark.parametrize("text", ["<tool_call>", "a</think>", "<|im_start|>"])
+def test_a_form_may_have_the_text_of_any_token(trained: Models, text: str) -> None:
+    """A control token is no text: its name is written letter by letter."""
+    answer = ask(trained, TALKS, tools=None, guided_choice=[text]).wait()
+
+    assert answer.body["choices"][0]["message"]["content"] == text
+
+
+@pytest.mark.parametrize(
+    ("asked", "choice", "content", "calls"),
+    [
+        (WRITES_JSON, "auto", ANSWERS[WRITES_JSON], []),
+        (CALLS, "auto", None, [("weather", "Oslo")]),
+        (CALLS_TWICE, "auto", None, [("weather", "Bonn"), ("time", "Lima")]),
+        (CALLS, "required", None, [("weather", "Oslo")]),
+        (CALLS, WEATHER, None, [("weather", "Oslo")]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("form", [CITY_FORMAT, {"type": "json_object"}], ids=["schema", "object"])
+def test_a_model_with_tools_and_a_form_calls_or_answers_in_the_form(
+    trained: Models,
+    asked: str,
+    choice: str | JsonObject,
+    content: str | None,
+    calls: list[tuple[str, str]],
+    form: JsonObject,
+) -> None:
+    listener = ask(trained, asked, tool_choice=choice, response_format=form)
+
+    assert outcome(listener) == (content, calls)
+
+
+NOTHING: JsonObject = {
+    "type": "object",
+    "properties": {"a": {"type": "string", "minLength": 5, "maxLength": 2}},
+    "required": ["a"],
+}
+
+
+UNREADABLE: dict[str, JsonObject] = {
+    "half a surrogate pair": {"type": "object", "description": "\ud83c"},
+    "a number": {"type": "object", "properties": {"a": {"const": 10**400}}},
+}
+
+
+@pytest.mark.parametrize("schema", UNREADABLE.values(), ids=UNREADABLE)
+def test_a_schema_that_the_compiler_cannot_read_is_refused_by_its_field(
+    trained: Models, schema: JsonObject
+) -> None:
+    function = {"name": "f", "parameters": schema, "strict": True}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    tools = [*TOOLS, {"type": "function", "function": function}]
+
+    def refused(**fields: Any) -> str:
+        return str(ask(trained, CALLS, **fields).wait().body["error"]["param"])
+
+    assert refused(response_format=form) == "response_format"
+    assert refused(tools=tools) == "tools[2]"
+
+
+@pytest.mark.parametrize(
+    ("tools", "form", "param"),
+    [
+        (TOOLS, NOTHING, "response_format"),
+        (
+            [*TOOLS, {"type": "function", "function": {"name": "f", "parameters": NOTHING, "strict": True}}],
+            CITY,
+            "tools[2]",
+        ),
+        (
+            [*TOOLS, {"type": "function", "function": {"name": "f", "parameters": NOTHING, "strict": True}}],
+            None,
+            "tools[2]",
+        ),
+    ],
+)
+def test_a_schema_that_nothing_satisfies_is_refused_by_its_field(
+    trained: Models, tools: list[JsonObject], form: JsonObject | None, param: str
+) -> None:
+    json_schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": form}}
+    answer = ask(trained, CALLS, tools=tools, response_format=json_schema if form else None).wait()
+
+    assert (answer.status_code, answer.body["error"]["param"]) == (400, param)
+    assert "property 'a' is unsatisfiable" in answer.body["error"]["message"]
+
+
+UNUSABLE: dict[str, JsonObject] = {
+    "nothing": NOTHING,
+    "overlap": {"type": "object", "properties": {"a": {"oneOf": [{"type": "integer"}, {"type": "number"}]}}},
+    "look-ahead": {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(?=a)b"}}},
+    "back-reference": {"type": "object", "properties": {"a": {"type": "string", "pattern": r"(a)\\1"}}},
+}
+
+
+@pytest.mark.parametrize("parameters", UNUSABLE.values(), ids=UNUSABLE)
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_a_tool_that_is_not_strict_takes_any_object_where_its_schema_cannot_be_kept_to(
+    trained: Models, parameters: JsonObject, choice: str
+) -> None:
+    other = {"type": "function", "function": {"name": "other", "parameters": parameters}}
+
+    assert outcome(ask(trained, CALLS, tools=[*TOOLS, other], tool_choice=choice)) == outcome(
+        ask(trained, CALLS, tool_choice=choice)
+    )
+
+
+NOT_SUPPORTED: dict[str, JsonObject] = {
+    "set": {"type": "array", "items": {"type": "string"}, "uniqueItems": True},
+    "format": {"type": "string", "format": "binary"},
+    "names": {"type": "object", "propertyNames": {"pattern": "^x"}},
+    "not": {"not": {"type": "null"}},
+    "if": {"if": {"type": "null"}, "then": {"const": None}},
+    "draft 4": {"type": "number", "minimum": 0, "exclusiveMinimum": True},
+}
+
+
+@pytest.mark.parametrize("other", NOT_SUPPORTED.values(), ids=NOT_SUPPORTED)
+def test_a_tool_that_is_not_strict_is_kept_to_the_rest_of_its_schema(
+    trained: Models, other: JsonObject
+) -> None:
+    properties = {"city": {"enum": ["Bonn"]}, "other": other}
+    parameters = {"type": "object", "properties": properties, "required": ["city"]}
+    weather = {"type": "function", "function": {"name": "weather", "parameters": parameters}}
+    # The model was shown another schema, and learned to say Oslo.
+    _, calls = outcome(ask(trained, CALLS, tools=[weather], tool_choice="required", max_tokens=600))
+
+    assert calls[0] == ("weather", "Bonn")
+
+
+@pytest.mark.parametrize("choice", ["auto", "none"])
+def test_a_model_that_would_talk_answers_in_the_form(trained: Models, choice: str) -> None:
+    fields = {"tool_choice": choice, "response_format": CITY_FORMAT, "max_tokens": 400}
+    content = ask(trained, WRITES_JSON, **fields).wait().body["choices"][0]["message"]["content"]
+
+    assert set(json.loads(content)) == {"city"}

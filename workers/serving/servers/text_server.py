@@ -1,0 +1,352 @@
+"""A decoder: serves the requests of every endpoint for text."""
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from nightshift.endpoints import Endpoint
+from nightshift.endpoints.requests import ModelRequest
+from nightshift.endpoints.structured.tools import Tools
+from nightshift.endpoints.texts.generation import (
+    Conversation,
+    GenerationRequest,
+    Prompt,
+    TextEndpoint,
+    prompt_chars,
+)
+from nightshift.errors import InvalidRequest
+from nightshift.fleet.models import Model
+from nightshift.jobs import JsonObject
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.tenants.cache_groups import NO_GROUPS, CacheGroups
+from nightshift_engine import EngineStats, Grammar, MadeBy
+from nightshift_engine import InvalidRequest as EngineRefusal
+from nightshift_engine import Request as EngineRequest
+from nightshift_engine.core.histograms import EngineHistograms
+from workers.serving.carry_over import CarryOver, ChoiceSoFar
+from workers.serving.inference import (
+    Listener,
+    Progress,
+    SamplingDefaults,
+    TextAnswer,
+    check_length,
+    check_output_length,
+    choice_seed,
+    sampling_params,
+)
+from workers.serving.model_server import Inference, ModelServer, OnFatal, Tokens, engine_class, invalid
+from workers.serving.servers.tokenizing import Part, Text, tokenize
+from workers.serving.servers.tool_calls import check_template
+
+if TYPE_CHECKING:  # needs torch
+    from nightshift_engine import Engine
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Asked:
+    """A request in the engine, as one sequence per choice."""
+
+    answer: TextAnswer
+    listener: Listener
+    sequence_ids: Sequence[str]
+    is_streamed: bool = True
+    told: list[int] = field(default_factory=list)
+    """Of each choice that is not streamed, how many tokens have been told."""
+    resumed: list[int] = field(default_factory=list)
+    """How many each began with. The engine may be reading them again, and has fewer meanwhile."""
+
+
+class _Refused(Exception):
+    """The engine cannot run one of the choices."""
+
+    def __init__(self, choice: int, error: EngineRefusal) -> None:
+        self.choice = choice
+        self.error = error
+
+
+class TextServer(ModelServer):
+    """Runs text requests on the engine, one sequence per choice."""
+
+    def __init__(
+        self,
+        model: Model,
+        engine: "Engine",
+        on_fatal: OnFatal,
+        defaults: SamplingDefaults,
+        cache_groups: CacheGroups = NO_GROUPS,
+    ) -> None:
+        super().__init__(replace(model, dtype=engine.made_by.dtype), on_fatal)
+        self._engine = engine
+        self._defaults = defaults
+        self._cache_groups = cache_groups
+        self._asked: dict[str, _Asked] = {}  # by inference id
+        self._choices: dict[str, tuple[str, int]] = {}  # inference id and choice, by sequence id
+        self._interactive: set[str] = set()  # those of that class, by inference id
+        self._telling = threading.Lock()  # no token is told twice
+
+    @property
+    def made_by(self) -> JsonObject:
+        return asdict(self._engine.made_by)
+
+    def submit(self, inference: Inference) -> None:
+        request = inference.request
+        endpoint = inference.endpoint
+        assert isinstance(endpoint, TextEndpoint), "the model's kind was checked"
+        assert isinstance(request, GenerationRequest), "its requests are for text"
+        ids = _sequence_ids(inference.id, request.num_choices)
+        self._asked[inference.id] = _Asked(
+            TextAnswer(endpoint, request, inference.identity, self._engine.tokenizer, inference.priority),
+            inference.listener,
+            ids,
+            inference.is_streamed,
+            told=[0] * len(ids),
+            resumed=[0] * len(ids),
+        )
+        self._choices |= {id: (inference.id, choice) for choice, id in enumerate(ids)}
+        if inference.priority is PriorityClass.INTERACTIVE:
+            self._interactive.add(inference.id)
+        try:
+            self._add(inference, self._sequences(inference, endpoint, request, ids))
+        except _Refused as refused:
+            self._forget(inference.id)
+            prompt = refused.choice * request.num_prompts // request.num_choices
+            raise invalid(refused.error, endpoint.prompt_place(request, prompt)) from refused.error
+        except Exception:
+            self._forget(inference.id)
+            raise
+        if inference.id not in self._asked:  # cancelled before it was added
+            self._abort(ids)
+        self._wake()
+
+    def cancel(self, inference_id: str) -> None:
+        asked = self._forget(inference_id)
+        if asked is not None:
+            self._abort(asked.sequence_ids)
+            self._wake()
+
+    @property
+    def _has_work(self) -> bool:
+        return self._engine.has_work
+
+    @property
+    def _is_urgent(self) -> bool:
+        return bool(self._interactive)
+
+    def _step(self) -> None:
+        for output in self._engine.step():
+            inference_id, choice = self._choices.get(output.id, ("", 0))
+            asked = self._asked.get(inference_id)
+            if asked is None:
+                continue  # cancelled meanwhile
+            progress = asked.answer.take(choice, output)
+            if not asked.is_streamed:
+                self._leave_out_told(asked, choice, progress)
+            if progress.result is not None or progress.failed is not None:
+                self._forget(inference_id)
+            if progress.failed is not None or output.is_refused:
+                self._abort(asked.sequence_ids)  # one failed choice fails the request
+            asked.listener(progress)
+
+    def generated(self, inference_id: str) -> list[Progress]:
+        asked = self._asked.get(inference_id)
+        if asked is None or asked.is_streamed:
+            return []
+        found = []
+        with self._telling:
+            for choice, id in enumerate(asked.sequence_ids):
+                told = asked.told[choice]
+                token_ids, logprobs = self._engine.generated(id, told)
+                if token_ids and told + len(token_ids) >= asked.resumed[choice]:
+                    asked.told[choice] += len(token_ids)
+                    found.append(Progress("", token_ids, choice, logprobs))
+        return found
+
+    def _leave_out_told(self, asked: _Asked, choice: int, progress: Progress) -> None:
+        """Of an output that has all tokens."""
+        with self._telling:
+            told = asked.told[choice]
+            progress.token_ids, progress.token_logprobs = (
+                progress.token_ids[told:],
+                progress.token_logprobs[told:],
+            )
+            asked.told[choice] += len(progress.token_ids)
+
+    @property
+    def histograms(self) -> EngineHistograms:
+        return self._engine.histograms
+
+    def _read_stats(self) -> EngineStats:
+        return self._engine.stats()
+
+    def _sequences(
+        self, inference: Inference, endpoint: TextEndpoint, request: GenerationRequest, ids: Sequence[str]
+    ) -> list[EngineRequest]:
+        """One engine request per choice: those of a prompt share its KV, and each has its own seed."""
+        prompts = self._prompts(inference, endpoint)
+        per_prompt = len(ids) // len(prompts)
+        seeds_repeat = request.seed is not None
+        sampling = sampling_params(request, inference.identity.seed, self._defaults)
+        assert sampling.seed is not None, "every request has one, given or its own"
+        guidance = request.guidance
+        grammar = Grammar(guidance.kind, guidance.text) if guidance is not None else None
+        return [
+            EngineRequest(
+                id=id,
+                prompt_token_ids=prompts[choice // per_prompt],
+                sampling=replace(
+                    sampling,
+                    seed=choice_seed(sampling.seed, choice % per_prompt if seeds_repeat else choice),
+                ),
+                priority=engine_class(inference.priority),
+                group=inference.group,
+                flow=inference.tenant_id,
+                cache_salt=self._cache_groups.salt_of(inference.tenant_id),
+                grammar=grammar,
+                output_kind="delta" if inference.is_streamed else "final_only",
+            )
+            for choice, id in enumerate(ids)
+        ]
+
+    def _add(self, inference: Inference, sequences: Sequence[EngineRequest]) -> None:
+        """Hand all choices to the engine, or none. Raises _Refused, and what else the engine raises."""
+        added: list[str] = []
+        try:
+            earlier = self._so_far(inference, sequences)
+            asked = self._asked.get(inference.id)
+            if asked is not None:  # else it is cancelled
+                asked.resumed = [len(so_far.token_ids) for so_far in earlier]
+            for sequence, so_far in zip(sequences, earlier, strict=True):
+                self._engine.add(_resumed(sequence, so_far))
+                added.append(sequence.id)
+        except EngineRefusal as error:
+            self._abort(added)
+            raise _Refused(len(added), error) from error
+        except Exception:
+            self._abort(added)
+            raise
+
+    def _so_far(self, inference: Inference, sequences: Sequence[EngineRequest]) -> Sequence[ChoiceSoFar]:
+        """The tokens an earlier attempt generated of each choice; none if they cannot be continued here."""
+        carry_over = inference.carry_over
+        if carry_over is not None:
+            why_not = self._why_not(carry_over, sequences)
+            if why_not is None:
+                return carry_over.choices
+            log.info(
+                "request begins anew",
+                extra={"action": "carry_over_dropped", "inference": inference.id, "reason": why_not},
+            )
+        return [ChoiceSoFar() for _ in sequences]
+
+    def _why_not(self, carry_over: CarryOver, sequences: Sequence[EngineRequest]) -> str | None:
+        """Why the carry-over cannot be continued here; None if it can."""
+        misfit = carry_over.misfit([sequence.sampling for sequence in sequences])
+        if misfit is not None:
+            return misfit
+        try:
+            for sequence, so_far in zip(sequences, carry_over.choices, strict=True):
+                self._engine.check(_resumed(sequence, so_far))  # all choices, before the first is added
+            if carry_over.made_by is None:
+                return None
+            is_exact = self._engine.made_by.accepts(MadeBy.from_json(carry_over.made_by))
+        except EngineRefusal as error:
+            return str(error)
+        if not is_exact:
+            log.info(
+                "request continues inexactly",
+                extra={"action": "carry_over_inexact", "made_by": carry_over.made_by},
+            )
+        return None
+
+    def _forget(self, inference_id: str) -> _Asked | None:
+        asked = self._asked.pop(inference_id, None)
+        self._interactive.discard(inference_id)
+        for id in asked.sequence_ids if asked is not None else ():
+            self._choices.pop(id, None)
+        return asked
+
+    def _abort(self, sequence_ids: Sequence[str]) -> None:
+        for id in sequence_ids:
+            self._engine.abort(id)
+
+    def _prompts(self, inference: Inference, endpoint: TextEndpoint) -> Sequence[tuple[int, ...]]:
+        """The tokens of each. Raises InvalidRequest."""
+        request = inference.request
+        assert isinstance(request, GenerationRequest), "its requests are for text"
+        prompts = inference.tokens or self.tokenize(endpoint, [request])[0]
+        if isinstance(prompts, InvalidRequest):
+            raise prompts
+        for number, token_ids in enumerate(prompts):
+            if not token_ids:
+                place = endpoint.prompt_place(request, number)
+                raise InvalidRequest("The prompt has no tokens.", param=place)
+        return [tuple(token_ids) for token_ids in prompts]
+
+    def is_repeatable(self, request: ModelRequest) -> bool:
+        """Of a seed that was given, or without sampling."""
+        assert isinstance(request, GenerationRequest), "its requests are for text"
+        temperature = request.temperature
+        if temperature is None:
+            temperature = self._defaults.temperature
+        return request.seed is not None or temperature == 0
+
+    def tokenize(self, endpoint: Endpoint, requests: Sequence[ModelRequest]) -> list[Tokens | InvalidRequest]:
+        return tokenize(self._encode, [self._parts(endpoint, request) for request in requests])
+
+    def _encode(self, texts: Sequence[Text]) -> list[list[int]]:
+        """Plain texts get the special tokens that a conversation's text has already."""
+        found: list[list[int]] = [[]] * len(texts)
+        for is_conversation in (False, True):
+            places = [at for at, each in enumerate(texts) if each.is_conversation is is_conversation]
+            if places:
+                these = [texts[at].text for at in places]
+                ids = self._engine.tokenizer.encode_all(these, add_special_tokens=not is_conversation)
+                for at, each in zip(places, ids, strict=True):
+                    found[at] = each
+        return found
+
+    def _parts(self, endpoint: Endpoint, request: ModelRequest) -> list[Part] | InvalidRequest:
+        assert isinstance(endpoint, TextEndpoint), "the model's kind was checked"
+        assert isinstance(request, GenerationRequest), "its requests are for text"
+        try:
+            check_output_length(request, self.context_length)
+            self.check_languages(request)
+            return [
+                self._part(prompt, request.callable_tools, endpoint.prompt_place(request, number))
+                for number, prompt in enumerate(request.prompts_given)
+            ]
+        except InvalidRequest as error:
+            return error
+
+    def check_languages(self, request: GenerationRequest) -> None:
+        """A decoder has none to choose. Raises InvalidRequest naming the field."""
+        if (given := next(iter(request.languages), None)) is not None:
+            raise InvalidRequest(
+                f"'{given}' is for models that translate; '{self.model.id}' {self.model.kind.does}.",
+                param=given,
+                code="unsupported_parameter",
+            )
+
+    def _part(self, prompt: Prompt, tools: Tools | None, field: str) -> Part:
+        check_length(prompt_chars(prompt), self.context_length, field)
+        if not isinstance(prompt, Conversation):
+            return Text(prompt, field) if isinstance(prompt, str) else prompt
+        tokenizer = self._engine.tokenizer
+        check_template(tokenizer.chat_template, prompt, tools, field)
+        shown = {"tools": list(prompt.tools)} if prompt.tools else {}
+        try:
+            return Text(tokenizer.chat_text(prompt.messages, **shown), field, is_conversation=True)
+        except EngineRefusal as error:
+            raise invalid(error, field) from error
+
+
+def _sequence_ids(inference_id: str, num_choices: int) -> list[str]:
+    return [inference_id] if num_choices == 1 else [f"{inference_id}/{n}" for n in range(num_choices)]
+
+
+def _resumed(sequence: EngineRequest, so_far: ChoiceSoFar) -> EngineRequest:
+    return replace(sequence, output_token_ids=tuple(so_far.token_ids), output_logprobs=tuple(so_far.logprobs))
