@@ -6,8 +6,8 @@
                                                the first process there removes the file and dies
     NIGHTSHIFT_FAILPOINT_LOG=/run/points.log   no process dies: each writes the time of its hit
 
-The environment is read at import; without these variables `hit` does nothing. docs/leases.md says what each
-point leaves behind and what repairs it.
+The environment is read at import; without these variables `hit` does nothing. docs/failpoints.md says what
+each point leaves behind and what repairs it.
 """
 
 import os

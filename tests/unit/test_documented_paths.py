@@ -1,7 +1,6 @@
 """Files, folders and sections that the documents name exist.
 
-Documents write paths from the root of the repository or from their own folder. In docs/engine.md, which is
-about one package and its tests, the end of a path is enough.
+Documents write paths from the root of the repository or from their own folder.
 """
 
 import re
@@ -10,8 +9,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ENGINE_DOCUMENT = ROOT / "docs" / "engine.md"
-ENGINE_FOLDERS = (ROOT / "nightshift_engine", ROOT / "tests")
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "ARCHITECTURE.md",
@@ -49,8 +46,6 @@ def test_every_link_in_a_document_leads_somewhere(document: Path) -> None:
 
 
 def exists(path: str, document: Path) -> bool:
-    if document == ENGINE_DOCUMENT and any(any(folder.rglob(path)) for folder in ENGINE_FOLDERS):
-        return True
     file = (document.parent / path).resolve()
     return any(ROOT.glob(path)) if "*" in path else (ROOT / path).exists() or file.exists()
 

@@ -35,7 +35,7 @@ class Result:
     seconds: float
 
     def to_json(self) -> dict[str, object]:
-        """As `nightshift doctor --json` prints it (docs/cli.md)."""
+        """As `nightshift doctor --json` prints it (docs/doctor.md)."""
         return {
             "id": self.id,
             "name": self.name,

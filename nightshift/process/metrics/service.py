@@ -163,7 +163,7 @@ SUMS: Final = {
     "objects_collected": _sum(
         "objects_collected",
         "Objects deleted because nothing referred to them any more",
-        "it grows faster than processes die: [collected objects](operations.md#collected-objects)",
+        "it grows faster than processes die: [collected objects](retention.md#collected-objects)",
     ),
 }
 WORKER_CRASHES: Final = CounterFamily(
@@ -171,7 +171,7 @@ WORKER_CRASHES: Final = CounterFamily(
     help="Workers lost, by cause",
     labels=("cause",),
     process=_API,
-    closer="a cause grows that [is the worker's own](operations.md#why-a-worker-ended)",
+    closer="a cause grows that [is the worker's own](failures.md#why-a-worker-ended)",
 )
 LOSSES: Final = (*SUMS.values(), WORKER_CRASHES)
 

@@ -1,8 +1,8 @@
 """A process that kills itself between two effects leaves nothing that is not mended.
 
 Method: while the service runs, one failpoint is armed; whichever process comes by dies there by `kill -9` and
-is started again. Then every row is compared with the answer it must have. docs/leases.md argues for each of
-these instants what mends it.
+is started again. Then every row is compared with the answer it must have. docs/failpoints.md says of
+each of these instants how the service goes on.
 """
 
 import os

@@ -135,7 +135,7 @@ def points_in(file: Path) -> list[str]:
 
 
 def test_every_point_is_explained_to_operators() -> None:
-    page = (ROOT / "docs" / "leases.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "failpoints.md").read_text(encoding="utf-8")
 
     assert not [
         name for name in NAMES if f"`{name}`" not in page and f"`.{name.partition('.')[2]}`" not in page

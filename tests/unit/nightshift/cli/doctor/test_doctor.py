@@ -97,7 +97,7 @@ def test_the_ids_are_what_scripts_rely_on(nightshift, healthy):
 
 
 def test_every_id_is_documented(nightshift, healthy):
-    page = (Path(__file__).parents[5] / "docs" / "operations.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[5] / "docs" / "doctor.md").read_text(encoding="utf-8")
     cells = re.findall(r"^\| (`[^|]+) \|", page, re.MULTILINE)
     documented = {id for cell in cells for id in re.findall(r"`([a-z_.]+)(?::ID)?`", cell)}
     ids = {id.partition(":")[0] for id in by_id(nightshift("doctor", "--json"))}
