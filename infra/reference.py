@@ -172,7 +172,9 @@ def _metric_row(family: Family) -> tuple[str, str, str, str]:
 
 # -- command line
 
-_CLI_HEAD = "[The command line](../cli.md) says what scripts may rely on."
+_CLI_HEAD = """[The command line](../cli.md) says what scripts may rely on. Every command has `--help`, and commands
+that print data have `--json`. `up`, `doctor` and commands that work on the database have `--data-dir DIR`."""
+COMMON: Final = {"--json", "--data-dir", "--help"}
 
 
 def _commands() -> Iterator[str]:
@@ -184,35 +186,30 @@ def _command(command: Any, path: str) -> Iterator[str]:
         for name, subcommand in subcommands.items():
             yield from _command(subcommand, f"{path} {name}")
         return
-    arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
+    arguments = [shown for shown in command.params if shown.param_type_name == "argument"]
     options = [
-        parameter
-        for parameter in command.params
-        if parameter.param_type_name == "option" and not parameter.hidden
+        shown for shown in command.params if shown not in arguments and not COMMON.intersection(shown.opts)
     ]
-    yield f"## `{' '.join([path, *(_metavar(argument) for argument in arguments)])}`\n"
-    yield f"{' '.join((command.help or '').split())}\n"
-    rows = [(f"`{_metavar(argument)}`", "", _plain(argument.help)[0]) for argument in arguments]
-    yield from _table(("option", "default", "meaning"), [*rows, *map(_option_row, options)])
+    yield f"## `{' '.join([path, *map(_metavar, arguments)])}`\n"
+    yield " ".join((command.help or "").partition("\n\n")[0].split()) + "\n"
+    yield from [f"- `{_metavar(argument)}`: {argument.help}" for argument in arguments if argument.help]
+    yield from [_option(option) for option in options if not option.hidden]
+    yield ""
 
 
 def _metavar(argument: Any) -> str:
     return str(argument.metavar or argument.name.upper()).replace("...", "…")
 
 
-def _option_row(option: Any) -> tuple[str, str, str]:
-    names = ", ".join([*option.opts, *option.secondary_opts])
-    meaning, default = _plain(option.help)
+def _option(option: Any) -> str:
+    """A line such as "`--port` (8000): The port to listen on."."""
+    meaning, _, default = " ".join((option.help or "").split()).partition("[default: ")
+    default = default.removesuffix("]")
     if not default and option.show_default and option.default not in (None, False, [], ()):
-        value = option.default.value if isinstance(option.default, Enum) else option.default
-        default = f"`{value}`"
-    return f"`{names}{' ' + option.metavar if option.metavar else ''}`".replace("|", "\\|"), default, meaning
-
-
-def _plain(text: str | None) -> tuple[str, str]:
-    """A help text, and the default that it names in brackets."""
-    meaning, _, default = " ".join((text or "").split()).partition("[default: ")
-    return meaning.strip().replace("|", "\\|"), default.removesuffix("]")
+        default = str(option.default.value if isinstance(option.default, Enum) else option.default)
+    names = ", ".join([*option.opts, *option.secondary_opts])
+    shown = f"`{names} {option.metavar}`" if option.metavar else f"`{names}`"
+    return f"- {shown}{f' ({default})' if default else ''}: {meaning.strip()}"
 
 
 # -- routes

@@ -9,12 +9,27 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = (
+    "nightshift",
+    "nightshift_engine",
+    "api",
+    "scheduler",
+    "workers",
+    "conformance",
+    "migrations",
+    "infra",
+)
+READMES = sorted(
+    path
+    for folder in (*FOLDERS, "benchmarks", "examples", "tests")
+    for path in (ROOT / folder).rglob("README.md")
+)
+GUIDES = [path for path in sorted((ROOT / "docs").glob("*.md")) if path.name != "performance.md"]
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "ARCHITECTURE.md",
     ROOT / "CONTRIBUTING.md",
-    ROOT / "tests" / "faults" / "README.md",
-    ROOT / "examples" / "demo_model" / "README.md",
+    *(path for path in READMES if "node_modules" not in path.parts),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 
@@ -43,6 +58,15 @@ def test_every_link_in_a_document_leads_somewhere(document: Path) -> None:
     own = [link for link in links if "://" not in link]
 
     assert [link for link in own if not leads_somewhere(link, document)] == []
+
+
+@pytest.mark.parametrize("document", GUIDES, ids=name_of)
+def test_a_guide_is_read_in_five_minutes(document: Path) -> None:
+    assert len(document.read_text(encoding="utf-8").split()) <= 1200
+
+
+def test_the_architecture_fits_a_few_screens() -> None:
+    assert len((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").splitlines()) <= 120
 
 
 def exists(path: str, document: Path) -> bool:
