@@ -172,8 +172,9 @@ def _metric_row(family: Family) -> tuple[str, str, str, str]:
 
 # -- command line
 
-_CLI_HEAD = """[The command line](../cli.md) says what scripts may rely on. Every command has `--help`, and commands
-that print data have `--json`. `up`, `doctor` and commands that work on the database have `--data-dir DIR`."""
+_CLI_HEAD = """[The command line](../cli.md) says what scripts may rely on. Every command has `--help`, and
+commands that print data have `--json`. `up`, `doctor` and commands that work on the database have
+`--data-dir DIR`."""
 COMMON: Final = {"--json", "--data-dir", "--help"}
 
 
