@@ -29,6 +29,8 @@ DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "ARCHITECTURE.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "SECURITY.md",
     *(path for path in READMES if "node_modules" not in path.parts),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
