@@ -25,7 +25,7 @@ from nightshift.jobs import Counts, Face, InputError, Job, JobState, Shard, Shar
 from nightshift.jobs.leases import Lead
 from nightshift.jobs.limits import failed_rows_passed, why_stopped
 from nightshift.jobs.part import OutputPart, PartProblem
-from nightshift.lifecycle import cutting as output_parts
+from nightshift.lifecycle import cutting
 from nightshift.lifecycle.transitions import counts_json, finish
 from nightshift.objectstore import Locations, ObjectStore, fenced
 from nightshift.objectstore.sources import Sources
@@ -162,7 +162,7 @@ class Assembly:
             except (NightshiftError, Interrupted):
                 raise
             except Exception:  # it is tried again
-                output_parts.record_problem(self._store, job.id, BROKEN)
+                cutting.record_problem(self._store, job.id, BROKEN)
                 raise
 
     def _assembled(self, job: Job, span: Span) -> _Outcome:
@@ -196,11 +196,11 @@ class Assembly:
         except TROUBLES as error:
             problem = problem_of(job, error)
             if not self._is_over(job, problem):
-                output_parts.record_problem(self._store, job.id, problem)
+                cutting.record_problem(self._store, job.id, problem)
                 raise _postponed(error) from error
             return self._without_output(job, problem)
         if output is None:
-            output_parts.record_problem(self._store, job.id, None)  # what is left is a problem of its parts
+            cutting.record_problem(self._store, job.id, None)  # what is left is a problem of its parts
         return output
 
     def _reopened(self, job: Job, parts: Sequence[OutputPart]) -> int:
@@ -252,7 +252,7 @@ class Assembly:
         """Native: parts, a manifest, `_SUCCESS`."""
         cut_job(self._store, job)
         with self._store.snapshot() as tx:
-            is_written, found = output_parts.is_written(tx, job), tx.parts.problem(job.id)
+            is_written, found = cutting.is_written(tx, job), tx.parts.problem(job.id)
             has_parts = bool(tx.parts.states(job.id))
         if not is_written:
             is_over = found is not None and self._is_over(job, found.problem)

@@ -19,7 +19,7 @@ from nightshift.bulk.results.row_results import RowResult, ShardHead
 from nightshift.endpoints import Endpoint
 from nightshift.endpoints.results import Result
 from nightshift.errors import QueueUnavailable
-from nightshift.fleet.workers import Worker, WorkerState
+from nightshift.fleet.workers import ExitCause, Worker, WorkerState
 from nightshift.jobs import (
     Answer,
     BulkClaim,
@@ -37,12 +37,14 @@ from nightshift.jobs import (
     Usage,
     segment_key,
 )
+from nightshift.jobs.dead_letters import DeadLetter
 from nightshift.jobs.files import File, FilePurpose
 from nightshift.jobs.ids import new_id
 from nightshift.jobs.leases import Lease
 from nightshift.jobs.options import OPTIONS, BulkOptions
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.jobs.rings import Ring
+from nightshift.jobs.uploads import LIFETIME, Upload, UploadPart, UploadStatus
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.submission import JobRequest, new_job
 from nightshift.lifecycle.transitions import Submitted
@@ -245,6 +247,51 @@ def a_file(**overrides: Any) -> File:
         expires_at=None,
     )
     return replace(file, **overrides)
+
+
+def an_upload(**overrides: Any) -> Upload:
+    """A pending upload of 27 bytes, begun at `STARTS_AT`."""
+    upload = Upload(
+        id=new_id("upload"),
+        tenant_id=DEFAULT_TENANT,
+        purpose=FilePurpose.BATCH,
+        filename="in.jsonl",
+        size_bytes=27,
+        created_at=STARTS_AT,
+        expires_at=STARTS_AT + LIFETIME,
+        file_expires_after_s=None,
+        status=UploadStatus.PENDING,
+    )
+    return replace(upload, **overrides)
+
+
+def an_upload_part(upload: Upload, data: bytes = b"", **overrides: Any) -> UploadPart:
+    """A part of this upload with these bytes."""
+    part = UploadPart(
+        id=new_id("part"),
+        upload_id=upload.id,
+        tenant_id=upload.tenant_id,
+        size_bytes=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+        created_at=STARTS_AT,
+    )
+    return replace(part, **overrides)
+
+
+def a_dead_letter(job: Job, shard_id: str, row: int = 3, **overrides: Any) -> DeadLetter:
+    """A row of this shard that has crashed three workers."""
+    letter = DeadLetter(
+        id=new_id("dlq"),
+        tenant_id=job.tenant_id,
+        job_id=job.id,
+        shard_id=shard_id,
+        row=row,
+        cause=ExitCause.ABORTED,
+        crashes=3,
+        worker_id=WORKER,
+        died_at=STARTS_AT,
+    )
+    return replace(letter, **overrides)
 
 
 def an_api_key(key: str | None = None, **overrides: Any) -> ApiKey:

@@ -4,20 +4,30 @@ import functools
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import botocore.session
 import pytest
 from sqlalchemy import create_engine, text
 
-from nightshift.store import Store, tables
+from nightshift.store import Store
 from nightshift.store.databases.database import Database
 from nightshift.store.databases.migrate import upgrade
-from tests.helpers.databases import migrated_sqlite
+from tests.helpers.databases import emptied, migrated_sqlite
 from tests.helpers.fakes import FakeClock
 from tests.integration import servers
 from tests.integration.servers import PostgresServer, S3Server, ValkeyServer
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves the other database to `make test-all` where a test or its module names the one that it needs."""
+    for item in items:
+        named, call = item.get_closest_marker("databases"), getattr(item, "callspec", None)
+        dialect = None if call is None else call.params.get("dialect")
+        if named is not None and dialect not in (None, *named.args):
+            item.add_marker(pytest.mark.exhaustive)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -67,15 +77,21 @@ def store(database: Database, clock: FakeClock) -> Store:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest) -> Database:
+def dialect(request: pytest.FixtureRequest) -> str:
+    """Each database in turn; the `databases` marker names those of `make test`."""
+    return str(request.param)
+
+
+@pytest.fixture
+def database(dialect: str, request: pytest.FixtureRequest) -> Database:
     """Each database in turn: current schema, no rows."""
-    database: Database = request.getfixturevalue(f"{request.param}_database")
+    database: Database = request.getfixturevalue(f"{dialect}_database")
     return database
 
 
 @pytest.fixture
 def sqlite_database(one_sqlite_database: Database) -> Database:
-    return _emptied(one_sqlite_database)
+    return emptied(one_sqlite_database)
 
 
 @pytest.fixture(scope="session")
@@ -97,14 +113,7 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def postgresql_database(migrated_postgresql: Database) -> Database:
-    return _emptied(migrated_postgresql)
-
-
-def _emptied(database: Database) -> Database:
-    with database.write() as connection:
-        for table in reversed(tables.metadata.sorted_tables):  # quicker than TRUNCATE for a handful of rows
-            connection.execute(table.delete())
-    return database
+    return emptied(migrated_postgresql)
 
 
 @pytest.fixture(scope="session")
@@ -121,18 +130,45 @@ def postgresql_server() -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture
+def empty_database_url(dialect: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a database without a schema, on each in turn."""
-    if request.param == "sqlite":
+    if dialect == "sqlite":
         return f"sqlite:///{tmp_path / 'empty.db'}"
     server: PostgresServer = request.getfixturevalue("postgresql_server")
+    return server.url(created_in(server))
+
+
+@pytest.fixture
+def own_database(dialect: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """A database with the current schema that the test may alter, on each in turn."""
+    if dialect == "sqlite":
+        database = migrated_sqlite(tmp_path / "own.db")
+    else:
+        server: PostgresServer = request.getfixturevalue("postgresql_server")
+        template: str = request.getfixturevalue("postgresql_template")
+        database = Database(server.url(created_in(server, f"TEMPLATE {template}")))
+    yield database
+    database.close()
+
+
+@pytest.fixture(scope="session")
+def postgresql_template(postgresql_server: PostgresServer) -> str:
+    """The name of a migrated database to copy."""
+    name = created_in(postgresql_server)
+    with closing(Database(postgresql_server.url(name), timeout_s=600)) as database:
+        upgrade(database)
+    return name
+
+
+def created_in(server: PostgresServer, options: str = "") -> str:
+    """Creates a database; returns its name."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     engine = create_engine(server.url(), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
+        connection.execute(text(f"CREATE DATABASE {name} {options}"))
     engine.dispose()
-    return server.url(name)
+    return name
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,7 @@
 """What interrupts a bulk job is among its events, and what goes in order is not."""
 
+import pytest
+
 from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import Interruption, Job
 from nightshift.lifecycle import recovery
@@ -8,6 +10,8 @@ from nightshift.store import Store
 from nightshift.store.jobs.events import Event
 from tests.helpers.fakes import claimed, commit_rows, completed, planned
 from workers.shard.endings import Endings
+
+pytestmark = pytest.mark.databases("postgresql")
 
 ALL = 1000
 

@@ -1,13 +1,9 @@
 """A tenant's limits hold for requests that come at once, and of changes made at once none is lost."""
 
-from datetime import timedelta
-
 import pytest
 
 from nightshift.errors import Conflict, TooManyRequests
-from nightshift.jobs.files import FilePurpose
-from nightshift.jobs.ids import new_id
-from nightshift.jobs.uploads import Upload, UploadStatus
+from nightshift.jobs.uploads import LIFETIME
 from nightshift.lifecycle import uploads
 from nightshift.lifecycle.tenants import Administration
 from nightshift.lifecycle.webhooks.endpoints import EndpointRegistry
@@ -16,7 +12,10 @@ from nightshift.store import Store, Transaction
 from nightshift.tenants.audit import Actor
 from nightshift.tenants.quotas import Quotas
 from nightshift.tenants.vault import Vault
-from tests.integration.store.racing import at_once
+from tests.helpers.fakes import an_upload
+from tests.integration.store.racing import at_once, both_databases
+
+pytestmark = pytest.mark.databases("postgresql")
 
 TENANT = "alpha"
 AT_ONCE = 6
@@ -31,20 +30,10 @@ def register(tx: Transaction) -> None:
 
 def begin_upload(tx: Transaction, pending_max: int) -> None:
     now = tx.now()
-    new = Upload(
-        id=new_id("upload"),
-        tenant_id=TENANT,
-        purpose=FilePurpose.BATCH,
-        filename="in.jsonl",
-        size_bytes=1,
-        created_at=now,
-        expires_at=now + timedelta(hours=1),
-        file_expires_after_s=None,
-        status=UploadStatus.PENDING,
-    )
-    uploads.create(tx, new, pending_max)
+    uploads.create(tx, an_upload(tenant_id=TENANT, created_at=now, expires_at=now + LIFETIME), pending_max)
 
 
+@both_databases
 def test_webhook_endpoints_registered_at_once_are_no_more_than_a_tenant_may_have(store: Store) -> None:
     for _ in range(ENDPOINTS_MAX - 2):
         store.run(register)
@@ -61,6 +50,7 @@ def test_webhook_endpoints_registered_at_once_are_no_more_than_a_tenant_may_have
         assert tx.webhook_endpoints.count(TENANT) == ENDPOINTS_MAX
 
 
+@both_databases
 def test_uploads_begun_at_once_are_no_more_than_a_tenant_may_have(store: Store) -> None:
     def begin() -> bool:
         try:
@@ -74,16 +64,17 @@ def test_uploads_begun_at_once_are_no_more_than_a_tenant_may_have(store: Store) 
         store.run(lambda tx: begin_upload(tx, pending_max=2))
 
 
+@both_databases
 def test_of_quotas_that_are_changed_at_once_none_is_lost(store: Store) -> None:
     store.run(lambda tx: Administration(tx, ACTOR).create_tenant(TENANT))
-    asked = {"requests_per_minute": 1, "stored_files": 2, "queued_rows": 3, "open_streams": 4}
+    quotas = {"requests_per_minute": 1, "stored_files": 2, "queued_rows": 3, "open_streams": 4}
 
-    def change(name: str, quota: int) -> None:
+    def set_quota(name: str, quota: int) -> None:
         store.run(lambda tx: Administration(tx, ACTOR).update_tenant(TENANT, quotas={name: quota}))
 
-    at_once(*[lambda each=each: change(*each) for each in asked.items()])
+    at_once(*[lambda change=change: set_quota(*change) for change in quotas.items()])
 
     with store.snapshot() as tx:
-        found = tx.tenants.find(TENANT)
-    assert found is not None
-    assert found.quotas == Quotas.of(asked)
+        tenant = tx.tenants.find(TENANT)
+    assert tenant is not None
+    assert tenant.quotas == Quotas.of(quotas)

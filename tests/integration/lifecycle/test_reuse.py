@@ -17,6 +17,8 @@ from nightshift.lifecycle.reuse import other_model, with_reused_job
 from nightshift.store import Store
 from tests.helpers.fakes import MODEL, a_new_job, a_spec
 
+pytestmark = pytest.mark.databases("postgresql")
+
 _seconds = count()
 
 

@@ -11,17 +11,19 @@ import pytest
 
 from nightshift.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded, TooManyRequests
 from nightshift.jobs.files import FilePurpose
-from nightshift.jobs.ids import new_id
-from nightshift.jobs.uploads import COMPOSING_MAX, KEPT_FOR, LIFETIME, Upload, UploadPart, UploadStatus
+from nightshift.jobs.uploads import COMPOSING_MAX, KEPT_FOR, LIFETIME, Upload, UploadStatus
 from nightshift.lifecycle import uploads
 from nightshift.lifecycle.uploads import Ended
 from nightshift.objectstore import MIB, DirectoryStore, ObjectDamaged, ObjectStore
 from nightshift.objectstore.s3 import S3Store
 from nightshift.store import Store
 from nightshift.tenants.quotas import Quotas
-from tests.helpers.fakes import FakeClock
+from tests.helpers.fakes import FakeClock, an_upload, an_upload_part
 from tests.integration.scheduler.scheduling import BusyStore
 from tests.integration.servers import S3Server
+from tests.integration.store.racing import both_databases
+
+pytestmark = pytest.mark.databases("postgresql")
 
 TENANT = "default"
 PIECES = [b'{"a": 1}\n', b'{"b": 2}\n', b'{"c": 3}\n']
@@ -33,33 +35,18 @@ def objects(tmp_path: Path) -> DirectoryStore:
     return DirectoryStore(tmp_path / "objects")
 
 
-def an_upload(store: Store, size_bytes: int = len(WHOLE), purpose: FilePurpose = FilePurpose.BATCH) -> Upload:
+def begun(store: Store, size_bytes: int = len(WHOLE)) -> Upload:
+    """A pending upload."""
     with store.transaction() as tx:
         now = tx.now()
-        new = Upload(
-            id=new_id("upload"),
-            tenant_id=TENANT,
-            purpose=purpose,
-            filename="in.jsonl",
-            size_bytes=size_bytes,
-            created_at=now,
-            expires_at=now + LIFETIME,
-            file_expires_after_s=7200,
-            status=UploadStatus.PENDING,
-        )
-        uploads.create(tx, new, pending_max=10)
-    return new
+        times = {"created_at": now, "expires_at": now + LIFETIME, "file_expires_after_s": 7200}
+        upload = an_upload(size_bytes=size_bytes, **times)
+        uploads.create(tx, upload, pending_max=10)
+    return upload
 
 
 def a_part(store: Store, objects: ObjectStore, upload: Upload, data: bytes) -> str:
-    part = UploadPart(
-        id=new_id("part"),
-        upload_id=upload.id,
-        tenant_id=TENANT,
-        size_bytes=len(data),
-        sha256=hashlib.sha256(data).hexdigest(),
-        created_at=store.now(),
-    )
+    part = an_upload_part(upload, data)
     objects.put(part.key, data)
     with store.transaction() as tx:
         uploads.add_part(tx, part)
@@ -86,7 +73,7 @@ def stored(objects: ObjectStore, prefix: str = "files/") -> list[str]:
 
 
 def test_the_file_has_the_parts_in_the_order_of_the_request(store: Store, objects: DirectoryStore) -> None:
-    upload = an_upload(store)
+    upload = begun(store)
     first, second, third = parts_of(store, objects, upload)
 
     wanted = PIECES[2] + PIECES[0] + PIECES[1]
@@ -102,7 +89,7 @@ def test_the_file_has_the_parts_in_the_order_of_the_request(store: Store, object
     assert {part.id for part in ended.parts} == {first, second, third}
 
 
-@pytest.mark.parametrize("server", ["moto", "rclone"])
+@pytest.mark.parametrize("server", ["moto", pytest.param("rclone", marks=pytest.mark.exhaustive)])
 def test_large_parts_are_put_together_in_s3_piece_by_piece(
     sqlite_database: Any, server: str, request: pytest.FixtureRequest
 ) -> None:
@@ -110,7 +97,7 @@ def test_large_parts_are_put_together_in_s3_piece_by_piece(
     s3: S3Server = request.getfixturevalue(f"{server}_server")
     objects = S3Store(s3.client, s3.new_bucket(), "under/a/prefix")
     pieces = [bytes([65 + number]) * (11 * MIB) for number in range(4)]  # more than one part of S3's
-    upload = an_upload(store, size_bytes=44 * MIB)
+    upload = begun(store, size_bytes=44 * MIB)
     part_ids = [a_part(store, objects, upload, piece) for piece in pieces]
 
     ended = complete(store, objects, upload, part_ids)
@@ -121,7 +108,7 @@ def test_large_parts_are_put_together_in_s3_piece_by_piece(
 
 
 def test_a_completion_that_is_repeated_has_the_same_file(store: Store, objects: DirectoryStore) -> None:
-    upload = an_upload(store)
+    upload = begun(store)
     part_ids = parts_of(store, objects, upload)
     first = complete(store, objects, upload, part_ids)
     for part in first.parts:
@@ -142,7 +129,7 @@ class Killed(BaseException):
 def test_an_api_that_dies_between_the_files_bytes_and_its_record_loses_nothing(
     store: Store, objects: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    upload = an_upload(store)
+    upload = begun(store)
     part_ids = parts_of(store, objects, upload)
 
     def die(*arguments: object) -> None:
@@ -162,7 +149,7 @@ def test_an_api_that_dies_between_the_files_bytes_and_its_record_loses_nothing(
 
 
 def test_of_two_completions_at_once_both_have_the_one_file(store: Store, objects: DirectoryStore) -> None:
-    upload = an_upload(store)
+    upload = begun(store)
     part_ids = parts_of(store, objects, upload)
     ended: list[Ended] = []
     other = BusyStore(objects, "put", lambda: ended.append(complete(store, objects, upload, part_ids)))
@@ -174,7 +161,7 @@ def test_of_two_completions_at_once_both_have_the_one_file(store: Store, objects
 
 
 def test_of_two_completions_in_different_orders_one_counts(store: Store, objects: DirectoryStore) -> None:
-    upload = an_upload(store)
+    upload = begun(store)
     part_ids = parts_of(store, objects, upload)
     won: list[Ended] = []
     other = BusyStore(objects, "put", lambda: won.append(complete(store, objects, upload, part_ids[::-1])))
@@ -191,7 +178,7 @@ def test_of_two_completions_in_different_orders_one_counts(store: Store, objects
 def test_a_completion_overtaken_by_its_repeat_has_the_same_file(
     store: Store, objects: DirectoryStore
 ) -> None:
-    upload = an_upload(store)
+    upload = begun(store)
     part_ids = parts_of(store, objects, upload)
     first: list[Ended] = []
 
@@ -209,7 +196,7 @@ def test_a_completion_overtaken_by_its_repeat_has_the_same_file(
 def test_a_completion_overtaken_by_a_cancel_is_refused_and_leaves_nothing(
     store: Store, objects: DirectoryStore, moment: str
 ) -> None:
-    upload = an_upload(store)
+    upload = begun(store)
     part_ids = parts_of(store, objects, upload)
 
     def cancel() -> None:
@@ -225,10 +212,10 @@ def test_a_completion_overtaken_by_a_cancel_is_refused_and_leaves_nothing(
 
 
 def test_completions_above_a_quota_store_nothing(store: Store, objects: DirectoryStore) -> None:
-    done = an_upload(store)
+    done = begun(store)
     complete(store, objects, done, parts_of(store, objects, done))
     before = stored(objects)
-    upload = an_upload(store)
+    upload = begun(store)
     part_ids = parts_of(store, objects, upload)
 
     for order in (part_ids, part_ids[::-1]):
@@ -238,8 +225,9 @@ def test_completions_above_a_quota_store_nothing(store: Store, objects: Director
     assert stored(objects) == before
 
 
+@both_databases
 def test_parts_are_added_at_once(store: Store, objects: DirectoryStore) -> None:
-    upload = an_upload(store)
+    upload = begun(store)
     added: dict[int, str] = {}
 
     def add(number: int) -> None:
@@ -269,7 +257,7 @@ def test_parts_are_added_at_once(store: Store, objects: DirectoryStore) -> None:
 def test_part_ids_that_do_not_fit_are_refused_by_name(
     store: Store, objects: DirectoryStore, order: list[int], param: str, why: str
 ) -> None:
-    upload, another = an_upload(store), an_upload(store)
+    upload, another = begun(store), begun(store)
     known = [*parts_of(store, objects, upload), a_part(store, objects, another, b"{}\n"), "part_unknown"]
 
     with pytest.raises(InvalidRequest, match=why) as refused:
@@ -282,7 +270,7 @@ def test_part_ids_that_do_not_fit_are_refused_by_name(
 
 def test_a_compressed_file_may_come_byte_by_byte(store: Store, objects: DirectoryStore) -> None:
     packed = gzip.compress(WHOLE)
-    upload = an_upload(store, size_bytes=len(packed))
+    upload = begun(store, size_bytes=len(packed))
     part_ids = [a_part(store, objects, upload, bytes([byte])) for byte in packed]
 
     ended = complete(store, objects, upload, part_ids)
@@ -298,7 +286,7 @@ def test_a_compressed_file_may_come_byte_by_byte(store: Store, objects: Director
 def test_a_file_that_cannot_be_used_is_refused_and_leaves_nothing(
     store: Store, objects: DirectoryStore, data: bytes, md5: str | None, code: str
 ) -> None:
-    upload = an_upload(store, size_bytes=len(data))
+    upload = begun(store, size_bytes=len(data))
     part_id = a_part(store, objects, upload, data)
 
     with pytest.raises(InvalidRequest) as refused:
@@ -309,7 +297,7 @@ def test_a_file_that_cannot_be_used_is_refused_and_leaves_nothing(
 
 
 def test_a_part_that_has_lost_bytes_is_not_made_into_a_file(store: Store, objects: DirectoryStore) -> None:
-    upload = an_upload(store)
+    upload = begun(store)
     part_ids = parts_of(store, objects, upload)
     objects.put(f"uploads/{TENANT}/{upload.id}/{part_ids[1]}", b'{"b": 9}\n')
 
@@ -322,7 +310,7 @@ def test_a_part_that_has_lost_bytes_is_not_made_into_a_file(store: Store, object
 def test_an_upload_that_has_expired_takes_no_part_and_becomes_no_file(
     store: Store, objects: DirectoryStore, clock: FakeClock
 ) -> None:
-    upload = an_upload(store)
+    upload = begun(store)
     part_ids = parts_of(store, objects, upload)
     clock.advance(seconds=LIFETIME.total_seconds())
 
@@ -338,7 +326,7 @@ def test_an_upload_that_has_expired_takes_no_part_and_becomes_no_file(
 def test_a_completion_that_began_in_time_ends_though_the_upload_expires_meanwhile(
     store: Store, objects: DirectoryStore, clock: FakeClock
 ) -> None:
-    upload = an_upload(store)
+    upload = begun(store)
     part_ids = parts_of(store, objects, upload)
 
     def expires() -> None:
@@ -352,7 +340,7 @@ def test_a_completion_that_began_in_time_ends_though_the_upload_expires_meanwhil
 def test_an_upload_that_retention_has_ended_is_not_recorded(
     store: Store, objects: DirectoryStore, clock: FakeClock
 ) -> None:
-    upload = an_upload(store)
+    upload = begun(store)
     part_ids = parts_of(store, objects, upload)
 
     def sleeps() -> None:
@@ -368,7 +356,7 @@ def test_an_upload_that_retention_has_ended_is_not_recorded(
 def test_a_cancelled_upload_stays_cancelled_and_a_completed_one_completed(
     store: Store, objects: DirectoryStore
 ) -> None:
-    cancelled, completed = an_upload(store), an_upload(store)
+    cancelled, completed = begun(store), begun(store)
     part_ids = parts_of(store, objects, completed)
     complete(store, objects, completed, part_ids)
 
@@ -386,22 +374,15 @@ def test_a_cancelled_upload_stays_cancelled_and_a_completed_one_completed(
 def test_there_are_limits_to_pending_uploads_and_to_what_is_sent_again(
     store: Store, objects: DirectoryStore, clock: FakeClock
 ) -> None:
-    upload = an_upload(store)
+    upload = begun(store)
     with pytest.raises(TooManyRequests), store.transaction() as tx:
         uploads.create(tx, upload, pending_max=1)
     clock.advance(seconds=LIFETIME.total_seconds())
     with store.transaction() as tx:
         assert tx.uploads.count_pending(TENANT, tx.now()) == 0
 
-    again = an_upload(store)
-    too_much = UploadPart(
-        id="part_1",
-        upload_id=again.id,
-        tenant_id=TENANT,
-        size_bytes=again.parts_bytes_max + 1,
-        sha256="",
-        created_at=clock.now,
-    )
+    again = begun(store)
+    too_much = an_upload_part(again, size_bytes=again.parts_bytes_max + 1)
     with pytest.raises(InvalidRequest, match=f"at most {again.parts_bytes_max}"), store.transaction() as tx:
         uploads.add_part(tx, too_much)
 
@@ -409,7 +390,7 @@ def test_there_are_limits_to_pending_uploads_and_to_what_is_sent_again(
 def test_records_of_ended_uploads_are_forgotten_after_a_day(
     store: Store, objects: DirectoryStore, clock: FakeClock
 ) -> None:
-    upload = an_upload(store)
+    upload = begun(store)
     complete(store, objects, upload, parts_of(store, objects, upload))
     clock.advance(seconds=(LIFETIME + KEPT_FOR).total_seconds())
     with store.transaction() as tx:

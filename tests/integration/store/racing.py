@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
+import pytest
 from sqlalchemy import text
 
 from nightshift.store.databases.database import Database
@@ -13,6 +14,8 @@ from nightshift.store.databases.database import Database
 T = TypeVar("T")
 
 WAIT_MAX_S = 20.0  # a race that hangs fails instead
+
+both_databases = pytest.mark.databases("sqlite", "postgresql")  # whose locks differ
 
 
 def at_once(*actions: Callable[[], T]) -> list[T]:

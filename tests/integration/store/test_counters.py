@@ -1,7 +1,11 @@
 """Sums over the whole service."""
 
+import pytest
+
 from nightshift.store import Store
-from tests.integration.store.racing import at_once
+from tests.integration.store.racing import at_once, both_databases
+
+pytestmark = pytest.mark.databases("postgresql")
 
 
 def count(store: Store, name: str, amount: int) -> None:
@@ -23,6 +27,7 @@ def test_what_is_counted_adds_up_by_name(store: Store) -> None:
     assert counters(store) == {"rows_redone": 1, "tokens_redone": 42}
 
 
+@both_databases
 def test_several_who_count_at_once_lose_nothing(store: Store) -> None:
     at_once(*[lambda: count(store, "rows_redone", 1) for _ in range(8)])
 

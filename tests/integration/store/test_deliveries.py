@@ -11,7 +11,9 @@ from nightshift.store import Store
 from nightshift.store.webhooks.deliveries import Owed
 from nightshift.store.webhooks.listing import DeliveryFilters
 from tests.helpers.fakes import FakeClock, a_delivery, an_attempt, submit
-from tests.integration.store.racing import at_once
+from tests.integration.store.racing import at_once, both_databases
+
+pytestmark = pytest.mark.databases("postgresql")
 
 RESERVED = timedelta(seconds=30)
 
@@ -105,6 +107,7 @@ def test_one_destination_can_be_left_out(store: Store) -> None:
     assert {each.id for each in found} == {same_url.id, other_url.id}
 
 
+@both_databases
 def test_a_delivery_is_reserved_once(store: Store, delivery: Delivery) -> None:
     assert sorted(at_once(*[lambda: reserve(store, delivery)] * 3)) == [False, False, True]
     assert due(store) == []
@@ -136,6 +139,7 @@ def test_a_delivered_event_is_not_due_any_more(store: Store, clock: FakeClock, d
         assert (found.state, found.attempts, found.delivered_at) == (DeliveryState.DELIVERED, 1, delivered_at)
 
 
+@both_databases
 def test_an_attempt_is_recorded_once(store: Store, delivery: Delivery) -> None:
     """The receiver answered, we died before we noted it, and our successor's attempt was recorded first."""
     recorded = at_once(
@@ -223,6 +227,7 @@ def test_deliveries_are_listed_by_endpoint_and_by_time(store: Store, clock: Fake
     assert listed(endpoint_id="whe_0", created_from=start + second) == [made[2].id]
 
 
+@both_databases
 def test_a_replay_is_due_at_once_under_the_same_event_id_and_only_once(
     store: Store, clock: FakeClock, delivery: Delivery
 ) -> None:

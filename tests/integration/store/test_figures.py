@@ -3,6 +3,8 @@
 from datetime import timedelta
 from itertools import pairwise
 
+import pytest
+
 from nightshift.fleet.figures import INTERVAL_S, ModelFigures, ServiceFigures, WorkerFigures
 from nightshift.fleet.workers import WorkerState
 from nightshift.jobs import JobKind
@@ -20,6 +22,8 @@ from tests.helpers.fakes import (
     completed,
     planned,
 )
+
+pytestmark = pytest.mark.databases("postgresql")
 
 REPORT = WorkerFigures(models={"demo": ModelFigures(running=3)}, shards=1)
 BULK = Group(JobKind.BULK, "demo", PriorityClass.STANDARD, "any")

@@ -2,10 +2,14 @@
 
 from datetime import timedelta
 
+import pytest
+
 from nightshift.jobs.leases import Term
 from nightshift.store import Store
 from tests.helpers.fakes import FakeClock
-from tests.integration.store.racing import at_once
+from tests.integration.store.racing import at_once, both_databases
+
+pytestmark = pytest.mark.databases("postgresql")
 
 TTL = timedelta(seconds=10)
 
@@ -38,6 +42,7 @@ def test_duties_are_led_separately(store: Store) -> None:
         assert tx.leadership.acquire("retention", "b", tx.now(), tx.now() + TTL) == 1
 
 
+@both_databases
 def test_of_many_that_start_together_one_leads(store: Store, clock: FakeClock) -> None:
     first = at_once(*[lambda name=name: acquire(store, name) for name in "abcd"])
     clock.advance(seconds=10)

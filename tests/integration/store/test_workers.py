@@ -3,11 +3,15 @@
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
+
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.fleet.workers import Capacity, ExitCause, MachineNotice, NoticeKind, WorkerState
 from nightshift.store import Store
 from tests.helpers.fakes import FakeClock, a_worker
-from tests.integration.store.racing import at_once
+from tests.integration.store.racing import at_once, both_databases
+
+pytestmark = pytest.mark.databases("postgresql")
 
 MODEL = Model(id="demo", kind=ModelKind.DECODER, context_length=512, revision="abc")
 
@@ -182,6 +186,7 @@ def test_a_model_registered_again_is_brought_up_to_date(store: Store, clock: Fak
         assert (found.context_length, found.revision, found.created_at) == (1024, "def", first_seen)
 
 
+@both_databases
 def test_workers_that_start_together_register_one_model(store: Store) -> None:
     def register() -> None:
         with store.transaction() as tx:

@@ -13,8 +13,7 @@ from nightshift.jobs.files import FilePurpose
 from nightshift.jobs.ids import new_id
 from nightshift.jobs.part import CutLimits, PartUpload
 from nightshift.jobs.uploads import LIFETIME, Upload, UploadPart, UploadStatus
-from nightshift.lifecycle import cutting as output_parts
-from nightshift.lifecycle import transitions
+from nightshift.lifecycle import cutting, transitions
 from nightshift.lifecycle.deletion import delete_job
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store.jobs.idempotency import KeptAnswer
@@ -160,7 +159,7 @@ def a_job_whose_worker_and_writer_died(place: Place, clock: FakeClock) -> None:
     with place.store.transaction() as tx:
         tx.workers.register(worker)
         tx.dead_letters.record_crash(claim.lease.shard_id, [1], ExitCause.KILLED)
-        output_parts.cut(tx, place.job(job), CutLimits(1, 1), tx.now(), is_complete=False)
+        cutting.cut(tx, place.job(job), CutLimits(1, 1), tx.now(), is_complete=False)
         part = tx.parts.claim("scheduler_1", tx.now(), 30.0)
         assert part is not None
         place_of_output = destination_of(place.job(job), place.objects, place.locations)

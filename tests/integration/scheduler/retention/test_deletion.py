@@ -16,8 +16,7 @@ from nightshift.jobs import Job, JobState
 from nightshift.jobs.dead_letters import DeadLetter
 from nightshift.jobs.ids import new_id
 from nightshift.jobs.part import CutLimits
-from nightshift.lifecycle import cutting as output_parts
-from nightshift.lifecycle import transitions
+from nightshift.lifecycle import cutting, transitions
 from nightshift.lifecycle.deletion import delete_job
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.process.settings import QueueSettings, RetentionSettings
@@ -116,7 +115,7 @@ def a_job_with_everything(place: Place, clock: FakeClock, **wishes: Any) -> Job:
         tx.dead_letters.insert(letter)
         kept = KeptAnswer("f" * 64, job.id, 200, {})
         assert tx.idempotency.keep(job.tenant_id, f"key-{job.id}", kept, tx.now(), clock.now)
-        assert output_parts.cut(tx, job, CutLimits(1, 1), tx.now(), is_complete=True).parts > 1
+        assert cutting.cut(tx, job, CutLimits(1, 1), tx.now(), is_complete=True).parts > 1
     place.objects.put(f"assembly/{job.tenant_id}/{job.id}/000000.json", b"[]")
     place.objects.put(f"results/{job.tenant_id}/{job.id}/part-00000.jsonl", b"{}\n")
     return job

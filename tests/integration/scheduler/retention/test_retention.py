@@ -15,8 +15,7 @@ from nightshift.jobs.files import UNRECORDED_S, FilePurpose
 from nightshift.jobs.leases import Lease
 from nightshift.jobs.part import CutLimits, PartUpload
 from nightshift.jobs.uploads import COMPOSING_MAX, LIFETIME, Upload, UploadPart, UploadStatus
-from nightshift.lifecycle import cutting as output_parts
-from nightshift.lifecycle import transitions
+from nightshift.lifecycle import cutting, transitions
 from nightshift.objectstore import (
     MIB,
     DirectoryStore,
@@ -422,7 +421,7 @@ def test_what_was_staged_of_a_part_is_kept_while_it_may_be_published(place: Plac
     job = a_native_job(place, clock, ["a"])
     place.work_off()
     with place.store.transaction() as tx:
-        output_parts.cut(tx, job, CutLimits(1, 1), tx.now(), is_complete=True)
+        cutting.cut(tx, job, CutLimits(1, 1), tx.now(), is_complete=True)
         claim = tx.parts.claim("scheduler_1", tx.now(), 30.0)
         assert claim is not None
         key = f"results/{job.tenant_id}/{job.id}/part-00000.jsonl"

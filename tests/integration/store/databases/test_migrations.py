@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, Inspector, inspect
-from sqlalchemy.engine.interfaces import ReflectedIndex
+from sqlalchemy import Connection, inspect
 
 from nightshift.errors import ConfigurationError, DatabaseUnusable, SchemaBehind
 from nightshift.process.exit_codes import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
@@ -43,77 +42,53 @@ def differences(connection: Connection) -> list[object]:
     return list(compare_metadata(context, tables.metadata))
 
 
-def test_the_migrations_make_exactly_the_tables_the_code_expects(empty_database: Database) -> None:
-    upgrade(empty_database)
+def test_the_migrations_make_exactly_the_tables_the_code_expects_and_go_down_and_up_again(
+    empty_database: Database,
+) -> None:
+    assert not is_current(empty_database)
+    for _ in range(2):
+        upgrade(empty_database)
+        assert is_current(empty_database)
+        with empty_database.read() as connection:
+            assert differences(connection) == []
+        assert tables_in(empty_database) == {*tables.metadata.tables, "alembic_version"}
+        assert claimed_after_planning(empty_database)
 
-    with empty_database.read() as connection:
-        assert differences(connection) == []
-    assert tables_in(empty_database) == {*tables.metadata.tables, "alembic_version"}
+        downgrade(empty_database, "base")
+        assert not is_current(empty_database)
+        assert tables_in(empty_database) == {"alembic_version"}
 
 
-def test_constraints_and_indexes_have_the_names_the_code_gives_them(empty_database: Database) -> None:
+def test_constraints_and_indexes_have_the_names_the_code_gives_them(own_database: Database) -> None:
     """alembic does not compare primary keys, and foreign keys on SQLite by their columns only."""
-    upgrade(empty_database)
-
-    with empty_database.read() as connection:
-        found = inspect(connection)
+    with own_database.read() as connection:
+        catalogue = inspect(connection)
         for table in tables.metadata.sorted_tables:
-            assert found.get_pk_constraint(table.name)["constrained_columns"] == [
+            assert catalogue.get_pk_constraint(table.name)["constrained_columns"] == [
                 column.name for column in table.primary_key
             ]
-            assert {key["name"] for key in found.get_foreign_keys(table.name)} == {
+            assert {key["name"] for key in catalogue.get_foreign_keys(table.name)} == {
                 key.name for key in table.foreign_key_constraints
             }
             assert {
-                (index["name"], tuple(index["column_names"])) for index in own_indexes(found, table.name)
+                (index["name"], tuple(index["column_names"]))
+                for index in catalogue.get_indexes(table.name)
+                if not index.get("duplicates_constraint")  # a unique constraint's own
             } == {(index.name, tuple(column.name for column in index.columns)) for index in table.indexes}
 
 
-def own_indexes(found: Inspector, table: str) -> list[ReflectedIndex]:
-    """Declared indexes, without those a unique constraint brings along."""
-    return [index for index in found.get_indexes(table) if not index.get("duplicates_constraint")]
-
-
-def test_a_difference_would_be_noticed(empty_database: Database) -> None:
-    upgrade(empty_database)
-
-    with empty_database.write() as connection:
+def test_a_difference_would_be_noticed(own_database: Database) -> None:
+    with own_database.write() as connection:
         connection.exec_driver_sql("DROP INDEX ix_shard_claim")
         connection.exec_driver_sql("ALTER TABLE job ADD COLUMN colour TEXT")
         assert {difference[0] for difference in differences(connection)} == {"add_index", "remove_column"}
 
 
-def test_a_migrated_database_works(empty_database: Database) -> None:
-    upgrade(empty_database)
-    store = Store(empty_database)
-
-    planned(store, shards=2)
-
-    assert claimed(store).lease.term == 1
-
-
-def test_a_database_says_whether_it_is_current(empty_database: Database) -> None:
-    assert not is_current(empty_database)
-    upgrade(empty_database)
-    assert is_current(empty_database)
-    downgrade(empty_database, "base")
-    assert not is_current(empty_database)
-
-
 def make_later(database: Database, *changes: str) -> None:
-    """What a release to come may do to the schema."""
+    """Changes the schema as a release to come may."""
     with database.write() as connection:
         for change in (*changes, "UPDATE alembic_version SET version_num = '9999'"):
             connection.exec_driver_sql(change)
-
-
-def test_a_schema_of_a_later_release_serves_as_long_as_it_has_all_we_know(empty_database: Database) -> None:
-    upgrade(empty_database)
-    make_later(empty_database, "ALTER TABLE job ADD COLUMN colour TEXT", "CREATE TABLE colour (name TEXT)")
-
-    check_schema(empty_database)
-    assert not is_current(empty_database)
-    assert claimed_after_planning(empty_database)
 
 
 def claimed_after_planning(database: Database) -> bool:
@@ -122,19 +97,33 @@ def claimed_after_planning(database: Database) -> bool:
     return claimed(store).lease.term == 1
 
 
-def test_a_schema_of_a_later_release_is_not_upgraded(empty_database: Database) -> None:
-    upgrade(empty_database)
-    make_later(empty_database)
+def test_a_schema_of_a_later_release_serves_if_it_has_all_we_know_and_is_not_upgraded(
+    own_database: Database,
+) -> None:
+    make_later(own_database, "ALTER TABLE job ADD COLUMN colour TEXT", "CREATE TABLE colour (name TEXT)")
 
+    check_schema(own_database)
+    assert not is_current(own_database)
+    assert claimed_after_planning(own_database)
     with pytest.raises(ConfigurationError, match=r"a schema of another release .*9999.*: start that release"):
-        upgrade(empty_database)
+        upgrade(own_database)
 
 
 @pytest.mark.parametrize(
     ("url", "exit_code", "says"),
     [
-        ("mysql://nowhere", CONFIGURATION_EXIT, "NIGHTSHIFT_DATABASE_URL names 'mysql'"),
-        ("sqlite:////dev/null/nowhere.db", UNAVAILABLE_EXIT, "to its folder (/dev/null/nowhere.db)"),
+        pytest.param(
+            "mysql://nowhere",
+            CONFIGURATION_EXIT,
+            "NIGHTSHIFT_DATABASE_URL names 'mysql'",
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param(
+            "sqlite:////dev/null/nowhere.db",
+            UNAVAILABLE_EXIT,
+            "to its folder (/dev/null/nowhere.db)",
+            marks=pytest.mark.exhaustive,
+        ),
         ("postgresql://:hush@127.0.0.1:1/nowhere", UNAVAILABLE_EXIT, "The database cannot be used right now"),
     ],
 )
@@ -159,12 +148,11 @@ def test_what_keeps_it_from_migrating_is_one_line(url: str, exit_code: int, says
     ["ALTER TABLE job RENAME COLUMN spec TO wishes", "ALTER TABLE counter RENAME TO tally"],
     ids=["column", "table"],
 )
-def test_a_schema_that_lacks_what_we_know_does_not_serve(empty_database: Database, change: str) -> None:
-    upgrade(empty_database)
-    make_later(empty_database, change)
+def test_a_schema_that_lacks_what_we_know_does_not_serve(own_database: Database, change: str) -> None:
+    make_later(own_database, change)
 
     with pytest.raises(DatabaseUnusable):
-        check_schema(empty_database)
+        check_schema(own_database)
 
 
 def test_an_earlier_schema_or_none_does_not_serve(
@@ -182,18 +170,16 @@ def test_an_earlier_schema_or_none_does_not_serve(
 
 @pytest.mark.parametrize("revision", ["0001", "0045"])
 def test_a_schema_from_before_the_first_release_is_refused_with_what_to_do(
-    empty_database: Database, revision: str
+    own_database: Database, revision: str
 ) -> None:
     """Everything that looks at the schema does it by one of these two."""
-    upgrade(empty_database)
-    with empty_database.write() as connection:
+    with own_database.write() as connection:
         connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{revision}'")
 
     says = f"is at migration {revision}, and this version goes on from 0046.*: begin with a new database, or "
-    with pytest.raises(DatabaseUnusable, match=says):
-        check_schema(empty_database)
-    with pytest.raises(DatabaseUnusable, match=says):
-        upgrade(empty_database)
+    for look in (check_schema, upgrade):
+        with pytest.raises(DatabaseUnusable, match=says):
+            look(own_database)
 
 
 @pytest.mark.parametrize(
@@ -206,37 +192,25 @@ def test_a_schema_from_before_the_first_release_is_refused_with_what_to_do(
     ids=["two rows", "no row", "no table"],
 )
 def test_a_revision_that_cannot_be_told_is_one_line_that_names_the_database(
-    empty_database: Database, statement: str, says: str
+    own_database: Database, statement: str, says: str
 ) -> None:
-    upgrade(empty_database)
-    with empty_database.write() as connection:
+    with own_database.write() as connection:
         connection.exec_driver_sql(statement)
 
     for look in (check_schema, upgrade, migrate.revisions):
         with pytest.raises(DatabaseUnusable, match=says) as refusal:
-            look(empty_database)
-        assert f"restore a backup of {empty_database.place}, or" in refusal.value.message
+            look(own_database)
+        assert f"restore a backup of {own_database.place}, or" in refusal.value.message
         assert "\n" not in refusal.value.message
 
 
-def test_an_upgrade_of_a_current_database_changes_nothing(empty_database: Database) -> None:
-    upgrade(empty_database)
-    planned(Store(empty_database))
+def test_an_upgrade_of_a_current_database_changes_nothing(own_database: Database) -> None:
+    planned(Store(own_database))
 
-    upgrade(empty_database)
+    upgrade(own_database)
 
-    with Store(empty_database).snapshot() as tx:
+    with Store(own_database).snapshot() as tx:
         assert len(tx.jobs.list("default", limit=10)) == 1
-
-
-def test_everything_goes_down_and_up_again(empty_database: Database) -> None:
-    upgrade(empty_database)
-    downgrade(empty_database, "base")
-    assert tables_in(empty_database) == {"alembic_version"}
-
-    upgrade(empty_database)
-    with empty_database.read() as connection:
-        assert differences(connection) == []
 
 
 def test_several_that_upgrade_at_once_take_turns(empty_database_url: str) -> None:
@@ -250,6 +224,7 @@ def test_several_that_upgrade_at_once_take_turns(empty_database_url: str) -> Non
         database.close()
 
 
+@pytest.mark.databases("sqlite")  # whose file both lock
 def test_two_processes_that_upgrade_at_once_both_succeed(empty_database_url: str, tmp_path: Path) -> None:
     environment = {"NIGHTSHIFT_DATABASE_URL": empty_database_url, "PATH": ""}
     command = [sys.executable, "-m", "nightshift.store.databases.migrate"]

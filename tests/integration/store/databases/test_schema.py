@@ -1,7 +1,6 @@
 """A schema that is not what the migrations make is named, column by column, before any work is lost on it."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,52 +14,43 @@ from tests.helpers.fakes import planned
 from tests.integration.servers import PostgresServer
 
 
-@pytest.fixture
-def migrated(empty_database_url: str) -> Iterator[Database]:
-    """A database of its own with the current schema, on each in turn."""
-    database = Database(empty_database_url)
-    upgrade(database)
-    yield database
-    database.close()
-
-
 def change(database: Database, *statements: str) -> None:
     with database.write() as connection:
         for statement in statements:
             connection.exec_driver_sql(statement)
 
 
-def what_differs(database: Database) -> str:
+def difference_of(database: Database) -> str:
     with pytest.raises(DatabaseUnusable) as refusal:
         check_schema(database)
     return refusal.value.message
 
 
-def test_what_the_migrations_make_is_what_the_code_expects(migrated: Database) -> None:
-    check_schema(migrated)
+def test_what_the_migrations_make_is_what_the_code_expects(own_database: Database) -> None:
+    check_schema(own_database)
 
 
 def test_a_database_made_by_an_earlier_version_of_a_migration_is_named_and_mended_as_it_says(
-    migrated: Database,
+    own_database: Database,
 ) -> None:
     """Migration 0027 was changed after its first release: `segment.earlier` came to it."""
-    change(migrated, "ALTER TABLE segment DROP COLUMN earlier")
+    change(own_database, "ALTER TABLE segment DROP COLUMN earlier")
 
-    says = what_differs(migrated)
+    says = difference_of(own_database)
     assert "column segment.earlier is missing (earlier INTEGER" in says
     definition = says.partition("is missing (")[2].removesuffix(")")
     with pytest.raises(DatabaseUnusable):
-        upgrade(migrated)
-    change(migrated, f"ALTER TABLE segment ADD COLUMN {definition}")
-    check_schema(migrated)
-    planned(Store(migrated))
+        upgrade(own_database)
+    change(own_database, f"ALTER TABLE segment ADD COLUMN {definition}")
+    check_schema(own_database)
+    planned(Store(own_database))
 
 
-def test_every_table_is_looked_for(migrated: Database) -> None:
+def test_every_table_is_looked_for(own_database: Database) -> None:
     for table in tables.metadata.tables:
-        change(migrated, f'ALTER TABLE "{table}" RENAME TO elsewhere')
-        assert f"table {table} is missing" in what_differs(migrated)
-        change(migrated, f'ALTER TABLE elsewhere RENAME TO "{table}"')
+        change(own_database, f'ALTER TABLE "{table}" RENAME TO elsewhere')
+        assert f"table {table} is missing" in difference_of(own_database)
+        change(own_database, f'ALTER TABLE elsewhere RENAME TO "{table}"')
 
 
 # Where SQLite cannot alter a column, it is made anew.
@@ -110,39 +100,39 @@ def test_every_table_is_looked_for(migrated: Database) -> None:
     ids=["type", "may be null", "may not be null", "no unique index", "another index", "must be given"],
 )
 def test_each_kind_of_difference_is_named(
-    migrated: Database, sqlite: list[str], postgresql: list[str], says: str | None
+    own_database: Database, sqlite: list[str], postgresql: list[str], says: str | None
 ) -> None:
-    change(migrated, *(sqlite if migrated.is_sqlite else postgresql))
+    change(own_database, *(sqlite if own_database.is_sqlite else postgresql))
 
-    if migrated.is_sqlite and says is None:
-        check_schema(migrated)  # SQLite adds no such column without a default
+    if own_database.is_sqlite and says is None:
+        check_schema(own_database)  # SQLite adds no such column without a default
         return
-    assert (says or "column job.colour, unknown to this version, must be given a value") in what_differs(
-        migrated
+    assert (says or "column job.colour, unknown to this version, must be given a value") in difference_of(
+        own_database
     )
 
 
-def test_what_is_there_besides_and_wider_types_are_no_difference(migrated: Database) -> None:
-    change(migrated, "ALTER TABLE job ADD COLUMN colour TEXT", "CREATE TABLE colour (name TEXT NOT NULL)")
-    if not migrated.is_sqlite:
+def test_what_is_there_besides_and_wider_types_are_no_difference(own_database: Database) -> None:
+    change(own_database, "ALTER TABLE job ADD COLUMN colour TEXT", "CREATE TABLE colour (name TEXT NOT NULL)")
+    if not own_database.is_sqlite:
         change(
-            migrated,
+            own_database,
             "ALTER TABLE job ALTER COLUMN state TYPE VARCHAR(200)",
             "ALTER TABLE job ALTER COLUMN priority TYPE TEXT",
             "ALTER TABLE shard ALTER COLUMN term TYPE BIGINT",
         )
 
-    check_schema(migrated)
+    check_schema(own_database)
 
 
-def test_a_later_release_may_relax_what_this_one_knows(migrated: Database) -> None:
-    change(migrated, "DROP INDEX ix_job_output_place", "UPDATE alembic_version SET version_num = '9999'")
+def test_a_later_release_may_relax_what_this_one_knows(own_database: Database) -> None:
+    change(own_database, "DROP INDEX ix_job_output_place", "UPDATE alembic_version SET version_num = '9999'")
 
-    check_schema(migrated)
+    check_schema(own_database)
 
 
 def test_a_migration_that_ends_during_the_look_is_no_difference(
-    migrated: Database, monkeypatch: pytest.MonkeyPatch
+    own_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The look reads the revision before it reads the columns."""
     from nightshift.store.databases import migrate
@@ -150,17 +140,17 @@ def test_a_migration_that_ends_during_the_look_is_no_difference(
     revisions = iter(["0043-before"])
     real = migrate._revision
     monkeypatch.setattr(migrate, "_revision", lambda connection: next(revisions, None) or real(connection))
-    change(migrated, "ALTER TABLE job ADD COLUMN colour TEXT")
+    change(own_database, "ALTER TABLE job ADD COLUMN colour TEXT")
 
-    check_schema(migrated)
+    check_schema(own_database)
 
 
-def test_a_migration_under_way_holds_up_no_look(migrated: Database) -> None:
+def test_a_migration_under_way_holds_up_no_look(own_database: Database) -> None:
     def look_meanwhile(connection: object) -> None:
         connection.execute(text("ALTER TABLE job ADD COLUMN colour TEXT"))  # type: ignore[attr-defined]
-        check_schema(migrated)
+        check_schema(own_database)
 
-    change_schema(migrated, look_meanwhile)
+    change_schema(own_database, look_meanwhile)
 
 
 # -- PostgreSQL ----------------------------------------------------------------------------------------
@@ -171,7 +161,7 @@ def test_a_column_that_is_too_short_is_named(postgresql_server: PostgresServer) 
     upgrade(database)
     change(database, "ALTER TABLE job ALTER COLUMN state TYPE VARCHAR(3)")
 
-    assert "column job.state is VARCHAR(3) instead of VARCHAR(" in what_differs(database)
+    assert "column job.state is VARCHAR(3) instead of VARCHAR(" in difference_of(database)
     database.close()
 
 
@@ -186,7 +176,7 @@ def test_a_table_that_may_not_be_written_is_named(postgresql_server: PostgresSer
     url = create_engine(postgresql_server.url("owned")).url.set(username="reader", password="reader")
     reader = Database(url.render_as_string(hide_password=False))
 
-    assert "may not be read and written by this user" in what_differs(reader)
+    assert "may not be read and written by this user" in difference_of(reader)
     with pytest.raises(DatabaseUnusable, match="permission denied"):
         planned(Store(reader))
     reader.close()
@@ -222,10 +212,10 @@ def own_postgresql(server: PostgresServer, name: str, options: str = "") -> Data
         "INSERT INTO counter (name, value) VALUES ('x', 1) ON CONFLICT (value) DO NOTHING",
     ],
 )
-def test_what_the_database_does_not_have_is_no_outage(migrated: Database, statement: str) -> None:
+def test_what_the_database_does_not_have_is_no_outage(own_database: Database, statement: str) -> None:
     with (
         pytest.raises(DatabaseUnusable, match="The database cannot be used: "),
-        migrated.write() as connection,
+        own_database.write() as connection,
     ):
         connection.execute(text(statement))
 
@@ -248,7 +238,7 @@ def test_a_file_or_folder_that_can_only_be_read_is_refused_before_there_is_work(
     may = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path / locked and may(path, mode))
 
-    assert what_differs(database).startswith("The database may only be read: see that this user may write")
+    assert difference_of(database).startswith("The database may only be read: see that this user may write")
     database.close()
 
 

@@ -194,7 +194,7 @@ def test_no_statement_is_sent_in_parts_between_which_its_owner_could_vanish(
 
 
 def test_a_change_to_the_schema_takes_as_long_as_it_takes(postgresql_server: PostgresServer) -> None:
-    timeout_s = 2.0  # a busy machine may take long to lift the limits, too
+    timeout_s = 1.0  # a busy machine may take long to lift the limits, too
     with closing(Database(postgresql_server.url(), timeout_s=timeout_s)) as database:
         with database.write_at_leisure() as connection:
             connection.execute(text("SELECT pg_sleep(:s)"), {"s": 1.2 * timeout_s})

@@ -6,7 +6,9 @@ from nightshift.jobs import Webhook
 from nightshift.lifecycle import transitions
 from nightshift.store import Store
 from tests.helpers.fakes import MODEL, TTL_S, a_spec, claimed, planned
-from tests.integration.store.racing import at_once
+from tests.integration.store.racing import at_once, both_databases
+
+pytestmark = pytest.mark.databases("postgresql")
 
 ALL = 10
 
@@ -27,6 +29,7 @@ def test_the_first_claim_of_a_job_is_an_event_and_the_next_is_none(store: Store)
     assert event.data["status"] == "running"
 
 
+@both_databases
 def test_of_two_first_claims_at_the_same_moment_one_begins_the_job(store: Store) -> None:
     job = planned(store, shards=2)
 

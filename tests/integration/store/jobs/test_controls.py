@@ -31,6 +31,8 @@ from tests.helpers.fakes import (
     submit,
 )
 
+pytestmark = pytest.mark.databases("postgresql")
+
 SOON = JobChanges(priority=PriorityClass.INTERACTIVE)
 
 

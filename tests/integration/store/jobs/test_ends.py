@@ -9,8 +9,10 @@ from nightshift.lifecycle import transitions
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import Store
 from tests.helpers.fakes import FakeClock, claim, submit
-from tests.integration.store.racing import at_once
+from tests.integration.store.racing import at_once, both_databases
 from tests.integration.store.watching import HOOK, events, fetch, finalizing, finish, owed, with_webhook
+
+pytestmark = pytest.mark.databases("postgresql")
 
 
 @pytest.mark.parametrize("state", [state for state in JobState if state.is_terminal])
@@ -28,6 +30,7 @@ def test_a_job_ends_once_with_its_final_counts(store: Store, clock: FakeClock, s
     assert events(store, job).count(f"job.{state}") == 1
 
 
+@both_databases
 def test_of_two_that_end_a_job_at_the_same_moment_one_does_and_owes_the_webhook(store: Store) -> None:
     job = finalizing(store, **with_webhook())
 

@@ -1,8 +1,12 @@
 """A job's history: numbered without gaps, also by writers at the same moment."""
 
+import pytest
+
 from nightshift.store import Store
 from tests.helpers.fakes import FakeClock, submit
-from tests.integration.store.racing import at_once
+from tests.integration.store.racing import at_once, both_databases
+
+pytestmark = pytest.mark.databases("postgresql")
 
 
 def test_events_are_numbered_from_one_in_each_job(store: Store, clock: FakeClock) -> None:
@@ -26,6 +30,7 @@ def test_a_stream_goes_on_after_the_last_event_it_has_seen(store: Store, clock: 
         assert tx.events.after("default", job.id, 6, limit=3) == []
 
 
+@both_databases
 def test_numbers_have_no_gaps_and_no_repeats_when_many_write_at_once(store: Store) -> None:
     job = submit(store)
 
@@ -43,6 +48,7 @@ def test_numbers_have_no_gaps_and_no_repeats_when_many_write_at_once(store: Stor
         assert [event.seq for event in tx.events.after("default", job.id, 0, 100)] == list(range(1, 42))
 
 
+@both_databases
 def test_a_reader_never_sees_a_number_before_the_ones_below_it(store: Store) -> None:
     """A number that is taken and not yet committed must hold up the next one, or a stream would skip it."""
     job = submit(store)

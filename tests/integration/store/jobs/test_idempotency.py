@@ -2,11 +2,15 @@
 
 from datetime import timedelta
 
+import pytest
+
 from nightshift.lifecycle import transitions
 from nightshift.store import Store
 from nightshift.store.jobs.idempotency import KeptAnswer
 from tests.helpers.fakes import FakeClock, a_new_job, submit
-from tests.integration.store.racing import at_once
+from tests.integration.store.racing import at_once, both_databases
+
+pytestmark = pytest.mark.databases("postgresql")
 
 DAY = timedelta(days=1)
 
@@ -64,6 +68,7 @@ def test_keys_that_have_had_their_time_are_purged(store: Store, clock: FakeClock
         assert tx.idempotency.find("default", "long", tx.now()) is not None
 
 
+@both_databases
 def test_two_requests_with_one_key_at_the_same_moment_make_one_job(store: Store) -> None:
     class Second(Exception):
         """Rolls the second job back, as the caller is told to."""

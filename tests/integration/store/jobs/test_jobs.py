@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Integer, Select
+from sqlalchemy import Connection, Integer
 
 from nightshift.jobs import Counts, Face, Job, JobKind, JobState, StopReason, Usage, Webhook
 from nightshift.jobs.leases import Lead
@@ -29,7 +29,10 @@ from tests.helpers.fakes import (
     planned,
     submit,
 )
-from tests.integration.store.racing import at_once
+from tests.integration.store.databases.recording import plan_of
+from tests.integration.store.racing import at_once, both_databases
+
+pytestmark = pytest.mark.databases("postgresql")
 
 
 def ids(jobs: Any) -> list[str]:
@@ -107,71 +110,63 @@ INDEXES = {
 PERIOD = {"created_from": STARTS_AT, "created_before": STARTS_AT + timedelta(days=1)}
 
 
-@pytest.mark.parametrize("index", INDEXES)
+@pytest.mark.databases("sqlite", "postgresql")  # which plan differently, like the next
 @pytest.mark.parametrize("period", [{}, PERIOD], ids=["ever", "period"])
 @pytest.mark.parametrize("is_first_page", [True, False])
 def test_a_page_of_jobs_is_read_in_the_order_of_an_index_without_sorting(
-    store: Store, clock: FakeClock, index: str, period: dict[str, Any], is_first_page: bool
+    store: Store, clock: FakeClock, period: dict[str, Any], is_first_page: bool
 ) -> None:
     clock.advance(seconds=12 * 3600)
     after = None if is_first_page else submit(store)
-
-    plan = explained(store.database, listing("default", 21, after, JobFilters(**INDEXES[index] | period)))
-
-    assert index in plan
-    assert "TEMP B-TREE" not in plan  # SQLite's word for a sort
-    assert "Sort" not in plan
-
-
-def test_a_name_is_looked_for_by_its_index_whatever_else_is_asked(store: Store) -> None:
     several = (JobState.FAILED, JobState.EXPIRED)
-    filters = JobFilters(name="nightly", states=several, model=MODEL, kind=JobKind.BULK, **PERIOD)
+    of_name = {"name": "nightly", "states": several, "model": MODEL, "kind": JobKind.BULK}
 
-    plan = explained(store.database, listing("default", 21, submit(store), filters))
+    plans = explained(store.database, after, *(wanted | period for wanted in [*INDEXES.values(), of_name]))
 
-    assert "ix_job_" in plan
-    assert "TEMP B-TREE" not in plan
-    assert "Sort" not in plan
-
-
-OF_SEVERAL = {"ix_job_listing", "ix_job_of_priority", "ix_job_of_model"}
+    for index, plan in zip([*INDEXES, "ix_job_"], plans, strict=True):
+        assert index in plan
+        assert "TEMP B-TREE" not in plan  # SQLite's word for a sort
+        assert "Sort" not in plan
 
 
-@pytest.mark.parametrize("states", [(), (JobState.FAILED,), (JobState.FAILED, JobState.EXPIRED)])
-def test_what_other_filters_ask_is_compared_in_the_index_that_one_reads(
-    store: Store, states: tuple[JobState, ...]
-) -> None:
-    filters = JobFilters(states=states, kind=JobKind.ONLINE, priority=PriorityClass.BACKGROUND, model=MODEL)
-
-    plan = explained(store.database, listing("default", 21, None, filters))
-
-    if store.database.is_sqlite:  # whose plan does not say what is compared where
-        read = set(re.findall(r"SEARCH job USING INDEX (ix_\w+)", plan))
-        assert len(read) == 1
-        assert read <= ({"ix_job_of_state"} if states else OF_SEVERAL)
-    compared_in_table = " ".join(re.findall(r"Filter: [^']*", plan))
-    assert not re.search("kind|priority|model", compared_in_table), plan
+INDEXES_OF_SEVERAL_STATES = {"ix_job_listing", "ix_job_of_priority", "ix_job_of_model"}
 
 
-def test_of_several_states_each_ones_page_is_read_by_the_index(store: Store) -> None:
-    filters = JobFilters(states=(JobState.FAILED, JobState.EXPIRED), **PERIOD)
+@pytest.mark.databases("sqlite", "postgresql")
+def test_the_other_filters_are_compared_in_the_index_that_one_reads(store: Store) -> None:
+    others = {"kind": JobKind.ONLINE, "priority": PriorityClass.BACKGROUND, "model": MODEL}
+    several = (JobState.FAILED, JobState.EXPIRED)
 
-    plan = explained(store.database, listing("default", 21, submit(store), filters))
+    without, of_one, of_two, alone = explained(
+        store.database,
+        None,
+        *({**others, "states": states} for states in ((), (JobState.FAILED,), several)),
+        {"states": several, **PERIOD},
+    )
 
-    assert plan.count("ix_job_of_state") == 2
+    for plan in (without, of_one, of_two):
+        if store.database.is_sqlite:  # whose plan does not say what is compared where
+            indexes = set(re.findall(r"SEARCH job USING INDEX (ix_\w+)", plan))
+            assert len(indexes) == 1
+            assert indexes <= (INDEXES_OF_SEVERAL_STATES if plan is without else {"ix_job_of_state"})
+        compared_in_table = " ".join(re.findall(r"Filter: [^']*", plan))
+        assert not re.search("kind|priority|model", compared_in_table), plan
+    assert alone.count("ix_job_of_state") == 2
 
 
-def explained(database: Database, statement: Select[Any]) -> str:
-    """How the database would read it from a table too large to read whole."""
+def explained(database: Database, after: Job | None, *filters: dict[str, Any]) -> list[str]:
+    """How the database would read pages of jobs from a table too large to read whole."""
     with database.write() as connection:
-        dialect = connection.dialect
-        sql = statement.compile(dialect=dialect, compile_kwargs={"literal_binds": True})
-        if dialect.name == "sqlite":
-            return str(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}").all())
-        fill(connection)
-        for way in ("seqscan", "bitmapscan", "sort", "incremental_sort"):
-            connection.exec_driver_sql(f"SET LOCAL enable_{way} = off")
-        return str(connection.exec_driver_sql(f"EXPLAIN {sql}").all())
+        if not database.is_sqlite:
+            fill(connection)
+            for way in ("seqscan", "bitmapscan", "sort", "incremental_sort"):
+                connection.exec_driver_sql(f"SET LOCAL enable_{way} = off")
+        pages = [listing("default", 21, after, JobFilters(**wanted)) for wanted in filters]
+        literal = {"literal_binds": True}
+        return [
+            plan_of(connection, str(page.compile(dialect=connection.dialect, compile_kwargs=literal)))
+            for page in pages
+        ]
 
 
 def fill(connection: Connection) -> None:
@@ -408,6 +403,7 @@ def test_the_backlog_counts_what_has_not_ended_by_kind_and_state(store: Store) -
         ]
 
 
+@both_databases
 def test_progress_of_many_workers_at_once_is_not_lost(store: Store) -> None:
     job = planned(store)
 

@@ -24,7 +24,7 @@ from tests.helpers.fakes import (
     planned,
     submit,
 )
-from tests.integration.store.racing import at_once
+from tests.integration.store.racing import at_once, both_databases
 from tests.integration.store.watching import (
     HOOK,
     events,
@@ -35,6 +35,8 @@ from tests.integration.store.watching import (
     shard_states,
     with_webhook,
 )
+
+pytestmark = pytest.mark.databases("postgresql")
 
 # -- submit and plan -----------------------------------------------------------------------------------
 
@@ -199,6 +201,7 @@ def test_an_error_for_an_answer_fails_its_job_and_says_why(store: Store) -> None
     assert ended.errors == (InputError("invalid_value", "The prompt is too long."),)
 
 
+@both_databases
 def test_a_request_is_answered_once(store: Store) -> None:
     request = asked(store)
     found = claimed_online(store, request.shard_id)

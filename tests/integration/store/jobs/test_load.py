@@ -1,5 +1,7 @@
 """How much waits: of one tenant, and of all."""
 
+import pytest
+
 from nightshift.lifecycle.transitions import record_answer
 from nightshift.store import Store, Transaction
 from nightshift.store.jobs.load import Pace
@@ -13,6 +15,8 @@ from tests.helpers.fakes import (
     planned,
     submit,
 )
+
+pytestmark = pytest.mark.databases("postgresql")
 
 
 def online(tx: Transaction, tenant: str) -> tuple[int, int, int]:

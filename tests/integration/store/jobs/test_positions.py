@@ -1,14 +1,15 @@
 """Places in the queue."""
 
-from datetime import timedelta
-
-from sqlalchemy import insert
+import pytest
 
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import Store, tables
-from nightshift.store.jobs.jobs import new_row
+from nightshift.store.databases.database import Database
 from nightshift.store.jobs.positions import POSITION_MAX
-from tests.helpers.fakes import STARTS_AT, FakeClock, a_new_job, asked, submit
+from tests.helpers.fakes import FakeClock, asked, submit
+from tests.integration.store.databases.recording import copy_rows
+
+pytestmark = pytest.mark.databases("postgresql")
 
 
 def test_a_place_counts_better_classes_and_older_jobs(store: Store, clock: FakeClock) -> None:
@@ -42,11 +43,17 @@ def test_jobs_of_the_same_moment_have_the_same_place(store: Store, clock: FakeCl
         assert tx.positions.of([]) == {}
 
 
-def test_a_long_queue_is_counted_to_a_limit(store: Store, clock: FakeClock) -> None:
+def test_a_long_queue_is_counted_to_a_limit(own_database: Database, clock: FakeClock) -> None:
+    store = Store(own_database, clock=clock)
     first = submit(store)
-    with store.database.write() as connection:
-        rows = [new_row(a_new_job(), STARTS_AT + timedelta(seconds=1)) for _ in range(POSITION_MAX)]
-        connection.execute(insert(tables.job), rows)
+    copy_rows(
+        store,
+        tables.job,
+        POSITION_MAX,
+        id="'j' || number",
+        created_at="created_at + 1000",
+        output_place="NULL",
+    )
     clock.advance(seconds=1)
     second = submit(store)
     clock.advance(seconds=1)

@@ -17,6 +17,7 @@ from nightshift.lifecycle import transitions
 from nightshift.store import Store, Transaction, tables
 from nightshift.store.databases.database import Database
 from nightshift.store.shards.leases import ExpiredLease
+from tests.helpers.databases import emptied
 from tests.helpers.fakes import FakeClock
 from tests.integration.store.shards.lease_model import ModelJob, ModelShard
 
@@ -28,11 +29,8 @@ class LeaseGround(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        with self.database.write() as connection:
-            for table in reversed(tables.metadata.sorted_tables):
-                connection.execute(table.delete())
         self.clock = FakeClock()
-        self.store = Store(self.database, clock=self.clock)
+        self.store = Store(emptied(self.database), clock=self.clock)
         self.jobs: dict[str, Job] = {}
         self.shards: dict[str, ModelShard] = {}
         self.leases: list[Lease] = []  # every one there ever was

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from nightshift.jobs import Job
 from nightshift.jobs.part import CutLimits, OutputPart, PartClaim, PartFile, PartUpload
-from nightshift.lifecycle import cutting as output_parts
+from nightshift.lifecycle import cutting
 from nightshift.store import Store
 from tests.helpers.fakes import TTL_S, claimed, commit_rows, completed, planned
 
@@ -37,9 +37,9 @@ def end(store: Store, numbers: Iterable[int]) -> None:
 
 def cut(
     store: Store, job: Job, limits: CutLimits = SMALL, *, is_complete: bool = True, after_no: int = -1
-) -> output_parts.CutPass:
+) -> cutting.CutPass:
     return store.run(
-        lambda tx: output_parts.cut(tx, job, limits, tx.now(), is_complete=is_complete, after_no=after_no)
+        lambda tx: cutting.cut(tx, job, limits, tx.now(), is_complete=is_complete, after_no=after_no)
     )
 
 

@@ -34,10 +34,19 @@ from tests.helpers.fakes import (
     planned,
     submit,
 )
-from tests.integration.store.racing import WAIT_MAX_S, at_once, in_background, wait_until_blocked
+from tests.integration.store.racing import (
+    WAIT_MAX_S,
+    at_once,
+    both_databases,
+    in_background,
+    wait_until_blocked,
+)
+
+pytestmark = pytest.mark.databases("postgresql")
 
 INTERACTIVE, STANDARD, BACKGROUND = PriorityClass
 DAY_S = 86_400
+SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(2, 6))]
 OTHER_MODEL = "another"
 
 
@@ -157,76 +166,20 @@ def test_of_a_tenant_with_many_rows_in_a_model_only_small_jobs_are_claimed(store
     assert set(claims_within(store, ROOM_FOR_ALL)) == {large.id, unknown.id, being_cut.id}
 
 
-def test_nothing_to_do_is_nothing(store: Store) -> None:
-    assert claim(store) is None
-
-
-def test_a_leased_shard_is_not_claimed_again(store: Store) -> None:
-    planned(store)
-    claimed(store)
-
-    assert claim(store, "worker_2") is None
-
-
-def test_a_job_whose_input_has_not_been_read_is_not_claimed(store: Store) -> None:
-    submit(store)
+def test_only_planned_work_of_the_workers_models_and_of_its_own_kind_is_claimed(store: Store) -> None:
+    submit(store)  # its input has not been read
+    other, request = planned(store, model="other"), asked(store)
 
     assert claim(store) is None
-
-
-def test_a_job_that_is_stopping_is_not_claimed(store: Store) -> None:
-    job = planned(store, shards=2)
-    claimed(store)
-
-    with store.transaction() as tx:
-        assert transitions.request_stop(tx, job, StopReason.CANCELLED, tx.now())
-
-    assert claim(store, "worker_2") is None
-
-
-def test_a_shard_handed_back_after_the_stop_is_not_claimed_either(store: Store) -> None:
-    job = planned(store)
-    lease = claimed(store).lease
-    with store.transaction() as tx:
-        transitions.request_stop(tx, job, StopReason.CANCELLED, tx.now())
-        assert tx.leases.hand_back(lease)
-
-    assert claim(store, "worker_2") is None
-
-
-def test_a_delayed_shard_is_claimed_from_its_time_on(store: Store, clock: FakeClock) -> None:
-    planned(store)
-    lease = claimed(store).lease
-    with store.transaction() as tx:
-        assert tx.leases.delay(lease, clock.now + timedelta(seconds=60))
-
-    clock.advance(seconds=59)
-    assert claim(store) is None
-    clock.advance(seconds=1)
-    assert claimed(store).lease.shard_id == lease.shard_id
-
-
-def test_a_worker_is_given_only_shards_of_models_it_has(store: Store) -> None:
-    planned(store, model="other", priority=INTERACTIVE)
-    mine = planned(store, model="mine", priority=BACKGROUND)
-
-    found = claim(store, models=["mine", "mine-too"])
-
-    assert found is not None
-    assert found.job.id == mine.id
-    assert claim(store, models=["mine", "mine-too"]) is None
     assert claim(store, models=[]) is None
+    with store.snapshot() as tx:
+        [shard] = tx.shards.of_job(other.id, limit=10)
+    assert online_claims(store, shard.id, asked(store, model="third").shard_id) == []
+    assert [lease.job_id for lease in online_claims(store, request.shard_id)] == [request.job.id]
+    assert claim(store, models=["other", "another"]) is not None
 
 
 # -- which one -----------------------------------------------------------------------------------------
-
-
-def test_classes_are_served_in_order_whatever_was_submitted_first(store: Store, clock: FakeClock) -> None:
-    for priority in (BACKGROUND, STANDARD, INTERACTIVE):
-        planned(store, priority=priority)
-        clock.advance(seconds=1)
-
-    assert [claimed(store).job.priority for _ in range(3)] == [INTERACTIVE, STANDARD, BACKGROUND]
 
 
 def test_within_a_class_the_earlier_deadline_goes_first_and_then_the_older_job(
@@ -261,7 +214,7 @@ def test_a_job_that_has_waited_for_long_goes_before_its_class(store: Store, cloc
     assert claimed(store).job.id == old.id
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_the_claim_sorts_by_what_priorities_describes(store: Store, clock: FakeClock, seed: int) -> None:
     """Jobs of every class, age and haste, of three tenants; nothing ends meanwhile."""
     draw, config = random.Random(seed), PriorityConfig()
@@ -305,26 +258,6 @@ def test_the_tenant_with_the_least_in_flight_goes_first(store: Store, clock: Fak
     served = [claimed(store).lease.tenant_id for _ in range(8)]
 
     assert served == ["large", "small", "large", "small", "large", "small", "large", "large"]
-
-
-def test_fairness_counts_what_is_in_flight_now_not_what_was_done(store: Store, clock: FakeClock) -> None:
-    planned(store, tenant_id="first", shards=5)
-    clock.advance(seconds=1)
-    planned(store, tenant_id="second", shards=5)
-    for _ in range(2):
-        lease = claimed(store).lease
-        with store.transaction() as tx:
-            assert tx.shards.complete(lease, rows_total=0)
-
-    assert claimed(store).lease.tenant_id == "first"
-    assert claimed(store).lease.tenant_id == "second"
-
-
-def test_a_better_class_goes_before_fairness(store: Store) -> None:
-    planned(store, tenant_id="busy", shards=3, priority=STANDARD)
-    planned(store, tenant_id="idle", priority=BACKGROUND)
-
-    assert [claimed(store).lease.tenant_id for _ in range(4)] == ["busy", "busy", "busy", "idle"]
 
 
 def aged_backlog(store: Store, clock: FakeClock, tenant_id: str, **options: Any) -> None:
@@ -383,6 +316,7 @@ def test_what_has_grown_old_goes_on_even_if_its_tenant_has_the_most_in_flight(
 # -- several at once -----------------------------------------------------------------------------------
 
 
+@both_databases
 def test_claimers_at_the_same_moment_never_get_the_same_shard(store: Store) -> None:
     for shards in (7, 1, 12):
         planned(store, shards=shards)
@@ -400,6 +334,7 @@ def test_claimers_at_the_same_moment_never_get_the_same_shard(store: Store) -> N
     assert set(counts.values()) == {1}
 
 
+@both_databases
 def test_an_online_request_is_claimed_once_however_often_it_is_rung(store: Store) -> None:
     shard_id = asked(store).shard_id
 
@@ -458,65 +393,18 @@ def test_a_stop_and_a_first_claim_at_the_same_moment_do_not_block_each_other(
 # -- online --------------------------------------------------------------------------------------------
 
 
-def test_an_online_claim_brings_the_request_along(store: Store) -> None:
-    request = asked(store, body={"messages": [{"role": "user", "content": "48213"}]})
+def test_an_online_claim_brings_the_request_along_and_how_long_it_has_waited(
+    store: Store, clock: FakeClock
+) -> None:
+    body = {"messages": [{"role": "user", "content": "48213"}]}
+    request = asked(store, body=body)
+    clock.advance(seconds=7)
 
-    found = claimed_online(store, request.shard_id)
+    claim = claimed_online(store, request.shard_id)
 
-    assert found.job.id == request.job.id
-    assert found.body == {"messages": [{"role": "user", "content": "48213"}]}
-    assert found.lease.term == 1
+    assert (claim.job.id, claim.body, claim.lease.term, claim.waited_s) == (request.job.id, body, 1, 7)
     with store.snapshot() as tx:
         assert tx.jobs.fetch(request.job.id).state is JobState.RUNNING
-
-
-def test_one_call_claims_all_that_are_still_to_be_had(store: Store) -> None:
-    requests = [asked(store) for _ in range(3)]
-    claimed_online(store, requests[1].shard_id, "worker_2")
-
-    leases = online_claims(store, *[request.shard_id for request in requests], "shard_unknown")
-
-    assert {lease.job_id for lease in leases} == {requests[0].job.id, requests[2].job.id}
-
-
-def test_an_online_claim_leaves_other_models_alone(store: Store) -> None:
-    request = asked(store, model="other")
-
-    assert online_claims(store, request.shard_id) == []
-
-
-def test_a_bulk_shard_is_not_an_online_request(store: Store) -> None:
-    planned(store)
-    with store.snapshot() as tx:
-        [shard] = tx.shards.of_job(tx.jobs.list("default", limit=1)[0].id, limit=10)
-
-    assert online_claims(store, shard.id) == []
-    assert claim(store) is not None
-
-
-def test_an_online_request_is_not_bulk_work(store: Store) -> None:
-    asked(store)
-
-    assert claim(store) is None
-
-
-def test_a_cancelled_online_request_is_not_claimed(store: Store) -> None:
-    request = asked(store)
-    with store.transaction() as tx:
-        transitions.request_stop(tx, request.job, StopReason.CANCELLED, tx.now())
-
-    assert online_claims(store, request.shard_id) == []
-
-
-def test_a_delayed_online_request_is_claimed_from_its_time_on(store: Store, clock: FakeClock) -> None:
-    request = asked(store)
-    lease = claimed_online(store, request.shard_id).lease
-    with store.transaction() as tx:
-        tx.leases.delay(lease, clock.now + timedelta(seconds=5))
-
-    assert online_claims(store, request.shard_id) == []
-    clock.advance(seconds=5)
-    assert [lease.term for lease in online_claims(store, request.shard_id)] == [2]
 
 
 def test_a_worker_that_polls_finds_online_requests_in_the_order_they_came(
@@ -572,16 +460,6 @@ def test_online_fairness_counts_what_is_in_flight(store: Store, clock: FakeClock
     assert next_online(store) == [small[0], small[1], large[2], small[2], large[3], small[3], large[4]]
 
 
-def test_bulk_shards_in_flight_do_not_count_against_online_requests(store: Store, clock: FakeClock) -> None:
-    planned(store, tenant_id="both", shards=2)
-    claimed(store)
-    claimed(store)
-    both = several_asked(store, clock, "both", 1)
-    online = several_asked(store, clock, "online", 1)
-
-    assert next_online(store) == both + online
-
-
 def test_a_better_class_of_online_requests_goes_before_fairness(store: Store, clock: FakeClock) -> None:
     background = several_asked(store, clock, "idle", 2, priority=BACKGROUND)
     interactive = several_asked(store, clock, "busy", 3)
@@ -589,7 +467,7 @@ def test_a_better_class_of_online_requests_goes_before_fairness(store: Store, cl
     assert next_online(store) == interactive + background
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_several_online_requests_at_once_are_those_that_would_be_claimed_one_by_one(
     store: Store, clock: FakeClock, seed: int
 ) -> None:
@@ -617,21 +495,6 @@ SERVED = {
     Capacity.SPOT: {"spot", "any"},
     Capacity.ON_DEMAND: {"on_demand", "any"},
 }
-
-
-@pytest.mark.parametrize("capacity", SERVED)
-def test_a_worker_claims_bulk_jobs_that_want_its_kind_of_machine_or_any(
-    store: Store, capacity: Capacity
-) -> None:
-    wanted = {planned(store, spec=a_spec(capacity=kind)).id: kind for kind in ("spot", "any", "on_demand")}
-
-    with store.transaction() as tx:
-        claims = [
-            tx.claims.bulk("worker_1", [MODEL], tx.now(), TTL_S, machine=Machine(capacity)) for _ in range(3)
-        ]
-
-    assert {wanted[found.job.id] for found in claims if found is not None} == SERVED[capacity]
-    assert claims[2] is None
 
 
 def test_what_waits_is_told_by_model_with_its_class_its_age_and_whether_it_is_due(
@@ -701,14 +564,3 @@ def test_a_worker_claims_online_requests_that_want_its_kind_of_machine_or_any(
 
     assert {asked_for[shard_id] for shard_id in queued} == SERVED[capacity]
     assert {asked_for[found.lease.shard_id] for found in claims} == SERVED[capacity]
-
-
-def test_a_claim_says_how_long_an_online_request_has_waited(store: Store, clock: FakeClock) -> None:
-    shard_id = asked(store).shard_id
-    assert shard_id is not None
-    clock.advance(seconds=7)
-
-    with store.transaction() as tx:
-        (claim,) = tx.claims.online([shard_id], "worker_1", [MODEL], tx.now(), TTL_S)
-
-    assert claim.waited_s == 7

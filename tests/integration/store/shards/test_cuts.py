@@ -10,14 +10,13 @@ from nightshift.jobs import Face, Job, JobState, StopReason
 from nightshift.jobs.leases import Lease
 from nightshift.jobs.part import CutLimits, NewPart, PartState
 from nightshift.jobs.planning import PlanCursor
-from nightshift.lifecycle import cutting as output_parts
-from nightshift.lifecycle import transitions
+from nightshift.lifecycle import cutting, transitions
 from nightshift.store import Store, Transaction, tables
 from nightshift.store.databases.database import Database
 from nightshift.store.shards.cuts import OutputProgress
 from tests.helpers.fakes import FakeClock, a_shard, claimed, commit_rows, completed, planned, submit
-from tests.integration.store.databases.recording import recorded
-from tests.integration.store.racing import at_once, in_background, wait_until_blocked
+from tests.integration.store.databases.recording import copy_rows, plan_of, recorded
+from tests.integration.store.racing import at_once, both_databases, in_background, wait_until_blocked
 from tests.integration.store.shards.parts_ground import (
     SMALL,
     cut,
@@ -27,8 +26,10 @@ from tests.integration.store.shards.parts_ground import (
     with_ended,
 )
 
+pytestmark = pytest.mark.databases("postgresql")
+
 WHOLE = CutLimits(part_bytes=10**12, part_rows=10**9)
-MANY = 100_000
+MANY = 20_000
 
 
 def assigned(store: Store, job: Job) -> list[int | None]:
@@ -42,7 +43,7 @@ def assigned(store: Store, job: Job) -> list[int | None]:
 def test_ended_shards_become_parts_and_the_others_wait(store: Store) -> None:
     job = with_ended(store, 7, ended=[0, 1, 2, 4, 5])
 
-    assert cut(store, job) == output_parts.CutPass(2, after_no=None)
+    assert cut(store, job) == cutting.CutPass(2, after_no=None)
 
     assert ranges(store, job) == [(0, 1), (4, 5)]
     assert assigned(store, job) == [0, 0, None, None, 4, 4, None]
@@ -74,28 +75,28 @@ def test_a_run_waits_for_its_neighbours_in_other_pages(store: Store) -> None:
 
 
 def test_pages_go_on_at_the_run_that_was_not_cut(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output_parts, "SHARDS_PER_CUT", 3)
+    monkeypatch.setattr(cutting, "SHARDS_PER_CUT", 3)
     job = with_ended(store, 9, ended=[0, 2, 3, 4, 6, 7])
     limits = CutLimits(part_bytes=800, part_rows=1000, part_shards=2)
 
     first = cut(store, job, limits)
-    assert first == output_parts.CutPass(1, after_no=3)
+    assert first == cutting.CutPass(1, after_no=3)
     assert first.after_no is not None
     second = cut(store, job, limits, after_no=first.after_no)
 
-    assert second == output_parts.CutPass(1, after_no=7)
-    assert cut(store, job, limits, after_no=7) == output_parts.CutPass(0, after_no=None)
+    assert second == cutting.CutPass(1, after_no=7)
+    assert cut(store, job, limits, after_no=7) == cutting.CutPass(0, after_no=None)
     assert ranges(store, job) == [(2, 3), (6, 7)]
 
 
 def test_many_parts_are_cut_in_several_transactions(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output_parts, "PARTS_PER_CUT", 2)
+    monkeypatch.setattr(cutting, "PARTS_PER_CUT", 2)
     job = with_ended(store, 5, ended=range(5))
     limits = CutLimits(part_bytes=1, part_rows=1)
 
-    assert cut(store, job, limits) == output_parts.CutPass(2, after_no=1)
-    assert cut(store, job, limits, after_no=1) == output_parts.CutPass(2, after_no=3)
-    assert cut(store, job, limits, after_no=3) == output_parts.CutPass(1, after_no=None)
+    assert cut(store, job, limits) == cutting.CutPass(2, after_no=1)
+    assert cut(store, job, limits, after_no=1) == cutting.CutPass(2, after_no=3)
+    assert cut(store, job, limits, after_no=3) == cutting.CutPass(1, after_no=None)
 
     assert ranges(store, job) == [(number, number) for number in range(5)]
 
@@ -124,7 +125,7 @@ def test_a_part_without_rows_has_nothing_to_be_written(store: Store) -> None:
     [part] = parts(store, job)
     assert (part.state, part.files, part.rows) == (PartState.WRITTEN, (), 0)
     with store.snapshot() as tx:
-        assert output_parts.is_written(tx, job)
+        assert cutting.is_written(tx, job)
 
 
 def test_a_stopped_shard_whose_rows_nobody_counted_may_have_some(store: Store) -> None:
@@ -142,7 +143,7 @@ def test_an_output_is_written_once_all_ended_shards_are_in_written_parts(store: 
 
     def is_written() -> bool:
         with store.snapshot() as tx:
-            return output_parts.is_written(tx, job)
+            return cutting.is_written(tx, job)
 
     assert not is_written()
     cut(store, job)
@@ -254,6 +255,7 @@ def claimed_in(tx: Transaction) -> Lease:
 # -- two at once -----------------------------------------------------------------------------------------
 
 
+@both_databases
 def test_two_that_cut_at_once_put_each_shard_in_one_part(store: Store) -> None:
     job = with_ended(store, 9, ended=range(9))
 
@@ -269,7 +271,7 @@ def test_a_cut_that_comes_second_takes_nothing(postgresql_database: Database, cl
     job = with_ended(store, 2, ended=range(2))
 
     with store.transaction() as tx:
-        output_parts.cut(tx, job, WHOLE, tx.now(), is_complete=True)
+        cutting.cut(tx, job, WHOLE, tx.now(), is_complete=True)
         with in_background(lambda: cut(store, job)) as second:
             wait_until_blocked(postgresql_database)
             tx._connection.commit()
@@ -301,20 +303,10 @@ def test_shards_that_are_not_free_are_not_cut(store: Store, part: NewPart) -> No
 def make_large(store: Store) -> Job:
     """All its shards have ended and are in parts, but for the last five: three ended, one leased, one not."""
     job = planned(store, shards=1)
-    columns = [column.name for column in tables.shard.columns]
-    copied = [
-        {"id": "'s' || number", "shard_no": "number", "state": "'done'", "part_first_shard": "0"}.get(
-            name, f'"{name}"'
-        )
-        for name in columns
-    ]
-    names = ", ".join(f'"{name}"' for name in columns)
+    copy_rows(store, tables.shard, MANY - 1, id="'s' || number", shard_no="number")
     with store.database.write() as connection:
         for change in (
-            f"INSERT INTO shard ({names}) WITH RECURSIVE numbers(number) AS "
-            f"(SELECT 1 UNION ALL SELECT number + 1 FROM numbers WHERE number < {MANY - 1}) "
-            f"SELECT {', '.join(copied)} FROM numbers, shard WHERE shard_no = 0",
-            "UPDATE shard SET state = 'done', part_first_shard = 0 WHERE shard_no = 0",
+            "UPDATE shard SET state = 'done', part_first_shard = 0",
             "UPDATE shard SET part_first_shard = NULL, rows_total = 4, result_bytes = 400 "
             f"WHERE shard_no >= {MANY - 5}",
             f"UPDATE shard SET state = 'queued' WHERE shard_no >= {MANY - 2}",
@@ -325,47 +317,31 @@ def make_large(store: Store) -> Job:
     return job
 
 
-def test_what_was_cut_before_is_not_looked_at_again(store: Store) -> None:
+@pytest.mark.databases("sqlite", "postgresql")  # which plan differently
+def test_shards_that_were_cut_before_are_not_read_again(own_database: Database, clock: FakeClock) -> None:
+    store = Store(own_database, clock=clock)
     job = make_large(store)
-    explain = "EXPLAIN QUERY PLAN" if store.database.is_sqlite else "EXPLAIN"
-
-    with store.transaction() as tx, recorded(store.database) as statements:
-        assert cut_in(tx, job).parts == 1
-        assert tx.cuts.has_uncut(job.id)
-        asked = [found for found in statements if "INSERT" not in found[0]]
-        plans = [
-            "\n".join(str(row) for row in tx._connection.exec_driver_sql(f"{explain} {said}", values))
-            for said, values in asked
-        ]
-
-    assert ranges(store, job) == [(MANY - 5, MANY - 4)]
-    of_page, of_neighbours, of_part, of_rest = plans
-    assert "ix_shard_to_cut" in of_page
-    assert "ix_shard_to_cut" in of_rest
-    assert "shard_no" in of_neighbours
-    assert "shard_no" in of_part
-    assert not [plan for plan in plans if "Seq Scan" in plan or "SCAN shard" in plan], plans
-
-
-def test_a_pass_without_news_looks_at_no_shard_and_at_problems_alone(store: Store) -> None:
-    make_large(store)
-    explain = "EXPLAIN QUERY PLAN" if store.database.is_sqlite else "EXPLAIN"
 
     with store.transaction() as tx, recorded(store.database) as statements:
         tx.cuts.under_way()
         tx.parts.unwritable()
-        plans = [
-            "\n".join(str(row) for row in tx._connection.exec_driver_sql(f"{explain} {said}", values))
-            for said, values in list(statements)
-        ]
+        assert cut_in(tx, job).parts == 1
+        assert tx.cuts.has_uncut(job.id)
+        plans = [plan_of(tx._connection, *said) for said in list(statements) if "INSERT" not in said[0]]
 
-    of_progress, of_problems = plans
+    of_progress, of_problems, of_page, of_neighbours, of_part, of_rest = plans
     assert "shard" not in of_progress
     assert "output_part" not in of_progress
     if store.database.is_sqlite:  # PostgreSQL reads a table that is empty
         assert "ix_output_part_problem" in of_problems
     assert "ix_output_part_of_job" not in of_problems
+    assert ranges(store, job) == [(MANY - 5, MANY - 4)]
+    assert "ix_shard_to_cut" in of_page
+    assert "ix_shard_to_cut" in of_rest
+    assert "shard_no" in of_neighbours
+    assert "shard_no" in of_part
+    assert not [plan for plan in plans[2:] if "Seq Scan" in plan or "SCAN shard" in plan], plans
 
 
-def cut_in(tx: Transaction, job: Job) -> output_parts.CutPass:
-    return output_parts.cut(tx, job, SMALL, tx.now(), is_complete=True)
+def cut_in(tx: Transaction, job: Job) -> cutting.CutPass:
+    return cutting.cut(tx, job, SMALL, tx.now(), is_complete=True)

@@ -1,10 +1,11 @@
 """Rows that crash workers: suspected, cleared, made dead letters, decided about."""
 
 from collections.abc import Sequence
-from datetime import datetime
+
+import pytest
 
 from nightshift.fleet.workers import ExitCause, WorkerState
-from nightshift.jobs import BulkClaim, Counts, CrashHistory, Job, JobState, ShardState
+from nightshift.jobs import BulkClaim, Counts, CrashHistory, JobState, ShardState
 from nightshift.jobs.dead_letters import (
     ERROR_CODE,
     UNEXPLAINED_CRASHES_MAX,
@@ -13,8 +14,19 @@ from nightshift.jobs.dead_letters import (
 )
 from nightshift.lifecycle.recovery import release_worker
 from nightshift.store import Store
-from tests.helpers.fakes import FakeClock, a_worker, asked, claimed, claimed_online, commit_rows, planned
-from tests.integration.store.racing import at_once
+from tests.helpers.fakes import (
+    FakeClock,
+    a_dead_letter,
+    a_worker,
+    asked,
+    claimed,
+    claimed_online,
+    commit_rows,
+    planned,
+)
+from tests.integration.store.racing import at_once, both_databases
+
+pytestmark = pytest.mark.databases("postgresql")
 
 ATTEMPTS_MAX = 20
 TENANT = "default"
@@ -278,6 +290,7 @@ def test_a_worker_is_lost_once_however_often_that_is_noticed(store: Store) -> No
         assert tx.counters.values() == {"crashes.lease_expired": 1}
 
 
+@both_databases
 def test_of_two_that_notice_a_loss_at_once_one_counts_it(store: Store) -> None:
     with store.transaction() as tx:
         tx.workers.register(a_worker(id="worker_1"))
@@ -336,23 +349,9 @@ def test_the_latest_dead_letters_come_first_and_a_page_goes_on_after_one(
     shard_id = claimed(store).shard.id
     with store.transaction() as tx:
         for row in range(3):
-            tx.dead_letters.insert(a_letter(job, shard_id, row, clock.advance(seconds=1)))
+            tx.dead_letters.insert(a_dead_letter(job, shard_id, row, died_at=clock.advance(seconds=1)))
 
     first, second, third = letters(store)
     assert [first.row, second.row, third.row] == [2, 1, 0]
     assert letters(store, after=first) == [second, third]
     assert letters(store, job_id="job_unknown") == []
-
-
-def a_letter(job: Job, shard_id: str, row: int, died_at: datetime) -> DeadLetter:
-    return DeadLetter(
-        id=f"dlq_{row}",
-        tenant_id=job.tenant_id,
-        job_id=job.id,
-        shard_id=shard_id,
-        row=row,
-        cause=ExitCause.ABORTED,
-        crashes=3,
-        worker_id="worker_1",
-        died_at=died_at,
-    )

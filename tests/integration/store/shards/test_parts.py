@@ -13,7 +13,7 @@ from nightshift.store import Store, Transaction
 from nightshift.store.databases.database import Database
 from tests.helpers.fakes import STARTS_AT, TTL_S, FakeClock, planned
 from tests.integration.store.databases.recording import recorded
-from tests.integration.store.racing import at_once
+from tests.integration.store.racing import at_once, both_databases
 from tests.integration.store.shards.parts_ground import (
     a_part_file,
     an_upload,
@@ -23,6 +23,8 @@ from tests.integration.store.shards.parts_ground import (
     parts,
     with_ended,
 )
+
+pytestmark = pytest.mark.databases("postgresql")
 
 Write = Callable[[Transaction, PartLease], bool]
 
@@ -81,6 +83,7 @@ def test_parts_of_a_job_are_claimed_in_the_order_of_the_input(store: Store) -> N
     assert [claimed_part(store).part.first_shard for _ in range(3)] == [0, 2, 4]
 
 
+@both_databases
 def test_claimers_at_once_get_different_parts(store: Store) -> None:
     cut(store, with_ended(store, 8, ended=range(8)))
 

@@ -3,6 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from sqlalchemy import insert, update
 
 from nightshift.fleet.workers import ExitCause
@@ -15,13 +16,13 @@ from tests.helpers.fakes import (
     FakeClock,
     a_spec,
     asked,
-    claim,
     claimed,
-    claimed_online,
     commit_rows,
     planned,
     rescue,
 )
+
+pytestmark = pytest.mark.databases("postgresql")
 
 RING_AFTER = timedelta(seconds=10)
 
@@ -69,16 +70,6 @@ def test_a_shard_handed_back_keeps_its_rows_and_where_the_rest_of_them_is(store:
 
     assert found.shard.rows_done == 4
     assert found.shard.carry_over_key == "segments/default/carry-over"
-
-
-def test_a_shard_handed_back_without_news_keeps_the_carry_over_it_has(store: Store) -> None:
-    planned(store)
-    for key in ("segments/default/carry-over", None):
-        lease = claimed(store).lease
-        with store.transaction() as tx:
-            assert tx.leases.hand_back(lease, key)
-
-    assert claimed(store).shard.carry_over_key == "segments/default/carry-over"
 
 
 def test_a_shard_handed_back_can_be_claimed_and_rung_at_once(store: Store, clock: FakeClock) -> None:
@@ -143,6 +134,17 @@ def test_a_lease_runs_out_at_its_time_and_not_before(store: Store, clock: FakeCl
     assert (lost.attempts, lost.stop_reason, lost.retry_on_interrupt) == (1, None, True)
 
 
+def test_a_lost_lease_says_whether_its_job_is_to_go_on(store: Store, clock: FakeClock) -> None:
+    job = planned(store, spec=a_spec(retry_on_interrupt=False))
+    claimed(store)
+    with store.transaction() as tx:
+        assert tx.jobs.stop(job.id, StopReason.EXPIRED, tx.now())
+    clock.advance(seconds=30)
+
+    [lost] = expired(store)
+    assert (lost.retry_on_interrupt, lost.stop_reason) == (False, StopReason.EXPIRED)
+
+
 def test_the_longest_gone_are_found_first_and_no_more_than_asked_for(store: Store, clock: FakeClock) -> None:
     planned(store, shards=3)
     leases = [claimed(store, ttl_s=ttl_s).lease for ttl_s in (30, 10, 20)]
@@ -151,14 +153,6 @@ def test_the_longest_gone_are_found_first_and_no_more_than_asked_for(store: Stor
     order = [leases[1].shard_id, leases[2].shard_id, leases[0].shard_id]
     assert [lost.shard_id for lost in expired(store)] == order
     assert [lost.shard_id for lost in expired(store, limit=2)] == order[:2]
-
-
-def test_a_job_that_wants_no_retry_says_so_when_its_lease_is_lost(store: Store, clock: FakeClock) -> None:
-    planned(store, spec=a_spec(retry_on_interrupt=False))
-    claimed(store, ttl_s=30)
-    clock.advance(seconds=30)
-
-    assert [lost.retry_on_interrupt for lost in expired(store)] == [False]
 
 
 def test_a_requeued_shard_is_charged_the_attempt_and_goes_to_another_worker(
@@ -176,18 +170,6 @@ def test_a_requeued_shard_is_charged_the_attempt_and_goes_to_another_worker(
     assert (found.shard.attempts, found.shard.rows_done) == (2, 4)
 
 
-def test_a_lease_is_taken_back_once(store: Store, clock: FakeClock) -> None:
-    planned(store)
-    claimed(store)
-    clock.advance(seconds=30)
-    [lost] = expired(store)
-
-    with store.transaction() as tx:
-        assert tx.leases.requeue(lost) is True
-        assert tx.leases.requeue(lost) is False
-        assert tx.leases.end(lost, ShardState.FAILED) is False
-
-
 def test_a_lease_that_was_taken_over_is_not_taken_back(store: Store, clock: FakeClock) -> None:
     """Two schedulers saw the same expired lease; the second acts after a new worker has claimed the shard."""
     planned(store)
@@ -203,45 +185,11 @@ def test_a_lease_that_was_taken_over_is_not_taken_back(store: Store, clock: Fake
         assert len(tx.leases.renew([new], tx.now(), 30)) == 1
 
 
-def test_an_abandoned_shard_can_be_given_up(store: Store, clock: FakeClock) -> None:
-    planned(store)
-    lease = claimed(store).lease
-    clock.advance(seconds=30)
-    [lost] = expired(store)
-
-    with store.transaction() as tx:
-        assert tx.leases.end(lost, ShardState.FAILED)
-
-    assert shard_of(store, lease).state is ShardState.FAILED
-    assert claim(store) is None
-
-
-def test_the_leases_of_a_dead_worker_are_found_before_they_run_out(store: Store) -> None:
-    planned(store, shards=2)
-    request = asked(store)
-    dead = [claimed(store, "dead").lease, claimed_online(store, request.shard_id, "dead").lease]
-    claimed(store, "alive")
-
-    with store.snapshot() as tx:
-        lost = tx.leases.of_worker("dead", limit=10)
-
-    assert {found.shard_id for found in lost} == {lease.shard_id for lease in dead}
-
-
-def test_an_expired_lease_of_a_stopping_job_carries_the_reason(store: Store, clock: FakeClock) -> None:
-    job = planned(store)
-    claimed(store)
-    with store.transaction() as tx:
-        assert tx.jobs.stop(job.id, StopReason.EXPIRED, tx.now())
-    clock.advance(seconds=30)
-
-    assert [lost.stop_reason for lost in expired(store)] == [StopReason.EXPIRED]
-
-
 def test_work_without_a_ring_is_rung_once_per_interval(store: Store, clock: FakeClock) -> None:
-    planned(store)
+    job = planned(store, shards=2)
+    claimed(store, ttl_s=600)  # leased work is not rung
     with store.snapshot() as tx:
-        [shard] = tx.shards.of_job(tx.jobs.list("default", limit=1)[0].id, limit=1)
+        [_, shard] = tx.shards.of_job(job.id, limit=2)
 
     assert unrung(store) == []  # its creator has just rung
     clock.advance(seconds=10)
@@ -251,14 +199,6 @@ def test_work_without_a_ring_is_rung_once_per_interval(store: Store, clock: Fake
     assert unrung(store) == []
     clock.advance(seconds=1)
     assert unrung(store) == [shard.id]
-
-
-def test_leased_work_is_not_rung(store: Store, clock: FakeClock) -> None:
-    planned(store)
-    claimed(store, ttl_s=600)
-    clock.advance(seconds=60)
-
-    assert unrung(store) == []
 
 
 def test_each_kind_of_work_is_rung_by_itself_best_class_first(store: Store, clock: FakeClock) -> None:
@@ -286,31 +226,15 @@ def test_finished_rows_do_not_hide_that_another_row_kills_workers(store: Store, 
     assert lost.crash_count == 2
 
 
-def test_a_shard_lost_with_its_worker_is_charged_an_attempt_and_a_crash(
-    store: Store, clock: FakeClock
+@pytest.mark.parametrize("is_charged", [True, False])
+def test_a_shard_lost_with_its_worker_is_charged_an_attempt_and_a_crash_if_it_had_a_part_in_it(
+    store: Store, clock: FakeClock, is_charged: bool
 ) -> None:
     planned(store)
     for crashes in range(3):
         lost = lost_with_its_worker(store, clock)
-        assert (lost.attempts, lost.crash_count) == (crashes + 1, crashes)
-        requeue(store, lost)
-
-
-def test_a_shard_that_had_no_part_in_it_is_not_charged(store: Store, clock: FakeClock) -> None:
-    planned(store)
-    for _ in range(3):
-        lost = lost_with_its_worker(store, clock)
-        assert (lost.attempts, lost.crash_count) == (1, 0)
-        requeue(store, lost, counts_attempt=False)
-
-
-def test_a_shard_given_back_may_have_to_wait(store: Store, clock: FakeClock) -> None:
-    planned(store)
-    requeue(store, lost_with_its_worker(store, clock), not_before=clock.now + timedelta(seconds=4))
-
-    assert claim(store) is None
-    clock.advance(seconds=4)
-    assert claim(store) is not None
+        assert (lost.attempts, lost.crash_count) == ((crashes + 1, crashes) if is_charged else (1, 0))
+        requeue(store, lost, counts_attempt=is_charged)
 
 
 def test_a_shard_is_isolated_until_a_recovery_says_otherwise(store: Store, clock: FakeClock) -> None:

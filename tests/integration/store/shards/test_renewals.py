@@ -1,13 +1,15 @@
 """Heartbeats: leases are kept, lost ones are missed, and stop orders ride along."""
 
-from datetime import timedelta
+import pytest
 
 from nightshift.jobs import StopReason
 from nightshift.jobs.leases import Lease, Term
 from nightshift.lifecycle import transitions
 from nightshift.store import Store
 from nightshift.store.shards.leases import HeldLease
-from tests.helpers.fakes import FakeClock, asked, claimed, claimed_online, completed, planned, rescue
+from tests.helpers.fakes import FakeClock, claimed, planned, rescue
+
+pytestmark = pytest.mark.databases("postgresql")
 
 
 def renew(store: Store, *held: Lease, ttl_s: float = 30) -> list[HeldLease]:
@@ -26,45 +28,6 @@ def test_a_renewed_lease_does_not_run_out(store: Store, clock: FakeClock) -> Non
 
     clock.advance(seconds=30)
     assert rescue(store) == 1
-
-
-def test_one_call_renews_all_that_a_worker_holds(store: Store, clock: FakeClock) -> None:
-    planned(store, shards=2)
-    leases = [claimed(store).lease, claimed(store).lease, claimed_online(store, asked(store).shard_id).lease]
-    clock.advance(seconds=20)
-
-    assert {held.shard_id for held in renew(store, *leases)} == {lease.shard_id for lease in leases}
-
-    clock.advance(seconds=20)
-    assert rescue(store) == 0
-
-
-def test_a_lost_lease_is_missing_from_the_answer(store: Store, clock: FakeClock) -> None:
-    planned(store, shards=2)
-    lost = claimed(store, ttl_s=10).lease
-    kept = claimed(store, ttl_s=60).lease
-    clock.advance(seconds=10)
-    rescue(store)
-    claimed(store, "worker_2")
-
-    assert [held.shard_id for held in renew(store, lost, kept)] == [kept.shard_id]
-
-
-def test_a_shard_that_has_ended_is_missing_from_the_answer(store: Store) -> None:
-    planned(store)
-    lease = claimed(store).lease
-    completed(store, lease, rows_total=0)
-
-    assert renew(store, lease) == []
-
-
-def test_an_expired_lease_is_kept_if_it_was_not_taken_back(store: Store, clock: FakeClock) -> None:
-    planned(store)
-    lease = claimed(store, ttl_s=30).lease
-    clock.advance(seconds=45)
-
-    assert [held.shard_id for held in renew(store, lease)] == [lease.shard_id]
-    assert rescue(store) == 0
 
 
 def test_a_claim_the_worker_never_heard_of_runs_out(store: Store, clock: FakeClock) -> None:
@@ -99,14 +62,3 @@ def test_a_stop_order_arrives_with_the_renewal(store: Store, clock: FakeClock) -
     }
 
     assert orders == {stopped.id: (StopReason.CANCELLED, ordered_at), other.id: (None, None)}
-
-
-def test_a_renewal_lasts_from_the_moment_it_is_made(store: Store, clock: FakeClock) -> None:
-    planned(store)
-    lease = claimed(store, ttl_s=30).lease
-    clock.advance(seconds=10)
-    renew(store, lease, ttl_s=30)
-
-    with store.snapshot() as tx:
-        assert tx.leases.expired(clock.now + timedelta(seconds=29), limit=1) == []
-        assert len(tx.leases.expired(clock.now + timedelta(seconds=30), limit=1)) == 1

@@ -1,9 +1,6 @@
 """The counters of what tenants hold are what there is, after anything that may happen."""
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import example, given, settings
@@ -13,10 +10,8 @@ from sqlalchemy import Text, cast, func, or_, select, union_all
 from nightshift.errors import QuotaExceeded
 from nightshift.jobs import Counts, Job, JobKind, JobState, JsonObject, Webhook
 from nightshift.jobs.deletion import Deletion, JobPart
-from nightshift.jobs.files import FilePurpose
-from nightshift.jobs.ids import new_id
 from nightshift.jobs.json_text import json_bytes
-from nightshift.jobs.uploads import Upload, UploadPart, UploadStatus
+from nightshift.jobs.uploads import UploadStatus
 from nightshift.lifecycle.admission import admit_stored
 from nightshift.lifecycle.controls import JobChanges, change
 from nightshift.lifecycle.deletion import delete_job
@@ -30,13 +25,13 @@ from nightshift.lifecycle.transitions import (
     submit_online,
 )
 from nightshift.store import Store, Transaction, tables
+from nightshift.store.databases.database import Database
 from nightshift.store.jobs.jobs import RUNNABLE_STATES
 from nightshift.tenants.holdings import Holding
 from nightshift.tenants.quotas import Quotas
-from tests.helpers.databases import migrated_sqlite
+from tests.helpers.databases import emptied
 from tests.helpers.fakes import (
     MODEL,
-    STARTS_AT,
     WORKER,
     a_file,
     a_new_job,
@@ -45,7 +40,13 @@ from tests.helpers.fakes import (
     a_shard,
     a_spec,
     an_answer,
+    an_upload,
+    an_upload_part,
 )
+from tests.integration.store.databases.recording import plan_of
+from tests.integration.store.racing import both_databases
+
+pytestmark = pytest.mark.databases("postgresql")
 
 TENANTS = ("acme", "globex")
 
@@ -83,7 +84,7 @@ class Tenants:
             tx.files.delete(*self.files[number % len(self.files)])  # perhaps deleted or rolled back before
 
     def begin(self, tx: Transaction, number: int) -> None:
-        upload = an_upload(TENANTS[number % 2])
+        upload = an_upload(tenant_id=TENANTS[number % 2])
         tx.uploads.insert(upload)
         self.uploads.append((upload.tenant_id, upload.id))
 
@@ -92,7 +93,7 @@ class Tenants:
             tenant, upload_id = self.uploads[number % len(self.uploads)]
             upload = tx.uploads.get(tenant, upload_id)
             if upload is not None and upload.status is UploadStatus.PENDING:
-                tx.uploads.insert_part(a_part(tenant, upload_id, number))
+                tx.uploads.insert_part(an_upload_part(upload, size_bytes=number))
 
     def ask(self, tx: Transaction, number: int) -> None:
         body: JsonObject = {"messages": ["é" * number]}
@@ -190,31 +191,6 @@ class Tenants:
             tx.uploads.end(*self.uploads[number % len(self.uploads)], UploadStatus.CANCELLED)
 
 
-def an_upload(tenant_id: str) -> Upload:
-    return Upload(
-        id=new_id("upload"),
-        tenant_id=tenant_id,
-        purpose=FilePurpose.BATCH,
-        filename="in.jsonl",
-        size_bytes=100,
-        created_at=STARTS_AT,
-        expires_at=STARTS_AT + timedelta(hours=1),
-        file_expires_after_s=None,
-        status=UploadStatus.PENDING,
-    )
-
-
-def a_part(tenant_id: str, upload_id: str, size_bytes: int) -> UploadPart:
-    return UploadPart(
-        id=new_id("part"),
-        upload_id=upload_id,
-        tenant_id=tenant_id,
-        size_bytes=size_bytes,
-        sha256="0" * 64,
-        created_at=STARTS_AT,
-    )
-
-
 FILES = ("insert", "delete", "begin", "add", "end")
 JOBS = (
     *("ask", "submit", "change", "plan", "commit", "answer", "cancel", "finish"),
@@ -230,7 +206,7 @@ def differences(store: Store) -> dict[str, Holding]:
 
 
 def stored_of_jobs(store: Store) -> int:
-    """What all tenants are said to store, without their files and uploads."""
+    """Bytes that all tenants store by their counters, without files and uploads."""
     with store.snapshot() as tx:
         stored = sum(tx.holdings.of(name).stored_bytes for name in TENANTS)
         for table in (tables.file, tables.upload_part):
@@ -258,17 +234,17 @@ def bytes_of_jobs(store: Store) -> int:
 @given(st.lists(CHOICES, max_size=60))
 @example([(name, 0, True) for name in ("submit", "change", "plan", "commit", "finish", "trim")])
 @example([(name, 1, True) for name in ("submit", "plan", "commit", "commit", "finish", "remove")])
-def test_the_counters_are_what_there_is_after_any_sequence(choices: list[tuple[str, int, bool]]) -> None:
-    with TemporaryDirectory(prefix="ns-") as folder:
-        database = migrated_sqlite(Path(folder) / "nightshift.db")
-        tenants = Tenants(Store(database))
-        for choice in choices:
-            tenants.do(choice)
-        assert differences(tenants.store) == {}
-        assert stored_of_jobs(tenants.store) == bytes_of_jobs(tenants.store)
-        database.close()
+def test_the_counters_are_what_there_is_after_any_sequence(
+    one_sqlite_database: Database, choices: list[tuple[str, int, bool]]
+) -> None:
+    tenants = Tenants(Store(emptied(one_sqlite_database)))
+    for choice in choices:
+        tenants.do(choice)
+    assert differences(tenants.store) == {}
+    assert stored_of_jobs(tenants.store) == bytes_of_jobs(tenants.store)
 
 
+@both_databases
 def test_counters_add_up_over_transactions_at_the_same_time(store: Store) -> None:
     def insert(number: int) -> None:
         with store.transaction() as tx:
@@ -282,6 +258,7 @@ def test_counters_add_up_over_transactions_at_the_same_time(store: Store) -> Non
     assert differences(store) == {}
 
 
+@both_databases
 @pytest.mark.parametrize(("quotas", "stored"), [({"stored_files": 3}, 3), ({"stored_bytes": 45}, 4)])
 def test_racing_transactions_do_not_exceed_a_quota(
     store: Store, quotas: dict[str, int | None], stored: int
@@ -326,14 +303,11 @@ def test_an_answered_request_counts_with_its_body_and_its_answer(store: Store) -
     assert differences(store) == {}
 
 
-def test_what_jobs_store_is_summed_up_without_reading_the_jobs(tmp_path: Path) -> None:
-    database = migrated_sqlite(tmp_path / "nightshift.db")
-    with database.read() as connection:
-        sums = "EXPLAIN QUERY PLAN SELECT tenant_id, sum(stored_bytes) FROM job"
-        plan = connection.exec_driver_sql(sums).all()
-    database.close()
+def test_what_jobs_store_is_summed_up_without_reading_the_jobs(sqlite_database: Database) -> None:
+    with sqlite_database.read() as connection:
+        plan = plan_of(connection, "SELECT tenant_id, sum(stored_bytes) FROM job")
 
-    assert "USING COVERING INDEX ix_job_repeat" in str(plan)
+    assert "USING COVERING INDEX ix_job_repeat" in plan
 
 
 def test_what_is_queued_is_counted_until_it_has_ended(store: Store) -> None:

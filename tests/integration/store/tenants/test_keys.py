@@ -2,10 +2,14 @@
 
 from datetime import timedelta
 
+import pytest
+
 from nightshift.store import Store
 from nightshift.tenants.keys import ApiKey, key_id, new_key
 from tests.helpers.fakes import FakeClock, an_api_key
-from tests.integration.store.racing import at_once
+from tests.integration.store.racing import at_once, both_databases
+
+pytestmark = pytest.mark.databases("postgresql")
 
 
 def keep(store: Store, *keys: ApiKey) -> None:
@@ -72,6 +76,7 @@ def test_the_operator_lists_one_tenants_keys_or_all(store: Store, clock: FakeClo
         assert tx.keys.list() == [acme, other, acme_later]
 
 
+@both_databases
 def test_a_tenants_webhook_secret_is_made_once(store: Store) -> None:
     def keep_secret(secret: bytes) -> bool:
         with store.transaction() as tx:

@@ -22,7 +22,9 @@ from tests.helpers.fakes import (
     commit_rows,
     planned,
 )
-from tests.integration.store.racing import at_once
+from tests.integration.store.racing import at_once, both_databases
+
+pytestmark = pytest.mark.databases("postgresql")
 
 EVER = (date(2000, 1, 1), date(2100, 1, 1))
 DAY = STARTS_AT.date()
@@ -137,6 +139,7 @@ def test_usage_is_listed_by_days_and_models_in_pages(store: Store) -> None:
     assert [each.day for each in of_a] == [DAY, DAY - timedelta(days=1)]
 
 
+@both_databases
 def test_transactions_that_count_for_the_same_tenants_at_once_lose_nothing(database: Database) -> None:
     """In opposite orders: neither waits for the other in a circle."""
     store = Store(database)
