@@ -23,7 +23,7 @@ from nightshift.fleet.checkpoints import check_distinct
 from nightshift.fleet.figures import DeviceFigures
 from nightshift.fleet.workers import EXIT_QUEUE_CONNECTION_LOST, Capacity, Machine, WorkerState
 from nightshift.jobs import BulkClaim, OnlineClaim
-from nightshift.jobs.room import OnlineRoom, Room, online_room_beside
+from nightshift.jobs.priorities import OnlineRoom, Room, online_room_beside
 from nightshift.objectstore import Locations, ObjectStore
 from nightshift.objectstore.sources import Sources
 from nightshift.outbound.cloud_metadata import Provider

@@ -9,7 +9,7 @@ from nightshift.fleet.durations import Durations
 from nightshift.fleet.figures import DeviceFigures, ModelFigures, ServiceFigures, WorkerFigures
 from nightshift.jobs import JobKind
 from nightshift.jobs.capacity.backlog import Backlog, Group
-from nightshift.jobs.capacity.supply import PoolSupply
+from nightshift.jobs.capacity.demand import PoolSupply
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store.jobs.overview import QueueGroup
 

@@ -7,8 +7,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
 from api.bodies.jobs import OutputExpiry
 from nightshift.endpoints.requests import Count, at_most, invalid_request
 from nightshift.jobs import JsonObject
-from nightshift.jobs.files import FilePurpose
-from nightshift.jobs.uploads import PARTS_MAX
+from nightshift.jobs.files import PARTS_MAX, FilePurpose
 
 NAME_CHARS_MAX: Final = 4096
 

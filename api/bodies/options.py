@@ -11,8 +11,18 @@ from api.bodies.column_names import check_columns
 from api.bodies.own_body import OwnBody
 from api.responses.times import parse_timeout, window_text
 from nightshift.jobs import JsonObject
-from nightshift.jobs.option_kinds import Choice, ColumnNames, Count, Duration, Share, Switch, Text
-from nightshift.jobs.options import OPTIONS, BulkOptions, Option
+from nightshift.jobs.options import (
+    OPTIONS,
+    BulkOptions,
+    Choice,
+    ColumnNames,
+    Count,
+    Duration,
+    Option,
+    Share,
+    Switch,
+    Text,
+)
 
 
 class OptionFields(OwnBody):

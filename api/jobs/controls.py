@@ -13,7 +13,7 @@ from api.dependencies import BodyDep, CallerDep, ServicesDep, get_job
 from api.jobs.views import described_json
 from api.services.services import Services
 from nightshift.jobs import Job, JsonObject
-from nightshift.jobs.rings import Ring
+from nightshift.jobs.shard import Ring
 from nightshift.lifecycle import controls
 from nightshift.lifecycle.controls import JobChanges
 from nightshift.store import Transaction

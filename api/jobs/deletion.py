@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from nightshift.errors import Conflict
 from nightshift.jobs import Job
-from nightshift.lifecycle.deletion import delete_job
+from nightshift.lifecycle.controls import delete_job
 from nightshift.store import Transaction
 
 

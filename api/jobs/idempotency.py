@@ -12,7 +12,7 @@ from typing import Final
 
 from nightshift.errors import DatabaseUnavailable, IdempotencyKeyReused, InvalidRequest, OutputInUse
 from nightshift.jobs import Job, JobKind, JsonObject
-from nightshift.jobs.rings import Ring
+from nightshift.jobs.shard import Ring
 from nightshift.lifecycle.transitions import Submitted
 from nightshift.process import failpoints
 from nightshift.process.tracing.spans import ACCEPT_SPAN, child, end

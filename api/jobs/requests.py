@@ -8,8 +8,7 @@ from api.responses.times import parse_window
 from nightshift.endpoints import Endpoint
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import Face, Job, JobSpec, JsonObject, Webhook
-from nightshift.jobs.fingerprints import fingerprint
-from nightshift.jobs.json_text import json_bytes
+from nightshift.jobs.json_text import fingerprint, json_bytes
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle.submission import JobRequest
 

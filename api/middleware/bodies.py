@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from nightshift.errors import TooManyRequests
-from nightshift.tenants.fairness import may_take
+from nightshift.tenants.quotas import may_take
 
 SMALL_BYTES: Final = 64 * 1024  # not counted; limited by the number of connections
 RETRY_AFTER_S: Final = 5

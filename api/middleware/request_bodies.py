@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from nightshift.endpoints.containers import TOO_MANY, has_too_many_entries
 from nightshift.errors import InvalidRequest, RequestTimedOut, RequestTooLarge
 from nightshift.jobs import JsonObject
-from nightshift.jobs.uploads import PART_BYTES_MAX
+from nightshift.jobs.files import PART_BYTES_MAX
 from nightshift.process.settings import ApiSettings
 
 UPLOAD_PATH: Final = "/v1/files"

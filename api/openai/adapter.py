@@ -19,9 +19,8 @@ from nightshift.jobs import (
     Usage,
 )
 from nightshift.jobs.files import File, partial_output_file_id
-from nightshift.jobs.fingerprints import fingerprint
 from nightshift.jobs.ids import batch_id
-from nightshift.jobs.json_text import json_bytes
+from nightshift.jobs.json_text import fingerprint, json_bytes
 from nightshift.lifecycle.submission import JobRequest
 
 _STATUS: Final[Mapping[JobState, str]] = {

@@ -17,8 +17,8 @@ from api.bodies.figures import (
 from api.dependencies import CallerDep, ServicesDep
 from api.operation.readiness import WORKER_SILENCE_MAX
 from nightshift.jobs.capacity.backlog import by_group
+from nightshift.jobs.capacity.demand import supply
 from nightshift.jobs.capacity.service_figures import summed
-from nightshift.jobs.capacity.supply import supply
 from nightshift.tenants.keys import Scope
 
 HISTORY_S: Final = 900

@@ -10,7 +10,7 @@ from typing import Final
 from api.page.formats import duration
 from api.page.job_rows import Tone
 from nightshift.jobs import Job, JobState, JsonObject
-from nightshift.lifecycle.interruptions import SHARD_LOST, SHARD_RESUMED, SHARD_RETURNED
+from nightshift.lifecycle.transitions import SHARD_LOST, SHARD_RESUMED, SHARD_RETURNED
 from nightshift.store.jobs.events import Event
 
 PROGRESS: Final = "job.progress"

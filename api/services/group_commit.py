@@ -15,7 +15,7 @@ from opentelemetry.trace import Span
 
 from nightshift.errors import DatabaseUnavailable, InvalidRequest, QuotaExceeded, TooManyRequests
 from nightshift.jobs import JsonObject, NewJob
-from nightshift.jobs.rings import Ring
+from nightshift.jobs.shard import Ring
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.submission import Submitter
 from nightshift.lifecycle.transitions import Submitted

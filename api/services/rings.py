@@ -19,7 +19,7 @@ from opentelemetry.trace import Span, SpanKind
 from nightshift.broker.hints import HintPublisher
 from nightshift.broker.queue import Queue
 from nightshift.errors import DatabaseUnavailable, QueueUnavailable
-from nightshift.jobs.rings import Ring
+from nightshift.jobs.shard import Ring
 from nightshift.process import failpoints
 from nightshift.process.tracing.spans import end, follow, is_on, traceparent_of
 from nightshift.store import Store

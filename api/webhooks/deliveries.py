@@ -13,7 +13,7 @@ from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 from nightshift.lifecycle.webhooks.replays import get_delivery, replay_delivery
 from nightshift.outbound.webhooks import Delivery, DeliveryAttempt, DeliveryState
-from nightshift.store.webhooks.listing import DeliveryFilters
+from nightshift.store.webhooks.deliveries import DeliveryFilters
 from nightshift.tenants.audit import Actor
 
 router = APIRouter(prefix="/v1/deliveries", tags=["Webhooks"])

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from benchmarks.reliability.services import PRODUCTION
 from nightshift.jobs import Job, JobState
-from nightshift.jobs.output_names import SUCCESS_NAME
+from nightshift.jobs.part import SUCCESS_NAME
 from tests.faults.kit.launch import running
 from tests.faults.kit.service import Parts, Service
 

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 
 from nightshift.errors import QueueUnavailable
 from nightshift.jobs import JobKind
-from nightshift.jobs.rings import Ring
+from nightshift.jobs.shard import Ring
 from nightshift.process.settings import QueueSettings
 
 log = logging.getLogger(__name__)

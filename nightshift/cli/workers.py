@@ -56,7 +56,7 @@ def drain(
     It hears of it with its next heartbeat, within seconds. `nightshift worker` then ends with exit code 0 and
     starts no other.
     """
-    from nightshift.lifecycle.draining import request_drain
+    from nightshift.lifecycle.controls import request_drain
 
     with operator_store(data_dir) as store, store.transaction() as tx:
         request_drain(tx, Actor.of_user(), worker_id)

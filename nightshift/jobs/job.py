@@ -17,8 +17,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from nightshift.fleet.costs import NO_TIME, WorkerTime
-from nightshift.jobs import json_pieces
-from nightshift.jobs.json_text import json_bytes, json_text
+from nightshift.jobs.json_text import LARGE_BYTES, json_bytes, json_text, loads
 from nightshift.jobs.options import BulkOptions
 from nightshift.jobs.planning import FIRST_PAGE, PlanCursor
 from nightshift.jobs.priorities import PriorityClass
@@ -295,12 +294,12 @@ class RecordedAnswer:
 
     @property
     def is_large(self) -> bool:
-        return len(self.text) > json_pieces.LARGE_BYTES
+        return len(self.text) > LARGE_BYTES
 
     @property
     def body(self) -> JsonObject:
         """Read anew at each call."""
-        body: JsonObject = json_pieces.loads(self.text)
+        body: JsonObject = loads(self.text)
         return body
 
 

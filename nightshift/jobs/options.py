@@ -10,7 +10,67 @@ from dataclasses import KW_ONLY, dataclass, fields
 from typing import Annotated, Any, Final, Literal, get_type_hints
 
 from nightshift.fleet.workers import POOL_PATTERN
-from nightshift.jobs.option_kinds import Choice, ColumnNames, Count, Duration, Kind, Share, Size, Switch, Text
+
+COUNT_MAX: Final = 2**53 - 1  # JSON's numbers are exact so far
+
+
+@dataclass(frozen=True)
+class Share:
+    """A number from 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Count:
+    """A whole number, bounds included."""
+
+    at_least: int
+    at_most: int = COUNT_MAX
+
+
+@dataclass(frozen=True)
+class Size(Count):
+    """Bytes. On the command line also `64MiB`."""
+
+
+@dataclass(frozen=True)
+class Duration:
+    """Whole seconds. In requests, in answers and on the command line `30s`, `5m` or `1h`."""
+
+    at_most_s: int
+
+
+@dataclass(frozen=True)
+class Switch:
+    """On or off, and off by default."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of these texts."""
+
+    values: tuple[str, ...]
+
+    @property
+    def type(self) -> Any:
+        """`Literal` of them."""
+        one_of: Any = Literal
+        return one_of[self.values]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text that matches a regular expression."""
+
+    pattern: str
+
+
+@dataclass(frozen=True)
+class ColumnNames:
+    """Names of columns, or `all`. On the command line a line of CSV."""
+
+
+Kind = Share | Count | Duration | Switch | Choice | Text | ColumnNames
+
 
 PART_BYTES: Final = 256 * 1024 * 1024
 PART_BYTES_MIN: Final = 1024 * 1024

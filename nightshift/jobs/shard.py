@@ -1,4 +1,4 @@
-"""Shards, contiguous runs of a job's rows, and their objects.
+"""Shards, contiguous runs of a job's rows, their objects, and the rings that tell workers of them.
 
 shard   queued ◄──► leased ──► done
           │           ├─────► failed       given up after too many attempts
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from nightshift.jobs.job import Fault, InputError, Job, JsonObject, Usage
+from nightshift.jobs.job import Fault, InputError, Job, JobKind, JsonObject, Usage
 from nightshift.jobs.leases import Lease, Term
 
 _CARRY_OVER_SHA256: Final = re.compile(r"-c[0-9]{6,}-([0-9a-f]{64})\.jsonl$")
@@ -179,3 +179,14 @@ def carry_over_sha256(key: str) -> str | None:
     """The sha256 in a carry-over key; None in a key of an earlier release."""
     found = _CARRY_OVER_SHA256.search(key)
     return None if found is None else found[1]
+
+
+@dataclass(frozen=True)
+class Ring:
+    """A message to send, for one online shard or for bulk work."""
+
+    id: int
+    kind: JobKind
+    shard_id: str | None
+    priority_rank: int
+    traceparent: str | None = None  # what it is a part of; the outbox does not keep it

@@ -16,9 +16,8 @@ from nightshift.jobs import JsonObject, NewJob
 from nightshift.process.settings import SubmissionSettings
 from nightshift.store import Transaction
 from nightshift.store.tenants.holdings import Queue
-from nightshift.tenants.fairness import fair_share
 from nightshift.tenants.holdings import QUEUED, STORED, Holding, excess, held_by
-from nightshift.tenants.quotas import Quotas
+from nightshift.tenants.quotas import Quotas, fair_share
 from nightshift.tenants.rates import tokens_asked
 
 RETRY_AFTER_MAX_S: Final = 60  # longer estimates are too uncertain

@@ -1,18 +1,22 @@
-"""What an owner may change of a job that has not ended.
+"""Changes that people order: of a job that has not ended, the deletion of one that has, a worker's drain.
 
-Each function is one change in the caller's open transaction, and raises Conflict when it is too late.
+Each function is one change in the caller's open transaction. A deleted job is not found from the commit on;
+the scheduler deletes its rows and bytes later (`scheduler/duties/deletion.py`).
 """
 
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Final
 
-from nightshift.errors import Conflict
-from nightshift.jobs import Job, JobKind, ShardState
+from nightshift.errors import Conflict, NotFound
+from nightshift.jobs import Face, Job, JobKind, ShardState
+from nightshift.jobs.files import JobPart, retry_input_id
 from nightshift.jobs.priorities import PriorityClass
-from nightshift.jobs.rings import Ring
+from nightshift.jobs.shard import Ring
 from nightshift.lifecycle.transitions import BULK_RINGS_MAX
 from nightshift.store import Transaction
 from nightshift.store.jobs.jobs import RUNNABLE_STATES
+from nightshift.tenants.audit import Action, Actor
 from nightshift.tenants.holdings import Holding
 
 
@@ -85,3 +89,34 @@ def _ring_online(tx: Transaction, job: Job, priority: PriorityClass, now: dateti
         return ()
     waiting = [shard for shard in tx.shards.of_job(job.id, limit=1) if shard.state is ShardState.QUEUED]
     return tuple(tx.outbox.add(JobKind.ONLINE, priority.rank, now, shard_id=shard.id) for shard in waiting)
+
+
+DELIVERIES_AT_ONCE_MAX: Final = 1000  # of one job; the scheduler deletes the rest
+
+
+def delete_job(tx: Transaction, job: Job, now: datetime) -> bool:
+    """In the caller's transaction. Its usage stays, and so do its input and output files, but not the input
+    of a native retry, which the service wrote. What is still owed to its webhook is not sent. False: it has
+    not ended.
+    """
+    if not tx.deletions.mark_deleted(job.tenant_id, job.id, now):
+        return False
+    tx.deletions.delete_key(job.id)
+    tx.deletions.delete_dead_letters(job.id)
+    tx.deletions.delete_deliveries([job.id], DELIVERIES_AT_ONCE_MAX)
+    if job.retry_of is not None and job.face is Face.NATIVE:
+        tx.files.expire(job.tenant_id, retry_input_id(job.id), now)
+    tx.deletions.record([(job.tenant_id, job.id)], JobPart.JOB, now)
+    return True
+
+
+def request_drain(tx: Transaction, actor: Actor, worker_id: str) -> None:
+    """The worker hears of it with its next heartbeat. Raises NotFound for one that has stopped."""
+    now = tx.now()
+    if not tx.workers.request_drain(worker_id, now):
+        raise NotFound(
+            f"There is no worker {worker_id} that could be drained; `nightshift workers list` shows those "
+            "there are.",
+            param="id",
+        )
+    tx.audit.record(actor, Action.WORKER_DRAINED, None, now, object_id=worker_id)

@@ -16,8 +16,7 @@ from nightshift.fleet.workers import ExitCause, WorkerState
 from nightshift.jobs import Counts, Fault, InputError, JobKind, JobState, ShardState
 from nightshift.jobs.dead_letters import ERROR_CODE, Charge, DeadLetter, LostShard, charges
 from nightshift.jobs.ids import new_id
-from nightshift.lifecycle.interruptions import record_lost
-from nightshift.lifecycle.transitions import count_redone, end_stopped_online, finish
+from nightshift.lifecycle.transitions import count_redone, end_stopped_online, finish, record_lost
 from nightshift.store import Transaction
 from nightshift.store.shards.leases import ExpiredLease
 

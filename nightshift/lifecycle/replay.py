@@ -8,8 +8,7 @@ from nightshift.bulk.rows.requests import RowRequest, columns_of, to_request
 from nightshift.errors import Conflict, LocationNotAllowed, ObjectNotFound
 from nightshift.jobs import Face, Job, JobSpec, JsonObject, Shard
 from nightshift.jobs.dead_letters import DeadLetter
-from nightshift.jobs.fingerprints import fingerprint
-from nightshift.jobs.json_text import json_bytes
+from nightshift.jobs.json_text import fingerprint, json_bytes
 from nightshift.lifecycle.submission import JobRequest, Submitter
 from nightshift.lifecycle.transitions import Submitted
 from nightshift.objectstore.objects import ObjectChanged

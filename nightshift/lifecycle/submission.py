@@ -18,7 +18,7 @@ from nightshift.errors import InvalidRequest
 from nightshift.jobs import Face, JobKind, JobSpec, JsonObject, NewJob
 from nightshift.jobs.files import File, FilePurpose
 from nightshift.jobs.ids import SUFFIX_LENGTH, new_id
-from nightshift.jobs.output_names import errors_name, is_output_name
+from nightshift.jobs.part import errors_name, is_output_name
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.admission import admit_bulk, admit_online, check_planned

@@ -1,6 +1,7 @@
 """Every change of a job's state, shared by the API, the scheduler and the workers.
 
-Each function is one change in the caller's open transaction.
+Each function is one change in the caller's open transaction. A shard that changes hands is an event: a person
+asks for these after a night on spot machines. A claim in order is none: a job may have a hundred thousand.
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from nightshift.jobs import (
     BulkClaim,
     Counts,
     InputError,
+    Interruption,
     Job,
     JobKind,
     JobState,
@@ -29,13 +31,13 @@ from nightshift.jobs import (
 )
 from nightshift.jobs.leases import FIRST_TERM, Lease
 from nightshift.jobs.planning import PlanCursor
-from nightshift.jobs.rings import Ring
-from nightshift.jobs.room import ROOM_FOR_ALL, Room
-from nightshift.lifecycle.interruptions import record_resumed
+from nightshift.jobs.priorities import ROOM_FOR_ALL, Room
+from nightshift.jobs.shard import Ring
 from nightshift.lifecycle.webhooks.fan_out import owe
 from nightshift.outbound.webhook_events import PASSING, RUNNING, event_type
 from nightshift.store import Transaction
-from nightshift.store.shards.prepared import PreparedShards
+from nightshift.store.shards.leases import ExpiredLease
+from nightshift.store.shards.shards import PreparedShards
 from nightshift.tenants.holdings import Holding, held_by
 from nightshift.tenants.usage import usage_day
 
@@ -324,3 +326,45 @@ def _append_state_event(tx: Transaction, job: Job, state: JobState, now: datetim
 
 def _state_data(job: Job, state: JobState) -> JsonObject:
     return {"status": state, "counts": counts_json(job.counts)}
+
+
+SHARD_LOST: Final = "job.shard_lost"  # with its worker: `cause` is an ExitCause
+SHARD_RETURNED: Final = "job.shard_returned"  # by its worker: `cause` is one of the following
+SHARD_RESUMED: Final = "job.shard_resumed"  # by another worker, after the results that are listed
+
+INTERRUPTIONS: Final = (SHARD_LOST, SHARD_RETURNED, SHARD_RESUMED)
+
+HANDED_BACK: Final = "handed_back"  # the worker drains, or the job is paused
+POSTPONED: Final = "postponed"  # the storage could not be used
+BROKEN: Final = "broken"  # an unforeseen error
+
+
+def record_lost(tx: Transaction, lost: ExpiredLease, cause: str, now: datetime) -> None:
+    ended = Interruption(lost.term, lost.worker_id, cause)
+    _interrupted(tx, SHARD_LOST, lost.job_id, lost.shard_no, ended, now)
+
+
+def record_returned(tx: Transaction, claim: BulkClaim, cause: str) -> None:
+    ended = Interruption(claim.lease.term, claim.lease.worker_id, cause)
+    _interrupted(tx, SHARD_RETURNED, claim.job.id, claim.shard.shard_no, ended, tx.now())
+
+
+def record_resumed(tx: Transaction, claim: BulkClaim, now: datetime) -> None:
+    """Of a shard that a worker has had before."""
+    about = {
+        "shard": claim.shard.shard_no,
+        "worker_id": claim.lease.worker_id,
+        "rows_done": claim.shard.rows_done,
+    }
+    _append(tx, claim.job.id, SHARD_RESUMED, about, now)
+
+
+def _interrupted(
+    tx: Transaction, type: str, job_id: str, shard_no: int, ended: Interruption, now: datetime
+) -> None:
+    tx.shards.record_interruption(job_id, shard_no, ended)
+    _append(tx, job_id, type, {"shard": shard_no, "worker_id": ended.worker_id, "cause": ended.cause}, now)
+
+
+def _append(tx: Transaction, job_id: str, type: str, about: JsonObject, now: datetime) -> None:
+    tx.events.append(job_id, type, about, now)

@@ -21,15 +21,16 @@ from nightshift.errors import (
     StorageError,
     TooManyRequests,
 )
-from nightshift.jobs.files import File, file_key
-from nightshift.jobs.uploads import (
+from nightshift.jobs.files import (
     COMPOSING_MAX,
     KEPT_FOR,
     PARTS_MAX,
+    File,
     Upload,
     UploadPart,
     UploadStatus,
     composed_file_id,
+    file_key,
 )
 from nightshift.lifecycle.admission import admit_stored, check_room
 from nightshift.objectstore import ObjectDamaged, ObjectStore

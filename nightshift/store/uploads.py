@@ -7,8 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
-from nightshift.jobs.files import FilePurpose
-from nightshift.jobs.uploads import Upload, UploadPart, UploadStatus
+from nightshift.jobs.files import FilePurpose, Upload, UploadPart, UploadStatus
 from nightshift.store import tables
 from nightshift.store.tenants.holdings import Holdings
 from nightshift.tenants.holdings import Holding

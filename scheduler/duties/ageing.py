@@ -21,7 +21,7 @@ from itertools import islice
 
 from nightshift.broker.token_streams import StreamDeleter
 from nightshift.jobs import JobKind
-from nightshift.jobs.deletion import JobPart
+from nightshift.jobs.files import JobPart
 from nightshift.process import failpoints
 from nightshift.process.settings import RetentionSettings
 from nightshift.store import PendingWork, Store, Transaction

@@ -16,7 +16,7 @@ from itertools import islice
 
 from nightshift.broker.token_streams import StreamDeleter
 from nightshift.errors import StorageError, StorageUnavailable
-from nightshift.jobs.deletion import Deletion, JobPart, object_prefixes
+from nightshift.jobs.files import Deletion, JobPart, object_prefixes
 from nightshift.objectstore import ObjectStore
 from nightshift.process import failpoints
 from nightshift.store import PendingWork, Store, Transaction

@@ -41,8 +41,7 @@ from nightshift.process import failpoints
 from nightshift.process.tracing.attributes import JOB, OUTCOME, PAGE, TENANT
 from nightshift.process.tracing.spans import Value, end, follow
 from nightshift.store import PendingWork, Store
-from nightshift.tenants.fairness import may_take
-from nightshift.tenants.quotas import NO_QUOTAS, Quotas
+from nightshift.tenants.quotas import NO_QUOTAS, Quotas, may_take
 from scheduler.input.page_size import PageSize
 from scheduler.input.pages import Page, Refused
 from scheduler.input.retry_inputs import RetryInputs

@@ -25,8 +25,7 @@ from itertools import islice
 from typing import Final
 
 from nightshift.jobs import ShardState
-from nightshift.jobs.files import UNRECORDED_S, output_file_id
-from nightshift.jobs.uploads import PART_UNRECORDED_S
+from nightshift.jobs.files import PART_UNRECORDED_S, UNRECORDED_S, output_file_id
 from nightshift.lifecycle.uploads import expire
 from nightshift.objectstore import ObjectInfo, ObjectStore
 from nightshift.process import failpoints

@@ -12,7 +12,7 @@ from typing import Final
 from nightshift.broker.queue import BULK_QUEUE, ONLINE_QUEUE
 from nightshift.errors import QueueUnavailable
 from nightshift.jobs import JobKind
-from nightshift.jobs.rings import Ring
+from nightshift.jobs.shard import Ring
 from nightshift.store import PendingWork, Store
 from scheduler.runtime.duty import Every, Result, earliest
 from scheduler.runtime.ring_sender import RingSender

@@ -6,13 +6,13 @@ from enum import StrEnum
 
 from nightshift.errors import QueueUnavailable, QuotaExceeded
 from nightshift.jobs import Face, InputError, Job
-from nightshift.jobs.rings import Ring
+from nightshift.jobs.shard import Ring
 from nightshift.lifecycle.admission import admit_planned
 from nightshift.lifecycle.transitions import plan, refuse_input
 from nightshift.objectstore.verdicts import as_input_error
 from nightshift.process import failpoints
 from nightshift.store import Store
-from nightshift.store.shards.prepared import PreparedShards
+from nightshift.store.shards.shards import PreparedShards
 from nightshift.tenants.quotas import Quotas
 from scheduler.input.page_size import PageSize
 from scheduler.input.pages import Page

@@ -9,7 +9,7 @@ from typing import Final
 from nightshift.bulk.results.destinations import Destination, at_destination, named_destination
 from nightshift.errors import InvalidRequest, ObjectNotFound
 from nightshift.jobs import Job, JsonObject
-from nightshift.jobs.output_names import (
+from nightshift.jobs.part import (
     MANIFEST_NAMES,
     OLD_MANIFEST_NAME,
     PREFIXES,

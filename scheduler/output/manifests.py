@@ -9,15 +9,15 @@ from typing import Final
 from nightshift.bulk.results.destinations import Destination, at_destination
 from nightshift.bulk.results.manifest import Manifest, ManifestInputs, ManifestModel
 from nightshift.jobs import Counts, Job, JobState, JsonObject
-from nightshift.jobs.output_names import (
+from nightshift.jobs.part import (
     FILE_PREFIXES,
     MANIFEST_NAME,
     SUCCESS_NAME,
+    OutputPart,
     inputs_name,
     run_manifest_name,
     run_of,
 )
-from nightshift.jobs.part import OutputPart
 from nightshift.store import Store
 from scheduler.output.earlier_runs import listed_by_others, owner_of, remove_old_manifest, remove_replaced
 from scheduler.output.publication import Publication

@@ -17,7 +17,7 @@ from nightshift.jobs.leases import Lead
 from nightshift.jobs.part import PartProblem
 from nightshift.lifecycle.cutting import record_problem
 from nightshift.lifecycle.transitions import request_stop
-from nightshift.tenants.fairness import may_take
+from nightshift.tenants.quotas import may_take
 from scheduler.output.manifests import Manifests
 from scheduler.output.publication import Publication
 from scheduler.runtime.duty import MayContinue, check

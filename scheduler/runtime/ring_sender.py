@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from nightshift.jobs.rings import Ring
+from nightshift.jobs.shard import Ring
 
 
 class RingSender(Protocol):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from nightshift.outbound.webhooks import Delivery, DeliveryState
-from nightshift.tenants.fairness import may_take
+from nightshift.tenants.quotas import may_take
 from scheduler.webhooks.circuits import Destination
 
 

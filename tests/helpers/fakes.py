@@ -38,13 +38,12 @@ from nightshift.jobs import (
     segment_key,
 )
 from nightshift.jobs.dead_letters import DeadLetter
-from nightshift.jobs.files import File, FilePurpose
+from nightshift.jobs.files import LIFETIME, File, FilePurpose, Upload, UploadPart, UploadStatus
 from nightshift.jobs.ids import new_id
 from nightshift.jobs.leases import Lease
 from nightshift.jobs.options import OPTIONS, BulkOptions
 from nightshift.jobs.priorities import PriorityClass
-from nightshift.jobs.rings import Ring
-from nightshift.jobs.uploads import LIFETIME, Upload, UploadPart, UploadStatus
+from nightshift.jobs.shard import Ring
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.submission import JobRequest, new_job
 from nightshift.lifecycle.transitions import Submitted

@@ -20,7 +20,7 @@ from nightshift.fleet.workers import (
     EXIT_STUCK_LOAD,
     EXIT_STUCK_STEP,
 )
-from nightshift.jobs.room import Room
+from nightshift.jobs.priorities import Room
 
 log = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
     Celery ──► MessageHeap (online before bulk, better class first) ──► claim ──► runner, acknowledge
 
-Which bulk shards it may claim, `nightshift/jobs/room.py` says. While it leaves some to other workers it gets
-no rings for bulk, and looks every second for those it may.
+Which bulk shards it may claim, `nightshift/jobs/priorities.py` says. While it leaves some to other workers it
+gets no rings for bulk, and looks every second for those it may.
 
 A message is acknowledged once its claim has committed: from then on the lease keeps the work. The database is
 polled too, since Redis may lose any message.
@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from nightshift.errors import DatabaseUnavailable
 from nightshift.fleet.workers import Machine
 from nightshift.jobs import BulkClaim, OnlineClaim
-from nightshift.jobs.room import OnlineRoom, Room
+from nightshift.jobs.priorities import OnlineRoom, Room
 from nightshift.lifecycle import transitions
 from nightshift.process import failpoints
 from nightshift.process.tracing.spans import is_on

@@ -9,7 +9,7 @@ from nightshift.errors import NightshiftError, ObjectNotFound, StorageError
 from nightshift.jobs import BulkClaim, Fault, InputError
 from nightshift.jobs.leases import fault_delay_s
 from nightshift.lifecycle import transitions
-from nightshift.lifecycle.interruptions import BROKEN, HANDED_BACK, POSTPONED, record_returned
+from nightshift.lifecycle.transitions import BROKEN, HANDED_BACK, POSTPONED, record_returned
 from nightshift.objectstore import ObjectDamaged
 from nightshift.objectstore.sources import is_file_id
 from nightshift.objectstore.verdicts import (

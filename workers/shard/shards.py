@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from nightshift.errors import DatabaseUnavailable
 from nightshift.jobs import BulkClaim
-from nightshift.jobs.room import Room, room_beside
+from nightshift.jobs.priorities import Room, room_beside
 from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.endings import Endings
 from workers.shard.runner import ShardRunner

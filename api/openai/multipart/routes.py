@@ -23,9 +23,16 @@ from api.responses.times import seconds
 from api.services.services import Services
 from nightshift.errors import InvalidRequest, NightshiftError, StorageError
 from nightshift.jobs import JsonObject
-from nightshift.jobs.files import File, FilePurpose
+from nightshift.jobs.files import (
+    LIFETIME,
+    PART_BYTES_MAX,
+    File,
+    FilePurpose,
+    Upload,
+    UploadPart,
+    UploadStatus,
+)
 from nightshift.jobs.ids import new_id
-from nightshift.jobs.uploads import LIFETIME, PART_BYTES_MAX, Upload, UploadPart, UploadStatus
 from nightshift.lifecycle import uploads
 from nightshift.lifecycle.admission import check_room
 from nightshift.lifecycle.uploads import Ended

@@ -11,7 +11,7 @@ from nightshift.lifecycle.webhooks.replays import get_delivery
 from nightshift.outbound.webhook_endpoints import ENDPOINTS_MAX
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import Transaction
-from nightshift.store.webhooks.listing import DeliveryFilters
+from nightshift.store.webhooks.deliveries import DeliveryFilters
 
 PER_PAGE: Final = 50
 TONES: Final[Mapping[DeliveryState, Tone]] = {

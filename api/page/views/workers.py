@@ -8,7 +8,7 @@ from api.page.view import Action, Asked, Context, Outcome, View
 from api.page.worker_rows import WorkerRow
 from nightshift.errors import NotFound
 from nightshift.fleet.workers import Worker, WorkerState
-from nightshift.lifecycle.draining import request_drain
+from nightshift.lifecycle.controls import request_drain
 from nightshift.store import Transaction
 from nightshift.tenants.audit import Actor
 from nightshift.tenants.keys import Scope

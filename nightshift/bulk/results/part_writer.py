@@ -32,8 +32,15 @@ from nightshift.bulk.rows.columns.column_reader import parquet_schema
 from nightshift.errors import InvalidRequest, NightshiftError, StorageError
 from nightshift.jobs import InputError, Job, JsonObject, Shard
 from nightshift.jobs.backoff import Backoff
-from nightshift.jobs.output_names import errors_name, part_name
-from nightshift.jobs.part import PartClaim, PartFile, PartLease, PartProblem, PartUpload
+from nightshift.jobs.part import (
+    PartClaim,
+    PartFile,
+    PartLease,
+    PartProblem,
+    PartUpload,
+    errors_name,
+    part_name,
+)
 from nightshift.objectstore import Locations, ObjectInfo, ObjectStore, Staged, fenced
 from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.objectstore.verdicts import as_fault, as_input_error, storage_verdict

@@ -10,8 +10,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from nightshift.jobs import JsonObject
-from nightshift.jobs.option_kinds import Choice, ColumnNames, Count, Share, Size, Switch
-from nightshift.jobs.options import OPTIONS, Option
+from nightshift.jobs.options import OPTIONS, Choice, ColumnNames, Count, Option, Share, Size, Switch
 
 Command = TypeVar("Command", bound=Callable[..., None])
 

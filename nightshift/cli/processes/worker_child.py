@@ -16,8 +16,8 @@ from nightshift.cli.processes.worker_exits import cause_of, count_oom_kills, unr
 from nightshift.errors import DatabaseUnavailable, DatabaseUnusable, NightshiftError
 from nightshift.fleet.workers import ExitCause, WorkerState
 from nightshift.jobs.ids import new_id
-from nightshift.jobs.rings import Ring
-from nightshift.jobs.room import HELD_MAX
+from nightshift.jobs.priorities import HELD_MAX
+from nightshift.jobs.shard import Ring
 from nightshift.lifecycle.recovery import LEASES_PER_WORKER_MAX, release_worker
 from nightshift.process.settings import WorkerSettings
 from nightshift.store import Store, Transaction

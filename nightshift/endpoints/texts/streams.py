@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nightshift.jobs import JsonObject, json_pieces
+from nightshift.jobs import JsonObject, json_text
 from nightshift.jobs.priorities import PriorityClass
 
 
@@ -21,7 +21,7 @@ class StreamEvent:
     @classmethod
     def of(cls, data: JsonObject, type: str | None = None) -> "StreamEvent":
         """In ASCII: some clients take U+2028 for a line's end."""
-        return cls(json_pieces.dumps(data), type)
+        return cls(json_text.dumps(data), type)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,10 @@ from sqlalchemy import Connection, bindparam, select, tuple_
 
 from nightshift.jobs import JobKind
 from nightshift.jobs.dead_letters import DeadLetterState
-from nightshift.jobs.deletion import JobPart
+from nightshift.jobs.files import JobPart
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import tables
-from nightshift.store.jobs.deletions import DELETED_AT
-from nightshift.store.tenants.distinct import distinct_tenants
+from nightshift.store.jobs.deletions import DELETED_AT, distinct_tenants
 
 job = tables.job
 delivery = tables.delivery

@@ -11,11 +11,10 @@ from typing import Any, Final
 from sqlalchemy import Column, ColumnElement, Connection, Table, delete, func, insert, select, update
 
 from nightshift.jobs import JobKind, JobState
-from nightshift.jobs.deletion import Deletion, JobPart
+from nightshift.jobs.files import Deletion, JobPart
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import tables
 from nightshift.store.databases.planner_hints import unindexed
-from nightshift.store.tenants.distinct import distinct_tenants
 from nightshift.store.tenants.holdings import Holdings
 from nightshift.tenants.holdings import Holding
 
@@ -229,3 +228,15 @@ _ENDED = (unindexed(job.c.state).in_(ENDED_STATES), job.c.deleted_at.is_(None))
 
 def _of_job(table: Table, deletion: Deletion) -> ColumnElement[bool]:
     return table.c.job_id == deletion.job_id
+
+
+def distinct_tenants(connection: Connection, table: Table) -> Sequence[str]:
+    """In alphabetical order. The table needs an index that begins with the tenant: `SELECT DISTINCT` would
+    read all of it.
+    """
+    column = table.c.tenant_id
+    found = select(func.min(column).label("tenant_id")).cte("found", recursive=True)
+    following = select(func.min(column)).where(column > found.c.tenant_id).scalar_subquery()
+    found = found.union_all(select(following).where(found.c.tenant_id.is_not(None)))
+    rows = connection.execute(select(found.c.tenant_id).where(found.c.tenant_id.is_not(None)))
+    return rows.scalars().all()

@@ -46,9 +46,8 @@ from nightshift.jobs.planning import PlanCursor
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import tables
 from nightshift.store.databases.planner_hints import unindexed
-from nightshift.store.jobs.columns import JOB_WITHOUT_TEMPLATE
 from nightshift.store.jobs.events import FIRST_SEQ
-from nightshift.store.jobs.listing import JobFilters, listing, position
+from nightshift.store.jobs.listing import JOB_WITHOUT_TEMPLATE, JobFilters, listing, position
 from nightshift.store.shards.shards import OPEN_SHARD_STATES
 
 job = tables.job

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from nightshift.jobs import Job, JobKind, JsonObject, NewJob, ShardState
 from nightshift.jobs.ids import new_id
-from nightshift.jobs.rings import Ring
+from nightshift.jobs.shard import Ring
 from nightshift.store import tables
 from nightshift.store.databases.multi_insert import insert_groups
 from nightshift.store.jobs.events import first_row

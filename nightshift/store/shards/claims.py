@@ -40,8 +40,7 @@ from nightshift.jobs import (
     ShardState,
 )
 from nightshift.jobs.leases import Lease, Term
-from nightshift.jobs.priorities import PriorityConfig
-from nightshift.jobs.room import ROOM_FOR_ALL, SMALL_JOB_ROWS, Room
+from nightshift.jobs.priorities import ROOM_FOR_ALL, SMALL_JOB_ROWS, PriorityConfig, Room
 from nightshift.store import tables
 from nightshift.store.jobs.jobs import RUNNABLE_STATES, Jobs, to_job
 from nightshift.store.shards.dead_letters import DeadLetters

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, insert, select
 
 from nightshift.jobs import JobKind
-from nightshift.jobs.rings import Ring
+from nightshift.jobs.shard import Ring
 from nightshift.store import tables
 from nightshift.store.databases.multi_insert import insert_groups
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
     JSON,
@@ -45,10 +45,51 @@ from nightshift.jobs import (
     ShardState,
     Usage,
 )
+from nightshift.jobs.ids import new_ids
 from nightshift.jobs.leases import Lease, Term
 from nightshift.store import tables
+from nightshift.store.databases.multi_insert import PreparedRows
 from nightshift.store.shards.cuts import note_ended
-from nightshift.store.shards.prepared import PreparedShards
+
+INSERT_ROWS_MAX: Final = 500  # in one statement
+
+
+@dataclass(frozen=True)
+class PreparedShards:
+    """Claimable shards of a bulk job, as rows: other writers do not wait while these are made."""
+
+    count: int
+    rows: Sequence[PreparedRows]
+
+    @classmethod
+    def of(
+        cls, dialect: str, job: Job, model: str, planned: Sequence[NewShard], now: datetime
+    ) -> "PreparedShards":
+        rows = [
+            {
+                "id": shard_id,
+                "job_id": job.id,
+                "tenant_id": job.tenant_id,
+                "kind": JobKind.BULK,
+                "model": model,
+                "shard_no": new.shard_no,
+                "state": ShardState.QUEUED,
+                "enqueued_at": now,
+                "rows_estimated": new.rows_estimated,
+                "first_row": new.first_row,
+                "uri": new.uri,
+                "format": new.format,
+                "start": new.start,
+                "end": new.end,
+                "capacity": job.spec.capacity,
+                "source_etag": new.source_etag,
+                "objects": [[each.uri, each.etag] for each in new.objects] or None,
+            }
+            for shard_id, new in zip(new_ids("shard", len(planned)), planned, strict=True)
+        ]
+        pages = [rows[first : first + INSERT_ROWS_MAX] for first in range(0, len(rows), INSERT_ROWS_MAX)]
+        return cls(len(rows), [PreparedRows(dialect, shard, page) for page in pages])
+
 
 shard = tables.shard
 segment = tables.segment

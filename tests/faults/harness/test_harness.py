@@ -6,7 +6,7 @@ import json
 import pytest
 
 from nightshift.jobs import Face
-from nightshift.jobs.output_names import part_name
+from nightshift.jobs.part import part_name
 from tests.faults.chaos import oracle
 from tests.faults.chaos.oracle import OracleFailure
 from tests.faults.chaos.workload import some_rows, submit_bulk, submit_online

@@ -29,7 +29,7 @@ from tests.helpers.waiting import wait_for
 from tests.integration.servers import RAM_DISK
 
 KILLED_ONCE = Limits(attempts_max=3)
-SHARDS_HELD_MAX = 13  # of a tenant and a model, beside no others (`nightshift/jobs/room.py`)
+SHARDS_HELD_MAX = 13  # of a tenant and a model, beside no others (`nightshift/jobs/priorities.py`)
 ROWS_UNLISTED_MAX = 2 * int(SCALED["SEGMENT_ROWS"])  # of a shard: a segment on its way, and one being filled
 LONG_ROWS = some_rows(60, step_ms=20, tokens=(40, 60))
 LONGER_ROWS = some_rows(60, step_ms=20, tokens=(150, 200))  # outlast a carry-over's interval on any machine

@@ -28,7 +28,7 @@ from nightshift.errors import QueueUnavailable
 from nightshift.fleet.models import Model, ModelKind, OutputSizes
 from nightshift.fleet.workers import Worker, WorkerState
 from nightshift.jobs import Answer, JobKind, JsonObject, OnlineClaim, StopReason, Usage
-from nightshift.jobs.rings import Ring
+from nightshift.jobs.shard import Ring
 from nightshift.lifecycle import transitions
 from nightshift.process.settings import QueueSettings
 from nightshift.store import Store

@@ -14,7 +14,7 @@ from kombu.exceptions import ContentDisallowed
 from nightshift.broker.queue import BULK_QUEUE, BULK_TASK, ONLINE_QUEUE, ONLINE_TASK, Queue, celery_app
 from nightshift.errors import QueueUnavailable
 from nightshift.jobs import JobKind
-from nightshift.jobs.rings import Ring
+from nightshift.jobs.shard import Ring
 from nightshift.process.settings import QueueSettings
 from tests.integration.servers import ValkeyServer
 

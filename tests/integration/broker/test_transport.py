@@ -12,7 +12,7 @@ from kombu.transport import TRANSPORT_ALIASES
 
 from nightshift.broker.queue import ONLINE_QUEUE, Queue, celery_app
 from nightshift.jobs import JobKind
-from nightshift.jobs.rings import Ring
+from nightshift.jobs.shard import Ring
 from tests.integration.servers import ValkeyServer
 from workers import transport
 

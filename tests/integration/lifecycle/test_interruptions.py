@@ -5,7 +5,7 @@ import pytest
 from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import Interruption, Job
 from nightshift.lifecycle import recovery
-from nightshift.lifecycle.interruptions import INTERRUPTIONS
+from nightshift.lifecycle.transitions import INTERRUPTIONS
 from nightshift.store import Store
 from nightshift.store.jobs.events import Event
 from tests.helpers.fakes import claimed, commit_rows, completed, planned

@@ -3,7 +3,7 @@
 import pytest
 
 from nightshift.errors import Conflict, TooManyRequests
-from nightshift.jobs.uploads import LIFETIME
+from nightshift.jobs.files import LIFETIME
 from nightshift.lifecycle import uploads
 from nightshift.lifecycle.tenants import Administration
 from nightshift.lifecycle.webhooks.endpoints import EndpointRegistry

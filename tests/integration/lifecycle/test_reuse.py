@@ -9,7 +9,7 @@ import pytest
 
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import Counts, Job, JobState, NewJob
-from nightshift.jobs.deletion import JobPart
+from nightshift.jobs.files import JobPart
 from nightshift.jobs.ids import new_id
 from nightshift.jobs.options import BulkOptions
 from nightshift.lifecycle import transitions

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from nightshift.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded, TooManyRequests
-from nightshift.jobs.files import FilePurpose
-from nightshift.jobs.uploads import COMPOSING_MAX, KEPT_FOR, LIFETIME, Upload, UploadStatus
+from nightshift.jobs.files import COMPOSING_MAX, KEPT_FOR, LIFETIME, FilePurpose, Upload, UploadStatus
 from nightshift.lifecycle import uploads
 from nightshift.lifecycle.uploads import Ended
 from nightshift.objectstore import MIB, DirectoryStore, ObjectDamaged, ObjectStore

@@ -5,7 +5,7 @@ from datetime import timedelta
 from nightshift.broker.queue import BULK_QUEUE, ONLINE_QUEUE, Queue
 from nightshift.jobs import JobKind
 from nightshift.jobs.priorities import PriorityClass
-from nightshift.jobs.rings import Ring
+from nightshift.jobs.shard import Ring
 from nightshift.store import Store
 from nightshift.store.jobs.idempotency import KeptAnswer
 from nightshift.store.shards.shards import RUNG_SHARDS_MAX

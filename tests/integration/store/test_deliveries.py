@@ -8,8 +8,7 @@ import pytest
 
 from nightshift.outbound.webhooks import Delivery, DeliveryState
 from nightshift.store import Store
-from nightshift.store.webhooks.deliveries import Owed
-from nightshift.store.webhooks.listing import DeliveryFilters
+from nightshift.store.webhooks.deliveries import DeliveryFilters, Owed
 from tests.helpers.fakes import FakeClock, a_delivery, an_attempt, submit
 from tests.integration.store.racing import at_once, both_databases
 

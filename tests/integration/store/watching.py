@@ -1,11 +1,11 @@
 """A job seen from outside its transactions, and orders to it, each in its own."""
 
 from nightshift.jobs import Counts, Job, JobState, ShardState, StopReason, Webhook
-from nightshift.jobs.rings import Ring
+from nightshift.jobs.shard import Ring
 from nightshift.lifecycle import transitions
 from nightshift.outbound.webhooks import Delivery
 from nightshift.store import Store
-from nightshift.store.webhooks.listing import DeliveryFilters
+from nightshift.store.webhooks.deliveries import DeliveryFilters
 from tests.helpers.fakes import a_spec, claimed, completed, planned
 
 HOOK = "https://receiver.example/hook"

@@ -8,7 +8,7 @@ import pytest
 from api.page.timeline import SAMPLES, WIDTH, sampled, timeline
 from nightshift.jobs import Counts, Face, Job, JobKind, JobSpec, JobState, Usage
 from nightshift.jobs.priorities import PriorityClass
-from nightshift.lifecycle.interruptions import SHARD_LOST, SHARD_RESUMED
+from nightshift.lifecycle.transitions import SHARD_LOST, SHARD_RESUMED
 from nightshift.store.jobs.events import Event
 
 T0 = datetime(2026, 11, 25, 2, tzinfo=UTC)

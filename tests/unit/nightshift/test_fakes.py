@@ -7,7 +7,7 @@ import pytest
 from nightshift.broker.queue import BULK_QUEUE, ONLINE_QUEUE, Queue
 from nightshift.errors import QueueUnavailable
 from nightshift.jobs import JobKind
-from nightshift.jobs.rings import Ring
+from nightshift.jobs.shard import Ring
 from tests.helpers.fakes import STARTS_AT, FakeClock, InMemoryQueue
 
 

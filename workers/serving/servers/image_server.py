@@ -24,7 +24,7 @@ from nightshift.endpoints.results import Result
 from nightshift.errors import InvalidRequest, StorageError
 from nightshift.fleet.models import Model
 from nightshift.outbound.safe_http import NoAnswer
-from nightshift.tenants.fairness import may_take
+from nightshift.tenants.quotas import may_take
 from nightshift.tenants.turns import Rank, Turns, TurnThreads
 from nightshift_engine import InvalidRequest as EngineRefusal
 from nightshift_engine.encoders.batching.config import EncoderConfig

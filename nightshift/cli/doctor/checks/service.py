@@ -17,8 +17,7 @@ from nightshift.cli.doctor.site import Site
 from nightshift.client import check_api_key, check_base_url
 from nightshift.fleet.workers import WorkerState
 from nightshift.jobs import JobKind
-from nightshift.jobs.capacity.demand import Pool
-from nightshift.jobs.capacity.supply import ANY_CAPACITY, PoolSupply, supply
+from nightshift.jobs.capacity.demand import ANY_CAPACITY, Pool, PoolSupply, supply
 
 ANSWER_TIMEOUT_S: Final = 3.0
 

@@ -11,7 +11,7 @@ import pytest
 
 from nightshift.endpoints.structured.calls import CallPart, call_id
 from nightshift.jobs import OnlineClaim
-from nightshift.jobs.json_pieces import LARGE_BYTES
+from nightshift.jobs.json_text import LARGE_BYTES
 from nightshift.store import Store
 from tests.integration.api.fake_worker import CHAT_MODEL, EMBEDDING_MODEL, FakeWorker, text_answer
 from tests.integration.api.waiting import wait_until_nothing_is_owed

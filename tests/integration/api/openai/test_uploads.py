@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from api.services.services import AppSettings
-from nightshift.jobs.uploads import PART_BYTES_MAX
+from nightshift.jobs.files import PART_BYTES_MAX
 from nightshift.process.settings import ApiSettings
 from tests.integration.api.conftest import ClientMaker, SharedApi, batch_lines
 from tests.integration.api.waiting import wait_until_stored

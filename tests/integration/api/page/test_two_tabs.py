@@ -12,7 +12,7 @@ from nightshift.jobs import Counts, Job, JobState
 from nightshift.jobs.dead_letters import DeadLetterState
 from nightshift.jobs.ids import new_id
 from nightshift.lifecycle import transitions
-from nightshift.lifecycle.deletion import delete_job
+from nightshift.lifecycle.controls import delete_job
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import Store
 from nightshift.tenants.keys import Scope

@@ -12,7 +12,7 @@ import pytest
 from api.services.group_commit import BYTES_MAX, GROUP_MAX, Accepted, GroupCommit
 from nightshift.errors import DatabaseUnavailable, QuotaExceeded, UnknownModel
 from nightshift.jobs import JsonObject, NewJob
-from nightshift.jobs.rings import Ring
+from nightshift.jobs.shard import Ring
 from nightshift.lifecycle.catalogue import CachedCatalogue
 from nightshift.lifecycle.submission import Submitter
 from nightshift.process.settings import SubmissionSettings

@@ -7,7 +7,7 @@ import pytest
 from api.services.rings import RingSender
 from nightshift.broker.hints import HintPublisher
 from nightshift.jobs import JobKind
-from nightshift.jobs.rings import Ring
+from nightshift.jobs.shard import Ring
 from nightshift.process.settings import QueueSettings
 from nightshift.store import Store
 from tests.helpers.fakes import InMemoryQueue, asked

@@ -17,7 +17,7 @@ from nightshift.outbound.webhook_endpoints import ENDPOINTS_MAX, DisabledReason
 from nightshift.outbound.webhook_events import EVENT_TYPES
 from nightshift.process.settings import ApiSettings, DataSettings, LocationSettings, SubmissionSettings
 from nightshift.store import Store
-from nightshift.store.webhooks.listing import DeliveryFilters
+from nightshift.store.webhooks.deliveries import DeliveryFilters
 from tests.helpers.fakes import submit
 from tests.helpers.receiver import Receiver, receiver, says
 from tests.integration.api.conftest import KeyMaker

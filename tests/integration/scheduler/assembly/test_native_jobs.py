@@ -10,7 +10,7 @@ from nightshift.bulk.results import output_rows as shard_rows
 from nightshift.bulk.rows.requests import RowRequest
 from nightshift.fleet.models import ModelKind
 from nightshift.jobs import JobState, JsonObject, StopReason
-from nightshift.jobs.output_names import part_name
+from nightshift.jobs.part import part_name
 from tests.helpers.fakes import MODEL, FakeClock
 from tests.integration.scheduler.assembly.conftest import (
     TEMPLATE,

@@ -13,8 +13,7 @@ import pytest
 from nightshift.bulk.results.part_writer import ATTEMPTS_MAX, PartWriter
 from nightshift.errors import OutputInUse, StorageDenied, StorageUnavailable
 from nightshift.jobs import Job, JobState, StopReason
-from nightshift.jobs.output_names import MANIFEST_NAMES
-from nightshift.jobs.part import PartState
+from nightshift.jobs.part import MANIFEST_NAMES, PartState
 from nightshift.objectstore import ObjectInfo, ObjectStore, ObjectUri, Staged, StagedUpload
 from nightshift.tenants.keys import DEFAULT_TENANT
 from scheduler.output.running_manifests import RunningManifestsConfig

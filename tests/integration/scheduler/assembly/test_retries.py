@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 from nightshift.jobs import Job, JobState, StopReason
 from nightshift.jobs.files import retry_input_id
 from nightshift.lifecycle import retry, transitions
-from nightshift.lifecycle.deletion import delete_job
+from nightshift.lifecycle.controls import delete_job
 from nightshift.store import Store, tables
 from tests.helpers.fakes import FakeClock, a_new_job
 from tests.integration.scheduler.assembly.conftest import (

@@ -6,7 +6,7 @@ import pytest
 
 from nightshift.errors import StorageDenied, StorageError, StorageUnavailable
 from nightshift.jobs import Job, JobState
-from nightshift.jobs.output_names import MANIFEST_NAMES
+from nightshift.jobs.part import MANIFEST_NAMES
 from nightshift.objectstore import ObjectStore, ObjectUri
 from nightshift.store import Store
 from nightshift.tenants.keys import DEFAULT_TENANT

@@ -15,16 +15,15 @@ import pytest
 from nightshift.endpoints.texts.chat import Chat
 from nightshift.errors import Conflict, ObjectNotFound
 from nightshift.jobs import Job, JobState, JsonObject, ShardState, StopReason
-from nightshift.jobs.output_names import MANIFEST_NAMES
+from nightshift.jobs.part import MANIFEST_NAMES
 from nightshift.jobs.planning import PlanCursor
-from nightshift.jobs.rings import Ring
+from nightshift.jobs.shard import Ring
 from nightshift.lifecycle import controls, retry
 from nightshift.lifecycle.tenants import Administration
 from nightshift.lifecycle.transitions import request_stop
 from nightshift.objectstore import ObjectInfo, ObjectStore, ObjectUri
 from nightshift.store import Store
-from nightshift.store.shards.prepared import PreparedShards
-from nightshift.store.shards.shards import Shards
+from nightshift.store.shards.shards import PreparedShards, Shards
 from nightshift.tenants.audit import Actor
 from scheduler.duties.planning import Planned, Planning
 from scheduler.input import surveying

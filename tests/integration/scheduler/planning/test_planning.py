@@ -16,7 +16,7 @@ import pytest
 from nightshift.errors import StorageDenied, StorageUnavailable
 from nightshift.fleet.models import ModelKind
 from nightshift.jobs import Face, Job, JobState, StopReason
-from nightshift.jobs.rings import Ring
+from nightshift.jobs.shard import Ring
 from nightshift.lifecycle.tenants import Administration
 from nightshift.lifecycle.transitions import request_stop
 from nightshift.objectstore import Locations, ObjectInfo, ObjectStore, ObjectUri

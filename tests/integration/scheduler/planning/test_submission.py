@@ -8,7 +8,7 @@ import pytest
 from nightshift.cli.bulk.requests_of_rows import location
 from nightshift.errors import InvalidRequest, TooManyRequests, UnknownModel
 from nightshift.jobs import Face, Job, JobState, Webhook
-from nightshift.jobs.fingerprints import fingerprint
+from nightshift.jobs.json_text import fingerprint
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle.catalogue import CachedCatalogue
 from nightshift.lifecycle.submission import JobRequest, Submitter

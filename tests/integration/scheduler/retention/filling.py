@@ -9,12 +9,11 @@ from nightshift.bulk.results.destinations import destination_of
 from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import Job, JobState, StopReason, Webhook, carry_over_key, segment_key
 from nightshift.jobs.dead_letters import DeadLetter
-from nightshift.jobs.files import FilePurpose
+from nightshift.jobs.files import LIFETIME, FilePurpose, Upload, UploadPart, UploadStatus
 from nightshift.jobs.ids import new_id
 from nightshift.jobs.part import CutLimits, PartUpload
-from nightshift.jobs.uploads import LIFETIME, Upload, UploadPart, UploadStatus
 from nightshift.lifecycle import cutting, transitions
-from nightshift.lifecycle.deletion import delete_job
+from nightshift.lifecycle.controls import delete_job
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store.jobs.idempotency import KeptAnswer
 from tests.helpers.fakes import FakeClock, a_worker, an_answer, an_attempt, asked, claimed, claimed_online

@@ -11,10 +11,10 @@ from nightshift.broker.token_streams import StreamDeleter
 from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import Job, JobKind
 from nightshift.jobs.dead_letters import DeadLetter
-from nightshift.jobs.deletion import Deletion, JobPart
+from nightshift.jobs.files import Deletion, JobPart
 from nightshift.jobs.ids import new_id
 from nightshift.lifecycle import transitions
-from nightshift.lifecycle.deletion import delete_job
+from nightshift.lifecycle.controls import delete_job
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.process.settings import RetentionSettings
 from nightshift.store import Store, Transaction

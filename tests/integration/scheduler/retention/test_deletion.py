@@ -17,7 +17,7 @@ from nightshift.jobs.dead_letters import DeadLetter
 from nightshift.jobs.ids import new_id
 from nightshift.jobs.part import CutLimits
 from nightshift.lifecycle import cutting, transitions
-from nightshift.lifecycle.deletion import delete_job
+from nightshift.lifecycle.controls import delete_job
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.process.settings import QueueSettings, RetentionSettings
 from nightshift.store import Store, tables

@@ -11,10 +11,17 @@ import pytest
 from nightshift.bulk.results.segments import encode_segment
 from nightshift.errors import StorageUnavailable
 from nightshift.jobs import BulkClaim, Job, JobState, carry_over_key, segment_key
-from nightshift.jobs.files import UNRECORDED_S, FilePurpose
+from nightshift.jobs.files import (
+    COMPOSING_MAX,
+    LIFETIME,
+    UNRECORDED_S,
+    FilePurpose,
+    Upload,
+    UploadPart,
+    UploadStatus,
+)
 from nightshift.jobs.leases import Lease
 from nightshift.jobs.part import CutLimits, PartUpload
-from nightshift.jobs.uploads import COMPOSING_MAX, LIFETIME, Upload, UploadPart, UploadStatus
 from nightshift.lifecycle import cutting, transitions
 from nightshift.objectstore import (
     MIB,

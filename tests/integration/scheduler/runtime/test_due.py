@@ -10,8 +10,8 @@ import pytest
 
 from nightshift.jobs import InputError, Job, JobState, StopReason
 from nightshift.jobs.part import CutLimits, PartProblem
+from nightshift.lifecycle.controls import delete_job
 from nightshift.lifecycle.cutting import cut
-from nightshift.lifecycle.deletion import delete_job
 from nightshift.lifecycle.transitions import finish, request_stop
 from nightshift.outbound.webhook_events import PROGRESS
 from nightshift.store import Store

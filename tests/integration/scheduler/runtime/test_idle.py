@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
-from nightshift.jobs.rings import Ring
+from nightshift.jobs.shard import Ring
 from nightshift.store import PendingWork, Store
 from scheduler.runtime.duty import Duty, Result
 from scheduler.runtime.loop import LoopConfig, Ticker

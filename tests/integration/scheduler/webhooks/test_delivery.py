@@ -18,7 +18,7 @@ from nightshift.lifecycle import transitions
 from nightshift.outbound.safe_http import Egress, EgressConfig, EgressResponse, NoAnswer
 from nightshift.outbound.webhooks import Delivery, DeliveryState, new_secret
 from nightshift.store import Store
-from nightshift.store.webhooks.listing import DeliveryFilters
+from nightshift.store.webhooks.deliveries import DeliveryFilters
 from nightshift.tenants.vault import Vault
 from scheduler.duties.webhook_delivery import WebhookDelivery, WebhookDeliveryConfig
 from scheduler.webhooks.attempts import ENDPOINT_GONE

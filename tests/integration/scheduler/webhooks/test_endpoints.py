@@ -17,7 +17,7 @@ from nightshift.outbound.safe_http import Egress, EgressConfig, EgressResponse, 
 from nightshift.outbound.webhook_endpoints import ENDPOINTS_MAX, DisabledReason, WebhookEndpoint
 from nightshift.outbound.webhooks import Delivery, DeliveryState
 from nightshift.store import Store
-from nightshift.store.webhooks.listing import DeliveryFilters
+from nightshift.store.webhooks.deliveries import DeliveryFilters
 from nightshift.tenants.audit import Action, Actor
 from nightshift.tenants.vault import Vault
 from scheduler.duties.webhook_delivery import WebhookDelivery

@@ -13,7 +13,7 @@ from nightshift.outbound.safe_http import Egress, EgressConfig
 from nightshift.outbound.webhook_events import PROGRESS
 from nightshift.outbound.webhooks import Delivery, DeliveryState
 from nightshift.store import Store
-from nightshift.store.webhooks.listing import DeliveryFilters
+from nightshift.store.webhooks.deliveries import DeliveryFilters
 from nightshift.tenants.audit import Actor
 from nightshift.tenants.vault import Vault
 from scheduler.duties.progress import Progress

@@ -23,14 +23,14 @@ from nightshift.errors import NightshiftError
 from nightshift.fleet.workers import WorkerState
 from nightshift.jobs import JobKind, JobState
 from nightshift.jobs.dead_letters import DeadLetterState
-from nightshift.jobs.deletion import JobPart
+from nightshift.jobs.files import JobPart
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle.tenants import Administration
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import Store, Transaction
 from nightshift.store.databases.database import Database
 from nightshift.store.jobs.listing import JobFilters
-from nightshift.store.webhooks.listing import DeliveryFilters
+from nightshift.store.webhooks.deliveries import DeliveryFilters
 from nightshift.tenants.audit import Actor
 from nightshift.tenants.keys import Scope
 from nightshift.tenants.quotas import NO_QUOTAS

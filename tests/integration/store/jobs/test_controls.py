@@ -9,9 +9,8 @@ import pytest
 from nightshift.errors import Conflict
 from nightshift.fleet.workers import Machine
 from nightshift.jobs import Counts, Job, JobKind, JobState, ShardState, StopReason
-from nightshift.jobs.priorities import PriorityClass, PriorityConfig
-from nightshift.jobs.rings import Ring
-from nightshift.jobs.room import ROOM_FOR_ALL
+from nightshift.jobs.priorities import ROOM_FOR_ALL, PriorityClass, PriorityConfig
+from nightshift.jobs.shard import Ring
 from nightshift.lifecycle import controls, transitions
 from nightshift.lifecycle.controls import JobChanges
 from nightshift.store import Store, Transaction

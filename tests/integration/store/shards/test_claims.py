@@ -13,8 +13,7 @@ from nightshift.fleet.workers import Capacity, Machine
 from nightshift.jobs import Job, JobKind, JobState, ShardState, StopReason
 from nightshift.jobs.leases import Lease
 from nightshift.jobs.planning import PlanCursor
-from nightshift.jobs.priorities import PriorityClass, PriorityConfig
-from nightshift.jobs.room import ROOM_FOR_ALL, SMALL_JOB_ROWS, Room
+from nightshift.jobs.priorities import ROOM_FOR_ALL, SMALL_JOB_ROWS, PriorityClass, PriorityConfig, Room
 from nightshift.lifecycle import transitions
 from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database

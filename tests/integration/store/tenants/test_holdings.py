@@ -9,12 +9,10 @@ from sqlalchemy import Text, cast, func, or_, select, union_all
 
 from nightshift.errors import QuotaExceeded
 from nightshift.jobs import Counts, Job, JobKind, JobState, JsonObject, Webhook
-from nightshift.jobs.deletion import Deletion, JobPart
+from nightshift.jobs.files import Deletion, JobPart, UploadStatus
 from nightshift.jobs.json_text import json_bytes
-from nightshift.jobs.uploads import UploadStatus
 from nightshift.lifecycle.admission import admit_stored
-from nightshift.lifecycle.controls import JobChanges, change
-from nightshift.lifecycle.deletion import delete_job
+from nightshift.lifecycle.controls import JobChanges, change, delete_job
 from nightshift.lifecycle.transitions import (
     cancel,
     commit_segment,

@@ -14,10 +14,8 @@ from nightshift.bulk.results.destinations import place_of
 from nightshift.errors import OutputInUse
 from nightshift.jobs import Job, JobKind, StopReason
 from nightshift.jobs.dead_letters import DeadLetter
-from nightshift.jobs.deletion import JobPart
-from nightshift.jobs.files import File
+from nightshift.jobs.files import File, JobPart, Upload, UploadStatus
 from nightshift.jobs.priorities import PriorityClass
-from nightshift.jobs.uploads import Upload, UploadStatus
 from nightshift.lifecycle import transitions
 from nightshift.outbound.webhook_endpoints import WebhookEndpoint
 from nightshift.outbound.webhooks import Delivery, DeliveryState

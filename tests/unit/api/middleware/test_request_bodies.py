@@ -16,7 +16,7 @@ from api.middleware.request_bodies import (
     parse_json_object,
 )
 from nightshift.errors import InvalidRequest, RequestTimedOut, RequestTooLarge
-from nightshift.jobs.uploads import PART_BYTES_MAX
+from nightshift.jobs.files import PART_BYTES_MAX
 from nightshift.process.settings import ApiSettings
 
 SETTINGS = ApiSettings(body_bytes_max=100, file_bytes_max=1000)

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightshift.jobs import json_pieces
-from nightshift.jobs.json_text import json_text
+from nightshift.jobs import json_text
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 VALUES = st.recursive(
@@ -22,17 +21,17 @@ VALUES = st.recursive(
 @given(VALUES, st.integers(1, 8), st.sampled_from([(",", ":"), (", ", ": "), (",\n\t", " :\r\n")]))
 def test_whatever_is_written_is_read(value: Any, parts: int, separators: tuple[str, str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_pieces, "PARTS_MAX", parts)
-        patch.setattr(json_pieces, "LARGE_BYTES", 0)
+        patch.setattr(json_text, "PARTS_MAX", parts)
+        patch.setattr(json_text, "LARGE_BYTES", 0)
 
-        assert json_pieces.dumps(value) == json.dumps(value, separators=(",", ":"))
-        assert json.loads(json_text(value).encode()) == value
-        assert json_pieces.loads(json.dumps(value, separators=separators)) == value
+        assert json_text.dumps(value) == json.dumps(value, separators=(",", ":"))
+        assert json.loads(json_text.json_text(value).encode()) == value
+        assert json_text.loads(json.dumps(value, separators=separators)) == value
 
 
 def test_text_is_written_as_it_is_unless_utf_8_cannot_hold_it() -> None:
-    assert json_text({"é": "☂"}) == '{"é":"☂"}'
-    assert json_text({"é": "\ud800"}) == '{"\\u00e9":"\\ud800"}'
+    assert json_text.json_text({"é": "☂"}) == '{"é":"☂"}'
+    assert json_text.json_text({"é": "\ud800"}) == '{"\\u00e9":"\\ud800"}'
 
 
 def test_every_piece_of_a_large_value_is_small() -> None:
@@ -41,7 +40,7 @@ def test_every_piece_of_a_large_value_is_small() -> None:
     ] * 2000
     answer = {"choices": [{"logprobs": {"content": tokens}}], "data": [list(range(5000))] * 3, "text": "x"}
 
-    pieces = list(json_pieces.encoded(answer))
+    pieces = list(json_text.encoded(answer))
 
     assert "".join(pieces) == json.dumps(answer, separators=(",", ":"))
     assert max(map(len, pieces)) < 8_000
@@ -62,9 +61,9 @@ def test_another_thread_runs_again_and_again_while_a_large_value_is_read_and_wri
     try:
         other.start()
         seen = [len(turns)]
-        value = json_pieces.loads(text)
+        value = json_text.loads(text)
         seen.append(len(turns))
-        for _ in json_pieces.encoded(value):
+        for _ in json_text.encoded(value):
             seen.append(len(turns))
     finally:
         done.set()

@@ -5,8 +5,17 @@ from typing import Any
 
 import pytest
 
-from nightshift.jobs.option_kinds import Choice, ColumnNames, Count, Duration, Share, Switch
-from nightshift.jobs.options import OPTIONS, BulkOptions, Option
+from nightshift.jobs.options import (
+    OPTIONS,
+    BulkOptions,
+    Choice,
+    ColumnNames,
+    Count,
+    Duration,
+    Option,
+    Share,
+    Switch,
+)
 
 STORED: dict[str, Any] = {
     "max_error_rate": 0.05,

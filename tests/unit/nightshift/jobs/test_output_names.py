@@ -2,7 +2,7 @@
 
 import pytest
 
-from nightshift.jobs.output_names import errors_name, is_of_another_run, is_output_name, part_name
+from nightshift.jobs.part import errors_name, is_of_another_run, is_output_name, part_name
 
 JOB = "job_4k3j2h1gabcdefghijklmnop"
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightshift.jobs.room import (
+from nightshift.jobs.priorities import (
     HELD_MAX,
     ROOM_FOR_ALL,
     HeldShard,

@@ -1,6 +1,6 @@
 import pytest
 
-from nightshift.tenants.fairness import fair_share, may_take
+from nightshift.tenants.quotas import fair_share, may_take
 
 
 def test_tenants_share_a_limit_equally() -> None:

@@ -13,7 +13,7 @@ from nightshift.fleet.workers import (
     EXIT_STUCK_LOAD,
     EXIT_STUCK_STEP,
 )
-from nightshift.jobs.room import ROOM_FOR_ALL, Room
+from nightshift.jobs.priorities import ROOM_FOR_ALL, Room
 from tests.unit.workers.scripted import ManualClock
 from workers.health.watchdog import (
     DeadThread,

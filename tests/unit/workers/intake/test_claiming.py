@@ -9,8 +9,7 @@ import pytest
 
 from nightshift.errors import DatabaseUnavailable
 from nightshift.jobs import BulkClaim, JobKind, OnlineClaim
-from nightshift.jobs.priorities import PriorityClass
-from nightshift.jobs.room import ROOM_FOR_ALL, OnlineRoom, Room
+from nightshift.jobs.priorities import ROOM_FOR_ALL, OnlineRoom, PriorityClass, Room
 from nightshift.store import Store
 from nightshift.store.counters import Counters
 from nightshift.store.shards.claims import Claims

@@ -9,7 +9,7 @@ import pytest
 
 from nightshift.jobs import ShardState, StopReason
 from nightshift.jobs.files import file_key
-from nightshift.jobs.room import ROOM_FOR_ALL, Room
+from nightshift.jobs.priorities import ROOM_FOR_ALL, Room
 from nightshift.objectstore import ObjectStore
 from nightshift.store import Store
 from tests.unit.workers.scripted import TENANT, ManualClock, ScriptedServer, claim_bulk, plan_bulk

@@ -10,7 +10,7 @@ from nightshift.fleet.workers import ExitCause, Worker, WorkerState
 from nightshift.jobs import Counts, InputError, Job, JobSpec, JobState, Segment, Usage
 from nightshift.jobs.leases import Lease
 from nightshift.lifecycle import recovery, transitions
-from nightshift.lifecycle.deletion import delete_job
+from nightshift.lifecycle.controls import delete_job
 from nightshift.objectstore import ObjectStore
 from nightshift.store import Store, Transaction
 from tests.helpers.fakes import a_new_job, a_row_result, a_segment, a_shard, a_shard_head

@@ -13,8 +13,19 @@ from api.bodies.options import options_json
 from api.jobs.requests import bulk_request
 from api.services.services import AppSettings
 from nightshift.jobs import JobSpec, JsonObject
-from nightshift.jobs.option_kinds import Choice, ColumnNames, Count, Duration, Kind, Share, Size, Switch, Text
-from nightshift.jobs.options import OPTIONS, Option
+from nightshift.jobs.options import (
+    OPTIONS,
+    Choice,
+    ColumnNames,
+    Count,
+    Duration,
+    Kind,
+    Option,
+    Share,
+    Size,
+    Switch,
+    Text,
+)
 from tests.unit.nightshift.cli.conftest import Command, FakeServer
 
 DAY_S = 86_400

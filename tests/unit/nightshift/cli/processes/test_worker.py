@@ -27,7 +27,7 @@ from nightshift.fleet.workers import (
     WorkerState,
 )
 from nightshift.jobs import JobKind, JobState, StopReason
-from nightshift.jobs.room import HELD_MAX
+from nightshift.jobs.priorities import HELD_MAX
 from nightshift.lifecycle.transitions import request_stop
 from nightshift.process.exit_codes import (
     CONFIGURATION_EXIT,

@@ -9,8 +9,7 @@ from nightshift.fleet.figures import ServiceFigures
 from nightshift.fleet.workers import Capacity, WorkerState
 from nightshift.jobs import JobKind
 from nightshift.jobs.capacity.backlog import WaitingJob
-from nightshift.jobs.capacity.demand import Pool
-from nightshift.jobs.capacity.supply import PoolSupply, supply
+from nightshift.jobs.capacity.demand import Pool, PoolSupply, supply
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle.problems import why_unserved
 from nightshift.store.jobs.problems import Wanted
