@@ -11,9 +11,10 @@ from typing import Annotated
 
 import typer
 
-from nightshift.cli import conformance, dlq, doctor, jobs, webhooks, workers
+from nightshift.cli import conformance, dlq, jobs, webhooks, workers
 from nightshift.cli.admin import audit, keys, tenants, usage
 from nightshift.cli.bulk import run
+from nightshift.cli.doctor.command import doctor
 from nightshift.cli.processes import up, worker
 from nightshift.cli.session import advice_on_database
 from nightshift.cli.terminal import describe, fail
@@ -43,7 +44,7 @@ app.command("audit")(audit.audit)
 app.add_typer(workers.app, name="workers")
 app.add_typer(webhooks.app, name="webhooks")
 app.command("top")(top.top)
-app.command("doctor")(doctor.doctor)
+app.command("doctor")(doctor)
 app.command("conformance")(conformance.conformance)
 
 OWN_PACKAGES = ("nightshift", "nightshift_engine", "api", "scheduler", "workers")

@@ -294,7 +294,7 @@ OF_NO_TENANT: Final = {
     "api/operation/processes.py",
     "api/page/updates.py",
     "nightshift/cli/top/polling.py",
-    "nightshift/cli/doctor/running.py",
+    "nightshift/cli/doctor/examination.py",
     "nightshift/outbound/safe_http.py",  # a thread for each look-up
     "nightshift/cli/processes/store_watch.py",
     "nightshift/cli/processes/supervisor.py",

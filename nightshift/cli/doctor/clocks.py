@@ -1,4 +1,4 @@
-"""How far another clock is from this machine's."""
+"""Compares another clock with this machine's."""
 
 import time
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from nightshift.cli.doctor.findings import Finding, error, ok, warning
+from nightshift.cli.doctor.examination import Finding, error, ok, warning
 
 NOTICED: Final = timedelta(seconds=2)  # logs of two machines no longer read in order
 HARMFUL: Final = timedelta(minutes=5)  # receivers refuse webhooks signed at such a time; S3 refuses at 15 min
@@ -23,7 +23,7 @@ class Skew:
 
     @property
     def at_least(self) -> timedelta:
-        """What of it is certain."""
+        """The part of the difference that is certain."""
         return max(timedelta(), abs(self.ahead) - self.within)
 
 
@@ -32,7 +32,7 @@ def _now() -> datetime:
 
 
 def measure(ask: Callable[[], datetime], resolution: timedelta, now: Callable[[], datetime] = _now) -> Skew:
-    """Ask another clock. It answered between two looks at ours; it shows steps of `resolution`."""
+    """Asks another clock, which shows steps of `resolution`, between two looks at ours."""
     before = now()
     other = ask()
     after = now()
@@ -40,14 +40,13 @@ def measure(ask: Callable[[], datetime], resolution: timedelta, now: Callable[[]
     return Skew(other + resolution / 2 - (before + half), half + resolution / 2)
 
 
-def judge(whose: str, skew: Skew) -> Finding:
-    """`whose`: clock, as in a sentence. Pure."""
-    ahead_s = skew.ahead.total_seconds()
-    figures = {"ahead_s": round(ahead_s, 3), "within_s": round(skew.within.total_seconds(), 3)}
+def judge(clock: str, skew: Skew) -> Finding:
+    """Judges a difference. `clock` names the other clock as in a sentence. Pure."""
+    ahead_s, within_s = skew.ahead.total_seconds(), skew.within.total_seconds()
+    figures = {"ahead_s": round(ahead_s, 3), "within_s": round(within_s, 3)}
     side = "ahead of" if ahead_s >= 0 else "behind"
     detail = (
-        f"{whose} is {abs(ahead_s):.2f} s {side} this machine's clock "
-        f"(within {max(0.01, skew.within.total_seconds()):.2f} s)"
+        f"{clock} is {abs(ahead_s):.2f} s {side} this machine's clock (within {max(0.01, within_s):.2f} s)"
     )
     if skew.at_least >= HARMFUL:
         harm = "S3 refuses requests and receivers refuse webhooks that are dated so far off"

@@ -1,13 +1,15 @@
-"""What the checks are given: the settings as the service's processes would read them here."""
+"""The installation that is checked: the settings as its processes would read them, and its stores."""
 
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from nightshift.cli import demo
+from nightshift.cli.doctor.examination import NotApplicable
+from nightshift.objectstore import ObjectStore, open_store
 from nightshift.process.settings import (
-    ApiSettings,
     ClientSettings,
     DataSettings,
     ImageSettings,
@@ -16,39 +18,25 @@ from nightshift.process.settings import (
     SubmissionSettings,
     WorkerSettings,
 )
+from nightshift.store import Store, Transaction, open_existing_database
 from nightshift.tenants.keys import API_KEY_FILE
 
-EMBEDDED_SOCKET = Path("valkey", "valkey.sock")  # in the data directory
+EMBEDDED_SOCKET: Final = Path("valkey", "valkey.sock")  # in the data directory
 
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
     data: DataSettings
-    queue: QueueSettings
-    worker: WorkerSettings
-    client: ClientSettings
-    scheduler: SchedulerSettings
-    submission: SubmissionSettings
-    images: ImageSettings
-    api: ApiSettings
-
-    @classmethod
-    def of(cls, data: DataSettings) -> "Site":
-        """Reads all other settings. Raises InvalidSetting."""
-        return cls(
-            data=data,
-            queue=QueueSettings(),
-            worker=WorkerSettings(),
-            client=ClientSettings(),
-            scheduler=SchedulerSettings(),
-            submission=SubmissionSettings(),
-            images=ImageSettings(),
-            api=ApiSettings(),
-        )
+    queue: QueueSettings = field(default_factory=QueueSettings)
+    worker: WorkerSettings = field(default_factory=WorkerSettings)
+    client: ClientSettings = field(default_factory=ClientSettings)
+    scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+    submission: SubmissionSettings = field(default_factory=SubmissionSettings)
+    images: ImageSettings = field(default_factory=ImageSettings)
 
     @property
     def models(self) -> Sequence[str]:
-        """As `nightshift up` would serve them: the settings', else the demo model."""
+        """The models that `nightshift up` would serve: those of the settings, else the demo model."""
         return (*self.worker.models, *self.worker.lazy_models) or (str(demo.demo_model_path()),)
 
     @property
@@ -66,9 +54,8 @@ class Site:
         return self.queue.model_copy(update={"redis_url": f"redis+socket://{socket}"})
 
     @property
-    def has_database(self) -> bool:
-        """Whether there should be one: the data directory's is made by `nightshift up`."""
-        return bool(self.data.database_url) or (self.data.data_dir / "nightshift.db").exists()
+    def has_s3(self) -> bool:
+        return self.data.resolved_storage_url.startswith("s3://")
 
     @property
     def key_file(self) -> Path:
@@ -76,9 +63,29 @@ class Site:
 
     @property
     def api_key(self) -> str:
-        """Empty: there is none."""
+        """The key of commands; empty if there is none."""
         if self.client.api_key:
             return self.client.api_key
         with suppress(OSError):
             return self.key_file.read_text().strip()
         return ""
+
+    @contextmanager
+    def database(self) -> Iterator[Store]:
+        """Opens the database. Raises NotApplicable, DatabaseUnavailable, ConfigurationError."""
+        if not self.data.database_url and not (self.data.data_dir / "nightshift.db").exists():
+            raise NotApplicable("none yet; `nightshift up` makes it")
+        with closing(Store(open_existing_database(self.data))) as store:
+            yield store
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Transaction]:
+        """Reads the database as `database` opens it."""
+        with self.database() as store, store.snapshot() as tx:
+            yield tx
+
+    @contextmanager
+    def objects(self) -> Iterator[ObjectStore]:
+        """Opens the object store. Raises ConfigurationError, StorageError."""
+        with closing(open_store(self.data.resolved_storage_url)) as store:
+            yield store

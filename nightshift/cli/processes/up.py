@@ -137,13 +137,13 @@ def store_probes(data: "DataSettings") -> dict[str, Probe]:
     service asks, and the buckets of jobs, which must be there and accept the credentials.
     """
     from nightshift.cli.doctor.checks.storage import look_at_storage
-    from nightshift.cli.doctor.findings import Status
+    from nightshift.cli.doctor.examination import Status
     from nightshift.cli.doctor.site import Site
     from nightshift.objectstore.tenant_places import bucket_places
     from nightshift.process.settings import LocationSettings
 
     def of_own_store() -> str | None:
-        finding = look_at_storage(Site.of(data))
+        finding = look_at_storage(Site(data=data))
         return f"{finding.detail}; {finding.advice}" if finding.status is Status.ERROR else None
 
     probes: dict[str, Probe] = {"the service's object store": of_own_store} if data.storage_url else {}

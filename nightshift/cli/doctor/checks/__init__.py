@@ -1,83 +1,79 @@
-"""Every check of `nightshift doctor`, in the order in which they run. Ids keep their meaning."""
+"""The checks of `nightshift doctor`, in the order in which they run. Ids keep their meaning."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from typing import Final
 
 from nightshift.cli.doctor.checks import database, egress, machine, models, queue, retention, service, storage
-from nightshift.cli.doctor.running import Check
+from nightshift.cli.doctor.examination import Check, Finding
 from nightshift.cli.doctor.site import Site
 from nightshift.fleet import checkpoints
 
+_SCHEMA: Final = frozenset({"database", "database.schema"})
+_STORAGE: Final = frozenset({"storage"})
+
+_Row = tuple[str, str, Callable[[Site], Finding], Collection[str]]
+
+_FIRST: Final[Sequence[_Row]] = (
+    ("data_directory", "data directory", machine.look_at_directory, ()),
+    ("disk.space", "disk space", machine.look_at_space, ()),
+    ("disk.inodes", "inodes", machine.look_at_inodes, ()),
+    ("process.files", "open files", lambda site: machine.look_at_open_files(), ()),
+    ("ports.metrics", "metrics ports", machine.look_at_metrics_ports, ()),
+    ("database", "database", database.look_at_database, ()),
+    ("database.schema", "schema", database.look_at_schema, {"database"}),
+    ("database.clock", "database's clock", database.look_at_database_clock, {"database"}),
+    ("queue", "queue", queue.look_at_queue, ()),
+    ("queue.eviction", "queue's eviction", queue.look_at_eviction, {"queue"}),
+    ("queue.persistence", "queue's disk", queue.look_at_persistence, {"queue"}),
+    ("queue.clock", "queue's clock", queue.look_at_queue_clock, {"queue"}),
+    ("storage", "storage", storage.look_at_storage, ()),
+    ("storage.conditions", "conditional requests", storage.look_at_conditions, _STORAGE),
+    ("storage.multipart", "uploads in parts", storage.look_at_multipart, _STORAGE),
+    ("storage.latency", "storage latency", storage.look_at_latency, _STORAGE),
+    ("storage.clock", "storage's clock", storage.look_at_storage_clock, _STORAGE),
+    ("storage.uploads", "abandoned uploads", retention.look_at_uploads, _STORAGE | _SCHEMA),
+)
+_LAST: Final[Sequence[_Row]] = (
+    ("spot", "spot notices", egress.look_at_spot, ()),
+    ("egress.webhooks", "webhooks", egress.look_at_webhooks, ()),
+    ("egress.proxies", "proxies", egress.look_at_proxies, ()),
+    ("api_key", "API key", service.look_at_key, ()),
+    ("server", "server", service.look_at_server, ()),
+    ("service", "service", service.look_at_service, {"server"}),
+    ("scheduler", "scheduler", database.look_at_scheduler, _SCHEMA),
+    ("retention", "retention", retention.look_at_retention, _STORAGE),
+    ("workers", "workers", service.look_at_workers, _SCHEMA),
+)
+
 
 def every_check(site: Site) -> Sequence[Check]:
-    """Those of this machine first, those of a running service last."""
-    ask = models.WorkerReports()
+    """Checks of this machine first, those of a running service last."""
     return (
-        Check("data_directory", "data directory", partial(machine.look_at_directory, site.data.data_dir)),
-        Check("disk.space", "disk space", partial(machine.look_at_space, site)),
-        Check("disk.inodes", "inodes", partial(machine.look_at_inodes, site)),
-        Check("process.files", "open files", machine.look_at_open_files),
-        Check("ports.metrics", "metrics ports", partial(machine.look_at_metrics_ports, site)),
-        Check("database", "database", partial(database.look_at_database, site)),
-        Check("database.schema", "schema", partial(database.look_at_schema, site), {"database"}),
-        Check(
-            "database.clock", "database's clock", partial(database.look_at_database_clock, site), {"database"}
-        ),
-        Check("queue", "queue", partial(queue.look_at_queue, site)),
-        Check("queue.eviction", "queue's eviction", partial(queue.look_at_eviction, site), {"queue"}),
-        Check("queue.persistence", "queue's disk", partial(queue.look_at_persistence, site), {"queue"}),
-        Check("queue.clock", "queue's clock", partial(queue.look_at_queue_clock, site), {"queue"}),
-        Check("storage", "storage", partial(storage.look_at_storage, site)),
-        Check(
-            "storage.conditions",
-            "conditional requests",
-            partial(storage.look_at_conditions, site),
-            {"storage"},
-        ),
-        Check("storage.multipart", "uploads in parts", partial(storage.look_at_multipart, site), {"storage"}),
-        Check("storage.latency", "storage latency", partial(storage.look_at_latency, site), {"storage"}),
-        Check("storage.clock", "storage's clock", partial(storage.look_at_storage_clock, site), {"storage"}),
-        Check("storage.uploads", "abandoned uploads", partial(retention.look_at_uploads, site), _BOTH),
+        *(Check(id, name, partial(look, site), needs) for id, name, look, needs in _FIRST),
         *_of_models(site),
+        *(Check(id, name, partial(look, site), needs) for id, name, look, needs in _LAST),
+    )
+
+
+def _of_models(site: Site) -> Sequence[Check]:
+    ask, ids = models.WorkerReports(), {name: checkpoints.model_id(name) for name in site.models}
+    files = [
+        Check(
+            f"model.files:{id}",
+            f"model {id}",
+            partial(models.look_at_files, name, site.worker.model_downloads),
+        )
+        for name, id in ids.items()
+    ]
+    return (
+        *files,
         Check("gpu", "GPU", partial(models.look_at_gpu, site, ask), is_slow=True),
         Check(
             "model.memory",
             "models' memory",
             partial(models.look_at_memory, site, ask),
-            _files(site),
+            {check.id for check in files},
             is_slow=True,
         ),
-        Check("spot", "spot notices", partial(egress.look_at_spot, site.worker)),
-        Check("egress.webhooks", "webhooks", partial(egress.look_at_webhooks, site)),
-        Check("egress.proxies", "proxies", partial(egress.look_at_proxies, site)),
-        Check("api_key", "API key", partial(service.look_at_key, site)),
-        Check("server", "server", partial(service.look_at_server, site)),
-        Check("service", "service", partial(service.look_at_service, site), {"server"}),
-        Check("scheduler", "scheduler", partial(database.look_at_scheduler, site), _SCHEMA),
-        Check("retention", "retention", partial(retention.look_at_retention, site), {"storage"}),
-        Check("workers", "workers", partial(service.look_at_workers, site), _SCHEMA),
     )
-
-
-_SCHEMA = frozenset({"database", "database.schema"})
-_BOTH = frozenset({"storage", *_SCHEMA})
-
-
-def _of_models(site: Site) -> Sequence[Check]:
-    may_download = site.worker.model_downloads
-    return [
-        Check(
-            _file_id(name),
-            f"model {checkpoints.model_id(name)}",
-            partial(models.look_at_files, name, may_download),
-        )
-        for name in site.models
-    ]
-
-
-def _files(site: Site) -> frozenset[str]:
-    return frozenset(map(_file_id, site.models))
-
-
-def _file_id(name: str) -> str:
-    return f"model.files:{checkpoints.model_id(name)}"

@@ -1,35 +1,18 @@
-"""The database: whether it answers, its schema, its clock, and who leads by it."""
+"""Checks of the database: its answers, its schema, its clock, and the leading scheduler."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 
 from nightshift.cli.doctor.clocks import judge, measure
-from nightshift.cli.doctor.findings import Finding, error, ok, skipped, warning
+from nightshift.cli.doctor.examination import Finding, error, ok, skipped, warning
 from nightshift.cli.doctor.site import Site
 from nightshift.errors import DatabaseUnavailable, DatabaseUnusable, SchemaBehind
 from nightshift.jobs.leases import SCHEDULER_DUTY
-from nightshift.store import Store, open_existing_database
 from nightshift.store.databases.migrate import check_schema, revisions
-
-NONE_YET = "none yet; `nightshift up` makes it"
-
-
-@contextmanager
-def opened(site: Site) -> Iterator[Store]:
-    """Raises DatabaseUnavailable, ConfigurationError."""
-    store = Store(open_existing_database(site.data))
-    try:
-        yield store
-    finally:
-        store.close()
 
 
 def look_at_database(site: Site) -> Finding:
     """It answers. Raises ConfigurationError."""
-    if not site.has_database:
-        return skipped(NONE_YET)
-    with opened(site) as store:
+    with site.database() as store:
         try:
             return ok(f"{store.database.server_version()} answers")
         except (DatabaseUnavailable, DatabaseUnusable) as refusal:
@@ -40,9 +23,7 @@ def look_at_database(site: Site) -> Finding:
 
 def look_at_schema(site: Site) -> Finding:
     """All migrations of this version are applied, and the schema is what they make."""
-    if not site.has_database:
-        return skipped(NONE_YET)
-    with opened(site) as store:
+    with site.database() as store:
         try:
             schema = revisions(store.database)
             detail = f"the database is at {schema.applied or 'none'}, and this version's is {schema.newest}"
@@ -57,21 +38,17 @@ def look_at_schema(site: Site) -> Finding:
 
 
 def look_at_database_clock(site: Site) -> Finding:
-    """All times of jobs, leases and workers are its."""
-    if not site.has_database:
-        return skipped(NONE_YET)
-    with opened(site) as store:
+    """All times of jobs, leases and workers are the database's."""
+    with site.database() as store:
         store.now()  # the next one has a connection
         return judge("the database's clock", measure(store.now, timedelta(milliseconds=1)))
 
 
 def look_at_scheduler(site: Site) -> Finding:
     """A scheduler leads and its duties end."""
-    if not site.has_database:
-        return skipped(NONE_YET)
-    with opened(site) as store, store.snapshot() as tx:
+    with site.snapshot() as tx:
         leader, now, backlog = tx.leadership.of(SCHEDULER_DUTY), tx.now(), tx.jobs.backlog()
-    unfinished = sum(found.jobs for found in backlog)
+    unfinished = sum(group.jobs for group in backlog)
     if leader is None or leader.expires_at <= now:
         if not unfinished:
             return skipped("no scheduler runs, and no job waits for one")

@@ -1,4 +1,4 @@
-"""What leaves this machine: webhooks, images, and the proxies that the environment names."""
+"""Checks of what leaves this machine: webhooks, images, proxies, questions to the cloud's metadata server."""
 
 import os
 from collections.abc import Mapping
@@ -7,11 +7,10 @@ from typing import Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
-from nightshift.cli.doctor.findings import Finding, error, ok, skipped, warning
+from nightshift.cli.doctor.examination import Finding, error, ok, skipped, warning
 from nightshift.cli.doctor.site import Site
 from nightshift.fleet.workers import NoticeKind
 from nightshift.outbound.cloud_metadata import open_provider
-from nightshift.process.settings import WorkerSettings
 
 METADATA: Final = ip_address("169.254.169.254")  # where clouds keep a machine's credentials
 LOOPBACK: Final = "127.0.0.1"
@@ -23,7 +22,7 @@ _NO_NOTICE: Final = (
 
 
 def look_at_webhooks(site: Site) -> Finding:
-    """Which addresses webhooks and images may reach. Tenants choose the URLs, so wide networks are a risk."""
+    """Webhooks and images reach no metadata server: tenants choose the URLs, so wide networks are a risk."""
     networks = {
         "NIGHTSHIFT_WEBHOOK_ALLOW_CIDRS": site.submission.webhook_allow_cidrs,
         "NIGHTSHIFT_IMAGE_ALLOW_CIDRS": site.images.image_allow_cidrs,
@@ -47,11 +46,10 @@ def look_at_proxies(site: Site, environment: Mapping[str, str] = os.environ) -> 
     if not proxies:
         return ok("none is set: everything is sent directly")
     detail = ", ".join(f"{scheme}: {url}" for scheme, url in sorted(proxies.items()))
-    if through := [
-        name for name, url in _own_servers(site, environment).items() if _is_proxied(url, proxies)
-    ]:
+    proxied = [name for name, url in _own_servers(site, environment).items() if _is_proxied(url, proxies)]
+    if proxied:
         return warning(
-            f"{detail}; {' and '.join(through)} would be reached through it",
+            f"{detail}; {' and '.join(proxied)} would be reached through it",
             "add their hosts to NO_PROXY if they are within your network",
         )
     return warning(
@@ -61,8 +59,9 @@ def look_at_proxies(site: Site, environment: Mapping[str, str] = os.environ) -> 
     )
 
 
-def look_at_spot(settings: WorkerSettings) -> Finding:
+def look_at_spot(site: Site) -> Finding:
     """The cloud's metadata server answers, or there is no cloud."""
+    settings = site.worker
     provider = open_provider(settings.spot_provider, settings.spot_metadata_url)
     if provider is None:
         is_chosen = settings.spot_provider == "none"
@@ -86,10 +85,9 @@ def look_at_spot(settings: WorkerSettings) -> Finding:
 
 
 def _own_servers(site: Site, environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Servers of the installation that are asked by clients which heed proxies."""
+    """The installation's servers whose clients heed proxies."""
     endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or ""
-    is_s3 = site.data.resolved_storage_url.startswith("s3://")
-    servers = {"the server": site.client.base_url, "the object store": endpoint if is_s3 else ""}
+    servers = {"the server": site.client.base_url, "the object store": endpoint if site.has_s3 else ""}
     return {name: url for name, url in servers.items() if url}
 
 

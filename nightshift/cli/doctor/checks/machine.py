@@ -1,4 +1,4 @@
-"""This machine: its disks, its limits, its ports."""
+"""Checks of this machine: its disks, its limits, its ports."""
 
 import os
 import resource
@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import httpx
 
-from nightshift.cli.doctor.findings import Finding, error, ok, skipped, warning
+from nightshift.cli.doctor.examination import Finding, Status, error, ok, skipped, warning
 from nightshift.cli.doctor.site import Site
 
 GIB: Final = 1024**3
@@ -31,8 +31,9 @@ _RAISE_LIMIT: Final = (
 StatVfs = Callable[[Path], os.statvfs_result]
 
 
-def look_at_directory(path: Path) -> Finding:
+def look_at_directory(site: Site) -> Finding:
     """The data directory can be written to."""
+    path = site.data.data_dir
     existing = _existing(path)
     if not os.access(existing, os.W_OK):
         return error(str(path), f"{existing} cannot be written to by this user: change its owner or mode")
@@ -40,28 +41,23 @@ def look_at_directory(path: Path) -> Finding:
 
 
 def look_at_space(site: Site, statvfs: StatVfs = os.statvfs) -> Finding:
-    """Every disk that the service writes to has room. A disk is judged by the worst of them."""
-    worst: Finding | None = None
-    for place in _places(site):
-        found = _space(place, statvfs(place))
-        worst = found if worst is None or _is_worse(found, worst) else worst
-    assert worst is not None, "there is always the data directory"
-    return worst
+    """Every disk that the service writes to has room: the finding is that of the worst."""
+    return max((_space(place, statvfs(place)) for place in _places(site)), key=_badness)
 
 
 def look_at_inodes(site: Site, statvfs: StatVfs = os.statvfs) -> Finding:
-    """They can run out before the bytes do: segments are many small files."""
+    """Inodes can run out before the bytes do: segments are many small files."""
     for place in _places(site):
-        found = statvfs(place)
-        if not found.f_files:
+        disk = statvfs(place)
+        if not disk.f_files:
             continue  # made as they are needed, by btrfs for example
-        detail = f"{place}: {found.f_favail} of {found.f_files} inodes are free"
-        figures = {"inodes_free": found.f_favail}
-        if found.f_favail < INODES_FREE_MIN:
+        detail = f"{place}: {disk.f_favail} of {disk.f_files} inodes are free"
+        figures = {"inodes_free": disk.f_favail}
+        if disk.f_favail < INODES_FREE_MIN:
             return error(
                 detail, "delete small files there, or make the file system anew with more", **figures
             )
-        if found.f_favail < found.f_files * INODES_FREE_LOW_SHARE:
+        if disk.f_favail < disk.f_files * INODES_FREE_LOW_SHARE:
             return warning(detail, "delete small files there before none are left", **figures)
     return ok(f"enough are free ({_listed(_places(site))})")
 
@@ -70,7 +66,7 @@ def look_at_open_files(
     limit: Callable[[], int] = lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0],
     file_numbers: Path = FILE_NUMBERS,
 ) -> Finding:
-    """How many files and connections a process may have open, and all of this machine together."""
+    """A process may have enough files and connections open, and so may this machine."""
     allowed = limit()
     with suppress(OSError, ValueError):
         used, _, most = map(int, file_numbers.read_text().split())
@@ -119,8 +115,8 @@ def _state_of(port: int) -> str:
     return "serving metrics" if "nightshift_" in answer.text else "taken"
 
 
-def _space(place: Path, found: os.statvfs_result) -> Finding:
-    free_bytes, total_bytes = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+def _space(place: Path, disk: os.statvfs_result) -> Finding:
+    free_bytes, total_bytes = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
     detail = f"{place}: {free_bytes / GIB:.1f} of {total_bytes / GIB:.1f} GiB are free"
     figures = {"bytes_free": free_bytes}
     if free_bytes < DISK_FREE_MIN_BYTES:
@@ -130,10 +126,9 @@ def _space(place: Path, found: os.statvfs_result) -> Finding:
     return ok(detail, **figures)
 
 
-def _is_worse(found: Finding, than: Finding) -> bool:
-    order = ("ok", "warning", "error")
-    rank = order.index(found.status) - order.index(than.status)
-    return rank > 0 or (rank == 0 and found.figures["bytes_free"] < than.figures["bytes_free"])
+def _badness(finding: Finding) -> tuple[int, float]:
+    rank = (Status.OK, Status.WARNING, Status.ERROR).index(finding.status)
+    return rank, -finding.figures["bytes_free"]
 
 
 def _places(site: Site) -> Sequence[Path]:
@@ -153,7 +148,7 @@ def _places(site: Site) -> Sequence[Path]:
 def _existing(path: Path) -> Path:
     """The path, or the directory in which it would be made."""
     absolute = path.expanduser().absolute()
-    return next(each for each in (absolute, *absolute.parents) if each.is_dir())
+    return next(folder for folder in (absolute, *absolute.parents) if folder.is_dir())
 
 
 def _listed(things: Sequence[object]) -> str:

@@ -1,4 +1,4 @@
-"""The models: their files, whether they fit the device, and the device itself.
+"""Checks of the models: their files, whether they fit the device, and the device itself.
 
 What a model takes is worked out by the workers' own code, in a process of its own, since it imports torch.
 """
@@ -15,8 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from nightshift.cli.doctor.checks import database
-from nightshift.cli.doctor.findings import Finding, error, ok, skipped, warning
+from nightshift.cli.doctor.examination import Finding, NotApplicable, error, ok, skipped, warning
 from nightshift.cli.doctor.site import Site
 from nightshift.errors import ConfigurationError, NightshiftError
 from nightshift.fleet import checkpoints
@@ -32,22 +31,22 @@ GIB: Final = 1024**3
 _FIELDS: Final = ("name", "driver_version", "memory.total", "memory.used", "temperature.gpu")
 
 
-class NoWorkerHere(NightshiftError):
+class NoWorkerHere(NotApplicable):
     """This machine does not have what a worker needs."""
 
 
 def look_at_files(name: str, may_download: bool) -> Finding:
     """A model's files exist."""
     try:
-        found = checkpoints.find(name, may_download=may_download)
+        checkpoint = checkpoints.find(name, may_download=may_download)
     except ConfigurationError as refusal:
         return error(
             refusal.message,
             "NIGHTSHIFT_MODELS and NIGHTSHIFT_LAZY_MODELS name directories with a model's files, or hub ids",
         )
-    if found.directory is None:
+    if checkpoint.directory is None:
         return warning("not downloaded yet", "the first worker downloads it, and is ready only then")
-    return ok(str(found.directory))
+    return ok(str(checkpoint.directory))
 
 
 def look_at_memory(site: Site, ask: Callable[[Site], dict[str, Any]]) -> Finding:
@@ -58,7 +57,7 @@ def look_at_memory(site: Site, ask: Callable[[Site], dict[str, Any]]) -> Finding
     try:
         report = ask(site)
     except NoWorkerHere as absence:
-        return skipped(absence.message, "run `nightshift doctor` where the workers run")
+        return skipped(str(absence), "run `nightshift doctor` where the workers run")
     if report["problem"]:
         return error(
             f"a worker would not start here: {report['problem']}",
@@ -96,7 +95,7 @@ def look_at_gpu(
     try:
         cuda = ask(site)["cuda"]
     except NoWorkerHere as absence:
-        return ok(f"{listed}; {absence.message}")
+        return ok(f"{listed}; {absence}")
     if not cuda["devices"]:
         why = cuda.get("why_none", "torch sees no device")
         says = f"torch {cuda['torch']} cannot use it: {why}"
@@ -116,10 +115,10 @@ class WorkerReports:
 
     def __call__(self, site: Site) -> dict[str, Any]:
         if self._said is None:
-            self._said = self._asked(site)
+            self._said = self._ask(site)
         return self._said
 
-    def _asked(self, site: Site) -> dict[str, Any]:
+    def _ask(self, site: Site) -> dict[str, Any]:
         for package in ("torch", "workers"):
             if importlib.util.find_spec(package) is None:
                 raise NoWorkerHere(f"{package} is not installed")
@@ -149,16 +148,13 @@ class WorkerReports:
 
 def _loaded_here(site: Site, ids: set[str]) -> str | None:
     """A ready worker of this machine with these models in memory."""
-    if not site.has_database:
-        return None
     try:
-        with database.opened(site) as store, store.snapshot() as tx:
+        with site.snapshot() as tx:
             ready = tx.workers.list(heartbeat_since=tx.now() - HEARD_WITHIN, state=WorkerState.READY)
-    except NightshiftError:
+    except (NightshiftError, NotApplicable):
         return None  # the check of the database says so
-    return next(
-        (each.id for each in ready if each.host == socket.gethostname() and ids <= set(each.warm)), None
-    )
+    here = [worker for worker in ready if worker.host == socket.gethostname() and ids <= set(worker.warm)]
+    return here[0].id if here else None
 
 
 def _driver_says(program: str | None) -> Sequence[Sequence[str]] | str:

@@ -1,4 +1,4 @@
-"""Redis: whether it answers, when it drops keys, what it keeps."""
+"""Checks of Redis: whether it answers, when it drops keys, what it keeps."""
 
 from contextlib import closing
 from datetime import timedelta
@@ -7,7 +7,7 @@ from typing import Final
 from nightshift.broker.queue import Queue
 from nightshift.broker.server_facts import server_facts, server_time
 from nightshift.cli.doctor.clocks import judge, measure
-from nightshift.cli.doctor.findings import Finding, error, ok, skipped, warning
+from nightshift.cli.doctor.examination import Finding, NotApplicable, error, ok, skipped, warning
 from nightshift.cli.doctor.site import Site
 from nightshift.cli.processes import valkey
 from nightshift.errors import QueueUnavailable
@@ -16,7 +16,6 @@ from nightshift.process.settings import QueueSettings
 MEMORY_HIGH_SHARE: Final = 0.9
 NEVER_EVICTS: Final = "noeviction"
 
-_NOT_RUNNING: Final = "the embedded server does not run at present"
 _COST: Final = "Redis holds no work, so a loss costs seconds"
 
 
@@ -42,10 +41,7 @@ def look_at_queue(site: Site) -> Finding:
 
 def look_at_eviction(site: Site) -> Finding:
     """A full Redis refuses messages, which are sent again; one that evicts drops them silently."""
-    settings = _running(site)
-    if settings is None:
-        return skipped(_NOT_RUNNING)
-    facts = server_facts(settings)
+    facts = server_facts(_running(site))
     if facts.eviction_policy is None:
         return skipped("the server does not say", "see that its maxmemory-policy is noeviction")
     limit = f"{facts.memory_max_bytes / 2**20:.0f} MiB" if facts.memory_max_bytes else "no limit"
@@ -65,11 +61,8 @@ def look_at_eviction(site: Site) -> Finding:
 
 
 def look_at_persistence(site: Site) -> Finding:
-    """What it keeps is written to its disk without errors."""
-    settings = _running(site)
-    if settings is None:
-        return skipped(_NOT_RUNNING)
-    facts = server_facts(settings)
+    """Redis writes what it keeps to its disk without errors."""
+    facts = server_facts(_running(site))
     if facts.log_problem or facts.snapshot_problem:
         return error(
             f"writing to its disk fails: {facts.log_problem or facts.snapshot_problem}",
@@ -77,26 +70,24 @@ def look_at_persistence(site: Site) -> Finding:
         )
     if facts.is_log_kept:
         return ok("it keeps an append-only file")
-    saved = (
-        f"last snapshot {facts.snapshot_saved_at:%Y-%m-%d %H:%M} UTC"
-        if facts.snapshot_saved_at
-        else "no snapshot"
-    )
+    saved_at = facts.snapshot_saved_at
+    saved = f"last snapshot {saved_at:%Y-%m-%d %H:%M} UTC" if saved_at else "no snapshot"
     return ok(f"without an append-only file ({saved}); {_COST}")
 
 
 def look_at_queue_clock(site: Site) -> Finding:
     settings = _running(site)
-    if settings is None:
-        return skipped(_NOT_RUNNING)
     return judge("Redis' clock", measure(lambda: server_time(settings), timedelta(microseconds=1)))
 
 
-def _running(site: Site) -> QueueSettings | None:
+def _running(site: Site) -> QueueSettings:
+    """Where Redis runs. Raises NotApplicable if it is embedded and does not run."""
     settings = site.redis
     if settings is not None and site.has_embedded_queue:
         try:
             server_time(settings)
         except QueueUnavailable:
-            return None
+            settings = None
+    if settings is None:
+        raise NotApplicable("the embedded server does not run at present")
     return settings

@@ -1,11 +1,11 @@
-"""The scheduler's retention duty: whether it makes its rounds, and the uploads that were left behind."""
+"""Checks of the scheduler's retention duty: its rounds, and the uploads that were left behind."""
 
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Final
 
-from nightshift.cli.doctor.checks import database, storage
-from nightshift.cli.doctor.findings import Finding, ok, skipped, warning
+from nightshift.cli.doctor.checks.storage import some_key
+from nightshift.cli.doctor.examination import Finding, NotApplicable, ok, skipped, warning
 from nightshift.cli.doctor.site import Site
 from nightshift.jobs.files import UNRECORDED_S
 from nightshift.objectstore import ObjectStore
@@ -22,7 +22,7 @@ _LOOK: Final = "look for 'retention' in the scheduler's log (of `nightshift up`:
 
 def look_at_retention(site: Site) -> Finding:
     """While there are old objects, each round of the duty marks its beginning."""
-    with storage.opened(site) as store:
+    with site.objects() as store:
         marked = store.head(CLOCK_KEY)
         now = _time_of(store)
         late = max(timedelta(seconds=site.scheduler.retention_interval_s) * INTERVALS_LATE, LATE_MIN)
@@ -30,30 +30,28 @@ def look_at_retention(site: Site) -> Finding:
             return ok(f"began its last round {_age(now - marked.modified_at)} ago")
         if not _has_older(store, now - late):
             return skipped("there is no object that is old enough to look at")
-    since = (
-        "has never made a round"
-        if marked is None
-        else f"began its last round {_age(now - marked.modified_at)} ago"
-    )
-    return warning(f"the duty {since}", f"objects that nothing refers to stay and take room: {_LOOK}")
+    last = "has never made a round"
+    if marked is not None:
+        last = f"began its last round {_age(now - marked.modified_at)} ago"
+    return warning(f"the duty {last}", f"objects that nothing refers to stay and take room: {_LOOK}")
 
 
 def look_at_uploads(site: Site) -> Finding:
     """Uploads in parts that were neither completed nor aborted take room that no listing shows."""
     kept = _still_to_publish(site)
-    with storage.opened(site) as store:
-        found = [each for each in islice(store.staged(), UPLOADS_MAX) if each.upload_id not in kept]
+    with site.objects() as store:
+        uploads = [upload for upload in islice(store.staged(), UPLOADS_MAX) if upload.upload_id not in kept]
         now = _time_of(store)
     ages = sorted(
-        max(timedelta(), now - each.begun_at)  # S3 tells the time in whole seconds
-        for each in found
-        if each.begun_at is not None
+        max(timedelta(), now - upload.begun_at)  # S3 tells the time in whole seconds
+        for upload in uploads
+        if upload.begun_at is not None
     )
     if not ages:
         return ok("none", uploads=0)
-    count = f"{len(found)}{' or more' if len(found) == UPLOADS_MAX else ''}"
+    count = f"{len(uploads)}{' or more' if len(uploads) == UPLOADS_MAX else ''}"
     detail = f"{count} unfinished uploads, the oldest {_age(ages[-1])} old"
-    figures = {"uploads": len(found), "oldest_s": round(ages[-1].total_seconds())}
+    figures = {"uploads": len(uploads), "oldest_s": round(ages[-1].total_seconds())}
     limit = timedelta(seconds=max(site.scheduler.orphan_age_s, UNRECORDED_S))
     if ages[-1] > limit + timedelta(seconds=site.scheduler.retention_interval_s) * INTERVALS_LATE:
         return warning(
@@ -66,19 +64,20 @@ def look_at_uploads(site: Site) -> Finding:
 
 
 def _still_to_publish(site: Site) -> set[str]:
-    if not site.has_database:
+    try:
+        with site.snapshot() as tx:
+            return tx.parts.open_uploads()
+    except NotApplicable:
         return set()
-    with database.opened(site) as store, store.snapshot() as tx:
-        return tx.parts.open_uploads()
 
 
 def _time_of(store: ObjectStore) -> datetime:
-    with storage.some_key(store) as key:
+    with some_key(store) as key:
         return store.put(key, b"").modified_at
 
 
 def _has_older(store: ObjectStore, than: datetime) -> bool:
-    """Among the first of each folder: enough to tell whether there is anything to look through."""
+    """Looks at the first objects of each folder: enough to tell whether there is anything to collect."""
     return any(
         info.modified_at < than for folder in COLLECTED_FOLDERS for info in islice(store.list(folder), 100)
     )

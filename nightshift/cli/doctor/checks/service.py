@@ -1,4 +1,4 @@
-"""The running service: its key, its readiness, its models and workers. Without one, its port is free."""
+"""Checks of the running service: its key, its readiness, its models and workers."""
 
 import socket
 import stat
@@ -10,9 +10,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from nightshift.cli.doctor.checks import database
 from nightshift.cli.doctor.checks.models import HEARD_WITHIN
-from nightshift.cli.doctor.findings import Finding, error, ok, skipped, warning
+from nightshift.cli.doctor.examination import Finding, error, ok, skipped, warning
 from nightshift.cli.doctor.site import Site
 from nightshift.client import check_api_key, check_base_url
 from nightshift.fleet.workers import WorkerState
@@ -75,10 +74,8 @@ def look_at_service(site: Site) -> Finding:
 
 
 def look_at_workers(site: Site) -> Finding:
-    """As many workers are there as what waits wants, to end before its deadlines at the measured pace."""
-    if not site.has_database:
-        return skipped(database.NONE_YET)
-    with database.opened(site) as store, store.snapshot() as tx:
+    """There are enough workers for what waits to end before its deadlines, at the measured pace."""
+    with site.snapshot() as tx:
         now = tx.now()
         heard_of = tx.workers.list(heartbeat_since=now - HEARD_WITHIN)
         queued = tx.shards.queued(*JobKind)
@@ -120,7 +117,7 @@ def root_of(base_url: str) -> str:
 
 
 def _start_a_worker(site: Site, pool: Pool | None = None) -> str:
-    """Tells the command that starts one, of this pool. `nightshift up` alone starts an embedded queue's."""
+    """The command that starts a worker of this pool. `nightshift up` alone starts an embedded queue's."""
     settings = "" if pool is None else _settings_of(pool)
     if site.has_embedded_queue:
         return f"start `{settings}nightshift up` again"

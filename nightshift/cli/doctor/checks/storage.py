@@ -1,18 +1,18 @@
-"""The object store: whether it keeps its promises, and how fast."""
+"""Checks of the object store: whether it keeps its promises, how fast it is, and its clock."""
 
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from statistics import median
 from typing import Final
 
 from nightshift.cli.doctor.clocks import judge, measure
-from nightshift.cli.doctor.findings import Finding, error, ok, warning
+from nightshift.cli.doctor.examination import Finding, error, ok, warning
 from nightshift.cli.doctor.site import Site
 from nightshift.errors import ObjectExists, ObjectNotFound, StorageDenied, StorageError
-from nightshift.objectstore import ObjectStore, open_store
+from nightshift.objectstore import ObjectStore
 
 FOLDER: Final = "doctor/"
 SAMPLES: Final = 5  # of each kind of request
@@ -25,15 +25,8 @@ _ANOTHER_STORE: Final = "results cannot be kept there: name another store in NIG
 
 
 @contextmanager
-def opened(site: Site) -> Iterator[ObjectStore]:
-    """Raises ConfigurationError, StorageError."""
-    with closing(open_store(site.data.resolved_storage_url)) as store:
-        yield store
-
-
-@contextmanager
 def some_key(store: ObjectStore) -> Iterator[str]:
-    """Of an object that is removed again."""
+    """Yields the key of an object, and removes the object."""
     key = f"{FOLDER}{uuid.uuid4().hex}"
     try:
         yield key
@@ -49,8 +42,7 @@ def look_at_storage(site: Site) -> Finding:
     try:
         return _tried(site)
     except StorageError as refusal:
-        is_s3 = site.data.resolved_storage_url.startswith("s3://")
-        return error(refusal.message, _advice(refusal) if is_s3 else _DIRECTORY)
+        return error(refusal.message, _advice(refusal) if site.has_s3 else _DIRECTORY)
 
 
 def _advice(refusal: StorageError) -> str:
@@ -67,7 +59,7 @@ def _advice(refusal: StorageError) -> str:
 
 def _tried(site: Site) -> Finding:
     content = b"nightshift doctor"
-    with opened(site) as store, some_key(store) as key:
+    with site.objects() as store, some_key(store) as key:
         store.put(key, content, if_absent=True)
         if store.read(key) != content:
             return error(f"{store.url}: what was read is not what was written", _ANOTHER_STORE)
@@ -78,21 +70,21 @@ def _tried(site: Site) -> Finding:
 
 
 def look_at_conditions(site: Site) -> Finding:
-    """Whether the server itself refuses what a condition forbids; some ignore conditions."""
-    with opened(site) as store:
+    """The server itself refuses what a condition forbids; some servers ignore conditions."""
+    with site.objects() as store:
         if not store.url.startswith("s3://"):
             return ok("replacing is prevented by the file system")
         from nightshift.objectstore.s3 import S3Store  # boto3 is slow to import
 
         assert isinstance(store, S3Store)
-        found = store.conditions()
-    kept = {
-        "If-None-Match on a PUT": found.replacing,
-        "If-Match on a GET": found.reading_another,
-        "If-Match on a PUT (not used)": found.replacing_another,
+        enforced = store.conditions()
+    rules = {
+        "If-None-Match on a PUT": enforced.replacing,
+        "If-Match on a GET": enforced.reading_another,
+        "If-Match on a PUT (not used)": enforced.replacing_another,
     }
-    detail = "; ".join(f"{name}: {'enforced' if is_kept else 'ignored'}" for name, is_kept in kept.items())
-    if found.replacing and found.reading_another:
+    detail = "; ".join(f"{name}: {'enforced' if is_kept else 'ignored'}" for name, is_kept in rules.items())
+    if enforced.replacing and enforced.reading_another:
         return ok(detail)
     return warning(
         detail,
@@ -103,11 +95,9 @@ def look_at_conditions(site: Site) -> Finding:
 
 
 def look_at_multipart(site: Site) -> Finding:
-    """An upload in parts appears whole when it is published, and never once it was aborted, which is what
-    stops a worker that lost its lease.
-    """
+    """An upload in parts is published whole, and never once it was aborted."""
     content = b"nightshift doctor"
-    with opened(site) as store, some_key(store) as key, some_key(store) as fenced_key:
+    with site.objects() as store, some_key(store) as key, some_key(store) as fenced_key:
         store.publish(key, store.write_staged(key, store.stage(key), [content]))
         if store.read(key) != content:
             return error(f"{store.url}: an upload in parts has other bytes than were sent", _ANOTHER_STORE)
@@ -125,7 +115,7 @@ def look_at_multipart(site: Site) -> Finding:
 def look_at_latency(site: Site) -> Finding:
     """The median of a few requests of each kind."""
     content = bytes(SAMPLE_BYTES)
-    with opened(site) as store, some_key(store) as key:
+    with site.objects() as store, some_key(store) as key:
         store.put(key, b"")  # the next ones have a connection
         put_ms = _median_ms(lambda: store.put(key, content))
         get_ms = _median_ms(lambda: list(store.stream(key)))
@@ -145,9 +135,9 @@ def look_at_latency(site: Site) -> Finding:
 
 
 def look_at_storage_clock(site: Site) -> Finding:
-    """Retention goes by it. S3 tells it in whole seconds, in its Date header."""
-    resolution = timedelta(seconds=1) if site.data.resolved_storage_url.startswith("s3://") else timedelta()
-    with opened(site) as store, some_key(store) as key:
+    """Retention goes by the store's clock. S3 tells it in whole seconds, in its Date header."""
+    resolution = timedelta(seconds=1) if site.has_s3 else timedelta()
+    with site.objects() as store, some_key(store) as key:
         return judge("the object store's clock", measure(lambda: store.put(key, b"").modified_at, resolution))
 
 

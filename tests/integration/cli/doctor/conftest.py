@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from nightshift.cli.doctor.checks import every_check
-from nightshift.cli.doctor.findings import Finding
-from nightshift.cli.doctor.running import examine
+from nightshift.cli.doctor.examination import Finding, examine
 from nightshift.cli.doctor.site import Site
 from nightshift.process.settings import DataSettings
 
@@ -30,7 +29,9 @@ def look(data_dir: Path) -> Look:
     """One check's finding, with the settings as they are now. Those that it needs are not run."""
 
     def one(id: str, timeout_s: float = 60.0) -> Finding:
-        checks = [check for check in every_check(Site.of(DataSettings(data_dir=data_dir))) if check.id == id]
+        checks = [
+            check for check in every_check(Site(data=DataSettings(data_dir=data_dir))) if check.id == id
+        ]
         (result,) = examine(checks, timeout_s)
         return result.finding
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.cli.doctor.findings import Status
+from nightshift.cli.doctor.examination import Status
 from nightshift.jobs.leases import SCHEDULER_DUTY
 from nightshift.store import Store
 from nightshift.store.databases.database import Database

@@ -6,6 +6,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from tests.faults.kit.proxy import Blackhole, proxied
 from tests.integration import servers
 from tests.integration.servers import S3Server, ValkeyServer, tool
@@ -15,7 +17,7 @@ LONG_S = 120.0  # what a hang would cost by the parts' own limits is more: S3 is
 
 
 def doctor(folder: Path, **settings: str) -> dict[str, str]:
-    """The command, as a process: it must end, too. Each id's status, but the models'."""
+    """The status of each id but the models'. The command is a process, since it must end, too."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("NIGHTSHIFT_")}
     settings = {
         "NIGHTSHIFT_DATA_DIR": str(folder / "data"),
@@ -34,7 +36,7 @@ def doctor(folder: Path, **settings: str) -> dict[str, str]:
     assert ended.stderr == ""
     assert ended.returncode == 1
     results = json.loads(ended.stdout)
-    return {each["id"]: each["status"] for each in results if not each["id"].startswith("model.")}
+    return {result["id"]: result["status"] for result in results if not result["id"].startswith("model.")}
 
 
 def test_a_store_that_hangs(moto_server: S3Server, tmp_path: Path):
@@ -64,6 +66,7 @@ def test_a_database_that_hangs(tmp_path: Path):
     assert found["storage"] == "ok"
 
 
+@pytest.mark.exhaustive
 def test_a_redis_that_hangs(own_valkey: ValkeyServer, tmp_path: Path):
     own_valkey.freeze()
     found = doctor(tmp_path, NIGHTSHIFT_REDIS_URL=own_valkey.settings.redis_url)
@@ -72,6 +75,7 @@ def test_a_redis_that_hangs(own_valkey: ValkeyServer, tmp_path: Path):
     assert found["queue.clock"] == "skipped"
 
 
+@pytest.mark.exhaustive
 def test_a_server_that_hangs(tmp_path: Path, own_valkey: ValkeyServer):
     with proxied(own_valkey.socket) as proxy:
         proxy.set(Blackhole())

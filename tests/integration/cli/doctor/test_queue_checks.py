@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from nightshift.cli.doctor.findings import Status
+from nightshift.cli.doctor.examination import Status
 from nightshift.cli.processes import valkey as valkey_process
 from tests.faults.kit.clock import shifted_environment
 from tests.integration.cli.doctor.conftest import Look

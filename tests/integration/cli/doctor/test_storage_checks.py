@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nightshift.cli.doctor.checks import storage as storage_checks
-from nightshift.cli.doctor.findings import Status
+from nightshift.cli.doctor.examination import Status
 from nightshift.jobs.files import UNRECORDED_S
 from nightshift.objectstore import open_store
 from nightshift.objectstore.s3_probes import Conditions, probe_conditions

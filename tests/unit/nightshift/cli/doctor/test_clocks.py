@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from nightshift.cli.doctor.clocks import judge, measure
-from nightshift.cli.doctor.findings import Status
+from nightshift.cli.doctor.examination import Status
 
 NOON = datetime(2026, 11, 25, 12, tzinfo=UTC)
 

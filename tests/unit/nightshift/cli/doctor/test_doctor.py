@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.cli.doctor.checks import machine, models, storage
+from nightshift.cli.doctor import site
+from nightshift.cli.doctor.checks import machine, models
 from nightshift.cli.doctor.checks import service as service_checks
 from tests.faults.kit import metadata
 from tests.faults.kit.metadata import Trouble
@@ -388,7 +389,7 @@ def test_how_to_start_a_worker_depends_on_whose_the_queue_is(
 
 @pytest.mark.parametrize("broken", ["read", "put"])
 def test_a_store_that_cannot_be_trusted_is_named_with_what_to_do(nightshift, healthy, monkeypatch, broken):
-    monkeypatch.setattr(storage, "open_store", lambda url: UntrustyStore(broken))
+    monkeypatch.setattr(site, "open_store", lambda url: UntrustyStore(broken))
 
     found = by_id(nightshift("doctor", "--json"))["storage"]
 

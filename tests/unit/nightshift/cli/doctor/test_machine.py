@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from nightshift.cli.doctor.checks import machine
-from nightshift.cli.doctor.findings import Status
+from nightshift.cli.doctor.examination import Status
 from nightshift.cli.doctor.site import Site
 from nightshift.process.settings import DataSettings
 from tests.faults.kit import metadata
@@ -23,7 +23,7 @@ GIB = 1024**3
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     monkeypatch.chdir(tmp_path)
-    return Site.of(DataSettings(data_dir=tmp_path / "data"))
+    return Site(data=DataSettings(data_dir=tmp_path / "data"))
 
 
 def a_disk(**found: int) -> Callable[[Path], os.statvfs_result]:
@@ -72,14 +72,14 @@ def small_disk(tmp_path: Path):
 
 
 def test_a_small_disk_is_seen_as_it_is(small_disk):
-    site = Site.of(DataSettings(data_dir=small_disk / "data"))
+    site = Site(data=DataSettings(data_dir=small_disk / "data"))
     assert machine.look_at_space(site).status is Status.ERROR
     assert machine.look_at_inodes(site).status is Status.ERROR
 
 
 def test_the_store_and_the_database_may_be_on_other_disks(site, tmp_path, monkeypatch):
     monkeypatch.setenv("NIGHTSHIFT_STORAGE_URL", "file:///proc/objects")
-    elsewhere = Site.of(DataSettings(data_dir=tmp_path / "data"))
+    elsewhere = Site(data=DataSettings(data_dir=tmp_path / "data"))
     places: list[Path] = []
 
     def statvfs(path: Path) -> os.statvfs_result:
@@ -92,7 +92,7 @@ def test_the_store_and_the_database_may_be_on_other_disks(site, tmp_path, monkey
 
 def test_a_directory_that_cannot_be_written_to_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
-    assert machine.look_at_directory(tmp_path).status is Status.ERROR
+    assert machine.look_at_directory(Site(data=DataSettings(data_dir=tmp_path))).status is Status.ERROR
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_machine_with_nearly_all_files_open_is_an_error(tmp_path):
 def metrics_site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheduler: int, worker: int) -> Site:
     monkeypatch.setenv("NIGHTSHIFT_SCHEDULER_METRICS_PORT", str(scheduler))
     monkeypatch.setenv("NIGHTSHIFT_WORKER_METRICS_PORT", str(worker))
-    return Site.of(DataSettings(data_dir=tmp_path))
+    return Site(data=DataSettings(data_dir=tmp_path))
 
 
 def test_a_metrics_port_is_free_or_ours_or_taken(monkeypatch, tmp_path):

@@ -5,15 +5,14 @@ import time
 
 import pytest
 
-from nightshift.cli.doctor.findings import Finding, Status, error, ok, skipped, warning
-from nightshift.cli.doctor.running import Check, examine
+from nightshift.cli.doctor.examination import Check, Finding, Status, error, examine, ok, skipped, warning
 from nightshift.errors import ConfigurationError
 
 HANGING = threading.Event()  # never set
 
 
 def statuses(*checks: Check, timeout_s: float = 5.0) -> dict[str, Status]:
-    return {result.id: result.finding.status for result in examine(checks, timeout_s)}
+    return {result.check.id: result.finding.status for result in examine(checks, timeout_s)}
 
 
 def hang() -> Finding:
