@@ -16,6 +16,11 @@ from examples.harness.example import Example, NotHere, checked
 from examples.harness.service import Service, running
 
 ROOT = Path(__file__).resolve().parents[2]
+QUICK = ("fraud", "summary")  # the others train for longer
+EACH_EXAMPLE = [
+    pytest.param(example, marks=() if example.name in QUICK else pytest.mark.exhaustive)
+    for example in EXAMPLES
+]
 TIMEOUT_S = 280.0  # training and starting take long on a machine that is busy with other tests
 
 
@@ -25,26 +30,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def models(folder: Path) -> dict[str, list[Path] | NotHere]:
-    """Of each example, trained here and not taken from an earlier run."""
-    found: dict[str, list[Path] | NotHere] = {}
-    for example in EXAMPLES:
+def models(request: pytest.FixtureRequest, folder: Path) -> dict[str, list[Path] | NotHere]:
+    """Models of the selected examples, trained here and not taken from an earlier run."""
+    models: dict[str, list[Path] | NotHere] = {}
+    for example in selected(request):
         try:
-            found[example.name] = example.models(folder / "models")
+            models[example.name] = example.models(folder / "models")
         except NotHere as error:
-            found[example.name] = error
-    return found
+            models[example.name] = error
+    return models
+
+
+def selected(request: pytest.FixtureRequest) -> list[Example]:
+    specs = [getattr(item, "callspec", None) for item in request.session.items if item.path == request.path]
+    return [spec.params["example"] for spec in specs if spec is not None]
 
 
 @pytest.fixture(scope="module")
 def service(folder: Path, models: dict[str, list[Path] | NotHere]) -> Iterator[Service]:
-    served = [model for each in models.values() if not isinstance(each, NotHere) for model in each]
+    served = [model for paths in models.values() if not isinstance(paths, NotHere) for model in paths]
     with running(folder / "data", models=served, FILE_ROOTS=str(folder / "work")) as service:
         yield service
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+@pytest.mark.parametrize("example", EACH_EXAMPLE, ids=lambda example: example.name)
 def test_an_example_finds_its_own_answers_right(
     example: Example, models: dict[str, list[Path] | NotHere], service: Service, folder: Path
 ) -> None:

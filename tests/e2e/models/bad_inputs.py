@@ -27,8 +27,8 @@ def image(data: bytes) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a model is asked, and bad inputs: what replaces some of it, what their error names, and says."""
+class Question:
+    """A good request of a model, and for each bad one its other fields, the error's `param` and its words."""
 
     route: str
     good: dict[str, Any]
@@ -40,8 +40,8 @@ class Asked:
         return [self.good, *(self.good | fields for fields, _, _ in self.bad)]
 
     @property
-    def found_early(self) -> set[int]:
-        """Which bodies a batch file is refused for before any of its rows runs."""
+    def refused_early(self) -> set[int]:
+        """Numbers of the bodies for which a batch file is refused before any of its rows runs."""
         return {number for number, body in enumerate(self.bodies) if self._is_refused(body)}
 
     def _is_refused(self, body: dict[str, Any]) -> bool:
@@ -52,8 +52,8 @@ class Asked:
         return False
 
 
-ASKED = (
-    Asked(
+QUESTIONS = (
+    Question(
         "/v1/chat/completions",
         {"model": "demo_model", "messages": [{"role": "user", "content": "48213"}], "max_tokens": 2},
         (
@@ -68,7 +68,7 @@ ASKED = (
             ({"messages": [{"role": "user", "content": "7" * 9_000}]}, "messages", "context"),
         ),
     ),
-    Asked(
+    Question(
         "/v1/completions",
         {"model": "m2m", "prompt": "good morning", "target_language": "fr_XX", "max_tokens": 3},
         (
@@ -79,7 +79,7 @@ ASKED = (
             ({"prompt": [[10**9]]}, "prompt", "outside"),
         ),
     ),
-    Asked(
+    Question(
         "/v1/embeddings",
         {"model": "embedder", "input": ["w1 w2", "w3"]},
         (
@@ -95,7 +95,7 @@ ASKED = (
             ({"normalize": True}, "normalize", "not supported by this endpoint"),
         ),
     ),
-    Asked(
+    Question(
         "/v1/classifications",
         {"model": "animals", "input": image(as_bytes(picture(1)))},
         (
@@ -109,7 +109,7 @@ ASKED = (
             ({"input": "w1"}, "input", "image"),
         ),
     ),
-    Asked(
+    Question(
         "/v1/classifications",
         {"model": "single", "input": "w1"},
         (
@@ -120,7 +120,7 @@ ASKED = (
             ({"top_k": 0}, "top_k", "greater than or equal to 1"),
         ),
     ),
-    Asked(
+    Question(
         "/v1/rerank",
         {"model": "reranker", "query": "w1", "documents": ["w2", "w3"]},
         (
@@ -133,7 +133,7 @@ ASKED = (
             ({"max_tokens_per_doc": 9}, "max_tokens_per_doc", "not supported by this endpoint"),
         ),
     ),
-    Asked(
+    Question(
         "/v1/score",
         {"model": "reranker", "text_1": "w1", "text_2": ["w2", "w3"]},
         (
@@ -286,11 +286,19 @@ def image_files() -> dict[str, tuple[bytes, str]]:
     }
 
 
-def each_of(asked: Sequence[Asked]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("asked", asked, ids=lambda each: f"{each.good['model']} {each.route[4:]}")
-
-
-EACH = each_of(ASKED)
+def each_of(questions: Sequence[Question], *, kept: int | None = None) -> pytest.MarkDecorator:
+    """Parametrizes `question`; those after the first `kept` are left to the long run."""
+    return pytest.mark.parametrize(
+        "question",
+        [
+            pytest.param(
+                question,
+                id=f"{question.good['model']} {question.route[4:]}",
+                marks=() if kept is None or number < kept else pytest.mark.exhaustive,
+            )
+            for number, question in enumerate(questions)
+        ],
+    )
 
 
 def check_error(error: dict[str, Any], wanted: tuple[dict[str, Any], str, str]) -> None:
@@ -300,9 +308,9 @@ def check_error(error: dict[str, Any], wanted: tuple[dict[str, Any], str, str]) 
     assert error["code"], error
 
 
-def lines(asked: Asked, numbers: Iterable[int]) -> bytes:
+def lines(question: Question, numbers: Iterable[int]) -> bytes:
     rows = (
-        {"custom_id": str(number), "method": "POST", "url": asked.route, "body": asked.bodies[number]}
+        {"custom_id": str(number), "method": "POST", "url": question.route, "body": question.bodies[number]}
         for number in numbers
     )
     return "".join(json.dumps(row) + "\n" for row in rows).encode()

@@ -15,11 +15,10 @@ import pytest
 
 from nightshift.cli.demo import demo_model_path
 from tests.e2e.models.bad_inputs import (
-    ASKED,
-    EACH,
     MODELS,
+    QUESTIONS,
     TABLES,
-    Asked,
+    Question,
     Table,
     check_error,
     each_of,
@@ -29,11 +28,17 @@ from tests.e2e.models.bad_inputs import (
 )
 from tests.e2e.service import JOB_TIMEOUT_S, Service, forked, nightshift, wait_until_ended
 
+LONG = pytest.mark.exhaustive
+QUICK = ("chats", "photos-of-a-table")  # of the tables, one of texts and one of images
 
-def batch_of(service: Service, http: httpx.Client, asked: Asked, numbers: Iterable[int]) -> dict[str, Any]:
-    """It has ended."""
-    file = http.post("/files", data={"purpose": "batch"}, files={"file": ("a.jsonl", lines(asked, numbers))})
-    body = {"input_file_id": file.json()["id"], "endpoint": asked.route, "completion_window": "24h"}
+
+def ended_batch(
+    service: Service, http: httpx.Client, question: Question, numbers: Iterable[int]
+) -> dict[str, Any]:
+    """Submits a batch of these bodies and returns it once it has ended."""
+    content = ("a.jsonl", lines(question, numbers))
+    file = http.post("/files", data={"purpose": "batch"}, files={"file": content})
+    body = {"input_file_id": file.json()["id"], "endpoint": question.route, "completion_window": "24h"}
     batch: dict[str, Any] = http.post("/batches", json=body).json()
     wait_until_ended(service, batch["id"])
     return dict(http.get(f"/batches/{batch['id']}").json())
@@ -61,22 +66,22 @@ def http(service: Service) -> Iterator[httpx.Client]:
         yield client
 
 
-@EACH
-def test_online_each_is_a_400_that_names_the_field(http: httpx.Client, asked: Asked) -> None:
-    good, *bad = (http.post(asked.route.removeprefix("/v1"), json=body) for body in asked.bodies)
+@each_of(QUESTIONS)
+def test_online_each_is_a_400_that_names_the_field(http: httpx.Client, question: Question) -> None:
+    good, *bad = (http.post(question.route.removeprefix("/v1"), json=body) for body in question.bodies)
 
     assert good.status_code == 200, good.text
-    for answer, wanted in zip(bad, asked.bad, strict=True):
+    for answer, wanted in zip(bad, question.bad, strict=True):
         assert answer.status_code == 400, (wanted, answer.text)
         check_error(answer.json()["error"], wanted)
 
 
-@EACH
+@each_of(QUESTIONS)
 def test_a_batch_file_has_an_error_for_each_row_and_an_answer_for_the_one_beside_them(
-    service: Service, http: httpx.Client, asked: Asked
+    service: Service, http: httpx.Client, question: Question
 ) -> None:
-    numbers = [number for number in range(len(asked.bodies)) if number not in asked.found_early]
-    batch = batch_of(service, http, asked, numbers)
+    numbers = [number for number in range(len(question.bodies)) if number not in question.refused_early]
+    batch = ended_batch(service, http, question, numbers)
     assert batch["status"] == "completed"
     assert batch["request_counts"] == {"total": len(numbers), "completed": 1, "failed": len(numbers) - 1}
 
@@ -87,37 +92,37 @@ def test_a_batch_file_has_an_error_for_each_row_and_an_answer_for_the_one_beside
         }
         assert sorted(errors) == numbers[1:]
         for number, error in errors.items():
-            check_error(error, asked.bad[number - 1])
+            check_error(error, question.bad[number - 1])
 
 
-@each_of([asked for asked in ASKED if asked.found_early])
+@each_of([question for question in QUESTIONS if question.refused_early], kept=1)
 def test_a_batch_file_is_refused_for_the_rows_that_are_bad_at_first_sight(
-    service: Service, http: httpx.Client, asked: Asked
+    service: Service, http: httpx.Client, question: Question
 ) -> None:
-    batch = batch_of(service, http, asked, range(len(asked.bodies)))
+    batch = ended_batch(service, http, question, range(len(question.bodies)))
 
     assert batch["status"] == "failed"
-    assert {error["line"] - 1 for error in batch["errors"]["data"]} == asked.found_early
+    assert {error["line"] - 1 for error in batch["errors"]["data"]} == question.refused_early
 
 
-@EACH
+@each_of(QUESTIONS, kept=2)
 def test_rows_of_a_job_have_an_error_each_and_the_one_beside_them_an_answer(
-    service: Service, http: httpx.Client, folder: Path, asked: Asked
+    service: Service, http: httpx.Client, folder: Path, question: Question
 ) -> None:
-    path = folder / f"{asked.good['model']}-{asked.route.replace('/', '-')}.jsonl"
-    path.write_bytes(lines(asked, range(len(asked.bodies))))
+    path = folder / f"{question.good['model']}-{question.route.replace('/', '-')}.jsonl"
+    path.write_bytes(lines(question, range(len(question.bodies))))
     places = {"input": f"file://{path}", "output": f"file://{path.with_suffix('')}/"}
-    body = {"endpoint": asked.route, **places, "max_error_rate": 1}
+    body = {"endpoint": question.route, **places, "max_error_rate": 1}
     created = http.post("/jobs", json=body).json()
     assert "id" in created, created
     wait_until_ended(service, created["id"])
     job = http.get(f"/jobs/{created['id']}").json()
 
-    assert job["counts"] == {"total": len(asked.bodies), "succeeded": 1, "failed": len(asked.bad)}, job
+    assert job["counts"] == {"total": len(question.bodies), "succeeded": 1, "failed": len(question.bad)}, job
     results = http.get(f"/jobs/{created['id']}/results", headers={"accept": "application/x-ndjson"}).text
     rows = {int(row["custom_id"]): row for row in map(json.loads, results.splitlines())}
-    assert sorted(rows) == [*range(len(asked.bodies))]
-    for number, wanted in enumerate(asked.bad, 1):
+    assert sorted(rows) == [*range(len(question.bodies))]
+    for number, wanted in enumerate(question.bad, 1):
         check_error(rows[number]["response"]["body"]["error"], wanted)
 
 
@@ -141,21 +146,27 @@ def rows_of_run(service: Service, folder: Path, *arguments: str, failed: int) ->
     return found
 
 
-@EACH
+@each_of(QUESTIONS, kept=1)
 def test_rows_of_the_command_have_an_error_each_and_the_one_beside_them_an_answer(
-    service: Service, folder: Path, asked: Asked
+    service: Service, folder: Path, question: Question
 ) -> None:
-    name = f"run-{asked.good['model']}{asked.route.replace('/', '-')}.jsonl"
-    (folder / name).write_bytes(lines(asked, range(len(asked.bodies))))
+    name = f"run-{question.good['model']}{question.route.replace('/', '-')}.jsonl"
+    (folder / name).write_bytes(lines(question, range(len(question.bodies))))
 
-    rows = rows_of_run(service, folder, name, "--endpoint", asked.route, failed=len(asked.bad))
+    rows = rows_of_run(service, folder, name, "--endpoint", question.route, failed=len(question.bad))
 
     assert rows["0"]["status_code"] == 200
-    for number, wanted in enumerate(asked.bad, 1):
+    for number, wanted in enumerate(question.bad, 1):
         check_error(rows[str(number)]["body"]["error"], wanted)
 
 
-@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+@pytest.mark.parametrize(
+    "table",
+    [
+        pytest.param(table, id=table.name, marks=() if table.name in QUICK else pytest.mark.exhaustive)
+        for table in TABLES
+    ],
+)
 def test_a_table_with_a_template_has_an_error_for_each_bad_row(
     service: Service, folder: Path, table: Table
 ) -> None:
@@ -207,13 +218,13 @@ def test_a_prefix_of_images_has_an_error_for_each_object_that_is_no_image(
     ("template", "code", "said"),
     [
         ("{", 2, "cannot be read as JSON"),
-        ("[1]", 2, "is not a JSON object"),
+        pytest.param("[1]", 2, "is not a JSON object", marks=LONG),
         ('{"model": "single", "input": "{{txt}}"}', 4, "txt"),
         ('{"model": "single", "input": "{{text}}", "temperature": 1}', 3, "temperature"),
-        ('{"model": "single", "input": {"image": "{{text}}"}}', 3, "image"),
+        pytest.param('{"model": "single", "input": {"image": "{{text}}"}}', 3, "image", marks=LONG),
         ('{"model": "embedder", "input": "{{text}}"}', 1, "embedder"),
-        ('{"model": "no-such", "input": "{{text}}"}', 1, "no-such"),
-        ('{"input": "{{text}}"}', 4, "model"),
+        pytest.param('{"model": "no-such", "input": "{{text}}"}', 1, "no-such", marks=LONG),
+        pytest.param('{"input": "{{text}}"}', 4, "model", marks=LONG),
     ],
 )
 def test_a_template_that_suits_no_row_ends_the_command_with_what_is_wrong(

@@ -291,6 +291,7 @@ def test_every_name_that_a_file_can_have_is_a_row_and_what_is_no_file_is_named(
         assert scores[name] == pytest.approx(probabilities[number % len(PICTURES)], abs=TOLERANCE)
 
 
+@pytest.mark.exhaustive  # tests/faults kills workers
 def test_a_worker_killed_within_shards_of_many_images_leaves_each_image_one_result(
     service: Service, folder: Path
 ) -> None:

@@ -5,7 +5,6 @@ The tags of a call are tokens of their own, marked as in Qwen's and in Hermes' f
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -58,10 +57,16 @@ CASES: dict[str, tuple[str, JsonObject, Outcome]] = {
 }
 
 
+EACH_MODEL = ["qwen", pytest.param("hermes", marks=pytest.mark.exhaustive)]
+
+
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Serves the models that the selected tests name: training one takes long."""
     folder = tmp_path_factory.mktemp("tools")
-    paths: list[Path] = [save_trained(folder / name, is_special=flag) for name, flag in MODELS.items()]
+    specs = [item.callspec for item in request.session.items if item.path == request.path]
+    names = {spec.params["model"] for spec in specs}
+    paths = [save_trained(folder / name, is_special=MODELS[name]) for name in sorted(names)]
     models = [word for path in paths for word in ("--model", str(path))]
     with forked(folder / "data", *models, DTYPE="float32", ENGINE_NUM_KV_BLOCKS="400") as service:
         yield service
@@ -95,7 +100,7 @@ def check(case: str, found: Outcome) -> None:
     assert found == (content, calls), case
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", EACH_MODEL)
 @pytest.mark.parametrize("case", CASES)
 def test_a_chat_has_the_calls_whole_and_streamed(client: openai.OpenAI, model: str, case: str) -> None:
     whole = client.chat.completions.create(**chat(model, case))
@@ -107,7 +112,7 @@ def test_a_chat_has_the_calls_whole_and_streamed(client: openai.OpenAI, model: s
     assert streamed.choices[0].finish_reason == whole.choices[0].finish_reason
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", EACH_MODEL)
 def test_rows_of_a_batch_have_the_same_calls(service: Service, client: openai.OpenAI, model: str) -> None:
     url = "/v1/chat/completions"
     lines = [{"custom_id": case, "method": "POST", "url": url, "body": chat(model, case)} for case in CASES]
@@ -123,7 +128,7 @@ def test_rows_of_a_batch_have_the_same_calls(service: Service, client: openai.Op
         check(case, outcome(ChatCompletion.model_validate(rows[case])))
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", EACH_MODEL)
 @pytest.mark.parametrize(("asked", "text"), [(CALLS, ""), (WRITES_JSON, ANSWERS[WRITES_JSON])])
 def test_a_response_calls_or_has_its_form(client: openai.OpenAI, model: str, asked: str, text: str) -> None:
     body: dict[str, Any] = {

@@ -140,6 +140,7 @@ def test_a_batch_file_is_translated(service: Service, expected: dict[str, str]) 
     assert texts == expected
 
 
+@pytest.mark.exhaustive  # tests/faults kills workers
 def test_rows_of_a_template_outlive_a_killed_worker(service: Service, folder: Path) -> None:
     """Killed once rows have been counted, with others in the engine."""
     rows = [f"{text} {number}" for number in range(75) for text in TEXTS]
