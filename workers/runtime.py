@@ -56,8 +56,8 @@ from workers.serving.models import LoadModels, Models
 from workers.serving.residency.policy import ResidencyConfig
 from workers.serving.residency.residency import Residency
 from workers.shard.config import ShardConfig, ShardDependencies
-from workers.shard.held_time import HeldTime
-from workers.shard.rows.earlier_jobs import EarlierJobs
+from workers.shard.figures import HeldTime
+from workers.shard.reader import EarlierJobs
 from workers.shard.shards import Shards
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from workers.health.request_metrics import request_metrics
 from workers.online.times import OnlineTimes
 from workers.serving.model_server import ModelServer
 from workers.serving.residency.residency import ResidencyCounts
-from workers.shard.storage_counts import StorageCounts
+from workers.shard.figures import StorageCounts
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ from workers.intake.messages import (
     Receipt,
     Subscription,
 )
-from workers.intake.traces import record_claim
 from workers.leases.heartbeat import Heartbeat
+from workers.traces import record_claim
 
 log = logging.getLogger(__name__)
 

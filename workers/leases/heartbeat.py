@@ -26,6 +26,10 @@ FENCE_LOOKS_PER_BEAT: Final = 5
 RETRY_S: Final = 1.0  # after a failed beat, so that leases are renewed in time once the database is back
 
 
+class LeaseLost(Exception):
+    """Another worker may have the shard: nothing more may be written for it."""
+
+
 class Holder(Protocol):
     """What runs under a lease. Called from the heartbeat's threads, `lease_lost` also from the one that
     claims; both must return at once.

@@ -8,7 +8,6 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import Protocol
 
 from nightshift.endpoints.answers import error_body
 from nightshift.endpoints.results import Result
@@ -16,35 +15,9 @@ from nightshift.errors import DatabaseUnavailable
 from nightshift.jobs import BulkClaim, Usage
 from nightshift.jobs.dead_letters import ERROR_CODE
 from nightshift.store import Store
-from workers.leases.errors import LeaseLost
+from workers.leases.heartbeat import LeaseLost
 
 log = logging.getLogger(__name__)
-
-
-class Watch(Protocol):
-    """What a shard's runner asks before, and tells after, each row."""
-
-    def refusal(self, row: int, custom_id: str) -> Result | None:
-        """The error of a dead row; None: it may be run."""
-
-    def admit(self, row: int) -> bool:
-        """The row is about to be given to the engine. False: not now, since a row runs alone in this worker,
-        or this one is to and the worker is not empty yet.
-
-        Raises LeaseLost and DatabaseUnavailable; the row must not run then either.
-        """
-
-    def withdraw(self, row: int) -> None:
-        """The engine did not take an admitted row."""
-
-    def finished(self, row: int) -> None:
-        """A row has left the engine, and the worker lives. An unknown row is ignored."""
-
-    def on_admission_blocked(self) -> None:
-        """The shard can begin no row for now: without one in the engine it does not keep others out."""
-
-    def close(self) -> None:
-        """The lease has ended: release what this shard held of the worker."""
 
 
 class Isolation:
@@ -74,12 +47,18 @@ class Isolation:
         this holder's now, and nothing else enters.
         """
         with self._changed:
-            return self._enter_alone(holder)
+            if self._holder not in (None, holder):
+                return False
+            self._holder = holder
+            if self._inside:
+                return False
+            self._inside[holder] = 1
+            return True
 
     def wait_to_enter_alone(self, holder: object, gives_up: Callable[[], bool]) -> bool:
         """`enter_alone`, as soon as it succeeds. False: `gives_up` came true first (then call `recheck`)."""
         with self._changed:
-            self._changed.wait_for(lambda: gives_up() or self._enter_alone(holder))
+            self._changed.wait_for(lambda: gives_up() or self.enter_alone(holder))
             return self._inside[holder] > 0
 
     def recheck(self) -> None:
@@ -87,15 +66,15 @@ class Isolation:
         with self._changed:
             self._changed.notify_all()
 
-    def leave(self, holder: object, count: int = 1) -> None:
+    def leave(self, holder: object) -> None:
         with self._changed:
-            self._inside[holder] -= count
+            self._inside[holder] -= 1
             if self._inside[holder] <= 0:
                 del self._inside[holder]
             self._changed.notify_all()
 
     def release(self, holder: object) -> None:
-        """Let others in again. Another holder's isolation stays."""
+        """Lets others in again. Another holder's isolation stays."""
         with self._changed:
             was_held = self._holder is holder
             if was_held:
@@ -104,42 +83,49 @@ class Isolation:
         if was_held:
             self._on_free()
 
-    def _enter_alone(self, holder: object) -> bool:
-        if self._holder not in (None, holder):
-            return False
-        self._holder = holder
-        if self._inside:
-            return False
-        self._inside[holder] = 1
-        return True
 
+class Watch:
+    """Asked before, and told after, each row of a shard.
 
-class Unwatched:
-    """A shard that lost no worker since it was last cleared: its rows wait only for another's isolation."""
+    This one is of a shard that lost no worker since it was last cleared: its rows wait only for another's
+    isolation.
+    """
 
     def __init__(self, isolation: Isolation) -> None:
         self._isolation = isolation
         self._in_flight: set[int] = set()
 
-    def refusal(self, row: int, custom_id: str) -> Result | None:
-        return None
+    def is_dead(self, row: int) -> bool:
+        """Whether a row is not to be run any more: workers that ran it died."""
+        return False
+
+    def name_dead(self, row: int, custom_id: str) -> None:
+        """Records the id of a dead row."""
 
     def admit(self, row: int) -> bool:
+        """The row is about to be given to the engine. False: not now, since a row runs alone in this worker,
+        or this one is to and the worker is not empty yet.
+
+        Raises LeaseLost and DatabaseUnavailable; the row must not run then either.
+        """
         if not self._isolation.enter(self):
             return False
         self._in_flight.add(row)
         return True
 
     def withdraw(self, row: int) -> None:
+        """The engine did not take an admitted row."""
         self._leave(row)
 
     def finished(self, row: int) -> None:
+        """A row has left the engine, and the worker lives. An unknown row is ignored."""
         self._leave(row)
 
     def on_admission_blocked(self) -> None:
-        """It holds no isolation."""
+        """The shard can begin no row for now: without one in the engine it does not keep others out."""
 
     def close(self) -> None:
+        """The lease has ended: releases what this shard held of the worker."""
         for row in list(self._in_flight):
             self._leave(row)
 
@@ -151,7 +137,7 @@ class Unwatched:
         return True
 
 
-class Watched(Unwatched):
+class CrashWatch(Watch):
     """A shard that lost workers: rows are journalled before they begin, and suspects run one by one.
 
     Rows begin in order, so those in flight at a loss are among the first of this lease. Once these have all
@@ -171,15 +157,15 @@ class Watched(Unwatched):
         self._suspects = set(claim.crash_history.suspects)
         self._dead = claim.crash_history.dead
 
-    def refusal(self, row: int, custom_id: str) -> Result | None:
-        if row not in self._dead:
-            return None
+    def is_dead(self, row: int) -> bool:
+        return row in self._dead
+
+    def name_dead(self, row: int, custom_id: str) -> None:
         try:
             with self._store.transaction() as tx:
                 tx.dead_letters.set_custom_id(self._lease.shard_id, row, custom_id)
         except Exception:  # the name is for the operator: a fault in storing it must not stop the shard
             log.info("dead row not named", exc_info=True, extra={"action": "dead_row_not_named", "row": row})
-        return dead_row_result()
 
     def admit(self, row: int) -> bool:
         if row in self._suspects:
@@ -269,5 +255,5 @@ def dead_row_result() -> Result:
 def watch(claim: BulkClaim, store: Store, isolation: Isolation, rows_at_risk: int) -> Watch:
     """The watch of the rows of this lease."""
     if claim.crash_history.is_watched:
-        return Watched(claim, store, isolation, rows_at_risk)
-    return Unwatched(isolation)
+        return CrashWatch(claim, store, isolation, rows_at_risk)
+    return Watch(isolation)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from nightshift.endpoints.texts.logprobs import num_tokens
 from nightshift.jobs import OnlineClaim, StopReason
 from workers.online.publisher import Text
-from workers.online.traces import OnlineTrace
 from workers.serving.inference import Progress
 from workers.serving.model_server import ModelServer
+from workers.traces import OnlineTrace
 
 
 @dataclass

@@ -27,10 +27,10 @@ from workers.online.publisher import CallText, Publisher
 from workers.online.request import OnlineRequest
 from workers.online.suspect_queue import SuspectQueue
 from workers.online.times import OnlineTimes
-from workers.online.traces import OnlineTrace
 from workers.serving.inference import Progress, breakdown, refusal
 from workers.serving.model_server import Busy, Inference
 from workers.serving.models import Models
+from workers.traces import OnlineTrace
 
 log = logging.getLogger(__name__)
 

@@ -1,20 +1,23 @@
 """A shard's limits, and what a worker's shards share."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from nightshift import endpoints
 from nightshift.jobs import BulkClaim
+from nightshift.jobs.leases import fault_delay_s
 from nightshift.objectstore import ObjectStore
 from nightshift.objectstore.sources import Sources
 from nightshift.store import Store
 from workers.leases.heartbeat import Heartbeat
 from workers.leases.isolation import Isolation
 from workers.serving.models import Models
-from workers.shard.held_time import HeldTime
-from workers.shard.rows.earlier_jobs import EarlierJobs
+from workers.shard.figures import HeldTime, StorageCounts
+from workers.shard.reader import EarlierJobs
 from workers.shard.run_once import WAITING_MAX, RunOnce
-from workers.shard.storage_counts import StorageCounts
-from workers.shard.uploads import UPLOADS_MAX
+
+UPLOADS_MAX: Final = 4  # unlisted checkpoints; with so many, no row is admitted
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,12 @@ class ShardConfig:
     segment_spacing_s: float = 0.0  # the least time from the first row of a segment to its end …
     segment_rows_max: int = 4096  # … unless it has so many
     encoder_rows_in_flight_max: int | None = None  # None: as of a decoder
+    held_chars_max: int = 2 * 1024 * 1024  # text and vectors in results; then a checkpoint is due
+    carry_over_bytes_max: int = 256 * 1024 * 1024  # that a reader holds; no more is written
+    listing_retry_s: float = 1.0  # while the database is away, or the lease is not trusted
+    silent_s: float = 6.0  # without a store's answer; then the owner is told, before a time limit ends it
+    silence_look_s: float = 2.0  # between two looks whether a store is silent
+    fault_delay_s: Callable[[int, str], float] = fault_delay_s  # after so many faults in a row
 
     def rows_in_flight(self, claim: BulkClaim) -> int:
         """The most of this shard."""

@@ -21,7 +21,7 @@ from nightshift.objectstore.verdicts import (
 )
 from nightshift.process import failpoints
 from nightshift.store import Store, Transaction
-from workers.shard.held_time import HeldTime
+from workers.shard.figures import HeldTime
 
 BROKEN_FAULT: Final = InputError(
     "internal_error",
@@ -33,12 +33,19 @@ BROKEN_MAX: Final = 5  # leases that end in an unforeseen exception; then the sh
 class Endings:
     """`tokens_lost` are generated and in no checkpoint."""
 
-    def __init__(self, claim: BulkClaim, store: Store, held_time: HeldTime | None = None) -> None:
+    def __init__(
+        self,
+        claim: BulkClaim,
+        store: Store,
+        held_time: HeldTime | None = None,
+        fault_delay_s: Callable[[int, str], float] = fault_delay_s,
+    ) -> None:
         self._claim = claim
         self._lease = claim.lease
         self._shard = claim.shard
         self._store = store
         self._held_time = held_time or HeldTime()
+        self._fault_delay_s = fault_delay_s
 
     def complete(self, rows_total: int) -> bool:
         return self._end(lambda tx: tx.shards.complete(self._lease, rows_total=rows_total))
@@ -75,7 +82,7 @@ class Endings:
         if attempts >= BROKEN_MAX:
             self._end(lambda tx: tx.shards.fail_held(self._lease))
         else:
-            delay = timedelta(seconds=fault_delay_s(attempts, self._shard.id))
+            delay = timedelta(seconds=self._fault_delay_s(attempts, self._shard.id))
             self._return(
                 lambda tx: tx.leases.return_broken(
                     self._lease, tx.now() + delay, Fault(error=BROKEN_FAULT, met_at=tx.now())
@@ -87,7 +94,7 @@ class Endings:
 
     def _postpone(self, error: NightshiftError, why: InputError, tokens_lost: int) -> str:
         """Delay the next lease of the shard, longer each time."""
-        delay = timedelta(seconds=fault_delay_s(self._shard.faults + 1, self._shard.id))
+        delay = timedelta(seconds=self._fault_delay_s(self._shard.faults + 1, self._shard.id))
 
         def change(tx: Transaction) -> bool:
             return tx.leases.delay(self._lease, tx.now() + delay, Fault(error=why, met_at=tx.now()))

@@ -4,7 +4,7 @@ begin ──► in flight ──────── finish ──► result ─�
             │   ▲ progress                ▲
             │   └───────                  │
             ├── interrupt: it begins again│
-            └── give_up                   └── finish, of a row that the engine never had
+            └── give_up                   └── finish, for a row that the engine never had
 """
 
 import time
@@ -12,17 +12,13 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import takewhile
 from types import MappingProxyType
-from typing import Final
 
 from nightshift.bulk.results.row_results import RowResult
 from workers.serving.carry_over import CarryOver
 from workers.serving.inference import Progress
 from workers.shard.checkpoints import Checkpoint
 from workers.shard.config import ShardConfig
-from workers.shard.pace import hopeless_rows
-from workers.shard.row import AdmittedRow, InFlight
-
-HELD_CHARS: Final = 2 * 1024 * 1024  # a checkpoint is due once its results have so much text and vectors
+from workers.shard.row import ShardRow, hopeless_rows
 
 
 class Ledger:
@@ -40,51 +36,51 @@ class Ledger:
         self._is_spaced = is_spaced
         self._clock_s = clock_s
         self._is_open = True
-        self._in_flight: dict[int, InFlight] = {}  # by row
-        self._earlier: dict[int, CarryOver] = {}  # of rows that this lease has not begun
+        self._in_flight: dict[int, ShardRow] = {}  # by number, in the order in which they began
+        self._earlier: dict[int, CarryOver] = {}  # for rows that this lease has not begun
         self._results: list[RowResult] = []  # in no checkpoint
-        self._held_chars = 0  # of them
+        self._held_chars = 0  # in them
         self._unlisted: deque[Checkpoint] = deque()
         self._oldest_result_s = 0.0
         self._carry_over_due_s = clock_s() + config.carry_over_interval_s
         self._generated = 0  # tokens
-        self._covered = 0  # of them, in listed checkpoints
+        self._covered = 0  # tokens in listed checkpoints
         self._redone = 0  # earlier tokens not continued, in no checkpoint yet
         self.rows_finished = 0
-        self._longest = 0  # tokens of the row with the most, of those that have ended
+        self._longest = 0  # tokens of the longest row that has ended
 
     # -- changes
 
     def resume(self, carry_overs: Mapping[int, CarryOver]) -> None:
-        """What earlier leases left of rows that have no result."""
+        """Takes what earlier leases left of rows that have no result."""
         assert not self._in_flight, "rows have begun without what was left of them"
         self._earlier = dict(carry_overs)
 
-    def begin(self, admitted: AdmittedRow) -> None:
+    def begin(self, row: ShardRow) -> None:
         """The engine continues what an earlier lease left of the row."""
         assert self._is_open, "a row has begun after the last checkpoint"
-        assert admitted.row not in self._in_flight, f"row {admitted.row} is in flight already"
-        earlier = self._earlier.pop(admitted.row, None)
-        self._in_flight[admitted.row] = InFlight(admitted, earlier, self._clock_s())
+        assert row.number not in self._in_flight, f"row {row.number} is in flight already"
+        row.begin(self._earlier.pop(row.number, None), self._clock_s())
+        self._in_flight[row.number] = row
 
-    def progress(self, row: int, progress: Progress) -> None:
-        assert row in self._in_flight, f"row {row} is not in flight"
-        flight = self._in_flight[row]
-        if not progress.token_ids and not flight.saved:
-            return  # an encoder's
-        had = flight.num_tokens
-        dropped = flight.add(progress.choice, progress.token_ids, progress.token_logprobs)
-        flight.heard(self._clock_s())
+    def progress(self, number: int, progress: Progress) -> None:
+        assert number in self._in_flight, f"row {number} is not in flight"
+        row = self._in_flight[number]
+        if not progress.token_ids and not row.saved:
+            return  # an encoder generates none
+        tokens_before = row.num_tokens
+        dropped = row.add(progress.choice, progress.token_ids, progress.token_logprobs)
+        row.heard(self._clock_s())
         self._redone += dropped
-        self._generated += flight.num_tokens - (had - dropped)
+        self._generated += row.num_tokens - (tokens_before - dropped)
 
-    def interrupt(self, row: int) -> None:
+    def interrupt(self, number: int) -> None:
         """The engine broke the row off, and it may begin again; or it was cancelled."""
-        assert row in self._in_flight, f"row {row} is not in flight"
-        del self._in_flight[row]
+        assert number in self._in_flight, f"row {number} is not in flight"
+        del self._in_flight[number]
 
     def finish(self, result: RowResult) -> None:
-        """Of a row in flight, or refused before."""
+        """Takes the result of a row in flight, or of one that was refused before."""
         assert self._is_open, "a row has finished after the last checkpoint"
         self._in_flight.pop(result.row, None)
         self.rows_finished += 1
@@ -105,7 +101,7 @@ class Ledger:
             self._carry_over_due_s = self._clock_s() + self._config.carry_over_interval_s
         if not self._results and unfinished is None:
             return None
-        left_out = sum(flight.num_tokens - flight.saved for flight in self._in_flight.values())
+        left_out = sum(row.num_tokens - row.saved for row in self._in_flight.values())
         checkpoint = Checkpoint(
             results=self._results,
             unfinished=unfinished,
@@ -119,14 +115,14 @@ class Ledger:
         return checkpoint
 
     def listed(self, checkpoint: Checkpoint) -> None:
-        """In the order in which they were taken."""
+        """Checkpoints are listed in the order in which they were taken."""
         assert self._unlisted, "no checkpoint was taken"
         oldest = self._unlisted.popleft()
         assert oldest is checkpoint, "another checkpoint is to be listed first"
         self._covered = checkpoint.tokens_covered
 
     def give_up(self) -> None:
-        """Forget the rows in flight: the last checkpoint is taken."""
+        """Forgets the rows in flight: the last checkpoint is taken."""
         assert self._is_open, "the rows in flight have been given up"
         self._is_open = False
         self._in_flight.clear()
@@ -134,8 +130,13 @@ class Ledger:
     # -- questions
 
     @property
-    def in_flight(self) -> Mapping[int, InFlight]:
-        """By row; not to be changed."""
+    def is_open(self) -> bool:
+        """Whether rows may begin and finish."""
+        return self._is_open
+
+    @property
+    def in_flight(self) -> Mapping[int, ShardRow]:
+        """Rows in the engine by number; not to be changed."""
         return MappingProxyType(self._in_flight)
 
     @property
@@ -143,9 +144,9 @@ class Ledger:
         """How many checkpoints the database does not have yet."""
         return len(self._unlisted)
 
-    def earlier(self, row: int) -> CarryOver | None:
-        """What an earlier lease left of it."""
-        return self._earlier.get(row)
+    def earlier(self, number: int) -> CarryOver | None:
+        """What an earlier lease left of a row that has not begun."""
+        return self._earlier.get(number)
 
     def tokens_at_risk(self) -> int:
         """Tokens generated again if this process died now."""
@@ -153,34 +154,29 @@ class Ledger:
 
     @property
     def oldest_age_s(self) -> float | None:
-        """Of the rows in flight."""
-        oldest = next(iter(self._in_flight.values()), None)  # they lie in the order in which they began
+        """Seconds for which the oldest row has been in flight."""
+        oldest = next(iter(self._in_flight.values()), None)
         return None if oldest is None else self._clock_s() - oldest.since_s
 
-    def begun_before(self, age_s: float) -> list[AdmittedRow]:
+    def begun_before(self, age_s: float) -> list[ShardRow]:
         """The rows in flight for at least so long."""
         until_s = self._clock_s() - age_s
-        begun = takewhile(lambda flight: flight.since_s <= until_s, self._in_flight.values())
-        return [flight.admitted for flight in begun]
+        return [*takewhile(lambda row: row.since_s <= until_s, self._in_flight.values())]
 
-    def hopeless(self, left_s: float) -> list[AdmittedRow]:
+    def hopeless(self, left_s: float) -> list[ShardRow]:
         """The rows in flight that will not end within this time."""
-        now_s = self._clock_s()
-        paces = {row: flight.pace(now_s) for row, flight in self._in_flight.items()}
-        return [self._in_flight[row].admitted for row in hopeless_rows(paces, self._longest, left_s)]
+        return hopeless_rows(self._in_flight.values(), self._longest, left_s, self._clock_s())
 
     @property
     def is_due(self) -> bool:
         """Whether a checkpoint is, for the number, size or age of results, or the age of rows in flight."""
-        if self.carry_over_is_due or self._held_chars >= HELD_CHARS:
+        if self.carry_over_is_due or self._held_chars >= self._config.held_chars_max:
             return True
-        if not self._results:
-            return False
-        return self._clock_s() - self._oldest_result_s >= self._segment_s
+        return bool(self._results) and self._clock_s() - self._oldest_result_s >= self._segment_s
 
     @property
     def due_in_s(self) -> float | None:
-        """If no further row finishes. None: never."""
+        """Seconds until a checkpoint is due if no further row finishes. None: never."""
         at_s = [self._oldest_result_s + self._segment_s] if self._results else []
         if self._config.carry_over_interval_s and self._in_flight:
             at_s.append(self._carry_over_due_s)
@@ -194,7 +190,7 @@ class Ledger:
 
     @property
     def _segment_s(self) -> float:
-        """From the first result of a segment to its end, with the results there are."""
+        """Seconds from the first result of a segment to its end, with the results there are."""
         rows = len(self._results)
         if rows >= (self._config.segment_rows_max if self._is_spaced else self._config.segment_rows):
             return 0.0
@@ -202,14 +198,14 @@ class Ledger:
         return self._config.segment_spacing_s if is_full else self._config.segment_interval_s
 
     def _unfinished(self, older_than_s: float) -> dict[int, CarryOver] | None:
-        """None: a listed carry-over has all tokens."""
+        """Rows in flight to be carried over. None: a listed carry-over has all their tokens."""
         since_s = self._clock_s() - older_than_s
-        begun = [flight for flight in self._in_flight.values() if flight.since_s <= since_s or flight.saved]
-        if all(flight.num_tokens <= flight.saved for flight in begun):
+        begun = [row for row in self._in_flight.values() if row.since_s <= since_s or row.saved]
+        if all(row.num_tokens <= row.saved for row in begun):
             return None
         unfinished = dict(self._earlier)
-        for flight in begun:
-            if (carry_over := flight.carry_over).num_tokens:
-                unfinished[flight.admitted.row] = carry_over
-                flight.saved = carry_over.num_tokens
+        for row in begun:
+            if (carry_over := row.carry_over).num_tokens:
+                unfinished[row.number] = carry_over
+                row.saved = carry_over.num_tokens
         return unfinished

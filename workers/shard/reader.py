@@ -2,29 +2,30 @@
 
 import logging
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from opentelemetry.trace import Span
 
 from nightshift import endpoints
+from nightshift.bulk.results.earlier_results import EarlierResults
 from nightshift.bulk.results.row_digests import RowDigests
 from nightshift.bulk.results.row_results import RowResult
 from nightshift.bulk.rows.inputs import BadRow, Row, iter_rows
 from nightshift.bulk.rows.requests import RowProblem, RowRequest, columns_of, parse_row, to_request
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.errors import DatabaseUnavailable, InvalidRequest, StorageError, StorageUnavailable
-from nightshift.jobs import BulkClaim, ShardObject
+from nightshift.jobs import BulkClaim, Job
 from nightshift.jobs.leases import fault_delay_s
+from nightshift.objectstore import ObjectStore
 from nightshift.objectstore.sources import Sources
 from nightshift.process.tracing.attributes import ROWS
 from nightshift.process.tracing.spans import NO_SPAN, lasting
-from workers.serving.model_server import Tokens
+from nightshift.store import Store
 from workers.serving.models import Models
-from workers.shard.rows.earlier_jobs import EarlierJobs
-from workers.shard.storage_counts import CountedReader, StorageCounts
+from workers.shard.figures import CountedReader, StorageCounts
+from workers.shard.row import ShardRow
 
 log = logging.getLogger(__name__)
 
@@ -32,11 +33,9 @@ FIRST_BATCH_ROWS: Final = 8  # so that the model soon has work; each next one ha
 BATCH_ROWS: Final = 256
 BATCH_CHARS: Final = 1024 * 1024
 AHEAD_ROWS: Final = 512  # read, and not taken
-AHEAD_CHARS: Final = 4 * 1024 * 1024  # of their texts; one row may have more
-
-
+AHEAD_CHARS: Final = 4 * 1024 * 1024  # in their texts; one row may have more
+EARLIER_JOBS_MAX: Final = 4  # whose results are kept open
 LOOK_UP_FAULTS_MAX: Final = 20  # then rows are run as if there were no earlier results
-
 NUMBER_CHARS: Final = 10  # what a number takes, in characters of a text
 
 
@@ -49,21 +48,37 @@ class InputUnreadable(Exception):
         self.param = param
 
 
-@dataclass(slots=True)
-class ReadRow:
-    """A row, as far as it can be prepared without the engine."""
+class EarlierJobs:
+    """The ended jobs whose results this worker's shards reuse. Thread-safe."""
 
-    row: int  # from 0 in its shard
-    custom_id: str
-    kept: str | None  # of its columns, as in a result
-    parsed: ModelRequest | None = None  # None: it cannot be run …
-    refused: InvalidRequest | None = None  # … for this reason
-    tokens: Tokens | InvalidRequest | None = None  # as `ModelServer.tokenize` gives them
-    digest: bytes | None = None  # of its request
-    is_shareable: bool = False  # whether a row with the same digest may have its answer
-    earlier: RowResult | None = None  # of another row with the same digest
-    object: ShardObject | None = None  # that is the row
-    chars: int = 0  # of its texts
+    def __init__(self, store: Store, objects: ObjectStore) -> None:
+        self._store = store
+        self._objects = objects
+        self._lock = threading.Lock()
+        self._open: OrderedDict[str, EarlierResults] = OrderedDict()
+
+    def close(self) -> None:
+        with self._lock:
+            while self._open:
+                self._open.popitem()[1].close()
+
+    def reused_by(self, job: Job) -> EarlierResults | None:
+        """None: the job reuses nothing, or what it names is gone. Raises DatabaseUnavailable."""
+        if (id := job.spec.reused_job) is None:
+            return None
+        with self._lock:
+            if id not in self._open:
+                with self._store.snapshot() as tx:
+                    earlier = tx.jobs.get(job.tenant_id, id)
+                if earlier is None or earlier.results_deleted_at is not None:
+                    return None
+                self._open[id] = EarlierResults(self._store, self._objects, earlier)
+            self._open.move_to_end(id)
+            if len(self._open) > EARLIER_JOBS_MAX:
+                _, oldest = self._open.popitem(last=False)
+                oldest.close()
+            results = self._open[id]
+        return results if results.tenant_id == job.tenant_id else None
 
 
 class Reader:
@@ -79,6 +94,7 @@ class Reader:
         line_bytes_max: int,
         on_rows: Callable[[], None],
         storage: StorageCounts | None = None,
+        fault_delay_s: Callable[[int, str], float] = fault_delay_s,
         begin_span: Callable[[], Span] = lambda: NO_SPAN,
     ) -> None:
         """`on_rows` is called when `is_behind` has ended. `begin_span`: that of the reading."""
@@ -99,9 +115,10 @@ class Reader:
         self._line_bytes_max = line_bytes_max
         self._on_rows = on_rows
         self._begin_span = begin_span
+        self._fault_delay_s = fault_delay_s
         self._changed = threading.Condition()
         self._done: Collection[int] | None = None  # None: not known yet
-        self._ahead: deque[ReadRow] = deque()
+        self._ahead: deque[ShardRow] = deque()
         self._ahead_chars = 0
         self._is_full = False
         self._total: int | None = None  # None: the input has not been read to its end
@@ -159,7 +176,7 @@ class Reader:
         if self._error is not None:
             raise self._error
 
-    def take(self) -> ReadRow | None:
+    def take(self) -> ShardRow | None:
         """The next row. None: none is there."""
         with self._changed:
             if not self._ahead:
@@ -201,7 +218,7 @@ class Reader:
 
     def _read_all(self) -> int | None:
         done, total, rows_max = self._done or (), 0, min(FIRST_BATCH_ROWS, self._ahead_rows)
-        batch: list[ReadRow] = []
+        batch: list[ShardRow] = []
         chars = 0
         try:
             for row in self._rows():
@@ -220,7 +237,7 @@ class Reader:
             raise
         return total if self._put(batch) else None
 
-    def _next_batch(self, batch: Sequence[ReadRow], rows_max: int) -> int:
+    def _next_batch(self, batch: Sequence[ShardRow], rows_max: int) -> int:
         """The most rows of the batch after this one: fewer where earlier results are large."""
         if sum(row.chars for row in batch) > AHEAD_CHARS:
             return max(1, len(batch) // 4)
@@ -236,28 +253,29 @@ class Reader:
             store, source.key, self._shard, columns=columns, line_bytes_max=self._line_bytes_max
         )
 
-    def _prepared(self, row: Row | BadRow) -> ReadRow:
-        request = to_request(row, self._job.spec, self._shard)
-        read = ReadRow(row.index, request.custom_id, request.kept, chars=len(request.kept or ""))
+    def _prepared(self, row: Row | BadRow) -> ShardRow:
+        parsed = to_request(row, self._job.spec, self._shard)
+        prepared = ShardRow(row.index, parsed.custom_id, parsed.kept, chars=len(parsed.kept or ""))
         try:
-            parsed = read.parsed = self._parsed(request)
+            request = prepared.request = self._request_of(parsed)
         except InvalidRequest as error:
-            read.refused = error
-            return read
-        assert isinstance(request, RowRequest), "it was parsed"
-        read.object = request.object
-        read.chars += held_chars(request.body)
+            prepared.refused = error
+            return prepared
+        assert isinstance(parsed, RowRequest), "it has a request"
+        prepared.object = parsed.object
+        prepared.chars += held_chars(parsed.body)
         if self._digests is not None and self._server is not None:
-            read.digest = self._digests.of(request.body)
-            read.is_shareable = self._job.spec.options.reuse_sampled or self._server.is_repeatable(parsed)
-        return read
+            prepared.digest = self._digests.of(parsed.body)
+            may_be_sampled = self._job.spec.options.reuse_sampled
+            prepared.is_shareable = may_be_sampled or self._server.is_repeatable(request)
+        return prepared
 
-    def _parsed(self, request: RowRequest | RowProblem) -> ModelRequest:
-        if isinstance(request, RowProblem):
-            raise InvalidRequest(request.message, param=request.param, code=request.code)
-        return parse_row(request, self._job.spec, self._job.model, self._endpoint.parse)
+    def _request_of(self, parsed: RowRequest | RowProblem) -> ModelRequest:
+        if isinstance(parsed, RowProblem):
+            raise InvalidRequest(parsed.message, param=parsed.param, code=parsed.code)
+        return parse_row(parsed, self._job.spec, self._job.model, self._endpoint.parse)
 
-    def _put(self, batch: Sequence[ReadRow]) -> bool:
+    def _put(self, batch: Sequence[ShardRow]) -> bool:
         """Waits while enough rows are there. False: it is closed."""
         self._look_up(batch)
         self._tokenize(batch)
@@ -272,18 +290,18 @@ class Reader:
             self._changed.wait_for(lambda: not self._is_full or self._is_closed)
             return not self._is_closed
 
-    def _look_up(self, batch: Sequence[ReadRow]) -> None:
-        """What the job that this one reuses has of these rows."""
-        asked = [row.digest for row in batch if row.is_shareable and row.digest is not None]
-        if self._job.spec.reused_job is None or not asked:
+    def _look_up(self, batch: Sequence[ShardRow]) -> None:
+        """Finds what the job that this one reuses has of these rows."""
+        shared = [(row, row.digest) for row in batch if row.is_shareable and row.digest is not None]
+        if self._job.spec.reused_job is None or not shared:
             return
-        found = self._found_earlier(asked)
-        for row in batch:
-            if row.is_shareable and row.digest is not None:
-                row.earlier = found.get(row.digest)
-                row.chars += 0 if row.earlier is None else row.earlier.num_chars
+        results = self._earlier_results([digest for _, digest in shared])
+        for row, digest in shared:
+            if (known := results.get(digest)) is not None:
+                row.known, row.is_earlier = known, True
+                row.chars += known.num_chars
 
-    def _found_earlier(self, digests: Sequence[bytes]) -> Mapping[bytes, RowResult]:
+    def _earlier_results(self, digests: Sequence[bytes]) -> Mapping[bytes, RowResult]:
         """Waits a while for the database and our own store. Any other fault costs running the rows."""
         faults = 0
         while not self._is_closed and faults < LOOK_UP_FAULTS_MAX:
@@ -299,17 +317,17 @@ class Reader:
                 break
             faults += 1
             with self._changed:
-                self._changed.wait_for(lambda: self._is_closed, fault_delay_s(faults, self._job.id))
+                self._changed.wait_for(lambda: self._is_closed, self._fault_delay_s(faults, self._job.id))
         return {}
 
-    def _tokenize(self, batch: Sequence[ReadRow]) -> None:
+    def _tokenize(self, batch: Sequence[ShardRow]) -> None:
         """Not of a watched shard: a row that kills the process is to be known first."""
         if self._server is None or self._is_watched:
             return  # the model does it, or says what is wrong
-        runnable = [(row, row.parsed) for row in batch if row.parsed is not None and row.earlier is None]
-        tokens = self._server.tokenize(self._endpoint, [parsed for _, parsed in runnable])
-        for (row, _), each in zip(runnable, tokens, strict=True):
-            row.tokens = each
+        runnable = [(row, row.request) for row in batch if row.request is not None and row.known is None]
+        tokens = self._server.tokenize(self._endpoint, [request for _, request in runnable])
+        for (row, _), tokens_of_row in zip(runnable, tokens, strict=True):
+            row.tokens = tokens_of_row
 
 
 def held_chars(value: Any) -> int:
@@ -317,7 +335,7 @@ def held_chars(value: Any) -> int:
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
-        return sum(len(name) + held_chars(each) for name, each in value.items())
+        return sum(len(name) + held_chars(child) for name, child in value.items())
     if isinstance(value, list):
         if value and type(value[0]) is int:  # token ids
             return NUMBER_CHARS * len(value)

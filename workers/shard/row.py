@@ -1,85 +1,152 @@
-"""One row inside the engine, and what was generated of it so far."""
+"""One row of a bulk shard, from its reading to its result, as one object.
 
-from collections.abc import Sequence
+READ ──► RUNNING ──► ENDED
+  │ ▲       └── the engine broke it off: READ again
+  ▼ │
+WAITING, while another row with the same request runs
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
 
+from nightshift.bulk.results.row_results import RowResult
+from nightshift.endpoints.requests import ModelRequest
+from nightshift.endpoints.texts.generation import GenerationRequest
+from nightshift.errors import InvalidRequest
+from nightshift.jobs import ShardObject
 from nightshift_engine import TokenLogprobs
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
-from workers.serving.model_server import ModelServer
-from workers.shard.pace import Pace
-from workers.shard.reader import ReadRow
+from workers.serving.model_server import ModelServer, Tokens
+
+SLACK: Final = 2.0  # rows speed up when others are taken out: a row is given up if it needs twice the time
 
 
-@dataclass(slots=True)  # one for each row: frozen ones take longer to make
-class AdmittedRow:
-    inference_id: str
-    row: int
-    read: ReadRow
-    server: ModelServer
-    num_choices: int
-    tries: int = 1  # with this one
-    tokens_max: int | None = None  # that its choices can have together; None: it generates none
+class RowState(Enum):
+    READ = auto()
+    WAITING = auto()
+    RUNNING = auto()
+    ENDED = auto()
 
 
-class InFlight:
-    """Only its shard's ledger changes it."""
+@dataclass(slots=True, eq=False)  # one for each row: frozen ones take longer to make
+class ShardRow:
+    """Only its shard's thread changes it, once the reader has given it away."""
 
-    def __init__(self, admitted: AdmittedRow, so_far: CarryOver | None, since_s: float) -> None:
-        """`so_far`: what the engine was asked to continue."""
-        self.admitted = admitted
-        self.since_s = since_s
-        self.saved = 0 if so_far is None else so_far.num_tokens  # tokens that a listed carry-over has
-        self._heard_s: float | None = None  # when its first tokens came …
-        self._heard_tokens = 0  # … and how many it had then
-        self._so_far = so_far
-        self._added: dict[int, ChoiceSoFar] = {}
+    number: int  # from 0 in its shard
+    custom_id: str
+    kept: str | None  # its columns, as in a result
+    request: ModelRequest | None = None  # None: it cannot be run …
+    refused: InvalidRequest | None = None  # … for this reason
+    tokens: Tokens | InvalidRequest | None = None  # as `ModelServer.tokenize` gives them
+    digest: bytes | None = None  # of its request
+    is_shareable: bool = False  # whether a row with the same digest may have its answer
+    object: ShardObject | None = None  # which is the row
+    chars: int = 0  # in its texts
+    state: RowState = RowState.READ
+    known: RowResult | None = None  # another row's with the same digest, to be taken over
+    is_earlier: bool = False  # `known` is of the job that this one reuses
+    tries: int = 0  # how often it has begun
+    inference_id: str = ""  # of the last try
+    server: ModelServer | None = None  # which has it
+    since_s: float = 0.0  # when it began, on the monotonic clock
+    so_far: CarryOver | None = None  # what the engine was asked to continue
+    saved: int = 0  # tokens that a listed carry-over has
+    added: dict[int, ChoiceSoFar] | None = None  # new tokens by choice; None: none yet
+    heard_s: float | None = None  # when its first tokens came …
+    heard_tokens: int = 0  # … and how many it had then
+
+    def begin(self, so_far: CarryOver | None, now_s: float) -> None:
+        """Notes that the engine has it, and continues `so_far`."""
+        self.state = RowState.RUNNING
+        self.since_s = now_s
+        self.so_far = so_far
+        self.saved = 0 if so_far is None else so_far.num_tokens
+        self.added, self.heard_s, self.heard_tokens = None, None, 0
+
+    @property
+    def num_choices(self) -> int:
+        return 0 if self.request is None else self.request.num_choices
 
     @property
     def num_tokens(self) -> int:
-        """Earlier tokens included."""
-        return sum(len(self._choice(index).token_ids) for index in range(self.admitted.num_choices))
+        """Tokens generated of all choices, those of earlier leases included."""
+        return sum(len(self._choice(index).token_ids) for index in range(self.num_choices))
 
     def add(self, choice: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> int:
-        """Add tokens to a choice. An engine that continues earlier tokens repeats them first.
+        """Adds tokens to a choice. An engine that continues earlier tokens repeats them first.
 
         Returns how many earlier tokens are not continued, and so generated again.
         """
-        is_first = not self._added
-        self._added.setdefault(choice, ChoiceSoFar()).add(token_ids, logprobs)
-        if not is_first or self._so_far is None or self._continues(choice):
+        is_first = not self.added
+        self.added = self.added or {}
+        self.added.setdefault(choice, ChoiceSoFar()).add(token_ids, logprobs)
+        if not is_first or self.so_far is None or self._continues(self.so_far, choice):
             return 0
-        dropped, self._so_far, self.saved = self._so_far.num_tokens, None, 0
+        dropped, self.so_far, self.saved = self.so_far.num_tokens, None, 0
         return dropped
 
     def heard(self, now_s: float) -> None:
-        """Tokens have come. Before the first, the row may have waited in the engine."""
-        if self._heard_s is None:
-            self._heard_s, self._heard_tokens = now_s, self.num_tokens
-
-    def pace(self, now_s: float) -> Pace:
-        tokens, tokens_max = self.num_tokens, self.admitted.tokens_max
-        if self._heard_s is None:
-            return Pace(tokens, tokens_max)
-        return Pace(tokens, tokens_max, tokens - self._heard_tokens, now_s - self._heard_s)
+        """Notes that tokens have come. Before the first, the row may have waited in the engine."""
+        if self.heard_s is None:
+            self.heard_s, self.heard_tokens = now_s, self.num_tokens
 
     @property
     def carry_over(self) -> CarryOver:
         """A copy of the row as it stands, for a later lease."""
-        if not self._added and self._so_far is not None:
-            return self._so_far
-        choices = [self._choice(index).copy() for index in range(self.admitted.num_choices)]
-        return CarryOver(choices, self.admitted.server.made_by)
+        if not self.added and self.so_far is not None:
+            return self.so_far
+        assert self.server is not None, "it has begun"
+        return CarryOver(
+            [self._choice(index).copy() for index in range(self.num_choices)], self.server.made_by
+        )
 
     def _choice(self, index: int) -> ChoiceSoFar:
-        if index in self._added:
-            return self._added[index]
-        earlier = self._so_far.choices if self._so_far is not None else ()
+        if self.added and index in self.added:
+            return self.added[index]
+        earlier = self.so_far.choices if self.so_far is not None else ()
         return earlier[index] if index < len(earlier) else ChoiceSoFar()
 
-    def _continues(self, choice: int) -> bool:
-        """The engine continues all choices or none."""
-        assert self._so_far is not None
-        if len(self._so_far.choices) != self.admitted.num_choices:
+    def _continues(self, so_far: CarryOver, choice: int) -> bool:
+        """Whether the engine continues earlier tokens: those of all choices or none."""
+        if len(so_far.choices) != self.num_choices:
             return False
-        earlier = self._so_far.choices[choice].token_ids
-        return self._added[choice].token_ids[: len(earlier)] == list(earlier)
+        earlier = so_far.choices[choice].token_ids
+        return self._choice(choice).token_ids[: len(earlier)] == list(earlier)
+
+
+def hopeless_rows(rows: Iterable[ShardRow], longest: int, left_s: float, now_s: float) -> list[ShardRow]:
+    """Rows in flight that will not end within `left_s`; without a measured speed none.
+
+    A row ends at its `max_tokens` at the latest. It is taken to end no later than the longest row that has
+    ended (`longest` tokens, or 0), unless it has more tokens already.
+    """
+    speeds = {row: _tokens_per_s(row, now_s) for row in rows}
+    fastest = max(speeds.values(), default=0.0)
+    if fastest == 0:
+        return []
+    return [row for row, speed in speeds.items() if _needs_s(row, longest, speed or fastest) > SLACK * left_s]
+
+
+def _tokens_per_s(row: ShardRow, now_s: float) -> float:
+    """Returns 0 where it is not known. A row that has not begun may be as fast as the fastest."""
+    if row.heard_s is None or now_s <= row.heard_s:
+        return 0.0
+    return (row.num_tokens - row.heard_tokens) / (now_s - row.heard_s)
+
+
+def _needs_s(row: ShardRow, longest: int, tokens_per_s: float) -> float:
+    tokens, tokens_max = row.num_tokens, _tokens_max(row)
+    if tokens_max is None:
+        return 0.0
+    end = longest if tokens < longest < tokens_max else tokens_max
+    return max(0, end - tokens) / tokens_per_s
+
+
+def _tokens_max(row: ShardRow) -> int | None:
+    """Tokens that a row's choices can have together; None: it generates none."""
+    request = row.request
+    if not isinstance(request, GenerationRequest) or row.server is None:
+        return None
+    return request.num_choices * (request.output_tokens_max or row.server.context_length)

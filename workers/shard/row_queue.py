@@ -1,4 +1,4 @@
-"""The rows of one shard: taken from its reader, given to the engine."""
+"""The rows of one shard that wait to be run: from its reader to the engine, and back to be tried again."""
 
 import logging
 from collections import deque
@@ -9,30 +9,28 @@ from typing import Final
 from nightshift import endpoints
 from nightshift.bulk.results.row_results import RowResult, ShardHead
 from nightshift.bulk.rows.requests import place_of
-from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.results import Result
-from nightshift.endpoints.texts.generation import GenerationRequest
 from nightshift.errors import DatabaseUnavailable, InvalidRequest
 from nightshift.jobs import BulkClaim, Face
 from nightshift.objectstore.verdicts import IMAGE
 from nightshift.process.tracing.spans import NO_SPAN
-from workers.leases.isolation import Watch
+from workers.leases.isolation import Watch, dead_row_result
 from workers.serving.carry_over import CarryOver
 from workers.serving.inference import Progress, refusal, timed_out
 from workers.serving.model_server import Busy, Inference, ModelServer
-from workers.shard.config import ShardDependencies
-from workers.shard.reader import InputUnreadable, Reader, ReadRow
-from workers.shard.row import AdmittedRow
-from workers.shard.run_once import WAITING_MAX, Key, Turn
-from workers.shard.traces import ShardTrace
+from workers.shard.config import ShardConfig, ShardDependencies
+from workers.shard.reader import InputUnreadable, Reader
+from workers.shard.row import RowState, ShardRow
+from workers.shard.run_once import WAITING_MAX, Turn
+from workers.traces import ShardTrace
 
 log = logging.getLogger(__name__)
 
-WAITING_CHARS_MAX: Final = 4 * 1024 * 1024  # … and of their texts; one row may have more
-ROW_TRIES_MAX: Final = 3  # of a row that the engine breaks off, before that is its result
+WAITING_CHARS_MAX: Final = 4 * 1024 * 1024  # in the texts of rows that wait; one row may have more
+ROW_TRIES_MAX: Final = 3  # for a row that the engine breaks off, before that is its result
 
 
-class ShardRows:
+class RowQueue:
     """Not thread-safe; `on_progress` is called from the engine's thread."""
 
     def __init__(
@@ -41,7 +39,7 @@ class ShardRows:
         dependencies: ShardDependencies,
         watch: Watch,
         *,
-        line_bytes_max: int,
+        config: ShardConfig,
         earlier: Callable[[int], CarryOver | None],
         on_progress: Callable[[int, str, Progress], None],
         on_rows: Callable[[], None],
@@ -59,24 +57,22 @@ class ShardRows:
             dependencies.sources,
             dependencies.models,
             dependencies.earlier_jobs,
-            line_bytes_max=line_bytes_max,
+            line_bytes_max=config.line_bytes_max,
+            fault_delay_s=config.fault_delay_s,
             on_rows=on_rows,
             storage=dependencies.storage,
             begin_span=(lambda: NO_SPAN) if trace is None else trace.reads,
         )
         self._once = dependencies.once
-        self._on_turn = on_turn
-        self._leads: dict[int, Key] = {}  # of rows in the engine, or about to be: others may wait for them
-        self._turns: dict[int, Turn] = {}  # of rows that wait for another
-        self._waiting: dict[int, ReadRow] = {}  # the same
-        self._waiting_chars = 0
-        self._ready: deque[tuple[ReadRow, RowResult | None]] = deque()  # they have waited; None: in vain
         self._earlier = earlier
         self._on_progress = on_progress
+        self._on_turn = on_turn
         self._endpoint = endpoints.get(claim.job.spec.endpoint)
         self._head = ShardHead.of(claim.job, claim.shard.shard_no)
-        self._next: ReadRow | None = None  # taken, and not admitted
-        self._again: deque[AdmittedRow] = deque()  # broken off by the engine
+        self._first: deque[ShardRow] = deque()  # rows that go before those of the reader
+        self._waiting: dict[int, ShardRow] = {}  # rows whose request another row runs, by number
+        self._waiting_chars = 0
+        self._turns: dict[int, Turn] = {}  # of rows that wait for others, or that others may wait for
         self._cancelled_in: ModelServer | None = None  # which may still have rows
 
     # -- to the engine
@@ -86,67 +82,52 @@ class ShardRows:
         self._reader.start()
 
     def open(self, done: Collection[int]) -> None:
-        """Read the input, but for the rows that are done."""
+        """Reads the input, but for the rows that are done."""
         self._reader.open(done)
 
     @property
     def total(self) -> int | None:
-        """Known once the input has been read to its end."""
-        return self._reader.total if self._next is None else None
+        """Known once the input has been read to its end and no row waits to begin."""
+        return None if self._first else self._reader.total
 
     @property
     def has_waiting(self) -> bool:
         """Whether rows are to be admitted, read or not."""
-        return self.can_admit or bool(self._waiting) or self._reader.has_more
+        return bool(self._first) or bool(self._waiting) or self._reader.has_more
+
+    @property
+    def num_waiting(self) -> int:
+        """Rows that wait for others with the same request."""
+        return len(self._waiting)
 
     @property
     def left(self) -> int | None:
         """Rows to be admitted that wait for no other. None: more may be read than are known."""
         unread = self._reader.left
-        if unread is None:
-            return None
-        return unread + len(self._again) + len(self._ready) + (self._next is not None)
+        return None if unread is None else unread + len(self._first)
 
     @property
     def can_admit(self) -> bool:
         """Whether `admit_next` has a row."""
-        is_held = bool(self._again) or bool(self._ready) or self._next is not None
-        return is_held or (self._reader.has_more and not self._reader.is_behind)
+        return bool(self._first) or (self._reader.has_more and not self._reader.is_behind)
 
     @property
     def silent_s(self) -> float:
         """How long the input's store has not answered the request that is under way; 0: there is none."""
         return self._reader.silent_s
 
-    def admit_next(self) -> AdmittedRow | RowResult | None:
-        """Give one row to the engine, or return its result if it cannot be run. None: not now.
+    def admit_next(self) -> ShardRow | RowResult | None:
+        """Gives one row to the engine, or returns its result if it is not to be run. None: not now.
 
         Raises LeaseLost. The caller notes what it got.
         """
-        if self._again:
-            again = self._again[0]
-            admitted = self._try(again.read, again.tries + 1)
-            if admitted is not None:
-                self._again.popleft()
+        while (row := self._next()) is not None:
+            admitted = self._admit(row)
+            if row.state is RowState.WAITING:
+                continue
+            if admitted is None:
+                self._first.appendleft(row)
             return admitted
-        if self._ready:
-            read, result = self._ready[0]
-            admitted = self._try(read, tries=1) if result is None else self._reused(read, result)
-            if admitted is not None:
-                self._ready.popleft()
-            return admitted
-        while len(self._waiting) < WAITING_MAX and self._waiting_chars < WAITING_CHARS_MAX:
-            if self._next is None:
-                self._next = self._reader.take()
-            if self._next is None:
-                return None
-            admitted = self._admit(self._next)
-            if admitted is not None:
-                self._next = None
-                return admitted
-            if self._next.row not in self._waiting:
-                return None
-            self._next = None
         return None
 
     def check_input(self) -> None:
@@ -158,45 +139,46 @@ class ShardRows:
 
     # -- back from the engine
 
-    def ended(self, admitted: AdmittedRow, progress: Progress) -> RowResult | None:
+    def ended(self, row: ShardRow, progress: Progress) -> RowResult | None:
         """The engine has ended a row. None: it broke the row off, which is admitted again.
 
         Raises InputUnreadable where the store of an image that it names may give it later.
         """
-        self._watch.finished(admitted.row)
+        self._watch.finished(row.number)
         if progress.fault is not None:
             raise InputUnreadable(progress.fault, IMAGE)
-        if progress.failed is not None and admitted.tries < ROW_TRIES_MAX:
-            self._again.append(admitted)
+        if progress.failed is not None and row.tries < ROW_TRIES_MAX:
+            row.state = RowState.READ
+            self._first.appendleft(row)
             return None
-        return self._shared(self._result(admitted.read, progress.last_result))
+        return self._finished(row, progress.last_result)
 
-    def timed_out(self, admitted: AdmittedRow, timeout_s: int) -> RowResult:
-        """Take a row out of the engine that has been there for too long."""
-        self._watch.finished(admitted.row)
-        self.cancel(admitted)
-        return self._shared(self._result(admitted.read, timed_out(timeout_s)))
+    def timed_out(self, row: ShardRow, timeout_s: int) -> RowResult:
+        """Takes a row out of the engine that has been there for too long."""
+        self._watch.finished(row.number)
+        self.cancel(row)
+        return self._finished(row, timed_out(timeout_s))
 
-    def turn_came(self, row: int, result: RowResult | None) -> None:
+    def turn_came(self, number: int, result: RowResult | None) -> None:
         """The row that this one waited for has ended with this result, or this one is to be run."""
-        read = self._waiting.pop(row)
-        self._waiting_chars -= read.chars
-        turn = self._turns.pop(row)
-        if turn.leads:
-            self._leads[row] = turn.key
-        self._ready.append((read, result))
+        row = self._waiting.pop(number)
+        self._waiting_chars -= row.chars
+        row.state, row.known = RowState.READ, result
+        if not self._turns[number].runs:
+            del self._turns[number]
+            row.is_shareable = False  # it runs, if it must, for itself alone
+        self._first.append(row)
 
-    def cancel(self, admitted: AdmittedRow) -> None:
-        self._cancelled_in = admitted.server  # a job has one model
-        admitted.server.cancel(admitted.inference_id)
+    def cancel(self, row: ShardRow) -> None:
+        assert row.server is not None, "the engine has it"
+        self._cancelled_in = row.server  # a job has one model
+        row.server.cancel(row.inference_id)
 
     def close(self) -> None:
         """Every admitted row has ended or is cancelled. A suspected row may be alone in the engine only once
         that has taken the cancelled ones out.
         """
         self._reader.close()
-        for key in self._leads.values():
-            self._once.leave_off(key)
         while self._turns:
             self._once.leave(self._turns.popitem()[1])
         if self._cancelled_in is None:
@@ -206,102 +188,100 @@ class ShardRows:
 
     # -- one row
 
-    def _admit(self, read: ReadRow) -> AdmittedRow | RowResult | None:
-        if (refused := self._watch.refusal(read.row, read.custom_id)) is not None:
-            return self._result(read, refused)
-        if read.refused is not None:
-            return self._result(read, refusal(read.refused))
-        if read.earlier is not None:
-            return self._reused(read, read.earlier, is_earlier=True)
-        if (known := self._known(read)) is not None:
-            return known
-        if read.row in self._waiting:
+    def _next(self) -> ShardRow | None:
+        if self._first:
+            return self._first.popleft()
+        if len(self._waiting) >= WAITING_MAX or self._waiting_chars >= WAITING_CHARS_MAX:
             return None
-        return self._try(read, tries=1)
+        return self._reader.take()
 
-    def _known(self, read: ReadRow) -> RowResult | None:
-        """The result of another row of the job with the same request. It may be waited for."""
-        if not read.is_shareable or read.digest is None or read.row in self._leads:
+    def _admit(self, row: ShardRow) -> ShardRow | RowResult | None:
+        """The row in the engine or its result. None: it waits for another row, or is to be offered again."""
+        if self._watch.is_dead(row.number):
+            self._watch.name_dead(row.number, row.custom_id)
+            return self._finished(row, dead_row_result())
+        if row.refused is not None:
+            return self._finished(row, refusal(row.refused))
+        if row.known is None and self._is_shared(row):
+            self._take_turn(row)
+        if row.known is not None:
+            row.state = RowState.ENDED
+            return row.known.reused(
+                self._head, row.number, row.custom_id, row.kept, is_earlier=row.is_earlier
+            )
+        if row.state is RowState.WAITING:
             return None
-        if self._claim.crash_history.is_watched:
-            return None  # its rows begin in order
-        key, row = (self._claim.job.id, read.digest), read.row
-        while (said := self._once.lead(key)) is False:
-            turn = self._once.wait(key, lambda result: self._on_turn(row, result))
-            if turn is not None:
-                read.tokens = None  # it is not likely to need them
-                self._turns[row], self._waiting[row] = turn, read
-                self._waiting_chars += read.chars
-                return None
-        if isinstance(said, RowResult):
-            return self._reused(read, said)
-        self._leads[row] = key
-        return None
-
-    def _try(self, read: ReadRow, tries: int) -> AdmittedRow | RowResult | None:
         try:
-            return self._submit(read, tries)
+            return row if self._submit(row) else None
         except (Busy, DatabaseUnavailable):
             return None
         except InvalidRequest as error:
-            return self._shared(self._result(read, refusal(error)))
+            return self._finished(row, refusal(error))
 
-    def _submit(self, read: ReadRow, tries: int) -> AdmittedRow | None:
-        assert read.parsed is not None, "it can be run"
-        job, row = self._claim.job, read.row
-        identity = self._head.identity(row)
+    def _is_shared(self, row: ShardRow) -> bool:
+        """Whether another row of the job may have its result. A watched shard's rows begin in order."""
+        is_shared = row.is_shareable and row.digest is not None and row.number not in self._turns
+        return is_shared and not self._claim.crash_history.is_watched
+
+    def _take_turn(self, row: ShardRow) -> None:
+        """Has the row run, wait for the one that does, or take over its result."""
+        assert row.digest is not None, "it is shared"
+        turn = self._once.begin((self._claim.job.id, row.digest), row.number, self._on_turn)
+        if isinstance(turn, RowResult):
+            row.known = turn
+            return
+        self._turns[row.number] = turn
+        if not turn.runs:
+            row.state, row.tokens = RowState.WAITING, None  # it is not likely to need them
+            self._waiting[row.number] = row
+            self._waiting_chars += row.chars
+
+    def _submit(self, row: ShardRow) -> bool:
+        """Hands the row to its model. False: not now."""
+        assert row.request is not None, "it can be run"
+        job, number, tries = self._claim.job, row.number, row.tries + 1
+        identity = self._head.identity(number)
         inference_id = f"{identity.name}@{self._claim.lease.term}" + (f".{tries}" if tries > 1 else "")
         inference = Inference(
             id=inference_id,
             endpoint=self._endpoint,
-            request=read.parsed,
+            request=row.request,
             identity=identity,
             priority=job.priority,
-            listener=lambda progress: self._on_progress(row, inference_id, progress),
-            carry_over=self._earlier(row),
+            listener=lambda progress: self._on_progress(number, inference_id, progress),
+            carry_over=self._earlier(number),
             group=job.id,
-            tokens=read.tokens,
+            tokens=row.tokens,
             tenant_id=job.tenant_id,
-            row_object=read.object,
+            row_object=row.object,
             is_streamed=False,
         )
-        server = self._models.get(read.parsed.model)
-        if not self._watch.admit(row):
-            return None
+        server = self._models.get(row.request.model)
+        if not self._watch.admit(number):
+            return False
         try:
             self._models.submit(inference)
         except BaseException:
-            self._watch.withdraw(row)
+            self._watch.withdraw(number)
             raise
+        row.inference_id, row.server, row.tries = inference_id, server, tries
         if log.isEnabledFor(logging.DEBUG):
             shard_no = self._claim.shard.shard_no
-            log.debug("row admitted", extra={"action": "row_admitted", "shard_no": shard_no, "row": row})
-        tokens_max = _tokens_max(read.parsed, server.context_length)
-        return AdmittedRow(inference_id, row, read, server, read.parsed.num_choices, tries, tokens_max)
+            log.debug("row admitted", extra={"action": "row_admitted", "shard_no": shard_no, "row": number})
+        return True
 
-    def _result(self, read: ReadRow, result: Result) -> RowResult:
+    def _finished(self, row: ShardRow, result: Result) -> RowResult:
+        """A row's own result, told to the rows that wait for it."""
+        row.state = RowState.ENDED
         if not result.succeeded and self._claim.job.face is Face.NATIVE:
-            result = _placed(result, place_of(read.row, self._claim.shard, read.object))
-        return RowResult.of(self._head, read.row, read.custom_id, result, read.kept, read.digest)
-
-    def _reused(self, read: ReadRow, result: RowResult, *, is_earlier: bool = False) -> RowResult:
-        return result.reused(self._head, read.row, read.custom_id, read.kept, is_earlier=is_earlier)
-
-    def _shared(self, result: RowResult) -> RowResult:
-        """Tell the rows that wait for it."""
-        key = self._leads.pop(result.row, None)
-        if key is not None and result.succeeded:
-            self._once.ended(key, result)
-        elif key is not None:
-            self._once.failed(key)
-        return result
-
-
-def _tokens_max(request: ModelRequest, context_length: int) -> int | None:
-    """That a request's choices can have together. None: it generates none."""
-    if not isinstance(request, GenerationRequest):
-        return None
-    return request.num_choices * (request.output_tokens_max or context_length)
+            result = _placed(result, place_of(row.number, self._claim.shard, row.object))
+        recorded = RowResult.of(self._head, row.number, row.custom_id, result, row.kept, row.digest)
+        turn = self._turns.pop(row.number, None)
+        if turn is not None and recorded.succeeded:
+            self._once.ended(turn, replace(recorded, kept=None, custom_id=""))
+        elif turn is not None:
+            self._once.failed(turn)
+        return recorded
 
 
 def _placed(result: Result, place: str) -> Result:

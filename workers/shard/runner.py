@@ -1,8 +1,8 @@
 """Runs one shard under its lease: rows in, results checkpointed, shard done.
 
-    input ──► Reader ──► ShardRows ──► engine ──► Inbox ──► Ledger ──► Uploads
-                                                    ▲                     │
-                                                    └── checkpoint listed ┘
+    input ──► Reader ──► RowQueue ──► engine ──► messages ──► Ledger ──► Uploads
+                                                    ▲                       │
+                                                    └── checkpoint listed ──┘
 
 Only the shard's thread changes the ledger. Results leave the memory with every segment. Trouble with the
 database or our own store is waited for under the lease; trouble with the input, or a bug, ends it once
@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from queue import Empty, SimpleQueue
 from typing import Final, TypeVar
 
 from nightshift.bulk.results.row_results import RowResult
@@ -24,36 +25,24 @@ from nightshift.jobs.priorities import HeldShard
 from nightshift.process import failpoints
 from nightshift.process.tracing.spans import NO_SPAN, under
 from nightshift_engine import RequestTimes
-from workers.leases.errors import LeaseLost
+from workers.leases.heartbeat import LeaseLost
 from workers.leases.isolation import watch
-from workers.shard.checkpoints import Checkpoints
-from workers.shard.config import ShardConfig, ShardDependencies
+from workers.shard.checkpoints import Checkpoint, Checkpoints, Uploads, may_pass
+from workers.shard.config import UPLOADS_MAX, ShardConfig, ShardDependencies
 from workers.shard.endings import Endings
-from workers.shard.inbox import (
-    CheckpointListed,
-    Drain,
-    Failure,
-    Inbox,
-    Message,
-    RowProgress,
-    RowsRead,
-    TurnCame,
-)
 from workers.shard.ledger import Ledger
-from workers.shard.orders import Orders
+from workers.shard.orders import Drain, Failure, Message, Orders, RowProgress, RowsRead, TurnCame
 from workers.shard.reader import InputUnreadable
-from workers.shard.row import AdmittedRow, InFlight
-from workers.shard.row_queue import ShardRows
-from workers.shard.traces import ShardTrace
-from workers.shard.uploads import UPLOADS_MAX, Uploads, may_pass
-from workers.shard.waits import SILENT_S, ShardWaits
+from workers.shard.row import ShardRow
+from workers.shard.row_queue import RowQueue
+from workers.shard.waits import ShardWaits
+from workers.traces import ShardTrace
 
 log = logging.getLogger(__name__)
 
 BUSY_RETRY_S: Final = 0.2  # before a busy model is offered a row again
 GATHER_S: Final = 1.0  # between two looks at what rows in flight have generated
 LOAD_STEPS: Final = 8  # in which a shard's load is told, rounded down
-SILENCE_LOOK_S: Final = 2.0  # between two looks whether a store is silent
 
 T = TypeVar("T")
 
@@ -81,35 +70,42 @@ class ShardRunner:
         self._rows_in_flight_max = config.rows_in_flight(claim)
         self._row_timeout_s = claim.job.spec.options.row_timeout_s
         self._gather_at_s = time.monotonic() + GATHER_S
-        # What calls back holds the inbox, not the runner: one that has ended is freed at once, with its rows.
-        inbox = self._inbox = Inbox()
+        # What calls back holds the messages, not the runner, which is freed at once when it has ended.
+        messages: SimpleQueue[Message] = SimpleQueue()
+        self._messages = messages
         self._orders = Orders(config)
         # What a worker was lost with is to be known row by row.
         self._ledger = Ledger(config, is_spaced=not claim.crash_history.is_watched)
-        self._rows = ShardRows(
+        self._rows = RowQueue(
             claim,
             dependencies,
             watch(claim, dependencies.store, dependencies.isolation, config.rows_at_risk_max),
-            line_bytes_max=config.line_bytes_max,
+            config=config,
             earlier=self._ledger.earlier,
-            on_progress=lambda row, id, progress: inbox.put(RowProgress(row, id, progress)),
-            on_rows=lambda: inbox.put(RowsRead()),
-            on_turn=lambda row, result: inbox.put(TurnCame(row, result)),
+            on_progress=lambda row, id, progress: messages.put(RowProgress(row, id, progress)),
+            on_rows=lambda: messages.put(RowsRead()),
+            on_turn=lambda row, result: messages.put(TurnCame(row, result)),
             trace=self._trace,
         )
         self._checkpoints = Checkpoints(
-            claim, dependencies.store, dependencies.objects, dependencies.storage, dependencies.held_time
+            claim,
+            dependencies.store,
+            dependencies.objects,
+            dependencies.storage,
+            dependencies.held_time,
+            config.carry_over_bytes_max,
         )
         waits = self._waits = ShardWaits(claim, dependencies.store)
         self._uploads = Uploads(
             self._checkpoints.commit,
+            config,
             on_waiting=waits.for_results,
             is_trusted=lambda: heartbeat.trusts(claim.lease),
-            on_listed=lambda checkpoint: inbox.put(CheckpointListed(checkpoint)),
-            on_failed=lambda error: inbox.put(Failure(error)),
+            on_listed=messages.put,
+            on_failed=lambda error: messages.put(Failure(error)),
             name=self._name,
         )
-        self._endings = Endings(claim, dependencies.store, dependencies.held_time)
+        self._endings = Endings(claim, dependencies.store, dependencies.held_time, config.fault_delay_s)
         self._thread = threading.Thread(target=self._run, name=f"shard-{claim.shard.shard_no}", daemon=True)
 
     # -- orders, from any thread
@@ -130,16 +126,16 @@ class ShardRunner:
         return self._thread.is_alive()
 
     def drain(self) -> None:
-        self._inbox.put(Drain())
+        self._messages.put(Drain())
 
     def lease_lost(self) -> None:
-        self._inbox.put(Failure(LeaseLost()))
+        self._messages.put(Failure(LeaseLost()))
 
     def stop_requested(self, reason: StopReason) -> None:
-        self._inbox.put(reason)
+        self._messages.put(reason)
 
     def pause_requested(self) -> None:
-        """What has been generated is kept, as when this worker drains."""
+        """Keeps what has been generated, as when this worker drains."""
         self.drain()
 
     def tokens_at_risk(self) -> int:
@@ -192,7 +188,7 @@ class ShardRunner:
         log.info("shard ended", extra={"action": "shard_ended"} | about | ended)
 
     def _outcome(self) -> str:
-        """Run the shard, and end the lease as its outcome demands."""
+        """Runs the shard, and ends the lease as its outcome demands."""
         try:
             self._work()
             return self._end()
@@ -209,7 +205,7 @@ class ShardRunner:
             return self._endings.break_off(error, self.tokens_at_risk())
 
     def _work(self) -> None:
-        """Run every row that has no result yet, as far as the orders allow."""
+        """Runs every row that has no result yet, as far as the orders allow."""
         done = self._retry(self._checkpoints.rows_done)
         carry_overs = self._retry(self._checkpoints.carry_over)
         self._ledger.resume({row: carry_over for row, carry_over in carry_overs.items() if row not in done})
@@ -252,7 +248,7 @@ class ShardRunner:
             if admitted is None:
                 return
             self._waits.input_came()
-            if isinstance(admitted, AdmittedRow):
+            if isinstance(admitted, ShardRow):
                 self._ledger.begin(admitted)
             else:
                 self._finish(admitted)
@@ -272,60 +268,62 @@ class ShardRunner:
             self._on_load_change()
 
     def _note_silence(self) -> None:
-        if not self._ledger.in_flight and self._rows.silent_s >= SILENT_S:
+        if not self._ledger.in_flight and self._rows.silent_s >= self._config.silent_s:
             self._waits.for_input()
-        if self._uploads.silent_s >= SILENT_S:
+        if self._uploads.silent_s >= self._config.silent_s:
             self._waits.for_results(StorageUnavailable())
 
     def _note_progress(self, message: RowProgress) -> None:
         failpoints.hit("worker.row_heard")
-        flight = self._ledger.in_flight.get(message.row)
-        if flight is None or flight.admitted.inference_id != message.inference_id:
+        row, progress = self._ledger.in_flight.get(message.row), message.progress
+        if row is None or row.inference_id != message.inference_id:
             return  # it was cancelled
-        self._ledger.progress(message.row, message.progress)
-        if message.progress.result is None and message.progress.failed is None:
+        self._ledger.progress(message.row, progress)
+        if progress.result is None and progress.failed is None:
             return
-        result = self._rows.ended(flight.admitted, message.progress)
+        result = self._rows.ended(row, progress)
         if result is None:
             self._ledger.interrupt(message.row)
         else:
-            self._finish(result, flight, message.progress.times)
+            self._finish(result, row, progress.times)
             if result.succeeded:
                 self._waits.images_came()
 
     def _finish(
-        self, result: RowResult, flight: InFlight | None = None, times: RequestTimes | None = None
+        self, result: RowResult, row: ShardRow | None = None, times: RequestTimes | None = None
     ) -> None:
+        """`row`: None for one that the engine never had."""
         self._ledger.finish(result)
         if self._trace is not None:
-            self._trace.row_ended(result, flight, times)
+            begun = None if row is None else (row.since_s, row.tries)
+            self._trace.row_ended(result, begun, times)
 
     def _gather(self) -> None:
-        """What the rows in flight have generated, of which only their ends are told."""
-        for row, flight in self._ledger.in_flight.items():
-            for progress in flight.admitted.server.generated(flight.admitted.inference_id):
-                self._ledger.progress(row, progress)
+        """Collects what the rows in flight have generated, of which only their ends are told."""
+        for number, row in self._ledger.in_flight.items():
+            assert row.server is not None, "the engine has it"
+            for progress in row.server.generated(row.inference_id):
+                self._ledger.progress(number, progress)
         self._gather_at_s = time.monotonic() + GATHER_S
 
     def _end_slow_rows(self) -> None:
-        """The rows that have taken as long as their job allows."""
+        """Ends the rows that have taken as long as their job allows."""
         if self._row_timeout_s is None:
             return
-        for admitted in self._ledger.begun_before(self._row_timeout_s):
-            flight = self._ledger.in_flight.get(admitted.row)
-            self._finish(self._rows.timed_out(admitted, self._row_timeout_s), flight)
+        for row in self._ledger.begun_before(self._row_timeout_s):
+            self._finish(self._rows.timed_out(row, self._row_timeout_s), row)
 
     def _give_up_late_rows(self) -> None:
-        """After an order to stop: the rows that will not end in time, which others need not wait for."""
+        """After an order to stop, gives up rows that will not end in time: others need not wait for them."""
         if not self._orders.is_stopping:
             return
-        for admitted in self._ledger.hopeless(self._orders.stop_in_s):
-            self._rows.cancel(admitted)
-            self._ledger.interrupt(admitted.row)
+        for row in self._ledger.hopeless(self._orders.stop_in_s):
+            self._rows.cancel(row)
+            self._ledger.interrupt(row.number)
 
     def _cancel_rows(self) -> None:
-        for flight in self._ledger.in_flight.values():
-            self._rows.cancel(flight.admitted)
+        for row in self._ledger.in_flight.values():
+            self._rows.cancel(row)
 
     # -- checkpoints
 
@@ -345,16 +343,14 @@ class ShardRunner:
             self._uploads.put(checkpoint)
 
     def _flush(self) -> None:
-        """Write all there is, rows in flight included, until that is done or it is time to leave."""
+        """Writes all there is, rows in flight included, until that is done or it is time to leave."""
         self._gather()
         self._cancel_rows()
         self._checkpoint(of_everything=not self._orders.is_stopping)
         self._ledger.give_up()
         while self._ledger.unlisted and self._orders.left_s > 0:
             self._note_silence()
-            message = self._inbox.get(min(self._orders.left_s, SILENCE_LOOK_S))
-            if message is not None:
-                self._handle(message)
+            self._handle_next(min(self._orders.left_s, self._config.silence_look_s))
 
     # -- the end
 
@@ -377,40 +373,48 @@ class ShardRunner:
     # -- messages
 
     def _wait(self) -> None:
-        """Wait for a message, at most until the next thing is due; then take all there are."""
+        """Waits for a message, at most until the next thing is due; then takes all there are."""
         wait_s = self._orders.stop_in_s
         if self._row_timeout_s is not None and (oldest_s := self._ledger.oldest_age_s) is not None:
             wait_s = min(wait_s, self._row_timeout_s - oldest_s)
         if self._may_admit and self._rows.can_admit:
             wait_s = min(wait_s, BUSY_RETRY_S)
         if self._ledger.unlisted or not self._rows.can_admit:
-            wait_s = min(wait_s, SILENCE_LOOK_S)
+            wait_s = min(wait_s, self._config.silence_look_s)
         if self._ledger.in_flight:
             wait_s = min(wait_s, max(0.0, self._gather_at_s - time.monotonic()))
         if not self._uploads_are_full and (due_in_s := self._ledger.due_in_s) is not None:
             wait_s = min(wait_s, due_in_s)
-        message = self._inbox.get(wait_s)
-        while message is not None:
-            self._handle(message)
-            message = None if self._checkpoint_is_due else self._inbox.get(0.0)
+        while self._handle_next(wait_s) and not self._checkpoint_is_due:
+            wait_s = 0.0
+
+    def _handle_next(self, wait_s: float) -> bool:
+        """Handles the next message. False: none came in this time, which may be infinite."""
+        try:
+            message = self._messages.get(timeout=None if wait_s == float("inf") else max(0.0, wait_s))
+        except Empty:
+            return False
+        self._handle(message)
+        return True
 
     def _handle(self, message: Message) -> None:
-        if isinstance(message, Failure):
-            raise message.error
-        if isinstance(message, RowProgress):
-            self._note_progress(message)
-        elif isinstance(message, TurnCame):
-            self._rows.turn_came(message.row, message.result)
-        elif isinstance(message, CheckpointListed):
-            self._waits.checkpoint_listed()
-            self._ledger.listed(message.checkpoint)
-        elif isinstance(message, Drain):
-            self._orders.drain()
-        elif not isinstance(message, RowsRead):
-            self._orders.stop()
+        match message:
+            case RowProgress():
+                self._note_progress(message)
+            case Failure(error):
+                raise error
+            case TurnCame(row, result):
+                self._rows.turn_came(row, result)
+            case Checkpoint():
+                self._waits.checkpoint_listed()
+                self._ledger.listed(message)
+            case Drain():
+                self._orders.drain()
+            case StopReason():
+                self._orders.stop()
 
     def _retry(self, act: Callable[[], T]) -> T:
-        """Retry what the database or our own store fails on; messages are handled meanwhile.
+        """Retries what the database or our own store fails on; messages are handled meanwhile.
 
         Raises non-retryable errors, or any error once it is time to leave.
         """
@@ -426,11 +430,9 @@ class ShardRunner:
                 log.warning("shard waits", extra={"action": "shard_waits", "reason": error.message})
                 self._waits.for_results(error)
             faults += 1
-            self._handle_until(time.monotonic() + fault_delay_s(faults, self._name))
+            self._handle_until(time.monotonic() + self._config.fault_delay_s(faults, self._name))
 
     def _handle_until(self, end_s: float) -> None:
         while (left_s := min(end_s - time.monotonic(), self._orders.left_s)) > 0:
-            message = self._inbox.get(left_s)
-            if message is None:
+            if not self._handle_next(left_s):
                 return
-            self._handle(message)

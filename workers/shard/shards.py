@@ -11,8 +11,8 @@ from nightshift.jobs import BulkClaim
 from nightshift.jobs.priorities import Room, room_beside
 from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.endings import Endings
+from workers.shard.figures import Starvation
 from workers.shard.runner import ShardRunner
-from workers.shard.starving import Starvation
 
 log = logging.getLogger(__name__)
 

@@ -3,15 +3,11 @@
 What ends a lease is recorded with its end (`endings.py`).
 """
 
-from typing import Final
-
 from nightshift.errors import DatabaseUnavailable, NightshiftError, StorageError, StorageUnavailable
 from nightshift.jobs import BulkClaim, Fault, InputError
 from nightshift.objectstore.sources import is_file_id
 from nightshift.objectstore.verdicts import IMAGE, input_fault, results_fault
 from nightshift.store import Store
-
-SILENT_S: Final = 6.0  # of a request to a store: then the owner is told, before its time limits end it
 
 
 class ShardWaits:
@@ -29,7 +25,7 @@ class ShardWaits:
             self._tell(results_fault(error))
 
     def for_input(self) -> None:
-        """Tells that the input's store has not answered for `SILENT_S`."""
+        """Tells that the input's store has not answered for a while."""
         silence = StorageUnavailable("its store has not answered yet")
         self._tell(input_fault(silence, "input", in_our_store=self._is_ours))
 

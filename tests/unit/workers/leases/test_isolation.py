@@ -14,8 +14,8 @@ from nightshift.lifecycle.recovery import release_worker
 from nightshift.store import Store
 from tests.helpers.fakes import STARTS_AT
 from tests.unit.workers.scripted import claim_bulk, plan_bulk
-from workers.leases.errors import LeaseLost
-from workers.leases.isolation import Isolation, Unwatched, Watched
+from workers.leases.heartbeat import LeaseLost
+from workers.leases.isolation import CrashWatch, Isolation, Watch
 
 
 @pytest.fixture
@@ -31,10 +31,10 @@ def watched(
     suspects: Sequence[int] = (),
     dead: int | None = None,
     rows_at_risk: int = 100,
-) -> Watched:
+) -> CrashWatch:
     dead_rows = frozenset() if dead is None else frozenset({dead})
     history = CrashHistory(2, tuple(suspects), dead_rows)
-    return Watched(replace(claim, crash_history=history), store, isolation, rows_at_risk)
+    return CrashWatch(replace(claim, crash_history=history), store, isolation, rows_at_risk)
 
 
 def journal(store: Store, claim: BulkClaim) -> tuple[int, ...]:
@@ -104,14 +104,14 @@ def test_a_wait_to_be_alone_ends_when_the_worker_is_empty_or_it_is_given_up() ->
 
 def test_an_unwatched_shard_waits_while_another_is_alone() -> None:
     isolation, suspected = Isolation(), object()
-    watch = Unwatched(isolation)
+    watch = Watch(isolation)
     assert watch.admit(3)
     assert not isolation.enter_alone(suspected)
 
     assert not watch.admit(4)
     watch.finished(3)
     assert isolation.enter_alone(suspected)
-    assert watch.refusal(3, "r3") is None
+    assert not watch.is_dead(3)
 
 
 def test_rows_are_journalled_before_the_engine_has_them(claim: BulkClaim, store: Store) -> None:
@@ -254,24 +254,17 @@ def test_a_shard_that_ends_releases_the_isolation(claim: BulkClaim, store: Store
     assert isolation.enter_alone(object())
 
 
-def test_a_dead_row_is_refused_with_the_reason(claim: BulkClaim, store: Store) -> None:
-    watch = watched(claim, store, Isolation(), dead=4)
-
-    refused = watch.refusal(4, "r4")
-
-    assert refused is not None
-    assert (refused.status_code, refused.body["error"]["code"]) == (500, "row_crashes_workers")
-    assert watch.refusal(5, "r5") is None
-
-
-@pytest.mark.parametrize("name", ["a\0b", "\ud800"], ids=["nul", "surrogate"])
-def test_a_dead_row_whose_name_no_database_keeps_is_refused_all_the_same(
+@pytest.mark.parametrize("name", ["r4", "a\0b", "\ud800"], ids=["plain", "nul", "surrogate"])
+def test_a_dead_row_is_known_though_no_database_keeps_its_name(
     claim: BulkClaim, store: Store, name: str
 ) -> None:
     with store.transaction() as tx:
         tx.dead_letters.insert(a_dead_row(claim, 4))
 
-    assert watched(claim, store, Isolation(), dead=4).refusal(4, name) is not None
+    watch = watched(claim, store, Isolation(), dead=4)
+    watch.name_dead(4, name)
+
+    assert (watch.is_dead(4), watch.is_dead(5)) == (True, False)
 
 
 def test_no_row_is_begun_under_a_lease_that_is_lost(claim: BulkClaim, store: Store) -> None:

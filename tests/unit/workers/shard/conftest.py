@@ -10,7 +10,6 @@ from nightshift.objectstore import ObjectStore
 from tests.unit.workers.scripted import TENANT, ManualClock
 from tests.unit.workers.shard.helpers import CONFIG, INPUT
 from workers.leases.heartbeat import Heartbeat
-from workers.shard import runner, uploads
 from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.runner import ShardRunner
 
@@ -42,18 +41,3 @@ def run(
     for each in runners:
         each.lease_lost()
         assert each.join(10)
-
-
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retries do not wait long."""
-    monkeypatch.setattr(uploads, "LISTING_RETRY_S", 0.01)
-    for module in (uploads, runner):
-        monkeypatch.setattr(module, "fault_delay_s", lambda faults, key: 0.01)
-
-
-@pytest.fixture
-def told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store is silent as soon as it is asked, and is looked at all the time."""
-    monkeypatch.setattr(runner, "SILENT_S", 0.001)
-    monkeypatch.setattr(runner, "SILENCE_LOOK_S", 0.01)

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from nightshift.bulk.results.row_results import RowResult
 from nightshift.bulk.results.segments import decode_segment
@@ -24,6 +25,13 @@ CONFIG = ShardConfig(
     stop_grace_s=30,
     line_bytes_max=10_000,
 )
+
+
+AT_ONCE = replace(CONFIG, listing_retry_s=0.01, fault_delay_s=lambda faults, key: 0.01)
+"""Retries do not wait long."""
+
+TOLD_AT_ONCE = replace(CONFIG, silent_s=0.001, silence_look_s=0.01)
+"""A store is silent as soon as it is asked, and is looked at all the time."""
 
 
 def batch_line(number: int, text: str | None = None, **fields: object) -> str:

@@ -8,17 +8,17 @@ from typing import Any, cast
 import pytest
 
 from nightshift.bulk.results.row_results import RowResult
+from nightshift.endpoints.texts.chat import Chat
 from nightshift.jobs import Usage
 from tests.helpers.fakes import a_row_result
-from tests.unit.workers.scripted import ManualClock
+from tests.unit.workers.scripted import ManualClock, chat_body
 from tests.unit.workers.shard.helpers import CONFIG
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
 from workers.serving.inference import Progress
 from workers.serving.model_server import ModelServer
 from workers.shard.checkpoints import Checkpoint
 from workers.shard.ledger import Ledger
-from workers.shard.reader import ReadRow
-from workers.shard.row import AdmittedRow
+from workers.shard.row import ShardRow
 
 
 @pytest.fixture
@@ -49,13 +49,13 @@ def test_the_rows_that_began_first_are_the_oldest(ledger: Ledger, clock: ManualC
         clock.advance(5)
 
     assert ledger.oldest_age_s == 10
-    assert [each.row for each in ledger.begun_before(10)] == [7]
-    assert [each.row for each in ledger.begun_before(5)] == [7, 3]
+    assert [row.number for row in ledger.begun_before(10)] == [7]
+    assert [row.number for row in ledger.begun_before(5)] == [7, 3]
     assert ledger.begun_before(11) == []
 
     ledger.interrupt(7)
     ledger.begin(admitted(7, tries=2))
-    assert [each.row for each in ledger.begun_before(5)] == [3]
+    assert [row.number for row in ledger.begun_before(5)] == [3]
 
 
 def test_a_row_that_is_refused_has_its_result_without_ever_being_in_flight(ledger: Ledger) -> None:
@@ -72,7 +72,7 @@ def test_a_row_that_the_engine_broke_off_has_no_result_and_may_begin_again(ledge
 
     ledger.begin(admitted(0, tries=2))
 
-    assert ledger.in_flight[0].admitted.tries == 2
+    assert ledger.in_flight[0].tries == 2
 
 
 def test_a_checkpoint_is_due_after_enough_results_or_some_time_after_the_first(
@@ -93,10 +93,9 @@ def test_a_checkpoint_is_due_after_enough_results_or_some_time_after_the_first(
 
 
 def test_a_checkpoint_is_due_once_its_results_keep_much_of_their_input(
-    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    clock: ManualClock,
 ) -> None:
-    monkeypatch.setattr("workers.shard.ledger.HELD_CHARS", 30)
-    ledger = Ledger(CONFIG, clock_s=clock)
+    ledger = Ledger(replace(CONFIG, held_chars_max=30), clock_s=clock)
     for row, is_due in ((0, False), (1, True)):
         ledger.finish(replace(result(row), kept='{"a":"0123456789"}'))
         assert ledger.is_due == is_due
@@ -171,10 +170,10 @@ def test_a_change_out_of_order_is_refused(ledger: Ledger, changes: Callable[[Led
         changes(ledger)
 
 
-def admitted(row: int, tries: int = 1) -> AdmittedRow:
-    read = ReadRow(row, f"r{row}", None)
-    server = cast(ModelServer, SimpleNamespace(made_by=None))
-    return AdmittedRow(f"row-{row}.{tries}", row, read, server, num_choices=1, tries=tries)
+def admitted(row: int, tries: int = 1) -> ShardRow:
+    server = cast(ModelServer, SimpleNamespace(made_by=None, context_length=128))
+    request = Chat().parse(chat_body("hello"))
+    return ShardRow(row, f"r{row}", None, request, server=server, tries=tries)
 
 
 def result(row: int) -> RowResult:

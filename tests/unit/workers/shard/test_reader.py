@@ -20,6 +20,7 @@ from workers.serving.models import Models
 from workers.shard import reader as reading
 from workers.shard.config import ShardDependencies
 from workers.shard.reader import AHEAD_CHARS, AHEAD_ROWS, BATCH_ROWS, InputUnreadable, Reader, held_chars
+from workers.shard.row import ShardRow
 
 
 class Tokenizing(ScriptedServer):
@@ -105,7 +106,7 @@ def reader_of(
         reader.close()
 
 
-def taken(reader: Reader, signals: threading.Semaphore) -> list[reading.ReadRow]:
+def taken(reader: Reader, signals: threading.Semaphore) -> list[ShardRow]:
     """All rows to the end of the input."""
     rows = []
     while reader.has_more:
@@ -124,7 +125,7 @@ def test_all_rows_come_in_order_but_those_that_are_done(reader_of) -> None:
 
     rows = taken(reader, signals)
 
-    assert [row.row for row in rows] == [n for n in range(700) if n not in {0, 5, 699}]
+    assert [row.number for row in rows] == [n for n in range(700) if n not in {0, 5, 699}]
     assert reader.total == 700
     assert rows[0].custom_id == "r1"
     assert all(row.tokens for row in rows)
@@ -176,7 +177,7 @@ def test_what_was_read_before_a_failure_is_given_first(reader_of) -> None:
     input.let(3)
     reader, signals = reader_of(input)
 
-    assert [row.row for row in taken(reader, signals)] == [0, 1, 2]
+    assert [row.number for row in taken(reader, signals)] == [0, 1, 2]
     assert not reader.is_behind
     with pytest.raises(InputUnreadable, match="away"):
         reader.check()

@@ -18,7 +18,7 @@ from workers.leases.heartbeat import Heartbeat
 from workers.shard.checkpoints import Checkpoint
 from workers.shard.config import ShardDependencies
 from workers.shard.ledger import Ledger
-from workers.shard.row_queue import ShardRows
+from workers.shard.row_queue import RowQueue
 from workers.shard.shards import Shards
 
 
@@ -197,7 +197,7 @@ def test_a_shard_whose_thread_has_ended_and_kept_its_place_is_noticed(
     clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def broken(rows: ShardRows) -> None:
+    def broken(rows: RowQueue) -> None:
         raise RuntimeError("unforeseen")
 
     plan_bulk(store, INPUT)
@@ -205,7 +205,7 @@ def test_a_shard_whose_thread_has_ended_and_kept_its_place_is_noticed(
     [inference] = model.wait_for(1)
     assert shards.are_alive
 
-    monkeypatch.setattr(ShardRows, "close", broken)
+    monkeypatch.setattr(RowQueue, "close", broken)
     model.answer(inference.id)
     finished(started)
 

@@ -13,7 +13,6 @@ from tests.unit.workers.scripted import chat_body, claim_bulk, plan_bulk
 from tests.unit.workers.shard.helpers import CONFIG, INPUT, batch_line, finished, shard_of, wait_until
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
 from workers.serving.inference import Progress
-from workers.shard import checkpoints as segments
 from workers.shard.runner import ShardRunner
 
 
@@ -167,19 +166,18 @@ def test_a_carry_over_that_arrives_damaged_is_read_once_more(
     assert len(reads) == 2
 
 
-@pytest.mark.parametrize("what", ["gone", "too large", "of an earlier version, and nonsense"])
+@pytest.mark.parametrize("what", ["gone", "too large", "nonsense"])
 def test_a_carry_over_that_cannot_be_read_saves_nothing_and_stops_no_shard(
-    store, objects, model, write_input, run, caplog, monkeypatch, what
+    store, objects, model, write_input, run, caplog, what
 ) -> None:
     key = drained_with_tokens(store, model, write_input, run)
     if what == "gone":
         objects.delete(key)
-    elif what == "too large":
-        monkeypatch.setattr(segments, "CARRY_OVER_BYTES_MAX", 10)
-    else:
+    elif what == "nonsense":
         key = left_behind(store, objects, claim_bulk(store), b'{"row": 0, "output_token_ids": "abc"}\n')
 
-    runner = run(claim_bulk(store, "worker-2"))
+    config = replace(CONFIG, carry_over_bytes_max=10) if what == "too large" else CONFIG
+    runner = run(claim_bulk(store, "worker-2"), config)
     (begun,) = model.wait_for(1)
     model.answer(begun.id)
     finished(runner)
@@ -189,12 +187,11 @@ def test_a_carry_over_that_cannot_be_read_saves_nothing_and_stops_no_shard(
 
 
 def test_of_rows_with_more_tokens_than_can_be_read_back_those_that_can_are_kept(
-    store, objects, model, write_input, run, monkeypatch
+    store, objects, model, write_input, run
 ) -> None:
-    monkeypatch.setattr(segments, "CARRY_OVER_BYTES_MAX", 200)
     write_input([batch_line(n) for n in range(2)])
     job = plan_bulk(store, INPUT)
-    runner = run(claim_bulk(store))
+    runner = run(claim_bulk(store), replace(CONFIG, carry_over_bytes_max=200))
     long, short = model.wait_for(2)
     model.emit(long.id, "…", [7] * 100)
     model.emit(short.id, "RO", [7, 8])

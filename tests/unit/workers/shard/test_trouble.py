@@ -19,8 +19,10 @@ from nightshift.objectstore.sources import Sources
 from nightshift.store import Store, Transaction
 from tests.unit.workers.scripted import TENANT, chat_body, claim_bulk, plan_bulk
 from tests.unit.workers.shard.helpers import (
+    AT_ONCE,
     CONFIG,
     INPUT,
+    TOLD_AT_ONCE,
     batch_line,
     by_id,
     finished,
@@ -30,8 +32,8 @@ from tests.unit.workers.shard.helpers import (
 )
 from workers.serving.model_server import Inference
 from workers.shard import endings
+from workers.shard.config import UPLOADS_MAX
 from workers.shard.runner import ShardRunner
-from workers.shard.uploads import UPLOADS_MAX
 
 READING = "The input cannot be read at present"
 OURS = "the service's own store"
@@ -331,13 +333,13 @@ def test_a_shard_whose_listed_results_are_lost_fails(store, objects, model, writ
 
 
 def test_a_database_that_is_away_for_a_while_costs_nothing_that_is_finished(
-    store, objects, model, write_input, run, dependencies, at_once
+    store, objects, model, write_input, run, dependencies
 ) -> None:
     write_input([batch_line(n) for n in range(3)])
     job = plan_bulk(store, INPUT)
     claim = claim_bulk(store)
     away = Away(store)
-    runner = run(claim, dependencies=replace(dependencies, store=away))
+    runner = run(claim, AT_ONCE, dependencies=replace(dependencies, store=away))
     rows = model.wait_for(3)
     away.is_away = True
     for row in rows:
@@ -355,12 +357,12 @@ def test_a_database_that_is_away_for_a_while_costs_nothing_that_is_finished(
 
 
 def test_a_listing_whose_answer_was_lost_is_not_counted_twice(
-    store, objects, model, write_input, run, dependencies, at_once
+    store, objects, model, write_input, run, dependencies
 ) -> None:
     write_input([batch_line(0)])
     job = plan_bulk(store, INPUT)
     away = Away(store)
-    runner = run(claim_bulk(store), dependencies=replace(dependencies, store=away))
+    runner = run(claim_bulk(store), AT_ONCE, dependencies=replace(dependencies, store=away))
     (row,) = model.wait_for(1)
     away.loses_answers = 1
     model.answer(row.id)
@@ -375,13 +377,13 @@ def test_a_listing_whose_answer_was_lost_is_not_counted_twice(
 
 
 def test_an_object_store_that_is_away_for_a_while_costs_nothing_that_is_finished(
-    store, objects, model, write_input, run, dependencies, at_once
+    store, objects, model, write_input, run, dependencies
 ) -> None:
     write_input([batch_line(n) for n in range(3)])
     job = plan_bulk(store, INPUT)
     claim = claim_bulk(store)
     away = AwayObjects(objects)
-    runner = run(claim, dependencies=replace(dependencies, objects=away))
+    runner = run(claim, AT_ONCE, dependencies=replace(dependencies, objects=away))
     rows = model.wait_for(3)
     away.is_away = True
     for row in rows:
@@ -419,13 +421,13 @@ def test_a_slow_object_store_stops_the_rows_only_after_some_checkpoints(
 
 
 def test_an_object_store_that_hangs_is_told_of_until_it_answers(
-    store, objects, model, write_input, run, dependencies, told_at_once
+    store, objects, model, write_input, run, dependencies
 ) -> None:
     model.echo = True
     write_input([batch_line(0)])
     job = plan_bulk(store, INPUT)
     slow = SlowObjects(objects)
-    runner = run(claim_bulk(store), dependencies=replace(dependencies, objects=slow))
+    runner = run(claim_bulk(store), TOLD_AT_ONCE, dependencies=replace(dependencies, objects=slow))
     wait_until(lambda: fault_of(store, job) == f"Results cannot be kept at present: {OURS} {FAILS}")
     slow.answers.set()
     finished(runner)
@@ -434,7 +436,7 @@ def test_an_object_store_that_hangs_is_told_of_until_it_answers(
 
 
 def test_an_input_whose_store_hangs_is_told_of_until_it_answers(
-    store, objects, model, write_input, run, dependencies, told_at_once
+    store, objects, model, write_input, run, dependencies
 ) -> None:
     model.echo = True
     write_input([batch_line(0)])
@@ -452,7 +454,7 @@ def test_an_input_whose_store_hangs_is_told_of_until_it_answers(
             yield from objects.stream(*args, **options)
 
     sources = Sources(Hanging(), Locations())
-    runner = run(claim_bulk(store), dependencies=replace(dependencies, sources=sources))
+    runner = run(claim_bulk(store), TOLD_AT_ONCE, dependencies=replace(dependencies, sources=sources))
     wait_until(lambda: fault_of(store, job) == f"{READING}: {OURS} {FAILS}")
     answers.set()
     finished(runner)
@@ -502,10 +504,10 @@ def test_a_shard_that_always_breaks_fails(store, model, write_input, run, monkey
     write_input([batch_line(0)])
     job = plan_bulk(store, INPUT)
     monkeypatch.setattr(model, "submit", breaking(model.submit, itertools.repeat(True)))
-    monkeypatch.setattr(endings, "fault_delay_s", lambda faults, key: 0.0)
+    config = replace(CONFIG, fault_delay_s=lambda faults, key: 0.0)
 
     for _ in range(endings.BROKEN_MAX):
-        finished(run(claim_bulk(store)))
+        finished(run(claim_bulk(store), config))
 
     assert shard_of(store, job).state is ShardState.FAILED
 

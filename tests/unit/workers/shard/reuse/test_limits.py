@@ -37,7 +37,6 @@ from tests.unit.workers.shard.reuse.reusing import (
     reused,
     text_of,
 )
-from workers.shard import ledger
 from workers.shard.reader import Reader
 
 MODEL = Model(id="demo", kind=ModelKind.DECODER, context_length=128, revision="r1")
@@ -250,12 +249,12 @@ def test_a_part_is_written_where_the_earlier_runs_file_cannot_be_read(
     assert states[PartState.WRITTEN] == 1
 
 
-def test_a_segment_of_twins_can_be_read(store, objects, model, write_input, run, monkeypatch) -> None:
+def test_a_segment_of_twins_can_be_read(store, objects, model, write_input, run) -> None:
     """A checkpoint is due for the size of its results, too."""
-    monkeypatch.setattr(ledger, "HELD_CHARS", 1_000_000)
     write_input([batch_line(n, "same") for n in range(5000)])
     job = plan_bulk(store, INPUT)
-    config = replace(CONFIG, segment_rows=64, segment_interval_s=2.0, segment_spacing_s=0.25)
+    spacing = {"segment_interval_s": 2.0, "segment_spacing_s": 0.25}
+    config = replace(CONFIG, segment_rows=64, held_chars_max=1_000_000, **spacing)
     runner = run(claim_bulk(store), config)
     [first] = model.wait_for(1)
     wait_until(lambda: len(runner._rows._waiting) >= 1024)
@@ -263,7 +262,7 @@ def test_a_segment_of_twins_can_be_read(store, objects, model, write_input, run,
     finished(runner)
     with store.snapshot() as tx:
         listed = tx.shards.segments(tx.shards.of_job(job.id, limit=1)[0].id)
-    assert max(segment.size_bytes for segment in listed) <= 2 * ledger.HELD_CHARS
+    assert max(segment.size_bytes for segment in listed) <= 2 * config.held_chars_max
 
 
 def test_a_watched_shard_tokenises_no_row_that_is_not_journalled(store, model, write_input, run) -> None:

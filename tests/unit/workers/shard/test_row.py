@@ -1,0 +1,72 @@
+"""One row: rows in flight that need far more time than there is are told from those that may end."""
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from nightshift.endpoints.texts.chat import Chat
+from tests.unit.workers.scripted import chat_body
+from workers.serving.model_server import ModelServer
+from workers.shard.row import SLACK, ShardRow, hopeless_rows
+
+NOW_S = 1000.0
+
+
+def a_row(tokens: int, tokens_max: int | None, measured_tokens: int = 0, measured_s: float = 0.0) -> ShardRow:
+    """A row that generated `measured_tokens` of its tokens in the last `measured_s`."""
+    server = cast(ModelServer, SimpleNamespace(context_length=128))
+    request = None if tokens_max is None else Chat().parse(chat_body("hello", max_tokens=tokens_max))
+    row = ShardRow(0, "r0", None, request, server=server)
+    row.begin(None, NOW_S - measured_s)
+    if request is not None:
+        row.add(0, range(tokens), ())
+    row.heard_s, row.heard_tokens = (
+        (NOW_S - measured_s, tokens - measured_tokens) if measured_s else (None, 0)
+    )
+    return row
+
+
+def hopeless(rows: list[ShardRow], longest: int, left_s: float) -> list[int]:
+    return [rows.index(row) for row in hopeless_rows(rows, longest, left_s, NOW_S)]
+
+
+def test_a_row_is_given_up_that_needs_more_than_the_time_with_some_slack() -> None:
+    at_ten_per_s = [a_row(100, tokens_max, 100, 10.0) for tokens_max in (700, 701)]
+
+    assert hopeless(at_ten_per_s, 0, left_s=60 / SLACK) == [1]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "longest", "is_hopeless"),
+    [
+        (100, 0, True),  # no row has ended
+        (100, 150, False),  # as others, it ends after 150 tokens
+        (100, 5000, True),
+        (200, 150, True),  # it has more than any other had
+    ],
+)
+def test_a_row_is_taken_to_end_like_the_longest_that_has_ended(
+    tokens: int, longest: int, is_hopeless: bool
+) -> None:
+    assert hopeless([a_row(tokens, 100_000, 100, 10.0)], longest, left_s=30) == ([0] if is_hopeless else [])
+
+
+def test_a_row_that_has_not_begun_may_be_as_fast_as_the_fastest() -> None:
+    fast, slow, waiting, long = (
+        a_row(50, 60, 50, 1.0),
+        a_row(10, 5000, 10, 10.0),
+        a_row(0, 1000),
+        a_row(0, 9000),
+    )
+
+    assert hopeless([fast, slow, waiting, long], 0, left_s=30) == [1, 3]
+
+
+def test_without_a_measured_speed_no_row_is_given_up() -> None:
+    assert hopeless([a_row(0, 10**9), a_row(40, 10**9, 0, 0.5)], 0, left_s=1) == []
+    assert hopeless([], 0, left_s=1) == []
+
+
+def test_a_row_that_generates_nothing_is_waited_for() -> None:
+    assert hopeless([a_row(0, None), a_row(5, 10**9, 5, 1.0)], 0, left_s=1) == [1]
