@@ -20,7 +20,6 @@ from typing import Final, TypeVar
 from nightshift.bulk.results.row_results import RowResult
 from nightshift.errors import DatabaseUnavailable, NightshiftError, StorageError, StorageUnavailable
 from nightshift.jobs import BulkClaim, StopReason
-from nightshift.jobs.leases import fault_delay_s
 from nightshift.jobs.priorities import HeldShard
 from nightshift.process import failpoints
 from nightshift.process.tracing.spans import NO_SPAN, under
