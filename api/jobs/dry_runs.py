@@ -112,7 +112,7 @@ def _answer(
     needed = _needed(body, found)
     problems = [DryRunProblem(**each) for each in (*preview.problems, *rows.get("problems", ()))]
     with services.store.snapshot() as tx:
-        held = tx.holdings.of(new.tenant_id)
+        held = tx.holdings.total(new.tenant_id)
         if new.kind is JobKind.BULK:
             problems = [*_of_the_job(services, tx, new, preview, needed), *problems]
     limits = caller.quotas.to_json()

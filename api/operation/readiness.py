@@ -77,7 +77,7 @@ def _problem_with_queue(services: Services) -> str | None:
 
 def _problem_with_scheduler(services: Services) -> str | None:
     with services.store.snapshot() as tx:
-        leader, now = tx.leadership.of(SCHEDULER_DUTY), tx.now()
+        leader, now = tx.leadership.leader(SCHEDULER_DUTY), tx.now()
     if leader is None or leader.expires_at <= now:
         return "no scheduler leads"
     if leader.stalled is not None:

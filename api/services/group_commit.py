@@ -133,7 +133,7 @@ class GroupCommit:
             except (InvalidRequest, TooManyRequests) as error:
                 refused[entry] = error
         submitted = transitions.insert_online(tx, admitted, now)
-        positions = tx.positions.of([each.job for each in submitted])
+        positions = tx.positions.places([each.job for each in submitted])
         for _ in submitted:
             failpoints.hit("api.before_commit")
         accepted = iter(Accepted(each, positions[each.job.id]) for each in submitted)

@@ -52,4 +52,4 @@ async def limits_of(services: Services, tenant_id: str, quotas: Quotas) -> dict[
 
 def _held(services: Services, tenant_id: str) -> Holding:
     with services.store.snapshot() as tx:
-        return tx.holdings.of(tenant_id)
+        return tx.holdings.total(tenant_id)

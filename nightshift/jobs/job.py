@@ -322,6 +322,10 @@ class NewJob:
     stored_bytes: int = 0  # of its body and what its spec counts for, as JSON
     traceparent: str | None = None
 
+    def deadline_at(self, now: datetime) -> datetime:
+        """The end of its window, where it is accepted now."""
+        return now + timedelta(seconds=self.spec.completion_window_s)
+
     def accepted(self, now: datetime) -> Job:
         return Job(
             id=self.id,
@@ -335,7 +339,7 @@ class NewJob:
             counts=Counts(None, 0, 0),
             usage=Usage(),
             created_at=now,
-            deadline_at=now + timedelta(seconds=self.spec.completion_window_s),
+            deadline_at=self.deadline_at(now),
             retry_of=self.retry_of,
             tokens_queued=self.tokens_queued,
             traceparent=self.traceparent,

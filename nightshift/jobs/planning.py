@@ -35,14 +35,14 @@ class PlanCursor:
     blank_bytes: int = 0  # read without finding a row
 
     @classmethod
-    def of(cls, page: int, data: dict[str, Any] | None) -> "PlanCursor":
-        """As it is stored. `data`: None before the first page, and once all is cut."""
+    def from_json(cls, page: int, data: dict[str, Any] | None) -> "PlanCursor":
+        """A stored cursor. `data`: None before the first page, and once all is cut."""
         known = dict(data or {})
         begun = known.pop("begun", None)
         return cls(page=page, begun=CutObject(**begun) if begun else None, **known)
 
     def to_json(self) -> dict[str, Any]:
-        """Without the page, which the store compares."""
+        """Stored form, without the page, which the store compares."""
         data = asdict(self)
         del data["page"]
         return data

@@ -82,7 +82,7 @@ def check_planned(tx: Transaction, tenant_id: str, defaults: Quotas, rows: int, 
     found = tx.tenants.find(tenant_id)
     change = Holding(bulk_rows=rows, queued_tokens=tokens)
     quotas = defaults if found is None else found.quotas.over(defaults)
-    _check_queued(tx.holdings.of(tenant_id) + change, quotas, change)
+    _check_queued(tx.holdings.total(tenant_id) + change, quotas, change)
 
 
 def _limits_queue(quotas: Quotas) -> bool:
@@ -150,7 +150,7 @@ def check_room(tx: Transaction, tenant_id: str, quotas: Quotas, size_bytes: int)
     """Raises QuotaExceeded if a file of so many bytes would be refused now: before it is sent."""
     if quotas.stored_files is not None or quotas.stored_bytes is not None:
         new = Holding(stored_files=1, stored_bytes=size_bytes)
-        _check_stored(tx.holdings.of(tenant_id) + new, quotas)
+        _check_stored(tx.holdings.total(tenant_id) + new, quotas)
 
 
 def _check_stored(held: Holding, quotas: Quotas, names: Sequence[str] = STORED) -> None:

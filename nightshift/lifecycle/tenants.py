@@ -76,7 +76,7 @@ class Administration:
             description=description,
             created_at=self._now,
             priority_ceiling=priority_ceiling,
-            quotas=Quotas.of(quotas),
+            quotas=Quotas.from_json(quotas),
         )
         if self._tx.tenants.insert(new):
             self._record(Action.TENANT_CREATED, name)

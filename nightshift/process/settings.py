@@ -360,7 +360,9 @@ class QuotaSettings(_Settings):
 
     @property
     def defaults(self) -> Quotas:
-        return Quotas.of({name.removeprefix("quota_"): value for name, value in self.model_dump().items()})
+        return Quotas.from_json(
+            {name.removeprefix("quota_"): value for name, value in self.model_dump().items()}
+        )
 
 
 DAY_S: Final = 86_400

@@ -76,6 +76,11 @@ CONFLICT_RETRY: Final = Backoff(
 )  # at most: jitter, so that two do not conflict again
 
 
+def _statements(noun: Callable[[Connection], T]) -> cached_property[T]:
+    """A noun's statements, made when a transaction first needs them."""
+    return cached_property(lambda tx: noun(tx._connection))
+
+
 class Transaction:
     """The statements, grouped by noun, on one connection."""
 
@@ -88,141 +93,46 @@ class Transaction:
         """The database's time, aware, UTC, unless tests replace the clock."""
         return self._clock() if self._clock else self._database.now(self._connection)
 
-    @cached_property
-    def jobs(self) -> Jobs:
-        return Jobs(self._connection)
+    jobs = _statements(Jobs)
+    problems = _statements(Problems)
+    positions = _statements(Positions)
+    overview = _statements(Overview)
+    controls = _statements(Controls)
+    shards = _statements(Shards)
+    claims = _statements(Claims)
+    leases = _statements(Leases)
+    cuts = _statements(Cuts)
+    parts = _statements(Parts)
+    events = _statements(Events)
+    online = _statements(Online)
+    outbox = _statements(Outbox)
+    deliveries = _statements(Deliveries)
+    webhook_endpoints = _statements(WebhookEndpoints)
+    idempotency = _statements(Idempotency)
+    files = cached_property(lambda tx: Files(tx._connection, tx.holdings))
+    uploads = cached_property(lambda tx: Uploads(tx._connection, tx.holdings))
+    keys = _statements(Keys)
+    page_sessions = _statements(PageSessions)
+    tenants = _statements(Tenants)
+    usage = _statements(UsageSums)
+    holdings = _statements(Holdings)
+    audit = _statements(Audit)
+    workers = _statements(Workers)
+    figures = _statements(Figures)
+    dead_letters = _statements(DeadLetters)
+    counters = _statements(Counters)
+    load = _statements(Load)
+    pending = _statements(Pending)
+    deletions = cached_property(lambda tx: Deletions(tx._connection, tx.holdings))
+    ageing = _statements(Ageing)
+    references = _statements(References)
+    leadership = _statements(Leadership)
 
-    @cached_property
-    def problems(self) -> Problems:
-        return Problems(self._connection)
-
-    @cached_property
-    def positions(self) -> Positions:
-        return Positions(self._connection)
-
-    @cached_property
-    def overview(self) -> Overview:
-        return Overview(self._connection)
-
-    @cached_property
-    def controls(self) -> Controls:
-        return Controls(self._connection)
-
-    @cached_property
-    def shards(self) -> Shards:
-        return Shards(self._connection)
-
-    @cached_property
-    def claims(self) -> Claims:
-        return Claims(self._connection)
-
-    @cached_property
-    def leases(self) -> Leases:
-        return Leases(self._connection)
-
-    @cached_property
-    def cuts(self) -> Cuts:
-        return Cuts(self._connection)
-
-    @cached_property
-    def parts(self) -> Parts:
-        return Parts(self._connection)
-
-    @cached_property
-    def events(self) -> Events:
-        return Events(self._connection)
-
-    @cached_property
-    def online(self) -> Online:
-        return Online(self._connection)
-
-    @cached_property
-    def outbox(self) -> Outbox:
-        return Outbox(self._connection)
-
-    @cached_property
-    def deliveries(self) -> Deliveries:
-        return Deliveries(self._connection)
-
-    @cached_property
-    def webhook_endpoints(self) -> WebhookEndpoints:
-        return WebhookEndpoints(self._connection)
-
-    @cached_property
-    def idempotency(self) -> Idempotency:
-        return Idempotency(self._connection)
-
-    @cached_property
-    def files(self) -> Files:
-        return Files(self._connection, self.holdings)
-
-    @cached_property
-    def uploads(self) -> Uploads:
-        return Uploads(self._connection, self.holdings)
-
-    @cached_property
-    def keys(self) -> Keys:
-        return Keys(self._connection)
-
-    @cached_property
-    def page_sessions(self) -> PageSessions:
-        return PageSessions(self._connection)
-
-    @cached_property
-    def tenants(self) -> Tenants:
-        return Tenants(self._connection)
-
-    @cached_property
-    def usage(self) -> UsageSums:
-        return UsageSums(self._connection)
-
-    @cached_property
-    def holdings(self) -> Holdings:
-        return Holdings(self._connection)
-
-    @cached_property
-    def audit(self) -> Audit:
-        return Audit(self._connection)
-
-    @cached_property
-    def workers(self) -> Workers:
-        return Workers(self._connection)
-
-    @cached_property
-    def figures(self) -> Figures:
-        return Figures(self._connection)
-
-    @cached_property
-    def dead_letters(self) -> DeadLetters:
-        return DeadLetters(self._connection)
-
-    @cached_property
-    def counters(self) -> Counters:
-        return Counters(self._connection)
-
-    @cached_property
-    def load(self) -> Load:
-        return Load(self._connection)
-
-    @cached_property
-    def pending(self) -> Pending:
-        return Pending(self._connection)
-
-    @cached_property
-    def deletions(self) -> Deletions:
-        return Deletions(self._connection, self.holdings)
-
-    @cached_property
-    def ageing(self) -> Ageing:
-        return Ageing(self._connection)
-
-    @cached_property
-    def references(self) -> References:
-        return References(self._connection)
-
-    @cached_property
-    def leadership(self) -> Leadership:
-        return Leadership(self._connection)
+    def write_sums(self) -> None:
+        """Writes what was added up: last, so that others wait shortly for these rows."""
+        for name in ("usage", "holdings"):
+            if name in self.__dict__:
+                getattr(self, name).write()
 
 
 class Store:
@@ -239,8 +149,7 @@ class Store:
         with self.database.write(durable=durable, redone=redone) as connection:
             tx = Transaction(connection, self.database, self._clock)
             yield tx
-            tx.usage.write()
-            tx.holdings.write()
+            tx.write_sums()
 
     def run(self, work: Callable[[Transaction], T], *, durable: bool = True) -> T:
         """Do `work` in a transaction, again from the start after a conflict; its other effects must be

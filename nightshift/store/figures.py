@@ -7,7 +7,6 @@ from typing import Any, Final
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
-    Connection,
     Row,
     case,
     delete,
@@ -23,6 +22,7 @@ from nightshift.jobs import JobKind, JobState, ShardState
 from nightshift.jobs.capacity.backlog import WaitingJob
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements
 
 job = tables.job
 shard = tables.shard
@@ -34,21 +34,17 @@ RUNNABLE: Final = (JobState.QUEUED, JobState.RUNNING)
 _CLASSES: Final = {each.value: each for each in PriorityClass}
 
 
-class Figures:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
+class Figures(Statements):
     def record(self, figures: ServiceFigures) -> None:
         """Once for a time: of two schedulers that both record one, the first counts."""
         known = select(service_figure.c.at).where(service_figure.c.at == figures.at)
-        if self._connection.execute(known).one_or_none() is None:
+        if self._execute(known).one_or_none() is None:
             values = {"at": figures.at, "figures": figures.to_json()}
-            self._connection.execute(insert(service_figure).values(**values))
+            self._execute(insert(service_figure).values(**values))
 
     def latest(self) -> ServiceFigures | None:
         rows = select(service_figure).order_by(service_figure.c.at.desc()).limit(1)
-        row = self._connection.execute(rows).one_or_none()
-        return None if row is None else _to_figures(row)
+        return self._one(rows, _to_figures)
 
     def since(self, at: datetime, limit: int, *, every: int = 1) -> Sequence[ServiceFigures]:
         """After that time, the oldest first; about one of `every` so many, at equal distances."""
@@ -59,13 +55,13 @@ class Figures:
             .order_by(service_figure.c.at)
             .limit(limit)
         )
-        return [_to_figures(row) for row in self._connection.execute(rows)]
+        return self._all(rows, _to_figures)
 
     def forget(self, before: datetime, limit: int) -> int:
         """Delete the oldest from before then. Returns how many."""
         old = select(service_figure.c.at).where(service_figure.c.at < before)
         page = old.order_by(service_figure.c.at).limit(limit).scalar_subquery()
-        return self._connection.execute(delete(service_figure).where(service_figure.c.at.in_(page))).rowcount
+        return self._execute(delete(service_figure).where(service_figure.c.at.in_(page))).rowcount
 
     def waiting(self) -> Sequence[WaitingJob]:
         """Every unfinished bulk job, and all online requests in a few groups. Of shards, and of unclaimed
@@ -74,9 +70,9 @@ class Figures:
         return [*self._bulk(), *self._online()]
 
     def _bulk(self) -> list[WaitingJob]:
-        leased = {row.job_id: row.shards for row in self._connection.execute(_BULK_LEASED)}
+        leased = {row.job_id: row.shards for row in self._execute(_BULK_LEASED)}
         found = []
-        for row in self._connection.execute(_BULK):  # taken apart at once: there may be thousands
+        for row in self._execute(_BULK):  # taken apart at once: there may be thousands
             id, model, priority, capacity, pool, created_at, deadline_at, paused_at, queued, left, done = row
             found.append(
                 WaitingJob(
@@ -110,7 +106,7 @@ class Figures:
                 rows_left=int(row.queued) + int(row.leased),
             )
             for statement in (_ONLINE_UNCLAIMED, _ONLINE_CLAIMED)
-            for row in self._connection.execute(statement)
+            for row in self._execute(statement)
         ]
 
 

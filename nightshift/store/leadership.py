@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Row, insert, select, update
 
 from nightshift.jobs.leases import FIRST_TERM, Term
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements, from_row
 
 leadership = tables.leadership
 
@@ -26,13 +26,10 @@ class Leader:
     stalled: str | None  # a part of its work that stands still, as it last said
 
 
-class Leadership:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
+class Leadership(Statements):
     def acquire(self, duty: str, leader_id: str, now: datetime, expires_at: datetime) -> Term | None:
         """Take a duty that is free or expired. None: it is held."""
-        taken = self._connection.execute(
+        taken = self._execute(
             update(leadership)
             .where(leadership.c.duty == duty, leadership.c.expires_at <= now)
             .values(leader_id=leader_id, term=leadership.c.term + 1, expires_at=expires_at, stalled=None)
@@ -52,39 +49,29 @@ class Leadership:
         """Give up a duty at once."""
         return self._update_held(duty, leader_id, term, expires_at=now)
 
-    def of(self, duty: str) -> Leader | None:
-        """Who was last elected; None: no one yet."""
-        row = self._connection.execute(select(leadership).where(leadership.c.duty == duty)).one_or_none()
-        if row is None:
-            return None
-        return Leader(row.leader_id, Term(row.term), row.expires_at, row.stalled)
+    def leader(self, duty: str) -> Leader | None:
+        """The last elected leader. None: there was none yet."""
+        return self._one(select(leadership).where(leadership.c.duty == duty), _to_leader)
 
     def _insert_first(self, duty: str, leader_id: str, expires_at: datetime) -> Term | None:
         """The first leader of a duty creates its row."""
         known = select(leadership.c.term).where(leadership.c.duty == duty)
-        if self._connection.execute(known).one_or_none() is not None:
+        if self._execute(known).one_or_none() is not None:
             return None
-        try:
-            with self._connection.begin_nested():
-                self._connection.execute(
-                    insert(leadership).values(
-                        duty=duty, leader_id=leader_id, term=FIRST_TERM, expires_at=expires_at
-                    )
-                )
-        except IntegrityError:
-            return None
-        return FIRST_TERM
+        first = {"duty": duty, "leader_id": leader_id, "term": FIRST_TERM, "expires_at": expires_at}
+        return FIRST_TERM if self._inserts(insert(leadership).values(first)) else None
 
     def _update_held(self, duty: str, leader_id: str, term: Term, **values: Any) -> bool:
-        return (
-            self._connection.execute(
-                update(leadership)
-                .where(
-                    leadership.c.duty == duty,
-                    leadership.c.leader_id == leader_id,
-                    leadership.c.term == term,
-                )
-                .values(**values)
-            ).rowcount
-            == 1
+        return self._changes_one(
+            update(leadership)
+            .where(
+                leadership.c.duty == duty,
+                leadership.c.leader_id == leader_id,
+                leadership.c.term == term,
+            )
+            .values(**values)
         )
+
+
+def _to_leader(row: Row[Any]) -> Leader:
+    return from_row(Leader, row, term=Term(row.term))

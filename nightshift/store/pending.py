@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from sqlalchemy import (
     ColumnElement,
-    Connection,
     Dialect,
     Select,
     TextClause,
@@ -33,6 +32,7 @@ from nightshift.jobs import Face, JobKind, JobState, ShardState
 from nightshift.outbound.webhook_events import PROGRESS
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements
 from nightshift.store.jobs.jobs import MAY_EXPIRE, PAST_LIMITS, STOPPING, TO_FINALIZE, UNPLANNED
 from nightshift.store.shards.cuts import WITH_PARTS, OutputProgress
 from nightshift.store.shards.parts import LEASED, WITH_PROBLEM, WRITING_STATES, claimable
@@ -100,13 +100,10 @@ class PendingWork:
         return self.first_deadline_at is not None or self.is_stopping or self.is_finalizing
 
 
-class Pending:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
+class Pending(Statements):
     def work(self, now: datetime) -> PendingWork:
         statement = _rendered(self._connection.dialect)
-        row = self._connection.execute(statement, {"moment": now}).one()._mapping
+        row = self._execute(statement, {"moment": now}).one()._mapping
         totals = OutputTotals(**{name: int(row[f"output_{name}"]) for name in _TOTALS})
         return PendingWork(at=now, output=totals, **{name: row[name] for name in _FACTS})
 

@@ -67,6 +67,12 @@ _Serial = BigInteger().with_variant(Integer, "sqlite")
 _Id = String(40)
 _Rows = JSON(none_as_null=True)  # row numbers in the shard
 
+
+def _partial(name: str, *columns: str, where: str, unique: bool = False) -> Index:
+    """An index of the rows that meet a condition."""
+    return Index(name, *columns, unique=unique, sqlite_where=text(where), postgresql_where=text(where))
+
+
 api_key = Table(
     "api_key",
     metadata,
@@ -208,9 +214,8 @@ upload_part = Table(
 
 def _ended(name: str, *, without: str) -> Index:
     """A tenant's ended jobs that still have something, the first to end first."""
-    kept = text(f"finished_at IS NOT NULL AND {without} IS NULL")
-    columns = ("tenant_id", "kind", "finished_at", "id")
-    return Index(name, *columns, sqlite_where=kept, postgresql_where=kept)
+    kept = f"finished_at IS NOT NULL AND {without} IS NULL"
+    return _partial(name, "tenant_id", "kind", "finished_at", "id", where=kept)
 
 
 IN_QUEUE: Final = "state IN ('queued', 'running') AND paused_at IS NULL"  # jobs of which rows may start
@@ -288,66 +293,47 @@ job = Table(
     # The columns behind `id` are those of the other filters: they are compared in the index, and only what is
     # wanted is read from the table. The state is behind none, since it changes most often.
     Index("ix_job_listing", "tenant_id", "kind", "created_at", "id", "priority", "model"),
-    Index(
+    _partial(
         "ix_job_batches",
         "tenant_id",
         "kind",
         "face",
         "created_at",
         "id",
-        sqlite_where=text("kind = 'bulk' AND face = 'openai'"),
-        postgresql_where=text("kind = 'bulk' AND face = 'openai'"),
+        where="kind = 'bulk' AND face = 'openai'",
     ),
     Index("ix_job_of_model", "tenant_id", "model", "created_at", "id", "kind", "priority"),
-    Index(
-        "ix_job_of_name",
-        "tenant_id",
-        "name",
-        "created_at",
-        "id",
-        sqlite_where=text("name IS NOT NULL"),
-        postgresql_where=text("name IS NOT NULL"),
-    ),
-    Index(
-        "ix_job_retries",
-        "retry_of",
-        "created_at",
-        sqlite_where=text("retry_of IS NOT NULL"),
-        postgresql_where=text("retry_of IS NOT NULL"),
-    ),
+    _partial("ix_job_of_name", "tenant_id", "name", "created_at", "id", where="name IS NOT NULL"),
+    _partial("ix_job_retries", "retry_of", "created_at", where="retry_of IS NOT NULL"),
     Index("ix_job_of_priority", "tenant_id", "priority", "created_at", "id", "kind", "model"),
     Index("ix_job_newest", "tenant_id", "created_at", "id"),
     Index("ix_job_of_state", "tenant_id", "state", "created_at", "id", "kind", "priority", "model"),
     Index("ix_job_active", "state", "kind", "priority_rank"),
-    Index(
+    _partial(
         "ix_job_queue",
         "kind",
         "priority_rank",
         "created_at",
         "state",  # these two for SQLite, which reads the row for columns that only the condition names
         "paused_at",
-        sqlite_where=text(IN_QUEUE),
-        postgresql_where=text(IN_QUEUE),
+        where=IN_QUEUE,
     ),
-    Index(
-        "ix_job_repeat", "tenant_id", "fingerprint", "created_at", "stored_bytes"
-    ),  # the last: to be summed
-    Index(
+    # The last column is to be summed.
+    Index("ix_job_repeat", "tenant_id", "fingerprint", "created_at", "stored_bytes"),
+    _partial(
         "ix_job_online_unclaimed",
         "model",
         "priority",
         "capacity",
         "created_at",
         "deadline_at",
-        sqlite_where=text(ONLINE_UNCLAIMED),
-        postgresql_where=text(ONLINE_UNCLAIMED),
+        where=ONLINE_UNCLAIMED,
     ),
-    Index(
+    _partial(
         "ix_job_output_place",
         "output_place",
         unique=True,  # of jobs that write to one folder
-        sqlite_where=text(WRITES_OUTPUT),
-        postgresql_where=text(WRITES_OUTPUT),
+        where=WRITES_OUTPUT,
     ),
     _ended("ix_job_ended", without="deleted_at"),
     _ended("ix_job_with_results", without="results_deleted_at"),
@@ -412,17 +398,11 @@ shard = Table(
     Column("interruption", JSON(none_as_null=True)),  # how the last lease ended that did not end the shard
     Column("fault", JSON(none_as_null=True)),  # what was met in its work, since the last segment
     UniqueConstraint("job_id", "shard_no"),
-    Index(
-        "ix_shard_fault",
-        "job_id",
-        "shard_no",
-        sqlite_where=text(WITH_FAULT),
-        postgresql_where=text(WITH_FAULT),
-    ),
+    _partial("ix_shard_fault", "job_id", "shard_no", where=WITH_FAULT),
     Index("ix_shard_claim", "job_id", "state", "shard_no"),
     Index("ix_shard_state", "state", "kind", "tenant_id"),
     Index("ix_shard_worker", "worker_id", "state"),
-    Index("ix_shard_to_cut", "job_id", "shard_no", sqlite_where=text(TO_CUT), postgresql_where=text(TO_CUT)),
+    _partial("ix_shard_to_cut", "job_id", "shard_no", where=TO_CUT),
 )
 
 PART_LEASED: Final = "state = 'leased'"
@@ -453,26 +433,9 @@ output_part = Table(
     Column("created_at", UtcTimestamp, nullable=False),
     UniqueConstraint("job_id", "first_shard"),
     Index("ix_output_part_of_job", "job_id", "state", "first_shard"),
-    Index(
-        "ix_output_part_leased",
-        "lease_expires_at",
-        "tenant_id",
-        sqlite_where=text(PART_LEASED),
-        postgresql_where=text(PART_LEASED),
-    ),
-    Index(
-        "ix_output_part_uploads",
-        "job_id",
-        sqlite_where=text(PART_WITH_UPLOADS),
-        postgresql_where=text(PART_WITH_UPLOADS),
-    ),
-    Index(
-        "ix_output_part_problem",
-        "job_id",
-        "not_before",
-        sqlite_where=text(PART_WITH_PROBLEM),
-        postgresql_where=text(PART_WITH_PROBLEM),
-    ),
+    _partial("ix_output_part_leased", "lease_expires_at", "tenant_id", where=PART_LEASED),
+    _partial("ix_output_part_uploads", "job_id", where=PART_WITH_UPLOADS),
+    _partial("ix_output_part_problem", "job_id", "not_before", where=PART_WITH_PROBLEM),
 )
 
 HAS_FAILURES: Final = "failed > 0"
@@ -498,13 +461,7 @@ segment = Table(
     Column("earlier", Integer, nullable=False, server_default=text("0")),  # … of the job that is reused
     UniqueConstraint("shard_id", "term", "seq"),
     Index("ix_segment_job", "job_id", "id"),
-    Index(
-        "ix_segment_with_failures",
-        "job_id",
-        "id",
-        sqlite_where=text(HAS_FAILURES),
-        postgresql_where=text(HAS_FAILURES),
-    ),
+    _partial("ix_segment_with_failures", "job_id", "id", where=HAS_FAILURES),
 )
 
 request = Table(
@@ -540,13 +497,7 @@ event = Table(
     Column("type", String(32), nullable=False),
     Column("data", JSON, nullable=False),
     Column("created_at", UtcTimestamp, nullable=False),
-    Index(
-        "ix_event_milestone",
-        "job_id",
-        "seq",
-        sqlite_where=text(IS_MILESTONE),
-        postgresql_where=text(IS_MILESTONE),
-    ),
+    _partial("ix_event_milestone", "job_id", "seq", where=IS_MILESTONE),
 )
 
 outbox = Table(

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from nightshift.jobs.files import FilePurpose, Upload, UploadPart, UploadStatus
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements, from_row
 from nightshift.store.tenants.holdings import Holdings
 from nightshift.tenants.holdings import Holding
 
@@ -24,31 +25,18 @@ class Held:
     size_bytes: int
 
 
-class Uploads:
+class Uploads(Statements):
     def __init__(self, connection: Connection, holdings: Holdings) -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._holdings = holdings
 
     def insert(self, new: Upload) -> None:
-        self._connection.execute(
-            insert(upload).values(
-                id=new.id,
-                tenant_id=new.tenant_id,
-                purpose=new.purpose,
-                filename=new.filename,
-                size_bytes=new.size_bytes,
-                created_at=new.created_at,
-                expires_at=new.expires_at,
-                file_expires_after_s=new.file_expires_after_s,
-                status=new.status,
-            )
-        )
+        self._execute(insert(upload).values(vars(new)))
 
     def get(self, tenant_id: str, upload_id: str, *, to_change: bool = False) -> Upload | None:
         """`to_change`: it changes in no other transaction until this one ends."""
         wanted = select(upload).where(upload.c.id == upload_id, upload.c.tenant_id == tenant_id)
-        row = self._connection.execute(wanted.with_for_update() if to_change else wanted).one_or_none()
-        return _to_upload(row) if row else None
+        return self._one(wanted.with_for_update() if to_change else wanted, _to_upload)
 
     def count_pending(self, tenant_id: str, now: datetime) -> int:
         """The tenant's uploads that may still be completed."""
@@ -57,32 +45,23 @@ class Uploads:
             upload.c.status == UploadStatus.PENDING,
             upload.c.expires_at > now,
         )
-        return self._connection.execute(counted).scalar_one()
+        return self._execute(counted).scalar_one()
 
     def insert_part(self, new: UploadPart) -> None:
         """Record a part whose bytes are stored."""
         self._holdings.add(new.tenant_id, Holding(stored_bytes=new.size_bytes))
-        self._connection.execute(
-            insert(part).values(
-                id=new.id,
-                upload_id=new.upload_id,
-                tenant_id=new.tenant_id,
-                size_bytes=new.size_bytes,
-                sha256=new.sha256,
-                created_at=new.created_at,
-            )
-        )
+        self._execute(insert(part).values(vars(new)))
 
     def held(self, upload_id: str) -> Held:
-        """What the parts of an upload amount to."""
+        """Number and size of an upload's parts, used or not."""
         sums = select(func.count(), func.coalesce(func.sum(part.c.size_bytes), 0))
-        count, size_bytes = self._connection.execute(sums.where(part.c.upload_id == upload_id)).one()
+        count, size_bytes = self._execute(sums.where(part.c.upload_id == upload_id)).one()
         return Held(count, int(size_bytes))
 
     def parts(self, tenant_id: str, upload_id: str) -> Mapping[str, UploadPart]:
         """The parts of an upload, by id."""
         wanted = select(part).where(part.c.upload_id == upload_id, part.c.tenant_id == tenant_id)
-        return {row.id: _to_part(row) for row in self._connection.execute(wanted)}
+        return {row.id: from_row(UploadPart, row) for row in self._execute(wanted)}
 
     def end(
         self, tenant_id: str, upload_id: str, status: UploadStatus, file_id: str | None = None
@@ -91,7 +70,7 @@ class Uploads:
 
         None: it is not pending.
         """
-        ended = self._connection.execute(
+        if not self._changes_one(
             update(upload)
             .where(
                 upload.c.id == upload_id,
@@ -99,12 +78,11 @@ class Uploads:
                 upload.c.status == UploadStatus.PENDING,
             )
             .values(status=status, file_id=file_id)
-        )
-        if ended.rowcount == 0:
+        ):
             return None
         parts = list(self.parts(tenant_id, upload_id).values())
-        self._connection.execute(delete(part).where(part.c.upload_id == upload_id))
-        self._holdings.add(tenant_id, Holding(stored_bytes=-sum(each.size_bytes for each in parts)))
+        self._execute(delete(part).where(part.c.upload_id == upload_id))
+        self._holdings.add(tenant_id, Holding(stored_bytes=-sum(ended.size_bytes for ended in parts)))
         return parts
 
     # -- the service's own duties, over all tenants ----------------------------------------------------
@@ -112,36 +90,14 @@ class Uploads:
     def overdue(self, before: datetime, limit: int) -> Sequence[Upload]:
         """Pending uploads that expired before this time."""
         wanted = select(upload).where(upload.c.status == UploadStatus.PENDING, upload.c.expires_at <= before)
-        return [_to_upload(row) for row in self._connection.execute(wanted.limit(limit))]
+        return self._all(wanted.limit(limit), _to_upload)
 
     def forget_ended(self, before: datetime) -> int:
         """Delete the records of ended uploads that would have expired before this time."""
-        return self._connection.execute(
+        return self._execute(
             delete(upload).where(upload.c.status != UploadStatus.PENDING, upload.c.expires_at <= before)
         ).rowcount
 
 
 def _to_upload(row: Row[Any]) -> Upload:
-    return Upload(
-        id=row.id,
-        tenant_id=row.tenant_id,
-        purpose=FilePurpose(row.purpose),
-        filename=row.filename,
-        size_bytes=row.size_bytes,
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        file_expires_after_s=row.file_expires_after_s,
-        status=UploadStatus(row.status),
-        file_id=row.file_id,
-    )
-
-
-def _to_part(row: Row[Any]) -> UploadPart:
-    return UploadPart(
-        id=row.id,
-        upload_id=row.upload_id,
-        tenant_id=row.tenant_id,
-        size_bytes=row.size_bytes,
-        sha256=row.sha256,
-        created_at=row.created_at,
-    )
+    return from_row(Upload, row, purpose=FilePurpose(row.purpose), status=UploadStatus(row.status))

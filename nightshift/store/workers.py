@@ -1,19 +1,16 @@
 """Statements about workers and the models they serve."""
 
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
-    Connection,
     FromClause,
     Row,
     Select,
     UnaryExpression,
     and_,
-    bindparam,
     delete,
     func,
     insert,
@@ -24,12 +21,12 @@ from sqlalchemy import (
     union_all,
     update,
 )
-from sqlalchemy.exc import IntegrityError
 
 from nightshift.fleet.figures import WorkerFigures
 from nightshift.fleet.models import Model, ModelKind, OutputSizes
 from nightshift.fleet.workers import Capacity, ExitCause, MachineNotice, NoticeKind, Worker, WorkerState
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements, from_row, position
 
 worker = tables.worker
 model = tables.model
@@ -38,10 +35,7 @@ model = tables.model
 _NOT_STOPPED = [state for state in WorkerState if state is not WorkerState.STOPPED]
 
 
-class Workers:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
+class Workers(Statements):
     def register(self, new: Worker) -> None:
         """Insert a worker. Does nothing on a retry whose first answer was lost."""
         known = {
@@ -55,8 +49,7 @@ class Workers:
             "capacity": new.capacity,
             "pools": list(new.pools),
         }
-        with suppress(IntegrityError), self._connection.begin_nested():
-            self._connection.execute(insert(worker).values(**known))
+        self._inserts(insert(worker).values(**known))
 
     def record_heartbeat(
         self,
@@ -74,7 +67,7 @@ class Workers:
         received_at: Any = None
         if notice is not None:
             received_at = func.coalesce(known_at, literal(notice.received_at, known_at.type))
-        wanted = self._connection.execute(
+        wanted = self._execute(
             update(worker)
             .where(worker.c.id == worker_id)
             .values(
@@ -105,7 +98,7 @@ class Workers:
         counted = (
             update(worker).where(worker.c.id == worker_id, worker.c.lost_at.is_(None)).values(lost_at=now)
         )
-        return self._connection.execute(counted).rowcount == 1 or self.state(worker_id) is None
+        return self._changes_one(counted) or self.state(worker_id) is None
 
     def request_drain(self, worker_id: str, now: datetime) -> bool:
         """Ask a worker to drain at its next heartbeat; the first request's time stays.
@@ -113,28 +106,25 @@ class Workers:
         False: no such worker, or it has stopped.
         """
         asked_at = worker.c.drain_requested_at
-        return (
-            self._connection.execute(
-                update(worker)
-                .where(worker.c.id == worker_id, worker.c.state != WorkerState.STOPPED)
-                .values(drain_requested_at=func.coalesce(asked_at, literal(now, asked_at.type)))
-            ).rowcount
-            == 1
+        return self._changes_one(
+            update(worker)
+            .where(worker.c.id == worker_id, worker.c.state != WorkerState.STOPPED)
+            .values(drain_requested_at=func.coalesce(asked_at, literal(now, asked_at.type)))
         )
 
     def is_drain_requested(self, worker_id: str) -> bool:
         wanted = select(worker.c.id).where(worker.c.id == worker_id, worker.c.drain_requested_at.is_not(None))
-        return self._connection.execute(wanted).one_or_none() is not None
+        return self._execute(wanted).one_or_none() is not None
 
     def state(self, worker_id: str) -> WorkerState | None:
         """Its last reported state. None: no such worker."""
-        found = select(worker.c.state).where(worker.c.id == worker_id)
-        state = self._connection.execute(found).scalar_one_or_none()
+        wanted = select(worker.c.state).where(worker.c.id == worker_id)
+        state = self._execute(wanted).scalar_one_or_none()
         return None if state is None else WorkerState(state)
 
     def mark_lost(self, heard_before: datetime) -> tuple[str, ...]:
         """Stop workers without a heartbeat since then. Returns their ids."""
-        stopped = self._connection.execute(
+        stopped = self._execute(
             update(worker)
             .where(worker.c.state.in_(_NOT_STOPPED), worker.c.heartbeat_at < heard_before)
             .values(state=WorkerState.STOPPED)
@@ -144,11 +134,11 @@ class Workers:
 
     def forget_stopped(self, heard_before: datetime, limit: int) -> int:
         """Delete the records of stopped workers without a heartbeat since then. Returns how many."""
-        found = select(worker.c.id).where(
+        stopped = select(worker.c.id).where(
             worker.c.state == WorkerState.STOPPED, worker.c.heartbeat_at <= heard_before
         )
-        page = found.order_by(worker.c.id).limit(limit).scalar_subquery()
-        return self._connection.execute(delete(worker).where(worker.c.id.in_(page))).rowcount
+        page = stopped.order_by(worker.c.id).limit(limit).scalar_subquery()
+        return self._execute(delete(worker).where(worker.c.id.in_(page))).rowcount
 
     def serves(
         self, worker_id: str, models: Sequence[str], now: datetime, warm: Sequence[str] | None = None
@@ -169,7 +159,7 @@ class Workers:
     def warm_elsewhere(self, worker_id: str, heartbeat_since: datetime) -> set[str]:
         """The models that other ready workers have warm."""
         ready = self.list(heartbeat_since=heartbeat_since, state=WorkerState.READY)
-        return {model for each in ready if each.id != worker_id for model in each.warm}
+        return {model for other in ready if other.id != worker_id for model in other.warm}
 
     def ready_since(self, heartbeat_since: datetime) -> int:
         """The number of ready workers with a heartbeat since then."""
@@ -184,140 +174,100 @@ class Workers:
             wanted = wanted.where(worker.c.heartbeat_at >= heartbeat_since)
         if state is not None:
             wanted = wanted.where(worker.c.state == state)
-        return [_to_worker(row) for row in self._connection.execute(wanted)]
+        return self._all(wanted, _to_worker)
 
     def alive(self, heartbeat_since: datetime) -> Sequence[Worker]:
         """Workers that have not stopped, with a heartbeat since then, newest first."""
         heard_of = self.list(heartbeat_since=heartbeat_since)
-        return [each for each in heard_of if each.state is not WorkerState.STOPPED]
+        return [worker for worker in heard_of if worker.state is not WorkerState.STOPPED]
 
     def page(
         self, states: Collection[WorkerState], *, limit: int, after: Worker | None = None
     ) -> Sequence[Worker]:
         """Workers in these states, newest first. `after`: the last worker of the previous page."""
-        rows = self._connection.execute(listing(states, limit, after))
-        return [_to_worker(row) for row in rows]
+        return self._all(listing(states, limit, after), _to_worker)
 
     def get(self, worker_id: str) -> Worker | None:
-        row = self._connection.execute(select(worker).where(worker.c.id == worker_id)).one_or_none()
-        return _to_worker(row) if row else None
+        return self._one(select(worker).where(worker.c.id == worker_id), _to_worker)
 
     def served(self, crashed_since: datetime) -> set[str]:
         """The ids of the models that workers serve, or served until a crash since then."""
         crashes = [cause for cause in ExitCause if cause.is_crash]
         has_crashed = and_(worker.c.ended_cause.in_(crashes), worker.c.heartbeat_at >= crashed_since)
-        found = select(worker.c.models).where(or_(worker.c.state != WorkerState.STOPPED, has_crashed))
-        return {id for models in self._connection.execute(found).scalars() for id in models}
+        serving = select(worker.c.models).where(or_(worker.c.state != WorkerState.STOPPED, has_crashed))
+        return {id for models in self._execute(serving).scalars() for id in models}
 
     def register_model(self, new: Model, now: datetime) -> None:
-        """Register a served model, or update it. Of one that was never loaded, what is known stays known
-        while its files stay the same.
+        """Register a served model, or update it. One that was never loaded keeps what is known of it while
+        its files stay the same.
         """
         if new.context_length is None:
             known = self.model(new.id)
             if known is not None and known.revision == new.revision:
                 return
-        values = {
-            "kind": new.kind,
-            "context_length": new.context_length,
-            "revision": new.revision,
-            "dtype": new.dtype,
-            "dimensions": new.dimensions,
-            "output_sizes": None if new.output_sizes is None else asdict(new.output_sizes),
-            "position": new.position,
-        }
+        values = asdict(new)
+        del values["id"], values["created_at"]
         if self._update_model(new.id, **values):
             return
-        try:
-            with self._connection.begin_nested():
-                self._connection.execute(insert(model).values(id=new.id, created_at=now, **values))
-        except IntegrityError:  # another worker was first
-            self._update_model(new.id, **values)
+        if not self._inserts(insert(model).values(id=new.id, created_at=now, **values)):
+            self._update_model(new.id, **values)  # another worker was first
 
     def models(self) -> Sequence[Model]:
         """Every registered model, in the workers' order."""
-        rows = self._connection.execute(select(model).order_by(model.c.position, model.c.id))
-        return [_to_model(row) for row in rows]
+        return self._all(select(model).order_by(model.c.position, model.c.id), _to_model)
 
     def models_page(self, *, limit: int, after: str | None = None) -> Sequence[Model]:
         """Registered models by id. `after`: the last id of the previous page."""
         wanted = select(model).order_by(model.c.id).limit(limit)
         if after is not None:
             wanted = wanted.where(model.c.id > after)
-        return [_to_model(row) for row in self._connection.execute(wanted)]
+        return self._all(wanted, _to_model)
 
     def model(self, model_id: str) -> Model | None:
-        row = self._connection.execute(select(model).where(model.c.id == model_id)).one_or_none()
-        return _to_model(row) if row else None
+        return self._one(select(model).where(model.c.id == model_id), _to_model)
 
     def _update(self, worker_id: str, **values: Any) -> bool:
-        return (
-            self._connection.execute(update(worker).where(worker.c.id == worker_id).values(**values)).rowcount
-            == 1
-        )
+        return self._changes_one(update(worker).where(worker.c.id == worker_id).values(**values))
 
     def _update_model(self, model_id: str, **values: Any) -> bool:
-        return (
-            self._connection.execute(update(model).where(model.c.id == model_id).values(**values)).rowcount
-            == 1
-        )
+        return self._changes_one(update(model).where(model.c.id == model_id).values(**values))
 
 
 def listing(states: Collection[WorkerState], limit: int, after: Worker | None) -> Select[tuple[Any, ...]]:
     """The first of each state, in the order of an index, and of these the first."""
 
-    def newest(of: FromClause) -> tuple[UnaryExpression[Any], ...]:
-        return of.c.started_at.desc(), of.c.id.desc()
+    def newest_first(workers: FromClause) -> tuple[UnaryExpression[Any], ...]:
+        return workers.c.started_at.desc(), workers.c.id.desc()
 
     pages = []
     for state in states:
         wanted = select(worker).where(worker.c.state == state)
         if after is not None:
-            place = tuple_(
-                bindparam(None, after.started_at, type_=worker.c.started_at.type),
-                bindparam(None, after.id, type_=worker.c.id.type),
-            )
-            wanted = wanted.where(tuple_(worker.c.started_at, worker.c.id) < place)
-        pages.append(wanted.order_by(*newest(worker)).limit(limit).subquery())
-    found = union_all(*(select(page) for page in pages)).subquery()
-    return select(found).order_by(*newest(found)).limit(limit)
+            order = (worker.c.started_at, worker.c.id)
+            wanted = wanted.where(tuple_(*order) < position(order, (after.started_at, after.id)))
+        pages.append(wanted.order_by(*newest_first(worker)).limit(limit).subquery())
+    first = union_all(*(select(page) for page in pages)).subquery()
+    return select(first).order_by(*newest_first(first)).limit(limit)
 
 
 def _to_worker(row: Row[Any]) -> Worker:
-    return Worker(
-        id=row.id,
-        host=row.host,
-        pid=row.pid,
+    notice = None
+    if row.notice_kind is not None:
+        notice = MachineNotice(NoticeKind(row.notice_kind), row.notice_at, row.notice_ends_at)
+    return from_row(
+        Worker,
+        row,
         state=WorkerState(row.state),
         models=tuple(row.models),
         warm_models=None if row.warm_models is None else tuple(row.warm_models),
-        started_at=row.started_at,
-        heartbeat_at=row.heartbeat_at,
         capacity=Capacity(row.capacity),
         pools=tuple(row.pools or ()),
-        drain_requested_at=row.drain_requested_at,
-        notice=_to_notice(row),
-        ended_at=row.ended_at,
+        notice=notice,
         ended_cause=ExitCause(row.ended_cause) if row.ended_cause else None,
         figures=WorkerFigures.from_json(row.figures),
     )
 
 
-def _to_notice(row: Row[Any]) -> MachineNotice | None:
-    if row.notice_kind is None:
-        return None
-    return MachineNotice(NoticeKind(row.notice_kind), row.notice_at, row.notice_ends_at)
-
-
 def _to_model(row: Row[Any]) -> Model:
-    return Model(
-        id=row.id,
-        kind=ModelKind(row.kind),
-        context_length=row.context_length,
-        revision=row.revision,
-        dtype=row.dtype,
-        dimensions=row.dimensions,
-        output_sizes=None if row.output_sizes is None else OutputSizes(**row.output_sizes),
-        created_at=row.created_at,
-        position=row.position,
-    )
+    sizes = None if row.output_sizes is None else OutputSizes(**row.output_sizes)
+    return from_row(Model, row, kind=ModelKind(row.kind), output_sizes=sizes)

@@ -24,8 +24,8 @@ class Quotas:
     stored_bytes: int | None = None
 
     @classmethod
-    def of(cls, values: Mapping[str, int | None]) -> "Quotas":
-        """From stored values; names that a later release has stored are ignored."""
+    def from_json(cls, values: Mapping[str, int | None]) -> "Quotas":
+        """Quotas by name; names that a later release has stored are ignored."""
         return cls(**{name: values.get(name) for name in QUOTA_NAMES})
 
     def to_json(self) -> dict[str, int]:
@@ -34,12 +34,12 @@ class Quotas:
 
     def changed(self, changes: Mapping[str, int | None]) -> "Quotas":
         """With these set; None: the default holds again."""
-        return Quotas.of(self.to_json() | dict(changes))
+        return Quotas.from_json(self.to_json() | dict(changes))
 
     def over(self, defaults: "Quotas") -> "Quotas":
         """What holds: these, and the defaults where none is set."""
         own = self.to_json()
-        return Quotas.of(defaults.to_json() | own) if own else defaults
+        return Quotas.from_json(defaults.to_json() | own) if own else defaults
 
 
 NO_QUOTAS: Final = Quotas()

@@ -128,7 +128,7 @@ class Elector:
 
     def _acquired(self) -> Term | None:
         with self._store.snapshot() as tx:  # SQLite has one writer at a time
-            leader = tx.leadership.of(SCHEDULER_DUTY)
+            leader = tx.leadership.leader(SCHEDULER_DUTY)
             if leader is not None and leader.expires_at > tx.now():
                 return None
         with self._store.transaction() as tx:

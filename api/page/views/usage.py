@@ -45,7 +45,7 @@ def load(tx: Transaction, asked: Asked, now: datetime) -> Context:
 
 
 def _limits(tx: Transaction, asked: Asked) -> list[LimitRow]:
-    limits, held = asked.caller.quotas.to_json(), tx.holdings.of(asked.caller.tenant_id)
+    limits, held = asked.caller.quotas.to_json(), tx.holdings.total(asked.caller.tenant_id)
     used = {name: getattr(held, name) for name in (*QUEUED, *STORED)}
     return [LimitRow(name, limits.get(name), used.get(name)) for name in QUOTA_NAMES]
 

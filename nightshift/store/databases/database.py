@@ -7,20 +7,39 @@ transactions begin IMMEDIATE: a reader that upgrades to a writer fails at once, 
 import logging
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection, Engine, PoolProxiedConnection, create_engine, event, exc, text
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Executable,
+    Insert,
+    PoolProxiedConnection,
+    Row,
+    Select,
+    Tuple,
+    UpdateBase,
+    bindparam,
+    create_engine,
+    event,
+    exc,
+    text,
+    tuple_,
+)
 from sqlalchemy.engine import URL, ExceptionContext, make_url
 
 from nightshift.errors import ConfigurationError, DatabaseUnavailable, DatabaseUnusable
 from nightshift.store.databases import connection_reuse, failures, statement_timeouts
 from nightshift.store.tables import from_ms
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -149,6 +168,53 @@ class Database:
             when = "" if kind is DatabaseUnusable else " right now"
             where = f" ({self.place})" if self.is_sqlite else ""
             raise kind(f"The database cannot be used{when}: {failures.reason_of(error)}{where}") from error
+
+
+class Statements:
+    """The statements about one noun, in one transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._execute = connection.execute
+
+    def _one(self, wanted: Select[Any], converted: Callable[[Row[Any]], T]) -> T | None:
+        row = self._connection.execute(wanted).one_or_none()
+        return None if row is None else converted(row)
+
+    def _all(self, wanted: Executable, converted: Callable[[Row[Any]], T]) -> list[T]:
+        return [converted(row) for row in self._connection.execute(wanted)]
+
+    def _inserts(self, new: Insert) -> bool:
+        """Whether no row is in the way of this one. The transaction goes on either way."""
+        try:
+            with self._connection.begin_nested():
+                self._connection.execute(new)
+        except exc.IntegrityError:
+            return False
+        return True
+
+    def _changes_one(self, change: UpdateBase, values: Mapping[str, Any] | None = None) -> bool:
+        """Whether a change found its row as its WHERE demands."""
+        return self._connection.execute(change, values).rowcount == 1
+
+
+def from_row(kind: type[T], row: Row[Any], /, **converted: Any) -> T:
+    """An object whose fields are the row's columns of the same names, but for those that are converted."""
+    shared = _shared(kind, row._fields)  # type: ignore[arg-type]
+    return kind(**{name: row[place] for name, place in shared} | converted)
+
+
+@cache
+def _shared(kind: type, columns: tuple[str, ...]) -> Sequence[tuple[str, int]]:
+    """The fields that have a column, with its place in a row."""
+    return [(name, columns.index(name)) for name in kind.__dataclass_fields__ if name in columns]  # type: ignore[attr-defined]
+
+
+def position(columns: Sequence[ColumnElement[Any]], values: Sequence[Any]) -> Tuple:
+    """A place in the order of these columns, to compare rows with."""
+    return tuple_(
+        *(bindparam(None, value, type_=column.type) for column, value in zip(columns, values, strict=True))
+    )
 
 
 def place_of(url: URL) -> str:

@@ -4,13 +4,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, select, tuple_
+from sqlalchemy import bindparam, select, tuple_
 
 from nightshift.jobs import JobKind
 from nightshift.jobs.dead_letters import DeadLetterState
 from nightshift.jobs.files import JobPart
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements
 from nightshift.store.jobs.deletions import DELETED_AT, distinct_tenants
 
 job = tables.job
@@ -24,10 +25,7 @@ class EndedJob:
     finished_at: datetime
 
 
-class Ageing:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
+class Ageing(Statements):
     def tenants(self) -> Sequence[str]:
         """Those with jobs, deliveries or receivers that are gone, in alphabetical order."""
         of_jobs = (job, delivery, tables.gone_endpoint)
@@ -59,14 +57,14 @@ class Ageing:
                 tuple_(*order)
                 > tuple_(bindparam(None, after.finished_at, type_=job.c.finished_at.type), after.id)
             )
-        rows = self._connection.execute(wanted.order_by(*order).limit(limit))
+        rows = self._execute(wanted.order_by(*order).limit(limit))
         return [EndedJob(row.id, row.finished_at) for row in rows]
 
     def awaited(self, job_ids: Collection[str], delivered_since: datetime) -> set[str]:
         """Those of these jobs whose event is still owed to a receiver, or came to it since then: it asks for
         the job after that.
         """
-        rows = self._connection.execute(
+        rows = self._execute(
             select(delivery.c.job_id).where(
                 delivery.c.job_id.in_(job_ids),
                 (delivery.c.state == DeliveryState.PENDING) | (delivery.c.delivered_at > delivered_since),
@@ -76,7 +74,7 @@ class Ageing:
 
     def undecided(self, job_ids: Collection[str]) -> set[str]:
         """Those of these jobs that have a dead letter which may still be replayed."""
-        rows = self._connection.execute(
+        rows = self._execute(
             select(dead_row.c.job_id).where(
                 dead_row.c.job_id.in_(job_ids), dead_row.c.state == DeadLetterState.DEAD
             )

@@ -6,20 +6,18 @@ False: it was stopping, finalizing or over.
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, update
+from sqlalchemy import ColumnElement, update
 
 from nightshift.jobs import JobKind, JobSpec
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements
 from nightshift.store.jobs.jobs import RUNNABLE_STATES
 
 job = tables.job
 
 
-class Controls:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
+class Controls(Statements):
     def prioritise(self, tenant_id: str, job_id: str, priority: PriorityClass) -> bool:
         """The class of what is claimed from now on."""
         return self._update(tenant_id, job_id, priority=priority, priority_rank=priority.rank)
@@ -39,17 +37,14 @@ class Controls:
         return self._update(tenant_id, job_id, job.c.paused_at.is_not(None), paused_at=None)
 
     def _update(self, tenant_id: str, job_id: str, *guards: ColumnElement[bool], **values: Any) -> bool:
-        return (
-            self._connection.execute(
-                update(job)
-                .where(
-                    job.c.id == job_id,
-                    job.c.tenant_id == tenant_id,
-                    job.c.state.in_(RUNNABLE_STATES),
-                    job.c.stop_reason.is_(None),
-                    *guards,
-                )
-                .values(**values)
-            ).rowcount
-            == 1
+        return self._changes_one(
+            update(job)
+            .where(
+                job.c.id == job_id,
+                job.c.tenant_id == tenant_id,
+                job.c.state.in_(RUNNABLE_STATES),
+                job.c.stop_reason.is_(None),
+                *guards,
+            )
+            .values(**values)
         )

@@ -14,6 +14,7 @@ from nightshift.jobs import JobKind, JobState
 from nightshift.jobs.files import Deletion, JobPart
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements
 from nightshift.store.databases.planner_hints import unindexed
 from nightshift.store.tenants.holdings import Holdings
 from nightshift.tenants.holdings import Holding
@@ -37,9 +38,9 @@ DELETED_AT: Final[Mapping[JobPart, Column[Any]]] = {
 }
 
 
-class Deletions:
+class Deletions(Statements):
     def __init__(self, connection: Connection, holdings: Holdings) -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._holdings = holdings
 
     # -- what makes a part unreachable -----------------------------------------------------------------
@@ -49,7 +50,7 @@ class Deletions:
         another transaction has locked is left out.
         """
         wanted = select(job.c.id).where(job.c.id.in_(job_ids), *_ENDED)
-        return self._connection.execute(wanted.with_for_update(skip_locked=True)).scalars().all()
+        return self._execute(wanted.with_for_update(skip_locked=True)).scalars().all()
 
     def mark_deleted(self, tenant_id: str, job_id: str, now: datetime) -> bool:
         """Let the job be found no more. False: it has not ended, or was deleted."""
@@ -66,7 +67,7 @@ class Deletions:
                 {"tenant_id": tenant_id, "job_id": job_id, "part": part, "recorded_at": now}
                 for tenant_id, job_id in marked
             ]
-            self._connection.execute(insert(deletion), rows)
+            self._execute(insert(deletion), rows)
 
     # -- what is still to be deleted, over all tenants -------------------------------------------------
 
@@ -76,7 +77,7 @@ class Deletions:
 
     def waiting(self, tenant_id: str, limit: int, after_id: int = 0) -> Sequence[Deletion]:
         """A page of a tenant's, the first recorded first."""
-        rows = self._connection.execute(
+        rows = self._execute(
             select(deletion)
             .where(deletion.c.tenant_id == tenant_id, deletion.c.id > after_id)
             .order_by(deletion.c.id)
@@ -89,18 +90,18 @@ class Deletions:
         if done.part is JobPart.JOB:
             # Locked first, so that nothing more of it comes: no row may name it when it goes.
             wanted = (job.c.id == done.job_id) & job.c.deleted_at.is_not(None)
-            self._connection.execute(select(job.c.id).where(wanted).with_for_update())
+            self._execute(select(job.c.id).where(wanted).with_for_update())
             self.delete_deliveries([done.job_id], LATE_MAX)
             for table in _OF_JOB:
-                self._connection.execute(delete(table).where(_of_job(table, done)))
+                self._execute(delete(table).where(_of_job(table, done)))
             self._count_deleted([done.job_id])
-            self._connection.execute(delete(job).where(wanted))
-        self._connection.execute(delete(deletion).where(deletion.c.id == done.id))
+            self._execute(delete(job).where(wanted))
+        self._execute(delete(deletion).where(deletion.c.id == done.id))
 
     def streamed(self, job_ids: Collection[str]) -> Sequence[str]:
         """The shards of those jobs that are online: their tokens may still be in Redis."""
         found = shard.c.job_id.in_(job_ids) & (shard.c.shard_no == 0) & (shard.c.kind == JobKind.ONLINE)
-        return self._connection.execute(select(shard.c.id).where(found)).scalars().all()
+        return self._execute(select(shard.c.id).where(found)).scalars().all()
 
     # -- rows, in batches ------------------------------------------------------------------------------
 
@@ -109,10 +110,10 @@ class Deletions:
         segment = tables.segment
         page = select(segment.c.id).where(_of_job(segment, of)).order_by(segment.c.id).limit(limit)
         gone = delete(segment).where(_of_job(segment, of), segment.c.id.in_(page.scalar_subquery()))
-        sizes = self._connection.execute(gone.returning(segment.c.size_bytes)).scalars().all()
+        sizes = self._execute(gone.returning(segment.c.size_bytes)).scalars().all()
         if sizes:
             less = {"stored_bytes": job.c.stored_bytes - sum(sizes)}
-            self._connection.execute(update(job).where(job.c.id == of.job_id).values(less))
+            self._execute(update(job).where(job.c.id == of.job_id).values(less))
             self._holdings.add(of.tenant_id, Holding(stored_bytes=-sum(sizes)))
         return len(sizes)
 
@@ -127,10 +128,10 @@ class Deletions:
     def delete_shards(self, of: Deletion, limit: int) -> int:
         """Shards without segments, and what is theirs. Returns how many."""
         page = select(shard.c.id).where(_of_job(shard, of)).order_by(shard.c.shard_no).limit(limit)
-        ids = self._connection.execute(page).scalars().all()
+        ids = self._execute(page).scalars().all()
         for table in _OF_SHARD if ids else ():
-            self._connection.execute(delete(table).where(table.c.shard_id.in_(ids)))
-        return self._connection.execute(delete(shard).where(shard.c.id.in_(ids))).rowcount if ids else 0
+            self._execute(delete(table).where(table.c.shard_id.in_(ids)))
+        return self._execute(delete(shard).where(shard.c.id.in_(ids))).rowcount if ids else 0
 
     def delete_output_parts(self, of: Deletion, limit: int) -> int:
         """Returns how many."""
@@ -154,11 +155,11 @@ class Deletions:
         return self._delete_some(gone, gone.c.url_sha256, found, limit)
 
     def delete_dead_letters(self, job_id: str) -> None:
-        self._connection.execute(delete(tables.dead_row).where(tables.dead_row.c.job_id == job_id))
+        self._execute(delete(tables.dead_row).where(tables.dead_row.c.job_id == job_id))
 
     def delete_key(self, job_id: str) -> None:
         """Forget the Idempotency-Key that made this job."""
-        self._connection.execute(delete(tables.idempotency).where(tables.idempotency.c.job_id == job_id))
+        self._execute(delete(tables.idempotency).where(tables.idempotency.c.job_id == job_id))
 
     # -- online jobs, which have few rows each ---------------------------------------------------------
 
@@ -166,40 +167,40 @@ class Deletions:
         """Locked online jobs and all that belongs to them. Returns how many."""
         shards = select(shard.c.id).where(shard.c.job_id.in_(job_ids)).scalar_subquery()
         for table in _OF_SHARD:
-            self._connection.execute(delete(table).where(table.c.shard_id.in_(shards)))
+            self._execute(delete(table).where(table.c.shard_id.in_(shards)))
         self.delete_deliveries(job_ids, limit=len(job_ids) * 100)
         for table in (*_OF_JOB, shard):
-            self._connection.execute(delete(table).where(table.c.job_id.in_(job_ids)))
+            self._execute(delete(table).where(table.c.job_id.in_(job_ids)))
         self._count_deleted(job_ids)
-        return self._connection.execute(delete(job).where(job.c.id.in_(job_ids))).rowcount
+        return self._execute(delete(job).where(job.c.id.in_(job_ids))).rowcount
 
     def delete_bodies(self, job_ids: Collection[str]) -> None:
         """Requests and answers of online jobs, and the keys that would repeat the answers."""
         shards = select(shard.c.id).where(shard.c.job_id.in_(job_ids)).scalar_subquery()
         for table in (tables.request, tables.result):
-            self._connection.execute(delete(table).where(table.c.shard_id.in_(shards)))
+            self._execute(delete(table).where(table.c.shard_id.in_(shards)))
         keys = tables.idempotency
-        self._connection.execute(delete(keys).where(keys.c.job_id.in_(job_ids)))
+        self._execute(delete(keys).where(keys.c.job_id.in_(job_ids)))
         self._count_deleted(job_ids)
-        self._connection.execute(update(job).where(job.c.id.in_(job_ids)).values(stored_bytes=0))
+        self._execute(update(job).where(job.c.id.in_(job_ids)).values(stored_bytes=0))
 
     def delete_events_but_last(self, job_ids: Collection[str]) -> None:
         last = select(job.c.event_seq).where(job.c.id == event.c.job_id).scalar_subquery()
-        self._connection.execute(delete(event).where(event.c.job_id.in_(job_ids), event.c.seq < last))
+        self._execute(delete(event).where(event.c.job_id.in_(job_ids), event.c.seq < last))
 
     # --------------------------------------------------------------------------------------------------
 
     def _count_deleted(self, job_ids: Collection[str]) -> None:
         """Count what is stored of these locked jobs no more for their tenants."""
         stored = select(job.c.tenant_id, func.sum(job.c.stored_bytes)).where(job.c.id.in_(job_ids))
-        for tenant_id, stored_bytes in self._connection.execute(stored.group_by(job.c.tenant_id)):
+        for tenant_id, stored_bytes in self._execute(stored.group_by(job.c.tenant_id)):
             self._holdings.add(tenant_id, Holding(stored_bytes=-int(stored_bytes)))
 
     def _mark(
         self, job_ids: Collection[str], part: JobPart, now: datetime, *guards: ColumnElement[bool]
     ) -> Sequence[tuple[str, str]]:
         column = DELETED_AT[part]
-        rows = self._connection.execute(
+        rows = self._execute(
             update(job)
             .where(job.c.id.in_(job_ids), *_ENDED, column.is_(None), *guards)
             .values({column: now})
@@ -210,16 +211,16 @@ class Deletions:
     def _delete_deliveries(self, wanted: ColumnElement[bool], limit: int) -> int:
         page = select(delivery.c.id).where(wanted).limit(limit)
         # Locked first: an attempt that is being recorded comes before or not at all.
-        ids = self._connection.execute(page.with_for_update()).scalars().all()
+        ids = self._execute(page.with_for_update()).scalars().all()
         if not ids:
             return 0
         attempt = tables.delivery_attempt
-        self._connection.execute(delete(attempt).where(attempt.c.delivery_id.in_(ids)))
-        return self._connection.execute(delete(delivery).where(delivery.c.id.in_(ids))).rowcount
+        self._execute(delete(attempt).where(attempt.c.delivery_id.in_(ids)))
+        return self._execute(delete(delivery).where(delivery.c.id.in_(ids))).rowcount
 
     def _delete_some(self, table: Table, key: Column[Any], wanted: ColumnElement[bool], limit: int) -> int:
         page = select(key).where(wanted).order_by(key).limit(limit).scalar_subquery()
-        return self._connection.execute(delete(table).where(wanted, key.in_(page))).rowcount
+        return self._execute(delete(table).where(wanted, key.in_(page))).rowcount
 
 
 # Of jobs that are named: SQLite would rather look through all that have ended than for a hundred ids.

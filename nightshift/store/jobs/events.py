@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, bindparam, insert, select, text, update
+from sqlalchemy import Row, bindparam, insert, select, text, update
 
 from nightshift.jobs import JsonObject
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements
 
 event = tables.event
 job = tables.job
@@ -37,13 +38,10 @@ class Event:
     created_at: datetime
 
 
-class Events:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
+class Events(Statements):
     def begin(self, job_id: str, type: str, data: JsonObject, now: datetime) -> None:
         """Add the first event of a job inserted by this transaction; the job's row counts it already."""
-        self._connection.execute(_INSERT, first_row(job_id, type, data, now))
+        self._execute(_INSERT, first_row(job_id, type, data, now))
 
     def append(self, job_id: str, type: str, data: JsonObject, now: datetime) -> int:
         """Add an event and return its number.
@@ -51,26 +49,26 @@ class Events:
         The number comes from the job's row, locked until the commit, so no reader sees number 6 appear after
         7.
         """
-        seq: int = self._connection.execute(_NUMBER, {"of": job_id}).scalar_one()
-        self._connection.execute(_INSERT, _row(job_id, seq, type, data, now))
+        seq: int = self._execute(_NUMBER, {"of": job_id}).scalar_one()
+        self._execute(_INSERT, _row(job_id, seq, type, data, now))
         return seq
 
     def last_seq(self, job_id: str) -> int:
         """The newest event's number."""
         wanted = select(job.c.event_seq).where(job.c.id == job_id)
-        seq: int = self._connection.execute(wanted).scalar_one()
+        seq: int = self._execute(wanted).scalar_one()
         return seq
 
     def after(self, tenant_id: str, job_id: str, seq: int, limit: int) -> Sequence[Event]:
         """Events of a tenant's job after this number, in order."""
-        rows = self._connection.execute(
+        return self._all(
             select(event)
             .join(job, job.c.id == event.c.job_id)
             .where(event.c.job_id == job_id, job.c.tenant_id == tenant_id, event.c.seq > seq)
             .order_by(event.c.seq)
-            .limit(limit)
+            .limit(limit),
+            _to_event,
         )
-        return [_to_event(row) for row in rows]
 
     def milestones(self, tenant_id: str, job_id: str, limit: int) -> Sequence[Event]:
         """The newest of a tenant's job's events that are neither checkpoints nor its states, in order."""
@@ -81,7 +79,7 @@ class Events:
             .order_by(event.c.seq.desc())
             .limit(limit)
         )
-        return [_to_event(row) for row in reversed(self._connection.execute(newest).all())]
+        return [_to_event(row) for row in reversed(self._execute(newest).all())]
 
     def at(self, tenant_id: str, job_id: str, seqs: Collection[int]) -> Sequence[Event]:
         """A tenant's job's events with these numbers, as far as they are kept, in order."""
@@ -91,7 +89,7 @@ class Events:
             .where(event.c.job_id == job_id, job.c.tenant_id == tenant_id, event.c.seq.in_(seqs))
             .order_by(event.c.seq)
         )
-        return [_to_event(row) for row in self._connection.execute(found)]
+        return self._all(found, _to_event)
 
 
 def first_row(job_id: str, type: str, data: JsonObject, now: datetime) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Row, delete, insert, select
 
 from nightshift.jobs import JsonObject
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements, from_row
 
 idempotency = tables.idempotency
 
@@ -22,49 +23,30 @@ class KeptAnswer:
     body: JsonObject
 
 
-class Idempotency:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
+class Idempotency(Statements):
     def find(self, tenant_id: str, key: str, now: datetime) -> KeptAnswer | None:
-        row = self._connection.execute(
-            select(idempotency).where(
-                idempotency.c.tenant_id == tenant_id,
-                idempotency.c.key == key,
-                idempotency.c.expires_at > now,
-            )
-        ).one_or_none()
-        return KeptAnswer(row.fingerprint, row.job_id, row.status_code, row.body) if row else None
+        wanted = select(idempotency).where(idempotency.c.tenant_id == tenant_id, idempotency.c.key == key)
+        return self._one(wanted.where(idempotency.c.expires_at > now), _to_answer)
 
     def keep(self, tenant_id: str, key: str, answer: KeptAnswer, now: datetime, expires_at: datetime) -> bool:
         """Keep the first answer, in the transaction that makes it true. False: another was first.
 
         On False the caller must roll back: its job is a second one.
         """
-        self._connection.execute(
+        self._execute(
             delete(idempotency).where(
                 idempotency.c.tenant_id == tenant_id,
                 idempotency.c.key == key,
                 idempotency.c.expires_at <= now,
             )
         )
-        try:
-            with self._connection.begin_nested():
-                self._connection.execute(
-                    insert(idempotency).values(
-                        tenant_id=tenant_id,
-                        key=key,
-                        fingerprint=answer.fingerprint,
-                        job_id=answer.job_id,
-                        status_code=answer.status_code,
-                        body=answer.body,
-                        expires_at=expires_at,
-                    )
-                )
-        except IntegrityError:
-            return False
-        return True
+        kept = {"tenant_id": tenant_id, "key": key, "expires_at": expires_at, **vars(answer)}
+        return self._inserts(insert(idempotency).values(kept))
 
     def purge(self, now: datetime) -> int:
         """Delete expired keys. Returns how many."""
-        return self._connection.execute(delete(idempotency).where(idempotency.c.expires_at <= now)).rowcount
+        return self._execute(delete(idempotency).where(idempotency.c.expires_at <= now)).rowcount
+
+
+def _to_answer(row: Row[Any]) -> KeptAnswer:
+    return from_row(KeptAnswer, row)

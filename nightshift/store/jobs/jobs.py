@@ -7,7 +7,6 @@ from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
-    Connection,
     Row,
     Text,
     bindparam,
@@ -45,9 +44,10 @@ from nightshift.jobs.part import PartProblem, PartUpload
 from nightshift.jobs.planning import PlanCursor
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements, from_row, position
 from nightshift.store.databases.planner_hints import unindexed
 from nightshift.store.jobs.events import FIRST_SEQ
-from nightshift.store.jobs.listing import JOB_WITHOUT_TEMPLATE, JobFilters, listing, position
+from nightshift.store.jobs.listing import JOB_WITHOUT_TEMPLATE, JobFilters, listing
 from nightshift.store.shards.shards import OPEN_SHARD_STATES
 
 job = tables.job
@@ -111,20 +111,19 @@ _ADD_PROGRESS = (
 
 def new_row(new: NewJob, now: datetime) -> dict[str, Any]:
     """A new job as a row, which counts its first event (`events.first_row`)."""
-    accepted = new.accepted(now)
     return {
         "id": new.id,
         "tenant_id": new.tenant_id,
         "kind": new.kind,
         "face": new.face,
-        "state": accepted.state,
+        "state": JobState.QUEUED,
         "priority": new.priority,
         "priority_rank": new.priority.rank,
         "model": new.model,
         "spec": new.spec.to_json(),
         "fingerprint": new.fingerprint,
-        "created_at": accepted.created_at,
-        "deadline_at": accepted.deadline_at,
+        "created_at": now,
+        "deadline_at": new.deadline_at(now),
         "webhook_secret": new.webhook_secret,
         "capacity": new.spec.capacity,
         "pool": new.spec.options.pool,
@@ -148,24 +147,21 @@ class Backlog:
 
 @dataclass(frozen=True)
 class Progress:
-    """Of a job to which results were added."""
+    """What a job has after results were added."""
 
     tenant_id: str
     model: str | None
     counts: Counts
 
 
-class Jobs:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
+class Jobs(Statements):
     # -- creation and look-up, on behalf of a tenant ---------------------------------------------------
 
     def insert(self, new: NewJob, now: datetime, *, output_place: str | None = None) -> Job:
         """Record an accepted bulk job, not planned yet. Raises OutputInUse while another writes there."""
         try:
             with self._connection.begin_nested():
-                self._connection.execute(_INSERT, new_row(new, now) | {"output_place": output_place})
+                self._execute(_INSERT, new_row(new, now) | {"output_place": output_place})
         except IntegrityError as error:
             if output_place is not None:
                 self.check_output(new.tenant_id, output_place)
@@ -174,7 +170,7 @@ class Jobs:
 
     def check_output(self, tenant_id: str, output_place: str) -> None:
         """Raises OutputInUse while a job writes there; it is named only to its own tenant."""
-        other = self._connection.execute(
+        other = self._execute(
             select(job.c.id, job.c.tenant_id).where(
                 job.c.output_place == output_place, job.c.state.in_(ACTIVE_STATES)
             )
@@ -187,10 +183,10 @@ class Jobs:
         raise OutputInUse(message, param="output")
 
     def get(self, tenant_id: str, job_id: str) -> Job | None:
-        row = self._connection.execute(
-            select(job).where(job.c.id == job_id, job.c.tenant_id == tenant_id, job.c.deleted_at.is_(None))
-        ).one_or_none()
-        return to_job(row) if row else None
+        return self._one(
+            select(job).where(job.c.id == job_id, job.c.tenant_id == tenant_id, job.c.deleted_at.is_(None)),
+            to_job,
+        )
 
     def list(
         self,
@@ -201,12 +197,11 @@ class Jobs:
         filters: JobFilters = JobFilters(),
     ) -> Sequence[Job]:
         """Newest first, in a total order, without templates. `after`: the last job of the previous page."""
-        rows = self._connection.execute(listing(tenant_id, limit, after, filters))
-        return [to_job(row) for row in rows]
+        return self._all(listing(tenant_id, limit, after, filters), to_job)
 
     def find_repeat(self, tenant_id: str, fingerprint: str, created_since: datetime) -> Job | None:
         """The newest job with this fingerprint since then, for a client's retry."""
-        row = self._connection.execute(
+        return self._one(
             select(job)
             .where(
                 job.c.tenant_id == tenant_id,
@@ -215,9 +210,9 @@ class Jobs:
                 job.c.deleted_at.is_(None),
             )
             .order_by(job.c.created_at.desc())
-            .limit(1)
-        ).one_or_none()
-        return to_job(row) if row else None
+            .limit(1),
+            to_job,
+        )
 
     def runs(self, tenant_id: str, name: str, limit: int) -> Sequence[Job]:
         """The newest runs of a name, newest first, without templates."""
@@ -225,7 +220,7 @@ class Jobs:
 
     def reading(self, tenant_id: str, file_id: str) -> Job | None:
         """The oldest unfinished job of the tenant that reads this file."""
-        row = self._connection.execute(
+        return self._one(
             select(job)
             .where(
                 job.c.tenant_id == tenant_id,
@@ -234,13 +229,13 @@ class Jobs:
                 job.c.spec["input"].as_string() == file_id,
             )
             .order_by(job.c.created_at, job.c.id)
-            .limit(1)
-        ).one_or_none()
-        return to_job(row) if row else None
+            .limit(1),
+            to_job,
+        )
 
     def retries(self, tenant_id: str, job_id: str, limit: int) -> Sequence[str]:
         """The ids of the newest retries of the tenant's job."""
-        rows = self._connection.execute(
+        rows = self._execute(
             select(job.c.id)
             .where(job.c.retry_of == job_id, job.c.tenant_id == tenant_id)
             .order_by(job.c.created_at.desc())
@@ -256,19 +251,15 @@ class Jobs:
 
     def fetch(self, job_id: str) -> Job:
         """A job by an id that came from the database."""
-        return to_job(self._connection.execute(select(job).where(job.c.id == job_id)).one())
+        return to_job(self._execute(select(job).where(job.c.id == job_id)).one())
 
     def webhook_secret(self, job_id: str) -> bytes | None:
         """The job's own webhook secret, encrypted."""
-        return self._connection.execute(
-            select(job.c.webhook_secret).where(job.c.id == job_id)
-        ).scalar_one_or_none()
+        return self._execute(select(job.c.webhook_secret).where(job.c.id == job_id)).scalar_one_or_none()
 
     def traceparent(self, job_id: str) -> str | None:
         """The span that submitted it. None: it is not traced, or there is no such job."""
-        return self._connection.execute(
-            select(job.c.traceparent).where(job.c.id == job_id)
-        ).scalar_one_or_none()
+        return self._execute(select(job.c.traceparent).where(job.c.id == job_id)).scalar_one_or_none()
 
     def to_plan(self, limit: int, after: Job | None = None) -> Sequence[Job]:
         """Bulk jobs that are not planned to their end, without their templates, most urgent first. `after`:
@@ -279,7 +270,7 @@ class Jobs:
         if after is not None:
             place = (after.priority.rank, after.created_at, after.id)
             wanted = wanted.where(tuple_(*order) > position(order, place))
-        return [to_job(row) for row in self._connection.execute(wanted.order_by(*order).limit(limit))]
+        return self._all(wanted.order_by(*order).limit(limit), to_job)
 
     def first_to_plan(self, limit: int, of_each: int) -> Sequence[Job]:
         """The most urgent `of_each` unplanned bulk jobs of every tenant, without their templates: first each
@@ -287,40 +278,37 @@ class Jobs:
         """
         rank = func.row_number().over(partition_by=job.c.tenant_id, order_by=_PLANNING_ORDER).label("rank")
         ranked = select(job.c.id, rank).where(*UNPLANNED).subquery()
-        rows = self._connection.execute(
+        return self._all(
             select(*JOB_WITHOUT_TEMPLATE)
             .join(ranked, ranked.c.id == job.c.id)
             .where(ranked.c.rank <= of_each)
             .order_by(ranked.c.rank, *_PLANNING_ORDER)
-            .limit(limit)
+            .limit(limit),
+            to_job,
         )
-        return [to_job(row) for row in rows]
 
     def still_to_plan(self, job_ids: Sequence[str]) -> set[str]:
         """Which of these are not planned to their end, stopped or over."""
         _, *others = UNPLANNED
         is_runnable = unindexed(job.c.state).in_(RUNNABLE_STATES)  # these few are found by their ids
-        found = select(job.c.id).where(job.c.id.in_(job_ids), is_runnable, *others)
-        return set(self._connection.scalars(found))
+        wanted = select(job.c.id).where(job.c.id.in_(job_ids), is_runnable, *others)
+        return set(self._execute(wanted).scalars())
 
     def ended_runs(self, runs: Collection[str]) -> set[str]:
         """Which of these beginnings of ids are those of jobs that have ended, and of no other."""
         ended = set()
         for run in runs:
             rest = SUFFIX_LENGTH - len(run)
-            states = self._connection.scalars(
-                select(job.c.state).where(
-                    job.c.id.between(f"job_{run}{'0' * rest}", f"job_{run}{'z' * rest}")
-                )
-            ).all()
+            is_of_run = job.c.id.between(f"job_{run}{'0' * rest}", f"job_{run}{'z' * rest}")
+            states = self._execute(select(job.c.state).where(is_of_run)).scalars().all()
             if states and all(JobState(state).is_terminal for state in states):
                 ended.add(run)
         return ended
 
     def output_upload(self, job_id: str) -> PartUpload | None:
-        """What was begun last of a job's manifest, if it is still to appear."""
-        found = self._connection.execute(select(job.c.output_upload).where(job.c.id == job_id)).scalar_one()
-        return None if found is None else PartUpload.from_json(found)
+        """The upload that was begun last for a job's manifest, if it is still to appear."""
+        upload = self._execute(select(job.c.output_upload).where(job.c.id == job_id)).scalar_one()
+        return None if upload is None else PartUpload.from_json(upload)
 
     def begin_output(self, begins: Job, upload: PartUpload, lead: Lead) -> bool:
         """Record what the leader begins of a job's manifest. False: the job's state is another by now, or
@@ -336,8 +324,8 @@ class Jobs:
 
     def output_problem(self, job_id: str) -> PartProblem | None:
         """Why the job's manifest, or its files, could not be written the last time."""
-        found = self._connection.execute(select(job.c.output_problem).where(job.c.id == job_id)).scalar_one()
-        return None if found is None else PartProblem.from_json(found)
+        problem = self._execute(select(job.c.output_problem).where(job.c.id == job_id)).scalar_one()
+        return None if problem is None else PartProblem.from_json(problem)
 
     def record_output_problem(self, job_id: str, problem: PartProblem | None) -> None:
         self._update(
@@ -351,13 +339,9 @@ class Jobs:
 
         None: the job was planned to its end, stopped or over, or another scheduler leads.
         """
-        attempts: int | None = self._connection.execute(
+        attempts: int | None = self._execute(
             update(job)
-            .where(
-                job.c.id == job_id,
-                *UNPLANNED,
-                _is_held(lead),
-            )
+            .where(job.c.id == job_id, *UNPLANNED, _is_held(lead))
             .values(planning_attempts=job.c.planning_attempts + 1)
             .returning(job.c.planning_attempts)
         ).scalar_one_or_none()
@@ -365,11 +349,8 @@ class Jobs:
 
     def end_planning(self, job_id: str, fault: Fault | None = None) -> None:
         """Take back an attempt whose end is known, whatever came of it. `fault`: why it is tried again."""
-        self._update(
-            job.c.id == job_id,
-            job.c.planning_attempts > 0,
-            planning_attempts=job.c.planning_attempts - 1,
-        )
+        attempts = job.c.planning_attempts
+        self._update(job.c.id == job_id, attempts > 0, planning_attempts=attempts - 1)
         if fault is not None:
             self.record_input_fault(job_id, fault)
 
@@ -415,18 +396,17 @@ class Jobs:
     def waits_for_page(self, job_id: str, page: int) -> bool:
         """Whether this page is the next to be cut; if so, it stays until this transaction ends."""
         self.lock(job_id)
-        found = select(job.c.id).where(job.c.id == job_id, job.c.plan_page == page, *UNPLANNED)
-        return self._connection.execute(found).one_or_none() is not None
+        wanted = select(job.c.id).where(job.c.id == job_id, job.c.plan_page == page, *UNPLANNED)
+        return self._execute(wanted).one_or_none() is not None
 
     def record_errors(self, job_id: str, errors: Sequence[InputError]) -> None:
-        """Why a job that was told to stop will fail."""
-        self._update(job.c.id == job_id, errors=[_error_to_json(error) for error in errors])
+        """Record why a job that was told to stop will fail."""
+        self._update(job.c.id == job_id, errors=[vars(error) for error in errors])
 
     def mark_started(self, job_id: str, now: datetime, max_runtime_s: int | None) -> bool:
         """Record the job's first claim. False: not the first."""
         ends = None if max_runtime_s is None else now + timedelta(seconds=max_runtime_s)
-        found = self._connection.execute(_START, {"of": job_id, "since": now, "until": ends})
-        return found.rowcount == 1
+        return self._changes_one(_START, {"of": job_id, "since": now, "until": ends})
 
     def lock(self, job_id: str) -> None:
         """Lock the job's row until this transaction ends.
@@ -434,7 +414,7 @@ class Jobs:
         A transaction that changes a job and its shard (a first claim, a listed segment, a stop) locks the job
         first: opposite orders would deadlock. SQLite's writers take turns, without locks.
         """
-        self._connection.execute(_LOCK, {"of": job_id})
+        self._execute(_LOCK, {"of": job_id})
 
     def add_progress(self, job_id: str, counts: Counts, usage: Usage, stored_bytes: int = 0) -> Progress:
         """Add the rows of a newly listed segment or recorded result. Returns what the job then has.
@@ -446,10 +426,9 @@ class Jobs:
             usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, stored_bytes,
         )  # fmt: skip
         added = {f"more_{name}": amount for name, amount in zip(_PROGRESS_NAMES, more, strict=True)}
-        found = self._connection.execute(_ADD_PROGRESS, {"of": job_id, **added}).one()
-        return Progress(
-            found.tenant_id, found.model, Counts(found.rows_total, found.rows_succeeded, found.rows_failed)
-        )
+        row = self._execute(_ADD_PROGRESS, {"of": job_id, **added}).one()
+        counts = Counts(row.rows_total, row.rows_succeeded, row.rows_failed)
+        return Progress(row.tenant_id, row.model, counts)
 
     def add_tokens_redone(self, job_id: str, tokens: int) -> None:
         """Count tokens that were lost with a worker or cannot be continued."""
@@ -469,19 +448,18 @@ class Jobs:
 
     def overdue(self, now: datetime, limit: int) -> Sequence[Job]:
         """Jobs past their window or run time that were not told to stop."""
-        rows = self._connection.execute(
+        return self._all(
             select(job)
             .where(*MAY_EXPIRE, or_(job.c.deadline_at <= now, job.c.runtime_deadline_at <= now))
-            .limit(limit)
+            .limit(limit),
+            to_job,
         )
-        return [to_job(row) for row in rows]
 
     def past_limits(self, limit: int) -> Sequence[Job]:
         """Running jobs that have, perhaps, passed one of their limits, most failed rows first."""
-        rows = self._connection.execute(
-            select(job).where(*PAST_LIMITS).order_by(job.c.rows_failed.desc()).limit(limit)
+        return self._all(
+            select(job).where(*PAST_LIMITS).order_by(job.c.rows_failed.desc()).limit(limit), to_job
         )
-        return [to_job(row) for row in rows]
 
     def telling_progress(
         self, event_type: str, tenants: Collection[str], limit: int, after: str = ""
@@ -502,7 +480,7 @@ class Jobs:
             .order_by(job.c.id)
             .limit(limit)
         )
-        return list(self._connection.execute(wanted).scalars())
+        return list(self._execute(wanted).scalars())
 
     def stop(self, job_id: str, reason: StopReason, now: datetime) -> bool:
         """As `request_stop`, for the service itself."""
@@ -510,19 +488,16 @@ class Jobs:
 
     def stopping(self, limit: int) -> Sequence[Job]:
         """Jobs told to stop that have not ended, the longest waiting first."""
-        rows = self._connection.execute(
-            select(job).where(*STOPPING).order_by(job.c.stop_requested_at).limit(limit)
-        )
-        return [to_job(row) for row in rows]
+        return self._all(select(job).where(*STOPPING).order_by(job.c.stop_requested_at).limit(limit), to_job)
 
     def to_finalize(self, limit: int) -> Sequence[Job]:
         """Bulk jobs whose rows will run no more: all shards ended, and there will be no more, as the
         job is planned or stopped.
         """
-        rows = self._connection.execute(
-            select(job).where(*TO_FINALIZE).order_by(job.c.priority_rank, job.c.created_at).limit(limit)
+        return self._all(
+            select(job).where(*TO_FINALIZE).order_by(job.c.priority_rank, job.c.created_at).limit(limit),
+            to_job,
         )
-        return [to_job(row) for row in rows]
 
     def mark_finalizing(self, job_id: str, now: datetime) -> bool:
         return self._update(
@@ -539,7 +514,7 @@ class Jobs:
         wanted = select(job).where(job.c.state == JobState.FINALIZING)
         if after is not None:
             wanted = wanted.where(tuple_(*order) > position(order, (after.finalizing_at, after.id)))
-        return [to_job(row) for row in self._connection.execute(wanted.order_by(*order).limit(limit))]
+        return self._all(wanted.order_by(*order).limit(limit), to_job)
 
     def finish(
         self,
@@ -554,28 +529,19 @@ class Jobs:
         error_file_id: str | None = None,
     ) -> bool:
         """Enter a terminal state once, with the final `counts`. False: the job had one."""
-        values: dict[str, Any] = {
-            "state": state,
-            "finished_at": now,
-            "paused_at": None,
-            "current_problem": None,
-        }
+        values: dict[str, Any] = {"state": state, "finished_at": now, "paused_at": None}
+        values |= {"current_problem": None, "output_file_id": output_file_id, "error_file_id": error_file_id}
         if counts is not None:
-            values |= {
-                "rows_total": counts.total,
-                "rows_succeeded": counts.succeeded,
-                "rows_failed": counts.failed,
-            }
+            values |= {f"rows_{name}": count for name, count in vars(counts).items()}
         if errors:
-            values["errors"] = [_error_to_json(error) for error in errors]
+            values["errors"] = [vars(error) for error in errors]
         if rows_unlisted:
             values["rows_unlisted"] = rows_unlisted
-        values |= {"output_file_id": output_file_id, "error_file_id": error_file_id}
         return self._update(job.c.id == job_id, job.c.state.in_(sources(state)), **values)
 
     def backlog(self) -> Sequence[Backlog]:
         """Unfinished jobs by kind and state."""
-        rows = self._connection.execute(
+        rows = self._execute(
             select(job.c.kind, job.c.state, func.count())
             .where(job.c.state.in_(ACTIVE_STATES))
             .group_by(job.c.kind, job.c.state)
@@ -593,7 +559,7 @@ class Jobs:
         )
 
     def _update(self, *guards: ColumnElement[bool], **values: Any) -> bool:
-        return self._connection.execute(update(job).where(*guards).values(**values)).rowcount == 1
+        return self._changes_one(update(job).where(*guards).values(**values))
 
 
 def _is_held(lead: Lead) -> ColumnElement[bool]:
@@ -607,42 +573,21 @@ def _is_held(lead: Lead) -> ColumnElement[bool]:
 
 
 def to_job(row: Row[Any]) -> Job:
-    return Job(
-        id=row.id,
-        tenant_id=row.tenant_id,
+    return from_row(
+        Job,
+        row,
         kind=JobKind(row.kind),
         face=Face(row.face),
         state=JobState(row.state),
         priority=PriorityClass(row.priority),
-        model=row.model,
         spec=JobSpec.from_json(row.spec),
         counts=Counts(row.rows_total, row.rows_succeeded, row.rows_failed),
         usage=Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens),
-        created_at=row.created_at,
-        deadline_at=row.deadline_at,
-        planned_at=row.planned_at,
-        started_at=row.started_at,
-        finalizing_at=row.finalizing_at,
-        finished_at=row.finished_at,
         stop_reason=StopReason(row.stop_reason) if row.stop_reason else None,
-        stop_requested_at=row.stop_requested_at,
-        paused_at=row.paused_at,
-        rows_estimated=row.rows_estimated,
-        errors=tuple(_error_from_json(error) for error in row.errors or ()),
-        output_file_id=row.output_file_id,
-        error_file_id=row.error_file_id,
-        tokens_redone=row.tokens_redone,
-        rows_reused=row.rows_reused,
-        rows_unlisted=row.rows_unlisted,
+        errors=tuple(InputError(**error) for error in row.errors or ()),
         worker_time=WorkerTime(row.worker_ms_spot / 1000, row.worker_ms_on_demand / 1000),
-        retry_of=row.retry_of,
-        tokens_queued=row.tokens_queued,
-        planning_attempts=row.planning_attempts,
-        plan_cursor=PlanCursor.of(row.plan_page, row.plan_cursor),
-        results_deleted_at=row.results_deleted_at,
-        traceparent=row.traceparent,
+        plan_cursor=PlanCursor.from_json(row.plan_page, row.plan_cursor),
         problem=None if row.current_problem is None else _to_problem(row.current_problem),
-        problem_changes=row.problem_changes,
     )
 
 
@@ -650,11 +595,3 @@ def _to_problem(data: JsonObject) -> JobProblem:
     fault = Fault.from_json(data)
     assert fault.met_at is not None, "a recorded problem says since when"
     return JobProblem(fault.error, fault.met_at)
-
-
-def _error_to_json(error: InputError) -> dict[str, Any]:
-    return {"code": error.code, "message": error.message, "line": error.line, "param": error.param}
-
-
-def _error_from_json(data: dict[str, Any]) -> InputError:
-    return InputError(**data)

@@ -29,6 +29,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from nightshift.jobs import Face, Job, JobKind, JobState
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import tables
+from nightshift.store.databases.database import position
 from nightshift.store.databases.planner_hints import unindexed
 
 
@@ -99,12 +100,6 @@ def listing(tenant_id: str, limit: int, after: Job | None, filters: JobFilters) 
     else:
         wanted = wanted.where(*guards)
     return wanted.order_by(*_NEWEST_FIRST).limit(limit)
-
-
-def position(order: Sequence[Column[Any]], values: Sequence[Any]) -> ColumnElement[Any]:
-    """A row's place in an order, with the columns' types: a bare tuple binds times as text."""
-    bound = zip(order, values, strict=True)
-    return tuple_(*(bindparam(None, value, type_=column.type) for column, value in bound))
 
 
 def _equal(filters: JobFilters) -> list[ColumnElement[bool]]:

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, exists, func, select
+from sqlalchemy import exists, func, select
 
 from nightshift.jobs import JobKind, JobState, ShardState
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements
 
 job = tables.job
 shard = tables.shard
@@ -22,13 +23,10 @@ class Pace:
     running_since: datetime | None  # when the first of these jobs started; None: none runs
 
 
-class Load:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
+class Load(Statements):
     def oldest_online(self) -> datetime | None:
         """When the longest waiting online request was made."""
-        oldest: datetime | None = self._connection.execute(
+        oldest: datetime | None = self._execute(
             select(func.min(shard.c.enqueued_at)).where(
                 shard.c.state == ShardState.QUEUED, shard.c.kind == JobKind.ONLINE
             )
@@ -38,12 +36,12 @@ class Load:
     def has_unfinished(self, tenant_id: str) -> bool:
         """Whether a job of the tenant has not ended."""
         wanted = exists().where(job.c.tenant_id == tenant_id, job.c.state.in_(_UNFINISHED))
-        return bool(self._connection.execute(select(wanted)).scalar_one())
+        return bool(self._execute(select(wanted)).scalar_one())
 
     def bulk_pace(self) -> Pace:
         """Reads every unfinished bulk job: only for what is refused."""
         done = job.c.rows_succeeded + job.c.rows_failed
-        rows_done, running_since = self._connection.execute(
+        rows_done, running_since = self._execute(
             select(func.coalesce(func.sum(done), 0), func.min(job.c.started_at)).where(
                 job.c.state.in_(_UNFINISHED), job.c.kind == JobKind.BULK, job.c.paused_at.is_(None)
             )

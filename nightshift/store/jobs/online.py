@@ -4,22 +4,18 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection
-
 from nightshift.jobs import Job, JobKind, JsonObject, NewJob, ShardState
 from nightshift.jobs.ids import new_id
 from nightshift.jobs.shard import Ring
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements
 from nightshift.store.databases.multi_insert import insert_groups
 from nightshift.store.jobs.events import first_row
 from nightshift.store.jobs.jobs import new_row
 from nightshift.store.shards.outbox import ring_row
 
 
-class Online:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
+class Online(Statements):
     def insert(
         self,
         requests: Sequence[tuple[NewJob, JsonObject]],

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import Connection, case, func, select, union_all
+from sqlalchemy import case, func, select, union_all
 
 from nightshift.jobs import JobKind, JobState
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements
 
 job = tables.job
 
@@ -49,10 +50,7 @@ class Unfinished:
         return sum(group.rows_left for group in self.groups)
 
 
-class Overview:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
+class Overview(Statements):
     def unfinished(self, tenant_id: str) -> Unfinished:
         """The best class first, then by model."""
         expected = func.coalesce(job.c.rows_total, job.c.rows_estimated, 0)
@@ -77,7 +75,7 @@ class Overview:
         is_queued = found.c.state == JobState.QUEUED
         group = (found.c.priority_rank, found.c.priority, found.c.model, found.c.kind)
         queued, running = func.count(case((is_queued, 1))), func.count(case((~is_queued, 1)))
-        rows = self._connection.execute(
+        rows = self._execute(
             select(*group, queued, running, func.count(found.c.paused_at), func.sum(found.c.left))
             .group_by(*group)
             .order_by(found.c.priority_rank, found.c.model, found.c.kind)

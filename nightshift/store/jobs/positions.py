@@ -3,10 +3,10 @@
 from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, Final
 
 from sqlalchemy import (
-    Connection,
     Integer,
     Select,
     bindparam,
@@ -19,6 +19,7 @@ from sqlalchemy import (
 
 from nightshift.jobs import Job
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements
 
 job = tables.job
 
@@ -64,31 +65,23 @@ _CREATED_BETWEEN: Final = (
 )
 
 
-class Positions:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def of(self, jobs: Sequence[Job]) -> Mapping[str, int]:
+class Positions(Statements):
+    def places(self, jobs: Sequence[Job]) -> Mapping[str, int]:
         """The place of each of these queued jobs among all tenants' of its kind, from 1 to `POSITION_MAX`, by
         id. The queue is read once for all of one kind and class.
         """
-        found: dict[str, int] = {}
-        for kind, priority in {(one.kind, one.priority) for one in jobs}:
-            alike = sorted(
-                (one for one in jobs if (one.kind, one.priority) == (kind, priority)),
-                key=lambda one: one.created_at,
-            )
-            place, between = self._first(alike[0]), deque(self._created_between(alike))
-            for one in alike:
-                while between and between[0][0] < one.created_at:
+        places: dict[str, int] = {}
+        for kind, priority in {(job.kind, job.priority) for job in jobs}:
+            alike = [job for job in jobs if (job.kind, job.priority) == (kind, priority)]
+            alike.sort(key=attrgetter("created_at"))
+            values = {"of_kind": kind, "rank": priority.rank, "before": alike[0].created_at}
+            place: int = self._execute(_AHEAD, values).scalar_one() + 1
+            between = deque(self._created_between(alike))
+            for queued in alike:
+                while between and between[0][0] < queued.created_at:
                     place += between.popleft()[1]
-                found[one.id] = min(place, POSITION_MAX)
-        return found
-
-    def _first(self, of: Job) -> int:
-        values = {"of_kind": of.kind, "rank": of.priority.rank, "before": of.created_at}
-        ahead: int = self._connection.execute(_AHEAD, values).scalar_one()
-        return ahead + 1
+                places[queued.id] = min(place, POSITION_MAX)
+        return places
 
     def _created_between(self, alike: Sequence[Job]) -> Sequence[tuple[datetime, int]]:
         """When runnable jobs of the same kind and class were created, from the first of these to the last,
@@ -103,4 +96,4 @@ class Positions:
             "since": first.created_at,
             "before": last.created_at,
         }
-        return [(at, count) for at, count in self._connection.execute(_CREATED_BETWEEN, values)]
+        return [(at, count) for at, count in self._execute(_CREATED_BETWEEN, values)]

@@ -4,12 +4,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, or_, select, text, update
+from sqlalchemy import ColumnElement, Select, and_, or_, select, text, update
 
 from nightshift.jobs import Fault, InputError, Job, JobKind, JobProblem, ShardState
 from nightshift.jobs.part import PartProblem
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements
 from nightshift.store.jobs.jobs import ACTIVE_STATES, RUNNABLE_STATES
 from nightshift.store.shards.parts import WITH_PROBLEM, Parts
 from nightshift.store.shards.shards import OPEN_SHARD_STATES
@@ -50,16 +51,13 @@ class FailedDelivery:
     fault: Fault  # its message is the attempt's
 
 
-class Problems:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
+class Problems(Statements):
     def record(self, known: Job, problem: JobProblem | None) -> bool:
         """Record another problem than the job's, or that there is none. False: it was recorded by another
         process, or the job is over.
         """
         told = None if problem is None else Fault(error=problem.error, met_at=problem.since).to_json()
-        changed = self._connection.execute(
+        changed = self._execute(
             update(job)
             .where(
                 job.c.id == known.id,
@@ -73,15 +71,15 @@ class Problems:
     def jobs(self, limit: int, *, after: str = "") -> Sequence[str]:
         """Ids of unfinished bulk jobs that have met a fault or have a recorded problem, in order."""
         wanted = _with_faults().where(job.c.id > after).order_by(job.c.id).limit(limit)
-        return list(self._connection.execute(wanted).scalars())
+        return list(self._execute(wanted).scalars())
 
     def among(self, job_ids: Collection[str]) -> set[str]:
         """The jobs among these that `jobs` would name."""
-        return set(self._connection.execute(_with_faults().where(job.c.id.in_(job_ids))).scalars())
+        return set(self._execute(_with_faults().where(job.c.id.in_(job_ids))).scalars())
 
     def met(self, job_id: str) -> MetFaults:
         """The faults of a job that still matter: planning's until it is planned, shards' until they end."""
-        row = self._connection.execute(
+        row = self._execute(
             select(job.c.input_fault, job.c.output_problem, job.c.planned_at, job.c.stop_reason).where(
                 job.c.id == job_id
             )
@@ -98,7 +96,7 @@ class Problems:
         )
 
     def _of_shards(self, job_id: str) -> Fault | None:
-        row = self._connection.execute(
+        row = self._execute(
             select(shard.c.fault, shard.c.not_before, shard.c.state)
             .where(
                 shard.c.job_id == job_id,
@@ -117,7 +115,7 @@ class Problems:
     def wanted(self) -> Sequence[Wanted]:
         """The demands of bulk jobs with claimable shards, each once."""
         found = select(job.c.model, job.c.capacity, job.c.pool).where(*_WAITING).distinct()
-        return [Wanted(row.model, row.capacity, row.pool) for row in self._connection.execute(found)]
+        return [Wanted(row.model, row.capacity, row.pool) for row in self._execute(found)]
 
     def waiting(self, for_: Wanted, limit: int) -> Sequence[str]:
         """Ids of bulk jobs with claimable shards that ask for just this and have no recorded problem."""
@@ -127,16 +125,16 @@ class Problems:
             job.c.pool.is_(None) if for_.pool is None else job.c.pool == for_.pool,
         )
         found = select(job.c.id).where(*_WAITING, *asks, job.c.current_problem.is_(None)).order_by(job.c.id)
-        return list(self._connection.execute(found.limit(limit)).scalars())
+        return list(self._execute(found.limit(limit)).scalars())
 
     def is_waiting(self, job_id: str) -> bool:
         """Whether it is a bulk job with claimable shards."""
         found = select(job.c.id).where(*_WAITING, job.c.id == job_id)
-        return self._connection.execute(found).one_or_none() is not None
+        return self._execute(found).one_or_none() is not None
 
     def undelivered(self, job_ids: Collection[str]) -> dict[str, FailedDelivery]:
         """By job, a webhook that was not taken and is sent again: the one whose turn is first."""
-        rows = self._connection.execute(
+        rows = self._execute(
             select(
                 delivery.c.job_id,
                 delivery.c.event_type,

@@ -3,11 +3,12 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, select
+from sqlalchemy import select
 
 from nightshift.jobs import Face, JobKind, ShardState
 from nightshift.jobs.leases import Term
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements
 from nightshift.store.databases.planner_hints import unindexed
 from nightshift.store.jobs.jobs import ACTIVE_STATES
 
@@ -24,15 +25,12 @@ class ShardReferences:
     listed: frozenset[str]  # of the keys asked about
 
 
-class References:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
+class References(Statements):
     def of_shards(
         self, places: Collection[tuple[str, int]], keys: Collection[str]
     ) -> Mapping[tuple[str, int], ShardReferences]:
         """By (job id, shard number), for existing shards. Looks for `keys` among the segments."""
-        rows = self._connection.execute(
+        rows = self._execute(
             select(
                 shard.c.id,
                 shard.c.job_id,
@@ -46,7 +44,7 @@ class References:
             )
         ).all()
         listed: dict[str, set[str]] = {}
-        found = self._connection.execute(
+        found = self._execute(
             select(tables.segment.c.shard_id, tables.segment.c.key).where(
                 tables.segment.c.shard_id.in_([row.id for row in rows]), tables.segment.c.key.in_(keys)
             )
@@ -62,7 +60,7 @@ class References:
 
     def unfinished_jobs(self, job_ids: Collection[str]) -> set[str]:
         """The unfinished ones among these jobs."""
-        rows = self._connection.execute(
+        rows = self._execute(
             select(tables.job.c.id).where(
                 tables.job.c.id.in_(job_ids), unindexed(tables.job.c.state).in_(ACTIVE_STATES)
             )
@@ -72,7 +70,7 @@ class References:
     def jobs_with_results(self, job_ids: Collection[str]) -> set[str]:
         """Those among these jobs whose results are not deleted."""
         job = tables.job
-        rows = self._connection.execute(
+        rows = self._execute(
             select(job.c.id).where(
                 job.c.id.in_(job_ids), job.c.results_deleted_at.is_(None), job.c.deleted_at.is_(None)
             )
@@ -82,7 +80,7 @@ class References:
     def unfinished_batches(self) -> set[str]:
         """All unfinished jobs whose output will be files."""
         job = tables.job
-        rows = self._connection.execute(
+        rows = self._execute(
             select(job.c.id).where(
                 job.c.state.in_(ACTIVE_STATES), job.c.kind == JobKind.BULK, job.c.face == Face.OPENAI
             )
@@ -91,10 +89,10 @@ class References:
 
     def files(self, file_ids: Collection[str]) -> set[str]:
         """The recorded ones among these files, also if expired."""
-        rows = self._connection.execute(select(tables.file.c.id).where(tables.file.c.id.in_(file_ids)))
+        rows = self._execute(select(tables.file.c.id).where(tables.file.c.id.in_(file_ids)))
         return set(rows.scalars())
 
     def upload_parts(self, part_ids: Collection[str]) -> set[str]:
         """The recorded ones among these parts of uploads."""
         part = tables.upload_part
-        return set(self._connection.execute(select(part.c.id).where(part.c.id.in_(part_ids))).scalars())
+        return set(self._execute(select(part.c.id).where(part.c.id.in_(part_ids))).scalars())

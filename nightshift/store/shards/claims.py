@@ -13,7 +13,6 @@ from sqlalchemy import (
     BindParameter,
     Column,
     ColumnElement,
-    Connection,
     Row,
     Subquery,
     and_,
@@ -42,6 +41,7 @@ from nightshift.jobs import (
 from nightshift.jobs.leases import Lease, Term
 from nightshift.jobs.priorities import ROOM_FOR_ALL, SMALL_JOB_ROWS, PriorityConfig, Room
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements, from_row
 from nightshift.store.jobs.jobs import RUNNABLE_STATES, Jobs, to_job
 from nightshift.store.shards.dead_letters import DeadLetters
 from nightshift.store.shards.shards import to_shard
@@ -67,10 +67,7 @@ class WaitingWork:
     """The oldest of it."""
 
 
-class Claims:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
+class Claims(Statements):
     def bulk(
         self,
         worker_id: str,
@@ -114,14 +111,14 @@ class Claims:
         """Lease those of these online shards that are still queued, and of no full tenant; at most 64 per
         call keep it short.
         """
-        found = self._lock_jobs_of(shard_ids)
-        if not found:
+        jobs = self._lock_jobs_of(shard_ids)
+        if not jobs:
             return []
-        taken = self._connection.execute(
+        taken = self._execute(
             _TAKE_ONLINE,
             {
                 "shards": shard_ids,
-                "jobs": list(found),
+                "jobs": list(jobs),
                 "served": models,
                 "capacities": _capacities(machine),
                 "full_tenants": list(full_tenants),
@@ -130,8 +127,8 @@ class Claims:
             },
         ).all()
         for row in taken:
-            self._start(found[row.job_id][0], now)
-        return [_online_claim(row, *found[row.job_id], now) for row in taken]
+            self._start(jobs[row.job_id][0], now)
+        return [_online_claim(row, *jobs[row.job_id], now) for row in taken]
 
     def next_online(
         self,
@@ -190,7 +187,7 @@ class Claims:
             .outerjoin(of_tenant, of_tenant.c.tenant_id == by_model.c.tenant_id)
             .subquery()
         )
-        rows = self._connection.execute(
+        rows = self._execute(
             select(waiting.c.id)
             .order_by(waiting.c.priority_rank, waiting.c.turn, waiting.c.enqueued_at, waiting.c.id)
             .limit(limit)
@@ -205,9 +202,7 @@ class Claims:
         *,
         machine: Machine = Machine(),
     ) -> Sequence[WaitingWork]:
-        """For which of these models something could be claimed on such a machine: one entry a model and kind
-        of job.
-        """
+        """Work of these models that could be claimed on such a machine: one entry a model and kind of job."""
         if not models:
             return []
         urgent = case((_is_urgent(now, priorities.deadline_ramp, priorities.ageing), 1), else_=0)
@@ -232,7 +227,7 @@ class Claims:
             )
             .group_by(shard.c.model)
         )
-        rows = [*self._connection.execute(bulk), *self._connection.execute(online)]
+        rows = [*self._execute(bulk), *self._execute(online)]
         return [
             WaitingWork(model, rank, bool(is_due), max(0.0, (now - since).total_seconds()))
             for model, rank, is_due, since in rows
@@ -274,12 +269,12 @@ class Claims:
             .subquery()
         )
         _, *keys = best.c
-        rows = self._connection.execute(
+        return self._all(
             select(job)
             .join(best, best.c.id == job.c.id)
-            .order_by(*keys, job.c.deadline_at, job.c.created_at, job.c.id)
+            .order_by(*keys, job.c.deadline_at, job.c.created_at, job.c.id),
+            to_job,
         )
-        return [to_job(row) for row in rows]
 
     def _in_flight(self, kind: JobKind, *by: Column[Any]) -> Subquery:
         """Leased shards per tenant, or by these columns."""
@@ -291,14 +286,15 @@ class Claims:
             .subquery()
         )
 
-    def _take_next_shard(self, of: Job, worker_id: str, now: datetime, ttl_s: float) -> Row[Any] | None:
-        return self._connection.execute(
-            _TAKE_NEXT, {"of": of.id, "moment": now, **_taker(worker_id, now, ttl_s)}
-        ).one_or_none()
+    def _take_next_shard(
+        self, candidate: Job, worker_id: str, now: datetime, ttl_s: float
+    ) -> Row[Any] | None:
+        values = {"of": candidate.id, "moment": now, **_taker(worker_id, now, ttl_s)}
+        return self._execute(_TAKE_NEXT, values).one_or_none()
 
     def _lock_jobs_of(self, shard_ids: Sequence[str]) -> dict[str, tuple[Job, JsonObject]]:
         """The queued online jobs among these, locked, with their bodies."""
-        rows = self._connection.execute(_LOCK_JOBS, {"shards": shard_ids})
+        rows = self._execute(_LOCK_JOBS, {"shards": shard_ids})
         return {row.id: (to_job(row), row.body) for row in rows}
 
     def _crash_history(self, claimed: Row[Any]) -> CrashHistory:
@@ -371,7 +367,7 @@ _TAKE_NEXT = _TAKE.where(
 
 
 def _capacities(machine: Machine) -> Sequence[str]:
-    """Of jobs that may run on it."""
+    """The capacities of jobs that may run on it."""
     return (ANY_CAPACITY, machine.capacity)
 
 
@@ -400,7 +396,7 @@ def _is_urgent(now: datetime, deadline_ramp: timedelta, ageing: timedelta) -> Co
 def _claim_order(
     now: datetime, deadline_ramp: timedelta, ageing: timedelta, in_flight: ColumnElement[int]
 ) -> tuple[ColumnElement[int], ...]:
-    """What claimable jobs are sorted by before deadline and age: `jobs/priorities.py` in SQL."""
+    """The order of claimable jobs before deadline and age: `jobs/priorities.py` in SQL."""
     is_lifted = and_(_is_urgent(now, deadline_ramp, ageing), job.c.priority_rank > 0)
     fewest_lifted = func.min(case((is_lifted, in_flight))).over(partition_by=job.c.priority_rank)
     is_in_its_place = in_flight < fewest_lifted
@@ -417,17 +413,10 @@ def _online_claim(row: Row[Any], job: Job, body: JsonObject, now: datetime) -> O
 
 
 def _took_over(row: Row[Any]) -> Interruption | None:
-    """How the lease before ended. One that ended otherwise since has left what was known of an earlier."""
-    found = None if row.interruption is None else Interruption(**row.interruption)
-    return found if found is not None and found.term == row.term - 1 else None
+    """How the lease before ended. An entry of an earlier lease stays where a later one ended otherwise."""
+    last = None if row.interruption is None else Interruption(**row.interruption)
+    return last if last is not None and last.term == row.term - 1 else None
 
 
 def _to_lease(row: Row[Any]) -> Lease:
-    return Lease(
-        shard_id=row.id,
-        job_id=row.job_id,
-        tenant_id=row.tenant_id,
-        term=Term(row.term),
-        worker_id=row.worker_id,
-        expires_at=row.lease_until,
-    )
+    return from_row(Lease, row, shard_id=row.id, term=Term(row.term), expires_at=row.lease_until)

@@ -14,6 +14,7 @@ from nightshift.jobs import Face, Job, JobKind, JobState, ShardState
 from nightshift.jobs.ids import new_id
 from nightshift.jobs.part import CutShard, NewPart, PartState
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements
 
 shard = tables.shard
 output_part = tables.output_part
@@ -64,17 +65,14 @@ def note_written(connection: Connection, job_id: str, parts: int = 1) -> None:
     connection.execute(_NOTE_WRITTEN, {"of": job_id, "more": parts})
 
 
-class Cuts:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
+class Cuts(Statements):
     def page(self, job_id: str, *, after_no: int = -1, limit: int) -> CutPage:
         """A page of a job's ended shards in no part, with the shards beside them, in order.
 
         Of a neighbour only says whether it is in a part; one that has ended and is not counts as one that
         will.
         """
-        rows = self._connection.execute(
+        rows = self._execute(
             select(
                 shard.c.shard_no,
                 shard.c.state,
@@ -104,7 +102,7 @@ class Cuts:
     def assign(self, job_id: str, part: NewPart) -> bool:
         """Put a part's shards in it. False: not all of them had ended and were free; then roll back."""
         return (
-            self._connection.execute(
+            self._execute(
                 update(shard)
                 .where(
                     shard.c.job_id == job_id,
@@ -131,14 +129,14 @@ class Cuts:
             for part in parts
         ]
         if rows:
-            self._connection.execute(insert(output_part), rows)
+            self._execute(insert(output_part), rows)
         written = sum(row["state"] == PartState.WRITTEN for row in rows)
         if written:
             note_written(self._connection, job.id, written)
 
     def under_way(self) -> Mapping[str, OutputProgress]:
         """Of each native job whose output is being written. Costs a row of each job, whatever it has."""
-        rows = self._connection.execute(
+        rows = self._execute(
             select(
                 job.c.id,
                 job.c.state,
@@ -161,13 +159,13 @@ class Cuts:
         """Whether an ended shard of the job is in no part."""
         # In order, so that SQLite takes the index of those, and not the one of states.
         free = select(shard.c.shard_no).where(shard.c.job_id == job_id, _TO_CUT).order_by(shard.c.shard_no)
-        return self._connection.execute(free.limit(1)).one_or_none() is not None
+        return self._execute(free.limit(1)).one_or_none() is not None
 
     def _neighbours(self, job_id: str, numbers: Collection[int]) -> Iterator[CutShard]:
         wanted = sorted(numbers)
         for first in range(0, len(wanted), NEIGHBOURS_PER_QUERY):
             some = wanted[first : first + NEIGHBOURS_PER_QUERY]
-            found = self._connection.execute(
+            found = self._execute(
                 select(shard.c.shard_no, shard.c.part_first_shard).where(
                     shard.c.job_id == job_id, shard.c.shard_no.in_(some)
                 )

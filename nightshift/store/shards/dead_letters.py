@@ -4,23 +4,21 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, select, tuple_, update
+from sqlalchemy import Row, delete, insert, select, tuple_, update
 
 from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import CrashHistory, ShardState
 from nightshift.jobs.dead_letters import DeadLetter, DeadLetterState
 from nightshift.jobs.leases import Lease
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements, from_row
 
 shard = tables.shard
 row_crash = tables.row_crash
 dead_row = tables.dead_row
 
 
-class DeadLetters:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
+class DeadLetters(Statements):
     def crash_history(self, shard_id: str, crashes: int) -> CrashHistory:
         """What is known of a shard that lost so many workers. One that lost none costs no look."""
         if crashes == 0:
@@ -30,7 +28,7 @@ class DeadLetters:
     def suspects(self, shard_id: str) -> Mapping[int, int]:
         """Rows that were in flight at a loss and have neither finished nor died: how often, by row."""
         dead = self._dead(shard_id)
-        rows = self._connection.execute(
+        rows = self._execute(
             select(row_crash).where(row_crash.c.shard_id == shard_id).order_by(row_crash.c.row)
         )
         return {row.row: row.crashes for row in rows if row.row not in dead}
@@ -46,7 +44,7 @@ class DeadLetters:
         if not self._update_held(lease, suspects=[]):
             return False
         suspected = (row_crash.c.shard_id == lease.shard_id) & (row_crash.c.row == row)
-        self._connection.execute(delete(row_crash).where(suspected))
+        self._execute(delete(row_crash).where(suspected))
         if not self.suspects(lease.shard_id):
             # With a dead row the shard stays watched: whichever worker claims it next must know of the row.
             cleared = {} if self._dead(lease.shard_id) else {"crash_count": 0}
@@ -59,12 +57,12 @@ class DeadLetters:
         """
         if not self._update_held(lease, suspects=None, is_isolating=False, crash_count=0):
             return False
-        self._connection.execute(delete(row_crash).where(row_crash.c.shard_id == lease.shard_id))
+        self._execute(delete(row_crash).where(row_crash.c.shard_id == lease.shard_id))
         return True
 
     def set_custom_id(self, shard_id: str, row: int, custom_id: str) -> None:
         """A worker has read the name of a dead row."""
-        self._connection.execute(
+        self._execute(
             update(dead_row)
             .where(dead_row.c.shard_id == shard_id, dead_row.c.row == row, dead_row.c.custom_id.is_(None))
             .values(custom_id=custom_id)
@@ -90,19 +88,18 @@ class DeadLetters:
         if after is not None:
             place = tuple_(dead_row.c.died_at, dead_row.c.id)
             wanted.append(place < tuple_(tables.to_ms(after.died_at), after.id))
-        rows = self._connection.execute(
+        return self._all(
             select(dead_row)
             .where(*wanted)
             .order_by(dead_row.c.died_at.desc(), dead_row.c.id.desc())
-            .limit(limit)
+            .limit(limit),
+            _to_dead_letter,
         )
-        return [_to_dead_letter(row) for row in rows]
 
     def get(self, tenant_id: str, id: str) -> DeadLetter | None:
-        row = self._connection.execute(
-            select(dead_row).where(dead_row.c.tenant_id == tenant_id, dead_row.c.id == id)
-        ).one_or_none()
-        return None if row is None else _to_dead_letter(row)
+        return self._one(
+            select(dead_row).where(dead_row.c.tenant_id == tenant_id, dead_row.c.id == id), _to_dead_letter
+        )
 
     def replay(self, tenant_id: str, id: str, job_id: str, now: datetime) -> bool:
         """It was submitted again, as this job. False: it was replayed or discarded already."""
@@ -127,10 +124,8 @@ class DeadLetters:
         for row in rows:
             this = (row_crash.c.shard_id == shard_id) & (row_crash.c.row == row)
             more = {"crashes": row_crash.c.crashes + 1, "explained": row_crash.c.explained + explained}
-            if not self._connection.execute(
-                update(row_crash).where(this).values(**more, last_cause=cause)
-            ).rowcount:
-                self._connection.execute(
+            if not self._execute(update(row_crash).where(this).values(**more, last_cause=cause)).rowcount:
+                self._execute(
                     insert(row_crash).values(
                         shard_id=shard_id,
                         row=row,
@@ -142,63 +137,32 @@ class DeadLetters:
 
     def insert(self, new: DeadLetter) -> None:
         """This row is not run again."""
-        self._connection.execute(
-            insert(dead_row).values(
-                id=new.id,
-                tenant_id=new.tenant_id,
-                job_id=new.job_id,
-                shard_id=new.shard_id,
-                row=new.row,
-                custom_id=new.custom_id,
-                cause=new.cause,
-                crashes=new.crashes,
-                worker_id=new.worker_id,
-                died_at=new.died_at,
-                state=new.state,
-            )
-        )
+        self._execute(insert(dead_row).values(vars(new)))
 
     def _decide(self, tenant_id: str, id: str, now: datetime, **values: Any) -> bool:
-        return (
-            self._connection.execute(
-                update(dead_row)
-                .where(
-                    dead_row.c.tenant_id == tenant_id,
-                    dead_row.c.id == id,
-                    dead_row.c.state == DeadLetterState.DEAD,
-                )
-                .values(decided_at=now, **values)
-            ).rowcount
-            == 1
+        return self._changes_one(
+            update(dead_row)
+            .where(
+                dead_row.c.tenant_id == tenant_id,
+                dead_row.c.id == id,
+                dead_row.c.state == DeadLetterState.DEAD,
+            )
+            .values(decided_at=now, **values)
         )
 
     def _has_suspects(self, shard_id: str) -> bool:
         found = select(row_crash.c.row).where(row_crash.c.shard_id == shard_id).limit(1)
-        return self._connection.execute(found).one_or_none() is not None
+        return self._execute(found).one_or_none() is not None
 
     def _dead(self, shard_id: str) -> frozenset[int]:
-        rows = self._connection.execute(select(dead_row.c.row).where(dead_row.c.shard_id == shard_id))
+        rows = self._execute(select(dead_row.c.row).where(dead_row.c.shard_id == shard_id))
         return frozenset(rows.scalars())
 
     def _update_held(self, lease: Lease, **values: Any) -> bool:
         held = (shard.c.id == lease.shard_id) & (shard.c.term == lease.term)
         changed = update(shard).where(held, shard.c.state == ShardState.LEASED).values(**values)
-        return self._connection.execute(changed).rowcount == 1
+        return self._changes_one(changed)
 
 
 def _to_dead_letter(row: Row[Any]) -> DeadLetter:
-    return DeadLetter(
-        id=row.id,
-        tenant_id=row.tenant_id,
-        job_id=row.job_id,
-        shard_id=row.shard_id,
-        row=row.row,
-        custom_id=row.custom_id,
-        cause=ExitCause(row.cause),
-        crashes=row.crashes,
-        worker_id=row.worker_id,
-        died_at=row.died_at,
-        state=DeadLetterState(row.state),
-        decided_at=row.decided_at,
-        replay_job_id=row.replay_job_id,
-    )
+    return from_row(DeadLetter, row, cause=ExitCause(row.cause), state=DeadLetterState(row.state))

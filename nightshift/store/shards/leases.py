@@ -7,7 +7,6 @@ from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
-    Connection,
     Row,
     case,
     or_,
@@ -24,6 +23,7 @@ from nightshift.jobs import (
 )
 from nightshift.jobs.leases import Lease, Term
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements, from_row
 
 job = tables.job
 shard = tables.shard
@@ -62,10 +62,7 @@ class ExpiredLease:
     shard_no: int = 0  # in its job
 
 
-class Leases:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
+class Leases(Statements):
     def renew(
         self, held: Sequence[Lease], now: datetime, ttl_s: float, in_flight: Mapping[str, int] = {}
     ) -> Sequence[HeldLease]:
@@ -78,7 +75,7 @@ class Leases:
             return []
         at_risk = {shard_id: tokens for shard_id, tokens in in_flight.items() if tokens}
         told = case(at_risk, value=shard.c.id, else_=0) if at_risk else 0
-        kept = self._connection.execute(
+        kept = self._execute(
             update(shard)
             .where(
                 tuple_(shard.c.id, shard.c.term).in_([(lease.shard_id, lease.term) for lease in held]),
@@ -145,8 +142,8 @@ class Leases:
         """Other leases of these leases' workers, not locked: the workers may be alive and renew them."""
         if not abandoned:
             return []
-        workers = {one.worker_id for one in abandoned}
-        others = shard.c.id.not_in([one.shard_id for one in abandoned])
+        workers = {lease.worker_id for lease in abandoned}
+        others = shard.c.id.not_in([lease.shard_id for lease in abandoned])
         return self._abandoned(shard.c.worker_id.in_(workers) & others, limit, is_locked=False)
 
     def of_job(self, job_id: str, limit: int) -> Sequence[ExpiredLease]:
@@ -189,7 +186,7 @@ class Leases:
     def _abandoned(
         self, condition: ColumnElement[bool], limit: int, *, is_locked: bool = True
     ) -> Sequence[ExpiredLease]:
-        found = (
+        leases = (
             select(shard, job.c.stop_reason, job.c.spec)
             .join(job, job.c.id == shard.c.job_id)
             .where(shard.c.state == ShardState.LEASED, condition)
@@ -198,12 +195,12 @@ class Leases:
         )
         if is_locked:
             # A worker that renews at this moment keeps its shard. SQLite's writers take turns anyway.
-            found = found.with_for_update(of=shard, skip_locked=True)
-        return [_to_expired(row) for row in self._connection.execute(found)]
+            leases = leases.with_for_update(of=shard, skip_locked=True)
+        return self._all(leases, _to_expired)
 
     def _orders(self, job_ids: Sequence[str]) -> dict[str, tuple[StopReason | None, datetime | None, bool]]:
         """By job, as in HeldLease, of those that are to stop or to pause."""
-        rows = self._connection.execute(
+        rows = self._execute(
             select(job.c.id, job.c.stop_reason, job.c.stop_requested_at, job.c.paused_at).where(
                 job.c.id.in_(set(job_ids)), or_(job.c.stop_reason.is_not(None), job.c.paused_at.is_not(None))
             )
@@ -218,32 +215,23 @@ class Leases:
         }
 
     def _release(self, shard_id: str, term: Term, **values: Any) -> bool:
-        return (
-            self._connection.execute(
-                update(shard)
-                .where(shard.c.id == shard_id, shard.c.term == term, shard.c.state == ShardState.LEASED)
-                .values(worker_id=None, lease_until=None, suspects=None, tokens_in_flight=0, **values)
-            ).rowcount
-            == 1
+        return self._changes_one(
+            update(shard)
+            .where(shard.c.id == shard_id, shard.c.term == term, shard.c.state == ShardState.LEASED)
+            .values(worker_id=None, lease_until=None, suspects=None, tokens_in_flight=0, **values)
         )
 
 
 def _to_expired(row: Row[Any]) -> ExpiredLease:
-    return ExpiredLease(
+    return from_row(
+        ExpiredLease,
+        row,
         shard_id=row.id,
-        job_id=row.job_id,
-        tenant_id=row.tenant_id,
         kind=JobKind(row.kind),
         term=Term(row.term),
-        worker_id=row.worker_id,
         expired_at=row.lease_until,
-        attempts=row.attempts,
         attempts_in_a_row=row.attempts - row.attempts_before,
-        crash_count=row.crash_count,
         stop_reason=StopReason(row.stop_reason) if row.stop_reason else None,
         retry_on_interrupt=row.spec.get("retry_on_interrupt", True),
         in_flight=tuple(row.suspects or ()),
-        is_isolating=row.is_isolating,
-        tokens_in_flight=row.tokens_in_flight,
-        shard_no=row.shard_no,
     )

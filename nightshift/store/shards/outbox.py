@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import delete, func, insert, select
 
 from nightshift.jobs import JobKind
 from nightshift.jobs.shard import Ring
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements
 from nightshift.store.databases.multi_insert import insert_groups
 
 outbox = tables.outbox
@@ -19,14 +20,9 @@ outbox = tables.outbox
 _INSERT = insert(outbox).returning(outbox.c.id)
 
 
-class Outbox:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
+class Outbox(Statements):
     def add(self, kind: JobKind, priority_rank: int, now: datetime, *, shard_id: str | None = None) -> Ring:
-        ring_id: int = self._connection.execute(
-            _INSERT, ring_row(kind, shard_id, priority_rank, now)
-        ).scalar_one()
+        ring_id: int = self._execute(_INSERT, ring_row(kind, shard_id, priority_rank, now)).scalar_one()
         return Ring(ring_id, kind, shard_id, priority_rank)
 
     def add_bulk(self, count: int, priority_rank: int, now: datetime) -> Sequence[Ring]:
@@ -37,17 +33,17 @@ class Outbox:
 
     def waiting(self, created_before: datetime, limit: int) -> Sequence[Ring]:
         """Unsent rings, in order. `created_before` leaves the creator time to send its own."""
-        rows = self._connection.execute(
+        rows = self._execute(
             select(outbox).where(outbox.c.created_at <= created_before).order_by(outbox.c.id).limit(limit)
         )
         return [Ring(row.id, JobKind(row.kind), row.shard_id, row.priority_rank) for row in rows]
 
     def delete(self, ring_ids: Sequence[int]) -> None:
         """Delete sent rings."""
-        self._connection.execute(delete(outbox).where(outbox.c.id.in_(ring_ids)))
+        self._execute(delete(outbox).where(outbox.c.id.in_(ring_ids)))
 
     def length(self) -> int:
-        return self._connection.execute(select(func.count()).select_from(outbox)).scalar_one()
+        return self._execute(select(func.count()).select_from(outbox)).scalar_one()
 
 
 def ring_row(kind: JobKind, shard_id: str | None, priority_rank: int, now: datetime) -> dict[str, Any]:

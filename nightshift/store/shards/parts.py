@@ -11,7 +11,6 @@ from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
-    Connection,
     Row,
     bindparam,
     case,
@@ -36,6 +35,7 @@ from nightshift.jobs.part import (
     PartUpload,
 )
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements, from_row
 from nightshift.store.jobs.jobs import ACTIVE_STATES, to_job
 from nightshift.store.shards.cuts import note_written
 
@@ -50,10 +50,7 @@ _WITH_UPLOADS = text(tables.PART_WITH_UPLOADS)
 WITH_PROBLEM = text(tables.PART_WITH_PROBLEM)
 
 
-class Parts:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
+class Parts(Statements):
     # -- claiming --------------------------------------------------------------------------------------
 
     def claim(self, owner: str, now: datetime, ttl_s: float) -> PartClaim | None:
@@ -61,7 +58,7 @@ class Parts:
         their output first, the longest waiting first.
         """
         for candidate in self._best_jobs(now):
-            taken = self._connection.execute(
+            taken = self._execute(
                 _TAKE_NEXT,
                 {
                     "of": candidate.id,
@@ -80,16 +77,16 @@ class Parts:
         """Extend these leases. Returns those that were held, with their new end; the others are lost."""
         if not held:
             return []
-        rows = self._connection.execute(
+        return self._all(
             update(part)
             .where(
                 tuple_(part.c.id, part.c.term).in_([(lease.part_id, lease.term) for lease in held]),
                 part.c.state == PartState.LEASED,
             )
             .values(lease_expires_at=now + timedelta(seconds=ttl_s))
-            .returning(part.c.id, part.c.job_id, part.c.term, part.c.owner, part.c.lease_expires_at)
+            .returning(part.c.id, part.c.job_id, part.c.term, part.c.owner, part.c.lease_expires_at),
+            _to_lease,
         )
-        return [_to_lease(row) for row in rows]
 
     def record_uploads(self, lease: PartLease, uploads: Sequence[PartUpload]) -> bool:
         """Replace what is recorded of the files begun for a part: before any of their bytes are sent, and
@@ -134,7 +131,7 @@ class Parts:
 
     def reopen(self, job_id: str, first_shards: Collection[int]) -> int:
         """Let written parts of a job be written again, whose files are gone. Returns how many."""
-        return self._connection.execute(
+        return self._execute(
             update(part)
             .where(
                 part.c.job_id == job_id,
@@ -148,13 +145,13 @@ class Parts:
 
     def of_job(self, job_id: str, *, after: int = -1, limit: int) -> Sequence[OutputPart]:
         """A page of a job's parts in the order of the input. `after`: the first shard of the last one."""
-        rows = self._connection.execute(
+        return self._all(
             select(part)
             .where(part.c.job_id == job_id, part.c.first_shard > after)
             .order_by(part.c.first_shard)
-            .limit(limit)
+            .limit(limit),
+            to_part,
         )
-        return [to_part(row) for row in rows]
 
     def at(self, job_id: str, first_shard: int) -> OutputPart | None:
         """The job's part that begins with this shard."""
@@ -163,7 +160,7 @@ class Parts:
 
     def states(self, job_id: str) -> Counter[PartState]:
         """A job's parts per state."""
-        rows = self._connection.execute(
+        rows = self._execute(
             select(part.c.state, func.count()).where(part.c.job_id == job_id).group_by(part.c.state)
         )
         return Counter({PartState(state): count for state, count in rows})
@@ -177,7 +174,7 @@ class Parts:
         return last if last is None or last.problem.is_permanent else self._problem(job_id, part.c.not_before)
 
     def _problem(self, job_id: str, order: ColumnElement[Any]) -> OutputProblem | None:
-        row = self._connection.execute(
+        row = self._execute(
             select(part.c.problem, part.c.not_before)
             .where(part.c.job_id == job_id, WITH_PROBLEM)
             .order_by(order)
@@ -185,20 +182,20 @@ class Parts:
         ).one_or_none()
         if row is None:
             return None
-        found = PartProblem.from_json(row.problem)
-        return OutputProblem(found, None if found.is_permanent else row.not_before)
+        problem = PartProblem.from_json(row.problem)
+        return OutputProblem(problem, None if problem.is_permanent else row.not_before)
 
     def has_open(self, job_id: str) -> bool:
         """Whether a part of the job is still to be written."""
-        found = select(part.c.id).where(part.c.job_id == job_id, part.c.state.in_(_OPEN)).limit(1)
-        return self._connection.execute(found).one_or_none() is not None
+        wanted = select(part.c.id).where(part.c.job_id == job_id, part.c.state.in_(_OPEN)).limit(1)
+        return self._execute(wanted).one_or_none() is not None
 
     # -- the service's own duties, over all tenants ----------------------------------------------------
 
     def has_expired(self, now: datetime) -> bool:
         """Whether `expire` would find any."""
-        found = select(part.c.id).where(LEASED, part.c.lease_expires_at <= now).limit(1)
-        return self._connection.execute(found).one_or_none() is not None
+        wanted = select(part.c.id).where(LEASED, part.c.lease_expires_at <= now).limit(1)
+        return self._execute(wanted).one_or_none() is not None
 
     def expire(self, now: datetime) -> int:
         """Let parts be claimed again whose lease has expired. Returns how many."""
@@ -206,7 +203,7 @@ class Parts:
         expired = (
             select(part.c.id).where(LEASED, part.c.lease_expires_at <= now).with_for_update(skip_locked=True)
         )
-        return self._connection.execute(
+        return self._execute(
             update(part)
             .where(part.c.id.in_(expired), part.c.state == PartState.LEASED)
             .values(state=PartState.READY, owner=None, lease_expires_at=None)
@@ -214,13 +211,13 @@ class Parts:
 
     def has_claimable(self, now: datetime) -> bool:
         """Whether `claim` may find a part."""
-        found = (
+        wanted = (
             select(part.c.id)
             .join(job, job.c.id == part.c.job_id)
             .where(job.c.kind == JobKind.BULK, job.c.state.in_(WRITING_STATES), *claimable(now))
             .limit(1)
         )
-        return self._connection.execute(found).one_or_none() is not None
+        return self._execute(wanted).one_or_none() is not None
 
     def unwritable(self) -> set[str]:
         """Ids of running jobs with a part that no trying again would write."""
@@ -232,7 +229,7 @@ class Parts:
             .correlate(job)
             .scalar_subquery()
         )
-        rows = self._connection.execute(
+        rows = self._execute(
             select(job.c.id, last.label("problem")).where(
                 job.c.kind == JobKind.BULK, job.c.state == JobState.RUNNING, job.c.stop_reason.is_(None)
             )
@@ -241,7 +238,7 @@ class Parts:
 
     def open_uploads(self) -> set[str]:
         """Ids of all uploads that unfinished jobs may still publish."""
-        rows = self._connection.execute(
+        rows = self._execute(
             select(part.c.uploads)
             .join(job, job.c.id == part.c.job_id)
             .where(_WITH_UPLOADS, job.c.state.in_(ACTIVE_STATES))
@@ -257,7 +254,7 @@ class Parts:
             .group_by(part.c.tenant_id)
             .subquery()
         )
-        rows = self._connection.execute(
+        return self._all(
             select(job)
             .outerjoin(in_flight, in_flight.c.tenant_id == job.c.tenant_id)
             .where(
@@ -271,26 +268,23 @@ class Parts:
                 func.coalesce(job.c.finalizing_at, job.c.created_at),
                 job.c.id,
             )
-            .limit(JOBS_LOOKED_AT_MAX)
+            .limit(JOBS_LOOKED_AT_MAX),
+            to_job,
         )
-        return [to_job(row) for row in rows]
 
     def _release(self, lease: PartLease, **values: Any) -> bool:
         return self._update_held(lease, owner=None, lease_expires_at=None, **values)
 
     def _update_held(self, lease: PartLease, **values: Any) -> bool:
         """An UPDATE guarded by the lease's term."""
-        return (
-            self._connection.execute(
-                update(part)
-                .where(
-                    part.c.id == lease.part_id,
-                    part.c.term == lease.term,
-                    part.c.state == PartState.LEASED,
-                )
-                .values(**values)
-            ).rowcount
-            == 1
+        return self._changes_one(
+            update(part)
+            .where(
+                part.c.id == lease.part_id,
+                part.c.term == lease.term,
+                part.c.state == PartState.LEASED,
+            )
+            .values(**values)
         )
 
 
@@ -325,30 +319,16 @@ _TAKE_NEXT = (
 
 
 def to_part(row: Row[Any]) -> OutputPart:
-    return OutputPart(
-        id=row.id,
-        job_id=row.job_id,
-        first_shard=row.first_shard,
-        last_shard=row.last_shard,
+    return from_row(
+        OutputPart,
+        row,
         state=PartState(row.state),
         term=Term(row.term),
-        owner=row.owner,
-        lease_expires_at=row.lease_expires_at,
-        attempts=row.attempts,
         uploads=tuple(PartUpload.from_json(upload) for upload in row.uploads or ()),
         files=tuple(PartFile.from_json(file) for file in row.files or ()),
-        rows=row.rows,
-        succeeded=row.succeeded,
-        failed=row.failed,
         problem=None if row.problem is None else PartProblem.from_json(row.problem),
     )
 
 
 def _to_lease(row: Row[Any]) -> PartLease:
-    return PartLease(
-        part_id=row.id,
-        job_id=row.job_id,
-        term=Term(row.term),
-        owner=row.owner,
-        expires_at=row.lease_expires_at,
-    )
+    return from_row(PartLease, row, part_id=row.id, term=Term(row.term), expires_at=row.lease_expires_at)

@@ -14,7 +14,6 @@ from sqlalchemy import (
     JSON,
     BigInteger,
     ColumnElement,
-    Connection,
     Row,
     Text,
     bindparam,
@@ -48,6 +47,7 @@ from nightshift.jobs import (
 from nightshift.jobs.ids import new_ids
 from nightshift.jobs.leases import Lease, Term
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements, from_row
 from nightshift.store.databases.multi_insert import PreparedRows
 from nightshift.store.shards.cuts import note_ended
 
@@ -183,10 +183,7 @@ class LeasedShard:
     lease_until: datetime
 
 
-class Shards:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
+class Shards(Statements):
     # -- planning --------------------------------------------------------------------------------------
 
     def prepared(self, job: Job, model: str, planned: Sequence[NewShard], now: datetime) -> PreparedShards:
@@ -223,13 +220,8 @@ class Shards:
             "carry_over": carry_over_key,
         }
         if new is None:
-            return self._connection.execute(_CHECKPOINT, values).rowcount == 1
-        holds = (
-            self._connection.execute(
-                _PROGRESS, {**values, "rows": new.rows, "bytes": new.size_bytes}
-            ).rowcount
-            == 1
-        )
+            return self._changes_one(_CHECKPOINT, values)
+        holds = self._changes_one(_PROGRESS, {**values, "rows": new.rows, "bytes": new.size_bytes})
         if holds:
             self._insert_segment(lease, new)
         return holds
@@ -264,7 +256,7 @@ class Shards:
     def record_interruption(self, job_id: str, shard_no: int, ended: Interruption) -> None:
         """How a lease of a bulk shard ended that goes on, or is given up."""
         told = {"term": ended.term, "worker_id": ended.worker_id, "cause": ended.cause}
-        self._connection.execute(
+        self._execute(
             update(shard)
             .where(shard.c.job_id == job_id, shard.c.shard_no == shard_no)
             .values(interruption=told)
@@ -274,7 +266,7 @@ class Shards:
         """Record an online request's only answer. False: the lease is lost."""
         holds = self._update_held(lease, state=ShardState.DONE, rows_done=1, lease_until=None)
         if holds:
-            self._connection.execute(
+            self._execute(
                 insert(result).values(
                     shard_id=lease.shard_id,
                     status_code=answer.status_code,
@@ -290,24 +282,23 @@ class Shards:
 
     def of_job(self, job_id: str, *, after_no: int = -1, limit: int) -> Sequence[Shard]:
         """A page of a job's shards in input order."""
-        rows = self._connection.execute(
+        return self._all(
             select(shard)
             .where(shard.c.job_id == job_id, shard.c.shard_no > after_no)
             .order_by(shard.c.shard_no)
-            .limit(limit)
+            .limit(limit),
+            to_shard,
         )
-        return [to_shard(row) for row in rows]
 
     def get(self, tenant_id: str, shard_id: str) -> Shard | None:
         """A shard of a tenant."""
-        row = self._connection.execute(
-            select(shard).where(shard.c.id == shard_id, shard.c.tenant_id == tenant_id)
-        ).one_or_none()
-        return None if row is None else to_shard(row)
+        return self._one(
+            select(shard).where(shard.c.id == shard_id, shard.c.tenant_id == tenant_id), to_shard
+        )
 
     def request_body(self, tenant_id: str, shard_id: str) -> JsonObject | None:
         """A tenant's online request; None for a bulk shard."""
-        body: JsonObject | None = self._connection.execute(
+        body: JsonObject | None = self._execute(
             select(request.c.body)
             .join(shard, shard.c.id == request.c.shard_id)
             .where(request.c.shard_id == shard_id, shard.c.tenant_id == tenant_id)
@@ -316,14 +307,14 @@ class Shards:
 
     def states(self, job_id: str) -> Counter[ShardState]:
         """A job's shards per state."""
-        rows = self._connection.execute(
+        rows = self._execute(
             select(shard.c.state, func.count()).where(shard.c.job_id == job_id).group_by(shard.c.state)
         )
         return Counter({ShardState(state): count for state, count in rows})
 
     def input_errors(self, job_id: str, limit: int) -> list[InputError]:
         """Why the inputs of a job's first failed shards cannot be read."""
-        rows = self._connection.execute(
+        rows = self._execute(
             select(shard.c.fault)
             .where(shard.c.job_id == job_id, text(tables.WITH_FAULT), shard.c.state == ShardState.FAILED)
             .order_by(shard.c.shard_no)
@@ -333,14 +324,13 @@ class Shards:
 
     def segments(self, shard_id: str) -> Sequence[Segment]:
         """A shard's listed segments, in the order of commits."""
-        rows = self._connection.execute(
-            select(segment).where(segment.c.shard_id == shard_id).order_by(segment.c.id)
+        return self._all(
+            select(segment).where(segment.c.shard_id == shard_id).order_by(segment.c.id), _to_segment
         )
-        return [_to_segment(row) for row in rows]
 
     def rows_earlier(self, job_id: str, first_no: int, last_no: int) -> int:
         """Of these shards of a job, the rows with a result of the job that it reuses."""
-        found = self._connection.execute(
+        found = self._execute(
             select(func.coalesce(func.sum(segment.c.earlier), 0))
             .join(shard, shard.c.id == segment.c.shard_id)
             .where(shard.c.job_id == job_id, shard.c.shard_no.between(first_no, last_no))
@@ -351,7 +341,7 @@ class Shards:
         self, tenant_id: str, job_id: str, *, after_id: int = 0, limit: int
     ) -> Sequence[ListedSegment]:
         """A page of a tenant's job's listed segments, in the order of commits."""
-        rows = self._connection.execute(
+        rows = self._execute(
             select(segment, shard.c.shard_no)
             .join(shard, shard.c.id == segment.c.shard_id)
             .where(segment.c.job_id == job_id, shard.c.tenant_id == tenant_id, segment.c.id > after_id)
@@ -362,7 +352,7 @@ class Shards:
 
     def segments_with_failures(self, tenant_id: str, job_id: str, limit: int) -> Sequence[ListedSegment]:
         """The newest of a tenant's job's listed segments that have failed rows."""
-        rows = self._connection.execute(
+        rows = self._execute(
             select(segment, shard.c.shard_no)
             .join(shard, shard.c.id == segment.c.shard_id)
             .where(
@@ -377,7 +367,7 @@ class Shards:
 
     def leased_of(self, tenant_id: str, job_id: str, limit: int) -> Sequence[LeasedShard]:
         """The first shards of a tenant's job that workers hold."""
-        rows = self._connection.execute(
+        rows = self._execute(
             select(shard)
             .where(
                 shard.c.job_id == job_id, shard.c.tenant_id == tenant_id, shard.c.state == ShardState.LEASED
@@ -389,7 +379,7 @@ class Shards:
 
     def leased_by(self, tenant_id: str, worker_id: str, limit: int) -> Sequence[LeasedShard]:
         """Shards of a tenant that a worker holds."""
-        rows = self._connection.execute(
+        rows = self._execute(
             select(shard)
             .where(
                 shard.c.worker_id == worker_id,
@@ -402,7 +392,7 @@ class Shards:
 
     def online_result(self, tenant_id: str, job_id: str) -> RecordedAnswer | None:
         """The answer to a tenant's online job, if it has one."""
-        row = self._connection.execute(
+        row = self._execute(
             select(
                 result.c.status_code,
                 result.c.prompt_tokens,
@@ -434,9 +424,7 @@ class Shards:
         end_no = self._connection.scalar(end)
         if end_no is not None:
             found.append(shard.c.shard_no < end_no)
-        ended = self._connection.execute(
-            update(shard).where(*found).values(state=ShardState.STOPPED)
-        ).rowcount
+        ended = self._execute(update(shard).where(*found).values(state=ShardState.STOPPED)).rowcount
         if ended:
             note_ended(self._connection, job_id, ended)
         return ended
@@ -464,7 +452,7 @@ class Shards:
         """
         if kind is JobKind.BULK:
             return self._unrung_bulk(now, now - ring_after, limit)
-        rows = self._connection.execute(
+        rows = self._execute(
             select(shard.c.id, tables.job.c.priority_rank)
             .join(tables.job, tables.job.c.id == shard.c.job_id)
             .where(
@@ -479,7 +467,7 @@ class Shards:
         return [(row.id, row.priority_rank) for row in rows]
 
     def _unrung_bulk(self, now: datetime, told_until: datetime, limit: int) -> Sequence[tuple[str, int]]:
-        jobs = self._connection.execute(RUNG_JOBS).all()
+        jobs = self._execute(RUNG_JOBS).all()
         found: list[tuple[str, int]] = []
         for job in jobs:
             values = {"of": job.id, "moment": now, "told_until": told_until}
@@ -494,7 +482,7 @@ class Shards:
         waiting could deadlock.
         """
         free = select(shard.c.id).where(shard.c.id.in_(shard_ids)).with_for_update(skip_locked=True)
-        self._connection.execute(update(shard).where(shard.c.id.in_(free)).values(signalled_at=now))
+        self._execute(update(shard).where(shard.c.id.in_(free)).values(signalled_at=now))
 
     def queued(self, *kinds: JobKind) -> dict[JobKind, int]:
         """Queued shards by kind, or of these kinds, without those of paused jobs: what workers are wanted
@@ -505,7 +493,7 @@ class Shards:
             tables.job.c.kind == JobKind.BULK,
             tables.job.c.paused_at.is_not(None),
         )
-        rows = self._connection.execute(
+        rows = self._execute(
             select(shard.c.kind, func.count())
             .where(
                 shard.c.state == ShardState.QUEUED,
@@ -518,7 +506,7 @@ class Shards:
 
     def _insert_segment(self, lease: Lease, new: Segment) -> None:
         try:
-            self._connection.execute(
+            self._execute(
                 _INSERT_SEGMENT,
                 {
                     "job_id": lease.job_id,
@@ -543,57 +531,29 @@ class Shards:
 
     def _update_held(self, lease: Lease, *guards: ColumnElement[bool], **values: Any) -> bool:
         """An UPDATE guarded by the lease's term."""
-        return (
-            self._connection.execute(
-                update(shard)
-                .where(
-                    shard.c.id == lease.shard_id,
-                    shard.c.term == lease.term,
-                    shard.c.state == ShardState.LEASED,
-                    *guards,
-                )
-                .values(**values)
-            ).rowcount
-            == 1
+        return self._changes_one(
+            update(shard)
+            .where(
+                shard.c.id == lease.shard_id,
+                shard.c.term == lease.term,
+                shard.c.state == ShardState.LEASED,
+                *guards,
+            )
+            .values(**values)
         )
 
 
 def to_shard(row: Row[Any]) -> Shard:
-    return Shard(
-        id=row.id,
-        job_id=row.job_id,
+    return from_row(
+        Shard,
+        row,
         state=ShardState(row.state),
         term=Term(row.term),
-        attempts=row.attempts,
-        attempts_before=row.attempts_before,
-        shard_no=row.shard_no,
-        uri=row.uri,
-        format=row.format,
-        start=row.start,
-        end=row.end,
-        rows_estimated=row.rows_estimated,
-        first_row=row.first_row,
-        rows_total=row.rows_total,
-        rows_done=row.rows_done,
-        carry_over_key=row.carry_over_key,
-        source_etag=row.source_etag,
         objects=tuple(ShardObject(uri, etag) for uri, etag in row.objects or ()),
-        faults=row.faults,
         fault=None if row.fault is None else Fault.from_json(row.fault),
     )
 
 
 def _to_segment(row: Row[Any]) -> Segment:
-    return Segment(
-        key=row.key,
-        term=Term(row.term),
-        seq=row.seq,
-        succeeded=row.succeeded,
-        failed=row.failed,
-        usage=Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens),
-        size_bytes=row.size_bytes,
-        sha256=row.sha256,
-        output_bytes=row.output_bytes,
-        reused=row.reused,
-        earlier=row.earlier,
-    )
+    usage = Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens)
+    return from_row(Segment, row, term=Term(row.term), usage=usage)

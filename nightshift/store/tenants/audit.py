@@ -4,19 +4,17 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select
+from sqlalchemy import Row, insert, select
 
 from nightshift.jobs import JsonObject
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements, from_row
 from nightshift.tenants.audit import Action, Actor, AuditEntry
 
 audit = tables.audit
 
 
-class Audit:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
+class Audit(Statements):
     def record(
         self,
         actor: Actor,
@@ -28,7 +26,7 @@ class Audit:
         details: JsonObject | None = None,
     ) -> None:
         """`details` must not contain a secret."""
-        self._connection.execute(
+        self._execute(
             insert(audit).values(
                 at=now,
                 actor=actor.text,
@@ -56,16 +54,8 @@ class Audit:
         if before_id is not None:
             wanted = wanted.where(audit.c.id < before_id)
         ordered = wanted.order_by(audit.c.id.desc()).limit(limit)
-        return [_to_entry(row) for row in self._connection.execute(ordered)]
+        return self._all(ordered, _to_entry)
 
 
 def _to_entry(row: Row[Any]) -> AuditEntry:
-    return AuditEntry(
-        id=row.id,
-        at=row.at,
-        actor=row.actor,
-        action=row.action,
-        tenant_id=row.tenant_id,
-        object_id=row.object_id,
-        details=row.details,
-    )
+    return from_row(AuditEntry, row)

@@ -15,8 +15,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from nightshift.jobs import JobKind, JobState
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements
 from nightshift.tenants.holdings import HOLDING_NAMES, Holding
-from nightshift.tenants.quotas import Quotas
+from nightshift.tenants.quotas import NO_QUOTAS, Quotas
 
 holding = tables.holding
 file = tables.file
@@ -88,67 +89,64 @@ class Queue:
     bulk_tenants: int  # with an unfinished bulk job
 
 
-class Holdings:
+class Holdings(Statements):
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._added: dict[str, Holding] = {}
         self._checks: dict[str, Callable[[Holding], None]] = {}
         self._queues: dict[str, Queue] = {}  # as read
 
-    def add(self, of_tenant: str, change: Holding) -> None:
+    def add(self, tenant_id: str, change: Holding) -> None:
         """Count a change that this transaction makes. Written at its end (`write`)."""
-        self._added[of_tenant] = self._added.get(of_tenant, Holding()) + change
+        self._added[tenant_id] = self._added.get(tenant_id, Holding()) + change
 
-    def check_at_end(self, of_tenant: str, check: Callable[[Holding], None]) -> None:
+    def check_at_end(self, tenant_id: str, check: Callable[[Holding], None]) -> None:
         """Let `check` see what the tenant then holds; if it raises, the transaction is rolled back."""
-        self._checks[of_tenant] = check
+        self._checks[tenant_id] = check
 
-    def take_turn(self, of_tenant: str) -> None:
+    def take_turn(self, tenant_id: str) -> None:
         """Wait for the tenant's other transactions that do so or are checked at their end. What this one then
         counts, theirs included, stays until it ends. The caller holds no other lock.
         """
-        self._upsert(of_tenant, _FIRST, Holding())
+        self._upsert(tenant_id, Holding(), is_first=True)
 
     def write(self) -> None:
         """Write what was added: after all else, and in one order, so that transactions which count for the
         same tenants wait for each other shortly and never in a circle.
         """
         for name in sorted(name for name, change in self._added.items() if change):
-            self._upsert(name, _FIRST if name in self._checks else self._any_slot(), self._added[name])
+            self._upsert(name, self._added[name], is_first=name in self._checks)
         for name, check in self._checks.items():
-            check(self.of(name))
+            check(self.total(name))
         self._added.clear()
         self._checks.clear()
 
-    def of(self, tenant_id: str) -> Holding:
-        """Without what this transaction has not written yet."""
-        return _to_holding(
-            self._connection.execute(select(*_SUMS).where(holding.c.tenant_id == tenant_id)).one()
-        )
+    def total(self, tenant_id: str) -> Holding:
+        """The tenant's holding, without what this transaction has not written yet."""
+        return _to_holding(self._execute(select(*_SUMS).where(holding.c.tenant_id == tenant_id)).one())
 
     def queue(self, tenant_id: str) -> Queue:
         """Reads a few rows of each tenant, however much waits. With what this transaction has added, of which
         no tenant is counted as new.
         """
-        if tenant_id not in self._queues:
-            self._queues[tenant_id] = self._read_queue(tenant_id)
-        read = self._queues[tenant_id]
+        queue = self._queues.get(tenant_id)
+        if queue is None:
+            row: Any = self._execute(_QUEUE, {"tenant": tenant_id}).one()
+            queue = self._queues[tenant_id] = Queue(
+                own=_to_holding(row),
+                quotas=Quotas.from_json(row.quotas) if row.quotas else NO_QUOTAS,
+                online_total=int(row.online_total),
+                online_tenants=row.online_tenants,
+                rows_total=int(row.rows_total),
+                bulk_tenants=row.bulk_tenants,
+            )
+        if not self._added:
+            return queue
         return replace(
-            read,
-            own=read.own + self._added.get(tenant_id, Holding()),
-            online_total=read.online_total + sum(change.online_requests for change in self._added.values()),
-            rows_total=read.rows_total + sum(change.bulk_rows for change in self._added.values()),
-        )
-
-    def _read_queue(self, tenant_id: str) -> Queue:
-        found: Any = self._connection.execute(_QUEUE, {"tenant": tenant_id}).one()
-        return Queue(
-            own=_to_holding(found),
-            quotas=Quotas.of(found.quotas or {}),
-            online_total=int(found.online_total),
-            online_tenants=found.online_tenants,
-            rows_total=int(found.rows_total),
-            bulk_tenants=found.bulk_tenants,
+            queue,
+            own=queue.own + self._added.get(tenant_id, Holding()),
+            online_total=queue.online_total + sum(change.online_requests for change in self._added.values()),
+            rows_total=queue.rows_total + sum(change.bulk_rows for change in self._added.values()),
         )
 
     def differences(self) -> Mapping[str, Holding]:
@@ -168,15 +166,12 @@ class Holdings:
         sums = [func.sum(amount).label(name) for name, amount in zip(HOLDING_NAMES, amounts, strict=True)]
         differ: list[ColumnElement[bool]] = [total != 0 for total in sums]
         found = select(of_tenant.label("tenant_id"), *sums).group_by(of_tenant).having(or_(*differ))
-        return {row.tenant_id: _to_holding(row) for row in self._connection.execute(found)}
+        return {row.tenant_id: _to_holding(row) for row in self._execute(found)}
 
-    def _any_slot(self) -> int:
-        return random.randrange(SLOTS) if self._connection.dialect.name == "postgresql" else _FIRST
-
-    def _upsert(self, tenant_id: str, slot: int, change: Holding) -> None:
-        amounts = {name: getattr(change, name) for name in HOLDING_NAMES}
-        statement = _ADD[self._connection.dialect.name]
-        self._connection.execute(statement, {"tenant_id": tenant_id, "slot": slot, **amounts})
+    def _upsert(self, tenant_id: str, change: Holding, *, is_first: bool) -> None:
+        dialect = self._connection.dialect.name
+        slot = _FIRST if is_first or dialect == "sqlite" else random.randrange(SLOTS)
+        self._execute(_ADD[dialect], {"tenant_id": tenant_id, "slot": slot, **vars(change)})
 
 
 def _to_holding(row: Row[Any]) -> Holding:

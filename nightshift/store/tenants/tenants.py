@@ -4,73 +4,53 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, insert, select, tuple_, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Row, insert, select, tuple_, update
 
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements, from_row, position
 from nightshift.tenants.quotas import Quotas
 from nightshift.tenants.tenant import Tenant
 
 tenant = tables.tenant
 
 
-class Tenants:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
+class Tenants(Statements):
     def insert(self, new: Tenant) -> bool:
         """Record a new tenant. False: there is or was one of this name, which stays."""
-        try:
-            with self._connection.begin_nested():
-                self._connection.execute(
-                    insert(tenant).values(
-                        id=new.id,
-                        description=new.description,
-                        created_at=new.created_at,
-                        priority_ceiling=new.priority_ceiling,
-                        quotas=new.quotas.to_json(),
-                    )
-                )
-        except IntegrityError:
-            return False
-        return True
+        return self._inserts(insert(tenant).values(vars(new) | {"quotas": new.quotas.to_json()}))
 
     def find(self, id: str) -> Tenant | None:
         """Also one that was deleted."""
-        row = self._connection.execute(select(tenant).where(tenant.c.id == id)).one_or_none()
-        return _to_tenant(row) if row else None
+        return self._one(select(tenant).where(tenant.c.id == id), _to_tenant)
 
     def lock(self, id: str) -> None:
         """Let no other transaction change it before the end of this one."""
-        self._connection.execute(select(tenant.c.id).where(tenant.c.id == id).with_for_update())
+        self._execute(select(tenant.c.id).where(tenant.c.id == id).with_for_update())
 
     def list(self, *, limit: int, after: Tenant | None = None) -> Sequence[Tenant]:
-        """Those that were not deleted, newest first. `after`: the last tenant of the previous page."""
+        """Tenants that were not deleted, newest first. `after`: the last tenant of the previous page."""
+        order = (tenant.c.created_at, tenant.c.id)
         wanted = select(tenant).where(tenant.c.deleted_at.is_(None))
         if after is not None:
-            place = tuple_(
-                bindparam(None, after.created_at, type_=tenant.c.created_at.type),
-                bindparam(None, after.id, type_=tenant.c.id.type),
-            )
-            wanted = wanted.where(tuple_(tenant.c.created_at, tenant.c.id) < place)
-        ordered = wanted.order_by(tenant.c.created_at.desc(), tenant.c.id.desc()).limit(limit)
-        return [_to_tenant(row) for row in self._connection.execute(ordered)]
+            wanted = wanted.where(tuple_(*order) < position(order, (after.created_at, after.id)))
+        ordered = wanted.order_by(*(column.desc() for column in order)).limit(limit)
+        return self._all(ordered, _to_tenant)
 
     def describe(self, id: str, description: str) -> None:
         self._update(id, description=description)
 
     def limit_priority(self, id: str, ceiling: PriorityClass) -> None:
-        """Of jobs from now on."""
+        """Limit the class of jobs from now on."""
         self._update(id, priority_ceiling=ceiling)
 
     def limit(self, id: str, quotas: Quotas) -> None:
-        """From now on; what is over a quota stays."""
+        """Set quotas from now on; what is over one stays."""
         self._update(id, quotas=quotas.to_json())
 
     def disable(self, id: str, now: datetime) -> None:
         """Refuse its keys from now on; the first time stays."""
-        self._connection.execute(
+        self._execute(
             update(tenant).where(tenant.c.id == id, tenant.c.disabled_at.is_(None)).values(disabled_at=now)
         )
 
@@ -81,16 +61,9 @@ class Tenants:
         self._update(id, deleted_at=now)
 
     def _update(self, id: str, **values: Any) -> None:
-        self._connection.execute(update(tenant).where(tenant.c.id == id).values(**values))
+        self._execute(update(tenant).where(tenant.c.id == id).values(**values))
 
 
 def _to_tenant(row: Row[Any]) -> Tenant:
-    return Tenant(
-        id=row.id,
-        description=row.description,
-        created_at=row.created_at,
-        priority_ceiling=PriorityClass(row.priority_ceiling),
-        quotas=Quotas.of(row.quotas or {}),
-        disabled_at=row.disabled_at,
-        deleted_at=row.deleted_at,
-    )
+    ceiling, quotas = PriorityClass(row.priority_ceiling), Quotas.from_json(row.quotas or {})
+    return from_row(Tenant, row, priority_ceiling=ceiling, quotas=quotas)

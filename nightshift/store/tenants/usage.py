@@ -9,6 +9,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from nightshift.jobs import Usage
 from nightshift.store import tables
+from nightshift.store.databases.database import Statements, from_row
 from nightshift.tenants.usage import DailyUsage
 
 usage = tables.usage
@@ -28,9 +29,9 @@ _ADD: Final = {  # built once: a worker waits while SQLAlchemy builds a statemen
 }
 
 
-class UsageSums:
+class UsageSums(Statements):
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._added: dict[_Key, list[int]] = {}
 
     def add(self, of_tenant: str, model: str, day: date, succeeded: int, failed: int, tokens: Usage) -> None:
@@ -73,11 +74,11 @@ class UsageSums:
         if after is not None:
             wanted = wanted.where(_is_after(*after))
         ordered = wanted.order_by(usage.c.day.desc(), usage.c.model, usage.c.tenant_id).limit(limit)
-        return [_to_usage(row) for row in self._connection.execute(ordered)]
+        return self._all(ordered, _to_usage)
 
     def _upsert(self, tenant: str, model: str, day: str, amounts: Sequence[int]) -> None:
         new = {"tenant_id": tenant, "model": model, "day": day, **dict(zip(_SUMS, amounts, strict=True))}
-        self._connection.execute(_ADD[self._connection.dialect.name], new)
+        self._execute(_ADD[self._connection.dialect.name], new)
 
 
 def _is_after(day: date, model: str) -> ColumnElement[bool]:
@@ -87,13 +88,4 @@ def _is_after(day: date, model: str) -> ColumnElement[bool]:
 
 
 def _to_usage(row: Row[Any]) -> DailyUsage:
-    return DailyUsage(
-        tenant_id=row.tenant_id,
-        model=row.model,
-        day=date.fromisoformat(row.day),
-        succeeded=row.succeeded,
-        failed=row.failed,
-        prompt_tokens=row.prompt_tokens,
-        cached_tokens=row.cached_tokens,
-        completion_tokens=row.completion_tokens,
-    )
+    return from_row(DailyUsage, row, day=date.fromisoformat(row.day))

@@ -83,7 +83,7 @@ def keys(service: Service, prefix: str) -> set[str]:
 def stored(service: Service) -> tuple[int, int]:
     """Files and bytes of the tenant, as counted."""
     with service.store.snapshot() as tx:
-        held = tx.holdings.of(service.tenant_id)
+        held = tx.holdings.total(service.tenant_id)
     return held.stored_files, held.stored_bytes
 
 

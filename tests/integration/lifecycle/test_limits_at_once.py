@@ -77,4 +77,4 @@ def test_of_quotas_that_are_changed_at_once_none_is_lost(store: Store) -> None:
     with store.snapshot() as tx:
         tenant = tx.tenants.find(TENANT)
     assert tenant is not None
-    assert tenant.quotas == Quotas.of(quotas)
+    assert tenant.quotas == Quotas.from_json(quotas)

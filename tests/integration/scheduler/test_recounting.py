@@ -16,4 +16,4 @@ def test_what_was_not_counted_is_counted_once(store: Store) -> None:
         now = tx.now()
     assert [duty.run_once(now).corrected for _ in range(2)] == [1, 0]
     with store.snapshot() as tx:
-        assert tx.holdings.of("acme") == Holding(stored_files=1, stored_bytes=10)
+        assert tx.holdings.total("acme") == Holding(stored_files=1, stored_bytes=10)

@@ -47,7 +47,7 @@ def look_at_database_clock(site: Site) -> Finding:
 def look_at_scheduler(site: Site) -> Finding:
     """A scheduler leads and its duties end."""
     with site.snapshot() as tx:
-        leader, now, backlog = tx.leadership.of(SCHEDULER_DUTY), tx.now(), tx.jobs.backlog()
+        leader, now, backlog = tx.leadership.leader(SCHEDULER_DUTY), tx.now(), tx.jobs.backlog()
     unfinished = sum(group.jobs for group in backlog)
     if leader is None or leader.expires_at <= now:
         if not unfinished:

@@ -32,7 +32,7 @@ class TestIdempotency:
         replayed = [answer.headers.get("idempotent-replayed") for answer in (first, second)]
         assert replayed == [None, "true"]
         with store.snapshot() as tx:
-            assert tx.holdings.of("default").bulk_jobs == 1
+            assert tx.holdings.total("default").bulk_jobs == 1
 
     def test_the_same_key_with_another_request_is_refused(
         self, http: httpx.Client, bulk: dict[str, object]

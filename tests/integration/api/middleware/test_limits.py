@@ -122,7 +122,7 @@ def test_more_bulk_jobs_than_allowed_are_told_when_to_retry(
     assert int(answers[2].headers["retry-after"]) > 0
     assert answers[2].json()["error"]["type"] == "rate_limit_error"
     with store.snapshot() as tx:
-        assert tx.holdings.of("default").bulk_jobs == 2
+        assert tx.holdings.total("default").bulk_jobs == 2
 
 
 def test_more_online_requests_than_allowed_are_told_when_to_retry(http: httpx.Client) -> None:
@@ -147,7 +147,7 @@ def test_one_tenants_requests_are_refused_where_all_tenants_together_have_too_ma
     assert refused.status_code == 429
     assert "of all tenants" in refused.json()["error"]["message"]
     with store.snapshot() as tx:
-        assert tx.holdings.of("default").online_requests == 0
+        assert tx.holdings.total("default").online_requests == 0
 
 
 def test_a_tenant_with_less_than_its_share_is_let_in_where_another_has_filled_the_house(
@@ -203,7 +203,7 @@ def test_an_answer_that_does_not_come_ends_the_wait_and_the_job(http: httpx.Clie
     assert answer.json()["error"]["code"] == "timeout"
     assert answer.headers["x-should-retry"] == "false"
     with store.snapshot() as tx:
-        assert tx.holdings.of("default").online_requests == 0
+        assert tx.holdings.total("default").online_requests == 0
 
 
 def test_announced_models_are_listed_before_a_worker_has_loaded_them(client: openai.OpenAI) -> None:

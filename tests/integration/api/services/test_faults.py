@@ -91,7 +91,7 @@ def test_while_the_database_is_locked_nothing_is_accepted_by_halves(
     assert answer.status_code == 503
     assert accepted.status_code == 202
     with store.snapshot() as tx:
-        assert tx.holdings.of("default").online_requests == 1
+        assert tx.holdings.total("default").online_requests == 1
 
 
 class TestWithoutRedis:
@@ -292,7 +292,7 @@ def test_a_client_that_hangs_up_frees_the_slot(
     assert told.wait(TIMEOUT_S)
     assert reasons == [StopReason.CANCELLED]
     with store.snapshot() as tx:
-        assert tx.holdings.of("default").online_requests == 0
+        assert tx.holdings.total("default").online_requests == 0
 
 
 def test_a_file_whose_bytes_are_gone_is_not_found(

@@ -114,7 +114,7 @@ def together(store: Store, submitter: Submitter, sent: Sent) -> Together:
 
 def queued(store: Store, tenant_id: str = "default") -> int:
     with store.snapshot() as tx:
-        counted = tx.holdings.of(tenant_id).online_requests
+        counted = tx.holdings.total(tenant_id).online_requests
         assert tx.holdings.differences() == {}
         return counted
 

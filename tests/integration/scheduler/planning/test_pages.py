@@ -234,7 +234,7 @@ def test_a_batch_file_of_one_page_is_counted_as_before(
     planned = place.job(job)
     assert (planned.counts.total, planned.rows_estimated) == (40, None)
     with place.store.snapshot() as tx:
-        assert tx.holdings.of("default").bulk_rows == 40
+        assert tx.holdings.total("default").bulk_rows == 40
         assert tx.holdings.differences() == {}
 
 
@@ -281,7 +281,7 @@ def test_a_job_that_is_stopped_between_two_pages_gets_no_further_one(
         retry.check(ended)
     with place.store.snapshot() as tx:
         assert tx.holdings.differences() == {}
-        assert not tx.holdings.of("default").bulk_rows
+        assert not tx.holdings.total("default").bulk_rows
 
 
 def test_a_paused_job_is_cut_on_and_not_claimed(place: Place, clock: FakeClock) -> None:

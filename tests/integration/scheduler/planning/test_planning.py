@@ -92,7 +92,7 @@ def test_a_job_that_would_exceed_its_tenants_quota_fails_before_any_row_runs(
         (JobState.QUEUED, []) if is_planned else (JobState.FAILED, [("insufficient_quota", None)])
     )
     with place.store.snapshot() as tx:
-        assert tx.holdings.of("default").bulk_rows == (rows if is_planned else 0)
+        assert tx.holdings.total("default").bulk_rows == (rows if is_planned else 0)
         assert tx.holdings.differences() == {}
 
 

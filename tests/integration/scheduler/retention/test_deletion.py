@@ -170,7 +170,7 @@ def stored(place: Place) -> int:
     """The bytes that count for the tenant, which a recount finds too."""
     with place.store.snapshot() as tx:
         assert tx.holdings.differences() == {}
-        return tx.holdings.of("default").stored_bytes
+        return tx.holdings.total("default").stored_bytes
 
 
 def segment_bytes(place: Place) -> int:

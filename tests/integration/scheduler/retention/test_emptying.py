@@ -73,7 +73,7 @@ def test_nothing_is_left_of_what_jobs_had(place: Place, clock: FakeClock) -> Non
 
     assert found_in(place) == before
     with place.store.snapshot() as tx:
-        assert tx.holdings.of("default") == Holding()
+        assert tx.holdings.total("default") == Holding()
 
 
 def test_a_database_that_was_emptied_has_room_for_as_much_again(

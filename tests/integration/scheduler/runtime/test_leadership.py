@@ -29,11 +29,11 @@ def test_a_leader_says_what_stands_still_until_another_leads(store: Store, clock
     first.attempt()
     first.attempt()
     with store.snapshot() as tx:
-        said = tx.leadership.of(SCHEDULER_DUTY)
+        said = tx.leadership.leader(SCHEDULER_DUTY)
     clock.advance(seconds=CONFIG.ttl_s)
     elector(store, clock, "second").attempt()
     with store.snapshot() as tx:
-        later = tx.leadership.of(SCHEDULER_DUTY)
+        later = tx.leadership.leader(SCHEDULER_DUTY)
 
     assert said is not None
     assert later is not None

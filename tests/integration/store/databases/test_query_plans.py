@@ -147,7 +147,7 @@ def test_places_in_the_queue_are_counted_by_its_index(large_store: Store) -> Non
     first = submit(large_store)
     later = replace(first, id="job_later", created_at=first.created_at + timedelta(seconds=1))
 
-    plan = plan_of(large_store, lambda tx: tx.positions.of([first, later]))
+    plan = plan_of(large_store, lambda tx: tx.positions.places([first, later]))
 
     searches = [step for step in plan if step.startswith(("SEARCH job", "SCAN job"))]
     assert len(searches) == 2, plan

@@ -265,11 +265,11 @@ def test_admission_counts_the_jobs_that_have_not_ended(store: Store) -> None:
     asked(store)
     completed(store, claimed(store).lease, rows_total=0)
     with store.transaction() as tx:
-        assert tx.holdings.of("default").bulk_jobs == 3
+        assert tx.holdings.total("default").bulk_jobs == 3
         transitions.finish(tx, ended, JobState.CANCELLED, tx.now())
     with store.snapshot() as tx:
-        assert tx.holdings.of("default").bulk_jobs == 2
-        assert tx.holdings.of("default").online_requests == 1
+        assert tx.holdings.total("default").bulk_jobs == 2
+        assert tx.holdings.total("default").online_requests == 1
 
 
 def test_a_file_is_read_by_a_job_of_its_own_tenant_until_the_job_ends(store: Store, clock: FakeClock) -> None:

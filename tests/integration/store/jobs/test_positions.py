@@ -26,8 +26,8 @@ def test_a_place_counts_better_classes_and_older_jobs(store: Store, clock: FakeC
     asked(store)
 
     with store.snapshot() as tx:
-        places = {name: tx.positions.of([job])[job.id] for name, job in made.items()}
-        of_a_page = tx.positions.of(list(made.values()))
+        places = {name: tx.positions.places([job])[job.id] for name, job in made.items()}
+        of_a_page = tx.positions.places(list(made.values()))
 
     assert of_a_page == {made[name].id: place for name, place in places.items()}
     assert places == {"better": 1, "older": 2, "mine": 3, "younger": 4, "worse": 5}
@@ -39,8 +39,8 @@ def test_jobs_of_the_same_moment_have_the_same_place(store: Store, clock: FakeCl
     last = submit(store, tenant_id="another")
 
     with store.snapshot() as tx:
-        assert tx.positions.of([last, second, first]) == {first.id: 1, second.id: 1, last.id: 3}
-        assert tx.positions.of([]) == {}
+        assert tx.positions.places([last, second, first]) == {first.id: 1, second.id: 1, last.id: 3}
+        assert tx.positions.places([]) == {}
 
 
 def test_a_long_queue_is_counted_to_a_limit(own_database: Database, clock: FakeClock) -> None:
@@ -60,5 +60,5 @@ def test_a_long_queue_is_counted_to_a_limit(own_database: Database, clock: FakeC
     last = submit(store)
 
     with store.snapshot() as tx:
-        assert tx.positions.of([first, second, last]) == {first.id: 1, second.id: 2, last.id: POSITION_MAX}
-        assert tx.positions.of([last]) == {last.id: POSITION_MAX}
+        assert tx.positions.places([first, second, last]) == {first.id: 1, second.id: 2, last.id: POSITION_MAX}
+        assert tx.positions.places([last]) == {last.id: POSITION_MAX}

@@ -206,7 +206,7 @@ def differences(store: Store) -> dict[str, Holding]:
 def stored_of_jobs(store: Store) -> int:
     """Bytes that all tenants store by their counters, without files and uploads."""
     with store.snapshot() as tx:
-        stored = sum(tx.holdings.of(name).stored_bytes for name in TENANTS)
+        stored = sum(tx.holdings.total(name).stored_bytes for name in TENANTS)
         for table in (tables.file, tables.upload_part):
             sizes = select(func.coalesce(func.sum(table.c.size_bytes), 0))
             stored -= tx._connection.execute(sizes).scalar_one()
@@ -252,7 +252,7 @@ def test_counters_add_up_over_transactions_at_the_same_time(store: Store) -> Non
         list(pool.map(insert, range(40)))
 
     with store.snapshot() as tx:
-        assert tx.holdings.of("acme") == Holding(stored_files=40, stored_bytes=sum(range(40)))
+        assert tx.holdings.total("acme") == Holding(stored_files=40, stored_bytes=sum(range(40)))
     assert differences(store) == {}
 
 
@@ -264,7 +264,7 @@ def test_racing_transactions_do_not_exceed_a_quota(
     def insert(_: int) -> bool:
         try:
             with store.transaction() as tx:
-                admit_stored(tx, "acme", Quotas.of(quotas))
+                admit_stored(tx, "acme", Quotas.from_json(quotas))
                 tx.files.insert(a_file(tenant_id="acme", size_bytes=10))
         except QuotaExceeded:
             return False
@@ -275,7 +275,7 @@ def test_racing_transactions_do_not_exceed_a_quota(
 
     assert sum(taken) == stored
     with store.snapshot() as tx:
-        assert tx.holdings.of("acme").stored_files == stored
+        assert tx.holdings.total("acme").stored_files == stored
 
 
 def test_what_was_stored_without_being_counted_is_found(store: Store) -> None:
@@ -319,6 +319,6 @@ def test_what_is_queued_is_counted_until_it_has_ended(store: Store) -> None:
         commit_segment(tx, claim.lease, a_segment(claim.lease, rows=4), tx.now(), rows_total=None)
 
     with store.snapshot() as tx:
-        held = tx.holdings.of("acme")
+        held = tx.holdings.total("acme")
     assert (held.queued_rows, held.queued_tokens) == (6 + 1, 55)
     assert differences(store) == {}

@@ -25,7 +25,7 @@ def test_a_change_leaves_the_others_as_they_were_and_none_brings_the_default_bac
 def test_quotas_are_stored_by_name_and_unknown_names_are_ignored() -> None:
     quotas = Quotas(uploads_in_flight=3)
 
-    assert Quotas.of(quotas.to_json() | {"of_a_later_release": 1}) == quotas
+    assert Quotas.from_json(quotas.to_json() | {"of_a_later_release": 1}) == quotas
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_all_shards_are_in_pages_once_and_in_order() -> None:
 def test_another_process_goes_on_where_a_page_ended() -> None:
     first = pages([3, 100])[0]
     assert first.next is not None
-    cursor = PlanCursor.of(1, first.next.to_json())
+    cursor = PlanCursor.from_json(1, first.next.to_json())
     assert begins_at(cursor, "file-a", "e") == CUTS[3]
     [rest] = pages([100], cursor)
     assert [shard.shard_no for shard in rest.shards] == [3, 4, 5, 6]

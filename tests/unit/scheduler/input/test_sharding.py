@@ -149,7 +149,7 @@ def test_a_cutter_that_goes_on_from_a_cursor_makes_the_shards_that_one_alone_mak
 
 
 def as_stored(cursor: PlanCursor) -> PlanCursor:
-    return PlanCursor.of(cursor.page, json.loads(json.dumps(cursor.to_json())))
+    return PlanCursor.from_json(cursor.page, json.loads(json.dumps(cursor.to_json())))
 
 
 @pytest.mark.parametrize("then", [jsonl(1000, "a"), None])
@@ -269,7 +269,7 @@ def test_every_image_is_in_one_shard_whichever_pages_end_where(
         page = page or cutter.rest()
         assert len(page.shards) <= page_shards + 1
         shards += page.shards
-        cursor, is_last = PlanCursor.of(page.next.page, page.next.to_json()), page.is_last
+        cursor, is_last = PlanCursor.from_json(page.next.page, page.next.to_json()), page.is_last
 
     found_uris = [each.uri for shard in shards for each in shard.sources]
     wanted = [
