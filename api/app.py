@@ -33,8 +33,7 @@ from api.openapi import document
 from api.operation import health, overview, workers
 from api.operation.metrics import DatabaseMetrics
 from api.operation.processes import Processes
-from api.page.framework_errors import page_or_envelope
-from api.page.page import Page
+from api.page.page import Page, page_or_envelope
 from api.page.routes import make_router
 from api.responses.errors import install_error_handlers
 from api.routes import events, results, webhooks
@@ -146,7 +145,7 @@ def _lifespan(
             )
             app.state.services = services
             app.state.authenticator = Authenticator(services.store, settings.quotas.defaults)
-            app.state.page = Page.of(services, app.state.authenticator)
+            app.state.page = Page.from_services(services, app.state.authenticator)
             for collector in collectors:
                 app.state.metrics.registry.register(collector)
             app.state.processes = processes = Processes(settings.api.metrics_sockets)

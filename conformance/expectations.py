@@ -100,10 +100,10 @@ def _expect_envelope(
     )
     for field, expected in fields.items():
         if expected is not None:
-            found = body.get(field)
+            value = body.get(field)
             expect(
-                found == expected,
-                f"refuses {what} with the {field} {shown(found)}",
+                value == expected,
+                f"refuses {what} with the {field} {shown(value)}",
                 f"answers {shown(expected)}",
             )
 

@@ -75,7 +75,7 @@ def _environment(session: Session) -> dict[str, str]:
 
 
 def _run(arguments: list[str], environment: Mapping[str, str], limit_s: float) -> tuple[list[Line], str]:
-    """What the script printed, also if it was killed past its limit, and what it said of errors."""
+    """The lines that the script printed, also if it was killed past its limit, and what it said of errors."""
     command = ["node", str(SCRIPT), *arguments]
     try:
         ended = subprocess.run(command, env=environment, capture_output=True, timeout=limit_s, check=False)

@@ -1,4 +1,4 @@
-"""What came of the checks, and the exit code that follows."""
+"""The outcomes of the checks, and the exit code that follows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

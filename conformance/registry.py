@@ -52,7 +52,7 @@ def selected(areas: Sequence[Area], only: Sequence[str]) -> list[tuple[Area, Che
 
 
 def unknown(areas: Sequence[Area], only: Sequence[str]) -> list[str]:
-    """What `only` names that does not exist."""
+    """Names in `only` that do not exist."""
     names = {area.name for area in areas}
     names |= {f"{area.name}.{check.name}" for area in areas for check in area.checks}
     return [name for name in only if name not in names]

@@ -131,7 +131,7 @@ def within(limit_s: float, run: Callable[[], object]) -> BaseException | None:
 
 
 def verdict(error: BaseException | None) -> tuple[Outcome, str]:
-    """What an error of a check says about the server, in one line."""
+    """The outcome of a check that raised this error, and one line on what the server does."""
     if error is None:
         return Outcome.PASSED, ""
     if isinstance(error, NotOffered):
@@ -145,11 +145,11 @@ def _explained(error: BaseException) -> str:
     if isinstance(error, Wrong | TimeoutError):
         return str(error)
     if isinstance(error, openai.APIStatusError):
-        asked = f"{error.request.method} {error.request.url.path}"
-        return f"it answers {error.status_code} to {asked} ({shown(error.message)}); OpenAI answers 200"
+        request = f"{error.request.method} {error.request.url.path}"
+        return f"it answers {error.status_code} to {request} ({shown(error.message)}); OpenAI answers 200"
     if isinstance(error, openai.APITimeoutError):
         return f"it does not answer {error.request.method} {error.request.url.path} in time"
     if isinstance(error, openai.APIConnectionError):
-        asked = f"{error.request.method} {error.request.url.path}"
-        return f"it ends the connection without an answer to {asked} ({shown(error.__cause__)})"
+        request = f"{error.request.method} {error.request.url.path}"
+        return f"it ends the connection without an answer to {request} ({shown(error.__cause__)})"
     return f"the client cannot use its answer: {type(error).__name__}: {shown(str(error))}"

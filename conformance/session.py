@@ -1,4 +1,4 @@
-"""What a check works with: a client, the server's models, and a list of what it has to delete again."""
+"""The tools of a check: a client, the server's models, and a list of what it has to delete again."""
 
 import json
 import ssl
@@ -50,7 +50,7 @@ class Options:
 
 @cache
 def _certificates() -> ssl.SSLContext:
-    """Of all clients: reading them takes longer than most checks."""
+    """Certificates for all clients: reading them takes longer than most checks."""
     return httpx.create_ssl_context()
 
 
@@ -79,7 +79,7 @@ class Once:
 
 @dataclass
 class CleanUp:
-    """What was created on the server, with the call that deletes it; the latest goes first."""
+    """Objects created on the server, with the calls that delete them; the latest goes first."""
 
     _calls: list[tuple[str, Callable[[Any], object]]] = field(default_factory=list)
     _lock: Lock = field(default_factory=Lock)
@@ -100,7 +100,9 @@ class CleanUp:
 
 @dataclass
 class Session:
-    """For one check; `shared` and `shared_clean_up` are the whole run's. `time_limit_s`: of the check."""
+    """The tools of one check; `shared` and `shared_clean_up` are the whole run's, `time_limit_s` is the
+    check's.
+    """
 
     options: Options
     client: Any
@@ -154,8 +156,8 @@ class Session:
 
         The files it writes are deleted after all checks.
         """
-        asked = {"endpoint": "/v1/chat/completions", "completion_window": "24h"} | fields
-        return self.keep_batch(self.client.batches.create(input_file_id=file_id, **asked), is_shared)
+        body = {"endpoint": "/v1/chat/completions", "completion_window": "24h"} | fields
+        return self.keep_batch(self.client.batches.create(input_file_id=file_id, **body), is_shared)
 
     def keep_batch(self, batch: Any, is_shared: bool = False) -> Any:
         """Cancel the batch afterwards. Returns it."""

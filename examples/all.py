@@ -3,7 +3,7 @@
 from examples import digits, fraud, recommendation, search, summary, translation
 from examples.harness.example import main
 
-EXAMPLES = [each.EXAMPLE for each in (search, fraud, digits, translation, recommendation, summary)]
+EXAMPLES = [module.EXAMPLE for module in (search, fraud, digits, translation, recommendation, summary)]
 
 if __name__ == "__main__":
     main(*EXAMPLES)

@@ -85,13 +85,13 @@ def exercise(client: openai.OpenAI, batch_numbers: Sequence[int], chat_numbers: 
     )
     print(f"submitted {batch.id}: {len(batch_numbers)} rows; asking {CHATS} chats meanwhile", flush=True)
     with ThreadPoolExecutor(max_workers=2) as pool:
-        asked = [
+        answers = [
             pool.submit(stream if position == 0 else chat, client, number)
             for position, number in enumerate(chat_numbers)
         ]
         batch = follow(client, batch)
         elapsed_s = time.monotonic() - submitted_s
-        chats = [answer.result() for answer in asked]
+        chats = [answer.result() for answer in answers]
     return report_batch(client, batch, batch_numbers, elapsed_s) + report_chats(chats)
 
 

@@ -66,9 +66,9 @@ def risk(transaction: dict[str, str]) -> float:
     return 1 / (1 + math.exp(-logit))
 
 
-def outcomes(of: list[dict[str, str]], seed: int) -> list[bool]:
+def outcomes(rows: list[dict[str, str]], seed: int) -> list[bool]:
     random = Random(seed)
-    return [random.random() < risk(each) for each in of]
+    return [random.random() < risk(row) for row in rows]
 
 
 def text_of(transaction: dict[str, str]) -> str:
@@ -95,13 +95,13 @@ def train(directory: Path) -> None:
         )
     )
     earlier = transactions(TRAINED_ON, seed=1)
-    inputs = tokenizer([text_of(each) for each in earlier], return_tensors="pt")
+    inputs = tokenizer([text_of(transaction) for transaction in earlier], return_tensors="pt")
     labels = torch.tensor(outcomes(earlier, seed=2)).long()
 
     def loss_of_step(_: int) -> torch.Tensor:
         at = torch.randint(TRAINED_ON, (BATCH,))
         loss: torch.Tensor = model(
-            **{name: each[at] for name, each in inputs.items()}, labels=labels[at]
+            **{name: tensor[at] for name, tensor in inputs.items()}, labels=labels[at]
         ).loss
         return loss
 
@@ -115,7 +115,9 @@ def models(cache: Path) -> list[Path]:
 
 def check(service: Service, folder: Path, seed: int = 3) -> list[str]:
     today = transactions(TRANSACTIONS, seed)
-    table: list[dict[str, Any]] = [{"id": f"t{number}", **each} for number, each in enumerate(today)]
+    table: list[dict[str, Any]] = [
+        {"id": f"t{number}", **transaction} for number, transaction in enumerate(today)
+    ]
     pq.write_table(pa.Table.from_pylist(table), folder / "transactions.parquet")
     (folder / "request.json").write_text(json.dumps({"model": "fraud", "input": TEXT}))
     service.run(
@@ -130,13 +132,13 @@ def check(service: Service, folder: Path, seed: int = 3) -> list[str]:
     ]
 
     truth = outcomes(today, seed + 1)
-    found, ceiling = auc(scores, truth), auc([risk(each) for each in today], truth)
-    baseline = auc([float(FIELDS["amount"].index(each["amount"])) for each in today], truth)
+    score, ceiling = auc(scores, truth), auc([risk(transaction) for transaction in today], truth)
+    baseline = auc([float(FIELDS["amount"].index(transaction["amount"])) for transaction in today], truth)
     print(f"{sum(truth)} of {TRANSACTIONS} transactions were frauds")
-    print(f"AUC {found:.3f}; by the amount alone {baseline:.3f}, by the true risk {ceiling:.3f}")
-    if found < ceiling - BELOW_CEILING_MAX:
+    print(f"AUC {score:.3f}; by the amount alone {baseline:.3f}, by the true risk {ceiling:.3f}")
+    if score < ceiling - BELOW_CEILING_MAX:
         return [
-            f"AUC {found:.3f} is more than {BELOW_CEILING_MAX} below that of the true risk, {ceiling:.3f}"
+            f"AUC {score:.3f} is more than {BELOW_CEILING_MAX} below that of the true risk, {ceiling:.3f}"
         ]
     return []
 

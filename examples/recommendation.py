@@ -47,21 +47,21 @@ def book(random: Random) -> dict[str, Any]:
     return {"form": random.choice(FORMS), "topics": random.sample(list(INTERESTS.values()), 2)}
 
 
-def gain(of: dict[str, Any], what: dict[str, Any]) -> float:
+def gain(reader: dict[str, Any], what: dict[str, Any]) -> float:
     """How much the reader likes the book: 0 to 3."""
-    if INTERESTS[of["avoids"]] in what["topics"]:
+    if INTERESTS[reader["avoids"]] in what["topics"]:
         return 0.0
-    liked = sum(INTERESTS[interest] in what["topics"] for interest in of["likes"])
-    return float(liked + (liked > 0 and of["form"] == what["form"]))
+    liked = sum(INTERESTS[interest] in what["topics"] for interest in reader["likes"])
+    return float(liked + (liked > 0 and reader["form"] == what["form"]))
 
 
-def profile(of: dict[str, Any]) -> str:
-    likes = " ".join(f"+{each}" for each in of["likes"])
-    return f"{likes} -{of['avoids']} prefers-{of['form']}"
+def profile(reader: dict[str, Any]) -> str:
+    likes = " ".join(f"+{interest}" for interest in reader["likes"])
+    return f"{likes} -{reader['avoids']} prefers-{reader['form']}"
 
 
-def title(of: dict[str, Any]) -> str:
-    return f"{of['form']} {' '.join(of['topics'])}"
+def title(book: dict[str, Any]) -> str:
+    return f"{book['form']} {' '.join(book['topics'])}"
 
 
 def train(directory: Path) -> None:
@@ -95,7 +95,7 @@ def train(directory: Path) -> None:
 
     def loss_of_step(_: int) -> torch.Tensor:
         at = torch.randint(TRAINED_ON, (BATCH,))
-        logits = model(**{name: each[at] for name, each in inputs.items()}).logits[:, 0]
+        logits = model(**{name: tensor[at] for name, tensor in inputs.items()}).logits[:, 0]
         return torch.nn.functional.binary_cross_entropy_with_logits(logits, wanted[at])
 
     fit(model, loss_of_step, steps=STEPS, learning_rate=2e-3)
@@ -113,30 +113,31 @@ def check(service: Service, folder: Path) -> list[str]:
     scores = [_ranked(service, one, shelf) for one, shelf in zip(readers, books, strict=True)]
     nightly = _scored_in_a_job(service, folder, readers, books)
 
-    gains = [[gain(one, each) for each in shelf] for one, shelf in zip(readers, books, strict=True)]
-    found = sum(
-        ndcg([of[at] for at in sorted(by, key=by.__getitem__, reverse=True)], FIRST)
-        for of, by in zip(gains, scores, strict=True)
+    gains = [[gain(one, item) for item in shelf] for one, shelf in zip(readers, books, strict=True)]
+    total = sum(
+        ndcg([gains_of_one[at] for at in sorted(by, key=by.__getitem__, reverse=True)], FIRST)
+        for gains_of_one, by in zip(gains, scores, strict=True)
     )
-    by_chance = sum(ndcg(random.sample(of, len(of)), FIRST) for of in gains)
+    by_chance = sum(ndcg(random.sample(gains_of_one, len(gains_of_one)), FIRST) for gains_of_one in gains)
     differs = max(
         abs(by[at] - nightly[number, at]) for number, by in enumerate(scores) for at in range(BOOKS_EACH)
     )
     print(
-        f"NDCG@{FIRST} {found / READERS:.3f} for {READERS} readers; in random order {by_chance / READERS:.3f}"
+        f"NDCG@{FIRST} {total / READERS:.3f} for {READERS} readers; in random order {by_chance / READERS:.3f}"
     )
     print(f"the nightly job's scores differ from those online by {differs:.1e} at most")
     problems = []
-    if found / READERS < NDCG_MIN:
-        problems.append(f"NDCG@{FIRST} {found / READERS:.3f} is below {NDCG_MIN}")
+    if total / READERS < NDCG_MIN:
+        problems.append(f"NDCG@{FIRST} {total / READERS:.3f} is below {NDCG_MIN}")
     if differs > SCORES_DIFFER_MAX:
         problems.append(f"scores online and in a job differ by {differs:.1e}")
     return problems
 
 
-def _ranked(service: Service, of: dict[str, Any], shelf: list[dict[str, Any]]) -> dict[int, float]:
-    asked = {"model": "recommendation", "query": profile(of), "documents": [title(each) for each in shelf]}
-    return {result["index"]: result["relevance_score"] for result in service.post("rerank", asked)["results"]}
+def _ranked(service: Service, reader: dict[str, Any], shelf: list[dict[str, Any]]) -> dict[int, float]:
+    titles = [title(item) for item in shelf]
+    query = {"model": "recommendation", "query": profile(reader), "documents": titles}
+    return {result["index"]: result["relevance_score"] for result in service.post("rerank", query)["results"]}
 
 
 def _scored_in_a_job(
@@ -144,9 +145,9 @@ def _scored_in_a_job(
 ) -> dict[tuple[int, int], float]:
     """The score of each pair, by the places of its reader and its book."""
     pairs = [
-        {"id": f"{number}-{at}", "query": profile(one), "title": title(each)}
+        {"id": f"{number}-{at}", "query": profile(one), "title": title(item)}
         for number, (one, shelf) in enumerate(zip(readers, books, strict=True))
-        for at, each in enumerate(shelf)
+        for at, item in enumerate(shelf)
     ]
     (folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     service.run(

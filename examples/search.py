@@ -35,19 +35,19 @@ def readmes() -> dict[str, tuple[str, str]]:
     A source's packages often have the same README, so the first stands for all.
     Raises NotHere where there are too few.
     """
-    found: dict[str, tuple[str, str]] = {}
+    by_source: dict[str, tuple[str, str]] = {}
     for package in _packages():
         source = package.get("Source", package["Package"]).split()[0]
         document = _readme(DOCUMENTS / package["Package"])
-        if source not in found and document is not None and package.get("Description"):
-            found[source] = (_question(package), document)
-    if len(found) < DOCUMENTS_MIN:
+        if source not in by_source and document is not None and package.get("Description"):
+            by_source[source] = (_question(package), document)
+    if len(by_source) < DOCUMENTS_MIN:
         raise NotHere(
-            f"{DOCUMENTS} has {len(found)} READMEs of packages, {DOCUMENTS_MIN} are needed. On Debian: "
+            f"{DOCUMENTS} has {len(by_source)} READMEs of packages, {DOCUMENTS_MIN} are needed. On Debian: "
             "remove the path-exclude of /usr/share/doc from /etc/dpkg/dpkg.cfg.d/, if there is one, then "
             "apt-get install build-essential python3-doc perl-doc git vim"
         )
-    return found
+    return by_source
 
 
 def _packages() -> list[dict[str, str]]:
@@ -57,8 +57,8 @@ def _packages() -> list[dict[str, str]]:
     blocks = PACKAGES.read_text(encoding="utf-8").split("\n\n")
     fields = (dict(re.findall(r"^([\w-]+): (.*)$", block, re.MULTILINE)) for block in blocks)
     return sorted(
-        (each for each in fields if each.get("Status", "").endswith(" installed")),
-        key=lambda each: each["Package"],
+        (package for package in fields if package.get("Status", "").endswith(" installed")),
+        key=lambda package: package["Package"],
     )
 
 
@@ -121,8 +121,8 @@ def _embedded(service: Service, texts: list[str]) -> "np.ndarray[tuple[int, int]
     """The vectors of `texts`, float32 [texts, dimensions], by online requests."""
     vectors = []
     for start in range(0, len(texts), INPUTS_MAX):
-        asked = {"model": MODEL, "input": texts[start : start + INPUTS_MAX]}
-        vectors += [each["embedding"] for each in service.post("embeddings", asked)["data"]]
+        body = {"model": MODEL, "input": texts[start : start + INPUTS_MAX]}
+        vectors += [vector["embedding"] for vector in service.post("embeddings", body)["data"]]
     return np.array(vectors, dtype=np.float32)
 
 

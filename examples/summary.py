@@ -56,8 +56,8 @@ def _night(
     _run(service, folder, date, *options)
 
     rows = rows_of(folder / date, rows=ROWS)
-    found = {id: row["response"]["body"]["choices"][0]["message"]["content"] for id, row in rows.items()}
-    right = sum(found.get(id) == number_in_words(amount) for id, amount in amounts.items())
+    answers = {id: row["response"]["body"]["choices"][0]["message"]["content"] for id, row in rows.items()}
+    right = sum(answers.get(id) == number_in_words(amount) for id, amount in amounts.items())
     counted = (manifest_of(folder / date, rows=ROWS).get("reused") or {}).get("rows", 0)
     print(f"{date}: {right} of {ROWS} amounts right, {counted} rows reused, {ROWS - counted} computed")
     problems = []

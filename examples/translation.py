@@ -114,8 +114,10 @@ def train(directory: Path) -> None:
             scale_embedding=True,
         )
     )
-    sources = tokenizer([number_in_words(each) for each in numbers], return_tensors="pt", padding=True)
-    targets = tokenizer([in_german(each) for each in numbers], return_tensors="pt", padding=True).input_ids
+    sources = tokenizer([*map(number_in_words, numbers)], return_tensors="pt", padding=True)
+    targets = tokenizer(
+        [in_german(number) for number in numbers], return_tensors="pt", padding=True
+    ).input_ids
     targets = targets.masked_fill(targets == ids["<pad>"], IGNORED_LABEL)
 
     def loss_of_step(_: int) -> torch.Tensor:
@@ -150,15 +152,15 @@ def check(service: Service, folder: Path) -> list[str]:
         *("--id-column", "id"),
     )
     rows = rows_of(folder / "german", rows=TRANSLATED)
-    found = {
+    answers = {
         number: rows[str(number)]["response"]["body"]["choices"][0]["text"].strip() for number in numbers
     }
-    right = sum(found[number] == in_german(number) for number in numbers)
+    right = sum(answers[number] == in_german(number) for number in numbers)
     print(f"exact match {right / TRANSLATED:.1%} on {TRANSLATED} numbers that training never showed")
-    print(f"for example {number_in_words(numbers[0])} → {found[numbers[0]]}")
+    print(f"for example {number_in_words(numbers[0])} → {answers[numbers[0]]}")
     if right / TRANSLATED < EXACT_MIN:
-        wrong = next(number for number in numbers if found[number] != in_german(number))
-        return [f"exact match is below {EXACT_MIN:.0%}; {wrong} is {found[wrong]}, not {in_german(wrong)}"]
+        wrong = next(number for number in numbers if answers[number] != in_german(number))
+        return [f"exact match is below {EXACT_MIN:.0%}; {wrong} is {answers[wrong]}, not {in_german(wrong)}"]
     return []
 
 

@@ -1,1 +1,1 @@
-"""What is deployed rather than imported; `infra.grafana` makes the dashboards."""
+"""Everything that is deployed rather than imported; `infra.grafana` makes the dashboards."""

@@ -183,7 +183,9 @@ class Client:
         return RemoteJob.from_json(_json_object(answer), is_repeat=REPLAYED in answer.headers)
 
     def try_job(self, body: JsonObject) -> JsonObject:
-        """What a submission would do, without one (docs/jobs.md). Raises ApiError, ServerUnreachable."""
+        """The outcome that a submission would have, without one (docs/jobs.md). Raises ApiError,
+        ServerUnreachable.
+        """
         return self._call("POST", "/v1/jobs?dry_run=true", json=body)
 
     def get_job(self, job_id: str, *, is_followed: bool = False) -> RemoteJob:
@@ -207,12 +209,12 @@ class Client:
         created_before: datetime | None = None,
         limit: int | None = None,
     ) -> Iterator[RemoteJob]:
-        """At most `limit` jobs, newest first, fetched page by page.
+        """Yields at most `limit` jobs, newest first, fetched page by page.
 
         `status`: one, or any of several. `created_after` is inclusive, `created_before` exclusive; both are
         aware, and cut to whole seconds.
         """
-        asked = {
+        filters = {
             "status": [status] if isinstance(status, str) else list(status or ()),
             "priority": priority,
             "kind": kind,
@@ -221,15 +223,15 @@ class Client:
             "created_after": _epoch_s(created_after),
             "created_before": _epoch_s(created_before),
         }
-        wanted = {parameter: value for parameter, value in asked.items() if value}
+        wanted = {parameter: value for parameter, value in filters.items() if value}
         yield from map(RemoteJob.from_json, self._pages("/v1/jobs", wanted, limit))
 
     def change_job(
         self, job_id: str, *, priority: str | None = None, metadata: Mapping[str, str] | None = None
     ) -> RemoteJob:
         """Change what is given; metadata is replaced whole. Raises ApiError (409: too late)."""
-        asked = {"priority": priority, "metadata": None if metadata is None else dict(metadata)}
-        body = {name: value for name, value in asked.items() if value is not None}
+        changes = {"priority": priority, "metadata": None if metadata is None else dict(metadata)}
+        body = {name: value for name, value in changes.items() if value is not None}
         return RemoteJob.from_json(self._call("PATCH", f"/v1/jobs/{_segment(job_id)}", json=body))
 
     def pause_job(self, job_id: str) -> RemoteJob:
@@ -327,7 +329,7 @@ class Client:
         return self._call("GET", "/v1/overview", params={"history_s": str(history_s)})
 
     def workers(self) -> Iterator[JsonObject]:
-        """Those heard of lately, newest first, with their figures."""
+        """Workers that were heard of lately, newest first, with their figures."""
         return self._pages("/v1/workers", {})
 
     def dead_letters(self, *, status: str | None = None, limit: int | None = None) -> Iterator[JsonObject]:
@@ -384,7 +386,7 @@ class Client:
     ) -> Iterator[JsonObject]:
         """Webhook events that are owed or were sent, newest first."""
         wanted = {"status": status, "webhook_endpoint_id": endpoint_id}
-        return self._pages("/v1/deliveries", {name: each for name, each in wanted.items() if each}, limit)
+        return self._pages("/v1/deliveries", {name: value for name, value in wanted.items() if value}, limit)
 
     def replay_delivery(self, id: str) -> JsonObject:
         """Send an event once more; one that is still owed stays as it is."""
@@ -404,16 +406,16 @@ class Client:
             return letter
 
     def _pages(self, path: str, wanted: Query, limit: int | None = None) -> Iterator[JsonObject]:
-        """At most `limit` elements of a list, page by page."""
-        asked: dict[str, str | list[str]] = dict(wanted)
+        """Yields at most `limit` elements of a list, fetched page by page."""
+        query: dict[str, str | list[str]] = dict(wanted)
         left = limit
         while left is None or left > 0:
             size = PAGE_MAX if left is None else min(left, PAGE_MAX)
-            page = self._call("GET", path, params=asked | {"limit": str(size)})
+            page = self._call("GET", path, params=query | {"limit": str(size)})
             yield from page["data"]
             if not page["has_more"] or not page["data"]:
                 return
-            asked["after"] = page["last_id"]
+            query["after"] = page["last_id"]
             left = None if left is None else left - len(page["data"])
 
     def _event_stream(
@@ -430,8 +432,8 @@ class Client:
 
     def _result_stream(self, job_id: str, after: str | None) -> Iterator[JsonObject]:
         path = f"/v1/jobs/{_segment(job_id)}/results"
-        asked = {"after": after} if after else {}
-        with self._http.stream("GET", path, params=asked, headers={"accept": NDJSON}) as answer:
+        query = {"after": after} if after else {}
+        with self._http.stream("GET", path, params=query, headers={"accept": NDJSON}) as answer:
             if answer.is_error:
                 answer.read()
                 raise _api_error(answer)

@@ -88,7 +88,9 @@ class UnknownModel(InvalidRequest):
 
     @classmethod
     def called(cls, name: str, served: Sequence[str] | None = None) -> "UnknownModel":
-        """In OpenAI's sentence, which clients look for; `served`: the models that there are instead."""
+        """The error in OpenAI's sentence, which clients look for; `served`: the models that there are
+        instead.
+        """
         listed = "" if served is None else f" Served are: {', '.join(served) or 'none'}."
         return cls(
             f"The model `{name}` does not exist or you do not have access to it.{listed}", param="model"

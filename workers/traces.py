@@ -60,7 +60,7 @@ class ShardTrace:
 
     def reads(self) -> Span:
         """Begins the reading of its rows."""
-        return child("read", of=self.span)
+        return child("read", parent=self.span)
 
     def row_ended(
         self, result: RowResult, begun: tuple[float, int] | None, times: RequestTimes | None
@@ -91,7 +91,7 @@ class ShardTrace:
     def _record(self, result: RowResult, begun: tuple[float, int] | None, times: RequestTimes | None) -> None:
         now_s = time.monotonic()
         began_s, tries = begun or (now_s, 1)
-        span = child(self._name, of=self.span, began_s=began_s)
+        span = child(self._name, parent=self.span, began_s=began_s)
         if times is not None and result.succeeded:
             _record_phases(span, times, now_s)
         about: dict[str, Value] = {names.ROW: result.row, names.ROW_STATUS: result.status_code}
@@ -130,7 +130,7 @@ class OnlineTrace:
             self.given_up("stopped")
             return
         if self._answered_s:
-            end(child("answer", of=self._span, began_s=self._answered_s))
+            end(child("answer", parent=self._span, began_s=self._answered_s))
         about = gen_ai.usage(answer.usage.prompt_tokens, answer.usage.completion_tokens)
         about |= {names.ROW_STATUS: answer.status_code}
         error = str(answer.status_code) if answer.status_code >= 500 else None
@@ -169,7 +169,7 @@ def _record_phases(span: Span, times: RequestTimes, ended_s: float) -> None:
     """
 
     def record(name: str, began_s: float, ended_s: float) -> None:
-        end(child(name, of=span, began_s=began_s), ended_s=ended_s)
+        end(child(name, parent=span, began_s=began_s), ended_s=ended_s)
 
     launched_s, first_token_s = times.launched_s, times.first_token_s
     record("queue", times.added_s, ended_s if launched_s is None else launched_s)

@@ -51,7 +51,9 @@ def listed_json(tx: Transaction, jobs: Sequence[Job], now: datetime, base_url: s
 
 def queue_positions(tx: Transaction, jobs: Sequence[Job]) -> Mapping[str, int]:
     """From 1, by id; none outside the queue."""
-    return tx.positions.places([job for job in jobs if job.state is JobState.QUEUED and job.paused_at is None])
+    return tx.positions.places(
+        [job for job in jobs if job.state is JobState.QUEUED and job.paused_at is None]
+    )
 
 
 def head_json(job: Job, position: int | None, base_url: str) -> JsonObject:

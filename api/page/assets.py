@@ -48,14 +48,14 @@ class Asset:
 
 @cache
 def assets() -> Mapping[str, Asset]:
-    """By path below the folder."""
+    """The assets by their path below the folder."""
     paths = sorted(path for path in FOLDER.rglob("*") if path.suffix in TYPES)
     return {path.relative_to(FOLDER).as_posix(): Asset(path) for path in paths}
 
 
 @cache
 def version() -> str:
-    """Of all of them together."""
+    """A digest of all assets together."""
     together = hashlib.sha256()
     for name, asset in assets().items():
         together.update(f"{name}\0{len(asset.content)}\0".encode() + asset.content)

@@ -73,7 +73,7 @@ def clock(at: datetime) -> str:
 
 
 def iso(at: datetime) -> str:
-    """For the `datetime` attribute."""
+    """The text for the `datetime` attribute."""
     return at.astimezone(UTC).isoformat(timespec="seconds")
 
 

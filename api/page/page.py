@@ -1,21 +1,23 @@
 """The page's parts, opened once per process, and what all of its routes do: sign-in, errors, headers."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from api.access.authentication import Authenticator
 from api.page import rendering, views
-from api.page.attempts import Attempts
 from api.page.requests import is_click, is_from_elsewhere, is_update, path_and_query, token_of
-from api.page.sessions import Sessions, SignedIn
+from api.page.sessions import Attempts, Sessions, SignedIn
 from api.page.updates import Updates
-from api.responses.errors import UNKNOWN_URL, headers_of, message_of, status_of
+from api.responses.browsers import wants_page
+from api.responses.errors import UNKNOWN_URL, headers_of, message_of, on_http_exception, status_of
 from api.services.services import Services
 from nightshift.errors import NightshiftError
 from nightshift.tenants.keys import Scope
@@ -32,7 +34,7 @@ class Page:
     prefix: str
 
     @classmethod
-    def of(cls, services: Services, authenticator: Authenticator) -> "Page":
+    def from_services(cls, services: Services, authenticator: Authenticator) -> "Page":
         settings = services.settings.api
         return cls(
             services,
@@ -54,7 +56,7 @@ class Page:
         problem: str | None = None,
         next_path: str | None = None,
     ) -> Response:
-        """In place of what was asked for, which is shown after the sign-in; or else `next_path`."""
+        """The form to sign in, which then leads to what was asked for, or to `next_path`."""
         if request.method == "POST" and problem is None:
             status, problem = 401, "Your session has ended. Nothing was changed."
         if is_update(request):  # the whole page is loaded anew, and is then this form
@@ -74,7 +76,7 @@ class Page:
         return rendering.page(rendering.render("sign_in.html", self.prefix, shown), status)
 
     def frame(self, signed_in: SignedIn, title: str, section: str) -> Mapping[str, Any]:
-        """What the layout shows around every view."""
+        """Variables of the layout, which surrounds every view."""
         allowed = signed_in.caller.scopes
         return {
             "title": title,
@@ -127,5 +129,24 @@ class Page:
 
 
 def page_of(request: Request) -> Page:
-    found: Page = request.app.state.page
-    return found
+    page: Page = request.app.state.page
+    return page
+
+
+async def page_or_envelope(request: Request, error: Exception) -> Response:
+    """A page to a browser that is not at one of the API's routes."""
+    assert isinstance(error, HTTPException)
+    if not wants_page(request.scope):
+        return on_http_exception(request, error)
+    page, signed_in = page_of(request), None
+    with suppress(NightshiftError):  # the database is away: without navigation
+        signed_in = await page.signed_in(request)
+    return page.refusal(request, signed_in, error.status_code, _message(request, error), error.headers)
+
+
+def _message(request: Request, error: HTTPException) -> str:
+    if error.status_code == 404:
+        return "There is no such page."
+    if error.status_code == 405:
+        return f"This address does not take {request.method} requests."
+    return str(error.detail)

@@ -1,4 +1,4 @@
-"""What of a browser's request decides how it is answered: its cookie, its origin, what it can show."""
+"""Properties of a browser's request that decide its answer: its cookie, its origin, what it can show."""
 
 import hmac
 from collections.abc import Mapping

@@ -17,7 +17,7 @@ from api.page import assets, rendering, sign_in, views
 from api.page.page import Page, page_of
 from api.page.requests import check_csrf, check_origin, check_url, form_of, is_update, token_of, wants_json
 from api.page.sessions import SignedIn
-from api.page.view import Action, Asked, Context, LoadData, Outcome, View
+from api.page.view import Action, Context, LoadData, Outcome, PageRequest, View
 from api.responses.errors import UNKNOWN_URL, error_response
 from api.responses.streams import event, event_source
 from nightshift.errors import MissingScope, NightshiftError, NotAuthenticated, NotFound
@@ -39,8 +39,8 @@ class _Visit:
     page: Page
     signed_in: SignedIn
 
-    def asked(self, form: Mapping[str, str] | None = None) -> Asked:
-        return Asked(
+    def page_request(self, form: Mapping[str, str] | None = None) -> PageRequest:
+        return PageRequest(
             caller=self.signed_in.caller,
             services=self.page.services,
             path=self.request.path_params,
@@ -56,33 +56,33 @@ class _Visit:
                 f"{self.request.url.path} needs. It has: {', '.join(sorted(self.signed_in.caller.scopes))}."
             )
 
-    async def shown(self, view: View, asked: Asked, outcome: Outcome | None = None) -> Response:
+    async def shown(self, view: View, page_request: PageRequest, outcome: Outcome | None = None) -> Response:
         """The view as it is now, after an action if there was one. Raises NightshiftError."""
-        now, loaded = await run_in_threadpool(self._loaded, view, asked)
+        now, loaded = await run_in_threadpool(self._loaded, view, page_request)
         if view.read_objects is not None:
             read = view.read_objects
             storage = self.page.services.storage_threads.of(self.signed_in.caller.tenant_id)
-            more = await storage.run(lambda: read(asked, loaded))
+            more = await storage.run(lambda: read(page_request, loaded))
             loaded = {**loaded, **more}
-        return await run_in_threadpool(self._rendered, view, asked, now, loaded, outcome)
+        return await run_in_threadpool(self._rendered, view, page_request, now, loaded, outcome)
 
     def data(self, load: LoadData) -> JsonObject:
         with self.page.services.store.snapshot() as tx:
-            return load(tx, self.asked(), tx.now())
+            return load(tx, self.page_request(), tx.now())
 
-    def _loaded(self, view: View, asked: Asked) -> tuple[datetime, Context]:
+    def _loaded(self, view: View, page_request: PageRequest) -> tuple[datetime, Context]:
         with self.page.services.store.snapshot() as tx:
             now = tx.now()
-            return now, view.load(tx, asked, now)
+            return now, view.load(tx, page_request, now)
 
     def _rendered(
-        self, view: View, asked: Asked, now: datetime, loaded: Context, outcome: Outcome | None
+        self, view: View, page_request: PageRequest, now: datetime, loaded: Context, outcome: Outcome | None
     ) -> Response:
         variables = {
             **self.page.frame(self.signed_in, view.title, view.section or view.path),
-            "asked": asked,
+            "request": page_request,
             "now": now,
-            "here": view.path.format(**asked.path),
+            "here": view.path.format(**page_request.path),
             "said": None if outcome is None else outcome.message,
             **loaded,
             **({} if outcome is None else outcome.context),
@@ -116,7 +116,7 @@ def _view_handler(view: View) -> Handler:
     async def show(request: Request) -> Response:
         async def answer(visit: _Visit) -> Response:
             visit.check_scope(view.scope)
-            return await visit.shown(view, visit.asked())
+            return await visit.shown(view, visit.page_request())
 
         return await _visited(request, answer)
 
@@ -147,9 +147,9 @@ def _action_handler(view: View, action: Action) -> Handler:
             form = await form_of(request)
             check_csrf(form, visit.signed_in)
             visit.check_scope(action.scope)
-            asked = visit.asked(form)
-            outcome = await _done(action, asked)
-            return await _after(visit, view, asked, outcome)
+            page_request = visit.page_request(form)
+            outcome = await _done(action, page_request)
+            return await _after(visit, view, page_request, outcome)
 
         return await _visited(request, answer, view.path.format(**request.path_params))
 
@@ -159,7 +159,7 @@ def _action_handler(view: View, action: Action) -> Handler:
 async def _visited(
     request: Request, answer: Callable[[_Visit], Awaitable[Response]], afterwards: str | None = None
 ) -> Response:
-    """What `answer` makes for someone who is signed in; else the form to do so. Errors are pages.
+    """Answers someone who is signed in with `answer`, and others with the form to do so. Errors are pages.
 
     `afterwards`: the path to show after the sign-in, where it is not the request's own.
     """
@@ -176,20 +176,22 @@ async def _visited(
         return page.error(request, signed_in, error)
 
 
-async def _done(action: Action, asked: Asked) -> Outcome:
+async def _done(action: Action, page_request: PageRequest) -> Outcome:
     if inspect.iscoroutinefunction(action.act):
-        outcome: Outcome = await action.act(asked)
+        outcome: Outcome = await action.act(page_request)
         return outcome
-    done = await run_in_threadpool(action.act, asked)
+    done = await run_in_threadpool(action.act, page_request)
     assert isinstance(done, Outcome)
     return done
 
 
-async def _after(visit: _Visit, view: View, asked: Asked, outcome: Outcome) -> Response:
-    """What is shown after an action: the view with what came of it, or where it leads to."""
+async def _after(visit: _Visit, view: View, page_request: PageRequest, outcome: Outcome) -> Response:
+    """Answers an action with the view and the action's message, or leads to another page."""
     if outcome.location is None and (outcome.context or is_update(visit.request)):
-        return await visit.shown(view, asked, outcome)
-    target = visit.page.prefix + (outcome.location or view.path.format(**asked.path) + asked.query_with())
+        return await visit.shown(view, page_request, outcome)
+    target = visit.page.prefix + (
+        outcome.location or view.path.format(**page_request.path) + page_request.query_with()
+    )
     if is_update(visit.request):
         return Response(status_code=204, headers={"hx-redirect": target, **rendering.HEADERS})
     return RedirectResponse(target, 303, rendering.HEADERS)

@@ -11,10 +11,15 @@ import logging
 import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Final
 
+from limits import RateLimitItemPerMinute
+from limits.aio.storage import MemoryStorage
+from limits.aio.strategies import FixedWindowRateLimiter
+
 from api.access.authentication import Authenticator, Caller
-from nightshift.errors import NotAuthenticated, TenantDisabled
+from nightshift.errors import NotAuthenticated, TenantDisabled, TooManyRequests
 from nightshift.process.settings import ApiSettings
 from nightshift.store import Store, Transaction
 from nightshift.store.tenants.page_sessions import PageSession
@@ -54,10 +59,10 @@ class Sessions:
         token = secrets.token_urlsafe(TOKEN_BYTES)
 
         def insert(tx: Transaction) -> None:
-            now, found = tx.now(), tx.keys.find(public_id)
-            if found is None or not found.admits(key, now):
+            now, api_key = tx.now(), tx.keys.find(public_id)
+            if api_key is None or not api_key.admits(key, now):
                 raise NotAuthenticated
-            self._authenticator.caller_with(tx, found)
+            self._authenticator.caller_with(tx, api_key)
             tx.page_sessions.delete_ended(now - self._idle, now - self._longest, DELETED_MAX)
             for old in tx.page_sessions.of_key(public_id)[PER_KEY_MAX - 1 :]:
                 tx.page_sessions.delete(old.token_sha256)
@@ -100,3 +105,42 @@ def csrf_token(token: str) -> str:
 
 def _digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
+
+
+OF_ADDRESS: Final = RateLimitItemPerMinute(10)
+OF_ALL: Final = RateLimitItemPerMinute(300)
+FIRST: Final = RateLimitItemPerMinute(1)
+RETRY_AFTER_S: Final = 60
+ONE_HOST_BITS: Final = 64  # of IPv6: a host has all addresses of such a network
+
+
+class Attempts:
+    """Counts failed sign-ins of this process; for one event loop."""
+
+    def __init__(self) -> None:
+        self._limiter = FixedWindowRateLimiter(MemoryStorage())
+
+    async def check(self, address: str) -> None:
+        """Raises TooManyRequests."""
+        host, test = _host(address), self._limiter.test
+        may_try = await test(OF_ADDRESS, host) and (await test(OF_ALL) or await test(FIRST, host))
+        if not may_try:
+            raise TooManyRequests("Too many keys were refused. Wait a minute.", retry_after_s=RETRY_AFTER_S)
+
+    async def failed(self, address: str) -> None:
+        host = _host(address)
+        for limit in (OF_ADDRESS, FIRST):
+            await self._limiter.hit(limit, host)
+        await self._limiter.hit(OF_ALL)
+
+
+def _host(address: str) -> str:
+    try:
+        parsed = ip_address(address)
+    except ValueError:  # of a unix socket there is none
+        return address
+    if not isinstance(parsed, IPv6Address):
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(IPv6Network((parsed.packed, ONE_HOST_BITS), strict=False))

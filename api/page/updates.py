@@ -26,7 +26,7 @@ RETRY_AFTER_S: Final = 15
 
 
 class Updates:
-    """For one event loop."""
+    """The open pages of one event loop."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

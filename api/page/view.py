@@ -1,4 +1,4 @@
-"""What a view consists of: where it is, which scope it needs, what it shows, what can be done there.
+"""Types of a view: where it is, which scope it needs, what it shows, what can be done there.
 
     VIEW = View(path="/ui/workers", title="Workers", template="workers.html", load=load,
                 actions=(Action(path="/{worker_id}/drain", act=drain),))
@@ -7,7 +7,7 @@
 either is called.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -21,37 +21,37 @@ from nightshift.jobs import JsonObject
 from nightshift.store import Transaction
 from nightshift.tenants.keys import Scope
 
-TEXT_CHARS_MAX: Final = 300  # of a filter
+FILTER_CHARS_MAX: Final = 300
 
 Context = Mapping[str, Any]  # a template's variables
 E = TypeVar("E", bound=StrEnum)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What is asked for: `path` and `query` by parameter, and `now`, the database's time."""
+class PageRequest:
+    """A request to a view: `path` and `query` by parameter, and the fields of an action's `form`."""
 
     caller: Caller
     services: Services
     path: Mapping[str, str]
     query: Mapping[str, str]
-    form: Mapping[str, str] = field(default_factory=dict)  # of an action
+    form: Mapping[str, str] = field(default_factory=dict)
 
     def text(self, name: str) -> str | None:
         """A filter; None if it is empty. Raises InvalidRequest."""
         value = self.query.get(name, "").strip()
-        if len(value) > TEXT_CHARS_MAX:
-            raise InvalidRequest(f"Invalid '{name}': longer than {TEXT_CHARS_MAX} characters.", param=name)
+        if len(value) > FILTER_CHARS_MAX:
+            raise InvalidRequest(f"Invalid '{name}': longer than {FILTER_CHARS_MAX} characters.", param=name)
         return value or None
 
-    def choice(self, name: str, of: type[E]) -> E | None:
+    def choice(self, name: str, kind: type[E]) -> E | None:
         """A filter that is one of these; None if it is empty. Raises InvalidRequest."""
         value = self.text(name)
         try:
-            return None if value is None else of(value)
+            return None if value is None else kind(value)
         except ValueError as error:
             raise InvalidRequest(
-                f"Invalid '{name}': {value!r} is none of {', '.join(of)}.", param=name
+                f"Invalid '{name}': {value!r} is none of {', '.join(kind)}.", param=name
             ) from error
 
     def query_with(self, **changed: str | None) -> str:
@@ -60,21 +60,27 @@ class Asked:
         return f"?{urlencode(kept)}" if kept else ""
 
 
-Load = Callable[[Transaction, Asked, datetime], Context]
-LoadData = Callable[[Transaction, Asked, datetime], JsonObject]
-ReadObjects = Callable[[Asked, Context], Context]  # of what was loaded, more variables; may block
+def paged(request: PageRequest, rows: Sequence[Any], per_page: int) -> Context:
+    """Variables of a list's links, from rows that were read with one more than a page shows."""
+    is_more = len(rows) > per_page
+    return {"older": rows[per_page - 1].id if is_more else None, "is_first": request.text("after") is None}
+
+
+Load = Callable[[Transaction, PageRequest, datetime], Context]
+LoadData = Callable[[Transaction, PageRequest, datetime], JsonObject]
+ReadObjects = Callable[[PageRequest, Context], Context]  # of what was loaded, more variables; may block
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of an action. Without `location` the view is shown again, with `context` added."""
+    """The outcome of an action. Without `location` the view is shown again, with `context` added."""
 
     message: str
     location: str | None = None  # a path of the page
     context: Context = field(default_factory=dict)
 
 
-Act = Callable[[Asked], Outcome | Awaitable[Outcome]]  # one that is not asynchronous runs in a thread
+Act = Callable[[PageRequest], Outcome | Awaitable[Outcome]]  # one that is not asynchronous runs in a thread
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ LOGIT_BYTES = 4
 
 @dataclass(frozen=True)
 class Limits:
-    """What a device does at best."""
+    """The best that a device can do."""
 
     bytes_per_second: float
     flops_per_second: float

@@ -50,7 +50,7 @@ def random_prompts(shape: Shape, count: int, length: int, seed: int) -> list[lis
 
 
 def prefill_seconds(engine: Engine, prompts: list[list[int]], device: torch.device) -> float:
-    """From the first prompt going in to the first token of the last."""
+    """Seconds from the first prompt going in to the first token of the last."""
     synchronize(device)
     start = time.perf_counter()
     _add(engine, prompts, max_tokens=1)
@@ -107,7 +107,7 @@ class PeerFailed(Exception):
 
 @dataclass(frozen=True)
 class PeerSpeed:
-    """What transformers' continuous batching reached."""
+    """The speed of transformers' continuous batching."""
 
     tokens_per_second: float
     includes_setup: bool

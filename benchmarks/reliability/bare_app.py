@@ -1,4 +1,4 @@
-"""What a service without a database of its own would be: FastAPI hands each request to Celery."""
+"""A service without a database of its own: FastAPI hands each request to Celery."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ run = tasks.task(_run, name="run")
 
 @app.post("/v1/jobs", status_code=202)
 def submit(job: Job) -> dict[str, str]:
-    """In FastAPI's thread pool, as `delay()` waits for Redis."""
+    """Runs in FastAPI's thread pool, as `delay()` waits for Redis."""
     return {"id": run.delay(job.model_dump()).id}

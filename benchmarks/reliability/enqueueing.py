@@ -66,7 +66,7 @@ async def _send_all(base_url: str, key: str, requests: int) -> None:
 
 
 async def _send(base_url: str, key: str, count: int) -> None:
-    """So many requests over one connection, each when the one before is answered."""
+    """Sends `count` requests over one connection, each when the one before is answered."""
     parts = urlsplit(base_url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     body = json.dumps(BODY).encode()

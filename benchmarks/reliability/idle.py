@@ -1,4 +1,4 @@
-"""What the scheduler of an idle service costs, in CPU time."""
+"""Measures the CPU time of an idle service's scheduler."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def _holder(service: Service, job: BulkJob) -> int | None:
 
 
 def _admitted_twice(given: Sequence[Stamp], kills_ns: Sequence[int]) -> list[list[Stamp]]:
-    """For each kill, the rows that an engine got before it and again after it."""
+    """The rows, for each kill, that an engine got before it and again after it."""
     again: list[list[Stamp]] = [[] for _ in kills_ns]
     before: set[str] = set()
     for stamp in given:

@@ -43,11 +43,11 @@ def service_on(
 
 def points(service: Service) -> Mapping[str, Sequence[int]]:
     """When each failpoint was passed, in ns of CLOCK_MONOTONIC, in order."""
-    found: dict[str, list[int]] = {}
+    passed: dict[str, list[int]] = {}
     for line in (service.folder / POINTS).read_text().splitlines():
         at_ns, name = line.split()
-        found.setdefault(name, []).append(int(at_ns))
-    return {name: sorted(times) for name, times in found.items()}
+        passed.setdefault(name, []).append(int(at_ns))
+    return {name: sorted(times) for name, times in passed.items()}
 
 
 def admissions(service: Service) -> Sequence[Stamp]:

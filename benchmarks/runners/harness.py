@@ -51,7 +51,7 @@ class RunResult:
 
     version: str
     load_seconds: float
-    """From an empty process to ready, library imports included."""
+    """Seconds from an empty process to ready, library imports included."""
     seconds: float
     peak_rss_bytes: int
     other_cpu_share: float

@@ -33,10 +33,10 @@ class Peer:
     name: str
     module: str
     loaders: Mapping[str, str]
-    """By kind of workload, the loader of its runner's module."""
+    """The loader of its runner's module, by kind of workload."""
     environment: str | None = None
     batch_sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """By kind of workload, where the engine takes static batches: the fastest size is measured."""
+    """Batch sizes by kind of workload, where the engine takes static batches: the fastest is measured."""
     preload: str | None = None
     """A library, relative to the environment, that must be loaded before all others."""
 

@@ -25,15 +25,15 @@ ROWS_TO_CANCEL: Final = 200  # enough that none ends before it is cancelled
 def created(session: Session) -> None:
     file = session.upload(session.rows(1))
     batch = session.create_batch(file.id, metadata=METADATA)
-    for found in (batch, session.client.batches.retrieve(batch.id)):
-        expect_equal(found.id, batch.id, "a batch with the id")
-        expect_equal(found.object, "batch", "a batch with the object")
-        expect_equal(found.endpoint, CHAT, "a batch with the endpoint")
-        expect_equal(found.input_file_id, file.id, "a batch with input_file_id")
-        expect_equal(found.completion_window, "24h", "a batch with completion_window")
-        expect_equal(found.metadata, METADATA, "a batch with the metadata")
-        expect(found.status in STATUSES, f"answers the status {shown(found.status)}", "has no such status")
-        expect_count(found.created_at, "a batch with created_at")
+    for answer in (batch, session.client.batches.retrieve(batch.id)):
+        expect_equal(answer.id, batch.id, "a batch with the id")
+        expect_equal(answer.object, "batch", "a batch with the object")
+        expect_equal(answer.endpoint, CHAT, "a batch with the endpoint")
+        expect_equal(answer.input_file_id, file.id, "a batch with input_file_id")
+        expect_equal(answer.completion_window, "24h", "a batch with completion_window")
+        expect_equal(answer.metadata, METADATA, "a batch with the metadata")
+        expect(answer.status in STATUSES, f"answers the status {shown(answer.status)}", "has no such status")
+        expect_count(answer.created_at, "a batch with created_at")
 
 
 @AREA.add("the request counts are integers from the beginning", is_slow=True)
@@ -65,8 +65,8 @@ def completed(session: Session) -> None:
 def times(session: Session) -> None:
     batch = three_rows(session)
     names = ("created_at", "in_progress_at", "finalizing_at", "completed_at")
-    found = [expect_count(getattr(batch, name, None), f"a completed batch with {name}") for name in names]
-    expect(found == sorted(found), f"answers the times {shown(found)}", "answers them in order")
+    moments = [expect_count(getattr(batch, name, None), f"a completed batch with {name}") for name in names]
+    expect(moments == sorted(moments), f"answers the times {shown(moments)}", "answers them in order")
     expect_equal(batch.metadata, METADATA, "a completed batch with the metadata")
 
 
@@ -183,9 +183,9 @@ def unknown(session: Session) -> None:
 def refused(session: Session) -> None:
     id = session.upload(session.rows(1)).id
     for field, value in (("endpoint", "/v1/no-such-endpoint"), ("completion_window", "soon")):
-        asked = {"endpoint": CHAT, "completion_window": "24h", field: value}
+        fields = {"endpoint": CHAT, "completion_window": "24h", field: value}
         expect_refusal(
-            partial(session.client.batches.create, input_file_id=id, **asked),
+            partial(session.client.batches.create, input_file_id=id, **fields),
             f"{field}={value!r}",
             param=field,
         )
@@ -227,8 +227,8 @@ def _run_to_the_end(session: Session) -> Any:
 
 
 def _expect_counts(batch: Any, **expected: int) -> None:
-    found = {name: getattr(batch.request_counts, name, None) for name in expected}
-    expect(found == expected, f"answers the request counts {shown(found)}", f"answers {shown(expected)}")
+    counts = {name: getattr(batch.request_counts, name, None) for name in expected}
+    expect(counts == expected, f"answers the request counts {shown(counts)}", f"answers {shown(expected)}")
 
 
 def lines_of(session: Session, file_id: object) -> list[dict[str, Any]]:

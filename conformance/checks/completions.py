@@ -95,8 +95,8 @@ def best_of(session: Session) -> None:
 
 
 def _complete(session: Session, **fields: Any) -> Any:
-    asked = {"model": session.chat_model, "prompt": PROMPT, "max_tokens": 8}
-    return session.client.completions.create(**(asked | fields))
+    body = {"model": session.chat_model, "prompt": PROMPT, "max_tokens": 8}
+    return session.client.completions.create(**(body | fields))
 
 
 def _choices(answer: Any, count: int) -> list[Any]:

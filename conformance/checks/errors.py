@@ -73,6 +73,6 @@ def request_id(session: Session) -> None:
         _expect_request_id(error.request_id, "an error")
 
 
-def _expect_request_id(found: object, where: str) -> None:
-    is_there = isinstance(found, str) and found != ""
-    expect(is_there, f"answers {where} with the x-request-id {shown(found)}", "sends one with every answer")
+def _expect_request_id(sent: object, where: str) -> None:
+    is_there = isinstance(sent, str) and sent != ""
+    expect(is_there, f"answers {where} with the x-request-id {shown(sent)}", "sends one with every answer")

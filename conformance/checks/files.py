@@ -66,9 +66,9 @@ def expires_too_soon(session: Session) -> None:
 @AREA.add("a file is described by its id")
 def described(session: Session) -> None:
     file = session.upload(CONTENT)
-    found = session.client.files.retrieve(file.id)
-    _expect_file(found)
-    expect_equal(found.id, file.id, "a file that is asked for by its id with the id")
+    answer = session.client.files.retrieve(file.id)
+    _expect_file(answer)
+    expect_equal(answer.id, file.id, "a file that is asked for by its id with the id")
 
 
 @AREA.add("list goes on over several pages and shows every file once")
@@ -113,14 +113,14 @@ def purpose_missing(session: Session) -> None:
 
 
 def expect_each_once(pages: Any, wanted: list[str], what: str) -> None:
-    """Of the first LISTED_MAX objects, newest first, each is seen once and the wanted ones are there."""
-    found = [getattr(listed, "id", None) for listed in islice(pages, LISTED_MAX)]
-    twice = [id for id in found if found.count(id) > 1] if len(set(found)) < len(found) else []
+    """Expects each of the first LISTED_MAX objects once, newest first, and the wanted ones among them."""
+    ids = [getattr(listed, "id", None) for listed in islice(pages, LISTED_MAX)]
+    twice = [id for id in ids if ids.count(id) > 1] if len(set(ids)) < len(ids) else []
     expect(not twice, f"lists {shown(twice[:1])} more than once over its pages", "lists each object once")
-    missing = [id for id in wanted if id not in found]
+    missing = [id for id in wanted if id not in ids]
     expect(
         not missing,
-        f"lists {len(found)} {what} over its pages and leaves out {len(missing)} of {len(wanted)} new ones",
+        f"lists {len(ids)} {what} over its pages and leaves out {len(missing)} of {len(wanted)} new ones",
         "lists them all, newest first",
     )
 
@@ -142,5 +142,5 @@ def _expect_file(file: Any) -> None:
     )
 
 
-def _expect_content(found: bytes, how: str) -> None:
-    expect(found == CONTENT, f"answers {how} with {shown(found)}", "answers the bytes as they were uploaded")
+def _expect_content(got: bytes, how: str) -> None:
+    expect(got == CONTENT, f"answers {how} with {shown(got)}", "answers the bytes as they were uploaded")

@@ -16,8 +16,8 @@ def listed_and_found(session: Session) -> None:
     expect(bool(page.data), "lists no model", "lists the models it serves")
     listed = page.data[0]
     expect_equal(listed.object, "model", "a model with the object")
-    found = session.client.models.retrieve(expect_id(listed.id, "a model with the id"))
-    expect_equal(found.id, listed.id, "a model that is asked for by its id with the id")
+    model = session.client.models.retrieve(expect_id(listed.id, "a model with the id"))
+    expect_equal(model.id, listed.id, "a model that is asked for by its id with the id")
 
 
 @AREA.add("an unknown model is a 404")

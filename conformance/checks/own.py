@@ -1,4 +1,4 @@
-"""What Nightshift has beyond OpenAI's API: skipped where the server is not Nightshift."""
+"""Checks of what Nightshift has beyond OpenAI's API: skipped where the server is not Nightshift."""
 
 import gzip
 import json
@@ -26,7 +26,7 @@ EVENT: Final = re.compile(r"^id: (\S+)\nevent: (\S+)$", re.MULTILINE)
 def job(session: Session) -> None:
     made = _submit(session)
     listed = _get(session, "/jobs", limit=100)["data"]
-    expect(made["id"] in [each["id"] for each in listed], "does not list a new job", "has no jobs")
+    expect(made["id"] in [entry["id"] for entry in listed], "does not list a new job", "has no jobs")
     text = _get_text(session, f"/jobs/{made['id']}/results", {"Accept": NDJSON})
     [row] = _json_lines(text)
     expect_equal(row["response"]["body"]["object"], "chat.completion", "a result with response.body.object")
@@ -67,8 +67,8 @@ def batch_deleted(session: Session) -> None:
 def job_changed(session: Session) -> None:
     batch = session.create_batch(session.upload(session.rows(ROWS_UNDER_WAY)).id)
     session.client.patch(f"/jobs/{_job_id(batch)}", cast_to=object, body={"metadata": {"team": "changed"}})
-    found = session.client.batches.retrieve(batch.id)
-    expect_equal(found.metadata, {"team": "changed"}, "a batch whose job was changed with the metadata")
+    answer = session.client.batches.retrieve(batch.id)
+    expect_equal(answer.metadata, {"team": "changed"}, "a batch whose job was changed with the metadata")
 
 
 @AREA.add("a gzip file is a batch's input", is_slow=True)
@@ -123,15 +123,15 @@ def partial_output(session: Session) -> None:
 @AREA.add("a batch's events end with its end, and go on after Last-Event-ID", is_slow=True)
 def events(session: Session) -> None:
     path = f"/batches/{three_rows(session).id}/events"
-    found = EVENT.findall(_get_text(session, path))
-    names = [name for _, name in found]
+    events = EVENT.findall(_get_text(session, path))
+    names = [name for _, name in events]
     expect(
         names[:1] == ["job.queued"] and names[-1:] == ["job.succeeded"],
         f"streams the events {shown(names)}",
         "has no such stream; it goes from job.queued to job.succeeded",
     )
-    rest = EVENT.findall(_get_text(session, path, {"last-event-id": found[0][0]}))
-    expect_equal(rest, found[1:], "the events after the first with")
+    rest = EVENT.findall(_get_text(session, path, {"last-event-id": events[0][0]}))
+    expect_equal(rest, events[1:], "the events after the first with")
 
 
 @AREA.add("a retry runs the rows again that did not succeed, as a job of its own", is_slow=True)
@@ -158,10 +158,10 @@ def _submit(session: Session) -> dict[str, Any]:
 
 def _paused_batch(session: Session) -> tuple[dict[str, Any], object, Any]:
     """Its job while it was paused, the id of its partial output then, and the batch once it ended."""
-    found: tuple[dict[str, Any], object, Any] = session.shared.get(
+    outcome: tuple[dict[str, Any], object, Any] = session.shared.get(
         "a batch that is paused and resumed", lambda: _pause_and_resume(session)
     )
-    return found
+    return outcome
 
 
 def _pause_and_resume(session: Session) -> tuple[dict[str, Any], object, Any]:
@@ -189,19 +189,19 @@ def _partial_output(batch: Any) -> object:
 
 
 def _extension(batch: Any) -> dict[str, Any]:
-    found = (batch.model_extra or {}).get(OWNER)
-    if not isinstance(found, dict):
+    extension = (batch.model_extra or {}).get(OWNER)
+    if not isinstance(extension, dict):
         raise Wrong(
-            f"it answers a batch with nightshift {shown(found)}; its own batches have an object there"
+            f"it answers a batch with nightshift {shown(extension)}; its own batches have an object there"
         )
-    return found
+    return extension
 
 
 def _wait_for_job(session: Session, id: str) -> dict[str, Any]:
     while True:
-        found: dict[str, Any] = _get(session, f"/jobs/{id}")
-        if found["status"] in JOB_ENDED:
-            return found
+        job: dict[str, Any] = _get(session, f"/jobs/{id}")
+        if job["status"] in JOB_ENDED:
+            return job
         session.pause_between_looks()
 
 

@@ -15,14 +15,14 @@ LIMITED: Final = ("requests", "tokens")
 
 @AREA.add("x-ratelimit headers are counts, and durations such as 6m0s")
 def limits(session: Session) -> None:
-    found = _headers(session)
-    named = [name for name in LIMITED if f"x-ratelimit-limit-{name}" in found]
+    headers = _headers(session)
+    named = [name for name in LIMITED if f"x-ratelimit-limit-{name}" in headers]
     if not named:
         raise NotOffered("it sends no x-ratelimit-limit header with a chat")
     for name in named:
-        limit, remaining = (_count(found, f"x-ratelimit-{kind}-{name}") for kind in ("limit", "remaining"))
+        limit, remaining = (_count(headers, f"x-ratelimit-{kind}-{name}") for kind in ("limit", "remaining"))
         expect(remaining <= limit, f"leaves {remaining} {name} of {limit}", "leaves at most the limit")
-        reset = found.get(f"x-ratelimit-reset-{name}", "")
+        reset = headers.get(f"x-ratelimit-reset-{name}", "")
         expect(
             DURATION.fullmatch(reset) is not None,
             f"sends x-ratelimit-reset-{name}: {shown(reset)}",
@@ -32,14 +32,14 @@ def limits(session: Session) -> None:
 
 @AREA.add("openai-processing-ms is a count")
 def processing(session: Session) -> None:
-    found = _headers(session)
-    if "openai-processing-ms" not in found:
+    headers = _headers(session)
+    if "openai-processing-ms" not in headers:
         raise NotOffered("it sends no openai-processing-ms with a chat")
-    _count(found, "openai-processing-ms")
+    _count(headers, "openai-processing-ms")
 
 
 def _headers(session: Session) -> Mapping[str, str]:
-    """Of the answer to a chat."""
+    """The headers of the answer to a chat."""
     headers: Mapping[str, str] = session.client.chat.completions.with_raw_response.create(
         **session.chat_body()
     ).headers

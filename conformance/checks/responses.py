@@ -70,8 +70,8 @@ def streamed(session: Session) -> None:
 
 @AREA.add("the client's own stream puts the same response together")
 def stream_helper(session: Session) -> None:
-    asked = {"model": session.chat_model, "input": PROMPT, "max_output_tokens": 16}
-    with session.client.responses.stream(**asked) as stream:
+    body = {"model": session.chat_model, "input": PROMPT, "max_output_tokens": 16}
+    with session.client.responses.stream(**body) as stream:
         ended = list(islice(stream, EVENTS_MAX))[-1:]
         # The client puts no response together that reached its limit, as a model's may.
         is_cut_off = [event.type for event in ended] == ["response.incomplete"]
@@ -144,8 +144,8 @@ def stored(session: Session) -> None:
         expect_equal(refusal.param, "store", "store=True with an error that has the param")
         return
     _forget_afterwards(session, answer)
-    found = session.client.responses.retrieve(answer.id)
-    expect_equal(found.id, answer.id, "a stored response that is asked for by its id with the id")
+    response = session.client.responses.retrieve(answer.id)
+    expect_equal(response.id, answer.id, "a stored response that is asked for by its id with the id")
 
 
 @AREA.add("background: true answers at once, or is refused by name")
@@ -173,8 +173,8 @@ def batch(session: Session) -> None:
 
 
 def _respond(session: Session, **fields: Any) -> Any:
-    asked = {"model": session.chat_model, "input": PROMPT, "max_output_tokens": 16, "store": False}
-    return session.client.responses.create(**(asked | fields))
+    body = {"model": session.chat_model, "input": PROMPT, "max_output_tokens": 16, "store": False}
+    return session.client.responses.create(**(body | fields))
 
 
 def _forget_afterwards(session: Session, response: Any) -> None:

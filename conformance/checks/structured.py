@@ -113,10 +113,10 @@ def tool_wrong(session: Session) -> None:
 def expect_even(text: object, what: str) -> None:
     """The text is an object of SCHEMA."""
     try:
-        found = json.loads(str(text))
+        answer = json.loads(str(text))
     except ValueError:
-        found = None
-    is_kept = isinstance(found, dict) and set(found) == {"even"} and isinstance(found["even"], bool)
+        answer = None
+    is_kept = isinstance(answer, dict) and set(answer) == {"even"} and isinstance(answer["even"], bool)
     expect(is_kept, f"answers {what} with {shown(text)}", "answers JSON of the schema")
 
 

@@ -38,9 +38,9 @@ def created(session: Session) -> None:
         "creates an endpoint without a secret",
         "answers signing_secret: whsec_…",
     )
-    found = _webhooks(session).retrieve(made.id)
-    expect_equal(found.url, URL, "an endpoint that is asked for by its id with the url")
-    expect(secret not in found.to_json(), "shows the secret again", "shows it once")
+    endpoint = _webhooks(session).retrieve(made.id)
+    expect_equal(endpoint.url, URL, "an endpoint that is asked for by its id with the url")
+    expect(secret not in endpoint.to_json(), "shows the secret again", "shows it once")
 
 
 @AREA.add("list shows every endpoint once, over several pages")
@@ -53,10 +53,10 @@ def listed(session: Session) -> None:
 def updated(session: Session) -> None:
     made = _create(session, URL)
     changed = _webhooks(session).update(made.id, name="renamed", event_types=[OTHER_EVENT])
-    for found in (changed, _webhooks(session).retrieve(made.id)):
-        expect_equal(found.name, "renamed", "a changed endpoint with the name")
-        expect_equal(list(found.event_types), [OTHER_EVENT], "a changed endpoint with the event_types")
-        expect_equal(found.url, URL, "a changed endpoint with the url")
+    for endpoint in (changed, _webhooks(session).retrieve(made.id)):
+        expect_equal(endpoint.name, "renamed", "a changed endpoint with the name")
+        expect_equal(list(endpoint.event_types), [OTHER_EVENT], "a changed endpoint with the event_types")
+        expect_equal(endpoint.url, URL, "a changed endpoint with the url")
 
 
 @AREA.add("a deleted endpoint is a 404 afterwards")
@@ -68,8 +68,8 @@ def deleted(session: Session) -> None:
 
 @AREA.add("the types of events are listed")
 def event_types(session: Session) -> None:
-    found = list(_webhooks(session).event_types.list().data)
-    expect(EVENT in found, f"lists the types {shown(found)}", f"lists {EVENT} among them")
+    types = list(_webhooks(session).event_types.list().data)
+    expect(EVENT in types, f"lists the types {shown(types)}", f"lists {EVENT} among them")
 
 
 @AREA.add("an unknown type of event, and an address that is no URL, are refused")

@@ -1,4 +1,4 @@
-"""What the demo model is shown: random conversations whose right answers are known.
+"""Exercises of the demo model: random conversations whose right answers are known.
 
 Most are one number and its words. Some have earlier turns or a system message, so that the model learns to
 answer the last question and nothing else; a few ask something that is no number, so that it learns to say so.

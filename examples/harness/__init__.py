@@ -1,1 +1,1 @@
-"""What the examples share: a service of their own, tiny models trained for them, outputs that are checked."""
+"""Shared parts of the examples: a service of their own, tiny models trained for them, checked outputs."""

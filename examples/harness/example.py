@@ -30,7 +30,7 @@ class Example:
 
 def main(*examples: Example) -> None:
     """Run them in one service, and end the process: 0 only if every answer is as good as it has to be."""
-    parser = argparse.ArgumentParser(description="\n".join(each.summary for each in examples))
+    parser = argparse.ArgumentParser(description="\n".join(example.summary for example in examples))
     parser.parse_args()
     try:
         problems = _problems(examples)
@@ -39,7 +39,7 @@ def main(*examples: Example) -> None:
         sys.exit(2)
     for problem in problems:
         print(f"PROBLEM: {problem}", file=sys.stderr)
-    names = ", ".join(each.name for each in examples)
+    names = ", ".join(example.name for example in examples)
     print(f"{names} FAILED" if problems else f"{names} passed")
     sys.exit(1 if problems else 0)
 
@@ -54,7 +54,7 @@ def checked(example: Example, service: Service, folder: Path) -> list[str]:
 
 
 def _problems(examples: Sequence[Example]) -> list[str]:
-    models = list(dict.fromkeys(model for each in examples for model in each.models(KEPT / "models")))
+    models = list(dict.fromkeys(model for example in examples for model in example.models(KEPT / "models")))
     with tempfile.TemporaryDirectory(prefix="nightshift-example-") as directory:
         print("starting nightshift up …", flush=True)
         started_s = time.monotonic()
@@ -66,8 +66,8 @@ def _problems(examples: Sequence[Example]) -> list[str]:
             problems = []
             for example in examples:
                 print(f"--- {example.summary}", flush=True)
-                found = checked(example, service, folder / "work" / example.name)
-                problems += [f"{example.name}: {problem}" for problem in found]
+                wrong = checked(example, service, folder / "work" / example.name)
+                problems += [f"{example.name}: {problem}" for problem in wrong]
         if service.process.returncode != 0:
             problems.append(f"nightshift up ended with {service.process.returncode}")
     return problems

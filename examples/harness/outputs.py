@@ -28,16 +28,16 @@ def rows_of(folder: Path, *, rows: int) -> dict[str, dict[str, Any]]:
     Raises WrongOutput if rows are missing, there twice, or without an answer.
     """
     manifest_of(folder, rows=rows)
-    found: dict[str, dict[str, Any]] = {}
+    rows_by_id: dict[str, dict[str, Any]] = {}
     for part in sorted(folder.glob("part-*")):
         for row in _rows_of_part(part):
-            if found.setdefault(row["custom_id"], row) is not row:
+            if rows_by_id.setdefault(row["custom_id"], row) is not row:
                 raise WrongOutput(f"{row['custom_id']} is in {folder} twice")
             if row["outcome"] != "succeeded":
                 raise WrongOutput(f"{row['custom_id']} has ended as {row['outcome']}")
-    if len(found) != rows:
-        raise WrongOutput(f"{folder} has {len(found)} rows where {rows} were submitted")
-    return found
+    if len(rows_by_id) != rows:
+        raise WrongOutput(f"{folder} has {len(rows_by_id)} rows where {rows} were submitted")
+    return rows_by_id
 
 
 def _rows_of_part(part: Path) -> list[dict[str, Any]]:

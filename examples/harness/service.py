@@ -36,8 +36,8 @@ class Service:
             timeout=ANSWER_TIMEOUT_S,
         )
         answer.raise_for_status()
-        found: dict[str, Any] = answer.json()
-        return found
+        decoded: dict[str, Any] = answer.json()
+        return decoded
 
     def run(self, rows: Path, output: Path, *options: str) -> None:
         """`nightshift run ROWS --output OUTPUT … --wait`, as cron would; it prints how the job ended.
@@ -90,7 +90,7 @@ def running(
 
 def _base_url(process: "subprocess.Popen[str]") -> str:
     """The address it prints once it is ready. A thread reads on, so that the pipe never fills."""
-    found: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    addresses: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def read() -> None:
         assert process.stdout is not None
@@ -98,11 +98,11 @@ def _base_url(process: "subprocess.Popen[str]") -> str:
             for line in process.stdout:
                 name, _, value = line.strip().partition("   ")
                 if name == "base URL":
-                    found.put(value.strip())
-        found.put(None)
+                    addresses.put(value.strip())
+        addresses.put(None)
 
     threading.Thread(target=read, daemon=True).start()
-    base_url = found.get()
+    base_url = addresses.get()
     if base_url is None:
         raise SystemExit("nightshift up did not start; what it said is above")
     return base_url

@@ -10,7 +10,7 @@ FOLDER = Path(__file__).parent / "dashboards"
 
 
 def main() -> int:
-    wanted = {f"{each.uid}.json": build.as_json(each) for each in DASHBOARDS}
+    wanted = {f"{dashboard.uid}.json": build.as_json(dashboard) for dashboard in DASHBOARDS}
     for path in FOLDER.glob("*.json"):
         if path.name not in wanted:
             path.unlink()

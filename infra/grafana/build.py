@@ -61,7 +61,7 @@ def _dashboard(declared: Dashboard) -> dashboard.Dashboard:
 
 
 def _links() -> dashboard.DashboardLink:
-    """To the other dashboards, for the same time."""
+    """Links to the other dashboards, for the same time."""
     links = dashboard.DashboardLink("Nightshift").type(DashboardLinkType.DASHBOARDS).tags([TAG])
     return links.as_dropdown(True).keep_time(True).include_vars(True)
 

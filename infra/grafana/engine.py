@@ -1,4 +1,4 @@
-"""What a model's engine does with its time, its steps and its memory."""
+"""Panels about a model's engine: its time, its steps and its memory."""
 
 from typing import Final
 

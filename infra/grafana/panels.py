@@ -1,4 +1,4 @@
-"""What a dashboard is declared of. `build.py` makes Grafana's JSON of it.
+"""Declarations of dashboards, from which `build.py` makes Grafana's JSON.
 
 What the API reads from the database is the same on every API process: `max` of it, never `sum`.
 """
@@ -42,7 +42,7 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Variable:
-    """What the reader chooses at the top; all of it at first."""
+    """A choice of the reader at the top; all of it at first."""
 
     name: str
     query: str  # Grafana's label_values(SERIES, LABEL)

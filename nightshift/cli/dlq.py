@@ -31,13 +31,13 @@ def list_dead_letters(
 ) -> None:
     """List dead letters, the latest first."""
     with open_client() as client:
-        found = list(client.dead_letters(status=status, limit=limit))
+        letters = list(client.dead_letters(status=status, limit=limit))
     if json:
-        print_json(found)
+        print_json(letters)
         return
     print_table(
         ("ID", "STATUS", "JOB", "ROW", "CAUSE", "CRASHES", "DIED", "REPLAYED AS"),
-        [_line(letter) for letter in found],
+        [_line(letter) for letter in letters],
     )
 
 

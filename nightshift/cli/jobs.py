@@ -75,9 +75,9 @@ def list_jobs(
             created_before=_utc(created_before),
             limit=limit,
         )
-        found = list(listed)
+        jobs = list(listed)
     if json:
-        print_json([job.data for job in found])
+        print_json([job.data for job in jobs])
         return
     print_table(
         (
@@ -93,7 +93,7 @@ def list_jobs(
             "ROWS",
             "CREATED",
         ),
-        [_line(job) for job in found],
+        [_line(job) for job in jobs],
     )
 
 
@@ -168,8 +168,8 @@ def retry(
     json: Json = False,
 ) -> None:
     """Run the rows of an ended job that did not succeed again, as a new job, whose id is printed."""
-    asked = {"output": output, "priority": priority}
-    body = {name: value for name, value in asked.items() if value is not None}
+    options = {"output": output, "priority": priority}
+    body = {name: value for name, value in options.items() if value is not None}
     with open_client() as client:
         job = client.retry_job(job_id, body, idempotency_key=key)
     if json:

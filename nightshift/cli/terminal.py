@@ -45,7 +45,7 @@ def printable(text: str) -> str:
 
 
 def print_json(data: Any) -> None:
-    """With what would act on a terminal as JSON's escapes, which mean the same."""
+    """Print JSON, with what would act on a terminal as escapes, which mean the same."""
     text = json.dumps(data, indent=2, ensure_ascii=False, default=str)
     typer.echo("".join(map(_escaped, text)) if not text.isascii() else text)
 

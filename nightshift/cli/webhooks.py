@@ -25,24 +25,24 @@ def secret(json: Json = False) -> None:
     A job that brings its own secret is signed with that one instead, and an endpoint has its own.
     """
     with open_client() as client:
-        found = client.webhook_secret()
+        signing_secret = client.webhook_secret()
     if json:
-        print_json({"secret": found})
+        print_json({"secret": signing_secret})
     else:
-        typer.echo(found)
+        typer.echo(signing_secret)
 
 
 @app.command("list")
 def list_endpoints(json: Json = False) -> None:
     """List endpoints, newest first."""
     with open_client() as client:
-        found = list(client.webhook_endpoints())
+        endpoints = list(client.webhook_endpoints())
     if json:
-        print_json(found)
+        print_json(endpoints)
         return
     print_table(
         ("ID", "NAME", "STATUS", "EVENTS", "SECRET", "CREATED", "URL"),
-        [_endpoint_line(endpoint) for endpoint in found],
+        [_endpoint_line(endpoint) for endpoint in endpoints],
     )
 
 
@@ -137,13 +137,13 @@ def deliveries(
 ) -> None:
     """List what is owed and was sent, newest first."""
     with open_client() as client:
-        found = list(client.deliveries(status=status, endpoint_id=endpoint, limit=limit))
+        deliveries = list(client.deliveries(status=status, endpoint_id=endpoint, limit=limit))
     if json:
-        print_json(found)
+        print_json(deliveries)
         return
     print_table(
         ("ID", "STATUS", "EVENT", "JOB", "ATTEMPTS", "CREATED", "ENDPOINT", "URL"),
-        [_delivery_line(delivery) for delivery in found],
+        [_delivery_line(delivery) for delivery in deliveries],
     )
 
 

@@ -23,9 +23,9 @@ def list_workers(
 ) -> None:
     """List workers, newest first. Models in brackets are not loaded."""
     with operator_store(data_dir) as store, store.snapshot() as tx:
-        found = [worker for worker in tx.workers.list() if all or worker.state is not WorkerState.STOPPED]
+        workers = [worker for worker in tx.workers.list() if all or worker.state is not WorkerState.STOPPED]
     if json:
-        print_json([_as_json(worker) for worker in found])
+        print_json([_as_json(worker) for worker in workers])
         return
     print_table(
         ("ID", "HOST", "PID", "STATUS", "CAPACITY", "MODELS", "STARTED", "HEARD OF", "ENDED"),
@@ -41,7 +41,7 @@ def list_workers(
                 _time_text(worker.heartbeat_at),
                 worker.ended_cause and worker.ended_cause.value,
             )
-            for worker in found
+            for worker in workers
         ],
     )
 
@@ -66,8 +66,8 @@ def drain(
 def _status(worker: Worker) -> str:
     if worker.notice is not None and worker.state is WorkerState.READY:
         return f"{worker.notice.kind.value} notice"
-    asked = worker.drain_requested_at is not None
-    return "drain requested" if asked and worker.state is WorkerState.READY else worker.state.value
+    is_requested = worker.drain_requested_at is not None
+    return "drain requested" if is_requested and worker.state is WorkerState.READY else worker.state.value
 
 
 def _as_json(worker: Worker) -> dict[str, Any]:

@@ -13,8 +13,8 @@ ARENAS_MAX: Final = 1  # by default eight for each core, whose free memory the o
 LARGE_BYTES: Final = 1024 * 1024
 
 ENVIRONMENT: Final = {"MALLOC_ARENA_MAX": str(ARENAS_MAX), ARROW_ALLOCATOR: "system"}
-"""Of the processes that are started: what a process sets itself comes after its first threads, and what Arrow
-allocates within itself is by the environment alone.
+"""Variables for child processes: what a process sets itself comes after its first threads, and Arrow reads
+its allocator from the environment alone.
 """
 
 _M_MMAP_THRESHOLD: Final = -3
@@ -36,14 +36,14 @@ def give_back_large_blocks() -> None:
 
 
 def give_back_free_memory() -> None:
-    """What lies free between blocks in use, in whole pages: some milliseconds."""
+    """Gives back the whole pages that lie free between blocks in use. Takes some milliseconds."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def collect_and_give_back() -> None:
-    """Likewise what has become garbage: a model that was unloaded."""
+    """Gives back free memory after garbage was collected, as after a model was unloaded."""
     gc.collect()
     give_back_free_memory()
 

@@ -28,7 +28,9 @@ _OWN_FOLDERS: Final = ("digests", "doctor", "files", "results", "retention", "se
 
 
 def keep_files_private(data: DataSettings, warn: Callable[[str], object] = log.warning) -> None:
-    """For this process and its children. `warn` is told of folders that are open to other users."""
+    """Keeps the files of this process and its children private. Tells `warn` of folders that are open to
+    other users.
+    """
     before = os.umask(OWN_UMASK)
     if LocationSettings().output_umask is None:
         os.environ[f"{PREFIX}OUTPUT_UMASK"] = f"{before:03o}"
@@ -44,12 +46,12 @@ def keep_files_private(data: DataSettings, warn: Callable[[str], object] = log.w
 
 def _chosen_folders(data: DataSettings) -> list[Path]:
     """The folders that the operator named, and may have made."""
-    found = dict.fromkeys(map(Path, data.own_places[:2]))
-    return [folder for folder in found if folder.is_dir()]
+    folders = dict.fromkeys(map(Path, data.own_places[:2]))
+    return [folder for folder in folders if folder.is_dir()]
 
 
 def _own_paths(data: DataSettings) -> Iterator[Path]:
-    """What there may be of the service's own: the names above, the objects, the database and its logs."""
+    """The service's own paths, if they exist: the names above, the objects, the database and its logs."""
     data_dir, storage, *database = map(Path, data.own_places)
     for path in (data_dir / name for name in _OWN_NAMES):
         target = _led_to(path)
@@ -94,12 +96,12 @@ def _children(folder: Path, limit: int) -> list[Path]:
 def _close(path: Path) -> None:
     """Files and folders of this user; sockets have modes of their own."""
     try:
-        found = path.lstat()
-        is_ours = found.st_uid == os.geteuid() and (
-            stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)
+        status = path.lstat()
+        is_ours = status.st_uid == os.geteuid() and (
+            stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
         )
-        if is_ours and found.st_mode & OTHERS:
-            path.chmod(stat.S_IMODE(found.st_mode) & ~OTHERS)
+        if is_ours and status.st_mode & OTHERS:
+            path.chmod(stat.S_IMODE(status.st_mode) & ~OTHERS)
     except OSError as error:
         log.warning("not closed to other users", extra={"action": "open_file", "error": str(error)})
 

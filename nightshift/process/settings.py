@@ -56,14 +56,14 @@ class _Settings(BaseSettings):
         try:
             return validate(data)
         except ValidationError as error:
-            raise InvalidSetting("; ".join(_in_words(found) for found in error.errors())) from error
+            raise InvalidSetting("; ".join(_in_words(invalid) for invalid in error.errors())) from error
 
 
-def _in_words(found: Any) -> str:
+def _in_words(invalid: Any) -> str:
     """A pydantic error as `NIGHTSHIFT_ONLINE_SLOTS is 'many': it should be a valid integer, …`."""
-    says = found["msg"].removeprefix("Value error, ").replace("Input should", "it should")
-    name = str(found["loc"][0])
-    value = "not shown here" if name in HOLD_PASSWORDS else repr(found["input"])
+    says = invalid["msg"].removeprefix("Value error, ").replace("Input should", "it should")
+    name = str(invalid["loc"][0])
+    value = "not shown here" if name in HOLD_PASSWORDS else repr(invalid["input"])
     return f"{PREFIX}{name.upper()} is {value}: {says}"
 
 
@@ -71,8 +71,8 @@ def _ascending(**times_s: float) -> None:
     values = list(times_s.values())
     if any(shorter >= longer for shorter, longer in pairwise(values)):
         order = " < ".join(f"{PREFIX}{name}" for name in times_s)
-        found = " and ".join(", ".join(f"{value:g}" for value in values).rsplit(", ", 1))
-        raise InvalidSetting(f"{order} must hold, and they are {found}")
+        listed = " and ".join(", ".join(f"{value:g}" for value in values).rsplit(", ", 1))
+        raise InvalidSetting(f"{order} must hold, and they are {listed}")
 
 
 def _at_most(whole: str, whole_s: float, **parts_s: float) -> None:
@@ -287,7 +287,7 @@ class RowSettings(_Settings):
 
 
 class PriceSettings(_Settings):
-    """What an hour of a worker costs, in a currency that the operator knows; None: not known."""
+    """Prices of an hour of a worker, in a currency that the operator knows; None: not known."""
 
     worker_price_per_hour_spot: Price | None = None
     """Cost of an hour of a spot worker, in your currency; 0: it costs nothing. Jobs then have a `cost`."""
@@ -392,7 +392,7 @@ class RetentionSettings(_Settings):
 
     @model_validator(mode="after")
     def _check_parts(self) -> Self:
-        """What goes with its job cannot stay longer."""
+        """Refuses parts of a job that would stay longer than the job."""
         _at_most(
             "ONLINE_JOB_RETENTION_S",
             self.online_job_retention_s,

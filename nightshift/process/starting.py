@@ -18,7 +18,7 @@ INTEGER_DIGITS_MAX: Final = 640  # Python's least: to read or write longer ones 
 
 
 def bound_integers() -> None:
-    """For this process and its children: longer integers are refused where they are read, as ValueError."""
+    """Makes this process and its children refuse longer integers where they are read, as ValueError."""
     sys.set_int_max_str_digits(INTEGER_DIGITS_MAX)
     os.environ["PYTHONINTMAXSTRDIGITS"] = str(INTEGER_DIGITS_MAX)
 

@@ -22,7 +22,7 @@ from typing import Final, Generic, TypeVar
 Item = TypeVar("Item")
 
 Rank = tuple[int, ...]
-"""Of what a tenant waits for: its lowest is first."""
+"""The rank of what a tenant waits for: its lowest is first."""
 
 
 class Place:

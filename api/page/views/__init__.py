@@ -1,25 +1,21 @@
 """The views, in the order of the navigation.
 
-A new view is a module here with a `VIEW`, a template in `templates/`, and its name in this list.
+A new view is a `VIEW` in a module here, a template in `templates/`, and an entry in this list.
 """
 
 from typing import Final
 
 from api.page.view import View
 from api.page.views import (
-    dead_letter,
     dead_letters,
     deliveries,
-    delivery,
     job,
     jobs,
-    key,
     keys,
     models,
     overview,
     usage,
     webhooks,
-    worker,
     workers,
 )
 
@@ -28,14 +24,14 @@ VIEWS: Final[tuple[View, ...]] = (
     jobs.VIEW,
     job.VIEW,
     dead_letters.VIEW,
-    dead_letter.VIEW,
+    dead_letters.DEAD_LETTER_VIEW,
     deliveries.VIEW,
-    delivery.VIEW,
+    deliveries.DELIVERY_VIEW,
     webhooks.VIEW,
     workers.VIEW,
-    worker.VIEW,
+    workers.WORKER_VIEW,
     models.VIEW,
     usage.VIEW,
     keys.VIEW,
-    key.VIEW,
+    keys.KEY_VIEW,
 )

@@ -1,7 +1,9 @@
 """One job: what it is, how far it is, what came of it, and its life."""
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from typing import Any, Final
@@ -14,11 +16,13 @@ from api.jobs import retries as job_retries
 from api.jobs import routes as jobs
 from api.jobs.results import rows_of
 from api.jobs.views import queue_positions
-from api.page.job_rows import JobRow
-from api.page.row_errors import SEGMENTS_MAX, grouped
-from api.page.timeline import sampled, timeline
-from api.page.view import Action, Asked, Context, Outcome, View
+from api.page.view import Action, Context, Outcome, PageRequest, View
+from api.page.views.job_rows import JobRow
+from api.page.views.timeline import sampled, timeline
 from api.responses.times import window_text
+from nightshift.bulk.results.row_results import RowResult
+from nightshift.bulk.results.segments import read_segment
+from nightshift.bulk.rows.requests import without_place
 from nightshift.errors import InvalidRequest, NightshiftError
 from nightshift.jobs import Face, Job, JobKind, JobState
 from nightshift.jobs.ids import batch_id, job_id_of_batch
@@ -26,9 +30,16 @@ from nightshift.jobs.options import BulkOptions
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import retry
 from nightshift.lifecycle.problems import shown_problem
+from nightshift.objectstore import ObjectStore
 from nightshift.store import Transaction
 from nightshift.store.shards.shards import ListedSegment
 
+SEGMENTS_MAX: Final = 16  # the newest with failed rows
+SEGMENT_BYTES_MAX: Final = 8 * 1024 * 1024  # larger ones are not read
+ROWS_MAX: Final = 2000  # failed ones
+GROUPS_MAX: Final = 20
+MESSAGE_CHARS_MAX: Final = 300  # by which rows are alike
+EXAMPLES_MAX: Final = 3  # ids of rows, of each group
 MOMENTS_MAX: Final = 200  # the newest
 LEASES_SHOWN: Final = 20
 PARTS_SHOWN: Final = 20
@@ -36,17 +47,17 @@ RETRIES_SHOWN: Final = 20
 RESULTS_SHOWN: Final = 10
 ROW_SHOWN_BYTES_MAX: Final = 256 * 1024
 ID_CHARS_MAX: Final = 64
-SHOW: Final = ("errors", "results")  # what is read only when it is asked for: it is in the object store
+SHOW: Final = ("errors", "results")  # read only when asked for, since it is in the object store
 
 
-def load(tx: Transaction, asked: Asked, now: datetime) -> Context:
-    tenant_id, asked_id = asked.caller.tenant_id, asked.path["job_id"]
-    job = get_job(tx, asked.caller, job_id_of_batch(asked_id) or asked_id)
-    row = JobRow(job, now, asked.services.settings.api.prices)
+def load(tx: Transaction, request: PageRequest, now: datetime) -> Context:
+    tenant_id, given_id = request.caller.tenant_id, request.path["job_id"]
+    job = get_job(tx, request.caller, job_id_of_batch(given_id) or given_id)
+    row = JobRow(job, now, request.services.settings.api.prices)
     last_seq = tx.events.last_seq(job.id)
     milestones = tx.events.milestones(tenant_id, job.id, MOMENTS_MAX)
     samples = tx.events.at(tenant_id, job.id, sampled(last_seq)) if job.kind is JobKind.BULK else ()
-    show = asked.text("show")
+    show = request.text("show")
     if show is not None and show not in SHOW:
         raise InvalidRequest(f"Invalid 'show': {show!r} is none of {', '.join(SHOW)}.", param="show")
     return {
@@ -68,19 +79,19 @@ def load(tx: Transaction, asked: Asked, now: datetime) -> Context:
     }
 
 
-def read_objects(asked: Asked, loaded: Context) -> Context:
-    """The rows that are asked for."""
+def read_objects(request: PageRequest, loaded: Context) -> Context:
+    """Reads the rows that the request names."""
     job: Job = loaded["row"].job
-    found: dict[str, Any] = {"errors": None, "results": None, "unreadable": None}
+    shown: dict[str, Any] = {"errors": None, "results": None, "unreadable": None}
     try:
         if loaded["show"] == "errors" and job.results_deleted_at is None:
-            found["errors"] = grouped(asked.services.objects, loaded["failing"])
+            shown["errors"] = grouped(request.services.objects, loaded["failing"])
         elif loaded["show"] == "results":
-            lines = islice(rows_of(asked.services, job, None, RESULTS_SHOWN), RESULTS_SHOWN)
-            found["results"] = [_shown_row(line) for line in lines]
+            lines = islice(rows_of(request.services, job, None, RESULTS_SHOWN), RESULTS_SHOWN)
+            shown["results"] = [_shown_row(line) for line in lines]
     except NightshiftError as error:
-        found["unreadable"] = error.message
-    return found
+        shown["unreadable"] = error.message
+    return shown
 
 
 def _failing(tx: Transaction, job: Job) -> Sequence[ListedSegment]:
@@ -153,51 +164,99 @@ def _can(job: Job) -> set[str]:
     """The actions that make sense now; the transaction decides."""
     is_open = not job.state.is_terminal and job.stop_reason is None
     may_run = job.state in (JobState.QUEUED, JobState.RUNNING)
-    found = {"cancel", "priority"} if is_open and may_run else set()
+    actions = {"cancel", "priority"} if is_open and may_run else set()
     if is_open and may_run and job.kind is JobKind.BULK:
-        found.add("resume" if job.paused_at is not None else "pause")
+        actions.add("resume" if job.paused_at is not None else "pause")
     try:
         retry.check(job)
     except NightshiftError:
-        return found
-    return found | {"retry"}
+        return actions
+    return actions | {"retry"}
 
 
-def cancel(asked: Asked) -> Outcome:
-    jobs.cancel_job(asked.path["job_id"], asked.services, asked.caller)
+def cancel(request: PageRequest) -> Outcome:
+    jobs.cancel_job(request.path["job_id"], request.services, request.caller)
     return Outcome(message="The job is told to stop. What is done stays.")
 
 
-def pause(asked: Asked) -> Outcome:
-    job_controls.pause_job(asked.path["job_id"], asked.services, asked.caller)
+def pause(request: PageRequest) -> Outcome:
+    job_controls.pause_job(request.path["job_id"], request.services, request.caller)
     return Outcome(message="The job is paused. Workers hand back what they have of it.")
 
 
-def resume(asked: Asked) -> Outcome:
-    job_controls.resume_job(asked.path["job_id"], asked.services, asked.caller)
+def resume(request: PageRequest) -> Outcome:
+    job_controls.resume_job(request.path["job_id"], request.services, request.caller)
     return Outcome(message="The job goes on.")
 
 
-async def prioritise(asked: Asked) -> Outcome:
-    body = {"priority": asked.form.get("priority")}
-    await job_controls.change_job(asked.path["job_id"], asked.services, asked.caller, body)
+async def prioritise(request: PageRequest) -> Outcome:
+    body = {"priority": request.form.get("priority")}
+    await job_controls.change_job(request.path["job_id"], request.services, request.caller, body)
     return Outcome(message="The job's class is changed.")
 
 
-async def retry_failed(asked: Asked) -> Outcome:
+async def retry_failed(request: PageRequest) -> Outcome:
     """One job of a form that is sent twice, or in two tabs: both show the same newest retry, or none."""
-    await take_rates(asked.services.rate_limits, asked.caller, {}, 0, {})
-    job_id, newest = asked.path["job_id"], asked.form.get("newest")
+    await take_rates(request.services.rate_limits, request.caller, {}, 0, {})
+    job_id, newest = request.path["job_id"], request.form.get("newest")
     once = None if newest is None else f"page:{job_id}:{newest[:ID_CHARS_MAX]}"
-    answer = await job_retries.retry_job(job_id, asked.services, asked.caller, {}, once, None)
+    answer = await job_retries.retry_job(job_id, request.services, request.caller, {}, once, None)
     new_id = json.loads(bytes(answer.body))["id"]
     return Outcome(message="The rows that failed run again as a new job.", location=f"/ui/jobs/{new_id}")
+
+
+@dataclass(frozen=True)
+class ErrorGroup:
+    status_code: int
+    code: str
+    message: str
+    rows: int
+    examples: Sequence[str]  # custom ids
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """`rows`: the failed ones that were looked at."""
+
+    groups: Sequence[ErrorGroup]
+    rows: int
+
+
+def grouped(objects: ObjectStore, listed: Iterable[ListedSegment]) -> Grouped:
+    """Blocks on the object store. Raises StorageError."""
+    counts: Counter[tuple[int, str, str]] = Counter()
+    examples: dict[tuple[int, str, str], list[str]] = {}
+    for row in islice(_failed(objects, listed), ROWS_MAX):
+        kind = _kind(row)
+        counts[kind] += 1
+        known = examples.setdefault(kind, [])
+        if len(known) < EXAMPLES_MAX:
+            known.append(row.custom_id)
+    groups = [
+        ErrorGroup(*kind, rows=rows, examples=examples[kind]) for kind, rows in counts.most_common(GROUPS_MAX)
+    ]
+    return Grouped(groups, counts.total())
+
+
+def _failed(objects: ObjectStore, listed: Iterable[ListedSegment]) -> Iterable[RowResult]:
+    for one in listed:
+        if one.segment.size_bytes <= SEGMENT_BYTES_MAX:
+            yield from (row for row in read_segment(objects, one.segment) if not row.succeeded)
+
+
+def _kind(row: RowResult) -> tuple[int, str, str]:
+    try:
+        error: Any = row.body.get("error") or {}
+    except (NightshiftError, ValueError):
+        error = {}
+    code, message = str(error.get("code") or error.get("type") or ""), str(error.get("message") or "")
+    return row.status_code, code[:MESSAGE_CHARS_MAX], without_place(message)[:MESSAGE_CHARS_MAX]
 
 
 VIEW: Final = View(
     path="/ui/jobs/{job_id}",
     title="Job",
-    template="job.html",
+    template="jobs/job.html",
     load=load,
     read_objects=read_objects,
     is_in_navigation=False,

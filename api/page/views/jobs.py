@@ -4,8 +4,8 @@ from datetime import datetime
 from typing import Final
 
 from api.dependencies import get_job
-from api.page.job_rows import JobRow
-from api.page.view import Asked, Context, View
+from api.page.view import Context, PageRequest, View, paged
+from api.page.views.job_rows import JobRow
 from nightshift.fleet.costs import NO_PRICES
 from nightshift.jobs import JobKind, JobState
 from nightshift.jobs.priorities import PriorityClass
@@ -15,29 +15,28 @@ from nightshift.store.jobs.listing import JobFilters
 PER_PAGE: Final = 50
 
 
-def load(tx: Transaction, asked: Asked, now: datetime) -> Context:
-    after, state = asked.text("after"), asked.choice("state", JobState)
+def load(tx: Transaction, request: PageRequest, now: datetime) -> Context:
+    after, state = request.text("after"), request.choice("state", JobState)
     filters = JobFilters(
         states=() if state is None else (state,),
-        kind=asked.choice("kind", JobKind),
-        priority=asked.choice("priority", PriorityClass),
-        name=asked.text("name"),
-        model=asked.text("model"),
+        kind=request.choice("kind", JobKind),
+        priority=request.choice("priority", PriorityClass),
+        name=request.text("name"),
+        model=request.text("model"),
     )
-    found = tx.jobs.list(
-        asked.caller.tenant_id,
+    rows = tx.jobs.list(
+        request.caller.tenant_id,
         limit=PER_PAGE + 1,
-        after=None if after is None else get_job(tx, asked.caller, after, param="after"),
+        after=None if after is None else get_job(tx, request.caller, after, param="after"),
         filters=filters,
     )
-    prices = asked.services.settings.api.prices
+    prices = request.services.settings.api.prices
     return {
-        "rows": [JobRow(job, now, prices) for job in found[:PER_PAGE]],
+        "rows": [JobRow(job, now, prices) for job in rows[:PER_PAGE]],
         "has_prices": prices != NO_PRICES,
-        "older": found[PER_PAGE - 1].id if len(found) > PER_PAGE else None,
+        **paged(request, rows, PER_PAGE),
         "filters": filters,
         "is_filtered": filters != JobFilters(),
-        "is_first": after is None,
         "states": list(JobState),
         "kinds": list(JobKind),
         "priorities": list(PriorityClass),
@@ -45,4 +44,4 @@ def load(tx: Transaction, asked: Asked, now: datetime) -> Context:
     }
 
 
-VIEW: Final = View(path="/ui/jobs", title="Jobs", template="jobs.html", load=load)
+VIEW: Final = View(path="/ui/jobs", title="Jobs", template="jobs/jobs.html", load=load)

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from api.operation.readiness import WORKER_SILENCE_MAX
-from api.page.view import Asked, Context, View
+from api.page.view import Context, PageRequest, View, paged
 from nightshift.fleet.checkpoints import model_id
 from nightshift.fleet.models import Model
 from nightshift.fleet.workers import Worker, WorkerState
@@ -28,17 +28,16 @@ class ModelRow:
     cold_count: int
 
 
-def load(tx: Transaction, asked: Asked, now: datetime) -> Context:
-    after = asked.text("after")
-    found = tx.workers.models_page(limit=PER_PAGE + 1, after=after)
+def load(tx: Transaction, request: PageRequest, now: datetime) -> Context:
+    after = request.text("after")
+    rows = tx.workers.models_page(limit=PER_PAGE + 1, after=after)
     ready = tx.workers.page((WorkerState.READY, WorkerState.DRAINING), limit=WORKERS_MAX)
-    present = [each for each in ready if now - each.heartbeat_at <= WORKER_SILENCE_MAX]
-    announced = dict.fromkeys(map(model_id, asked.services.settings.submission.announced_models))
+    present = [worker for worker in ready if now - worker.heartbeat_at <= WORKER_SILENCE_MAX]
+    announced = dict.fromkeys(map(model_id, request.services.settings.submission.announced_models))
     return {
-        "rows": _rows(found[:PER_PAGE], present),
+        "rows": _rows(rows[:PER_PAGE], present),
         "awaited": [] if after else [id for id in announced if tx.workers.model(id) is None],
-        "older": found[PER_PAGE - 1].id if len(found) > PER_PAGE else None,
-        "is_first": after is None,
+        **paged(request, rows, PER_PAGE),
         "is_whole": len(ready) < WORKERS_MAX,
     }
 
@@ -57,4 +56,4 @@ def _rows(models: Sequence[Model], workers: Sequence[Worker]) -> list[ModelRow]:
     ]
 
 
-VIEW: Final = View(path="/ui/models", title="Models", template="models.html", load=load)
+VIEW: Final = View(path="/ui/models", title="Models", template="service/models.html", load=load)

@@ -1,10 +1,10 @@
-"""What the tenant has used, by day and model, and its limits."""
+"""The tenant's usage by day and model, and its limits."""
 
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Final
 
-from api.page.view import Asked, Context, View
+from api.page.view import Context, PageRequest, View
 from nightshift.errors import InvalidRequest
 from nightshift.store import Transaction
 from nightshift.tenants.holdings import QUEUED, STORED
@@ -25,27 +25,27 @@ class LimitRow:
     used: int | None
 
 
-def load(tx: Transaction, asked: Asked, now: datetime) -> Context:
-    until, after = usage_day(now), asked.text("after")
-    found = tx.usage.list(
-        asked.caller.tenant_id,
+def load(tx: Transaction, request: PageRequest, now: datetime) -> Context:
+    until, after = usage_day(now), request.text("after")
+    usage = tx.usage.list(
+        request.caller.tenant_id,
         limit=PER_PAGE + 1,
         since=first_day(until, DAYS),
         until=until,
         after=None if after is None else _place(after),
     )
-    days = found[:PER_PAGE]
+    days = usage[:PER_PAGE]
     return {
         "days": days,
-        "older": f"{days[-1].day}{SEPARATOR}{days[-1].model}" if len(found) > PER_PAGE else None,
+        "older": f"{days[-1].day}{SEPARATOR}{days[-1].model}" if len(usage) > PER_PAGE else None,
         "is_first": after is None,
-        "limits": _limits(tx, asked),
+        "limits": _limits(tx, request),
         "shown_days": DAYS,
     }
 
 
-def _limits(tx: Transaction, asked: Asked) -> list[LimitRow]:
-    limits, held = asked.caller.quotas.to_json(), tx.holdings.total(asked.caller.tenant_id)
+def _limits(tx: Transaction, request: PageRequest) -> list[LimitRow]:
+    limits, held = request.caller.quotas.to_json(), tx.holdings.total(request.caller.tenant_id)
     used = {name: getattr(held, name) for name in (*QUEUED, *STORED)}
     return [LimitRow(name, limits.get(name), used.get(name)) for name in QUOTA_NAMES]
 
@@ -58,4 +58,4 @@ def _place(text: str) -> tuple[date, str]:
         raise InvalidRequest("Invalid 'after': it is of no page of this list.", param="after") from error
 
 
-VIEW: Final = View(path="/ui/usage", title="Usage", template="usage.html", load=load)
+VIEW: Final = View(path="/ui/usage", title="Usage", template="access/usage.html", load=load)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
-from api.page.view import Action, Asked, Context, Outcome, View
+from api.page.view import Action, Context, Outcome, PageRequest, View
 from api.webhooks import endpoints as webhook_endpoints
 from nightshift.outbound.webhook_endpoints import ENDPOINTS_MAX, DisabledReason
 from nightshift.store import Transaction
@@ -16,32 +16,32 @@ REASONS: Final[Mapping[DisabledReason, str]] = {
 }
 
 
-def load(tx: Transaction, asked: Asked, now: datetime) -> Context:
+def load(tx: Transaction, request: PageRequest, now: datetime) -> Context:
     return {
-        "endpoints": tx.webhook_endpoints.list(asked.caller.tenant_id, limit=ENDPOINTS_MAX),
+        "endpoints": tx.webhook_endpoints.list(request.caller.tenant_id, limit=ENDPOINTS_MAX),
         "reasons": REASONS,
     }
 
 
-def enable(asked: Asked) -> Outcome:
-    _update(asked, is_disabled=False)
+def enable(request: PageRequest) -> Outcome:
+    _update(request, is_disabled=False)
     return Outcome(message="The receiver gets events again.")
 
 
-def disable(asked: Asked) -> Outcome:
-    _update(asked, is_disabled=True)
+def disable(request: PageRequest) -> Outcome:
+    _update(request, is_disabled=True)
     return Outcome(message="The receiver is disabled. What was owed to it can be replayed later.")
 
 
-def _update(asked: Asked, *, is_disabled: bool) -> None:
+def _update(request: PageRequest, *, is_disabled: bool) -> None:
     change = {"nightshift": {"disabled": is_disabled}}
-    webhook_endpoints.update(asked.path["endpoint_id"], asked.services, asked.caller, change)
+    webhook_endpoints.update(request.path["endpoint_id"], request.services, request.caller, change)
 
 
 VIEW: Final = View(
     path="/ui/webhooks",
     title="Webhooks",
-    template="webhooks.html",
+    template="webhooks/webhooks.html",
     load=load,
     actions=(
         Action(path="/{endpoint_id}/enable", act=enable),

@@ -1,11 +1,11 @@
-"""The workers that are there, and those that have ended."""
+"""The workers that are there, those that have ended, and one worker with what it holds of the tenant."""
 
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from api.page.view import Action, Asked, Context, Outcome, View
-from api.page.worker_rows import WorkerRow
+from api.page.view import Action, Context, Outcome, PageRequest, View, paged
+from api.page.views.worker_rows import WorkerRow
 from nightshift.errors import NotFound
 from nightshift.fleet.workers import Worker, WorkerState
 from nightshift.lifecycle.controls import request_drain
@@ -28,14 +28,13 @@ class Shown(StrEnum):
         return tuple(state for state in WorkerState if (state is WorkerState.STOPPED) == is_ended)
 
 
-def load(tx: Transaction, asked: Asked, now: datetime) -> Context:
-    shown, after = asked.choice("show", Shown) or Shown.PRESENT, asked.text("after")
+def load(tx: Transaction, request: PageRequest, now: datetime) -> Context:
+    shown, after = request.choice("show", Shown) or Shown.PRESENT, request.text("after")
     last = None if after is None else get_worker(tx, after, param="after")
-    found = tx.workers.page(shown.states, limit=PER_PAGE + 1, after=last)
+    rows = tx.workers.page(shown.states, limit=PER_PAGE + 1, after=last)
     return {
-        "rows": [WorkerRow(worker, now) for worker in found[:PER_PAGE]],
-        "older": found[PER_PAGE - 1].id if len(found) > PER_PAGE else None,
-        "is_first": after is None,
+        "rows": [WorkerRow(worker, now) for worker in rows[:PER_PAGE]],
+        **paged(request, rows, PER_PAGE),
         "shown": shown,
         "choices": list(Shown),
     }
@@ -43,22 +42,46 @@ def load(tx: Transaction, asked: Asked, now: datetime) -> Context:
 
 def get_worker(tx: Transaction, worker_id: str, param: str = "id") -> Worker:
     """Raises NotFound."""
-    found = tx.workers.get(worker_id)
-    if found is None:
+    worker = tx.workers.get(worker_id)
+    if worker is None:
         raise NotFound(f"No such Worker object: {worker_id}", param=param)
-    return found
+    return worker
 
 
-def drain(asked: Asked) -> Outcome:
-    actor, worker_id = Actor.of_key(asked.caller.key_id), asked.path["worker_id"]
-    asked.services.store.run(lambda tx: request_drain(tx, actor, worker_id))
+def drain(request: PageRequest) -> Outcome:
+    actor, worker_id = Actor.of_key(request.caller.key_id), request.path["worker_id"]
+    request.services.store.run(lambda tx: request_drain(tx, actor, worker_id))
     return Outcome(message="The worker will hand back what it has, and end.")
 
 
 VIEW: Final = View(
     path="/ui/workers",
     title="Workers",
-    template="workers.html",
+    template="service/workers.html",
     load=load,
     actions=(Action(path="/drain/{worker_id}", act=drain, scope=Scope.ADMIN),),
+)
+
+
+LEASES_SHOWN: Final = 100
+
+
+def load_worker(tx: Transaction, request: PageRequest, now: datetime) -> Context:
+    worker = get_worker(tx, request.path["worker_id"])
+    leases = tx.shards.leased_by(request.caller.tenant_id, worker.id, LEASES_SHOWN + 1)
+    return {
+        "row": WorkerRow(worker, now),
+        "leases": leases[:LEASES_SHOWN],
+        "has_more_leases": len(leases) > LEASES_SHOWN,
+    }
+
+
+WORKER_VIEW: Final = View(
+    path="/ui/workers/{worker_id}",
+    title="Worker",
+    template="service/worker.html",
+    load=load_worker,
+    is_in_navigation=False,
+    section="/ui/workers",
+    actions=(Action(path="/drain", act=drain, scope=Scope.ADMIN),),
 )

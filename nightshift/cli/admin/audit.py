@@ -26,13 +26,13 @@ def audit(
 ) -> None:
     """Show what administrators have done, newest first. No secret is in it."""
     with operator_store(data_dir) as store, store.snapshot() as tx:
-        found = [_as_json(entry) for entry in tx.audit.list(limit=limit, of_tenant=tenant, action=action)]
+        entries = [_as_json(entry) for entry in tx.audit.list(limit=limit, of_tenant=tenant, action=action)]
     if json:
-        print_json(found)
+        print_json(entries)
     else:
         print_table(
             ("AT", "ACTOR", "ACTION", "TENANT", "OBJECT", "DETAILS"),
-            [(*list(each.values())[:-1], json_module.dumps(each["details"])) for each in found],
+            [(*list(entry.values())[:-1], json_module.dumps(entry["details"])) for entry in entries],
         )
 
 

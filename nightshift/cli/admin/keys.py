@@ -65,13 +65,13 @@ def list_keys(
 ) -> None:
     """List keys: everything about them but the keys."""
     with operator_store(data_dir) as store, store.snapshot() as tx:
-        found = [_as_json(key) for key in tx.keys.list(tenant)]
+        keys = [_as_json(key) for key in tx.keys.list(tenant)]
     if json:
-        print_json(found)
+        print_json(keys)
     else:
         print_table(
             ("ID", "TENANT", "NAME", "SCOPES", "ENDS IN", "CREATED", "EXPIRES", "REVOKED", "REPLACED BY"),
-            [tuple((key | {"scopes": ",".join(key["scopes"])}).values()) for key in found],
+            [tuple((key | {"scopes": ",".join(key["scopes"])}).values()) for key in keys],
         )
 
 
@@ -88,10 +88,10 @@ def rotate(
     from nightshift.lifecycle.tenants import Administration
 
     with operator_store(data_dir) as store, store.transaction() as tx:
-        found = tx.keys.find(key_id)
-        if found is None:
+        old_key = tx.keys.find(key_id)
+        if old_key is None:
             raise NotFound(f"there is no key {key_id} that could be rotated", param="id")
-        made = Administration(tx, Actor.of_user()).rotate_key(found, timedelta(hours=overlap_hours))
+        made = Administration(tx, Actor.of_user()).rotate_key(old_key, timedelta(hours=overlap_hours))
     _print_created(made, json)
 
 
@@ -104,10 +104,10 @@ def revoke(
     from nightshift.lifecycle.tenants import Administration
 
     with operator_store(data_dir) as store, store.transaction() as tx:
-        found = tx.keys.find(key_id)
-        if found is None or found.revoked_at is not None:
+        api_key = tx.keys.find(key_id)
+        if api_key is None or api_key.revoked_at is not None:
             raise NotFound(f"there is no key {key_id} that could be revoked", param="id")
-        Administration(tx, Actor.of_user()).revoke_key(found)
+        Administration(tx, Actor.of_user()).revoke_key(api_key)
     say(f"revoked {key_id}")
 
 

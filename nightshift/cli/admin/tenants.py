@@ -64,11 +64,11 @@ def create(
 def list_tenants(data_dir: DataDir = None, json: Json = False) -> None:
     """List tenants, newest first."""
     with operator_store(data_dir) as store, store.snapshot() as tx:
-        found = [_as_json(tenant) for tenant in tx.tenants.list(limit=LIST_MAX)]
+        tenants = [_as_json(tenant) for tenant in tx.tenants.list(limit=LIST_MAX)]
     if json:
-        print_json(found)
+        print_json(tenants)
     else:
-        _print_table(found)
+        _print_table(tenants)
 
 
 @app.command()
@@ -77,8 +77,8 @@ def show(name: Name, data_dir: DataDir = None, json: Json = False) -> None:
     from nightshift.lifecycle.tenants import get_tenant
 
     with operator_store(data_dir) as store, store.snapshot() as tx:
-        found = get_tenant(tx, name)
-    _print(found, json)
+        tenant = get_tenant(tx, name)
+    _print(tenant, json)
 
 
 @app.command()
@@ -131,13 +131,13 @@ def delete(name: Name, data_dir: DataDir = None) -> None:
 
 def _quotas(options: list[str] | None) -> dict[str, int | None]:
     """Raises InvalidRequest."""
-    found: dict[str, int | None] = {}
+    quotas: dict[str, int | None] = {}
     for option in options or ():
         name, _, value = option.partition("=")
         if value != "default" and not _NUMBER.fullmatch(value):
             raise InvalidRequest(f"Invalid '--quota': {option!r} is not NAME=NUMBER or NAME=default.")
-        found[name] = None if value == "default" else int(value)
-    return found
+        quotas[name] = None if value == "default" else int(value)
+    return quotas
 
 
 def _print(tenant: Tenant, json: bool) -> None:
@@ -152,15 +152,15 @@ def _print_table(tenants: list[dict[str, Any]]) -> None:
         ("NAME", "STATUS", "CEILING", "QUOTAS", "CREATED", "DISABLED", "DESCRIPTION"),
         [
             (
-                each["name"],
-                each["status"],
-                each["priority_ceiling"],
-                ",".join(f"{name}={value}" for name, value in each["quotas"].items()),
-                each["created_at"],
-                each["disabled_at"],
-                each["description"],
+                tenant["name"],
+                tenant["status"],
+                tenant["priority_ceiling"],
+                ",".join(f"{name}={value}" for name, value in tenant["quotas"].items()),
+                tenant["created_at"],
+                tenant["disabled_at"],
+                tenant["description"],
             )
-            for each in tenants
+            for tenant in tenants
         ],
     )
 

@@ -41,13 +41,13 @@ def usage(
     with operator_store(data_dir) as store, store.snapshot() as tx:
         last = until.date() if until else usage_day(tx.now())
         first = since.date() if since else first_day(last, DAYS)
-        found = tx.usage.list(tenant, limit=LIST_MAX, since=first, until=last, model=model)
+        days = tx.usage.list(tenant, limit=LIST_MAX, since=first, until=last, model=model)
     if json:
-        print_json([_as_json(used) for used in found])
+        print_json([_as_json(used) for used in days])
         return
     print_table(
         ("DAY", "TENANT", "MODEL", "SUCCEEDED", "FAILED", "PROMPT", "CACHED", "COMPLETION", "TOTAL TOKENS"),
-        [tuple(_as_json(used).values()) for used in found],
+        [tuple(_as_json(used).values()) for used in days],
     )
 
 

@@ -10,35 +10,35 @@ EXIT_ROWS_FAIL: Final = 3  # as `run --wait` exits when rows failed, …
 EXIT_JOB_FAILS: Final = 4  # … and when the job did
 
 
-def exit_code(found: dict[str, Any]) -> int:
-    """What `run --wait` would exit with, as far as the first rows tell."""
-    if not found["would_be_accepted"]:
+def exit_code(answer: dict[str, Any]) -> int:
+    """The code that `run --wait` would exit with, as far as the first rows tell."""
+    if not answer["would_be_accepted"]:
         return EXIT_REFUSED
-    of_the_job = [problem for problem in found["problems"] if problem["row"] is None]
+    of_the_job = [problem for problem in answer["problems"] if problem["row"] is None]
     if of_the_job:
         would_fail = any(problem["is_permanent"] for problem in of_the_job)
         return EXIT_JOB_FAILS if would_fail else EXIT_REFUSED
-    return EXIT_ROWS_FAIL if found["rows_with_problems"] else 0
+    return EXIT_ROWS_FAIL if answer["rows_with_problems"] else 0
 
 
-def lines_of(found: dict[str, Any]) -> list[str]:
-    """In words."""
+def lines_of(answer: dict[str, Any]) -> list[str]:
+    """The answer in words."""
     lines = [
-        f"dry run: model {found['model'] or 'unknown'}, priority {found['priority']}; nothing was submitted"
+        f"dry run: model {answer['model'] or 'unknown'}, priority {answer['priority']}; nothing was submitted"
     ]
-    if found["input"] is not None:
-        lines.append(_input_line(found["input"]))
-    if found["existing_job_id"] is not None:
-        lines.append(f"  it was submitted before: {found['existing_job_id']}")
-    if found["refusal"] is not None:
-        lines.append(f"  it would be refused now: {found['refusal']['message']}")
-    if found["is_cut_off"]:
+    if answer["input"] is not None:
+        lines.append(_input_line(answer["input"]))
+    if answer["existing_job_id"] is not None:
+        lines.append(f"  it was submitted before: {answer['existing_job_id']}")
+    if answer["refusal"] is not None:
+        lines.append(f"  it would be refused now: {answer['refusal']['message']}")
+    if answer["is_cut_off"]:
         lines.append("  reading the input took too long for a dry run; not all of it was looked at")
     lines.append(
-        f"  {rows_text(found['rows_checked'])} checked, {found['rows_with_problems']} with a problem"
+        f"  {rows_text(answer['rows_checked'])} checked, {answer['rows_with_problems']} with a problem"
     )
-    lines += [f"  {_place(problem)}{_said(problem)}" for problem in found["problems"]]
-    for request in found["requests"][:1]:
+    lines += [f"  {_place(problem)}{_said(problem)}" for problem in answer["problems"]]
+    for request in answer["requests"][:1]:
         body = request["body_start"] or json.dumps(request["body"], ensure_ascii=False)
         lines.append(f"  the first request: {body}")
     return lines

@@ -20,8 +20,12 @@ def with_job_options(*, after: str) -> Callable[[Command], Command]:
 
     def declare(command: Command) -> Command:
         signature = inspect.signature(command)
-        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
-        place = 1 + [each.name for each in own].index(after)
+        own = [
+            parameter
+            for parameter in signature.parameters.values()
+            if parameter.kind is not parameter.VAR_KEYWORD
+        ]
+        place = 1 + [parameter.name for parameter in own].index(after)
         parameters = [*own[:place], *map(_parameter, OPTIONS), *own[place:]]
         # typer asks for the signature, and passes everything by its name.
         command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

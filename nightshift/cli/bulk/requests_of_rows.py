@@ -109,10 +109,10 @@ def size_of(text: str | None, option: str) -> int | None:
     """Bytes, from a size such as `64MiB`. Raises InvalidOption."""
     if text is None:
         return None
-    found = _SIZE.fullmatch(text)
-    if found is None:
+    match = _SIZE.fullmatch(text)
+    if match is None:
         raise InvalidOption(option, f"{text!r} is no size such as 64MiB, 1GiB or a number of bytes")
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def columns_of(text: str | None, option: str) -> list[str] | str | None:

@@ -207,7 +207,7 @@ def _error_of(row: dict[str, Any]) -> str | None:
 
 
 def _earlier(job: "RemoteJob") -> str:
-    """What a repeated start is answered with."""
+    """The line that answers a repeated start."""
     return (
         f"{job.id} was submitted as --name {job.data['name']} --date {job.data['date']} at "
         f"{time_text(job.data['created_at'])}, and its status is {job.state}: this is the same job, and "
@@ -230,12 +230,12 @@ def _dry_run(body: dict[str, object], *, json: bool) -> NoReturn:
     from nightshift.cli.bulk import dry_runs
 
     with open_client() as client, _submitting(body):
-        found = client.try_job(body)
+        answer = client.try_job(body)
     if json:
-        print_json(found)
+        print_json(answer)
     else:
-        typer.echo("\n".join(dry_runs.lines_of(found)))
-    raise SystemExit(dry_runs.exit_code(found))
+        typer.echo("\n".join(dry_runs.lines_of(answer)))
+    raise SystemExit(dry_runs.exit_code(answer))
 
 
 @contextmanager

@@ -61,7 +61,7 @@ class Redis:
 
 @dataclass(frozen=True, kw_only=True)
 class Embedded:
-    """What is decided before the first process starts."""
+    """The decisions made before the first process starts."""
 
     data: DataSettings
     models: tuple[Checkpoint, ...]
@@ -299,8 +299,8 @@ def _admits(store: Store, key: str) -> bool:
     if found_id is None:
         return False
     with store.snapshot() as tx:
-        found = tx.keys.find(found_id)
-        return found is not None and found.admits(key, tx.now())
+        stored = tx.keys.find(found_id)
+        return stored is not None and stored.admits(key, tx.now())
 
 
 @contextlib.contextmanager

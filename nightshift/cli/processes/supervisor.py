@@ -161,7 +161,7 @@ class Supervisor:
 
     @contextmanager
     def signals(self, forwarded: Sequence[int] = ()) -> Iterator[None]:
-        """In this block SIGTERM, SIGINT and SIGHUP ask to stop, and `forwarded` signals go to the
+        """While the block runs, SIGTERM, SIGINT and SIGHUP ask to stop, and `forwarded` signals go to the
         children.
         """
 

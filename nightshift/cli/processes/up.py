@@ -78,15 +78,15 @@ def up(
     if not names and not lazy_names:
         names = (str(demo.demo_model_path()),)
     models, lazy_models = (
-        tuple(checkpoints.find(name, may_download=settings.model_downloads) for name in each)
-        for each in (names, lazy_names)
+        tuple(checkpoints.find(name, may_download=settings.model_downloads) for name in chosen)
+        for chosen in (names, lazy_names)
     )
     checkpoints.check_distinct(
-        [found.reference for found in models], [found.reference for found in lazy_models]
+        [model.reference for model in models], [model.reference for model in lazy_models]
     )
-    for found in (*models, *lazy_models):
-        if found.is_hub_id:
-            say(f"no directory {found.name} here: taking it for a hub id")
+    for checkpoint in (*models, *lazy_models):
+        if checkpoint.is_hub_id:
+            say(f"no directory {checkpoint.name} here: taking it for a hub id")
     data = data_settings(data_dir)
     keep_files_private(data, warn=say)
     with contextlib.ExitStack() as stack:
@@ -293,7 +293,7 @@ def _curl_lines(site: "Embedded") -> tuple[str, ...]:
 
 
 def _first_model(site: "Embedded") -> dict[str, str] | None:
-    """Of those that run here, as the API lists it; None if it does not answer."""
+    """The first model that runs here, as the API lists it; None if it does not answer."""
     import httpx
 
     headers = {"Authorization": f"Bearer {site.key_file.read_text().strip()}"}

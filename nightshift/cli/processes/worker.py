@@ -46,7 +46,7 @@ def worker(
 
     check_settings()
     given = {"models": tuple(model or ()), "lazy_models": tuple(lazy_model or ())}
-    settings = WorkerSettings().model_copy(update={name: found for name, found in given.items() if found})
+    settings = WorkerSettings().model_copy(update={name: models for name, models in given.items() if models})
     if not settings.models and not settings.lazy_models:
         raise ConfigurationError("a worker needs a model: use --model or NIGHTSHIFT_MODELS", param="model")
     keep_running(worker_child(settings))

@@ -179,7 +179,7 @@ class _Released:
 
 @dataclass(frozen=True)
 class RecordedExit:
-    """What is known of an ended worker."""
+    """The recorded end of a worker."""
 
     cause: ExitCause
     was_asked_to_drain: bool = False  # by `nightshift workers drain`

@@ -64,11 +64,11 @@ def _print_document(client: "Client") -> None:
     from nightshift.process.settings import ClientSettings
 
     try:
-        found = document(_taken(client))
+        shown = document(_taken(client))
     except (ApiError, ServerUnreachable) as error:
         print_json(no_document(ClientSettings().base_url, error))
         raise
-    print_json(found)
+    print_json(shown)
 
 
 def _print(snapshot: "Snapshot") -> None:
@@ -85,7 +85,7 @@ def _print(snapshot: "Snapshot") -> None:
 
 
 def _live(client: "Client", first: "Snapshot", interval_s: float, console: "Console") -> None:
-    """Until q, an error that will not pass, or a signal."""
+    """Redraws the screen until q, an error that will not pass, or a signal."""
     from dataclasses import replace
 
     from rich.live import Live

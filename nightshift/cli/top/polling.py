@@ -60,7 +60,7 @@ class Poller:
                 return
 
     def _asked(self, failures: int) -> tuple[Polled, int]:
-        """And how many times in a row there was no answer."""
+        """The next state, and how many times in a row there was no answer."""
         last = self.polled.snapshot
         try:
             return Polled(self._take()), 0

@@ -1,4 +1,4 @@
-"""What `top` shows, for a terminal of any size. Pure: from a snapshot to what rich draws."""
+"""The screen of `top`, for a terminal of any size. Pure: from a snapshot to what rich draws."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ AIRY_LINES: Final = 30  # from so many on, tables stand apart
 DEVICE_CELLS: Final = 20
 PROBLEM_LINES_MAX: Final = 3
 LEAST_ROWS: Final = 3  # of each table, in however low a terminal
-CLASSES: Final = tuple(each.value for each in PriorityClass)
+CLASSES: Final = tuple(priority.value for priority in PriorityClass)
 
 Json = Mapping[str, Any]
 Cell = str | Text
@@ -111,7 +111,7 @@ def _throughput(overview: Json, width: int) -> Text:
         line.append(f"{label} ")
         line.append(value, style="bold")
         line.append("  ")
-    rates = [_tokens(each) for each in overview["history"]]
+    rates = [_tokens(figures) for figures in overview["history"]]
     if width >= WIDE_COLUMNS and any(rates):
         minutes = (overview["at"] - overview["history"][0]["at"]) // 60
         line.append(formats.sparkline(rates, width - 75), style="cyan")
@@ -120,7 +120,7 @@ def _throughput(overview: Json, width: int) -> Text:
 
 
 def _first_token(service: Json, width: int) -> Iterable[Text]:
-    """In one line, or in a narrow terminal one for each class."""
+    """One line, or in a narrow terminal one for each class."""
     p50, p95 = service["first_token_p50_s"], service["first_token_p95_s"]
     lines = [Text("first token ", no_wrap=True, overflow="ellipsis")]
     known = [name for name in CLASSES if name in p50]
@@ -138,9 +138,9 @@ def _first_token(service: Json, width: int) -> Iterable[Text]:
 
 
 def _queue_rows(overview: Json) -> Sequence[Json]:
-    """Of all tenants where the server tells, else of the key's own."""
+    """The queue of all tenants where the server tells it, else of the key's own."""
     if overview["service_queue"] is not None:
-        return [each | {"running": each["leased"]} for each in overview["service_queue"]]
+        return [group | {"running": group["leased"]} for group in overview["service_queue"]]
     return list(overview["queue"])
 
 
@@ -156,17 +156,17 @@ def _queue(overview: Json, shown: Sequence[Json], total: int, width: int) -> Ite
     if more:
         columns += [_right("rows left"), _right("paused") if is_ours else _left("capacity")]
     table = _table(columns)
-    for each in shown:
+    for group in shown:
         row: list[Cell] = [
-            each["priority"],
-            formats.name(each["model"] or formats.UNKNOWN, _name_cells(width)),
-            each["kind"],
-            formats.count(each["queued"]),
-            formats.count(each["running"]),
+            group["priority"],
+            formats.name(group["model"] or formats.UNKNOWN, _name_cells(width)),
+            group["kind"],
+            formats.count(group["queued"]),
+            formats.count(group["running"]),
         ]
         if more:
-            last = formats.count(each["paused"]) if is_ours else each["capacity"]
-            row += [formats.count(each["rows_left"]), last]
+            last = formats.count(group["paused"]) if is_ours else group["capacity"]
+            row += [formats.count(group["rows_left"]), last]
         table.add_row(*row)
     yield table
 
@@ -258,7 +258,7 @@ def _status(worker: Json, now_s: float) -> Text:
 
 
 def _models(worker: Json, cells_max: int) -> str:
-    """Those in brackets are not loaded."""
+    """The models' ids; those in brackets are not loaded."""
     warm = set(worker["warm_models"])
     return formats.name(
         ",".join(id if id in warm else f"({id})" for id in worker["models"]) or formats.UNKNOWN, cells_max
@@ -341,30 +341,30 @@ def _name_cells(width: int) -> int:
 
 
 def _id_cells(width: int) -> int:
-    """In a wide terminal a whole one, for `nightshift workers drain`."""
+    """Cells for an id: a whole one in a wide terminal, for `nightshift workers drain`."""
     return 12 if width < WIDE_COLUMNS else 20 if width < VERY_WIDE_COLUMNS else 32
 
 
 def _busy(worker: Json) -> float | None:
     """The mean over its models."""
     models = (worker["figures"] or {}).get("models") or {}
-    found = [model["busy_fraction"] for model in models.values() if model["busy_fraction"] is not None]
-    return sum(found) / len(found) if found else None
+    fractions = [model["busy_fraction"] for model in models.values() if model["busy_fraction"] is not None]
+    return sum(fractions) / len(fractions) if fractions else None
 
 
 def _sum(worker: Json, name: str) -> float | None:
     models = (worker["figures"] or {}).get("models") or {}
-    found = [model[name] for model in models.values() if model[name] is not None]
-    return sum(found) if found else None
+    figures = [model[name] for model in models.values() if model[name] is not None]
+    return sum(figures) if figures else None
 
 
 def _tokens(figures: Json) -> float | None:
-    found = [
+    rates = [
         figures[name]
         for name in ("prompt_tokens_per_s", "generation_tokens_per_s")
         if figures[name] is not None
     ]
-    return sum(found) if found else None
+    return sum(rates) if rates else None
 
 
 def _title(text: str, hidden: int = 0) -> Text:

@@ -1,4 +1,4 @@
-"""What `top` shows, as the server tells it, and as `--once --json` prints it."""
+"""The data of `top`, as the server tells it, and as `--once --json` prints it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ def document(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def no_document(server: str, error: NightshiftError) -> dict[str, Any]:
-    """Of a server that gives no answer."""
+    """The document about a server that gives no answer."""
     return {"object": "top", "server": server, "error": {"code": error.code, "message": error.message}}
 
 
@@ -94,7 +94,7 @@ def _printable(value: Any) -> Any:
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
-        return {_printable(name): _printable(each) for name, each in value.items()}
+        return {_printable(name): _printable(element) for name, element in value.items()}
     if isinstance(value, list | tuple):
-        return [_printable(each) for each in value]
+        return [_printable(element) for element in value]
     return value

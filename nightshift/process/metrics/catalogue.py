@@ -12,7 +12,7 @@ EVERY: Final = tuple(family for section in SECTIONS.values() for family in secti
 
 
 def of_process(process: Process) -> tuple[Family, ...]:
-    """What it exports."""
+    """The families that a process exports."""
     return tuple(family for family in EVERY if family.process in (process, Process.EVERY))
 
 

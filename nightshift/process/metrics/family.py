@@ -1,4 +1,4 @@
-"""What is declared of a metric, and how an exporter makes its samples of that."""
+"""Declarations of metrics, from which an exporter makes its samples."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

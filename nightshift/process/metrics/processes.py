@@ -35,7 +35,7 @@ NAMES: Final = frozenset(family.name for family in OF_PROCESSES)
 
 
 def register_process(registry: CollectorRegistry) -> None:
-    """What every process shows."""
+    """Registers the metrics that every process shows."""
     ProcessCollector(registry=registry)
 
 

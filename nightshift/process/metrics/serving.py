@@ -29,16 +29,16 @@ class MetricsServer:
     def open_port(self, port: int, setting: str) -> int:
         """Returns the port; 0 means any free one. Raises ConfigurationError, naming the setting, if taken."""
         try:
-            found: tuple[WSGIServer, Thread] = start_http_server(port, registry=self._registry)
+            opened: tuple[WSGIServer, Thread] = start_http_server(port, registry=self._registry)
         except OSError as error:
             raise ConfigurationError(
                 f"metrics cannot be served on port {port}: {error.strerror}; "
                 f"set NIGHTSHIFT_{setting} to a free one, or to 0",
                 param=setting,
             ) from error
-        self._servers.append(found)
-        log.info("metrics served", extra={"action": "metrics_served", "port": found[0].server_port})
-        return found[0].server_port
+        self._servers.append(opened)
+        log.info("metrics served", extra={"action": "metrics_served", "port": opened[0].server_port})
+        return opened[0].server_port
 
     def open_socket(self, path: Path) -> None:
         """Only this user can connect. What a process that was killed has left there is replaced.

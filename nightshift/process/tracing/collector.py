@@ -1,4 +1,4 @@
-"""What the environment says of the collector beside its address: headers and certificates.
+"""Checks the collector's headers and certificates, which the environment names beside its address.
 
 They are looked at before the SDK reads them. It would quote a header that it cannot parse, which has a key in
 it, and would fail with every batch where a file is missing.
@@ -31,7 +31,10 @@ def check_collector(environment: Mapping[str, str]) -> None:
 def _found(environment: Mapping[str, str], name: str) -> tuple[str, str]:
     """The variable that counts, and its value."""
     names = [f"{prefix}{name}" for prefix in PREFIXES]
-    return next(((each, value) for each in names if (value := value_of(environment, each))), (names[-1], ""))
+    return next(
+        ((variable, value) for variable in names if (value := value_of(environment, variable))),
+        (names[-1], ""),
+    )
 
 
 def _check_headers(name: str, value: str) -> None:

@@ -28,15 +28,15 @@ def operation(route: str) -> str:
 
 
 def span_name(route: str, model: str | None) -> str:
-    """Of one request or row in a model."""
+    """The name of the span of one request or row in a model."""
     return f"{operation(route)} {model}" if model else operation(route)
 
 
 def request(route: str, model: str | None) -> dict[str, Value]:
-    found: dict[str, Value] = {_OPERATION: operation(route)}
+    attributes: dict[str, Value] = {_OPERATION: operation(route)}
     if model is not None:
-        found[_MODEL] = model
-    return found
+        attributes[_MODEL] = model
+    return attributes
 
 
 def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, Value]:

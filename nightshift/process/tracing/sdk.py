@@ -43,8 +43,8 @@ def close_provider(provider: TracerProvider) -> None:
 class OneResource(Resource):
     """Hashed once: the SDK's encoder asks it of every span, and each time writes the attributes as JSON."""
 
-    def __init__(self, of: Resource) -> None:
-        super().__init__(of.attributes, of.schema_url)
+    def __init__(self, resource: Resource) -> None:
+        super().__init__(resource.attributes, resource.schema_url)
         self._hash = super().__hash__()
 
     def __hash__(self) -> int:

@@ -73,11 +73,11 @@ def follow(
     return NO_SPAN if parent is None else _begin(name, parent, kind, began_s, link)
 
 
-def child(name: str, *, of: Span | None = None, began_s: float | None = None) -> Span:
+def child(name: str, *, parent: Span | None = None, began_s: float | None = None) -> Span:
     """A child of a span of this process; None: of the current one."""
     if not is_on():
         return NO_SPAN
-    parent = trace.get_current_span() if of is None else of
+    parent = trace.get_current_span() if parent is None else parent
     return _begin(name, parent.get_span_context(), began_s=began_s) if parent.is_recording() else NO_SPAN
 
 
@@ -133,7 +133,7 @@ def current_context() -> SpanContext | None:
 
 
 def current_traceparent() -> str | None:
-    """To be stored with what the current request submits."""
+    """The header that is stored with what the current request submits."""
     context = current_context()
     return None if context is None else traceparent_of(context)
 

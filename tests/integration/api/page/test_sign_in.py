@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import ColumnElement
 
 from api.app import create_app
-from api.page import attempts
+from api.page import sessions
 from api.page.requests import COOKIE
 from api.page.sessions import PER_KEY_MAX
 from api.services.services import AppSettings
@@ -96,7 +96,7 @@ WRONG = ["", "ns_live_wrong", new_key(), "é" * 60, "x" * 100_000]
 def test_a_key_that_is_not_valid_signs_nobody_in_and_after_some_none_is_looked_at(
     base_url: str, make_key: KeyMaker
 ) -> None:
-    more = [new_key() for _ in range(attempts.OF_ADDRESS.amount - len(WRONG))]
+    more = [new_key() for _ in range(sessions.OF_ADDRESS.amount - len(WRONG))]
     with browser(base_url) as client:
         answers = [sign_in(client, key, next="/ui/jobs") for key in WRONG + more]
         refused = sign_in(client, make_key())
@@ -116,7 +116,7 @@ def test_behind_a_proxy_the_clients_address_counts_and_not_the_proxys(
     """uvicorn believes a proxy at 127.0.0.1, and those that FORWARDED_ALLOW_IPS names."""
     with browser(base_url) as client:
         client.headers["x-forwarded-for"] = "198.51.100.7, 203.0.113.1"  # the first is what the client says
-        for _ in range(attempts.OF_ADDRESS.amount):
+        for _ in range(sessions.OF_ADDRESS.amount):
             assert sign_in(client, new_key()).status_code == 401
         refused = sign_in(client, make_key())
         client.headers["x-forwarded-for"] = "198.51.100.7, 203.0.113.2"

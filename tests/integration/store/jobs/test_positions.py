@@ -60,5 +60,9 @@ def test_a_long_queue_is_counted_to_a_limit(own_database: Database, clock: FakeC
     last = submit(store)
 
     with store.snapshot() as tx:
-        assert tx.positions.places([first, second, last]) == {first.id: 1, second.id: 2, last.id: POSITION_MAX}
+        assert tx.positions.places([first, second, last]) == {
+            first.id: 1,
+            second.id: 2,
+            last.id: POSITION_MAX,
+        }
         assert tx.positions.places([last]) == {last.id: POSITION_MAX}

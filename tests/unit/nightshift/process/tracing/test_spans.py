@@ -74,7 +74,7 @@ def finished(recorded: InMemorySpanExporter) -> tuple[ReadableSpan, ...]:
 
 def test_a_request_joins_its_clients_trace_and_its_children_its_own(recorded: InMemorySpanExporter) -> None:
     served = serve("POST", CLIENT)
-    end(child("accept", of=served), {JOB: "job_1"})
+    end(child("accept", parent=served), {JOB: "job_1"})
     served.update_name("POST /v1/jobs")
     end(served)
 
@@ -106,7 +106,7 @@ def test_another_process_goes_on_with_the_decision_about_the_trace(recorded: InM
     unsampled = follow(UNSAMPLED, "plan")
     with under(unsampled):
         assert current_traceparent() == traceparent_of(unsampled.get_span_context())
-    assert child("read", of=unsampled) is NO_SPAN
+    assert child("read", parent=unsampled) is NO_SPAN
     end(unsampled)
     end(follow(CLIENT, "plan", link=parsed(CLIENT)))
 

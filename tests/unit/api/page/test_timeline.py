@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from api.page.timeline import SAMPLES, WIDTH, sampled, timeline
+from api.page.views.timeline import SAMPLES, WIDTH, sampled, timeline
 from nightshift.jobs import Counts, Face, Job, JobKind, JobSpec, JobState, Usage
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle.transitions import SHARD_LOST, SHARD_RESUMED

@@ -1,15 +1,31 @@
 """A worker as lists and its own view show it: whether it is heard of, what it does, why it ended."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from api.operation.readiness import WORKER_SILENCE_MAX
-from api.page.causes import IN_WORDS
-from api.page.job_rows import Tone
+from api.page.views.job_rows import Tone
 from nightshift.fleet import figures
 from nightshift.fleet.workers import ExitCause, NoticeKind, Worker, WorkerState
 
+IN_WORDS: Final[Mapping[ExitCause, str]] = {
+    ExitCause.DRAINED: "drained",
+    ExitCause.DRAIN_TOO_SLOW: "did not drain in time",
+    ExitCause.QUEUE_CONNECTION_LOST: "lost its connection to the queue",
+    ExitCause.ENGINE_DIED: "an error ended its engine",
+    ExitCause.STUCK_STEP: "a step did not end",
+    ExitCause.STUCK_LOAD: "loading a model did not end",
+    ExitCause.OUT_OF_MEMORY: "out of memory",
+    ExitCause.ABORTED: "aborted (SIGABRT)",
+    ExitCause.SIGNAL: "crashed (by a signal)",
+    ExitCause.EXITED: "exited with an error",
+    ExitCause.UNREQUESTED_DRAIN: "left unasked",
+    ExitCause.KILLED: "killed from outside",
+    ExitCause.LEASE_EXPIRED: "stopped renewing its leases",
+    ExitCause.DATABASE_UNAVAILABLE: "was not heard of while the database was away",
+}
 _TONES = {
     WorkerState.STARTING: Tone.ACTIVE,
     WorkerState.READY: Tone.GOOD,
@@ -68,19 +84,19 @@ class WorkerRow:
 
     @property
     def cold(self) -> Sequence[str]:
-        """What it can serve and has not loaded."""
+        """Models that the worker can serve and has not loaded."""
         return [id for id in self.worker.models if id not in self.worker.warm]
 
     @property
     def busy(self) -> float | None:
         """The share of the last seconds in which its busiest model was in a step."""
         report = self.report
-        known = [] if report is None else [each.busy_fraction for each in report.models.values()]
+        known = [] if report is None else [model.busy_fraction for model in report.models.values()]
         return max((busy for busy in known if busy is not None), default=None)
 
     @property
     def tokens_per_s(self) -> float | None:
-        """That it generates."""
+        """Tokens per second that the worker generates."""
         report = self.report
         return None if report is None else figures.total([report], "generation_tokens_per_s")
 
@@ -91,6 +107,6 @@ class WorkerRow:
 
     @property
     def report(self) -> figures.WorkerFigures | None:
-        """What it told last, while that says something of now."""
+        """The worker's last report, while that says something of now."""
         is_present = self.worker.state is not WorkerState.STOPPED and not self.is_silent
         return self.worker.figures if is_present else None

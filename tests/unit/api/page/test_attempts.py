@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from api.page.attempts import OF_ADDRESS, OF_ALL, Attempts
+from api.page.sessions import OF_ADDRESS, OF_ALL, Attempts
 from nightshift.errors import TooManyRequests
 
 

@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from api.page.figures import HOURS, columns, every
 from api.page.formats import TEXT_CHARS_MAX, ago, duration, number, price, rough, shown
+from api.page.views.overview import HOURS, columns, every
 from nightshift.fleet.figures import ServiceFigures
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)

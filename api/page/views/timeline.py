@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from api.page.formats import duration
-from api.page.job_rows import Tone
+from api.page.views.job_rows import Tone
 from nightshift.jobs import Job, JobState, JsonObject
 from nightshift.lifecycle.transitions import SHARD_LOST, SHARD_RESUMED, SHARD_RETURNED
 from nightshift.store.jobs.events import Event
@@ -70,14 +70,14 @@ def timeline(
     """`milestones`: the newest events that are no checkpoints. `samples`: those at `sampled`."""
     end = job.finished_at or now
     scale = _Scale(job.created_at, max(end, job.created_at + timedelta(seconds=1)))
-    moments = [*_states(job), *(_moment(found) for found in milestones)]
+    moments = [*_states(job), *(_moment(event) for event in milestones)]
     return Timeline(
         moments=sorted(moments, key=lambda moment: moment.at),
         phases=_phases(job, milestones, end, scale),
         marks=[
-            Mark(scale.x(found.created_at), _TONES[found.type])
-            for found in milestones
-            if found.type in _TONES
+            Mark(scale.x(event.created_at), _TONES[event.type])
+            for event in milestones
+            if event.type in _TONES
         ],
         curve=_curve(job, samples, scale),
         checkpoints=max(0, last_seq - len(milestones) - len(_states(job))),
@@ -108,22 +108,22 @@ _ENDS: Final = {
 
 
 def _states(job: Job) -> list[Moment]:
-    """What the job's own row says."""
-    found = [Moment(job.created_at, "Submitted", Tone.WAITING)]
+    """Moments that the job's own row tells."""
+    moments = [Moment(job.created_at, "Submitted", Tone.WAITING)]
     if job.started_at is not None:
         waited = job.started_at - job.created_at
-        found.append(
+        moments.append(
             Moment(job.started_at, "Running", Tone.ACTIVE, f"first claimed after {duration(waited)}")
         )
     if job.finished_at is not None:
         words = job.state.value.capitalize()
-        found.append(Moment(job.finished_at, words, _ENDS.get(job.state, Tone.OVER)))
-    return found
+        moments.append(Moment(job.finished_at, words, _ENDS.get(job.state, Tone.OVER)))
+    return moments
 
 
-def _moment(found: Event) -> Moment:
-    words, tone, detail = _in_words(found.type, found.data)
-    return Moment(found.created_at, words, tone, detail)
+def _moment(event: Event) -> Moment:
+    words, tone, detail = _in_words(event.type, event.data)
+    return Moment(event.created_at, words, tone, detail)
 
 
 def _in_words(type: str, data: JsonObject) -> tuple[str, Tone, str]:
@@ -167,11 +167,11 @@ def _phases(job: Job, milestones: Sequence[Event], end: datetime, scale: _Scale)
     changes = [(job.created_at, "queued")]
     if job.started_at is not None:
         changes.append((job.started_at, "running"))
-    for found in milestones:
-        if found.type in ("job.paused", "job.resumed"):
-            is_running = job.started_at is not None and found.created_at >= job.started_at
+    for event in milestones:
+        if event.type in ("job.paused", "job.resumed"):
+            is_running = job.started_at is not None and event.created_at >= job.started_at
             goes_on = "running" if is_running else "queued"
-            changes.append((found.created_at, "paused" if found.type == "job.paused" else goes_on))
+            changes.append((event.created_at, "paused" if event.type == "job.paused" else goes_on))
     if job.finalizing_at is not None:
         changes.append((job.finalizing_at, "finalizing"))
     changes.sort(key=lambda change: change[0])
@@ -184,7 +184,7 @@ def _phases(job: Job, milestones: Sequence[Event], end: datetime, scale: _Scale)
 
 
 def _curve(job: Job, samples: Sequence[Event], scale: _Scale) -> str:
-    done = [(found.created_at, _done(found.data)) for found in samples if found.type == PROGRESS]
+    done = [(event.created_at, _done(event.data)) for event in samples if event.type == PROGRESS]
     most = max([job.rows_expected or 0, *(rows for _, rows in done)], default=0)
     if not done or not most:
         return ""

@@ -56,7 +56,7 @@ class JobRow:
 
     @property
     def label(self) -> str:
-        """What a person knows it by."""
+        """The name by which a person knows the job."""
         spec = self.job.spec
         return f"{spec.name} · {spec.run_date}" if spec.name and spec.run_date else spec.name or self.job.id
 
@@ -99,12 +99,12 @@ class JobRow:
 
     @property
     def cost(self) -> float | None:
-        """So far; None: a price that it takes is not known, or it is no bulk job."""
+        """Cost so far; None: a price that it takes is not known, or it is no bulk job."""
         return self.prices.cost(self.job.worker_time) if self.is_bulk else None
 
     @property
     def took(self) -> timedelta | None:
-        """From its first claim to its end, or until now."""
+        """Time from the first claim to the end, or until now."""
         began = self.job.started_at
         return None if began is None else (self.job.finished_at or self.now) - began
 
