@@ -1,4 +1,4 @@
-"""What holds for every test, before anything is imported that would decide otherwise."""
+"""Conditions of every test, set before anything is imported that would decide otherwise."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ ssl.create_default_context = _shared_context
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is imported stays: looking through it for garbage again and again would take a tenth of all CPU.
+    """Freezes what is imported: looking through it for garbage again and again would take a tenth of all CPU.
 
     Loading a model collects garbage each time (`mapped_files.py`): 0.2 s with all of torch in it.
     """

@@ -45,6 +45,6 @@ def client(service: Service) -> Iterator[openai.OpenAI]:
 @pytest.fixture(scope="session")
 def numbers() -> list[int]:
     """Numbers the demo model has never seen, in a random order that is printed with a failing test."""
-    found = [number for number in range(LARGEST_NUMBER + 1) if is_held_out(number)]
+    unseen = [number for number in range(LARGEST_NUMBER + 1) if is_held_out(number)]
     print(f"seed {SEED}")
-    return random.Random(SEED).sample(found, 1000)
+    return random.Random(SEED).sample(unseen, 1000)

@@ -53,7 +53,7 @@ class Service:
         return Client(self.base_url.removesuffix("/v1"), self.api_key)
 
     def environment(self) -> dict[str, str]:
-        """What the commands need to find it."""
+        """Variables by which the commands find the service."""
         return {
             "NIGHTSHIFT_DATA_DIR": str(self.data_dir),
             "NIGHTSHIFT_BASE_URL": self.base_url.removesuffix("/v1"),
@@ -74,9 +74,9 @@ class Service:
         return self.process.wait()
 
     def logs(self) -> str:
-        """What all its processes have said."""
-        found = sorted((self.data_dir / "logs").glob("*.log"))
-        return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-4000:]}" for path in found)
+        """The ends of all processes' logs."""
+        paths = sorted((self.data_dir / "logs").glob("*.log"))
+        return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-4000:]}" for path in paths)
 
 
 def running(data_dir: Path, *arguments: str, **settings: str) -> AbstractContextManager[Service]:
@@ -175,7 +175,7 @@ def submit_batch(client: openai.OpenAI, numbers: Sequence[int]) -> str:
 
 
 def wait_until_ended(service: Service, id: str) -> None:
-    """Of a job or a batch: its events tell. Raises TimeoutError with what the service has said."""
+    """Waits for the events of a job or a batch to end. Raises TimeoutError with the service's logs."""
     ends_at_s = time.monotonic() + JOB_TIMEOUT_S
 
     def check_time() -> None:
@@ -195,8 +195,8 @@ def ended_batch(service: Service, batch_id: str) -> openai.types.Batch:
 
 
 def wait_for_rows(service: Service, id: str) -> int:
-    """Until the first rows of a job or a batch are counted; how many are. Its events tell later, too late to
-    catch it at work.
+    """Waits until the first rows of a job or a batch are counted; returns how many are. Its events tell
+    later, too late to catch it at work.
     """
     with service.client() as client:
         return wait_for(
@@ -225,7 +225,7 @@ def answer_of(line: dict[str, Any]) -> str:
 
 
 def _read(said: int, lines: "queue.SimpleQueue[str | None]") -> None:
-    """Until the end, so that it never waits for us."""
+    """Reads until the end, so that the process never waits for us."""
     with os.fdopen(said) as file:
         for line in file:
             lines.put(line)
@@ -251,10 +251,10 @@ def _descendants(pid: int) -> dict[int, str]:
             continue  # it has ended meanwhile
         if fields[0] != "Z":
             parents[int(stat.parent.name)] = int(fields[1])
-    found: set[int] = set()
-    while more := {child for child, parent in parents.items() if parent in found | {pid}} - found:
-        found |= more
-    return {child: _command_line(child) for child in found if not is_server(child)}
+    below: set[int] = set()
+    while more := {child for child, parent in parents.items() if parent in below | {pid}} - below:
+        below |= more
+    return {child: _command_line(child) for child in below if not is_server(child)}
 
 
 def _command_line(pid: int) -> str:

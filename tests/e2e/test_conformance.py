@@ -47,13 +47,14 @@ def test_the_whole_service_passes_every_check_and_nothing_is_left_on_it(
         timeout_s=290.0,  # 126 checks, on a machine that is busy with other tests
     )
     report = json.loads(ended.stdout)
+    results = report["results"]
 
-    failed = {found["check"]: found["detail"] for found in report["results"] if found["outcome"] == "failed"}
+    failed = {result["check"]: result["detail"] for result in results if result["outcome"] == "failed"}
     assert failed == {}
-    not_offered = {found["check"] for found in report["results"] if found["outcome"] == "not_offered"}
+    not_offered = {result["check"] for result in results if result["outcome"] == "not_offered"}
     embeddings = {name for name in not_offered if name.startswith("embeddings.")}
     assert not_offered - embeddings <= NO_CALLS | NO_EMBEDDINGS | NO_LIMITS
-    skipped = {found["area"] for found in report["results"] if found["outcome"] == "skipped"}
+    skipped = {result["area"] for result in results if result["outcome"] == "skipped"}
     assert skipped <= {"node"}  # where it is not installed
     assert ended.returncode == 0
     assert report["left_behind"] == []
@@ -64,29 +65,31 @@ def when_completed(**fields: object) -> Callable[[Any], Any]:
     return lambda data: data | fields if data.get("status") == "completed" else data
 
 
-def without_should_retry(asked: Asked, forward: Forward) -> Reply:
-    reply = forward(asked)
+def without_should_retry(request: Asked, forward: Forward) -> Reply:
+    reply = forward(request)
     headers = {name: value for name, value in reply.headers.items() if name != "x-should-retry"}
     return replace(reply, headers=headers)
 
 
-def without_place(asked: Asked, forward: Forward) -> Reply:
+def without_place(request: Asked, forward: Forward) -> Reply:
     """Ranges, lines and events to go on from are ignored."""
-    headers = {name: value for name, value in asked.headers.items() if name not in ("range", "last-event-id")}
-    return forward(replace(asked, headers=headers, path=asked.path.partition("?")[0]))
+    headers = {
+        name: value for name, value in request.headers.items() if name not in ("range", "last-event-id")
+    }
+    return forward(replace(request, headers=headers, path=request.path.partition("?")[0]))
 
 
-def never_deleting(asked: Asked, forward: Forward) -> Reply:
-    if asked.method == "DELETE":
+def never_deleting(request: Asked, forward: Forward) -> Reply:
+    if request.method == "DELETE":
         return Reply(200, {"content-type": "application/json"}, b'{"deleted": true}')
-    return forward(asked)
+    return forward(request)
 
 
 def changing_lines(path: str, change: Callable[[list[bytes]], list[bytes]]) -> Alteration:
-    def alter(asked: Asked, forward: Forward) -> Reply:
-        reply = forward(asked)
+    def alter(request: Asked, forward: Forward) -> Reply:
+        reply = forward(request)
         lines = change(reply.content.splitlines(keepends=True))
-        return replace(reply, content=b"".join(lines)) if re.fullmatch(path, asked.path) else reply
+        return replace(reply, content=b"".join(lines)) if re.fullmatch(path, request.path) else reply
 
     return alter
 
@@ -157,14 +160,14 @@ def test_a_batch_that_fails_is_found_with_the_node_client_too(
 def test_a_batch_that_ends_before_it_is_paused_is_followed_by_a_longer_one(service: Service) -> None:
     jobs: list[str] = []  # that are paused
 
-    def pausing_the_first_too_late(asked: Asked, forward: Forward) -> Reply:
-        job = asked.path.removesuffix("/pause")
-        if job != asked.path:
+    def pausing_the_first_too_late(request: Asked, forward: Forward) -> Reply:
+        job = request.path.removesuffix("/pause")
+        if job != request.path:
             jobs.append(job)
         if jobs == [job]:
-            look = replace(asked, method="GET", path=job, body=b"")
+            look = replace(request, method="GET", path=job, body=b"")
             wait_for("the batch's end", lambda: json.loads(forward(look).content)["finished_at"] is not None)
-        return forward(asked)
+        return forward(request)
 
     with altering(service.base_url, pausing_the_first_too_late) as url:
         options = Options(url, service.api_key, DEMO_MODEL_ID, poll_interval_s=0.1)

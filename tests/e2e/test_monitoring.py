@@ -1,4 +1,4 @@
-"""What dashboards and alerts ask is answered by a real Prometheus that scrapes `nightshift up` at work."""
+"""A real Prometheus, which scrapes `nightshift up` at work, answers the queries of dashboards and alerts."""
 
 import re
 from collections.abc import Iterator
@@ -47,18 +47,18 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
         WORKER_PRICE_PER_HOUR_ON_DEMAND="2",
     ) as service:
         port = int(service.base_url.removesuffix("/v1").rpartition(":")[2])
-        with prometheus(folder / "prometheus", {"nightshift": port}, RULES.read_text()) as found:
+        with prometheus(folder / "prometheus", {"nightshift": port}, RULES.read_text()) as server:
             submit_what_waits(service, folder)
             work(service)
             # A series that begins with its first event has no rate before its second.
             for metric in ("nightshift_time_to_first_token_seconds_count", "nightshift_batch_size_count"):
-                wait_for_data(found, metric)
-            wait_for_data(found, 'nightshift_queue_seconds_count{class!="interactive"}')
+                wait_for_data(server, metric)
+            wait_for_data(server, 'nightshift_queue_seconds_count{class!="interactive"}')
             work(service)
             # Only of an engine that is busy for a fifth of the time: on a quick machine with more rows.
             rows = (ROWS << doubled for doubled in count())
-            wait_for("the model's pace", lambda: found.query(SLACK) or work(service, next(rows)), WAIT_MAX_S)
-            yield found
+            wait_for("the model's pace", lambda: server.query(SLACK) or work(service, next(rows)), WAIT_MAX_S)
+            yield server
 
 
 def submit_what_waits(service: Service, folder: Path) -> None:
@@ -66,8 +66,8 @@ def submit_what_waits(service: Service, folder: Path) -> None:
     (folder / "numbers.jsonl").write_bytes(batch_lines(range(10)))
     with service.http() as http:
         places = {"input": (folder / "numbers.jsonl").as_uri(), "output": (folder / "out").as_uri()}
-        asked = {"endpoint": "/v1/chat/completions", "capacity": "spot", **places}
-        http.post("/jobs", json=asked).raise_for_status()
+        body = {"endpoint": "/v1/chat/completions", "capacity": "spot", **places}
+        http.post("/jobs", json=body).raise_for_status()
 
 
 def work(service: Service, rows: int = ROWS) -> None:
@@ -83,19 +83,19 @@ def work(service: Service, rows: int = ROWS) -> None:
     with receiver(says(200)) as hooks, service.http() as http:
         body = {"model": DEMO_MODEL_ID, "messages": [{"role": "user", "content": "1"}]}
         hook = {"url": hooks.numeric_url}
-        asked = {"endpoint": "/v1/chat/completions", "body": body, "webhook": hook}
-        http.post("/jobs", json=asked).raise_for_status()
+        job = {"endpoint": "/v1/chat/completions", "body": body, "webhook": hook}
+        http.post("/jobs", json=job).raise_for_status()
         wait_for("the webhook", lambda: hooks.requests, WAIT_MAX_S)
 
 
 def in_prometheus(expression: str) -> str:
-    """With Grafana's variables filled in: all models, five minutes."""
+    """The expression with Grafana's variables filled in: all models, five minutes."""
     return expression.replace("$__rate_interval", "5m").replace("$model", ".*")
 
 
 def compared(expression: str) -> str:
     """An alert's expression whose comparisons answer 0 or 1, instead of nothing while all is well."""
-    return _COMPARISON.sub(lambda found: found[1] or f"{found[2]} bool", expression)
+    return _COMPARISON.sub(lambda match: match[1] or f"{match[2]} bool", expression)
 
 
 def wait_for_data(monitored: Prometheus, expression: str) -> None:

@@ -52,14 +52,14 @@ def started(*arguments: str, **environment: str) -> Iterator[Command]:
         stderr=subprocess.PIPE,
         text=True,
     )
-    found = Command(process)
+    running = Command(process)
     readers = [
-        threading.Thread(target=found.read, args=(stream,)) for stream in (process.stdout, process.stderr)
+        threading.Thread(target=running.read, args=(stream,)) for stream in (process.stdout, process.stderr)
     ]
     for reader in readers:
         reader.start()
     try:
-        yield found
+        yield running
     finally:
         process.terminate()
         process.wait()

@@ -172,10 +172,10 @@ def test_a_table_goes_in_and_part_files_come_out(service, workplace, numbers):
 
 
 def test_the_next_night_only_rows_that_changed_are_run(service, workplace, numbers):
-    asked = numbers[200:300]
+    tonight = numbers[200:300]
 
     def night(date: str, figures: list[int]) -> tuple[str, dict[str, object]]:
-        """What the command said, and the manifest."""
+        """Runs one night; returns the output of the command, and the manifest."""
         rows = [{"id": f"row-{place}", "figure": str(number)} for place, number in enumerate(figures)]
         (workplace / "nightly.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         template = {
@@ -194,12 +194,12 @@ def test_the_next_night_only_rows_that_changed_are_run(service, workplace, numbe
         assert (ended.returncode, ended.stderr) == (0, "")
         return ended.stdout, json.loads((workplace / "nightly-out" / "_manifest.json").read_text())
 
-    said, first = night("2026-11-20", asked)
+    said, first = night("2026-11-20", tonight)
     assert "reused" not in said
     assert first["reused"] == {"rows": 0, "job_id": None}
 
     changed = {10: numbers[300], 50: numbers[301], 99: numbers[302]}
-    figures = [changed.get(place, number) for place, number in enumerate(asked)]
+    figures = [changed.get(place, number) for place, number in enumerate(tonight)]
     said, second = night("2026-11-21", figures)
 
     assert "100 rows succeeded, 0 failed, 97 reused" in said

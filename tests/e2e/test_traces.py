@@ -27,14 +27,14 @@ DROPPED = "Queue full, dropping Span"  # as the SDK says it
 
 @pytest.fixture(scope="module")
 def traces() -> Iterator[Collector]:
-    with collector() as found:
-        yield found
+    with collector() as received:
+        yield received
 
 
 @pytest.fixture(scope="module")
 def hooks() -> Iterator[Receiver]:
-    with receiver(says(200)) as found:
-        yield found
+    with receiver(says(200)) as hooks:
+        yield hooks
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +66,8 @@ def seen(traces: Collector, trace_id: str, is_whole: Callable[[list[SeenSpan]], 
     """The trace's spans, once they are what is waited for."""
 
     def whole() -> list[SeenSpan]:
-        found = traces.of_trace(trace_id)
-        return found if is_whole(found) else []
+        spans = traces.of_trace(trace_id)
+        return spans if is_whole(spans) else []
 
     return wait_for("the spans", whole, WAIT_S, said=lambda: "\n".join(tree(traces.of_trace(trace_id))))
 
@@ -77,8 +77,8 @@ def has(*names: str) -> Callable[[list[SeenSpan]], bool]:
 
 
 def the(spans: Sequence[SeenSpan], name: str) -> SeenSpan:
-    [found] = [span for span in spans if span.name == name]
-    return found
+    [span] = [span for span in spans if span.name == name]
+    return span
 
 
 def test_an_online_request_is_one_trace_from_the_client_to_the_answer(
@@ -129,7 +129,7 @@ def test_a_bulk_job_is_one_trace_to_its_webhook_and_a_killed_workers_shard_goes_
         assert http.get(f"/jobs/{job}").json()["status"] == "succeeded", service.logs()
 
     spans = seen(traces, trace_id, has("webhook", "assemble", "shard"))
-    spans = seen(traces, trace_id, lambda spans: len(of(spans, "shard")) >= shards_of(spans))
+    spans = seen(traces, trace_id, lambda spans: len(named(spans, "shard")) >= shards_of(spans))
     lines = tree(spans, with_process, below=CLIENT_SPAN)
     assert {line for line in lines if not line.startswith("   ")} == {
         "api POST /v1/jobs",
@@ -142,8 +142,8 @@ def test_a_bulk_job_is_one_trace_to_its_webhook_and_a_killed_workers_shard_goes_
         f"  {the(spans, 'part').process} part",
     }
     first = min(span.attributes[SHARD] for span in spans if span.attributes.get(TERM) == 2)
-    claims = [span for span in of(spans, "claim") if span.attributes[SHARD] == first]
-    [resumed] = [span for span in of(spans, "shard") if span.attributes[SHARD] == first]
+    claims = [span for span in named(spans, "claim") if span.attributes[SHARD] == first]
+    [resumed] = [span for span in named(spans, "shard") if span.attributes[SHARD] == first]
     assert sorted(span.attributes[TERM] for span in claims) == [1, 2]
     assert (resumed.attributes[TERM], resumed.attributes["nightshift.outcome"]) == (2, "done")
     assert resumed.links == (the(spans, "POST /v1/jobs").span_id,)
@@ -152,7 +152,7 @@ def test_a_bulk_job_is_one_trace_to_its_webhook_and_a_killed_workers_shard_goes_
         assert taken_over == [1, "killed"], "whose shard span never came"
     below = [span for span in spans if span.parent_id == resumed.span_id]
     assert [span.name for span in below if span.name != ROW] == ["read"]
-    assert 0 < len(of(below, ROW)) <= 16
+    assert 0 < len(named(below, ROW)) <= 16
     known = {span.span_id for span in spans} | {CLIENT_SPAN}
     orphans = [span for span in spans if span.parent_id not in known]
     assert {span.name for span in orphans} <= {ROW, "read"}, (
@@ -170,10 +170,10 @@ def test_a_failed_row_is_recorded_as_an_error(
     job = one_row_fails(service, files, hooks, traceparent(trace_id))
 
     spans = seen(traces, trace_id, has("assemble", "shard"))
-    [failed] = [span for span in of(spans, ROW) if span.is_error]
+    [failed] = [span for span in named(spans, ROW) if span.is_error]
     assert (failed.attributes["nightshift.row"], failed.attributes["nightshift.row.status"]) == (20, 400)
     assert the(spans, "shard").attributes["nightshift.job"] == job
-    assert len(of(spans, ROW)) == 17, "16 of those that succeeded"
+    assert len(named(spans, ROW)) == 17, "16 of those that succeeded"
 
 
 def test_a_client_may_say_that_its_trace_is_not_recorded(
@@ -248,10 +248,10 @@ def test_trace_headers_that_are_wrong_are_ignored_and_kept_nowhere(
 def test_a_collector_that_never_answers_holds_nothing_up_and_what_is_dropped_is_said(
     tmp_path: Path, hooks: Receiver, files: Path
 ) -> None:
-    asked, ends = threading.Event(), threading.Event()
+    begins, ends = threading.Event(), threading.Event()
 
     def hang(handler: BaseHTTPRequestHandler) -> None:
-        asked.set()
+        begins.set()
         ends.wait(WAIT_S)
         handler.close_connection = True
 
@@ -265,7 +265,7 @@ def test_a_collector_that_never_answers_holds_nothing_up_and_what_is_dropped_is_
                 with service.http() as http:
                     made = http.post("/jobs", json=bulk_job(files, hooks) | {"webhook": None})
                     job = made.json()["id"]
-                    assert asked.wait(WAIT_S)
+                    assert begins.wait(WAIT_S)
                     body = {"model": DEMO_MODEL_ID, "messages": [{"role": "user", "content": "7"}]}
                     for _ in range(3):
                         assert http.post("/chat/completions", json=body, timeout=60).is_success
@@ -282,7 +282,7 @@ def roots_since(traces: Collector, before: set[str]) -> list[SeenSpan]:
 
 
 def spans_since(spans: Sequence[SeenSpan], before: set[str]) -> list[SeenSpan]:
-    """Those whose ids are none of these."""
+    """Spans whose ids are not among `before`."""
     return [span for span in spans if span.span_id not in before]
 
 
@@ -304,10 +304,10 @@ def with_process(span: SeenSpan) -> str:
     return f"{span.process} {span.name}"
 
 
-def of(spans: Sequence[SeenSpan], name: str) -> list[SeenSpan]:
+def named(spans: Sequence[SeenSpan], name: str) -> list[SeenSpan]:
     return [span for span in spans if span.name == name]
 
 
 def shards_of(spans: Sequence[SeenSpan]) -> int:
     """How many were claimed: each ends."""
-    return len({span.attributes[SHARD] for span in of(spans, "claim")})
+    return len({span.attributes[SHARD] for span in named(spans, "claim")})

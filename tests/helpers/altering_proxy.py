@@ -86,14 +86,14 @@ def altering(base_url: str, alter: Alteration) -> Iterator[str]:
     root = base_url.removesuffix("/v1")
     with httpx.Client(base_url=root, timeout=TIMEOUT_S, trust_env=False) as client:
 
-        def forward(asked: Asked) -> Reply:
-            headers = {name: value for name, value in asked.headers.items() if name not in NOT_FORWARDED}
+        def forward(request: Asked) -> Reply:
+            headers = {name: value for name, value in request.headers.items() if name not in NOT_FORWARDED}
             headers["accept-encoding"] = "identity"
-            found = client.request(asked.method, asked.path, headers=headers, content=asked.body)
-            kept = {name: value for name, value in found.headers.items() if name not in NOT_FORWARDED}
-            return Reply(found.status_code, kept, found.content)
+            answer = client.request(request.method, request.path, headers=headers, content=request.body)
+            kept = {name: value for name, value in answer.headers.items() if name not in NOT_FORWARDED}
+            return Reply(answer.status_code, kept, answer.content)
 
-        with answering(lambda asked: alter(asked, forward)) as url:
+        with answering(lambda request: alter(request, forward)) as url:
             yield url
 
 
@@ -105,9 +105,9 @@ def setting(path: str, method: str = "GET|POST|DELETE", **fields: object) -> Alt
 def changing(path: str, change: Callable[[Any], Any], method: str = "GET|POST|DELETE") -> Alteration:
     """Change the JSON of answers with a status below 300 on paths that match."""
 
-    def alter(asked: Asked, forward: Forward) -> Reply:
-        reply = forward(asked)
-        is_meant = re.fullmatch(path, asked.path) and re.fullmatch(method, asked.method)
+    def alter(request: Asked, forward: Forward) -> Reply:
+        reply = forward(request)
+        is_meant = re.fullmatch(path, request.path) and re.fullmatch(method, request.method)
         is_json = reply.headers.get("content-type", "").startswith("application/json")
         return reply.with_json(change(reply.json)) if is_meant and is_json and reply.status < 300 else reply
 
@@ -117,11 +117,11 @@ def changing(path: str, change: Callable[[Any], Any], method: str = "GET|POST|DE
 def replacing(path: str, old: bytes, new: bytes) -> Alteration:
     """Replace bytes of the answers on paths that match."""
 
-    def alter(asked: Asked, forward: Forward) -> Reply:
-        reply = forward(asked)
+    def alter(request: Asked, forward: Forward) -> Reply:
+        reply = forward(request)
         return (
             replace(reply, content=reply.content.replace(old, new))
-            if re.fullmatch(path, asked.path)
+            if re.fullmatch(path, request.path)
             else reply
         )
 
@@ -131,15 +131,15 @@ def replacing(path: str, old: bytes, new: bytes) -> Alteration:
 def refusing_as(change: Callable[[Reply], Reply]) -> Alteration:
     """Change every refusal."""
 
-    def alter(asked: Asked, forward: Forward) -> Reply:
-        reply = forward(asked)
+    def alter(request: Asked, forward: Forward) -> Reply:
+        reply = forward(request)
         return change(reply) if reply.status >= 400 else reply
 
     return alter
 
 
 def wrapped(change: Callable[[Reply], Reply]) -> Alteration:
-    return lambda asked, forward: change(forward(asked))
+    return lambda request, forward: change(forward(request))
 
 
 def without(header: str) -> Callable[[Reply], Reply]:
@@ -151,9 +151,9 @@ def without(header: str) -> Callable[[Reply], Reply]:
 def accepting(field: bytes) -> Alteration:
     """Requests with this field are answered as if they were right."""
 
-    def alter(asked: Asked, forward: Forward) -> Reply:
-        reply = forward(asked)
-        is_meant = field in asked.body or field.decode() in asked.path
+    def alter(request: Asked, forward: Forward) -> Reply:
+        reply = forward(request)
+        is_meant = field in request.body or field.decode() in request.path
         return Reply(200, reply.headers, b"{}") if is_meant and reply.status >= 400 else reply
 
     return alter

@@ -20,7 +20,7 @@ def effective_rank(
 def claim_key(
     priority: PriorityClass, effective_rank: int, in_flight: int, fewest_lifted: int | None
 ) -> tuple[int, int, int]:
-    """What jobs are ordered by before deadline and age; the least goes first.
+    """The key that orders jobs before deadline and age; the least goes first.
 
     `in_flight`: leased shards of its tenant. `fewest_lifted`: the smallest such number among the tenants with
     lifted jobs of its class, None if there are none. A tenant with fewer takes that tenant's turn.

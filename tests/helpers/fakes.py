@@ -151,13 +151,13 @@ def a_spec(**overrides: Any) -> JobSpec:
 
 def a_new_job(**overrides: Any) -> NewJob:
     """A checked bulk job for `MODEL`; `spec=` replaces the whole spec."""
-    asked = JobRequest(
+    request = JobRequest(
         tenant_id=DEFAULT_TENANT,
         face=Face.NATIVE,
         spec=a_spec(),
         fingerprint=hashlib.sha256(new_id("request").encode()).hexdigest(),
     )
-    return replace(new_job(asked), **{"model": MODEL, **overrides})
+    return replace(new_job(request), **{"model": MODEL, **overrides})
 
 
 def a_new_request(**overrides: Any) -> NewJob:
@@ -222,7 +222,7 @@ def an_answer(status_code: int = 200, **overrides: Any) -> Answer:
 
 
 def a_shard_head(**overrides: Any) -> ShardHead:
-    """Of a chat job's first shard."""
+    """The head of a chat job's first shard."""
     head = ShardHead("job_1/0", "/v1/chat/completions", "demo", 1_700_000_000, PriorityClass.STANDARD)
     return replace(head, **overrides)
 
@@ -342,10 +342,10 @@ def a_webhook_endpoint(**overrides: Any) -> WebhookEndpoint:
     return replace(endpoint, **overrides)
 
 
-def an_attempt(of: Delivery, *, status_code: int | None = 200, **overrides: Any) -> DeliveryAttempt:
+def an_attempt(delivery: Delivery, *, status_code: int | None = 200, **overrides: Any) -> DeliveryAttempt:
     """The next attempt of a delivery, with the receiver's answer."""
     attempt = DeliveryAttempt(
-        attempt_no=of.attempts + 1,
+        attempt_no=delivery.attempts + 1,
         started_at=STARTS_AT,
         latency_ms=12,
         status_code=status_code,
@@ -371,7 +371,7 @@ def a_worker(**overrides: Any) -> Worker:
 
 def expanded(locations: Locations, uri: ObjectUri, tenant_id: str) -> list[ObjectInfo]:
     """The objects that a location stands for."""
-    return [each.info for each in locations.listed(uri, tenant_id) if each.is_match]
+    return [location.info for location in locations.listed(uri, tenant_id) if location.is_match]
 
 
 # -- steps ---------------------------------------------------------------------------------------------
@@ -408,17 +408,17 @@ def claim(
 
 def claimed(store: Store, worker_id: str = WORKER, *, ttl_s: float = TTL_S) -> BulkClaim:
     """As `claim`, asserting that there is one."""
-    found = claim(store, worker_id, ttl_s=ttl_s)
-    assert found is not None, "there was no shard to claim"
-    return found
+    shard = claim(store, worker_id, ttl_s=ttl_s)
+    assert shard is not None, "there was no shard to claim"
+    return shard
 
 
 def claimed_online(store: Store, shard_id: str | None, worker_id: str = WORKER) -> OnlineClaim:
     """Claim this online request."""
     assert shard_id is not None, "this is not an online request"
     with store.transaction() as tx:
-        [found] = tx.claims.online([shard_id], worker_id, [MODEL], tx.now(), TTL_S)
-        return found
+        [shard] = tx.claims.online([shard_id], worker_id, [MODEL], tx.now(), TTL_S)
+        return shard
 
 
 def commit_rows(store: Store, lease: Lease, seq: int = 0, *, rows: int = 4, failed: int = 0) -> bool:

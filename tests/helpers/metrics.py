@@ -1,4 +1,4 @@
-"""What an exporter shows, beside what is declared of it."""
+"""Compares an exporter's samples with their declarations."""
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -8,11 +8,11 @@ from nightshift.process.metrics.family import Process
 
 def shown(text: str) -> dict[str, str]:
     """The type of each metric of a page, by its name as declared."""
-    found = {}
+    values = {}
     for family in text_string_to_metric_families(text):
         name = f"{family.name}_total" if family.type == "counter" else family.name
-        found[name] = family.type
-    return found
+        values[name] = family.type
+    return values
 
 
 def without_samples(text: str) -> set[str]:
@@ -23,14 +23,14 @@ def without_samples(text: str) -> set[str]:
 
 def labels_of(text: str) -> dict[str, set[tuple[str, ...]]]:
     """The labels that each metric has, without those of a histogram's buckets."""
-    found: dict[str, set[tuple[str, ...]]] = {}
+    labels: dict[str, set[tuple[str, ...]]] = {}
     for family in text_string_to_metric_families(text):
         name = f"{family.name}_total" if family.type == "counter" else family.name
-        labels = {
+        of_family = {
             tuple(sorted(label for label in sample.labels if label != "le")) for sample in family.samples
         }
-        found.setdefault(name, set()).update(labels)
-    return found
+        labels.setdefault(name, set()).update(of_family)
+    return labels
 
 
 def assert_as_declared(text: str, process: Process) -> None:
@@ -45,4 +45,4 @@ def assert_as_declared(text: str, process: Process) -> None:
         name: (*family.labels, *(of_every if family.process is Process.EVERY else ()))
         for name, family in declared.items()
     }
-    assert labels_of(text) == {name: {tuple(sorted(found))} for name, found in labels.items()}
+    assert labels_of(text) == {name: {tuple(sorted(names))} for name, names in labels.items()}

@@ -38,7 +38,7 @@ class Collector:
 
     @property
     def variables(self) -> dict[str, str]:
-        """For processes that are to send their spans here, soon."""
+        """Variables for processes that are to send their spans here, soon."""
         return {"OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "50"}
 
     @property
@@ -48,7 +48,7 @@ class Collector:
 
     @property
     def spans(self) -> list[SeenSpan]:
-        sent = [each.body for each in list(self.receiver.requests) if each.path == TRACES_PATH]
+        sent = [request.body for request in list(self.receiver.requests) if request.path == TRACES_PATH]
         return [span for body in sent for span in _spans(ExportTraceServiceRequest.FromString(body))]
 
     def of_trace(self, trace_id: str) -> list[SeenSpan]:
@@ -57,23 +57,23 @@ class Collector:
 
 @contextmanager
 def collector(answer: Answer = says(200)) -> Iterator[Collector]:
-    with receiver(answer) as found:
-        yield Collector(found)
+    with receiver(answer) as server:
+        yield Collector(server)
 
 
 def tree(
     spans: Sequence[SeenSpan],
-    of: Callable[[SeenSpan], str] = lambda span: span.name,
+    shown: Callable[[SeenSpan], str] = lambda span: span.name,
     *,
     below: str | None = None,
 ) -> list[str]:
-    """What is below a span, indented, by name. `below`: its id; None: of all that are not there."""
+    """The spans below a span, indented, by name. `below`: its id; None: below all that are not there."""
     known = {span.span_id for span in spans}
 
     def lines(parent_ids: set[str], depth: int) -> Iterator[str]:
-        for span in sorted(spans, key=of):
+        for span in sorted(spans, key=shown):
             if span.parent_id in parent_ids:
-                yield "  " * depth + of(span)
+                yield "  " * depth + shown(span)
                 yield from lines({span.span_id}, depth + 1)
 
     return list(lines({span.parent_id for span in spans} - known if below is None else {below}, 0))
@@ -81,7 +81,9 @@ def tree(
 
 def _spans(sent: ExportTraceServiceRequest) -> Iterator[SeenSpan]:
     for of_resource in sent.resource_spans:
-        resource = {each.key: each.value.string_value for each in of_resource.resource.attributes}
+        resource = {
+            attribute.key: attribute.value.string_value for attribute in of_resource.resource.attributes
+        }
         for scope in of_resource.scope_spans:
             for span in scope.spans:
                 yield _seen(span, resource.get("nightshift.process", ""))
@@ -97,7 +99,7 @@ def _seen(span: SpanMessage, process: str) -> SeenSpan:
         parent_id=span.parent_span_id.hex(),
         links=tuple(link.span_id.hex() for link in span.links),
         is_error=span.status.code == Status.STATUS_CODE_ERROR,
-        attributes={each.key: _value(each.value) for each in span.attributes},
+        attributes={attribute.key: _value(attribute.value) for attribute in span.attributes},
         start_ns=span.start_time_unix_nano,
         end_ns=span.end_time_unix_nano,
     )

@@ -30,10 +30,10 @@ class Prometheus:
         """The values of all series now, those that are no number left out."""
         answer = self.http.get("/api/v1/query", params={"query": expression}).json()
         assert answer["status"] == "success", f"{expression}: {answer}"
-        found = answer["data"]["result"]
+        series = answer["data"]["result"]
         if answer["data"]["resultType"] == "scalar":
-            return [float(found[1])]
-        values = [float(series["value"][1]) for series in found]
+            return [float(series[1])]
+        values = [float(series["value"][1]) for series in series]
         return [value for value in values if not math.isnan(value)]
 
     def firing(self) -> dict[str, dict[str, str]]:
@@ -59,7 +59,7 @@ class Prometheus:
 
 def minutes_as_seconds(rules: str) -> str:
     """The rules, sixty times faster: ranges and `for` in minutes become as many seconds."""
-    return _MINUTES.sub(lambda found: f"{found[1] or found[2]}s", rules)
+    return _MINUTES.sub(lambda match: f"{match[1] or match[2]}s", rules)
 
 
 @contextmanager

@@ -27,28 +27,28 @@ def metric_names(expression: str) -> set[str]:
     of_variable = _LABEL_VALUES.fullmatch(expression.strip())
     if of_variable is not None:
         return metric_names(of_variable["series"])
-    found: set[str] = set()
+    names: set[str] = set()
     tokens = list(_tokens(expression))
     place = 0
     while place < len(tokens):
         kind, word = tokens[place]
         follows = tokens[place + 1][1] if place + 1 < len(tokens) else ""
         if word in ("{", "["):
-            found |= _quoted_names(tokens, place) if word == "{" else set()
+            names |= _quoted_names(tokens, place) if word == "{" else set()
             place = _after(tokens, place)
         elif kind == "name" and word.lower() in LABEL_LISTS:
             place = _after(tokens, place + 1) if follows == "(" else place + 1
         elif kind == "name" and follows != "(" and word.lower() not in WORDS:
-            found.add(word)
+            names.add(word)
             place += 1
         else:
             # An aggregation may name its labels before its parentheses: sum by (model) (x).
             place += 1
-    return found - _aggregations(tokens)
+    return names - _aggregations(tokens)
 
 
 def _aggregations(tokens: list[tuple[str, str]]) -> set[str]:
-    """Those that are followed by their labels."""
+    """Aggregations that are followed by their labels."""
     pairs = pairwise(tokens)
     return {word for (kind, word), (_, follows) in pairs if kind == "name" and follows in ("by", "without")}
 
@@ -61,15 +61,15 @@ def _tokens(expression: str) -> Iterator[tuple[str, str]]:
 
 
 def _quoted_names(tokens: list[tuple[str, str]], place: int) -> set[str]:
-    """Of `{__name__="x"}` and `{"x"}`."""
+    """Names in `{__name__="x"}` and `{"x"}`."""
     inside = tokens[place + 1 : _after(tokens, place) - 1]
-    found: set[str] = set()
+    names: set[str] = set()
     for at, (kind, word) in enumerate(inside):
-        before = [each for _, each in inside[max(0, at - 2) : at]]
+        before = [text for _, text in inside[max(0, at - 2) : at]]
         is_first = at == 0 or inside[at - 1][1] == ","
         if kind == "text" and (before == ["__name__", "="] or is_first):
-            found.add(word[1:-1])
-    return found
+            names.add(word[1:-1])
+    return names
 
 
 def _after(tokens: list[tuple[str, str]], opening: int) -> int:

@@ -29,7 +29,7 @@ class Receiver:
 
     @property
     def url(self) -> str:
-        """Under a name that only a fake name server knows."""
+        """The address under a name that only a fake name server knows."""
         return f"http://hooks.example.test:{self.port}/here"
 
     @property

@@ -7,8 +7,8 @@ import pytest
 
 
 def spare_threads(patch: pytest.MonkeyPatch, count: int, is_wanted: Callable[[str], bool]) -> threading.Event:
-    """From now on only so many threads of these names can be started, as CPython says it. Returns what is set
-    when one was refused.
+    """Lets only so many more threads of these names be started, with CPython's error for the others. Returns
+    an event that is set when one was refused.
     """
     start = threading.Thread.start
     left = iter(range(count))

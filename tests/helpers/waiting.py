@@ -18,7 +18,7 @@ def wait_for(
     *,
     said: Callable[[], str] = str,
 ) -> Seen:
-    """What `is_true` returned at last.
+    """The last answer of `is_true`.
 
     Raises TimeoutError naming `what`, with what `said` tells of it. Time in which this process itself stood
     still is not counted.

@@ -1,4 +1,4 @@
-"""What docker-compose.yml promises beyond its schema."""
+"""Promises of docker-compose.yml beyond its schema."""
 
 from pathlib import Path
 

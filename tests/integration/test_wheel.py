@@ -1,4 +1,4 @@
-"""What is shipped is what was meant: the wheel has the packages and their data, and works anywhere."""
+"""The wheel has the packages and their data, and nothing else, and works anywhere."""
 
 import subprocess
 import sys

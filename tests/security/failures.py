@@ -36,9 +36,9 @@ def is_in(words: str, bodies: Sequence[bytes]) -> bool:
     raw = words.encode()
     # Of each beginning, the characters that no neighbour has a part in.
     encoded = [base64.b64encode(b"\0" * start + raw)[-(-start * 8 // 6) :] for start in range(3)]
-    wanted = [raw, *(each.rstrip(b"=")[: len(raw) * 8 // 6 - 1] for each in encoded)]
-    wanted += [each.translate(bytes.maketrans(b"+/", b"-_")) for each in wanted[1:]]
-    return any(each in body for each in wanted for body in bodies)
+    wanted = [raw, *(text.rstrip(b"=")[: len(raw) * 8 // 6 - 1] for text in encoded)]
+    wanted += [text.translate(bytes.maketrans(b"+/", b"-_")) for text in wanted[1:]]
+    return any(text in body for text in wanted for body in bodies)
 
 
 KINDS: Final = (
@@ -179,9 +179,9 @@ def csv() -> bytes:
 
 
 def parquet() -> bytes:
-    found = io.BytesIO()
-    pq.write_table(pa.table({"text": [mark("row")] * 3, mark("column"): [mark("row")] * 3}), found)
-    return found.getvalue()
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"text": [mark("row")] * 3, mark("column"): [mark("row")] * 3}), buffer)
+    return buffer.getvalue()
 
 
 def template(**more: Any) -> dict[str, Any]:

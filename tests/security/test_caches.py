@@ -1,4 +1,4 @@
-"""What one tenant has put into a cache changes nothing that another one sees.
+"""Content that one tenant has put into a cache changes nothing that another one sees.
 
 `PARTED` are the caches that hold what tenants send, each with a way to put the same in and to see whether it
 was found; `SHOWN_ELSEWHERE` those that a test of their own shows, over HTTP and on real databases. Every
@@ -44,7 +44,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(tmp_path_factory.mktemp("llama"))
 
 
-def asked(id: str, tenant: str) -> Request:
+def request_of(id: str, tenant: str) -> Request:
     return Request(id, PROMPT, greedy(2), flow=tenant, cache_salt=tenant)
 
 
@@ -53,7 +53,7 @@ def prefixes(llama: Path) -> Ask:
     engine = make_engine(llama)
 
     def ask(tenant: str) -> object:
-        engine.add(asked(f"{tenant}-{engine.stats().steps}", tenant))
+        engine.add(request_of(f"{tenant}-{engine.stats().steps}", tenant))
         (done,) = run_to_end(engine).values()
         return done.num_cached_tokens
 
@@ -67,8 +67,8 @@ def prefixes_in_flight(llama: Path) -> Ask:
     def ask(tenant: str) -> object:
         engine = make_engine(llama)
         earlier.append(tenant)
-        for number, each in enumerate(earlier):  # all in one step
-            engine.add(asked(f"{number}", each))
+        for number, other in enumerate(earlier):  # all in one step
+            engine.add(request_of(f"{number}", other))
         engine.step()
         return engine.stats().deferrals
 
@@ -76,7 +76,7 @@ def prefixes_in_flight(llama: Path) -> Ask:
 
 
 def usage(llama: Path) -> Ask:
-    """What an answer's usage says, of which a job's row, a batch's output and `GET /v1/usage` are made."""
+    """The usage of an answer, from which a job's row, a batch's output and `GET /v1/usage` are made."""
     return partial(cached_tokens, make_engine(llama), NO_GROUPS)
 
 
@@ -85,16 +85,16 @@ def grammars(llama: Path) -> Ask:
     known: list[object] = []
 
     def ask(tenant: str) -> object:
-        found = compiling.compile(Grammar("regex", "a+"), cache_salt=tenant, flow=tenant)
-        is_known = found in known
-        known.append(found)
+        grammar = compiling.compile(Grammar("regex", "a+"), cache_salt=tenant, flow=tenant)
+        is_known = grammar in known
+        known.append(grammar)
         return is_known
 
     return ask
 
 
 def row_digests(llama: Path) -> Ask:
-    """Under which rows that are equal find one another's results, in a worker and of earlier runs."""
+    """Digests under which equal rows find one another's results, in a worker and in earlier runs."""
     known: set[bytes] = set()
 
     def ask(tenant: str) -> object:
@@ -141,7 +141,7 @@ def test_what_a_tenant_has_put_into_a_cache_is_found_by_itself_and_by_no_other(
 
 
 def cached_tokens(engine: Engine, groups: CacheGroups, tenant: str) -> int:
-    """Of an answer's usage, to a request of this tenant."""
+    """Cached tokens in the usage of an answer to this tenant."""
     fatal: list[BaseException] = []
     server = TextServer(LLAMA, engine, fatal.append, SamplingDefaults(), groups)
     server.start()
@@ -219,10 +219,10 @@ def test_every_cache_is_named_here() -> None:
 
 def test_tenants_of_a_group_share_their_prefixes_and_no_others(llama: Path) -> None:
     engine, groups = make_engine(llama), CacheGroups.parse(["search+ads"])
-    found = {tenant: cached_tokens(engine, groups, tenant) for tenant in ("search", "ads", "other")}
+    cached = {tenant: cached_tokens(engine, groups, tenant) for tenant in ("search", "ads", "other")}
 
-    assert found["search"] == found["other"] == 0
-    assert found["ads"] > 0
+    assert cached["search"] == cached["other"] == 0
+    assert cached["ads"] > 0
 
 
 @pytest.mark.parametrize("groups", ["search", "search+", "a+b,b+c"])

@@ -121,7 +121,11 @@ def site() -> Iterator[Site]:
 
 def operations(site: Site) -> list[APIOperation]:
     """All that have an end."""
-    return [found.ok() for found in site.schema.get_all_operations() if not found.ok().path.endswith(ENDLESS)]
+    return [
+        operation.ok()
+        for operation in site.schema.get_all_operations()
+        if not operation.ok().path.endswith(ENDLESS)
+    ]
 
 
 def test_every_answer_of_every_route_has_a_documented_shape(site: Site) -> None:
@@ -131,7 +135,7 @@ def test_every_answer_of_every_route_has_a_documented_shape(site: Site) -> None:
             for status, answer in operation["responses"].items():
                 content = answer.get("content")
                 assert content, f"{method} {path}: {status} has no content"
-                assert all(each.get("schema") for each in content.values()), f"{method} {path}: {status}"
+                assert all(media.get("schema") for media in content.values()), f"{method} {path}: {status}"
 
 
 @pytest.mark.parametrize("who", ["tenant", "admin"])

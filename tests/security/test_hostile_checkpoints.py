@@ -36,7 +36,7 @@ def directory(request: pytest.FixtureRequest, models: Path, tmp_path: Path) -> P
 
 
 def refusal_of(directory: Path) -> str:
-    """What the operator is told, without large memory on the way."""
+    """The operator's message, made without large memory on the way."""
     Path("/proc/self/clear_refs").write_text("5")
     before_mib = _status_mib("VmRSS")
     with pytest.raises(ConfigurationError) as caught:
@@ -65,7 +65,9 @@ def rewrite(directory: Path, edit: Callable[[dict[str, torch.Tensor]], None]) ->
 
 def first(tensors: dict[str, torch.Tensor]) -> str:
     """A matrix that every answer depends on."""
-    return next(name for name, each in sorted(tensors.items()) if each.ndim == 2 and "position" not in name)
+    return next(
+        name for name, tensor in sorted(tensors.items()) if tensor.ndim == 2 and "position" not in name
+    )
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", "\0", "[" * 10_000, '{"a":' * 10_000], ids=repr)

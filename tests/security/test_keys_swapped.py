@@ -129,8 +129,8 @@ def site() -> Iterator[Site]:
 def things_of_alpha(alpha: httpx.Client, store: Store, place: Path) -> dict[str, str]:
     """One of each kind, by the name of the path parameter that takes its id."""
 
-    def made(path: str, **asked: Any) -> str:
-        answer = alpha.post(path, **asked)
+    def made(path: str, **request: Any) -> str:
+        answer = alpha.post(path, **request)
         assert answer.is_success, answer.text
         return str(answer.json()["id"])
 
@@ -159,10 +159,10 @@ def things_of_alpha(alpha: httpx.Client, store: Store, place: Path) -> dict[str,
     endpoint = {"name": MARKER, "url": url, "event_types": ["batch.completed"]}
     job_id = made("/v1/jobs", json=job)
     with store.transaction() as tx:
-        found = tx.jobs.fetch(job_id)
-        delivery = a_delivery(found, url=f"https://example.com/{MARKER}")
+        stored = tx.jobs.fetch(job_id)
+        delivery = a_delivery(stored, url=f"https://example.com/{MARKER}")
         tx.deliveries.insert(delivery)
-        plan(tx, found, "m", [a_shard(uri=found.spec.input)], tx.now(), rows_total=1)
+        plan(tx, stored, "m", [a_shard(uri=stored.spec.input)], tx.now(), rows_total=1)
         (shard,) = tx.shards.of_job(job_id, limit=1)
         letter = DeadLetter(
             id=new_id("dlq"),
@@ -259,9 +259,9 @@ def test_a_key_without_the_scope_does_nothing_of_an_administrators(site: Site) -
 def test_a_job_names_no_place_of_another_tenants(site: Site, scheme: str, field: str) -> None:
     root = site.places["alpha"] if "alpha" not in scheme else site.places["beta"]
     own = {"input": f"file://{site.places['beta']}/in.jsonl", "output": f"file://{site.places['beta']}/out/"}
-    asked = {"endpoint": "/v1/chat/completions", **own, field: scheme.format(root)}
+    body = {"endpoint": "/v1/chat/completions", **own, field: scheme.format(root)}
 
-    answer = site.beta.post("/v1/jobs", json=asked)
+    answer = site.beta.post("/v1/jobs", json=body)
 
     assert answer.status_code in (400, 404), answer.text
     assert MARKER not in answer.text
@@ -273,7 +273,9 @@ def test_no_mix_of_alphas_ids_in_path_query_and_body_shows_beta_anything(
     site: Site, data: st.DataObject
 ) -> None:
     some_id = st.sampled_from(sorted(site.ids.values()))
-    method, path = data.draw(st.sampled_from([each for each in site.operations if "/events" not in each[1]]))
+    method, path = data.draw(
+        st.sampled_from([operation for operation in site.operations if "/events" not in operation[1]])
+    )
     filled = path
     for name in sorted(parameters(path)):
         filled = filled.replace(f"{{{name}}}", data.draw(some_id))

@@ -43,8 +43,8 @@ STREAMED: Final = ("chat.completion.chunk", "response.output_text")  # of the fr
 
 @pytest.fixture(scope="module")
 def traces() -> Iterator[Collector]:
-    with collector() as found:
-        yield found
+    with collector() as received:
+        yield received
 
 
 @pytest.fixture(scope="module")
@@ -185,13 +185,13 @@ def test_no_log_or_trace_has_what_a_tenant_sent_or_was_answered(
     assert {200, 202, 400, 401, 500, 503} <= set(caller.statuses), caller.statuses
     logs = said(service)
     assert {f"{role}.log" for role in service.kept} <= logs.keys()
-    found = [
+    shown = [
         f"{name}: {line}"
         for name, log in logs.items()
         for line in log.splitlines()
         if any(word in line for word in (*secrets, *STREAMED))
     ]
-    assert not found, "\n".join(found)
+    assert not shown, "\n".join(shown)
     assert {"api", "scheduler", "worker"} <= {span.process for span in traces.spans}
     assert [word for word in secrets if is_in(word, traces.bodies)] == []
 

@@ -47,8 +47,8 @@ HEADER_KINDS = ("tracestate", "baggage", "user-agent", "forwarded", "path", "sig
 
 @pytest.fixture(scope="module")
 def traces() -> Iterator[Collector]:
-    with collector() as found:
-        yield found
+    with collector() as received:
+        yield received
 
 
 @pytest.fixture(scope="module")

@@ -109,7 +109,7 @@ def suspects(gate: Gate, stack: ExitStack, patch: pytest.MonkeyPatch) -> Put:
 
 
 def grammars(gate: Gate, stack: ExitStack, patch: pytest.MonkeyPatch) -> Put:
-    """On the threads that all models of a worker have."""
+    """Puts a grammar on the threads that all models of a worker share."""
 
     def matcher(table: object, grammar: Grammar) -> object:
         gate.pass_through(grammar.text.partition(" ")[0])
@@ -130,7 +130,7 @@ def storage(gate: Gate, stack: ExitStack, patch: pytest.MonkeyPatch) -> Put:
     portal = stack.enter_context(start_blocking_portal("asyncio"))
     threads = portal.call(StorageThreads)
     futures: list[Future[None]] = []
-    stack.callback(lambda: [each.result(WAIT_MAX_S) for each in futures])
+    stack.callback(lambda: [future.result(WAIT_MAX_S) for future in futures])
 
     def put(tenant: str) -> None:
         call = partial(gate.pass_through, tenant)

@@ -22,24 +22,24 @@ RULES = sorted(path for kind in ("*.yml", "*.yaml") for path in (ROOT / "infra" 
 OF_PROMETHEUS = {"up", "ALERTS", "scrape_duration_seconds", "scrape_samples_scraped"}
 
 
-def expressions(found: Any, names: tuple[str, ...] = ("expr", "query", "definition")) -> Iterator[str]:
+def expressions(node: Any, names: tuple[str, ...] = ("expr", "query", "definition")) -> Iterator[str]:
     """Every expression in a dashboard or a file of rules. A dashboard's choice of a data source is none."""
-    if isinstance(found, dict) and found.get("type") == "datasource":
+    if isinstance(node, dict) and node.get("type") == "datasource":
         return
-    if isinstance(found, dict):
-        for name, value in found.items():
+    if isinstance(node, dict):
+        for name, value in node.items():
             if name in names and isinstance(value, str) and value:
                 yield value
             else:
                 yield from expressions(value, names)
-    elif isinstance(found, list):
-        for each in found:
-            yield from expressions(each, names)
+    elif isinstance(node, list):
+        for element in node:
+            yield from expressions(element, names)
 
 
-def recorded(found: Any) -> set[str]:
+def recorded(document: Any) -> set[str]:
     """The names that recording rules make."""
-    groups = found.get("groups", []) if isinstance(found, dict) else []
+    groups = document.get("groups", []) if isinstance(document, dict) else []
     return {rule["record"] for group in groups for rule in group.get("rules", []) if "record" in rule}
 
 
@@ -77,7 +77,7 @@ def test_dashboards_and_rules_name_metrics_that_are_exported(path: Path) -> None
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.name)
 def test_a_dashboard_asks_for_something(path: Path) -> None:
-    assert any(metric_names(each) for document in loaded(path) for each in expressions(document))
+    assert any(metric_names(expression) for document in loaded(path) for expression in expressions(document))
 
 
 def test_every_metric_that_a_document_names_is_exported() -> None:

@@ -23,16 +23,16 @@ ALERTS: list[dict[str, Any]] = [
 TESTS = yaml.safe_load((RULES.parent / "rules.test.yml").read_text())["tests"]
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
 
-by_uid = pytest.mark.parametrize("declared", DASHBOARDS, ids=lambda each: each.uid)
-by_alert = pytest.mark.parametrize("alert", ALERTS, ids=lambda each: each["alert"])
+by_uid = pytest.mark.parametrize("declared", DASHBOARDS, ids=lambda dashboard: dashboard.uid)
+by_alert = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
 
 
 def test_each_file_of_a_dashboard_is_what_is_declared() -> None:
-    wanted = {f"{each.uid}.json": build.as_json(each) for each in DASHBOARDS}
+    wanted = {f"{dashboard.uid}.json": build.as_json(dashboard) for dashboard in DASHBOARDS}
 
-    found = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.iterdir()}
+    files = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.iterdir()}
 
-    assert found == wanted, "make them anew: python -m infra.grafana"
+    assert files == wanted, "make them anew: python -m infra.grafana"
 
 
 @by_uid
@@ -68,7 +68,7 @@ def covered(place: dict[str, int]) -> list[tuple[int, int]]:
 def test_every_variable_that_an_expression_names_is_the_dashboards_or_grafanas(declared: Dashboard) -> None:
     known = {variable.name for variable in declared.variables} | {"__rate_interval"}
     expressions = [query.expr for panel in declared.panels for query in panel.queries]
-    named = {name for each in expressions for name in re.findall(r"\$\{?(\w+)", each)}
+    named = {name for expression in expressions for name in re.findall(r"\$\{?(\w+)", expression)}
 
     assert named <= known
 
@@ -93,12 +93,12 @@ def test_an_alert_says_how_bad_it_is_and_what_to_do(alert: dict[str, Any]) -> No
 @by_alert
 def test_an_alert_is_seen_to_fire_and_then_to_clear_by_promtool(alert: dict[str, Any]) -> None:
     name = alert["alert"]
-    [tested] = [each for each in TESTS if each["name"] == name]
+    [tested] = [test for test in TESTS if test["name"] == name]
 
     firing, clear = tested["promql_expr_test"]
     assert firing["expr"] == clear["expr"]
     assert f'ALERTS{{alertname="{name}", alertstate="firing"}}' in firing["expr"]
-    assert [each["exp_samples"][0]["value"] for each in (firing, clear)] == [1, 0]
+    assert [test["exp_samples"][0]["value"] for test in (firing, clear)] == [1, 0]
     assert int(firing["eval_time"][:-1]) < int(clear["eval_time"][:-1])
 
 

@@ -1,4 +1,4 @@
-"""What is installed and run is named by its content: hashes of packages, digests of images."""
+"""Everything that is installed and run is named by its content: hashes of packages, digests of images."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def entries(path: Path) -> list[tuple[str, list[str]]]:
 
 @pytest.mark.parametrize("path", REQUIREMENTS, ids=lambda path: path.name)
 def test_every_requirement_has_one_version_and_hashes(path: Path) -> None:
-    found = entries(path)
-    assert found
-    for line, hashes in found:
+    requirements = entries(path)
+    assert requirements
+    for line, hashes in requirements:
         assert re.match(r"[a-z0-9_.-]+==[^ ]+( ; .*)? \\$", line), line
         assert hashes, line
         assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", hash_) for hash_ in hashes), line

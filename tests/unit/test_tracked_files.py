@@ -1,4 +1,4 @@
-"""What git tracks can be checked out anywhere."""
+"""The files that git tracks can be checked out anywhere."""
 
 import shutil
 import subprocess
@@ -20,7 +20,7 @@ def test_no_tracked_file_is_a_link() -> None:
 
 def test_make_clean_removes_what_git_ignores_but_what_a_user_has_written() -> None:
     ignored = {line.rstrip("/") for line in (ROOT / ".gitignore").read_text().splitlines() if "*" not in line}
-    kept = {".nightshift", ".env", "node_modules"} | {each for each in ignored if each.startswith("/")}
+    kept = {".nightshift", ".env", "node_modules"} | {line for line in ignored if line.startswith("/")}
     if shutil.which("make") is None:
         pytest.skip("no make here")
     shown = subprocess.run(

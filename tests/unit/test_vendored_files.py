@@ -13,13 +13,15 @@ FOLDERS = (
 
 
 def test_each_is_as_it_was_published() -> None:
-    found = {each["path"]: hashlib.sha256((ROOT / each["path"]).read_bytes()).hexdigest() for each in LISTED}
+    digests = {
+        file["path"]: hashlib.sha256((ROOT / file["path"]).read_bytes()).hexdigest() for file in LISTED
+    }
 
-    assert found == {each["path"]: each["sha256"] for each in LISTED}
+    assert digests == {file["path"]: file["sha256"] for file in LISTED}
 
 
 def test_each_has_its_licence_and_none_is_unlisted() -> None:
-    listed = {each[name] for each in LISTED for name in ("path", "licence_file")}
+    listed = {file[name] for file in LISTED for name in ("path", "licence_file")}
     kept = {
         path.relative_to(ROOT).as_posix()
         for folder in FOLDERS

@@ -154,7 +154,7 @@ class Table:
     template: dict[str, Any]
     columns: dict[str, Any]
     bad: tuple[tuple[str | None, str], ...]
-    """What the error of each names, and says."""
+    """The `param` and some words of each bad row's error."""
 
     @property
     def rows(self) -> int:
@@ -273,7 +273,7 @@ TABLES = (
 
 
 def image_files() -> dict[str, tuple[bytes, str]]:
-    """By name, with what is said of those that are no image; `good.png` is one."""
+    """Files by name, with words of the error for those that are no image; `good.png` is one."""
     return {
         "good.png": (as_bytes(picture(1)), ""),
         "empty.png": (b"", "is empty"),

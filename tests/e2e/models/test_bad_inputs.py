@@ -86,9 +86,9 @@ def test_a_batch_file_has_an_error_for_each_row_and_an_answer_for_the_one_beside
     assert batch["request_counts"] == {"total": len(numbers), "completed": 1, "failed": len(numbers) - 1}
 
     if len(numbers) > 1:
-        found = http.get(f"/files/{batch['error_file_id']}/content").text.splitlines()
+        content = http.get(f"/files/{batch['error_file_id']}/content").text.splitlines()
         errors = {
-            int(line["custom_id"]): line["response"]["body"]["error"] for line in map(json.loads, found)
+            int(line["custom_id"]): line["response"]["body"]["error"] for line in map(json.loads, content)
         }
         assert sorted(errors) == numbers[1:]
         for number, error in errors.items():
@@ -141,9 +141,9 @@ def rows_of_run(service: Service, folder: Path, *arguments: str, failed: int) ->
     assert "Traceback" not in ended.stderr
     parts = sorted((folder / output).glob("*.jsonl"))  # answers, and errors
     rows = [json.loads(line) for part in parts for line in part.read_text().splitlines()]
-    found = {row["custom_id"]: row["response"] for row in rows}
-    assert len(rows) == len(found) == 1 + failed
-    return found
+    responses = {row["custom_id"]: row["response"] for row in rows}
+    assert len(rows) == len(responses) == 1 + failed
+    return responses
 
 
 @each_of(QUESTIONS, kept=1)
@@ -203,11 +203,11 @@ def test_a_prefix_of_images_has_an_error_for_each_object_that_is_no_image(
         failed=len(files) - 1,
     )
 
-    found = {Path(key).name: row for key, row in rows.items()}
-    assert found.keys() == files.keys()
-    [scores] = (each["scores"] for each in found.pop("good.png")["body"]["data"])
+    by_name = {Path(key).name: row for key, row in rows.items()}
+    assert by_name.keys() == files.keys()
+    [scores] = (classified["scores"] for classified in by_name.pop("good.png")["body"]["data"])
     assert len(scores) == 1
-    for name, row in found.items():
+    for name, row in by_name.items():
         error = row["body"]["error"]
         assert name in error["message"], error
         assert files[name][1] in error["message"], error

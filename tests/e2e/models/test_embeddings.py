@@ -65,8 +65,8 @@ def test_a_request_names_a_size_a_prompt_and_a_length(service: Service, folder: 
     assert answer["data"][0]["embedding"] == pytest.approx(short, abs=TOLERANCE)
     assert answer["data"][1]["embedding"] == pytest.approx(cut, abs=TOLERANCE)
     assert answer["usage"] == {"prompt_tokens": 21, "total_tokens": 21, "truncated_inputs": 1}
-    assert [each.status_code for each in (*wrong, too_long)] == [400] * 6
-    params = [each.json()["error"]["param"] for each in wrong[:4]]
+    assert [answer.status_code for answer in (*wrong, too_long)] == [400] * 6
+    params = [answer.json()["error"]["param"] for answer in wrong[:4]]
     assert params == ["dimensions", "dimensions", "prompt_name", "truncate_prompt_tokens"]
 
 

@@ -66,7 +66,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 @pytest.fixture(scope="module")
 def bucket(s3: S3Server) -> str:
-    """With `IMAGES` small images in folders, and what is no image or an unusual one beside them."""
+    """A bucket with `IMAGES` small images in folders, unusual images, and objects that are none."""
     name = s3.new_bucket()
     for number in range(IMAGES):
         key = f"photos/day={number % 3}/{number:04}.png"
@@ -87,12 +87,12 @@ def service(folder: Path, s3: S3Server, bucket: str) -> Iterator[Service]:
 @pytest.fixture(scope="module")
 def probabilities(folder: Path) -> list[list[float]]:
     powers = 2.718281828459045 ** reference(folder / "animals", PICTURES)
-    return [[float(each) for each in row] for row in powers / powers.sum(axis=1, keepdims=True)]
+    return [[float(value) for value in row] for row in powers / powers.sum(axis=1, keepdims=True)]
 
 
 @pytest.fixture(scope="module")
 def vectors(folder: Path) -> list[list[float]]:
-    return [[float(each) for each in row] for row in reference(folder / "vectors", PICTURES)]
+    return [[float(value) for value in row] for row in reference(folder / "vectors", PICTURES)]
 
 
 def data_uri(number: int) -> str:
@@ -105,13 +105,13 @@ def test_images_are_classified_and_embedded_online(
     with service.openai() as client, service.http() as http:
         file = client.files.create(file=("1.png", as_bytes(PICTURES[1])), purpose="vision")
         images = [data_uri(0), file.id, f"file://{folder}/photos/2.png"]
-        asked = {"model": "animals", "input": [{"image": each} for each in images]}
-        classified = http.post("/classifications", json=asked).json()
-        embedded = http.post("/embeddings", json=asked | {"model": "vectors"}).json()
+        body = {"model": "animals", "input": [{"image": image} for image in images]}
+        classified = http.post("/classifications", json=body).json()
+        embedded = http.post("/embeddings", json=body | {"model": "vectors"}).json()
         outside = http.post("/embeddings", json={"model": "vectors", "input": {"image": "file:///etc/a.png"}})
 
     for one, wanted in zip(classified["data"], probabilities, strict=False):
-        assert [each["score"] for each in one["scores"]] == pytest.approx(wanted, abs=TOLERANCE)
+        assert [score["score"] for score in one["scores"]] == pytest.approx(wanted, abs=TOLERANCE)
         assert one["label"] == ("cat", "dog")[wanted[1] > wanted[0]]
     for one, wanted in zip(embedded["data"], vectors, strict=False):
         assert one["embedding"] == pytest.approx(wanted, abs=TOLERANCE)
@@ -138,8 +138,8 @@ def test_a_batch_file_asks_for_images(service: Service, vectors: list[list[float
         wait_until_ended(service, batch.id)
         done = {line["custom_id"]: line["response"]["body"] for line in output_lines(client, batch.id)}
     for number in range(3):
-        found = done[f"r{number}"]["data"][0]["embedding"]
-        assert found == pytest.approx(vectors[number], abs=TOLERANCE)
+        embedding = done[f"r{number}"]["data"][0]["embedding"]
+        assert embedding == pytest.approx(vectors[number], abs=TOLERANCE)
 
 
 def test_a_directory_of_images_is_an_input_with_one_row_an_object(
@@ -188,10 +188,10 @@ def test_a_column_of_references_is_an_input(
         for path in sorted((folder / "embedded").rglob("*.parquet"))
         for row in pq.read_table(path).to_pylist()
     ]
-    found = sorted(rows, key=lambda row: str(row["custom_id"]))
-    for row, number in zip(found, (0, 2), strict=False):
+    by_id = sorted(rows, key=lambda row: str(row["custom_id"]))
+    for row, number in zip(by_id, (0, 2), strict=False):
         assert row["embedding"] == pytest.approx(vectors[number], abs=TOLERANCE)
-    assert "none.png" in found[2]["error_message"]
+    assert "none.png" in by_id[2]["error_message"]
 
 
 def test_a_prefix_of_images_in_s3_is_an_input_with_many_images_a_shard(
@@ -226,11 +226,11 @@ def test_a_prefix_of_images_in_s3_is_an_input_with_many_images_a_shard(
         assert re.search(problem, row["error_message"])
     [manifest] = (json.loads(path.read_text()) for path in (folder / "from-s3").glob("_manifest.json"))
     objects = manifest["inputs"]["objects"]
-    assert [each["uri"] for each in objects] == sorted(f"s3://{bucket}/{key}" for key in by_id)
-    assert all(each["etag"] for each in objects)
+    assert [listed["uri"] for listed in objects] == sorted(f"s3://{bucket}/{key}" for key in by_id)
+    assert all(listed["etag"] for listed in objects)
     with closing(sqlite3.connect(service.data_dir / "nightshift.db")) as database:
-        asked = "select count(*) from shard where job_id = ?"
-        assert database.execute(asked, (manifest["job_id"],)).fetchone() == (-(-len(by_id) // IMAGES_MAX),)
+        query = "select count(*) from shard where job_id = ?"
+        assert database.execute(query, (manifest["job_id"],)).fetchone() == (-(-len(by_id) // IMAGES_MAX),)
 
 
 ODD_NAMES = (
@@ -321,4 +321,4 @@ def test_a_worker_killed_within_shards_of_many_images_leaves_each_image_one_resu
     ids = [
         row["custom_id"] for path in paths for row in pq.read_table(path, columns=["custom_id"]).to_pylist()
     ]
-    assert sorted(Path(each).name for each in ids) == [f"{number:04}.png" for number in range(count)]
+    assert sorted(Path(id).name for id in ids) == [f"{number:04}.png" for number in range(count)]

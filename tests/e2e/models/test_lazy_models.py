@@ -75,8 +75,8 @@ def test_each_model_answers_though_only_one_fits_at_a_time(service: Service, fol
             assert answer["choices"][0]["message"]["content"] == number_in_words(48213)
             assert warm(service) == ["demo"]
 
-            asked = {"model": "embedder", "input": "w1 w2"}
-            answer = http.post("/embeddings", json=asked, timeout=WAIT_MAX_S).json()
+            body = {"model": "embedder", "input": "w1 w2"}
+            answer = http.post("/embeddings", json=body, timeout=WAIT_MAX_S).json()
             expected = EncoderModel.load(folder / "embedder", "float32", "cpu")
             [vector] = expected.encode(expected.tokenize_all(["w1 w2"])).tolist()
             assert answer["data"][0]["embedding"] == pytest.approx(vector, abs=1e-5)

@@ -43,16 +43,16 @@ def service(folder: Path) -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def probabilities(folder: Path) -> list[list[float]]:
-    """Of ham and spam, by transformers alone."""
+    """Probabilities of ham and spam, by transformers alone."""
     logits = reference_logits(folder / "spam", [PairText(text) for text in TEXTS])
     powers = 2.718281828459045**logits
-    return [[float(each) for each in row] for row in powers / powers.sum(axis=1, keepdims=True)]
+    return [[float(value) for value in row] for row in powers / powers.sum(axis=1, keepdims=True)]
 
 
 @pytest.fixture(scope="module")
 def relevances(folder: Path) -> list[float]:
     logits = reference_logits(folder / "reranker", [PairText(QUERY, text) for text in TEXTS])[:, 0]
-    return [float(1 / (1 + 2.718281828459045**-each)) for each in logits]
+    return [float(1 / (1 + 2.718281828459045**-logit)) for logit in logits]
 
 
 @pytest.fixture(scope="module")
@@ -64,18 +64,18 @@ def test_texts_are_classified_and_ranked_online(
     service: Service, probabilities: list[list[float]], relevances: list[float]
 ) -> None:
     with service.http() as http:
-        found = http.post("/classifications", json={"model": "spam", "input": TEXTS}).json()
-        asked = {"model": "reranker", "query": QUERY, "documents": TEXTS, "return_documents": True}
-        ranked = http.post("/rerank", json=asked).json()
+        classified = http.post("/classifications", json={"model": "spam", "input": TEXTS}).json()
+        body = {"model": "reranker", "query": QUERY, "documents": TEXTS, "return_documents": True}
+        ranked = http.post("/rerank", json=body).json()
         pairs = {"model": "reranker", "text_1": QUERY, "text_2": TEXTS}
         scored = http.post("/score", json=pairs).json()
 
-    for one, wanted in zip(found["data"], probabilities, strict=True):
-        assert [each["score"] for each in one["scores"]] == pytest.approx(wanted, abs=TOLERANCE)
+    for one, wanted in zip(classified["data"], probabilities, strict=True):
+        assert [score["score"] for score in one["scores"]] == pytest.approx(wanted, abs=TOLERANCE)
         assert one["label"] == ("ham", "spam")[wanted[1] > wanted[0]]
-    assert [each["score"] for each in scored["data"]] == pytest.approx(relevances, abs=TOLERANCE)
+    assert [pair["score"] for pair in scored["data"]] == pytest.approx(relevances, abs=TOLERANCE)
     best = sorted(range(len(TEXTS)), key=lambda index: -relevances[index])
-    assert [each["document"]["text"] for each in ranked["results"]] == [TEXTS[index] for index in best]
+    assert [result["document"]["text"] for result in ranked["results"]] == [TEXTS[index] for index in best]
 
 
 def test_a_request_that_cannot_be_served_is_a_400_that_names_the_field(service: Service) -> None:
@@ -104,14 +104,14 @@ def test_a_batch_file_asks_for_rankings(service: Service, relevances: list[float
         data = "\n".join(map(json.dumps, lines)).encode()
         file = client.files.create(file=("rows.jsonl", data), purpose="batch")
         with service.http() as http:
-            asked = {"input_file_id": file.id, "endpoint": "/v1/rerank", "completion_window": "24h"}
-            batch = http.post("/batches", json=asked).json()
+            batch_body = {"input_file_id": file.id, "endpoint": "/v1/rerank", "completion_window": "24h"}
+            batch = http.post("/batches", json=batch_body).json()
         wait_until_ended(service, batch["id"])
         done = {line["custom_id"]: line["response"] for line in output_lines(client, batch["id"])}
 
     assert done.keys() == {"r1", "r2"}, service.logs()
     best = sorted(range(len(TEXTS)), key=lambda index: -relevances[index])
-    assert [each["index"] for each in done["r2"]["body"]["results"]] == best[:2]
+    assert [result["index"] for result in done["r2"]["body"]["results"]] == best[:2]
     assert done["r2"]["body"]["results"][0]["relevance_score"] == pytest.approx(
         relevances[best[0]], abs=TOLERANCE
     )
@@ -120,13 +120,13 @@ def test_a_batch_file_asks_for_rankings(service: Service, relevances: list[float
 def test_a_generative_reranker_ranks_online_and_in_a_batch_file(
     service: Service, folder: Path, probabilities_of_yes: list[float]
 ) -> None:
-    asked = {"model": "generative", "query": QUERY, "documents": TEXTS}
+    body = {"model": "generative", "query": QUERY, "documents": TEXTS}
     instruction = "find what is no word"
     instructed = [PairText(QUERY, text, instruction=instruction) for text in TEXTS]
     line = {"custom_id": "a", "method": "POST", "url": "/v1/score"}
     pairs = {"model": "generative", "text_1": QUERY, "text_2": TEXTS, "instruction": instruction}
     with service.http() as http, service.openai() as client:
-        ranked = http.post("/rerank", json=asked).json()["results"]
+        ranked = http.post("/rerank", json=body).json()["results"]
         data = json.dumps(line | {"body": pairs}).encode()
         file = client.files.create(file=("rows.jsonl", data), purpose="batch")
         job = {"input_file_id": file.id, "endpoint": "/v1/score", "completion_window": "24h"}
@@ -134,9 +134,11 @@ def test_a_generative_reranker_ranks_online_and_in_a_batch_file(
         wait_until_ended(service, batch["id"])
         [done] = output_lines(client, batch["id"])
 
-    found = {each["index"]: each["relevance_score"] for each in ranked}
-    assert [found[index] for index in range(len(TEXTS))] == pytest.approx(probabilities_of_yes, abs=TOLERANCE)
-    scores = [each["score"] for each in done["response"]["body"]["data"]]
+    by_index = {result["index"]: result["relevance_score"] for result in ranked}
+    assert [by_index[index] for index in range(len(TEXTS))] == pytest.approx(
+        probabilities_of_yes, abs=TOLERANCE
+    )
+    scores = [pair["score"] for pair in done["response"]["body"]["data"]]
     assert scores == pytest.approx(reference_probabilities(folder / "generative", instructed), abs=TOLERANCE)
 
 
@@ -158,12 +160,12 @@ def test_rows_become_labels_and_scores_in_parquet(
             cwd=folder,
         )
         assert "4 rows succeeded, 1 failed" in ended.stdout, ended.stdout + ended.stderr
-        found = [
+        output_rows = [
             row
             for path in sorted((folder / "of" / model).rglob("*.parquet"))
             for row in pq.read_table(path).to_pylist()
         ]
-        return sorted(found, key=lambda row: str(row["custom_id"]))
+        return sorted(output_rows, key=lambda row: str(row["custom_id"]))
 
     *classified, failed = rows("classifications", "spam")
     for row, wanted in zip(classified, probabilities, strict=True):
@@ -174,6 +176,6 @@ def test_rows_become_labels_and_scores_in_parquet(
     assert "not empty" in str(failed["error_message"])
 
     scored = [row["score"] for row in rows("score", "reranker")]
-    assert scored == [*(pytest.approx(each, abs=TOLERANCE) for each in relevances), None]
+    assert scored == [*(pytest.approx(score, abs=TOLERANCE) for score in relevances), None]
     scored = [row["score"] for row in rows("score", "generative")]
-    assert scored == [*(pytest.approx(each, abs=TOLERANCE) for each in probabilities_of_yes), None]
+    assert scored == [*(pytest.approx(score, abs=TOLERANCE) for score in probabilities_of_yes), None]

@@ -79,8 +79,8 @@ def client(service: Service) -> Iterator[openai.OpenAI]:
 
 
 def chat(model: str, case: str) -> dict[str, Any]:
-    asked, fields, _ = CASES[case]
-    messages = [{"role": "user", "content": asked}]
+    prompt, fields, _ = CASES[case]
+    messages = [{"role": "user", "content": prompt}]
     settings = {"model": model, "messages": messages, "temperature": 0, "max_tokens": 200}
     return {**settings, "tools": [*TOOLS], **fields}
 
@@ -93,11 +93,11 @@ def outcome(answer: ChatCompletion) -> Outcome:
     return choice.message.content, [(f.name, json.loads(f.arguments)["city"]) for f in functions]
 
 
-def check(case: str, found: Outcome) -> None:
+def check(case: str, seen: Outcome) -> None:
     content, calls = CASES[case][2]
     if case == "form, none":  # the model was not shown its tools, and learned no such answer
-        content, found = None, (None, found[1]) if str(found[0]).startswith('{"') else found
-    assert found == (content, calls), case
+        content, seen = None, (None, seen[1]) if str(seen[0]).startswith('{"') else seen
+    assert seen == (content, calls), case
 
 
 @pytest.mark.parametrize("model", EACH_MODEL)
@@ -130,10 +130,10 @@ def test_rows_of_a_batch_have_the_same_calls(service: Service, client: openai.Op
 
 @pytest.mark.parametrize("model", EACH_MODEL)
 @pytest.mark.parametrize(("asked", "text"), [(CALLS, ""), (WRITES_JSON, ANSWERS[WRITES_JSON])])
-def test_a_response_calls_or_has_its_form(client: openai.OpenAI, model: str, asked: str, text: str) -> None:
+def test_a_response_calls_or_has_its_form(client: openai.OpenAI, model: str, prompt: str, text: str) -> None:
     body: dict[str, Any] = {
         "model": model,
-        "input": asked,
+        "input": prompt,
         "temperature": 0,
         "tools": FLAT_TOOLS,
         "text": {"format": {"type": "json_schema"} | NAMED_CITY},

@@ -55,13 +55,13 @@ def service(folder: Path) -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def expected(folder: Path) -> dict[str, str]:
-    """What `generate` makes of each text, without the language's token."""
+    """The outputs of `generate` for each text, without the language's token."""
     tokenizer = byte_tokenizer()
     sources = [tokenizer(text)["input_ids"] for text in TEXTS]
-    found = generate(folder / "m2m", sources, 13, eos_token_id=EOS, forced_bos_token_id=LANGUAGES["fr_XX"])
+    outputs = generate(folder / "m2m", sources, 13, eos_token_id=EOS, forced_bos_token_id=LANGUAGES["fr_XX"])
     texts = {
         text: tokenizer.decode(ids[1:], skip_special_tokens=True)
-        for text, ids in zip(TEXTS, found, strict=True)
+        for text, ids in zip(TEXTS, outputs, strict=True)
     }
     assert len({*texts.values()}) == len(TEXTS), "the outputs do not depend on the sources"
     return texts
@@ -81,7 +81,7 @@ def test_a_translation_is_that_of_generate_whole_and_streamed(
         )
         parts = [chunk.choices[0].text for chunk in stream if chunk.choices]
 
-    assert [each.choices[0].text for each in whole] == [expected[text] for text in TEXTS]
+    assert [completion.choices[0].text for completion in whole] == [expected[text] for text in TEXTS]
     assert "".join(parts) == expected[TEXTS[0]]
 
 
@@ -111,7 +111,7 @@ def test_what_it_does_not_do_is_refused_by_field(service: Service) -> None:
 
 
 def test_a_form_of_the_output_is_kept_to(service: Service) -> None:
-    """By a grammar, as in a decoder; and its log-probabilities and choices are there."""
+    """A grammar holds as in a decoder, and log-probabilities and choices are there."""
     choices = {"structured_outputs": {"choice": ["yes", "no"]}, "n": 2, "logprobs": 1}
     with service.http() as http:
         answer = http.post("/completions", json=ASKED | {"prompt": TEXTS[0]} | choices).json()
@@ -134,9 +134,9 @@ def test_a_batch_file_is_translated(service: Service, expected: dict[str, str]) 
             input_file_id=uploaded.id, endpoint="/v1/completions", completion_window="24h"
         )
         assert ended_batch(service, batch.id).status == "completed"
-        found = output_lines(client, batch.id)
+        output = output_lines(client, batch.id)
 
-    texts = {line["custom_id"]: line["response"]["body"]["choices"][0]["text"] for line in found}
+    texts = {line["custom_id"]: line["response"]["body"]["choices"][0]["text"] for line in output}
     assert texts == expected
 
 
@@ -163,11 +163,11 @@ def test_rows_of_a_template_outlive_a_killed_worker(service: Service, folder: Pa
 
     assert 0 < done < len(rows), "it was killed before or after its work"
     assert ended.state == "succeeded", service.logs()
-    found = pa.concat_tables(pq.read_table(path) for path in sorted((folder / "translated").glob("part-*")))
+    output = pa.concat_tables(pq.read_table(path) for path in sorted((folder / "translated").glob("part-*")))
     tokenizer, start = byte_tokenizer(), (START, LANGUAGES["fr_XX"])
     sampling = SamplingParams(temperature=0, max_tokens=12)
     alone = complete(
         make_seq2seq_engine(folder / "m2m"),
         *(translation(text, tokenizer(text)["input_ids"], start=start, sampling=sampling) for text in rows),
     )
-    assert Counter(found["text"].to_pylist()) == Counter(each.text for each in alone)
+    assert Counter(output["text"].to_pylist()) == Counter(translated.text for translated in alone)

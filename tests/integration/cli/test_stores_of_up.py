@@ -1,4 +1,4 @@
-"""What `nightshift up` says of object stores that take no requests, on a real S3 server."""
+"""Messages of `nightshift up` about object stores that take no requests, on a real S3 server."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,9 +51,9 @@ def test_each_store_that_refuses_or_is_away_has_its_reason(
     front: FaultyS3, bucket: str, fault: Fault, words: str
 ) -> None:
     front.set(ANY, fault)
-    found = reasons()
-    assert list(found) == [OWN, f"the jobs' bucket {bucket}"]
-    assert all(words in (reason or "") for reason in found.values())
+    told = reasons()
+    assert list(told) == [OWN, f"the jobs' bucket {bucket}"]
+    assert all(words in (reason or "") for reason in told.values())
     front.heal()
     assert set(reasons().values()) == {None}
 
@@ -61,16 +61,16 @@ def test_each_store_that_refuses_or_is_away_has_its_reason(
 def test_a_bucket_that_is_not_there_is_named(front: FaultyS3, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NIGHTSHIFT_STORAGE_URL", "s3://not-there-own/x")
     monkeypatch.setenv("NIGHTSHIFT_S3_BUCKETS", "not-there-inbox")
-    found = reasons()
-    assert "not-there-own" in (found[OWN] or "")
-    assert "NoSuchBucket" in (found["the jobs' bucket not-there-inbox"] or "")
+    told = reasons()
+    assert "not-there-own" in (told[OWN] or "")
+    assert "NoSuchBucket" in (told["the jobs' bucket not-there-inbox"] or "")
 
 
 def test_a_store_that_can_be_read_and_not_written_is_told_of(front: FaultyS3, bucket: str) -> None:
     front.set("PUT", Refused(403, "AccessDenied"))
-    found = reasons()
-    assert "AccessDenied" in (found[OWN] or "")
-    assert found[f"the jobs' bucket {bucket}"] is None
+    told = reasons()
+    assert "AccessDenied" in (told[OWN] or "")
+    assert told[f"the jobs' bucket {bucket}"] is None
 
 
 def test_a_jobs_bucket_that_may_not_be_listed_may_be_read(front: FaultyS3, bucket: str) -> None:

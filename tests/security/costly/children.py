@@ -17,7 +17,9 @@ PRELOADED = [
 
 CALIBRATION_LOOPS = 500_000
 CALIBRATION_CPU_S = 0.015
-"""What they take on the machines that the tests' CPU times are written for: Xeon and EPYC of 2022 to 2024."""
+"""CPU time of the calibration on the machines for which the tests' times are written: Xeon and EPYC of 2022
+to 2024.
+"""
 
 
 def slowness() -> float:
@@ -30,7 +32,7 @@ def slowness() -> float:
 
 
 def in_child(work: Callable[..., Any], *arguments: Any, cpu_s: int = 5, memory_bytes: int = 2**40) -> Any:
-    """What `work` returns, in a process with so much CPU time and address space beyond what it starts with.
+    """The result of `work`, in a process with so much CPU time and address space beyond what it starts with.
 
     CPU time, since a busy machine does not change it; on a slow one as many times as much. The process is
     forked from a clean one that has only imported `PRELOADED`. Raises BrokenProcessPool or MemoryError

@@ -24,7 +24,7 @@ class Costly:
 
 
 def full(unit: bytes, less: int = 0) -> bytes:
-    """So many of these, with commas between, as a body may have."""
+    """As many of these, with commas between, as a body may have."""
     return b",".join([unit] * ((BODY_BYTES - less) // (len(unit) + 1)))
 
 
@@ -53,8 +53,8 @@ def called_with(arguments: str) -> bytes:
     return as_json({"endpoint": "chat", "body": {"model": "m", "messages": messages}})
 
 
-def schema(of: Any) -> bytes:
-    named = {"name": "a", "schema": of}
+def schema(content: Any) -> bytes:
+    named = {"name": "a", "schema": content}
     return with_field(response_format={"type": "json_schema", "json_schema": named})
 
 

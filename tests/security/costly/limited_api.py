@@ -36,7 +36,7 @@ _TICKS_S: Final = 1 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a request, from its first byte to its answer."""
+    """The cost of a request, from its first byte to its answer."""
 
     status: int
     answer: str
@@ -87,7 +87,7 @@ class LimitedApi:
         )
 
     def limit_memory(self) -> None:
-        """From here on, to what it has now and `MEMORY_BYTES`."""
+        """Limits memory from here on to what the process has now and `MEMORY_BYTES`."""
         self._idle_bytes = self._resident("VmRSS")
         limit = self._resident("VmData") + MEMORY_BYTES
         resource.prlimit(self._process.pid, resource.RLIMIT_DATA, (limit, limit))

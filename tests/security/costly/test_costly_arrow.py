@@ -57,7 +57,7 @@ def a_packed_text_that_says_it_is_long() -> bytes:
 
 
 def a_text_of_more_bytes_than_there_are() -> bytes:
-    """Of 3 GB, by its offsets."""
+    """A text of 3 GB, by its offsets."""
     content = arrow(pa.table({"t": pa.array(["x" * 777], pa.large_string())}))
     return replaced(content, 777, 3 * 2**30)
 
@@ -152,20 +152,20 @@ def a_body_beyond_the_end() -> bytes:
 def test_arrow(tmp_path: Path, make: Callable[[], bytes], expected: list[str]) -> None:
     (tmp_path / "x.arrow").write_bytes(make())
 
-    found = in_child(outcomes, str(tmp_path), "x.arrow", memory_bytes=MEMORY_BYTES)
+    codes = in_child(outcomes, str(tmp_path), "x.arrow", memory_bytes=MEMORY_BYTES)
 
-    assert len(found) == len(expected)
-    assert all(why in outcome for why, outcome in zip(expected, found, strict=True)), found
+    assert len(codes) == len(expected)
+    assert all(why in outcome for why, outcome in zip(expected, codes, strict=True)), codes
 
 
 def lengths(folder: str, name: str) -> int:
-    """Of the rows read, however they are."""
+    """Total length of the rows read, however they are."""
     return len(outcomes(folder, name))
 
 
 @pytest.mark.parametrize("columns", [1, 5])
 def test_a_batch_as_large_as_its_object(tmp_path: Path, columns: int) -> None:
-    """Of which no more than some rows are in memory at a time."""
+    """No more than some of its rows are in memory at a time."""
     texts = pa.array([f"{number:01000}" for number in range(1000)])
     table = pa.table(
         {f"t{number}": pa.concat_arrays([texts] * (150 // columns)) for number in range(columns)}
@@ -173,9 +173,9 @@ def test_a_batch_as_large_as_its_object(tmp_path: Path, columns: int) -> None:
     (tmp_path / "x.arrow").write_bytes(arrow(table.combine_chunks()))
     assert (tmp_path / "x.arrow").stat().st_size > 140_000_000
 
-    found = in_child(lengths, str(tmp_path), "x.arrow", cpu_s=20, memory_bytes=100 * MIB)
+    length = in_child(lengths, str(tmp_path), "x.arrow", cpu_s=20, memory_bytes=100 * MIB)
 
-    assert found == 150 // columns * 1000
+    assert length == 150 // columns * 1000
 
 
 def test_very_many_columns(tmp_path: Path) -> None:

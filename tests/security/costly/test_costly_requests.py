@@ -23,7 +23,7 @@ def api() -> Iterator[LimitedApi]:
         yield api
 
 
-@pytest.mark.parametrize("request_", CORPUS, ids=lambda each: each.name)
+@pytest.mark.parametrize("request_", CORPUS, ids=lambda costly: costly.name)
 def test_a_request_costs_little(api: LimitedApi, request_: Costly) -> None:
     body = request_.make()
     answers = len(api.health_s)

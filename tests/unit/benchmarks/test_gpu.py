@@ -68,6 +68,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     return Measured(done, out, [Path(name) for name in modules.read_text().split()])
 
 
+@pytest.mark.exhaustive
 def test_it_checks_and_measures_from_start_to_end(measured: Measured) -> None:
     assert measured.done.returncode == 0, measured.done.stderr
     assert "nothing about any GPU" in measured.done.stdout
@@ -97,6 +98,7 @@ def test_without_a_device_it_says_so_and_measures_nothing(
     assert said.out == ""
 
 
+@pytest.mark.exhaustive
 def test_it_and_the_engine_import_only_what_a_gpu_machine_has(measured: Measured) -> None:
     assert any(file.name == "engine.py" for file in measured.files), measured.done.stderr
 

@@ -67,6 +67,7 @@ def test_our_runner_runs_a_workload_to_its_end_and_writes_down_what_it_took(
     assert 0 <= result.other_cpu_share <= 1
 
 
+@pytest.mark.exhaustive
 def test_our_runner_embeds_texts(folder: Path, tmp_path: Path) -> None:
     model = save_checkpoint(tmp_path / "model", tiny_bert(512))
     workload = Workload("embeddings", "embeddings", "minilm", "tokens", 8, ("a text", "another"), ("one",))
@@ -141,6 +142,7 @@ def test_a_wrong_argument_is_answered_with_what_is_right(
     assert complaint in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive
 def test_a_whole_round_writes_its_table_and_says_what_could_not_be_run(
     checkpoint: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

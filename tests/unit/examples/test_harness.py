@@ -1,4 +1,4 @@
-"""What the examples judge themselves by can tell right from wrong."""
+"""The measures by which the examples judge themselves can tell right from wrong."""
 
 import json
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_german_number_words(number: int, words: str) -> None:
 
 
 def an_output(folder: Path, ids: list[str], counted: int) -> Path:
-    lines = [{"custom_id": each, "outcome": "succeeded"} for each in ids]
+    lines = [{"custom_id": id, "outcome": "succeeded"} for id in ids]
     (folder / "part-00000-a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     manifest = {"complete": True, "counts": {"succeeded": counted, "failed": 0}}
     (folder / "_manifest.json").write_text(json.dumps(manifest))

@@ -25,11 +25,11 @@ class Server:
     """Answers what it is told to, in order, the last answer again and again; remembers what it was asked."""
 
     def __init__(self, *answers: httpx.Response | Exception) -> None:
-        self.asked: list[httpx.Request] = []
+        self.requests: list[httpx.Request] = []
         self._answers = list(answers)
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
-        self.asked.append(request)
+        self.requests.append(request)
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -96,14 +96,14 @@ def test_what_no_request_can_be_made_with_is_refused_with_its_variable_named(bas
 def test_every_call_carries_the_key(connect):
     server = Server(httpx.Response(200, json=JOB))
     connect(server).get_job("job_1")
-    assert server.asked[0].headers["authorization"] == "Bearer ns_live_key"
+    assert server.requests[0].headers["authorization"] == "Bearer ns_live_key"
 
 
 @pytest.mark.parametrize("base_url", ["http://server", "http://server/", "http://server/v1"])
 def test_a_base_url_is_understood_with_and_without_v1(connect, base_url):
     server = Server(httpx.Response(200, json=JOB))
     connect(server, base_url=base_url).get_job("job_1")
-    assert str(server.asked[0].url) == "http://server/v1/jobs/job_1"
+    assert str(server.requests[0].url) == "http://server/v1/jobs/job_1"
 
 
 def test_a_refusal_says_what_the_server_said(connect):
@@ -134,7 +134,7 @@ def test_a_refused_request_is_not_repeated(connect):
     server = Server(refusal(422, code="idempotency_key_reused"))
     with pytest.raises(ApiError):
         connect(server).submit_job({})
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,8 @@ def test_a_create_is_repeated_under_the_same_key(connect, trouble):
     server = Server(trouble, trouble, httpx.Response(202, json=JOB))
     connect(server).submit_job({"endpoint": "chat"})
 
-    keys = {request.headers["idempotency-key"] for request in server.asked}
-    assert len(server.asked) == 3
+    keys = {request.headers["idempotency-key"] for request in server.requests}
+    assert len(server.requests) == 3
     assert len(keys) == 1
 
 
@@ -154,7 +154,7 @@ def test_two_creates_have_different_keys(connect):
     client = connect(server)
     client.submit_job({})
     client.submit_job({})
-    assert len({request.headers["idempotency-key"] for request in server.asked}) == 2
+    assert len({request.headers["idempotency-key"] for request in server.requests}) == 2
 
 
 REPLAYED = {"id": "dlq_1", "status": "replayed", "replay_job_id": "job_2"}
@@ -164,7 +164,7 @@ def test_a_replay_whose_answer_was_lost_has_succeeded_all_the_same(connect):
     server = Server(httpx.ReadError("reset"), refusal(409), httpx.Response(200, json=REPLAYED))
 
     assert connect(server).replay_dead_letter("dlq_1") == REPLAYED
-    assert [request.method for request in server.asked] == ["POST", "POST", "GET"]
+    assert [request.method for request in server.requests] == ["POST", "POST", "GET"]
 
 
 def test_a_delete_whose_answer_was_lost_has_succeeded_all_the_same(connect):
@@ -192,14 +192,14 @@ def test_an_id_cannot_lead_to_another_route(connect):
     server = Server(httpx.Response(200, json=REPLAYED))
     connect(server).discard_dead_letter("dlq_1/replay?")
 
-    assert server.asked[0].url.raw_path == b"/v1/dead_letters/dlq_1%2Freplay%3F/discard"
+    assert server.requests[0].url.raw_path == b"/v1/dead_letters/dlq_1%2Freplay%3F/discard"
 
 
 def test_a_nightly_run_is_known_by_its_name_and_brings_no_key(connect):
     server = Server(httpx.Response(202, json=JOB))
     connect(server).submit_job({"name": "docs", "date": "2026-11-20"})
-    assert "idempotency-key" not in server.asked[0].headers
-    assert json.loads(server.asked[0].content) == {"name": "docs", "date": "2026-11-20"}
+    assert "idempotency-key" not in server.requests[0].headers
+    assert json.loads(server.requests[0].content) == {"name": "docs", "date": "2026-11-20"}
 
 
 def test_repeats_end_and_wait_longer_each_time(connect):
@@ -207,7 +207,7 @@ def test_repeats_end_and_wait_longer_each_time(connect):
     server = Server(refusal(503))
     with pytest.raises(ApiError):
         connect(server, sleeps).get_job("job_1")
-    assert len(server.asked) == TRIES_MAX
+    assert len(server.requests) == TRIES_MAX
     assert sleeps == [0.5, 1.0, 2.0, 4.0]
 
 
@@ -223,7 +223,7 @@ def test_a_server_that_is_not_there_is_said_at_once(connect):
     server = Server(httpx.ConnectError("refused"))
     with pytest.raises(ServerUnreachable, match=r"http://server.*Is the server running"):
         connect(server).get_job("job_1")
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 def test_listing_goes_on_from_page_to_page(connect):
@@ -234,11 +234,11 @@ def test_listing_goes_on_from_page_to_page(connect):
         )
 
     server = Server(page("job_3", "job_2", has_more=True), page("job_1", has_more=False))
-    found = [job.id for job in connect(server).list_jobs(status="running")]
+    ids = [job.id for job in connect(server).list_jobs(status="running")]
 
-    assert found == ["job_3", "job_2", "job_1"]
-    assert "after" not in server.asked[0].url.params
-    assert dict(server.asked[1].url.params) == {"status": "running", "limit": "100", "after": "job_2"}
+    assert ids == ["job_3", "job_2", "job_1"]
+    assert "after" not in server.requests[0].url.params
+    assert dict(server.requests[1].url.params) == {"status": "running", "limit": "100", "after": "job_2"}
 
 
 def test_listing_asks_for_what_it_is_told_to(connect):
@@ -248,9 +248,9 @@ def test_listing_asks_for_what_it_is_told_to(connect):
 
     assert list(connect(server).list_jobs(status=("queued", "running"), **wanted)) == []
 
-    assert server.asked[0].url.params.get_list("status") == ["queued", "running"]
-    asked = dict(server.asked[0].url.params)
-    assert asked | {"status": None} == {
+    assert server.requests[0].url.params.get_list("status") == ["queued", "running"]
+    query = dict(server.requests[0].url.params)
+    assert query | {"status": None} == {
         "status": None,
         "kind": "bulk",
         "model": "m",
@@ -264,7 +264,7 @@ def test_listing_stops_at_its_limit(connect):
     page = {"data": [JOB, JOB], "has_more": True, "last_id": "job_1"}
     server = Server(httpx.Response(200, json=page))
     assert len(list(connect(server).list_jobs(limit=2))) == 2
-    assert [request.url.params["limit"] for request in server.asked] == ["2"]
+    assert [request.url.params["limit"] for request in server.requests] == ["2"]
 
 
 def test_events_end_with_the_job(connect):
@@ -296,8 +296,8 @@ def test_a_broken_event_stream_is_taken_up_where_it_broke(connect):
     events = list(connect(server).events("job_1"))
 
     assert [event.data["n"] for event in events] == [7, 8]
-    assert "last-event-id" not in server.asked[0].headers
-    assert server.asked[1].headers["last-event-id"] == "7-0"
+    assert "last-event-id" not in server.requests[0].headers
+    assert server.requests[1].headers["last-event-id"] == "7-0"
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
@@ -351,7 +351,7 @@ def test_results_are_streamed_and_go_on_after_a_broken_stream(connect):
     rows = list(connect(server).results("job_1"))
 
     assert rows == [{"id": "row_1_0"}, {"id": "row_1_1", "text": "a\u2028b"}, {"id": "row_1_2"}]
-    assert [dict(request.url.params) for request in server.asked] == [{}, {"after": "row_1_1"}]
+    assert [dict(request.url.params) for request in server.requests] == [{}, {"after": "row_1_1"}]
 
 
 def test_results_are_read_page_by_page_from_a_place_on(connect):
@@ -363,8 +363,8 @@ def test_results_are_read_page_by_page_from_a_place_on(connect):
     rows = list(connect(server).results("job_1", after="row_1_4"))
 
     assert [row["id"] for row in rows] == ["row_1_5", "row_2_0", "row_2_1"]
-    assert [request.url.params["after"] for request in server.asked] == ["row_1_4", "row_2_0"]
-    assert server.asked[0].url.path == "/v1/jobs/job_1/results"
+    assert [request.url.params["after"] for request in server.requests] == ["row_1_4", "row_2_0"]
+    assert server.requests[0].url.path == "/v1/jobs/job_1/results"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What every error says."""
+"""Messages of every error."""
 
 import json
 

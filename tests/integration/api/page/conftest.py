@@ -72,6 +72,6 @@ def signed_in(signed_in_with: SignedInMaker) -> httpx.Client:
 
 
 def csrf_of(client: httpx.Client) -> str:
-    found = re.search(r'name="csrf" value="([0-9a-f]+)"', client.get("/").text)
-    assert found is not None
-    return found[1]
+    match = re.search(r'name="csrf" value="([0-9a-f]+)"', client.get("/").text)
+    assert match is not None
+    return match[1]

@@ -1,5 +1,5 @@
-"""What the lists of the page show: one row of each kind, of a tenant of its own, with a text in every field
-that a client or an operator names.
+"""Rows for the lists of the page: one of each kind, of a tenant of its own, with a text in every field that a
+client or an operator names.
 """
 
 from dataclasses import dataclass
@@ -119,9 +119,9 @@ def _workers(tx: Transaction, text: str) -> tuple[str, str]:
         requests=2,
     )
     ended = a_worker(host=text, models=(model,), started_at=now - timedelta(hours=1), heartbeat_at=now)
-    for each in (worker, ended):
-        tx.workers.register(each)
-        tx.workers.serves(each.id, each.models, now, each.warm_models)
+    for registered in (worker, ended):
+        tx.workers.register(registered)
+        tx.workers.serves(registered.id, registered.models, now, registered.warm_models)
     tx.workers.record_heartbeat(worker.id, WorkerState.READY, now, figures)
     tx.workers.ended(ended.id, ExitCause.STUCK_STEP, now)
     return worker.id, ended.id

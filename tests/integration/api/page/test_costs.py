@@ -1,4 +1,4 @@
-"""What jobs cost, where the operator has set prices."""
+"""Costs of jobs, where the operator has set prices."""
 
 import re
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def settings(settings: AppSettings) -> AppSettings:
 
 @pytest.fixture
 def signed_in(base_url: str, make_key: KeyMaker) -> Iterator[httpx.Client]:
-    """On an API with prices."""
+    """A client that is signed in to an API with prices."""
     with browser(base_url) as client:
         assert sign_in(client, make_key()).status_code == 303
         yield client

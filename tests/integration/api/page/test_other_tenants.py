@@ -31,7 +31,7 @@ def rows(page_store: Store) -> Rows:
 
 @pytest.fixture
 def ids(rows: Rows, page_store: Store) -> Mapping[str, list[str]]:
-    """By the name of the path parameter; of jobs, one of each kind."""
+    """Ids by the name of the path parameter; of jobs, one of each kind."""
     online = asked(page_store, tenant_id=rows.tenant).job.id
     return {
         "job_id": [online, rows.lease],
@@ -45,14 +45,14 @@ def ids(rows: Rows, page_store: Store) -> Mapping[str, list[str]]:
 
 @pytest.fixture
 def other(page_store: Store, signed_in_with: SignedInMaker) -> httpx.Client:
-    """Of another tenant, and with every scope."""
+    """A client of another tenant, with every scope."""
     return signed_in_with(new_tenant(page_store), scopes=frozenset(Scope))
 
 
 def filled(path: str, ids: Mapping[str, list[str]]) -> list[str]:
     """The path with each id that could stand in it."""
-    found = re.search(r"\{(\w+)\}", path)
-    return [path] if found is None else [path.replace(found[0], each) for each in ids[found[1]]]
+    parameter = re.search(r"\{(\w+)\}", path)
+    return [path] if parameter is None else [path.replace(parameter[0], id) for id in ids[parameter[1]]]
 
 
 def everything(store: Store) -> dict[str, list[object]]:
@@ -113,7 +113,7 @@ def acted(
 def test_a_list_shows_nothing_of_anothers_whatever_its_filters_name(
     other: httpx.Client, ids: Mapping[str, list[str]], rows: Rows, path: str
 ) -> None:
-    kept = {id for name, each in ids.items() if name not in OF_THE_SERVICE for id in each}
+    kept = {id for name, values in ids.items() if name not in OF_THE_SERVICE for id in values}
     for name in ("after", "job", "endpoint", "name", "model", "state", "show"):
         for value in [*kept, rows.tenant, new_id("file"), MARKER]:
             shown = other.get(path, params={name: value})

@@ -1,4 +1,4 @@
-"""What all views share: headers, parts, errors, other tenants, and what is no browser."""
+"""Properties that all views share: headers, parts, errors, other tenants, clients other than browsers."""
 
 import re
 
@@ -51,7 +51,7 @@ def test_an_open_page_gets_the_live_part_alone(administrator: httpx.Client, path
 
 
 def without_times(html: str) -> str:
-    """What was heard of now may have been heard of 5 s ago a moment later."""
+    """The page without ages: what was heard of now may have been heard of 5 s ago a moment later."""
     return re.sub(r"\d+", "", re.sub(r"(<time[^>]*>)[^<]*", r"\1", html))
 
 

@@ -27,7 +27,7 @@ FORM = 'action="/ui/sign_in"'
 
 
 def row_of(client: httpx.Client) -> ColumnElement[bool]:
-    """In the table of sessions."""
+    """The condition for the client's row in the table of sessions."""
     return tables.page_session.c.token_sha256 == hashlib.sha256(client.cookies[COOKIE].encode()).hexdigest()
 
 
@@ -216,9 +216,9 @@ def test_a_session_ends_when_its_rotated_key_does(
 ) -> None:
     client, key = session
     with page_store.transaction() as tx:
-        found = tx.keys.find(key_id(key) or "")
-        assert found is not None
-        Administration(tx, Actor("tests")).rotate_key(found, timedelta())
+        api_key = tx.keys.find(key_id(key) or "")
+        assert api_key is not None
+        Administration(tx, Actor("tests")).rotate_key(api_key, timedelta())
 
     assert not is_signed_in(client)
 
@@ -228,19 +228,19 @@ def test_a_session_rests_while_its_tenant_is_disabled_and_ends_when_it_is_delete
 ) -> None:
     client, key = session
     with page_store.snapshot() as tx:
-        found = tx.keys.find(key_id(key) or "")
-    assert found is not None
+        api_key = tx.keys.find(key_id(key) or "")
+    assert api_key is not None
 
     def change(disabled: bool) -> None:
         with page_store.transaction() as tx:
-            Administration(tx, Actor("tests")).update_tenant(found.tenant_id, disabled=disabled)
+            Administration(tx, Actor("tests")).update_tenant(api_key.tenant_id, disabled=disabled)
 
     change(disabled=True)
     assert not is_signed_in(client)
     change(disabled=False)
     assert is_signed_in(client)
     with page_store.transaction() as tx:
-        Administration(tx, Actor("tests")).delete_tenant(found.tenant_id)
+        Administration(tx, Actor("tests")).delete_tenant(api_key.tenant_id)
     assert not is_signed_in(client)
 
 

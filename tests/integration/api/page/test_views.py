@@ -43,7 +43,7 @@ def rows(page_store: Store) -> Rows:
 
 @pytest.fixture
 def client(rows: Rows, signed_in_with: SignedInMaker) -> httpx.Client:
-    """With every scope, of the rows' tenant."""
+    """A client with every scope, of the rows' tenant."""
     return signed_in_with(rows.tenant, scopes=EVERY_SCOPE)
 
 
@@ -63,7 +63,7 @@ LISTS = ("/ui/dead_letters", "/ui/deliveries", "/ui/webhooks", "/ui/workers", "/
 
 
 def addresses(rows: Rows) -> list[str]:
-    """Of every view but the keys'."""
+    """Addresses of every view but the keys'."""
     ones = (
         f"/ui/dead_letters/{rows.letter}",
         f"/ui/deliveries/{rows.delivery}",
@@ -82,8 +82,8 @@ def test_a_tenant_sees_its_own_and_nothing_of_anothers(
 
     ours = "".join(client.get(address).text for address in addresses(rows))
     shown = "".join(theirs.get(address).text for address in addresses(rows))
-    assert [each for each in rows.of_tenant if each not in ours] == []
-    assert [each for each in rows.of_tenant if re.search(rf"/{each}\b", shown)] == []
+    assert [id for id in rows.of_tenant if id not in ours] == []
+    assert [id for id in rows.of_tenant if re.search(rf"/{id}\b", shown)] == []
     for address in (f"/ui/dead_letters/{rows.letter}", f"/ui/deliveries/{rows.delivery}"):
         assert theirs.get(address).status_code == 404
     for place in (f"/ui/dead_letters?after={rows.letter}", f"/ui/deliveries?after={rows.delivery}"):
@@ -121,7 +121,7 @@ def test_an_action_needs_its_scope_and_the_sessions_token(
 ) -> None:
     address = re.sub(r"\{\w+\}", "any", path)
     without, with_it = (
-        signed_in_with("another", scopes=each) for each in (EVERY_SCOPE - {scope}, EVERY_SCOPE)
+        signed_in_with("another", scopes=scopes) for scopes in (EVERY_SCOPE - {scope}, EVERY_SCOPE)
     )
 
     assert act(without, address).status_code == 403
@@ -288,7 +288,7 @@ def test_a_model_shows_where_it_is_loaded(page_store: Store, signed_in_with: Sig
         worker = tx.workers.get(rows.worker)
     assert worker is not None
 
-    [row] = [each for each in rows_of(client.get("/ui/models").text) if worker.models[0] in each]
+    [row] = [line for line in rows_of(client.get("/ui/models").text) if worker.models[0] in line]
     for words in (rows.worker, "warm", "makes embeddings", "384", "512"):
         assert words in row
     assert rows.ended_worker not in row
@@ -443,9 +443,9 @@ def test_a_long_list_is_shown_in_pages_that_leave_nothing_out_and_repeat_nothing
     address: str | None = path
     while address is not None:
         html = client.get(address).text
-        found = re.findall(row, html)
-        assert len(found) <= per_page
-        seen += found
+        matches = re.findall(row, html)
+        assert len(matches) <= per_page
+        seen += matches
         next_page = re.search(r'href="([^"]+)">(?:Older|Newer|Next)<', html)
         address = None if next_page is None else unescape(next_page[1])
 

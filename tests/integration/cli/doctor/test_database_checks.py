@@ -1,4 +1,4 @@
-"""What doctor says of the database, the schema, its clock, the scheduler and the workers."""
+"""Doctor's findings about the database, the schema, its clock, the scheduler and the workers."""
 
 import tempfile
 from collections.abc import Iterator
@@ -51,9 +51,9 @@ def test_the_servers_version_is_named(look: Look, url: str):
 
 def test_a_migration_that_was_not_applied_is_an_error(look: Look, url: str, store: Store):
     downgrade(store.database, "-1")
-    found = look("database.schema")
-    assert found.status is Status.ERROR
-    assert "python -m nightshift.store.databases.migrate" in found.advice
+    finding = look("database.schema")
+    assert finding.status is Status.ERROR
+    assert "python -m nightshift.store.databases.migrate" in finding.advice
     upgrade(store.database)
     assert look("database.schema").status is Status.OK
 
@@ -61,10 +61,10 @@ def test_a_migration_that_was_not_applied_is_an_error(look: Look, url: str, stor
 def test_a_schema_from_before_the_first_release_is_an_error_with_what_to_do(look: Look, store: Store):
     with store.database.write() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0045'")
-    found = look("database.schema")
-    assert found.status is Status.ERROR
-    assert "is at migration 0045" in found.advice
-    assert "begin with a new database" in found.advice
+    finding = look("database.schema")
+    assert finding.status is Status.ERROR
+    assert "is at migration 0045" in finding.advice
+    assert "begin with a new database" in finding.advice
 
 
 @pytest.mark.parametrize(
@@ -73,20 +73,20 @@ def test_a_schema_from_before_the_first_release_is_an_error_with_what_to_do(look
 def test_a_revision_that_cannot_be_told_is_an_error_with_what_to_do(look: Look, store: Store, statement: str):
     with store.database.write() as connection:
         connection.exec_driver_sql(statement)
-    found = look("database.schema")
-    assert found.status is Status.ERROR
-    assert found.advice.startswith("The table alembic_version ")
-    assert "restore a backup of " in found.advice
+    finding = look("database.schema")
+    assert finding.status is Status.ERROR
+    assert finding.advice.startswith("The table alembic_version ")
+    assert "restore a backup of " in finding.advice
 
 
 def test_a_schema_that_lacks_something_is_an_error_that_names_it(look: Look, store: Store):
     with store.database.write() as connection:
         connection.exec_driver_sql("ALTER TABLE segment DROP COLUMN earlier")
 
-    found = look("database.schema")
+    finding = look("database.schema")
 
-    assert found.status is Status.ERROR
-    assert "column segment.earlier is missing" in found.advice
+    assert finding.status is Status.ERROR
+    assert "column segment.earlier is missing" in finding.advice
 
 
 def test_a_database_server_with_a_wrong_clock_is_an_error(look: Look, monkeypatch):
@@ -101,9 +101,9 @@ def test_a_database_server_with_a_wrong_clock_is_an_error(look: Look, monkeypatc
         with servers.postgresql(Path(folder)) as server:
             patch.undo()
             monkeypatch.setenv("NIGHTSHIFT_DATABASE_URL", server.url())
-            found = look("database.clock")
-    assert found.status is Status.ERROR
-    assert found.figures["ahead_s"] == pytest.approx(3600, abs=60)
+            finding = look("database.clock")
+    assert finding.status is Status.ERROR
+    assert finding.figures["ahead_s"] == pytest.approx(3600, abs=60)
 
 
 def test_a_scheduler_that_leads_is_well(look: Look, store: Store):
@@ -117,5 +117,5 @@ def test_a_scheduler_that_leads_is_well(look: Look, store: Store):
         assert tx.leadership.renew(
             SCHEDULER_DUTY, "scheduler-1", term, tx.now() + timedelta(minutes=5), "retention"
         )
-    found = look("scheduler")
-    assert (found.status, found.detail) == (Status.ERROR, "the scheduler's duty 'retention' stands still")
+    finding = look("scheduler")
+    assert (finding.status, finding.detail) == (Status.ERROR, "the scheduler's duty 'retention' stands still")

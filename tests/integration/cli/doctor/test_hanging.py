@@ -43,42 +43,42 @@ def test_a_store_that_hangs(moto_server: S3Server, tmp_path: Path):
     bucket = moto_server.new_bucket()
     with proxied(moto_server.port) as proxy:
         proxy.set(Blackhole())
-        found = doctor(
+        statuses = doctor(
             tmp_path,
             **moto_server.environment() | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}"},
             NIGHTSHIFT_STORAGE_URL=f"s3://{bucket}",
         )
-    assert found["storage"] == "error"
-    assert {id for id, status in found.items() if status == "error"} == {"storage"}
-    assert found["storage.latency"] == found["retention"] == "skipped"
+    assert statuses["storage"] == "error"
+    assert {id for id, status in statuses.items() if status == "error"} == {"storage"}
+    assert statuses["storage.latency"] == statuses["retention"] == "skipped"
 
 
 def test_a_database_that_hangs(tmp_path: Path):
     with tempfile.TemporaryDirectory(prefix="ns-") as folder, servers.postgresql(Path(folder)) as server:
         with proxied(server.socket) as proxy:
             proxy.set(Blackhole())
-            found = doctor(
+            statuses = doctor(
                 tmp_path,
                 NIGHTSHIFT_DATABASE_URL=f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres",
             )
-    assert {id for id, status in found.items() if status == "error"} == {"database"}
-    assert found["database.schema"] == found["scheduler"] == found["workers"] == "skipped"
-    assert found["storage"] == "ok"
+    assert {id for id, status in statuses.items() if status == "error"} == {"database"}
+    assert statuses["database.schema"] == statuses["scheduler"] == statuses["workers"] == "skipped"
+    assert statuses["storage"] == "ok"
 
 
 @pytest.mark.exhaustive
 def test_a_redis_that_hangs(own_valkey: ValkeyServer, tmp_path: Path):
     own_valkey.freeze()
-    found = doctor(tmp_path, NIGHTSHIFT_REDIS_URL=own_valkey.settings.redis_url)
+    statuses = doctor(tmp_path, NIGHTSHIFT_REDIS_URL=own_valkey.settings.redis_url)
     own_valkey.thaw()
-    assert {id for id, status in found.items() if status == "error"} == {"queue"}
-    assert found["queue.clock"] == "skipped"
+    assert {id for id, status in statuses.items() if status == "error"} == {"queue"}
+    assert statuses["queue.clock"] == "skipped"
 
 
 @pytest.mark.exhaustive
 def test_a_server_that_hangs(tmp_path: Path, own_valkey: ValkeyServer):
     with proxied(own_valkey.socket) as proxy:
         proxy.set(Blackhole())
-        found = doctor(tmp_path, NIGHTSHIFT_BASE_URL=f"http://127.0.0.1:{proxy.port}")
-    assert {id for id, status in found.items() if status == "error"} == {"server"}
-    assert found["service"] == "skipped"
+        statuses = doctor(tmp_path, NIGHTSHIFT_BASE_URL=f"http://127.0.0.1:{proxy.port}")
+    assert {id for id, status in statuses.items() if status == "error"} == {"server"}
+    assert statuses["service"] == "skipped"

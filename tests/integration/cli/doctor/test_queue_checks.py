@@ -1,4 +1,4 @@
-"""What doctor says of Redis: of servers that are set up well, badly, and with a wrong clock."""
+"""Doctor's findings about Redis: servers that are set up well, badly, and with a wrong clock."""
 
 import tempfile
 import threading
@@ -18,7 +18,7 @@ from tests.integration.servers import ValkeyServer, running
 
 @contextmanager
 def a_redis(*options: str, env: dict[str, str] | None = None) -> Iterator[redis.Redis]:
-    """With these options after ours, which they replace."""
+    """Starts a server with these options after ours, which they replace."""
     with tempfile.TemporaryDirectory(prefix="ns-") as folder:
         socket = Path(folder) / "valkey.sock"
         command = [*valkey_process.command_line(Path(folder), socket=socket), *options]
@@ -43,10 +43,10 @@ def test_a_server_as_up_starts_it_is_well(look: Look, valkey: ValkeyServer, monk
 def test_a_server_that_evicts_is_a_warning(look: Look, monkeypatch):
     with a_redis("--maxmemory-policy", "allkeys-lru", "--maxmemory", "64mb") as client:
         use(client, monkeypatch)
-        found = look("queue.eviction")
-    assert found.status is Status.WARNING
-    assert found.detail == "maxmemory-policy is allkeys-lru, maxmemory 64 MiB"
-    assert "set it to noeviction" in found.advice
+        finding = look("queue.eviction")
+    assert finding.status is Status.WARNING
+    assert finding.detail == "maxmemory-policy is allkeys-lru, maxmemory 64 MiB"
+    assert "set it to noeviction" in finding.advice
 
 
 def test_a_full_server_is_an_error_though_it_answers(look: Look, monkeypatch):
@@ -55,11 +55,11 @@ def test_a_full_server_is_an_error_though_it_answers(look: Look, monkeypatch):
         with suppress(redis.OutOfMemoryError):
             while True:
                 client.rpush("ballast", bytes(64 * 1024))
-        found = look("queue")
-    assert found.status is Status.ERROR
-    assert "takes nothing: " in found.detail
-    assert "used memory > 'maxmemory'" in found.detail
-    assert "maxmemory" in found.advice
+        finding = look("queue")
+    assert finding.status is Status.ERROR
+    assert "takes nothing: " in finding.detail
+    assert "used memory > 'maxmemory'" in finding.detail
+    assert "maxmemory" in finding.advice
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,10 @@ def test_a_user_without_the_right_to_write_is_an_error_that_says_so(
     with a_redis() as client:
         use(client, monkeypatch)
         client.execute_command("ACL", "SETUSER", "default", "resetkeys", "resetchannels", "-@all", *rights)
-        found = look("queue")
-    assert found.status is Status.ERROR
-    assert reason in found.detail
-    assert "ns:*" in found.advice
+        finding = look("queue")
+    assert finding.status is Status.ERROR
+    assert reason in finding.detail
+    assert "ns:*" in finding.advice
 
 
 def test_a_server_that_is_nearly_full_is_a_warning(look: Look, monkeypatch):
@@ -87,17 +87,17 @@ def test_a_server_that_is_nearly_full_is_a_warning(look: Look, monkeypatch):
         assert look("queue.eviction").status is Status.OK
         while client.info("memory")["used_memory"] < 0.92 * 16 * 2**20:
             client.rpush("ballast", bytes(64 * 1024))
-        found = look("queue.eviction")
-    assert found.status is Status.WARNING
-    assert "raise maxmemory" in found.advice
+        finding = look("queue.eviction")
+    assert finding.status is Status.WARNING
+    assert "raise maxmemory" in finding.advice
 
 
 def test_a_server_that_keeps_nothing_is_well_and_it_is_said_what_that_costs(look: Look, monkeypatch):
     with a_redis("--appendonly", "no") as client:
         use(client, monkeypatch)
-        found = look("queue.persistence")
-    assert found.status is Status.OK
-    assert "a loss costs seconds" in found.detail
+        finding = look("queue.persistence")
+    assert finding.status is Status.OK
+    assert "a loss costs seconds" in finding.detail
 
 
 def test_a_server_that_cannot_write_to_its_disk_is_an_error(look: Look, monkeypatch):
@@ -107,18 +107,18 @@ def test_a_server_that_cannot_write_to_its_disk_is_an_error(look: Look, monkeypa
         client.bgsave()
         while client.info("persistence")["rdb_bgsave_in_progress"]:
             threading.Event().wait(0.02)  # a server cannot signal it; it can only be asked
-        found = look("queue.persistence")
-    assert found.status is Status.ERROR
-    assert "rdb_last_bgsave_status is err" in found.detail
+        finding = look("queue.persistence")
+    assert finding.status is Status.ERROR
+    assert "rdb_last_bgsave_status is err" in finding.detail
 
 
 def test_a_server_with_a_wrong_clock_is_an_error(look: Look, monkeypatch, tmp_path):
     with a_redis(env=dict(shifted_environment(tmp_path, ahead_s=3600))) as client:
         use(client, monkeypatch)
-        found = look("queue.clock")
-    assert found.status is Status.ERROR
-    assert found.figures["ahead_s"] == pytest.approx(3600, abs=60)
-    assert "synchronise the clocks" in found.advice
+        finding = look("queue.clock")
+    assert finding.status is Status.ERROR
+    assert finding.figures["ahead_s"] == pytest.approx(3600, abs=60)
+    assert "synchronise the clocks" in finding.advice
 
 
 def test_the_embedded_server_is_looked_at_while_it_runs(look: Look, data_dir: Path):

@@ -1,4 +1,4 @@
-"""What doctor says of the object store: a directory, servers with and without conditions, and faulty ones."""
+"""Doctor's findings about the object store: a directory, servers with and without conditions, faulty ones."""
 
 import os
 from collections.abc import Iterator
@@ -63,14 +63,14 @@ def test_a_store_that_works_is_well_and_is_left_as_it_was(look: Look, kind: str,
 
 
 def test_conditions_are_enforced_or_it_is_said_what_follows(look: Look, kind: str):
-    found = look("storage.conditions")
+    finding = look("storage.conditions")
     if kind == "rclone":
-        assert found.status is Status.WARNING
-        assert "If-None-Match on a PUT: ignored" in found.detail
-        assert "results are safe without them" in found.advice
-        assert "s3://bucket-" in found.advice
+        assert finding.status is Status.WARNING
+        assert "If-None-Match on a PUT: ignored" in finding.detail
+        assert "results are safe without them" in finding.advice
+        assert "s3://bucket-" in finding.advice
     else:
-        assert (found.status, found.advice) == (Status.OK, "")
+        assert (finding.status, finding.advice) == (Status.OK, "")
 
 
 @pytest.mark.parametrize(
@@ -83,17 +83,20 @@ def test_conditions_are_enforced_or_it_is_said_what_follows(look: Look, kind: st
 def test_each_condition_is_tried_on_the_server(request, name: str, expected: Conditions):
     server: S3Server = request.getfixturevalue(f"{name}_server")
     bucket = server.new_bucket()
-    found = probe_conditions(server.client, bucket, "probe")
-    assert (found.replacing, found.replacing_another) == (expected.replacing, expected.replacing_another)
+    kept = probe_conditions(server.client, bucket, "probe")
+    assert (kept.replacing, kept.replacing_another) == (
+        expected.replacing,
+        expected.replacing_another,
+    )
     assert "Contents" not in server.client.list_objects_v2(Bucket=bucket)
 
 
 def test_a_store_without_the_right_to_write_is_an_error(look: Look, front: FaultyS3):
     front.set("PUT", Refused(403, "AccessDenied"))
-    found = look("storage")
-    assert found.status is Status.ERROR
-    assert "AccessDenied" in found.detail
-    assert "AWS_SECRET_ACCESS_KEY" in found.advice
+    finding = look("storage")
+    assert finding.status is Status.ERROR
+    assert "AccessDenied" in finding.detail
+    assert "AWS_SECRET_ACCESS_KEY" in finding.advice
 
 
 def test_a_directory_that_cannot_be_made_is_an_error_that_names_it(
@@ -102,10 +105,10 @@ def test_a_directory_that_cannot_be_made_is_an_error_that_names_it(
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("NIGHTSHIFT_STORAGE_URL", (tmp_path / "file" / "objects").as_uri())
 
-    found = look("storage")
+    finding = look("storage")
 
-    assert found.status is Status.ERROR
-    assert found.advice == (
+    assert finding.status is Status.ERROR
+    assert finding.advice == (
         f"The directory {tmp_path}/file/objects of objects cannot be made: Not a directory"
     )
 
@@ -114,10 +117,10 @@ def test_a_store_that_does_not_answer_is_an_error_that_names_its_settings(
     look: Look, front: FaultyS3, monkeypatch
 ):
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
-    found = look("storage")
-    assert found.status is Status.ERROR
-    assert "Could not connect" in found.detail
-    assert "AWS_ENDPOINT_URL" in found.advice
+    finding = look("storage")
+    assert finding.status is Status.ERROR
+    assert "Could not connect" in finding.detail
+    assert "AWS_ENDPOINT_URL" in finding.advice
 
 
 def test_a_store_without_uploads_in_parts_is_an_error(look: Look, front: FaultyS3):
@@ -128,9 +131,9 @@ def test_a_store_without_uploads_in_parts_is_an_error(look: Look, front: FaultyS
 
 def test_a_store_that_publishes_what_was_aborted_is_an_error(look: Look, front: FaultyS3):
     front.set("DELETE", Pretended(), path="uploadId=")
-    found = look("storage.multipart")
-    assert found.status is Status.ERROR
-    assert "aborted was published all the same" in found.detail
+    finding = look("storage.multipart")
+    assert finding.status is Status.ERROR
+    assert "aborted was published all the same" in finding.detail
 
 
 def test_a_slow_store_is_a_warning_with_its_times(look: Look, front: FaultyS3, monkeypatch):
@@ -139,10 +142,10 @@ def test_a_slow_store_is_a_warning_with_its_times(look: Look, front: FaultyS3, m
     monkeypatch.setattr(storage_checks, "SLOW_MS", 100.0)
     monkeypatch.setattr(storage_checks, "SAMPLES", 1)
     front.set("GET", Slow(delay_s=0.2))
-    found = look("storage.latency")
-    assert found.status is Status.WARNING
-    assert found.figures["get_ms"] >= 200
-    assert found.figures["range_get_ms"] >= 200
+    finding = look("storage.latency")
+    assert finding.status is Status.WARNING
+    assert finding.figures["get_ms"] >= 200
+    assert finding.figures["range_get_ms"] >= 200
 
 
 @pytest.mark.parametrize(
@@ -158,9 +161,9 @@ def test_uploads_that_were_left_behind_are_counted_with_their_age(look: Look, mo
     store = open_store(os.environ["NIGHTSHIFT_STORAGE_URL"])
     for key in ("results/a", "results/b"):
         store.stage(key)
-    found = look("storage.uploads")
-    assert (found.status, found.figures["uploads"]) == (Status.OK, 2), "they are young"
-    assert "2 unfinished uploads, the oldest 0 min old" in found.detail
+    finding = look("storage.uploads")
+    assert (finding.status, finding.figures["uploads"]) == (Status.OK, 2), "they are young"
+    assert "2 unfinished uploads, the oldest 0 min old" in finding.detail
     for upload in list(store.staged()):
         store.discard(upload.key, upload.upload_id)
     assert look("storage.uploads").detail == "none"
@@ -172,15 +175,15 @@ def test_an_old_upload_in_s3_is_a_warning(look: Look, monkeypatch, moto_server):
     use(moto_server, monkeypatch)
     store = open_store(os.environ["NIGHTSHIFT_STORAGE_URL"])
     store.stage("results/a")
-    found = look("storage.uploads")
+    finding = look("storage.uploads")
     store.close()
-    assert found.status is Status.WARNING
-    assert "s3:AbortMultipartUpload" in found.advice
+    assert finding.status is Status.WARNING
+    assert "s3:AbortMultipartUpload" in finding.advice
 
 
 @pytest.fixture
 def old_upload(data_dir: Path) -> str:
-    """In a directory: one that should have been aborted long ago."""
+    """An upload to a directory that should have been aborted long ago."""
     store = open_store((data_dir / "objects").as_uri())
     upload_id = store.stage("results/a")
     (path,) = [path for path in (data_dir / "objects").rglob("*") if path.is_file()]
@@ -189,10 +192,10 @@ def old_upload(data_dir: Path) -> str:
 
 
 def test_an_upload_that_retention_should_have_aborted_is_a_warning(look: Look, old_upload: str):
-    found = look("storage.uploads")
-    assert found.status is Status.WARNING
-    assert "the oldest 3 days old" in found.detail
-    assert "look for 'retention' in the scheduler's log" in found.advice
+    finding = look("storage.uploads")
+    assert finding.status is Status.WARNING
+    assert "the oldest 3 days old" in finding.detail
+    assert "look for 'retention' in the scheduler's log" in finding.advice
 
 
 def age_all(folder: Path, seconds: float) -> None:
@@ -208,8 +211,8 @@ def test_retention_is_well_while_its_rounds_begin(look: Look, data_dir: Path, sq
     assert look("retention").status is Status.SKIPPED, "there is nothing to look at"
     objects.put("files/default/file_1", b"kept")
     age_all(data_dir / "objects", 3600)
-    found = look("retention")
-    assert (found.status, found.detail) == (Status.WARNING, "the duty has never made a round")
+    finding = look("retention")
+    assert (finding.status, finding.detail) == (Status.WARNING, "the duty has never made a round")
 
     duty = Retention(Store(sqlite_database), objects)
     while duty.run_once(Store(sqlite_database).now()).has_more:
@@ -217,5 +220,5 @@ def test_retention_is_well_while_its_rounds_begin(look: Look, data_dir: Path, sq
     assert look("retention").status is Status.OK
 
     age_all(data_dir / "objects", 3600)
-    found = look("retention")
-    assert (found.status, found.detail) == (Status.WARNING, "the duty began its last round 60 min ago")
+    finding = look("retention")
+    assert (finding.status, finding.detail) == (Status.WARNING, "the duty began its last round 60 min ago")

@@ -1,4 +1,4 @@
-"""What doctor says of workers and of models: by the database, and by the worker's own code."""
+"""Doctor's findings about workers and models: by the database, and by the worker's own code."""
 
 import socket
 import stat
@@ -44,17 +44,17 @@ def register(store: Store, state: WorkerState, host: str = "elsewhere", pools: t
 
 
 def test_an_idle_service_without_workers_is_well(look: Look, store: Store):
-    found = look("workers")
-    assert (found.status, found.detail) == (Status.OK, "workers: none")
+    finding = look("workers")
+    assert (finding.status, finding.detail) == (Status.OK, "workers: none")
 
 
 def test_work_without_a_worker_is_an_error(look: Look, store: Store):
     planned(store, shards=2)
-    found = look("workers")
-    assert found.status is Status.ERROR
-    assert found.detail == "workers: none; shards that wait: 2 bulk"
-    assert found.figures == {"ready": 0, "queued": 2, "wanted": 1, "missing": 1}
-    assert "work waits for" in found.advice
+    finding = look("workers")
+    assert finding.status is Status.ERROR
+    assert finding.detail == "workers: none; shards that wait: 2 bulk"
+    assert finding.figures == {"ready": 0, "queued": 2, "wanted": 1, "missing": 1}
+    assert "work waits for" in finding.advice
 
 
 def test_work_with_a_worker_is_well(look: Look, store: Store):
@@ -66,9 +66,9 @@ def test_work_with_a_worker_is_well(look: Look, store: Store):
 def test_work_for_a_model_that_no_worker_has_is_an_error(look: Look, store: Store):
     planned(store, shards=2, model="another")
     register(store, WorkerState.READY)
-    found = look("workers")
-    assert found.status is Status.ERROR
-    assert "another (1 wanted, 0 ready, capacity any)" in found.advice
+    finding = look("workers")
+    assert finding.status is Status.ERROR
+    assert "another (1 wanted, 0 ready, capacity any)" in finding.advice
 
 
 def test_work_for_a_pool_without_a_worker_is_an_error(look: Look, store: Store):
@@ -93,17 +93,17 @@ def test_more_work_than_the_workers_end_in_time_is_a_warning(look: Look, store: 
     register(store, WorkerState.READY)
     with store.transaction() as tx:
         tx.figures.record(ServiceFigures(at=tx.now(), rows_per_busy_s={"demo_model": 0.5}))
-    found = look("workers")
-    assert found.status is Status.WARNING
-    assert "demo_model (3 wanted, 1 ready, capacity any)" in found.detail
-    assert found.figures["missing"] == 2
+    finding = look("workers")
+    assert finding.status is Status.WARNING
+    assert "demo_model (3 wanted, 1 ready, capacity any)" in finding.detail
+    assert finding.figures["missing"] == 2
 
 
 def test_a_scheduler_that_is_missing_while_jobs_wait_is_an_error(look: Look, store: Store):
     planned(store)
-    found = look("scheduler")
-    assert found.status is Status.ERROR
-    assert "start `python -m scheduler`" in found.advice
+    finding = look("scheduler")
+    assert finding.status is Status.ERROR
+    assert "start `python -m scheduler`" in finding.advice
 
 
 def test_models_that_a_worker_of_this_machine_has_loaded_fit(look: Look, store: Store):
@@ -112,11 +112,11 @@ def test_models_that_a_worker_of_this_machine_has_loaded_fit(look: Look, store: 
 
 
 def test_the_workers_code_says_that_models_fit(look: Look):
-    """In a process of its own, with the demo model."""
-    found = look("model.memory", timeout_s=100)
-    assert found.status is Status.OK
-    assert "demo_model" in found.detail
-    assert 0 < found.figures["needed_bytes"] < found.figures["free_bytes"]
+    """The worker's code runs in a process of its own, with the demo model."""
+    finding = look("model.memory", timeout_s=100)
+    assert finding.status is Status.OK
+    assert "demo_model" in finding.detail
+    assert 0 < finding.figures["needed_bytes"] < finding.figures["free_bytes"]
 
 
 @pytest.mark.exhaustive
@@ -130,10 +130,10 @@ def test_the_workers_code_says_that_models_fit(look: Look):
 def test_the_workers_code_says_that_models_do_not_fit(look: Look, monkeypatch, variable: str, said: str):
     monkeypatch.setenv(f"NIGHTSHIFT_{variable}", str(demo.demo_model_path()))
     monkeypatch.setenv("NIGHTSHIFT_DEVICE_MEMORY_BYTES", str(2 << 20))
-    found = look("model.memory", timeout_s=100)
-    assert found.status is Status.ERROR
-    assert said in found.detail
-    assert variable == "LAZY_MODELS" or "NIGHTSHIFT_LAZY_MODELS" in found.detail
+    finding = look("model.memory", timeout_s=100)
+    assert finding.status is Status.ERROR
+    assert said in finding.detail
+    assert variable == "LAZY_MODELS" or "NIGHTSHIFT_LAZY_MODELS" in finding.detail
 
 
 def test_a_device_that_is_not_there_is_an_error(look: Look, monkeypatch):
@@ -143,9 +143,9 @@ def test_a_device_that_is_not_there_is_an_error(look: Look, monkeypatch):
         pytest.skip("this machine has a GPU")
     assert look("gpu").status is Status.SKIPPED
     monkeypatch.setenv("NIGHTSHIFT_DEVICE", "cuda")
-    found = look("gpu")
-    assert found.status is Status.ERROR
-    assert "NIGHTSHIFT_DEVICE is cuda" in found.detail
+    finding = look("gpu")
+    assert finding.status is Status.ERROR
+    assert "NIGHTSHIFT_DEVICE is cuda" in finding.detail
 
 
 SAW_NONE = {"cuda": {"torch": "2.13.0+cpu", "cuda": None, "devices": [], "why_none": "Torch not compiled"}}
@@ -172,9 +172,9 @@ def gpu(data_dir: Path, said: dict[str, object]):
 
 def test_a_gpu_is_described_with_its_driver(driver, data_dir):
     driver("echo 'NVIDIA H100 80GB HBM3, 580.82.07, 81559, 512, 34'")
-    found = gpu(data_dir, SAW_ONE)
-    assert found.status is Status.OK
-    assert found.detail == (
+    finding = gpu(data_dir, SAW_ONE)
+    assert finding.status is Status.OK
+    assert finding.detail == (
         "NVIDIA H100 80GB HBM3, driver 580.82.07, 512 of 81559 MiB used, 34 °C; torch 2.13.0, CUDA 13.0"
     )
 
@@ -183,9 +183,9 @@ def test_a_gpu_that_torch_cannot_use_is_a_warning_and_an_error_where_it_was_aske
     driver, data_dir, monkeypatch
 ):
     driver("echo 'NVIDIA H100 80GB HBM3, 580.82.07, 81559, 512, 34'")
-    found = gpu(data_dir, SAW_NONE)
-    assert found.status is Status.WARNING
-    assert "a worker would compute on the CPU" in found.advice
+    finding = gpu(data_dir, SAW_NONE)
+    assert finding.status is Status.WARNING
+    assert "a worker would compute on the CPU" in finding.advice
     monkeypatch.setenv("NIGHTSHIFT_DEVICE", "cuda")
     assert gpu(data_dir, SAW_NONE).status is Status.ERROR
 

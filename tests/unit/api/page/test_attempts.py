@@ -12,13 +12,13 @@ from nightshift.errors import TooManyRequests
 def after(failures: Iterable[str], *addresses: str) -> list[bool]:
     """Which of these may try, after failures from those."""
 
-    async def asked() -> list[bool]:
+    async def try_all() -> list[bool]:
         attempts = Attempts()
         for address in failures:
             await attempts.failed(address)
         return [await may_try(attempts, address) for address in addresses]
 
-    return asyncio.run(asked())
+    return asyncio.run(try_all())
 
 
 async def may_try(attempts: Attempts, address: str) -> bool:

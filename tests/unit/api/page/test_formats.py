@@ -64,11 +64,11 @@ def test_a_chart_has_a_gap_where_nothing_was_told() -> None:
         if not 100 <= place < 110
     ]
 
-    found = columns(figures, hours=2)
+    drawn = columns(figures, hours=2)
 
-    assert found["at"] == sorted(found["at"])
-    assert found["at"][-1] == figures[-1].at.timestamp()
-    assert [place for place, busy in enumerate(found["busy"]) if busy is None] == [100]
+    assert drawn["at"] == sorted(drawn["at"])
+    assert drawn["at"][-1] == figures[-1].at.timestamp()
+    assert [place for place, busy in enumerate(drawn["busy"]) if busy is None] == [100]
     assert columns([], hours=2)["at"] == []
 
 

@@ -132,7 +132,7 @@ class FakeServer:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
-    """What commands talk to, instead of a server somewhere."""
+    """The server that commands talk to, a function instead of a program somewhere."""
     fake = FakeServer()
 
     def connect() -> Client:

@@ -32,7 +32,7 @@ def test_what_is_not_offered_fails_only_strictly(outcome: Outcome, strictly: int
 
 
 def test_a_server_that_offers_nothing_is_reported_in_json(nightshift):
-    with answering(lambda asked: MISSING) as url:
+    with answering(lambda request: MISSING) as url:
         ended = nightshift("conformance", "--base-url", url, "--only", "files.pages", "--json")
 
     assert ended.code == 0
@@ -42,7 +42,7 @@ def test_a_server_that_offers_nothing_is_reported_in_json(nightshift):
 
 
 def test_strict_counts_it_as_failed_and_the_table_says_why(nightshift):
-    with answering(lambda asked: MISSING) as url:
+    with answering(lambda request: MISSING) as url:
         ended = nightshift("conformance", "--base-url", url, "--only", "files.pages", "--strict")
 
     assert ended.code == 1
@@ -52,7 +52,7 @@ def test_strict_counts_it_as_failed_and_the_table_says_why(nightshift):
 
 def test_what_nightshift_has_beyond_openai_is_skipped_elsewhere_and_the_reason_is_named_once(nightshift):
     models = b'{"object": "list", "data": [{"id": "m", "object": "model", "owned_by": "a stranger"}]}'
-    with answering(lambda asked: Reply(200, JSON, models)) as url:
+    with answering(lambda request: Reply(200, JSON, models)) as url:
         ended = nightshift("conformance", "--base-url", url, "--only", "nightshift")
 
     assert ended.code == 0
@@ -71,7 +71,7 @@ def test_a_server_that_is_not_there_is_exit_code_2(nightshift):
 
 
 def test_a_key_that_is_refused_is_exit_code_2(nightshift):
-    with answering(lambda asked: Reply(401, JSON, b'{"error": {"message": "no such key"}}')) as url:
+    with answering(lambda request: Reply(401, JSON, b'{"error": {"message": "no such key"}}')) as url:
         ended = nightshift("conformance", "--base-url", url, "--api-key", "sk-x")
 
     assert ended.code == 2

@@ -17,7 +17,7 @@ WORD_VALUES = {
 
 
 def value_of(words: str) -> int:
-    """What the words add up to, from left to right: the way back, found without looking at the way there."""
+    """The sum of the words from left to right: the way back, found without looking at the way there."""
     total = current = 0
     for word in words.replace("-", " ").split():
         if word == "thousand":

@@ -20,11 +20,11 @@ class DeadLetters:
 
     def __init__(self) -> None:
         self.letter = dict(LETTER)
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.key_is_good = True
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
-        self.asked.append(f"{request.method} {request.url.raw_path.decode()}")
+        self.requests.append(f"{request.method} {request.url.raw_path.decode()}")
         if not self.key_is_good:
             return refused(401, "Incorrect API key provided.")
         if request.method == "GET":
@@ -67,7 +67,7 @@ def test_dead_letters_are_listed_as_a_table(nightshift, letters):
 
 def test_only_those_in_a_state_are_asked_for(nightshift, letters):
     assert nightshift("dlq", "list", "--status", "dead", "--json").json == [LETTER]
-    assert "status=dead" in letters.asked[0]
+    assert "status=dead" in letters.requests[0]
 
 
 def test_a_replayed_row_says_as_which_job_it_runs_again(nightshift, letters):
@@ -107,4 +107,4 @@ def test_a_key_that_is_refused_is_not_tried_on_every_letter(nightshift, letters,
     ended = nightshift("dlq", "discard", "dlq_1", "dlq_2")
 
     assert (ended.code, ended.err) == (1, "nightshift: Incorrect API key provided.\n")
-    assert len(letters.asked) == 1
+    assert len(letters.requests) == 1

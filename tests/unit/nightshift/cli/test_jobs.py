@@ -32,14 +32,14 @@ def test_jobs_are_listed_as_json(nightshift, server):
 
 
 def test_only_jobs_of_these_states_and_this_time_are_listed(nightshift, server):
-    asked = []
-    server.instead = lambda request: asked.append(request.url.params)
+    bodies = []
+    server.instead = lambda request: bodies.append(request.url.params)
     options = ("--status", "failed", "--status", "expired", "--name", "n", "--created-after", "2026-11-23")
 
     assert nightshift("jobs", "list", *options).code == 0
-    assert asked[0].get_list("status") == ["failed", "expired"]
-    assert asked[0]["name"] == "n"
-    assert asked[0]["created_after"] == "1795392000"
+    assert bodies[0].get_list("status") == ["failed", "expired"]
+    assert bodies[0]["name"] == "n"
+    assert bodies[0]["created_after"] == "1795392000"
 
 
 def test_a_job_is_shown_in_lines_without_what_is_empty(nightshift, server):

@@ -142,7 +142,9 @@ def test_of_a_database_server_that_is_away_it_is_said_where_it_is_named(nightshi
 def test_what_the_clients_commands_load_is_installed_without_extras():
     project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text())["project"]
     base = set(map(_name, project["dependencies"]))
-    extras = {_name(each) for group in project["optional-dependencies"].values() for each in group}
+    extras = {
+        _name(requirement) for group in project["optional-dependencies"].values() for requirement in group
+    }
     code = (
         "import sys, nightshift.client, nightshift.process.settings, nightshift.cli.session, "
         "nightshift.cli.bulk.requests_of_rows; print(*{name.partition('.')[0] for name in sys.modules})"

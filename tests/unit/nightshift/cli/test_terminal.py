@@ -1,4 +1,4 @@
-"""What commands print cannot act on the terminal, whatever is in it."""
+"""The output of commands cannot act on the terminal, whatever is in it."""
 
 import json
 import unicodedata

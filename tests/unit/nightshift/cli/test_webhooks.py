@@ -1,4 +1,4 @@
-"""`nightshift webhooks`: endpoints and deliveries, as the server is asked and as they are printed."""
+"""`nightshift webhooks`: endpoints and deliveries, as the server is requests and as they are printed."""
 
 import json
 
@@ -29,8 +29,8 @@ PATH = "/v1/webhook_endpoints"
 
 
 @pytest.fixture
-def asked(server):
-    """What the server was asked: method, path, and body or query."""
+def requests(server):
+    """The requests to the server: method, path, and body or query."""
     seen = []
 
     def answer(request):
@@ -50,13 +50,13 @@ def asked(server):
     return seen
 
 
-def test_endpoints_are_listed_with_why_they_are_disabled(nightshift, asked):
+def test_endpoints_are_listed_with_why_they_are_disabled(nightshift, requests):
     out = nightshift("webhooks", "list").out
-    assert all(each in out for each in ("whe_1", "pager", "disabled (gone)", "job.*", "2023-11-14 22:13:20Z"))
+    assert all(word in out for word in ("whe_1", "pager", "disabled (gone)", "job.*", "2023-11-14 22:13:20Z"))
     assert nightshift("webhooks", "list", "--json").json == [ENDPOINT]
 
 
-def test_adding_and_rotating_print_the_secret_alone(nightshift, asked):
+def test_adding_and_rotating_print_the_secret_alone(nightshift, requests):
     added = nightshift(
         "webhooks", "add", "https://hooks.example/x", "--event", "job.*", "--event", "batch.failed"
     )
@@ -66,7 +66,7 @@ def test_adding_and_rotating_print_the_secret_alone(nightshift, asked):
     nightshift("webhooks", "add", "https://hooks.example/x", "--name", "pager")
 
     named = {"name": "https://hooks.example/x", "url": "https://hooks.example/x"}
-    assert asked == [
+    assert requests == [
         ("POST", PATH, named | {"event_types": ["job.*", "batch.failed"]}),
         ("POST", f"{PATH}/whe_1/rotate_secret", {"keep_old_secret_active_for_24_hours": True}),
         ("POST", f"{PATH}/whe_1/rotate_secret", {"keep_old_secret_active_for_24_hours": False}),
@@ -74,11 +74,11 @@ def test_adding_and_rotating_print_the_secret_alone(nightshift, asked):
     ]
 
 
-def test_an_endpoint_is_tested_disabled_enabled_and_deleted(nightshift, asked):
+def test_an_endpoint_is_tested_disabled_enabled_and_deleted(nightshift, requests):
     assert nightshift("webhooks", "test", "whe_1", "--event", "batch.failed").out == "204\n"
     for command in ("disable", "enable", "delete"):
         assert nightshift("webhooks", command, "whe_1").code == 0
-    assert asked == [
+    assert requests == [
         ("POST", f"{PATH}/whe_1/test", {"event_type": "batch.failed"}),
         ("POST", f"{PATH}/whe_1", {"nightshift": {"disabled": True}}),
         ("POST", f"{PATH}/whe_1", {"nightshift": {"disabled": False}}),
@@ -111,21 +111,21 @@ def test_a_test_without_an_answer_fails_with_the_reason(nightshift, server):
     assert (ended.code, ended.err) == (1, "nightshift: The webhook endpoint gave no answer: it timed out\n")
 
 
-def test_deliveries_are_listed_as_filtered(nightshift, asked):
+def test_deliveries_are_listed_as_filtered(nightshift, requests):
     out = nightshift("webhooks", "deliveries", "--status", "dead", "--endpoint", "whe_1", "--limit", "5").out
-    assert all(each in out for each in ("dlv_1", "dead", "job.failed", "job_1", "10"))
-    [(_, _, query)] = asked
+    assert all(word in out for word in ("dlv_1", "dead", "job.failed", "job_1", "10"))
+    [(_, _, query)] = requests
     assert query == {"status": "dead", "webhook_endpoint_id": "whe_1", "limit": "5"}
 
 
-def test_a_window_is_replayed_to_its_end_and_deliveries_by_id(nightshift, asked):
+def test_a_window_is_replayed_to_its_end_and_deliveries_by_id(nightshift, requests):
     ended = nightshift("webhooks", "replay", "--endpoint", "whe_1", "--since", "2026-11-01")
     assert ended.err == "1007 dead letters are sent again\n"
-    assert asked == [("POST", f"{PATH}/whe_1/replay", {"since": 1_793_491_200})] * 2
-    asked.clear()
+    assert requests == [("POST", f"{PATH}/whe_1/replay", {"since": 1_793_491_200})] * 2
+    requests.clear()
 
     nightshift("webhooks", "replay", "dlv_1", "dlv_2")
-    assert [path for _, path, _ in asked] == ["/v1/deliveries/dlv_1/replay", "/v1/deliveries/dlv_2/replay"]
+    assert [path for _, path, _ in requests] == ["/v1/deliveries/dlv_1/replay", "/v1/deliveries/dlv_2/replay"]
 
 
 @pytest.mark.parametrize(
@@ -138,9 +138,9 @@ def test_a_window_is_replayed_to_its_end_and_deliveries_by_id(nightshift, asked)
         ("dlv_1", "--until", "2026-11-01"),
     ],
 )
-def test_a_replay_names_either_deliveries_or_an_endpoint_and_a_time(nightshift, asked, options):
+def test_a_replay_names_either_deliveries_or_an_endpoint_and_a_time(nightshift, requests, options):
     assert nightshift("webhooks", "replay", *options).code == 2
-    assert asked == []
+    assert requests == []
 
 
 def test_a_create_whose_outcome_is_unknown_is_not_repeated(nightshift, server):

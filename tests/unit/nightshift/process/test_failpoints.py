@@ -88,10 +88,10 @@ def test_one_process_of_several_dies_of_an_armed_point(tmp_path: Path) -> None:
     (tmp_path / "worker.claimed").touch()
     several = [process(**{FAILPOINT_DIR: str(tmp_path)}) for _ in range(3)]
 
-    for each in several:
-        each.communicate("\n\n\n", timeout=30)
+    for one in several:
+        one.communicate("\n\n\n", timeout=30)
 
-    assert Counter(each.returncode for each in several) == {-signal.SIGKILL: 1, 0: 2}
+    assert Counter(one.returncode for one in several) == {-signal.SIGKILL: 1, 0: 2}
     assert not list(tmp_path.iterdir())
 
 

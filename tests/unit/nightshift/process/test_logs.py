@@ -148,7 +148,7 @@ def test_without_a_stream_it_writes_to_standard_error(capsys):
 
 
 class Log:
-    """What passes the filter, by a clock that stands still."""
+    """The lines that pass the filter, by a clock that stands still."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

@@ -25,7 +25,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def data(tmp_path: Path) -> DataSettings:
-    """Of a folder that the operator made."""
+    """Settings of a folder that the operator made."""
     (tmp_path / "data").mkdir(mode=0o755)
     return DataSettings(data_dir=tmp_path / "data", _env_file=None)
 
@@ -102,7 +102,7 @@ def test_what_links_of_the_operator_lead_to_is_closed_too(data: DataSettings, tm
 def test_a_link_that_another_user_made_leads_nowhere(
     data: DataSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a folder that others may write to: else they choose whose modes are changed."""
+    """Others may write to the folder: else they choose whose modes are changed."""
     outside = made(tmp_path / "outside")
     (data.data_dir / "api_key").symlink_to(outside)
     if os.geteuid() == 0:
@@ -189,7 +189,7 @@ def test_an_operator_may_say_how_outputs_are_made(
 
 
 def test_the_access_list_of_a_folder_is_not_widened(tmp_path: Path) -> None:
-    """What is already open to a group was made so by the folder's list, which knows no umask."""
+    """A folder's access list knows no umask, and opened its files to a group."""
     store = DirectoryStore(tmp_path, umask=0o022)
     os.umask(0o007)  # as a list that lets the group write
     store.put("a/b", b"")

@@ -55,18 +55,18 @@ def test_a_dotenv_file_decides_unless_the_environment_does(
 
 
 def test_without_settings_everything_is_in_the_data_directory(tmp_path: Path) -> None:
-    found = DataSettings(data_dir=Path("data"))
+    settings = DataSettings(data_dir=Path("data"))
 
-    assert found.resolved_database_url == f"sqlite:///{tmp_path}/data/nightshift.db"
-    assert found.resolved_storage_url == f"file://{tmp_path}/data/objects"
+    assert settings.resolved_database_url == f"sqlite:///{tmp_path}/data/nightshift.db"
+    assert settings.resolved_storage_url == f"file://{tmp_path}/data/objects"
     assert DataSettings().data_dir == Path.home() / ".nightshift"
 
 
 def test_a_database_and_a_store_elsewhere_are_taken_as_they_are() -> None:
-    found = DataSettings(database_url="postgresql://db.example/ns", storage_url="s3://bucket/prefix")
+    settings = DataSettings(database_url="postgresql://db.example/ns", storage_url="s3://bucket/prefix")
 
-    assert found.resolved_database_url == "postgresql://db.example/ns"
-    assert found.resolved_storage_url == "s3://bucket/prefix"
+    assert settings.resolved_database_url == "postgresql://db.example/ns"
+    assert settings.resolved_storage_url == "s3://bucket/prefix"
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_settings_can_be_checked_before_anything_is_started(
 def concerns_under(settings: type[_Settings]) -> list[type[_Settings]]:
     """The classes that no other is made of."""
     below = settings.__subclasses__()
-    return [found for other in below for found in concerns_under(other)] if below else [settings]
+    return [concern for other in below for concern in concerns_under(other)] if below else [settings]
 
 
 def test_every_class_of_settings_is_checked() -> None:

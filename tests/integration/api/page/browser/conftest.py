@@ -86,10 +86,10 @@ def watched(context: BrowserContext, url: str, key: str) -> Visit:
     made = Visit(context.new_page(), url, key)
     origin = urlsplit(url).netloc
 
-    def note_request(asked: str) -> None:
-        parts = urlsplit(asked)
+    def note_request(url_of_request: str) -> None:
+        parts = urlsplit(url_of_request)
         if parts.scheme not in ("data", "blob") and parts.netloc != origin:
-            made.elsewhere.append(asked)
+            made.elsewhere.append(url_of_request)
 
     context.on("request", lambda request: note_request(request.url))
     made.page.on("pageerror", lambda error: made.problems.append(str(error)))

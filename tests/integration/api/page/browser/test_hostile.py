@@ -33,7 +33,7 @@ HOSTILE = (
 
 @pytest.fixture(scope="module")
 def job_id(page_store: Store, shared_api: SharedApi) -> str:
-    """Of a job that is hostile in every field."""
+    """The id of a job that is hostile in every field."""
     text = " ".join(HOSTILE).replace("\0", "")  # PostgreSQL and SQLite would refuse it before
     job = ground.running(
         page_store,
@@ -52,7 +52,7 @@ def job_id(page_store: Store, shared_api: SharedApi) -> str:
     objects.close()
     ground.interrupt(page_store, job, '<img src=x onerror="window.ran=1">')
     ground.worker(page_store, '"><svg/onload=window.ran=1>', text, (text,))
-    errors = tuple(InputError(each, each, 1, each) for each in HOSTILE)
+    errors = tuple(InputError(text, text, 1, text) for text in HOSTILE)
     ground.end(page_store, job, JobState.FAILED, errors)
     return job.id
 

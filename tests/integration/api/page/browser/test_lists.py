@@ -11,7 +11,7 @@ from nightshift.store import Store
 from nightshift.tenants.audit import Actor
 from tests.integration.api.page.browser.conftest import Visit, VisitMaker
 from tests.integration.api.page.browser.test_hostile import HOSTILE
-from tests.integration.api.page.browser.test_views import NARROW, WIDE, overflow, violations
+from tests.integration.api.page.browser.test_views import NARROW, SCHEMES, WIDE, overflow, violations
 from tests.integration.api.page.rows import Rows, add_rows
 
 TENANT, HOSTILE_TENANT, LONG_TENANT = "lists", "hostile-lists", "long-lists"
@@ -48,30 +48,34 @@ def rows(page_store: Store) -> Rows:
     return with_rows(page_store, TENANT, "night-batch")[0]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_no_list_violates_a_rule_of_axe_or_leaves_the_screen_or_the_origin(
     visit: VisitMaker, rows: Rows, scheme: str
 ) -> None:
     seen = visit(TENANT, color_scheme=scheme, viewport=WIDE)
-    found = {}
+    problems = {}
     for path in paths_of(rows):
         seen.open(path)
         for size in (WIDE, NARROW):
             seen.page.set_viewport_size(size)  # type: ignore[arg-type]
-            found[path, size["width"]] = [*violations(seen.page, scheme), *overflow(seen.page)]
+            problems[path, size["width"]] = [*violations(seen.page, scheme), *overflow(seen.page)]
 
-    assert {where: problems for where, problems in found.items() if problems} == {}
+    assert {where: problems for where, problems in problems.items() if problems} == {}
     assert seen.elsewhere == []
     assert seen.problems == []
 
 
-def test_no_text_of_a_row_becomes_markup_or_runs(visit: VisitMaker, page_store: Store) -> None:
-    texts = [text.replace("\0", "") for text in HOSTILE]
-    every = with_rows(page_store, HOSTILE_TENANT, *texts)
-    seen = visit(HOSTILE_TENANT)
+@pytest.mark.parametrize("num_opened", [3, pytest.param(len(HOSTILE), marks=pytest.mark.exhaustive)])
+def test_no_text_of_a_row_becomes_markup_or_runs(
+    visit: VisitMaker, page_store: Store, num_opened: int
+) -> None:
+    """Every list shows all texts; the rows of so many are opened as well."""
+    tenant = f"{HOSTILE_TENANT}-{num_opened}"
+    every = with_rows(page_store, tenant, *(text.replace("\0", "") for text in HOSTILE))
+    seen = visit(tenant)
     seen.page.on("dialog", lambda dialog: seen.problems.append(dialog.message))
 
-    singles = {path for rows in every for path in paths_of(rows)}
+    singles = {path for rows in every[:num_opened] for path in paths_of(rows)}
     for path in sorted(singles):
         page = seen.open(path)
         assert page.url == seen.url + path

@@ -182,13 +182,13 @@ def test_a_hidden_tab_asks_for_nothing_and_is_up_to_date_when_it_is_seen(
     page = visit("hidden").open_live(f"/ui/jobs/{job.id}")
     with page.expect_event("requestfailed", lambda request: request.url.endswith("/ui/updates")):
         page.evaluate(HIDDEN, True)
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
     seen = visit("hidden").open_live(f"/ui/jobs/{job.id}")
 
     ground.progress(page_store, job, rows=20, seq=1)
     expect(seen.locator(".count")).to_have_text("30 of 100")
-    assert asked == []
+    assert requests == []
     page.evaluate(HIDDEN, False)
 
     expect(page.locator(".count")).to_have_text("30 of 100")

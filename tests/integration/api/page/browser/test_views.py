@@ -19,12 +19,13 @@ from tests.integration.api.page.browser.conftest import Visit, VisitMaker
 AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
 TENANT = "seen"
 WRONG = ("/ui/nothing", "/nothing/here", f"/ui/jobs/{300 * 'x'}", "/ui/jobs?state=sleeping")
+SCHEMES = ["light", pytest.param("dark", marks=pytest.mark.exhaustive)]
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
 
 
 @pytest.fixture(scope="module")
 def paths(page_store: Store) -> list[str]:
-    """Of every view, with something in it, and of pages that say what is wrong."""
+    """Addresses of every view, with something in it, and of pages that say what is wrong."""
     job = ground.running(page_store, TENANT, done=10, metadata={"team": "search"})
     ground.progress(page_store, job, rows=10, failed=4, seq=1)
     ground.interrupt(page_store, job, new_id("wrk"))
@@ -33,23 +34,23 @@ def paths(page_store: Store) -> list[str]:
         tx.events.append(failed.id, "job.finalizing", {}, tx.now() + timedelta(minutes=167))
     ground.end(page_store, failed, JobState.FAILED, (InputError("invalid_json", "Line 3 is not JSON.", 3),))
     ground.worker(page_store, "worker_seen", "gpu-1")
-    found = [view.path for view in views.VIEWS if "{" not in view.path]
-    return [*found, *(f"/ui/jobs/{one.id}" for one in (job, failed)), "/ui/jobs?state=expired", *WRONG]
+    listed = [view.path for view in views.VIEWS if "{" not in view.path]
+    return [*listed, *(f"/ui/jobs/{one.id}" for one in (job, failed)), "/ui/jobs?state=expired", *WRONG]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_no_view_violates_a_rule_of_axe_or_leaves_the_screen_or_the_origin(
     visit: VisitMaker, paths: list[str], scheme: str
 ) -> None:
     seen = visit(TENANT, color_scheme=scheme, viewport=WIDE)
-    found = {}
+    problems = {}
     for path in paths:
         seen.open(path)
         for size in (WIDE, NARROW):
             seen.page.set_viewport_size(size)  # type: ignore[arg-type]
-            found[path, size["width"]] = [*violations(seen.page, scheme), *overflow(seen.page)]
+            problems[path, size["width"]] = [*violations(seen.page, scheme), *overflow(seen.page)]
 
-    assert {where: problems for where, problems in found.items() if problems} == {}
+    assert {where: problems for where, problems in problems.items() if problems} == {}
     assert seen.elsewhere == []
     assert seen.problems == []
 
@@ -85,20 +86,20 @@ def test_the_form_to_sign_in_is_accessible(visit: VisitMaker, scheme: str) -> No
 
 
 def violations(page: Page, scheme: str) -> list[str]:
-    """Of all rules; in the dark of those that colours matter for, since nothing else is different there."""
+    """Violations of all rules; in the dark of those about colours, since nothing else is different there."""
     rules = {"light": None, "dark": ["color-contrast", "link-in-text-block"]}[scheme]
     page.evaluate(AXE)
     options = {"resultTypes": ["violations"], **({"runOnly": rules} if rules else {})}
-    found = page.evaluate("options => axe.run(document, options)", options)
+    report = page.evaluate("options => axe.run(document, options)", options)
     return [
-        f"{each['id']}: {node['target']} {node['failureSummary']}"
-        for each in found["violations"]
-        for node in each["nodes"]
+        f"{rule['id']}: {node['target']} {node['failureSummary']}"
+        for rule in report["violations"]
+        for node in rule["nodes"]
     ]
 
 
 def overflow(page: Page) -> list[str]:
-    """What makes the page wider than the screen."""
+    """The problem, if the page is wider than the screen."""
     width = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     return [f"{width} px wider than the screen"] if width > 0 else []
 
@@ -182,7 +183,7 @@ def test_light_or_dark_is_kept(visit: VisitMaker) -> None:
 
 
 def acted(seen: Visit, job_id: str, button: str) -> str:
-    """What is said after a click."""
+    """The message after a click."""
     seen.open(f"/ui/jobs/{job_id}")
     seen.page.click(f".actions >> text={button}")
     return seen.page.locator(".said p").first.inner_text()

@@ -95,10 +95,10 @@ def test_a_rotated_key_is_valid_for_the_overlap(nightshift, store):
     new = nightshift("keys", "rotate", old["id"], "--overlap-hours", "2", "--json").json
 
     with store.snapshot() as tx:
-        found, made = tx.keys.find(old["id"]), tx.keys.find(new["id"])
+        replaced, made = tx.keys.find(old["id"]), tx.keys.find(new["id"])
         assert made.admits(new["key"], tx.now())
-    assert found.replaced_by == made.id
-    assert (found.expires_at - made.created_at).total_seconds() == 7200
+    assert replaced.replaced_by == made.id
+    assert (replaced.expires_at - made.created_at).total_seconds() == 7200
     assert (made.name, made.expires_at) == ("app", None)
     assert nightshift("keys", "rotate", "unknown1").code == 1
 
@@ -118,6 +118,6 @@ def test_a_tenants_priority_is_limited(nightshift, store):
     changed = nightshift("tenants", "update", "acme", "--priority-ceiling", "background", "--json").json
     kept = nightshift("tenants", "update", "acme", "--description", "x", "--json").json
 
-    assert [each["priority_ceiling"] for each in (made, changed, kept)] == [
+    assert [tenant["priority_ceiling"] for tenant in (made, changed, kept)] == [
         "standard", "background", "background"
     ]  # fmt: skip

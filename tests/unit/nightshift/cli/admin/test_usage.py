@@ -12,7 +12,7 @@ from tests.helpers.databases import migrated_sqlite
 
 @pytest.fixture
 def today(data_dir: Path) -> date:
-    """Of an installation with usage today and forty days before."""
+    """Today's date, in an installation with usage today and forty days before."""
     database = migrated_sqlite(data_settings().data_dir / "nightshift.db")
     with Store(database).transaction() as tx:
         day = usage_day(tx.now())

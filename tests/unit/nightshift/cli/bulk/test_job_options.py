@@ -34,7 +34,7 @@ RUN = ("run", "s3://in/docs.parquet", "--output", "s3://out/", "--endpoint", "em
 
 
 def an_example(kind: Kind) -> tuple[list[str], Any]:
-    """What is typed after an option of this kind, and what the API is sent and shows."""
+    """The words after an option of this kind, and the value that the API is sent and shows."""
     match kind:
         case Share():
             return ["0.25"], 0.25
@@ -90,8 +90,8 @@ def test_an_option_that_is_not_given_is_not_sent_and_null_means_the_same(
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_an_option_is_documented(nightshift: Command, option: Option) -> None:
-    asked, shown = schemas()["JobCreate"], schemas()["DescribedJob"]
-    assert option.name in asked["properties"]
+    accepted, shown = schemas()["JobCreate"], schemas()["DescribedJob"]
+    assert option.name in accepted["properties"]
     assert option.name in shown["required"]
     for name in ("BatchOptions", "JobRetry"):
         assert (option.name in schemas()[name]["properties"]) == option.about.of_batches

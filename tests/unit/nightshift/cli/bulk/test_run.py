@@ -221,7 +221,7 @@ def test_with_wait_the_error_most_rows_have_is_said(nightshift, server):
     server.rows = [
         fine,
         a_failed_row(f"Too long.{places[1]}"),
-        *(a_failed_row(many + each) for each in places[2:]),
+        *(a_failed_row(many + place) for place in places[2:]),
     ]
 
     ended = nightshift("run", "s3://in/x.jsonl", *BASICS, "--wait")
@@ -433,14 +433,14 @@ REFUSED = {"would_be_accepted": False, "refusal": {"message": "Too many."}}
     ],
 )
 def test_a_dry_run_says_what_would_happen_and_exits_accordingly(nightshift, server, change, code, said):
-    asked = []
+    bodies = []
 
     def answer(request):
-        asked.append(request.url.params["dry_run"])
+        bodies.append(request.url.params["dry_run"])
         return httpx.Response(200, json=DRY_RUN | change)
 
     server.instead = answer
     ended = nightshift("run", "s3://in/x", *BASICS, "--dry-run")
 
-    assert (ended.code, asked, server.submitted) == (code, ["true"], [])
+    assert (ended.code, bodies, server.submitted) == (code, ["true"], [])
     assert said in ended.out

@@ -48,7 +48,7 @@ def test_a_slow_answer_is_not_taken_for_a_wrong_clock():
 
 
 def test_whole_seconds_are_no_difference():
-    """At 12:00:00.9 a clock of whole seconds says 12:00:00, and both are right."""
+    """Two clocks are both right when, at 12:00:00.9, one of whole seconds says 12:00:00."""
     skew = measured(ahead_s=-0.9, resolution_s=1)
     assert skew.at_least == timedelta()
     assert judge("its clock", skew).status is Status.OK

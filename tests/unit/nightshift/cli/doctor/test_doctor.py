@@ -177,10 +177,12 @@ def test_no_check_shows_a_secret(nightshift, healthy, monkeypatch, storage):
 def test_what_needs_a_part_that_fails_is_skipped(nightshift, healthy, monkeypatch):
     monkeypatch.setenv("NIGHTSHIFT_STORAGE_URL", "ftp://x/y")
 
-    found = by_id(nightshift("doctor", "--json"))
+    results = by_id(nightshift("doctor", "--json"))
 
     skipped = [
-        id for id, each in found.items() if each["detail"] == "not looked at, because 'storage' is not well"
+        id
+        for id, result in results.items()
+        if result["detail"] == "not looked at, because 'storage' is not well"
     ]
     assert skipped == [
         "storage.conditions",
@@ -194,21 +196,21 @@ def test_what_needs_a_part_that_fails_is_skipped(nightshift, healthy, monkeypatc
 
 @pytest.mark.parametrize("provider", ["aws", "gcp", "azure"])
 def test_the_metadata_server_is_asked_for_spot_notices(nightshift, healthy, monkeypatch, provider):
-    def found() -> dict[str, object]:
+    def spot() -> dict[str, object]:
         return by_id(nightshift("doctor", "--json"))["spot"]
 
-    assert found()["detail"] == "does not apply: NIGHTSHIFT_SPOT_PROVIDER is none"
+    assert spot()["detail"] == "does not apply: NIGHTSHIFT_SPOT_PROVIDER is none"
     with metadata.serving() as cloud:
         monkeypatch.setenv("NIGHTSHIFT_SPOT_PROVIDER", provider)
         monkeypatch.setenv("NIGHTSHIFT_SPOT_METADATA_URL", cloud.url)
-        answers = found()
+        answers = spot()
         assert answers["status"] == "ok"
         assert answers["detail"] == f"the metadata server of {provider} answers: no notice stands"
         cloud.is_interrupted = True
-        assert found()["detail"] == f"{provider} is about to take this machine away"
+        assert spot()["detail"] == f"{provider} is about to take this machine away"
         cloud.trouble = Trouble.FAILS
-        assert "answers 500" in str(found()["detail"])
-    assert "NIGHTSHIFT_SPOT_METADATA_URL" in str(found()["advice"]), "no server listens there any more"
+        assert "answers 500" in str(spot()["detail"])
+    assert "NIGHTSHIFT_SPOT_METADATA_URL" in str(spot()["advice"]), "no server listens there any more"
 
 
 def test_for_a_person_the_advice_stands_below(nightshift, healthy, monkeypatch):
@@ -273,9 +275,9 @@ def test_a_warning_does_not_make_it_fail(nightshift, healthy, monkeypatch):
     ended = nightshift("doctor", "--json")
 
     assert ended.code == 0
-    found = by_id(ended)["egress.proxies"]
-    assert found["status"] == "warning"
-    assert "proxy.internal:3128" in found["detail"]
+    result = by_id(ended)["egress.proxies"]
+    assert result["status"] == "warning"
+    assert "proxy.internal:3128" in result["detail"]
     assert "canary-password" not in ended.out
 
 
@@ -381,20 +383,20 @@ def test_how_to_start_a_worker_depends_on_whose_the_queue_is(
     if redis_url is not None:
         monkeypatch.setenv("NIGHTSHIFT_REDIS_URL", redis_url)
 
-    found = by_id(nightshift("doctor", "--json"))["service"]
+    result = by_id(nightshift("doctor", "--json"))["service"]
 
-    assert advice in found["advice"]
-    assert ("nightshift worker" in found["advice"]) == (redis_url is not None)
+    assert advice in result["advice"]
+    assert ("nightshift worker" in result["advice"]) == (redis_url is not None)
 
 
 @pytest.mark.parametrize("broken", ["read", "put"])
 def test_a_store_that_cannot_be_trusted_is_named_with_what_to_do(nightshift, healthy, monkeypatch, broken):
     monkeypatch.setattr(site, "open_store", lambda url: UntrustyStore(broken))
 
-    found = by_id(nightshift("doctor", "--json"))["storage"]
+    result = by_id(nightshift("doctor", "--json"))["storage"]
 
-    assert found["detail"].endswith("written" if broken == "read" else "replaced")
-    assert "name another store in NIGHTSHIFT_STORAGE_URL" in found["advice"]
+    assert result["detail"].endswith("written" if broken == "read" else "replaced")
+    assert "name another store in NIGHTSHIFT_STORAGE_URL" in result["advice"]
 
 
 class UntrustyStore:

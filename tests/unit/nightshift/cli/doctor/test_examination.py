@@ -25,32 +25,32 @@ def fail() -> Finding:
 
 
 def test_a_check_that_hangs_is_an_error_and_the_next_one_runs():
-    found = statuses(Check("a", "a", hang), Check("b", "b", lambda: ok("")), timeout_s=0.05)
-    assert found == {"a": Status.ERROR, "b": Status.OK}
+    seen = statuses(Check("a", "a", hang), Check("b", "b", lambda: ok("")), timeout_s=0.05)
+    assert seen == {"a": Status.ERROR, "b": Status.OK}
 
 
 def test_what_needs_a_check_that_hangs_costs_no_time_of_its_own():
     checks = [Check("a", "a", hang), *(Check(str(n), "", hang, {"a"}) for n in range(1000))]
     began_s = time.monotonic()
-    found = statuses(*checks, timeout_s=0.05)
-    assert set(found.values()) == {Status.ERROR, Status.SKIPPED}
+    seen = statuses(*checks, timeout_s=0.05)
+    assert set(seen.values()) == {Status.ERROR, Status.SKIPPED}
     assert time.monotonic() - began_s < 1000 * 0.05
 
 
 def test_what_needs_a_skipped_check_is_skipped_if_that_one_needed_something_broken():
-    found = statuses(
+    seen = statuses(
         Check("a", "", fail), Check("b", "", lambda: ok(""), {"a"}), Check("c", "", lambda: ok(""), {"b"})
     )
-    assert found == {"a": Status.ERROR, "b": Status.SKIPPED, "c": Status.SKIPPED}
+    assert seen == {"a": Status.ERROR, "b": Status.SKIPPED, "c": Status.SKIPPED}
 
 
 def test_what_does_not_apply_or_warns_stops_nothing():
-    found = statuses(
+    seen = statuses(
         Check("a", "", lambda: skipped("")),
         Check("b", "", lambda: warning("", "")),
         Check("c", "", lambda: ok(""), {"a", "b"}),
     )
-    assert found["c"] is Status.OK
+    assert seen["c"] is Status.OK
 
 
 def test_a_slow_check_has_more_time():

@@ -26,7 +26,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     return Site(data=DataSettings(data_dir=tmp_path / "data"))
 
 
-def a_disk(**found: int) -> Callable[[Path], os.statvfs_result]:
+def a_disk(**fields: int) -> Callable[[Path], os.statvfs_result]:
     whole = {
         "f_frsize": 4096,
         "f_blocks": 25 << 20,
@@ -34,7 +34,7 @@ def a_disk(**found: int) -> Callable[[Path], os.statvfs_result]:
         "f_files": 10**6,
         "f_favail": 10**6,
     }
-    disk = SimpleNamespace(**(whole | found))
+    disk = SimpleNamespace(**(whole | fields))
     return lambda path: disk  # type: ignore[return-value]
 
 
@@ -43,8 +43,8 @@ def a_disk(**found: int) -> Callable[[Path], os.statvfs_result]:
     [(80 * GIB, Status.OK), (4 * GIB, Status.WARNING), (GIB // 2, Status.ERROR), (0, Status.ERROR)],
 )
 def test_room_on_the_disk_is_judged(site, free_bytes, status):
-    found = machine.look_at_space(site, a_disk(f_bavail=free_bytes // 4096))
-    assert (found.status, found.figures["bytes_free"]) == (status, free_bytes)
+    finding = machine.look_at_space(site, a_disk(f_bavail=free_bytes // 4096))
+    assert (finding.status, finding.figures["bytes_free"]) == (status, free_bytes)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_directory_that_cannot_be_written_to_is_an_error(tmp_path, monkeypatch
     ("limit", "status"), [(20_000, Status.OK), (512, Status.WARNING), (64, Status.ERROR)]
 )
 def test_the_limit_on_open_files_is_the_processes_own(limit, status):
-    """In a process that has this limit."""
+    """The check runs in a process that has this limit."""
     code = "from nightshift.cli.doctor.checks import machine; print(machine.look_at_open_files().status)"
     ended = subprocess.run(
         [sys.executable, "-c", code],

@@ -14,15 +14,15 @@ class Store:
 
     def __init__(self, reason: str | None = None) -> None:
         self.reason = reason
-        self.asked = threading.Semaphore(0)
+        self.probed = threading.Semaphore(0)
 
     def __call__(self) -> str | None:
-        self.asked.release()
+        self.probed.release()
         return self.reason
 
     def wait_until_asked(self, times: int) -> None:
         for _ in range(times):
-            assert self.asked.acquire(timeout=WAIT_S)
+            assert self.probed.acquire(timeout=WAIT_S)
 
 
 def test_a_store_that_takes_no_requests_is_told_of_once_and_so_is_its_return() -> None:

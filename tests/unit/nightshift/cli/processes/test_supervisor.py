@@ -58,7 +58,7 @@ def shell(script: str, name: str = "child", **options: object) -> Child:
 
 
 def wait_for_line(path: Path, line: str) -> None:
-    """Until a child has written this line; a file is all it can signal with."""
+    """Waits until a child has written this line; a file is all it can signal with."""
     tick = threading.Event()
     for _ in range(int(WAIT_S / 0.01)):
         if path.exists() and line in path.read_text().splitlines():
@@ -92,12 +92,12 @@ def test_only_a_child_that_failed_is_warned_of(supervise, caplog, script, level)
     supervisor.start()
     assert supervisor.watch(WAIT_S) is False
 
-    [(found, message)] = [
+    [(logged, message)] = [
         (record.levelname, record.message)
         for record in caplog.records
         if record.action in ("child_ended", "child_died")
     ]
-    assert (found, message.startswith("child died")) == (level, level == "WARNING")
+    assert (logged, message.startswith("child died")) == (level, level == "WARNING")
 
 
 def test_a_child_that_is_killed_is_reported_with_the_signal(supervise):

@@ -1,4 +1,4 @@
-"""What `nightshift up` decides before it starts anything; the running whole is tests/e2e."""
+"""Decisions of `nightshift up` before it starts anything; the running whole is tests/e2e."""
 
 import json
 import socket
@@ -349,7 +349,7 @@ def test_what_workers_held_when_the_machine_went_down_is_free_at_the_next_start(
 
 @pytest.fixture
 def listed() -> list[dict[str, str]]:
-    """What the API lists as its models."""
+    """The models that the API lists."""
     return []
 
 
@@ -394,7 +394,7 @@ def test_it_prints_a_request_that_its_first_model_answers(ready_site, listed, ca
 
 
 def test_it_prints_what_the_commands_need_to_find_it(site, capsys, monkeypatch, tmp_path):
-    """In another terminal: a variable that is set in this one is not set there."""
+    """Another terminal has not the variables of this one."""
     site.key_file.write_text("sk-1\n")
     data_dir = f"NIGHTSHIFT_DATA_DIR={site.data.data_dir}\n"
     for set_here in (site.data.data_dir, tmp_path / "another"):

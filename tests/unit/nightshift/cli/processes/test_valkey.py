@@ -27,10 +27,10 @@ def no_override(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_the_wheel_brings_a_server() -> None:
-    found = valkey.find_server()
+    server = valkey.find_server()
 
-    assert found.name == "valkey-server"
-    assert os.access(found, os.X_OK)
+    assert server.name == "valkey-server"
+    assert os.access(server, os.X_OK)
 
 
 def test_the_operators_choice_goes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

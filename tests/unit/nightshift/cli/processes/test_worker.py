@@ -1,4 +1,4 @@
-"""What is done for a worker that has died. The worker itself is another program: tests/e2e starts it."""
+"""Handling of a worker that has died. The worker itself is another program: tests/e2e starts it."""
 
 import signal
 import socket
@@ -153,25 +153,25 @@ def test_a_dead_worker_is_listed_as_stopped_and_why(store, handler):
 
 
 def test_an_online_request_that_was_told_to_stop_ends_with_its_worker(store, handler):
-    asked = testing.asked(store)
-    testing.claimed_online(store, asked.shard_id, "wrk_1")
+    online = testing.asked(store)
+    testing.claimed_online(store, online.shard_id, "wrk_1")
     with store.transaction() as tx:
-        request_stop(tx, asked.job, StopReason.CANCELLED, tx.now())
+        request_stop(tx, online.job, StopReason.CANCELLED, tx.now())
 
     handler(an_exit())
 
     with store.snapshot() as tx:
-        assert tx.jobs.fetch(asked.job.id).state is JobState.CANCELLED
+        assert tx.jobs.fetch(online.job.id).state is JobState.CANCELLED
 
 
 def test_a_request_that_has_cost_workers_often_enough_is_answered_with_an_error(store, queue):
-    asked = testing.asked(store)
-    testing.claimed_online(store, asked.shard_id, "wrk_1")
+    online = testing.asked(store)
+    testing.claimed_online(store, online.shard_id, "wrk_1")
 
     WorkerExitHandler(store, queue, attempts_max=1)(an_exit())
 
     with store.snapshot() as tx:
-        job = tx.jobs.fetch(asked.job.id)
+        job = tx.jobs.fetch(online.job.id)
     assert job.state is JobState.FAILED
     assert job.counts.failed == 1
 

@@ -1,4 +1,4 @@
-"""What `top` shows at any size, whatever it is told."""
+"""The screen of `top` at any size, whatever it is told."""
 
 import io
 from typing import Any
@@ -94,7 +94,7 @@ def test_a_job_that_will_miss_its_deadline_is_late_in_words_and_in_red():
 def test_a_worker_whose_machine_goes_says_so_and_in_how_long():
     goes = {"kind": "interruption", "received_at": NOW_S - 5, "ends_at": NOW_S + 115}
     soon, at_risk = goes | {"ends_at": None}, goes | {"kind": "rebalance", "ends_at": None}
-    workers = [a_worker(place, notice=each) for place, each in enumerate((goes, soon, at_risk))]
+    workers = [a_worker(place, notice=notice) for place, notice in enumerate((goes, soon, at_risk))]
 
     text = shown(a_night(workers=workers))
     assert [word in text for word in ("machine goes in 1m", "machine at risk")] == [True, True]
@@ -163,10 +163,10 @@ def test_jobs_are_sorted_by_what_is_asked_for():
         ]
     )
     names = ["nightly-1", "nightly-2", "nightly-3"]
-    found = {
+    orders = {
         JOB_ORDERS[n][0]: [name[-1] for name in order_of(View(jobs_by=n), night, names)] for n in range(4)
     }
-    assert found == {
+    assert orders == {
         "deadline": ["2", "3", "1"],
         "failed rows": ["2", "3", "1"],
         "progress": ["3", "2", "1"],

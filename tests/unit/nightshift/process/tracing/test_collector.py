@@ -67,9 +67,9 @@ def test_the_headers_for_traces_count_where_both_are_set() -> None:
 def certificate(tmp_path: Path) -> Path:
     """One that is its own authority, with its key in key.pem."""
     path = tmp_path / "certificate.pem"
-    asked = ("-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=collector", "-days", "1")
+    options = ("-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=collector", "-days", "1")
     written = ("-keyout", str(tmp_path / "key.pem"), "-out", str(path))
-    subprocess.run(["openssl", "req", *asked, *written], check=True, capture_output=True)
+    subprocess.run(["openssl", "req", *options, *written], check=True, capture_output=True)
     return path
 
 

@@ -1,4 +1,4 @@
-"""What is recorded of spans, by OpenTelemetry's SDK with an exporter in memory, and what is not."""
+"""Recorded spans, by OpenTelemetry's SDK with an exporter in memory, and those that are not recorded."""
 
 import json
 import logging
