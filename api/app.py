@@ -14,29 +14,20 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from api.access.authentication import Authenticator
-from api.jobs import controls as job_controls
-from api.jobs import dead_letters
-from api.jobs import retries as job_retries
+from api.access import Authenticator
+from api.jobs import controls, dead_letters, events, results
 from api.jobs import routes as jobs
-from api.metrics.http import HttpMetrics
-from api.metrics.surroundings import Surroundings
-from api.middleware.boundary import Boundary
-from api.middleware.head import HeadRequests
+from api.middleware.boundary import FASTAPI_TELEMETRY, Boundary, HeadRequests, HttpMetrics, RequestHeads
 from api.middleware.request_bodies import BodyLimit
-from api.middleware.request_heads import RequestHeads
-from api.middleware.traces import FASTAPI_TELEMETRY
 from api.middleware.turns import BeginTurns
-from api.openai import batches, files, inference, models
-from api.openai.multipart import routes as uploads
+from api.openai import batches, files, inference, models, uploads
 from api.openapi import document
-from api.operation import health, overview, workers
-from api.operation.metrics import DatabaseMetrics
+from api.operation import health, overview
+from api.operation.metrics import DatabaseMetrics, Surroundings
 from api.operation.processes import Processes
 from api.page.page import Page, page_or_envelope
 from api.page.routes import make_router
 from api.responses.errors import install_error_handlers
-from api.routes import events, results, webhooks
 from api.services.services import AppSettings, open_services, try_settings
 from api.tenants import audit, keys, limits, tenants, usage
 from api.webhooks import deliveries
@@ -62,15 +53,12 @@ ROUTERS = (  # a request tries their routes in this order
     uploads.router,
     batches.router,
     models.router,
-    job_controls.router,
-    job_retries.router,
+    controls.router,
     results.router,
     events.router,
     deliveries.router,
     dead_letters.router,
-    webhooks.router,
     webhook_endpoints.router,
-    workers.router,
     overview.router,
     tenants.router,
     keys.router,

@@ -1,28 +1,27 @@
 """The parameters of handlers, by type.
 
-    def handler(services: ServicesDep, caller: CallerDep, body: BodyDep, page: PageDep) -> Response
+    def handler(services: ServicesDep, caller: CallerDep, body: BodyDep, listing: ListingDep) -> Response
 
 The caller is authenticated before the body is read.
 """
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
 from fastapi import Depends, Header, Query, Request
 from fastapi.dependencies.models import Dependant
+from fastapi.responses import Response
+from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 
-from api.access.authentication import Authenticator, Caller
-from api.access.quotas import take_rates
-from api.access.scopes import check_scope, needed_scope
-from api.access.slots import slots_of_body, slots_of_request
-from api.middleware.boundary import answer_headers, held
+from api.access import STREAMS, Authenticator, Caller, check_scope, needed_scope, slots_of_request, take_rates
+from api.middleware.boundary import RequestRecord
 from api.middleware.request_bodies import parse_json_object
+from api.middleware.turns import SMALL_BYTES
 from api.responses.times import EPOCH_MAX_S
-from api.services.body_turns import SMALL_BYTES
 from api.services.services import Services
 from nightshift.errors import InvalidRequest, NotFound
 from nightshift.jobs import Job, JsonObject
@@ -31,13 +30,12 @@ from nightshift.tenants.keys import Scope
 
 LIST_LIMIT: Final = 20
 LIST_LIMIT_MAX: Final = 100
-PAGE_BYTES_MAX: Final = 998_000  # of a list's elements: with what is around them, less than 1 MB
+LISTING_BYTES_MAX: Final = 998_000  # of a list's elements: with what is around them, less than 1 MB
 FORM_TYPES: Final = ("application/x-www-form-urlencoded", "multipart/form-data")
 
 _BOOL: Final = TypeAdapter(bool)
 
 T = TypeVar("T")
-
 
 EpochSeconds = Annotated[int, Query(ge=0, le=EPOCH_MAX_S)]
 
@@ -57,12 +55,14 @@ async def authenticated(
 ) -> Caller:
     """The authenticated caller, who has one request more in progress until it is answered."""
     authenticator: Authenticator = request.app.state.authenticator
-    _check_query(request)
+    record: RequestRecord = request.state.record
+    if request.scope["query_string"]:
+        _check_query(request)
     if "\0" in request.url.path or b"%00" in request.scope["query_string"]:
         raise InvalidRequest("A URL may not contain NUL characters.")  # PostgreSQL cannot look for one
     caller = await authenticator.caller(authorization)
     check_scope(request, caller)
-    services.slots.hold(caller, slots_of_request(request), held(request))
+    services.slots.hold(caller, slots_of_request(request), record.held)
     return caller
 
 
@@ -72,21 +72,19 @@ CallerDep = Annotated[Caller, Depends(authenticated)]
 def _query_parameters(dependant: Dependant) -> dict[str, bool]:
     """The names in the OpenAPI document, which takes long to make, and whether each may be repeated."""
     known = {field.alias: _is_list(field.field_info.annotation) for field in dependant.query_params}
-    for each in dependant.dependencies:
-        known |= _query_parameters(each)
+    for dependency in dependant.dependencies:
+        known |= _query_parameters(dependency)
     return known
 
 
 def _is_list(annotation: Any) -> bool:
-    return any(get_origin(each) is list for each in (annotation, *get_args(annotation)))
+    return any(get_origin(part) is list for part in (annotation, *get_args(annotation)))
 
 
 def _check_query(request: Request) -> None:
     """Raises InvalidRequest for parameters that the route does not have, or has once: one that is misspelt or
     the first of two would be ignored, and the job would run.
     """
-    if not request.query_params:
-        return
     known = _query_parameters(request.scope["route"].dependant)
     counts = Counter(name for name, _ in request.query_params.multi_items())
     unknown = next((name for name in counts if name not in known), None)
@@ -109,36 +107,24 @@ async def json_object(request: Request, services: ServicesDep, caller: CallerDep
             param="Content-Type",
             code="invalid_content_type",
         )
-    length = request.headers.get("content-length", "")
-    bytes_max = services.settings.api.body_bytes_max
+    record: RequestRecord = request.state.record
+    length, bytes_max = request.headers.get("content-length", ""), services.settings.api.body_bytes_max
     announced = min(int(length), bytes_max) if length.isdecimal() else bytes_max
-    held(request).enter_context(services.body_memory.reserved(caller.tenant_id, announced))
+    if announced > SMALL_BYTES:
+        record.held.enter_context(services.body_memory.reserved(caller.tenant_id, announced))
     raw = await request.body()
-    request.state.body_bytes = len(raw)
+    record.body_bytes = len(raw)
     if len(raw) <= SMALL_BYTES:
         body = parse_json_object(raw)
     else:
         body = await services.body_turns.run(caller.tenant_id, len(raw), lambda: parse_json_object(raw))
-    if names := slots_of_body(body):
-        services.slots.hold(caller, names, held(request))
+    if body.get("stream") is True:
+        services.slots.hold(caller, (STREAMS,), record.held)
     await _take_rates(request, services, caller, body, len(raw))
     return body
 
 
 BodyDep = Annotated[JsonObject, Depends(json_object)]
-
-
-async def submission(request: Request) -> tuple[Services, Caller, JsonObject]:
-    """The parameters of a handler that submits, for a plain route (`api/plain_routes.py`)."""
-    services = await services_of(request)
-    caller = await authenticated(request, services, request.headers.get("authorization"))
-    return services, caller, await json_object(request, services, caller)
-
-
-async def checked(request: Request, services: Services, caller: Caller, check: Callable[[], T]) -> T:
-    """Runs `check` in a thread, for a large body in its tenant's turn, and returns its result."""
-    size_bytes: int = request.state.body_bytes
-    return await services.body_turns.run(caller.tenant_id, size_bytes, check)
 
 
 async def json_object_if_any(request: Request, services: ServicesDep, caller: CallerDep) -> JsonObject:
@@ -155,33 +141,84 @@ OptionalBodyDep = Annotated[JsonObject, Depends(json_object_if_any)]
 async def _take_rates(
     request: Request, services: Services, caller: Caller, body: JsonObject, size_bytes: int
 ) -> None:
+    quotas = caller.quotas
+    if quotas.requests_per_minute is None and quotas.tokens_per_minute is None:
+        return
     if request.method == "POST" and needed_scope(request) is Scope.SUBMIT:
         body, size_bytes = ({}, 0) if is_dry_run(request) else (body, size_bytes)  # it costs no tokens
-        await take_rates(services.rate_limits, caller, body, size_bytes, answer_headers(request))
+        headers = request.state.record.answer_headers
+        await take_rates(services.rate_limits, caller, body, size_bytes, headers)
+
+
+# -- the hot path --
 
 
 @dataclass(frozen=True)
-class Page:
-    """Up to `limit` elements after the one with the id `after`."""
+class Submission:
+    """The parameters of a handler that submits."""
+
+    request: Request
+    services: Services
+    caller: Caller
+    body: JsonObject
+
+    @classmethod
+    async def read(cls, request: Request) -> "Submission":
+        """Reads a request on a plain route: authenticates its caller first."""
+        services: Services = request.app.state.services
+        caller = await authenticated(request, services, request.headers.get("authorization"))
+        return cls(request, services, caller, await json_object(request, services, caller))
+
+    async def checked(self, check: Callable[[], T]) -> T:
+        """Runs `check` in a thread, for a large body in its tenant's turn, and returns its result."""
+        record: RequestRecord = self.request.state.record
+        return await self.services.body_turns.run(self.caller.tenant_id, record.body_bytes, check)
+
+
+def plain_route(answer: Callable[[Request], Awaitable[Response]]) -> type[APIRoute]:
+    """A route class whose requests without a query are answered by a function of the request alone.
+
+    FastAPI's resolver of parameters adds a fifth to an admission's processor time. The handler is documented
+    as everywhere else, and is given requests with a query.
+    """
+
+    class PlainRoute(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            resolved = super().get_route_handler()
+
+            async def handle(request: Request) -> Response:
+                return await (resolved if request.scope["query_string"] else answer)(request)
+
+            return handle
+
+    return PlainRoute
+
+
+# -- lists --
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Up to `limit` elements of a list, after the one with the id `after`."""
 
     limit: int
     after: str | None
 
 
-async def _page(
+async def _listing(
     limit: Annotated[int, Query(ge=1, le=LIST_LIMIT_MAX)] = LIST_LIMIT, after: str | None = None
-) -> Page:
-    return Page(limit, after)
+) -> Listing:
+    return Listing(limit, after)
 
 
-PageDep = Annotated[Page, Depends(_page)]
+ListingDep = Annotated[Listing, Depends(_listing)]
 DryRunDep = Annotated[
     bool, Query(alias="dry_run", description="Check everything, look at the input, and submit nothing.")
 ]
 
 
 def is_dry_run(request: Request) -> bool:
-    """What `DryRunDep` is; False for a value that is refused."""
+    """The value of `DryRunDep`; False for one that is refused."""
     try:
         return _BOOL.validate_python(request.query_params.get("dry_run", False))
     except ValidationError:
@@ -197,11 +234,11 @@ def get_job(tx: Transaction, caller: Caller, job_id: str, param: str = "id") -> 
 
 
 def list_json(elements: Sequence[JsonObject], limit: int) -> JsonObject:
-    """A page in the list envelope, cut to `PAGE_BYTES_MAX`.
+    """The list envelope around `elements`, cut to `limit` and `LISTING_BYTES_MAX`.
 
-    `elements` has one more than `limit` if there is a next page.
+    `elements` has one more than `limit` if there are more.
     """
-    data = list(within(PAGE_BYTES_MAX, elements[:limit]))
+    data = list(_within(LISTING_BYTES_MAX, elements[:limit]))
     return {
         "object": "list",
         "data": data,
@@ -211,11 +248,11 @@ def list_json(elements: Sequence[JsonObject], limit: int) -> JsonObject:
     }
 
 
-def within(bytes_max: int, elements: Iterable[JsonObject]) -> Iterator[JsonObject]:
-    """The first elements whose JSON is at most so long together, but at least one."""
-    held_bytes = 0
+def _within(bytes_max: int, elements: Iterable[JsonObject]) -> Iterator[JsonObject]:
+    """The first elements whose JSON has at most so many bytes together, but at least one."""
+    total_bytes = 0
     for number, element in enumerate(elements):
-        held_bytes += len(json.dumps(element, ensure_ascii=False).encode(errors="surrogatepass"))
-        if number and held_bytes > bytes_max:
+        total_bytes += len(json.dumps(element, ensure_ascii=False).encode(errors="surrogatepass"))
+        if number and total_bytes > bytes_max:
             return
         yield element

@@ -2,7 +2,7 @@
 errors.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from functools import cache
 from http import HTTPStatus
 from typing import Any, Final
@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from api.access.scopes import NEEDED
+from api.access import NEEDED
 from api.bodies.files import UploadComplete, UploadCreate
 from api.bodies.jobs import BatchCreate, JobCreate, JobRetry, JobUpdate
 from api.bodies.tenants import KeyCreate, KeyRotate, TenantCreate, TenantUpdate
@@ -23,9 +23,51 @@ from api.bodies.webhooks import (
     WebhookEndpointTest,
     WebhookEndpointUpdate,
 )
-from api.responses.statuses import statuses
 from nightshift import endpoints
 from nightshift.endpoints.texts.generation import TextEndpoint
+
+NEEDS_KEY: Final = frozenset({400, 401, 403, 429, 503})  # 429: a quota; 503: the database is away
+NEEDS_JSON: Final = frozenset({408, 413})
+NEEDS_OBJECT: Final = frozenset({404})
+ASKS_MODEL: Final = frozenset({404, 409, 500, 504})
+SUBMITS: Final = frozenset({404, 422})  # an unknown model; an idempotency key used for another request
+CHANGES: Final = frozenset({409})
+
+_WITHOUT_KEY: Final = {
+    "/healthz": frozenset({200}),
+    "/readyz": frozenset({200, 503}),
+    "/metrics": frozenset({200}),
+}
+_INFERENCE: Final = frozenset(endpoint.route for endpoint in endpoints.every())
+_SUBMITS: Final = frozenset({"/v1/jobs", "/v1/batches"})
+_NEVER_CONFLICT: Final = frozenset({"/v1/files", "/v1/files/{file_id}", "/v1/uploads"})
+_FURTHER: Final = {
+    ("get", "/v1/files/{file_id}/content"): frozenset({206, 416}),
+    ("post", "/v1/files"): frozenset({408, 413}),
+    ("post", "/v1/uploads/{upload_id}/parts"): frozenset({408, 413}),
+    ("post", "/v1/jobs/{job_id}/retry"): frozenset({422}),
+    # 200: `Prefer: wait`, and it has ended; 409: another job writes to the output
+    ("post", "/v1/jobs"): frozenset({200, 409}),
+}
+
+
+def statuses(method: str, path: str, *, succeeds: Set[int], has_json: bool, has_after: bool) -> Set[int]:
+    """All of a route's. `succeeds`: what it says of itself; `has_after`: it is paged by an object's id."""
+    if path in _WITHOUT_KEY:
+        return _WITHOUT_KEY[path]
+    found = succeeds | NEEDS_KEY | _FURTHER.get((method, path), frozenset())
+    if has_json:
+        found |= NEEDS_JSON
+    if "{" in path or has_after:
+        found |= NEEDS_OBJECT
+    if method == "post" and path in _INFERENCE:
+        found |= ASKS_MODEL
+    if method == "post" and path in _SUBMITS:
+        found |= SUBMITS
+    if method != "get" and path not in _INFERENCE | _SUBMITS | _NEVER_CONFLICT:
+        found |= CHANGES
+    return found
+
 
 _ENDPOINT: Final = "/v1/webhook_endpoints/{webhook_endpoint_id}"
 

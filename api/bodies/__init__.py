@@ -1,0 +1,52 @@
+"""The shapes of requests and answers, with what all of them share."""
+
+from typing import Final, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+
+from nightshift.endpoints.requests import invalid_request
+from nightshift.jobs import JsonObject
+
+FIELDS_MAX: Final = 64
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class OwnBody(BaseModel):
+    """An object of our own, whose unknown fields are errors."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _few_fields(cls, data: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        if isinstance(data, dict) and len(data) > FIELDS_MAX:
+            raise ValueError(f"at most {FIELDS_MAX} fields, got {len(data)}")
+        return handler(data)
+
+
+class OpenAiBody(BaseModel):
+    """An object of OpenAI's, whose unknown fields are ignored, as there."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Record(BaseModel):
+    """An answer's object that is made from the attributes of a domain value."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+
+class ListEnvelope(BaseModel):
+    object: Literal["list"] = "list"
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+def parsed(model: type[M], body: JsonObject) -> M:
+    """The typed body. Raises InvalidRequest naming the first field that is wrong."""
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        raise invalid_request(error) from error

@@ -1,23 +1,23 @@
-"""The bodies of /v1/uploads, asked and answered."""
+"""The bodies of /v1/files and /v1/uploads."""
 
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
+from pydantic import BaseModel, FailFast, Field
 
+from api.bodies import OpenAiBody
 from api.bodies.jobs import OutputExpiry
-from nightshift.endpoints.requests import Count, at_most, invalid_request
+from api.responses.times import seconds
+from nightshift.endpoints.requests import Count, at_most
 from nightshift.jobs import JsonObject
-from nightshift.jobs.files import PARTS_MAX, FilePurpose
+from nightshift.jobs.files import PARTS_MAX, File, FilePurpose
 
 NAME_CHARS_MAX: Final = 4096
 
 Purpose = Literal["batch", "user_data", "assistants", "fine-tune", "vision", "evals"]
 
 
-class UploadCreate(BaseModel):
+class UploadCreate(OpenAiBody):
     """POST /v1/uploads."""
-
-    model_config = ConfigDict(extra="ignore")
 
     bytes: Count
     filename: Annotated[str, Field(min_length=1, max_length=NAME_CHARS_MAX)]
@@ -30,10 +30,8 @@ class UploadCreate(BaseModel):
         return FilePurpose(self.purpose)
 
 
-class UploadComplete(BaseModel):
+class UploadComplete(OpenAiBody):
     """POST /v1/uploads/{upload_id}/complete."""
-
-    model_config = ConfigDict(extra="ignore")
 
     part_ids: Annotated[
         list[Annotated[str, Field(max_length=64)]], FailFast(), Field(min_length=1), at_most(PARTS_MAX)
@@ -78,17 +76,16 @@ class PartObject(BaseModel):
     upload_id: str
 
 
-def parse_create(body: JsonObject) -> UploadCreate:
-    """Raises InvalidRequest naming the first field that is wrong."""
-    try:
-        return UploadCreate.model_validate(body)
-    except ValidationError as error:
-        raise invalid_request(error) from error
-
-
-def parse_complete(body: JsonObject) -> UploadComplete:
-    """Raises InvalidRequest naming the first field that is wrong."""
-    try:
-        return UploadComplete.model_validate(body)
-    except ValidationError as error:
-        raise invalid_request(error) from error
+def file_json(file: File) -> JsonObject:
+    """A file as a File object."""
+    return {
+        "id": file.id,
+        "object": "file",
+        "bytes": file.size_bytes,
+        "created_at": seconds(file.created_at),
+        "expires_at": seconds(file.expires_at),
+        "filename": file.filename,
+        "purpose": file.purpose,
+        "status": "processed",
+        "status_details": None,
+    }

@@ -1,32 +1,165 @@
-"""The bodies of `POST /v1/jobs` and `POST /v1/batches`.
+"""The bodies of `POST /v1/jobs` and `POST /v1/batches`, with the options of bulk jobs.
 
 Checks shapes only. Unknown fields are errors in our bodies and ignored in OpenAI's, as there.
 """
 
-from typing import Annotated, Final, Literal
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, Field, create_model, field_validator, model_validator
 
-from api.bodies.column_names import COLUMN_CHARS_MAX
-from api.bodies.options import BatchOptionFields, NativeOptionFields
-from api.bodies.own_body import FIELDS_MAX, OwnBody
+from api.bodies import FIELDS_MAX, OpenAiBody, OwnBody
+from api.responses.times import window_text
 from nightshift import endpoints
-from nightshift.endpoints.requests import Metadata, at_most, invalid_request, null_means
+from nightshift.endpoints.requests import Metadata, at_most, null_means
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
-from nightshift.jobs.options import OPTIONS
+from nightshift.jobs.options import (
+    KEEP_ALL,
+    KEPT_COLUMNS_MAX,
+    KEPT_NAMES_CHARS_MAX,
+    OPTIONS,
+    BulkOptions,
+    Choice,
+    ColumnNames,
+    Count,
+    Duration,
+    Option,
+    Share,
+    Switch,
+    Text,
+)
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.objectstore.sources import is_file_id
 from nightshift.outbound.webhook_events import EVENT_TYPES
 
 URI_CHARS_MAX: Final = 2048
+COLUMN_CHARS_MAX: Final = 255
+WINDOW_UNITS: Final = "mhd"
+TIMEOUT_UNITS: Final = "smh"
+
+_DURATION: Final = re.compile(r"([1-9][0-9]{0,8})([smhd])")
+_UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_EXAMPLES: Final = {WINDOW_UNITS: "90m, 8h or 7d", TIMEOUT_UNITS: "30s, 5m or 1h"}
+
+Uri = Annotated[str, Field(min_length=1, max_length=URI_CHARS_MAX)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+RunDate = Annotated[str, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z.:_+-]{0,39}$")]
+
+
+def parse_duration(text: str, param: str, max_s: int, units: str = WINDOW_UNITS) -> int:
+    """The seconds in `90m`, `8h` or `7d`. Raises InvalidRequest naming `param`."""
+    match = _DURATION.fullmatch(text)
+    if match is None or match[2] not in units:
+        raise _wrong(param, f"Invalid '{param}': {text!r} is not a duration such as {_EXAMPLES[units]}.")
+    duration_s = int(match[1]) * _UNIT_S[match[2]]
+    if duration_s > max_s:
+        raise _wrong(
+            param, f"Invalid '{param}': {text!r} is longer than the {window_text(max_s)} this service allows."
+        )
+    return duration_s
+
+
+# -- options, from their declarations in `BulkOptions` --
+
+
+class OptionFields(OwnBody):
+    """Options of bulk jobs in a request."""
+
+    def options(self, earlier: BulkOptions = BulkOptions()) -> BulkOptions:
+        """`earlier` with the options that were given; null means the default. Raises InvalidRequest."""
+        given = {}
+        for option in OPTIONS:
+            if option.name in self.model_fields_set:
+                value, kind = getattr(self, option.name), option.about.kind
+                if value is None:
+                    value = option.default
+                elif isinstance(kind, Duration):
+                    value = parse_duration(value, option.name, kind.at_most_s, TIMEOUT_UNITS)
+                given[option.field] = value
+        return replace(earlier, **given)
+
+
+def options_json(options: BulkOptions) -> JsonObject:
+    """Every option, as answers show it."""
+    return {option.name: _shown(option, getattr(options, option.field)) for option in OPTIONS}
+
+
+def _shown(option: Option, value: Any) -> Any:
+    is_duration = isinstance(option.about.kind, Duration)
+    return window_text(value) if is_duration and value is not None else value
+
+
+def check_columns(param: str, value: object) -> object:
+    """`all`, a list of columns, or None, as it is. Raises InvalidRequest naming `param` or an entry of it."""
+    if value is None or value == KEEP_ALL:
+        return value
+    if not isinstance(value, list) or not 0 < len(value) <= KEPT_COLUMNS_MAX:
+        raise _invalid(param, f"Give 'all', or a list of 1 to {KEPT_COLUMNS_MAX} names of columns.")
+    for number, name in enumerate(value):
+        if not _is_column_name(name):
+            message = f"a column's name is a text of 1 to {COLUMN_CHARS_MAX} characters of Unicode, not NUL."
+            raise _invalid(f"{param}[{number}]", message)
+    if sum(map(len, value)) > KEPT_NAMES_CHARS_MAX:
+        raise _invalid(param, f"its names have more than {KEPT_NAMES_CHARS_MAX} characters together.")
+    if twice := [name for name, count in Counter(value).items() if count > 1]:
+        raise _invalid(param, f"{twice[0]!r} is named twice.")
+    return value
+
+
+def _is_column_name(value: object) -> bool:
+    """Half a character (a lone surrogate) names no column of any format."""
+    if not isinstance(value, str) or not 0 < len(value) <= COLUMN_CHARS_MAX or "\0" in value:
+        return False
+    return not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
+def _requested_type(option: Option) -> Any:
+    """The type of an option in a request for pydantic. Null is the field's absence."""
+    match option.about.kind:
+        case Share():
+            return Annotated[float, Field(ge=0, le=1)] | None
+        case Count(at_least, at_most):
+            return Annotated[int, Field(ge=at_least, le=at_most, strict=True)] | None
+        case Duration():
+            return str | None
+        case Switch():
+            return bool | None
+        case Choice() as choice:
+            return choice.type | None
+        case Text(pattern):
+            return Annotated[str, Field(pattern=pattern)] | None
+        case ColumnNames():
+            return Annotated[option.type, BeforeValidator(partial(check_columns, option.name))]
+
+
+def _shown_type(option: Option) -> Any:
+    return str | None if isinstance(option.about.kind, Duration) else option.type
+
+
+def _requested(name: str, is_wanted: Callable[[Option], bool]) -> type[OptionFields]:
+    fields = {option.name: (_requested_type(option), None) for option in OPTIONS if is_wanted(option)}
+    return create_model(name, __base__=OptionFields, **fields)  # type: ignore[call-overload,no-any-return]
+
+
+if TYPE_CHECKING:  # which fields they have is known when the module is loaded
+    BatchOptionFields = OptionFields
+    NativeOptionFields = OptionFields
+    ShownOptions = BaseModel
+else:
+    BatchOptionFields = _requested("BatchOptionFields", lambda option: option.about.of_batches)
+    NativeOptionFields = _requested("NativeOptionFields", lambda option: not option.about.of_batches)
+    ShownOptions = create_model(
+        "ShownOptions", **{option.name: (_shown_type(option), ...) for option in OPTIONS}
+    )
+
+
+# -- jobs --
+
 BULK_FIELDS: Final = (
     "output",
     "template",
@@ -35,10 +168,6 @@ BULK_FIELDS: Final = (
     "date",
     *(option.name for option in OPTIONS),
 )
-
-Uri = Annotated[str, Field(min_length=1, max_length=URI_CHARS_MAX)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
-RunDate = Annotated[str, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z.:_+-]{0,39}$")]
 
 
 class WebhookBody(OwnBody):
@@ -96,11 +225,6 @@ class JobCreate(Options, NativeOptionFields):
             raise _wrong("date" if self.date is None else "name", "'name' and 'date' belong together.")
         return self
 
-    @property
-    def endpoint_asked(self) -> endpoints.Endpoint:
-        """Raises InvalidRequest."""
-        return _endpoint(self.endpoint)
-
     def _refuse_bulk_fields(self) -> None:
         for field in BULK_FIELDS:
             if getattr(self, field) is not None:
@@ -134,10 +258,8 @@ class OutputExpiry(BaseModel):
     seconds: Annotated[int, Field(ge=3600, le=2_592_000)]
 
 
-class BatchCreate(BaseModel):
+class BatchCreate(OpenAiBody):
     """POST /v1/batches."""
-
-    model_config = ConfigDict(extra="ignore")
 
     input_file_id: Uri
     endpoint: str
@@ -159,49 +281,17 @@ class BatchCreate(BaseModel):
 
     nightshift: Annotated[BatchOptions, null_means(BatchOptions())] = BatchOptions()
 
-    @property
-    def endpoint_asked(self) -> endpoints.Endpoint:
-        """Raises InvalidRequest."""
-        return _endpoint(self.endpoint)
 
-
-def parse_job(body: JsonObject) -> JobCreate:
-    """Raises InvalidRequest naming the first field that is wrong."""
-    try:
-        return JobCreate.model_validate(body)
-    except ValidationError as error:
-        raise invalid_request(error) from error
-
-
-def parse_job_retry(body: JsonObject) -> JobRetry:
-    """Raises InvalidRequest naming the first field that is wrong."""
-    try:
-        return JobRetry.model_validate(body)
-    except ValidationError as error:
-        raise invalid_request(error) from error
-
-
-def parse_job_update(body: JsonObject) -> JobUpdate:
-    """Raises InvalidRequest naming the first field that is wrong."""
-    try:
-        return JobUpdate.model_validate(body)
-    except ValidationError as error:
-        raise invalid_request(error) from error
-
-
-def parse_batch(body: JsonObject) -> BatchCreate:
-    """Raises InvalidRequest naming the first field that is wrong."""
-    try:
-        return BatchCreate.model_validate(body)
-    except ValidationError as error:
-        raise invalid_request(error) from error
-
-
-def _endpoint(name: str) -> endpoints.Endpoint:
+def endpoint_named(name: str) -> endpoints.Endpoint:
+    """Raises InvalidRequest."""
     try:
         return endpoints.named(name)
     except ValueError as error:
-        raise InvalidRequest(f"Invalid 'endpoint': {error}.", param="endpoint") from error
+        raise _wrong("endpoint", f"Invalid 'endpoint': {error}.") from error
+
+
+def _invalid(param: str, message: str) -> InvalidRequest:
+    return _wrong(param, f"Invalid '{param}': {message}")
 
 
 def _wrong(param: str, message: str) -> InvalidRequest:

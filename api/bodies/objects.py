@@ -4,10 +4,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from api.bodies import ListEnvelope
 from api.bodies.figures import WorkerFiguresObject
 from api.bodies.files import FileObject
-from api.bodies.options import ShownOptions
-from api.bodies.tenants import ListPage
+from api.bodies.jobs import ShownOptions
 from api.responses.times import seconds
 from nightshift.fleet.models import ModelKind
 from nightshift.fleet.workers import MachineNotice, NoticeKind, WorkerState
@@ -157,7 +157,7 @@ class DescribedJob(ListedJob):
     retries: list[str]
 
 
-class JobPage(ListPage):
+class JobPage(ListEnvelope):
     data: list[ListedJob]
 
 
@@ -183,7 +183,7 @@ class RowObject(BaseModel):
     outcome: Literal["succeeded", "errored", "expired", "cancelled"]
 
 
-class RowPage(ListPage):
+class RowPage(ListEnvelope):
     data: list[RowObject]
 
 
@@ -255,11 +255,11 @@ class BatchObject(BaseModel):
     nightshift: BatchExtras
 
 
-class BatchPage(ListPage):
+class BatchPage(ListEnvelope):
     data: list[BatchObject]
 
 
-class FilePage(ListPage):
+class FilePage(ListEnvelope):
     data: list[FileObject]
 
 
@@ -283,7 +283,7 @@ class DeadLetterObject(BaseModel):
     replay_job_id: str | None
 
 
-class DeadLetterPage(ListPage):
+class DeadLetterPage(ListEnvelope):
     data: list[DeadLetterObject]
 
 
@@ -332,7 +332,7 @@ class WorkerObject(BaseModel):
     pid: int = 0
 
 
-class WorkerPage(ListPage):
+class WorkerPage(ListEnvelope):
     data: list[WorkerObject]
 
 

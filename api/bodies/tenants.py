@@ -1,13 +1,13 @@
 """The bodies and answers of /v1/tenants."""
 
 from dataclasses import asdict
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
-from api.bodies.own_body import OwnBody
+from api.bodies import ListEnvelope, OwnBody
 from api.responses.times import seconds
-from nightshift.endpoints.requests import at_most, invalid_request
+from nightshift.endpoints.requests import at_most
 from nightshift.jobs import JsonObject
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle.tenants import OVERLAP_MAX_S, OVERLAP_S, CreatedKey
@@ -15,8 +15,6 @@ from nightshift.process.settings import YEARS
 from nightshift.tenants.keys import DEFAULT_SCOPES, ApiKey, Scope
 from nightshift.tenants.quotas import QUOTA_MAX
 from nightshift.tenants.tenant import Tenant
-
-M = TypeVar("M", bound=BaseModel)
 
 Description = Annotated[str, Field(max_length=512)]
 Scopes = Annotated[list[Scope], Field(min_length=1), at_most(len(Scope))]
@@ -148,27 +146,12 @@ class DeletedTenant(BaseModel):
     deleted: Literal[True] = True
 
 
-class ListPage(BaseModel):
-    object: Literal["list"] = "list"
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
-
-
-class TenantPage(ListPage):
+class TenantPage(ListEnvelope):
     data: list[TenantObject]
 
 
-class KeyPage(ListPage):
+class KeyPage(ListEnvelope):
     data: list[KeyObject]
-
-
-def parsed(model: type[M], body: JsonObject) -> M:
-    """Raises InvalidRequest naming the first field that is wrong."""
-    try:
-        return model.model_validate(body)
-    except ValidationError as error:
-        raise invalid_request(error) from error
 
 
 def _key_fields(key: ApiKey) -> JsonObject:

@@ -2,11 +2,10 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, Field
 
+from api.bodies import FIELDS_MAX, ListEnvelope, OpenAiBody, OwnBody
 from api.bodies.jobs import Uri
-from api.bodies.own_body import FIELDS_MAX, OwnBody
-from api.bodies.tenants import ListPage
 from api.responses.times import EPOCH_MAX_S, seconds
 from nightshift.endpoints.requests import at_most
 from nightshift.lifecycle.webhooks.endpoints import EndpointWithSecret
@@ -39,11 +38,7 @@ EventTypes = Annotated[
 EpochSeconds = Annotated[int, Field(ge=0, le=EPOCH_MAX_S)]
 
 
-class _OpenAiBody(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-
-class WebhookEndpointCreate(_OpenAiBody):
+class WebhookEndpointCreate(OpenAiBody):
     """POST /v1/webhook_endpoints."""
 
     name: Name
@@ -55,7 +50,7 @@ class WebhookEndpointOptions(OwnBody):
     disabled: bool | None = None
 
 
-class WebhookEndpointUpdate(_OpenAiBody):
+class WebhookEndpointUpdate(OpenAiBody):
     """POST /v1/webhook_endpoints/{webhook_endpoint_id}. What is absent stays."""
 
     name: Name | None = None
@@ -64,13 +59,13 @@ class WebhookEndpointUpdate(_OpenAiBody):
     nightshift: WebhookEndpointOptions | None = None
 
 
-class WebhookEndpointRotate(_OpenAiBody):
+class WebhookEndpointRotate(OpenAiBody):
     """POST /v1/webhook_endpoints/{webhook_endpoint_id}/rotate_secret."""
 
     keep_old_secret_active_for_24_hours: bool = False
 
 
-class WebhookEndpointTest(_OpenAiBody):
+class WebhookEndpointTest(OpenAiBody):
     """POST /v1/webhook_endpoints/{webhook_endpoint_id}/test."""
 
     event_type: EventTypeName
@@ -136,7 +131,7 @@ class WebhookEndpointWithSecretObject(WebhookEndpointObject):
         return cls(**dict(WebhookEndpointObject.of(made.endpoint)), signing_secret=made.secret)
 
 
-class WebhookEndpointPage(ListPage):
+class WebhookEndpointPage(ListEnvelope):
     data: list[WebhookEndpointObject]
 
 

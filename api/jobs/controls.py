@@ -1,21 +1,28 @@
-"""The routes that change a job under way: its priority, its metadata, and whether it runs."""
+"""The routes that change a job: its priority, its metadata, whether it runs; and its retry and deletion."""
 
 from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Header
 from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from api.access.authentication import Caller
-from api.bodies.jobs import parse_job_update
-from api.bodies.objects import DescribedJob
-from api.dependencies import BodyDep, CallerDep, ServicesDep, get_job
-from api.jobs.views import described_json
+from api.access import Caller
+from api.bodies import parsed
+from api.bodies.jobs import JobRetry, JobUpdate
+from api.bodies.objects import AcceptedJob, DescribedJob
+from api.dependencies import BodyDep, CallerDep, OptionalBodyDep, ServicesDep, get_job
+from api.jobs.idempotency import Created, create_once, repeatable
+from api.jobs.requests import retry_job as new_retry
+from api.jobs.views import accepted_json, described_json
 from api.services.services import Services
+from nightshift.errors import Conflict
 from nightshift.jobs import Job, JsonObject
 from nightshift.jobs.shard import Ring
-from nightshift.lifecycle import controls
-from nightshift.lifecycle.controls import JobChanges
+from nightshift.lifecycle import controls, retry
+from nightshift.lifecycle.controls import JobChanges, delete_job
 from nightshift.store import Transaction
 
 router = APIRouter(prefix="/v1/jobs", tags=["Jobs"])
@@ -27,7 +34,7 @@ Control = Callable[[Transaction, Job], tuple[Ring, ...]]
     "/{job_id}", summary="Change a job's priority or metadata before it ends", response_model=DescribedJob
 )
 async def change_job(job_id: str, services: ServicesDep, caller: CallerDep, body: BodyDep) -> Response:
-    asked = parse_job_update(body)
+    asked = parsed(JobUpdate, body)
     changes = JobChanges(
         priority=None if asked.priority is None else asked.priority.at_most(caller.priority_ceiling),
         metadata=asked.metadata,
@@ -74,3 +81,82 @@ def _controlled(services: Services, caller: Caller, job_id: str, act: Control) -
     shown, rings = services.store.run(controlled)
     services.ring_sender.send(rings)
     return shown
+
+
+@router.post(
+    "/{job_id}/retry",
+    summary="Run the rows that did not succeed again, as a new job",
+    status_code=202,
+    response_model=AcceptedJob,
+)
+async def retry_job(
+    job_id: str,
+    services: ServicesDep,
+    caller: CallerDep,
+    body: OptionalBodyDep,
+    idempotency_key: Annotated[str | None, Header()] = None,
+    x_stainless_retry_count: Annotated[str | None, Header()] = None,
+) -> Response:
+    created = await run_in_threadpool(
+        _retry, services, caller, job_id, body, idempotency_key, x_stainless_retry_count
+    )
+    return JSONResponse(created.body, created.status_code, created.headers)
+
+
+def _retry(
+    services: Services,
+    caller: Caller,
+    job_id: str,
+    body: JsonObject,
+    key: str | None,
+    retry_count: str | None,
+) -> Created:
+    asked, window_max_s = parsed(JobRetry, body), services.settings.submission.completion_window_max_s
+    secret = None if asked.webhook is None else asked.webhook.secret
+    with services.store.snapshot() as tx:
+        old = get_job(tx, caller, job_id)
+        retry.check(old)
+        checked = services.submitter.check(
+            new_retry(old, asked, body, window_max_s), caller.priority_ceiling, webhook_secret=secret
+        )
+        new = retry.as_retry(
+            tx,
+            checked,
+            old,
+            has_own_output=asked.output is not None,
+            has_own_webhook=asked.webhook is not None,
+        )
+
+    def render(tx: Transaction, job: Job, now: datetime) -> JsonObject:
+        return accepted_json(tx, job, services.settings.api.base_url) | {"retry_of": job.retry_of}
+
+    repeat = repeatable(caller.tenant_id, new.fingerprint, key, retry_count)
+    submitter = services.submitter
+    return create_once(
+        services.store, repeat, lambda tx, now: retry.submit(tx, new, submitter, now), render, 202
+    )
+
+
+class DeletedJob(BaseModel):
+    id: str
+    object: Literal["job"] = "job"
+    deleted: Literal[True] = True
+
+
+class DeletedBatch(BaseModel):
+    id: str
+    object: Literal["batch"] = "batch"
+    deleted: Literal[True] = True
+
+
+def delete_ended(
+    tx: Transaction, find: Callable[[], Job], status_of: Callable[[Job], str] = lambda job: job.state
+) -> None:
+    """Deletes an ended job. `find` raises NotFound. Raises Conflict for a job that has not ended."""
+    if delete_job(tx, find(), tx.now()):
+        return
+    job = find()  # deleted by a request at the same time: not found
+    raise Conflict(
+        f"Cannot delete a job with status '{status_of(job)}': cancel it, and delete it when it has ended.",
+        code="job_not_ended",
+    )

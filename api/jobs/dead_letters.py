@@ -3,9 +3,9 @@
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 
-from api.access.authentication import Caller
+from api.access import Caller
 from api.bodies.objects import DeadLetterObject, DeadLetterPage
-from api.dependencies import CallerDep, PageDep, ServicesDep, list_json
+from api.dependencies import CallerDep, ListingDep, ServicesDep, list_json
 from api.responses.times import seconds
 from nightshift.errors import Conflict, NotFound
 from nightshift.jobs import JsonObject
@@ -24,19 +24,19 @@ router = APIRouter(prefix="/v1/dead_letters", tags=["Jobs"])
 def list_dead_letters(
     services: ServicesDep,
     caller: CallerDep,
-    page: PageDep,
+    listing: ListingDep,
     status: DeadLetterState | None = None,
     job_id: str | None = None,
 ) -> Response:
     with services.store.snapshot() as tx:
         found = tx.dead_letters.list(
             caller.tenant_id,
-            limit=page.limit + 1,
-            after=None if page.after is None else get_letter(tx, caller, page.after, param="after"),
+            limit=listing.limit + 1,
+            after=None if listing.after is None else get_letter(tx, caller, listing.after, param="after"),
             state=status,
             job_id=job_id,
         )
-    return JSONResponse(list_json([_letter_json(row) for row in found], page.limit))
+    return JSONResponse(list_json([_letter_json(row) for row in found], listing.limit))
 
 
 @router.get(

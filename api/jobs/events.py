@@ -10,18 +10,21 @@ import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Annotated, Final
 
+from fastapi import APIRouter, Header
+from fastapi.responses import Response
 from sse_starlette import ServerSentEvent
 from starlette.concurrency import run_in_threadpool
 
+from api.dependencies import CallerDep, ServicesDep, get_job
 from api.jobs.online import StreamItem, poll_or_deltas
-from api.responses.streams import event
+from api.responses.streams import event, event_source
 from api.responses.times import seconds
 from api.services.services import Services
 from nightshift.broker.token_streams import Delta
 from nightshift.errors import DatabaseUnavailable, InvalidRequest
-from nightshift.jobs import Job, JobState, JsonObject
+from nightshift.jobs import Job, JobKind, JobState, JsonObject
 from nightshift.store.jobs.events import Event
 
 log = logging.getLogger(__name__)
@@ -134,3 +137,21 @@ def _without_overtaken(events: Sequence[Event]) -> list[Event]:
 def _sse_event(job: Job, found: Event, place: Place) -> ServerSentEvent:
     data: JsonObject = {"id": job.id, "type": found.type, "created_at": seconds(found.created_at)}
     return event(json.dumps(data | found.data), id=str(place), type=found.type)
+
+
+router = APIRouter(prefix="/v1/jobs", tags=["Jobs"])
+
+
+@router.get("/{job_id}/events", summary="Follow a job; resumes after Last-Event-ID")
+def follow_events(
+    job_id: str,
+    services: ServicesDep,
+    caller: CallerDep,
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> Response:
+    place = Place.parse(last_event_id)
+    with services.store.snapshot() as tx:
+        job = get_job(tx, caller, job_id)
+        place.check(tx.events.last_seq(job.id))
+        shards = tx.shards.of_job(job.id, limit=1) if job.kind is JobKind.ONLINE else ()
+    return event_source(follow_job(services, job, shards[0].id if shards else None, place))

@@ -66,7 +66,7 @@ class _LostRace(Exception):
 
 
 def repeatable(tenant_id: str, fingerprint: str, key: str | None, retry_count: str | None) -> Repeatable:
-    """From the headers `Idempotency-Key` and `x-stainless-retry-count`. Raises InvalidRequest."""
+    """Reads the headers `Idempotency-Key` and `x-stainless-retry-count`. Raises InvalidRequest."""
     if key is not None and not 1 <= len(key) <= KEY_CHARS_MAX:
         raise InvalidRequest(
             f"An Idempotency-Key has 1 to {KEY_CHARS_MAX} characters.", param="Idempotency-Key"
@@ -82,30 +82,40 @@ def create_once(
     render: Render,
     status_code: int,
 ) -> Created:
-    """Create a job, or find the one this request created before. Raises IdempotencyKeyReused, OutputInUse."""
+    """Creates a job, or finds the one that this request created before.
 
-    def find_or_create(tx: Transaction) -> tuple[Created, bool]:
+    Raises IdempotencyKeyReused, OutputInUse.
+    """
+
+    def find_or_create(tx: Transaction) -> Created:
         now = tx.now()
-        earlier = _earlier(tx, request, now, render, status_code)
-        if earlier is not None:
-            return earlier, False
-        first = _first(tx, request, now, create, render, status_code)
+        if request.may_be_repeat and (earlier := _earlier(tx, request, now, render, status_code)):
+            return earlier
+        submitted = create(tx, now)
+        job, body = submitted.job, render(tx, submitted.job, now)
+        if request.key is not None:
+            answer, until = (
+                KeptAnswer(request.fingerprint, job.id, status_code, body),
+                now + KEPT_FOR[job.kind],
+            )
+            if not tx.idempotency.keep(request.tenant_id, request.key, answer, now, until):
+                raise _LostRace
         failpoints.hit("api.before_commit")
-        return first, True
+        return Created(job, submitted.shard_id, status_code, body, submitted.rings)
 
     for _ in range(RACES_MAX):
         span = child(ACCEPT_SPAN)
         try:
-            created, is_new = store.run(find_or_create)
+            created = store.run(find_or_create)
         except _LostRace:
             continue
         except OutputInUse:  # perhaps by this very request, made at the same time
             with store.snapshot() as tx:
-                earlier = _earlier(tx, request, tx.now(), render, status_code)
-            if earlier is None:
+                made = _earlier(tx, request, tx.now(), render, status_code)
+            if made is None:
                 raise
-            return earlier
-        if is_new:
+            return made
+        if not created.is_repeat:
             end(span)
             failpoints.hit("api.committed")
         return created
@@ -127,21 +137,3 @@ def _earlier(
         if job is not None:
             return Created(job, None, status_code, render(tx, job, now), is_repeat=True)
     return None
-
-
-def _first(
-    tx: Transaction,
-    request: Repeatable,
-    now: datetime,
-    create: Callable[[Transaction, datetime], Submitted],
-    render: Render,
-    status_code: int,
-) -> Created:
-    submitted = create(tx, now)
-    job = submitted.job
-    body = render(tx, job, now)
-    if request.key is not None:
-        answer = KeptAnswer(request.fingerprint, job.id, status_code, body)
-        if not tx.idempotency.keep(request.tenant_id, request.key, answer, now, now + KEPT_FOR[job.kind]):
-            raise _LostRace
-    return Created(job, submitted.shard_id, status_code, body, submitted.rings)

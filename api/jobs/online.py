@@ -22,7 +22,7 @@ from api.responses.errors import RequestEnded, WaitedTooLong, error_json
 from api.services.services import Services
 from nightshift.broker.token_streams import BrokenStream, Delta, StreamReader
 from nightshift.errors import DatabaseUnavailable, NightshiftError, NotFound
-from nightshift.jobs import Answer, Job, JobState, JsonObject, NewJob, RecordedAnswer, StopReason, Usage
+from nightshift.jobs import Answer, Job, JobState, RecordedAnswer, StopReason, Usage
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.transitions import Submitted
 
@@ -47,14 +47,6 @@ class Waiting:
     def on(cls, submitted: Submitted) -> "Waiting":
         assert submitted.shard_id is not None, "only an online job is waited for like this"
         return cls(submitted.job.tenant_id, submitted.job, submitted.shard_id)
-
-
-def accept(services: Services, new: NewJob, body: JsonObject) -> Waiting:
-    """Record an online request and ring for it. Once this returns, the request runs even if Redis fails.
-
-    Raises UnknownModel, TooManyRequests, DatabaseUnavailable.
-    """
-    return Waiting.on(services.group_commit.submit(new, body).submitted)
 
 
 async def answer(services: Services, waiting: Waiting, gone: Gone) -> RecordedAnswer:

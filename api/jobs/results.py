@@ -7,13 +7,18 @@ Rows that never ran are only in the job's output.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Annotated, Final
 
-from api.dependencies import PAGE_BYTES_MAX
-from api.services.services import Services
+from fastapi import APIRouter, Header, Request
+from fastapi.responses import Response, StreamingResponse
+
+from api.bodies.objects import RowPage
+from api.dependencies import LISTING_BYTES_MAX, CallerDep, ListingDep, ServicesDep, get_job
+from api.responses.streams import whole
+from api.services.services import Services, TenantStorageThreads
 from nightshift.bulk.results.row_results import NotExecuted
 from nightshift.bulk.results.segments import read_segment
 from nightshift.errors import NotFound
@@ -75,7 +80,7 @@ def in_pieces(lines: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def page_of(lines: Sequence[bytes], limit: int) -> bytes:
-    """A page of rows in the list envelope, cut to `PAGE_BYTES_MAX` but never to none.
+    """A page of rows in the list envelope, cut to `LISTING_BYTES_MAX` but never to none.
 
     `lines` has one more than `limit` if there is a next page. They go into the page as they are: a row may be
     as large as an answer.
@@ -84,7 +89,7 @@ def page_of(lines: Sequence[bytes], limit: int) -> bytes:
     size_bytes = 0
     for line in lines[:limit]:
         size_bytes += len(line)
-        if kept and size_bytes > PAGE_BYTES_MAX:
+        if kept and size_bytes > LISTING_BYTES_MAX:
             break
         kept.append(line.rstrip(b"\n"))
     ids = [_id_of(kept[0]), _id_of(kept[-1])] if kept else [b"null", b"null"]
@@ -145,3 +150,55 @@ def _online_row(services: Services, job: Job, after: RowPlace | None) -> Iterato
 
 def _no_such_row(place: RowPlace | str) -> NotFound:
     return NotFound(f"No such row: {place}", param="after")
+
+
+router = APIRouter(prefix="/v1/jobs", tags=["Jobs"])
+
+NDJSON: Final = "application/x-ndjson"
+INCOMPLETE = {"x-nightshift-incomplete": "true"}  # more rows may come
+
+
+@router.get(
+    "/{job_id}/results",
+    summary="Read the rows that are done, in the order they were: a page, or all as lines of JSON",
+    responses={200: {"content": {NDJSON: {"schema": {"type": "string"}}}}},
+    response_model=RowPage,
+)
+async def list_results(
+    job_id: str,
+    request: Request,
+    services: ServicesDep,
+    caller: CallerDep,
+    listing: ListingDep,
+    accept: Annotated[str, Header()] = "",
+) -> Response:
+    is_streamed = NDJSON in accept.lower()
+    limit = listing.limit if "limit" in request.query_params else None
+
+    def find() -> Job:
+        with services.store.snapshot() as tx:
+            return get_job(tx, caller, job_id)  # before the rows: a job seen as ended lists all of them
+
+    storage = services.storage_threads.of(caller.tenant_id)
+    job = await storage.run(find)
+    headers = {} if job.state.is_terminal else INCOMPLETE
+    if is_streamed:
+        rows = rows_of(services, job, listing.after, limit)
+        pieces = await _begun(storage, in_pieces(rows))
+        return StreamingResponse(pieces, 200, headers, media_type=NDJSON)
+    content = await storage.run(
+        lambda: page_of([*rows_of(services, job, listing.after, listing.limit + 1)], listing.limit)
+    )
+    return whole(content, headers=headers)
+
+
+async def _begun(storage: TenantStorageThreads, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """The first piece is read before the answer begins: an unknown row is a 404. One is held at a time."""
+    first = await storage.run(lambda: next(pieces, b""))
+
+    async def all_pieces() -> AsyncIterator[bytes]:
+        yield first
+        async for piece in storage.iterate(pieces):
+            yield piece
+
+    return all_pieces()

@@ -8,32 +8,32 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from api.access.authentication import Caller
-from api.bodies.dry_runs import DryRun
-from api.bodies.jobs import JobCreate, parse_job
+from api.access import Caller
+from api.bodies import parsed
+from api.bodies.jobs import JobCreate
 from api.bodies.objects import AcceptedJob, DescribedJob, JobPage
 from api.dependencies import (
     BodyDep,
     CallerDep,
     DryRunDep,
     EpochSeconds,
-    PageDep,
+    ListingDep,
     ServicesDep,
-    checked,
+    Submission,
     get_job,
     list_json,
-    submission,
+    plain_route,
 )
 from api.jobs import dry_runs
-from api.jobs.deletion import DeletedJob, delete_ended
+from api.jobs.controls import DeletedJob, delete_ended
+from api.jobs.dry_runs import DryRun
 from api.jobs.idempotency import Created, Repeatable, create_once, repeatable
 from api.jobs.online import until_ended
-from api.jobs.requests import bulk_request, online_request, run_key
+from api.jobs.requests import bulk_job, online_job
 from api.jobs.views import accepted_json, described_json, head_json, listed_json
-from api.plain_routes import plain_route
 from api.responses.times import from_seconds
-from api.services.group_commit import Accepted
 from api.services.services import Services
+from nightshift.endpoints.requests import ModelRequest
 from nightshift.errors import Conflict, InvalidRequest
 from nightshift.jobs import Job, JobKind, JobState, JsonObject, NewJob
 from nightshift.jobs.priorities import PriorityClass
@@ -90,35 +90,13 @@ async def create_job(
     x_stainless_retry_count: Annotated[str | None, Header()] = None,
     prefer: Annotated[str, Header()] = "",
 ) -> Response:
-    if dry_run:
-        found = await _dry_run(request, services, caller, body, idempotency_key)
-        return JSONResponse(found.model_dump(mode="json"))
-    async with services.body_turns.beginning.hold(caller.tenant_id):
-        asked, new = await checked(request, services, caller, lambda: _checked(services, caller, body))
-        created = await run_in_threadpool(
-            _create, services, caller, asked, new, idempotency_key, x_stainless_retry_count
-        )
-    wait_s = _wait_s(prefer)
-    if wait_s == 0:
-        return JSONResponse(created.body, created.status_code, created.headers)
-    await until_ended(services, created.job, created.shard_id, wait_s, request.is_disconnected)
-    job, shown = await run_in_threadpool(_show, services, caller, created.job.id)
-    return JSONResponse(shown, 200 if job.state.is_terminal else 202, created.headers)
+    # Only requests with a query come here. The headers are declared for the document, and read below.
+    submission = Submission(request, services, caller, body)
+    return await (_dry_run(submission) if dry_run else _create(submission))
 
 
-async def _submit(request: Request) -> Response:
-    """`create_job` for a request without a query."""
-    services, caller, body = await submission(request)
-    headers = request.headers
-    return await create_job(
-        request,
-        services,
-        caller,
-        body,
-        idempotency_key=headers.get("idempotency-key"),
-        x_stainless_retry_count=headers.get("x-stainless-retry-count"),
-        prefer=headers.get("prefer", ""),
-    )
+async def _read_and_create(request: Request) -> Response:
+    return await _create(await Submission.read(request))
 
 
 router.add_api_route(
@@ -128,7 +106,7 @@ router.add_api_route(
     summary="Submit a job: one request, or an input of many",
     status_code=202,
     response_model=DescribedJob | AcceptedJob | DryRun,
-    route_class_override=plain_route(_submit),
+    route_class_override=plain_route(_read_and_create),
 )
 
 
@@ -140,19 +118,19 @@ router.add_api_route(
 def list_jobs(
     services: ServicesDep,
     caller: CallerDep,
-    page: PageDep,
+    listing: ListingDep,
     filters: FiltersDep,
 ) -> Response:
     with services.store.snapshot() as tx:
         now = tx.now()
         found = tx.jobs.list(
             caller.tenant_id,
-            limit=page.limit + 1,
-            after=None if page.after is None else get_job(tx, caller, page.after, param="after"),
+            limit=listing.limit + 1,
+            after=None if listing.after is None else get_job(tx, caller, listing.after, param="after"),
             filters=filters,
         )
         rendered = listed_json(tx, found, now, services.settings.api.base_url)
-    return JSONResponse(list_json(rendered, page.limit))
+    return JSONResponse(list_json(rendered, listing.limit))
 
 
 @router.get(
@@ -192,56 +170,68 @@ def delete_job(job_id: str, services: ServicesDep, caller: CallerDep) -> Respons
     return JSONResponse(DeletedJob(id=job_id).model_dump())
 
 
-async def _dry_run(
-    request: Request, services: Services, caller: Caller, body: JsonObject, key: str | None
-) -> DryRun:
+async def _create(submission: Submission) -> Response:
+    request, services, caller = submission.request, submission.services, submission.caller
     async with services.body_turns.beginning.hold(caller.tenant_id):
-        asked, new = await checked(request, services, caller, lambda: _checked(services, caller, body))
-    repeat = repeatable(caller.tenant_id, new.fingerprint, run_key(asked) or key, None)
-    return await dry_runs.dry_run(services, caller, new, asked.body, repeat)
+        asked, new = await submission.checked(lambda: _checked(submission))
+        created = await run_in_threadpool(_create_once, submission, asked, new)
+    wait_s = _wait_s(request.headers.get("prefer"))
+    if wait_s == 0:
+        return JSONResponse(created.body, created.status_code, created.headers)
+    await until_ended(services, created.job, created.shard_id, wait_s, request.is_disconnected)
+    job, shown = await run_in_threadpool(_show, services, caller, created.job.id)
+    return JSONResponse(shown, 200 if job.state.is_terminal else 202, created.headers)
 
 
-def _checked(services: Services, caller: Caller, body: JsonObject) -> tuple[JobCreate, NewJob]:
+async def _dry_run(submission: Submission) -> Response:
+    services, caller = submission.services, submission.caller
+    async with services.body_turns.beginning.hold(caller.tenant_id):
+        asked, new = await submission.checked(lambda: _checked(submission))
+    repeat = _repeatable(submission, asked, new, None)
+    result = await dry_runs.dry_run(services, caller, new, asked.body, repeat)
+    return JSONResponse(result.model_dump(mode="json"))
+
+
+def _checked(submission: Submission) -> tuple[JobCreate, NewJob]:
     """Raises InvalidRequest."""
-    asked = parse_job(body)
-    window_max_s = services.settings.submission.completion_window_max_s
-    convert = online_request if asked.body is not None else bulk_request
-    request = convert(caller.tenant_id, asked, body, window_max_s)
-    return asked, services.submitter.check(request, caller.priority_ceiling)
+    services, caller, body = submission.services, submission.caller, submission.body
+    asked, window_max_s = parsed(JobCreate, body), services.settings.submission.completion_window_max_s
+    request: ModelRequest | None = None
+    if asked.body is None:
+        new = bulk_job(caller.tenant_id, asked, body, window_max_s)
+    else:
+        new, request = online_job(caller.tenant_id, asked, body, window_max_s)
+    secret = None if asked.webhook is None else asked.webhook.secret
+    ceiling = caller.priority_ceiling
+    return asked, services.submitter.check(new, ceiling, request=request, webhook_secret=secret)
 
 
-def _create(
-    services: Services,
-    caller: Caller,
-    asked: JobCreate,
-    new: NewJob,
-    key: str | None,
-    retry_count: str | None,
-) -> Created:
-    request = repeatable(caller.tenant_id, new.fingerprint, run_key(asked) or key, retry_count)
-    if asked.body is not None and not request.may_be_repeat:
-        accepted = services.group_commit.submit(new, asked.body)
-        return _created(accepted, services.settings.api.base_url)
-    created = _create_once(services, asked, new, request)
-    services.ring_sender.send(created.rings)
-    return created
+def _repeatable(submission: Submission, asked: JobCreate, new: NewJob, retry_count: str | None) -> Repeatable:
+    """The name and date of a nightly run are its key."""
+    run_key = None if asked.name is None else f"run:{asked.name}:{asked.date}"
+    key = run_key or submission.request.headers.get("idempotency-key")
+    return repeatable(submission.caller.tenant_id, new.fingerprint, key, retry_count)
 
 
-def _created(accepted: Accepted, base_url: str) -> Created:
-    job, shard_id = accepted.submitted.job, accepted.submitted.shard_id
-    return Created(job, shard_id, 202, head_json(job, accepted.position, base_url))
+def _create_once(submission: Submission, asked: JobCreate, new: NewJob) -> Created:
+    services, body, base_url = submission.services, asked.body, submission.services.settings.api.base_url
+    retry_count = submission.request.headers.get("x-stainless-retry-count")
+    repeat = _repeatable(submission, asked, new, retry_count)
+    if body is not None and not repeat.may_be_repeat:
+        accepted = services.group_commit.submit(new, body)
+        job, shard_id = accepted.submitted.job, accepted.submitted.shard_id
+        return Created(job, shard_id, 202, head_json(job, accepted.position, base_url))
 
-
-def _create_once(services: Services, asked: JobCreate, new: NewJob, request: Repeatable) -> Created:
     def submit(tx: Transaction, now: datetime) -> Submitted:
-        if asked.body is not None:
-            return services.submitter.submit_online(tx, new, asked.body, now)
+        if body is not None:
+            return services.submitter.submit_online(tx, new, body, now)
         return services.submitter.submit_bulk(tx, new, now)
 
-    def render(tx: Transaction, job: Job, now: datetime) -> JsonObject:
-        return accepted_json(tx, job, services.settings.api.base_url)
-
-    return create_once(services.store, request, submit, render, 202)
+    created = create_once(
+        services.store, repeat, submit, lambda tx, job, _: accepted_json(tx, job, base_url), 202
+    )
+    services.ring_sender.send(created.rings)
+    return created
 
 
 def _show(services: Services, caller: Caller, job_id: str) -> tuple[Job, JsonObject]:
@@ -250,7 +240,7 @@ def _show(services: Services, caller: Caller, job_id: str) -> tuple[Job, JsonObj
         return job, described_json(tx, job, tx.now(), services.settings.api)
 
 
-def _wait_s(prefer: str) -> int:
+def _wait_s(prefer: str | None) -> int:
     """The seconds in `Prefer: wait=30`, at most `WAIT_MAX_S`; 0 without it."""
-    match = _PREFER_WAIT.search(prefer)
+    match = _PREFER_WAIT.search(prefer or "")
     return min(int(match[1]), WAIT_MAX_S) if match else 0

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from api.bodies.options import options_json
+from api.bodies.jobs import options_json
 from api.responses.times import eta_at, seconds, window_text
 from nightshift.endpoints.answers import usage_json
 from nightshift.jobs import InputError, Job, JobSpec, JobState, JsonObject
@@ -16,17 +16,6 @@ from nightshift.process.settings import ApiSettings
 from nightshift.store import Transaction
 
 RETRIES_SHOWN: Final = 20  # of a job
-
-
-def links(job_id: str, base_url: str) -> JsonObject:
-    """The URLs of a job's routes."""
-    itself = f"{base_url.rstrip('/')}/v1/jobs/{job_id}"
-    return {
-        "self": itself,
-        "events": f"{itself}/events",
-        "results": f"{itself}/results",
-        "cancel": f"{itself}/cancel",
-    }
 
 
 def accepted_json(tx: Transaction, job: Job, base_url: str) -> JsonObject:
@@ -57,13 +46,19 @@ def queue_positions(tx: Transaction, jobs: Sequence[Job]) -> Mapping[str, int]:
 
 
 def head_json(job: Job, position: int | None, base_url: str) -> JsonObject:
-    """What every answer about a job begins with."""
+    """The fields with which every answer about a job begins."""
+    url = f"{base_url.rstrip('/')}/v1/jobs/{job.id}"
     return {
         "id": job.id,
         "object": "job",
         "status": job.state,
         "queue_position": position,
-        "links": links(job.id, base_url),
+        "links": {
+            "self": url,
+            "events": f"{url}/events",
+            "results": f"{url}/results",
+            "cancel": f"{url}/cancel",
+        },
     }
 
 

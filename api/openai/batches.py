@@ -1,33 +1,45 @@
 """The batches routes: create, list, describe, follow, cancel, delete."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Header
 from fastapi.responses import JSONResponse, Response
 
-from api.access.authentication import Caller
-from api.bodies.jobs import BatchOptions, parse_batch
+from api.access import Caller
+from api.bodies import parsed
+from api.bodies.jobs import BatchCreate, BatchOptions
 from api.bodies.objects import BatchObject, BatchPage
-from api.dependencies import BodyDep, CallerDep, PageDep, ServicesDep, list_json
-from api.jobs.deletion import DeletedBatch, delete_ended
+from api.dependencies import BodyDep, CallerDep, ListingDep, ServicesDep, list_json
+from api.jobs.controls import DeletedBatch, delete_ended
 from api.jobs.events import Place, follow_job
 from api.jobs.idempotency import create_once, repeatable
-from api.jobs.requests import batch_request
+from api.jobs.requests import batch_job
 from api.jobs.views import problem_json, queue_positions
-from api.openai.adapter import batch_json, batch_status
 from api.responses.streams import event_source
+from api.responses.times import eta_at, seconds, window_text
 from nightshift.errors import Conflict, InvalidRequest, NotFound
-from nightshift.jobs import Face, Job, JobKind, JsonObject
-from nightshift.jobs.ids import job_id_of_batch
+from nightshift.jobs import Face, InputError, Job, JobKind, JobState, JsonObject, StopReason, Usage
+from nightshift.jobs.files import partial_output_file_id
+from nightshift.jobs.ids import batch_id, job_id_of_batch
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.problems import shown_problem, shown_problems
 from nightshift.store import Transaction
 from nightshift.store.jobs.listing import JobFilters
 
 router = APIRouter(prefix="/v1/batches", tags=["OpenAI"])
+
+
+_STATUS: Final[Mapping[JobState, str]] = {
+    JobState.RUNNING: "in_progress",
+    JobState.FINALIZING: "finalizing",
+    JobState.SUCCEEDED: "completed",
+    JobState.FAILED: "failed",
+    JobState.CANCELLED: "cancelled",
+    JobState.EXPIRED: "expired",
+}
 
 
 @router.post("", summary="Create a batch", response_model=BatchObject)
@@ -38,11 +50,13 @@ def create_batch(
     idempotency_key: Annotated[str | None, Header()] = None,
     x_stainless_retry_count: Annotated[str | None, Header()] = None,
 ) -> Response:
-    asked = parse_batch(body)
-    window_max_s = services.settings.submission.completion_window_max_s
+    asked, window_max_s = parsed(BatchCreate, body), services.settings.submission.completion_window_max_s
+    webhook = asked.nightshift.webhook
     with _options_under_nightshift():
         new = services.submitter.check(
-            batch_request(caller.tenant_id, asked, body, window_max_s), caller.priority_ceiling
+            batch_job(caller.tenant_id, asked, body, window_max_s),
+            caller.priority_ceiling,
+            webhook_secret=None if webhook is None else webhook.secret,
         )
     request = repeatable(caller.tenant_id, new.fingerprint, idempotency_key, x_stainless_retry_count)
     created = create_once(
@@ -56,13 +70,13 @@ def create_batch(
 
 
 @router.get("", summary="List batches, newest first", response_model=BatchPage)
-def list_batches(services: ServicesDep, caller: CallerDep, page: PageDep) -> Response:
+def list_batches(services: ServicesDep, caller: CallerDep, listing: ListingDep) -> Response:
     with services.store.snapshot() as tx:
         now = tx.now()
         found = tx.jobs.list(
             caller.tenant_id,
-            limit=page.limit + 1,
-            after=None if page.after is None else _get(tx, caller, page.after, param="after"),
+            limit=listing.limit + 1,
+            after=None if listing.after is None else _get(tx, caller, listing.after, param="after"),
             filters=JobFilters(kind=JobKind.BULK, face=Face.OPENAI),
         )
         positions = queue_positions(tx, found)
@@ -70,7 +84,7 @@ def list_batches(services: ServicesDep, caller: CallerDep, page: PageDep) -> Res
         rendered = [
             batch_json(job, positions.get(job.id), problem_json(problems.get(job.id)), now) for job in found
         ]
-    return JSONResponse(list_json(rendered, page.limit))
+    return JSONResponse(list_json(rendered, listing.limit))
 
 
 @router.get("/{batch_id}", summary="Describe a batch", response_model=BatchObject)
@@ -136,3 +150,80 @@ def _options_under_nightshift() -> Iterator[None]:
         name = f"nightshift.{error.param}"
         message = error.message.replace(f"'{error.param}'", f"'{name}'", 1)
         raise type(error)(message, param=name, code=error.code) from error
+
+
+def batch_status(job: Job) -> str:
+    """OpenAI's status of a job."""
+    if job.stop_reason is StopReason.CANCELLED and not job.state.is_terminal:
+        return "cancelling"
+    if job.state is JobState.QUEUED:
+        return "validating" if job.planned_at is None else "in_progress"
+    return _STATUS[job.state]
+
+
+def batch_json(job: Job, queue_position: int | None, problem: JsonObject | None, now: datetime) -> JsonObject:
+    """A job as a Batch, with one additional key."""
+    cancelling_at = job.stop_requested_at if job.stop_reason is StopReason.CANCELLED else None
+    ended = {job.state: job.finished_at}
+    return {
+        "id": batch_id(job.id),
+        "object": "batch",
+        "endpoint": job.spec.endpoint,
+        "model": job.model,
+        "errors": _errors_json(job.errors),
+        "input_file_id": job.spec.input,
+        "completion_window": window_text(job.spec.completion_window_s),
+        "status": batch_status(job),
+        "output_file_id": job.output_file_id,
+        "error_file_id": job.error_file_id,
+        "created_at": seconds(job.created_at),
+        "in_progress_at": seconds(job.planned_at),
+        "expires_at": seconds(job.deadline_at),
+        "finalizing_at": seconds(job.finalizing_at),
+        "completed_at": seconds(ended.get(JobState.SUCCEEDED)),
+        "failed_at": seconds(ended.get(JobState.FAILED)),
+        "expired_at": seconds(ended.get(JobState.EXPIRED)),
+        "cancelling_at": seconds(cancelling_at),
+        "cancelled_at": seconds(ended.get(JobState.CANCELLED)),
+        "request_counts": {
+            "total": job.counts.total or 0,
+            "completed": job.counts.succeeded,
+            "failed": job.counts.failed,
+        },
+        "usage": _usage_json(job.usage),
+        "metadata": job.spec.metadata,
+        "nightshift": {
+            "job_id": job.id,
+            "priority": job.priority,
+            "eta_at": seconds(eta_at(job, now)),
+            "queue_position": queue_position,
+            "partial_output_file_id": _partial_output_file_id(job),
+            "rows_unlisted": job.rows_unlisted,
+            "problem": problem,
+        },
+    }
+
+
+def _partial_output_file_id(job: Job) -> str | None:
+    """While rows may run; afterwards there is the output."""
+    return None if job.planned_at is None or job.state.is_terminal else partial_output_file_id(job.id)
+
+
+def _errors_json(errors: Sequence[InputError]) -> JsonObject | None:
+    if not errors:
+        return None
+    data = [
+        {"code": error.code, "line": error.line, "message": error.message, "param": error.param}
+        for error in errors
+    ]
+    return {"object": "list", "data": data}
+
+
+def _usage_json(usage: Usage) -> JsonObject:
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }

@@ -7,15 +7,13 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from api.access.authentication import Caller
-from api.bodies.files import FileObject
+from api.access import Caller
+from api.bodies.files import FileObject, file_json
 from api.bodies.objects import DeletedFile, FilePage
 from api.dependencies import CallerDep, ServicesDep, list_json
 from api.openai import partial_output
-from api.openai.adapter import file_json
-from api.openai.forms import reading_form
 from api.openai.ranges import Unsatisfiable, parse_range, unsatisfiable
-from api.openai.upload_forms import keep_upload, read_form
+from api.openai.upload_forms import keep_upload, read_form, reading_form
 from api.services.services import Services
 from nightshift.errors import InvalidRequest, NotFound, ObjectNotFound
 from nightshift.jobs.files import File, FilePurpose

@@ -1,32 +1,33 @@
 """The endpoints' routes, whole or streamed."""
 
+import hashlib
+import json
+import math
+
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
-from api.access.authentication import Caller
-from api.dependencies import BodyDep, CallerDep, ServicesDep, checked, submission
-from api.jobs.online import accept, answer
-from api.openai.adapter import online_request
+from api.dependencies import BodyDep, CallerDep, ServicesDep, Submission, plain_route
+from api.jobs.online import Waiting, answer
 from api.openai.streaming import Wanted, streamed
-from api.plain_routes import plain_route
-from api.responses.large import recorded
-from api.services.services import Services
+from api.responses.streams import recorded
 from nightshift import endpoints
 from nightshift.endpoints import Endpoint
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.texts.generation import GenerationRequest, TextEndpoint
-from nightshift.jobs import JsonObject, NewJob
+from nightshift.jobs import Face, JobSpec, JsonObject, NewJob
+from nightshift.lifecycle.submission import new_job
 
 router = APIRouter(tags=["OpenAI"])
 
 
 def _route(endpoint: Endpoint) -> None:
     async def create(request: Request, services: ServicesDep, caller: CallerDep, body: BodyDep) -> Response:
-        return await _infer(endpoint, request, services, caller, body)
+        return await _infer(endpoint, Submission(request, services, caller, body))
 
     async def plain(request: Request) -> Response:
-        return await _infer(endpoint, request, *await submission(request))
+        return await _infer(endpoint, await Submission.read(request))
 
     router.add_api_route(
         endpoint.route,
@@ -42,28 +43,45 @@ for _endpoint in endpoints.every():
     _route(_endpoint)
 
 
-async def _infer(
-    endpoint: Endpoint, request: Request, services: Services, caller: Caller, body: JsonObject
-) -> Response:
-    async with services.body_turns.beginning.hold(caller.tenant_id):
-        asked, new = await checked(
-            request, services, caller, lambda: _checked(endpoint, services, caller, body)
-        )
-        waiting = await run_in_threadpool(accept, services, new, body)
-    if asked.streams:
+async def _infer(endpoint: Endpoint, submission: Submission) -> Response:
+    """Accepts a request, rings for it, and waits for its answer.
+
+    Once it is accepted, it runs even if Redis fails.
+    """
+    services, is_disconnected = submission.services, submission.request.is_disconnected
+    async with services.body_turns.beginning.hold(submission.caller.tenant_id):
+        request, new = await submission.checked(lambda: _checked(endpoint, submission))
+        accepted = await run_in_threadpool(services.group_commit.submit, new, submission.body)
+    waiting = Waiting.on(accepted.submitted)
+    if request.streams:
         assert isinstance(endpoint, TextEndpoint), "only requests for text can ask for a stream"
-        assert isinstance(asked, GenerationRequest), "parsed by this endpoint"
-        return await streamed(services, waiting, Wanted(endpoint, asked), request.is_disconnected)
-    outcome = await answer(services, waiting, request.is_disconnected)
-    return await recorded(outcome)
+        assert isinstance(request, GenerationRequest), "parsed by this endpoint"
+        return await streamed(services, waiting, Wanted(endpoint, request), is_disconnected)
+    return await recorded(await answer(services, waiting, is_disconnected))
 
 
-def _checked(
-    endpoint: Endpoint, services: Services, caller: Caller, body: JsonObject
-) -> tuple[ModelRequest, NewJob]:
-    asked = endpoint.parse(body)
-    wait_s = services.settings.api.online_wait_s
-    new = services.submitter.check(
-        online_request(endpoint, asked, body, caller.tenant_id, wait_s), caller.priority_ceiling
+def _checked(endpoint: Endpoint, submission: Submission) -> tuple[ModelRequest, NewJob]:
+    services, caller, body = submission.services, submission.caller, submission.body
+    request = endpoint.parse(body)
+    new = _online_job(endpoint, request, body, caller.tenant_id, services.settings.api.online_wait_s)
+    return request, services.submitter.check(new, caller.priority_ceiling, request=request)
+
+
+def _online_job(
+    endpoint: Endpoint, request: ModelRequest, body: JsonObject, tenant_id: str, wait_s: float
+) -> NewJob:
+    """A job of one request, for whose answer the client waits `wait_s`."""
+    text = f"{endpoint.route} {json.dumps(body)}"  # encoded once, for its size and its digest
+    return new_job(
+        tenant_id,
+        Face.OPENAI,
+        JobSpec(
+            endpoint=endpoint.route,
+            completion_window_s=math.ceil(wait_s),
+            service_tier=request.service_tier,
+        ),
+        fingerprint=hashlib.sha256(text.encode()).hexdigest(),
+        priority=request.priority_class,
+        model=request.model,
+        body_bytes=len(text) - len(endpoint.route) - 1,
     )
-    return asked, new

@@ -17,8 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from api.jobs.online import Gone, Waiting, follow, stopping_if_abandoned
 from api.openai.transcript import MalformedDelta, Transcript
 from api.responses.errors import error_json
-from api.responses.large import PIECE_BYTES, in_pieces, recorded
-from api.responses.streams import comment, event, event_source
+from api.responses.streams import PIECE_BYTES, comment, event, event_source, in_pieces, recorded
 from api.services.services import Services
 from nightshift.endpoints.answers import answer_id
 from nightshift.endpoints.texts.generation import GenerationRequest, TextEndpoint

@@ -11,13 +11,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.access.authentication import Authenticator
+from api.access import Authenticator
 from api.page import rendering, views
 from api.page.requests import is_click, is_from_elsewhere, is_update, path_and_query, token_of
 from api.page.sessions import Attempts, Sessions, SignedIn
 from api.page.updates import Updates
-from api.responses.browsers import wants_page
-from api.responses.errors import UNKNOWN_URL, headers_of, message_of, on_http_exception, status_of
+from api.responses.errors import UNKNOWN_URL, headers_of, message_of, on_http_exception, status_of, wants_page
 from api.services.services import Services
 from nightshift.errors import NightshiftError
 from nightshift.tenants.keys import Scope

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 
 from api.page.sessions import SignedIn
-from api.responses.browsers import route_path
+from api.responses.errors import route_path
 from nightshift.errors import InvalidRequest, PermissionDenied
 
 COOKIE: Final = "nightshift_session"

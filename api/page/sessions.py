@@ -18,7 +18,7 @@ from limits import RateLimitItemPerMinute
 from limits.aio.storage import MemoryStorage
 from limits.aio.strategies import FixedWindowRateLimiter
 
-from api.access.authentication import Authenticator, Caller
+from api.access import Authenticator, Caller
 from nightshift.errors import NotAuthenticated, TenantDisabled, TooManyRequests
 from nightshift.process.settings import ApiSettings
 from nightshift.store import Store, Transaction

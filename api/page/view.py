@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
-from api.access.authentication import Caller
+from api.access import Caller
 from api.services.services import Services
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject

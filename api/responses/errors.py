@@ -12,8 +12,10 @@ from typing import Any, Final
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import Scope
 
 from nightshift import errors
 from nightshift.endpoints.answers import error_body
@@ -110,6 +112,7 @@ _PAGE: Final = (
 )
 
 UNKNOWN_URL: Final = "unknown_url"
+API_PREFIX: Final = "/v1/"
 _FRAMEWORK_CODES: Final = {404: UNKNOWN_URL, 405: "method_not_allowed"}
 
 
@@ -224,3 +227,15 @@ def _invalid_parameter(found: Mapping[str, Any]) -> InvalidRequest:
 
 def _invalid(name: str, text: str, code: str) -> InvalidRequest:
     return InvalidRequest(f"Invalid '{name}': {text}", param=name, code=code)
+
+
+def route_path(scope: Scope) -> str:
+    """The path without the prefix at which a proxy has the service."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", "")) or "/"
+
+
+def wants_page(scope: Scope) -> bool:
+    """Whether a browser asks, and not at one of the API's routes: it gets a page, also where it fails."""
+    accepts = Headers(scope=scope).get("accept", "")
+    return "text/html" in accepts and not route_path(scope).startswith(API_PREFIX)

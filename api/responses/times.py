@@ -1,17 +1,12 @@
-"""Times on the wire: epoch seconds, windows such as `8h`, and estimates of completion."""
+"""Times in answers: epoch seconds, windows such as `8h`, and estimates of completion."""
 
-import re
 from datetime import UTC, datetime
 from typing import Final, overload
 
-from nightshift.errors import InvalidRequest
 from nightshift.jobs import Job, JobState
 
 EPOCH_MAX_S: Final = 253_402_300_799  # the last second of the year 9999
 ETA_ROWS_MIN: Final = 8  # fewer rows give no useful rate
-
-_DURATION: Final = re.compile(r"([1-9][0-9]{0,8})([smhd])")
-_UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @overload
@@ -24,37 +19,12 @@ def seconds(at: datetime | None) -> int | None:
 
 
 def from_seconds(since_epoch: int) -> datetime:
-    """At most `EPOCH_MAX_S`."""
+    """The moment at so many seconds, at most `EPOCH_MAX_S`, since the epoch."""
     return datetime.fromtimestamp(since_epoch, UTC)
 
 
-def parse_window(text: str, param: str, max_s: int) -> int:
-    """The seconds in `90m`, `8h` or `7d`. Raises InvalidRequest naming `param`."""
-    return _parsed(text, "mhd", "90m, 8h or 7d", param, max_s)
-
-
-def parse_timeout(text: str, param: str, max_s: int) -> int:
-    """The seconds in `30s`, `5m` or `1h`. Raises InvalidRequest naming `param`."""
-    return _parsed(text, "smh", "30s, 5m or 1h", param, max_s)
-
-
-def _parsed(text: str, units: str, examples: str, param: str, max_s: int) -> int:
-    match = _DURATION.fullmatch(text)
-    if match is None or match[2] not in units:
-        raise InvalidRequest(
-            f"Invalid '{param}': {text!r} is not a duration such as {examples}.", param=param
-        )
-    window_s = int(match[1]) * _UNIT_S[match[2]]
-    if window_s > max_s:
-        raise InvalidRequest(
-            f"Invalid '{param}': {text!r} is longer than the {window_text(max_s)} this service allows.",
-            param=param,
-        )
-    return window_s
-
-
 def window_text(window_s: int) -> str:
-    """In hours where exact, as OpenAI writes it: a day is `24h`."""
+    """A window in hours where that is exact, as OpenAI writes it: a day is `24h`."""
     if window_s % 3600 == 0:
         return f"{window_s // 3600}h"
     return f"{window_s // 60}m" if window_s % 60 == 0 else f"{window_s}s"

@@ -8,9 +8,8 @@ from typing import Final, TypeVar
 from anyio import CapacityLimiter, to_thread
 from starlette.concurrency import run_in_threadpool
 
-from api.access.slots import Slots
-from api.middleware.bodies import BodyMemory
-from api.services.body_turns import BodyTurns
+from api.access import Slots
+from api.middleware.turns import BodyMemory, BodyTurns
 from api.services.group_commit import GroupCommit
 from api.services.previews import Previews
 from api.services.rings import RingSender

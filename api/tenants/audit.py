@@ -7,8 +7,8 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 
-from api.bodies.tenants import ListPage
-from api.dependencies import CallerDep, PageDep, ServicesDep, list_json
+from api.bodies import ListEnvelope
+from api.dependencies import CallerDep, ListingDep, ServicesDep, list_json
 from api.responses.times import seconds
 from nightshift.errors import InvalidRequest
 from nightshift.tenants.audit import Action, AuditEntry
@@ -43,7 +43,7 @@ class AuditObject(BaseModel):
         )
 
 
-class AuditPage(ListPage):
+class AuditPage(ListEnvelope):
     data: list[AuditObject]
 
 
@@ -51,15 +51,15 @@ class AuditPage(ListPage):
 def list_audit(
     services: ServicesDep,
     caller: CallerDep,
-    page: PageDep,
+    listing: ListingDep,
     tenant: str | None = None,
     action: Action | None = None,
 ) -> Response:
-    before_id = None if page.after is None else _number(page.after)
+    before_id = None if listing.after is None else _number(listing.after)
     with services.store.snapshot() as tx:
-        found = tx.audit.list(limit=page.limit + 1, of_tenant=tenant, action=action, before_id=before_id)
+        found = tx.audit.list(limit=listing.limit + 1, of_tenant=tenant, action=action, before_id=before_id)
     shown = [AuditObject.of(entry).model_dump(mode="json") for entry in found]
-    return JSONResponse(list_json(shown, page.limit))
+    return JSONResponse(list_json(shown, listing.limit))
 
 
 def _number(id: str) -> int:

@@ -6,8 +6,9 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from api.bodies.tenants import CreatedKeyObject, KeyCreate, KeyObject, KeyPage, KeyRotate, parsed
-from api.dependencies import BodyDep, CallerDep, PageDep, ServicesDep, list_json
+from api.bodies import parsed
+from api.bodies.tenants import CreatedKeyObject, KeyCreate, KeyObject, KeyPage, KeyRotate
+from api.dependencies import BodyDep, CallerDep, ListingDep, ServicesDep, list_json
 from api.tenants.tenants import acting
 from nightshift.lifecycle.tenants import CreatedKey, get_key, get_tenant
 from nightshift.store import Transaction
@@ -35,13 +36,13 @@ async def create(tenant: str, services: ServicesDep, caller: CallerDep, body: Bo
 
 
 @router.get("", summary="List a tenant's keys, without the keys, oldest first", response_model=KeyPage)
-def list_keys(tenant: str, services: ServicesDep, caller: CallerDep, page: PageDep) -> Response:
+def list_keys(tenant: str, services: ServicesDep, caller: CallerDep, listing: ListingDep) -> Response:
     with services.store.snapshot() as tx:
         get_tenant(tx, tenant)
-        after = None if page.after is None else get_key(tx, tenant, page.after, param="after")
-        found = tx.keys.page(tenant, limit=page.limit + 1, after=after)
+        after = None if listing.after is None else get_key(tx, tenant, listing.after, param="after")
+        found = tx.keys.page(tenant, limit=listing.limit + 1, after=after)
     shown = [KeyObject.of(key).model_dump(mode="json") for key in found]
-    return JSONResponse(list_json(shown, page.limit))
+    return JSONResponse(list_json(shown, listing.limit))
 
 
 @router.get("/{key_id}", summary="Describe a key, without the key", response_model=KeyObject)

@@ -7,7 +7,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from api.access.slots import REQUESTS, STREAMS, UPLOADS
+from api.access import REQUESTS, STREAMS, UPLOADS
 from api.dependencies import CallerDep, ServicesDep
 from api.services.services import Services
 from nightshift.tenants.holdings import QUEUED, STORED, Holding

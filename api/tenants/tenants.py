@@ -4,9 +4,10 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from api.access.authentication import Caller
-from api.bodies.tenants import DeletedTenant, TenantCreate, TenantObject, TenantPage, TenantUpdate, parsed
-from api.dependencies import BodyDep, CallerDep, PageDep, ServicesDep, list_json
+from api.access import Caller
+from api.bodies import parsed
+from api.bodies.tenants import DeletedTenant, TenantCreate, TenantObject, TenantPage, TenantUpdate
+from api.dependencies import BodyDep, CallerDep, ListingDep, ServicesDep, list_json
 from api.services.services import Services
 from api.tenants.limits import LimitObject, limits_of
 from nightshift.lifecycle.tenants import Administration, get_tenant
@@ -34,12 +35,12 @@ async def create(services: ServicesDep, caller: CallerDep, body: BodyDep) -> Res
 
 
 @router.get("", summary="List tenants, newest first", response_model=TenantPage)
-def list_tenants(services: ServicesDep, caller: CallerDep, page: PageDep) -> Response:
+def list_tenants(services: ServicesDep, caller: CallerDep, listing: ListingDep) -> Response:
     with services.store.snapshot() as tx:
-        after = None if page.after is None else get_tenant(tx, page.after, param="after")
-        found = tx.tenants.list(limit=page.limit + 1, after=after)
+        after = None if listing.after is None else get_tenant(tx, listing.after, param="after")
+        found = tx.tenants.list(limit=listing.limit + 1, after=after)
     shown = [TenantObject.of(tenant).model_dump(mode="json") for tenant in found]
-    return JSONResponse(list_json(shown, page.limit))
+    return JSONResponse(list_json(shown, listing.limit))
 
 
 @router.get("/{tenant}", summary="Describe a tenant and what it uses", response_model=TenantDetails)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 
-from api.bodies.tenants import ListPage
+from api.bodies import ListEnvelope
 from api.dependencies import CallerDep, ServicesDep, list_json
 from nightshift.errors import InvalidRequest
 from nightshift.lifecycle.tenants import get_tenant
@@ -53,7 +53,7 @@ class UsageObject(BaseModel):
         )
 
 
-class UsagePage(ListPage):
+class UsagePage(ListEnvelope):
     data: list[UsageObject]
 
 

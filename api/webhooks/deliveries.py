@@ -6,8 +6,8 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 
-from api.bodies.tenants import ListPage
-from api.dependencies import CallerDep, EpochSeconds, PageDep, ServicesDep, list_json
+from api.bodies import ListEnvelope
+from api.dependencies import CallerDep, EpochSeconds, ListingDep, ServicesDep, list_json
 from api.responses.times import from_seconds, seconds
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
@@ -65,7 +65,7 @@ class DeliveryWithAttempts(DeliveryObject):
     attempts: list[AttemptObject]
 
 
-class DeliveryPage(ListPage):
+class DeliveryPage(ListEnvelope):
     data: list[DeliveryObject]
 
 
@@ -97,16 +97,16 @@ async def _filters(
 def list_deliveries(
     services: ServicesDep,
     caller: CallerDep,
-    page: PageDep,
+    listing: ListingDep,
     filters: Annotated[DeliveryFilters, Depends(_filters)],
 ) -> Response:
     with services.store.snapshot() as tx:
         after = None
-        if page.after is not None:
-            after = get_delivery(tx, caller.tenant_id, page.after, param="after")
-        found = tx.deliveries.list(caller.tenant_id, limit=page.limit + 1, after=after, filters=filters)
+        if listing.after is not None:
+            after = get_delivery(tx, caller.tenant_id, listing.after, param="after")
+        found = tx.deliveries.list(caller.tenant_id, limit=listing.limit + 1, after=after, filters=filters)
     shown = [DeliveryObject.of(delivery).model_dump(mode="json") for delivery in found]
-    return JSONResponse(list_json(shown, page.limit))
+    return JSONResponse(list_json(shown, listing.limit))
 
 
 @router.get(

@@ -9,8 +9,9 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from api.access.authentication import Caller
-from api.bodies.tenants import parsed
+from api.access import Caller
+from api.bodies import parsed
+from api.bodies.objects import WebhookSecretObject
 from api.bodies.webhooks import (
     DeletedWebhookEndpoint,
     WebhookEndpointCreate,
@@ -25,7 +26,7 @@ from api.bodies.webhooks import (
     WebhookEndpointWithSecretObject,
     WebhookEventTypeList,
 )
-from api.dependencies import BodyDep, CallerDep, OptionalBodyDep, PageDep, ServicesDep, list_json
+from api.dependencies import BodyDep, CallerDep, ListingDep, OptionalBodyDep, ServicesDep, list_json
 from api.responses.times import from_seconds
 from api.services.services import Services
 from nightshift.errors import InvalidRequest
@@ -38,12 +39,27 @@ from nightshift.lifecycle.webhooks.endpoints import (
     get_endpoint,
 )
 from nightshift.lifecycle.webhooks.replays import ReplayedWindow, replay_window
+from nightshift.lifecycle.webhooks.tenant_secrets import kept_webhook_secret
 from nightshift.outbound.webhook_events import EVENT_TYPES, sample_body
 from nightshift.outbound.webhooks import headers
 from nightshift.store import Transaction
 from nightshift.tenants.audit import Actor
 
 router = APIRouter(prefix="/v1", tags=["Webhooks"])
+
+
+@router.get(
+    "/webhooks/secret",
+    summary="The secret that signs your webhooks; made at the first call",
+    response_model=WebhookSecretObject,
+)
+def get_secret(services: ServicesDep, caller: CallerDep) -> Response:
+    with services.store.transaction() as tx:
+        encrypted = kept_webhook_secret(tx, services.vault, caller.tenant_id, Actor.of_key(caller.key_id))
+    return JSONResponse(
+        {"object": "webhook_secret", "secret": services.vault.decrypt(encrypted)},
+        headers={"cache-control": "no-store"},
+    )
 
 
 @router.get("/webhook_event_types", summary="List the types of events", response_model=WebhookEventTypeList)
@@ -68,14 +84,14 @@ def create(services: ServicesDep, caller: CallerDep, body: BodyDep) -> Response:
 
 
 @router.get("/webhook_endpoints", summary="List receivers, newest first", response_model=WebhookEndpointPage)
-def list_endpoints(services: ServicesDep, caller: CallerDep, page: PageDep) -> Response:
+def list_endpoints(services: ServicesDep, caller: CallerDep, listing: ListingDep) -> Response:
     with services.store.snapshot() as tx:
         after = None
-        if page.after is not None:
-            after = get_endpoint(tx, caller.tenant_id, page.after, param="after")
-        found = tx.webhook_endpoints.list(caller.tenant_id, limit=page.limit + 1, after=after)
+        if listing.after is not None:
+            after = get_endpoint(tx, caller.tenant_id, listing.after, param="after")
+        found = tx.webhook_endpoints.list(caller.tenant_id, limit=listing.limit + 1, after=after)
     shown = [WebhookEndpointObject.of(endpoint).model_dump(mode="json") for endpoint in found]
-    return JSONResponse(list_json(shown, page.limit))
+    return JSONResponse(list_json(shown, listing.limit))
 
 
 @router.get(

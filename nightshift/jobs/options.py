@@ -1,6 +1,6 @@
 """The options of bulk jobs, each declared once.
 
-The fields of requests and answers (`api/bodies/options.py`), the options of `nightshift run`
+The fields of requests and answers (`api/bodies/jobs.py`), the options of `nightshift run`
 (`nightshift/cli/bulk/job_options.py`), the stored job and the manifest's settings follow from `BulkOptions`.
 A new option is a field of it, and the code that acts on it.
 """

@@ -6,10 +6,10 @@ The new job copies its job's spec without the webhook: its receiver has had that
 from nightshift.bulk.rows.inputs import iter_rows
 from nightshift.bulk.rows.requests import RowRequest, columns_of, to_request
 from nightshift.errors import Conflict, LocationNotAllowed, ObjectNotFound
-from nightshift.jobs import Face, Job, JobSpec, JsonObject, Shard
+from nightshift.jobs import Face, Job, JobSpec, JsonObject, NewJob, Shard
 from nightshift.jobs.dead_letters import DeadLetter
 from nightshift.jobs.json_text import fingerprint, json_bytes
-from nightshift.lifecycle.submission import JobRequest, Submitter
+from nightshift.lifecycle.submission import Submitter, new_job
 from nightshift.lifecycle.transitions import Submitted
 from nightshift.objectstore.objects import ObjectChanged
 from nightshift.objectstore.sources import Sources
@@ -28,22 +28,23 @@ def replay(row: DeadLetter, store: Store, submitter: Submitter, sources: Sources
     return submitted
 
 
-def _job_like(job: Job, row: DeadLetter, body: JsonObject) -> JobRequest:
-    """A request with the options of the row's job."""
-    return JobRequest(
-        tenant_id=row.tenant_id,
-        face=Face.NATIVE,
+def _job_like(job: Job, row: DeadLetter, body: JsonObject) -> NewJob:
+    """A new job with the options of the row's job."""
+    spec = JobSpec(
+        endpoint=job.spec.endpoint,
+        completion_window_s=job.spec.completion_window_s,
+        max_runtime_s=job.spec.max_runtime_s,
+        retry_on_interrupt=job.spec.retry_on_interrupt,
+        capacity=job.spec.capacity,
+        metadata=job.spec.metadata,
+    )
+    return new_job(
+        row.tenant_id,
+        Face.NATIVE,
+        spec,
+        fingerprint=fingerprint("replay", {"dead_letter": row.id}),
         priority=job.priority,
         model=job.model,
-        spec=JobSpec(
-            endpoint=job.spec.endpoint,
-            completion_window_s=job.spec.completion_window_s,
-            max_runtime_s=job.spec.max_runtime_s,
-            retry_on_interrupt=job.spec.retry_on_interrupt,
-            capacity=job.spec.capacity,
-            metadata=job.spec.metadata,
-        ),
-        fingerprint=fingerprint("replay", {"dead_letter": row.id}),
         body_bytes=json_bytes(body),
     )
 

@@ -1,11 +1,12 @@
 """Checks and accepts jobs, for the API, the scheduler and replays.
 
-A `JobRequest` is checked outside of any transaction and becomes a `NewJob`; the accepting transaction makes
-the checks that read the database.
+A `NewJob` is checked outside of any transaction; the accepting transaction makes the checks that read the
+database.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -39,25 +40,6 @@ from nightshift.tenants.vault import Vault
 NO_ID: Final = f"job_{'0' * SUFFIX_LENGTH}"  # of the length that they have
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobRequest:
-    """A requested job. It is online if its `spec` has no input."""
-
-    tenant_id: str
-    face: Face
-    spec: JobSpec
-    fingerprint: str  # of the route and body
-    body_bytes: int = 0  # of an online job's body, as JSON
-    request: ModelRequest | None = None  # the same, parsed
-    priority: PriorityClass = PriorityClass.STANDARD
-    model: str | None = None  # of an online job; a bulk job's template or rows name theirs
-    webhook_secret: str | None = None  # None: the tenant's own signs
-
-    @property
-    def kind(self) -> JobKind:
-        return JobKind.ONLINE if self.spec.input is None else JobKind.BULK
-
-
 @dataclass(frozen=True)
 class Submitter:
     locations: Locations
@@ -66,25 +48,39 @@ class Submitter:
     settings: SubmissionSettings
     default_quotas: Quotas = NO_QUOTAS  # of tenants without their own
 
-    def check(self, asked: JobRequest, ceiling: PriorityClass) -> NewJob:
-        """The checked job, in no better class than the tenant's ceiling. Raises InvalidRequest."""
-        asked = replace(asked, priority=asked.priority.at_most(ceiling))
-        self._check_sizes(asked)
-        _check_template(asked.spec.template, self.settings.template_bytes_max)
-        _check_locations(asked, self.locations)
-        if asked.spec.webhook is not None:
-            check_webhook_url(asked.spec.webhook.url, self.settings, "webhook.url")
-        return new_job(asked, _encrypted(asked.webhook_secret, self.vault))
+    def check(
+        self,
+        new: NewJob,
+        ceiling: PriorityClass,
+        *,
+        request: ModelRequest | None = None,
+        webhook_secret: str | None = None,
+    ) -> NewJob:
+        """The checked job, in no better class than the tenant's ceiling. Raises InvalidRequest.
 
-    def _check_sizes(self, asked: JobRequest) -> None:
-        """A worker checks again: it knows its model."""
-        model = None if asked.model is None else self.catalogue.known(asked.model)
-        if model is not None and asked.request is not None:
-            endpoint = endpoints.get(asked.spec.endpoint)
+        `request`: an online job's parsed body. Without a `webhook_secret`, the tenant's own signs.
+        """
+        spec = new.spec
+        if request is not None:
+            self._check_sizes(new, request)
+        if spec.template is not None:
+            _check_template(spec.template, self.settings.template_bytes_max)
+        if spec.input is not None:
+            _check_locations(new, self.locations)
+        if spec.webhook is not None:
+            check_webhook_url(spec.webhook.url, self.settings, "webhook.url")
+        secret = None if webhook_secret is None else _encrypted(webhook_secret, self.vault)
+        return replace(new, priority=new.priority.at_most(ceiling), webhook_secret=secret)
+
+    def _check_sizes(self, new: NewJob, request: ModelRequest) -> None:
+        """Checks what a worker checks again: it knows its model."""
+        model = None if new.model is None else self.catalogue.known(new.model)
+        if model is not None:
             try:
-                check_sizes(endpoint, asked.request, model, self.settings.answer_bytes_max)
+                endpoint = endpoints.get(new.spec.endpoint)
+                check_sizes(endpoint, request, model, self.settings.answer_bytes_max)
             except InvalidRequest as error:
-                at = f"body.{error.param}" if asked.face is Face.NATIVE else error.param
+                at = f"body.{error.param}" if new.face is Face.NATIVE else error.param
                 raise error.about(at or "body") from error
 
     def submit_online(self, tx: Transaction, new: NewJob, body: JsonObject, now: datetime) -> Submitted:
@@ -144,30 +140,38 @@ class Submitter:
         return transitions.submit_bulk(tx, new, now)
 
 
-def new_job(asked: JobRequest, webhook_secret: bytes | None = None) -> NewJob:
-    """The only constructor of a job, which joins the current trace. `webhook_secret`: encrypted. Raises
+def new_job(
+    tenant_id: str,
+    face: Face,
+    spec: JobSpec,
+    *,
+    fingerprint: str,  # of the route and body
+    priority: PriorityClass = PriorityClass.STANDARD,
+    model: str | None = None,
+    body_bytes: int = 0,
+) -> NewJob:
+    """Makes every job, which joins the current trace. It is online if its `spec` has no input.
+
+    `model`, `body_bytes`: of an online job's body. A bulk job's template or rows name its model. Raises
     InvalidRequest.
     """
-    is_online = asked.kind is JobKind.ONLINE
+    is_online = spec.input is None
     return NewJob(
         id=new_id("job"),
-        tenant_id=asked.tenant_id,
-        kind=asked.kind,
-        face=asked.face,
-        priority=asked.priority,
-        model=asked.model if is_online else _model_of(asked.spec.template),
-        spec=asked.spec,
-        fingerprint=asked.fingerprint,
-        body_bytes=asked.body_bytes,
-        stored_bytes=asked.body_bytes + asked.spec.stored_bytes,
-        webhook_secret=webhook_secret,
+        tenant_id=tenant_id,
+        kind=JobKind.ONLINE if is_online else JobKind.BULK,
+        face=face,
+        priority=priority,
+        model=model if is_online else _model_of(spec.template),
+        spec=spec,
+        fingerprint=fingerprint,
+        body_bytes=body_bytes,
+        stored_bytes=body_bytes + spec.stored_bytes,
         traceparent=current_traceparent(),
     )
 
 
-def _check_template(template: JsonObject | None, bytes_max: int) -> None:
-    if template is None:
-        return
+def _check_template(template: JsonObject, bytes_max: int) -> None:
     size_bytes = len(json.dumps(template, ensure_ascii=False).encode(errors="surrogatepass"))
     if size_bytes > bytes_max:
         raise InvalidRequest(
@@ -176,43 +180,39 @@ def _check_template(template: JsonObject | None, bytes_max: int) -> None:
         )
 
 
-def _check_locations(asked: JobRequest, locations: Locations) -> None:
-    spec = asked.spec
-
-    def check(text: str, param: str) -> ObjectUri:
-        return _check_location(text, param, locations, asked.tenant_id)
-
-    output = None if spec.output is None else check(spec.output, "output")
-    if output is not None and output.is_pattern:
-        raise InvalidRequest("Invalid 'output': a pattern is no place to write to.", param="output")
-    if output is not None:
-        _check_key(f"{_prefix(output)}{errors_name(9_999_999, NO_ID, spec.format)}", "output", checked_path)
-    if spec.input is None or is_file_id(spec.input):
+def _check_locations(new: NewJob, locations: Locations) -> None:
+    """Raises InvalidRequest for what may not be read or written, or what the store cannot hold: not first
+    once the rows have run.
+    """
+    spec, param = new.spec, _input_param(new.face)
+    assert spec.input is not None, "a bulk job names its input"
+    output = None
+    if spec.output is not None:
+        with _about("output"):
+            output = ObjectUri.parse(spec.output)
+            locations.check(output, new.tenant_id)
+            if output.is_pattern:
+                raise InvalidRequest("a pattern is no place to write to.")
+            checked_path(f"{_prefix(output)}{errors_name(9_999_999, NO_ID, spec.format)}")
+    if is_file_id(spec.input):
         return
-    source = check(spec.input, _input_param(asked.face))
-    if asked.face is Face.OPENAI and (source.is_pattern or source.is_prefix):
-        message = "Invalid 'input_file_id': a batch has one object; POST /v1/jobs takes patterns and folders."
-        raise InvalidRequest(message, param="input_file_id")
-    if not (source.is_pattern or source.is_prefix):
-        is_file = source.scheme == "file"
-        _check_key(source.key, _input_param(asked.face), checked_path if is_file else checked_key)
+    with _about(param):
+        source = ObjectUri.parse(spec.input)
+        locations.check(source, new.tenant_id)
+        reads_many = source.is_pattern or source.is_prefix
+        if new.face is Face.OPENAI and reads_many:
+            raise InvalidRequest("a batch has one object; POST /v1/jobs takes patterns and folders.")
+        if not reads_many:
+            (checked_path if source.scheme == "file" else checked_key)(source.key)
     if output is not None:
         _check_apart(source, output)
 
 
-def _check_location(text: str, param: str, locations: Locations, tenant_id: str) -> ObjectUri:
+@contextmanager
+def _about(param: str) -> Iterator[None]:
+    """Errors name this parameter."""
     try:
-        uri = ObjectUri.parse(text)
-        locations.check(uri, tenant_id)
-    except InvalidRequest as error:
-        raise error.about(param) from error
-    return uri
-
-
-def _check_key(key: str, param: str, check: Callable[[str], str]) -> None:
-    """Raises InvalidRequest for what the store cannot hold: not first once the rows have run."""
-    try:
-        check(key)
+        yield
     except InvalidRequest as error:
         raise error.about(param) from error
 
@@ -247,9 +247,7 @@ def check_webhook_url(url: str, settings: SubmissionSettings, param: str) -> Non
         raise error.about(param) from error
 
 
-def _encrypted(webhook_secret: str | None, vault: Vault) -> bytes | None:
-    if webhook_secret is None:
-        return None
+def _encrypted(webhook_secret: str, vault: Vault) -> bytes:
     try:
         secret_key(webhook_secret)
     except InvalidSecret as error:

@@ -45,7 +45,7 @@ from nightshift.jobs.options import OPTIONS, BulkOptions
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.jobs.shard import Ring
 from nightshift.lifecycle import transitions
-from nightshift.lifecycle.submission import JobRequest, new_job
+from nightshift.lifecycle.submission import new_job
 from nightshift.lifecycle.transitions import Submitted
 from nightshift.objectstore import Locations, ObjectInfo, ObjectUri
 from nightshift.outbound.webhook_endpoints import WebhookEndpoint
@@ -151,13 +151,9 @@ def a_spec(**overrides: Any) -> JobSpec:
 
 def a_new_job(**overrides: Any) -> NewJob:
     """A checked bulk job for `MODEL`; `spec=` replaces the whole spec."""
-    request = JobRequest(
-        tenant_id=DEFAULT_TENANT,
-        face=Face.NATIVE,
-        spec=a_spec(),
-        fingerprint=hashlib.sha256(new_id("request").encode()).hexdigest(),
-    )
-    return replace(new_job(request), **{"model": MODEL, **overrides})
+    digest = hashlib.sha256(new_id("request").encode()).hexdigest()
+    new = new_job(DEFAULT_TENANT, Face.NATIVE, a_spec(), fingerprint=digest)
+    return replace(new, **{"model": MODEL, **overrides})
 
 
 def a_new_request(**overrides: Any) -> NewJob:

@@ -188,7 +188,7 @@ OF_TENANTS: Final = {
     "workers/shard/run_once.py",  # by job and digest
 }
 OF_NO_TENANT: Final = {
-    "api/access/authentication.py",  # a key's own caller, by its digest
+    "api/access.py",  # a key's own caller, by its digest
     "api/page/assets.py",
     "api/page/rendering.py",  # templates
     "conformance/session.py",

@@ -8,11 +8,10 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Final
 
-from api.access.quotas import take_rates
-from api.bodies.options import options_json
+from api.access import take_rates
+from api.bodies.jobs import options_json
 from api.dependencies import get_job
 from api.jobs import controls as job_controls
-from api.jobs import retries as job_retries
 from api.jobs import routes as jobs
 from api.jobs.results import rows_of
 from api.jobs.views import queue_positions
@@ -200,7 +199,7 @@ async def retry_failed(request: PageRequest) -> Outcome:
     await take_rates(request.services.rate_limits, request.caller, {}, 0, {})
     job_id, newest = request.path["job_id"], request.form.get("newest")
     once = None if newest is None else f"page:{job_id}:{newest[:ID_CHARS_MAX]}"
-    answer = await job_retries.retry_job(job_id, request.services, request.caller, {}, once, None)
+    answer = await job_controls.retry_job(job_id, request.services, request.caller, {}, once, None)
     new_id = json.loads(bytes(answer.body))["id"]
     return Outcome(message="The rows that failed run again as a new job.", location=f"/ui/jobs/{new_id}")
 

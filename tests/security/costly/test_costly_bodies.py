@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from api.bodies.files import parse_complete
-from api.bodies.jobs import parse_batch, parse_job
+from api.bodies import parsed
+from api.bodies.files import UploadComplete
+from api.bodies.jobs import BatchCreate, JobCreate
 from nightshift import endpoints
 from nightshift.errors import InvalidRequest
 from tests.security.costly.children import in_child
@@ -118,9 +120,15 @@ def test_a_model_request(route: str, body: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("parse", "body"),
     [
-        *(pytest.param(parse_job, body, id=f"job {name}") for name, body in JOBS.items()),
-        *(pytest.param(parse_batch, body, id=f"batch {name}") for name, body in BATCHES.items()),
-        *(pytest.param(parse_complete, body, id=f"upload {name}") for name, body in UPLOADS.items()),
+        *(pytest.param(partial(parsed, JobCreate), body, id=f"job {name}") for name, body in JOBS.items()),
+        *(
+            pytest.param(partial(parsed, BatchCreate), body, id=f"batch {name}")
+            for name, body in BATCHES.items()
+        ),
+        *(
+            pytest.param(partial(parsed, UploadComplete), body, id=f"upload {name}")
+            for name, body in UPLOADS.items()
+        ),
     ],
 )
 def test_a_job(parse: Callable[[dict[str, Any]], object], body: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from api.app import create_app
-from api.middleware.bodies import SMALL_BYTES, BodyMemory
+from api.middleware.turns import SMALL_BYTES, BodyMemory
 from api.services.services import AppSettings
 from nightshift.errors import TooManyRequests
 from nightshift.process.settings import ApiSettings, DataSettings, LocationSettings, SubmissionSettings

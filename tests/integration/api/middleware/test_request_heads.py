@@ -9,8 +9,8 @@ import pytest
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from api.app import create_app
+from api.middleware.boundary import HEAD_BYTES_MAX, HEADERS_MAX
 from api.middleware.connections import BoundedHttp
-from api.middleware.request_heads import HEAD_BYTES_MAX, HEADERS_MAX
 from api.services.services import AppSettings
 from tests.integration.api.conftest import TIMEOUT_S
 from tests.integration.api.serving import HOST, serving

@@ -8,7 +8,7 @@ import pytest
 from fastapi import FastAPI
 
 from api.app import create_app
-from api.services.body_turns import BEGUN_AT_ONCE
+from api.middleware.turns import BEGUN_AT_ONCE
 from api.services.services import AppSettings
 from tests.helpers.waiting import wait_for
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from api.access import authentication
+from api import access
 from api.app import create_app
 from api.services.services import AppSettings
 from nightshift.store import Store
@@ -111,7 +111,7 @@ def test_a_revoked_key_is_refused_within_a_second_by_every_process(
     admin: httpx.Client, settings: AppSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed_s, now_s = 0.0, time.monotonic()
-    monkeypatch.setattr(authentication, "time", SimpleNamespace(monotonic=lambda: now_s + passed_s))
+    monkeypatch.setattr(access, "time", SimpleNamespace(monotonic=lambda: now_s + passed_s))
     made = admin.post(KEYS, json={}).json()
     with serving(create_app(settings)) as other_url:
         with httpx.Client(base_url=other_url, trust_env=False) as other:

@@ -13,7 +13,7 @@ import httpx
 import openai
 import pytest
 
-from api.access import slots
+from api import access as slots
 from api.app import create_app
 from api.services.services import AppSettings
 from nightshift.jobs.json_text import json_bytes

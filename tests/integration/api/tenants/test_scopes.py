@@ -5,7 +5,7 @@ import re
 import httpx
 import pytest
 
-from api.access.scopes import NEEDED
+from api.access import NEEDED
 from nightshift.process.settings import DataSettings
 from nightshift.store import Store
 from nightshift.store.databases.database import Database

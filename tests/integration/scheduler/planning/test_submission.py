@@ -7,11 +7,11 @@ import pytest
 
 from nightshift.cli.bulk.requests_of_rows import location
 from nightshift.errors import InvalidRequest, TooManyRequests, UnknownModel
-from nightshift.jobs import Face, Job, JobState, Webhook
+from nightshift.jobs import Face, Job, JobState, NewJob, Webhook
 from nightshift.jobs.json_text import fingerprint
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle.catalogue import CachedCatalogue
-from nightshift.lifecycle.submission import JobRequest, Submitter
+from nightshift.lifecycle.submission import Submitter, new_job
 from nightshift.process.settings import SubmissionSettings
 from nightshift.store import Store
 from nightshift.tenants.vault import Vault
@@ -36,20 +36,14 @@ def submitter(place: Place, **settings: int) -> Submitter:
     return Submitter(place.locations, VAULT, CachedCatalogue([]), limits)
 
 
-def request(place: Place, *, webhook_secret: str | None = None, **spec: object) -> JobRequest:
+def request(place: Place, **spec: object) -> NewJob:
     wishes = a_spec(**{"input": place.uri("in.jsonl"), "output": place.uri("out/"), **spec})
-    return JobRequest(
-        tenant_id=TENANT,
-        face=Face.NATIVE,
-        spec=wishes,
-        fingerprint=fingerprint("test", wishes.to_json()),
-        webhook_secret=webhook_secret,
-    )
+    return new_job(TENANT, Face.NATIVE, wishes, fingerprint=fingerprint("test", wishes.to_json()))
 
 
-def submit(place: Place, asked: JobRequest, **settings: int) -> Job:
+def submit(place: Place, asked: NewJob, *, webhook_secret: str | None = None, **settings: int) -> Job:
     submits = submitter(place, **settings)
-    new = submits.check(asked, PriorityClass.INTERACTIVE)
+    new = submits.check(asked, PriorityClass.INTERACTIVE, webhook_secret=webhook_secret)
     with place.store.transaction() as tx:
         return submits.submit_bulk(tx, new, tx.now()).job
 
@@ -141,12 +135,13 @@ def test_an_input_beside_the_output_of_its_own_job_is_accepted(place: Place) -> 
 
 
 def test_a_webhook_secret_is_checked_and_stored_encrypted(place: Place) -> None:
-    new = submitter(place).check(request(place, webhook_secret=SECRET), PriorityClass.INTERACTIVE)
+    submits, new = submitter(place), request(place)
+    checked = submits.check(new, PriorityClass.INTERACTIVE, webhook_secret=SECRET)
     with pytest.raises(InvalidRequest) as refused:
-        submitter(place).check(request(place, webhook_secret="whsec_short"), PriorityClass.INTERACTIVE)
+        submits.check(new, PriorityClass.INTERACTIVE, webhook_secret="whsec_short")
 
-    assert new.webhook_secret is not None
-    assert VAULT.decrypt(new.webhook_secret) == SECRET
+    assert checked.webhook_secret is not None
+    assert VAULT.decrypt(checked.webhook_secret) == SECRET
     assert refused.value.param == "webhook.secret"
 
 

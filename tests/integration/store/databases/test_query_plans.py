@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from api.access.authentication import Caller
+from api.access import Caller
 from api.page import views
-from api.page.view import Asked, View
+from api.page.view import View
+from api.services.preview_child import Asked
 from api.services.services import AppSettings
 from nightshift.errors import NightshiftError
 from nightshift.fleet.workers import WorkerState

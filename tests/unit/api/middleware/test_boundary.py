@@ -9,9 +9,8 @@ import pytest
 from prometheus_client import generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.metrics.http import HttpMetrics
 from api.middleware import boundary
-from api.middleware.boundary import Boundary
+from api.middleware.boundary import Boundary, HttpMetrics
 
 
 def get(app: ASGIApp, path: str = "/v1/secret-path?token=hidden", accept: str = "*/*") -> httpx.Response:

@@ -1,12 +1,11 @@
-"""Windows as people write them, and when a job may be done."""
+"""When a job may be done."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from api.responses.times import eta_at, parse_window, window_text
-from nightshift.errors import InvalidRequest
+from api.responses.times import eta_at
 from nightshift.jobs import (
     Counts,
     Face,
@@ -34,30 +33,6 @@ RUNNING = Job(
     deadline_at=START + timedelta(hours=1),
     started_at=START,
 )
-
-
-@pytest.mark.parametrize(
-    ("text", "window_s", "shown"),
-    [
-        ("1m", 60, "1m"),
-        ("90m", 5400, "90m"),
-        ("60m", 3600, "1h"),
-        ("24h", 86400, "24h"),
-        ("1d", 86400, "24h"),
-    ],
-)
-def test_a_window_is_read_and_written(text: str, window_s: int, shown: str) -> None:
-    assert parse_window(text, "completion_window", 86400) == window_s
-    assert window_text(window_s) == shown
-
-
-@pytest.mark.parametrize(
-    "text", ["", "8", "h", "0h", "-1h", "1.5h", "8 h", "8H", "1w", "25h", "9" * 30 + "d", "1٣h"]
-)
-def test_anything_else_is_refused_by_name(text: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        parse_window(text, "completion_window", 86400)
-    assert refused.value.param == "completion_window"
 
 
 def test_a_job_that_has_done_a_quarter_takes_three_times_as_long_again() -> None:

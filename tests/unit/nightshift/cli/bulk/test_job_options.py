@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from api.app import create_app
-from api.bodies.jobs import parse_job
-from api.bodies.options import options_json
-from api.jobs.requests import bulk_request
+from api.bodies import parsed
+from api.bodies.jobs import JobCreate, options_json
+from api.jobs.requests import bulk_job
 from api.services.services import AppSettings
 from nightshift.jobs import JobSpec, JsonObject
 from nightshift.jobs.options import (
@@ -103,7 +103,7 @@ def test_an_option_is_documented(nightshift: Command, option: Option) -> None:
 
 def kept(body: JsonObject) -> JobSpec:
     """The job as the database gives it back."""
-    spec = bulk_request("acme", parse_job(body), body, DAY_S).spec
+    spec = bulk_job("acme", parsed(JobCreate, body), body, DAY_S).spec
     read = JobSpec.from_json(in_json(spec.to_json()))
     assert read == spec
     return read

@@ -12,13 +12,18 @@ from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 
-from api.access.authentication import Caller
-from api.bodies.files import PartObject, UploadCreate, UploadObject, parse_complete, parse_create
+from api.access import Caller
+from api.bodies import parsed
+from api.bodies.files import PartObject, UploadComplete, UploadCreate, UploadObject, file_json
 from api.dependencies import BodyDep, CallerDep, ServicesDep
 from api.middleware.request_bodies import MORE_PARTS
-from api.openai.adapter import file_json
-from api.openai.forms import file_in, reading_form
-from api.openai.upload_forms import BATCH_EXPIRES_AFTER_S, pieces_of_file, printable_name
+from api.openai.upload_forms import (
+    BATCH_EXPIRES_AFTER_S,
+    file_in,
+    pieces_of_file,
+    printable_name,
+    reading_form,
+)
 from api.responses.times import seconds
 from api.services.services import Services
 from nightshift.errors import InvalidRequest, NightshiftError, StorageError
@@ -47,7 +52,7 @@ _ANSWERS_UPLOAD: Final[dict[int | str, dict[str, Any]]] = {200: {"model": Upload
 
 @router.post("", summary="Begin the upload of a large file in parts", responses=_ANSWERS_UPLOAD)
 def create_upload(services: ServicesDep, caller: CallerDep, body: BodyDep) -> Response:
-    asked = parse_create(body)
+    asked = parsed(UploadCreate, body)
     limits = services.settings.api
     if asked.bytes > limits.upload_bytes_max:
         raise InvalidRequest(
@@ -95,7 +100,7 @@ async def create_part(upload_id: str, request: Request, services: ServicesDep, c
 async def complete_upload(
     upload_id: str, services: ServicesDep, caller: CallerDep, body: BodyDep
 ) -> Response:
-    asked = await run_in_threadpool(parse_complete, body)
+    asked = await run_in_threadpool(parsed, UploadComplete, body)
     ended = await services.storage_threads.of(caller.tenant_id).run(
         lambda: uploads.complete(
             services.store,

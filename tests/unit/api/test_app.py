@@ -1,5 +1,6 @@
-"""The API as a process of its own, started with settings that make no sense."""
+"""The API as a process of its own: without a model library, and with settings that make no sense."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,6 +9,22 @@ import pytest
 from nightshift.cli.processes.children import Launch
 from nightshift.process.exit_codes import CONFIGURATION_EXIT
 from tests.faults.kit.forks import fork_server
+
+PROGRAM = """
+import sys
+for absent in ("torch", "transformers", "tokenizers", "safetensors", "scheduler", "workers"):
+    sys.modules[absent] = None  # importing it fails
+from api.app import create_app
+from api.services.services import AppSettings
+print(create_app(AppSettings()).title)
+"""
+
+
+def test_the_api_is_made_without_torch_scheduler_or_workers() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
+
+    assert done.stdout == "Nightshift\n", done.stderr
+
 
 COMMAND = ("uvicorn", "api.app:create_app", "--factory", "--port", "0", "--log-level", "warning")
 

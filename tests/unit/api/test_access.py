@@ -3,7 +3,7 @@
 import pytest
 from fastapi import FastAPI
 
-from api.access.scopes import NEEDED
+from api.access import NEEDED
 from api.app import create_app
 from api.services.services import AppSettings
 

@@ -1,14 +1,30 @@
-"""Large answers are sent as they are stored, in pieces, and the event loop does other work between them."""
+"""Large answers and streams are sent in pieces, between which the event loop does other work."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, MutableMapping
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
+from fastapi.responses import Response
 from sse_starlette import ServerSentEvent
+from sse_starlette.sse import SendTimeoutError
+from starlette.requests import ClientDisconnect
+from starlette.types import Message, Scope
 
-from api.responses.large import PIECE_BYTES, in_pieces, recorded, whole
-from api.responses.streams import TURN_CHARS, event, in_turn
+from api.middleware.boundary import Boundary, HttpMetrics
+from api.responses.errors import install_error_handlers
+from api.responses.streams import (
+    PIECE_BYTES,
+    TURN_CHARS,
+    event,
+    event_source,
+    in_pieces,
+    in_turn,
+    recorded,
+    whole,
+)
 from nightshift.jobs import RecordedAnswer, Usage
 
 SIZES = [0, 1, PIECE_BYTES, PIECE_BYTES + 1, 5 * PIECE_BYTES, 40 * PIECE_BYTES]
@@ -87,3 +103,44 @@ def test_pieces_of_what_has_no_end_at_a_character_are_whole_bytes() -> None:
 
     assert b"".join(asyncio.run(pieces())) == content
     assert whole(b"{}").headers["content-length"] == "2"
+
+
+SCOPE: Scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""}
+
+
+def streaming(end: type[Exception]) -> FastAPI:
+    """Its stream ends as one does whose client has disconnected, or reads nothing for a minute."""
+
+    async def events() -> AsyncGenerator[ServerSentEvent, None]:
+        yield event("one")
+        raise end
+
+    async def stream() -> Response:
+        return event_source(events())
+
+    app = FastAPI()
+    app.add_api_route("/", stream, response_model=None)
+    app.add_middleware(Boundary, metrics=HttpMetrics())
+    install_error_handlers(app)
+    return app
+
+
+@pytest.mark.parametrize("end", [ClientDisconnect, SendTimeoutError])
+def test_a_stream_without_a_client_is_logged_without_an_error(
+    end: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(streaming(end)(SCOPE, receive, send))
+
+    assert [message["body"] for message in sent[1:2]] == [b"data: one\n\n"]
+    assert {record.levelname for record in caplog.records if record.name.startswith("api")} == {"INFO"}
+    assert not [record for record in caplog.records if record.exc_info]

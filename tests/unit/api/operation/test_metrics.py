@@ -1,14 +1,16 @@
-"""What waits, as metrics."""
+"""The queue, Redis and the disk, as metrics."""
 
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from api.metrics.queue import queue_metrics
+from api.operation.metrics import Surroundings, queue_metrics
+from nightshift.errors import QueueUnavailable
 from nightshift.fleet.figures import ServiceFigures
 from nightshift.fleet.workers import Worker, WorkerState
 from nightshift.process.metrics.labels import MODELS_MAX, OTHERS, model_labels
@@ -82,3 +84,27 @@ def test_a_models_name_cannot_break_the_page() -> None:
 
 def test_labels_of_models_are_given_in_order() -> None:
     assert model_labels(["b", "a", "b", "c"], limit=2) == {"b": "b", "a": "a", "c": OTHERS}
+
+
+def refuse() -> None:
+    raise QueueUnavailable
+
+
+def measured(surroundings: Surroundings) -> dict[str, float]:
+    return {sample.name: sample.value for metric in surroundings.collect() for sample in metric.samples}
+
+
+def test_redis_is_up_while_it_answers(tmp_path: Path) -> None:
+    assert measured(Surroundings(lambda: None, tmp_path))["nightshift_redis_up"] == 1
+    assert measured(Surroundings(refuse, tmp_path))["nightshift_redis_up"] == 0
+
+
+def test_the_disk_is_the_one_of_the_data_directory(tmp_path: Path) -> None:
+    found = measured(Surroundings(lambda: None, tmp_path))
+
+    assert 0 <= found["nightshift_disk_free_bytes"] <= found["nightshift_disk_bytes"]
+    assert found["nightshift_disk_bytes"] > 0
+
+
+def test_a_disk_that_is_not_known_is_missing(tmp_path: Path) -> None:
+    assert set(measured(Surroundings(lambda: None, tmp_path / "none"))) == {"nightshift_redis_up"}

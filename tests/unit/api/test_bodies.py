@@ -1,8 +1,13 @@
 """What the bodies of jobs, batches and model requests take as given."""
 
 import pytest
+from openai.types import batch_create_params, upload_create_params
+from pydantic import BaseModel
 
-from api.bodies.jobs import parse_batch, parse_job
+from api.bodies import parsed
+from api.bodies.files import UploadCreate
+from api.bodies.jobs import BatchCreate, JobCreate, parse_duration
+from api.responses.times import window_text
 from nightshift.endpoints.texts.chat import Chat
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
@@ -17,12 +22,12 @@ BATCH: JsonObject = {
 
 @pytest.mark.parametrize("name", ["retry_on_interrupt", "capacity", "format"])
 def test_null_in_a_job_means_that_the_field_is_absent(name: str) -> None:
-    assert parse_job(JOB | {name: None}) == parse_job(JOB)
+    assert parsed(JobCreate, JOB | {name: None}) == parsed(JobCreate, JOB)
 
 
 @pytest.mark.parametrize("given", [None, {"retry_on_interrupt": None, "capacity": None}])
 def test_null_in_a_batchs_extension_means_that_the_field_is_absent(given: object) -> None:
-    assert parse_batch(BATCH | {"nightshift": given}) == parse_batch(BATCH)
+    assert parsed(BatchCreate, BATCH | {"nightshift": given}) == parsed(BatchCreate, BATCH)
 
 
 def test_null_in_a_model_request_means_that_the_field_is_absent() -> None:
@@ -32,7 +37,7 @@ def test_null_in_a_model_request_means_that_the_field_is_absent() -> None:
 
 def test_an_input_that_is_no_files_id_is_told_what_one_looks_like() -> None:
     with pytest.raises(InvalidRequest, match="Expected an ID that begins with 'file-'") as refused:
-        parse_batch(BATCH | {"input_file_id": "abc"})
+        parsed(BatchCreate, BATCH | {"input_file_id": "abc"})
     assert refused.value.param == "input_file_id"
 
 
@@ -40,7 +45,7 @@ def test_an_input_that_is_no_files_id_is_told_what_one_looks_like() -> None:
     ("given", "kept"), [(None, None), ("all", "all"), (["all"], ("all",)), (["b", "a.b[0]"], ("b", "a.b[0]"))]
 )
 def test_columns_to_keep_are_names_in_their_order_or_all(given: object, kept: object) -> None:
-    assert parse_job(JOB | {"keep_columns": given}).options().keep_columns == kept
+    assert parsed(JobCreate, JOB | {"keep_columns": given}).options().keep_columns == kept
 
 
 @pytest.mark.parametrize(
@@ -61,15 +66,15 @@ def test_columns_to_keep_are_names_in_their_order_or_all(given: object, kept: ob
 )
 def test_columns_that_cannot_be_kept_are_named(given: object, param: str, says: str) -> None:
     with pytest.raises(InvalidRequest, match=says) as refused:
-        parse_job(JOB | {"keep_columns": given})
+        parsed(JobCreate, JOB | {"keep_columns": given})
     assert refused.value.param == param
 
 
 def test_columns_are_kept_of_native_bulk_jobs_alone() -> None:
     with pytest.raises(InvalidRequest, match="'keep_columns' is for bulk jobs"):
-        parse_job({"endpoint": "chat", "body": {}, "keep_columns": ["a"]})
+        parsed(JobCreate, {"endpoint": "chat", "body": {}, "keep_columns": ["a"]})
     with pytest.raises(InvalidRequest) as refused:
-        parse_batch(BATCH | {"nightshift": {"keep_columns": ["a"]}})
+        parsed(BatchCreate, BATCH | {"nightshift": {"keep_columns": ["a"]}})
     assert refused.value.param == "nightshift.keep_columns"
 
 
@@ -83,5 +88,46 @@ def test_columns_are_kept_of_native_bulk_jobs_alone() -> None:
 )
 def test_a_wrong_type_is_said_in_openais_sentence(metadata: object, says: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        parse_batch(BATCH | {"metadata": metadata})
+        parsed(BatchCreate, BATCH | {"metadata": metadata})
     assert (refused.value.message, refused.value.code) == (says, "invalid_type")
+
+
+@pytest.mark.parametrize(
+    ("body", "parameters"),
+    [
+        (BatchCreate, batch_create_params.BatchCreateParams),
+        (UploadCreate, upload_create_params.UploadCreateParams),
+    ],
+)
+def test_no_field_of_the_official_client_is_ignored(body: type[BaseModel], parameters: type) -> None:
+    assert set(parameters.__annotations__) <= body.model_fields.keys()
+
+
+def test_a_field_of_a_batch_that_is_not_known_is_ignored() -> None:
+    labels = {"metadata": {"any": "label"}, "user": "u", "custom_field": {"a": [1]}}
+
+    assert parsed(BatchCreate, BATCH | labels) == parsed(BatchCreate, BATCH | {"metadata": {"any": "label"}})
+
+
+@pytest.mark.parametrize(
+    ("text", "window_s", "shown"),
+    [
+        ("1m", 60, "1m"),
+        ("90m", 5400, "90m"),
+        ("60m", 3600, "1h"),
+        ("24h", 86400, "24h"),
+        ("1d", 86400, "24h"),
+    ],
+)
+def test_a_window_is_read_and_written(text: str, window_s: int, shown: str) -> None:
+    assert parse_duration(text, "completion_window", 86400) == window_s
+    assert window_text(window_s) == shown
+
+
+@pytest.mark.parametrize(
+    "text", ["", "8", "h", "0h", "-1h", "1.5h", "8 h", "8H", "1w", "25h", "9" * 30 + "d", "1٣h"]
+)
+def test_anything_else_is_refused_by_name(text: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        parse_duration(text, "completion_window", 86400)
+    assert refused.value.param == "completion_window"

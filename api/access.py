@@ -1,0 +1,297 @@
+"""Decides who calls, and what a key may do: its tenant, its scopes, its rates and what it has in progress.
+
+`api/dependencies.py` applies all of it to every request with a key, so that a new route needs nothing for it.
+"""
+
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+
+from nightshift import endpoints
+from nightshift.broker.rate_limits import RateLimits
+from nightshift.errors import MissingScope, NotAuthenticated, TenantDisabled, TooManyRequests
+from nightshift.jobs import JsonObject
+from nightshift.jobs.priorities import PriorityClass
+from nightshift.store import Store, Transaction
+from nightshift.tenants.keys import ApiKey, Scope, digest, key_id
+from nightshift.tenants.quotas import Quotas
+from nightshift.tenants.rates import Rate, Taken, duration_text, tokens_asked
+from nightshift.tenants.tenant import Tenant, TenantState
+
+KEY_CACHE_S: Final = 0.9  # a revoked key works for a second at most
+KEY_CACHE_MAX: Final = 10_000
+
+_SCHEME: Final = "bearer "
+
+
+@dataclass(frozen=True)
+class Caller:
+    key_id: str
+    tenant_id: str
+    scopes: frozenset[Scope]
+    priority_ceiling: PriorityClass
+    quotas: Quotas
+
+
+class Authenticator:
+    """Checks keys against the database, and caches valid ones for `KEY_CACHE_S`."""
+
+    def __init__(self, store: Store, default_quotas: Quotas) -> None:
+        self._store = store
+        self._default_quotas = default_quotas
+        self._known: OrderedDict[str, tuple[float, Caller]] = OrderedDict()  # by the key's digest
+
+    async def caller(self, authorization: str | None) -> Caller:
+        """The caller named by an Authorization header. Raises NotAuthenticated, TenantDisabled."""
+        key = _bearer(authorization)
+        key_sha256 = digest(key)
+        good_until_s, caller = self._known.get(key_sha256, (0.0, None))
+        if caller is None or time.monotonic() >= good_until_s:
+            asked_s = time.monotonic()  # what is revoked while it is looked up counts from here
+            caller = await run_in_threadpool(self._look_up, key)
+            self._remember(key_sha256, caller, asked_s + KEY_CACHE_S)
+        return caller
+
+    def tenant_of(self, authorization: str | None) -> str | None:
+        """The tenant of a key that was valid a while ago, without a look-up."""
+        with suppress(NotAuthenticated):
+            known = self._known.get(digest(_bearer(authorization)))
+            return None if known is None else known[1].tenant_id
+        return None
+
+    def _look_up(self, key: str) -> Caller:
+        public_id = key_id(key)
+        if public_id is None:
+            raise NotAuthenticated
+        with self._store.snapshot() as tx:
+            found = tx.keys.find(public_id)
+            if found is None or not found.admits(key, tx.now()):
+                raise NotAuthenticated
+            return self.caller_with(tx, found)
+
+    def caller_with(self, tx: Transaction, found: ApiKey) -> Caller:
+        """The caller with this key, which was found to be valid. Raises NotAuthenticated, TenantDisabled."""
+        tenant = tx.tenants.find(found.tenant_id)
+        ceiling, quotas = PriorityClass.INTERACTIVE, self._default_quotas
+        if tenant is not None:  # processes of the release before make keys of tenants without a row
+            _check_tenant(tenant)
+            ceiling, quotas = tenant.priority_ceiling, tenant.quotas.over(quotas)
+        return Caller(found.id, found.tenant_id, found.scopes, ceiling, quotas)
+
+    def _remember(self, key_sha256: str, caller: Caller, good_until_s: float) -> None:
+        self._known[key_sha256] = (good_until_s, caller)
+        self._known.move_to_end(key_sha256)
+        while len(self._known) > KEY_CACHE_MAX:
+            self._known.popitem(last=False)
+
+
+def _check_tenant(tenant: Tenant) -> None:
+    if tenant.state is TenantState.DELETED:
+        raise NotAuthenticated
+    if tenant.state is TenantState.DISABLED:
+        raise TenantDisabled
+
+
+def _bearer(authorization: str | None) -> str:
+    if authorization is None:
+        raise NotAuthenticated("No API key was given: send it as 'Authorization: Bearer ns_live_…'.")
+    if not authorization[: len(_SCHEME)].lower() == _SCHEME:
+        raise NotAuthenticated("The Authorization header must be 'Bearer' and an API key.")
+    return authorization[len(_SCHEME) :].strip()
+
+
+# By method and path, as in the OpenAPI document. The secret signs what receivers trust: not for readers.
+NEEDED: Final[Mapping[tuple[str, str], Scope]] = {
+    **{("POST", endpoint.route): Scope.SUBMIT for endpoint in endpoints.every()},
+    ("POST", "/v1/files"): Scope.SUBMIT,
+    ("GET", "/v1/files"): Scope.READ,
+    ("GET", "/v1/files/{file_id}"): Scope.READ,
+    ("DELETE", "/v1/files/{file_id}"): Scope.SUBMIT,
+    ("GET", "/v1/files/{file_id}/content"): Scope.READ,
+    ("POST", "/v1/uploads"): Scope.SUBMIT,
+    ("POST", "/v1/uploads/{upload_id}/parts"): Scope.SUBMIT,
+    ("POST", "/v1/uploads/{upload_id}/complete"): Scope.SUBMIT,
+    ("POST", "/v1/uploads/{upload_id}/cancel"): Scope.SUBMIT,
+    ("POST", "/v1/batches"): Scope.SUBMIT,
+    ("GET", "/v1/batches"): Scope.READ,
+    ("GET", "/v1/batches/{batch_id}"): Scope.READ,
+    ("POST", "/v1/batches/{batch_id}/cancel"): Scope.SUBMIT,
+    ("DELETE", "/v1/batches/{batch_id}"): Scope.SUBMIT,
+    ("GET", "/v1/batches/{batch_id}/events"): Scope.READ,
+    ("GET", "/v1/models"): Scope.READ,
+    ("GET", "/v1/models/{model_id}"): Scope.READ,
+    ("POST", "/v1/jobs"): Scope.SUBMIT,
+    ("GET", "/v1/jobs"): Scope.READ,
+    ("GET", "/v1/jobs/{job_id}"): Scope.READ,
+    ("PATCH", "/v1/jobs/{job_id}"): Scope.SUBMIT,
+    ("POST", "/v1/jobs/{job_id}/pause"): Scope.SUBMIT,
+    ("POST", "/v1/jobs/{job_id}/resume"): Scope.SUBMIT,
+    ("POST", "/v1/jobs/{job_id}/retry"): Scope.SUBMIT,
+    ("POST", "/v1/jobs/{job_id}/cancel"): Scope.SUBMIT,
+    ("DELETE", "/v1/jobs/{job_id}"): Scope.SUBMIT,
+    ("GET", "/v1/jobs/{job_id}/results"): Scope.READ,
+    ("GET", "/v1/jobs/{job_id}/events"): Scope.READ,
+    ("GET", "/v1/dead_letters"): Scope.READ,
+    ("GET", "/v1/dead_letters/{letter_id}"): Scope.READ,
+    ("POST", "/v1/dead_letters/{letter_id}/replay"): Scope.SUBMIT,
+    ("POST", "/v1/dead_letters/{letter_id}/discard"): Scope.SUBMIT,
+    ("GET", "/v1/deliveries"): Scope.READ,
+    ("GET", "/v1/deliveries/{delivery_id}"): Scope.READ,
+    ("POST", "/v1/deliveries/{delivery_id}/replay"): Scope.SUBMIT,
+    ("GET", "/v1/webhooks/secret"): Scope.SUBMIT,
+    ("GET", "/v1/webhook_event_types"): Scope.READ,
+    ("POST", "/v1/webhook_endpoints"): Scope.SUBMIT,
+    ("GET", "/v1/webhook_endpoints"): Scope.READ,
+    ("GET", "/v1/webhook_endpoints/{webhook_endpoint_id}"): Scope.READ,
+    ("POST", "/v1/webhook_endpoints/{webhook_endpoint_id}"): Scope.SUBMIT,
+    ("DELETE", "/v1/webhook_endpoints/{webhook_endpoint_id}"): Scope.SUBMIT,
+    ("POST", "/v1/webhook_endpoints/{webhook_endpoint_id}/rotate_secret"): Scope.SUBMIT,
+    ("POST", "/v1/webhook_endpoints/{webhook_endpoint_id}/rotate"): Scope.SUBMIT,
+    ("POST", "/v1/webhook_endpoints/{webhook_endpoint_id}/test"): Scope.SUBMIT,
+    ("POST", "/v1/webhook_endpoints/{webhook_endpoint_id}/replay"): Scope.SUBMIT,
+    ("GET", "/v1/workers"): Scope.READ,
+    ("GET", "/v1/overview"): Scope.READ,
+    ("GET", "/v1/usage"): Scope.READ,
+    ("GET", "/v1/limits"): Scope.READ,
+    ("GET", "/v1/tenants/{tenant}/usage"): Scope.ADMIN,
+    ("GET", "/v1/audit"): Scope.ADMIN,
+    ("POST", "/v1/tenants"): Scope.ADMIN,
+    ("GET", "/v1/tenants"): Scope.ADMIN,
+    ("GET", "/v1/tenants/{tenant}"): Scope.ADMIN,
+    ("PATCH", "/v1/tenants/{tenant}"): Scope.ADMIN,
+    ("DELETE", "/v1/tenants/{tenant}"): Scope.ADMIN,
+    ("POST", "/v1/tenants/{tenant}/keys"): Scope.ADMIN,
+    ("GET", "/v1/tenants/{tenant}/keys"): Scope.ADMIN,
+    ("GET", "/v1/tenants/{tenant}/keys/{key_id}"): Scope.ADMIN,
+    ("POST", "/v1/tenants/{tenant}/keys/{key_id}/rotate"): Scope.ADMIN,
+    ("POST", "/v1/tenants/{tenant}/keys/{key_id}/revoke"): Scope.ADMIN,
+}
+
+
+def needed_scope(request: Request) -> Scope:
+    """A route that is missing above is an error of ours, and refused."""
+    return NEEDED["GET" if request.method == "HEAD" else request.method, request.scope["route"].path_format]
+
+
+def check_scope(request: Request, caller: Caller) -> None:
+    """Raises MissingScope."""
+    needed = needed_scope(request)
+    if needed not in caller.scopes:
+        raise MissingScope(
+            f"This API key does not have the scope '{needed}' that {request.method} {request.url.path} "
+            f"needs. It has: {', '.join(sorted(caller.scopes)) or 'none'}."
+        )
+
+
+# -- quotas --
+
+
+async def take_rates(
+    rate_limits: RateLimits, caller: Caller, body: JsonObject, size_bytes: int, headers: dict[str, str]
+) -> None:
+    """Counts a request, and describes the tenant's rates in the headers of its answer.
+
+    A request that is refused is not counted. Raises TooManyRequests.
+    """
+    rates = _rates(caller.quotas, body, size_bytes)
+    if not rates:
+        return
+    outcomes = await rate_limits.take(caller.tenant_id, rates)
+    for outcome in outcomes:
+        name, limit = outcome.rate.name, outcome.rate.limit
+        headers[f"x-ratelimit-limit-{name}"] = str(limit)
+        headers[f"x-ratelimit-remaining-{name}"] = str(outcome.remaining)
+        headers[f"x-ratelimit-reset-{name}"] = duration_text(outcome.window.empty_in_s(limit))
+    if refused := [outcome for outcome in outcomes if not outcome.is_taken]:
+        raise _refusal(max(refused, key=lambda outcome: outcome.retry_in_s))
+
+
+def _rates(quotas: Quotas, body: JsonObject, size_bytes: int) -> list[Rate]:
+    """The rates that are limited, with what this request takes of each."""
+    rates = []
+    if quotas.requests_per_minute is not None:
+        rates.append(Rate("requests", quotas.requests_per_minute, 1))
+    if quotas.tokens_per_minute is not None:
+        online_body = body.get("body")  # of a request in POST /v1/jobs
+        tokens = tokens_asked(online_body if isinstance(online_body, dict) else body, size_bytes)
+        if tokens is not None:
+            rates.append(Rate("tokens", quotas.tokens_per_minute, tokens))
+    return rates
+
+
+def _refusal(refused: Taken) -> TooManyRequests:
+    rate, used = refused.rate, refused.window.used
+    quota = f"{rate.name} per minute: the limit is {rate.limit}"
+    if not rate.can_fit:
+        return TooManyRequests(
+            f"Request too large for {quota}, and this one may cost {rate.cost}. Send less text, allow a "
+            "shorter answer, or send a batch, whose rows do not count.",
+            retry_helps=False,
+        )
+    return TooManyRequests(
+        f"Rate limit reached for {quota}, used are {used}, and this request needs {rate.cost}. "
+        f"Try again in {duration_text(refused.retry_in_s)}, or ask an administrator for more.",
+        retry_after_s=refused.retry_in_s,
+    )
+
+
+REQUESTS: Final = "concurrent_requests"
+STREAMS: Final = "open_streams"
+UPLOADS: Final = "uploads_in_flight"
+FOLLOWED: Final = "followed_jobs"
+
+FOLLOWED_MAX: Final = 100  # event streams of a tenant: each reads the database twice a second
+
+RETRY_AFTER_S: Final = 1
+
+_IN_WORDS: Final = {
+    REQUESTS: "Requests being answered",
+    STREAMS: "Streams open",
+    UPLOADS: "Uploads under way",
+    FOLLOWED: "Streams of events open",
+}
+
+
+class Slots:
+    """Counts what is in progress in this process, by tenant and quota, for one event loop."""
+
+    def __init__(self) -> None:
+        self._held: Counter[tuple[str, str]] = Counter()
+
+    def hold(self, caller: Caller, names: tuple[str, ...], until: ExitStack) -> None:
+        """Counts one of each quota until the stack is closed. Raises TooManyRequests at a limit."""
+        for name in names:
+            limit: int | None = FOLLOWED_MAX if name == FOLLOWED else getattr(caller.quotas, name)
+            if limit is not None and self.held(caller.tenant_id, name) >= limit:
+                advice = "" if name == FOLLOWED else ", or ask an administrator for more"
+                raise TooManyRequests(
+                    f"{_IN_WORDS[name]} for you already: {limit}, which is your limit. "
+                    f"Wait for one to end{advice}.",
+                    retry_after_s=RETRY_AFTER_S,
+                )
+        keys = [(caller.tenant_id, name) for name in names]
+        self._held.update(keys)
+        until.callback(self._release, keys)
+
+    def held(self, tenant_id: str, name: str) -> int:
+        return self._held[tenant_id, name]
+
+    def _release(self, keys: list[tuple[str, str]]) -> None:
+        self._held.subtract(keys)
+        self._held += Counter()  # drops the zeros
+
+
+def slots_of_request(request: Request) -> tuple[str, ...]:
+    """The quotas of which this request takes one before its body is read."""
+    content_type = request.headers.get("content-type", "").lower()
+    if request.method == "POST" and content_type.startswith("multipart/form-data"):
+        return REQUESTS, UPLOADS
+    if request.method == "GET" and request.scope["route"].path_format.endswith("/events"):
+        return REQUESTS, STREAMS, FOLLOWED
+    return (REQUESTS,)
