@@ -17,7 +17,7 @@ from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 
-from api.access import STREAMS, Authenticator, Caller, check_scope, needed_scope, slots_of_request, take_rates
+from api.access import STREAMS, Authenticator, Caller, check_scope, scope_of, slots_of_request, take_rates
 from api.middleware.boundary import RequestRecord
 from api.middleware.request_bodies import parse_json_object
 from api.middleware.turns import SMALL_BYTES
@@ -144,7 +144,8 @@ async def _take_rates(
     quotas = caller.quotas
     if quotas.requests_per_minute is None and quotas.tokens_per_minute is None:
         return
-    if request.method == "POST" and needed_scope(request) is Scope.SUBMIT:
+    is_submission = scope_of(request.method, request.scope["route"].path_format) is Scope.SUBMIT
+    if request.method == "POST" and is_submission:
         body, size_bytes = ({}, 0) if is_dry_run(request) else (body, size_bytes)  # it costs no tokens
         headers = request.state.record.answer_headers
         await take_rates(services.rate_limits, caller, body, size_bytes, headers)

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from api.access import NEEDED
+from api.access import scope_of
 from api.bodies.files import UploadComplete, UploadCreate
 from api.bodies.jobs import BatchCreate, JobCreate, JobRetry, JobUpdate
 from api.bodies.tenants import KeyCreate, KeyRotate, TenantCreate, TenantUpdate
@@ -33,7 +33,7 @@ ASKS_MODEL: Final = frozenset({404, 409, 500, 504})
 SUBMITS: Final = frozenset({404, 422})  # an unknown model; an idempotency key used for another request
 CHANGES: Final = frozenset({409})
 
-_WITHOUT_KEY: Final = {
+WITHOUT_KEY: Final = {
     "/healthz": frozenset({200}),
     "/readyz": frozenset({200, 503}),
     "/metrics": frozenset({200}),
@@ -53,8 +53,8 @@ _FURTHER: Final = {
 
 def statuses(method: str, path: str, *, succeeds: Set[int], has_json: bool, has_after: bool) -> Set[int]:
     """All of a route's. `succeeds`: what it says of itself; `has_after`: it is paged by an object's id."""
-    if path in _WITHOUT_KEY:
-        return _WITHOUT_KEY[path]
+    if path in WITHOUT_KEY:
+        return WITHOUT_KEY[path]
     found = succeeds | NEEDS_KEY | _FURTHER.get((method, path), frozenset())
     if has_json:
         found |= NEEDS_JSON
@@ -183,9 +183,8 @@ def _complete(description: dict[str, Any]) -> None:
 
 
 def _complete_operation(path: str, method: str, operation: dict[str, Any]) -> None:
-    needed = NEEDED.get((method.upper(), path))
-    if needed is not None:
-        operation["security"] = [{"key": [needed]}]
+    if path not in WITHOUT_KEY:
+        operation["security"] = [{"key": [scope_of(method.upper(), path)]}]
     bodies = {"post": JSON_BODIES, "patch": PATCHES}.get(method, {})
     if path in bodies:
         reference = _REFERENCE.format(model=bodies[path].__name__)

@@ -1,15 +1,27 @@
 """The shapes of requests and answers, with what all of them share."""
 
-from typing import Final, Literal, Self, TypeVar
+from datetime import datetime
+from typing import Annotated, Final, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
 
+from api.responses.times import seconds
 from nightshift.endpoints.requests import invalid_request
 from nightshift.jobs import JsonObject
 
 FIELDS_MAX: Final = 64
 
 M = TypeVar("M", bound=BaseModel)
+
+EpochTime = Annotated[int, BeforeValidator(lambda at: seconds(at) if isinstance(at, datetime) else at)]
+"""A time of a record, in seconds since the epoch."""
 
 
 class OwnBody(BaseModel):
@@ -32,9 +44,14 @@ class OpenAiBody(BaseModel):
 
 
 class Record(BaseModel):
-    """An answer's object that is made from the attributes of a domain value."""
+    """An object of answers that is made of a domain value, from its attributes of the same names."""
 
     model_config = ConfigDict(from_attributes=True)
+
+    @classmethod
+    def shown(cls, value: object) -> JsonObject:
+        """The value as answers show it."""
+        return cls.model_validate(value).model_dump(mode="json")
 
 
 class ListEnvelope(BaseModel):

@@ -1,22 +1,22 @@
 """Figures of workers and of the whole service, as answers show them: null where a figure is not known."""
 
-from collections.abc import Iterable, Mapping
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, model_validator
 
+from api.bodies import EpochTime, Record
 from nightshift.fleet.durations import Durations
-from nightshift.fleet.figures import DeviceFigures, ModelFigures, ServiceFigures, WorkerFigures
+from nightshift.fleet.figures import ModelFigures
 from nightshift.jobs import JobKind
 from nightshift.jobs.capacity.backlog import Backlog, Group
 from nightshift.jobs.capacity.demand import PoolSupply
 from nightshift.jobs.priorities import PriorityClass
-from nightshift.store.jobs.overview import QueueGroup
 
 P50, P95 = 0.5, 0.95
 
 
-class ModelFiguresObject(BaseModel):
+class ModelFiguresObject(Record):
     """One loaded model of a worker. Rates are means of the last 15 s, times to first token of the last minute
     and from the client's submit, by class.
     """
@@ -33,8 +33,15 @@ class ModelFiguresObject(BaseModel):
     first_token_p50_s: dict[str, float]
     first_token_p95_s: dict[str, float]
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_quantiles(cls, figures: ModelFigures) -> dict[str, Any]:
+        durations = figures.first_token_s
+        quantiles = {"first_token_p50_s": _quantiles(durations, P50)}
+        return vars(figures) | quantiles | {"first_token_p95_s": _quantiles(durations, P95)}
 
-class DeviceFiguresObject(BaseModel):
+
+class DeviceFiguresObject(Record):
     kind: str
     name: str | None
     memory_used_bytes: int | None
@@ -42,7 +49,7 @@ class DeviceFiguresObject(BaseModel):
     utilisation: float | None
 
 
-class WorkerFiguresObject(BaseModel):
+class WorkerFiguresObject(Record):
     """As of the worker's last heartbeat. `shards`, `requests`: leases held, of bulk and online work."""
 
     shards: int | None
@@ -51,22 +58,11 @@ class WorkerFiguresObject(BaseModel):
     device: DeviceFiguresObject | None
     models: dict[str, ModelFiguresObject]
 
-    @classmethod
-    def of(cls, figures: WorkerFigures) -> "WorkerFiguresObject":
-        device = figures.device
-        return cls(
-            shards=figures.shards,
-            requests=figures.requests,
-            memory_bytes=figures.memory_bytes,
-            device=None if device is None else _of_device(device),
-            models={id: _of_model(model) for id, model in figures.models.items()},
-        )
 
-
-class ServiceFiguresObject(BaseModel):
+class ServiceFiguresObject(Record):
     """Of all workers that are alive together."""
 
-    workers_ready: int
+    workers_ready: int = Field(validation_alias="workers")
     prompt_tokens_per_s: float | None
     generation_tokens_per_s: float | None
     rows_per_s: float | None
@@ -74,28 +70,12 @@ class ServiceFiguresObject(BaseModel):
     first_token_p50_s: dict[str, float]
     first_token_p95_s: dict[str, float]
 
-    @classmethod
-    def of(cls, figures: ServiceFigures) -> "ServiceFiguresObject":
-        return cls(
-            workers_ready=figures.workers,
-            prompt_tokens_per_s=figures.prompt_tokens_per_s,
-            generation_tokens_per_s=figures.generation_tokens_per_s,
-            rows_per_s=figures.rows_per_s,
-            busy_fraction=figures.busy_fraction,
-            first_token_p50_s=dict(figures.first_token_p50_s),
-            first_token_p95_s=dict(figures.first_token_p95_s),
-        )
-
 
 class PastFiguresObject(ServiceFiguresObject):
-    at: int
-
-    @classmethod
-    def at_its_time(cls, figures: ServiceFigures) -> "PastFiguresObject":
-        return cls(at=int(figures.at.timestamp()), **vars(ServiceFiguresObject.of(figures)))
+    at: EpochTime
 
 
-class QueueGroupObject(BaseModel):
+class QueueGroupObject(Record):
     """A tenant's unfinished jobs of one kind, class and model. `model`: null until the input is read."""
 
     kind: JobKind
@@ -105,10 +85,6 @@ class QueueGroupObject(BaseModel):
     running: int
     paused: int
     rows_left: int
-
-    @classmethod
-    def of(cls, group: QueueGroup) -> "QueueGroupObject":
-        return cls(**vars(group))
 
 
 class ServiceQueueGroupObject(BaseModel):
@@ -121,20 +97,7 @@ class ServiceQueueGroupObject(BaseModel):
     queued: int
     leased: int
     rows_left: int
-    oldest_at: int | None
-
-    @classmethod
-    def of(cls, group: Group, found: Backlog) -> "ServiceQueueGroupObject":
-        return cls(
-            kind=group.kind,
-            priority=group.priority,
-            model=group.model,
-            capacity=group.capacity,
-            queued=found.queued,
-            leased=found.leased,
-            rows_left=found.rows_left,
-            oldest_at=None if found.oldest_at is None else int(found.oldest_at.timestamp()),
-        )
+    oldest_at: EpochTime | None
 
 
 class WorkersWantedObject(BaseModel):
@@ -149,10 +112,11 @@ class WorkersWantedObject(BaseModel):
 
     @classmethod
     def from_supply(cls, supplied: PoolSupply) -> "WorkersWantedObject":
+        pool = supplied.pool
         return cls(
-            model=supplied.pool.model,
-            capacity=supplied.pool.capacity,
-            pool=supplied.pool.name or None,
+            model=pool.model,
+            capacity=pool.capacity,
+            pool=pool.name or None,
             wanted=supplied.wanted,
             ready=supplied.ready,
             starting=supplied.starting,
@@ -176,40 +140,11 @@ class OverviewObject(BaseModel):
 
 
 def service_queue(groups: Mapping[Group, Backlog]) -> list[ServiceQueueGroupObject]:
-    return [ServiceQueueGroupObject.of(group, found) for group, found in sorted(groups.items(), key=_urgency)]
+    """The groups, most urgent first."""
+    urgent = sorted(groups, key=lambda group: (group.priority.rank, group.model, group.kind, group.capacity))
+    return [ServiceQueueGroupObject(**vars(group), **vars(groups[group])) for group in urgent]
 
 
-def _urgency(of: tuple[Group, Backlog]) -> tuple[int, str, str, str]:
-    group, _ = of
-    return group.priority.rank, group.model, group.kind, group.capacity
-
-
-def _of_device(figures: DeviceFigures) -> DeviceFiguresObject:
-    return DeviceFiguresObject(
-        kind=figures.kind,
-        name=figures.name,
-        memory_used_bytes=figures.memory_used_bytes,
-        memory_bytes=figures.memory_bytes,
-        utilisation=figures.utilisation,
-    )
-
-
-def _of_model(figures: ModelFigures) -> ModelFiguresObject:
-    return ModelFiguresObject(
-        running=figures.running,
-        waiting=figures.waiting,
-        kv_blocks_used=figures.kv_blocks_used,
-        kv_blocks=figures.kv_blocks,
-        busy_fraction=figures.busy_fraction,
-        starved_fraction=figures.starved_fraction,
-        prompt_tokens_per_s=figures.prompt_tokens_per_s,
-        generation_tokens_per_s=figures.generation_tokens_per_s,
-        rows_per_s=figures.rows_per_s,
-        first_token_p50_s=_quantiles(figures.first_token_s.items(), P50),
-        first_token_p95_s=_quantiles(figures.first_token_s.items(), P95),
-    )
-
-
-def _quantiles(durations: Iterable[tuple[str, Durations]], share: float) -> dict[str, float]:
-    found = {name: each.quantile(share) for name, each in durations}
-    return {name: round(seconds, 4) for name, seconds in found.items() if seconds is not None}
+def _quantiles(durations: Mapping[str, Durations], share: float) -> dict[str, float]:
+    quantiles = {name: samples.quantile(share) for name, samples in durations.items()}
+    return {name: round(seconds, 4) for name, seconds in quantiles.items() if seconds is not None}

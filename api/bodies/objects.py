@@ -4,13 +4,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from api.bodies import ListEnvelope
+from api.bodies import EpochTime, ListEnvelope, Record
 from api.bodies.figures import WorkerFiguresObject
 from api.bodies.files import FileObject
 from api.bodies.jobs import ShownOptions
-from api.responses.times import seconds
 from nightshift.fleet.models import ModelKind
-from nightshift.fleet.workers import MachineNotice, NoticeKind, WorkerState
+from nightshift.fleet.workers import NoticeKind, WorkerState
 from nightshift.jobs import JobKind, JobState, StopReason
 from nightshift.jobs.dead_letters import DeadLetterState
 from nightshift.jobs.priorities import PriorityClass
@@ -301,17 +300,12 @@ class ModelList(BaseModel):
     data: list[ModelObject]
 
 
-class MachineNoticeObject(BaseModel):
+class MachineNoticeObject(Record):
     """`ends_at`: when the machine goes, by the cloud's clock; null: it does not say."""
 
     kind: NoticeKind
-    received_at: int
-    ends_at: int | None
-
-    @classmethod
-    def of(cls, notice: MachineNotice) -> "MachineNoticeObject":
-        at = notice.received_at
-        return cls(kind=notice.kind, received_at=int(at.timestamp()), ends_at=seconds(notice.ends_at))
+    received_at: EpochTime
+    ends_at: EpochTime | None
 
 
 class WorkerObject(BaseModel):

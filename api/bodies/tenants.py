@@ -1,20 +1,16 @@
 """The bodies and answers of /v1/tenants."""
 
-from dataclasses import asdict
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
-from api.bodies import ListEnvelope, OwnBody
-from api.responses.times import seconds
+from api.bodies import EpochTime, ListEnvelope, OwnBody, Record
 from nightshift.endpoints.requests import at_most
-from nightshift.jobs import JsonObject
 from nightshift.jobs.priorities import PriorityClass
-from nightshift.lifecycle.tenants import OVERLAP_MAX_S, OVERLAP_S, CreatedKey
+from nightshift.lifecycle.tenants import OVERLAP_MAX_S, OVERLAP_S
 from nightshift.process.settings import YEARS
-from nightshift.tenants.keys import DEFAULT_SCOPES, ApiKey, Scope
+from nightshift.tenants.keys import DEFAULT_SCOPES, Scope
 from nightshift.tenants.quotas import QUOTA_MAX
-from nightshift.tenants.tenant import Tenant
 
 Description = Annotated[str, Field(max_length=512)]
 Scopes = Annotated[list[Scope], Field(min_length=1), at_most(len(Scope))]
@@ -72,7 +68,7 @@ class KeyRotate(OwnBody):
     overlap_s: Annotated[int, Field(ge=0, le=OVERLAP_MAX_S)] = OVERLAP_S
 
 
-class QuotasObject(BaseModel):
+class QuotasObject(Record):
     """Null: the service's default."""
 
     requests_per_minute: int | None
@@ -86,58 +82,37 @@ class QuotasObject(BaseModel):
     stored_bytes: int | None
 
 
-class TenantObject(BaseModel):
+class TenantObject(Record):
     id: str
     object: Literal["tenant"] = "tenant"
-    name: str
+    name: str = Field(validation_alias="id")
     description: str
-    status: str
+    status: str = Field(validation_alias="state")
     priority_ceiling: PriorityClass
     quotas: QuotasObject
-    created_at: int
-    disabled_at: int | None
-
-    @classmethod
-    def of(cls, tenant: Tenant) -> "TenantObject":
-        return cls(
-            id=tenant.id,
-            name=tenant.id,
-            description=tenant.description,
-            status=tenant.state,
-            priority_ceiling=tenant.priority_ceiling,
-            quotas=QuotasObject(**asdict(tenant.quotas)),
-            created_at=seconds(tenant.created_at),
-            disabled_at=seconds(tenant.disabled_at),
-        )
+    created_at: EpochTime
+    disabled_at: EpochTime | None
 
 
-class KeyObject(BaseModel):
+class KeyObject(Record):
     """A key without the key."""
 
     id: str
     object: Literal["api_key"] = "api_key"
-    tenant: str
+    tenant: str = Field(validation_alias="tenant_id")
     name: str
-    scopes: list[Scope]
+    scopes: Annotated[list[Scope], BeforeValidator(sorted)]
     last4: str
-    created_at: int
-    expires_at: int | None
-    revoked_at: int | None
+    created_at: EpochTime
+    expires_at: EpochTime | None
+    revoked_at: EpochTime | None
     replaced_by: str | None
-
-    @classmethod
-    def of(cls, key: ApiKey) -> "KeyObject":
-        return cls(**_key_fields(key))
 
 
 class CreatedKeyObject(KeyObject):
     """A new key, shown this once."""
 
     key: str
-
-    @classmethod
-    def of_created(cls, created: CreatedKey) -> "CreatedKeyObject":
-        return cls(**_key_fields(created.stored), key=created.key)
 
 
 class DeletedTenant(BaseModel):
@@ -152,17 +127,3 @@ class TenantPage(ListEnvelope):
 
 class KeyPage(ListEnvelope):
     data: list[KeyObject]
-
-
-def _key_fields(key: ApiKey) -> JsonObject:
-    return {
-        "id": key.id,
-        "tenant": key.tenant_id,
-        "name": key.name,
-        "scopes": sorted(key.scopes),
-        "last4": key.last4,
-        "created_at": seconds(key.created_at),
-        "expires_at": seconds(key.expires_at),
-        "revoked_at": seconds(key.revoked_at),
-        "replaced_by": key.replaced_by,
-    }

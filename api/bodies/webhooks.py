@@ -2,13 +2,13 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
-from api.bodies import FIELDS_MAX, ListEnvelope, OpenAiBody, OwnBody
+from api.bodies import FIELDS_MAX, EpochTime, ListEnvelope, OpenAiBody, OwnBody, Record
 from api.bodies.jobs import Uri
-from api.responses.times import EPOCH_MAX_S, seconds
+from api.responses.times import EPOCH_MAX_S
 from nightshift.endpoints.requests import at_most
-from nightshift.lifecycle.webhooks.endpoints import EndpointWithSecret
+from nightshift.jobs import JsonObject
 from nightshift.outbound.webhook_endpoints import DisabledReason, WebhookEndpoint
 from nightshift.outbound.webhook_events import EVENT_TYPES, WILDCARDS
 
@@ -78,57 +78,41 @@ class WebhookEndpointReplay(OwnBody):
     until: EpochSeconds | None = None
 
 
-class WebhookEndpointState(BaseModel):
-    """What OpenAI's object does not say."""
+class WebhookEndpointState(Record):
+    """The fields that OpenAI's object does not have."""
 
-    status: Literal["enabled", "disabled"]
-    disabled_at: int | None
+    status: Annotated[
+        Literal["enabled", "disabled"], BeforeValidator(lambda is_on: "enabled" if is_on else "disabled")
+    ] = Field(validation_alias="is_enabled")
+    disabled_at: EpochTime | None
     disabled_reason: DisabledReason | None
-    failing_since: int | None
-    previous_secret_expires_at: int | None
+    failing_since: EpochTime | None
+    previous_secret_expires_at: EpochTime | None = Field(validation_alias="previous_secret_until")
 
 
-class WebhookEndpointObject(BaseModel):
+class WebhookEndpointObject(Record):
     """A webhook endpoint without its secret."""
 
     id: str
     object: Literal["webhook_endpoint"] = "webhook_endpoint"
-    created_at: int
-    updated_at: int
+    created_at: EpochTime
+    updated_at: EpochTime
     name: str
     url: str
     event_types: list[str]
-    signing_secret_hint: str
+    signing_secret_hint: str = Field(validation_alias="secret_hint")
     nightshift: WebhookEndpointState
 
+    @model_validator(mode="before")
     @classmethod
-    def of(cls, endpoint: WebhookEndpoint) -> "WebhookEndpointObject":
-        return cls(
-            id=endpoint.id,
-            created_at=seconds(endpoint.created_at),
-            updated_at=seconds(endpoint.updated_at),
-            name=endpoint.name,
-            url=endpoint.url,
-            event_types=list(endpoint.event_types),
-            signing_secret_hint=endpoint.secret_hint,
-            nightshift=WebhookEndpointState(
-                status="enabled" if endpoint.is_enabled else "disabled",
-                disabled_at=seconds(endpoint.disabled_at),
-                disabled_reason=endpoint.disabled_reason,
-                failing_since=seconds(endpoint.failing_since),
-                previous_secret_expires_at=seconds(endpoint.previous_secret_until),
-            ),
-        )
+    def _with_state(cls, endpoint: WebhookEndpoint) -> JsonObject:
+        return vars(endpoint) | {"nightshift": endpoint}
 
 
 class WebhookEndpointWithSecretObject(WebhookEndpointObject):
     """A webhook endpoint and its new secret, shown this once."""
 
     signing_secret: str
-
-    @classmethod
-    def of_new(cls, made: EndpointWithSecret) -> "WebhookEndpointWithSecretObject":
-        return cls(**dict(WebhookEndpointObject.of(made.endpoint)), signing_secret=made.secret)
 
 
 class WebhookEndpointPage(ListEnvelope):

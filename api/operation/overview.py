@@ -64,10 +64,10 @@ def _worker_json(worker: Worker, caller: Caller) -> JsonObject:
         "warm_models": list(worker.warm),
         "capacity": worker.capacity,
         "drain_requested_at": seconds(worker.drain_requested_at),
-        "notice": None if notice is None else MachineNoticeObject.of(notice).model_dump(),
+        "notice": None if notice is None else MachineNoticeObject.shown(notice),
         "started_at": seconds(worker.started_at),
         "heartbeat_at": seconds(worker.heartbeat_at),
-        "figures": None if figures is None else WorkerFiguresObject.of(figures).model_dump(),
+        "figures": None if figures is None else WorkerFiguresObject.shown(figures),
     }
 
 
@@ -90,17 +90,17 @@ def overview(
         unfinished = tx.overview.unfinished(caller.tenant_id)
         waiting = tx.figures.waiting() if Scope.ADMIN in caller.scopes else None
         recorded = tx.figures.latest()
+    wanted = None
+    if waiting is not None:
+        supplies = supply(waiting, workers, recorded, now)
+        wanted = [WorkersWantedObject.from_supply(supplied) for supplied in supplies]
     return OverviewObject(
         at=int(now.timestamp()),
         workers=dict(Counter(worker.state.value for worker in workers)),
-        service=ServiceFiguresObject.of(summed(now, workers, ())),
-        history=[PastFiguresObject.at_its_time(each) for each in history],
-        queue=[QueueGroupObject.of(group) for group in unfinished.groups],
+        service=ServiceFiguresObject.model_validate(summed(now, workers, ())),
+        history=[PastFiguresObject.model_validate(figures) for figures in history],
+        queue=[QueueGroupObject.model_validate(group) for group in unfinished.groups],
         queue_is_whole=unfinished.is_whole,
         service_queue=None if waiting is None else service_queue(by_group(waiting)),
-        workers_wanted=None
-        if waiting is None
-        else [
-            WorkersWantedObject.from_supply(supplied) for supplied in supply(waiting, workers, recorded, now)
-        ],
+        workers_wanted=wanted,
     )

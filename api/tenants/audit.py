@@ -1,46 +1,33 @@
 """GET /v1/audit: who did what to tenants, keys, webhooks and workers."""
 
 import re
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel
+from pydantic import BeforeValidator, Field
 
-from api.bodies import ListEnvelope
+from api.bodies import EpochTime, ListEnvelope, Record
 from api.dependencies import CallerDep, ListingDep, ServicesDep, list_json
-from api.responses.times import seconds
 from nightshift.errors import InvalidRequest
-from nightshift.tenants.audit import Action, AuditEntry
+from nightshift.tenants.audit import Action
 
 router = APIRouter(prefix="/v1/audit", tags=["Tenants"])
 
 _ID: Final = re.compile(r"aud_([0-9]{1,18})")
 
 
-class AuditObject(BaseModel):
+class AuditObject(Record):
     """One action. It holds no secret."""
 
-    id: str
+    id: Annotated[str, BeforeValidator(lambda number: f"aud_{number}")]
     object: Literal["audit_entry"] = "audit_entry"
-    at: int
+    at: EpochTime
     actor: str
     action: str
-    tenant: str | None
+    tenant: str | None = Field(validation_alias="tenant_id")
     object_id: str | None
     details: dict[str, Any]
-
-    @classmethod
-    def of(cls, entry: AuditEntry) -> "AuditObject":
-        return cls(
-            id=f"aud_{entry.id}",
-            at=seconds(entry.at),
-            actor=entry.actor,
-            action=entry.action,
-            tenant=entry.tenant_id,
-            object_id=entry.object_id,
-            details=entry.details,
-        )
 
 
 class AuditPage(ListEnvelope):
@@ -57,9 +44,8 @@ def list_audit(
 ) -> Response:
     before_id = None if listing.after is None else _number(listing.after)
     with services.store.snapshot() as tx:
-        found = tx.audit.list(limit=listing.limit + 1, of_tenant=tenant, action=action, before_id=before_id)
-    shown = [AuditObject.of(entry).model_dump(mode="json") for entry in found]
-    return JSONResponse(list_json(shown, listing.limit))
+        entries = tx.audit.list(limit=listing.limit + 1, of_tenant=tenant, action=action, before_id=before_id)
+    return JSONResponse(list_json([AuditObject.shown(entry) for entry in entries], listing.limit))
 
 
 def _number(id: str) -> int:

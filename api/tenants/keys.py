@@ -40,9 +40,8 @@ def list_keys(tenant: str, services: ServicesDep, caller: CallerDep, listing: Li
     with services.store.snapshot() as tx:
         get_tenant(tx, tenant)
         after = None if listing.after is None else get_key(tx, tenant, listing.after, param="after")
-        found = tx.keys.page(tenant, limit=listing.limit + 1, after=after)
-    shown = [KeyObject.of(key).model_dump(mode="json") for key in found]
-    return JSONResponse(list_json(shown, listing.limit))
+        keys = tx.keys.page(tenant, limit=listing.limit + 1, after=after)
+    return JSONResponse(list_json([KeyObject.shown(key) for key in keys], listing.limit))
 
 
 @router.get("/{key_id}", summary="Describe a key, without the key", response_model=KeyObject)
@@ -73,9 +72,9 @@ def revoke(tenant: str, key_id: str, services: ServicesDep, caller: CallerDep) -
 
 
 def _shown(key: ApiKey) -> Response:
-    return JSONResponse(KeyObject.of(key).model_dump(mode="json"))
+    return JSONResponse(KeyObject.shown(key))
 
 
 def _created(created: CreatedKey) -> Response:
-    shown = CreatedKeyObject.of_created(created).model_dump(mode="json")
+    shown = KeyObject.shown(created.stored) | {"key": created.key}
     return JSONResponse(shown, 201, {"cache-control": "no-store"})

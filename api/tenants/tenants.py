@@ -38,17 +38,16 @@ async def create(services: ServicesDep, caller: CallerDep, body: BodyDep) -> Res
 def list_tenants(services: ServicesDep, caller: CallerDep, listing: ListingDep) -> Response:
     with services.store.snapshot() as tx:
         after = None if listing.after is None else get_tenant(tx, listing.after, param="after")
-        found = tx.tenants.list(limit=listing.limit + 1, after=after)
-    shown = [TenantObject.of(tenant).model_dump(mode="json") for tenant in found]
-    return JSONResponse(list_json(shown, listing.limit))
+        tenants = tx.tenants.list(limit=listing.limit + 1, after=after)
+    return JSONResponse(list_json([TenantObject.shown(tenant) for tenant in tenants], listing.limit))
 
 
 @router.get("/{tenant}", summary="Describe a tenant and what it uses", response_model=TenantDetails)
 async def describe(tenant: str, services: ServicesDep, caller: CallerDep) -> Response:
-    found = await run_in_threadpool(_find, services, tenant)
-    limits = await limits_of(services, tenant, found.quotas.over(services.settings.quotas.defaults))
-    shown = TenantDetails(**TenantObject.of(found).model_dump(), limits=limits)
-    return JSONResponse(shown.model_dump(mode="json"))
+    stored = await run_in_threadpool(_find, services, tenant)
+    limits = await limits_of(services, tenant, stored.quotas.over(services.settings.quotas.defaults))
+    shown = {name: limit.model_dump() for name, limit in limits.items()}
+    return JSONResponse(TenantObject.shown(stored) | {"limits": shown})
 
 
 @router.patch("/{tenant}", summary="Describe a tenant otherwise, or disable it", response_model=TenantObject)
@@ -79,7 +78,7 @@ def acting(tx: Transaction, caller: Caller) -> Administration:
 
 
 def _shown(tenant: Tenant, status_code: int = 200) -> Response:
-    return JSONResponse(TenantObject.of(tenant).model_dump(mode="json"), status_code)
+    return JSONResponse(TenantObject.shown(tenant), status_code)
 
 
 def _find(services: Services, tenant: str) -> Tenant:

@@ -6,11 +6,12 @@ from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel
+from pydantic import Field
 
-from api.bodies import ListEnvelope
+from api.bodies import ListEnvelope, Record
 from api.dependencies import CallerDep, ServicesDep, list_json
 from nightshift.errors import InvalidRequest
+from nightshift.jobs import JsonObject
 from nightshift.lifecycle.tenants import get_tenant
 from nightshift.store import Transaction
 from nightshift.tenants.usage import DailyUsage, first_day, usage_day
@@ -19,15 +20,15 @@ router = APIRouter(prefix="/v1", tags=["Tenants"])
 
 DAYS: Final = 30  # without `since`
 LIMIT: Final = 1000  # about 300 KB
-_SEPARATOR: Final = "/"
+SEPARATOR: Final = "/"
 
 
-class UsageObject(BaseModel):
+class UsageObject(Record):
     """Results of one model on one day."""
 
     id: str
     object: Literal["usage"] = "usage"
-    tenant: str
+    tenant: str = Field(validation_alias="tenant_id")
     day: date
     model: str
     succeeded: int
@@ -36,21 +37,6 @@ class UsageObject(BaseModel):
     cached_tokens: int
     completion_tokens: int
     total_tokens: int
-
-    @classmethod
-    def of(cls, used: DailyUsage) -> "UsageObject":
-        return cls(
-            id=f"{used.day}{_SEPARATOR}{used.model}",
-            tenant=used.tenant_id,
-            day=used.day,
-            model=used.model,
-            succeeded=used.succeeded,
-            failed=used.failed,
-            prompt_tokens=used.prompt_tokens,
-            cached_tokens=used.cached_tokens,
-            completion_tokens=used.completion_tokens,
-            total_tokens=used.total_tokens,
-        )
 
 
 class UsagePage(ListEnvelope):
@@ -102,7 +88,7 @@ def _page(tx: Transaction, tenant: str, query: UsageQuery) -> Response:
     since = query.since or first_day(until, DAYS)
     if since > until:
         raise InvalidRequest(f"Invalid 'since': {since} is after {until}.", param="since")
-    found = tx.usage.list(
+    days = tx.usage.list(
         tenant,
         limit=query.limit + 1,
         since=since,
@@ -110,13 +96,17 @@ def _page(tx: Transaction, tenant: str, query: UsageQuery) -> Response:
         model=query.model,
         after=query.after,
     )
-    shown = [UsageObject.of(used).model_dump(mode="json") for used in found]
-    return JSONResponse(list_json(shown, query.limit))
+    return JSONResponse(list_json([_shown(used) for used in days], query.limit))
+
+
+def _shown(used: DailyUsage) -> JsonObject:
+    id = f"{used.day}{SEPARATOR}{used.model}"
+    return UsageObject(id=id, total_tokens=used.total_tokens, **vars(used)).model_dump(mode="json")
 
 
 def _place(text: str) -> tuple[date, str]:
     """The day and model in an element's id."""
-    day, _, model = text.partition(_SEPARATOR)
+    day, _, model = text.partition(SEPARATOR)
     try:
         return date.fromisoformat(day), model
     except ValueError as error:

@@ -4,22 +4,22 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel
+from pydantic import Field
 
-from api.bodies import ListEnvelope
+from api.bodies import EpochTime, ListEnvelope, Record
 from api.dependencies import CallerDep, EpochSeconds, ListingDep, ServicesDep, list_json
-from api.responses.times import from_seconds, seconds
+from api.responses.times import from_seconds
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 from nightshift.lifecycle.webhooks.replays import get_delivery, replay_delivery
-from nightshift.outbound.webhooks import Delivery, DeliveryAttempt, DeliveryState
+from nightshift.outbound.webhooks import Delivery, DeliveryState
 from nightshift.store.webhooks.deliveries import DeliveryFilters
 from nightshift.tenants.audit import Actor
 
 router = APIRouter(prefix="/v1/deliveries", tags=["Webhooks"])
 
 
-class DeliveryObject(BaseModel):
+class DeliveryObject(Record):
     """`webhook_endpoint_id` is null where the event is owed to the job's own URL."""
 
     id: str
@@ -27,38 +27,24 @@ class DeliveryObject(BaseModel):
     event_id: str
     event_type: str
     job_id: str
-    webhook_endpoint_id: str | None
+    webhook_endpoint_id: str | None = Field(validation_alias="endpoint_id")
     url: str
-    status: DeliveryState
-    attempt_count: int
-    next_at: int | None
-    created_at: int
-    delivered_at: int | None
-    replayed_at: int | None
-
-    @classmethod
-    def of(cls, delivery: Delivery) -> "DeliveryObject":
-        return cls(**_fields(delivery))
+    status: DeliveryState = Field(validation_alias="state")
+    attempt_count: int = Field(validation_alias="attempts")
+    next_at: EpochTime | None
+    created_at: EpochTime
+    delivered_at: EpochTime | None
+    replayed_at: EpochTime | None
 
 
-class AttemptObject(BaseModel):
-    """Without what the receiver said: it may be a service of the operator's."""
+class AttemptObject(Record):
+    """An attempt, without what the receiver said: it may be a service of the operator's."""
 
     attempt_no: int
-    started_at: int
+    started_at: EpochTime
     latency_ms: int
     status_code: int | None
     error: str | None
-
-    @classmethod
-    def of(cls, attempt: DeliveryAttempt) -> "AttemptObject":
-        return cls(
-            attempt_no=attempt.attempt_no,
-            started_at=seconds(attempt.started_at),
-            latency_ms=attempt.latency_ms,
-            status_code=attempt.status_code,
-            error=attempt.error,
-        )
 
 
 class DeliveryWithAttempts(DeliveryObject):
@@ -104,9 +90,10 @@ def list_deliveries(
         after = None
         if listing.after is not None:
             after = get_delivery(tx, caller.tenant_id, listing.after, param="after")
-        found = tx.deliveries.list(caller.tenant_id, limit=listing.limit + 1, after=after, filters=filters)
-    shown = [DeliveryObject.of(delivery).model_dump(mode="json") for delivery in found]
-    return JSONResponse(list_json(shown, listing.limit))
+        deliveries = tx.deliveries.list(
+            caller.tenant_id, limit=listing.limit + 1, after=after, filters=filters
+        )
+    return JSONResponse(list_json([_shown(delivery) for delivery in deliveries], listing.limit))
 
 
 @router.get(
@@ -116,31 +103,17 @@ def describe(delivery_id: str, services: ServicesDep, caller: CallerDep) -> Resp
     with services.store.snapshot() as tx:
         delivery = get_delivery(tx, caller.tenant_id, delivery_id)
         attempts = tx.deliveries.attempts(caller.tenant_id, delivery_id)
-    recorded = [AttemptObject.of(attempt) for attempt in attempts]
-    shown = DeliveryWithAttempts(**_fields(delivery), attempts=recorded)
-    return JSONResponse(shown.model_dump(mode="json"))
+    shown = [AttemptObject.shown(attempt) for attempt in attempts]
+    return JSONResponse(_shown(delivery) | {"attempts": shown})
 
 
 @router.post("/{delivery_id}/replay", summary="Send an event once more", response_model=DeliveryObject)
 def replay(delivery_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     actor = Actor.of_key(caller.key_id)
     replayed = services.store.run(lambda tx: replay_delivery(tx, actor, caller.tenant_id, delivery_id))
-    return JSONResponse(DeliveryObject.of(replayed).model_dump(mode="json"))
+    return JSONResponse(_shown(replayed))
 
 
-def _fields(delivery: Delivery) -> JsonObject:
-    is_pending = delivery.state is DeliveryState.PENDING
-    return {
-        "id": delivery.id,
-        "event_id": delivery.event_id,
-        "event_type": delivery.event_type,
-        "job_id": delivery.job_id,
-        "webhook_endpoint_id": delivery.endpoint_id,
-        "url": delivery.url,
-        "status": delivery.state,
-        "attempt_count": delivery.attempts,
-        "next_at": seconds(delivery.next_at) if is_pending else None,
-        "created_at": seconds(delivery.created_at),
-        "delivered_at": seconds(delivery.delivered_at),
-        "replayed_at": seconds(delivery.replayed_at),
-    }
+def _shown(delivery: Delivery) -> JsonObject:
+    shown = DeliveryObject.shown(delivery)
+    return shown if delivery.state is DeliveryState.PENDING else shown | {"next_at": None}

@@ -89,8 +89,8 @@ def list_endpoints(services: ServicesDep, caller: CallerDep, listing: ListingDep
         after = None
         if listing.after is not None:
             after = get_endpoint(tx, caller.tenant_id, listing.after, param="after")
-        found = tx.webhook_endpoints.list(caller.tenant_id, limit=listing.limit + 1, after=after)
-    shown = [WebhookEndpointObject.of(endpoint).model_dump(mode="json") for endpoint in found]
+        receivers = tx.webhook_endpoints.list(caller.tenant_id, limit=listing.limit + 1, after=after)
+    shown = [WebhookEndpointObject.shown(receiver) for receiver in receivers]
     return JSONResponse(list_json(shown, listing.limit))
 
 
@@ -101,7 +101,8 @@ def list_endpoints(services: ServicesDep, caller: CallerDep, listing: ListingDep
 )
 def describe(webhook_endpoint_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     with services.store.snapshot() as tx:
-        return _shown(WebhookEndpointObject.of(get_endpoint(tx, caller.tenant_id, webhook_endpoint_id)))
+        endpoint = get_endpoint(tx, caller.tenant_id, webhook_endpoint_id)
+    return JSONResponse(WebhookEndpointObject.shown(endpoint))
 
 
 @router.post(
@@ -122,7 +123,7 @@ def update(webhook_endpoint_id: str, services: ServicesDep, caller: CallerDep, b
     changed = services.store.run(
         lambda tx: _registry(tx, services, caller).update(webhook_endpoint_id, changes)
     )
-    return _shown(WebhookEndpointObject.of(changed))
+    return JSONResponse(WebhookEndpointObject.shown(changed))
 
 
 @router.delete(
@@ -220,7 +221,7 @@ def _rotated(services: Services, caller: Caller, id: str, *, keeps_old: bool) ->
 
 
 def _with_secret(made: EndpointWithSecret) -> Response:
-    shown = WebhookEndpointWithSecretObject.of_new(made).model_dump(mode="json")
+    shown = WebhookEndpointObject.shown(made.endpoint) | {"signing_secret": made.secret}
     return JSONResponse(shown, headers={"cache-control": "no-store"})
 
 

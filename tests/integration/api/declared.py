@@ -2,6 +2,7 @@
 
 import re
 from functools import cache
+from typing import Any
 
 import httpx
 from starlette.routing import compile_path
@@ -11,18 +12,24 @@ from api.services.services import AppSettings
 
 
 @cache
+def described_paths() -> dict[str, Any]:
+    """The operations of the OpenAPI document, by path and method."""
+    paths: dict[str, Any] = create_app(AppSettings()).openapi()["paths"]
+    return paths
+
+
+@cache
 def _declared() -> list[tuple[re.Pattern[str], dict[str, set[int]]]]:
     """The statuses by method of each path's pattern."""
-    paths = create_app(AppSettings()).openapi()["paths"]
     return [
         (
             compile_path(path)[0],
             {
-                name.upper(): {int(status) for status in each["responses"]}
-                for name, each in operations.items()
+                name.upper(): {int(status) for status in operation["responses"]}
+                for name, operation in operations.items()
             },
         )
-        for path, operations in sorted(paths.items(), key=lambda item: "{" in item[0])
+        for path, operations in sorted(described_paths().items(), key=lambda item: "{" in item[0])
     ]
 
 

@@ -1,34 +1,40 @@
-"""The table of scopes is held against the OpenAPI document: no route is without one."""
+"""Every route of the OpenAPI document names the scope that a key needs for it."""
 
 import pytest
-from fastapi import FastAPI
 
-from api.access import NEEDED
+from api.access import scope_of
 from api.app import create_app
+from api.openapi import WITHOUT_KEY
 from api.services.services import AppSettings
-
-NEED_NO_KEY = {("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/metrics")}
-
-
-@pytest.fixture(scope="module")
-def app() -> FastAPI:
-    return create_app(AppSettings())
+from nightshift.tenants.keys import Scope
 
 
-def test_every_route_of_the_document_names_the_scope_it_needs(app: FastAPI) -> None:
-    described = {
-        (method.upper(), path)
-        for path, operations in app.openapi()["paths"].items()
-        for method in operations
-        if method != "head"
+def test_every_route_but_those_without_a_key_names_one_scope() -> None:
+    paths = create_app(AppSettings()).openapi()["paths"]
+
+    named = {
+        (path, method): described.get("security")
+        for path in paths
+        for method, described in paths[path].items()
     }
 
-    assert described - NEED_NO_KEY == set(NEEDED)
+    assert {path for (path, _), security in named.items() if security is None} == set(WITHOUT_KEY)
+    for (path, method), security in named.items():
+        assert security is None or security == [{"key": [scope_of(method.upper(), path)]}]
 
 
-def test_the_document_says_which_scope_that_is(app: FastAPI) -> None:
-    paths = app.openapi()["paths"]
-
-    assert {key: paths[key[1]][key[0].lower()]["security"] for key in NEEDED} == {
-        key: [{"key": [scope]}] for key, scope in NEEDED.items()
-    }
+@pytest.mark.parametrize(
+    ("method", "path", "scope"),
+    [
+        ("GET", "/v1/jobs/{job_id}", Scope.READ),
+        ("HEAD", "/v1/jobs/{job_id}", Scope.READ),
+        ("GET", "/v1/webhooks/secret", Scope.SUBMIT),
+        *((method, "/v1/batches/{batch_id}", Scope.SUBMIT) for method in ("POST", "PATCH", "DELETE", "PUT")),
+        *((method, "/v1/tenants/{tenant}/keys", Scope.ADMIN) for method in ("GET", "POST", "DELETE")),
+        ("GET", "/v1/audit", Scope.ADMIN),
+    ],
+)
+def test_reading_changing_and_administering_need_scopes_of_their_own(
+    method: str, path: str, scope: Scope
+) -> None:
+    assert scope_of(method, path) is scope

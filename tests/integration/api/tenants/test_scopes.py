@@ -5,17 +5,24 @@ import re
 import httpx
 import pytest
 
-from api.access import NEEDED
 from nightshift.process.settings import DataSettings
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
 from nightshift.tenants.keys import Scope
 from tests.integration.api.conftest import SharedApi, insert_key
+from tests.integration.api.declared import described_paths
+
+NEEDED = {
+    (method.upper(), path): operation["security"][0]["key"][0]
+    for path, operations in described_paths().items()
+    for method, operation in operations.items()
+    if "security" in operation
+}
 
 
 @pytest.fixture(scope="module")
 def keys(shared_api: SharedApi) -> dict[frozenset[Scope], str]:
-    """Of one tenant: a key for each scope alone, and one for all the others."""
+    """Keys of one tenant: for each scope alone, and for all the others."""
     data = DataSettings(data_dir=shared_api.allowed.parent / "data")
     store = Store(Database(data.resolved_database_url))
     every = frozenset(Scope)
@@ -25,7 +32,7 @@ def keys(shared_api: SharedApi) -> dict[frozenset[Scope], str]:
     return made
 
 
-def asked(api: SharedApi, route: tuple[str, str], key: str) -> httpx.Response:
+def answer_to(api: SharedApi, route: tuple[str, str], key: str) -> httpx.Response:
     method, path = route
     url = api.url + re.sub(r"\{[a-z_]+\}", "unknown", path)
     return httpx.request(method, url, headers={"authorization": f"Bearer {key}"}, trust_env=False)
@@ -35,10 +42,10 @@ def asked(api: SharedApi, route: tuple[str, str], key: str) -> httpx.Response:
 def test_a_route_needs_its_scope_and_no_other(
     shared_api: SharedApi, keys: dict[frozenset[Scope], str], route: tuple[str, str]
 ) -> None:
-    needed = frozenset({NEEDED[route]})
+    needed = frozenset({Scope(NEEDED[route])})
 
-    refused = asked(shared_api, route, keys[frozenset(Scope) - needed])
-    served = asked(shared_api, route, keys[needed])
+    refused = answer_to(shared_api, route, keys[frozenset(Scope) - needed])
+    served = answer_to(shared_api, route, keys[needed])
 
     assert refused.status_code == 403
     error = refused.json()["error"]
@@ -51,4 +58,4 @@ def test_a_route_needs_its_scope_and_no_other(
 
 
 def test_a_key_that_is_unknown_is_refused_before_its_scopes_are_asked_for(shared_api: SharedApi) -> None:
-    assert asked(shared_api, ("GET", "/v1/tenants"), "sk-unknown").status_code == 401
+    assert answer_to(shared_api, ("GET", "/v1/tenants"), "sk-unknown").status_code == 401
