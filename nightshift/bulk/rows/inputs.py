@@ -40,6 +40,7 @@ __all__ = [
 ]
 
 SAMPLE_BYTES: Final = 64 * 1024  # of an object's beginning, to guess how many rows it has
+_KINDS: Final = {Layout.PARQUET: " as Parquet", Layout.ARROW: " as Arrow IPC"}
 
 
 def iter_rows(
@@ -61,39 +62,20 @@ def iter_rows(
     format = InputFormat(shard.format)
     if format.is_of_images:
         return image_rows(key, shard)
-    if format.layout is Layout.PARQUET:
-        # pyarrow takes half a second to import.
-        from nightshift.bulk.rows.columns.column_reader import parquet_rows
+    if format.layout in _KINDS:
+        from nightshift.bulk.rows.columns.column_reader import column_rows  # pyarrow is slow to import
 
-        return _naming(
-            shard.uri,
-            parquet_rows(
-                store,
-                key,
-                _size_bytes(store, key, shard.uri),
-                shard.start,
-                shard.end,
-                etag,
-                columns=columns,
-                row_bytes_max=line_bytes_max,
-            ),
-            " as Parquet",
+        rows = column_rows(
+            store,
+            key,
+            _size_bytes(store, key, shard.uri),
+            format.layout,
+            etag,
+            groups=(shard.start, shard.end),
+            columns=columns,
+            row_bytes_max=line_bytes_max,
         )
-    if format.layout is Layout.ARROW:
-        from nightshift.bulk.rows.arrow_rows import arrow_rows
-
-        return _naming(
-            shard.uri,
-            arrow_rows(
-                store,
-                key,
-                _size_bytes(store, key, shard.uri),
-                etag,
-                columns=columns,
-                row_bytes_max=line_bytes_max,
-            ),
-            " as Arrow IPC",
-        )
+        return _naming(shard.uri, rows, _KINDS[format.layout])
     return _naming(shard.uri, _text_rows(store, key, shard, format, columns, line_bytes_max))
 
 
@@ -114,7 +96,7 @@ def describe(
     if known is InputFormat.IMAGE:
         return image_object(uri, info.etag, info.size_bytes)
     if known is not InputFormat.PARQUET or info.size_bytes == 0:
-        with _named(uri, " as Arrow IPC" if known is InputFormat.ARROW else ""):
+        with _named(uri, _KINDS.get(known.layout, "")):
             sample = _sampled(store, info, known, sample_bytes)
         return InputObject(
             uri=uri,
@@ -126,7 +108,7 @@ def describe(
         )
     from nightshift.bulk.rows.columns.column_reader import parquet_row_groups
 
-    with _named(uri, " as Parquet"):
+    with _named(uri, _KINDS[known.layout]):
         groups = parquet_row_groups(store, info.key, info.size_bytes, info.etag)
     row_count = sum(group.rows for group in groups)
     return InputObject(
@@ -235,7 +217,7 @@ def _sampled(store: ObjectReader, info: ObjectInfo, format: InputFormat, sample_
     if not size_bytes:
         return _Sample(None)
     if format.layout is Layout.ARROW:
-        from nightshift.bulk.rows.arrow_rows import arrow_rows_estimated
+        from nightshift.bulk.rows.columns.column_reader import arrow_rows_estimated
 
         return _Sample(arrow_rows_estimated(store, info.key, info.size_bytes, info.etag))
     stored = store.stream(info.key, 0, size_bytes, if_match=info.etag)

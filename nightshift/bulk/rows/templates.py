@@ -6,10 +6,12 @@ number or a boolean becomes its text, as it does beside other words. Placeholder
 """
 
 import re
+from collections.abc import Collection, Set
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
+from nightshift.bulk.rows.records import UnreadableInput
 from nightshift.bulk.rows.values import as_json, as_text
 from nightshift.errors import InvalidRequest, shortened
 from nightshift.jobs import JsonObject
@@ -54,6 +56,20 @@ def parent_column(name: str) -> str | None:
     if root is None or root.end() == len(name):
         return None
     return root[0] if _steps(name, root.end()) is not None else None
+
+
+def root_of(column: str, names: Collection[str]) -> str:
+    """The name of the column that a column or a part of one, as in templates, is read from."""
+    return column if column in names else parent_column(column) or column
+
+
+def refuse_twice(twice: Set[str], columns: Collection[str] | None) -> None:
+    """Raises `UnreadableInput` for a column that an object has twice, if it is among these. None: all."""
+    used = twice if columns is None else twice & {root_of(column, twice) for column in columns}
+    if used:
+        raise UnreadableInput(
+            f"It has more than one column named {min(used)!r}: name each of them differently."
+        )
 
 
 def _steps(name: str, start: int) -> list[str | int] | None:

@@ -52,5 +52,6 @@ def _limited(work: Callable[..., Any], arguments: tuple[Any, ...], cpu_s: int, m
     with open("/proc/self/statm", encoding="ascii") as pages:
         held_bytes = int(pages.read().split()[0]) * resource.getpagesize()
     limit = held_bytes + memory_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))  # processes that this one starts set their own
     return work(*arguments)

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightshift.bulk.rows import parquet_groups
 from nightshift.bulk.rows.inputs import BadRow, Row, UnreadableInput, describe, iter_rows
-from nightshift.bulk.rows.page_headers import read_page_header
 from nightshift.jobs import NewShard
 from nightshift.objectstore import DirectoryStore
 from tests.security.costly.children import MIB, in_child
 
 LINE_BYTES_MAX = 4 * MIB
-MEMORY_BYTES = 600 * MIB
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+MEMORY_BYTES = 100 * MIB  # in the process that reads the rows; the one that decodes has its own limit
+exhaustive = pytest.mark.exhaustive
 
 
 def parquet(table: pa.Table, **options: Any) -> bytes:
@@ -118,11 +118,9 @@ def a_page_header(change: Callable[[bytes], bytes]) -> bytes:
     options = {"use_dictionary": False, "write_statistics": False, "store_schema": False}
     content = parquet(pa.table({"t": ["x" * 100_000_000]}), **options)
     column = pq.ParquetFile(io.BytesIO(content)).metadata.row_group(0).column(0)
-    header = read_page_header(content, 4)
-    assert header is not None
-    end, size = 4 + header.size_bytes, column.total_compressed_size
+    end, size = content.index(ZSTD_MAGIC), column.total_compressed_size
     changed = change(content[4:end])
-    grown = size + len(changed) - header.size_bytes
+    grown = size + len(changed) - (end - 4)
     return with_a_footer(content[:4] + changed + content[end:], {number(size): number(grown)})
 
 
@@ -161,25 +159,22 @@ def outcomes(folder: str, name: str, line_bytes_max: int = LINE_BYTES_MAX) -> li
         return [f"{error.code}: {error}"]
 
 
-TOO_LARGE = "take too much memory decoded"
-
-
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
         (one_text_many_times, ["line_too_long"] * 64),
-        (more_text_than_2_gib, ["line_too_long"] * 64),
-        (one_text_in_a_list, ["A row has a list of 1000000009 bytes"]),
-        (large_values_of_a_fixed_size, ["values of 12000000 bytes each"]),
+        pytest.param(more_text_than_2_gib, ["line_too_long"] * 64, marks=exhaustive),
+        (one_text_in_a_list, ["A row takes more than 1073741824 bytes of memory decoded"]),
+        pytest.param(large_values_of_a_fixed_size, ["line_too_long"] * 64, marks=exhaustive),
         (beginnings_in_common, ["line_too_long"] * 64),
         (many_pages_in_a_batch, ["line_too_long"] * 40),
-        (one_long_list, [TOO_LARGE]),
-        (one_large_text, ["more than 1000 times its size in the file"]),
-        (a_text_larger_than_its_footer_says, ["more than 1000 times its size in the file"]),
-        (a_list_longer_than_its_footer_says, [TOO_LARGE]),
-        (a_dictionary_that_the_footer_does_not_name, ["line_too_long"] * 64),
-        (an_encoding_that_the_footer_does_not_name, ["line_too_long"] * 64),
-        (a_header_of_a_length_that_thrift_cuts, ["header of a page is not readable"]),
+        (one_long_list, ["line_too_long"]),
+        (one_large_text, ["line_too_long"]),
+        pytest.param(a_text_larger_than_its_footer_says, ["line_too_long"], marks=exhaustive),
+        (a_list_longer_than_its_footer_says, ["line_too_long"]),
+        pytest.param(a_dictionary_that_the_footer_does_not_name, ["line_too_long"] * 64, marks=exhaustive),
+        pytest.param(an_encoding_that_the_footer_does_not_name, ["line_too_long"] * 64, marks=exhaustive),
+        (a_header_of_a_length_that_thrift_cuts, ["line_too_long"]),
         (long_names_in_a_list, ["line_too_long"]),
         (one_bit_each, ["line_too_long"]),
         (a_text_in(pa.large_binary()), ["line_too_long"]),
@@ -190,8 +185,11 @@ TOO_LARGE = "take too much memory decoded"
 def test_parquet(tmp_path: Path, make: Callable[[], bytes], expected: list[str]) -> None:
     (tmp_path / "x.parquet").write_bytes(make())
 
-    found = in_child(outcomes, str(tmp_path), "x.parquet", memory_bytes=MEMORY_BYTES)
+    check(in_child(outcomes, str(tmp_path), "x.parquet", memory_bytes=MEMORY_BYTES), expected)
 
+
+def check(found: list[str], expected: list[str]) -> None:
+    """Each outcome has what is expected of it."""
     assert len(found) == len(expected)
     assert all(why in outcome for why, outcome in zip(expected, found, strict=True)), found
 
@@ -210,7 +208,6 @@ def test_a_row_group_that_says_it_has_more_rows_than_can_be_counted(tmp_path: Pa
 
 
 def test_very_many_lists_of_one_large_text(tmp_path: Path) -> None:
-    """Each column has to be surveyed; the row group is not begun anew for each."""
     texts = pa.array(["x" * 500_000, "s"])
     values = pa.DictionaryArray.from_arrays(pa.array([1] * 19 + [0], pa.int32()), texts)
     lists = pa.ListArray.from_arrays(pa.array(range(21), pa.int32()), values)
@@ -223,10 +220,9 @@ def test_very_many_lists_of_one_large_text(tmp_path: Path) -> None:
     assert found == ["row"] * 19 + ["line_too_long"]
 
 
-def test_a_parquet_footer_of_very_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_groups, "FOOTER_BYTES_MAX", 100_000)
+def test_a_parquet_footer_of_very_many_bytes(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
-    content = parquet(pa.table({f"column {number}": [1] for number in range(2000)}))
+    content = b"PAR1" + bytes(17 * MIB) + (17 * MIB).to_bytes(4, "little") + b"PAR1"
 
     with pytest.raises(UnreadableInput, match=r"Its footer has [0-9]+ bytes"):
         describe(store, store.put("x.parquet", content), "file:///x.parquet")
@@ -251,14 +247,14 @@ def test_a_parquet_footer_that_says_it_has_very_many_columns(tmp_path: Path) -> 
 
 
 def test_a_parquet_footer_of_another_schema_than_its_statistics(tmp_path: Path) -> None:
-    """pyarrow ends the process when it is asked for such a column."""
+    """pyarrow ends the process when it reads such a column."""
     content = parquet(pa.table({"a": [1, 2]}), store_schema=False)
     changed = with_a_footer(content, {b"\x25\x02\x18\x01a": b"\x25\x00\x18\x01a"})  # required
     (tmp_path / "x.parquet").write_bytes(changed)
 
     found = in_child(outcomes, str(tmp_path), "x.parquet")
 
-    assert "size mismatch" in found[0]
+    assert "Decoding it ended the process that does so (SIGABRT): it is damaged" in found[0]
 
 
 def test_a_csv_record_of_very_many_quoted_lines(tmp_path: Path) -> None:

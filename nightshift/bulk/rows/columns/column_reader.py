@@ -1,72 +1,120 @@
-"""Rows of Parquet row groups, and the row groups of a footer."""
+"""Rows of Parquet and Arrow objects, and what planning needs of them."""
 
+import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
 
-from nightshift.bulk.rows.columns.column_rows import batch_rows
+from nightshift.bulk.rows.columns.column_rows import ColumnsRead, batch_rows, columns_read
+from nightshift.bulk.rows.columns.decoder import Decoder
+from nightshift.bulk.rows.columns.messages import BAD_VALUES, BATCH, SCHEMA, TOO_LONG
 from nightshift.bulk.rows.contents import HEAD_BYTES, why_unreadable
-from nightshift.bulk.rows.parquet_groups import ParquetObject
-from nightshift.bulk.rows.records import BadRow, Row, RowGroup, UnreadableInput
+from nightshift.bulk.rows.records import BadRow, Layout, Row, RowGroup, UnreadableInput
+from nightshift.bulk.rows.templates import root_of
+from nightshift.bulk.rows.values import Unusable
 from nightshift.objectstore import ObjectReader
 
 GROUP_ROWS_MAX: Final = 2**31
+_BEGINNINGS: Final = {Layout.PARQUET: (b"PAR1",), Layout.ARROW: (b"ARROW1", b"\xff\xff\xff\xff")}
 
 
-def parquet_rows(
+def column_rows(
     store: ObjectReader,
     key: str,
     size_bytes: int,
-    first_group: int,
-    end_group: int | None,
+    layout: Layout,
     etag: str | None = None,
     *,
+    groups: tuple[int, int | None] = (0, None),
     columns: Collection[str] | None = None,
     row_bytes_max: int,
 ) -> Iterator[Row | BadRow]:
-    """The rows of the row groups [first_group, end_group), or to the last one for None, with these columns.
+    """The rows with these columns, or parts of columns (None: all): of Parquet, those of the row groups from
+    the first to before the second, or to the last one for None.
 
     Rows of more than `row_bytes_max` decoded bytes make a `BadRow`. Raises `UnreadableInput`, and with an
     `etag` `ObjectChanged` for another object.
     """
-    index = 0
-    with _opened(store, key, size_bytes, etag) as file:
-        read = file.columns_read(columns)
-        for group in range(first_group, file.metadata.num_row_groups if end_group is None else end_group):
-            for batch in file.batches(group, read.names):
-                yield from batch_rows(batch, index, row_bytes_max, read.unread)
-                index += batch.num_rows
+    with _opened(store, key, size_bytes, layout, etag) as decoder:
+        if layout is Layout.PARQUET and not any(rows for rows, _ in decoder.groups):
+            return
+        read = _columns_read(decoder, columns)
+        asked = {"what": "rows", "names": read.names, "groups": groups, "row_bytes_max": row_bytes_max}
+        index, schema = 0, None
+        bad_values: dict[str, Unusable] = {}
+        for kind, payload in decoder.answers(asked):
+            if kind == BATCH:
+                batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
+                yield from batch_rows(batch, index, read.unread, bad_values)
+                index, bad_values = index + batch.num_rows, {}
+            elif kind == SCHEMA:
+                schema = pa.ipc.read_schema(pa.py_buffer(payload))
+            elif kind == BAD_VALUES:
+                bad_values = {name: Unusable(name, why) for name, why in json.loads(payload).items()}
+            elif kind == TOO_LONG:
+                size = f"the row has {json.loads(payload)} bytes"
+                message = f"{size}, more than this service accepts (LINE_BYTES_MAX)"
+                yield BadRow(index, "line_too_long", message)
+                index += 1
 
 
 def parquet_row_groups(
     store: ObjectReader, key: str, size_bytes: int, etag: str | None = None
 ) -> tuple[RowGroup, ...]:
     """Read from the footer. Raises `UnreadableInput`; with an `etag`, `ObjectChanged`."""
-    with _opened(store, key, size_bytes, etag) as file:
-        groups = list(map(file.metadata.row_group, range(file.metadata.num_row_groups)))
-        for number, group in enumerate(groups):
-            if not 0 <= group.num_rows <= GROUP_ROWS_MAX:
-                raise UnreadableInput(f"Row group {number} says that it has {group.num_rows} rows.")
-        return tuple(RowGroup(group.num_rows, group.total_byte_size) for group in groups)
+    with _opened(store, key, size_bytes, Layout.PARQUET, etag) as decoder:
+        for number, (rows, _) in enumerate(decoder.groups):
+            if not 0 <= rows <= GROUP_ROWS_MAX:
+                raise UnreadableInput(f"Row group {number} says that it has {rows} rows.")
+        return tuple(RowGroup(rows, group_bytes) for rows, group_bytes in decoder.groups)
 
 
 def parquet_schema(store: ObjectReader, key: str, size_bytes: int, etag: str) -> pa.Schema:
     """Raises `UnreadableInput`, and `ObjectChanged` for another object."""
-    with _opened(store, key, size_bytes, etag) as file:
-        return file.schema
+    with _opened(store, key, size_bytes, Layout.PARQUET, etag) as decoder:
+        schemas = [payload for kind, payload in decoder.answers({"what": "schema"}) if kind == SCHEMA]
+        return pa.ipc.read_schema(pa.py_buffer(schemas[0]))
+
+
+def arrow_rows_estimated(
+    store: ObjectReader, key: str, size_bytes: int, etag: str | None = None
+) -> int | None:
+    """By the object's first batch with rows. None: it has none. Raises `UnreadableInput`."""
+    with _opened(store, key, size_bytes, Layout.ARROW, etag) as decoder:
+        [(_, answer)] = decoder.answers({"what": "rows_estimated"})
+        rows: int | None = json.loads(answer)
+        return rows
 
 
 @contextmanager
-def _opened(store: ObjectReader, key: str, size_bytes: int, etag: str | None) -> Iterator[ParquetObject]:
-    def fetch(start: int, end: int) -> bytes:
-        return b"".join(store.stream(key, start, end, if_match=etag))
+def _opened(
+    store: ObjectReader, key: str, size_bytes: int, layout: Layout, etag: str | None
+) -> Iterator[Decoder]:
+    def fetch(start: int, end: int) -> Iterator[bytes]:
+        return store.stream(key, start, end, if_match=etag)
 
     try:
-        yield ParquetObject(fetch, size_bytes)
-    except (UnreadableInput, pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        # The last: of a column's name.
-        head = fetch(0, min(HEAD_BYTES, size_bytes)) if size_bytes else b""
-        why = why_unreadable(error, head, (b"PAR1",))
-        raise UnreadableInput(why) from error
+        with Decoder(layout, size_bytes, fetch) as decoder:
+            yield decoder
+    except UnreadableInput as error:
+        head = b"".join(fetch(0, min(HEAD_BYTES, size_bytes))) if size_bytes else b""
+        raise UnreadableInput(why_unreadable(error, head, _BEGINNINGS[layout])) from error
+
+
+def _columns_read(decoder: Decoder, columns: Collection[str] | None) -> ColumnsRead:
+    """Which columns are read for these columns and parts of columns. None: all that can be.
+
+    Raises `UnreadableInput` for one of a type that is not read.
+    """
+    reason = "has the type {}, which is not read: write it as another one"
+    unread = {name: Unusable(name, reason.format(type)) for name, type in decoder.unread.items()}
+    for name in sorted({root_of(column, decoder.names) for column in columns or ()} & unread.keys()):
+        raise UnreadableInput(unread[name].error().message)
+    read = columns_read([name for name in decoder.names if name not in unread], columns)
+    if not read.names:
+        raise UnreadableInput("It has no column with a name of its own that can be read.")
+    is_told = columns is None or bool(read.unread)
+    return replace(read, unread={**read.unread, **unread}) if is_told else read

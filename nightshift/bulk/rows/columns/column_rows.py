@@ -5,7 +5,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -14,12 +14,9 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from nightshift.bulk.rows.parquet_sizes import batch_bytes, row_bytes
-from nightshift.bulk.rows.parquet_types import microseconds, with_floats_as
-from nightshift.bulk.rows.records import BadRow, Row
-from nightshift.bulk.rows.used_columns import refuse_twice, root_of
+from nightshift.bulk.rows.records import Row
+from nightshift.bulk.rows.templates import refuse_twice, root_of
 from nightshift.bulk.rows.values import Unusable, decimal_text
-from nightshift.objectstore import MIB
 
 # What pyarrow raises for a value: KeyError for a time zone, ArithmeticError for a decimal of too many digits.
 _UNREADABLE: Final = (ValueError, ArithmeticError, KeyError, pa.ArrowException)
@@ -27,8 +24,6 @@ _UNREADABLE: Final = (ValueError, ArithmeticError, KeyError, pa.ArrowException)
 # As pyarrow writes times: their nanoseconds, and their zone.
 _NANOSECONDS: Final = re.compile(r"(.+\.[0-9]{6})([0-9]{3})(Z|[+-][0-9]{4})?")
 _FIRST: Final = pa.array([0])
-
-BATCH_BYTES_MAX: Final = 16 * MIB  # a larger batch becomes Python objects row by row
 
 
 @dataclass(frozen=True)
@@ -59,34 +54,26 @@ def columns_read(names: Sequence[str], columns: Collection[str] | None) -> Colum
 
 
 def batch_rows(
-    batch: pa.RecordBatch, first_index: int, row_bytes_max: int, unread: Mapping[str, Unusable]
-) -> Iterator[Row | BadRow]:
-    """The rows of a batch, each with the `unread` columns. A row of more than `row_bytes_max` decoded bytes
-    makes a `BadRow`; a value that Python cannot hold is an `Unusable` of its row.
+    batch: pa.RecordBatch,
+    first_index: int,
+    unread: Mapping[str, Unusable],
+    bad_values: Mapping[str, Unusable],
+) -> Iterator[Row]:
+    """The rows of a batch, each with the `unread` columns. A value that Python cannot hold is an `Unusable`
+    of its row. `bad_values`: of a batch of one row, those that could not be decoded.
     """
     names = batch.schema.names
-    if batch_bytes(batch) <= min(row_bytes_max, BATCH_BYTES_MAX):
-        try:
-            columns = [_exact(column).to_pylist(maps_as_pydicts="strict") for column in batch.columns]
-        except _UNREADABLE:
-            pass  # one value fails the whole column
-        else:
-            for index, values in enumerate(zip(*columns, strict=True), start=first_index):
-                record = {name: _value(value, name) for name, value in zip(names, values, strict=True)}
-                yield Row(index, {**record, **unread} if unread else record)
-            return
-    for position, size in enumerate(row_bytes(batch).tolist()):
-        index = first_index + position
-        if size > row_bytes_max:
-            yield BadRow(
-                index,
-                "line_too_long",
-                f"the row has {size} bytes, more than this service accepts (LINE_BYTES_MAX)",
-            )
-        else:
+    try:
+        columns = [_exact(column).to_pylist(maps_as_pydicts="strict") for column in batch.columns]
+    except _UNREADABLE:  # one value fails the whole column
+        for position in range(batch.num_rows):
             row = batch.slice(position, 1)
             record = {name: _only_value(row[number], name) for number, name in enumerate(names)}
-            yield Row(index, {**record, **unread})
+            yield Row(first_index + position, {**record, **unread, **bad_values})
+        return
+    for index, values in enumerate(zip(*columns, strict=True), start=first_index):
+        record = {name: _value(value, name) for name, value in zip(names, values, strict=True)}
+        yield Row(index, {**record, **unread, **bad_values} if unread or bad_values else record)
 
 
 def _only_value(column: pa.Array, name: str) -> Any:
@@ -202,3 +189,52 @@ def _not_finite(value: float, name: str) -> Unusable:
     return Unusable(
         name, f"is {text} (floating point), which no request can hold: write null or a text", text
     )
+
+
+def leaves(type: pa.DataType) -> Iterator[pa.DataType]:
+    """The types of a column's values, in Parquet's order."""
+    if isinstance(type, pa.BaseExtensionType):
+        type = type.storage_type
+    if type.num_fields == 0:
+        yield type
+    for index in range(type.num_fields):
+        yield from leaves(type.field(index).type)
+
+
+def microseconds(type: pa.DataType) -> pa.DataType:
+    """The same type with microseconds where it has nanoseconds; itself if it has none."""
+    return _with_leaves(type, _in_microseconds)
+
+
+def with_floats_as(type: pa.DataType, double: pa.DataType) -> pa.DataType:
+    """The same type with another one where it has floats of 32 bits; itself if it has none."""
+    return _with_leaves(type, lambda leaf: double if pa.types.is_float32(leaf) else leaf)
+
+
+def _in_microseconds(leaf: pa.DataType) -> pa.DataType:
+    if getattr(leaf, "unit", None) != "ns":
+        return leaf
+    if pa.types.is_timestamp(leaf):
+        return pa.timestamp("us", leaf.tz)
+    return pa.time64("us") if pa.types.is_time64(leaf) else pa.duration("us")
+
+
+def _with_leaves(type: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """The same type with changed leaves; itself if none changes, or if it is of a kind that is not cast."""
+    if all(change(leaf) is leaf for leaf in leaves(type)):
+        return type
+
+    def changed(field: pa.Field) -> pa.Field:
+        return field.with_type(_with_leaves(field.type, change))
+
+    if pa.types.is_struct(type):
+        return pa.struct([changed(type.field(index)) for index in range(type.num_fields)])
+    if pa.types.is_list(type):
+        return pa.list_(changed(type.value_field))
+    if pa.types.is_large_list(type):
+        return pa.large_list(changed(type.value_field))
+    if pa.types.is_fixed_size_list(type):
+        return pa.list_(changed(type.value_field), type.list_size)
+    if pa.types.is_map(type):
+        return pa.map_(changed(type.key_field), changed(type.item_field))
+    return change(type) if type.num_fields == 0 and not isinstance(type, pa.BaseExtensionType) else type

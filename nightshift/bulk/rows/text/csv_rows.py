@@ -9,8 +9,8 @@ from typing import Final
 
 from nightshift.bulk.rows.contents import HEAD_BYTES, json_hint, separator_hint
 from nightshift.bulk.rows.records import BadRow, Row, UnreadableInput
+from nightshift.bulk.rows.templates import refuse_twice
 from nightshift.bulk.rows.text.lines import BadLine, split_lines
-from nightshift.bulk.rows.used_columns import refuse_twice
 from nightshift.endpoints.containers import ENTRIES_MAX
 
 _SEPARATOR_LINE: Final = re.compile(

@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Any, Final
 
 from nightshift.bulk.rows.contents import line_hint
-from nightshift.bulk.rows.used_columns import root_of
+from nightshift.bulk.rows.templates import root_of
 from nightshift.bulk.rows.values import integer, number
 from nightshift.endpoints.containers import TOO_MANY, has_too_many_entries
 from nightshift.jobs import JsonObject

@@ -1,20 +1,16 @@
 """What a shard's rows are, in every format, and what becomes of the bad ones."""
 
-import gc
 import gzip
 import io
 import random
-import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
-import pyarrow.parquet as pq
 import pytest
 
-from nightshift.bulk.rows import parquet_groups, parquet_pages
 from nightshift.bulk.rows.inputs import (
     BadRow,
     InputFormat,
@@ -33,9 +29,9 @@ from nightshift.bulk.rows.values import Unusable
 from nightshift.errors import ObjectNotFound
 from nightshift.jobs import NewShard
 from nightshift.objectstore import ObjectChanged, ObjectInfo, ObjectStore
+from tests.unit.nightshift.bulk.rows.columns.tables import parquet, stream
 
 IMAGES = (InputFormat.IMAGE, InputFormat.IMAGES)  # test_images.py has them
-PARQUET_METADATA = (pq.FileMetaData, pq.ParquetSchema, pq.RowGroupMetaData)
 OF_ROWS = [format for format in InputFormat if format not in IMAGES]
 
 
@@ -55,20 +51,6 @@ def rows_of(
     store.put("k", content)
     read = iter_rows(store, "k", shard(format, **place), line_bytes_max=line_bytes_max, columns=columns)
     return list(read)
-
-
-def parquet_of(table: pa.Table, row_group_size: int = 1000, **options: Any) -> bytes:
-    sink = io.BytesIO()
-    pq.write_table(table, sink, row_group_size=row_group_size, **options)
-    return sink.getvalue()
-
-
-def arrow_of(table: pa.Table, **options: Any) -> bytes:
-    """As the library `datasets` saves it."""
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
-        writer.write_table(table, 1000)
-    return sink.getvalue()
 
 
 def data(rows: Sequence[Row | BadRow]) -> list[Any]:
@@ -155,8 +137,8 @@ OBJECTS_WITH_A_NAME_TWICE = pytest.mark.parametrize(
     [
         ("csv", b"id,text,text\n1,a,b\n"),
         ("tsv", b"id\ttext\ttext\n1\ta\tb\n"),
-        ("parquet", parquet_of(TWICE)),
-        ("arrow", arrow_of(TWICE)),
+        ("parquet", parquet(TWICE)),
+        ("arrow", stream(TWICE)),
     ],
 )
 
@@ -179,7 +161,7 @@ def test_a_name_that_two_columns_have_spoils_no_row_that_does_not_use_it(
     assert {name: str(value) for name, value in record.items()} == {"id": "1"}
 
 
-@pytest.mark.parametrize(("format", "write"), [("parquet", parquet_of), ("arrow", arrow_of)])
+@pytest.mark.parametrize(("format", "write"), [("parquet", parquet), ("arrow", stream)])
 def test_where_a_column_is_missing_those_there_are_are_named_and_not_read(
     store: ObjectStore, format: str, write: Callable[[pa.Table], bytes]
 ) -> None:
@@ -410,176 +392,12 @@ def test_an_empty_csv_has_no_rows(store: ObjectStore) -> None:
     assert rows_of(store, b"a,b\n", "csv") == []
 
 
-# --- Parquet ---
-
-
-def test_a_parquet_shard_has_the_rows_of_its_row_groups(store: ObjectStore) -> None:
-    content = parquet_of(pa.table({"n": range(10)}), row_group_size=3)
-
-    assert data(rows_of(store, content, "parquet", start=1, end=3)) == [{"n": n} for n in range(3, 9)]
-    assert data(rows_of(store, content, "parquet", start=3)) == [{"n": 9}]
-    assert rows_of(store, content, "parquet", start=4) == []
-
-
-def test_a_footer_is_freed_once_the_rows_are_read(store: ObjectStore) -> None:
-    """With all the file's row groups, for each of its shards; the garbage collector comes seldom."""
-    texts = pa.table({"a": ["x"] * 10, "b": [["y"]] * 10})
-    store.put("k", parquet_of(texts, row_group_size=1))
-    gc.collect()
-    gc.disable()
-    try:
-        for number in range(10):
-            list(iter_rows(store, "k", shard("parquet", start=number, end=number + 1), line_bytes_max=200))
-        held = [type(each).__name__ for each in gc.get_objects() if isinstance(each, PARQUET_METADATA)]
-    finally:
-        gc.enable()
-
-    assert held == []
-
-
-@pytest.mark.parametrize("store_schema", [False, True])
-def test_times_of_96_bits_are_read_whatever_their_year(store: ObjectStore, store_schema: bool) -> None:
-    """As Spark and Impala write them."""
-    texts = ["1500-01-01T00:00:00", "2026-01-02T03:04:05.600000", "9999-12-31T00:00:00", None]
-    times = pa.array(texts).cast(pa.timestamp("us"))
-    table = pa.table({"at": times, "all": pa.array([[text] for text in texts]).cast(pa.list_(times.type))})
-    content = parquet_of(table, use_deprecated_int96_timestamps=True, store_schema=store_schema)
-
-    rows = data(rows_of(store, content, "parquet"))
-
-    assert rows == [{"at": text, "all": [text]} for text in texts]
-
-
-def test_a_parquet_row_group_may_have_no_rows(store: ObjectStore) -> None:
-    table = pa.table({"a": pa.array([], pa.int64()), "b": pa.array([], pa.list_(pa.string()))})
-
-    assert rows_of(store, parquet_of(table), "parquet") == []
-
-
-def test_parquet_rows_are_numbered_through_all_batches(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parquet_groups, "BATCH_ROWS", 4)
-
-    rows = rows_of(store, parquet_of(pa.table({"n": range(10)}), row_group_size=7), "parquet")
-
-    assert [(row.index, row.data) for row in rows if isinstance(row, Row)] == [
-        (n, {"n": n}) for n in range(10)
-    ]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"compression": "snappy"},
-        {"compression": "zstd", "data_page_version": "2.0"},
-        {"compression": "gzip", "store_schema": False},
-        {"compression": "none", "data_page_size": 300, "dictionary_pagesize_limit": 500},
-        {"compression": "lz4", "use_dictionary": False, "write_batch_size": 1, "data_page_size": 1},
-        {
-            "use_dictionary": False,
-            "column_encoding": {"text": "DELTA_BYTE_ARRAY", "number": "DELTA_BINARY_PACKED"},
-        },
-        {"write_page_checksum": True, "write_page_index": True, "write_statistics": False},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("as_dictionaries", [False, True])
-def test_parquet_is_read_however_it_was_written(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], as_dictionaries: bool
-) -> None:
-    """Beside one batch that is too large and one list that takes very much of its dictionary."""
-    monkeypatch.setattr(parquet_pages, "BATCH_BYTES", 150_000)
-    monkeypatch.setattr(parquet_groups, "BATCH_BYTES", 150_000)
-    monkeypatch.setattr(parquet_pages, "BATCH_EXPANSION_MAX", 0)
-    monkeypatch.setattr(parquet_pages, "LISTED_BYTES", 1000)
-    seed = 7
-    print(f"seed={seed}")
-    random_numbers = random.Random(seed)
-
-    def text() -> str:
-        return random_numbers.choice(["yes", "no", "perhaps"]) * random_numbers.choice([1, 1, 1, 40])
-
-    records = [
-        {
-            "number": number,
-            "text": None if number % 7 == 0 else text() + str(number),
-            "kind": text(),
-            "tags": [text() for _ in range(number % 5)],
-            "messages": [{"role": text(), "content": f"{number} {text()}"} for _ in range(number % 3)],
-            "lists": [[text()], None] if number % 2 else None,
-        }
-        for number in range(500)
-    ]
-    table = pa.Table.from_pylist(records)
-    if as_dictionaries:
-        table = table.set_column(2, "kind", table["kind"].dictionary_encode())
-
-    rows = rows_of(store, parquet_of(table, row_group_size=201, **options), "parquet", line_bytes_max=5000)
-
-    assert data(rows) == records
-    assert [row.index for row in rows] == list(range(500))
-
-
-@pytest.mark.parametrize(
-    ("columns", "read"),
-    [
-        (None, {"id", "text", "wide", "meta", "meta.lang"}),
-        (["text", "id"], {"id", "text"}),
-        (["meta.author"], {"meta"}),
-        (["meta.lang"], {"meta", "meta.lang"}),  # pyarrow takes both: the second has that very name
-        ([], {"id"}),  # for the number of rows
-        (["text", "gone"], {"id", "text", "wide", "meta", "meta.lang"}),  # an error names those there are
-    ],
-)
-def test_only_the_named_columns_of_parquet_are_read(
-    store: ObjectStore, columns: list[str] | None, read: set[str]
-) -> None:
-    table = pa.table(
-        {
-            "id": [1, 2],
-            "text": ["a", "b"],
-            "wide": ["x" * 5000] * 2,
-            "meta": [{"author": "c", "lang": "en"}] * 2,
-            "meta.lang": ["de", "de"],
-        }
-    )
-    store.put("k", parquet_of(table))
-
-    rows = data(list(iter_rows(store, "k", shard("parquet"), columns=columns, line_bytes_max=10_000)))
-
-    assert [set(row) for row in rows] == [read] * 2
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"PAR1",
-        b"not parquet at all",
-        parquet_of(pa.table({"a": [1]}))[:-20],
-        parquet_of(pa.table({"zz": [1]}), store_schema=False).replace(b"zz", b"z\xff"),
-    ],
-)
-def test_what_is_not_parquet_is_unreadable(store: ObjectStore, content: bytes) -> None:
-    with pytest.raises(UnreadableInput):
-        rows_of(store, content, "parquet")
-
-
 # --- describing ---
 
 
 def described(store: ObjectStore, key: str, content: bytes, **options: Any) -> InputObject:
     info: ObjectInfo = store.put(key, content)
     return describe(store, info, f"file:///{key}", **options)
-
-
-def test_a_parquet_object_is_described_by_its_footer(store: ObjectStore) -> None:
-    found = described(store, "a.parquet", parquet_of(pa.table({"n": range(10)}), row_group_size=4))
-
-    assert [group.rows for group in found.row_groups] == [4, 4, 2]
-    assert found.row_count == 10
-    assert all(group.size_bytes > 0 for group in found.row_groups)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.jsonl.gz", "a.csv.zst"])
@@ -667,42 +485,6 @@ def test_an_object_that_cannot_be_unpacked_is_named_with_the_row_before(
     assert data(read) == [{"n": number} for number in range(len(read))]
 
 
-TEXTS = pa.table({"t": [f"{number:030}" for number in range(3000)]})
-MIDDLE = parquet_of(TEXTS)[: len(parquet_of(TEXTS)) // 2]
-
-
-@pytest.mark.parametrize(
-    ("format", "content"),
-    [
-        (
-            "parquet",
-            parquet_of(TEXTS)[: len(MIDDLE)] + b"\xff" * 500 + parquet_of(TEXTS)[len(MIDDLE) + 500 :],
-        ),
-        ("arrow", arrow_of(TEXTS)[:-1000]),
-    ],
-)
-def test_damage_behind_the_first_rows_of_columns_is_named_with_the_row_before(
-    store: ObjectStore, format: str, content: bytes
-) -> None:
-    store.put("in/k", content)
-    read: list[Row | BadRow] = []
-
-    with pytest.raises(UnreadableInput) as caught:
-        read.extend(iter_rows(store, "in/k", shard(format), line_bytes_max=200))
-
-    assert read
-    assert re.match(rf"k cannot be read as .* after row {len(read)}, and no row", caught.value.message)
-
-
-def test_the_reason_of_a_table_that_cannot_be_read_ends_with_one_full_stop(store: ObjectStore) -> None:
-    for format, whole in (("parquet", parquet_of(TEXTS)), ("arrow", arrow_of(TEXTS))):
-        for size_bytes in range(8, len(whole), 997):
-            store.put("in/k", whole[:size_bytes])
-
-            with pytest.raises(UnreadableInput, match=r"[^.]\.\Z"):
-                list(iter_rows(store, "in/k", shard(format), line_bytes_max=200))
-
-
 # --- an input that is replaced ---
 
 
@@ -714,8 +496,8 @@ def test_rows_of_another_object_than_the_one_planned_are_never_taken_for_its_own
         Layout.JSONL: b'{"a":1}\n{"a":2}\n',
         Layout.CSV: b"a\n1\n2\n",
         Layout.TSV: b"a\n1\n2\n",
-        Layout.PARQUET: parquet_of(pa.table({"a": [1, 2]})),
-        Layout.ARROW: arrow_of(pa.table({"a": [1, 2]})),
+        Layout.PARQUET: parquet(pa.table({"a": [1, 2]})),
+        Layout.ARROW: stream(pa.table({"a": [1, 2]})),
     }[format.layout]
     content = packed(content, format)
     planned = describe(store, store.put("k", content), "k", format)
@@ -740,8 +522,8 @@ def test_an_object_that_grows_or_goes_in_mid_run_is_an_error_that_names_it(
         Layout.JSONL: b'{"a":"1"}\n{"a":"2"}\n',
         Layout.CSV: b"a\n1\n2\n",
         Layout.TSV: b"a\n1\n2\n",
-        Layout.PARQUET: parquet_of(table),
-        Layout.ARROW: arrow_of(table),
+        Layout.PARQUET: parquet(table),
+        Layout.ARROW: stream(table),
     }[format.layout]
     content = packed(content, format)
     planned = store.put("in/k", content)

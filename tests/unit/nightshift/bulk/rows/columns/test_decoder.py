@@ -1,0 +1,149 @@
+"""The processes in which objects are decoded: how they end, and what they are given."""
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from nightshift.bulk.rows.columns.decoder import Decoder, decoding_process
+from nightshift.bulk.rows.inputs import UnreadableInput
+from nightshift.errors import StorageUnavailable
+from nightshift.objectstore import ObjectChanged
+from tests.unit.nightshift.bulk.rows.columns.tables import parquet
+
+CONTENT = parquet(pa.table({"n": range(100_000)}))
+ROWS = {"what": "rows", "names": ["n"], "groups": [0, None], "row_bytes_max": 1000}
+
+
+def fetch(start: int, end: int) -> Iterator[bytes]:
+    yield CONTENT[start:end]
+
+
+def opened() -> tuple[Decoder, int]:
+    """An object that is open, and the process that decodes it."""
+    before = children()
+    decoder = Decoder("parquet", len(CONTENT), fetch)
+    [process] = children() - before
+    return decoder, process
+
+
+def children() -> set[int]:
+    starter = decoding_process.id
+    if starter is None:
+        return set()
+    return set(map(int, Path(f"/proc/{starter}/task/{starter}/children").read_text().split()))
+
+
+def wait_for_end(process: int) -> None:
+    """Returns at once for a process that has ended."""
+    try:
+        ended = os.pidfd_open(process)
+    except ProcessLookupError:
+        return
+    try:
+        select.select([ended], [], [])
+    finally:
+        os.close(ended)
+
+
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [
+        (signal.SIGKILL, r"ended the process .* \(SIGKILL\): it is damaged, or takes more than \d+ bytes"),
+        (signal.SIGSEGV, r"\(SIGSEGV\)"),
+        (signal.SIGXCPU, r"takes more than 30 s of CPU time"),
+    ],
+)
+def test_an_object_whose_decoding_ends_the_process_cannot_be_read(number: int, why: str) -> None:
+    decoder, process = opened()
+
+    with decoder:
+        os.kill(process, number)
+        with pytest.raises(UnreadableInput, match=why):
+            list(decoder.answers(ROWS))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_ends_the_service_does_not_make_an_object_unreadable(number: int) -> None:
+    decoder, process = opened()
+
+    with decoder:
+        os.kill(process, number)
+        os.kill(decoding_process.id or 0, number)
+        assert b"".join(kind for kind, _ in decoder.answers(ROWS)).endswith(b"d")
+
+
+def test_a_process_ends_when_its_object_is_closed() -> None:
+    decoder, process = opened()
+    answers = decoder.answers(ROWS)
+    next(answers)
+
+    decoder.close()
+
+    wait_for_end(process)
+
+
+def test_what_the_store_raises_is_raised_and_ends_the_process() -> None:
+    def changed(start: int, end: int) -> Iterator[bytes]:
+        raise ObjectChanged("it is another one now")
+
+    with pytest.raises(ObjectChanged):
+        Decoder("parquet", len(CONTENT), changed)
+
+
+def test_an_object_of_fewer_bytes_than_were_planned_is_cut_short() -> None:
+    with pytest.raises(UnreadableInput, match="cut short"):
+        Decoder("parquet", len(CONTENT) + 100, fetch)
+
+
+def test_another_process_is_started_in_place_of_one_that_was_killed() -> None:
+    """Only those that were being started are lost, and worth another try."""
+    decoder, _ = opened()
+    with decoder:
+        before = decoding_process.id
+        assert before is not None
+
+        os.kill(before, signal.SIGKILL)
+        wait_for_end(before)
+
+        assert list(decoder.answers(ROWS))
+    try:
+        decoder, _ = opened()
+    except StorageUnavailable:
+        decoder, _ = opened()
+    decoder.close()
+    assert decoding_process.id not in (None, before)
+
+
+def test_credentials_are_kept_from_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a secret")
+    decoding_process.end()
+
+    decoder, process = opened()
+
+    with decoder:
+        names = re.findall(rb"([A-Z_]+)=", Path(f"/proc/{process}/environ").read_bytes())
+    assert b"PATH" in names
+    assert b"AWS_SECRET_ACCESS_KEY" not in names
+
+
+PROGRAM = """
+import os
+from tests.unit.nightshift.bulk.rows.columns.test_decoder import opened
+decoder, process = opened()
+print(process, flush=True)
+os._exit(0)
+"""
+
+
+def test_processes_end_with_the_one_that_reads() -> None:
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+
+    wait_for_end(int(ended.stdout))
