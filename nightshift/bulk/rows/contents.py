@@ -45,9 +45,9 @@ _FOREIGN: Final = (
     (b"version https://git-lfs.", "a pointer of Git LFS and not the data: fetch these"),
 )
 _PAGE: Final = re.compile(rb"\s*<(!doctype html|html|\?xml|error>)", re.IGNORECASE)
-_VALUE: Final = rb'(?:null|true|false|[-0-9.eE+]++|"(?:[^"\\]++|\\.)*+")'
-# An array with an object in it: a line of JSON may be an array of other values.
-_ARRAY: Final = re.compile(rb"\s*\[\s*(?:%b\s*,\s*)*+(?:\{|\]\s*\Z)" % _VALUE)
+_ARRAY_BEGINS: Final = re.compile(rb"\s*\[\s*")
+_VALUE: Final = re.compile(rb'(?:null|true|false|[-0-9.eE+]+|"[^"\\]*+(?:\\.[^"\\]*+)*")\s*,\s*', re.DOTALL)
+_OBJECT_OR_END: Final = re.compile(rb"\{|\]\s*\Z")
 _CONTROL: Final = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
 _NULS_OF_UTF16: Final = 0.3  # of all bytes: Latin text has a NUL in every second one
 _SEPARATORS: Final = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
@@ -91,7 +91,17 @@ def content_of(head: bytes, named: Compression) -> Content:
     foreign = foreign_content(head)
     if foreign is not None:
         raise UnreadableInput(f"It is {foreign}.")
-    return Content(compression, "utf-8", _ARRAY.match(head.removeprefix(_UTF8_MARK)) is not None)
+    return Content(compression, "utf-8", _is_array(head.removeprefix(_UTF8_MARK)))
+
+
+def _is_array(head: bytes) -> bool:
+    """Whether data begin an array with an object in it: a line of JSON may be an array of other values."""
+    found = _ARRAY_BEGINS.match(head)
+    if found is None:
+        return False
+    while (value := _VALUE.match(head, found.end())) is not None:
+        found = value
+    return _OBJECT_OR_END.match(head, found.end()) is not None
 
 
 def encoding_of(head: bytes) -> str | None:

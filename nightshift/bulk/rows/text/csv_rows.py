@@ -16,7 +16,7 @@ from nightshift.endpoints.containers import ENTRIES_MAX
 _SEPARATOR_LINE: Final = re.compile(
     r'sep=([^\w\s"]|\t)', re.IGNORECASE
 )  # before the header, as Excel writes and reads it
-_BLANK: Final = re.compile(rb"(?:\r?\n)++")  # one with spaces is a record
+_BLANK: Final = re.compile(rb"(?:\n++|\r\n){1,500}")  # one with spaces is a record
 
 
 def csv_rows(

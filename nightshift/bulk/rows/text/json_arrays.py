@@ -16,9 +16,11 @@ from nightshift.objectstore import MIB
 ARRAY_BYTES_MAX: Final = 1024 * MIB
 """Of an array. It is one shard, which is read from its beginning again after each interruption."""
 
-# None tries a byte twice: linear. The first stops at a string that does not end in the data.
-_TO_BRACKET: Final = re.compile(rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
-_TO_QUOTE: Final = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
+# The first stops at a string that does not end in the data. Groups have a limit, as they remember each of
+# their repeats; possessive groups do not, but Python before 3.11.5 matches them wrongly.
+_STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+){0,500}"'
+_TO_BRACKET: Final = re.compile(rb'(?:[^"\[\]{}]+|%b){0,500}' % _STRING, re.DOTALL)
+_TO_QUOTE: Final = re.compile(rb'(?:[^"\\]+|\\.){0,500}', re.DOTALL)
 _TO_COMMA: Final = re.compile(rb'[^",\]]*+')
 _BETWEEN: Final = re.compile(rb"[\s,]*+")
 
@@ -107,8 +109,8 @@ class _Elements:
             self._held.add(mark)
 
     def _pass_within(self, data: bytes, place: int) -> int:
-        """To behind the next bracket or quote that is not passed over, or to the end of the data; of a value
-        without brackets, to its end.
+        """To behind the next bracket or quote that is not passed over, or as far as a pattern reaches; of a
+        value without brackets, to its end.
         """
         pattern = _TO_COMMA if self._is_bare else _TO_BRACKET
         passed = (_TO_QUOTE if self._is_in_string else pattern).match(data, place)
@@ -120,12 +122,12 @@ class _Elements:
         elif self._is_bare and mark in (b",", b"]"):
             self._depth = 1
             return place
-        elif mark == b"\\":
-            self._held_back = mark
+        elif self._is_in_string or mark not in (b"[", b"]", b"{", b"}"):
+            self._held_back = data[place:] if mark == b"\\" and place == len(data) - 1 else b""
             return place
-        elif mark:
+        else:
             self._count(mark)
-        return min(place + 1, len(data))
+        return place + 1
 
     def _count(self, bracket: bytes) -> None:
         self._depth += 1 if bracket in b"{[" else -1

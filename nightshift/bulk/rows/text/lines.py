@@ -107,7 +107,7 @@ def split_lines(
     number = 1
     held = Held(offset, line_bytes_max)
     if skip_blank:
-        blank_end = _end_of(rb"(?:[ \t\r\v\f]{0,%d}+\n)++" % line_bytes_max)  # tries no byte twice: linear
+        blank_end = _end_of(rb"(?:[ \t\r\v\f]{0,%d}+\n){1,500}" % line_bytes_max)  # a limit: bounded memory
     for chunk in chunks:
         begin = 0
         while True:
@@ -117,6 +117,7 @@ def split_lines(
                 begin = end
                 if starts_before is not None and held.offset >= starts_before:
                     return
+                continue  # there may be more
             if (newline := chunk.find(b"\n", begin)) < 0:
                 break
             held.add(chunk[begin:newline])

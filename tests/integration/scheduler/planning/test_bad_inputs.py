@@ -34,7 +34,11 @@ def place(store: Store, tmp_path: Path) -> Place:
             b"PAR1" + b"\0" * 500,
             "cannot be read as Parquet: Parquet magic bytes not found in footer",
         ),
-        ("b.arrow", b"\xff\xff\xff\xff" + b"\0" * 500, "cannot be read as Arrow IPC: It has no schema"),
+        (
+            "b.arrow",
+            b"\xff\xff\xff\xff" + b"\0" * 500,
+            "cannot be read as Arrow IPC: It is not Arrow IPC, or it is",
+        ),
     ],
 )
 def test_an_object_that_is_no_table_fails_the_job_by_its_name_before_any_row_runs(

@@ -3,8 +3,10 @@
 import gzip
 import io
 import json
+import re
 import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import nightshift
 from nightshift import endpoints
 from nightshift.bulk.rows.contents import separator_hint
 from nightshift.bulk.rows.first_rows import NO_MODEL, FirstRows
@@ -256,6 +259,21 @@ def test_an_array_is_the_same_rows_however_the_stream_is_chunked(
     assert [json.loads(line.data or b"") for line in lines] == rows
     if indent is None:
         assert {line.number for line in lines} <= {1}
+
+
+@pytest.mark.parametrize("row", [{"a": '["\\' * 1500}, {"a": ["b"] * 1500}, {"a": "[" * 3000}])
+def test_an_element_may_have_very_many_texts_and_escapes(row: dict[str, Any]) -> None:
+    lines = list(array_lines([json.dumps([row, row]).encode()], line_bytes_max=20_000))
+
+    assert [json.loads(line.data or b"") for line in lines] == [row, row]
+
+
+def test_no_pattern_has_a_possessive_group() -> None:
+    """Python before 3.11.5, which Debian 12 has, matches them wrongly: `["a", "b"]` by one for `["a", {`."""
+    group = re.compile(r"\)(?:[*+?]|\{[0-9,]+\})\+(?=[^+])")
+    sources = (Path(nightshift.__file__).parent).rglob("*.py")
+
+    assert [str(path) for path in sources if group.search(path.read_text()) is not None] == []
 
 
 def test_an_error_of_an_element_names_its_line(store: ObjectStore) -> None:
