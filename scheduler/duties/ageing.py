@@ -26,7 +26,7 @@ from nightshift.process import failpoints
 from nightshift.process.settings import RetentionSettings
 from nightshift.store import PendingWork, Store, Transaction
 from nightshift.store.jobs.ageing import EndedJob
-from scheduler.runtime.duty import Every, MayContinue, Result, check, take_turns
+from scheduler.runtime.duty import Every, MayContinue, PassResult, check, take_turns
 
 Work = Callable[[Transaction, Sequence[str], datetime], int]  # on locked jobs; returns how many it changed
 
@@ -41,7 +41,7 @@ class AgeingConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Aged(Result):
+class Aged(PassResult):
     """What was deleted, or recorded as such."""
 
     online_jobs: int = 0

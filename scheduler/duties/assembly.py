@@ -17,7 +17,7 @@ from typing import Final
 from opentelemetry.trace import Span
 
 from nightshift.bulk.results.destinations import OutputTrouble, destination_of
-from nightshift.bulk.results.output_rows import Chunk, InputTrouble, Listing, Mismatch, ShardRows
+from nightshift.bulk.results.output_rows import Chunk, InputTrouble, Listing, Mismatch, OutputRows
 from nightshift.bulk.results.part_encoding import Tally
 from nightshift.bulk.results.part_writer import TROUBLES, ResultsTrouble, problem_of
 from nightshift.errors import InvalidRequest, NightshiftError
@@ -37,7 +37,7 @@ from scheduler.duties.running_output import cut_job
 from scheduler.output.manifests import Manifests, discard_staged
 from scheduler.output.output_files import OutputFiles, write_files
 from scheduler.output.publication import Publication
-from scheduler.runtime.duty import Interrupted, MayContinue, Result, check
+from scheduler.runtime.duty import Interrupted, MayContinue, PassResult, check
 from scheduler.runtime.thread_pools import POSTPONED, JobPool, JobPoolConfig, leaves_a_thread
 from scheduler.runtime.traces import working_under
 
@@ -60,7 +60,7 @@ class AssemblyConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assembled(Result):
+class Assembled(PassResult):
     states = frozenset({"started", "postponed", "waiting"})
 
     finalizing: int = 0  # jobs whose shards have all ended
@@ -109,7 +109,7 @@ class Assembly:
         self._manifests = Manifests(store, Publication(store, lead))
         self._config = config
         self._may_continue = may_continue
-        self._rows = ShardRows(store, objects, sources, config.line_bytes_max)
+        self._rows = OutputRows(store, objects, sources, config.line_bytes_max)
         self._pool = JobPool(
             self.name, self._waiting, self._assemble, config.pool, leaves_a_thread(config.pool.threads_max)
         )

@@ -8,7 +8,7 @@ from nightshift.jobs import Job, StopReason
 from nightshift.jobs.limits import limit_passed
 from nightshift.lifecycle.transitions import request_stop
 from nightshift.store import PendingWork, Store
-from scheduler.runtime.duty import Result, earliest
+from scheduler.runtime.duty import PassResult, earliest
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class DeadlinesConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StopsRequested(Result):
+class StopsRequested(PassResult):
     expired: int = 0
     failed: int = 0  # past a limit
 

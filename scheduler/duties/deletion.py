@@ -20,7 +20,7 @@ from nightshift.jobs.files import Deletion, JobPart, object_prefixes
 from nightshift.objectstore import ObjectStore
 from nightshift.process import failpoints
 from nightshift.store import PendingWork, Store, Transaction
-from scheduler.runtime.duty import MayContinue, Result, check, take_turns
+from scheduler.runtime.duty import MayContinue, PassResult, check, take_turns
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class DeletionConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deleted(Result):
+class Deleted(PassResult):
     jobs: int = 0
     parts: int = 0  # results or events of jobs that stay
     rows: int = 0  # segments, events, parts of the output, shards and deliveries

@@ -9,11 +9,11 @@ from datetime import datetime
 
 from nightshift.lifecycle.problems import ProblemRecorder
 from nightshift.store import PendingWork, Store
-from scheduler.runtime.duty import Result
+from scheduler.runtime.duty import PassResult
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recorded(Result):
+class Recorded(PassResult):
     problems: int = 0  # that have come, gone, or become others
 
 

@@ -43,13 +43,13 @@ from nightshift.process.tracing.spans import Value, end, follow
 from nightshift.store import PendingWork, Store
 from nightshift.tenants.quotas import NO_QUOTAS, Quotas, may_take
 from scheduler.input.page_size import PageSize
-from scheduler.input.pages import Page, Refused
+from scheduler.input.pages import Refused, ShardPage
 from scheduler.input.retry_inputs import RetryInputs
 from scheduler.input.surveying import SurveyConfig, Surveyor
 from scheduler.input.validation import plan_file
-from scheduler.input.writing import Outcome, PlanWriter, param_of
+from scheduler.input.writing import PlanOutcome, PlanWriter, param_of
 from scheduler.output.earlier_runs import check_output
-from scheduler.runtime.duty import Interrupted, MayContinue, Result
+from scheduler.runtime.duty import Interrupted, MayContinue, PassResult
 from scheduler.runtime.ring_sender import RingSender
 from scheduler.runtime.thread_pools import POSTPONED, JobPool, JobPoolConfig
 from scheduler.runtime.traces import working_under
@@ -87,7 +87,7 @@ class PlanningConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned(Result):
+class Planned(PassResult):
     states = frozenset({"started", "yielded", "postponed"})
 
     started: int = 0
@@ -148,11 +148,11 @@ class Planning:
             self._turns[job.tenant_id] = self._turn
         return Planned(
             started=len(pass_.started),
-            planned=pass_.ended[Outcome.PLANNED],
-            yielded=pass_.ended[Outcome.YIELDED],
-            refused=pass_.ended[Outcome.REFUSED],
+            planned=pass_.ended[PlanOutcome.PLANNED],
+            yielded=pass_.ended[PlanOutcome.YIELDED],
+            refused=pass_.ended[PlanOutcome.REFUSED],
             postponed=pass_.ended[POSTPONED],
-            too_late=pass_.ended[Outcome.TOO_LATE],
+            too_late=pass_.ended[PlanOutcome.TOO_LATE],
         )
 
     def _notice_stops(self) -> None:
@@ -185,7 +185,7 @@ class Planning:
         with self._store.snapshot() as tx:
             return tx.jobs.to_plan(limit, after)
 
-    def _plan(self, job: Job) -> Outcome:
+    def _plan(self, job: Job) -> PlanOutcome:
         """Raises StorageError, DatabaseUnavailable and Interrupted: the job stays queued."""
         lead = self._lead()
         if lead is None:
@@ -194,7 +194,7 @@ class Planning:
             attempts = tx.jobs.begin_planning(job.id, lead)
             job = tx.jobs.fetch(job.id)  # with its template
         if attempts is None:
-            return Outcome.TOO_LATE
+            return PlanOutcome.TOO_LATE
         failpoints.hit("scheduler.planning")
         self._stepped_s[job.id] = self._clock()
         try:
@@ -206,17 +206,17 @@ class Planning:
             raise
         finally:
             self._stepped_s.pop(job.id, None)
-        if outcome not in (Outcome.PLANNED, Outcome.REFUSED):
-            self._end_attempt(job, QUOTA_USED_UP if outcome is Outcome.POSTPONED else None)
+        if outcome not in (PlanOutcome.PLANNED, PlanOutcome.REFUSED):
+            self._end_attempt(job, QUOTA_USED_UP if outcome is PlanOutcome.POSTPONED else None)
         return outcome
 
-    def _traced_attempt(self, job: Job, attempts: int) -> Outcome:
+    def _traced_attempt(self, job: Job, attempts: int) -> PlanOutcome:
         span = follow(job.traceparent, "plan")
         with working_under(span):
             outcome = self._attempt(job, attempts)
             about: dict[str, Value] = {JOB: job.id, TENANT: job.tenant_id}
             about |= {PAGE: job.plan_cursor.page, OUTCOME: outcome.value}
-            end(span, about, error=outcome.value if outcome is Outcome.REFUSED else None)
+            end(span, about, error=outcome.value if outcome is PlanOutcome.REFUSED else None)
         return outcome
 
     def _end_attempt(self, job: Job, why: InputError | None) -> None:
@@ -224,7 +224,7 @@ class Planning:
             fault = None if why is None else Fault(error=why, met_at=tx.now())
             tx.jobs.end_planning(job.id, fault)
 
-    def _attempt(self, job: Job, attempts: int) -> Outcome:
+    def _attempt(self, job: Job, attempts: int) -> PlanOutcome:
         if attempts > self._config.attempts_max:
             return self._writer.refuse(job, (_given_up(job, attempts - 1),))
         assert job.spec.input is not None, "a bulk job has an input"
@@ -242,10 +242,10 @@ class Planning:
                     raise
                 return self._writer.refuse(job, (as_input_error(error, param_of(job)),))
             outcome = self._writer.write(job, page)
-            if page.next is None or outcome is not Outcome.PAGE:
+            if page.next is None or outcome is not PlanOutcome.PAGE:
                 return outcome
             if self._clock() >= ends_s:
-                return Outcome.YIELDED
+                return PlanOutcome.YIELDED
             job = replace(job, plan_cursor=page.next)
 
     def _objection_to_output(self, job: Job) -> InputError | None:
@@ -268,7 +268,7 @@ class Planning:
             )
         return None
 
-    def _pages(self, job: Job) -> Iterator[Page]:
+    def _pages(self, job: Job) -> Iterator[ShardPage]:
         assert job.spec.input is not None, "a bulk job has an input"
         with self._store.snapshot() as tx:
             catalogue = Catalogue(tx.workers.models(), self._config.announced_models)

@@ -12,13 +12,13 @@ from typing import Final
 from nightshift.lifecycle.webhooks.progress import is_news, owe_progress
 from nightshift.outbound.webhook_events import PROGRESS
 from nightshift.store import Store
-from scheduler.runtime.duty import Result
+from scheduler.runtime.duty import PassResult
 
 JOBS_PER_QUERY_MAX: Final = 500
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told(Result):
+class Told(PassResult):
     events: int = 0
 
 

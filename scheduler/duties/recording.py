@@ -7,7 +7,7 @@ from typing import Final
 from nightshift.fleet import figures
 from nightshift.jobs.capacity.service_figures import summed
 from nightshift.store import Store, Transaction
-from scheduler.runtime.duty import Result
+from scheduler.runtime.duty import PassResult
 
 FORGOTTEN_MAX: Final = 500  # in a pass: more than are recorded meanwhile
 
@@ -26,13 +26,13 @@ class Recording:
         self._config = config
         self.interval_s = config.interval_s
 
-    def run_once(self, now: datetime) -> Result:
+    def run_once(self, now: datetime) -> PassResult:
         with self._store.snapshot() as tx:
             found = self._figures(tx, now)
         with self._store.transaction() as tx:
             tx.figures.record(found)
             tx.figures.forget(now - self._config.kept, FORGOTTEN_MAX)
-        return Result()
+        return PassResult()
 
     def _figures(self, tx: Transaction, now: datetime) -> figures.ServiceFigures:
         alive = tx.workers.alive(now - figures.ALIVE_WITHIN)

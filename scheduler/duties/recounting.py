@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from nightshift.store import Store
-from scheduler.runtime.duty import Result
+from scheduler.runtime.duty import PassResult
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recounted(Result):
+class Recounted(PassResult):
     corrected: int = 0  # tenants
 
 

@@ -12,7 +12,7 @@ from nightshift.jobs.leases import LeaseConfig
 from nightshift.lifecycle.recovery import LEASES_EXPIRED, count_lost, gone_with, recover_lost
 from nightshift.store import PendingWork, Store
 from nightshift.store.shards.leases import ExpiredLease
-from scheduler.runtime.duty import Every, Result, earliest
+from scheduler.runtime.duty import Every, PassResult, earliest
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class RecoveryConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rescued(Result):
+class Rescued(PassResult):
     retried: int = 0  # shards given back to the queue
     stopped: int = 0  # shards whose job was told to stop
     given_up: int = 0  # shards out of attempts

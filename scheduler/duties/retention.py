@@ -31,7 +31,7 @@ from nightshift.objectstore import ObjectInfo, ObjectStore
 from nightshift.process import failpoints
 from nightshift.store import Store
 from nightshift.store.jobs.references import References, ShardReferences
-from scheduler.runtime.duty import MayContinue, Result, check
+from scheduler.runtime.duty import MayContinue, PassResult, check
 
 CLOCK_KEY: Final = "retention/clock"  # an empty object, written to read the store's clock
 COLLECTED: Final = "objects_collected"  # the counter
@@ -49,7 +49,7 @@ class RetentionConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Collected(Result):
+class Collected(PassResult):
     collected: int = 0
     unfinished: int = 0  # half-written objects deleted
 

@@ -14,7 +14,7 @@ from nightshift.errors import QueueUnavailable
 from nightshift.jobs import JobKind
 from nightshift.jobs.shard import Ring
 from nightshift.store import PendingWork, Store
-from scheduler.runtime.duty import Every, Result, earliest
+from scheduler.runtime.duty import Every, PassResult, earliest
 from scheduler.runtime.ring_sender import RingSender
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class RingingConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rung(Result):
+class Rung(PassResult):
     owed: int = 0  # rings sent from the outbox
     again: int = 0  # rings sent for work that has waited
     purged: int = 0  # expired idempotency keys

@@ -17,9 +17,9 @@ from nightshift.lifecycle.cutting import CutPass, cut
 from nightshift.lifecycle.transitions import request_stop
 from nightshift.store import OutputTotals, PendingWork, Store, Transaction
 from nightshift.store.shards.cuts import OutputProgress
-from scheduler.output.running_manifests import Outcome, RunningManifests, RunningManifestsConfig
+from scheduler.output.running_manifests import ManifestOutcome, RunningManifests, RunningManifestsConfig
 from scheduler.output.writer_threads import WriterThreads
-from scheduler.runtime.duty import MayContinue, Result, check, earliest
+from scheduler.runtime.duty import MayContinue, PassResult, check, earliest
 from scheduler.runtime.thread_pools import POSTPONED
 
 ROWS_MAX: Final = 2**53  # of a part of a job that names no limit
@@ -33,7 +33,7 @@ class OutputPartsConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut(Result):
+class Cut(PassResult):
     states = frozenset({"postponed"})
 
     parts: int = 0
@@ -89,9 +89,9 @@ class OutputParts:
         return Cut(
             parts=parts,
             expired=expired,
-            manifests=manifests[Outcome.WRITTEN],
+            manifests=manifests[ManifestOutcome.WRITTEN],
             postponed=manifests[POSTPONED],
-            stopped=stopped + manifests[Outcome.STOPPED],
+            stopped=stopped + manifests[ManifestOutcome.STOPPED],
         )
 
     @property

@@ -14,7 +14,7 @@ from nightshift.lifecycle.recovery import Verdict, recover
 from nightshift.lifecycle.transitions import end_stopped_online
 from nightshift.store import PendingWork, Store, Transaction
 from nightshift.store.shards.shards import STOPPED_MAX
-from scheduler.runtime.duty import Result
+from scheduler.runtime.duty import PassResult
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class StoppingConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stopped(Result):
+class Stopped(PassResult):
     shards_ended: int = 0  # that waited in the queue
     shards_taken: int = 0  # from workers that did not stop
     online_ended: int = 0  # online jobs whose shard had ended

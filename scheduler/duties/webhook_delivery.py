@@ -17,10 +17,10 @@ from datetime import datetime, timedelta
 from nightshift.outbound.webhooks import Delivery, DeliveryState
 from nightshift.store import PendingWork, Store
 from nightshift.tenants.vault import Vault
-from scheduler.runtime.duty import Result
+from scheduler.runtime.duty import PassResult
 from scheduler.webhooks.attempts import Poster, WebhookAttempts, fields
 from scheduler.webhooks.circuits import CircuitConfig, Circuits
-from scheduler.webhooks.in_flight import InFlightLimiter, Outcome, SlotLimits, destination_of
+from scheduler.webhooks.in_flight import AttemptOutcome, InFlightLimiter, SlotLimits, webhook_destination
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class WebhookDeliveryConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Delivered(Result):
+class Delivered(PassResult):
     """What one pass started, and how attempts ended since the pass before."""
 
     started: int = 0
@@ -109,14 +109,14 @@ class WebhookDelivery:
             )
 
     def _may_start(self, found: Delivery, now: datetime) -> bool:
-        destination = destination_of(found)
+        destination = webhook_destination(found)
         if self._circuits.open_until(destination, now) is not None:
             return False
         return self._in_flight.acquire(found, answers=self._circuits.answers(destination))
 
     def _postpone(self, due: Sequence[Delivery], now: datetime) -> None:
         """What is owed to open circuits is due when they may be tried again, and hides nothing until then."""
-        times = ((found, self._circuits.open_until(destination_of(found), now)) for found in due)
+        times = ((found, self._circuits.open_until(webhook_destination(found), now)) for found in due)
         postponed = [(found, until) for found, until in times if until is not None]
         if postponed:
             with self._store.transaction() as tx:
@@ -151,7 +151,7 @@ class WebhookDelivery:
                 self._in_flight.release(delivery, None)
 
     def _run_attempt(self, delivery: Delivery) -> None:
-        outcome: Outcome | None = None
+        outcome: AttemptOutcome | None = None
         try:
             outcome = self._attempts.make(delivery)
         except Exception:  # our own failure is no attempt: the delivery is due again
@@ -160,7 +160,7 @@ class WebhookDelivery:
             self._in_flight.release(delivery, outcome)
 
 
-def _counted(ended: Sequence[Outcome], *, started: int, has_more: bool = False) -> Delivered:
+def _counted(ended: Sequence[AttemptOutcome], *, started: int, has_more: bool = False) -> Delivered:
     states = Counter(outcome.state for outcome in ended)
     return Delivered(
         started=started,

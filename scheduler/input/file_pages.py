@@ -12,7 +12,7 @@ from nightshift.errors import InvalidRequest
 from nightshift.jobs import NewShard
 from nightshift.jobs.planning import CutObject, PlanCursor
 from nightshift.tenants.rates import CHARS_PER_TOKEN
-from scheduler.input.pages import Page
+from scheduler.input.pages import ShardPage
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def begins_at(cursor: PlanCursor, uri: str, etag: str) -> Cut | None:
 
 def file_pages(
     file: PlannedFile, cursor: PlanCursor, shards: Sequence[NewShard], page_shards: Callable[[], int]
-) -> Iterator[Page]:
+) -> Iterator[ShardPage]:
     """`shards`: all from the cursor on; at least one. `page_shards`: as many at most, as of now."""
     taken = 0
     while taken < len(shards):
@@ -51,7 +51,7 @@ def file_pages(
         next = None if following is None else _cursor(file, cursor, following)
         is_only = cursor.page == 0 and next is None
         end = file.size_bytes if following is None else following.start
-        yield Page(
+        yield ShardPage(
             model=file.model,
             shards=page,
             rows_total=file.rows if next is None else None,

@@ -8,7 +8,7 @@ from nightshift.jobs.planning import PlanCursor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Page:
+class ShardPage:
     """Shards that are recorded together, the next after those of the job's cursor."""
 
     model: str | None  # None as long as there are no shards

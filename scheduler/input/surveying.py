@@ -24,7 +24,7 @@ from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.store import Store
 from nightshift.tenants.rates import CHARS_PER_TOKEN
 from scheduler.input.page_size import PageSize
-from scheduler.input.pages import Page, Refused
+from scheduler.input.pages import Refused, ShardPage
 from scheduler.input.sharding import CutPage, Cutter, ShardLimits
 from scheduler.runtime.duty import MayContinue, check, interruptible
 from scheduler.runtime.thread_pools import map_in_threads
@@ -60,7 +60,7 @@ class Surveyor:
     config: SurveyConfig
     page_size: PageSize
 
-    def pages(self, job: Job, catalogue: Catalogue, may_continue: MayContinue) -> Iterator[Page]:
+    def pages(self, job: Job, catalogue: Catalogue, may_continue: MayContinue) -> Iterator[ShardPage]:
         """Shards of about equal size, from the job's cursor on. Raises Refused, InvalidRequest, StorageError
         and Interrupted.
         """
@@ -191,8 +191,8 @@ class Surveyor:
         )
 
 
-def _page(cut: CutPage, model: str | None) -> Page:
-    return Page(
+def _page(cut: CutPage, model: str | None) -> ShardPage:
+    return ShardPage(
         model=model,
         shards=cut.shards,
         rows_estimated=cut.rows_estimated,

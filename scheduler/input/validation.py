@@ -20,7 +20,7 @@ from nightshift.lifecycle.catalogue import Catalogue
 from nightshift.objectstore import ObjectReader
 from nightshift.objectstore.sources import Source
 from scheduler.input.file_pages import PlannedFile, begins_at, file_pages
-from scheduler.input.pages import Page, Refused
+from scheduler.input.pages import Refused, ShardPage
 from scheduler.input.sharding import cut_validated, whole_object
 from scheduler.runtime.duty import MayContinue, check, interruptible
 
@@ -33,7 +33,7 @@ def plan_file(
     page_shards: Callable[[], int],
     line_bytes_max: int,
     may_continue: MayContinue,
-) -> Iterator[Page]:
+) -> Iterator[ShardPage]:
     """Shards that begin and end exactly at rows, from the job's cursor on. `page_shards`: of a page, at most,
     as of now. Raises Refused, InvalidRequest, StorageError and Interrupted.
     """

@@ -15,14 +15,14 @@ from nightshift.store import Store
 from nightshift.store.shards.shards import PreparedShards
 from nightshift.tenants.quotas import Quotas
 from scheduler.input.page_size import PageSize
-from scheduler.input.pages import Page
+from scheduler.input.pages import ShardPage
 from scheduler.runtime.ring_sender import RingSender
 from scheduler.runtime.thread_pools import POSTPONED
 
 log = logging.getLogger(__name__)
 
 
-class Outcome(StrEnum):
+class PlanOutcome(StrEnum):
     PLANNED = "planned"  # to its end
     PAGE = "page"  # more pages follow
     YIELDED = "yielded"  # … in this job's next turn
@@ -38,16 +38,16 @@ class PlanWriter:
     default_quotas: Quotas
     page_size: PageSize
 
-    def write(self, job: Job, page: Page) -> Outcome:
+    def write(self, job: Job, page: ShardPage) -> PlanOutcome:
         """Record the page that begins at the job's cursor, and ring."""
         try:
             rings = self._record(job, page)
         except QuotaExceeded as error:
             if self._has_open_shards(job):
-                return Outcome.POSTPONED
+                return PlanOutcome.POSTPONED
             return self.refuse(job, (as_input_error(error, param_of(job)),))
         if rings is None:
-            return Outcome.TOO_LATE
+            return PlanOutcome.TOO_LATE
         if page.next is None:
             failpoints.hit("scheduler.planned")
         else:
@@ -55,16 +55,16 @@ class PlanWriter:
         self._ring(rings)
         return _logged(job, page)
 
-    def refuse(self, job: Job, errors: tuple[InputError, ...]) -> Outcome:
+    def refuse(self, job: Job, errors: tuple[InputError, ...]) -> PlanOutcome:
         with self.store.transaction() as tx:
             ended = refuse_input(tx, job, errors, tx.now())
         log.info(
             "input refused",
             extra={"action": "input_refused", "job": job.id, "code": errors[0].code, "errors": len(errors)},
         )
-        return Outcome.REFUSED if ended else Outcome.TOO_LATE
+        return PlanOutcome.REFUSED if ended else PlanOutcome.TOO_LATE
 
-    def _record(self, job: Job, page: Page) -> tuple[Ring, ...] | None:
+    def _record(self, job: Job, page: ShardPage) -> tuple[Ring, ...] | None:
         """None: too late. Raises QuotaExceeded.
 
         A page before the last one does not wait for the disk. One that a failure undoes is cut again, since
@@ -88,7 +88,7 @@ class PlanWriter:
                 prepared=prepared,
             )
 
-    def _prepared(self, job: Job, page: Page) -> PreparedShards | None:
+    def _prepared(self, job: Job, page: ShardPage) -> PreparedShards | None:
         """The page's shards, before the transaction: no writer waits while they are made into rows."""
         if page.model is None:
             return None
@@ -112,14 +112,14 @@ class PlanWriter:
             tx.outbox.delete([ring.id for ring in rings])
 
 
-def _logged(job: Job, page: Page) -> Outcome:
+def _logged(job: Job, page: ShardPage) -> PlanOutcome:
     rows = page.rows_total or page.rows_estimated
     about = {"job": job.id, "page": job.plan_cursor.page, "shards": len(page.shards), "rows": rows}
     if page.next is not None:
         log.info("page of a job planned", extra={"action": "page_planned"} | about)
-        return Outcome.PAGE
+        return PlanOutcome.PAGE
     log.info("job planned", extra={"action": "job_planned"} | about)
-    return Outcome.PLANNED
+    return PlanOutcome.PLANNED
 
 
 def param_of(job: Job) -> str:

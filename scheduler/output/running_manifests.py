@@ -34,7 +34,7 @@ class RunningManifestsConfig:
     )  # a place that hangs holds one; a tenant alone has half of them
 
 
-class Outcome(StrEnum):
+class ManifestOutcome(StrEnum):
     WRITTEN = "written"
     STOPPED = "stopped"  # the job: its manifest can never be written
     TOO_LATE = "too_late"  # assembly writes the last one
@@ -103,12 +103,12 @@ class RunningManifests:
         held = sum(other.tenant_id == job.tenant_id for other in under_way)
         return may_take(1, held=held, free=self._threads_max - len(under_way))
 
-    def _write(self, job: Job) -> Outcome:
+    def _write(self, job: Job) -> ManifestOutcome:
         """Raises StorageError, DatabaseUnavailable and Interrupted: it is tried again."""
         check(self._may_continue)
         count = self._written.get(job.id, 0)
         if job.state is not JobState.RUNNING:
-            return Outcome.TOO_LATE
+            return ManifestOutcome.TOO_LATE
         try:
             self._manifests.write(job, destination_of(job, self._objects, self._locations))
         except (OutputTrouble, InvalidRequest, StorageError) as error:
@@ -119,13 +119,13 @@ class RunningManifests:
             return self._stop(job, problem)
         self._listed[job.id] = count
         record_problem(self._store, job.id, None)
-        return Outcome.WRITTEN
+        return ManifestOutcome.WRITTEN
 
-    def _stop(self, job: Job, problem: PartProblem) -> Outcome:
+    def _stop(self, job: Job, problem: PartProblem) -> ManifestOutcome:
         """No further row is run in vain. Assembly says why."""
         log.warning(
             "no output: %s", problem.error.message, extra={"action": "output_impossible", "job": job.id}
         )
         with self._store.transaction() as tx:
             request_stop(tx, tx.jobs.fetch(job.id), StopReason.FAILED, tx.now())
-        return Outcome.STOPPED
+        return ManifestOutcome.STOPPED

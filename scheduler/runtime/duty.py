@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class PassResult:
     """Every integer field is a count for the log line."""
 
     states: ClassVar[frozenset[str]] = frozenset()
@@ -45,7 +45,7 @@ class Duty(Protocol):
     def interval_s(self) -> float:
         """Between passes, at least."""
 
-    def run_once(self, now: datetime) -> Result:
+    def run_once(self, now: datetime) -> PassResult:
         """May raise anything: the loop logs it and tries again."""
 
 

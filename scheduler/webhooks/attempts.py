@@ -38,7 +38,7 @@ from nightshift.process.tracing.spans import NO_SPAN, Value, end, follow, is_on,
 from nightshift.store import Store
 from nightshift.tenants.audit import Actor
 from nightshift.tenants.vault import Vault
-from scheduler.webhooks.in_flight import Outcome, destination_of
+from scheduler.webhooks.in_flight import AttemptOutcome, webhook_destination
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class WebhookAttempts:
         self._egress = egress
         self._jitter = jitter
 
-    def make(self, delivery: Delivery) -> Outcome | None:
+    def make(self, delivery: Delivery) -> AttemptOutcome | None:
         """Make the next attempt. None: another scheduler recorded it first."""
         span = self._span(delivery)
         with lasting(span):
@@ -97,9 +97,9 @@ class WebhookAttempts:
             traceparent = tx.jobs.traceparent(delivery.job_id)
         return follow(traceparent, "webhook", kind=SpanKind.CLIENT)
 
-    def _make(self, delivery: Delivery, span: Span) -> Outcome | None:
+    def _make(self, delivery: Delivery, span: Span) -> AttemptOutcome | None:
         started_at = self._store.now()
-        destination = destination_of(delivery)
+        destination = webhook_destination(delivery)
         if delivery.endpoint_id is None:
             sent = self._to_own_url(delivery, started_at)
         else:
@@ -116,7 +116,7 @@ class WebhookAttempts:
         )
         _end_span(span, delivery, sent.made)
         answered = None if sent.is_final else is_answer(sent.made)
-        return Outcome(destination, next_step.state, answered, ended_at, sent.made.latency_ms / 1000)
+        return AttemptOutcome(destination, next_step.state, answered, ended_at, sent.made.latency_ms / 1000)
 
     def _to_own_url(self, delivery: Delivery, at: datetime) -> Sent:
         with self._store.snapshot() as tx:

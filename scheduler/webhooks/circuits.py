@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 
-class Destination(NamedTuple):
+class WebhookDestination(NamedTuple):
     tenant_id: str
     url: str
 
@@ -46,21 +46,21 @@ class Circuits:
 
     def __init__(self, config: CircuitConfig) -> None:
         self._config = config
-        self._known: OrderedDict[Destination, _Circuit] = OrderedDict()
+        self._known: OrderedDict[WebhookDestination, _Circuit] = OrderedDict()
 
-    def answers(self, destination: Destination) -> bool:
+    def answers(self, destination: WebhookDestination) -> bool:
         """Whether its last attempt was answered. False for a new one."""
         known = self._known.get(destination)
         return known is not None and known.failures == 0
 
-    def open_until(self, destination: Destination, now: datetime) -> datetime | None:
+    def open_until(self, destination: WebhookDestination, now: datetime) -> datetime | None:
         """When it may be tried again; None: now."""
         known = self._known.get(destination)
         if known is None or known.open_until is None or known.open_until <= now:
             return None
         return known.open_until
 
-    def record(self, destination: Destination, now: datetime, *, answered: bool) -> None:
+    def record(self, destination: WebhookDestination, now: datetime, *, answered: bool) -> None:
         """Take note of an attempt that has ended."""
         known = self._known.pop(destination, _Circuit())
         if answered:

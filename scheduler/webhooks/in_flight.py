@@ -13,7 +13,7 @@ from datetime import datetime
 
 from nightshift.outbound.webhooks import Delivery, DeliveryState
 from nightshift.tenants.quotas import may_take
-from scheduler.webhooks.circuits import Destination
+from scheduler.webhooks.circuits import WebhookDestination
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,18 @@ class SlotLimits:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AttemptOutcome:
     """How an attempt ended. `answered` is None if that says nothing of its destination."""
 
-    destination: Destination
+    destination: WebhookDestination
     state: DeliveryState
     answered: bool | None
     ended_at: datetime
     seconds: float = 0.0  # that the attempt took
 
 
-def destination_of(delivery: Delivery) -> Destination:
-    return Destination(delivery.tenant_id, delivery.url)
+def webhook_destination(delivery: Delivery) -> WebhookDestination:
+    return WebhookDestination(delivery.tenant_id, delivery.url)
 
 
 class InFlightLimiter:
@@ -52,9 +52,9 @@ class InFlightLimiter:
         self._limits = limits
         self._of_tenant: Counter[str] = Counter()
         self._unanswered_of_tenant: Counter[str] = Counter()
-        self._of_destination: Counter[Destination] = Counter()
+        self._of_destination: Counter[WebhookDestination] = Counter()
         self._unanswered: set[str] = set()  # ids of deliveries whose destination was not known to answer
-        self._outcomes: list[Outcome] = []
+        self._outcomes: list[AttemptOutcome] = []
         self._changed = threading.Condition()
 
     @property
@@ -72,7 +72,7 @@ class InFlightLimiter:
         with self._changed:
             return [tenant for tenant in self._of_tenant if self._is_full(tenant)]
 
-    def destinations(self) -> list[Destination]:
+    def destinations(self) -> list[WebhookDestination]:
         """Those with attempts under way."""
         with self._changed:
             return list(self._of_destination)
@@ -81,7 +81,7 @@ class InFlightLimiter:
         """False: no slot is left for its tenant or destination. `answers`: whether the destination is known
         to.
         """
-        tenant, destination = delivery.tenant_id, destination_of(delivery)
+        tenant, destination = delivery.tenant_id, webhook_destination(delivery)
         with self._changed:
             if self._is_full(tenant) or self._of_destination[destination] >= self._places(answers):
                 return False
@@ -94,10 +94,10 @@ class InFlightLimiter:
             self._of_destination[destination] += 1
             return True
 
-    def release(self, delivery: Delivery, outcome: Outcome | None) -> None:
+    def release(self, delivery: Delivery, outcome: AttemptOutcome | None) -> None:
         with self._changed:
             self._of_tenant[delivery.tenant_id] -= 1
-            self._of_destination[destination_of(delivery)] -= 1
+            self._of_destination[webhook_destination(delivery)] -= 1
             if delivery.id in self._unanswered:
                 self._unanswered.remove(delivery.id)
                 self._unanswered_of_tenant[delivery.tenant_id] -= 1
@@ -107,7 +107,7 @@ class InFlightLimiter:
                 self._outcomes.append(outcome)
             self._changed.notify_all()
 
-    def take_outcomes(self) -> Sequence[Outcome]:
+    def take_outcomes(self) -> Sequence[AttemptOutcome]:
         """Those since the last call."""
         with self._changed:
             taken, self._outcomes = self._outcomes, []

@@ -22,7 +22,7 @@ from nightshift_engine import Engine, Request
 from nightshift_engine.guidance.compiler import GrammarCompiler
 from nightshift_engine.guidance.grammar import Grammar
 from scheduler.webhooks.circuits import CircuitConfig, Circuits
-from scheduler.webhooks.in_flight import destination_of
+from scheduler.webhooks.in_flight import webhook_destination
 from tests.helpers.fakes import STARTS_AT, a_delivery, a_job
 from tests.unit.engine.tiny.decoders import greedy, make_engine, run_to_end, save_model
 from tests.unit.workers.serving.conftest import submit
@@ -111,7 +111,7 @@ def circuits(llama: Path) -> Ask:
     known = Circuits(CircuitConfig(failures_max=1))
 
     def ask(tenant: str) -> object:
-        destination = destination_of(a_delivery(a_job(tenant_id=tenant)))
+        destination = webhook_destination(a_delivery(a_job(tenant_id=tenant)))
         is_open = known.open_until(destination, STARTS_AT)
         known.record(destination, STARTS_AT, answered=False)
         return is_open
@@ -179,8 +179,7 @@ def test_every_other_one_is_shown_by_a_test_of_its_own(name: str) -> None:
 
 
 OF_TENANTS: Final = {
-    "nightshift/bulk/results/digest_space.py",  # of one job
-    "nightshift/bulk/results/open_shards.py",  # of one job
+    "nightshift/bulk/results/earlier_results.py",  # of one job
     "scheduler/webhooks/circuits.py",
     "nightshift_engine/core/kv/kv_blocks.py",
     "nightshift_engine/guidance/compiler.py",

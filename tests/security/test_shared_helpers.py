@@ -271,9 +271,8 @@ IN_TURN: Final = {
     "workers/serving/kinds/decoder.py",
 }
 OF_ONE_TENANT: Final = {
-    "nightshift/bulk/results/digest_prefixes.py",  # of a job
     "nightshift/bulk/results/part_leases.py",  # of a part
-    "nightshift/bulk/results/segment_streams.py",  # of a shard
+    "nightshift/bulk/results/shard_results.py",  # of a shard
     "workers/shard/inbox.py",
     "workers/shard/reader.py",
     "workers/shard/runner.py",

@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow.compute as pc
 
-from nightshift.bulk.results.row_results import INTERRUPTED, SHARD_GIVEN_UP, NotExecuted, ShardHead
+from nightshift.bulk.results.row_results import INTERRUPTED, SHARD_GIVEN_UP, NotExecuted
 from nightshift.bulk.results.shard_results import ShardResults, Window
 from nightshift.bulk.rows.inputs import BadRow, Row, iter_rows
 from nightshift.bulk.rows.requests import columns_of, custom_id_of, kept_of
@@ -95,7 +95,7 @@ class Listing:
 
 
 @dataclass(frozen=True)
-class ShardRows:
+class OutputRows:
     """Reads what the shards of jobs came to."""
 
     store: Store
@@ -109,7 +109,7 @@ class ShardRows:
         Raises Mismatch, InputTrouble, and CorruptSegment, ObjectDamaged and StorageError for results that
         cannot be read.
         """
-        with ShardResults(self.objects, self._segments(shard), ShardHead.of(job, shard.shard_no)) as results:
+        with ShardResults(self.objects, self._segments(shard)) as results:
             if shard.state is ShardState.DONE:
                 _check_complete(shard, results)
                 yield from map(Chunk, results.windows())

@@ -70,7 +70,7 @@ class Tally:
             self.truncated += pc.sum(is_cut).as_py() or 0
 
 
-class PartFile(ABC):
+class PartEncoder(ABC):
     """Rows in, bytes out."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class PartFile(ABC):
     def _add(self, chunk: Chunk) -> list[bytes]: ...
 
 
-class JsonlFile(PartFile):
+class JsonlEncoder(PartEncoder):
     def _add(self, chunk: Chunk) -> list[bytes]:
         return [b"".join(line for _, line in lines(chunk, native=True))]
 
@@ -97,7 +97,7 @@ class JsonlFile(PartFile):
         return []
 
 
-class ParquetFile(PartFile):
+class ParquetEncoder(PartEncoder):
     def __init__(self, schema: "PartSchema") -> None:
         super().__init__()
         self._schema = schema
@@ -254,9 +254,9 @@ class PartSchema:
         return pa.FixedSizeListArray.from_arrays(values, type=type, mask=others)
 
 
-def part_file(format: str, schema: PartSchema) -> PartFile:
+def part_encoder(format: str, schema: PartSchema) -> PartEncoder:
     """`format`: jsonl or parquet."""
-    return ParquetFile(schema) if format == PARQUET else JsonlFile()
+    return ParquetEncoder(schema) if format == PARQUET else JsonlEncoder()
 
 
 def lines(chunk: Chunk, *, native: bool) -> Sequence[tuple[int, bytes]]:

@@ -21,16 +21,13 @@ from opentelemetry.trace import Span
 
 from nightshift import endpoints
 from nightshift.bulk.results.destinations import Destination, OutputTrouble, at_destination, destination_of
-from nightshift.bulk.results.digest_files import DigestWriter, copy_digests
-from nightshift.bulk.results.output_rows import Chunk, InputTrouble, Listing, Mismatch, ShardRows
-from nightshift.bulk.results.part_encoding import PartFile as Encoder
-from nightshift.bulk.results.part_encoding import PartSchema, Tally, part_file
+from nightshift.bulk.results.digest_files import DigestWriter
+from nightshift.bulk.results.output_rows import Chunk, InputTrouble, Listing, Mismatch, OutputRows
+from nightshift.bulk.results.part_encoding import PartEncoder, PartSchema, Tally, part_encoder
 from nightshift.bulk.results.part_leases import TTL_S, HeldPart, PartLost
-from nightshift.bulk.results.same_parts import SamePart, same_part
 from nightshift.bulk.results.segments import DIGEST
-from nightshift.bulk.rows.columns.column_reader import parquet_schema
 from nightshift.errors import InvalidRequest, NightshiftError, StorageError
-from nightshift.jobs import InputError, Job, JsonObject, Shard
+from nightshift.jobs import InputError, Job, Shard
 from nightshift.jobs.backoff import Backoff
 from nightshift.jobs.part import (
     PartClaim,
@@ -41,7 +38,7 @@ from nightshift.jobs.part import (
     errors_name,
     part_name,
 )
-from nightshift.objectstore import Locations, ObjectInfo, ObjectStore, Staged, fenced
+from nightshift.objectstore import Locations, ObjectStore, Staged, fenced
 from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.objectstore.verdicts import as_fault, as_input_error, storage_verdict
 from nightshift.process import failpoints
@@ -55,7 +52,6 @@ log = logging.getLogger(__name__)
 ATTEMPTS_MAX: Final = 5  # of a part, whose writers died
 SHARDS_PAGE: Final = 64
 SPOOL_BYTES: Final = 16 * 1024 * 1024  # of failed rows in memory; more go to a temporary file
-COUNTED: Final = ("rows", "succeeded", "failed", "prompt_tokens", "completion_tokens", "reused", "truncated")
 CHUNK_BYTES: Final = 1024 * 1024
 RETRY: Final = Backoff(first_s=2.0, longest_s=120.0)
 NEVER: Final = timedelta(days=3650)
@@ -103,7 +99,7 @@ class PartWriter:
         self._store = dependencies.store
         self._objects = dependencies.objects
         self._locations = dependencies.locations
-        self._rows = ShardRows(
+        self._rows = OutputRows(
             dependencies.store, dependencies.objects, dependencies.sources, dependencies.line_bytes_max
         )
         self._owner = owner
@@ -191,11 +187,8 @@ class PartWriter:
                 destination.store.discard(upload.key, upload.upload_id)
         part, job = claim.part, claim.job
         schema = self._schema(job)
-        good, bad = (part_file(job.spec.format, schema) for _ in range(2))
+        good, bad = (part_encoder(job.spec.format, schema) for _ in range(2))
         stage = _Staging(claim.lease, destination, self._record_uploads)
-        same = same_part(self._store, claim)
-        if same is not None and self._has_copied(claim, destination, same, stage):
-            return iter(stage.uploads)
         digests = DigestWriter(self._objects, job.tenant_id, job.id, part.first_shard)
         with SpooledTemporaryFile(max_size=SPOOL_BYTES) as spool:
             pieces = self._pieces(claim, good, bad, spool, digests)
@@ -206,41 +199,8 @@ class PartWriter:
                 stage.file(errors_name(part.first_shard, job.id, job.spec.format), rest, bad.tally)
         return iter(stage.uploads)
 
-    def _has_copied(
-        self, claim: PartClaim, destination: Destination, same: SamePart, stage: "_Staging"
-    ) -> bool:
-        """Whether an earlier run's file is staged as a copy. Where anything fails, the part is written."""
-        try:
-            return self._copied(claim, destination, same, stage)
-        except (OutputTrouble, InvalidRequest, StorageError) as error:
-            about = {"action": "part_not_copied", "job": claim.job.id, "earlier": same.job.id}
-            log.info("part not copied: %s", error, extra=about)
-            return False
-
-    def _copied(self, claim: PartClaim, destination: Destination, same: SamePart, stage: "_Staging") -> bool:
-        """False: it is not there any more. Raises OutputTrouble, InvalidRequest and StorageError."""
-        there = destination_of(same.job, self._objects, self._locations)
-        if there.store.url != destination.store.url:
-            return False
-        with at_destination():
-            found = destination.store.head(there.key(same.file.name))
-            if found is None or (found.etag, found.size_bytes) != (same.file.etag, same.file.size_bytes):
-                return False
-            schema = parquet_schema(destination.store, found.key, found.size_bytes, found.etag)
-        if not schema.equals(self._schema(claim.job).arrow):  # of another release, or another model's
-            return False
-        part, job = claim.part, claim.job
-        name = part_name(part.first_shard, job.id, job.spec.format)
-        source = replace(found, sha256=same.file.sha256)
-        copy_digests(self._objects, same.job, job, part.first_shard)
-        stage.copy(name, source, replace(same.file, reused=same.file.rows))
-        log.info(
-            "part copied", extra={"action": "part_copied", "job": job.id, "first_shard": part.first_shard}
-        )
-        return True
-
     def _pieces(
-        self, claim: PartClaim, good: Encoder, bad: Encoder, spool: IO[bytes], digests: DigestWriter
+        self, claim: PartClaim, good: PartEncoder, bad: PartEncoder, spool: IO[bytes], digests: DigestWriter
     ) -> Iterator[bytes]:
         """The bytes of the good rows' file; those of the other go to the spool."""
         listing = self._listing(claim)
@@ -333,9 +293,7 @@ class _Staging:
                 store.discard(key, upload_id)
                 return
         counted = asdict(tally) | {"failed": tally.failed}
-        if not tally.unlisted:
-            del counted["unlisted"]  # the release before does not know it
-        self._done(begun, staged, counted)
+        self.uploads = (*self.uploads, replace(begun, staged=staged.to_json(), counted=counted))
 
     def _begun(self, name: str) -> PartUpload:
         """Raises PartLost."""
@@ -350,25 +308,6 @@ class _Staging:
             raise
         failpoints.hit("part.begun")
         return begun
-
-    def copy(self, name: str, source: ObjectInfo, written: PartFile) -> None:
-        """The same of a file of these rows that lies there. Raises OutputTrouble."""
-        begun = self._begun(name)
-        store = self.destination.store
-        with at_destination():
-            try:
-                staged = store.copy_staged(begun.key, begun.upload_id, source)
-            except StorageError:  # it was replaced, or this server copies no parts
-                with suppress(StorageError):
-                    store.discard(begun.key, begun.upload_id)
-                raise
-        counted = {name: getattr(written, name) for name in COUNTED}
-        if not counted["truncated"]:
-            del counted["truncated"]  # the release before does not know it
-        self._done(begun, staged, counted)
-
-    def _done(self, begun: PartUpload, staged: Staged, counted: JsonObject) -> None:
-        self.uploads = (*self.uploads, replace(begun, staged=staged.to_json(), counted=counted))
 
 
 def _not_ours(pieces: Iterable[bytes]) -> Iterator[bytes]:

@@ -1,15 +1,13 @@
 """Segments: the results of some of a shard's rows, in columns.
 
-    Arrow IPC stream (one batch; what its rows share is in the schema's metadata)
-    newline, trailer (row count, CRC-32 of the stream), newline
-
-The release before wrote lines of JSON before the same trailer; those are still read.
+Arrow IPC stream (one batch; what its rows share is in the schema's metadata)
+newline, trailer (row count, CRC-32 of the stream), newline
 """
 
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
@@ -101,39 +99,18 @@ def read_segment(objects: ObjectStore, segment: Segment) -> list[RowResult]:
 
     Raises `ObjectDamaged` if the bytes differ from the listed sha256, `CorruptSegment`, StorageError.
     """
-    return decode_segment(_verified(objects, segment), segment.key)
+    return decode_segment(_verified(objects, segment))
 
 
 def read_rows_done(objects: ObjectStore, segment: Segment) -> list[int]:
     """The rows that a listed segment has results of. Raises as `read_segment`."""
-    data = _verified(objects, segment)
-    if _is_json(data):
-        return [result.row for result in decode_segment(data, segment.key)]
-    rows: list[int] = _table(_stream(data)).column("row").to_pylist()
+    rows: list[int] = table_of(stream_of(_verified(objects, segment))).column("row").to_pylist()
     return rows
 
 
-def stream_of(data: bytes | memoryview, key: str, head: ShardHead) -> memoryview:
-    """A segment's Arrow stream, without a copy. `key`: where it lay; `head`: for one of the release before,
-    which is written anew.
-
-    Raises CorruptSegment.
-    """
-    if not _is_json(data):
-        return _stream(data)
-    endpoint = endpoints.get(head.endpoint)
-    results = [
-        replace(result, shard=head, values=endpoint.values(result.body) if result.succeeded else {})
-        for result in _decode_lines(data, key)
-    ]
-    return _stream(encode_segment(head, results).data)
-
-
-def decode_segment(data: bytes, key: str) -> list[RowResult]:
-    """A segment's results; `key` is where it lay. Raises CorruptSegment."""
-    if _is_json(data):
-        return _decode_lines(data, key)
-    table = _table(_stream(data))
+def decode_segment(data: bytes) -> list[RowResult]:
+    """A segment's results. Raises CorruptSegment."""
+    table = table_of(stream_of(data))
     return decode_table(table, [head_of(table.schema)] * table.num_rows)
 
 
@@ -143,40 +120,31 @@ def _verified(objects: ObjectStore, segment: Segment) -> bytes:
     )
 
 
-def _is_json(data: bytes | memoryview) -> bool:
-    """Whether the release before wrote it. Arrow's streams begin with 0xFF."""
-    return data[:1] == b"{"
+def stream_of(data: bytes | memoryview) -> memoryview:
+    """A segment's Arrow stream, which matches its trailer, without a copy. Raises CorruptSegment."""
+    stream, trailer = _parted(data)
+    rows = trailer["rows"]
+    if trailer["crc32"] != zlib.crc32(stream):  # before Arrow decodes it
+        raise CorruptSegment("A segment's checksum does not match: it is damaged.")
+    if table_of(stream).num_rows != rows:
+        raise CorruptSegment("A segment has other rows than its trailer says: it is damaged.")
+    return stream
 
 
 def _parted(data: bytes | memoryview) -> tuple[memoryview, JsonObject]:
-    """What comes before the trailer's line, with the newline, and the trailer. Raises CorruptSegment."""
+    """What comes before the trailer's line, and the trailer. Raises CorruptSegment."""
     last = bytes(data[-TRAILER_BYTES_MAX:])
     line = last[last.rfind(b"\n", 0, len(last) - last.endswith(b"\n")) + 1 :]
     try:
         trailer = json.loads(line)
-        before = memoryview(data)[: len(data) - len(line)]
+        before = memoryview(data)[: max(0, len(data) - len(line) - 1)]
         return before, {"rows": int(trailer["rows"]), "crc32": int(trailer["crc32"])}
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptSegment("A segment has no trailer: it is truncated or is none.") from error
 
 
-def _check(trailer: JsonObject, content: memoryview | bytes, rows: int) -> None:
-    if trailer != {"rows": rows, "crc32": zlib.crc32(content)}:
-        raise CorruptSegment("A segment's checksum does not match: it is damaged.")
-
-
-def _stream(data: bytes | memoryview) -> memoryview:
-    """A segment without its trailer, which matches. Raises CorruptSegment."""
-    before, trailer = _parted(data)
-    stream = before[:-1]
-    _check(trailer, stream, trailer["rows"])  # Arrow decodes only what is whole
-    if _table(stream).num_rows != trailer["rows"]:
-        raise CorruptSegment("A segment has other rows than its trailer says: it is damaged.")
-    return stream
-
-
-def _table(stream: memoryview) -> "pa.Table":
-    """Without a copy of its buffers. Raises CorruptSegment."""
+def table_of(stream: memoryview) -> "pa.Table":
+    """The stream's columns, without a copy of its buffers. Raises CorruptSegment."""
     import pyarrow as pa
 
     try:
@@ -236,7 +204,7 @@ def _optional(table: "pa.Table", name: str) -> list[Any]:
 
 
 def _cells(table: "pa.Table", name: str, type: ColumnType) -> list[Any]:
-    if name not in table.column_names:  # not of this job, or the endpoint got it in a later release
+    if name not in table.column_names:  # this job's rows do not have it
         return [None] * table.num_rows
     cells = table.column(name).to_pylist()
     if type is not ColumnType.TEXT:
@@ -268,25 +236,3 @@ def _cells_of(cells: Sequence[bytes | None]) -> "pa.Array":
 def value_column(name: str) -> str:
     """What an endpoint's column is called in a segment."""
     return f"value.{name}"
-
-
-def _decode_lines(data: bytes | memoryview, key: str) -> list[RowResult]:
-    """The segments of the release before."""
-    lines, trailer = _parted(data)
-    _check(trailer, lines, bytes(lines).count(b"\n"))
-    _, _, job_id, shard_no, _ = key.split("/")
-    head = ShardHead(f"{job_id}/{int(shard_no)}", "", "", 0, PriorityClass.STANDARD)
-    return [_from_line(head, json.loads(line)) for line in bytes(lines).splitlines()]
-
-
-def _from_line(head: ShardHead, data: JsonObject) -> RowResult:
-    line = data["line"]
-    body = line["response"]["body"]
-    return RowResult(
-        shard=head,
-        row=data["row"],
-        custom_id=line["custom_id"],
-        status_code=line["response"]["status_code"],
-        usage=Usage(*data["usage"]),
-        body_text=json.dumps(body, ensure_ascii=False, separators=(",", ":")),
-    )

@@ -5,9 +5,14 @@ counts. Small shards are held in memory, larger ones in a temporary file that is
 are held of these, and what some consecutive rows take.
 """
 
+import mmap
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from itertools import accumulate
+from tempfile import TemporaryFile
+from typing import IO, Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,15 +20,17 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from nightshift.bulk.results.row_results import RowResult, ShardHead
-from nightshift.bulk.results.segment_streams import SegmentStreams
-from nightshift.bulk.results.segments import decode_table, head_of
+from nightshift.bulk.results.segments import SEGMENT_BYTES_MAX, decode_table, head_of, stream_of, table_of
 from nightshift.jobs import Segment
-from nightshift.objectstore import ObjectStore
+from nightshift.objectstore import ObjectStore, copy_verified, read_verified
 
 MEMORY_BYTES_MAX: Final = 1024 * 1024  # of segments in memory; those of larger shards go to a file
 WINDOW_BYTES: Final = 1024 * 1024  # of results taken at a time; one row may have more
 WINDOW_ROWS: Final = 65_536
 ROW_BYTES: Final = 64  # of a row without its texts and vectors
+
+ALIGNED_BYTES: Final = 64  # as Arrow's buffers are
+READ_AT_ONCE: Final = 8  # segments: most of a request is waiting
 
 SEGMENT: Final = "segment"  # the number of a row's segment, in the order of commits
 
@@ -55,13 +62,9 @@ class ShardResults:
         self,
         objects: ObjectStore,
         segments: Sequence[Segment],
-        head: ShardHead,
         memory_bytes_max: int = MEMORY_BYTES_MAX,
     ) -> None:
-        """`head`: for segments of the release before, which lack it. `memory_bytes_max`: of segments that
-        are held in memory. Raises OSError.
-        """
-        self._head = head
+        """Segments of up to `memory_bytes_max` are held in memory. Raises OSError."""
         self._segments = segments
         self._streams = SegmentStreams(objects, segments, memory_bytes_max)
         self._heads: list[ShardHead] = []
@@ -114,7 +117,7 @@ class ShardResults:
         rows: list[NDArray[np.int32]] = [self._rows]
         sizes: list[NDArray[np.int64]] = [self._sizes]
         for _ in self._segments:
-            table = self._streams.read_next(self._head)
+            table = self._streams.read_next()
             self._heads.append(head_of(table.schema))
             self._columns = pa.unify_schemas([self._columns, table.schema.remove_metadata()])
             rows.append(np.array(table.column("row")))
@@ -163,3 +166,80 @@ def _sizes(table: pa.Table) -> NDArray[np.int64]:
         if pa.types.is_large_binary(column.type):
             sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy()
     return sizes
+
+
+class SegmentStreams:
+    """Segments are given one after another, while the next few are being read; then they are looked at in any
+    order. `close` them.
+    """
+
+    def __init__(self, objects: ObjectStore, segments: Sequence[Segment], memory_bytes_max: int) -> None:
+        """`memory_bytes_max`: segments of more bytes go to the file. Raises OSError."""
+        self._objects = objects
+        self._segments = segments
+        self._streams: list[memoryview] = []
+        self._ahead: deque[Future[bytes | memoryview]] = deque()
+        self._threads = ThreadPoolExecutor(READ_AT_ONCE, "segments") if len(segments) > 1 else None
+        self._file: IO[bytes] | None = None
+        self._map: mmap.mmap | None = None
+        sizes = [_aligned(segment.size_bytes) for segment in segments]
+        self._starts = [0, *accumulate(sizes)]
+        if self._starts[-1] > memory_bytes_max:
+            self._file = TemporaryFile()  # noqa: SIM115 closed with the streams
+            self._file.truncate(self._starts[-1])
+            self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def close(self) -> None:
+        """What is mapped stays until nothing refers to it."""
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+        self._ahead.clear()
+        if self._file is not None:
+            self._file.close()
+        self._streams.clear()
+        self._map = None
+
+    def read_next(self) -> pa.Table:
+        """The next segment. Raises ObjectDamaged, CorruptSegment and StorageError, and OSError where the
+        file has no room.
+        """
+        number = len(self._streams)
+        self._streams.append(stream_of(self._next_data(number)))
+        return table_of(self._streams[number])
+
+    def table(self, number: int) -> pa.Table:
+        """A segment that was read, without a copy of its columns."""
+        return table_of(self._streams[number])
+
+    def release(self) -> None:
+        """What was looked at of the file need not stay in memory."""
+        if self._map is not None:
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+    def _next_data(self, number: int) -> bytes | memoryview:
+        if self._threads is None:
+            return self._data(number)
+        begun = number + len(self._ahead)
+        for later in range(begun, min(number + READ_AT_ONCE, len(self._segments))):
+            self._ahead.append(self._threads.submit(self._data, later))
+        data = self._ahead.popleft().result()
+        if number + 1 == len(self._segments):
+            self._threads.shutdown()
+            self._threads = None
+        return data
+
+    def _data(self, number: int) -> bytes | memoryview:
+        """A segment's bytes, verified, which lie at its place if there is a file. They are not written
+        through the mapping: a full disk would end the process.
+        """
+        segment, start = self._segments[number], self._starts[number]
+        if self._file is None or self._map is None:
+            return read_verified(
+                self._objects, segment.key, segment.sha256, SEGMENT_BYTES_MAX, size_bytes=segment.size_bytes
+            )
+        copy_verified(self._objects, segment.key, segment.sha256, segment.size_bytes, self._file, start)
+        return memoryview(self._map)[start : start + segment.size_bytes]
+
+
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // ALIGNED_BYTES) * ALIGNED_BYTES

@@ -300,7 +300,7 @@ def rows_listed(service, job):
         f"{job.id}/{shard_no}/{result.row}"
         for shard_no, listed in segments.items()
         for segment in listed
-        for result in decode_segment(service.objects.read(segment.key), segment.key)
+        for result in decode_segment(service.objects.read(segment.key))
     ]
 
 

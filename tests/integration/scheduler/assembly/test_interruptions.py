@@ -175,7 +175,7 @@ def test_results_that_were_damaged_in_the_store_are_never_passed_on(place: Place
     job = a_batch(place, clock, ["a", "b"])
     place.work_off()
     segment = next(iter(place.objects.list("segments/")))
-    results = decode_segment(place.objects.read(segment.key), segment.key)
+    results = decode_segment(place.objects.read(segment.key))
     damaged = [replace(result, body_text='{"choices":[]}') for result in results]
     # A segment, and not the one that was listed.
     place.objects.put(segment.key, encode_segment(results[0].shard, damaged).data)

@@ -10,7 +10,7 @@ import pytest
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
 from nightshift.store.databases.migrate import upgrade
-from scheduler.input.writing import Outcome
+from scheduler.input.writing import PlanOutcome
 from tests.helpers.fakes import MODEL, FakeClock
 from tests.integration import servers
 from tests.integration.scheduler.scheduling import IDLE_S, Place, jsonl
@@ -47,16 +47,16 @@ def test_a_page_that_the_database_forgot_is_cut_again(
     job = place.native(name="in/", template=TEMPLATE, model=MODEL)
     duty = place.planning(page_shards=3, first_page_shards=2)
     pages = duty._pages(job)
-    assert duty._writer.write(job, next(pages)) is Outcome.PAGE  # its rings are deleted, which is durable
+    assert duty._writer.write(job, next(pages)) is PlanOutcome.PAGE  # its rings are deleted, which is durable
     begun = place.job(job)
-    assert duty._writer.write(begun, next(pages)) is Outcome.PAGE
+    assert duty._writer.write(begun, next(pages)) is PlanOutcome.PAGE
     ahead = place.job(job)
 
     server.restart()
     place.store.database.close()  # the connections that the crash cut off
 
     assert (ahead.plan_cursor.shards, place.job(job).plan_cursor.shards) == (5, 2)
-    assert duty._writer.write(ahead, next(pages)) is Outcome.TOO_LATE
+    assert duty._writer.write(ahead, next(pages)) is PlanOutcome.TOO_LATE
     duty.run_once(clock.now)
     assert duty.wait_until_idle(IDLE_S)
     assert place.job(job).planned_at is not None
@@ -73,7 +73,7 @@ def test_a_claim_keeps_the_page_of_its_shard(place: Place, server: PostgresServe
     duty = place.planning(page_shards=3, first_page_shards=2)
     pages = duty._pages(job)
     for _ in range(2):
-        assert duty._writer.write(place.job(job), next(pages)) is Outcome.PAGE
+        assert duty._writer.write(place.job(job), next(pages)) is PlanOutcome.PAGE
     with place.store.transaction() as tx:
         assert tx.claims.bulk("worker", [MODEL], tx.now(), 30) is not None
 

@@ -28,7 +28,7 @@ from nightshift.tenants.audit import Actor
 from scheduler.duties.planning import Planned, Planning
 from scheduler.input import surveying
 from scheduler.input.surveying import LISTED_AHEAD, NO_ROWS, SurveyConfig
-from scheduler.input.writing import Outcome
+from scheduler.input.writing import PlanOutcome
 from tests.helpers.fakes import MODEL, FakeClock, InMemoryQueue, a_spec, claimed, submit
 from tests.integration.scheduler.scheduling import IDLE_S, Place, a_line, jsonl, lines_of
 
@@ -56,7 +56,7 @@ def turn(place: Place, clock: FakeClock, duty: Planning) -> Planned:
     duty.run_once(clock.now)
     assert duty.wait_until_idle(IDLE_S)
     ended = duty._pool.take_outcomes()
-    return Planned(**{each.value: ended[each] for each in Outcome if each is not Outcome.PAGE})
+    return Planned(**{each.value: ended[each] for each in PlanOutcome if each is not PlanOutcome.PAGE})
 
 
 def plan(place: Place, clock: FakeClock, duty: Planning, turns: int = 50) -> int:
@@ -173,8 +173,8 @@ def test_a_late_scheduler_writes_no_page_and_refuses_no_job(place: Place, clock:
     turn(place, clock, other)
     before = place.shards(job)
 
-    assert duty._writer.write(late, page) is Outcome.TOO_LATE
-    assert duty._writer.refuse(late, (NO_ROWS,)) is Outcome.TOO_LATE
+    assert duty._writer.write(late, page) is PlanOutcome.TOO_LATE
+    assert duty._writer.refuse(late, (NO_ROWS,)) is PlanOutcome.TOO_LATE
 
     assert place.shards(job) == before
     assert place.job(job).stop_reason is None

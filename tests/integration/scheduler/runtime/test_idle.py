@@ -11,7 +11,7 @@ from sqlalchemy import event
 
 from nightshift.jobs.shard import Ring
 from nightshift.store import PendingWork, Store
-from scheduler.runtime.duty import Duty, Result
+from scheduler.runtime.duty import Duty, PassResult
 from scheduler.runtime.loop import LoopConfig, Ticker
 from scheduler.runtime.work_watch import WatchConfig, WorkWatch
 from tests.helpers.fakes import InMemoryQueue, submit
@@ -34,10 +34,10 @@ class Counted:
     def due_at(self, work: PendingWork) -> datetime | None:
         return work.at if work.is_unplanned else None
 
-    def run_once(self, now: datetime) -> Result:
+    def run_once(self, now: datetime) -> PassResult:
         self.passes += 1
         self.passed.release()
-        return Result()
+        return PassResult()
 
 
 class SignallingQueue(InMemoryQueue):

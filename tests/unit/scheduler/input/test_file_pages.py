@@ -6,7 +6,7 @@ from nightshift.bulk.rows.validation import Cut
 from nightshift.errors import InvalidRequest
 from nightshift.jobs.planning import FIRST_PAGE, PlanCursor
 from scheduler.input.file_pages import PlannedFile, begins_at, file_pages
-from scheduler.input.pages import Page
+from scheduler.input.pages import ShardPage
 from scheduler.input.sharding import cut_validated
 
 SHARDS, ROWS, SHARD_BYTES = 7, 10, 1000
@@ -16,7 +16,7 @@ FILE = PlannedFile(
 CUTS = [Cut(number * SHARD_BYTES, number * ROWS) for number in range(SHARDS)]
 
 
-def pages(sizes: list[int], cursor: PlanCursor = FIRST_PAGE) -> list[Page]:
+def pages(sizes: list[int], cursor: PlanCursor = FIRST_PAGE) -> list[ShardPage]:
     """`sizes`: of the pages, as they may be when each is made."""
     cuts = CUTS[cursor.shards :]
     shards = cut_validated(FILE.uri, cuts, FILE.rows, FILE.size_bytes, FILE.etag, first_no=cursor.shards)

@@ -14,7 +14,7 @@ from scheduler.duties.assembly import Assembled
 from scheduler.duties.planning import Planned
 from scheduler.duties.running_output import Cut
 from scheduler.runtime import loop
-from scheduler.runtime.duty import Every, Interrupted, Result
+from scheduler.runtime.duty import Every, Interrupted, PassResult
 from scheduler.runtime.loop import LoopConfig, Pause, Ticker
 from scheduler.runtime.work_watch import WorkWatch
 from tests.helpers.fakes import STARTS_AT
@@ -23,7 +23,7 @@ CONFIG = LoopConfig(longest_s=60.0, standby_s=0.5, retry_first_s=1.0, retry_max_
 
 
 @dataclass(frozen=True, kw_only=True)
-class Swept(Result):
+class Swept(PassResult):
     swept: int = 0
 
 
@@ -51,12 +51,12 @@ class FakeChanges:
 class FakeDuty:
     """Does what it is told, and records when."""
 
-    does: Callable[[], Result] = Swept
+    does: Callable[[], PassResult] = Swept
     name: str = "sweeping"
     interval_s: float = 3.0
     passes: list[datetime] = field(default_factory=list)
 
-    def run_once(self, now: datetime) -> Result:
+    def run_once(self, now: datetime) -> PassResult:
         self.passes.append(now)
         return self.does()
 
@@ -77,8 +77,8 @@ def watch(*duties: FakeDuty) -> WorkWatch:
     return WorkWatch(lambda: PendingWork(at=STARTS_AT), FakeChanges(), duties, lambda: False)
 
 
-def raises(error: Exception) -> Callable[[], Result]:
-    def does() -> Result:
+def raises(error: Exception) -> Callable[[], PassResult]:
+    def does() -> PassResult:
         raise error
 
     return does
@@ -169,7 +169,7 @@ def test_a_stop_ends_the_pause_of_every_duty() -> None:
     assert [len(duty.passes) for duty in duties] == [1, 1]
 
 
-def met(barrier: threading.Barrier) -> Result:
+def met(barrier: threading.Barrier) -> PassResult:
     barrier.wait(30)
     return Swept()
 
@@ -177,7 +177,7 @@ def met(barrier: threading.Barrier) -> Result:
 def test_a_pass_that_hangs_is_abandoned(caplog: pytest.LogCaptureFixture) -> None:
     hanging, released = threading.Event(), threading.Event()
 
-    def hangs() -> Result:
+    def hangs() -> PassResult:
         hanging.set()
         released.wait(30)
         return Swept()
@@ -214,7 +214,7 @@ def test_a_duty_whose_pass_does_not_end_is_named_once_it_has_lasted_too_long() -
     clock_s = 0.0
     named: list[str | None] = []
 
-    def look() -> Result:
+    def look() -> PassResult:
         nonlocal clock_s
         for passed_s in (10.0, 1.0):
             clock_s += passed_s
@@ -243,7 +243,7 @@ def test_a_duty_all_of_whose_threads_are_held_is_named_though_its_passes_end() -
 
 
 @dataclass(frozen=True, kw_only=True)
-class Looked(Result):
+class Looked(PassResult):
     states = frozenset({"waiting"})
 
     waiting: int = 0

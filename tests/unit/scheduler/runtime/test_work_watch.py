@@ -7,7 +7,7 @@ import pytest
 
 from nightshift.errors import DatabaseUnavailable
 from nightshift.store import PendingWork
-from scheduler.runtime.duty import Result
+from scheduler.runtime.duty import PassResult
 from scheduler.runtime.work_watch import WatchConfig, WorkWatch
 from tests.helpers.fakes import STARTS_AT
 
@@ -61,8 +61,8 @@ class Delivering:
     def due_at(self, work: PendingWork) -> datetime | None:
         return self.own_at or work.next_delivery_at
 
-    def run_once(self, now: datetime) -> Result:
-        return Result()
+    def run_once(self, now: datetime) -> PassResult:
+        return PassResult()
 
 
 class Stopping(Delivering):

@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from scheduler.webhooks.circuits import CircuitConfig, Circuits, Destination
+from scheduler.webhooks.circuits import CircuitConfig, Circuits, WebhookDestination
 from tests.helpers.fakes import STARTS_AT
 
-HERE = Destination("tenant", "https://here.example/")
+HERE = WebhookDestination("tenant", "https://here.example/")
 CONFIG = CircuitConfig(failures_max=2, cool_down_s=10, cool_down_max_s=60)
 
 
@@ -55,5 +55,5 @@ def test_one_destinations_failures_are_no_others() -> None:
 def test_only_so_many_destinations_are_remembered() -> None:
     circuits = after(True, config=CircuitConfig(destinations_max=2))
     for number in range(2):
-        circuits.record(Destination("tenant", f"https://{number}.example/"), STARTS_AT, answered=True)
+        circuits.record(WebhookDestination("tenant", f"https://{number}.example/"), STARTS_AT, answered=True)
     assert not circuits.answers(HERE)

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from nightshift.outbound.webhooks import Delivery, DeliveryState
-from scheduler.webhooks.in_flight import InFlightLimiter, Outcome, SlotLimits, destination_of
+from scheduler.webhooks.in_flight import AttemptOutcome, InFlightLimiter, SlotLimits, webhook_destination
 from tests.helpers.fakes import STARTS_AT
 
 
@@ -70,7 +70,9 @@ def test_outcomes_are_returned_once() -> None:
     limiter = limiter_with(in_all=2, per_tenant=2)
     delivery = a_delivery(1, "tenant")
     limiter.acquire(delivery, answers=True)
-    outcome = Outcome(destination_of(delivery), DeliveryState.DEAD, answered=None, ended_at=STARTS_AT)
+    outcome = AttemptOutcome(
+        webhook_destination(delivery), DeliveryState.DEAD, answered=None, ended_at=STARTS_AT
+    )
     assert not limiter.has_outcomes
     limiter.release(delivery, outcome)
     assert limiter.has_outcomes

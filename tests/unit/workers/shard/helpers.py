@@ -57,7 +57,7 @@ def results_of(store: Store, objects: ObjectStore, job: Job) -> list[RowResult]:
     with store.snapshot() as tx:
         listed = tx.shards.segments_of_job(TENANT, job.id, limit=100)
     keys = [entry.segment.key for entry in listed]
-    return [result for key in keys for result in decode_segment(objects.read(key), key)]
+    return [result for key in keys for result in decode_segment(objects.read(key))]
 
 
 def by_id(results: Sequence[RowResult]) -> dict[str, RowResult]:

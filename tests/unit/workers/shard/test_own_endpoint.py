@@ -8,7 +8,7 @@ import pytest
 
 from nightshift import endpoints
 from nightshift.bulk.results.output_rows import Chunk
-from nightshift.bulk.results.part_encoding import PartSchema, part_file
+from nightshift.bulk.results.part_encoding import PartSchema, part_encoder
 from nightshift.bulk.results.shard_results import ShardResults
 from nightshift.bulk.rows.text.lines import split_lines
 from nightshift.bulk.rows.validation import FileLimits, validate
@@ -120,8 +120,8 @@ def test_rows_of_a_new_endpoint_are_run_and_written_in_its_columns(
     part = tmp_path / "part.parquet"
     with store.snapshot() as tx:
         segments = tx.shards.segments(shard_of(store, job).id)
-    with ShardResults(objects, segments, results["r7"].shard) as stored:
-        file = part_file("parquet", PartSchema(spellings))
+    with ShardResults(objects, segments) as stored:
+        file = part_encoder("parquet", PartSchema(spellings))
         pieces = [piece for window in stored.windows() for piece in file.add(Chunk(window))]
         part.write_bytes(b"".join([*pieces, *file.end()]))
     assert pq.read_table(part)["text"].to_pylist() == [number_in_words(7), number_in_words(48213)]

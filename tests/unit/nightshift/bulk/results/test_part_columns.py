@@ -12,7 +12,7 @@ from nightshift.bulk.results import output_rows as shard_rows
 from nightshift.bulk.results import shard_results
 from nightshift.bulk.results.output_rows import Chunk, Missing
 from nightshift.bulk.results.part_columns import names_in_part
-from nightshift.bulk.results.part_encoding import PartSchema, lines, part_file
+from nightshift.bulk.results.part_encoding import PartSchema, lines, part_encoder
 from nightshift.bulk.results.row_results import NotExecuted, RowResult
 from nightshift.bulk.results.segments import decode_segment, encode_segment
 from nightshift.bulk.results.shard_results import Window
@@ -55,7 +55,7 @@ def _text(kept: Any) -> str:
 
 
 def parquet(chunk: Chunk, keep: KeepColumns, **options: Any) -> pa.Table:
-    file = part_file("parquet", PartSchema(Chat(), keep_columns=keep, **options))
+    file = part_encoder("parquet", PartSchema(Chat(), keep_columns=keep, **options))
     return pq.read_table(io.BytesIO(b"".join(file.add(chunk) + file.end())))
 
 
@@ -131,9 +131,8 @@ def test_a_column_that_a_part_has_already_gets_another_name(asked: KeepColumns, 
 def test_segments_have_what_is_kept_and_those_without_are_as_they_were(objects: ObjectStore) -> None:
     rows = [said(0, {"a": "\ud83d"}), refused(1, None)]
     plain = RowResult.of(HEAD, 2, "r2", Result(200, Usage(), dict.fromkeys(Chat().columns), {}))
-    key = "segments/acme/job_1/000000/t1-000000.arrow"
 
-    stored = decode_segment(encode_segment(HEAD, rows).data, key)
+    stored = decode_segment(encode_segment(HEAD, rows).data)
     assert [each.native_line() for each in stored] == [each.native_line() for each in rows]
     assert b"kept" not in encode_segment(HEAD, [plain]).data
     [window] = windows(objects, rows, [plain])

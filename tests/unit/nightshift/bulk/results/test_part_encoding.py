@@ -17,13 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nightshift.bulk.results import segment_streams, shard_results
+from nightshift.bulk.results import shard_results
 from nightshift.bulk.results.output_rows import Chunk, Missing
-from nightshift.bulk.results.part_encoding import PartFile, PartSchema, lines, part_file
+from nightshift.bulk.results.part_encoding import PartEncoder, PartSchema, lines, part_encoder
 from nightshift.bulk.results.row_results import NotExecuted, RowResult, ShardHead
-from nightshift.bulk.results.segment_streams import READ_AT_ONCE
 from nightshift.bulk.results.segments import encode_segment, value_column
-from nightshift.bulk.results.shard_results import ShardResults, Window
+from nightshift.bulk.results.shard_results import READ_AT_ONCE, ShardResults, Window
 from nightshift.endpoints import Endpoint
 from nightshift.endpoints.encoders.classifications import Classifications
 from nightshift.endpoints.encoders.embeddings import Embeddings
@@ -67,7 +66,7 @@ def listed(objects: ObjectStore, head: ShardHead, *segments: Sequence[RowResult]
 
 
 def windows(objects: ObjectStore, *segments: Sequence[RowResult], head: ShardHead = CHAT) -> list[Window]:
-    with ShardResults(objects, listed(objects, head, *segments), head) as results:
+    with ShardResults(objects, listed(objects, head, *segments)) as results:
         return [*results.windows()]
 
 
@@ -89,13 +88,13 @@ def not_run(row: int) -> Missing:
     return Missing(row, NotExecuted(custom_id=f"r{row}", id="batch_req_1", reason=StopReason.EXPIRED))
 
 
-def table_of(file: PartFile, chunks: Sequence[Chunk]) -> pa.Table:
+def table_of(file: PartEncoder, chunks: Sequence[Chunk]) -> pa.Table:
     data = b"".join(piece for chunk in chunks for piece in file.add(chunk)) + b"".join(file.end())
     return pq.read_table(io.BytesIO(data))
 
 
 def parquet(endpoint: Endpoint, chunks: Sequence[Chunk], **options: object) -> pa.Table:
-    return table_of(part_file("parquet", PartSchema(endpoint, **options)), chunks)  # type: ignore[arg-type]
+    return table_of(part_encoder("parquet", PartSchema(endpoint, **options)), chunks)  # type: ignore[arg-type]
 
 
 def test_results_come_by_row_and_the_first_of_a_row_counts(objects: ObjectStore) -> None:
@@ -114,7 +113,7 @@ def test_a_shard_is_read_some_rows_at_a_time(
     rows = [said(row, text) for row, text in enumerate(texts)]
     segments = listed(objects, CHAT, rows[4:], rows[:4])
 
-    with ShardResults(objects, segments, CHAT, memory_bytes_max) as results:
+    with ShardResults(objects, segments, memory_bytes_max) as results:
         found = [[each.values["text"] for each in window.results()] for window in results.windows()]
 
     assert [text for texts in found for text in texts] == texts
@@ -128,15 +127,15 @@ def test_rows_are_taken_of_the_segments_that_they_lie_in(
     """Taken of the table of all segments, each window would copy the whole shard."""
     monkeypatch.setattr(shard_results, "WINDOW_BYTES", 1000)
     opened: list[int] = []
-    table = segment_streams.SegmentStreams.table
+    table = shard_results.SegmentStreams.table
     monkeypatch.setattr(
-        segment_streams.SegmentStreams,
+        shard_results.SegmentStreams,
         "table",
         lambda streams, number: opened.append(number) or table(streams, number),
     )
     segments = listed(objects, CHAT, *([said(4 * n + row, "x" * 100) for row in range(4)] for n in range(20)))
 
-    with ShardResults(objects, segments, CHAT) as results:
+    with ShardResults(objects, segments) as results:
         found = list(results.windows())
         assert len(opened) <= len(found) + len(segments)
         opened.clear()
@@ -155,7 +154,7 @@ def test_the_segments_of_a_large_shard_are_never_whole_in_memory(objects: Object
     try:
         before = pa.total_allocated_bytes()
         most = 0
-        with ShardResults(objects, segments, CHAT) as results:
+        with ShardResults(objects, segments) as results:
             for window in results.windows():
                 most = max(most, pa.total_allocated_bytes() - before)
                 del window
@@ -163,7 +162,7 @@ def test_the_segments_of_a_large_shard_are_never_whole_in_memory(objects: Object
     finally:
         tracemalloc.stop()
     assert most + python < 4 * MIB
-    with ShardResults(objects, segments, CHAT) as results:
+    with ShardResults(objects, segments) as results:
         found = [each.values["text"] for window in results.windows() for each in window.results()]
     assert found == texts
 
@@ -183,7 +182,7 @@ def test_segments_are_read_at_the_same_time_and_given_in_their_order(
 
     monkeypatch.setattr(DirectoryStore, "stream", together)
     monkeypatch.setattr(DirectoryStore, "head", not_asked)
-    with ShardResults(objects, segments, CHAT, memory_bytes_max) as results:
+    with ShardResults(objects, segments, memory_bytes_max) as results:
         assert [row for window in results.windows() for row in window.rows] == [*range(READ_AT_ONCE + 2)]
         assert not [each for each in threading.enumerate() if each.name.startswith("segments")]
 
@@ -210,11 +209,11 @@ def test_a_damaged_segment_is_read_again_and_then_refused(
 
     monkeypatch.setattr(DirectoryStore, "stream", damaged)
     good_after = 1
-    with ShardResults(objects, segments, CHAT, memory_bytes_max) as results:
+    with ShardResults(objects, segments, memory_bytes_max) as results:
         assert [row for window in results.windows() for row in window.rows] == [0, 1]
     reads.clear()
     good_after = 100
-    with pytest.raises(ObjectDamaged), ShardResults(objects, segments, CHAT, memory_bytes_max):
+    with pytest.raises(ObjectDamaged), ShardResults(objects, segments, memory_bytes_max):
         pass
     assert reads.count(segments[1].key) == DAMAGED_TRIES_MAX
 
@@ -227,7 +226,7 @@ def test_rows_that_finished_in_any_order_come_in_order(order: list[int], segment
         for start in range(0, 12, segment_rows)
     ]
     store = Held(tables)
-    with ShardResults(store, store.segments, CHAT) as results:  # type: ignore[arg-type]
+    with ShardResults(store, store.segments) as results:  # type: ignore[arg-type]
         rows = [row for window in results.windows() for row in window.rows]
     assert rows == [*range(12)]
 
@@ -343,7 +342,7 @@ def test_rows_whose_inputs_were_cut_are_counted(objects: ObjectStore) -> None:
         for row, count in enumerate(counts)
     ]
     [window] = windows(objects, rows, head=EMBEDDINGS)
-    file = part_file("parquet", PartSchema(Embeddings(), dimensions=2))
+    file = part_encoder("parquet", PartSchema(Embeddings(), dimensions=2))
 
     table = table_of(file, [Chunk(window)])
 
@@ -391,7 +390,7 @@ def test_the_same_rows_give_the_same_bytes_and_few_row_groups(objects: ObjectSto
 
     once, again = (
         b"".join(piece for window in found for piece in file.add(Chunk(window))) + b"".join(file.end())
-        for file in (part_file("parquet", PartSchema(Chat())) for _ in range(2))
+        for file in (part_encoder("parquet", PartSchema(Chat())) for _ in range(2))
     )
 
     assert once == again
@@ -407,7 +406,7 @@ def test_the_bytes_of_a_part_come_as_its_rows_do(objects: ObjectStore) -> None:
     ]
     found = windows(objects, rows, head=EMBEDDINGS)
     assert len(found) > 1, "a shard is not one window"
-    file = part_file("parquet", PartSchema(Embeddings(), dimensions=384))
+    file = part_encoder("parquet", PartSchema(Embeddings(), dimensions=384))
 
     put = given = most = 0
     for window in found * 8:
@@ -421,7 +420,7 @@ def test_the_bytes_of_a_part_come_as_its_rows_do(objects: ObjectStore) -> None:
 @pytest.mark.parametrize("format", ["jsonl", "parquet"])
 def test_rows_and_tokens_are_counted(objects: ObjectStore, format: str) -> None:
     [window] = windows(objects, [said(0), said(1), refused(2)])
-    file = part_file(format, PartSchema(Chat()))
+    file = part_encoder(format, PartSchema(Chat()))
 
     file.add(Chunk(window, [not_run(3)]))
 

@@ -1,15 +1,13 @@
 """Segments give back what was put in, and are whole or refused."""
 
 import json
-import zlib
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightshift.bulk.results.row_results import RowResult, json_line, output_lines
+from nightshift.bulk.results.row_results import RowResult, output_lines
 from nightshift.bulk.results.segments import CorruptSegment, decode_segment, encode_segment
 from nightshift.endpoints.encoders.embeddings import Embeddings
 from nightshift.endpoints.results import Result
@@ -18,7 +16,6 @@ from nightshift.endpoints.texts.generation import Choice
 from nightshift.jobs import Usage
 from tests.helpers.fakes import a_shard_head
 
-KEY = "segments/acme/job_1/000000/t1-000000.arrow"
 HEAD = a_shard_head()
 
 texts = st.text(st.characters(), max_size=20)  # lone surrogates included: JSON can say them
@@ -49,13 +46,13 @@ some = st.lists(results | rows_of_values, max_size=5)
 
 @given(some)
 def test_a_segment_gives_back_what_was_put_in(rows: list[RowResult]) -> None:
-    assert decode_segment(encode_segment(HEAD, rows).data, KEY) == rows
+    assert decode_segment(encode_segment(HEAD, rows).data) == rows
 
 
 @given(some)
 def test_a_measured_segment_has_the_bodies_and_the_length_of_the_lines(rows: list[RowResult]) -> None:
     encoded = encode_segment(HEAD, rows, is_measured=True)
-    stored = decode_segment(encoded.data, KEY)
+    stored = decode_segment(encoded.data)
 
     assert all(each.body_text is not None for each in stored)
     assert encoded.output_bytes == sum(map(len, output_lines(rows)))
@@ -68,7 +65,7 @@ def test_a_truncated_segment_is_refused(rows: list[RowResult], data: st.DataObje
     length = data.draw(st.integers(0, len(segment) - 2))  # without its last newline nothing is missing
 
     with pytest.raises(CorruptSegment):
-        decode_segment(segment[:length], KEY)
+        decode_segment(segment[:length])
 
 
 @given(rows=some, data=st.data())
@@ -79,7 +76,7 @@ def test_a_segment_with_a_changed_byte_never_gives_other_results(
     segment[data.draw(st.integers(0, len(segment) - 1))] ^= data.draw(st.integers(1, 255))
 
     try:
-        decoded = decode_segment(bytes(segment), KEY)
+        decoded = decode_segment(bytes(segment))
     except CorruptSegment:
         return
     assert decoded == rows  # the byte was of no account: a newline
@@ -89,13 +86,13 @@ def test_two_segments_in_one_object_are_refused() -> None:
     one, other = (encode_segment(HEAD, [row_of_values(row)]).data for row in (0, 1))
 
     with pytest.raises(CorruptSegment):
-        decode_segment(one + other, KEY)
+        decode_segment(one + other)
 
 
 def test_an_answer_of_values_has_the_body_that_the_endpoint_would_have_written() -> None:
     row = row_of_values(3)
 
-    (stored,) = decode_segment(encode_segment(HEAD, [row]).data, KEY)
+    (stored,) = decode_segment(encode_segment(HEAD, [row]).data)
 
     assert stored.body == {
         "id": HEAD.identity(3).id("chatcmpl-"),
@@ -124,7 +121,7 @@ def test_a_vector_takes_its_own_size_and_little_more() -> None:
     segment = encode_segment(head, rows).data
 
     assert len(segment) / 256 < 1_800
-    assert [each.values["embedding"] for each in decode_segment(segment, KEY)] == vectors
+    assert [each.values["embedding"] for each in decode_segment(segment)] == vectors
 
 
 def test_a_vector_of_one_input_is_written_as_a_float_only_where_json_is_read() -> None:
@@ -141,25 +138,6 @@ def test_a_vector_of_one_input_is_written_as_a_float_only_where_json_is_read() -
     row = RowResult.of(a_shard_head(endpoint="/v1/embeddings"), 0, "a", plain)
     assert row.body == Embeddings().answer(request, [vector], 2)
     assert row.body["data"][0]["embedding"] == [1.0, -0.5]
-
-
-def test_a_segment_of_the_release_before_is_read() -> None:
-    body = {"choices": [], "model": "größer"}
-    written = old_line(7, HEAD.identity(7).id("batch_req_"), HEAD.identity(7).id("req_"), body)
-    trailer = json_line({"rows": 1, "crc32": zlib.crc32(written)})
-
-    (stored,) = decode_segment(written + trailer, "segments/acme/job_1/000000/t1-000000.jsonl")
-
-    assert (stored.row, stored.custom_id, stored.usage) == (7, "r7", Usage(3, 2, 1))
-    assert stored.openai_line() == json_line(json.loads(written)["line"])
-    with pytest.raises(CorruptSegment):
-        decode_segment(written[1:] + trailer, "segments/acme/job_1/000000/t1-000000.jsonl")
-
-
-def old_line(row: int, id: str, request_id: str, body: Mapping[str, Any]) -> bytes:
-    response = {"status_code": 200, "request_id": request_id, "body": body}
-    line = {"id": id, "custom_id": f"r{row}", "response": response, "error": None}
-    return json_line({"row": row, "usage": [3, 2, 1], "line": line})
 
 
 def row_of_values(row: int) -> RowResult:

@@ -9,7 +9,7 @@ from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import Job
 from nightshift.jobs.files import file_key
 from nightshift.jobs.ids import new_id
-from nightshift.objectstore import DirectoryStore, Locations, ObjectInfo, ObjectStore, Staged
+from nightshift.objectstore import Locations, ObjectStore
 from nightshift.objectstore.sources import Sources
 from nightshift.store import Store
 from scheduler.duties.running_output import cut_job
@@ -74,18 +74,3 @@ def run_job(store, objects, model, write_input, run, write_parts, tmp_path) -> R
         return job_of(store, job)
 
     return run_all
-
-
-@pytest.fixture
-def copied(monkeypatch) -> list[str]:
-    """The keys of objects that were copied."""
-    keys: list[str] = []
-    copy = DirectoryStore.copy_staged
-
-    def noting(store: DirectoryStore, key: str, upload_id: str, source: ObjectInfo) -> Staged:
-        staged = copy(store, key, upload_id, source)
-        keys.append(source.key)
-        return staged
-
-    monkeypatch.setattr(DirectoryStore, "copy_staged", noting)
-    return keys

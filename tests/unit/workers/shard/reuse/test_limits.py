@@ -4,61 +4,31 @@ import logging
 import threading
 from collections import deque
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from nightshift.bulk.results.earlier_results import EarlierResults
-from nightshift.bulk.results.part_writer import PartDependencies, PartWriter
 from nightshift.bulk.results.row_digests import RowDigests
 from nightshift.errors import StorageDenied
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import ShardState, StopReason
-from nightshift.jobs.part import PartState
-from nightshift.objectstore import DirectoryStore, Locations
+from nightshift.objectstore import DirectoryStore
 from nightshift.objectstore.objects import ObjectTooLarge
-from nightshift.objectstore.sources import Sources
-from scheduler.duties.running_output import cut_job
 from tests.unit.workers.scripted import chat_body, claim_bulk, plan_bulk, prompt_of
 from tests.unit.workers.shard.helpers import (
     CONFIG,
     INPUT,
     batch_line,
     finished,
-    results_of,
     shard_of,
     wait_until,
 )
 from tests.unit.workers.shard.reuse.reusing import (
-    job_of,
     numbered,
-    part_rows,
-    prompts,
-    reused,
-    text_of,
 )
 from workers.shard.reader import Reader
 
 MODEL = Model(id="demo", kind=ModelKind.DECODER, context_length=128, revision="r1")
-
-
-def test_a_part_of_twins_is_not_copied_from_a_run_of_another_revision(
-    store, objects, model, run_job, copied
-) -> None:
-    options = {"shards": 2, "format": "parquet", "part_rows": 5}
-    earlier = run_job(numbered(5), **options)  # each shard is the whole object: two parts of the same rows
-
-    model.model = replace(model.model, revision="r2")  # replaced in place: answers differently
-    answer = type(model).answer
-    model.answer = lambda id, text=None: answer(model, id, "new " + prompt_of(model.running[id]))
-    job = run_job(numbered(5), earlier, **options)
-
-    assert len(prompts(model)) == 5  # the other five have their twins' answers
-    results = results_of(store, objects, job)
-    assert {text_of(each)[:4] for each in results} == {"new "}
-    texts = [row["text"] for row in part_rows(job)]
-    assert [text for text in texts if not text.startswith("new ")] == []
-    assert copied == []
 
 
 def test_other_orders_of_a_schemas_properties_have_other_digests() -> None:
@@ -189,64 +159,6 @@ def test_rows_are_run_where_earlier_results_cannot_be_read(
     shard = shard_of(store, job)
     assert shard.state is not ShardState.FAILED, "no row of the shard was run: all are lost"
     assert shard.state is ShardState.DONE
-
-
-@pytest.mark.parametrize(
-    "why", ["not allowed any more", "head denied", "archived: get denied", "goes meanwhile"]
-)
-def test_a_part_is_written_where_the_earlier_runs_file_cannot_be_read(
-    store, objects, model, run_job, run, tmp_path, monkeypatch, why
-) -> None:
-    earlier = run_job(numbered(3), format="parquet")
-    old = Path(earlier.spec.output.removeprefix("file://"))
-    # the second run, as run_job does it, but for the writer
-    new_root = tmp_path / "allowed"
-    new_root.mkdir()
-    info = objects.head(f"files/default/{INPUT}") or objects.head(
-        __import__("nightshift.jobs.files", fromlist=["file_key"]).file_key("default", INPUT)
-    )
-    job = plan_bulk(
-        store,
-        INPUT,
-        etag=info.etag,
-        format="parquet",
-        output=(new_root / "out").as_uri(),
-        reuse=earlier.id,
-        reused_job=earlier.id,
-    )
-    finished(run(claim_bulk(store)))
-    assert reused(store, job) == 3
-    locations = Locations(file_roots=(new_root if why == "not allowed any more" else tmp_path,))
-    if why == "head denied":
-        head = DirectoryStore.head
-        monkeypatch.setattr(
-            DirectoryStore,
-            "head",
-            lambda self, key: (
-                (_ for _ in ()).throw(StorageDenied("403")) if old.name in key else head(self, key)
-            ),
-        )
-    if why in ("archived: get denied", "goes meanwhile"):
-        stream = DirectoryStore.stream
-
-        def refused(self, key, *args, **options):
-            if old.name in key:
-                if why == "goes meanwhile":
-                    (Path("/") / key).unlink(missing_ok=True)
-                else:
-                    raise StorageDenied("InvalidObjectState: the object is archived")
-            return stream(self, key, *args, **options)
-
-        monkeypatch.setattr(DirectoryStore, "stream", refused)
-    writer = PartWriter(PartDependencies(store, objects, Sources(objects, locations), locations, 10_000), "w")
-    assert cut_job(store, job_of(store, job)) > 0
-    while writer.write_next():
-        pass
-    with store.snapshot() as tx:
-        problem = tx.parts.problem(job.id)
-        states = tx.parts.states(job.id)
-    assert problem is None, f"permanent: {problem.problem.is_permanent}, {problem.problem.error}"
-    assert states[PartState.WRITTEN] == 1
 
 
 def test_a_segment_of_twins_can_be_read(store, objects, model, write_input, run) -> None:

@@ -2,15 +2,13 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from nightshift.bulk.results.digest_files import folder
 from nightshift.bulk.results.earlier_results import EarlierResults
-from nightshift.errors import DatabaseUnavailable, StorageError, StorageUnavailable
+from nightshift.errors import DatabaseUnavailable, StorageUnavailable
 from nightshift.jobs import ShardState
-from nightshift.objectstore import DirectoryStore, Staged
 from tests.unit.workers.scripted import TENANT, chat_body, claim_bulk, plan_bulk
 from tests.unit.workers.shard.helpers import (
     CONFIG,
@@ -24,9 +22,7 @@ from tests.unit.workers.shard.helpers import (
 )
 from tests.unit.workers.shard.reuse.reusing import (
     RunJob,
-    files_of,
     numbered,
-    part_rows,
     prompts,
     reused,
     text_of,
@@ -276,81 +272,3 @@ def test_results_of_many_parts_are_found(objects, model, run_job: RunJob) -> Non
     run_job(numbered(31), earlier)
 
     assert prompts(model) == ["text 30"]
-
-
-# -- whole parts
-
-
-def test_a_part_of_the_same_rows_is_copied(store, objects, model, run_job: RunJob, copied) -> None:
-    earlier = run_job(numbered(20), format="parquet")
-    job = run_job(numbered(20), earlier, format="parquet")
-
-    assert len(copied) == 1
-    assert prompts(model) == []
-    assert part_rows(job) == part_rows(earlier)
-    [old], [new] = files_of(store, earlier), files_of(store, job)
-    assert (new.rows, new.sha256, new.reused, old.reused) == (20, old.sha256, 20, 0)
-    assert new.name != old.name
-
-    run_job(numbered(20), job, format="parquet")
-    assert prompts(model) == []
-    assert len(copied) == 2
-
-
-DIFFERENT = {
-    "a row": {"lines": [*numbered(19), batch_line(19, "new")]},
-    "an id": {"lines": [*numbered(19), batch_line(77, "text 19")]},
-    "the format": {"format": "jsonl"},
-    "bodies": {"keep_body": True},
-    "columns": {"keep_columns": ("doc",)},
-    "the place of the shards": {"shards": 2},
-}
-
-
-@pytest.mark.parametrize("change", DIFFERENT.values(), ids=DIFFERENT.keys())
-def test_a_part_that_may_differ_is_written_from_its_rows(
-    store, run_job: RunJob, copied, change: dict[str, object]
-) -> None:
-    earlier = run_job(numbered(20), format="parquet")
-    wishes = {"lines": numbered(20), "format": "parquet", **change}
-    job = run_job(wishes.pop("lines"), earlier, **wishes)
-
-    assert copied == []
-    assert sum(file.rows for file in files_of(store, job)) == 20 * wishes.get("shards", 1)
-
-
-def test_a_part_with_failed_rows_is_not_copied(store, model, run_job: RunJob, copied) -> None:
-    model.refuses = "text 3"
-    earlier = run_job(numbered(20), format="parquet")
-    model.refuses = None
-    job = run_job(numbered(20), earlier, format="parquet")
-
-    assert copied == []
-    assert sum(file.succeeded for file in files_of(store, job)) == 20
-
-
-@pytest.mark.parametrize("spoil", ["removed", "replaced", "not copied by the server"])
-def test_a_part_whose_file_cannot_be_copied_is_written_from_its_rows(
-    store, model, run_job: RunJob, copied, monkeypatch, spoil: str
-) -> None:
-    earlier = run_job(numbered(20), format="parquet")
-    assert earlier.spec.output is not None
-    [path] = Path(earlier.spec.output.removeprefix("file://")).glob("part-*")
-    if spoil == "removed":
-        path.unlink()
-    elif spoil == "replaced":
-        path.write_bytes(path.read_bytes()[::-1])
-    else:
-
-        def refuse(*args: object) -> Staged:
-            raise StorageError("NotImplemented")
-
-        monkeypatch.setattr(DirectoryStore, "copy_staged", refuse)
-    job = run_job(numbered(20), earlier, format="parquet")
-
-    assert copied == []
-    assert prompts(model) == []
-    assert [row["custom_id"] for row in part_rows(job)] == [f"r{n}" for n in range(20)]
-    assert not [
-        path for path in Path(job.spec.output.removeprefix("file://")).iterdir() if "tmp" in path.name
-    ]
