@@ -47,18 +47,16 @@ from nightshift.store.databases.migrate import check_schema
 from nightshift.tenants.vault import Vault, open_vault
 from scheduler.duties.ageing import Ageing, AgeingConfig
 from scheduler.duties.assembly import Assembly, AssemblyConfig
-from scheduler.duties.deadlines import Deadlines
 from scheduler.duties.deletion import Deleting
-from scheduler.duties.job_events import Problems
+from scheduler.duties.job_events import Problems, Progress
 from scheduler.duties.planning import Planning, PlanningConfig
-from scheduler.duties.progress import Progress
 from scheduler.duties.recording import Recording
 from scheduler.duties.recounting import Recounting
 from scheduler.duties.recovery import Recovery, RecoveryConfig
 from scheduler.duties.retention import Retention, RetentionConfig
 from scheduler.duties.ringing import Ringing, RingingConfig
 from scheduler.duties.running_output import OutputParts
-from scheduler.duties.stopping import Stopping, StoppingConfig
+from scheduler.duties.stopping import Deadlines, Stopping, StoppingConfig
 from scheduler.duties.webhook_delivery import WebhookDelivery, WebhookDeliveryConfig
 from scheduler.input.retry_inputs import RetryInputs
 from scheduler.input.sharding import ShardLimits

@@ -37,9 +37,8 @@ from scheduler.duties.running_output import cut_job
 from scheduler.output.manifests import Manifests, discard_staged
 from scheduler.output.output_files import OutputFiles, write_files
 from scheduler.output.publication import Publication
-from scheduler.runtime.duty import Interrupted, MayContinue, PassResult, check
+from scheduler.runtime.duty import Interrupted, MayContinue, PassResult, check, working_under
 from scheduler.runtime.thread_pools import POSTPONED, JobPool, JobPoolConfig, leaves_a_thread
-from scheduler.runtime.traces import working_under
 
 log = logging.getLogger(__name__)
 

@@ -42,17 +42,14 @@ from nightshift.process.tracing.attributes import JOB, OUTCOME, PAGE, TENANT
 from nightshift.process.tracing.spans import Value, end, follow
 from nightshift.store import PendingWork, Store
 from nightshift.tenants.quotas import NO_QUOTAS, Quotas, may_take
-from scheduler.input.page_size import PageSize
-from scheduler.input.pages import Refused, ShardPage
+from scheduler.input.pages import PageSize, Refused, ShardPage
 from scheduler.input.retry_inputs import RetryInputs
 from scheduler.input.surveying import SurveyConfig, Surveyor
 from scheduler.input.validation import plan_file
 from scheduler.input.writing import PlanOutcome, PlanWriter, param_of
 from scheduler.output.earlier_runs import check_output
-from scheduler.runtime.duty import Interrupted, MayContinue, PassResult
-from scheduler.runtime.ring_sender import RingSender
+from scheduler.runtime.duty import Interrupted, MayContinue, PassResult, RingSender, working_under
 from scheduler.runtime.thread_pools import POSTPONED, JobPool, JobPoolConfig
-from scheduler.runtime.traces import working_under
 
 log = logging.getLogger(__name__)
 

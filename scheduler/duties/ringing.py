@@ -14,8 +14,7 @@ from nightshift.errors import QueueUnavailable
 from nightshift.jobs import JobKind
 from nightshift.jobs.shard import Ring
 from nightshift.store import PendingWork, Store
-from scheduler.runtime.duty import Every, PassResult, earliest
-from scheduler.runtime.ring_sender import RingSender
+from scheduler.runtime.duty import Every, PassResult, RingSender, earliest
 
 log = logging.getLogger(__name__)
 

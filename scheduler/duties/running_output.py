@@ -3,13 +3,16 @@
 They are written by threads of this process, and by workers. A pass itself only asks the database.
 """
 
+import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
-from nightshift.bulk.results.part_writer import PartDependencies, PartWriter
+from nightshift.bulk.results.part_writer import PartDependencies, PartWriter, WritingStopped
+from nightshift.errors import DatabaseUnavailable
 from nightshift.jobs import Job, StopReason
 from nightshift.jobs.leases import Lead
 from nightshift.jobs.part import CutLimits, least_shards
@@ -18,7 +21,6 @@ from nightshift.lifecycle.transitions import request_stop
 from nightshift.store import OutputTotals, PendingWork, Store, Transaction
 from nightshift.store.shards.cuts import OutputProgress
 from scheduler.output.running_manifests import ManifestOutcome, RunningManifests, RunningManifestsConfig
-from scheduler.output.writer_threads import WriterThreads
 from scheduler.runtime.duty import MayContinue, PassResult, check, earliest
 from scheduler.runtime.thread_pools import POSTPONED
 
@@ -159,3 +161,51 @@ def _limits(job: Job, parts: int) -> CutLimits:
 def _is_complete(job: Job) -> bool:
     """Whether no shards will be added to it."""
     return job.planned_at is not None or job.stop_reason is not None
+
+
+log = logging.getLogger(__name__)
+
+
+class WriterThreads:
+    def __init__(self, writer: Callable[[], PartWriter], threads_max: int) -> None:
+        self._writer = writer
+        self._threads_max = threads_max
+        self._changed = threading.Condition()
+        self._busy = 0
+
+    def wake(self) -> None:
+        """Let threads look for parts, as many as may run. Each ends when it finds none."""
+        with self._changed:
+            missing = self._threads_max - self._busy
+            self._busy += missing
+        for _ in range(missing):
+            thread = threading.Thread(target=self._run, name="parts", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                self._ended()
+                raise
+
+    def wait_until_idle(self, timeout_s: float) -> bool:
+        """False: a part is still being written."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._busy == 0, timeout_s)
+
+    def _run(self) -> None:
+        writer = self._writer()
+        try:
+            while writer.write_next():
+                pass
+        except WritingStopped:
+            log.info("writing stopped", extra={"action": "writing_stopped"})
+        except DatabaseUnavailable as error:
+            log.warning("no part written: %s", error, extra={"action": "part_postponed"})
+        except Exception:
+            log.exception("writing a part broke", extra={"action": "part_broke"})
+        finally:
+            self._ended()
+
+    def _ended(self) -> None:
+        with self._changed:
+            self._busy -= 1
+            self._changed.notify_all()

@@ -23,8 +23,7 @@ from nightshift.objectstore import Locations
 from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.store import Store
 from nightshift.tenants.rates import CHARS_PER_TOKEN
-from scheduler.input.page_size import PageSize
-from scheduler.input.pages import Refused, ShardPage
+from scheduler.input.pages import PageSize, Refused, ShardPage
 from scheduler.input.sharding import CutPage, Cutter, ShardLimits
 from scheduler.runtime.duty import MayContinue, check, interruptible
 from scheduler.runtime.thread_pools import map_in_threads

@@ -1,25 +1,26 @@
-"""Read a whole OpenAI batch file, line by line, and plan it; or say everything that is wrong with it.
+"""Reads a whole OpenAI batch file, line by line, and plans it; or says everything that is wrong with it.
 
-Its shards are recorded page by page. After the first one the file is known to be valid, and only cut.
-Whether it is compressed, its first bytes say: an uploaded file's key has no ending. A compressed one cannot
-be entered in the middle, and so is one shard.
+Its shards are recorded page by page. Once the first page is recorded the file is known to be valid, and is
+only cut. Its first bytes say whether it is compressed, since an uploaded file's key has no ending. A
+compressed file cannot be entered in the middle, and so is one shard.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from nightshift import endpoints
 from nightshift.bulk.rows.inputs import InputFormat, UnreadableInput, format_of
 from nightshift.bulk.rows.text.compression import GZIP_MAGIC, gunzipped, is_gzip
 from nightshift.bulk.rows.text.lines import Line, lines_in_range, split_lines
-from nightshift.bulk.rows.validation import FileLimits, ValidationReport, cut_rows, validate
+from nightshift.bulk.rows.validation import Cut, FileLimits, ValidationReport, cut_rows, validate
 from nightshift.bulk.rows.watched_reader import WatchedReader
-from nightshift.errors import ObjectNotFound
-from nightshift.jobs import InputError, Job
+from nightshift.errors import InvalidRequest, ObjectNotFound
+from nightshift.jobs import InputError, Job, NewShard
+from nightshift.jobs.planning import CutObject, PlanCursor
 from nightshift.lifecycle.catalogue import Catalogue
 from nightshift.objectstore import ObjectReader
 from nightshift.objectstore.sources import Source
-from scheduler.input.file_pages import PlannedFile, begins_at, file_pages
+from nightshift.tenants.rates import CHARS_PER_TOKEN
 from scheduler.input.pages import Refused, ShardPage
 from scheduler.input.sharding import cut_validated, whole_object
 from scheduler.runtime.duty import MayContinue, check, interruptible
@@ -113,3 +114,66 @@ class _FileReading:
             raise Refused(
                 InputError(error.default_code, error.message, line=number + 1, param="input_file_id")
             ) from error
+
+
+@dataclass(frozen=True)
+class PlannedFile:
+    """A file whose rows are valid, from a job's cursor on."""
+
+    uri: str
+    etag: str
+    size_bytes: int
+    rows: int  # in all
+    model: str
+    shard_bytes: int
+
+
+def begins_at(cursor: PlanCursor, uri: str, etag: str) -> Cut | None:
+    """Where the next page begins. None: the file is still to be validated.
+
+    Raises InvalidRequest if it is not the file that the last page ended in.
+    """
+    if cursor.begun is None:
+        return None
+    if (cursor.begun.key, cursor.begun.etag) != (uri, etag):
+        raise InvalidRequest(f"{uri} was replaced while it was cut into shards.", code="input_changed")
+    return Cut(offset=cursor.sampled_bytes, first_row=cursor.sampled_rows)
+
+
+def file_pages(
+    file: PlannedFile, cursor: PlanCursor, shards: Sequence[NewShard], page_shards: Callable[[], int]
+) -> Iterator[ShardPage]:
+    """`shards`: all from the cursor on; at least one. `page_shards`: as many at most, as of now."""
+    taken = 0
+    while taken < len(shards):
+        page = shards[taken : taken + page_shards()]
+        taken += len(page)
+        following = shards[taken] if taken < len(shards) else None
+        next = None if following is None else _cursor(file, cursor, following)
+        is_only = cursor.page == 0 and next is None
+        end = file.size_bytes if following is None else following.start
+        yield ShardPage(
+            model=file.model,
+            shards=page,
+            rows_total=file.rows if next is None else None,
+            rows_estimated=None if is_only else sum(shard.rows_estimated or 0 for shard in page),
+            tokens_estimated=end // CHARS_PER_TOKEN - cursor.sampled_bytes // CHARS_PER_TOKEN,
+            next=next,
+        )
+        if next is not None:
+            cursor = next
+
+
+def _cursor(file: PlannedFile, before: PlanCursor, following: NewShard) -> PlanCursor:
+    assert following.first_row is not None, "the rows of a validated file are numbered"
+    begun = CutObject(key=file.uri, etag=file.etag, pieces=following.shard_no, piece_bytes=file.shard_bytes)
+    return PlanCursor(
+        page=before.page + 1,
+        begun=begun,
+        listed=1,
+        objects=1,
+        size_bytes=following.start,
+        shards=following.shard_no,
+        sampled_rows=following.first_row,
+        sampled_bytes=following.start,
+    )

@@ -14,9 +14,8 @@ from nightshift.process import failpoints
 from nightshift.store import Store
 from nightshift.store.shards.shards import PreparedShards
 from nightshift.tenants.quotas import Quotas
-from scheduler.input.page_size import PageSize
-from scheduler.input.pages import ShardPage
-from scheduler.runtime.ring_sender import RingSender
+from scheduler.input.pages import PageSize, ShardPage
+from scheduler.runtime.duty import RingSender
 from scheduler.runtime.thread_pools import POSTPONED
 
 log = logging.getLogger(__name__)

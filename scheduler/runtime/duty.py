@@ -6,11 +6,17 @@ guard what it changes.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
+from opentelemetry.trace import Span
+
+from nightshift.jobs.shard import Ring
+from nightshift.process.tracing.attributes import OUTCOME
+from nightshift.process.tracing.spans import end, under
 from nightshift.store import PendingWork
 
 T = TypeVar("T")
@@ -141,3 +147,25 @@ def take_turns(
         waiting.append(steps)
         yield step
         pause(time.monotonic() - began_s)
+
+
+class RingSender(Protocol):
+    """Both raise QueueUnavailable."""
+
+    def ring(self, rings: Sequence[Ring]) -> None: ...
+
+    def length(self, queue: str) -> int: ...
+
+
+@contextmanager
+def working_under(span: Span) -> Iterator[None]:
+    """Make it the current one. It ends with an error if the block raises, except to stop this scheduler."""
+    with under(span):
+        try:
+            yield
+        except Interrupted:
+            end(span, {OUTCOME: "interrupted"})
+            raise
+        except BaseException as error:
+            end(span, error=type(error).__name__)
+            raise

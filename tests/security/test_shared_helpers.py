@@ -259,7 +259,7 @@ IN_TURN: Final = {
     "scheduler/duties/planning.py",
     "scheduler/duties/webhook_delivery.py",
     "scheduler/output/running_manifests.py",
-    "scheduler/output/writer_threads.py",  # parts
+    "scheduler/duties/running_output.py",  # parts
     "scheduler/runtime/thread_pools.py",
     "nightshift_engine/core/batcher.py",
     "nightshift_engine/encoders/batching/batcher.py",

@@ -23,6 +23,8 @@ from tests.helpers.fakes import (
     planned,
 )
 
+pytestmark = pytest.mark.databases("postgresql")
+
 CONFIG = RecoveryConfig(attempts_max=3)
 
 

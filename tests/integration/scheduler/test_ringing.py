@@ -2,6 +2,8 @@
 
 from datetime import timedelta
 
+import pytest
+
 from nightshift.broker.queue import BULK_QUEUE, ONLINE_QUEUE, Queue
 from nightshift.jobs import JobKind
 from nightshift.jobs.priorities import PriorityClass
@@ -12,6 +14,8 @@ from nightshift.store.shards.shards import RUNG_SHARDS_MAX
 from scheduler.duties.ringing import Ringing, RingingConfig
 from tests.helpers.fakes import FakeClock, InMemoryQueue, asked, claimed, claimed_online, planned, rescue
 from tests.integration.servers import ValkeyServer
+
+pytestmark = pytest.mark.databases("sqlite")
 
 CONFIG = RingingConfig()
 

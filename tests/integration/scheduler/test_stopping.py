@@ -6,8 +6,7 @@ from nightshift.jobs import Job, JobState, ShardState, StopReason
 from nightshift.lifecycle.transitions import request_stop
 from nightshift.store import Store
 from nightshift.store.shards.shards import STOPPED_MAX
-from scheduler.duties.deadlines import Deadlines, DeadlinesConfig
-from scheduler.duties.stopping import Stopping, StoppingConfig
+from scheduler.duties.stopping import Deadlines, DeadlinesConfig, Stopping, StoppingConfig
 from tests.helpers.fakes import (
     MODEL,
     FakeClock,
@@ -19,6 +18,8 @@ from tests.helpers.fakes import (
     planned,
     submit,
 )
+
+pytestmark = pytest.mark.databases("postgresql")
 
 CONFIG = StoppingConfig()
 

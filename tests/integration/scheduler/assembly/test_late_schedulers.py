@@ -21,6 +21,8 @@ from tests.helpers.fakes import FakeClock
 from tests.integration.scheduler.assembly.conftest import TEXTS, a_batch, a_native_job, assembled
 from tests.integration.scheduler.scheduling import IDLE_S, Place
 
+pytestmark = pytest.mark.databases("postgresql")
+
 
 @dataclass
 class SleepyStore:

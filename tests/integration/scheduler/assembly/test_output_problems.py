@@ -13,6 +13,8 @@ from tests.helpers.fakes import FakeClock
 from tests.integration.scheduler.assembly.conftest import TEXTS, a_batch, a_native_job, assembled
 from tests.integration.scheduler.scheduling import FailingStore, Place
 
+pytestmark = pytest.mark.databases("sqlite")
+
 AWAY = StorageUnavailable("the bucket is away")
 
 

@@ -23,6 +23,8 @@ from tests.integration.scheduler.assembly.conftest import (
 )
 from tests.integration.scheduler.scheduling import Place
 
+pytestmark = pytest.mark.databases("sqlite")
+
 LINES_MAX = 3
 
 

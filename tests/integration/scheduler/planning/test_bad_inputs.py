@@ -17,6 +17,8 @@ from tests.helpers.fakes import MODEL, FakeClock
 from tests.integration.scheduler.planning.test_planning import TEMPLATE, plan
 from tests.integration.scheduler.scheduling import Place, claimed, jsonl
 
+pytestmark = pytest.mark.databases("sqlite")
+
 
 @pytest.fixture
 def place(store: Store, tmp_path: Path) -> Place:

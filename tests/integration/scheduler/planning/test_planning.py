@@ -38,6 +38,8 @@ from tests.integration.scheduler.scheduling import (
     jsonl,
 )
 
+pytestmark = pytest.mark.databases("sqlite")
+
 TEMPLATE = {"model": MODEL, "messages": [{"role": "user", "content": "{{text}}"}]}
 
 

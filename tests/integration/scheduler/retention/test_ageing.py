@@ -36,6 +36,8 @@ from tests.integration.scheduler.assembly.conftest import a_native_job, assemble
 from tests.integration.scheduler.scheduling import Place
 from tests.integration.store.databases.test_query_plans import recorded
 
+pytestmark = pytest.mark.databases("postgresql")
+
 # Everything has a time of its own.
 STAYS = RetentionSettings(
     online_body_retention_s=100,

@@ -39,6 +39,8 @@ from tests.integration.scheduler.assembly.conftest import a_batch, assembled
 from tests.integration.scheduler.scheduling import FailingStore, Place
 from tests.integration.servers import ValkeyServer
 
+pytestmark = pytest.mark.databases("postgresql")
+
 SMALL = DeletionConfig(
     rows_per_step_max=2, shards_per_step_max=1, objects_per_step_max=2, deletions_per_page=1
 )

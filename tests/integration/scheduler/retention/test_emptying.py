@@ -20,12 +20,11 @@ from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
 from nightshift.tenants.holdings import Holding
 from scheduler.duties.ageing import Ageing
-from scheduler.duties.deadlines import Deadlines
 from scheduler.duties.deletion import Deleting
 from scheduler.duties.recovery import Recovery
 from scheduler.duties.retention import CLOCK_KEY, Retention
 from scheduler.duties.ringing import Ringing
-from scheduler.duties.stopping import Stopping
+from scheduler.duties.stopping import Deadlines, Stopping
 from scheduler.runtime.duty import RunsInBackground
 from tests.helpers.fakes import FakeClock, InMemoryStreams
 from tests.integration.scheduler.retention.filling import attempt_deliveries, fill
@@ -46,7 +45,13 @@ class Found:
     objects: set[str]  # with files and folders that no listing shows
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "sqlite, s3"])
+@pytest.fixture(
+    params=[
+        pytest.param("sqlite", marks=pytest.mark.exhaustive),
+        "postgresql",
+        pytest.param("sqlite, s3", marks=pytest.mark.exhaustive),
+    ]
+)
 def place(request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path) -> Iterator[Place]:
     """On each database, and with the service's objects in each kind of store."""
     database, _, objects_in = request.param.partition(", ")

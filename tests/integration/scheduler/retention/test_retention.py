@@ -40,6 +40,8 @@ from tests.integration.scheduler.assembly.conftest import a_batch, a_native_job,
 from tests.integration.scheduler.scheduling import BusyStore, FailingStore, Place
 from tests.integration.servers import S3Server
 
+pytestmark = pytest.mark.databases("postgresql")
+
 OLD_S = 2 * UNRECORDED_S
 
 

@@ -17,11 +17,10 @@ from nightshift.outbound.webhook_events import PROGRESS
 from nightshift.store import Store
 from nightshift.tenants.vault import Vault
 from scheduler.duties.ageing import Ageing, AgeingConfig
-from scheduler.duties.deadlines import Deadlines
 from scheduler.duties.deletion import Deleting
 from scheduler.duties.recovery import Recovery, RecoveryConfig
 from scheduler.duties.ringing import Ringing, RingingConfig
-from scheduler.duties.stopping import Stopping
+from scheduler.duties.stopping import Deadlines, Stopping
 from scheduler.duties.webhook_delivery import WebhookDelivery, WebhookDeliveryConfig
 from scheduler.runtime.duty import Duty, RunsInBackground
 from scheduler.runtime.work_watch import WorkWatch
@@ -42,6 +41,8 @@ from tests.helpers.fakes import (
 )
 from tests.integration.scheduler.assembly.conftest import TEMPLATE
 from tests.integration.scheduler.scheduling import IDLE_S, Place, jsonl
+
+pytestmark = pytest.mark.databases("postgresql")
 
 ROUNDS_MAX: Final = 10
 NEVER_S: Final = 1e7  # of what a duty does from time to time

@@ -28,6 +28,8 @@ from tests.helpers.fakes import FakeClock, a_spec, submit
 from tests.helpers.receiver import Receiver, Request, receiver, says
 from tests.helpers.threads import spare_threads
 
+pytestmark = pytest.mark.databases("postgresql")
+
 CONFIG = WebhookDeliveryConfig()
 IDLE_S = 30.0
 ANY_PORT = (range(1, 65536),)

@@ -25,6 +25,8 @@ from scheduler.webhooks.attempts import ENDPOINT_DISABLED
 from tests.helpers.fakes import FakeClock, a_spec, asked, submit
 from tests.helpers.receiver import Receiver, receiver, says
 
+pytestmark = pytest.mark.databases("postgresql")
+
 IDLE_S = 30.0
 ACTOR = Actor("key:test")
 TENANTS = 20

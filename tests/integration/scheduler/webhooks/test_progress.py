@@ -16,10 +16,12 @@ from nightshift.store import Store
 from nightshift.store.webhooks.deliveries import DeliveryFilters
 from nightshift.tenants.audit import Actor
 from nightshift.tenants.vault import Vault
-from scheduler.duties.progress import Progress
+from scheduler.duties.job_events import Progress
 from scheduler.duties.webhook_delivery import WebhookDelivery, WebhookDeliveryConfig
 from tests.helpers.fakes import FakeClock, a_spec, submit
 from tests.helpers.receiver import Receiver, receiver, says
+
+pytestmark = pytest.mark.databases("sqlite")
 
 IDLE_S = 30.0
 EVERY_S = 30.0

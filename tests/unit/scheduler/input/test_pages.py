@@ -1,6 +1,6 @@
 """Pages get short at once while writing them takes long, and long again step by step."""
 
-from scheduler.input.page_size import LEAST, LONG_S, SHORT_S, PageSize
+from scheduler.input.pages import LEAST, LONG_S, SHORT_S, PageSize
 
 
 class Clock:

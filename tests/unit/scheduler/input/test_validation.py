@@ -5,9 +5,9 @@ import pytest
 from nightshift.bulk.rows.validation import Cut
 from nightshift.errors import InvalidRequest
 from nightshift.jobs.planning import FIRST_PAGE, PlanCursor
-from scheduler.input.file_pages import PlannedFile, begins_at, file_pages
 from scheduler.input.pages import ShardPage
 from scheduler.input.sharding import cut_validated
+from scheduler.input.validation import PlannedFile, begins_at, file_pages
 
 SHARDS, ROWS, SHARD_BYTES = 7, 10, 1000
 FILE = PlannedFile(
