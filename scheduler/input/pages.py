@@ -1,4 +1,4 @@
-"""Pages of shards that planning makes of an input, each recorded in one transaction, or why there are none."""
+"""Pages of shards that planning makes of an input, each recorded in one transaction, or its refusal."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence

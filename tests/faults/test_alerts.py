@@ -62,6 +62,7 @@ def fires(monitoring: Prometheus, name: str) -> None:
     assert not [text for text in notes.values() if "<" in text or "{{" in text]
 
 
+@pytest.mark.exhaustive
 def test_redis_is_away(service: Service, monitoring: Prometheus) -> None:
     with REDIS["Redis is killed, and comes back as it was"](service):
         job = submit_online(service, Row("one", "hello"))
@@ -77,6 +78,7 @@ def test_no_scheduler_leads(service: Service, monitoring: Prometheus) -> None:
     monitoring.wait_until_clear("NightshiftNoLeader")
 
 
+@pytest.mark.exhaustive
 def test_a_worker_is_killed_again_and_again(service: Service, monitoring: Prometheus) -> None:
     for _ in range(KILLS):
         service.wait_until_ready()
@@ -96,6 +98,7 @@ def test_a_row_crashes_its_workers_until_it_is_a_dead_letter(
     monitoring.wait_until_clear("NightshiftDeadLetters")
 
 
+@pytest.mark.exhaustive
 def test_a_job_will_miss_its_deadline(service: Service, monitoring: Prometheus) -> None:
     rows = some_rows(LATE_ROWS, step_ms=50, tokens=(20, 20))
     job = submit_bulk(service, rows, completion_window="1m")
@@ -105,6 +108,7 @@ def test_a_job_will_miss_its_deadline(service: Service, monitoring: Prometheus) 
     monitoring.wait_until_clear("NightshiftDeadlineAtRisk")
 
 
+@pytest.mark.exhaustive
 def test_an_engine_waits_for_the_object_store(service: Service, monitoring: Prometheus) -> None:
     assert service.s3_front is not None
     service.s3_front.set("PUT", Unreachable(), ALWAYS, path="/segments/")
@@ -115,6 +119,7 @@ def test_an_engine_waits_for_the_object_store(service: Service, monitoring: Prom
     monitoring.wait_until_clear("NightshiftEngineStarved")
 
 
+@pytest.mark.exhaustive
 def test_the_disk_is_full(tmp_path: Path) -> None:
     found: list[Service] = []
 

@@ -272,7 +272,9 @@ BODY_TO_COME = b"authorization: Bearer KEY\r\ncontent-length: 1000\r\n\r\n{"
 @pytest.mark.parametrize(
     ("sends", "clients"),
     [
-        ([b"", b"P", HEAD], API_FILES_MAX + 30),  # more than the API may have files
+        pytest.param(
+            [b"", b"P", HEAD], API_FILES_MAX + 30, marks=pytest.mark.exhaustive
+        ),  # more than the API may have files
         ([HEAD + BODY_TO_COME], connections_max(API_FILES_MAX) - 10),  # it must answer these some day
     ],
     ids=["no whole head", "no whole body"],

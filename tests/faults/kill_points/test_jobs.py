@@ -69,7 +69,14 @@ def judge(service, *jobs):
 
 
 @on_sqlite
-@pytest.mark.parametrize("point", ["api.before_commit", "api.committed", "api.rung"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("api.before_commit", marks=pytest.mark.exhaustive),
+        "api.committed",
+        pytest.param("api.rung", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_an_api_that_dies_while_it_accepts_a_job_makes_one_job_of_it_and_of_its_repeat(service, point):
     row = Row("one", f"dies at {point}")
     headers = {"idempotency-key": uuid.uuid4().hex}
@@ -102,7 +109,14 @@ def jobs_known(service):
 
 
 @on_sqlite
-@pytest.mark.parametrize("point", ["worker.fetched", "worker.received", "worker.claimed"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("worker.fetched", marks=pytest.mark.exhaustive),
+        "worker.received",
+        pytest.param("worker.claimed", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_message_that_dies_with_its_worker_is_only_a_message(service, point):
     service.arm(point)
     jobs = [submit_online(service, row) for row in some_rows(3, seed=uuid.uuid4().int)]
@@ -162,14 +176,14 @@ def test_rows_of_a_listed_segment_are_never_run_again(service):
     ("point", "face"),
     [
         ("scheduler.planning", Face.OPENAI),
-        ("scheduler.planned", Face.NATIVE),
-        ("scheduler.before_output", Face.NATIVE),
-        ("part.claimed", Face.NATIVE),
-        ("part.begun", Face.NATIVE),
+        pytest.param("scheduler.planned", Face.NATIVE, marks=pytest.mark.exhaustive),
+        pytest.param("scheduler.before_output", Face.NATIVE, marks=pytest.mark.exhaustive),
+        pytest.param("part.claimed", Face.NATIVE, marks=pytest.mark.exhaustive),
+        pytest.param("part.begun", Face.NATIVE, marks=pytest.mark.exhaustive),
         ("part.staged", Face.NATIVE),
-        ("part.published", Face.NATIVE),
-        ("scheduler.output_begun", Face.NATIVE),
-        ("scheduler.part_written", Face.OPENAI),
+        pytest.param("part.published", Face.NATIVE, marks=pytest.mark.exhaustive),
+        pytest.param("scheduler.output_begun", Face.NATIVE, marks=pytest.mark.exhaustive),
+        pytest.param("scheduler.part_written", Face.OPENAI, marks=pytest.mark.exhaustive),
         ("scheduler.output_written", Face.OPENAI),
     ],
 )
@@ -199,7 +213,9 @@ def test_a_scheduler_that_dies_between_two_pages_of_a_job_leaves_the_rest_to_the
 
 
 @on_postgresql
-@pytest.mark.parametrize("point", ["scheduler.job_ended", "scheduler.webhook_sent"])
+@pytest.mark.parametrize(
+    "point", [pytest.param("scheduler.job_ended", marks=pytest.mark.exhaustive), "scheduler.webhook_sent"]
+)
 def test_a_webhook_whose_sender_dies_is_sent_under_the_same_id(service, point):
     service.arm(point)
     job = submit_bulk(service, some_rows(10))
@@ -229,7 +245,9 @@ def test_an_answer_that_was_recorded_and_not_announced_is_found_by_its_client(se
 
 
 @on_postgresql
-@pytest.mark.parametrize("point", ["worker.carry_over_stored", "worker.handed_back"])
+@pytest.mark.parametrize(
+    "point", ["worker.carry_over_stored", pytest.param("worker.handed_back", marks=pytest.mark.exhaustive)]
+)
 def test_a_worker_that_dies_while_it_leaves_loses_no_row(service, point):
     job = submit_bulk(service, LONGER_ROWS)
     role = holder(service, job)

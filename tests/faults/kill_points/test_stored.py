@@ -130,7 +130,8 @@ def test_an_api_that_dies_before_a_part_is_on_record_has_the_part_sent_again(ser
 
 
 @pytest.mark.parametrize(
-    ("point", "is_completed"), [("api.bytes_stored", False), ("api.parts_forgotten", True)]
+    ("point", "is_completed"),
+    [pytest.param("api.bytes_stored", False, marks=pytest.mark.exhaustive), ("api.parts_forgotten", True)],
 )
 def test_a_completion_that_dies_is_repeated_and_makes_one_file(service, point, is_completed):
     upload_id, part_ids = upload_in_two_parts(service)
@@ -196,7 +197,11 @@ def objects_of(service: Service, job: BulkJob) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("point", "face"), [("scheduler.rows_deleted", Face.NATIVE), ("scheduler.bytes_deleted", Face.OPENAI)]
+    ("point", "face"),
+    [
+        pytest.param("scheduler.rows_deleted", Face.NATIVE, marks=pytest.mark.exhaustive),
+        ("scheduler.bytes_deleted", Face.OPENAI),
+    ],
 )
 def test_a_scheduler_that_dies_over_a_deleted_job_leaves_it_to_the_next_which_leaves_nothing(
     service, point, face
@@ -255,7 +260,10 @@ def endpoint(service: Service) -> Iterator[Receiver]:
         send(service, "DELETE", f"/v1/webhook_endpoints/{id}")
 
 
-@pytest.mark.parametrize(("point", "times"), [("scheduler.job_ended", 1), ("scheduler.webhook_sent", 2)])
+@pytest.mark.parametrize(
+    ("point", "times"),
+    [pytest.param("scheduler.job_ended", 1, marks=pytest.mark.exhaustive), ("scheduler.webhook_sent", 2)],
+)
 def test_an_event_of_an_endpoint_whose_sender_dies_is_sent_under_the_same_id(service, endpoint, point, times):
     def submit() -> None:
         data = b'{"custom_id": "one", "method": "POST", "url": "/v1/chat/completions", "body": %s}\n'

@@ -154,7 +154,7 @@ def serving() -> Iterator[Metadata]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
         metadata.url = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, name="metadata", daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), name="metadata", daemon=True)
         thread.start()
         try:
             yield metadata

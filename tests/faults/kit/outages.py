@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 import psycopg
+import pytest
 
 from nightshift.errors import DatabaseUnavailable
 from nightshift.tenants.keys import DEFAULT_TENANT
@@ -300,6 +301,12 @@ def prompt_after_s(service: Service, since_s: float) -> float:
         wait_until_ended(service, [submit_online(service, Row("prompt", "after the outage"))])
         if time.monotonic() - asked_s < PROMPT_S:
             return asked_s - since_s
+
+
+def exhaustive_but(outages: Mapping[str, Outage], *taken: str) -> list[object]:
+    """The names of outages, of which `make test` takes these."""
+    marks = {name: () if name in taken else (pytest.mark.exhaustive,) for name in outages}
+    return [pytest.param(name, marks=marks[name]) for name in outages]
 
 
 def wait_until_ended(service: Service, jobs: Sequence[Job]) -> None:

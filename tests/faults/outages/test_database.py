@@ -21,7 +21,7 @@ from tests.faults.chaos.oracle import Limits
 from tests.faults.chaos.workload import Job, OnlineJob, Row, some_rows, submit_bulk, submit_online
 from tests.faults.conftest import ServiceOf
 from tests.faults.kit.launch import SCALED
-from tests.faults.kit.outages import POSTGRESQL, cut_off, wait_until_ended
+from tests.faults.kit.outages import POSTGRESQL, cut_off, exhaustive_but, wait_until_ended
 from tests.faults.kit.proxy import Reset
 from tests.faults.kit.service import Parts, Service
 from tests.helpers.waiting import WAIT_MAX_S, wait_for
@@ -67,7 +67,7 @@ SECONDS = dict.fromkeys(POSTGRESQL, 300.0 if LONG else 1.0)
 SECONDS[SILENCE] = max(SECONDS[SILENCE], LEASE_S + TIMEOUT_S)
 
 
-@pytest.mark.parametrize("name", POSTGRESQL)
+@pytest.mark.parametrize("name", exhaustive_but(POSTGRESQL, SILENCE, "PostgreSQL crashes"))
 def test_an_outage_costs_time_and_nothing_else(service: Service, name: str) -> None:
     jobs = submit_some(service, seed=1, step_ms=20)
     wait_until_rows_are_done(service, jobs[0])

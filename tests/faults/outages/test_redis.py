@@ -19,7 +19,7 @@ from tests.faults.chaos import oracle
 from tests.faults.chaos.oracle import Limits
 from tests.faults.chaos.workload import Job, Row, some_rows, submit_bulk, submit_online
 from tests.faults.conftest import ServiceOf
-from tests.faults.kit.outages import REDIS, paused, wait_until_ended
+from tests.faults.kit.outages import REDIS, exhaustive_but, paused, wait_until_ended
 from tests.faults.kit.service import Parts, Service
 from tests.helpers.waiting import WAIT_MAX_S, wait_for
 
@@ -28,6 +28,7 @@ pytestmark = pytest.mark.timeout(300.0 + LASTS_S)
 JOBS = 5  # submitted at a time
 UNCHARGED = Limits(attempts_max=1)
 WORKERS = ("worker-1", "worker-2")
+FROZEN = "Redis freezes with every connection open"
 ONLINE_KEY = "ns:online"
 QUEUES = (ONLINE_KEY, "ns:bulk:4")  # interactive and standard rings
 
@@ -56,7 +57,7 @@ def judge(service: Service, jobs: list[Job]) -> None:
     oracle.check(service, jobs, UNCHARGED)
 
 
-@pytest.mark.parametrize("name", REDIS)
+@pytest.mark.parametrize("name", exhaustive_but(REDIS, FROZEN, "Redis is killed, and comes back empty"))
 def test_work_is_accepted_and_done_without_redis(service: Service, name: str) -> None:
     with ExitStack() as outage:
         with paused(service, *WORKERS):

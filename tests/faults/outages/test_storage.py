@@ -88,7 +88,11 @@ def workers(service: Service) -> list[int]:
 # -- every call ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", [Unreachable(), Refused(400, "ExpiredToken")], ids=["away", "expired"])
+@pytest.mark.parametrize(
+    "fault",
+    [Unreachable(), pytest.param(Refused(400, "ExpiredToken"), marks=pytest.mark.exhaustive)],
+    ids=["away", "expired"],
+)
 def test_running_jobs_wait_for_a_store_that_comes_back(service: Service, fault: Fault) -> None:
     front, before = front_of(service), workers(service)
     jobs = [
@@ -132,7 +136,7 @@ def make_slow(front: FaultyS3) -> None:
     front.set(ANY, Slow(delay_s=0.1, bytes_per_s=50_000))
 
 
-@pytest.mark.parametrize("spoil", [make_fail, make_slow])
+@pytest.mark.parametrize("spoil", [make_fail, pytest.param(make_slow, marks=pytest.mark.exhaustive)])
 def test_jobs_end_as_they_would_on_a_store_that_is_well(service: Service, spoil) -> None:
     front = front_of(service)
     spoil(front)

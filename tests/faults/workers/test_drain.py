@@ -94,7 +94,10 @@ def only_shard(service: Service, job_id: str) -> Shard:
     return shard
 
 
-@pytest.mark.parametrize(("is_redis_away", "tokens"), [(False, (50, 350)), (True, (10, 60))])
+@pytest.mark.parametrize(
+    ("is_redis_away", "tokens"),
+    [(False, (50, 350)), pytest.param(True, (10, 60), marks=pytest.mark.exhaustive)],
+)
 def test_a_worker_under_full_load_hands_everything_back_and_exits_with_0(service, is_redis_away, tokens):
     """Some online requests are too long for what time they get, or all of them end by themselves."""
     leaving = worker_of(service, "worker-1")
@@ -182,7 +185,11 @@ def cut_off(module_service_of: ServiceOf) -> Callable[[float], Service]:
 
 @pytest.mark.parametrize(
     ("leaves_already", "drain_s"),
-    [(False, IN_TIME_S), (True, IN_TIME_S), (True, TOO_SHORT_S)],
+    [
+        pytest.param(False, IN_TIME_S, marks=pytest.mark.exhaustive),
+        pytest.param(True, IN_TIME_S, marks=pytest.mark.exhaustive),
+        (True, TOO_SHORT_S),
+    ],
     ids=["", "it had been told to leave", "it had been told to leave, and takes too long"],
 )
 def test_a_drain_that_the_operator_asked_for_is_remembered_with_the_database_away_at_the_end(
@@ -248,6 +255,7 @@ def test_a_shard_that_waits_for_a_store_that_hangs_goes_back_without_it(service_
         assert tx.jobs.fetch(job.id).tokens_redone > 0, "what it had made since its last checkpoint"
 
 
+@pytest.mark.exhaustive
 def test_in_deterministic_mode_a_text_begun_here_and_ended_elsewhere_is_the_same(service_of):
     """Our own engine with the demo model: rows leave in the middle, go on on another worker, and on a third
     when that is killed. The others stand still until the first has handed back what it has.

@@ -129,7 +129,9 @@ def test_one_row_among_128_that_aborts_costs_three_workers_and_no_other_row(serv
         assert replayed(service, letter)["outcome"] == "succeeded"
 
 
-@pytest.mark.parametrize("service", ["sqlite", "postgresql"], indirect=True)
+@pytest.mark.parametrize(
+    "service", ["sqlite", pytest.param("postgresql", marks=pytest.mark.exhaustive)], indirect=True
+)
 def test_several_poisons_at_once_and_a_worker_killed_cost_no_other_row(
     service: Service,
 ) -> None:

@@ -117,7 +117,7 @@ def test_three_one_row_batches_hold_up_no_batch_of_another_tenant_nor_of_another
     assert_ends_meanwhile(service, jobs, *held)
 
 
-@pytest.mark.parametrize("face", Face)
+@pytest.mark.parametrize("face", [Face.NATIVE, pytest.param(Face.OPENAI, marks=pytest.mark.exhaustive)])
 def test_a_one_row_batch_runs_beside_long_shards_of_its_own_tenant_and_of_all_models(service, face):
     models = [service, service.asking(OTHER), service.asking(LAZY)]
     held = [large_job(model) for model in models]

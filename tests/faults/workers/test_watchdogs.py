@@ -57,12 +57,12 @@ def the_next_to_die(service: Service, known: Collection[str]) -> Worker:
 @pytest.mark.parametrize(
     ("prompt", "cause", "said"),
     [
-        ("!raise", ExitCause.ENGINE_DIED, "engine died"),
-        ("!eat-memory", ExitCause.ENGINE_DIED, "MemoryError"),
+        pytest.param("!raise", ExitCause.ENGINE_DIED, "engine died", marks=pytest.mark.exhaustive),
+        pytest.param("!eat-memory", ExitCause.ENGINE_DIED, "MemoryError", marks=pytest.mark.exhaustive),
         ("!hang", ExitCause.STUCK_STEP, "has not ended"),
         ("!abort", ExitCause.ABORTED, "Fatal Python error"),
-        ("!exit 137", ExitCause.OUT_OF_MEMORY, "exited with 137"),
-        ("!exit 71", ExitCause.UNREQUESTED_DRAIN, "exited with 71"),
+        pytest.param("!exit 137", ExitCause.OUT_OF_MEMORY, "exited with 137", marks=pytest.mark.exhaustive),
+        pytest.param("!exit 71", ExitCause.UNREQUESTED_DRAIN, "exited with 71", marks=pytest.mark.exhaustive),
     ],
 )
 def test_an_engine_that_fails_takes_its_process_along_and_the_other_work_goes_on(
