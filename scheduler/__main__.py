@@ -75,7 +75,7 @@ SHARD_ROWS_MAX: Final = 2000  # of short rows, a shard has no more than these, h
 
 @dataclass(frozen=True)
 class Parts:
-    """What the duties work with."""
+    """Connections and stores that the duties share."""
 
     store: Store
     queue: Queue

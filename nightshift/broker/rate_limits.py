@@ -28,7 +28,7 @@ NAMESPACE: Final = "ns"
 
 
 class RateLimits:
-    """For one event loop."""
+    """Rate limits, kept in Redis. An instance belongs to one event loop."""
 
     def __init__(self, settings: QueueSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._shared = _Pipelined(settings)
@@ -42,17 +42,17 @@ class RateLimits:
         A rate that can never allow the cost refuses it.
         """
         taken = await self._ask(tenant_id, rates)
-        if all(each.is_taken for each in taken):
+        if all(one.is_taken for one in taken):
             return taken
-        back = [_negative(each.rate) for each in taken if each.is_taken and each.rate.cost]
+        back = [_negative(one.rate) for one in taken if one.is_taken and one.rate.cost]
         if back:
             await self._ask(tenant_id, back)
         return taken
 
     async def used(self, tenant_id: str, rates: Sequence[Rate]) -> list[int]:
-        """What is taken of each rate at present."""
+        """Returns how much of each rate is taken at present."""
         taken = await self._ask(tenant_id, [Rate(rate.name, rate.limit, 0) for rate in rates])
-        return [each.window.used for each in taken]
+        return [one.window.used for one in taken]
 
     async def close(self) -> None:
         await self._shared.close()
@@ -107,20 +107,20 @@ class _Windows(RedisStorage):
             await self.client.script_load(script.script)
 
     async def acquire_all(self, tenant_id: str, rates: Sequence[Rate]) -> list[tuple[bool, Window]]:
-        """For each rate: whether its cost was taken, and what is taken of it now."""
+        """Returns whether each rate's cost was taken, and how much of it is taken now."""
         acquire, read = self._scripts
         pipeline = self.client.pipeline(transaction=False)
         for rate in rates:
             key = _item(rate).key_for(tenant_id, rate.name)
             keys = [
-                self.bridge.prefixed_key(each)
-                for each in (self._previous_window_key(key), self._current_window_key(key))
+                self.bridge.prefixed_key(window_key)
+                for window_key in (self._previous_window_key(key), self._current_window_key(key))
             ]
             pipeline.evalsha(acquire.sha, len(keys), *keys, rate.limit, WINDOW_S, rate.cost)
             pipeline.evalsha(read.sha, len(keys), *keys, WINDOW_S)
         answers = await pipeline.execute()
         pairs = zip(answers[::2], answers[1::2], strict=True)
-        return [(bool(acquired), _window(found)) for acquired, found in pairs]
+        return [(bool(acquired), _window(values)) for acquired, values in pairs]
 
     @property
     def _scripts(self) -> tuple[Any, Any]:
@@ -151,7 +151,7 @@ def _negative(rate: Rate) -> Rate:
     return Rate(rate.name, rate.limit, -rate.cost)
 
 
-def _window(found: Sequence[Any]) -> Window:
+def _window(values: Sequence[Any]) -> Window:
     """The script's counts, and their lives in milliseconds; a count that does not exist has none."""
-    previous, previous_ttl_ms, current, current_ttl_ms = (max(0, int(value or 0)) for value in found)
+    previous, previous_ttl_ms, current, current_ttl_ms = (max(0, int(value or 0)) for value in values)
     return Window(previous, previous_ttl_ms / 1000, current, current_ttl_ms / 1000)

@@ -1,4 +1,4 @@
-"""What a Redis server says of itself: its clock, its memory, what it keeps over a restart."""
+"""Facts that a Redis server reports: its clock, its memory, what it keeps over a restart."""
 
 from contextlib import closing
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from nightshift.process.settings import QueueSettings
 
 @dataclass(frozen=True, kw_only=True)
 class ServerFacts:
-    """From `INFO`, which managed servers answer too, unlike `CONFIG`. None: the server does not say."""
+    """Answers of `INFO`, which managed servers give too, unlike `CONFIG`. None: the server does not say."""
 
     version: str
     memory_used_bytes: int
@@ -43,7 +43,7 @@ def server_facts(settings: QueueSettings) -> ServerFacts:
 
 
 def server_time(settings: QueueSettings) -> datetime:
-    """By the server's clock. Raises QueueUnavailable."""
+    """Returns the time by the server's clock. Raises QueueUnavailable."""
     seconds, microseconds = _asked(settings, "TIME")
     return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=microseconds)
 

@@ -88,7 +88,7 @@ def is_metadata_name(host: str) -> bool:
 
 def _opens(network: Network, address: Address) -> bool:
     is_alone = network.num_addresses == 1
-    return address in network and (is_alone or not any(address in found for found in METADATA_NETWORKS))
+    return address in network and (is_alone or not any(address in metadata for metadata in METADATA_NETWORKS))
 
 
 def _with_embedded(address: Address) -> tuple[Address, ...]:

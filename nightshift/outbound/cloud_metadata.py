@@ -69,7 +69,7 @@ class MetadataServer:
     ) -> Reply:
         """Raises the connection's errors, and ValueError for an unusable answer."""
         timeout_s = timeout_s or self._timeout_s
-        asked = httpx.Request(
+        request = httpx.Request(
             method,
             self._url + path,
             params=params,
@@ -82,9 +82,9 @@ class MetadataServer:
             httpcore.ConnectionPool(network_backend=in_time) as pool,
             pool.stream(
                 method,
-                _core_url(asked.url),
-                headers=asked.headers.raw,
-                content=asked.read(),
+                _core_url(request.url),
+                headers=request.headers.raw,
+                content=request.read(),
                 extensions={"timeout": waits},
             ) as answer,
         ):
@@ -211,8 +211,8 @@ class Azure:
 
     def _name_of_this_machine(self) -> str:
         if self._machine is None:
-            asked = {"api-version": "2021-02-01", "format": "text"}
-            reply = self._server.ask("/metadata/instance/compute/name", self._HEADERS, params=asked)
+            params = {"api-version": "2021-02-01", "format": "text"}
+            reply = self._server.ask("/metadata/instance/compute/name", self._HEADERS, params=params)
             self._machine = reply.required().strip()
         return self._machine
 

@@ -203,10 +203,10 @@ class _GuardedBackend(httpcore.NetworkBackend):
         raise failure or httpcore.ConnectError(f"{host} has no address")
 
     def _addresses_of(self, host: str, port: int) -> list[Address]:
-        found = _with_timeout(lambda: self._resolve(host, port), self._deadline.bounded())
-        if isinstance(found, OSError):
-            raise httpcore.ConnectError(f"{host} cannot be looked up: {found}") from found
-        return [ipaddress.ip_address(text) for text in dict.fromkeys(found)]
+        addresses = _with_timeout(lambda: self._resolve(host, port), self._deadline.bounded())
+        if isinstance(addresses, OSError):
+            raise httpcore.ConnectError(f"{host} cannot be looked up: {addresses}") from addresses
+        return [ipaddress.ip_address(text) for text in dict.fromkeys(addresses)]
 
 
 def _check_addresses(addresses: Sequence[Address], allowed: Sequence[Network]) -> None:
@@ -257,7 +257,7 @@ def _can_be_looked_up(host: str) -> bool:
 
 
 def _system_resolver(host: str, port: int) -> Sequence[str]:
-    return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    return [str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
 
 def _with_timeout(look_up: Callable[[], Sequence[str]], timeout_s: float) -> Sequence[str] | OSError:

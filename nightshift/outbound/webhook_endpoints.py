@@ -73,5 +73,5 @@ class WebhookEndpoint:
 
 
 def hint(secret: str) -> str:
-    """What is shown of a secret that is not shown any more."""
+    """Returns the form in which a secret is shown once it is not told any more."""
     return f"whsec_…{secret[-HINT_CHARS:]}"

@@ -39,8 +39,8 @@ class EventType:
 
 # What is not in this table can be neither asked for nor sent.
 EVENT_TYPES: Final[Mapping[str, EventType]] = {
-    each.name: each
-    for each in (
+    type.name: type
+    for type in (
         *(EventType(name) for name in BATCH_EVENT.values()),
         *(EventType(f"job.{state}") for state in BATCH_EVENT),
         EventType(RUNNING, opt_in=True),
@@ -48,7 +48,7 @@ EVENT_TYPES: Final[Mapping[str, EventType]] = {
         EventType(PROBLEM, opt_in=True, is_passing=True),
     )
 }
-PASSING: Final = tuple(each.name for each in EVENT_TYPES.values() if each.is_passing)
+PASSING: Final = tuple(type.name for type in EVENT_TYPES.values() if type.is_passing)
 WILDCARDS: Final = frozenset({ALL} | {f"{name.partition('.')[0]}{_FAMILY}" for name in EVENT_TYPES})
 
 
@@ -73,13 +73,13 @@ def wants(events: Sequence[str], event_type: str) -> bool:
     )
 
 
-def is_subscribed(asked: Sequence[str], event_type: str) -> bool:
+def is_subscribed(wishes: Sequence[str], event_type: str) -> bool:
     """Whether a webhook endpoint gets this event: named, or in a wildcard such as `job.*`."""
-    if event_type in asked:
+    if event_type in wishes:
         return True
     return not EVENT_TYPES[event_type].opt_in and any(
-        each == ALL or (each.endswith(_FAMILY) and event_type.startswith(each.removesuffix(ALL)))
-        for each in asked
+        wish == ALL or (wish.endswith(_FAMILY) and event_type.startswith(wish.removesuffix(ALL)))
+        for wish in wishes
     )
 
 

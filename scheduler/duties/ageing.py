@@ -42,7 +42,7 @@ class AgeingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Aged(PassResult):
-    """What was deleted, or recorded as such."""
+    """Counts of what a pass deleted, or recorded as deleted."""
 
     online_jobs: int = 0
     bodies: int = 0  # of online jobs that stay
@@ -122,7 +122,7 @@ class Ageing:
             with self._store.snapshot() as tx:
                 page = tx.ageing.ended(tenant_id, rule.kind, rule.part, until, limit=limit, after=last)
                 kept = self._kept(tx, rule, page, until, now)
-            ids = [found.id for found in page if found.id not in kept]
+            ids = [job.id for job in page if job.id not in kept]
             if ids:
                 self._forget_tokens(rule, ids)
                 delete = partial(_apply, rule=rule, job_ids=ids, now=now)
@@ -142,12 +142,12 @@ class Ageing:
     def _kept(
         self, tx: Transaction, rule: Rule, page: Sequence[EndedJob], until: datetime, now: datetime
     ) -> set[str]:
-        """Those of which a dead letter is undecided; and whole jobs of which a receiver is owed an event."""
-        ids = [found.id for found in page]
+        """Jobs with an undecided dead letter, and whole jobs that owe a receiver an event."""
+        ids = [job.id for job in page]
         if not ids:
             return set()
         oldest = now - timedelta(seconds=self._config.stays.bulk_job_retention_s)
-        young = {found.id for found in page if found.finished_at > oldest}
+        young = {job.id for job in page if job.finished_at > oldest}
         awaited = tx.ageing.awaited(ids, until) if rule.part is JobPart.JOB else set()
         return awaited | (tx.ageing.undecided(ids) & young)
 

@@ -142,11 +142,11 @@ class Assembly:
 
     def _mark_finalizing(self, now: datetime) -> int:
         with self._store.snapshot() as tx:
-            found = tx.jobs.to_finalize(self._config.pool.jobs_looked_at_max)
-        if not found:
+            ready = tx.jobs.to_finalize(self._config.pool.jobs_looked_at_max)
+        if not ready:
             return 0
         with self._store.transaction() as tx:
-            marked = [job for job in found if tx.jobs.mark_finalizing(job.id, now)]
+            marked = [job for job in ready if tx.jobs.mark_finalizing(job.id, now)]
             for job in marked:
                 said = {"status": JobState.FINALIZING, "counts": counts_json(job.counts)}
                 tx.events.append(job.id, f"job.{JobState.FINALIZING}", said, now)
@@ -251,11 +251,11 @@ class Assembly:
         """Native: parts, a manifest, `_SUCCESS`."""
         cut_job(self._store, job)
         with self._store.snapshot() as tx:
-            is_written, found = cutting.is_written(tx, job), tx.parts.problem(job.id)
+            is_written, trouble = cutting.is_written(tx, job), tx.parts.problem(job.id)
             has_parts = bool(tx.parts.states(job.id))
         if not is_written:
-            is_over = found is not None and self._is_over(job, found.problem)
-            return self._without_output(job, found.problem) if found is not None and is_over else None
+            is_over = trouble is not None and self._is_over(job, trouble.problem)
+            return self._without_output(job, trouble.problem) if trouble is not None and is_over else None
         parts = self._manifests.parts(job)
         if self._reopened(job, parts):
             return None
@@ -297,7 +297,7 @@ class Assembly:
         return verdict(job, counts, shard_states, input_errors)
 
     def _end(self, job: Job, output: _Output) -> _Outcome:
-        """In one transaction: record the files, end the job, owe its event and its webhook."""
+        """Records the files, ends the job and owes its event and webhook, in one transaction."""
         files = output.files
         with self._store.transaction() as tx:
             ended = finish(
@@ -370,7 +370,7 @@ def verdict(
 
 
 def _postponed(error: Exception) -> Exception:
-    """What the pool of jobs takes for a reason to try later."""
+    """Returns the error that the pool of jobs takes for a reason to try later."""
     return error.error if isinstance(error, InputTrouble | OutputTrouble | ResultsTrouble) else error
 
 

@@ -46,7 +46,7 @@ class Deleted(PassResult):
 
 @dataclass(frozen=True)
 class _Step:
-    """What one batch has deleted."""
+    """Counts of what one batch deleted."""
 
     rows: int = 0
     objects: int = 0
@@ -103,8 +103,8 @@ class Deleting:
         done = [step.done for step in steps if step.done is not None]
         return Deleted(
             has_more=not has_ended,
-            jobs=sum(each.part is JobPart.JOB for each in done),
-            parts=sum(each.part is not JobPart.JOB for each in done),
+            jobs=sum(deletion.part is JobPart.JOB for deletion in done),
+            parts=sum(deletion.part is not JobPart.JOB for deletion in done),
             rows=sum(step.rows for step in steps),
             objects=sum(step.objects for step in steps),
             failed=self._failed if has_ended else 0,
@@ -175,6 +175,6 @@ class Deleting:
 
     def _batches(self, delete: Callable[[Transaction], int]) -> Iterator[_Step]:
         """Not durable: what a power failure undoes is deleted again."""
-        while found := self._store.run(delete, durable=False):
+        while rows := self._store.run(delete, durable=False):
             failpoints.hit("scheduler.rows_deleted")
-            yield _Step(rows=found)
+            yield _Step(rows=rows)

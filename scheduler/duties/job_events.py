@@ -59,8 +59,8 @@ class Progress:
             with self._store.snapshot() as tx:
                 tenants = tx.webhook_endpoints.tenants_naming(PROGRESS)
                 ids = tx.jobs.telling_progress(PROGRESS, tenants, JOBS_PER_QUERY_MAX, after)
-                found = [id for id in ids if is_news(tx, tx.jobs.fetch(id))]
-            yield from found
+                with_news = [id for id in ids if is_news(tx, tx.jobs.fetch(id))]
+            yield from with_news
             if len(ids) < JOBS_PER_QUERY_MAX:
                 return
             after = ids[-1]

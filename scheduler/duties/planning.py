@@ -305,7 +305,7 @@ def in_turn(jobs: Sequence[Job], turns: Mapping[str, int]) -> list[Job]:
     for job in jobs:
         keyed.append((seen[job.tenant_id], turns.get(job.tenant_id, 0), job))
         seen[job.tenant_id] += 1
-    return [job for _, _, job in sorted(keyed, key=lambda each: each[:2])]
+    return [job for _, _, job in sorted(keyed, key=lambda turn: turn[:2])]
 
 
 def _fault(job: Job, error: Exception) -> InputError | None:

@@ -28,9 +28,9 @@ class Recording:
 
     def run_once(self, now: datetime) -> PassResult:
         with self._store.snapshot() as tx:
-            found = self._figures(tx, now)
+            recorded = self._figures(tx, now)
         with self._store.transaction() as tx:
-            tx.figures.record(found)
+            tx.figures.record(recorded)
             tx.figures.forget(now - self._config.kept, FORGOTTEN_MAX)
         return PassResult()
 

@@ -73,7 +73,7 @@ class Recovery:
         )
 
     def _anything_expired(self, now: datetime) -> bool:
-        """In a read transaction: most passes find nothing, and SQLite has one writer at a time."""
+        """Looks in a read transaction: most passes find nothing, and SQLite has one writer at a time."""
         with self._store.snapshot() as tx:
             return bool(tx.leases.expired(now, limit=1))
 

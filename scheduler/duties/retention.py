@@ -126,15 +126,15 @@ class Retention:
 
     def _delete_expired_page(self, now: datetime) -> int:
         with self._store.transaction() as tx:
-            found = tx.files.expired(now, self._config.objects_per_pass_max)
-            for file in found:
+            expired = tx.files.expired(now, self._config.objects_per_pass_max)
+            for file in expired:
                 tx.files.delete(file.tenant_id, file.id)
-        if found:
+        if expired:
             failpoints.hit("scheduler.files_forgotten")
-        for file in found:  # after their records: what a crash leaves is an orphan
+        for file in expired:  # after their records: what a crash leaves is an orphan
             check(self._may_continue)
             self._objects.delete(file.key)
-        return len(found)
+        return len(expired)
 
     def _delete_parts(self, now: datetime) -> int:
         """The parts of uploads that have expired."""
@@ -166,8 +166,8 @@ class Retention:
 
 
 def _wanted_under_a_term(references: References, old: Sequence[ObjectInfo]) -> set[str]:
-    named = {info.key: found for info in old if (found := _UNDER_A_TERM.fullmatch(info.key))}
-    places = {key: (found["job"], int(found["shard"])) for key, found in named.items()}
+    named = {info.key: name for info in old if (name := _UNDER_A_TERM.fullmatch(info.key))}
+    places = {key: (name["job"], int(name["shard"])) for key, name in named.items()}
     shards = references.of_shards(set(places.values()), list(named))
     unknown = {info.key for info in old} - named.keys()  # of another form: kept
     return unknown | {

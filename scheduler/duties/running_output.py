@@ -126,11 +126,11 @@ class OutputParts:
     def _stop_unwritable(self, now: datetime) -> int:
         """Stop jobs whose output cannot be written: no further row is run in vain. Assembly says why."""
         with self._store.snapshot() as tx:
-            found = tx.parts.unwritable()
-        for job_id in found:
+            job_ids = tx.parts.unwritable()
+        for job_id in job_ids:
             with self._store.transaction() as tx:
                 request_stop(tx, tx.jobs.fetch(job_id), StopReason.FAILED, now)
-        return len(found)
+        return len(job_ids)
 
 
 def cut_job(store: Store, job: Job) -> int:
@@ -152,7 +152,7 @@ def cut_job(store: Store, job: Job) -> int:
 
 
 def _limits(job: Job, parts: int) -> CutLimits:
-    """Of the next parts of a job that has so many."""
+    """Limits of the next part of a job that has this many."""
     options, least = job.spec.options, least_shards(parts)
     part_shards = max(least, CutLimits.part_shards)
     return CutLimits(options.part_bytes, options.part_rows or ROWS_MAX, part_shards, least)

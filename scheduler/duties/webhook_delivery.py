@@ -35,14 +35,14 @@ class WebhookDeliveryConfig:
 
     @classmethod
     def for_progress(cls) -> "WebhookDeliveryConfig":
-        """With few places of its own, each for one attempt at a receiver."""
+        """The configuration for progress: few slots of its own, one for each receiver."""
         slots = SlotLimits(in_all=32, per_tenant=8, per_tenant_unanswered=4, per_destination=1)
         return cls(interval_s=1.0, slots=slots, of_progress=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Delivered(PassResult):
-    """What one pass started, and how attempts ended since the pass before."""
+    """Attempts that a pass started, and how attempts ended since the pass before."""
 
     started: int = 0
     delivered: int = 0
@@ -90,7 +90,7 @@ class WebhookDelivery:
             return _counted(ended, started=0)
         due = self._due(now)
         self._postpone(due, now)
-        reserved = self._reserve([found for found in due if self._may_start(found, now)], now)
+        reserved = self._reserve([delivery for delivery in due if self._may_start(delivery, now)], now)
         self._start_attempts(reserved)
         # A page full of one tenant's deliveries hides the others' only until that tenant is at its limit.
         return _counted(
@@ -108,20 +108,22 @@ class WebhookDelivery:
                 of_progress=self._config.of_progress,
             )
 
-    def _may_start(self, found: Delivery, now: datetime) -> bool:
-        destination = webhook_destination(found)
+    def _may_start(self, delivery: Delivery, now: datetime) -> bool:
+        destination = webhook_destination(delivery)
         if self._circuits.open_until(destination, now) is not None:
             return False
-        return self._in_flight.acquire(found, answers=self._circuits.answers(destination))
+        return self._in_flight.acquire(delivery, answers=self._circuits.answers(destination))
 
     def _postpone(self, due: Sequence[Delivery], now: datetime) -> None:
-        """What is owed to open circuits is due when they may be tried again, and hides nothing until then."""
-        times = ((found, self._circuits.open_until(webhook_destination(found), now)) for found in due)
-        postponed = [(found, until) for found, until in times if until is not None]
+        """Makes deliveries to open circuits due when those may be tried again: they hide no others."""
+        times = (
+            (delivery, self._circuits.open_until(webhook_destination(delivery), now)) for delivery in due
+        )
+        postponed = [(delivery, until) for delivery, until in times if until is not None]
         if postponed:
             with self._store.transaction() as tx:
-                for found, until in postponed:
-                    tx.deliveries.reserve(found, until)
+                for delivery, until in postponed:
+                    tx.deliveries.reserve(delivery, until)
 
     def _reserve(self, admitted: Sequence[Delivery], now: datetime) -> Sequence[Delivery]:
         if not admitted:
@@ -130,11 +132,11 @@ class WebhookDelivery:
         reserved: list[Delivery] = []
         try:
             with self._store.transaction() as tx:
-                reserved = [found for found in admitted if tx.deliveries.reserve(found, until)]
+                reserved = [delivery for delivery in admitted if tx.deliveries.reserve(delivery, until)]
         finally:
-            for found in admitted:
-                if found not in reserved:
-                    self._in_flight.release(found, None)
+            for delivery in admitted:
+                if delivery not in reserved:
+                    self._in_flight.release(delivery, None)
         return reserved
 
     def _start_attempts(self, reserved: Sequence[Delivery]) -> None:

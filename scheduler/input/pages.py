@@ -38,7 +38,7 @@ SHORT_S: Final = LONG_S / 4  # twice as many take less than half of what is long
 
 
 class PageSize:
-    """Of all jobs together: they write to one database. Threads may change it side by side; each is right."""
+    """Shards in a page, for all jobs together. Threads may change it side by side."""
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._least = min(LEAST, most)

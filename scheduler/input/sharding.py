@@ -60,21 +60,21 @@ class Cutter:
         self._image_name_chars = 0
         self._rows_estimated: int | None = None
 
-    def add(self, key: str, found: InputObject | None) -> Iterator[CutPage]:
+    def add(self, key: str, entry: InputObject | None) -> Iterator[CutPage]:
         """The pages that end with this object, or in it. None: it is none of the input's.
 
         Raises InvalidRequest if it is not the object that the last page ended in.
         """
         begun = self._cursor.begun
-        if begun is not None and (begun.key, begun.etag) != (key, found and found.etag):
+        if begun is not None and (begun.key, begun.etag) != (key, entry and entry.etag):
             raise _changed(begun)
         if begun is None:
-            self._count(found)
-        if found is not None and found.format is InputFormat.IMAGE:
-            self._add_image(found)
-        elif found is not None and found.size_bytes > 0:
+            self._count(entry)
+        if entry is not None and entry.format is InputFormat.IMAGE:
+            self._add_image(entry)
+        elif entry is not None and entry.size_bytes > 0:
             self._end_images()
-            yield from self._cut(key, found)
+            yield from self._cut(key, entry)
         self._cursor = replace(self._cursor, after=key, begun=None)
         if self._is_full or self._cursor.listed - self._first.listed >= self._limits.page_listed:
             yield self._end_page()
@@ -97,56 +97,56 @@ class Cutter:
         most = self._page_shards()
         return len(self._shards) >= (min(most, self._limits.first_page_shards) if is_first else most)
 
-    def _count(self, found: InputObject | None) -> None:
+    def _count(self, entry: InputObject | None) -> None:
         before = self._cursor
-        if found is None:
+        if entry is None:
             self._cursor = replace(before, listed=before.listed + 1)
             return
-        rows = found.rows_estimated
+        rows = entry.rows_estimated
         self._cursor = replace(
             before,
             listed=before.listed + 1,
             objects=before.objects + 1,
-            size_bytes=before.size_bytes + found.size_bytes,
+            size_bytes=before.size_bytes + entry.size_bytes,
             sampled_rows=before.sampled_rows + (rows or 0),
-            sampled_bytes=before.sampled_bytes + (0 if rows is None else found.size_bytes),
+            sampled_bytes=before.sampled_bytes + (0 if rows is None else entry.size_bytes),
         )
-        guess = _guess(found, self._cursor)
+        guess = _guess(entry, self._cursor)
         if guess is not None:
             self._rows_estimated = (self._rows_estimated or 0) + guess
 
-    def _cut(self, key: str, found: InputObject) -> Iterator[CutPage]:
-        found = replace(found, rows_estimated=_guess(found, self._cursor))
+    def _cut(self, key: str, entry: InputObject) -> Iterator[CutPage]:
+        entry = replace(entry, rows_estimated=_guess(entry, self._cursor))
         begun = self._cursor.begun or CutObject(
-            key=key, etag=found.etag, pieces=0, piece_bytes=self._piece_bytes(found)
+            key=key, etag=entry.etag, pieces=0, piece_bytes=self._piece_bytes(entry)
         )
-        pieces = islice(_pieces(found, begun.piece_bytes), begun.pieces, None)
+        pieces = islice(_pieces(entry, begun.piece_bytes), begun.pieces, None)
         for number, piece in enumerate(pieces, start=begun.pieces):
             if self._is_full:
                 self._cursor = replace(self._cursor, begun=replace(begun, pieces=number))
                 yield self._end_page()
             cursor = self._cursor
-            self._shards.append(_numbered(found, piece, cursor.shards))
+            self._shards.append(_numbered(entry, piece, cursor.shards))
             self._cursor = replace(
                 cursor, shards=cursor.shards + 1, extra_shards=cursor.extra_shards + (number > 0)
             )
 
-    def _piece_bytes(self, found: InputObject) -> int:
+    def _piece_bytes(self, entry: InputObject) -> int:
         """Longer the more shards there are already, as what follows is unknown: so they never run out."""
         extra, most = self._cursor.extra_shards, self._limits.shards_max
         wanted = self._limits.shard_bytes << (DOUBLINGS * extra // most)
-        return max(wanted, ceil(found.size_bytes / (max(0, most - extra) + 1)))
+        return max(wanted, ceil(entry.size_bytes / (max(0, most - extra) + 1)))
 
-    def _add_image(self, found: InputObject) -> None:
-        self._images.append(found)
-        self._image_bytes += found.file_bytes
-        self._image_name_chars += len(found.uri)
+    def _add_image(self, entry: InputObject) -> None:
+        self._images.append(entry)
+        self._image_bytes += entry.file_bytes
+        self._image_name_chars += len(entry.uri)
         is_long = self._image_bytes >= IMAGE_BYTES or self._image_name_chars >= IMAGE_NAME_CHARS
         if is_long or len(self._images) >= IMAGES_MAX:
             self._end_images()
 
     def _end_images(self) -> None:
-        """Those that were added since the last shard are one."""
+        """Makes one shard of the images that were added since the last shard."""
         if self._images:
             self._shards.append(_shard_of_images(self._images, self._cursor.shards))
             self._cursor = replace(self._cursor, shards=self._cursor.shards + 1)
@@ -170,11 +170,11 @@ class Cutter:
         return page
 
 
-def _guess(found: InputObject, cursor: PlanCursor) -> int | None:
+def _guess(entry: InputObject, cursor: PlanCursor) -> int | None:
     """An object that was not sampled is taken to have as many rows per byte as those that were."""
-    if found.rows_estimated is not None or not cursor.sampled_bytes:
-        return found.rows_estimated
-    return round(found.size_bytes * cursor.sampled_rows / cursor.sampled_bytes)
+    if entry.rows_estimated is not None or not cursor.sampled_bytes:
+        return entry.rows_estimated
+    return round(entry.size_bytes * cursor.sampled_rows / cursor.sampled_bytes)
 
 
 def _changed(begun: CutObject) -> InvalidRequest:
@@ -227,32 +227,32 @@ class _Piece:
     first_row: int | None = None
 
 
-def _pieces(found: InputObject, shard_bytes: int) -> Iterator[_Piece]:
-    if found.format is InputFormat.JSONL and not found.is_whole:
-        yield from _byte_ranges(found, shard_bytes)
-    elif found.format is InputFormat.PARQUET:
-        yield from _row_groups(found, shard_bytes)
+def _pieces(entry: InputObject, shard_bytes: int) -> Iterator[_Piece]:
+    if entry.format is InputFormat.JSONL and not entry.is_whole:
+        yield from _byte_ranges(entry, shard_bytes)
+    elif entry.format is InputFormat.PARQUET:
+        yield from _row_groups(entry, shard_bytes)
     else:
-        yield _Piece(0, None, found.rows_estimated)
+        yield _Piece(0, None, entry.rows_estimated)
 
 
-def _byte_ranges(found: InputObject, shard_bytes: int) -> Iterator[_Piece]:
-    count = ceil(found.size_bytes / shard_bytes)
+def _byte_ranges(entry: InputObject, shard_bytes: int) -> Iterator[_Piece]:
+    count = ceil(entry.size_bytes / shard_bytes)
     for number in range(count):
-        start = found.size_bytes * number // count
-        end = found.size_bytes * (number + 1) // count
-        share = None if found.rows_estimated is None else ceil(found.rows_estimated / count)
+        start = entry.size_bytes * number // count
+        end = entry.size_bytes * (number + 1) // count
+        share = None if entry.rows_estimated is None else ceil(entry.rows_estimated / count)
         yield _Piece(start, end, share)
 
 
-def _row_groups(found: InputObject, shard_bytes: int) -> Iterator[_Piece]:
+def _row_groups(entry: InputObject, shard_bytes: int) -> Iterator[_Piece]:
     """Consecutive row groups, as many as make up a shard's bytes, taking them to be of equal width."""
-    rows = sum(group.rows for group in found.row_groups)
-    rows_per_shard = max(1, ceil(rows * shard_bytes / found.size_bytes))
+    rows = sum(group.rows for group in entry.row_groups)
+    rows_per_shard = max(1, ceil(rows * shard_bytes / entry.size_bytes))
     start = held = 0
-    for number, group in enumerate(found.row_groups, start=1):
+    for number, group in enumerate(entry.row_groups, start=1):
         held += group.rows
-        if held >= rows_per_shard or number == len(found.row_groups):
+        if held >= rows_per_shard or number == len(entry.row_groups):
             if held:
                 yield _Piece(start, number, held)
             start, held = number, 0
@@ -269,18 +269,18 @@ def _shard_of_images(images: Sequence[InputObject], number: int) -> NewShard:
         start=0,
         end=None,
         rows_estimated=len(images),
-        objects=tuple(ShardObject(each.uri, each.etag) for each in images),
+        objects=tuple(ShardObject(image.uri, image.etag) for image in images),
     )
 
 
-def _numbered(found: InputObject, piece: _Piece, number: int) -> NewShard:
+def _numbered(entry: InputObject, piece: _Piece, number: int) -> NewShard:
     return NewShard(
         shard_no=number,
-        uri=found.uri,
-        format=found.format,
+        uri=entry.uri,
+        format=entry.format,
         start=piece.start,
         end=piece.end,
         rows_estimated=piece.rows_estimated,
         first_row=piece.first_row,
-        source_etag=found.etag,
+        source_etag=entry.etag,
     )

@@ -45,7 +45,7 @@ class SurveyConfig:
 
     @property
     def rows_bytes_max(self) -> int:
-        """What is read to find the first rows, as stored: blank lines may come before them."""
+        """Bytes read to find the first rows, as stored: blank lines may come before them."""
         return 4 * self.line_bytes_max
 
 
@@ -77,37 +77,36 @@ class Surveyor:
             yield _page(cut, model)
 
     def _cut(self, job: Job, cutter: Cutter, may_continue: MayContinue) -> Iterator[CutPage]:
-        for listed, found in self._described(job, may_continue):
-            yield from cutter.add(listed.key, found)
+        for listed, described in self._described(job, may_continue):
+            yield from cutter.add(listed.key, described)
         yield cutter.rest()
 
     def _described(self, job: Job, may_continue: MayContinue) -> Iterator[tuple[Listed, InputObject | None]]:
-        """What is listed, with the objects' descriptions: some are made side by side, and held until they are
-        used.
-        """
+        """Objects of the listing with their descriptions, some of which are made side by side."""
         objects = job.plan_cursor.objects
         listed = self._listed(job, may_continue)
         while chunk := list(islice(listed, LISTED_AHEAD)):
             todo = []
-            for each in chunk:
+            for entry in chunk:
                 is_sampled = objects < self.config.objects_sampled_max
-                todo.append(_Survey(each, self.config.sample_bytes if is_sampled else self._head_bytes(each)))
-                objects += each.found is not None
+                todo.append(
+                    _Survey(entry, self.config.sample_bytes if is_sampled else self._head_bytes(entry))
+                )
+                objects += entry.found is not None
             ahead = [survey for survey in todo if survey.reads]
             made = map_in_threads(
                 lambda survey: survey.made_ahead(may_continue), ahead, self.config.read_at_once
             )
-            known = {survey.listed.key: found for survey, found in zip(ahead, made, strict=True)}
+            known = {survey.listed.key: described for survey, described in zip(ahead, made, strict=True)}
             for survey in todo:
                 check(may_continue)
                 yield survey.listed, known.get(survey.listed.key) or survey.made()
 
     def _head_bytes(self, listed: Listed) -> int:
-        """What is read of an object that is not sampled: a long one is only cut if its text can be entered in
+        """Bytes read of an object that is not sampled: a long one is only cut if its text can be entered in
         the middle. A short one is one shard, whose worker sees that.
         """
-        found = listed.found
-        is_cut = found is not None and found.info.size_bytes > self.config.limits.shard_bytes
+        is_cut = listed.found is not None and listed.found.info.size_bytes > self.config.limits.shard_bytes
         return HEAD_BYTES if is_cut else 0
 
     def _listed(self, job: Job, may_continue: MayContinue) -> Iterator[Listed]:
@@ -126,8 +125,7 @@ class Surveyor:
         with self.store.snapshot() as tx:
             file = tx.files.input(job.tenant_id, job.spec.input)
         name = None if file is None else file.filename
-        found = uploaded_file(self.sources, job.spec.input, job.tenant_id, name)
-        yield Listed(job.spec.input, found)
+        yield Listed(job.spec.input, uploaded_file(self.sources, job.spec.input, job.tenant_id, name))
 
     def _model(
         self, job: Job, shards: Sequence[NewShard], catalogue: Catalogue, reading: "_Reading"
@@ -202,7 +200,7 @@ def _page(cut: CutPage, model: str | None) -> ShardPage:
 
 @dataclass(frozen=True)
 class _Survey:
-    """What is to be found out about a listed object."""
+    """A listed object, of which format, rows and size are to be described."""
 
     listed: Listed
     sample_bytes: int
@@ -210,35 +208,32 @@ class _Survey:
     @property
     def reads(self) -> bool:
         """Whether that takes requests."""
-        found = self.listed.found
-        if found is not None and found.format is InputFormat.IMAGE:
+        entry = self.listed.found
+        if entry is None or entry.info.size_bytes == 0 or entry.format is InputFormat.IMAGE:
             return False
-        is_parquet = found is not None and found.format is InputFormat.PARQUET
-        return found is not None and found.info.size_bytes > 0 and (is_parquet or self.sample_bytes > 0)
+        return entry.format is InputFormat.PARQUET or self.sample_bytes > 0
 
     def made_ahead(self, may_continue: MayContinue) -> InputObject | None:
         """None: it takes too much memory to be made beside others."""
         check(may_continue)
         assert self.listed.found is not None, "it is read"
-        found = self.listed.found
+        reader = ShortReader(self.listed.found.reader, AHEAD_BYTES_MAX)
         try:
-            return self._described(replace(found, reader=ShortReader(found.reader, AHEAD_BYTES_MAX)))
+            return self._described(replace(self.listed.found, reader=reader))
         except ReadTooLarge:
             return None
 
     def made(self) -> InputObject | None:
         return None if self.listed.found is None else self._described(self.listed.found)
 
-    def _described(self, found: FoundObject) -> InputObject:
-        if (
-            found.info.size_bytes == 0 and found.format is not InputFormat.IMAGE
-        ):  # nothing to read; no Parquet either
-            return InputObject(uri=found.uri, format=found.format, size_bytes=0, etag=found.info.etag)
-        return found.described(self.sample_bytes)
+    def _described(self, entry: FoundObject) -> InputObject:
+        if entry.info.size_bytes == 0 and entry.format is not InputFormat.IMAGE:  # no Parquet either
+            return InputObject(uri=entry.uri, format=entry.format, size_bytes=0, etag=entry.info.etag)
+        return entry.described(self.sample_bytes)
 
 
 class _ReadEnough(Exception):
-    """So much was read without finding what was looked for."""
+    """The limit of bytes was read without finding a row."""
 
 
 @dataclass

@@ -67,7 +67,10 @@ def plan_file(
 def _validated(
     job: Job, reading: "_FileReading", catalogue: Catalogue, limits: FileLimits
 ) -> tuple[ValidationReport, bool]:
-    """Of the whole file, and whether it is compressed. Raises Refused, StorageError and Interrupted."""
+    """Returns the report on the whole file, and whether it is compressed.
+
+    Raises Refused, StorageError and Interrupted.
+    """
     endpoint = endpoints.get(job.spec.endpoint)
     is_packed = reading.is_packed()
     report = validate(
@@ -93,11 +96,11 @@ class _FileReading:
         return is_gzip(b"".join(self.store.stream(self.key, 0, len(GZIP_MAGIC), if_match=self.etag)))
 
     def lines(self, start: int = 0) -> Iterator[Line]:
-        """Those that begin at this byte or behind it."""
-        found = lines_in_range(
+        """Lines that begin at this byte or behind it."""
+        lines = lines_in_range(
             self.store, self.key, start, None, line_bytes_max=self.line_bytes_max, etag=self.etag
         )
-        return interruptible(found, self.may_continue)
+        return interruptible(lines, self.may_continue)
 
     def packed_lines(self) -> Iterator[Line]:
         """Raises Refused, naming the line, for data that cannot be unpacked."""

@@ -1,5 +1,7 @@
-"""What earlier runs left in the folder of an output. A file is theirs if a manifest of ours lists it, or its
-name is that of a job that has ended: never by its form alone.
+"""Files that earlier runs left in the folder of an output.
+
+A file is theirs if a manifest of ours lists it, or if its name is that of a job that has ended: never by its
+form alone.
 """
 
 import json
@@ -37,10 +39,10 @@ def owner_of(destination: Destination) -> str | None:
     for name in MANIFEST_NAMES:
         head = _head_of(name, destination)
         if head is not None:
-            found = _HEAD.match(head)
-            if found is None:
+            owner = _HEAD.match(head)
+            if owner is None:
                 raise _not_ours(name)
-            return found[1].decode()
+            return owner[1].decode()
     with at_destination():
         if destination.store.head(destination.key(SUCCESS_NAME)) is None:
             return None
@@ -63,7 +65,7 @@ def check_output(output: str, tenant_id: str, locations: Locations) -> None:
 
 def listed_by_others(job: Job, destination: Destination) -> set[str]:
     """Names that the manifests of other runs have, and their own. Raises OutputTrouble."""
-    store, found = destination.store, set[str]()
+    store, names = destination.store, set[str]()
     with at_destination():
         own = [info.key for info in store.list(destination.key(RUN_MANIFEST_PREFIX))]
         for key in (*map(destination.key, MANIFEST_NAMES), *own):
@@ -72,8 +74,8 @@ def listed_by_others(job: Job, destination: Destination) -> set[str]:
             except (ObjectNotFound, ObjectTooLarge):
                 continue
             if manifest is not None and manifest["job_id"] != job.id:
-                found |= _names(manifest) | {key.removeprefix(destination.prefix)}
-    return found - set(MANIFEST_NAMES)
+                names |= _names(manifest) | {key.removeprefix(destination.prefix)}
+    return names - set(MANIFEST_NAMES)
 
 
 def remove_replaced(job: Job, destination: Destination, listed: set[str], store: Store) -> None:
@@ -121,12 +123,12 @@ def _parsed(data: bytes) -> JsonObject | None:
     if data.count(b"{") + data.count(b"[") > ENTRIES_MAX or data.count(b",") > VALUES_MAX:
         return None
     try:
-        found = json.loads(data)
-        is_ours = isinstance(found["job_id"], str) and found["job_id"].startswith("job_")
-        _names(found)
+        manifest = json.loads(data)
+        is_ours = isinstance(manifest["job_id"], str) and manifest["job_id"].startswith("job_")
+        _names(manifest)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return found if is_ours else None
+    return manifest if is_ours else None
 
 
 def _not_ours(name: str) -> InvalidRequest:

@@ -33,7 +33,7 @@ class Manifests:
     publication: Publication
 
     def write(self, job: Job, destination: Destination) -> None:
-        """What there is so far. Raises as `Publication.put`."""
+        """Writes what there is so far. Raises as `Publication.put`."""
         said = _manifest(job, job.state, job.counts, self.parts(job), self._model(job), ManifestInputs())
         self.publication.put(job, destination, self._name(job, destination), said.to_json())
 
@@ -62,17 +62,17 @@ class Manifests:
         discard_staged(job, destination)
 
     def parts(self, job: Job) -> list[OutputPart]:
-        found: list[OutputPart] = []
+        parts: list[OutputPart] = []
         while True:
-            after = found[-1].first_shard if found else -1
+            after = parts[-1].first_shard if parts else -1
             with self.store.snapshot() as tx:
                 page = tx.parts.of_job(job.id, after=after, limit=PARTS_PAGE)
-            found += page
+            parts += page
             if len(page) < PARTS_PAGE:
-                return found
+                return parts
 
     def lost(self, destination: Destination, parts: Sequence[OutputPart]) -> list[OutputPart]:
-        """Those of which a file is not there, or has another size: it was removed or replaced."""
+        """Parts with a file that is not there, or has another size: it was removed or replaced."""
         with at_destination():
             sizes = {
                 info.key.removeprefix(destination.prefix): info.size_bytes
@@ -95,10 +95,10 @@ class Manifests:
 
     def _model(self, job: Job) -> ManifestModel:
         with self.store.snapshot() as tx:
-            found = None if job.model is None else tx.workers.model(job.model)
-        if found is None:
+            model = None if job.model is None else tx.workers.model(job.model)
+        if model is None:
             return ManifestModel(job.model)
-        return ManifestModel(found.id, found.revision, found.dtype, found.dimensions)
+        return ManifestModel(model.id, model.revision, model.dtype, model.dimensions)
 
     def _inputs(self, job: Job, destination: Destination) -> ManifestInputs:
         first: list[JsonObject] = []
@@ -121,10 +121,10 @@ class Manifests:
         while True:
             with self.store.snapshot() as tx:
                 page = tx.shards.of_job(job.id, after_no=last_no, limit=SHARDS_PAGE)
-            for each in chain.from_iterable(shard.sources for shard in page):
-                if each.uri != last:
-                    last = each.uri
-                    yield {"uri": each.uri, "etag": each.etag}
+            for source in chain.from_iterable(shard.sources for shard in page):
+                if source.uri != last:
+                    last = source.uri
+                    yield {"uri": source.uri, "etag": source.etag}
             if not page:
                 return
             last_no = page[-1].shard_no
@@ -159,14 +159,14 @@ def _manifest(
 
 
 def _settings(job: Job) -> JsonObject:
-    """What decides about an answer and its form."""
+    """Settings that decide about an answer and its form."""
     spec = job.spec
     named = {"endpoint": spec.endpoint, "template": spec.template, "id_column": spec.id_column}
     return named | spec.options.settings()
 
 
 def discard_staged(job: Job, destination: Destination) -> None:
-    """What writers that died, or come too late, have begun of this run's parts."""
+    """Discards parts of this run that writers began which died, or come too late."""
     with at_destination():
         for prefix in FILE_PREFIXES:
             for upload in list(destination.store.staged(destination.key(prefix))):

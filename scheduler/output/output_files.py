@@ -26,7 +26,7 @@ KEPT_S: Final = 30 * 86400  # unless the batch says otherwise, as at OpenAI
 
 @dataclass(frozen=True)
 class OutputFiles:
-    """What was written. None: there was nothing to write."""
+    """Files that were written. None: there was nothing to write."""
 
     output: File | None = None
     error: File | None = None

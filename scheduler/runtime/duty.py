@@ -45,7 +45,7 @@ class PassResult:
 class Duty(Protocol):
     @property
     def name(self) -> str:
-        """For logs."""
+        """The name in logs and metrics."""
 
     @property
     def interval_s(self) -> float:
@@ -64,8 +64,8 @@ class WaitsForWork(Protocol):
         """The duty's."""
 
     def due_at(self, work: PendingWork) -> datetime | None:
-        """From when it has something to do, by the database's clock; None: there is nothing. Passes follow at
-        its interval for as long as this is past. For any thread; a pass may be under way.
+        """The time from which there is something to do, by the database's clock; None: nothing. Passes
+        follow at its interval for as long as this is past. For any thread; a pass may be under way.
         """
 
 
@@ -111,7 +111,7 @@ class Interrupted(Exception):
 
 
 def earliest(*times: datetime | None) -> datetime | None:
-    """Of those that are known."""
+    """Returns the earliest of the times that are known."""
     return min((at for at in times if at is not None), default=None)
 
 

@@ -62,12 +62,12 @@ class Elector:
 
     @property
     def is_leading(self) -> bool:
-        """For any thread."""
+        """Whether this process may act as the leader. For any thread."""
         return self._clock() < self._trusted_until_s
 
     @property
     def lead(self) -> Lead | None:
-        """What guards a write of the leader; None: another may lead. For any thread."""
+        """The lead that guards a write of the leader; None: another may lead. For any thread."""
         term = self._term
         return Lead(SCHEDULER_DUTY, self._leader_id, term) if term is not None and self.is_leading else None
 

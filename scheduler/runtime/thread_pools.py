@@ -155,7 +155,7 @@ class JobPool:
             return list(self._busy.values())
 
     def take_outcomes(self) -> "Counter[str]":
-        """Those since the last call."""
+        """Returns the outcomes since the last call."""
         with self._changed:
             taken, self._outcomes = self._outcomes, Counter()
             return taken
@@ -166,14 +166,14 @@ class JobPool:
             return self._changed.wait_for(lambda: not self._busy, timeout_s)
 
     def _in_turn(self, page: Sequence[Job]) -> Sequence[Job]:
-        """In rounds, one job of each tenant in each; those under way are of the first rounds."""
+        """Orders jobs in rounds, one of each tenant in each; those under way count as the first rounds."""
         with self._changed:
             seen = self._num_under_way()
         keyed = []
         for job in page:
             keyed.append((seen[job.tenant_id], job))
             seen[job.tenant_id] += 1
-        return [job for _, job in sorted(keyed, key=lambda each: each[0])]
+        return [job for _, job in sorted(keyed, key=lambda turn: turn[0])]
 
     def _num_under_way(self) -> "Counter[str]":
         return Counter(job.tenant_id for job in self._busy.values())
@@ -189,7 +189,7 @@ class JobPool:
         return backoff.began_at <= now < backoff.began_at + self._config.retry_delay(backoff.count)
 
     def _forget_old_backoffs(self, now: datetime) -> None:
-        """Of jobs long not offered: they ended some other way."""
+        """Drops the backoffs of jobs long not offered: they ended some other way."""
         grace = timedelta(seconds=2 * self._config.retry_max_s)
         self._backoffs = {
             job_id: backoff

@@ -71,7 +71,7 @@ class WorkWatch:
         return self._due[duty].is_set()
 
     def begin_pass(self, duty: str) -> None:
-        """What was due is being done: only a later look can say that there is more."""
+        """Notes that a pass begins: only a later look can say that there is more to do."""
         self._due[duty].clear()
 
     def wait_until_due(self, duty: str, timeout_s: float) -> None:

@@ -48,14 +48,14 @@ ENDPOINT_DISABLED: Final = "not sent: the webhook endpoint is disabled or was de
 
 
 class Poster(Protocol):
-    """What an attempt needs of `Egress`."""
+    """The part of `Egress` that an attempt needs."""
 
     def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> EgressResponse: ...
 
 
 @dataclass(frozen=True)
 class FollowUp:
-    """What becomes of a delivery after an attempt."""
+    """A delivery's state after an attempt, and when it is due."""
 
     state: DeliveryState
     next_at: datetime
@@ -126,13 +126,13 @@ class WebhookAttempts:
         return self._send(delivery, [self._secret(delivery)], at)
 
     def _to_endpoint(self, delivery: Delivery, endpoint_id: str, at: datetime) -> tuple[Delivery, Sent]:
-        """To where the endpoint is now."""
+        """Sends to the endpoint's present URL."""
         with self._store.snapshot() as tx:
             endpoint = tx.webhook_endpoints.get(delivery.tenant_id, endpoint_id)
         if endpoint is None or not endpoint.is_enabled:
             return delivery, not_sent(delivery, at, ENDPOINT_DISABLED)
         there = replace(delivery, url=endpoint.url)
-        secrets = [self._vault.decrypt(each) for each in endpoint.secrets(at)]
+        secrets = [self._vault.decrypt(secret) for secret in endpoint.secrets(at)]
         return there, self._send(there, secrets, at)
 
     def _send(self, delivery: Delivery, secrets: Sequence[str], started_at: datetime) -> Sent:
@@ -185,7 +185,7 @@ class WebhookAttempts:
 
 
 def _end_span(span: Span, delivery: Delivery, made: DeliveryAttempt) -> None:
-    """Of the URL only the host: the rest of it may be a secret."""
+    """Ends the span. It has only the host of the URL: the rest may be a secret."""
     if span is NO_SPAN:
         return
     url = urlsplit(delivery.url)
@@ -235,7 +235,7 @@ def follow_up(sent: Sent, attempts_before: int, now: datetime, jitter: float) ->
 
 
 def retry_after_s(headers: Mapping[str, str], now: datetime) -> int | None:
-    """What the receiver asks for, in seconds from now. None: nothing, or nothing readable."""
+    """Seconds from now until the receiver wants another attempt. None: it does not say, or not readably."""
     value = headers.get("retry-after", "").strip()
     if value.isdecimal() and len(value) <= _DIGITS_MAX:
         return int(value)
@@ -251,7 +251,7 @@ _DIGITS_MAX: Final = 9  # a larger number of seconds is a mistake, and more than
 
 
 def fields(delivery: Delivery, action: str) -> dict[str, object]:
-    """Of a log entry."""
+    """Fields of a log entry."""
     return {
         "action": action,
         "delivery": delivery.id,

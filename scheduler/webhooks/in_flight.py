@@ -73,7 +73,7 @@ class InFlightLimiter:
             return [tenant for tenant in self._of_tenant if self._is_full(tenant)]
 
     def destinations(self) -> list[WebhookDestination]:
-        """Those with attempts under way."""
+        """Destinations with attempts under way."""
         with self._changed:
             return list(self._of_destination)
 
@@ -108,7 +108,7 @@ class InFlightLimiter:
             self._changed.notify_all()
 
     def take_outcomes(self) -> Sequence[AttemptOutcome]:
-        """Those since the last call."""
+        """Returns the outcomes since the last call."""
         with self._changed:
             taken, self._outcomes = self._outcomes, []
             return taken

@@ -225,7 +225,9 @@ def a_shard_head(**overrides: Any) -> ShardHead:
 
 def a_row_result(row: int = 0, custom_id: str = "r1", status_code: int = 200, **overrides: Any) -> RowResult:
     """A result whose body is an empty object."""
-    result = RowResult.of(a_shard_head(), row, custom_id, Result(status_code, Usage(3, 2, 1), body={}))
+    result = RowResult.from_result(
+        a_shard_head(), row, custom_id, Result(status_code, Usage(3, 2, 1), body={})
+    )
     return replace(result, **overrides)
 
 

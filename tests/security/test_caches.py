@@ -98,7 +98,7 @@ def row_digests(llama: Path) -> Ask:
     known: set[bytes] = set()
 
     def ask(tenant: str) -> object:
-        digest = RowDigests(tenant, "/v1/chat/completions", LLAMA).of({"input": TEXT})
+        digest = RowDigests(tenant, "/v1/chat/completions", LLAMA).digest_of({"input": TEXT})
         is_known = digest in known
         known.add(digest)
         return is_known

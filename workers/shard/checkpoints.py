@@ -130,7 +130,9 @@ class Checkpoints:
     def _store_segment(self, results: Sequence[RowResult]) -> Segment:
         lease = self._claim.lease
         job, shard_no = self._claim.job, self._claim.shard.shard_no
-        encoded = encode_segment(ShardHead.of(job, shard_no), results, is_measured=job.face is Face.OPENAI)
+        encoded = encode_segment(
+            ShardHead.of_shard(job, shard_no), results, is_measured=job.face is Face.OPENAI
+        )
         key = segment_key(lease, shard_no, self._segments)
         self._put(key, encoded.data)
         failpoints.hit("worker.segment_stored")

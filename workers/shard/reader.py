@@ -265,7 +265,7 @@ class Reader:
         prepared.object = parsed.object
         prepared.chars += held_chars(parsed.body)
         if self._digests is not None and self._server is not None:
-            prepared.digest = self._digests.of(parsed.body)
+            prepared.digest = self._digests.digest_of(parsed.body)
             may_be_sampled = self._job.spec.options.reuse_sampled
             prepared.is_shareable = may_be_sampled or self._server.is_repeatable(request)
         return prepared

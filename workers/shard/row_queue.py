@@ -68,7 +68,7 @@ class RowQueue:
         self._on_progress = on_progress
         self._on_turn = on_turn
         self._endpoint = endpoints.get(claim.job.spec.endpoint)
-        self._head = ShardHead.of(claim.job, claim.shard.shard_no)
+        self._head = ShardHead.of_shard(claim.job, claim.shard.shard_no)
         self._first: deque[ShardRow] = deque()  # rows that go before those of the reader
         self._waiting: dict[int, ShardRow] = {}  # rows whose request another row runs, by number
         self._waiting_chars = 0
@@ -275,7 +275,7 @@ class RowQueue:
         row.state = RowState.ENDED
         if not result.succeeded and self._claim.job.face is Face.NATIVE:
             result = _placed(result, place_of(row.number, self._claim.shard, row.object))
-        recorded = RowResult.of(self._head, row.number, row.custom_id, result, row.kept, row.digest)
+        recorded = RowResult.from_result(self._head, row.number, row.custom_id, result, row.kept, row.digest)
         turn = self._turns.pop(row.number, None)
         if turn is not None and recorded.succeeded:
             self._once.ended(turn, replace(recorded, kept=None, custom_id=""))

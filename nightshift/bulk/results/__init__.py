@@ -1,1 +1,1 @@
-"""What comes of a job's rows: results, the segments that hold them, part files and the manifest."""
+"""Results of a job's rows: segments that hold them, parts of the output, the manifest, reuse."""

@@ -133,7 +133,7 @@ class EarlierDigests:
             self._map = memoryview(mapped)
 
     def close(self) -> None:
-        """What is mapped stays until nothing refers to it."""
+        """Closes the temporary file. Its mapping stays until nothing refers to it."""
         self._tables.clear()
         if self._file is not None:
             self._file.close()

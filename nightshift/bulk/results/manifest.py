@@ -27,7 +27,7 @@ class ManifestInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What lies in a job's output."""
+    """The manifest: which files lie in a job's output, and what they hold."""
 
     job_id: str
     status: str

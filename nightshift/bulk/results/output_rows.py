@@ -84,8 +84,8 @@ class Listing:
         return self.lines_left <= 0 or self.chars_left <= 0
 
     @classmethod
-    def of_part(cls, parts_open: int) -> "Listing":
-        """Of one of so many parts of a job: its owner decides how large parts are, and so how many."""
+    def shared_by(cls, parts_open: int) -> "Listing":
+        """The share of one of a job's unwritten parts; the job's owner decides how many there are."""
         whole, share = cls(), max(1, parts_open / FULL_LISTINGS)
         return cls(max(1, int(whole.lines_left / share)), max(1, int(whole.chars_left / share)))
 
@@ -124,7 +124,7 @@ class OutputRows:
             return tx.shards.segments(shard.id)
 
     def _said(self, job: Job, shard: Shard) -> Callable[[Row | BadRow], Missing]:
-        """What is said of a row of the input that was not run."""
+        """Returns a function that makes the result of a row of the input that was not run."""
         reason, error = job.stop_reason or StopReason.FAILED, None
         if job.stop_reason is None:  # the job goes on without this shard
             error = SHARD_GIVEN_UP if job.spec.retry_on_interrupt else INTERRUPTED

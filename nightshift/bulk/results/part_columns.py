@@ -17,34 +17,34 @@ WHOLE: Final = "input"
 PREFIX: Final = "input."  # of a name that the part has already
 
 
-def names_in_part(asked: KeepColumns | None, ours: Collection[str]) -> list[str]:
-    """What the kept columns are called beside ours, in the order asked."""
-    names = [WHOLE] if asked == KEEP_ALL else asked or ()
+def names_in_part(wish: KeepColumns | None, ours: Collection[str]) -> list[str]:
+    """Returns the names of the kept columns beside ours, in the order of the wish."""
+    names = [WHOLE] if wish == KEEP_ALL else wish or ()
     taken = {*ours, *names}
-    found = []
+    free_names = []
     for name in names:
         free = name
         while free in ours or (free != name and free in taken):
             free = PREFIX + free
         taken.add(free)
-        found.append(free)
-    return found
+        free_names.append(free)
+    return free_names
 
 
 def kept_columns(
-    asked: KeepColumns | None, ours: Collection[str], texts: Iterable[str | None]
+    wish: KeepColumns | None, ours: Collection[str], texts: Iterable[str | None]
 ) -> dict[str, pa.Array]:
-    """By name, the columns of rows of which these texts are kept."""
-    if asked is None:
+    """Returns the columns of rows whose kept texts these are, by name."""
+    if wish is None:
         return {}
-    return dict(zip(names_in_part(asked, ours), _arrays(asked, texts), strict=True))
+    return dict(zip(names_in_part(wish, ours), _arrays(wish, texts), strict=True))
 
 
-def _arrays(asked: KeepColumns, texts: Iterable[str | None]) -> Sequence[pa.Array]:
-    if asked == KEEP_ALL:
+def _arrays(wish: KeepColumns, texts: Iterable[str | None]) -> Sequence[pa.Array]:
+    if wish == KEEP_ALL:
         return [_array(None if text == NOTHING else text for text in texts)]
     rows = [({} if text is None else json.loads(text) or {}) for text in texts]
-    return [_array(_text(row.get(name)) for row in rows) for name in asked]
+    return [_array(_text(row.get(name)) for row in rows) for name in wish]
 
 
 def _text(value: Any) -> str | None:

@@ -137,7 +137,7 @@ class ParquetEncoder(PartEncoder):
 
 @dataclass(frozen=True)
 class PartSchema:
-    """Of every part of a job."""
+    """The schema of every part of a job."""
 
     endpoint: Endpoint
     dimensions: int | None = None  # of vectors; None: not known, or not one
@@ -176,7 +176,7 @@ class PartSchema:
         if not chunk.missing:
             return pa.concat_tables([*tables, self.arrow.empty_table()])
         tables.append(self._missing(chunk.missing))
-        rows = [*(() if chunk.window is None else chunk.window.rows), *(each.row for each in chunk.missing)]
+        rows = [*(() if chunk.window is None else chunk.window.rows), *(row.row for row in chunk.missing)]
         return pa.concat_tables(tables).take(pc.sort_indices(pa.array(rows, pa.int64())))
 
     def _type(self, type: ColumnType) -> pa.DataType:
@@ -221,14 +221,14 @@ class PartSchema:
 
     def _missing(self, missing: Sequence[Missing]) -> pa.Table:
         columns: dict[str, Any] = {name: pa.nulls(len(missing), type) for name, type in _fields(self.arrow)}
-        said = [each.said for each in missing]
-        columns["custom_id"] = pa.array([_valid(each.custom_id) for each in said], pa.string())
-        columns["outcome"] = pa.array([each.outcome for each in said], pa.string())
-        columns["error_code"] = pa.array([each.problem.code for each in said], pa.string())
-        columns["error_message"] = pa.array([each.problem.message for each in said], pa.string())
+        results = [row.said for row in missing]
+        columns["custom_id"] = pa.array([_valid(result.custom_id) for result in results], pa.string())
+        columns["outcome"] = pa.array([result.outcome for result in results], pa.string())
+        columns["error_code"] = pa.array([result.problem.code for result in results], pa.string())
+        columns["error_message"] = pa.array([result.problem.message for result in results], pa.string())
         for name in ("prompt_tokens", "completion_tokens"):
-            columns[name] = pa.array([0] * len(said), pa.int64())
-        columns |= kept_columns(self.keep_columns, self._ours, (each.kept for each in said))
+            columns[name] = pa.array([0] * len(results), pa.int64())
+        columns |= kept_columns(self.keep_columns, self._ours, (result.kept for result in results))
         return pa.Table.from_pydict(columns, self.arrow)
 
     def _floats(self, cells: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -262,11 +262,11 @@ def part_encoder(format: str, schema: PartSchema) -> PartEncoder:
 def lines(chunk: Chunk, *, native: bool) -> Sequence[tuple[int, bytes]]:
     """The line of each row, by row."""
     results = [] if chunk.window is None else chunk.window.results()
-    done = ((each.row, each.native_line() if native else each.openai_line()) for each in results)
+    done = ((result.row, result.native_line() if native else result.openai_line()) for result in results)
     if not chunk.missing:
         return [*done]
     missing = (
-        (each.row, each.said.native_line() if native else each.said.openai_line()) for each in chunk.missing
+        (row.row, row.said.native_line() if native else row.said.openai_line()) for row in chunk.missing
     )
     return [*merge(done, missing)]
 

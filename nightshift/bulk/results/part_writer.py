@@ -88,7 +88,7 @@ class PartDependencies:
 
 
 class PartWriter:
-    """For one thread at a time."""
+    """Claims parts and writes them, in one thread at a time."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class PartWriter:
     def _listing(self, claim: PartClaim) -> Listing:
         with self._store.snapshot() as tx:
             states = tx.parts.states(claim.part.job_id)
-        return Listing.of_part(sum(count for state, count in states.items() if not state.is_terminal))
+        return Listing.shared_by(sum(count for state, count in states.items() if not state.is_terminal))
 
     def _shards(self, claim: PartClaim) -> Iterator[Shard]:
         last_no, part = claim.part.first_shard - 1, claim.part

@@ -1,4 +1,4 @@
-"""What decides a row's answer, as a digest: rows with the same one may share their answer."""
+"""Digests of everything that decides a row's answer: rows with the same digest may share their answer."""
 
 import hashlib
 import json
@@ -13,13 +13,13 @@ VERSION: Final = 1  # raised when the same request is answered differently by a 
 
 
 class RowDigests:
-    """Of one tenant's requests to one endpoint of one model."""
+    """Digests one tenant's requests to one endpoint of one model."""
 
     def __init__(self, tenant_id: str, route: str, model: Model) -> None:
         said = [VERSION, tenant_id, route, model.id, model.revision, model.dtype, model.context_length]
         self._head = hashlib.blake2b(json.dumps(said).encode(), digest_size=DIGEST_BYTES)
 
-    def of(self, body: JsonObject) -> bytes:
+    def digest_of(self, body: JsonObject) -> bytes:
         """The order of its fields does not matter. Within one it does: a schema's decides about answers."""
         digest = self._head.copy()
         digest.update(_encode({name: body[name] for name in sorted(body)}).encode())

@@ -27,7 +27,7 @@ SHARD_GIVEN_UP: Final = InputError(
 
 @dataclass(frozen=True, slots=True)
 class ShardHead:
-    """What the ids and bodies of a shard's results say beside their values."""
+    """Facts that the ids and bodies of all results of a shard share."""
 
     name: str  # `<job id>/<shard number>`
     endpoint: str  # its route
@@ -36,7 +36,7 @@ class ShardHead:
     priority: PriorityClass
 
     @classmethod
-    def of(cls, job: Job, shard_no: int) -> "ShardHead":
+    def of_shard(cls, job: Job, shard_no: int) -> "ShardHead":
         assert job.model is not None, "a job with shards was planned, and so has a model"
         created_s = int(job.created_at.timestamp())
         return cls(f"{job.id}/{shard_no}", job.spec.endpoint, job.model, created_s, job.priority)
@@ -62,7 +62,7 @@ class RowResult:
     is_earlier: bool = False  # … of the job that this one reuses
 
     @classmethod
-    def of(
+    def from_result(
         cls,
         shard: ShardHead,
         row: int,

@@ -57,7 +57,7 @@ def encode_segment(
 
 def _encoded(head: ShardHead, results: Sequence[RowResult], *, is_measured: bool) -> EncodedSegment:
     if is_measured:
-        results = [each.with_body() for each in results]
+        results = [result.with_body() for result in results]
     lines_bytes = sum(map(len, output_lines(results))) if is_measured else None
     stream = _written(head, results)
     trailer = json_line({"rows": len(results), "crc32": zlib.crc32(stream)})
@@ -69,23 +69,23 @@ def _written(head: ShardHead, results: Sequence[RowResult]) -> "pa.Buffer":
     import pyarrow as pa  # half a second, which the API need not spend
 
     columns: dict[str, Any] = {
-        "row": pa.array([each.row for each in results], pa.int32()),
-        "custom_id": _texts(each.custom_id for each in results),
-        "status_code": pa.array([each.status_code for each in results], pa.int16()),
+        "row": pa.array([result.row for result in results], pa.int32()),
+        "custom_id": _texts(result.custom_id for result in results),
+        "status_code": pa.array([result.status_code for result in results], pa.int16()),
     }
     for name in _USAGE:
-        columns[name] = pa.array([getattr(each.usage, name) for each in results], pa.int64())
-    columns["body"] = _texts(each.body_text for each in results)
-    if any(each.kept is not None for each in results):
-        columns[_KEPT] = _texts(each.kept for each in results)
+        columns[name] = pa.array([getattr(result.usage, name) for result in results], pa.int64())
+    columns["body"] = _texts(result.body_text for result in results)
+    if any(result.kept is not None for result in results):
+        columns[_KEPT] = _texts(result.kept for result in results)
     for name, type in endpoints.get(head.endpoint).columns.items():
-        values: Iterable[Any] = (each.values.get(name) for each in results)
+        values: Iterable[Any] = (result.values.get(name) for result in results)
         columns[value_column(name)] = _texts(values) if type is ColumnType.TEXT else _cells_of([*values])
-    if any(each.digest is not None for each in results):
-        digests = [each.digest if each.succeeded else None for each in results]
+    if any(result.digest is not None for result in results):
+        digests = [result.digest if result.succeeded else None for result in results]
         columns[DIGEST] = pa.array(digests, pa.binary(DIGEST_BYTES))
-    if any(each.is_reused for each in results):
-        columns[REUSED] = pa.array([each.is_reused for each in results], pa.bool_())
+    if any(result.is_reused for result in results):
+        columns[REUSED] = pa.array([result.is_reused for result in results], pa.bool_())
     batch = pa.RecordBatch.from_pydict(columns)
     schema = batch.schema.with_metadata({_HEAD: json.dumps(asdict(head))})
     sink = pa.BufferOutputStream()
@@ -132,7 +132,7 @@ def stream_of(data: bytes | memoryview) -> memoryview:
 
 
 def _parted(data: bytes | memoryview) -> tuple[memoryview, JsonObject]:
-    """What comes before the trailer's line, and the trailer. Raises CorruptSegment."""
+    """Returns the bytes before the trailer's line, and the trailer. Raises CorruptSegment."""
     last = bytes(data[-TRAILER_BYTES_MAX:])
     line = last[last.rfind(b"\n", 0, len(last) - last.endswith(b"\n")) + 1 :]
     try:
@@ -159,7 +159,7 @@ def head_of(schema: "pa.Schema") -> ShardHead:
 
 
 def decode_table(table: "pa.Table", heads: Sequence[ShardHead]) -> list[RowResult]:
-    """The results of a segment's columns; `heads`: of each row, all for one endpoint."""
+    """The results of a segment's columns; `heads` has one for each row, all for one endpoint."""
     if not heads:
         return []
     columns = endpoints.get(heads[0].endpoint).columns
@@ -195,7 +195,7 @@ def decode_table(table: "pa.Table", heads: Sequence[ShardHead]) -> list[RowResul
 
 
 def kept_texts(table: "pa.Table") -> list[str | None]:
-    """What is kept of each row's input."""
+    """Returns the columns kept of each row's input, as JSON."""
     return _cells(table, _KEPT, ColumnType.TEXT)
 
 
@@ -218,7 +218,7 @@ def _texts(texts: Iterable[str | None]) -> "pa.Array":
 
 
 def _cells_of(cells: Sequence[bytes | None]) -> "pa.Array":
-    """Of its exact size at once: an array that grows is copied again and again."""
+    """Makes an array of its exact size at once: one that grows is copied again and again."""
     import numpy as np
     import pyarrow as pa
 
@@ -234,5 +234,5 @@ def _cells_of(cells: Sequence[bytes | None]) -> "pa.Array":
 
 
 def value_column(name: str) -> str:
-    """What an endpoint's column is called in a segment."""
+    """Returns the name of an endpoint's column in a segment."""
     return f"value.{name}"

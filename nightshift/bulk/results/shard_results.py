@@ -113,7 +113,7 @@ class ShardResults:
         return self._window(self._order[places]).results() if len(places) else []
 
     def _open(self) -> None:
-        """What is held of each row is made of each segment while that is in memory."""
+        """Makes the index of all rows, one segment at a time, while that is in memory."""
         rows: list[NDArray[np.int32]] = [self._rows]
         sizes: list[NDArray[np.int64]] = [self._sizes]
         for _ in self._segments:
@@ -136,11 +136,11 @@ class ShardResults:
         taken: list[pa.Table] = []
         order: list[NDArray[np.int64]] = []  # where they belong
         for number in np.unique(segments).tolist():
-            found = np.flatnonzero(segments == number)
-            rows = pa.array(places[found] - self._starts[number])
+            indexes = np.flatnonzero(segments == number)
+            rows = pa.array(places[indexes] - self._starts[number])
             table = self._streams.table(number).replace_schema_metadata(None).take(rows)
-            taken.append(table.append_column(SEGMENT, pa.array(np.full(len(found), number, np.int32))))
-            order.append(found)
+            taken.append(table.append_column(SEGMENT, pa.array(np.full(len(indexes), number, np.int32))))
+            order.append(indexes)
         self._streams.release()
         if any(table.num_columns <= len(self._columns) for table in taken):
             taken.insert(0, self._columns.empty_table())
@@ -160,7 +160,7 @@ def _order(rows: NDArray[np.int32]) -> NDArray[np.int64]:
 
 
 def _sizes(table: pa.Table) -> NDArray[np.int64]:
-    """Of each row, in bytes."""
+    """Returns the size of each row in bytes."""
     sizes = np.full(table.num_rows, ROW_BYTES, np.int64)
     for column in table.columns:
         if pa.types.is_large_binary(column.type):
@@ -190,7 +190,7 @@ class SegmentStreams:
             self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def close(self) -> None:
-        """What is mapped stays until nothing refers to it."""
+        """Closes the file. Its mapping stays until nothing refers to it."""
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
         self._ahead.clear()
@@ -212,7 +212,7 @@ class SegmentStreams:
         return table_of(self._streams[number])
 
     def release(self) -> None:
-        """What was looked at of the file need not stay in memory."""
+        """Lets the kernel drop pages of the file that were read."""
         if self._map is not None:
             self._map.madvise(mmap.MADV_DONTNEED)
 

@@ -107,7 +107,7 @@ def expected_lines(
     service: Service, job: BulkJob, stored: StoredJob, shards: Sequence[Shard]
 ) -> Iterator[RowResult]:
     """What every row that succeeds is to give, in order."""
-    heads = [ShardHead.of(stored, shard.shard_no) for shard in shards]
+    heads = [ShardHead.of_shard(stored, shard.shard_no) for shard in shards]
     numbered = [
         (head, index)
         for head, shard in zip(heads, shards, strict=True)
@@ -116,7 +116,7 @@ def expected_lines(
     identities = [head.identity(index) for head, index in numbered]
     results = expected_results(service, stored, job.rows, identities)
     for row, (head, index), result in zip(job.rows, numbered, results, strict=True):
-        yield RowResult.of(head, index, row.custom_id, result)
+        yield RowResult.from_result(head, index, row.custom_id, result)
 
 
 def expected_results(

@@ -275,7 +275,7 @@ class Place:
     def commit(self, claim: BulkClaim, seq: int, results: Sequence[RowResult]) -> None:
         if not results:
             return
-        head = ShardHead.of(claim.job, claim.shard.shard_no)
+        head = ShardHead.of_shard(claim.job, claim.shard.shard_no)
         encoded = encode_segment(head, results, is_measured=claim.job.face is Face.OPENAI)
         key = segment_key(claim.lease, claim.shard.shard_no, seq)
         self.objects.put(key, encoded.data)
@@ -299,10 +299,12 @@ def result_of(claim: BulkClaim, row: int, request: Any, answer: Answer) -> RowRe
         status, body = answer(request)
     else:
         status, body = 400, {"error": {"code": request.code, "message": request.message}}
-    head = ShardHead.of(claim.job, claim.shard.shard_no)
+    head = ShardHead.of_shard(claim.job, claim.shard.shard_no)
     usage = Usage(prompt_tokens=3, completion_tokens=2)
     values = endpoints.get(claim.job.spec.endpoint).values(body) if status < 400 else {}
-    return RowResult.of(head, row, request.custom_id, Result(status, usage, values, body), request.kept)
+    return RowResult.from_result(
+        head, row, request.custom_id, Result(status, usage, values, body), request.kept
+    )
 
 
 def a_line(custom_id: str, text: str = "hello", *, model: str = MODEL, **overrides: Any) -> JsonObject:

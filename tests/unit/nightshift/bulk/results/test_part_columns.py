@@ -37,12 +37,12 @@ def objects(tmp_path) -> ObjectStore:
 
 def said(row: int, kept: Any) -> RowResult:
     result = Result(200, Usage(3, 2), Chat().values_of(Choice("hello", "stop")))
-    return RowResult.of(HEAD, row, f"r{row}", result, _text(kept))
+    return RowResult.from_result(HEAD, row, f"r{row}", result, _text(kept))
 
 
 def refused(row: int, kept: Any) -> RowResult:
     body = {"error": {"code": "too_long", "message": "Too long."}}
-    return RowResult.of(HEAD, row, f"r{row}", Result(400, Usage(), body=body), _text(kept))
+    return RowResult.from_result(HEAD, row, f"r{row}", Result(400, Usage(), body=body), _text(kept))
 
 
 def not_run(row: int, kept: Any) -> Missing:
@@ -71,7 +71,10 @@ def test_lines_have_the_columns_of_good_failed_and_unread_rows(objects: ObjectSt
 
 
 def test_lines_without_kept_columns_are_as_they_were(objects: ObjectStore) -> None:
-    with_some, without = said(0, {"a": 1}), RowResult.of(HEAD, 0, "r0", Result(200, Usage(), body={}))
+    with_some, without = (
+        said(0, {"a": 1}),
+        RowResult.from_result(HEAD, 0, "r0", Result(200, Usage(), body={})),
+    )
 
     head = f'{{"id":"{without.id}","custom_id":"r0","response":{{"status_code":200,'
     assert without.native_line().startswith(head.encode())
@@ -130,7 +133,7 @@ def test_a_column_that_a_part_has_already_gets_another_name(asked: KeepColumns, 
 
 def test_segments_have_what_is_kept_and_those_without_are_as_they_were(objects: ObjectStore) -> None:
     rows = [said(0, {"a": "\ud83d"}), refused(1, None)]
-    plain = RowResult.of(HEAD, 2, "r2", Result(200, Usage(), dict.fromkeys(Chat().columns), {}))
+    plain = RowResult.from_result(HEAD, 2, "r2", Result(200, Usage(), dict.fromkeys(Chat().columns), {}))
 
     stored = decode_segment(encode_segment(HEAD, rows).data)
     assert [each.native_line() for each in stored] == [each.native_line() for each in rows]

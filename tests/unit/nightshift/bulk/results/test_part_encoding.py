@@ -72,16 +72,16 @@ def windows(objects: ObjectStore, *segments: Sequence[RowResult], head: ShardHea
 
 def said(row: int, text: str = "hello") -> RowResult:
     result = Result(200, USAGE, Chat().values_of(Choice(text, "stop")))
-    return RowResult.of(CHAT, row, f"r{row}", result)
+    return RowResult.from_result(CHAT, row, f"r{row}", result)
 
 
 def refused(row: int, head: ShardHead = CHAT) -> RowResult:
     body = {"error": {"code": "too_long", "message": "Too long."}}
-    return RowResult.of(head, row, f"r{row}", Result(400, Usage(), body=body))
+    return RowResult.from_result(head, row, f"r{row}", Result(400, Usage(), body=body))
 
 
 def embedded(row: int, values: Values, **more: object) -> RowResult:
-    return RowResult.of(EMBEDDINGS, row, f"r{row}", Result(200, Usage(3), values, **more))  # type: ignore[arg-type]
+    return RowResult.from_result(EMBEDDINGS, row, f"r{row}", Result(200, Usage(3), values, **more))  # type: ignore[arg-type]
 
 
 def not_run(row: int) -> Missing:
@@ -366,7 +366,7 @@ def test_results_of_the_release_before_have_no_counts(objects: ObjectStore) -> N
 def test_a_row_with_several_vectors_has_them_in_its_body_alone(objects: ObjectStore) -> None:
     request = Embeddings().parse({"model": "demo", "input": ["a", "b"]})
     result = Embeddings().result(request, [bytes(8), bytes(8)], 2)
-    [window] = windows(objects, [RowResult.of(EMBEDDINGS, 0, "r0", result)], head=EMBEDDINGS)
+    [window] = windows(objects, [RowResult.from_result(EMBEDDINGS, 0, "r0", result)], head=EMBEDDINGS)
 
     [row] = parquet(Embeddings(), [Chunk(window)], dimensions=2, keeps_body=True).to_pylist()
 
@@ -375,7 +375,9 @@ def test_a_row_with_several_vectors_has_them_in_its_body_alone(objects: ObjectSt
 
 
 def test_half_a_character_is_escaped_where_only_text_may_be(objects: ObjectStore) -> None:
-    half = RowResult.of(CHAT, 0, "\ud83d", Result(200, USAGE, Chat().values_of(Choice("a\udc00", "stop"))))
+    half = RowResult.from_result(
+        CHAT, 0, "\ud83d", Result(200, USAGE, Chat().values_of(Choice("a\udc00", "stop")))
+    )
     [window] = windows(objects, [half])
 
     [row] = parquet(Chat(), [Chunk(window)]).to_pylist()
@@ -401,7 +403,9 @@ def test_the_bytes_of_a_part_come_as_its_rows_do(objects: ObjectStore) -> None:
     """What is held of a part does not grow with it."""
     vector = random.Random(1).randbytes(1536)
     rows = [
-        RowResult.of(EMBEDDINGS, row, f"r{row}", Result(200, USAGE, {"embedding": vector, TRUNCATED: None}))
+        RowResult.from_result(
+            EMBEDDINGS, row, f"r{row}", Result(200, USAGE, {"embedding": vector, TRUNCATED: None})
+        )
         for row in range(2000)
     ]
     found = windows(objects, rows, head=EMBEDDINGS)
@@ -433,7 +437,7 @@ def test_scores_are_a_label_a_number_and_lists(objects: ObjectStore) -> None:
     head = a_shard_head(endpoint="/v1/classifications")
     body = {"data": [{"scores": [{"label": "ham", "score": 0.25}, {"label": "spam", "score": 0.75}]}]}
     values = Classifications().values(body)
-    done = RowResult.of(head, 0, "r0", Result(200, Usage(3), values))
+    done = RowResult.from_result(head, 0, "r0", Result(200, Usage(3), values))
     [window] = windows(objects, [done, refused(1, head)], head=head)
 
     table = parquet(Classifications(), [Chunk(window)])

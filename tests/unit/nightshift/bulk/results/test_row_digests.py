@@ -12,7 +12,7 @@ BODY = {"model": "demo", "prompt": "hi", "temperature": 0, "stop": ["a", "b"]}
 
 
 def digest(body=BODY, *, tenant="acme", route="/v1/completions", model=MODEL) -> bytes:
-    return RowDigests(tenant, route, model).of(body)
+    return RowDigests(tenant, route, model).digest_of(body)
 
 
 def test_the_order_of_fields_does_not_matter() -> None:

@@ -12,7 +12,9 @@ from tests.helpers.fakes import a_shard_head
 
 
 def result(status_code: int = 200, body: Any = None) -> RowResult:
-    return RowResult.of(a_shard_head(), 0, "r1", Result(status_code, Usage(3, 2, 1), body=body or {}))
+    return RowResult.from_result(
+        a_shard_head(), 0, "r1", Result(status_code, Usage(3, 2, 1), body=body or {})
+    )
 
 
 def openai_line(line: RowResult | NotExecuted) -> dict[str, Any]:

@@ -23,7 +23,7 @@ usages = st.builds(Usage, st.integers(0, 2**40), st.integers(0, 9), st.integers(
 bodies = st.dictionaries(texts, texts | st.integers() | st.lists(texts, max_size=3), max_size=3)
 answers = st.builds(Choice, texts, st.sampled_from(["stop", "length"])).map(Chat().values_of)
 results = st.builds(
-    lambda row, custom_id, status_code, usage, values, body, kept: RowResult.of(
+    lambda row, custom_id, status_code, usage, values, body, kept: RowResult.from_result(
         HEAD, row, custom_id, Result(status_code, usage, values or dict.fromkeys(Chat().columns), body), kept
     ),
     row=st.integers(0, 2**31 - 1),
@@ -35,7 +35,9 @@ results = st.builds(
     kept=st.none() | bodies.map(json.dumps),
 )
 rows_of_values = st.builds(
-    lambda row, custom_id, usage, values: RowResult.of(HEAD, row, custom_id, Result(200, usage, values)),
+    lambda row, custom_id, usage, values: RowResult.from_result(
+        HEAD, row, custom_id, Result(200, usage, values)
+    ),
     row=st.integers(0, 2**31 - 1),
     custom_id=texts,
     usage=usages,
@@ -135,16 +137,16 @@ def test_a_vector_of_one_input_is_written_as_a_float_only_where_json_is_read() -
     assert encoded.values == plain.values
     assert encoded.body is not None
     assert encoded.body["data"][0]["embedding"] == "AACAPwAAAL8="
-    row = RowResult.of(a_shard_head(endpoint="/v1/embeddings"), 0, "a", plain)
+    row = RowResult.from_result(a_shard_head(endpoint="/v1/embeddings"), 0, "a", plain)
     assert row.body == Embeddings().answer(request, [vector], 2)
     assert row.body["data"][0]["embedding"] == [1.0, -0.5]
 
 
 def row_of_values(row: int) -> RowResult:
     values = Chat().values_of(Choice("hello", "stop"))
-    return RowResult.of(HEAD, row, "r", Result(200, Usage(3, 2, 1), values))
+    return RowResult.from_result(HEAD, row, "r", Result(200, Usage(3, 2, 1), values))
 
 
 def vector_row(head: Any, row: int, vector: bytes) -> RowResult:
     result = Result(200, Usage(12), {"embedding": vector})
-    return RowResult.of(head, row, f"doc-{row:012d}", result)
+    return RowResult.from_result(head, row, f"doc-{row:012d}", result)

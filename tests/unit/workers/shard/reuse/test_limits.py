@@ -38,7 +38,7 @@ def test_other_orders_of_a_schemas_properties_have_other_digests() -> None:
         return chat_body("x", response_format=format, temperature=0)
 
     digests = RowDigests("default", "/v1/chat/completions", MODEL)
-    assert digests.of(body("reasoning", "answer")) != digests.of(body("answer", "reasoning"))
+    assert digests.digest_of(body("reasoning", "answer")) != digests.digest_of(body("answer", "reasoning"))
 
 
 @pytest.mark.parametrize("order", ["drain", "stop"])
