@@ -12,8 +12,7 @@ from nightshift.bulk.results.destinations import Destination, at_destination, na
 from nightshift.errors import InvalidRequest, ObjectNotFound
 from nightshift.jobs import Job, JsonObject
 from nightshift.jobs.part import (
-    MANIFEST_NAMES,
-    OLD_MANIFEST_NAME,
+    MANIFEST_NAME,
     PREFIXES,
     RUN_MANIFEST_PREFIX,
     SUCCESS_NAME,
@@ -36,13 +35,12 @@ def owner_of(destination: Destination) -> str | None:
 
     Raises OutputTrouble, and InvalidRequest for a manifest or a `_SUCCESS` that is not ours.
     """
-    for name in MANIFEST_NAMES:
-        head = _head_of(name, destination)
-        if head is not None:
-            owner = _HEAD.match(head)
-            if owner is None:
-                raise _not_ours(name)
-            return owner[1].decode()
+    head = _head_of(MANIFEST_NAME, destination)
+    if head is not None:
+        owner = _HEAD.match(head)
+        if owner is None:
+            raise _not_ours(MANIFEST_NAME)
+        return owner[1].decode()
     with at_destination():
         if destination.store.head(destination.key(SUCCESS_NAME)) is None:
             return None
@@ -68,14 +66,14 @@ def listed_by_others(job: Job, destination: Destination) -> set[str]:
     store, names = destination.store, set[str]()
     with at_destination():
         own = [info.key for info in store.list(destination.key(RUN_MANIFEST_PREFIX))]
-        for key in (*map(destination.key, MANIFEST_NAMES), *own):
+        for key in (destination.key(MANIFEST_NAME), *own):
             try:
                 manifest = _parsed(store.read(key, MANIFEST_BYTES_MAX))
             except (ObjectNotFound, ObjectTooLarge):
                 continue
             if manifest is not None and manifest["job_id"] != job.id:
                 names |= _names(manifest) | {key.removeprefix(destination.prefix)}
-    return names - set(MANIFEST_NAMES)
+    return names - {MANIFEST_NAME}
 
 
 def remove_replaced(job: Job, destination: Destination, listed: set[str], store: Store) -> None:
@@ -92,14 +90,6 @@ def remove_replaced(job: Job, destination: Destination, listed: set[str], store:
         for name in sorted(lying):
             if name in listed or runs.get(name) in ended:
                 destination.store.delete(destination.key(name))
-
-
-def remove_old_manifest(destination: Destination) -> None:
-    """Remove the manifest of ours that the release before wrote. Raises OutputTrouble."""
-    head = _head_of(OLD_MANIFEST_NAME, destination)
-    if head is not None and _HEAD.match(head):
-        with at_destination():
-            destination.store.delete(destination.key(OLD_MANIFEST_NAME))
 
 
 def _head_of(name: str, destination: Destination) -> bytes | None:

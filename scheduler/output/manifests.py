@@ -19,7 +19,7 @@ from nightshift.jobs.part import (
     run_of,
 )
 from nightshift.store import Store
-from scheduler.output.earlier_runs import listed_by_others, owner_of, remove_old_manifest, remove_replaced
+from scheduler.output.earlier_runs import listed_by_others, owner_of, remove_replaced
 from scheduler.output.publication import Publication
 
 PARTS_PAGE: Final = 1000
@@ -57,8 +57,6 @@ class Manifests:
             remove_replaced(job, destination, replaced, self.store)
             with at_destination():
                 destination.store.delete(destination.key(run_manifest_name(job.id)))
-        if name == MANIFEST_NAME:
-            remove_old_manifest(destination)
         discard_staged(job, destination)
 
     def parts(self, job: Job) -> list[OutputPart]:

@@ -1,24 +1,14 @@
 """Jobs of every kind up to their last row, and one pass of the duty that assembles them."""
 
-from pathlib import Path
-
 import pytest
 
 from nightshift.jobs import Job, JsonObject, StopReason
 from nightshift.lifecycle.transitions import request_stop
-from nightshift.store import Store
 from scheduler.duties.assembly import Assembly
 from tests.helpers.fakes import MODEL, FakeClock
 from tests.integration.scheduler.scheduling import IDLE_S, Place, a_line, jsonl
 
 TEMPLATE = {"model": MODEL, "messages": [{"role": "user", "content": "{{text}}"}]}
-
-
-@pytest.fixture
-def place(store: Store, tmp_path: Path) -> Place:
-    found = Place.at(store, tmp_path)
-    found.serve_model()
-    return found
 
 
 @pytest.fixture

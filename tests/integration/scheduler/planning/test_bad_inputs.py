@@ -4,14 +4,12 @@ import gzip
 import json
 import os
 from collections import Counter
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from nightshift.jobs import JobState, JsonObject
-from nightshift.store import Store
 from scheduler.input.surveying import SurveyConfig
 from tests.helpers.fakes import MODEL, FakeClock
 from tests.integration.scheduler.planning.test_planning import TEMPLATE, plan
@@ -21,11 +19,9 @@ pytestmark = pytest.mark.databases("sqlite")
 
 
 @pytest.fixture
-def place(store: Store, tmp_path: Path) -> Place:
-    found = Place.at(store, tmp_path)
-    found.serve_model()
-    (found.bucket / "in").mkdir()
-    return found
+def place(place: Place) -> Place:
+    (place.bucket / "in").mkdir()
+    return place
 
 
 @pytest.mark.parametrize(

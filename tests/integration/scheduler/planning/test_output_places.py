@@ -1,14 +1,11 @@
 """The place of an output is looked at before any row is run for it."""
 
-from pathlib import Path
-
 import pytest
 
 from nightshift.errors import StorageDenied, StorageError, StorageUnavailable
 from nightshift.jobs import Job, JobState
-from nightshift.jobs.part import MANIFEST_NAMES
+from nightshift.jobs.part import MANIFEST_NAME
 from nightshift.objectstore import ObjectStore, ObjectUri
-from nightshift.store import Store
 from nightshift.tenants.keys import DEFAULT_TENANT
 from scheduler.duties.planning import Planning
 from tests.helpers.fakes import MODEL, FakeClock
@@ -20,11 +17,9 @@ TEMPLATE = {"model": MODEL, "messages": [{"role": "user", "content": "{{text}}"}
 
 
 @pytest.fixture
-def place(store: Store, tmp_path: Path) -> Place:
-    found = Place.at(store, tmp_path)
-    found.serve_model()
-    (found.bucket / "in.jsonl").write_bytes(jsonl({"text": text} for text in ("a", "b")))
-    return found
+def place(place: Place) -> Place:
+    (place.bucket / "in.jsonl").write_bytes(jsonl({"text": text} for text in ("a", "b")))
+    return place
 
 
 def planned(place: Place, clock: FakeClock, output: str = "out/", duty: Planning | None = None) -> Job:
@@ -51,7 +46,7 @@ def outputs_fail(monkeypatch: pytest.MonkeyPatch, place: Place, error: StorageEr
     monkeypatch.setattr(place.locations, "open", open)
 
 
-@pytest.mark.parametrize("name", ["_manifest.json", "manifest.json", "_SUCCESS"])
+@pytest.mark.parametrize("name", ["_manifest.json", "_SUCCESS"])
 def test_a_job_for_a_folder_of_anothers_output_runs_no_row(place: Place, clock: FakeClock, name: str) -> None:
     (place.bucket / "out").mkdir()
     (place.bucket / "out" / name).write_text("theirs")
@@ -97,10 +92,9 @@ def test_a_place_that_is_away_does_not_keep_rows_from_running(
     assert place.shards(job)
 
 
-@pytest.mark.parametrize("name", MANIFEST_NAMES)
-def test_the_folder_of_last_nights_run_is_ours(place: Place, clock: FakeClock, name: str) -> None:
+def test_the_folder_of_last_nights_run_is_ours(place: Place, clock: FakeClock) -> None:
     (place.bucket / "out").mkdir()
-    (place.bucket / "out" / name).write_text('{"job_id": "job_1", "parts": []}')
+    (place.bucket / "out" / MANIFEST_NAME).write_text('{"job_id": "job_1", "parts": []}')
 
     assert planned(place, clock).planned_at is not None
 

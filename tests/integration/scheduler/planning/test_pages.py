@@ -5,7 +5,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,14 +14,13 @@ import pytest
 from nightshift.endpoints.texts.chat import Chat
 from nightshift.errors import Conflict, ObjectNotFound
 from nightshift.jobs import Job, JobState, JsonObject, ShardState, StopReason
-from nightshift.jobs.part import MANIFEST_NAMES
+from nightshift.jobs.part import MANIFEST_NAME
 from nightshift.jobs.planning import PlanCursor
 from nightshift.jobs.shard import Ring
 from nightshift.lifecycle import controls, retry
 from nightshift.lifecycle.tenants import Administration
 from nightshift.lifecycle.transitions import request_stop
 from nightshift.objectstore import ObjectInfo, ObjectStore, ObjectUri
-from nightshift.store import Store
 from nightshift.store.shards.shards import PreparedShards, Shards
 from nightshift.tenants.audit import Actor
 from scheduler.duties.planning import Planned, Planning
@@ -36,13 +34,6 @@ pytestmark = pytest.mark.databases("sqlite")
 
 TEMPLATE = {"model": MODEL, "messages": [{"role": "user", "content": "{{text}}"}]}
 ONE_PAGE_A_TURN = {"turn_s": 0.0, "page_shards": 3, "first_page_shards": 2}
-
-
-@pytest.fixture
-def place(store: Store, tmp_path: Path) -> Place:
-    found = Place.at(store, tmp_path)
-    found.serve_model()
-    return found
 
 
 def a_folder(place: Place, objects: int) -> Job:
@@ -417,7 +408,7 @@ class CountingStore:
             )
 
     def stream(self, key: str, *where: Any, **options: Any) -> Iterator[bytes]:
-        if key.endswith(MANIFEST_NAMES):
+        if key.endswith(MANIFEST_NAME):
             raise ObjectNotFound
         yield b'{"text": "some tx"}\n'
 
@@ -555,7 +546,7 @@ class MeetingStore:
         self._lock = threading.Lock()
 
     def stream(self, key: str, *where: Any, **options: Any) -> Iterator[bytes]:
-        if key.endswith(MANIFEST_NAMES):  # of the output: there is none
+        if key.endswith(MANIFEST_NAME):  # of the output: there is none
             yield from self._inner.stream(key, *where, **options)
             return
         with self._lock:

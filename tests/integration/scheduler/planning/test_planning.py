@@ -43,13 +43,6 @@ pytestmark = pytest.mark.databases("sqlite")
 TEMPLATE = {"model": MODEL, "messages": [{"role": "user", "content": "{{text}}"}]}
 
 
-@pytest.fixture
-def place(store: Store, tmp_path: Path) -> Place:
-    found = Place.at(store, tmp_path)
-    found.serve_model()
-    return found
-
-
 def plan(place: Place, job: Job, clock: FakeClock, duty: Planning | None = None) -> Job:
     """One pass, and what it started is over."""
     duty = duty or place.planning()

@@ -1,7 +1,6 @@
 """The scheduler submits jobs by the same rules as the API, without it."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,6 @@ from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle.catalogue import CachedCatalogue
 from nightshift.lifecycle.submission import Submitter, new_job
 from nightshift.process.settings import SubmissionSettings
-from nightshift.store import Store
 from nightshift.tenants.vault import Vault
 from tests.helpers.fakes import MODEL, FakeClock, a_spec
 from tests.integration.scheduler.scheduling import IDLE_S, Place, a_line, jsonl
@@ -26,11 +24,9 @@ SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
 @pytest.fixture
-def place(store: Store, tmp_path: Path) -> Place:
-    found = Place.at(store, tmp_path)
-    found.serve_model()
-    (found.bucket / "in.jsonl").write_bytes(jsonl(a_line(f"r{number}") for number in range(10)))
-    return found
+def place(place: Place) -> Place:
+    (place.bucket / "in.jsonl").write_bytes(jsonl(a_line(f"r{number}") for number in range(10)))
+    return place
 
 
 def submitter(place: Place, **settings: int) -> Submitter:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,13 +47,6 @@ STAYS = RetentionSettings(
     bulk_job_retention_s=600,
     worker_retention_s=700,
 )
-
-
-@pytest.fixture
-def place(store: Store, tmp_path: Path) -> Place:
-    found = Place.at(store, tmp_path)
-    found.serve_model()
-    return found
 
 
 def ended_online(store: Store, tenant_id: str = "default") -> Job:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,13 +49,6 @@ OF_JOBS = {
     for table in tables.metadata.sorted_tables
     if table in (tables.job, tables.deletion) or {"job_id", "shard_id", "delivery_id"} & {*table.c.keys()}
 } - {tables.outbox}
-
-
-@pytest.fixture
-def place(store: Store, tmp_path: Path) -> Place:
-    found = Place.at(store, tmp_path)
-    found.serve_model()
-    return found
 
 
 def rows(store: Store) -> Mapping[str, int]:

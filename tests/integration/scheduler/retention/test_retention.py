@@ -32,7 +32,6 @@ from nightshift.objectstore import (
     s3_transfers,
 )
 from nightshift.objectstore.s3 import S3Store
-from nightshift.store import Store
 from nightshift.store.jobs.references import References
 from scheduler.duties.retention import COLLECTED, Retention, RetentionConfig
 from tests.helpers.fakes import STARTS_AT, FakeClock, a_shard_head, claimed
@@ -43,13 +42,6 @@ from tests.integration.servers import S3Server
 pytestmark = pytest.mark.databases("postgresql")
 
 OLD_S = 2 * UNRECORDED_S
-
-
-@pytest.fixture
-def place(store: Store, tmp_path: Path) -> Place:
-    found = Place.at(store, tmp_path)
-    found.serve_model()
-    return found
 
 
 def collect(place: Place, objects: Any = None, **config: Any) -> int:

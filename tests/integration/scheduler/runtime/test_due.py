@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final, cast
 
 import pytest
@@ -108,13 +107,6 @@ class Duties:
             for name in due:
                 self.run(name)
         raise AssertionError(f"still due after {ROUNDS_MAX} passes: {due}")
-
-
-@pytest.fixture
-def place(store: Store, tmp_path: Path) -> Place:
-    found = Place.at(store, tmp_path)
-    found.serve_model()
-    return found
 
 
 @pytest.fixture
