@@ -277,8 +277,6 @@ MANIFEST_NAME: Final = "_manifest.json"
 SUCCESS_NAME: Final = "_SUCCESS"  # written last
 RUN_CHARS: Final = 8
 
-OLD_MANIFEST_NAME: Final = "manifest.json"  # of the release before: read, not written
-MANIFEST_NAMES: Final = (MANIFEST_NAME, OLD_MANIFEST_NAME)  # the first that lies there counts
 
 FILE_PREFIXES: Final = ("part-", "errors-")
 RUN_MANIFEST_PREFIX: Final = "_manifest-"
@@ -314,7 +312,7 @@ def inputs_name(job_id: str) -> str:
 
 def is_output_name(name: str) -> bool:
     """Whether an output may have an object of this name."""
-    is_fixed = name in (*MANIFEST_NAMES, SUCCESS_NAME)
+    is_fixed = name in (MANIFEST_NAME, SUCCESS_NAME)
     return is_fixed or _FILE.fullmatch(name) is not None or _OF_A_RUN.fullmatch(name) is not None
 
 

@@ -44,20 +44,20 @@ def service(module_service_of: ServiceOf, ports: dict[str, int]) -> Service:
 def monitoring(
     service: Service, ports: dict[str, int], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Prometheus]:
-    with monitored(service, ports, tmp_path_factory.mktemp("prometheus")) as found:
-        yield found
+    with monitored(service, ports, tmp_path_factory.mktemp("prometheus")) as scraping:
+        yield scraping
 
 
 @contextmanager
 def monitored(service: Service, ports: dict[str, int], folder: Path) -> Iterator[Prometheus]:
     ports = ports | {"nightshift-api": int(service.base_url.rpartition(":")[2])}
-    with prometheus(folder, ports, minutes_as_seconds(RULES.read_text())) as found:
-        wait_for("it has scraped every process", lambda: found.query("sum(up)") == [len(ports)])
-        yield found
+    with prometheus(folder, ports, minutes_as_seconds(RULES.read_text())) as scraping:
+        wait_for("it has scraped every process", lambda: scraping.query("sum(up)") == [len(ports)])
+        yield scraping
 
 
 def fires(monitoring: Prometheus, name: str) -> None:
-    """And what it says is whole: templates that cannot be filled in say `<error …>` or `<no value>`."""
+    """Waits for the alert. Templates that cannot be filled in would say `<error …>` or `<no value>`."""
     notes = monitoring.wait_until_firing(name)
     assert not [text for text in notes.values() if "<" in text or "{{" in text]
 
@@ -121,16 +121,16 @@ def test_an_engine_waits_for_the_object_store(service: Service, monitoring: Prom
 
 @pytest.mark.exhaustive
 def test_the_disk_is_full(tmp_path: Path) -> None:
-    found: list[Service] = []
+    services: list[Service] = []
 
     def pids() -> list[int]:
-        return [pid for service in found for role in service.kept for pid in service.pids(role)]
+        return [pid for service in services for role in service.kept for pid in service.pids(role)]
 
     with small_disk(pids) as disk:
         if not isinstance(disk, Tmpfs):
             pytest.skip("no file system can be mounted here, and none is really full")
         with running(disk.folder, FAKE_STAMPS="") as service:
-            found.append(service)
+            services.append(service)
             with monitored(service, {}, tmp_path / "prometheus") as monitoring:
                 disk.fill()
                 fires(monitoring, "NightshiftDiskFull")

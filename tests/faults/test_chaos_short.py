@@ -30,7 +30,7 @@ FACTOR = 3 if os.environ.get("LONG") else 1
     ("parts", "kills"), [(SMALL, 12), pytest.param(LARGE, 5, marks=pytest.mark.exhaustive)], ids=str
 )
 def test_kills_at_random_lose_no_row_and_double_none(parts, kills):
-    """What happened is printed with a failure."""
+    """Prints the report, which a failure shows."""
     actions = short(parts, FACTOR * kills)
     print(f"seed {SEED}")
     with tempfile.TemporaryDirectory(prefix="ns-", dir=RAM_DISK) as folder:
@@ -71,14 +71,14 @@ def played(monkeypatch):
 
 
 def a_round(**known):
-    nothing = {each.name: {} if "dict" in str(each.type) else 0 for each in fields(Round)}
+    nothing = {column.name: {} if "dict" in str(column.type) else 0 for column in fields(Round)}
     return Round(**nothing | known)
 
 
 def test_a_run_that_was_stopped_goes_on_after_the_last_round_that_passed(played, tmp_path, capsys):
-    asked = ["--seed", "7", "--notes", str(tmp_path)]
-    assert command.main([*asked, "--kills", "60"]) == 0
-    assert command.main([*asked, "--kills", "90"]) == 0
+    arguments = ["--seed", "7", "--notes", str(tmp_path)]
+    assert command.main([*arguments, "--kills", "60"]) == 0
+    assert command.main([*arguments, "--kills", "90"]) == 0
     assert played.rounds == [0, 1, 2]
     said = capsys.readouterr().out
     assert "rounds 3, kills 90" in said
@@ -86,20 +86,20 @@ def test_a_run_that_was_stopped_goes_on_after_the_last_round_that_passed(played,
 
 
 def test_a_run_that_is_done_says_so_and_how_it_is_run_again(played, tmp_path, capsys):
-    asked = ["--seed", "7", "--kills", "40", "--notes", str(tmp_path)]
-    assert command.main(asked) == 0
-    assert command.main(asked) == 0
+    arguments = ["--seed", "7", "--kills", "40", "--notes", str(tmp_path)]
+    assert command.main(arguments) == 0
+    assert command.main(arguments) == 0
     assert played.rounds == [0]
     [notes] = tmp_path.iterdir()
     assert f"already done: delete {notes} to run it again" in capsys.readouterr().out
 
 
 def test_a_run_that_was_killed_while_it_noted_a_round_plays_that_one_again(played, tmp_path):
-    asked = ["--seed", "7", "--notes", str(tmp_path)]
-    assert command.main([*asked, "--kills", "80"]) == 0
+    arguments = ["--seed", "7", "--notes", str(tmp_path)]
+    assert command.main([*arguments, "--kills", "80"]) == 0
     [notes] = tmp_path.iterdir()
     notes.write_text(notes.read_text()[:-20])
-    assert command.main([*asked, "--kills", "120"]) == 0
+    assert command.main([*arguments, "--kills", "120"]) == 0
     assert played.rounds == [0, 1, 1, 2]
 
 
@@ -114,10 +114,10 @@ def test_a_round_that_fails_is_named_with_its_seed_and_played_again_by_the_same_
     played, tmp_path, capsys
 ):
     played.failures.append("row-3 is missing")
-    asked = ["--seed", "7", "--kills", "100", "--notes", str(tmp_path)]
-    assert command.main(asked) == 1
+    arguments = ["--seed", "7", "--kills", "100", "--notes", str(tmp_path)]
+    assert command.main(arguments) == 1
     assert "FAILED: seed 7, round 1, sqlite-directory: row-3 is missing" in capsys.readouterr().out
-    assert command.main(asked) == 0
+    assert command.main(arguments) == 0
     assert played.rounds == [0, 1, 2]
 
 

@@ -138,8 +138,8 @@ def test_a_batch_is_refused_as_a_whole_with_the_number_of_every_line_that_is_wro
         assert refused.status_code == httpx.codes.BAD_REQUEST  # it is not even text
         lines = [line for line in LINES if line is not NOT_UTF8]
         file_id = _upload(http, b"\n".join(line.data for line in lines)).raise_for_status().json()["id"]
-        asked = {"input_file_id": file_id, "endpoint": ENDPOINT, "completion_window": "24h"}
-        batch_id = http.post("/v1/batches", json=asked).raise_for_status().json()["id"]
+        wishes = {"input_file_id": file_id, "endpoint": ENDPOINT, "completion_window": "24h"}
+        batch_id = http.post("/v1/batches", json=wishes).raise_for_status().json()["id"]
         wait_for("the batch has ended", lambda: _state(service, job_id_of_batch(batch_id)).is_terminal)
         batch = http.get(f"/v1/batches/{batch_id}").json()
 
@@ -246,7 +246,7 @@ def test_a_nightly_run_that_is_started_again_and_again_is_one_job(service: Servi
 
 
 def nightly(service: Service, name: str) -> "subprocess.Popen[str]":
-    """What cron would start."""
+    """The command that cron would start."""
     places = [service.location(f"in/{name}.jsonl"), "--output", service.location(f"out/{name}/")]
     how = ["--endpoint", "chat", "--name", name, "--date", "2026-11-21", "--wait", "--json"]
     how += ["--webhook", service.receiver.numeric_url]

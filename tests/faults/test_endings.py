@@ -101,8 +101,8 @@ STOPS = (CANCEL, EXPIRY, MAX_RUNTIME)
 def is_running(service: Service, job: Job, succeeded: int = 0) -> bool:
     """Whether a worker is at it, and so many of its rows are over."""
     with service.store.snapshot() as tx:
-        found = tx.jobs.fetch(job.id)
-        return found.state is JobState.RUNNING and found.counts.succeeded == succeeded
+        ended = tx.jobs.fetch(job.id)
+        return ended.state is JobState.RUNNING and ended.counts.succeeded == succeeded
 
 
 def has_ended(service: Service, job: Job) -> bool:
@@ -115,7 +115,7 @@ def has_ended(service: Service, job: Job) -> bool:
 
 @dataclass(frozen=True)
 class Ending:
-    """What a job that has ended shows to the outside. Lines are (custom id, status or error code)."""
+    """The outside of a job that has ended. Lines are (custom id, status or error code)."""
 
     state: str
     counts: tuple[int, int, int]  # rows in all, succeeded, failed
@@ -176,7 +176,7 @@ def assert_ended(service: Service, job: Job, state: JobState, told: dict[str | N
 
 
 def told_of(job: Job, *, kept: int, left: int, code: str) -> dict[str | None, Any]:
-    """What the lines of a job say that was stopped: of its short rows, of its long ones."""
+    """Lines of a job that was stopped: of its short rows, of its long ones."""
     if isinstance(job, OnlineJob):
         return {None: code}
     return {f"short-{number}": httpx.codes.OK for number in range(kept)} | {
@@ -326,5 +326,5 @@ def _state(service: Service, job: Job) -> JobState:
 
 def _is_planned(service: Service, job: Job) -> bool:
     with service.store.snapshot() as tx:
-        found = tx.jobs.fetch(job.id)
-        return found.kind is JobKind.ONLINE or found.planned_at is not None
+        current = tx.jobs.fetch(job.id)
+        return current.kind is JobKind.ONLINE or current.planned_at is not None

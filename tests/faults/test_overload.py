@@ -169,7 +169,7 @@ def test_ten_times_too_much_is_refused_in_time_and_the_rest_is_done(service: Ser
 
 
 def warm_up(service: Service) -> None:
-    """What a process loads when it first needs it is no growth."""
+    """Lets processes load what they first need now, so that it counts as no growth."""
     jobs = [submit_bulk(service, some_rows(2)), submit_online(service, Row("one", "first"))]
     oracle.quiesce(service, jobs)
 

@@ -1,4 +1,4 @@
-"""What every request is to be answered with: by an engine that nothing happens to.
+"""The answer that every request is to get: that of an engine that nothing happens to.
 
 The oracle compares with it byte for byte. What an answer depends on is the request and its identity alone, so
 it does not matter which attempt it comes from, nor what else was in the engine.
@@ -26,7 +26,7 @@ Asked = tuple[ChatRequest, Identity, PriorityClass]
 class KnownAnswers(Protocol):
     """An undisturbed run of the engine that a service has."""
 
-    def of(self, asked: Sequence[Asked]) -> list[Result]:
+    def results(self, requests: Sequence[Asked]) -> list[Result]:
         """An answer to each, in order."""
         ...
 
@@ -34,8 +34,8 @@ class KnownAnswers(Protocol):
 class FakeAnswers:
     """The fake engine's, computed: its tokens are a hash."""
 
-    def of(self, asked: Sequence[Asked]) -> list[Result]:
-        return [self._answer(*each) for each in asked]
+    def results(self, requests: Sequence[Asked]) -> list[Result]:
+        return [self._answer(*request) for request in requests]
 
     def _answer(self, request: ChatRequest, identity: Identity, priority: PriorityClass) -> Result:
         tokenizer = FakeTokenizer()
@@ -66,16 +66,16 @@ class ModelAnswers:
         (self._server,) = load_models(settings, self._heard.put)
         self._server.start()
 
-    def of(self, asked: Sequence[Asked]) -> list[Result]:
-        for number, each in enumerate(asked):
-            self._submit(number, *each)
+    def results(self, requests: Sequence[Asked]) -> list[Result]:
+        for number, request in enumerate(requests):
+            self._submit(number, *request)
         answers: dict[int, Result] = {}
-        while len(answers) < len(asked):
+        while len(answers) < len(requests):
             heard = self._heard.get(timeout=WAIT_MAX_S)
             if isinstance(heard, BaseException):
                 raise heard
             answers[heard[0]] = heard[1]
-        return [answers[number] for number in range(len(asked))]
+        return [answers[number] for number in range(len(requests))]
 
     def _submit(self, number: int, request: ChatRequest, identity: Identity, priority: PriorityClass) -> None:
         def listen(progress: Progress) -> None:

@@ -35,7 +35,7 @@ def scene_of(parts: Parts) -> Scene:
 
 
 def report(rounds: Sequence[Round]) -> str:
-    """What all rounds came to, as a table."""
+    """Returns a table of all rounds."""
     faults: Counter[str] = Counter()
     rows_redone: Counter[str] = Counter()
     for done in rounds:
@@ -68,52 +68,52 @@ def report(rounds: Sequence[Round]) -> str:
 
 
 def _times(kind: Kind, noted: Sequence[Mapping[str, Sequence[float]]]) -> str:
-    seconds = [second for each in noted for second in each.get(kind, ())]
+    seconds = [second for seconds_of in noted for second in seconds_of.get(kind, ())]
     return f"{median(seconds):.1f} {max(seconds):6.1f}" if seconds else "-"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    asked = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     parts = Parts(
-        asked.database,
-        asked.objects,
-        asked.engine,
-        workers=asked.workers,
+        options.database,
+        options.objects,
+        options.engine,
+        workers=options.workers,
         schedulers=2,
-        proxies=_proxies(asked),
+        proxies=_proxies(options),
         are_forked=False,
     )
-    notes = asked.notes / f"{parts}-{asked.seed}.jsonl"
+    notes = options.notes / f"{parts}-{options.seed}.jsonl"
     rounds = _noted(notes)
-    print(f"seed {asked.seed}, from round {len(rounds)}", flush=True)
-    left = _kills_left(asked, rounds)
+    print(f"seed {options.seed}, from round {len(rounds)}", flush=True)
+    left = _kills_left(options, rounds)
     try:
         if left:
             with _service(parts) as service:
-                _play(service, parts, asked, rounds, notes)
+                _play(service, parts, options, rounds, notes)
     except (AssertionError, TimeoutError) as error:
         print(*getattr(error, "__notes__", ()), sep="\n")
-        print(f"FAILED: seed {asked.seed}, round {len(rounds)}, {parts}: {error}", flush=True)
+        print(f"FAILED: seed {options.seed}, round {len(rounds)}, {parts}: {error}", flush=True)
         return 1
     if not left:
         print(f"already done: delete {notes} to run it again, or ask for more kills or another seed")
     if rounds:
         print(report(rounds))
-    if _kills_left(asked, rounds):
-        print(f"not all of {asked.kills} kills yet: the same command goes on")
+    if _kills_left(options, rounds):
+        print(f"not all of {options.kills} kills yet: the same command goes on")
     return 0
 
 
 def _play(
-    service: Service, parts: Parts, asked: argparse.Namespace, rounds: list[Round], notes: Path
+    service: Service, parts: Parts, options: argparse.Namespace, rounds: list[Round], notes: Path
 ) -> None:
     """Round after round, until there were kills enough or the time is over."""
-    ends_at_s = time.monotonic() + asked.slice_s
-    play = Rounds(service, asked.seed, say=lambda text: print(text, flush=True))
-    while (left := _kills_left(asked, rounds)) and time.monotonic() < ends_at_s:
+    ends_at_s = time.monotonic() + options.slice_s
+    play = Rounds(service, options.seed, say=lambda text: print(text, flush=True))
+    while (left := _kills_left(options, rounds)) and time.monotonic() < ends_at_s:
         number = len(rounds)
         kills = min(KILLS_PER_ROUND // parts.slower, left)
-        actions = schedule(asked.seed, number, kills, scene_of(parts))
+        actions = schedule(options.seed, number, kills, scene_of(parts))
         done = play.play(number, actions)
         rounds.append(done)
         with notes.open("a") as file:
@@ -122,8 +122,8 @@ def _play(
         print(f"round {number} passed: {done.kills} kills in {took}", flush=True)
 
 
-def _kills_left(asked: argparse.Namespace, rounds: Sequence[Round]) -> int:
-    wanted: int = asked.kills
+def _kills_left(options: argparse.Namespace, rounds: Sequence[Round]) -> int:
+    wanted: int = options.kills
     return max(0, wanted - sum(done.kills for done in rounds))
 
 
@@ -145,10 +145,10 @@ def _noted(notes: Path) -> list[Round]:
     return [Round(**json.loads(line)) for line in whole.splitlines()]
 
 
-def _proxies(asked: argparse.Namespace) -> frozenset[str]:
+def _proxies(options: argparse.Namespace) -> frozenset[str]:
     proxies = {"redis"}
-    proxies |= {"database"} if asked.database == "postgresql" else set()
-    return frozenset(proxies | ({"s3"} if asked.objects != "directory" else set()))
+    proxies |= {"database"} if options.database == "postgresql" else set()
+    return frozenset(proxies | ({"s3"} if options.objects != "directory" else set()))
 
 
 def _count(word: str) -> int:

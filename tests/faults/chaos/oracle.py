@@ -38,7 +38,7 @@ class OracleFailure(AssertionError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a run may have cost."""
+    """Limits of what a run may have cost."""
 
     attempts_max: int = 20  # leases of one shard
     outcomes_checked: Collection[str] = ("succeeded",)  # rows to end otherwise have only that checked
@@ -47,7 +47,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a run that passed amounted to."""
+    """Figures of a run that passed."""
 
     jobs: int
     rows: int
@@ -93,7 +93,7 @@ def check(service: Service, jobs: Sequence[Job], limits: Limits = Limits()) -> V
 
 
 def check_counters(service: Service) -> None:
-    """What tenants hold is counted as a recount finds it, at any instant, and was never corrected."""
+    """Checks that counters of what tenants hold equal a recount, and were never corrected."""
     with service.store.snapshot() as tx:
         differences = tx.holdings.differences()
     if differences:
@@ -106,7 +106,7 @@ def check_counters(service: Service) -> None:
 def expected_lines(
     service: Service, job: BulkJob, stored: StoredJob, shards: Sequence[Shard]
 ) -> Iterator[RowResult]:
-    """What every row that succeeds is to give, in order."""
+    """Results that every row that succeeds is to give, in order."""
     heads = [ShardHead.of_shard(stored, shard.shard_no) for shard in shards]
     numbered = [
         (head, index)
@@ -122,13 +122,13 @@ def expected_lines(
 def expected_results(
     service: Service, stored: StoredJob, rows: Sequence[Row], identities: Sequence[Identity]
 ) -> list[Result]:
-    """Of each row, with its identity, in order."""
-    asked: list[Asked] = []
+    """The request of each row with its identity, in order."""
+    requests: list[Asked] = []
     for row, identity in zip(rows, identities, strict=True):
         request = endpoints.get(stored.spec.endpoint).parse(row.body(service.model))
         assert isinstance(request, ChatRequest)
-        asked.append((request, identity, stored.priority))
-    return answers_of(service.parts.engine).of(asked)
+        requests.append((request, identity, stored.priority))
+    return answers_of(service.parts.engine).results(requests)
 
 
 def _wait_for_nothing(unfinished: Callable[[], list[str]], timeout_s: float) -> None:
@@ -163,9 +163,9 @@ def _open_jobs(service: Service, jobs: Sequence[Job]) -> list[str]:
     """One statement for all of them: this is asked again and again."""
     job = tables.job
     with service.database.read() as connection:
-        wanted = select(job.c.id, job.c.state).where(job.c.id.in_([each.id for each in jobs]))
+        wanted = select(job.c.id, job.c.state).where(job.c.id.in_([accepted.id for accepted in jobs]))
         states = {row.id: JobState(row.state) for row in connection.execute(wanted)}
-    lost = [f"{each.id} was accepted and is not there" for each in jobs if each.id not in states]
+    lost = [f"{job.id} was accepted and is not there" for job in jobs if job.id not in states]
     return lost + [f"{id} is {state}" for id, state in states.items() if not state.is_terminal]
 
 
@@ -236,13 +236,13 @@ def _check_rows(
     service: Service, job: BulkJob, stored: StoredJob, shards: Sequence[Shard], lines: Sequence[bytes]
 ) -> None:
     """Every row exactly one line, in order, with exactly the bytes that were to be expected."""
-    found = [json.loads(line)["custom_id"] for line in lines]
+    custom_ids = [json.loads(line)["custom_id"] for line in lines]
     expected = list(expected_lines(service, job, stored, shards))
     order = _output_order(job)
     wanted = [job.rows[index].custom_id for index in order]
-    if found != wanted:
-        missing, surplus = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
-        doubled = sorted({custom_id for custom_id in found if found.count(custom_id) > 1})
+    if custom_ids != wanted:
+        missing, surplus = sorted(set(wanted) - set(custom_ids)), sorted(set(custom_ids) - set(wanted))
+        doubled = sorted({custom_id for custom_id in custom_ids if custom_ids.count(custom_id) > 1})
         raise OracleFailure(
             f"{job.id}: missing {missing}, doubled {doubled}, strange {surplus}, or in disorder"
         )

@@ -30,7 +30,7 @@ shard = tables.shard
 
 @dataclass(frozen=True)
 class Missed:
-    """What is to be true again, and which leases have been lost meanwhile: (job, number, term) of shards."""
+    """A repair that is waited for, and leases lost meanwhile: (job, number, term) of shards."""
 
     is_over: Callable[[], bool]
     is_free: Callable[[], bool] | None = None

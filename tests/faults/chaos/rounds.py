@@ -34,7 +34,7 @@ GROWTH_MAX_FILES: Final = 50
 
 @dataclass(frozen=True)
 class Length:
-    """Of what is generated, for an engine's speed."""
+    """The sizes of generated texts, for an engine's speed."""
 
     row_tokens: tuple[int, int]
     long_row_tokens: int  # outlasts a carry-over's interval: tokens are saved and gone on from

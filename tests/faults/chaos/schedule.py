@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Kind(StrEnum):
-    """What is done. The first group kills a process of ours; the second gets in the way of all of them."""
+    """Kinds of faults. The first group kills a process of ours; the second gets in the way of all of them."""
 
     KILL_WORKER = "kill -9 a worker"
     KILL_MACHINE = "kill -9 a worker and its supervisor"
@@ -56,7 +56,7 @@ WAIT_S: Final = (0.0, 0.6)  # between one fault and the next
 
 @dataclass(frozen=True)
 class Scene:
-    """What there is to break."""
+    """Parts of the service that can be broken."""
 
     workers: int = 3
     schedulers: int = 2

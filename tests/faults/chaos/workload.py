@@ -1,4 +1,4 @@
-"""What the service is given to do: jobs whose every answer is known beforehand.
+"""Work for the service: jobs whose every answer is known beforehand.
 
 Submitting goes on until the service has said yes, under one idempotency key, whatever happens to it
 meanwhile: what was accepted once is one job, and the oracle counts.
@@ -106,8 +106,8 @@ def submit_bulk(
             )
             return BulkJob(answer["id"], face, tuple(rows), f"out/{name}/", name)
         file = post("/v1/files", files={"file": (f"{name}.jsonl", data)}, data={"purpose": "batch"})
-        asked = {"input_file_id": file["id"], "endpoint": ENDPOINT, "completion_window": "24h"}
-        answer = post("/v1/batches", json=asked | {"nightshift": {"webhook": webhook} | options})
+        wishes = {"input_file_id": file["id"], "endpoint": ENDPOINT, "completion_window": "24h"}
+        answer = post("/v1/batches", json=wishes | {"nightshift": {"webhook": webhook} | options})
     job_id = job_id_of_batch(answer["id"])
     assert job_id is not None
     return BulkJob(job_id, face, tuple(rows), "", name)

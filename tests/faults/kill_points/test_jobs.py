@@ -332,7 +332,7 @@ def rows_finished_twice(service, job):
 
 
 def leases(service, job, pid):
-    """What the worker with this process id holds of a job."""
+    """Leases of a job that the worker with this process id holds."""
     with service.store.snapshot() as tx:
         ids = {worker.id for worker in tx.workers.list() if worker.pid == pid}
         return [lease for lease in tx.leases.of_job(job.id, limit=100) if lease.worker_id in ids]
@@ -340,19 +340,19 @@ def leases(service, job, pid):
 
 def holder(service, job):
     """A worker that runs rows of this job, once there is one."""
-    found = []
+    holders = []
 
     def is_under_way():
         roles = [role for role in service.kept if role.startswith("worker")]
-        found[:] = [role for role in roles for pid in service.pids(role) if leases(service, job, pid)]
-        return found and any(stamp.row.startswith(job.id) for stamp in service.stamps())
+        holders[:] = [role for role in roles for pid in service.pids(role) if leases(service, job, pid)]
+        return holders and any(stamp.row.startswith(job.id) for stamp in service.stamps())
 
     wait_for("its rows are under way", is_under_way)
-    return found[0]
+    return holders[0]
 
 
 def segments_of(service, terms):
-    """What is listed of these shards under these terms."""
+    """Keys of the segments that are listed of these shards under these terms."""
     with service.store.snapshot() as tx:
         listed = {id: tx.shards.segments(id) for id in terms}
     return {segment.key for id, term in terms.items() for segment in listed[id] if segment.term == term}

@@ -1,7 +1,7 @@
 """A process that kills itself between a record and the bytes it names loses no file and leaves nothing for
 good: uploads, what is deleted, what has had its time. And the events of webhook endpoints are still sent.
 
-As `test_kill_points.py`; the counters of what the tenant holds are compared with a recount after each death.
+As in `test_jobs.py`; the counters of what the tenant holds are compared with a recount after each death.
 """
 
 import os
@@ -180,15 +180,15 @@ def ended_job(service: Service, face: Face = Face.NATIVE) -> BulkJob:
 
 
 def rows_of(service: Service, job: BulkJob) -> dict[str, int]:
-    """What tables still have of a job."""
+    """Rows that tables still have of a job."""
     with service.database.read() as connection:
 
         def count(table: Table) -> int:
             of_job = table.c.id if table is tables.job else table.c.job_id
             return int(connection.execute(select(func.count()).where(of_job == job.id)).scalar_one())
 
-        found = {table.name: count(table) for table in (*OF_JOBS, tables.deletion)}
-    return {name: rows for name, rows in found.items() if rows}
+        counts = {table.name: count(table) for table in (*OF_JOBS, tables.deletion)}
+    return {name: rows for name, rows in counts.items() if rows}
 
 
 def objects_of(service: Service, job: BulkJob) -> set[str]:
@@ -254,8 +254,8 @@ def test_a_scheduler_that_dies_over_expired_files_leaves_their_bytes_to_retentio
 def endpoint(service: Service) -> Iterator[Receiver]:
     """The receiver of a registered endpoint that asks for the end of jobs."""
     with receiver(says(200)) as hooks:
-        asked = {"name": "ends", "url": hooks.numeric_url, "event_types": ["job.succeeded"]}
-        id = send(service, "POST", "/v1/webhook_endpoints", json=asked)["id"]
+        new = {"name": "ends", "url": hooks.numeric_url, "event_types": ["job.succeeded"]}
+        id = send(service, "POST", "/v1/webhook_endpoints", json=new)["id"]
         yield hooks
         send(service, "DELETE", f"/v1/webhook_endpoints/{id}")
 

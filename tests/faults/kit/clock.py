@@ -12,7 +12,7 @@ SOURCE = Path(__file__).with_name("shifted_clock.c")
 
 
 def shifting_library(folder: Path) -> Path:
-    """To be preloaded into a process. Skips the test where there is no C compiler."""
+    """Builds the library that a process preloads. Skips the test where there is no C compiler."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("a C compiler makes what shifts a process's clock")
@@ -22,7 +22,7 @@ def shifting_library(folder: Path) -> Path:
 
 
 def shifted_environment(folder: Path, ahead_s: int) -> Mapping[str, str]:
-    """Of a process whose clock is so far ahead."""
+    """The environment of a process whose clock is this far ahead."""
     (folder / "shifted").write_bytes(struct.pack("q", ahead_s))
     library = str(shifting_library(folder))
     return {"LD_PRELOAD": library, "CLOCKS": str(folder), "NIGHTSHIFT_ROLE": "shifted"}

@@ -19,7 +19,7 @@ class ControlGroup:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """What is started meanwhile starts in it, and stays."""
+        """Starts processes of this block in the group, where they stay."""
         self._move(self._path)
         try:
             yield

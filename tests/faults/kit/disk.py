@@ -65,8 +65,8 @@ class FileSizeLimit:
 
 @contextmanager
 def small_disk(pids: Callable[[], list[int]]) -> Iterator[Disk]:
-    """What this machine and this user allow; `pids` says whose writing is to fail. Skips the test if that is
-    nothing.
+    """A small disk, or a limit of the writing of `pids`, whichever this machine and user allow. Skips the
+    test where neither is possible.
     """
     with tempfile.TemporaryDirectory(prefix="ns-", dir=RAM_DISK) as name:
         folder = Path(name)

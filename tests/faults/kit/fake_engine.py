@@ -113,7 +113,7 @@ class _Running:
 
 
 class FakeEngine:
-    """What `TextServer` needs of an engine. All but `step` come from any thread."""
+    """The part of an engine that `TextServer` needs. All but `step` come from any thread."""
 
     made_by = MadeBy(MODEL, "hash", "bytes", "auto", "cpu", "any", "none", "none", "none", deterministic=True)
 
@@ -205,7 +205,7 @@ class FakeEngine:
         return self._output(one, new, "length")
 
     def _new(self, one: _Running, token_ids: list[int]) -> Output | None:
-        """None of a request whose only output comes at its end."""
+        """Returns no outputs of a request whose only output comes at its end."""
         return None if one.request.output_kind == "final_only" else self._output(one, token_ids, None)
 
     def _waits(self, one: _Running) -> bool:
@@ -256,7 +256,7 @@ class FakeEngine:
 
 
 def _eat_memory(more_bytes: int) -> None:
-    """Until there is no more; a limit of our own keeps the machine out of it. Raises MemoryError."""
+    """Takes memory until a limit of our own is reached, which spares the machine. Raises MemoryError."""
     used_bytes = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()  # noqa: SIM115
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (used_bytes + more_bytes, hard))
@@ -266,7 +266,7 @@ def _eat_memory(more_bytes: int) -> None:
 
 
 def load_fakes(settings: WorkerSettings, on_fatal: OnFatal) -> list[ModelServer | LazyModel]:
-    """In place of `workers.serving.loading.open_models`: any name is a model, `EMBEDDER` one of embeddings
+    """Stands in for `workers.serving.loading.open_models`: any name is a model, `EMBEDDER` one of embeddings
     that are zeros. One lazy model fits at a time.
     """
     fakes = [

@@ -105,7 +105,7 @@ class ForkServer:
 
     @classmethod
     def started(cls, *, with_engine: bool = False) -> "ForkServer":
-        """In a fresh Python, which has imported `PRELOADED` when the first request is answered."""
+        """Starts a fresh Python, which has imported `PRELOADED` when the first request is answered."""
         ours, theirs = _socket_pair()
         arguments = f"{theirs.fileno()}, with_engine={with_engine}"
         with theirs:
@@ -121,7 +121,7 @@ class ForkServer:
 
     @classmethod
     def forked(cls) -> "ForkServer":
-        """In a copy of this process, which has one thread and has opened nothing yet."""
+        """Runs in a copy of this process, which has one thread and has opened nothing yet."""
         ours, theirs = _socket_pair()
         if os.fork() == 0:
             ours.close()
@@ -131,7 +131,7 @@ class ForkServer:
         return cls(ours)
 
     def spawn(self, launch: Launch, output: IO[bytes] | None) -> Process:
-        """What a Supervisor starts its children with."""
+        """Stands in for the function with which a Supervisor starts its children."""
         environment = {**os.environ, **launch.environment}
         if launch.command[:3] != (sys.executable, "-P", "-m") or "LD_PRELOAD" in environment:
             return run_program(launch, output)

@@ -79,7 +79,7 @@ def running(folder: Path, parts: Parts = Parts(), **settings: str) -> Iterator[S
 
 
 def _commands(service: Service) -> dict[str, tuple[str, ...]]:
-    """What runs, by role, in the order it starts in; it is stopped in the reverse one."""
+    """Processes by role, in the order in which they start; they are stopped in the reverse one."""
     python = (sys.executable, "-P", "-m")
     api = (*python, "uvicorn", "api.app:create_app", "--factory", "--app-dir", str(ROOT), "--host", HOST)
     api += ("--port", service.base_url.rpartition(":")[2], "--no-access-log", "--log-level", "warning")
@@ -97,7 +97,7 @@ def _commands(service: Service) -> dict[str, tuple[str, ...]]:
 
 
 def _end(service: Service, role: str) -> None:
-    """At the end of a test a drain is not waited for."""
+    """Ends processes without waiting for a drain, as at the end of a test."""
     kept = service.kept[role]
     if not kept.is_kept:
         return
@@ -109,7 +109,7 @@ def _end(service: Service, role: str) -> None:
 
 @dataclass(frozen=True)
 class _Ground:
-    """What the service stands on, and what stands between the two."""
+    """Servers that the service uses, and proxies between the two."""
 
     redis: ValkeyServer
     postgresql: PostgresServer | None
@@ -194,7 +194,7 @@ def _near(stack: ExitStack) -> Path:
 def _environment(
     folder: Path, parts: Parts, data: DataSettings, ground: _Ground, settings: Mapping[str, str]
 ) -> dict[str, str]:
-    """What the service's processes read. `settings` have the last word."""
+    """The environment of the service's processes. `settings` have the last word."""
     words = {
         **SCALED,
         "DATA_DIR": str(data.data_dir),
@@ -238,7 +238,7 @@ def _detours(proxy: Mapping[str, FaultProxy]) -> dict[str, str]:
 
 
 def _detour_to_s3(ground: _Ground) -> dict[str, str]:
-    """Likewise, in the words of AWS's own library."""
+    """The same for AWS's own library."""
     if ground.s3_front is not None:
         return {"AWS_ENDPOINT_URL": ground.s3_front.server().endpoint}
     if "s3" in ground.proxy:

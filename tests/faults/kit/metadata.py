@@ -24,7 +24,7 @@ EVENT_ID: Final = "602d9444-d2cd-49c7-8624-8643e7171297"
 
 
 class Trouble(Enum):
-    """What a metadata server may do instead of answering."""
+    """Faults of a metadata server that does not answer as it should."""
 
     FAILS = auto()  # 500
     HANGS = auto()
@@ -37,7 +37,7 @@ class Trouble(Enum):
 
 @dataclass
 class Metadata:
-    """What the cloud says of this machine; changed by tests, read by the server."""
+    """Facts that the cloud tells of this machine; changed by tests, read by the server."""
 
     url: str = ""
     is_interrupted: bool = False
@@ -51,14 +51,14 @@ class Metadata:
     trouble: Trouble | None = None
     acknowledged: list[str] = field(default_factory=list)  # events of Azure
     tokens: set[str] = field(default_factory=set)  # of AWS, still good
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def wait_for_asks(self, count: int, timeout_s: float = 20.0) -> None:
-        """Until so many more requests have been answered."""
+        """Waits until this many more requests have been answered."""
         with self.changed:
-            goal = len(self.asked) + count
-            assert self.changed.wait_for(lambda: len(self.asked) >= goal, timeout_s)
+            goal = len(self.requests) + count
+            assert self.changed.wait_for(lambda: len(self.requests) >= goal, timeout_s)
 
     def answer(self, method: str, path: str, headers: Any, body: bytes) -> tuple[int, str]:
         match method, path.partition("?")[0]:
@@ -136,7 +136,7 @@ def serving() -> Iterator[Metadata]:
                     self.send_header("Location", "http://127.0.0.1:1/")
                     self.end_headers()
             with metadata.changed:
-                metadata.asked.append(self.path)
+                metadata.requests.append(self.path)
                 metadata.changed.notify_all()
 
         do_PUT = do_POST = do_GET

@@ -1,4 +1,4 @@
-"""What happens to Redis and to the database for a while, and how soon requests are answered again after it.
+"""Outages of Redis and of the database, and how soon requests are answered again after them.
 
     python -m tests.faults.kit.outages --database postgresql --times 5 --seconds 20
 
@@ -250,7 +250,7 @@ def _postgresql(service: Service) -> PostgresServer:
 
 @dataclass(frozen=True)
 class Recovery:
-    """What a request waits for because of an outage, in seconds."""
+    """Seconds that requests wait because of an outage."""
 
     waiting_s: (
         float  # one that had rung and was not heard: until its answer, while the outage lasts or after it
@@ -318,17 +318,17 @@ def have_ended(service: Service, jobs: Sequence[Job]) -> bool:
     """False, too, while that cannot be told."""
     try:
         with service.store.snapshot() as tx:
-            found = [tx.jobs.get(DEFAULT_TENANT, job.id) for job in jobs]
+            stored = [tx.jobs.get(DEFAULT_TENANT, job.id) for job in jobs]
     except DatabaseUnavailable:
         return False
-    return all(job is not None and job.state.is_terminal for job in found)
+    return all(job is not None and job.state.is_terminal for job in stored)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    asked = _parser().parse_args(arguments)
-    is_postgresql = asked.database == "postgresql"
+    options = _parser().parse_args(arguments)
+    is_postgresql = options.database == "postgresql"
     proxies = frozenset({"database"} if is_postgresql else ())
-    parts = Parts(asked.database, workers=2, proxies=proxies, are_forked=False)
+    parts = Parts(options.database, workers=2, proxies=proxies, are_forked=False)
     outages = POSTGRESQL if is_postgresql else REDIS
     print(f"{'outage':50} {'times':>5} {'waiting p50':>12} {'max s':>6} {'prompt p50':>12} {'max s':>6}")
     with (
@@ -336,10 +336,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         running(Path(folder), parts, **PRODUCTION) as service,
     ):
         for name, outage in outages.items():
-            found = [recovery(service, outage, asked.seconds) for _ in range(asked.times)]
-            columns = [[one.waiting_s for one in found], [one.prompt_s for one in found]]
+            recoveries = [recovery(service, outage, options.seconds) for _ in range(options.times)]
+            columns = [[one.waiting_s for one in recoveries], [one.prompt_s for one in recoveries]]
             shown = " ".join(f"{statistics.median(column):12.1f} {max(column):6.1f}" for column in columns)
-            print(f"{name:50} {len(found):5} {shown}", flush=True)
+            print(f"{name:50} {len(recoveries):5} {shown}", flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -22,14 +22,14 @@ RESTART: Final = RestartBackoff(first_s=0.1, factor=1.0)  # at once, however oft
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a process takes of the machine."""
+    """Memory, files and threads of a process."""
 
     pid: int
     rss_bytes: int
     open_files: int
 
     @classmethod
-    def of(cls, pid: int) -> "Footprint | None":
+    def of_process(cls, pid: int) -> "Footprint | None":
         """None: it has gone."""
         process = Path("/proc") / str(pid)
         try:

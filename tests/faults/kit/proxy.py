@@ -60,7 +60,7 @@ class Truncate:
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """So many bytes a second, each way of each connection."""
+    """Passes this many bytes a second, each way of each connection."""
 
     bytes_per_s: int
 
@@ -100,7 +100,7 @@ class FaultProxy:
             await asyncio.wait(left)
 
     def set(self, fault: Fault) -> None:
-        """From now on, until `heal` or the next one."""
+        """Fails in this way from now on, until `heal` or the next fault."""
         self._call(lambda: self._change(fault))
 
     def heal(self) -> None:

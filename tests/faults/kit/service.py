@@ -40,7 +40,7 @@ from tests.integration.servers import PostgresServer, S3Server, ValkeyServer
 
 @dataclass(frozen=True)
 class Parts:
-    """What the service is made of."""
+    """Servers and processes that a service is made of."""
 
     database: Literal["sqlite", "postgresql"] = "sqlite"
     objects: Literal["directory", "moto", "rclone"] = "directory"
@@ -88,8 +88,8 @@ class Stamp:
     @property
     def lease(self) -> tuple[str, int, int] | None:
         """Job, shard number and term of a bulk row; None: it is an online request."""
-        found = re.match(r"(\w+)/(\d+)/\d+@(\d+)", self.id)
-        return (found[1], int(found[2]), int(found[3])) if found else None
+        place = re.match(r"(\w+)/(\d+)/\d+@(\d+)", self.id)
+        return (place[1], int(place[2]), int(place[3])) if place else None
 
 
 @dataclass(eq=False)
@@ -169,14 +169,14 @@ class Service:
 
     def pid(self, role: str) -> int:
         """The process of a role; waited for if it has just died."""
-        found: list[int] = []
+        pids: list[int] = []
 
         def is_there() -> bool:
-            found[:] = self.pids(role)
-            return bool(found)
+            pids[:] = self.pids(role)
+            return bool(pids)
 
         wait_for(f"{role} is running", is_there)
-        return found[0]
+        return pids[0]
 
     def pids(self, role: str) -> list[int]:
         """None at the moment, or one."""
@@ -300,16 +300,18 @@ class Service:
         )
 
     def stamps(self) -> list[Stamp]:
-        """What the fake engines have been given and have finished, in order."""
+        """Requests that the fake engines have been given and have finished, in order."""
         path = self.folder / "stamps"
         lines = path.read_text().splitlines() if path.exists() else []
         return sorted(Stamp.parse(line) for line in lines)
 
     def footprints(self) -> dict[str, Footprint]:
-        """What every role takes of the machine right now."""
+        """Each role's memory, files and threads right now."""
         machines = [role.replace("worker", "machine") for role in self.kept if role.startswith("worker")]
-        found = {role: Footprint.of(pid) for role in (*self.kept, *machines) for pid in self.pids(role)}
-        return {role: footprint for role, footprint in found.items() if footprint is not None}
+        footprints = {
+            role: Footprint.of_process(pid) for role in (*self.kept, *machines) for pid in self.pids(role)
+        }
+        return {role: footprint for role, footprint in footprints.items() if footprint is not None}
 
     def log(self, role: str) -> str:
         return self.kept[role].log_path.read_text(errors="replace")

@@ -31,7 +31,7 @@ ASK = "import time; print(time.time())"
 
 
 class Clocks:
-    """What the wall clock of each role is wrong by."""
+    """The error of each role's wall clock."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -102,7 +102,7 @@ def test_clocks_jump_while_jobs_run(service: Service, clocks: Clocks) -> None:
 
 
 def test_times_that_are_told_are_the_databases(service: Service) -> None:
-    """In answers, and in the signed headers of webhooks, whose receivers refuse what is minutes off."""
+    """Checks times in answers and in signed headers of webhooks, whose receivers refuse those minutes off."""
     (job,) = [submit_online(service, row) for row in some_rows(1, seed=4)]
     oracle.quiesce(service, [job])
     now_s = service.store.now().timestamp()

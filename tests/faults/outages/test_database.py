@@ -171,9 +171,9 @@ def test_another_process_keeps_sqlite_locked_for_a_while(service_of: ServiceOf) 
     service = service_of(Parts(workers=2), **leases)
     jobs = submit_some(service, seed=4)
     with ThreadPoolExecutor() as asking, service.store.transaction():
-        asked = [asking.submit(ask, service) for _ in range(3)]
+        requests = [asking.submit(ask, service) for _ in range(3)]
         threading.Event().wait(10.0 if LONG else 3.0)  # below the lease's time, above a beat's
 
-    answered = accepted(each.result() for each in asked)
+    answered = accepted(request.result() for request in requests)
     assert len(answered) == 3
     judge(service, [*jobs, *answered], UNCHARGED)

@@ -26,10 +26,10 @@ SPOOLED = b"x" * 2 * 1024 * 1024  # more of a file than the API keeps in memory 
 @pytest.fixture
 def disk_and_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Disk, Service]]:
     """A service of which everything lies on one small disk."""
-    found: list[Service] = []
+    services: list[Service] = []
 
     def pids() -> list[int]:
-        (service,) = found
+        (service,) = services
         return [pid for role in roles(service) for pid in service.pids(role)]
 
     tempfile.gettempdir()  # known from now on: this process keeps its own
@@ -37,7 +37,7 @@ def disk_and_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Disk, Se
         monkeypatch.setenv("TMPDIR", str(disk.folder))
         # The engine's own notes would find the disk full, too.
         with running(disk.folder, LEASE_TTL_S=str(LEASE_S), LEASE_TRUST_S="2", FAKE_STAMPS="") as service:
-            found.append(service)
+            services.append(service)
             yield disk, service
 
 
@@ -83,7 +83,7 @@ def succeeded(service: Service, job: BulkJob) -> int:
 
 
 def until_refused(http: httpx.Client, ask: dict[str, Any]) -> httpx.Response:
-    """What is asked is accepted while some file still has room in its last page, and then no more."""
+    """Requests are accepted while some file still has room in its last page, and then no more."""
     answers: list[httpx.Response] = []
 
     def is_refused() -> bool:

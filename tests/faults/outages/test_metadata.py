@@ -1,4 +1,4 @@
-"""What is heard of a metadata server over HTTP, and that nothing it does instead of answering does harm."""
+"""Notices of metadata servers over HTTP: no fault of such a server does harm."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -29,8 +29,8 @@ CLOUDS = ["aws", "gcp", "azure"]
 
 @pytest.fixture
 def cloud() -> Iterator[Metadata]:
-    with metadata.serving() as found:
-        yield found
+    with metadata.serving() as served:
+        yield served
 
 
 def a_provider(name: str, cloud: Metadata) -> Provider:
@@ -110,7 +110,7 @@ def test_a_token_that_aws_has_forgotten_is_asked_for_again(cloud):
     cloud.tokens.clear()
 
     assert provider.poll() is not None
-    assert cloud.asked.count("/latest/api/token") == 2
+    assert cloud.requests.count("/latest/api/token") == 2
 
 
 def test_an_event_about_another_machine_or_a_short_freeze_is_no_notice(cloud):

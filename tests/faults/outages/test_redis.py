@@ -93,7 +93,7 @@ def test_a_worker_comes_and_goes_without_redis(service: Service) -> None:
 
 
 def rings(service: Service) -> dict[str, list[Any]]:
-    """What lies in the queues."""
+    """Messages in the queues."""
     return {name: service.redis.client.lrange(name, 0, -1) for name in QUEUES}
 
 
@@ -118,7 +118,7 @@ def of_ours(service: Service) -> dict[str, Any]:
 
 
 def strangers(ring: dict[str, Any]) -> list[bytes]:
-    """What any client may put into a queue that is no message of ours."""
+    """Bytes that any client may put into a queue, and that are no message of ours."""
     headers, properties = ring["headers"], ring["properties"]
     changed: list[object] = [
         {**ring, "content-type": "application/x-python-serialize"},
@@ -138,7 +138,13 @@ def strangers(ring: dict[str, Any]) -> list[bytes]:
         7,
         None,
     ]
-    return [b"", b"not json", b"\xff\xfe", b"[" * 100_000, *(json.dumps(each).encode() for each in changed)]
+    return [
+        b"",
+        b"not json",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        *(json.dumps(message).encode() for message in changed),
+    ]
 
 
 def test_messages_that_make_no_sense_are_dropped_and_counted_and_the_worker_lives(service: Service) -> None:
@@ -156,7 +162,7 @@ def test_messages_that_make_no_sense_are_dropped_and_counted_and_the_worker_live
 def test_messages_that_wait_for_a_place_ring_for_others_when_their_worker_leaves(
     service_of: ServiceOf,
 ) -> None:
-    """Until then the worker alone knows them: Redis notes no message that was fetched."""
+    """Only the worker knows messages that it fetched, until it hands them back."""
     service = service_of(Parts(), ONLINE_SLOTS="1")
     jobs = [
         submit_online(service, Row(f"long-{n}", "takes its time ms=20", max_tokens=200)) for n in range(2)
@@ -198,7 +204,7 @@ def test_what_a_later_release_says_besides_is_no_concern_of_ours(service: Servic
 
 
 def of_tomorrow(message: bytes) -> bytes:
-    """With one more argument, one more header and one more property."""
+    """Returns the message with one more argument, one more header and one more property."""
     ring = json.loads(message)
     arguments, keywords, embedded = json.loads(base64.b64decode(ring["body"]))
     body = [[*arguments, {"hint": "warm"}], {**keywords, "colour": "red"}, embedded]

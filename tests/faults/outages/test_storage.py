@@ -232,8 +232,8 @@ def test_what_a_job_named_and_may_not_use_ends_that_job_with_the_reason_and_no_o
 
 
 def ended_as(service: Service, job: BulkJob) -> tuple[JobState, str, str | None]:
-    found = stored(service, job)
-    return found.state, found.errors[0].code, found.errors[0].param
+    ended = stored(service, job)
+    return ended.state, ended.errors[0].code, ended.errors[0].param
 
 
 # -- retention -----------------------------------------------------------------------------------------
@@ -266,8 +266,8 @@ def segments_stored(service: Service) -> set[str]:
 
 
 def segments_listed(service: Service) -> set[str]:
-    """Of all jobs that have run here."""
+    """Keys of the segments of all jobs that have run here."""
     with service.store.snapshot() as tx:
         jobs: Sequence[StoredJob] = tx.jobs.list("default", limit=1000)
-        found = [tx.shards.segments_of_job("default", job.id, limit=1000) for job in jobs]
-    return {listed.segment.key for page in found for listed in page}
+        pages = [tx.shards.segments_of_job("default", job.id, limit=1000) for job in jobs]
+    return {listed.segment.key for page in pages for listed in page}

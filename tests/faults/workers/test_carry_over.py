@@ -1,4 +1,4 @@
-"""What a worker left of unfinished rows is not what the next one finds: that costs tokens, and no answer."""
+"""Carry-overs that were changed or are none: they cost tokens, and no answer."""
 
 from collections.abc import Sequence
 
@@ -46,7 +46,7 @@ def saved(service: Service, job: BulkJob) -> str | None:
 
 
 def test_a_byte_that_changes_between_two_workers_changes_no_answer(service: Service) -> None:
-    """Of the first token, so that it is another one: nothing but its sha256 tells."""
+    """Changes a byte of the first token, so that it is another one: nothing but its sha256 tells."""
     job = submit_bulk(service, [Row("a", "hello ms=20", 250)])
     wait_for("tokens are saved", lambda: saved(service, job))
     service.stop("worker-1")

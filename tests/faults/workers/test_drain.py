@@ -57,35 +57,35 @@ def role_of(service: Service, worker: Worker) -> str:
 
 
 def leases(service: Service, *worker_ids: str) -> list[ExpiredLease]:
-    """Of these workers, or of all."""
+    """Leases of these workers, or of all."""
     with service.store.snapshot() as tx:
         return [lease for id in worker_ids or known(service) for lease in tx.leases.of_worker(id, 1000)]
 
 
 def a_holder(service: Service) -> Worker:
     """A worker with a lease; waited for."""
-    found: list[Worker] = []
+    alive: list[Worker] = []
 
     def is_there() -> bool:
-        found[:] = [worker for worker in known(service).values() if leases(service, worker.id)]
-        return bool(found)
+        alive[:] = [worker for worker in known(service).values() if leases(service, worker.id)]
+        return bool(alive)
 
     wait_for("a worker holds a lease", is_there)
-    return found[0]
+    return alive[0]
 
 
 def who_makes_tokens(service: Service, except_id: str | None = None) -> Worker:
     """A worker that has told of tokens which no checkpoint has; waited for."""
-    found: list[Worker] = []
+    gone: list[Worker] = []
 
     def is_there() -> bool:
         for worker in known(service).values():
             if worker.id != except_id and any(lease.tokens_in_flight for lease in leases(service, worker.id)):
-                found.append(worker)
-        return bool(found)
+                gone.append(worker)
+        return bool(gone)
 
     wait_for("a worker makes tokens", is_there)
-    return found[0]
+    return gone[0]
 
 
 def only_shard(service: Service, job_id: str) -> Shard:

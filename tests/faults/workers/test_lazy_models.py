@@ -40,12 +40,12 @@ def workers(service: Service) -> list[Worker]:
 
 
 def warm(service: Service) -> set[str]:
-    """What the workers that live have loaded, or load."""
-    return {model for each in workers(service) if each.ended_cause is None for model in each.warm}
+    """Models that living workers have loaded, or are loading."""
+    return {model for worker in workers(service) if worker.ended_cause is None for model in worker.warm}
 
 
 def ended(service: Service, pid: int) -> ExitCause | None:
-    return next((each.ended_cause for each in workers(service) if each.pid == pid), None)
+    return next((worker.ended_cause for worker in workers(service) if worker.pid == pid), None)
 
 
 def state(service: Service, job_id: str) -> str:
@@ -55,7 +55,7 @@ def state(service: Service, job_id: str) -> str:
 
 @contextmanager
 def no_load_ends(service: Service) -> Iterator[None]:
-    """Those under way and those to come."""
+    """Requests under way and those to come."""
     file = Path(service.environment["NIGHTSHIFT_FAKE_LOADING"])
     file.touch()
     try:
@@ -65,7 +65,7 @@ def no_load_ends(service: Service) -> Iterator[None]:
 
 
 def make_cold(service: Service, model: str) -> None:
-    """By a request for the other one."""
+    """Swaps the model by a request for the other one."""
     other = RIGHT if model == LEFT else LEFT
     job = submit_online(service.asking(other), Row("other", "make room"))
     oracle.quiesce(service, [job])
@@ -131,7 +131,7 @@ def test_a_client_that_leaves_while_its_model_is_loaded_runs_nothing_and_others_
 
     others = [submit_online(service.asking(model), Row("one", "hello")) for model in (LEFT, RIGHT)]
     oracle.quiesce(service, others)
-    added = [each for each in service.stamps()[before:] if each.what == "added"]
+    added = [stamp for stamp in service.stamps()[before:] if stamp.what == "added"]
     assert len(added) == len(others)
 
 
@@ -164,6 +164,6 @@ def test_two_workers_that_swap_at_once_give_every_row_one_result(service_of):
     wait_for("a model is warm", lambda: warm(service))
     service.kill("worker-1")
 
-    oracle.quiesce(service, [job for each in of_model.values() for job in each])
+    oracle.quiesce(service, [job for jobs in of_model.values() for job in jobs])
     for model, all_of_it in of_model.items():
         oracle.check(service.asking(model), all_of_it)

@@ -66,7 +66,7 @@ def runs(service: Service, job: Job, row: int = 0) -> list[Stamp]:
 
 
 def beside(service: Service, run: Stamp) -> set[str]:
-    """What else of its shard was in the engine with a row that ended the engine's life."""
+    """Other rows of the shard that were in the engine with a row that ended the engine's life."""
     inside: set[str] = set()
     ran = False
     for stamp in service.stamps():

@@ -44,7 +44,7 @@ def service(shared: Service) -> Iterator[Service]:
 
 def open_jobs(service: Service) -> int:
     with service.store.snapshot() as tx:
-        return sum(each.jobs for each in tx.jobs.backlog())
+        return sum(backlog.jobs for backlog in tx.jobs.backlog())
 
 
 def long(number: int = 0) -> Row:
@@ -56,7 +56,7 @@ def one_row_batches(service: Service, count: int) -> list[BulkJob]:
 
 
 def large_job(service: Service, shards: int = 8) -> BulkJob:
-    """Of rows that do not end, in as many shards."""
+    """A job of rows that do not end, in as many shards."""
     rows = [Row(f"{number}", f"{number} !wait " + "x" * 400, max_tokens=4) for number in range(8 * shards)]
     return submit_bulk(service, rows)
 

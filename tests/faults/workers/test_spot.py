@@ -18,8 +18,8 @@ from tests.helpers.waiting import WAIT_MAX_S, wait_for
 
 @pytest.fixture
 def cloud() -> Iterator[Metadata]:
-    with metadata.serving() as found:
-        yield found
+    with metadata.serving() as served:
+        yield served
 
 
 def long_rows(count: int, *, seed: int = 0) -> list[Row]:
@@ -31,20 +31,20 @@ def on_spot(provider: str, cloud: Metadata) -> dict[str, str]:
 
 
 def workers(service: Service, capacity: str) -> list[Worker]:
-    """On machines of this kind, the oldest first."""
+    """Workers on machines of this kind, the oldest first."""
     with service.store.snapshot() as tx:
         return [worker for worker in reversed(tx.workers.list()) if worker.capacity == capacity]
 
 
 def a_successor_waits(service: Service) -> bool:
     """Whether the worker on the spot machine was drained, and the next one there is not even started."""
-    found = [(worker.ended_cause, worker.state) for worker in workers(service, "spot")]
-    return found == [(ExitCause.DRAINED, WorkerState.STOPPED), (None, WorkerState.DRAINING)]
+    seen = [(worker.ended_cause, worker.state) for worker in workers(service, "spot")]
+    return seen == [(ExitCause.DRAINED, WorkerState.STOPPED), (None, WorkerState.DRAINING)]
 
 
 def ended_cause(service: Service, worker: Worker) -> ExitCause | None:
     with service.store.snapshot() as tx:
-        return next(found.ended_cause for found in tx.workers.list() if found.id == worker.id)
+        return next(candidate.ended_cause for candidate in tx.workers.list() if candidate.id == worker.id)
 
 
 def num_leases(service: Service, worker: Worker) -> int:

@@ -36,7 +36,7 @@ def service(shared: Service) -> Service:
 
 
 def dead(service: Service) -> dict[str, Worker]:
-    """Those whose end is recorded, by id."""
+    """Workers whose end is recorded, by id."""
     with service.store.snapshot() as tx:
         return {worker.id: worker for worker in tx.workers.list() if worker.ended_cause is not None}
 

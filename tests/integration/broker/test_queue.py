@@ -52,7 +52,7 @@ def queue(valkey: ValkeyServer) -> Iterator[Queue]:
 
 
 def heard(server: ValkeyServer, *queues: str, count: int) -> list[Message]:
-    """What a worker that takes one message at a time hears next, each acknowledged."""
+    """Messages that a worker hears next, one at a time, each acknowledged."""
     app = celery_app(server.settings)
     messages: list[Message] = []
 

@@ -31,8 +31,8 @@ def with_two(settings: QueueSettings, work: Callable[[RateLimits, RateLimits], A
 
 def test_two_processes_share_a_rate(valkey: ValkeyServer) -> None:
     async def work(first: RateLimits, second: RateLimits) -> list[bool]:
-        taken = [await each.take("acme", [REQUESTS]) for each in (first, second, first, second)]
-        return [found.is_taken for (found,) in taken]
+        taken = [await limits.take("acme", [REQUESTS]) for limits in (first, second, first, second)]
+        return [rate.is_taken for (rate,) in taken]
 
     assert with_two(valkey.settings, work) == [True, True, True, False]
 
@@ -41,8 +41,8 @@ def test_tenants_have_rates_of_their_own(valkey: ValkeyServer) -> None:
     async def work(first: RateLimits, second: RateLimits) -> int:
         for _ in range(4):
             await first.take("acme", [REQUESTS])
-        (found,) = await first.take("globex", [REQUESTS])
-        return found.remaining
+        (taken,) = await first.take("globex", [REQUESTS])
+        return taken.remaining
 
     assert with_two(valkey.settings, work) == 2
 
@@ -51,15 +51,15 @@ def test_a_request_that_one_rate_refuses_takes_nothing_of_the_other(valkey: Valk
     async def work(first: RateLimits, second: RateLimits) -> tuple[list[bool], list[int]]:
         await first.take("acme", [REQUESTS, TOKENS])
         refused = await second.take("acme", [REQUESTS, TOKENS])
-        return [each.is_taken for each in refused], await first.used("acme", [REQUESTS, TOKENS])
+        return [rate.is_taken for rate in refused], await first.used("acme", [REQUESTS, TOKENS])
 
     assert with_two(valkey.settings, work) == ([True, False], [1, 60])
 
 
 def test_a_cost_above_the_limit_is_never_taken(valkey: ValkeyServer) -> None:
     async def work(first: RateLimits, second: RateLimits) -> tuple[bool, int]:
-        (found,) = await first.take("acme", [Rate("tokens", 100, 10**40)])
-        return found.is_taken, found.remaining
+        (taken,) = await first.take("acme", [Rate("tokens", 100, 10**40)])
+        return taken.is_taken, taken.remaining
 
     assert with_two(valkey.settings, work) == (False, 100)
 
@@ -68,8 +68,8 @@ def test_a_server_that_lost_the_scripts_gets_them_again(valkey: ValkeyServer) ->
     async def work(first: RateLimits, second: RateLimits) -> int:
         await first.take("acme", [REQUESTS])
         valkey.client.script_flush()
-        (found,) = await first.take("acme", [REQUESTS])
-        return found.remaining
+        (taken,) = await first.take("acme", [REQUESTS])
+        return taken.remaining
 
     assert with_two(valkey.settings, work) == 1
 
@@ -95,9 +95,9 @@ def test_without_redis_each_process_counts_and_asks_again_later(own_valkey: Valk
             taken = [(await limits.take("acme", [REQUESTS]))[0].is_taken for _ in range(4)]
             own_valkey.start()
             seconds[0] += AWAY_S
-            (found,) = await limits.take("acme", [REQUESTS])
+            (last,) = await limits.take("acme", [REQUESTS])
         finally:
             await limits.close()
-        return taken, found.remaining
+        return taken, last.remaining
 
     assert asyncio.run(work()) == ([True, True, True, False], 2)

@@ -1,4 +1,4 @@
-"""What tests of planning and assembly share: a place with inputs, and a worker without a model.
+"""Parts that tests of planning and assembly share: a place with inputs, and a worker without a model.
 
 The worker does what a real one does to the database and the object store, and answers every prompt at once.
 """
@@ -178,7 +178,7 @@ class Place:
         assert duty.wait_until_idle(IDLE_S)
 
     def part_names(self, kind: str = "part") -> list[str]:
-        """Of what lies in the output, in order."""
+        """Names of the output's files of this kind, in order."""
         return sorted(path.name for path in (self.bucket / "out").glob(f"{kind}-*"))
 
     def part_lines(self, kind: str = "part") -> list[JsonObject]:

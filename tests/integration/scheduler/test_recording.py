@@ -32,10 +32,10 @@ def test_what_live_workers_report_is_recorded_beside_what_waits(store: Store, cl
     Recording(store).run_once(clock.now)
 
     with store.snapshot() as tx:
-        found = tx.figures.latest()
-    assert found is not None
-    assert (found.at, found.workers, found.rows_per_s) == (clock.now, 2, 7.0)
-    assert (found.queued, found.rows_left) == ({"standard": 3}, {"standard": 30})
+        latest = tx.figures.latest()
+    assert latest is not None
+    assert (latest.at, latest.workers, latest.rows_per_s) == (clock.now, 2, 7.0)
+    assert (latest.queued, latest.rows_left) == ({"standard": 3}, {"standard": 30})
 
 
 def test_figures_stay_for_as_long_as_they_are_kept(store: Store, clock: FakeClock) -> None:
@@ -46,7 +46,9 @@ def test_figures_stay_for_as_long_as_they_are_kept(store: Store, clock: FakeCloc
 
     with store.snapshot() as tx:
         kept = tx.figures.since(begun_at, limit=100)
-    assert [found.at for found in kept] == [clock.now - timedelta(seconds=15 * n) for n in (4, 3, 2, 1, 0)]
+    assert [recorded.at for recorded in kept] == [
+        clock.now - timedelta(seconds=15 * n) for n in (4, 3, 2, 1, 0)
+    ]
 
 
 def test_a_pace_is_remembered_while_nothing_runs(store: Store, clock: FakeClock) -> None:
@@ -56,6 +58,6 @@ def test_a_pace_is_remembered_while_nothing_runs(store: Store, clock: FakeClock)
     duty.run_once(clock.advance(hours=3))
 
     with store.snapshot() as tx:
-        found = tx.figures.latest()
-    assert found is not None
-    assert (found.workers, found.rows_per_busy_s) == (0, {"demo": 5.0})
+        latest = tx.figures.latest()
+    assert latest is not None
+    assert (latest.workers, latest.rows_per_busy_s) == (0, {"demo": 5.0})

@@ -213,7 +213,7 @@ def test_a_fleet_that_died_at_once_is_rescued_in_slices(store: Store, clock: Fak
 def test_a_row_that_ran_alone_answers_for_its_worker_whichever_lease_runs_out_first(
     store: Store, clock: FakeClock, duty: Recovery, is_first: bool
 ) -> None:
-    """What stood by was not in the engine. One beat renews all leases, but they are not claimed at once."""
+    """A shard that stood by was not in the engine. One beat renews all leases, not claimed at once."""
     alone, bystander = asked(store).shard_id, asked(store).shard_id
     for _ in range(2):
         claimed_online(store, alone)

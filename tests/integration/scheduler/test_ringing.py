@@ -21,7 +21,7 @@ CONFIG = RingingConfig()
 
 
 def settled(store: Store) -> None:
-    """What was written so far was also rung: the outbox is empty."""
+    """Sends all rings that were written so far: the outbox is empty."""
     with store.transaction() as tx:
         tx.outbox.delete([ring.id for ring in tx.outbox.waiting(tx.now(), 1000)])
 
@@ -134,7 +134,7 @@ def test_of_a_job_with_very_many_shards_a_few_are_rung_for_and_others_jobs_too(
     other = planned(store, shards=1, priority=PriorityClass.BACKGROUND)
     now = clock.advance(seconds=CONFIG.ring_after_s)
     with store.snapshot() as tx:
-        found = tx.shards.unrung(now, timedelta(seconds=CONFIG.ring_after_s), kind=JobKind.BULK, limit=500)
+        unrung = tx.shards.unrung(now, timedelta(seconds=CONFIG.ring_after_s), kind=JobKind.BULK, limit=500)
         (others,) = tx.shards.of_job(other.id, limit=2)
-    assert len(found) == RUNG_SHARDS_MAX + 1
-    assert found[-1] == (others.id, PriorityClass.BACKGROUND.rank)
+    assert len(unrung) == RUNG_SHARDS_MAX + 1
+    assert unrung[-1] == (others.id, PriorityClass.BACKGROUND.rank)

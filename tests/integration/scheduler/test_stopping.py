@@ -171,6 +171,6 @@ def test_a_job_of_very_many_shards_is_stopped_in_short_transactions(
         assert tx.jobs.to_finalize(10) == []
 
     passes = [stopping.run_once(clock.now) for _ in range(2)]
-    assert [(each.shards_ended, each.has_more) for each in passes] == [(STOPPED_MAX, True), (1, False)]
+    assert [(made.shards_ended, made.has_more) for made in passes] == [(STOPPED_MAX, True), (1, False)]
     with store.snapshot() as tx:
-        assert [found.id for found in tx.jobs.to_finalize(10)] == [job.id]
+        assert [waiting.id for waiting in tx.jobs.to_finalize(10)] == [job.id]

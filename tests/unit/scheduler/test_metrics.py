@@ -1,4 +1,4 @@
-"""What the scheduler tells Prometheus."""
+"""Metrics of the scheduler's process."""
 
 from prometheus_client import generate_latest
 

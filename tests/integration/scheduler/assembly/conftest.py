@@ -33,9 +33,9 @@ def planned(place: Place, job: Job, clock: FakeClock) -> Job:
     duty = place.planning()
     duty.run_once(clock.now)
     assert duty.wait_until_idle(IDLE_S)
-    found = place.job(job)
-    assert found.planned_at is not None, found.errors
-    return found
+    planned_job = place.job(job)
+    assert planned_job.planned_at is not None, planned_job.errors
+    return planned_job
 
 
 def a_batch(place: Place, clock: FakeClock, texts: list[str], **wishes: object) -> Job:

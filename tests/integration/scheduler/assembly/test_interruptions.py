@@ -107,8 +107,8 @@ def test_an_input_that_is_refused_fails_its_job_although_the_output_would_be_our
 ) -> None:
     job = a_native_job(place, clock, ["a"], output=None)
     stop(place, job, StopReason.CANCELLED)
-    found = place.sources.open(place.uri("in.jsonl"), job.tenant_id)
-    refused = replace(found, store=FailingStore(found.store, "stream", StorageDenied()))
+    source = place.sources.open(place.uri("in.jsonl"), job.tenant_id)
+    refused = replace(source, store=FailingStore(source.store, "stream", StorageDenied()))
     monkeypatch.setattr(place.sources, "open", lambda uri, tenant_id: refused)
 
     ended = assembled(place, job, clock)

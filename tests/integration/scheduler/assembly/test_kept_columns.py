@@ -74,13 +74,13 @@ def test_parquet_of_a_job_that_expired_has_them_in_every_file(
     rows = pa.concat_tables(tables).to_pylist()
     assert {"succeeded", "expired"} <= {row["outcome"] for row in rows}
     if keep == "all":
-        found = [json.loads(row["input"]) for row in rows]
+        inputs = [json.loads(row["input"]) for row in rows]
     else:
-        found = [
+        inputs = [
             {"text": row["input.text"], "doc": int(row["doc"]), "meta": json.loads(row["meta"])}
             for row in rows
         ]
-    assert sorted(found, key=lambda row: row["doc"]) == ROWS
+    assert sorted(inputs, key=lambda row: row["doc"]) == ROWS
 
 
 def test_kept_columns_of_parquet_are_read_with_those_of_the_template(place: Place, clock: FakeClock) -> None:

@@ -56,12 +56,12 @@ class SleepyStore:
 
 @pytest.fixture(params=[False, True], ids=["leads no longer", "leads again"])
 def leads_afterwards(request: pytest.FixtureRequest) -> bool:
-    """Of a scheduler that wakes up."""
+    """The changes of a scheduler that wakes up."""
     return bool(request.param)
 
 
 def the_output_is_of(place: Place, job: Job) -> None:
-    """What lies there is what this job's manifest describes, no more and no less, and `_SUCCESS` says so."""
+    """Checks that the folder has just what this job's manifest describes, and `_SUCCESS`."""
     manifest = json.loads(place.out("_manifest.json"))
     assert (manifest["job_id"], manifest["complete"]) == (job.id, True)
     files = [*manifest["parts"], *manifest["errors"]]
@@ -166,6 +166,6 @@ def refuse() -> None:
 
 
 def times_of_writing(place: Place) -> dict[str, int]:
-    """Of every file of every output."""
+    """The bytes of every file of every output."""
     files = [*place.bucket.rglob("out/*"), *(place.bucket.parent / "objects" / "files").rglob("*")]
     return {str(path): path.stat().st_mtime_ns for path in files if path.is_file()}

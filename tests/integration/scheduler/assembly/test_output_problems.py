@@ -1,4 +1,4 @@
-"""What keeps a job's output from being written is known while the job waits for it, and not any longer."""
+"""A job shows why its output is not written while it waits for that, and not any longer."""
 
 import pytest
 
@@ -24,8 +24,8 @@ def problem(place: Place, job: Job) -> OutputProblem | None:
 
 
 def message(place: Place, job: Job) -> str | None:
-    found = problem(place, job)
-    return None if found is None else found.problem.error.message
+    shown = problem(place, job)
+    return None if shown is None else shown.problem.error.message
 
 
 def broken_from(
@@ -47,17 +47,17 @@ def test_a_part_that_waits_for_its_place_says_why_and_until_when(
 
     place.write_parts(clock.now)
 
-    found = problem(place, job)
-    assert found is not None
-    assert (found.problem.error.code, found.problem.error.param) == ("storage_unavailable", "output")
-    assert (found.problem.error.message, found.problem.is_permanent) == ("the bucket is away", False)
-    assert found.next_attempt_at is not None
-    assert found.next_attempt_at > clock.now
+    shown = problem(place, job)
+    assert shown is not None
+    assert (shown.problem.error.code, shown.problem.error.param) == ("storage_unavailable", "output")
+    assert (shown.problem.error.message, shown.problem.is_permanent) == ("the bucket is away", False)
+    assert shown.next_attempt_at is not None
+    assert shown.next_attempt_at > clock.now
 
     clock.advance(seconds=120)
-    found = problem(place, job)
-    assert found is not None
-    assert found.next_attempt_at is None, "it is due"
+    shown = problem(place, job)
+    assert shown is not None
+    assert shown.next_attempt_at is None, "it is due"
     away.is_broken = False
     place.write_parts(clock.now)
     assert problem(place, job) is None
@@ -74,11 +74,11 @@ def test_a_part_that_never_can_be_written_is_what_is_said(
     place.work_off(shards=1)
     place.write_parts(clock.now)
 
-    found = problem(place, job)
+    shown = problem(place, job)
 
-    assert found is not None
-    assert (found.problem.is_permanent, found.problem.error.message) == (True, "not yours")
-    assert found.next_attempt_at is None
+    assert shown is not None
+    assert (shown.problem.is_permanent, shown.problem.error.message) == (True, "not yours")
+    assert shown.next_attempt_at is None
 
 
 def test_a_running_jobs_manifest_that_cannot_be_written_is_said_until_it_is(

@@ -37,13 +37,13 @@ def _with_duckdb(function: str, pattern: str) -> Reader:
 
 def _rows_in(files: Iterator[Path]) -> list[str]:
     """Rows of files that a reader has chosen. One that is no data fails, as it does there."""
-    found: list[str] = []
+    custom_ids: list[str] = []
     for file in files:
         if file.suffix == ".parquet":
-            found += pq.read_table(file)["custom_id"].to_pylist()
+            custom_ids += pq.read_table(file)["custom_id"].to_pylist()
         else:
-            found += ids([json.loads(line) for line in file.read_text().splitlines()])
-    return found
+            custom_ids += ids([json.loads(line) for line in file.read_text().splitlines()])
+    return custom_ids
 
 
 def _of_spark(folder: Path) -> Iterator[Path]:

@@ -28,8 +28,8 @@ pytestmark = pytest.mark.databases("sqlite")
 def retry_of(place: Place, old: Job) -> Job:
     """A retry is accepted; its input has not been written."""
     with place.store.transaction() as tx:
-        asked = a_new_job(face=old.face, spec=old.spec)
-        new = retry.as_retry(tx, asked, old, has_own_output=False, has_own_webhook=False)
+        new_job = a_new_job(face=old.face, spec=old.spec)
+        new = retry.as_retry(tx, new_job, old, has_own_output=False, has_own_webhook=False)
         return transitions.submit_bulk(tx, new, tx.now()).job
 
 

@@ -33,9 +33,9 @@ def server() -> Iterator[PostgresServer]:
 def place(server: PostgresServer, clock: FakeClock, tmp_path: Path) -> Iterator[Place]:
     with closing(Database(server.url(), timeout_s=600)) as database:
         upgrade(database)
-        found = Place.at(Store(database, clock=clock), tmp_path)
-        found.serve_model()
-        yield found
+        new_place = Place.at(Store(database, clock=clock), tmp_path)
+        new_place.serve_model()
+        yield new_place
 
 
 def test_a_page_that_the_database_forgot_is_cut_again(

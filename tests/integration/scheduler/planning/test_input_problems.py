@@ -94,9 +94,9 @@ def test_the_job_says_why_its_input_is_not_read_until_it_is(
 
     site.plan()
 
-    found = site.problem(job)
-    assert found is not None
-    error = found.fault.error
+    shown = site.problem(job)
+    assert shown is not None
+    error = shown.fault.error
     assert (error.code, error.param) == (code, "input")
     assert error.message.startswith("The input cannot be read at present: s3://")
     assert words in error.message
@@ -122,9 +122,9 @@ def test_a_store_that_does_not_answer_is_told_of_before_it_is_given_up(site: Sit
     passed_s = SILENT_S
     duty.run_once(site.clock.now)
 
-    found = site.problem(job)
-    assert found is not None
+    shown = site.problem(job)
+    assert shown is not None
     expected = "The input cannot be read at present: its store has not answered yet"
-    assert found.fault.error.message == expected
+    assert shown.fault.error.message == expected
     site.front.heal()
     assert duty.wait_until_idle(IDLE_S)

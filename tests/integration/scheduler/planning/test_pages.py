@@ -49,7 +49,9 @@ def turn(place: Place, clock: FakeClock, duty: Planning) -> Planned:
     duty.run_once(clock.now)
     assert duty.wait_until_idle(IDLE_S)
     ended = duty._pool.take_outcomes()
-    return Planned(**{each.value: ended[each] for each in PlanOutcome if each is not PlanOutcome.PAGE})
+    return Planned(
+        **{outcome.value: ended[outcome] for outcome in PlanOutcome if outcome is not PlanOutcome.PAGE}
+    )
 
 
 def plan(place: Place, clock: FakeClock, duty: Planning, turns: int = 50) -> int:
@@ -129,7 +131,7 @@ def test_a_job_is_not_finalized_between_two_pages(place: Place, clock: FakeClock
 
     with place.store.snapshot() as tx:
         assert tx.jobs.to_finalize(10) == []
-        assert [found.id for found in tx.jobs.to_plan(10)] == [job.id]
+        assert [waiting.id for waiting in tx.jobs.to_plan(10)] == [job.id]
 
 
 def test_another_scheduler_goes_on_behind_the_last_page(place: Place, clock: FakeClock) -> None:
@@ -459,16 +461,16 @@ class RecordedPage:
 @pytest.fixture
 def pages(monkeypatch: pytest.MonkeyPatch) -> list[RecordedPage]:
     """As they are recorded from here on."""
-    found: list[RecordedPage] = []
+    recorded: list[RecordedPage] = []
     insert = Shards.insert_bulk
 
     def insert_bulk(shards: Shards, prepared: PreparedShards) -> None:
         options = shards._connection.get_execution_options()
-        found.append(RecordedPage(prepared.count, options["nightshift_durable"]))
+        recorded.append(RecordedPage(prepared.count, options["nightshift_durable"]))
         insert(shards, prepared)
 
     monkeypatch.setattr(Shards, "insert_bulk", insert_bulk)
-    return found
+    return recorded
 
 
 def test_pages_get_short_while_recording_them_takes_long(

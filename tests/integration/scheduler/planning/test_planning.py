@@ -558,10 +558,10 @@ def test_every_tenants_first_job_is_found_before_anyones_second(store: Store, cl
     clock.advance(seconds=1)
     few = submit(store, tenant_id="few")
     with store.snapshot() as tx:
-        found = tx.jobs.first_to_plan(limit=10, of_each=2)
-        assert tx.jobs.first_to_plan(limit=2, of_each=2) == found[:2]
+        jobs = tx.jobs.first_to_plan(limit=10, of_each=2)
+        assert tx.jobs.first_to_plan(limit=2, of_each=2) == jobs[:2]
     in_order = sorted([first, second, third], key=lambda job: job.id)
-    assert found == [in_order[0], few, in_order[1]]
+    assert jobs == [in_order[0], few, in_order[1]]
 
 
 def test_of_waiting_tenants_the_one_served_longest_ago_is_next() -> None:

@@ -105,7 +105,7 @@ class Day:
             assert transitions.record_answer(tx, claim, an_answer(body=answer), tx.now())
 
     def _batch(self, rows: int) -> None:
-        """From the upload of its file to its output."""
+        """Runs a batch, from the upload of its file to its output."""
         place, expires_at = self.place, self._clock.now + timedelta(seconds=KEPT_FOR_S)
         data = jsonl(a_line(f"r{row}", secrets.token_urlsafe(TEXT_BYTES * 3 // 4)) for row in range(rows))
         job = place.batch(data, expires_at=expires_at, output_expires_after_s=int(KEPT_FOR_S))
@@ -173,5 +173,5 @@ def growth(sizes: list[Size]) -> dict[str, float]:
 
 
 def _most(sizes: list[Size], name: str) -> int:
-    most: int = max(getattr(each, name) for each in sizes)
+    most: int = max(getattr(size, name) for size in sizes)
     return most

@@ -38,7 +38,7 @@ def fill(place: Place, clock: FakeClock) -> None:
 
 
 def an_answered_request(place: Place, clock: FakeClock) -> None:
-    """With an Idempotency-Key, and one more that is a dead letter."""
+    """Makes a request with an Idempotency-Key, and one that becomes a dead letter."""
     for is_dead in (False, True):
         submitted = asked(place.store)
         keep_key(place, submitted.job, clock)
@@ -61,7 +61,7 @@ def an_answered_request(place: Place, clock: FakeClock) -> None:
 
 
 def a_job_with_parts(place: Place, clock: FakeClock) -> Job:
-    """In the service's own store, with answers and errors. Its webhook has been told."""
+    """Runs a job in the service's own store, with answers and errors. Its webhook has been told."""
     job = a_native_job(place, clock, [*TEXTS, "bad"], webhook=WEBHOOK, output=None)
     keep_key(place, job, clock)
     place.work_off()
@@ -100,7 +100,7 @@ def a_cancelled_job(place: Place, clock: FakeClock) -> None:
 
 
 def a_deleted_job(place: Place, clock: FakeClock) -> None:
-    """By its owner, who is not told any more. A writer comes too late."""
+    """Cancels a job for its owner, who is not told any more. A writer comes too late."""
     job = a_native_job(place, clock, TEXTS, webhook=WEBHOOK, output=None)
     place.work_off()
     ended = assembled(place, job, clock)
@@ -181,7 +181,7 @@ def attempt_deliveries(
 ) -> None:
     """The receiver answers to all that is owed of a job."""
     with place.store.transaction() as tx:
-        owed = [each for each in tx.deliveries.list("default", limit=100) if each.job_id == job_id]
+        owed = [one for one in tx.deliveries.list("default", limit=100) if one.job_id == job_id]
         assert owed
         for delivery in owed:
             attempt = replace(an_attempt(delivery, status_code=status_code), started_at=clock.now)

@@ -77,10 +77,10 @@ def age(store: Store, clock: FakeClock, streams: StreamDeleter | None = None, **
 def sees(store: Store, job: Job) -> tuple[bool, bool, int]:
     """Whether its tenant finds the job, whether it has results, and how many events."""
     with store.snapshot() as tx:
-        found = tx.jobs.get(job.tenant_id, job.id)
+        kept = tx.jobs.get(job.tenant_id, job.id)
         return (
-            found is not None,
-            found is not None and found.results_deleted_at is None,
+            kept is not None,
+            kept is not None and kept.results_deleted_at is None,
             len(tx.events.after(job.tenant_id, job.id, 0, 100)),
         )
 
@@ -349,7 +349,7 @@ def plan_of(store: Store, call: Callable[[Transaction], object]) -> Sequence[str
     is_sqlite = store.database.is_sqlite
     with recorded(store.database) as statements, store.transaction() as tx:
         call(tx)
-    made = [found for found in statements if re.match("SELECT|UPDATE|DELETE|WITH", found[0])]
+    made = [statement for statement in statements if re.match("SELECT|UPDATE|DELETE|WITH", statement[0])]
     assert made, "the call makes no statement"
     lines: list[str] = []
     with store.database.write() as connection:

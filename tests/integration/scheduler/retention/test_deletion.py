@@ -1,4 +1,4 @@
-"""What was deleted goes, rows and bytes, whatever happens meanwhile; and nothing else does."""
+"""Deleted jobs go, rows and bytes, whatever happens meanwhile; and nothing else does."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -343,7 +343,7 @@ def test_a_tenant_that_deletes_much_keeps_no_other_tenant_waiting(
 
 
 def ended_online(store: Store, tenant_id: str) -> Job:
-    """Of a tenant whose earlier ones are deleted already."""
+    """A job of a tenant whose earlier ones are deleted already."""
     submitted = asked(store, tenant_id=tenant_id)
     claim = claimed_online(store, submitted.shard_id)
     with store.transaction() as tx:

@@ -39,7 +39,7 @@ DAYS: Final = (1, 1, 6, 23, 1, 60, 5, 100)  # between two rounds of the duties; 
 
 @dataclass
 class Found:
-    """What there is, to compare."""
+    """Rows and objects that there are, to compare."""
 
     rows: Mapping[str, int]  # of every other table
     objects: set[str]  # with files and folders that no listing shows
@@ -53,19 +53,19 @@ class Found:
     ]
 )
 def place(request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path) -> Iterator[Place]:
-    """On each database, and with the service's objects in each kind of store."""
+    """A place on each database, and with the service's objects in each kind of store."""
     database, _, objects_in = request.param.partition(", ")
     store = Store(request.getfixturevalue(f"{database}_database"), clock=clock)
     with ExitStack() as stack:
-        found = Place.at(store, tmp_path)
+        new_place = Place.at(store, tmp_path)
         if objects_in:
             server: S3Server = request.getfixturevalue("moto_server")
             stack.enter_context(server.in_environment())
             objects: Any = S3Store(server.client, server.new_bucket(), "own")
-            found = Place(store, objects, found.bucket)
-        found.serve_model()
-        assert found.elector.attempt()
-        yield found
+            new_place = Place(store, objects, new_place.bucket)
+        new_place.serve_model()
+        assert new_place.elector.attempt()
+        yield new_place
 
 
 def test_nothing_is_left_of_what_jobs_had(place: Place, clock: FakeClock) -> None:
@@ -140,7 +140,7 @@ def found_in(place: Place) -> Found:
         }
     if place.objects.url.startswith("s3:"):
         keys = {info.key for info in place.objects.list()}
-        return Found(rows, (keys | {each.key for each in place.objects.staged()}) - {CLOCK_KEY})
+        return Found(rows, (keys | {staged.key for staged in place.objects.staged()}) - {CLOCK_KEY})
     names = {path.relative_to(own_folder(place)).as_posix() for path in own_paths(place)}
     return Found(rows, names - {CLOCK_KEY, CLOCK_KEY.partition("/")[0]})
 

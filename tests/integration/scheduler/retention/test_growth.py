@@ -1,4 +1,4 @@
-"""What is kept for an hour takes no more room after a day than after three hours."""
+"""Data that is kept for an hour takes no more room after a day than after three hours."""
 
 from pathlib import Path
 

@@ -267,15 +267,15 @@ def test_a_batch_may_end_between_the_questions_whether_it_has_and_whether_its_fi
     place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = half_written(place, clock)
-    asked: list[str] = []
+    listed: list[str] = []
 
     def meanwhile(name: str) -> None:
         question = getattr(References, name)
 
         def ask(references: References, *about: object) -> Any:
-            if asked == ["another"]:
+            if listed == ["another"]:
                 assembled(place, job, clock)
-            asked.append("another")
+            listed.append("another")
             return question(references, *about)
 
         monkeypatch.setattr(References, name, ask)
@@ -284,7 +284,7 @@ def test_a_batch_may_end_between_the_questions_whether_it_has_and_whether_its_fi
     meanwhile("files")
 
     assert collect(place) == 0
-    assert len(asked) == 2
+    assert len(listed) == 2
     assert place.job(job).state is JobState.SUCCEEDED
     assert len(keys(place, "files/")) == 3  # its input, output and errors
 
@@ -341,13 +341,13 @@ def test_a_round_takes_as_many_passes_as_it_needs_and_no_pass_more_than_its_shar
 def test_a_round_asks_the_store_once_what_time_it_is(place: Place, clock: FakeClock) -> None:
     for number in range(5):
         place.objects.put(f"files/default/file-{number}", b"x")
-    asked = CountingStore(place.objects)
-    duty = Retention(place.store, asked, RetentionConfig(objects_per_pass_max=2))
+    counting = CountingStore(place.objects)
+    duty = Retention(place.store, counting, RetentionConfig(objects_per_pass_max=2))
 
     for rounds in (1, 2):
         while duty.run_once(clock.now).has_more:
             continue
-        assert asked.puts == rounds
+        assert counting.puts == rounds
 
 
 class CountingStore:

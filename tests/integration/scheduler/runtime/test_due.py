@@ -111,10 +111,10 @@ class Duties:
 
 @pytest.fixture
 def duties(place: Place, clock: FakeClock) -> Iterator[Duties]:
-    found = Duties(place, clock)
-    found.settle()
-    yield found
-    found.changes.close()
+    all_duties = Duties(place, clock)
+    all_duties.settle()
+    yield all_duties
+    all_duties.changes.close()
 
 
 def native(place: Place) -> Job:

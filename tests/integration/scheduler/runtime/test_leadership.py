@@ -95,9 +95,9 @@ def test_a_leader_that_overslept_goes_on_if_it_was_not_replaced(store: Store, cl
 
 
 def test_a_slow_renewal_shortens_the_trust_it_gives(store: Store, clock: FakeClock) -> None:
-    asked = clock.now.timestamp()
-    answered = asked + CONFIG.trust_s - 1  # the round trip took nearly as long as trust lasts
-    times = iter([asked, answered, answered, answered + 1])
+    asked_s = clock.now.timestamp()
+    answered = asked_s + CONFIG.trust_s - 1  # the round trip took nearly as long as trust lasts
+    times = iter([asked_s, answered, answered, answered + 1])
     slow = Elector(store, "slow", CONFIG, clock=lambda: next(times))
     assert slow.attempt()
     assert slow.is_leading

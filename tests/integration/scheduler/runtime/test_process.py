@@ -43,7 +43,7 @@ class Scheduler:
         raise AssertionError(f"the scheduler ended without saying {action}")
 
     def all_it_says(self) -> str:
-        """Until it has ended."""
+        """Waits until the process has ended."""
         return self._lines.read()
 
     def end(self, number: int = signal.SIGTERM) -> int:

@@ -100,7 +100,7 @@ def tenant_secret(store: Store, vault: Vault, tenant_id: str = "default") -> str
 
 
 def verified(request: Request, secret: str) -> dict[str, object]:
-    """What the reference implementation makes of a request. It raises if the signature is wrong."""
+    """Reads a request as the reference implementation does. Raises if the signature is wrong."""
     event: dict[str, object] = StandardWebhook(secret).verify(request.body, dict(request.headers))
     return event
 
@@ -285,11 +285,11 @@ class Endpoints:
     """Answers for tenants' endpoints without a network: some hold the line until they are let go."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.urls: list[str] = []
         self.released = threading.Event()
 
     def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> EgressResponse:
-        self.asked.append(url)
+        self.urls.append(url)
         if "slow" in url and not self.released.wait(IDLE_S):
             raise NoAnswer
         return EgressResponse(200, {}, b"")
@@ -339,8 +339,10 @@ def test_a_receiver_that_keeps_failing_is_left_alone_and_its_events_wait_uncount
     assert [delivered(duty, clock) for _ in range(4)] == [1, 1, 0, 0]
     opened_at = clock.now
     waiting = [the_delivery(store, job) for job in jobs]
-    assert sorted(each.attempts for each in waiting) == [0, 0, 1, 1]
-    assert {each.next_at for each in waiting if not each.attempts} == {opened_at + timedelta(hours=1)}
+    assert sorted(delivery.attempts for delivery in waiting) == [0, 0, 1, 1]
+    assert {delivery.next_at for delivery in waiting if not delivery.attempts} == {
+        opened_at + timedelta(hours=1)
+    }
 
     there.answer = says(200)
     clock.advance(hours=1)
@@ -360,7 +362,7 @@ def test_attempts_for_which_no_thread_is_left_are_made_later_and_take_no_slot(
         with pytest.raises(RuntimeError, match="thread"):
             duty.run_once(clock.now)
     assert duty.wait_until_idle(IDLE_S)
-    assert len(endpoints.asked) == 1
+    assert len(endpoints.urls) == 1
 
     clock.advance(seconds=CONFIG.reserved_s)
     assert delivered(duty, clock) == 3

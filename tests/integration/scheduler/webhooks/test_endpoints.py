@@ -56,7 +56,7 @@ def duty(store: Store, vault: Vault) -> WebhookDelivery:
 
 
 class Registry:
-    """What a tenant does with its endpoints."""
+    """A tenant's changes of its endpoints."""
 
     def __init__(self, store: Store, vault: Vault) -> None:
         self.store = store
@@ -67,24 +67,24 @@ class Registry:
             registry = EndpointRegistry(tx, self.vault, tenant_id, ACTOR)
             return registry.create(name="pager", url=url, event_types=event_types or ("*",))
 
-    def update(self, of: EndpointWithSecret, changes: EndpointChanges) -> WebhookEndpoint:
+    def update(self, endpoint: EndpointWithSecret, changes: EndpointChanges) -> WebhookEndpoint:
         with self.store.transaction() as tx:
-            return EndpointRegistry(tx, self.vault, "default", ACTOR).update(of.endpoint.id, changes)
+            return EndpointRegistry(tx, self.vault, "default", ACTOR).update(endpoint.endpoint.id, changes)
 
-    def rotate(self, of: EndpointWithSecret, *, keeps_old: bool) -> EndpointWithSecret:
+    def rotate(self, endpoint: EndpointWithSecret, *, keeps_old: bool) -> EndpointWithSecret:
         with self.store.transaction() as tx:
             registry = EndpointRegistry(tx, self.vault, "default", ACTOR)
-            return registry.rotate(of.endpoint.id, keeps_old=keeps_old)
+            return registry.rotate(endpoint.endpoint.id, keeps_old=keeps_old)
 
-    def delete(self, of: EndpointWithSecret) -> None:
+    def delete(self, endpoint: EndpointWithSecret) -> None:
         with self.store.transaction() as tx:
-            EndpointRegistry(tx, self.vault, "default", ACTOR).delete(of.endpoint.id)
+            EndpointRegistry(tx, self.vault, "default", ACTOR).delete(endpoint.endpoint.id)
 
-    def now(self, of: EndpointWithSecret) -> WebhookEndpoint:
+    def now(self, endpoint: EndpointWithSecret) -> WebhookEndpoint:
         with self.store.snapshot() as tx:
-            found = tx.webhook_endpoints.get(of.endpoint.tenant_id, of.endpoint.id)
-        assert found is not None
-        return found
+            current = tx.webhook_endpoints.get(endpoint.endpoint.tenant_id, endpoint.endpoint.id)
+        assert current is not None
+        return current
 
 
 @pytest.fixture
@@ -143,18 +143,18 @@ def test_an_end_is_owed_to_the_jobs_own_url_and_to_each_endpoint_that_asks_for_i
     registry.add("https://successes.example/", "job.succeeded")
     registry.add("https://another.example/", tenant_id="another")
 
-    found = owed(store, ended(store, url="https://own.example/"))
+    deliveries = owed(store, ended(store, url="https://own.example/"))
 
-    assert {each.endpoint_id for each in found} == wanting | {None}
-    assert len({each.event_id for each in found}) == 1  # one event
-    assert {each.state for each in found} == {DeliveryState.PENDING}
+    assert {delivery.endpoint_id for delivery in deliveries} == wanting | {None}
+    assert len({delivery.event_id for delivery in deliveries}) == 1  # one event
+    assert {delivery.state for delivery in deliveries} == {DeliveryState.PENDING}
 
 
 def test_a_batch_is_told_of_in_its_own_words(store: Store, registry: Registry) -> None:
     registry.add("https://jobs.example/", "job.*")
     batches = registry.add("https://batches.example/", "batch.failed")
-    found = the_delivery(store, ended(store, face=Face.OPENAI))
-    assert (found.endpoint_id, found.event_type) == (batches.endpoint.id, "batch.failed")
+    delivery = the_delivery(store, ended(store, face=Face.OPENAI))
+    assert (delivery.endpoint_id, delivery.event_type) == (batches.endpoint.id, "batch.failed")
 
 
 def test_a_chat_request_is_told_to_nobody_and_a_job_of_one_request_is(
@@ -212,14 +212,14 @@ def test_after_a_day_or_at_once_if_wanted_only_the_new_secret_signs(
     last = registry.rotate(middle, keeps_old=False)
     ended(store)
     delivered(duty, clock)
-    assert [verifies(there, each.secret) for each in (old, middle, last)] == [False, False, True]
+    assert [verifies(there, version.secret) for version in (old, middle, last)] == [False, False, True]
 
     clock.now -= timedelta(days=2)
     newest = registry.rotate(last, keeps_old=True)
     clock.now += timedelta(days=2)
     ended(store)
     delivered(duty, clock)
-    assert [verifies(there, each.secret) for each in (last, newest)] == [False, True]
+    assert [verifies(there, version.secret) for version in (last, newest)] == [False, True]
 
 
 def test_secrets_are_stored_encrypted(store: Store, registry: Registry) -> None:
@@ -228,7 +228,7 @@ def test_secrets_are_stored_encrypted(store: Store, registry: Registry) -> None:
     with store.database.read() as connection:
         rows = str(connection.exec_driver_sql("SELECT * FROM webhook_endpoint").all())
         rows += str(connection.exec_driver_sql("SELECT * FROM audit").all())
-    assert not [each for each in (old.secret, new.secret) if each.removeprefix("whsec_")[:20] in rows]
+    assert not [secret for secret in (old.secret, new.secret) if secret.removeprefix("whsec_")[:20] in rows]
 
 
 # -- changed and disabled ----------------------------------------------------------------------------------
@@ -241,8 +241,8 @@ def test_what_is_owed_goes_to_where_the_endpoint_is_now(
     job = ended(store)
     registry.update(made, EndpointChanges(url=there.numeric_url))
     delivered(duty, clock)
-    found = the_delivery(store, job)
-    assert (found.state, found.url) == (DeliveryState.DELIVERED, there.numeric_url)
+    delivery = the_delivery(store, job)
+    assert (delivery.state, delivery.url) == (DeliveryState.DELIVERED, there.numeric_url)
 
 
 def test_410_disables_an_endpoint_and_what_is_owed_becomes_dead_letters(
@@ -376,9 +376,9 @@ def test_one_delivery_is_replayed_with_a_schedule_from_its_beginning(
     with store.transaction() as tx:
         replay_delivery(tx, ACTOR, "default", the_delivery(store, job).id)
     assert delivered(duty, clock) == 1
-    found = the_delivery(store, job)
-    assert (found.state, found.attempts) == (DeliveryState.PENDING, 2)
-    assert found.next_at == clock.now + timedelta(seconds=5)
+    delivery = the_delivery(store, job)
+    assert (delivery.state, delivery.attempts) == (DeliveryState.PENDING, 2)
+    assert delivery.next_at == clock.now + timedelta(seconds=5)
 
 
 def test_nothing_is_replayed_to_a_disabled_endpoint(
@@ -432,5 +432,5 @@ def test_with_a_hanging_endpoint_in_each_of_twenty_tenants_every_healthy_one_is_
     for tenant in tenants:
         with store.snapshot() as tx:
             filters = DeliveryFilters(endpoint_id=healthy[tenant])
-            [found] = tx.deliveries.list(tenant, limit=9, filters=filters)
-        assert found.state is DeliveryState.DELIVERED
+            [delivery] = tx.deliveries.list(tenant, limit=9, filters=filters)
+        assert delivery.state is DeliveryState.DELIVERED

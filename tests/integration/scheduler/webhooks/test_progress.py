@@ -103,8 +103,8 @@ def test_receivers_that_name_it_get_it_and_no_others(
     running.advance(other, 30)
     progress.run_once(clock.now)
 
-    assert {each.endpoint_id for each in owed(store, job)} == {None, named}
-    assert {each.endpoint_id for each in owed(store, other)} == {named}
+    assert {delivery.endpoint_id for delivery in owed(store, job)} == {None, named}
+    assert {delivery.endpoint_id for delivery in owed(store, other)} == {named}
 
 
 def test_without_a_receiver_nothing_is_recorded(
@@ -176,7 +176,7 @@ def test_nothing_of_it_is_owed_or_begun_after_the_end(
         )
     progress.run_once(clock.advance(seconds=EVERY_S))
 
-    assert [each.event_type for each in owed(store, job)] == ["job.succeeded"]
+    assert [delivery.event_type for delivery in owed(store, job)] == ["job.succeeded"]
 
 
 def test_it_delays_no_other_event_and_opens_no_circuit_for_them(
@@ -192,15 +192,15 @@ def test_it_delays_no_other_event_and_opens_no_circuit_for_them(
     progress.run_once(clock.now)
     with store.transaction() as tx:
         transitions.finish(tx, tx.jobs.fetch(ended.id), JobState.FAILED, tx.now())
-    others, own = (delivery_duty(store, vault, of_progress=each) for each in (False, True))
+    others, own = (delivery_duty(store, vault, of_progress=of_progress) for of_progress in (False, True))
 
     assert others.run_once(clock.now).started == 1
     assert others.wait_until_idle(IDLE_S)
-    assert [each.state for each in owed(store, ended)] == [DeliveryState.DELIVERED]
-    assert [each.state for each in owed(store, waiting)] == [DeliveryState.PENDING]
+    assert [delivery.state for delivery in owed(store, ended)] == [DeliveryState.DELIVERED]
+    assert [delivery.state for delivery in owed(store, waiting)] == [DeliveryState.PENDING]
     assert own.run_once(clock.now).started == 1
     assert own.wait_until_idle(IDLE_S)
-    assert [each.state for each in owed(store, waiting)] == [DeliveryState.DELIVERED]
+    assert [delivery.state for delivery in owed(store, waiting)] == [DeliveryState.DELIVERED]
 
 
 def test_a_disabled_endpoint_gets_no_dead_letters_of_it(
@@ -215,7 +215,7 @@ def test_a_disabled_endpoint_gets_no_dead_letters_of_it(
     running.advance(job, 100)
     progress.run_once(clock.now)
 
-    assert [each.url for each in owed(store, job)] == ["https://on.example/"]
+    assert [delivery.url for delivery in owed(store, job)] == ["https://on.example/"]
 
 
 def test_a_batch_is_told_of_by_its_own_id(

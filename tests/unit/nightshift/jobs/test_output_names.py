@@ -24,7 +24,7 @@ def test_names_have_the_first_shard_and_the_run() -> None:
         ("_manifest-4k3j2h1g.json", True, False),
         ("manifest-20261127.json", False, False),
         ("inputs-20261127.jsonl", False, False),
-        ("manifest.json", True, False),
+        ("manifest.json", False, False),
         ("_manifest.json", True, False),
         ("_SUCCESS", True, False),
         ("part-1.jsonl", False, False),

@@ -26,11 +26,11 @@ class FakeNames:
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self.answers = list(answers)
-        self.asked: list[str] = []
+        self.hosts: list[str] = []
 
     def __call__(self, host: str, port: int) -> Sequence[str]:
-        self.asked.append(host)
-        return self.answers[min(len(self.asked), len(self.answers)) - 1]
+        self.hosts.append(host)
+        return self.answers[min(len(self.hosts), len(self.answers)) - 1]
 
 
 def egress(names: FakeNames, *, allow: Sequence[str] = (LOOPBACK,), **config: object) -> Egress:
@@ -157,7 +157,7 @@ def test_a_metadata_server_s_name_is_refused_without_a_look_up(name: str) -> Non
             check_url(f"http://{spelled}/computeMetadata/v1/")
         with pytest.raises(BlockedUrl):
             egress(names).post(f"http://{spelled}/", b"", {})
-    assert names.asked == []
+    assert names.hosts == []
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_what_is_posted_arrives_under_the_name_it_was_sent_to() -> None:
     [request] = there.requests
     assert request.body == b'{"a":1}'
     assert request.headers["host"] == f"hooks.example.test:{there.port}"
-    assert names.asked == ["hooks.example.test"]
+    assert names.hosts == ["hooks.example.test"]
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_a_name_that_changes_its_mind_is_asked_once_and_its_first_answer_is_used
     names = FakeNames(HERE, ["10.0.0.1"])
     with receiver(says(200)) as there:
         assert egress(names).post(there.url, b"", {}).status == 200
-    assert names.asked == ["hooks.example.test"]
+    assert names.hosts == ["hooks.example.test"]
 
 
 def test_every_call_looks_again() -> None:
@@ -309,7 +309,7 @@ def test_an_internationalised_name_is_looked_up_in_ascii() -> None:
     names = FakeNames(HERE)
     with receiver(says(200)) as there:
         egress(names).post(f"http://bücher.example:{there.port}/", b"", {})
-    assert names.asked == ["xn--bcher-kva.example"]
+    assert names.hosts == ["xn--bcher-kva.example"]
 
 
 def test_a_redirect_is_an_answer_and_is_not_followed() -> None:

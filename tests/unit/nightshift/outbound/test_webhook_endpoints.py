@@ -1,4 +1,4 @@
-"""What an attempt says of a webhook endpoint, and which secrets sign. Pure."""
+"""The state of a webhook endpoint after an attempt, and which secrets sign. Pure."""
 
 from datetime import timedelta
 

@@ -67,7 +67,7 @@ def test_a_request_that_was_answered_with_its_result_has_no_event() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "type", "subscribed"),
+    ("wishes", "type", "subscribed"),
     [
         (("batch.completed",), "batch.completed", True),
         (("batch.completed",), "job.succeeded", False),  # an endpoint is told apart by route
@@ -78,8 +78,8 @@ def test_a_request_that_was_answered_with_its_result_has_no_event() -> None:
         ((), "job.failed", False),
     ],
 )
-def test_an_endpoint_gets_the_events_it_names(asked: tuple[str, ...], type: str, subscribed: bool) -> None:
-    assert is_subscribed(asked, type) is subscribed
+def test_an_endpoint_gets_the_events_it_names(wishes: tuple[str, ...], type: str, subscribed: bool) -> None:
+    assert is_subscribed(wishes, type) is subscribed
 
 
 def test_a_type_that_is_opt_in_goes_only_to_those_that_name_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,8 +39,8 @@ def cut_pages(
     """Objects whose keys are their places; those that the cursor is behind are not listed."""
     cutter = Cutter(limits, cursor)
     first = 0 if cursor.after is None else int(cursor.after) + 1
-    for number, found in enumerate(inputs[first:], start=first):
-        yield from cutter.add(f"{number}", found)
+    for number, entry in enumerate(inputs[first:], start=first):
+        yield from cutter.add(f"{number}", entry)
     yield cutter.rest()
 
 
@@ -70,26 +70,26 @@ def test_every_byte_and_every_row_group_is_in_exactly_one_shard(
     named = [
         InputObject(
             uri=str(number),
-            format=found.format,
-            size_bytes=found.size_bytes,
-            row_groups=found.row_groups,
+            format=entry.format,
+            size_bytes=entry.size_bytes,
+            row_groups=entry.row_groups,
         )
-        for number, found in enumerate(inputs)
+        for number, entry in enumerate(inputs)
     ]
     shards = cut_objects(named, ShardLimits(shard_bytes, shards_max))
 
     assert len(shards) <= shards_max + len(inputs)
     assert [shard.shard_no for shard in shards] == list(range(len(shards)))
-    for found in named:
-        own = [(shard.start, shard.end) for shard in shards if shard.uri == found.uri]
-        if found.size_bytes == 0:
+    for entry in named:
+        own = [(shard.start, shard.end) for shard in shards if shard.uri == entry.uri]
+        if entry.size_bytes == 0:
             assert own == []
-        elif found.format is InputFormat.JSONL:
-            assert covered(own) == list(range(found.size_bytes))
-        elif found.format is InputFormat.PARQUET:
+        elif entry.format is InputFormat.JSONL:
+            assert covered(own) == list(range(entry.size_bytes))
+        elif entry.format is InputFormat.PARQUET:
             groups = covered(own)
             assert len(set(groups)) == len(groups)
-            assert {n for n, group in enumerate(found.row_groups) if group.rows} <= set(groups)
+            assert {n for n, group in enumerate(entry.row_groups) if group.rows} <= set(groups)
         else:
             assert own == [(0, None)]
 
@@ -145,7 +145,7 @@ def test_a_cutter_that_goes_on_from_a_cursor_makes_the_shards_that_one_alone_mak
     assert shards == cut_objects(inputs, ShardLimits(100, 50))
     assert max(len(page.shards) for page in pages) <= page_shards
     assert [page.next.page for page in pages] == list(range(1, len(pages) + 1))
-    assert sum(page.size_bytes for page in pages) == sum(found.size_bytes for found in inputs)
+    assert sum(page.size_bytes for page in pages) == sum(entry.size_bytes for entry in inputs)
 
 
 def as_stored(cursor: PlanCursor) -> PlanCursor:
@@ -175,9 +175,9 @@ def test_row_groups_stay_together_up_to_a_shards_size() -> None:
 
 
 def test_what_cannot_be_entered_in_the_middle_is_one_shard() -> None:
-    found = InputObject(uri="a.csv", format=InputFormat.CSV, size_bytes=10**9, rows_estimated=5)
+    entry = InputObject(uri="a.csv", format=InputFormat.CSV, size_bytes=10**9, rows_estimated=5)
 
-    (shard,) = cut_objects([found], LIMITS)
+    (shard,) = cut_objects([entry], LIMITS)
 
     assert (shard.start, shard.end, shard.rows_estimated, shard.format) == (0, None, 5, "csv")
 
@@ -214,8 +214,8 @@ def test_a_hundred_thousand_images_are_hundreds_of_shards() -> None:
     shards = cut_objects([image(number) for number in range(100_000)], LIMITS)
     assert len(shards) == -(-100_000 // IMAGES_MAX) < 1_000
     assert [shard.shard_no for shard in shards] == list(range(len(shards)))
-    found = (each for shard in shards for each in shard.sources)
-    assert all(each.uri == f"s3://photos/{number:07}.jpg" for number, each in enumerate(found))
+    sources = (source for shard in shards for source in shard.sources)
+    assert all(source.uri == f"s3://photos/{number:07}.jpg" for number, source in enumerate(sources))
     assert sum(shard.rows_estimated or 0 for shard in shards) == 100_000
 
 
@@ -262,8 +262,8 @@ def test_every_image_is_in_one_shard_whichever_pages_end_where(
         first = 0 if cursor.after is None else int(cursor.after) + 1
         page = None
         for number, kind in enumerate(kinds[first:], start=first):
-            found = {"image": image(number), "table": jsonl(50, f"{number}"), "none": None}[kind]
-            page = next(cutter.add(f"{number}", found), None)
+            entry = {"image": image(number), "table": jsonl(50, f"{number}"), "none": None}[kind]
+            page = next(cutter.add(f"{number}", entry), None)
             if page is not None:
                 break
         page = page or cutter.rest()
@@ -271,7 +271,7 @@ def test_every_image_is_in_one_shard_whichever_pages_end_where(
         shards += page.shards
         cursor, is_last = PlanCursor.from_json(page.next.page, page.next.to_json()), page.is_last
 
-    found_uris = [each.uri for shard in shards for each in shard.sources]
+    found_uris = [source.uri for shard in shards for source in shard.sources]
     wanted = [
         f"s3://photos/{number:07}.jpg" if kind == "image" else f"{number}"
         for number, kind in enumerate(kinds)

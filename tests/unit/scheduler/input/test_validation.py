@@ -24,11 +24,11 @@ def pages(sizes: list[int], cursor: PlanCursor = FIRST_PAGE) -> list[ShardPage]:
 
 
 def test_all_shards_are_in_pages_once_and_in_order() -> None:
-    found = pages([3, 1, 100])
-    assert [[shard.shard_no for shard in page.shards] for page in found] == [[0, 1, 2], [3], [4, 5, 6]]
-    assert [page.rows_estimated for page in found] == [30, 10, 30]
-    assert [page.rows_total for page in found] == [None, None, 70]
-    assert sum(page.tokens_estimated for page in found) == pages([100])[0].tokens_estimated
+    cut = pages([3, 1, 100])
+    assert [[shard.shard_no for shard in page.shards] for page in cut] == [[0, 1, 2], [3], [4, 5, 6]]
+    assert [page.rows_estimated for page in cut] == [30, 10, 30]
+    assert [page.rows_total for page in cut] == [None, None, 70]
+    assert sum(page.tokens_estimated for page in cut) == pages([100])[0].tokens_estimated
 
 
 def test_another_process_goes_on_where_a_page_ended() -> None:

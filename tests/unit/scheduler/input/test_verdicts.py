@@ -1,4 +1,4 @@
-"""What planning and assembly decide, without any input or output. Pure."""
+"""Decisions of planning and assembly, without any input or output. Pure."""
 
 from collections import Counter
 from dataclasses import replace
@@ -98,7 +98,7 @@ def an_object(size_bytes: int, rows: int | None) -> InputObject:
 
 def test_objects_not_sampled_are_taken_to_be_like_those_that_were() -> None:
     guessed = with_guesses([an_object(1000, 10), an_object(3000, 10), an_object(2000, None)])
-    assert [found.rows_estimated for found in guessed] == [10, 10, 10]
+    assert [entry.rows_estimated for entry in guessed] == [10, 10, 10]
 
 
 def test_without_a_sample_nothing_is_guessed() -> None:

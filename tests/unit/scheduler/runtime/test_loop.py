@@ -73,7 +73,7 @@ def ticker(duty: FakeDuty, store: FakeStore | None = None, *, leads: bool = True
 
 
 def watch(*duties: FakeDuty) -> WorkWatch:
-    """Of a process that does not lead: it needs no database, and says of no duty that it is due."""
+    """The watch of a process that does not lead: it needs no database, and calls no duty due."""
     return WorkWatch(lambda: PendingWork(at=STARTS_AT), FakeChanges(), duties, lambda: False)
 
 
@@ -225,8 +225,8 @@ def test_a_duty_whose_pass_does_not_end_is_named_once_it_has_lasted_too_long() -
         Ticker(duty, cast(Store, FakeStore()), lambda: True, CONFIG, clock=lambda: clock_s)
         for duty in (FakeDuty(name="resting"), FakeDuty(look))
     ]
-    for each in tickers:
-        each.tick()
+    for ticker in tickers:
+        ticker.tick()
 
     assert named == [None, "sweeping"]
     assert loop.stalled(tickers, after_s=10.0) is None

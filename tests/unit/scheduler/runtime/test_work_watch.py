@@ -16,14 +16,14 @@ CONFIG = WatchConfig()
 
 @dataclass
 class FakeDatabase:
-    """What it would answer, when, and whether it was asked."""
+    """A database that counts queries and answers what a test says."""
 
     clock_s: float = 100.0
     has_committed: bool = False
     query_s: float = 0.0  # how long the query takes
     error: Exception | None = None
     work: PendingWork = field(default_factory=lambda: PendingWork(at=STARTS_AT))
-    asked: int = 0
+    queries: int = 0
 
     @property
     def now(self) -> datetime:
@@ -39,13 +39,13 @@ class FakeDatabase:
         """Nothing is open."""
 
     def ask(self) -> PendingWork:
-        self.asked += 1
+        self.queries += 1
         answer = replace(self.work, at=self.now)
         self.clock_s += self.query_s
         return answer
 
     def commits(self, **work: object) -> None:
-        """From now on there is this to do."""
+        """Says what there is to do from now on."""
         self.work = replace(self.work, **work)
         self.has_committed = True
 
@@ -102,19 +102,19 @@ class Watched:
 @pytest.fixture
 def watched() -> Watched:
     """Its duties have made their first pass, and found nothing."""
-    found = Watched()
-    assert found.due_after() == {"delivering", "stopping"}, "a leader begins with a pass of each"
-    found.begin_passes()
-    assert found.due_after() == set()
-    return found
+    watch = Watched()
+    assert watch.due_after() == {"delivering", "stopping"}, "a leader begins with a pass of each"
+    watch.begin_passes()
+    assert watch.due_after() == set()
+    return watch
 
 
 def test_without_a_commit_nothing_is_asked(watched: Watched) -> None:
-    asked = watched.database.asked
+    before = watched.database.queries
     for _ in range(40):
         assert watched.watch.look() == CONFIG.idle_look_s
         watched.database.clock_s += 0.1
-    assert watched.database.asked == asked
+    assert watched.database.queries == before
 
 
 def test_a_commit_wakes_the_duty_that_it_concerns_and_no_other(watched: Watched) -> None:
@@ -123,10 +123,10 @@ def test_a_commit_wakes_the_duty_that_it_concerns_and_no_other(watched: Watched)
 
 
 def test_a_commit_that_is_no_work_wakes_none(watched: Watched) -> None:
-    asked = watched.database.asked
+    before = watched.database.queries
     watched.database.commits()
     assert watched.due_after(0.1) == set()
-    assert watched.database.asked == asked + 1
+    assert watched.database.queries == before + 1
 
 
 def test_a_duty_stays_due_after_a_pass_until_there_is_nothing_left(watched: Watched) -> None:
@@ -144,9 +144,9 @@ def test_a_duty_is_due_from_its_time_on_and_then_asks_anew(watched: Watched) -> 
     watched.database.commits(next_delivery_at=watched.database.now + timedelta(seconds=3))
     assert watched.due_after(0.1) == set()
     assert watched.due_after(2.8) == set()
-    asked = watched.database.asked
+    before = watched.database.queries
     assert watched.due_after(0.2) == {"delivering"}
-    assert watched.database.asked == asked + 1
+    assert watched.database.queries == before + 1
 
 
 def test_while_there_is_a_job_looks_follow_sooner_and_the_next_one_when_a_duty_is_due(
@@ -184,20 +184,20 @@ def test_a_query_that_takes_long_is_made_less_often(watched: Watched) -> None:
     watched.database.query_s = 1.0
     watched.database.commits()
     watched.due_after(0.1)
-    asked = watched.database.asked
+    before = watched.database.queries
     watched.database.commits(is_stopping=True)
     assert watched.due_after(CONFIG.asking_pause_max_s - 0.01) == set()
-    assert watched.database.asked == asked
+    assert watched.database.queries == before
     assert watched.due_after(0.02) == {"stopping"}, "and the commit was not forgotten"
 
 
 def test_a_standby_asks_nothing_and_begins_with_a_pass_of_each_duty_once_it_leads(watched: Watched) -> None:
     watched.leads = False
     watched.database.commits(is_stopping=True)
-    asked = watched.database.asked
+    before = watched.database.queries
     assert watched.watch.look() == CONFIG.standby_s
     assert watched.due_after(60) == set()
-    assert watched.database.asked == asked
+    assert watched.database.queries == before
 
     watched.leads = True
     assert watched.due_after(0.5) == {"delivering", "stopping"}

@@ -1,4 +1,4 @@
-"""What becomes of a delivery after an attempt. Pure."""
+"""A delivery's state and next time after an attempt. Pure."""
 
 from datetime import timedelta
 

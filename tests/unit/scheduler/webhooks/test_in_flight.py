@@ -41,7 +41,7 @@ def test_one_tenant_cannot_take_every_slot() -> None:
 
 @pytest.mark.parametrize("hanging", [1, 2, 4, 6])
 def test_tenants_whose_receivers_all_hang_leave_a_slot_for_another(hanging: int) -> None:
-    """In whatever order their attempts end and begin."""
+    """No limit is exceeded in whatever order attempts end and begin."""
     draw = random.Random(hanging)
     limiter, under_way = limiter_with(in_all=32, per_tenant=8), []
     for number in range(500):
@@ -95,7 +95,7 @@ def test_a_destination_has_one_slot_until_it_is_known_to_answer() -> None:
 def test_destinations_that_do_not_answer_leave_their_tenant_slots_for_one_that_does() -> None:
     limiter = InFlightLimiter(SlotLimits(in_all=64, per_tenant=4, per_tenant_unanswered=3))
     hanging = [a_delivery(number, "tenant", f"https://h{number}.example/") for number in range(4)]
-    assert [limiter.acquire(each, answers=False) for each in hanging] == [True, True, True, False]
+    assert [limiter.acquire(delivery, answers=False) for delivery in hanging] == [True, True, True, False]
     assert limiter.acquire(a_delivery(9, "tenant"), answers=True)
     limiter.release(hanging[0], None)
     assert limiter.acquire(hanging[3], answers=False)

@@ -37,8 +37,8 @@ def written(objects: ObjectStore, shards: dict[int, list[bytes | None]], first_s
 
 
 def find(data: bytes, digests: list[bytes]) -> Places:
-    found = DigestTable(memoryview(data)).find(keys_of(digests))
-    return {digests[position]: place for position, place in found.items()}
+    places = DigestTable(memoryview(data)).find(keys_of(digests))
+    return {digests[position]: place for position, place in places.items()}
 
 
 def test_every_digest_is_found_where_it_was_and_no_other(objects: ObjectStore) -> None:

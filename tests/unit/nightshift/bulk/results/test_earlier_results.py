@@ -86,11 +86,11 @@ def test_every_digest_is_found_and_no_other_and_each_file_is_read_once(
     digests = [*earlier, *others(300)]
     if order == "shuffled":
         random.Random(5).shuffle(digests)
-    found: Places = {}
+    places: Places = {}
     with digests_of(objects, ALL) as held:
         for start in range(0, len(digests), 100):
-            found |= held.find(digests[start : start + 100], start // ROWS)
-    assert found == earlier
+            places |= held.find(digests[start : start + 100], start // ROWS)
+    assert places == earlier
     assert len(objects.reads) == len(set(objects.reads)) == SHARDS
 
 

@@ -63,11 +63,11 @@ def test_lines_have_the_columns_of_good_failed_and_unread_rows(objects: ObjectSt
     kept = {"b": 1.5, "a": {"x": "é"}}
     [window] = windows(objects, [said(0, kept), refused(1, kept), refused(2, None)])
 
-    found = [line for _, line in lines(Chunk(window, [not_run(3, kept), not_run(4, None)]), native=True)]
+    written = [line for _, line in lines(Chunk(window, [not_run(3, kept), not_run(4, None)]), native=True)]
 
-    assert [json.loads(line)["columns"] for line in found] == [kept, kept, None, kept, None]
-    assert all(f'"custom_id":"r{row}","columns":'.encode() in line for row, line in enumerate(found))
-    assert found[0].count('"columns":{"b":1.5,"a":{"x":"é"}},"response"'.encode()) == 1
+    assert [json.loads(line)["columns"] for line in written] == [kept, kept, None, kept, None]
+    assert all(f'"custom_id":"r{row}","columns":'.encode() in line for row, line in enumerate(written))
+    assert written[0].count('"columns":{"b":1.5,"a":{"x":"é"}},"response"'.encode()) == 1
 
 
 def test_lines_without_kept_columns_are_as_they_were(objects: ObjectStore) -> None:
@@ -88,7 +88,7 @@ def test_parquet_has_a_text_column_for_each_in_files_of_errors_too(objects: Obje
     [window] = windows(objects, [said(0, kept), refused(1, kept), refused(2, None)])
     chunk = Chunk(window, [not_run(3, kept | {"doc": 12})])
 
-    good, bad = (parquet(each, keep) for each in (Chunk(chunk.succeeded()), chunk.failed()))
+    good, bad = (parquet(half, keep) for half in (Chunk(chunk.succeeded()), chunk.failed()))
 
     assert good.schema == bad.schema
     assert good.schema.names[-5:] == [*keep]
@@ -118,7 +118,7 @@ def test_half_a_character_is_escaped_in_parquet(objects: ObjectStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "names"),
+    ("wish", "names"),
     [
         (("a", "b"), ["a", "b"]),
         (("text", "a"), ["input.text", "a"]),
@@ -127,8 +127,8 @@ def test_half_a_character_is_escaped_in_parquet(objects: ObjectStore) -> None:
         ("all", ["input"]),
     ],
 )
-def test_a_column_that_a_part_has_already_gets_another_name(asked: KeepColumns, names: list[str]) -> None:
-    assert names_in_part(asked, OURS) == names
+def test_a_column_that_a_part_has_already_gets_another_name(wish: KeepColumns, names: list[str]) -> None:
+    assert names_in_part(wish, OURS) == names
 
 
 def test_segments_have_what_is_kept_and_those_without_are_as_they_were(objects: ObjectStore) -> None:
@@ -136,10 +136,10 @@ def test_segments_have_what_is_kept_and_those_without_are_as_they_were(objects: 
     plain = RowResult.from_result(HEAD, 2, "r2", Result(200, Usage(), dict.fromkeys(Chat().columns), {}))
 
     stored = decode_segment(encode_segment(HEAD, rows).data)
-    assert [each.native_line() for each in stored] == [each.native_line() for each in rows]
+    assert [result.native_line() for result in stored] == [result.native_line() for result in rows]
     assert b"kept" not in encode_segment(HEAD, [plain]).data
     [window] = windows(objects, rows, [plain])
-    assert [each.kept for each in window.results()] == ['{"a":"\ud83d"}', "null", None]
+    assert [result.kept for result in window.results()] == ['{"a":"\ud83d"}', "null", None]
     [missing] = windows(objects, [plain])
     assert parquet(Chunk(missing), ("a",))["a"].to_pylist() == [None]
 
@@ -151,13 +151,13 @@ def test_what_is_kept_counts_among_what_is_held_at_a_time(
     monkeypatch.setattr(shard_rows, "MISSING_CHARS_MAX", 1000)
     large = {"a": "x" * 600}
 
-    found: list[Window] = windows(objects, [said(row, large) for row in range(4)])
-    assert [window.rows for window in found] == [[0], [1], [2], [3]]
+    all_windows: list[Window] = windows(objects, [said(row, large) for row in range(4)])
+    assert [window.rows for window in all_windows] == [[0], [1], [2], [3]]
 
     ran = windows(objects, [said(row, "") for row in (1, 6)])
     inputs = (Row(row, large) for row in range(10))
     chunks = shard_rows.merged(
         iter(ran), inputs, 0, lambda row: not_run(row.index, large), shard_rows.Listing()
     )
-    held = [[each.row for each in chunk.missing] for chunk in chunks]
+    held = [[row.row for row in chunk.missing] for chunk in chunks]
     assert held == [[0, 2], [3, 4], [5], [7, 8], [9]]

@@ -114,11 +114,11 @@ def test_a_shard_is_read_some_rows_at_a_time(
     segments = listed(objects, CHAT, rows[4:], rows[:4])
 
     with ShardResults(objects, segments, memory_bytes_max) as results:
-        found = [[each.values["text"] for each in window.results()] for window in results.windows()]
+        read_texts = [[result.values["text"] for result in window.results()] for window in results.windows()]
 
-    assert [text for texts in found for text in texts] == texts
-    assert len(found) >= 4
-    assert all(sum(map(len, map(str, texts))) <= 1000 or len(texts) == 1 for texts in found)
+    assert [text for texts in read_texts for text in texts] == texts
+    assert len(read_texts) >= 4
+    assert all(sum(map(len, map(str, texts))) <= 1000 or len(texts) == 1 for texts in read_texts)
 
 
 def test_rows_are_taken_of_the_segments_that_they_lie_in(
@@ -136,8 +136,8 @@ def test_rows_are_taken_of_the_segments_that_they_lie_in(
     segments = listed(objects, CHAT, *([said(4 * n + row, "x" * 100) for row in range(4)] for n in range(20)))
 
     with ShardResults(objects, segments) as results:
-        found = list(results.windows())
-        assert len(opened) <= len(found) + len(segments)
+        all_windows = list(results.windows())
+        assert len(opened) <= len(all_windows) + len(segments)
         opened.clear()
         assert len(results.of_rows([9, 10, 70])) == 3
         assert opened == [2, 17]
@@ -163,8 +163,8 @@ def test_the_segments_of_a_large_shard_are_never_whole_in_memory(objects: Object
         tracemalloc.stop()
     assert most + python < 4 * MIB
     with ShardResults(objects, segments) as results:
-        found = [each.values["text"] for window in results.windows() for each in window.results()]
-    assert found == texts
+        read_texts = [result.values["text"] for window in results.windows() for result in window.results()]
+    assert read_texts == texts
 
 
 @pytest.mark.parametrize("memory_bytes_max", [0, 2**30])
@@ -184,7 +184,7 @@ def test_segments_are_read_at_the_same_time_and_given_in_their_order(
     monkeypatch.setattr(DirectoryStore, "head", not_asked)
     with ShardResults(objects, segments, memory_bytes_max) as results:
         assert [row for window in results.windows() for row in window.rows] == [*range(READ_AT_ONCE + 2)]
-        assert not [each for each in threading.enumerate() if each.name.startswith("segments")]
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("segments")]
 
 
 def not_asked(*arguments: object) -> None:
@@ -235,7 +235,9 @@ class Held:
     """Objects in memory."""
 
     def __init__(self, data: Sequence[bytes]) -> None:
-        self._data = {f"segments/acme/job_1/000000/t1-{n:06d}.arrow": each for n, each in enumerate(data)}
+        self._data = {
+            f"segments/acme/job_1/000000/t1-{n:06d}.arrow": segment for n, segment in enumerate(data)
+        }
         self.segments = [
             Segment(
                 key=key,
@@ -244,10 +246,10 @@ class Held:
                 succeeded=1,
                 failed=0,
                 usage=Usage(),
-                size_bytes=len(each),
-                sha256=hashlib.sha256(each).hexdigest(),
+                size_bytes=len(segment),
+                sha256=hashlib.sha256(segment).hexdigest(),
             )
-            for seq, (key, each) in enumerate(self._data.items())
+            for seq, (key, segment) in enumerate(self._data.items())
         ]
 
     def stream(self, key: str, start: int, end: int) -> Iterator[bytes]:
@@ -258,7 +260,7 @@ def test_good_and_failed_rows_have_one_schema(objects: ObjectStore) -> None:
     [window] = windows(objects, [said(0), refused(1)])
     chunk = Chunk(window, [not_run(2)])
 
-    good, bad = (parquet(Chat(), [each]) for each in (Chunk(chunk.succeeded()), chunk.failed()))
+    good, bad = (parquet(Chat(), [half]) for half in (Chunk(chunk.succeeded()), chunk.failed()))
 
     assert good.schema == bad.schema
     assert good.to_pylist() == [
@@ -388,10 +390,10 @@ def test_half_a_character_is_escaped_where_only_text_may_be(objects: ObjectStore
 
 
 def test_the_same_rows_give_the_same_bytes_and_few_row_groups(objects: ObjectStore) -> None:
-    found = windows(objects, *([said(row) for row in pair] for pair in pairwise(range(50))))
+    all_windows = windows(objects, *([said(row) for row in pair] for pair in pairwise(range(50))))
 
     once, again = (
-        b"".join(piece for window in found for piece in file.add(Chunk(window))) + b"".join(file.end())
+        b"".join(piece for window in all_windows for piece in file.add(Chunk(window))) + b"".join(file.end())
         for file in (part_encoder("parquet", PartSchema(Chat())) for _ in range(2))
     )
 
@@ -400,7 +402,7 @@ def test_the_same_rows_give_the_same_bytes_and_few_row_groups(objects: ObjectSto
 
 
 def test_the_bytes_of_a_part_come_as_its_rows_do(objects: ObjectStore) -> None:
-    """What is held of a part does not grow with it."""
+    """The memory that a part takes does not grow with it."""
     vector = random.Random(1).randbytes(1536)
     rows = [
         RowResult.from_result(
@@ -408,12 +410,12 @@ def test_the_bytes_of_a_part_come_as_its_rows_do(objects: ObjectStore) -> None:
         )
         for row in range(2000)
     ]
-    found = windows(objects, rows, head=EMBEDDINGS)
-    assert len(found) > 1, "a shard is not one window"
+    all_windows = windows(objects, rows, head=EMBEDDINGS)
+    assert len(all_windows) > 1, "a shard is not one window"
     file = part_encoder("parquet", PartSchema(Embeddings(), dimensions=384))
 
     put = given = most = 0
-    for window in found * 8:
+    for window in all_windows * 8:
         put += window.table.nbytes
         given += sum(map(len, file.add(Chunk(window))))
         most = max(most, put - given)

@@ -56,7 +56,7 @@ def test_a_measured_segment_has_the_bodies_and_the_length_of_the_lines(rows: lis
     encoded = encode_segment(HEAD, rows, is_measured=True)
     stored = decode_segment(encoded.data)
 
-    assert all(each.body_text is not None for each in stored)
+    assert all(result.body_text is not None for result in stored)
     assert encoded.output_bytes == sum(map(len, output_lines(rows)))
     assert [*output_lines(stored)] == [*output_lines(rows)]
 
@@ -123,7 +123,7 @@ def test_a_vector_takes_its_own_size_and_little_more() -> None:
     segment = encode_segment(head, rows).data
 
     assert len(segment) / 256 < 1_800
-    assert [each.values["embedding"] for each in decode_segment(segment)] == vectors
+    assert [result.values["embedding"] for result in decode_segment(segment)] == vectors
 
 
 def test_a_vector_of_one_input_is_written_as_a_float_only_where_json_is_read() -> None:
@@ -131,7 +131,7 @@ def test_a_vector_of_one_input_is_written_as_a_float_only_where_json_is_read() -
     coded = Embeddings().parse({"model": "demo", "input": "a", "encoding_format": "base64"})
     vector = b"\x00\x00\x80\x3f\x00\x00\x00\xbf"
 
-    plain, encoded = (Embeddings().result(each, [vector], 2) for each in (request, coded))
+    plain, encoded = (Embeddings().result(form, [vector], 2) for form in (request, coded))
 
     assert (plain.values, plain.body) == ({"embedding": vector, "truncated_inputs": None}, None)
     assert encoded.values == plain.values
