@@ -38,7 +38,7 @@ from scheduler.runtime.leadership import Elector
 from tests.helpers.fakes import a_new_job, a_spec
 from workers.leases.heartbeat import Heartbeat
 from workers.serving.models import Models
-from workers.serving.servers.embedding_server import EmbeddingServer
+from workers.serving.servers.encoder_server import EmbeddingServer
 from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.reader import EarlierJobs
 from workers.shard.runner import ShardRunner

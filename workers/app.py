@@ -1,4 +1,4 @@
-"""What `celery -A workers.app worker -P custom` imports.
+"""The module that `celery -A workers.app worker -P custom` imports.
 
 The tasks' bodies never run: Celery needs them to accept their messages, which the pool reads.
 """
@@ -21,7 +21,7 @@ _WRONG_POOL = "start the worker with `nightshift worker`: this task runs only in
 
 
 def _log_as_the_operator_wants(**_: Any) -> None:
-    """With a receiver, Celery leaves the root logger as it is."""
+    """Keeps Celery from changing the root logger, which it leaves as it is where there is a receiver."""
     set_up_logging("worker")
 
 

@@ -31,7 +31,7 @@ from workers.serving.referenced_files import ReferencedFiles, egress_of
 WORKER_ID_VARIABLE = "NIGHTSHIFT_WORKER_ID"
 
 SWITCH_INTERVAL_S = 0.0005
-"""At most so long does the engine's thread wait, after a kernel's call, for another that runs Python."""
+"""Longest wait of the engine's thread, after a kernel's call, for another thread that runs Python."""
 
 
 def load_models(settings: WorkerSettings, on_fatal: OnFatal) -> Sequence[ModelServer | LazyModel]:

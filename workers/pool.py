@@ -63,7 +63,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         return compose()
 
     def _shutting_down(self, **about: Any) -> None:
-        """On SIGTERM, before Celery closes its connections."""
+        """Called on SIGTERM, before Celery closes its connections."""
         self._runtime.told_to_stop()
 
     def _refused(self, **about: Any) -> None:
@@ -161,7 +161,7 @@ def _priority(headers: dict[str, Any]) -> int:
 
 
 def _traceparent(headers: dict[str, Any]) -> str | None:
-    """Of the span that has sent it, not looked at yet."""
+    """The `traceparent` of the span that has sent the message, not looked at yet."""
     traceparent = headers.get(TRACEPARENT_HEADER)
     return traceparent if isinstance(traceparent, str) and len(traceparent) <= TRACEPARENT_CHARS else None
 

@@ -21,7 +21,13 @@ from nightshift.broker.token_streams import StreamWriter
 from nightshift.bulk.results.part_writer import PartDependencies
 from nightshift.fleet.checkpoints import check_distinct
 from nightshift.fleet.figures import DeviceFigures
-from nightshift.fleet.workers import EXIT_QUEUE_CONNECTION_LOST, Capacity, Machine, WorkerState
+from nightshift.fleet.workers import (
+    EXIT_QUEUE_CONNECTION_LOST,
+    EXIT_STUCK_LOAD,
+    Capacity,
+    Machine,
+    WorkerState,
+)
 from nightshift.jobs import BulkClaim, OnlineClaim
 from nightshift.jobs.priorities import OnlineRoom, Room, online_room_beside
 from nightshift.objectstore import Locations, ObjectStore
@@ -41,8 +47,7 @@ from workers.health.watchdog import (
     DeadThread,
     Finding,
     SilentConsumer,
-    StuckLoad,
-    StuckStep,
+    Stuck,
     Watchdog,
     queues_with_places,
 )
@@ -161,7 +166,7 @@ class Runtime:
         server.use_files(self._connections.files)
 
     def _make_parts(self) -> None:
-        """What runs rows and requests, which needs the models."""
+        """Makes the parts that run rows and requests, which needs the models."""
         self._online = OnlineRunner(
             self._connections.store,
             self._models,
@@ -235,7 +240,7 @@ class Runtime:
 
     @property
     def exit_code(self) -> int:
-        """What this process is to end with if it leaves in order."""
+        """The code that this process ends with if it leaves in order."""
         return self._shutdown.exit_code
 
     def drain(self) -> None:
@@ -314,9 +319,16 @@ class Runtime:
             ),
             limit_s=self._settings.deaf_after_s,
         )
-        steps = StuckStep(lambda: {s.model.id: s for s in self._models}, self._settings.step_timeout_s)
-        loads = StuckLoad(self._residency, self._settings.model_load_timeout_s)
+        steps = Stuck(self._steps_under_way, self._settings.step_timeout_s)
+        loads = Stuck(
+            lambda: {"loading a model": self._residency.loading_since_s},
+            self._settings.model_load_timeout_s,
+            EXIT_STUCK_LOAD,
+        )
         return Watchdog([steps, loads, DeadThread(threads), silent], self._on_finding)
+
+    def _steps_under_way(self) -> dict[str, float | None]:
+        return {f"an engine step of {server.model.id}": server.stepping_since_s for server in self._models}
 
     def _on_finding(self, finding: Finding) -> None:
         if self._shutdown.is_draining:
@@ -369,12 +381,12 @@ class Runtime:
         )
 
     def _part_dependencies(self) -> PartDependencies:
-        found = self._connections
+        parts = self._connections
         return PartDependencies(
-            found.store,
-            found.objects,
-            found.sources,
-            found.locations,
+            parts.store,
+            parts.objects,
+            parts.sources,
+            parts.locations,
             self._settings.line_bytes_max,
         )
 
@@ -394,7 +406,7 @@ class Runtime:
 
     def _report_ready(self) -> None:
         lazy = self._models.lazy
-        models = [*(server.model for server in self._models), *(each.model for each in lazy.values())]
+        models = [*(server.model for server in self._models), *(model.model for model in lazy.values())]
         self._registration.open(models, self._models.warm if lazy else None)
         if not self._shutdown.is_draining:
             self._heartbeat.state = WorkerState.READY

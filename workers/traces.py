@@ -52,7 +52,7 @@ class ShardTrace:
         self._rows = self._failed = self._reused = self._succeeded_here = 0
 
     @classmethod
-    def of(cls, claim: BulkClaim) -> "ShardTrace | None":
+    def begin(cls, claim: BulkClaim) -> "ShardTrace | None":
         """None: it is not recorded."""
         submit = claim.job.traceparent
         span = follow(submit, "shard", kind=SpanKind.CONSUMER, link=parsed(submit) if is_on() else None)

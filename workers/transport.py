@@ -93,7 +93,7 @@ class Transport(redis.Transport):
     _connects_from_s = 0.0  # for all of this process
 
     def establish_connection(self) -> Any:
-        """At most one a second: Redis may accept connections and refuse every command."""
+        """Makes at most one a second: Redis may accept connections and refuse every command."""
         time.sleep(max(0.0, Transport._connects_from_s - time.monotonic()))
         Transport._connects_from_s = time.monotonic() + RECONNECT_S
         return super().establish_connection()  # type: ignore[no-untyped-call]

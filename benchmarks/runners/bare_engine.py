@@ -66,7 +66,7 @@ def load_decoder(path: str, dtype: str, threads: int) -> Run:
     from benchmarks.runners.nightshift import load_engine
     from nightshift.process.settings import WorkerSettings
     from nightshift_engine import Request, SamplingParams
-    from workers.serving.kinds.decoder import engine_config
+    from workers.serving.kinds.generators import engine_config
 
     engine = load_engine(engine_config(path, WorkerSettings(dtype=dtype)), threads)
 

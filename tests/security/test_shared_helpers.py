@@ -25,11 +25,10 @@ from nightshift_engine.guidance.compiler import GrammarCompiler
 from nightshift_engine.guidance.grammar import Grammar
 from scheduler.runtime.thread_pools import JobPool, JobPoolConfig, leaves_a_thread
 from tests.helpers.fakes import a_job
-from workers.leases.isolation import Isolation
+from workers.leases.isolation import Isolation, SuspectQueue
 from workers.online.runner import PREPARING_MAX
-from workers.online.suspect_queue import SuspectQueue
-from workers.serving.images.pool import PIXELS_DECODED_MAX, THREADS
-from workers.serving.kinds.decoder import GRAMMARS_COMPILED_MAX, grammar_threads
+from workers.serving.kinds.generators import GRAMMARS_COMPILED_MAX, grammar_threads
+from workers.serving.servers.image_server import PIXELS_DECODED_MAX, THREADS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 WAIT_MAX_S: Final = 60
@@ -265,18 +264,17 @@ IN_TURN: Final = {
     "nightshift_engine/encoders/batching/batcher.py",
     "workers/online/publisher.py",
     "workers/online/runner.py",
-    "workers/online/suspect_queue.py",
+    "workers/leases/isolation.py",
     "workers/output_parts.py",
     "workers/serving/servers/image_server.py",
-    "workers/serving/kinds/decoder.py",
+    "workers/serving/kinds/generators.py",
 }
 OF_ONE_TENANT: Final = {
     "nightshift/bulk/results/part_leases.py",  # of a part
     "nightshift/bulk/results/shard_results.py",  # of a shard
-    "workers/shard/inbox.py",
     "workers/shard/reader.py",
     "workers/shard/runner.py",
-    "workers/shard/uploads.py",
+    "workers/shard/checkpoints.py",
 }
 REFUSES: Final = {
     # More than two at a time of a tenant are refused, and none waits.
@@ -301,7 +299,7 @@ OF_NO_TENANT: Final = {
     "scheduler/runtime/loop.py",
     "nightshift_engine/guidance/compiler.py",  # of an engine outside a worker
     "workers/leases/heartbeat.py",
-    "workers/health/spot.py",
+    "workers/health/notices.py",
     "workers/health/watchdog.py",
     "workers/intake/claiming.py",
     "workers/runtime.py",

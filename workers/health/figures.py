@@ -1,8 +1,11 @@
-"""What this worker tells of itself with its heartbeats (`nightshift/fleet/figures.py`)."""
+"""The figures that a worker tells of itself with its heartbeats (`nightshift/fleet/figures.py`)."""
 
+import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Final
 
 from nightshift.fleet.durations import Durations
@@ -14,8 +17,6 @@ from nightshift.fleet.figures import (
     WorkerFigures,
 )
 from nightshift_engine.core.histograms import Histogram
-from workers.health.process_memory import resident_bytes
-from workers.health.windows import Window
 from workers.online.times import OnlineTimes
 from workers.serving.model_server import ModelServer
 
@@ -23,6 +24,40 @@ BULK: Final = "bulk"
 ONLINE: Final = "online"
 
 CountsByModel = Callable[[], Mapping[str, float]]
+
+
+SPACING_S: Final = 1.0  # between samples that are kept: heartbeats may follow each other closely
+
+
+class Window:
+    """Samples of counters by name. For one thread."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._samples: deque[tuple[float, Mapping[str, float]]] = deque()
+
+    def add(self, now_s: float, counters: Mapping[str, float]) -> None:
+        """`now_s` ascends."""
+        if self._samples and now_s - self._samples[-1][0] < SPACING_S:
+            return
+        self._samples.append((now_s, counters))
+        while len(self._samples) > 2 and self._samples[1][0] <= now_s - self._window_s:
+            self._samples.popleft()
+
+    def rises(self) -> dict[str, float]:
+        """Rises from the first sample to the last. A counter that fell began anew, at 0."""
+        if not self._samples:
+            return {}
+        first, last = self._samples[0][1], self._samples[-1][1]
+        before = {name: first.get(name, 0.0) for name in last}
+        return {
+            name: value - before[name] if value >= before[name] else value for name, value in last.items()
+        }
+
+    def rates(self) -> dict[str, float]:
+        """Per second; empty until there are two samples."""
+        seconds = self._samples[-1][0] - self._samples[0][0] if self._samples else 0.0
+        return {name: rise / seconds for name, rise in self.rises().items()} if seconds > 0 else {}
 
 
 class Figures:
@@ -69,12 +104,12 @@ class Figures:
         ).limited()
 
     def _counters(self) -> Iterator[tuple[str, float]]:
-        """Of each model, by `name model`."""
+        """Counters of each model, by `name model`."""
         for server in self._servers():
             if server.histograms is not None:
                 of_classes = list(server.histograms.by_class.values())
-                yield f"prompt {server.model.id}", sum(each.prompt_tokens for each in of_classes)
-                yield f"generation {server.model.id}", sum(each.generation_tokens for each in of_classes)
+                yield f"prompt {server.model.id}", sum(counts.prompt_tokens for counts in of_classes)
+                yield f"generation {server.model.id}", sum(counts.generation_tokens for counts in of_classes)
         rows = dict(self._rows_finished())
         for (model, _), times in self._online:
             rows[model] = rows.get(model, 0) + times.request_s.count
@@ -82,7 +117,7 @@ class Figures:
         yield from ((f"starved {model}", seconds) for model, seconds in self._starved_seconds().items())
 
     def _observed(self) -> Iterator[tuple[str, float]]:
-        """Of each model, class and kind of duration: how many are in each bucket."""
+        """Observations in each bucket, for each model, class and kind of duration."""
         for (model, priority), times in self._online:
             for kind, histogram in (("first", times.first_token_s), ("request", times.request_s)):
                 for place, count in enumerate(histogram.counts):
@@ -108,15 +143,26 @@ class Figures:
         )
 
     def _durations_of(self, model_id: str, kind: str, rises: Mapping[str, float]) -> dict[str, Durations]:
-        found: dict[str, Durations] = {}
+        durations: dict[str, Durations] = {}
         for (model, priority), times in self._online:
             if model == model_id:
                 histogram: Histogram = times.first_token_s if kind == "first" else times.request_s
                 places = range(len(histogram.counts))
                 counts = [int(rises.get(_bucket(kind, priority, place, model), 0)) for place in places]
-                found[priority] = Durations.of(histogram.bounds, counts)
-        return found
+                durations[priority] = Durations.of(histogram.bounds, counts)
+        return durations
 
 
 def _bucket(kind: str, priority: str, place: int, model: str) -> str:
     return f"{kind} {priority} {place} {model}"
+
+
+_STATM: Final = Path("/proc/self/statm")
+
+
+def resident_bytes() -> int | None:
+    """None: the system does not say."""
+    try:
+        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return None

@@ -5,18 +5,19 @@ database.
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
-from prometheus_client.core import Metric
+from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from nightshift.fleet.costs import NO_PRICES, Prices, WorkerTime
 from nightshift.fleet.figures import DeviceFigures
 from nightshift.process.metrics import engine
 from nightshift.process.metrics import worker as declared
-from nightshift.process.metrics.family import new_registry
+from nightshift.process.metrics.family import HistogramFamily, new_registry
 from nightshift.process.metrics.processes import register_process
-from workers.health.request_metrics import request_metrics
-from workers.online.times import OnlineTimes
+from nightshift_engine.core.histograms import ClassHistograms, Histogram
+from workers.online.times import OnlineTimes, RequestTimes
 from workers.serving.model_server import ModelServer
 from workers.serving.residency.residency import ResidencyCounts
 from workers.shard.figures import StorageCounts
@@ -24,7 +25,7 @@ from workers.shard.figures import StorageCounts
 
 @dataclass(frozen=True)
 class ShardCounts:
-    """Of the bulk shards of a worker, since its start; the first two by model."""
+    """Counts of a worker's bulk shards since its start; the first two by model."""
 
     rows_finished: Callable[[], Mapping[str, float]] = dict
     starved_seconds: Callable[[], Mapping[str, float]] = dict
@@ -113,17 +114,17 @@ class WorkerMetrics(Collector):
 
     def _device_metrics(self) -> Iterator[Metric]:
         """Without what is not known."""
-        found = self._device()
-        if found is None:
+        device = self._device()
+        if device is None:
             return
         for family, value in (
-            (declared.DEVICE_MEMORY, found.memory_bytes),
-            (declared.DEVICE_MEMORY_USED, found.memory_used_bytes),
-            (declared.DEVICE_UTILISATION, found.utilisation),
+            (declared.DEVICE_MEMORY, device.memory_bytes),
+            (declared.DEVICE_MEMORY_USED, device.memory_used_bytes),
+            (declared.DEVICE_UTILISATION, device.utilisation),
         ):
             if value is not None:
                 gauge = family.collected()
-                gauge.add_metric((found.name or found.kind,), value)
+                gauge.add_metric((device.name or device.kind,), value)
                 yield gauge
 
     def _residency_metrics(self) -> Iterator[Metric]:
@@ -153,3 +154,46 @@ class WorkerMetrics(Collector):
                 if value is not None:  # encoders have fewer figures
                     metric.add_metric((model_id,), value)
             yield metric
+
+
+OF_ENGINE: Final[dict[HistogramFamily, Callable[[ClassHistograms], Histogram]]] = {
+    declared.QUEUE_SECONDS: lambda times: times.queue_s,
+    declared.PREFILL: lambda times: times.prefill_s,
+    declared.INTER_TOKEN: lambda times: times.inter_token_s,
+    declared.DECODE: lambda times: times.decode_s,
+}
+ONLINE: Final[dict[HistogramFamily, Callable[[RequestTimes], Histogram]]] = {
+    declared.FIRST_TOKEN: lambda times: times.first_token_s,
+    declared.REQUEST: lambda times: times.request_s,
+}
+
+
+def request_metrics(servers: Iterable[ModelServer], online: OnlineTimes) -> Iterator[Metric]:
+    """As of now."""
+    engines = [(server.model.id, server.histograms) for server in servers]
+    batches, tokens = engine.BATCH_SIZE.collected(), engine.TOKENS_PER_STEP.collected()
+    prompts, generated = declared.PROMPT_TOKENS.collected(), declared.GENERATION_TOKENS.collected()
+    for model, histograms in engines:
+        if histograms is None:
+            continue
+        _add(batches, (model,), histograms.batch_size)
+        _add(tokens, (model,), histograms.tokens_per_step)
+        for name, of_class in list(histograms.by_class.items()):
+            prompts.add_metric((model, name), of_class.prompt_tokens)
+            generated.add_metric((model, name), of_class.generation_tokens)
+    yield from (batches, tokens, prompts, generated)
+    for declaration, of_class_histogram in OF_ENGINE.items():
+        family = declaration.collected()
+        for model, histograms in engines:
+            for name, of_class in list(histograms.by_class.items()) if histograms is not None else ():
+                _add(family, (model, name), of_class_histogram(of_class))
+        yield family
+    for declaration, of_times in ONLINE.items():
+        family = declaration.collected()
+        for label, times in online:
+            _add(family, label, of_times(times))
+        yield family
+
+
+def _add(family: HistogramMetricFamily, labels: tuple[str, ...], histogram: Histogram) -> None:
+    family.add_metric(labels, histogram.cumulative(), histogram.sum)

@@ -20,7 +20,7 @@ IN_ORDER: Final = (0, NO_RESTART_EXIT)
 
 
 class Shutdown:
-    """For any thread."""
+    """Decides when the process ends. Any thread may call it."""
 
     def __init__(self, exit: Callable[[int], None]) -> None:
         """`exit` ends the process, and does not return."""
@@ -34,8 +34,8 @@ class Shutdown:
     # -- reasons to leave
 
     def told_to_stop(self) -> None:
-        """For SIGTERM's handler. Without work, or HURRY_AFTER_S after the first signal, it ends the process
-        at once.
+        """Called from SIGTERM's handler. Without work, or HURRY_AFTER_S after the first signal, the process
+        ends at once.
         """
         now_s = time.monotonic()
         if not self._holds_work.is_set():
@@ -54,7 +54,7 @@ class Shutdown:
         self.leave_once()
 
     def leave_once(self) -> None:
-        """For a reason that is repeated."""
+        """Leaves for a reason that is repeated."""
         if not self.is_draining:
             self.leave()
 

@@ -17,7 +17,6 @@ from nightshift.errors import QueueUnavailable
 from nightshift.fleet.workers import (
     EXIT_ENGINE_DIED,
     EXIT_QUEUE_CONNECTION_LOST,
-    EXIT_STUCK_LOAD,
     EXIT_STUCK_STEP,
 )
 from nightshift.jobs.priorities import Room
@@ -82,20 +81,33 @@ class Watchdog:
                 return
 
 
-class Stepping(Protocol):
-    @property
-    def stepping_since_s(self) -> float | None:
-        """When the step under way began; None: none is."""
+class Stuck:
+    """Finds that something under way has been seen for too long: a step of an engine, or the load of a lazy
+    model from a file system that does not answer, or by code that does not end.
+    """
 
-
-class _Watched:
-    """How long what is under way has been seen, by name; another beginning is another thing."""
-
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        under_way: Callable[[], Mapping[str, float | None]],
+        limit_s: float,
+        exit_code: int = EXIT_STUCK_STEP,
+    ) -> None:
+        """`under_way`: when what has a name began, None where nothing of that name is under way; another
+        beginning is another thing. `limit_s` 0: nothing is stuck.
+        """
+        self._under_way = under_way
+        self._limit_s = limit_s
+        self._exit_code = exit_code
         self._seen: dict[str, tuple[float, float]] = {}  # its beginning, and for how long it was seen
 
-    def seen_s(self, name: str, began_s: float | None, passed_s: float) -> float:
-        """`began_s` None: nothing of this name is under way."""
+    def look(self, passed_s: float) -> Finding | None:
+        for name, began_s in self._under_way().items():
+            seen_s = self._seen_s(name, began_s, passed_s)
+            if 0 < self._limit_s <= seen_s:
+                return Finding(self._exit_code, f"{name} has not ended for {seen_s:.0f} s")
+        return None
+
+    def _seen_s(self, name: str, began_s: float | None, passed_s: float) -> float:
         if began_s is None:
             self._seen.pop(name, None)
             return 0.0
@@ -103,45 +115,6 @@ class _Watched:
         seen_s = seen_s + passed_s if known_began_s == began_s else 0.0
         self._seen[name] = (began_s, seen_s)
         return seen_s
-
-
-class StuckStep:
-    def __init__(self, servers: Callable[[], Mapping[str, Stepping]], limit_s: float) -> None:
-        """`servers` are those of now. `limit_s` 0: no step is stuck."""
-        self._servers = servers
-        self._limit_s = limit_s
-        self._watched = _Watched()
-
-    def look(self, passed_s: float) -> Finding | None:
-        for model, server in self._servers().items():
-            seen_s = self._watched.seen_s(model, server.stepping_since_s, passed_s)
-            if 0 < self._limit_s <= seen_s:
-                return Finding(EXIT_STUCK_STEP, f"an engine step of {model} has not ended for {seen_s:.0f} s")
-        return None
-
-
-class Loading(Protocol):
-    @property
-    def loading_since_s(self) -> float | None:
-        """When the load under way began; None: none is."""
-
-
-class StuckLoad:
-    """Finds that a lazy model is loaded for too long, from a file system that does not answer or by code that
-    does not end. No other is loaded meanwhile.
-    """
-
-    def __init__(self, loading: Loading, limit_s: float) -> None:
-        """`limit_s` 0: no load is stuck."""
-        self._loading = loading
-        self._limit_s = limit_s
-        self._watched = _Watched()
-
-    def look(self, passed_s: float) -> Finding | None:
-        seen_s = self._watched.seen_s("load", self._loading.loading_since_s, passed_s)
-        if 0 < self._limit_s <= seen_s:
-            return Finding(EXIT_STUCK_LOAD, f"loading a model has not ended for {seen_s:.0f} s")
-        return None
 
 
 class DeadThread:

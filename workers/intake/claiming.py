@@ -1,4 +1,4 @@
-"""What this worker takes on: messages wake it, the database decides, free places limit it.
+"""Claims work for this worker: messages wake it, the database decides, free places limit it.
 
     Celery ──► MessageHeap (online before bulk, better class first) ──► claim ──► runner, acknowledge
 
@@ -62,7 +62,7 @@ class Places(Protocol):
 class Models(Protocol):
     @property
     def warm(self) -> tuple[str, ...]:
-        """Those for which work may be claimed."""
+        """Models for which work may be claimed."""
 
     def claiming(self) -> AbstractContextManager[tuple[str, ...]]:
         """They stay warm until what is claimed meanwhile has been handed to them."""

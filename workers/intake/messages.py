@@ -72,7 +72,7 @@ class MessageHeap:
 
 
 class Subscription(Protocol):
-    """For one connection. Both calls return at once."""
+    """A subscription of one connection. Both calls return at once."""
 
     def pause(self) -> None: ...
 
@@ -88,7 +88,7 @@ class BulkSubscription:
         self._is_wanted = True
 
     def attach(self, subscription: Subscription) -> None:
-        """At every connection to Redis."""
+        """Called at every connection to Redis."""
         with self._lock:
             self._subscription = subscription
             if not self._is_wanted:

@@ -31,7 +31,7 @@ class LeaseLost(Exception):
 
 
 class Holder(Protocol):
-    """What runs under a lease. Called from the heartbeat's threads, `lease_lost` also from the one that
+    """The holder of a lease. Called from the heartbeat's threads, `lease_lost` also from the one that
     claims; both must return at once.
     """
 
@@ -146,14 +146,14 @@ class Heartbeat:
     def beat(self) -> bool:
         """Renew everything once. False: the database is away."""
         with self._lock:
-            asked = list(self._held.values())
-        at_risk = {held.lease.shard_id: held.tokens_at_risk() for held in asked}
+            to_renew = list(self._held.values())
+        at_risk = {held.lease.shard_id: held.tokens_at_risk() for held in to_renew}
         figures, notice = self._told(), self.notice()
         asked_at_s = self._clock_s()
 
         def renew(tx: Transaction) -> tuple[Sequence[HeldLease], bool]:
             now = tx.now()
-            kept = tx.leases.renew([held.lease for held in asked], now, self._config.ttl_s, at_risk)
+            kept = tx.leases.renew([held.lease for held in to_renew], now, self._config.ttl_s, at_risk)
             told = None if notice is None else MachineNotice(notice.kind, now, notice.at)
             return kept, tx.workers.record_heartbeat(self._worker_id, self.state, now, figures, told)
 
@@ -163,7 +163,7 @@ class Heartbeat:
             log.warning("heartbeat failed", extra={"action": "heartbeat_failed", "reason": error.message})
             self.drop_untrusted()
             return False
-        self._settle(asked, {(held.shard_id, held.term): held for held in kept}, asked_at_s)
+        self._settle(to_renew, {(held.shard_id, held.term): held for held in kept}, asked_at_s)
         if is_to_drain:
             self._on_drain_request()
         return True
@@ -184,8 +184,10 @@ class Heartbeat:
         for held in lost:
             self._lose(held)
 
-    def _settle(self, asked: list[_Held], kept: dict[tuple[str, int], HeldLease], asked_at_s: float) -> None:
-        for held in asked:
+    def _settle(
+        self, to_renew: list[_Held], kept: dict[tuple[str, int], HeldLease], asked_at_s: float
+    ) -> None:
+        for held in to_renew:
             answer = kept.get((held.lease.shard_id, held.lease.term))
             if answer is None:
                 self._lose(held)

@@ -13,7 +13,7 @@ from workers.traces import OnlineTrace
 
 @dataclass
 class _Published:
-    """Of one choice."""
+    """Amount published of one choice."""
 
     characters: int = 0
     tokens: int = 0

@@ -22,10 +22,9 @@ from nightshift.process.tracing.spans import is_on
 from nightshift.store import Store, Transaction
 from nightshift.tenants.turns import TurnThreads
 from workers.leases.heartbeat import Heartbeat
-from workers.leases.isolation import Isolation
+from workers.leases.isolation import Isolation, SuspectQueue
 from workers.online.publisher import CallText, Publisher
 from workers.online.request import OnlineRequest
-from workers.online.suspect_queue import SuspectQueue
 from workers.online.times import OnlineTimes
 from workers.serving.inference import Progress, breakdown, refusal
 from workers.serving.model_server import Busy, Inference
@@ -196,7 +195,7 @@ class OnlineRunner:
         self._models.submit(inference)
 
     def _on_progress(self, request: OnlineRequest, progress: Progress) -> None:
-        """On the engine's thread: must return at once."""
+        """Called on the engine's thread: it must return at once."""
         if progress.token_ids and not request.tokens:
             self.times.first_token(request.claim, request.submitted_s)
         request.tokens += len(progress.token_ids)

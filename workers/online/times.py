@@ -36,7 +36,7 @@ class OnlineTimes:
             self._of(claim).request_s.observe(_since(submitted_s))
 
     def __iter__(self) -> Iterator[tuple[tuple[str, str], RequestTimes]]:
-        """With the model and the class."""
+        """Pairs of a label, which is a model and a class, and its times."""
         with self._lock:
             return iter(list(self._by_label.items()))
 

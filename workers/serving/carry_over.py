@@ -1,4 +1,4 @@
-"""What a worker leaves of rows it could not finish, for the next one to go on with: one line of JSON a row.
+"""Tokens of rows that a worker could not finish, for the next one to go on with: one line of JSON a row.
 
     {"row": 7, "choices": [{"output_token_ids": […], "logprobs": […]}, …], "made_by": {…}}
 
@@ -33,16 +33,16 @@ class ChoiceSoFar:
     def copy(self) -> "ChoiceSoFar":
         return ChoiceSoFar(list(self.token_ids), list(self.logprobs))
 
-    def misfit(self, asked: SamplingParams) -> str | None:
+    def misfit(self, sampling: SamplingParams) -> str | None:
         """Why this cannot be a prefix of the requested choice; None if it can."""
-        if asked.max_tokens is not None and len(self.token_ids) > asked.max_tokens:
-            return f"it has {len(self.token_ids)} tokens, of which {asked.max_tokens} are asked for"
-        if asked.logprobs is None:
+        if sampling.max_tokens is not None and len(self.token_ids) > sampling.max_tokens:
+            return f"it has {len(self.token_ids)} tokens, of which {sampling.max_tokens} are asked for"
+        if sampling.logprobs is None:
             return "it has log-probabilities that were not requested" if self.logprobs else None
         if len(self.logprobs) != len(self.token_ids):
             return "its tokens lack the log-probabilities that are asked for"
-        if any(len(each.top_ids) != asked.logprobs for each in self.logprobs):
-            return f"its tokens have not the {asked.logprobs} likeliest that are asked for"
+        if any(len(token.top_ids) != sampling.logprobs for token in self.logprobs):
+            return f"its tokens have not the {sampling.logprobs} likeliest that are asked for"
         return None
 
     @classmethod
@@ -75,11 +75,11 @@ class CarryOver:
     def num_tokens(self) -> int:
         return sum(len(choice.token_ids) for choice in self.choices)
 
-    def misfit(self, asked: Sequence[SamplingParams]) -> str | None:
+    def misfit(self, wanted: Sequence[SamplingParams]) -> str | None:
         """Why a request for these choices cannot continue from it; None if it can."""
-        if len(self.choices) != len(asked):
-            return f"it has {len(self.choices)} choices, the request {len(asked)}"
-        pairs = zip(self.choices, asked, strict=True)
+        if len(self.choices) != len(wanted):
+            return f"it has {len(self.choices)} choices, the request {len(wanted)}"
+        pairs = zip(self.choices, wanted, strict=True)
         return next((why for choice, wish in pairs if (why := choice.misfit(wish)) is not None), None)
 
     def to_json(self, row: int) -> JsonObject:
@@ -145,7 +145,9 @@ def _token_ids(data: Any) -> list[int]:
 
 def _logprobs_to_json(logprobs: TokenLogprobs) -> list[Any]:
     """Minus infinity, which JSON lacks, becomes null."""
-    value, *top = (None if each == -math.inf else each for each in (logprobs.logprob, *logprobs.top_logprobs))
+    value, *top = (
+        None if number == -math.inf else number for number in (logprobs.logprob, *logprobs.top_logprobs)
+    )
     return [value, list(logprobs.top_ids), top]
 
 

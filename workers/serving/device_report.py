@@ -18,12 +18,12 @@ def report(settings: WorkerSettings) -> dict[str, Any]:
     """`problem`: why a worker would not start here; else None. Sizes are in bytes."""
     from workers.serving.loading import estimate
 
-    found: dict[str, Any] = {"cuda": cuda(), "device": None, "models": [], "problem": None}
+    report: dict[str, Any] = {"cuda": cuda(), "device": None, "models": [], "problem": None}
     try:
         estimated = estimate(settings)
-        found["device"] = estimated.device.type
-        found["memory_bytes"] = estimated.memory.in_all
-        found["models"] = [
+        report["device"] = estimated.device.type
+        report["memory_bytes"] = estimated.memory.in_all
+        report["models"] = [
             {
                 "id": need.model_id,
                 "weights_bytes": need.footprint.weights,
@@ -33,12 +33,12 @@ def report(settings: WorkerSettings) -> dict[str, Any]:
         ]
         estimated.check()
     except NightshiftError as error:
-        found["problem"] = error.message
-    return found
+        report["problem"] = error.message
+    return report
 
 
 def cuda() -> dict[str, Any]:
-    """What torch sees of CUDA devices, and why it sees none."""
+    """The CUDA devices that torch sees, and why it sees none."""
     import torch
 
     said: dict[str, Any] = {"torch": str(torch.__version__), "cuda": torch.version.cuda, "devices": []}

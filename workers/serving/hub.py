@@ -40,6 +40,6 @@ def directory_of(path_or_id: str, *, may_download: bool) -> Path:
         if may_download:
             raise ConfigurationError(f"{path_or_id} cannot be downloaded: {error}", param="MODELS") from error
         # A cache filled by other means may have no record of the branch.
-        if (found := cached_snapshot(path_or_id)) is not None:
-            return found
+        if (snapshot := cached_snapshot(path_or_id)) is not None:
+            return snapshot
         raise ConfigurationError(not_downloaded(path_or_id), param="MODELS") from error

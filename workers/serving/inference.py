@@ -90,7 +90,7 @@ Listener = Callable[[Progress], None]
 
 
 class Tokenizer(Protocol):
-    """What an answer needs of the model's tokenizer."""
+    """The parts of a model's tokenizer that an answer needs."""
 
     def token_bytes(self, token_id: int) -> bytes: ...
 
@@ -135,13 +135,13 @@ def check_output_length(request: GenerationRequest, context_length: int) -> None
     """Refuse to generate more tokens than the context has. What no longer fits beside a prompt ends the
     answer with `length`. Raises InvalidRequest naming the field.
     """
-    for field, asked in request.output_limits.items():
-        if asked is not None and asked > context_length:
-            raise too_long(context_length, f"{field} is too large: {asked}", field)
+    for field, tokens_max in request.output_limits.items():
+        if tokens_max is not None and tokens_max > context_length:
+            raise too_long(context_length, f"{field} is too large: {tokens_max}", field)
 
 
-def _first(asked: T | None, default: T | None) -> T | None:
-    return default if asked is None else asked
+def _first(given: T | None, default: T | None) -> T | None:
+    return default if given is None else given
 
 
 class TextAnswer:
@@ -168,7 +168,7 @@ class TextAnswer:
             return replace(progress, result=refusal(self._misguided(output)), times=output.times)
         if output.finish_reason == "abort":
             return replace(progress, failed=output.error or "aborted", times=output.times)
-        if all(each.completion.is_finished for each in self._choices):
+        if all(choice.completion.is_finished for choice in self._choices):
             return replace(progress, result=self._result(), times=output.times)
         return progress
 
@@ -230,7 +230,7 @@ class _Choice:
         """The token that ended the answer is no part of it."""
         new = [*zip(token_ids, logprobs, strict=True)]
         new = new[:-1] if end_token_id is not None else new
-        chosen = [self._chosen_token(token, each) for token, each in new]
+        chosen = [self._chosen_token(token, logprobs_of_token) for token, logprobs_of_token in new]
         self._chosen += chosen
         return self._in_shape(chosen) if chosen else None
 

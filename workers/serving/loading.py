@@ -1,4 +1,4 @@
-"""From the paths or hub ids of a worker to its models: servers of those that are loaded at start, the rest.
+"""Loads a worker's models from their paths or hub ids: at start, or once work waits for a lazy one.
 
 Needs torch, and so is imported only when models are loaded: a worker starts quickly, and tests replace it.
 """
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 def load_models(settings: WorkerSettings, on_fatal: OnFatal) -> list[ModelServer]:
     """The models that are loaded at start, ready to start, in the order of the settings; none may be lazy."""
-    return [cast(ModelServer, each) for each in open_models(settings, on_fatal)]
+    return [cast(ModelServer, server) for server in open_models(settings, on_fatal)]
 
 
 def open_models(settings: WorkerSettings, on_fatal: OnFatal) -> list[ModelServer | LazyModel]:
@@ -46,47 +46,49 @@ def open_models(settings: WorkerSettings, on_fatal: OnFatal) -> list[ModelServer
     before the first takes KV memory, of which each then has an equal part. Raises ConfigurationError saying
     which model cannot be served, and why.
     """
-    found = _find_all(settings)
-    pinned, lazy = found[: len(settings.models)], found[len(settings.models) :]
+    checkpoints = _find_all(settings)
+    pinned, lazy = checkpoints[: len(settings.models)], checkpoints[len(settings.models) :]
     device = _device(settings)
     total = _memory(device, settings).in_all
-    check_pinned([each.need for each in pinned], total)
-    loaded = [each.load(settings) for each in pinned]
-    left = _memory(device, settings, taken=sum(each.footprint.weights for each in pinned))
-    share = shares([each.need for each in pinned], [each.need for each in lazy], left, total)
+    check_pinned([checkpoint.need for checkpoint in pinned], total)
+    loaded = [checkpoint.load(settings) for checkpoint in pinned]
+    left = _memory(device, settings, taken=sum(checkpoint.footprint.weights for checkpoint in pinned))
+    share = shares(
+        [checkpoint.need for checkpoint in pinned], [checkpoint.need for checkpoint in lazy], left, total
+    )
     turns = _turns(device, settings)
-    servers = [_serve(each, share.kv, on_fatal, turns) for each in loaded]
+    servers = [_serve(model, share.kv, on_fatal, turns) for model in loaded]
     _make_modules_alone(turns)
-    return [*servers, *(_lazy(each, settings, share, on_fatal, turns) for each in lazy)]
+    return [*servers, *(_lazy(checkpoint, settings, share, on_fatal, turns) for checkpoint in lazy)]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the models would take of their device, from their files. Nothing is loaded."""
+    """Memory that the models would take of their device, by their files. Nothing is loaded."""
 
     device: torch.device
     memory: DeviceMemory
-    """That the settings allow, of what is free there now."""
+    """Memory that the settings allow, of what is free there now."""
     pinned: Sequence[Need]
     lazy: Sequence[Need]
 
     def check(self) -> None:
         """Raises ConfigurationError with the numbers if they do not fit, as a worker's start would."""
         check_pinned(self.pinned, self.memory.in_all)
-        left = self.memory.without(sum(each.footprint.weights for each in self.pinned))
+        left = self.memory.without(sum(need.footprint.weights for need in self.pinned))
         shares(self.pinned, self.lazy, left, self.memory.in_all)
 
 
 def estimate(settings: WorkerSettings) -> Estimate:
     """Raises ConfigurationError saying which model cannot be served, and why."""
-    needs = [each.need for each in _find_all(settings)]
+    needs = [checkpoint.need for checkpoint in _find_all(settings)]
     device = _device(settings)
     pinned, lazy = needs[: len(settings.models)], needs[len(settings.models) :]
     return Estimate(device, _memory(device, settings), pinned, lazy)
 
 
-def _find_all(settings: WorkerSettings) -> list["_Found"]:
-    """In the order of the settings, first those that are loaded at start."""
+def _find_all(settings: WorkerSettings) -> list["_Checkpoint"]:
+    """The checkpoints in the order of the settings, first those that are loaded at start."""
     names = (*settings.models, *settings.lazy_models)
     configs = read_model_configs(settings.model_config_files, names)
     transformers.utils.logging.disable_progress_bar()
@@ -105,7 +107,7 @@ def _turns(device: torch.device, settings: WorkerSettings) -> StepTurns:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Checkpoint:
     """A checkpoint, its kind, and what it will take of the device."""
 
     source: Source
@@ -121,7 +123,9 @@ class _Found:
             return self.kind.load(self.source, settings)
 
 
-def _find(path_or_id: str, position: int, settings: WorkerSettings, config: ModelConfig | None) -> _Found:
+def _find(
+    path_or_id: str, position: int, settings: WorkerSettings, config: ModelConfig | None
+) -> _Checkpoint:
     with _refusing(path_or_id):
         directory = directory_of(path_or_id, may_download=settings.model_downloads)
         kind = kinds.serving(read_kind(str(directory)))
@@ -130,7 +134,7 @@ def _find(path_or_id: str, position: int, settings: WorkerSettings, config: Mode
         if config is not None and config.matryoshka is not None and not kind.has_matryoshka:
             raise config.error("it has matryoshka fields, and the model embeds no text")
         source = Source(path_or_id, directory, position, config)
-        return _Found(source, kind, kind.footprint(source, settings))
+        return _Checkpoint(source, kind, kind.footprint(source, settings))
 
 
 def _device(settings: WorkerSettings) -> torch.device:
@@ -141,7 +145,7 @@ def _device(settings: WorkerSettings) -> torch.device:
 
 
 def _memory(device: torch.device, settings: WorkerSettings, taken: int = 0) -> DeviceMemory:
-    """What is there now; `taken` of what the settings allow is in use."""
+    """Memory that is there now; `taken` of what the settings allow is in use."""
     memory = DeviceMemory.measure(device, settings.engine_gpu_memory_utilization)
     if settings.device_memory_bytes is None:
         return memory
@@ -150,27 +154,27 @@ def _memory(device: torch.device, settings: WorkerSettings, taken: int = 0) -> D
 
 
 def _lazy(
-    found: _Found, settings: WorkerSettings, share: Shares, on_fatal: OnFatal, turns: StepTurns
+    checkpoint: _Checkpoint, settings: WorkerSettings, share: Shares, on_fatal: OnFatal, turns: StepTurns
 ) -> LazyModel:
-    needed = resident_bytes(found.footprint, share.kv)
+    needed = resident_bytes(checkpoint.footprint, share.kv)
 
     def load() -> ModelServer:
-        _check_as_found(found, settings, share, needed)
-        return _serve(found.load(settings), share.kv, on_fatal, turns)
+        _check_as_found(checkpoint, settings, share, needed)
+        return _serve(checkpoint.load(settings), share.kv, on_fatal, turns)
 
-    return LazyModel(found.kind.model(found.source), needed, load, share.lazy_bytes)
+    return LazyModel(checkpoint.kind.model(checkpoint.source), needed, load, share.lazy_bytes)
 
 
-def _check_as_found(found: _Found, settings: WorkerSettings, share: Shares, needed: int) -> None:
+def _check_as_found(checkpoint: _Checkpoint, settings: WorkerSettings, share: Shares, needed: int) -> None:
     """Whether its files are still of the kind and the size that memory was set aside for. Raises
     ConfigurationError.
     """
-    path_or_id, directory = found.source.path_or_id, found.source.directory
+    path_or_id, directory = checkpoint.source.path_or_id, checkpoint.source.directory
     with _refusing(path_or_id):
         kind = kinds.serving(read_kind(str(directory)))
-        if kind is not found.kind:
+        if kind is not checkpoint.kind:
             raise ValueError(f"since the worker started its files are of a model that {kind.kind.does}")
-        needs = resident_bytes(kind.footprint(found.source, settings), share.kv)
+        needs = resident_bytes(kind.footprint(checkpoint.source, settings), share.kv)
         if needs > needed:
             raise ValueError(
                 f"since the worker started its files need more memory, {needs} bytes in place of {needed}; "
@@ -186,7 +190,7 @@ def _serve(loaded: Loaded, memory: DeviceMemory, on_fatal: OnFatal, turns: StepT
 
 
 def _make_modules_alone(turns: StepTurns) -> None:
-    """From now on no model steps while transformers makes the modules of another, for which it changes
+    """Lets no model step while transformers makes the modules of another, for which it changes
     torch's default dtype in all threads. Reading their weights needs no pause.
     """
     base: Any = transformers.PreTrainedModel
@@ -223,5 +227,5 @@ def _with_settings(reason: str) -> str:
     """A reason of the engine's in which its fields have the names under which an operator sets them."""
     settings = [name for name in WorkerSettings.model_fields if name.startswith("engine_")]
     fields = "|".join(name.removeprefix("engine_") for name in settings)
-    named = re.sub(rf"\b({fields})\b", lambda found: f"{PREFIX}ENGINE_{found[0].upper()}", reason)
-    return re.sub(r"^(dtype|device|deterministic)\b", lambda found: PREFIX + found[0].upper(), named)
+    named = re.sub(rf"\b({fields})\b", lambda match: f"{PREFIX}ENGINE_{match[0].upper()}", reason)
+    return re.sub(r"^(dtype|device|deterministic)\b", lambda match: PREFIX + match[0].upper(), named)

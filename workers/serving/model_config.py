@@ -110,7 +110,7 @@ class ModelConfig:
 
 
 def read_model_configs(paths: Sequence[str], models: Sequence[str]) -> dict[str, ModelConfig]:
-    """By model id, of the models (paths or hub ids) that have a configuration.
+    """The configurations by model id, for the models (paths or hub ids) that have one.
 
     Raises ConfigurationError naming the file, the line and the field.
     """

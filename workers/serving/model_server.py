@@ -21,7 +21,7 @@ from nightshift.jobs.priorities import PriorityClass
 from nightshift_engine import EncoderStats, EngineStats, InvalidTokenIds, PromptTooLong
 from nightshift_engine.core.histograms import EngineHistograms
 from nightshift_engine.encoders.errors import EncodeInputTooLong
-from workers.serving.busy import BusyFraction, RecentShare
+from workers.serving.busy import RecentShare
 from workers.serving.carry_over import CarryOver
 from workers.serving.inference import Listener, Progress
 from workers.serving.turns import StepTurns
@@ -36,7 +36,7 @@ STEPS_UNTIL_CANCELLED: Final = 2
 
 
 class Files(Protocol):
-    """What requests may name, each by a tenant. Called from many threads."""
+    """Files that requests may name, each for a tenant. Called from many threads."""
 
     def read(self, reference: str, tenant_id: str, size_bytes_max: int, *, etag: str | None = None) -> bytes:
         """`etag`: of the object that is meant; None: of any.
@@ -62,6 +62,7 @@ class Inference:
     tokens: Tokens | InvalidRequest | None = None  # as `tokenize` gave them; None: it was not asked
     tenant_id: str = ""  # whose files its request may name
     row_object: ShardObject | None = None  # where its request names this one, it is read as it was planned
+    num_truncated: int = 0  # of its inputs, as its server cut them
     is_streamed: bool = True  # else the listener may hear of its end only, and `generated` tells the rest
 
 
@@ -79,7 +80,7 @@ class ModelServer(ABC):
         self.steps = 0  # that have ended
         self.step_seconds = 0.0  # and how long they took together
         self.engine_stats: EngineStats | EncoderStats | None = None  # as of the last step's end
-        self._busy = BusyFraction(time.monotonic())
+        self._busy = RecentShare(time.monotonic())
         self._near_roofline = RecentShare()  # of the time in steps
         self._thread = threading.Thread(target=self._run, name=f"engine-{model.id}", daemon=True)
 
@@ -148,7 +149,7 @@ class ModelServer(ABC):
 
     @property
     def histograms(self) -> EngineHistograms | None:
-        """Of its requests and steps. None: it keeps none."""
+        """Histograms of its requests and steps. None: it keeps none."""
         return None
 
     @property
@@ -160,7 +161,8 @@ class ModelServer(ABC):
     @property
     def busy_fraction(self) -> float:
         """Share of the last seconds in which it was in a step, from 0 to 1."""
-        return self._busy.at(time.monotonic(), self.busy_seconds)
+        share = self._busy.at(time.monotonic(), self.busy_seconds)
+        return 0.0 if share is None else min(1.0, max(0.0, share))
 
     @property
     def roofline_fraction(self) -> float | None:
@@ -170,7 +172,7 @@ class ModelServer(ABC):
 
     @property
     def made_by(self) -> JsonObject | None:
-        """What the tokens generated here depend on, as a carry-over records it."""
+        """Facts that tokens generated here depend on, as a carry-over records them."""
         return None
 
     @property
@@ -183,7 +185,7 @@ class ModelServer(ABC):
         return False
 
     def _prepare_step(self) -> None:  # noqa: B027 most have nothing to wait for
-        """What a step waits for before it needs the device."""
+        """Waits for what a step needs before it needs the device."""
 
     @abstractmethod
     def _step(self) -> None: ...
@@ -214,9 +216,9 @@ class ModelServer(ABC):
     def _call_after_cancelled(self) -> None:
         """Between steps, or after the last. Without work the engine holds nothing."""
         with self._changed:
-            is_empty, asked = not self._has_work or self._is_stopping, self._after_cancelled
-            due = [callback for step, callback in asked if is_empty or step <= self.steps]
-            self._after_cancelled = [] if is_empty else [one for one in asked if one[0] > self.steps]
+            is_empty, waiting = not self._has_work or self._is_stopping, self._after_cancelled
+            due = [callback for step, callback in waiting if is_empty or step <= self.steps]
+            self._after_cancelled = [] if is_empty else [one for one in waiting if one[0] > self.steps]
         for callback in due:
             callback()
 

@@ -18,13 +18,13 @@ class LazyModel:
     """A model that is loaded when work waits for it."""
 
     model: Model
-    """What is known of it from its files."""
+    """The facts that its files tell."""
     bytes: int
-    """Of the device, for weights, KV and steps."""
+    """Memory of the device, for weights, KV and steps."""
     load: Callable[[], ModelServer]
     """Raises ConfigurationError."""
     capacity_bytes: int
-    """For it and all other lazy models of the worker together."""
+    """Memory for it and all other lazy models of the worker together."""
 
 
 # All models of the settings, in their order: servers of those that are loaded at start, and the others.
@@ -36,27 +36,27 @@ class Models:
     """Routes a request to the model it names. Thread-safe."""
 
     def __init__(
-        self, found: Sequence[ModelServer | LazyModel], answer_bytes_max: int = ANSWER_BYTES_MAX
+        self, models: Sequence[ModelServer | LazyModel], answer_bytes_max: int = ANSWER_BYTES_MAX
     ) -> None:
         self._answer_bytes_max = answer_bytes_max
-        self._ids = tuple(each.model.id for each in found)
+        self._ids = tuple(served.model.id for served in models)
         self.lazy: Mapping[str, LazyModel] = {
-            each.model.id: each for each in found if isinstance(each, LazyModel)
+            served.model.id: served for served in models if isinstance(served, LazyModel)
         }
-        self._servers = {each.model.id: each for each in found if not isinstance(each, LazyModel)}
+        self._servers = {served.model.id: served for served in models if not isinstance(served, LazyModel)}
         self._claiming = threading.Lock()
         self._retired: set[str] = set()  # they run what they have
         self._refused: set[str] = set()  # they could not be loaded
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """That can be served here."""
+        """Models that can be served here."""
         return tuple(id for id in self._ids if id not in self._refused)
 
     @property
     def lazy_capacity_bytes(self) -> int:
-        """Of the device, for all lazy models together."""
-        return min((each.capacity_bytes for each in self.lazy.values()), default=0)
+        """Bytes of the device for all lazy models together."""
+        return min((model.capacity_bytes for model in self.lazy.values()), default=0)
 
     @property
     def ids_known(self) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ class Models:
 
     @property
     def warm(self) -> tuple[str, ...]:
-        """Those for which work may be claimed."""
+        """Models for which work may be claimed."""
         return tuple(id for id in list(self._servers) if id not in self._retired)
 
     def busy_seconds_of(self, model_id: str) -> float:
@@ -104,7 +104,7 @@ class Models:
         self._refused.add(model_id)
 
     def __iter__(self) -> Iterator[ModelServer]:
-        """Those that are loaded."""
+        """The servers that are loaded."""
         return iter(list(self._servers.values()))
 
     def get(self, model_id: str) -> ModelServer:

@@ -66,7 +66,7 @@ class ReferencedFiles:
         )
 
     def _stored(self, reference: str, tenant_id: str, size_bytes_max: int, etag: str | None) -> bytes:
-        """In one request to the store."""
+        """Reads an object in one request to the store."""
         try:
             source = self._sources.open(reference, tenant_id)
             chunks = source.store.stream(source.key, 0, size_bytes_max + 1, if_match=etag)
@@ -115,12 +115,12 @@ def _of_data_uri(reference: str, size_bytes_max: int) -> bytes:
 
 
 def _limited(chunks: Iterable[bytes], reference: str, size_bytes_max: int) -> bytes:
-    found = bytearray()
+    data = bytearray()
     for chunk in chunks:
-        found += chunk
-        if len(found) > size_bytes_max:
+        data += chunk
+        if len(data) > size_bytes_max:
             raise _too_large(reference, size_bytes_max)
-    return bytes(found)
+    return bytes(data)
 
 
 def _too_large(reference: str, size_bytes_max: int) -> InvalidRequest:

@@ -119,7 +119,7 @@ class StepTurns:
         return self._used_s.get(model_id, self._least_s)
 
     def _patience_s(self) -> float | None:
-        """Until a model that is waited for has come or not. None: for a notification."""
+        """Seconds until a model that is waited for has come or not. None: for a notification."""
         if self._pauses or self._stepping or not self._one_at_a_time:
             return None
         ends_s = [until_s for id, until_s in self._expected.items() if id not in self._waiting]

@@ -83,7 +83,9 @@ class Checkpoints:
         return done
 
     def carry_over(self) -> dict[int, CarryOver]:
-        """What the lease before left unfinished, by row. Empty if it is damaged, gone or of no known form."""
+        """Rows that the lease before left unfinished, by number. Empty if it is damaged, gone or of no known
+        form.
+        """
         key = self._claim.shard.carry_over_key
         if key is None:
             return {}

@@ -1,4 +1,4 @@
-"""What the bulk shards of a worker cost and wait for: its time, the object store, rows for its engines."""
+"""Costs and waits of a worker's bulk shards: its time, the object store, rows for its engines."""
 
 import threading
 import time
@@ -29,7 +29,7 @@ class HeldTime:
 
     @property
     def total(self) -> WorkerTime:
-        """Of all shards, charged or not."""
+        """Time of all shards, charged or not."""
         with self._lock:
             self._share()
             return WorkerTime.of(self._capacity, self._total_s)
@@ -133,7 +133,7 @@ class Transfer:
 
 @dataclass
 class StorageCounts:
-    """What shards have read and written since the worker's start, and how long they waited for the object
+    """Bytes that shards have read and written since the worker's start, and their waits for the object
     store. Thread-safe.
     """
 

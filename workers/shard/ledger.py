@@ -1,4 +1,4 @@
-"""What one lease of a shard has made, and how much of that the database has.
+"""Keeps account of what one lease of a shard has made, and how much of that the database has.
 
 begin ──► in flight ──────── finish ──► result ── take_checkpoint ──► unlisted ── listed ──► done
             │   ▲ progress                ▲
@@ -145,7 +145,7 @@ class Ledger:
         return len(self._unlisted)
 
     def earlier(self, number: int) -> CarryOver | None:
-        """What an earlier lease left of a row that has not begun."""
+        """The tokens that an earlier lease left of a row that has not begun."""
         return self._earlier.get(number)
 
     def tokens_at_risk(self) -> int:

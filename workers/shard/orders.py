@@ -1,4 +1,4 @@
-"""What a shard's thread is told: messages, and orders with the time that each leaves it."""
+"""Messages to a shard's thread, and orders with the time that each leaves it."""
 
 import time
 from collections.abc import Callable

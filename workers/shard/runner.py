@@ -65,7 +65,7 @@ class ShardRunner:
         self._on_end = on_end
         self._on_load_change = on_load_change
         self._name = f"{claim.job.id}/{claim.shard.shard_no}"
-        self._trace = ShardTrace.of(claim)
+        self._trace = ShardTrace.begin(claim)
         self._rows_in_flight_max = config.rows_in_flight(claim)
         self._row_timeout_s = claim.job.spec.options.row_timeout_s
         self._gather_at_s = time.monotonic() + GATHER_S

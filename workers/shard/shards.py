@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Shards:
-    """For any thread."""
+    """Starts shards, counts them and hands them back. Any thread may call it."""
 
     def __init__(
         self,
@@ -64,10 +64,10 @@ class Shards:
     def rows_finished(self) -> Mapping[str, int]:
         """Since the start, by model, with those in no checkpoint."""
         with self._lock:
-            found = Counter(self._rows_finished)
+            finished = Counter(self._rows_finished)
             for runner in self._running:
-                found[runner.model_id] += runner.rows_finished
-            return found
+                finished[runner.model_id] += runner.rows_finished
+            return finished
 
     def hand_back_of(self, model_id: str) -> None:
         """Tell the shards of this model's jobs to hand themselves back, with what they have."""
@@ -116,7 +116,7 @@ class Shards:
                 self._hand_back(runner)
 
     def _hand_back(self, runner: ShardRunner) -> None:
-        """For a shard without a thread, or whose thread waits: its later writes are refused."""
+        """Hands back a shard without a thread, or whose thread waits: its later writes are refused."""
         self._dependencies.heartbeat.release(runner.claim.lease)
         try:
             dependencies = self._dependencies

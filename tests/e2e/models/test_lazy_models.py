@@ -15,7 +15,7 @@ from nightshift_engine.encoders.model import EncoderModel
 from nightshift_engine.loading.footprint import encoder_footprint, generator_footprint
 from tests.e2e.service import Service, command, forked
 from tests.unit.engine.tiny.encoders import declare_modules, save_checkpoint, tiny_bert
-from workers.serving.kinds.decoder import engine_config
+from workers.serving.kinds.generators import engine_config
 
 KV_BLOCKS = 200
 ROWS = 300

@@ -39,7 +39,7 @@ from nightshift_engine.core.request import PRIORITY_RANKS
 from workers.serving.inference import SamplingDefaults
 from workers.serving.model_server import ModelServer, OnFatal
 from workers.serving.models import LazyModel
-from workers.serving.servers.embedding_server import EmbeddingServer
+from workers.serving.servers.encoder_server import EmbeddingServer
 from workers.serving.servers.text_server import TextServer
 
 MODEL: Final = "fake"

@@ -21,7 +21,7 @@ from nightshift.outbound.cloud_metadata import (
 from tests.faults.kit import metadata
 from tests.faults.kit.metadata import EVENT_ID, MACHINE, Metadata, Trouble
 from tests.unit.workers.scripted import ManualClock
-from workers.health.spot import NOTICE_VALID_S, SpotWatcher
+from workers.health.notices import NOTICE_VALID_S, SpotWatcher
 
 AT = datetime(2026, 11, 21, 18, tzinfo=UTC)
 CLOUDS = ["aws", "gcp", "azure"]

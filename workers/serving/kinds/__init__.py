@@ -3,12 +3,9 @@
 from typing import Final
 
 from nightshift_engine.checkpoint.kinds import Kind
-from workers.serving.kinds.classifier import Classifiers
-from workers.serving.kinds.decoder import Decoders
-from workers.serving.kinds.encoder import Encoders
-from workers.serving.kinds.images import ImageClassifiers, ImageEncoders
+from workers.serving.kinds.generators import Decoders, Seq2seqModels
 from workers.serving.kinds.kind import ServedKind
-from workers.serving.kinds.seq2seq import Seq2seqModels
+from workers.serving.kinds.one_pass import Classifiers, Encoders, ImageClassifiers, ImageEncoders
 
 SERVED_KINDS: Final[tuple[ServedKind, ...]] = (
     Decoders(),
@@ -19,9 +16,9 @@ SERVED_KINDS: Final[tuple[ServedKind, ...]] = (
     Seq2seqModels(),
 )
 
-_BY_KIND: Final = {each.kind: each for each in SERVED_KINDS}
+_BY_KIND: Final = {served.kind: served for served in SERVED_KINDS}
 
 
 def serving(kind: Kind) -> ServedKind:
-    """What serves the checkpoints of a kind."""
+    """The served kind of a kind of checkpoints."""
     return _BY_KIND[kind]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Final, cast
+from typing import ClassVar, Final
 
 import torch
 
@@ -16,10 +16,9 @@ from nightshift.fleet.checkpoints import model_id
 from nightshift.fleet.models import Model, ModelKind, OutputSizes
 from nightshift.process.settings import WorkerSettings
 from nightshift_engine.checkpoint.kinds import Kind
-from nightshift_engine.core.config import DTypeName
 from nightshift_engine.encoders.batching.config import EncoderConfig
 from nightshift_engine.execution.device.devices import DeviceMemory
-from nightshift_engine.loading.footprint import Footprint, encoder_footprint
+from nightshift_engine.loading.footprint import Footprint
 from workers.serving.model_config import ModelConfig
 from workers.serving.model_server import ModelServer, OnFatal
 
@@ -41,7 +40,7 @@ class Source:
 
     @contextmanager
     def batching(self) -> Iterator[EncoderConfig | None]:
-        """What a configuration says of it; its file is named where that does not go with the model."""
+        """The configured batching; errors about it name its file."""
         if self.config is None:
             yield None
             return
@@ -56,7 +55,7 @@ class Source:
         if not Path(self.path_or_id).is_dir():
             return self.directory.name
         digest = hashlib.sha256()
-        for path in sorted(each for each in self.directory.rglob("*") if each.is_file()):
+        for path in sorted(path for path in self.directory.rglob("*") if path.is_file()):
             name = path.relative_to(self.directory)
             if path.suffix == ".safetensors":
                 digest.update(f"{name} {path.stat().st_size} {path.stat().st_mtime_ns}\n".encode())
@@ -91,7 +90,7 @@ class ServedKind(ABC):
 
     @abstractmethod
     def footprint(self, source: Source, settings: WorkerSettings) -> Footprint:
-        """What it will take of the device, from its files. Raises as `load` does."""
+        """Memory that it will take of the device, from its files. Raises as `load` does."""
 
     @abstractmethod
     def load(self, source: Source, settings: WorkerSettings) -> Loaded:
@@ -100,7 +99,7 @@ class ServedKind(ABC):
     def model(
         self, source: Source, *, context_length: int | None = None, **facts: str | int | OutputSizes | None
     ) -> Model:
-        """What is registered of a model; without `context_length`, of one that is not loaded. `facts`: fields
+        """The model as it is registered; without `context_length`, one that is not loaded. `facts`: fields
         of `Model` that not every kind has.
         """
         return Model(
@@ -111,20 +110,3 @@ class ServedKind(ABC):
             position=source.position,
             **facts,  # type: ignore[arg-type]
         )
-
-
-class OnePassKind(ServedKind):
-    """A kind whose inputs are done after one pass: its models need no memory between their steps."""
-
-    def footprint(self, source: Source, settings: WorkerSettings) -> Footprint:
-        return encoder_footprint(source.directory, cast(DTypeName, settings.dtype), settings.device)
-
-
-def batched(source: Source, server: Callable[[OnFatal, EncoderConfig | None], ModelServer]) -> Loaded:
-    """A model that keeps no memory between its steps, batched as its configuration says."""
-
-    def serve(memory: DeviceMemory | None, on_fatal: OnFatal) -> ModelServer:
-        with source.batching() as config:
-            return server(on_fatal, config)
-
-    return Loaded(source.path_or_id, serve)

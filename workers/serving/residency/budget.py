@@ -18,7 +18,7 @@ GIB = 1024**3
 
 @dataclass(frozen=True)
 class Need:
-    """What a model will take."""
+    """Memory that a model will take."""
 
     model_id: str
     footprint: Footprint
@@ -27,16 +27,16 @@ class Need:
 @dataclass(frozen=True)
 class Shares:
     kv: DeviceMemory
-    """Of each model that keeps KV."""
+    """Memory of each model that keeps KV."""
     lazy_bytes: int
-    """For all lazy models together."""
+    """Bytes for all lazy models together."""
 
 
 def check_pinned(pinned: Sequence[Need], total_bytes: int) -> None:
     """Raises ConfigurationError with the numbers if models that are loaded at start do not fit, with KV for a
     short conversation.
     """
-    needed = sum(each.footprint.least for each in pinned)
+    needed = sum(need.footprint.least for need in pinned)
     if needed > total_bytes:
         raise ConfigurationError(
             f"The models do not fit this worker's device together: {_listed(pinned)}; that is "
@@ -47,23 +47,23 @@ def check_pinned(pinned: Sequence[Need], total_bytes: int) -> None:
 
 
 def shares(pinned: Sequence[Need], lazy: Sequence[Need], left: DeviceMemory, total_bytes: int) -> Shares:
-    """Of what is left once the pinned models' weights are loaded; `total_bytes` were there before.
+    """Shares what is left once the pinned models' weights are loaded; `total_bytes` were there before.
 
     Raises ConfigurationError with the numbers if a lazy model would not fit beside the pinned ones.
     """
-    largest = max((each.footprint.weights + each.footprint.step for each in lazy), default=0)
-    of_steps = sum(each.footprint.step for each in pinned)
-    num_with_kv = sum(bool(each.footprint.kv_per_token) for each in pinned)
-    parts = num_with_kv + any(each.footprint.kv_per_token for each in lazy)
+    largest = max((need.footprint.weights + need.footprint.step for need in lazy), default=0)
+    of_steps = sum(need.footprint.step for need in pinned)
+    num_with_kv = sum(bool(need.footprint.kv_per_token) for need in pinned)
+    parts = num_with_kv + any(need.footprint.kv_per_token for need in lazy)
     for_kv = min(left.for_kv, max(0, left.in_all - largest - of_steps))
     kv = DeviceMemory(for_kv, left.in_all - largest).shared_by(max(1, parts))
-    lazy_bytes = left.in_all - of_steps - sum(_kv_bytes(each.footprint, kv) for each in pinned)
-    for each in lazy:
-        footprint = each.footprint
+    lazy_bytes = left.in_all - of_steps - sum(_kv_bytes(need.footprint, kv) for need in pinned)
+    for need in lazy:
+        footprint = need.footprint
         if resident_bytes(footprint, kv) > lazy_bytes or _kv_bytes(footprint, kv) < footprint.least_kv:
             beside = f" beside {_listed(pinned)}" if pinned else ""
             raise ConfigurationError(
-                f"The model {each.model_id!r} does not fit this worker's device{beside}: it needs "
+                f"The model {need.model_id!r} does not fit this worker's device{beside}: it needs "
                 f"{_said(footprint)}, "
                 f"and {_gib(max(0, lazy_bytes))} of {_gib(total_bytes)} are left for it.",
                 param="LAZY_MODELS",
@@ -72,7 +72,7 @@ def shares(pinned: Sequence[Need], lazy: Sequence[Need], left: DeviceMemory, tot
 
 
 def resident_bytes(footprint: Footprint, kv: DeviceMemory) -> int:
-    """What a lazy model takes while it is warm."""
+    """Bytes that a lazy model takes while it is warm."""
     return footprint.weights + footprint.step + _kv_bytes(footprint, kv)
 
 
@@ -83,7 +83,7 @@ def _kv_bytes(footprint: Footprint, kv: DeviceMemory) -> int:
 
 
 def _listed(models: Sequence[Need]) -> str:
-    return "; ".join(f"{each.model_id} ({_said(each.footprint)})" for each in models)
+    return "; ".join(f"{need.model_id} ({_said(need.footprint)})" for need in models)
 
 
 def _said(footprint: Footprint) -> str:

@@ -64,16 +64,16 @@ class Unload:
 
 @dataclass(frozen=True)
 class Residents:
-    """What is warm, and what it leaves."""
+    """Lazy models that are warm, and the memory that they leave."""
 
     lazy: Mapping[str, Resident]
     capacity_bytes: int
-    """For all lazy models together."""
+    """Bytes for all lazy models together."""
     swapped_at_s: float = float("-inf")
 
     @property
     def free_bytes(self) -> int:
-        return self.capacity_bytes - sum(each.bytes for each in self.lazy.values())
+        return self.capacity_bytes - sum(model.bytes for model in self.lazy.values())
 
 
 def next_change(
@@ -106,13 +106,14 @@ def _by_urgency(item: tuple[str, Wanted]) -> tuple[bool, int, float, str]:
 def _victims(
     residents: Residents, missing: int, is_due: bool, now_s: float, config: ResidencyConfig
 ) -> tuple[str, ...]:
-    """Those idle for longest go first; those that run something, only for work that is due. Empty: not even
-    all of them would do.
+    """Models that make room: those idle for longest first, and for work that is due those that run something,
+    too. Empty: not even all of them would do.
     """
     able = [
-        (model_id, each)
-        for model_id, each in residents.lazy.items()
-        if now_s - each.loaded_at_s >= config.residency_s and (is_due or each.idle_since_s is not None)
+        (model_id, resident)
+        for model_id, resident in residents.lazy.items()
+        if now_s - resident.loaded_at_s >= config.residency_s
+        and (is_due or resident.idle_since_s is not None)
     ]
     able.sort(key=lambda item: (item[1].idle_since_s is None, item[1].idle_since_s or 0.0, item[0]))
     return _enough(able, missing)
@@ -122,13 +123,13 @@ def _enough(able: Sequence[tuple[str, Resident]], missing: int) -> tuple[str, ..
     chosen: list[tuple[str, Resident]] = []
     for item in able:
         chosen.append(item)
-        if sum(each.bytes for _, each in chosen) >= missing:
+        if sum(resident.bytes for _, resident in chosen) >= missing:
             break
     else:
         return ()
     for item in list(chosen):  # a large one may have made a small one's going needless
         rest = [other for other in chosen if other is not item]
-        if sum(each.bytes for _, each in rest) >= missing:
+        if sum(resident.bytes for _, resident in rest) >= missing:
             chosen = rest
     return tuple(model_id for model_id, _ in chosen)
 
@@ -138,8 +139,8 @@ def _unused(
 ) -> Unload | None:
     if not config.idle_s:
         return None
-    for model_id, each in residents.lazy.items():
-        is_unused = each.idle_since_s is not None and now_s - each.idle_since_s >= config.idle_s
-        if is_unused and model_id not in busy and now_s - each.loaded_at_s >= config.residency_s:
+    for model_id, resident in residents.lazy.items():
+        is_unused = resident.idle_since_s is not None and now_s - resident.idle_since_s >= config.idle_s
+        if is_unused and model_id not in busy and now_s - resident.loaded_at_s >= config.residency_s:
             return Unload(model_id)
     return None

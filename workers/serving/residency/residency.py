@@ -44,7 +44,7 @@ REFUSED: Final = Backoff(
 
 
 class Work(Protocol):
-    """What the worker runs."""
+    """The work that the worker runs."""
 
     def count_of(self, model_id: str) -> int:
         """Requests and shards of this model."""
@@ -116,7 +116,7 @@ class Residency:
         self._thread = threading.Thread(target=self._run, name="residency", daemon=True)
 
     def start(self) -> None:
-        """With lazy models only; else it has nothing to do."""
+        """Starts the thread where there are lazy models; else it has nothing to do."""
         if self._models.lazy:
             self._thread.start()
 
@@ -236,7 +236,7 @@ class Residency:
         self._record()
 
     def _unload(self, model_ids: Sequence[str]) -> None:
-        """What runs of them is handed back or ends first: requests by their own limits."""
+        """Unloads models once their shards are handed back and their requests have ended."""
         for model_id in model_ids:
             self._models.retire(model_id)
         self._record()

@@ -1,18 +1,19 @@
-"""A model that is done with an input after one step: what its servers have in common.
+"""Models that are done with an input after one step, and the first of them: encoders of texts.
 
-A kind adds how a request becomes inputs, and what its vectors are as an answer.
+A kind of server adds how a request becomes inputs, and what its vectors are as an answer.
 """
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeGuard
 
 import numpy as np
 
 from nightshift.endpoints import Endpoint
-from nightshift.endpoints.requests import ModelRequest
-from nightshift.endpoints.results import Identity, Result
+from nightshift.endpoints.encoders.images import ImageInput
+from nightshift.endpoints.encoding import EncoderEndpoint, EncoderRequest
+from nightshift.endpoints.requests import MAY_BE_CUT, ModelRequest
+from nightshift.endpoints.results import Result
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
 from nightshift_engine import EncoderStats
@@ -21,11 +22,25 @@ from nightshift_engine.core.histograms import EngineHistograms
 from nightshift_engine.encoders.batching.config import EncoderConfig
 from nightshift_engine.encoders.engine import Encoder, EncoderEngine
 from nightshift_engine.encoders.errors import EncodeQueueFull
-from nightshift_engine.encoders.request import EncodeOutput, EncodeRequest
-from nightshift_engine.encoders.texts import TextTokens
-from workers.serving.inference import Listener, Progress, breakdown
-from workers.serving.model_server import Busy, Inference, ModelServer, OnFatal, Tokens, engine_class, invalid
-from workers.serving.servers.tokenizing import Part, Text, tokenize
+from nightshift_engine.encoders.request import EncodeOutput, EncodeRequest, Vector
+from nightshift_engine.encoders.texts import EncoderText, TextInput, TextTokens
+from nightshift_engine.encoders.vectors.matryoshka import cut
+from nightshift_engine.encoders.vectors.prompts import UnknownPrompt
+from workers.serving.inference import Progress, breakdown, check_length
+from workers.serving.model_server import (
+    Busy,
+    Inference,
+    ModelServer,
+    OnFatal,
+    Tokens,
+    engine_class,
+    invalid,
+    takes_no_images,
+)
+from workers.serving.servers.tokenizing import Part, tokenize, tokens_kept
+
+if TYPE_CHECKING:  # needs torch
+    from nightshift_engine.encoders.model import EncoderModel
 
 TEXTS_AT_ONCE: Final = 64  # of one request: as many are read before the first wrong one is seen
 
@@ -34,20 +49,11 @@ def _has_many(parts: Sequence[Part] | InvalidRequest | None) -> TypeGuard[Sequen
     return isinstance(parts, Sequence) and len(parts) > TEXTS_AT_ONCE
 
 
-@dataclass(slots=True)  # one for each row: frozen ones take longer to make
-class Running:
-    endpoint: Endpoint
-    request: ModelRequest
-    identity: Identity
-    listener: Listener
-    num_truncated: int = 0  # of its inputs
-
-
 class EncoderServer(ModelServer):
     """Runs requests on an encoder engine: each input once, batched with others like it in length."""
 
     makes: ClassVar[str] = "vectors"
-    """Of each input, in messages."""
+    """The word for its outputs in messages."""
 
     def __init__(
         self, model: Model, encoder: Encoder, on_fatal: OnFatal, config: EncoderConfig | None = None
@@ -55,7 +61,7 @@ class EncoderServer(ModelServer):
         super().__init__(model, on_fatal)
         roofline = getattr(encoder, "roofline", None)  # known of some kinds
         self._engine = EncoderEngine(encoder, config, roofline=roofline)
-        self._running: dict[str, Running] = {}
+        self._running: dict[str, Inference] = {}
 
     def check(self, endpoint: Endpoint, request: ModelRequest) -> None:
         """Raise InvalidRequest for what this model cannot do, whatever the inputs."""
@@ -71,13 +77,13 @@ class EncoderServer(ModelServer):
         """The texts or token ids of a request, or why it cannot run. None: its inputs are no texts."""
         return None
 
-    def encode(self, texts: Sequence[Text]) -> Sequence[Any]:
-        """The token ids of each. Raises the engine's InvalidRequest if any of them is no text."""
+    def encode(self, texts: Sequence[Any]) -> Sequence[Any]:
+        """The token ids of each text. Raises the engine's InvalidRequest if any of them is no text."""
         raise NotImplementedError(f"{self.model.id} takes no texts")
 
     @abstractmethod
-    def result(self, running: Running, output: EncodeOutput) -> Result:
-        """The answer, of a vector for each input."""
+    def result(self, inference: Inference, output: EncodeOutput) -> Result:
+        """The answer, made of a vector for each input."""
 
     def submit(self, inference: Inference) -> None:
         endpoint, request = inference.endpoint, inference.request
@@ -86,13 +92,8 @@ class EncoderServer(ModelServer):
         if isinstance(inputs, InvalidRequest):
             raise inputs
         assert inputs is not None, "every server of encoders tokenises"
-        self._running[inference.id] = Running(
-            endpoint,
-            request,
-            inference.identity,
-            inference.listener,
-            sum(isinstance(each, TextTokens) and each.is_cut for each in inputs),
-        )
+        inference.num_truncated = sum(isinstance(text, TextTokens) and text.is_cut for text in inputs)
+        self._running[inference.id] = inference
         try:
             self.enqueue(inference, inputs)
         except (Busy, InvalidRequest):
@@ -116,36 +117,54 @@ class EncoderServer(ModelServer):
         index = getattr(error, "input_index", None)
         return invalid(error, self.input_place(endpoint, request, index))
 
+    def blamed(
+        self, endpoint: Endpoint, request: ModelRequest, index: int, error: EngineRefusal
+    ) -> InvalidRequest:
+        """An error about a text that has no tokens."""
+        return invalid(error, self.input_place(endpoint, request, index))
+
     def tokenize(
         self, endpoint: Endpoint, requests: Sequence[ModelRequest]
     ) -> list[Tokens | InvalidRequest | None]:
         """Requests with few texts together; one with many by itself, up to the first that is refused."""
         parts = [self.parts(endpoint, request) for request in requests]
-        few = [each for each in parts if not _has_many(each) and each is not None]
-        tokens = iter(tokenize(self.encode, few))
-        return [
-            self._in_groups(endpoint, request, each)
-            if _has_many(each)
-            else None
-            if each is None
-            else next(tokens)
-            for request, each in zip(requests, parts, strict=True)
+        tokens: list[Tokens | InvalidRequest | None] = [
+            self._in_groups(endpoint, request, texts) if _has_many(texts) else None
+            for request, texts in zip(requests, parts, strict=True)
         ]
+        few = [number for number, texts in enumerate(parts) if texts is not None and not _has_many(texts)]
+        tokenized = self._tokenized(endpoint, [(requests[number], parts[number] or ()) for number in few])
+        for number, tokens_of_request in zip(few, tokenized, strict=True):
+            tokens[number] = tokens_of_request
+        return tokens
+
+    def _tokenized(
+        self,
+        endpoint: Endpoint,
+        requests: Sequence[tuple[ModelRequest, Sequence[Part] | InvalidRequest]],
+        start: int = 0,
+    ) -> list[Tokens | InvalidRequest]:
+        """`start`: the index of the first part in its request."""
+        return tokenize(
+            self.encode,
+            [parts for _, parts in requests],
+            lambda number, index, error: self.blamed(endpoint, requests[number][0], start + index, error),
+        )
 
     def _in_groups(
         self, endpoint: Endpoint, request: ModelRequest, parts: Sequence[Part]
     ) -> Tokens | InvalidRequest:
-        found: list[Any] = []
+        all_tokens: list[Any] = []
         for start in range(0, len(parts), TEXTS_AT_ONCE):
-            [tokens] = tokenize(self.encode, [parts[start : start + TEXTS_AT_ONCE]])
+            [tokens] = self._tokenized(endpoint, [(request, parts[start : start + TEXTS_AT_ONCE])], start)
             if isinstance(tokens, InvalidRequest):
                 return tokens
             try:
                 self._engine.check(tokens, start)
             except EngineRefusal as error:
                 return self.refused(endpoint, request, error)
-            found += tokens
-        return found
+            all_tokens += tokens
+        return all_tokens
 
     def cancel(self, inference_id: str) -> None:
         if self._running.pop(inference_id, None) is not None:
@@ -163,22 +182,22 @@ class EncoderServer(ModelServer):
 
     def _step(self) -> None:
         for output in self._engine.step(self._num_tokens_max()):
-            running = self._running.pop(output.id, None)
+            inference = self._running.pop(output.id, None)
             self.left(output.id)
-            if running is None:
+            if inference is None:
                 continue
-            result = self._finite_result(running, output)
+            result = self._finite_result(inference, output)
             output.embeddings = []  # the result has them: the others of the pass need not be kept for one
-            running.listener(Progress(result=result, times=output))
+            inference.listener(Progress(result=result, times=output))
 
-    def _finite_result(self, running: Running, output: EncodeOutput) -> Result:
+    def _finite_result(self, inference: Inference, output: EncodeOutput) -> Result:
         """JSON has no other numbers, and half precision overflows on some inputs."""
-        if not all(np.isfinite(each).all() for each in output.embeddings):
+        if not all(np.isfinite(vector).all() for vector in output.embeddings):
             return breakdown(f"its {self.makes} are no finite numbers")
-        return self.result(running, output)
+        return self.result(inference, output)
 
     def _num_tokens_max(self) -> int | None:
-        """Of the next pass, at the pace of those before it. None: as many as its budget allows."""
+        """Tokens of the next pass, at the pace of those before it. None: as many as its budget allows."""
         step_s = self._turns.step_s(self.model.id)
         figures = self._engine.stats()
         if step_s is None or not self.step_seconds:
@@ -192,6 +211,94 @@ class EncoderServer(ModelServer):
 
     def _read_stats(self) -> EncoderStats:
         return self._engine.stats()
+
+
+class EmbeddingServer(EncoderServer):
+    """Serves requests for embeddings of texts."""
+
+    def __init__(
+        self,
+        model: Model,
+        encoder: "EncoderModel",
+        on_fatal: OnFatal,
+        config: EncoderConfig | None = None,
+    ) -> None:
+        super().__init__(model, encoder, on_fatal, config)
+        self._encoder = encoder
+
+    def check(self, endpoint: Endpoint, request: ModelRequest) -> None:
+        assert isinstance(request, EncoderRequest), "its requests are for vectors"
+        if request.dimensions is None:
+            return
+        objection = self._encoder.matryoshka.objection(request.dimensions, self._encoder.dimensions)
+        if objection is not None:
+            raise InvalidRequest(
+                f"Invalid 'dimensions' for '{self.model.id}': {objection}.",
+                param="dimensions",
+                code="invalid_value",
+            )
+
+    def input_place(self, endpoint: Endpoint, request: ModelRequest, index: int | None) -> str:
+        assert isinstance(endpoint, EncoderEndpoint), "the model's kind was checked"
+        return endpoint.input_field
+
+    def result(self, inference: Inference, output: EncodeOutput) -> Result:
+        endpoint, request = inference.endpoint, inference.request
+        assert isinstance(endpoint, EncoderEndpoint), "the model's kind was checked"
+        assert isinstance(request, EncoderRequest), "its requests are for vectors"
+        vectors = [
+            self._sized(vector, request.dimensions).astype("<f4", copy=False).tobytes()
+            for vector in output.embeddings
+        ]
+        return endpoint.result(request, vectors, output.num_prompt_tokens, inference.num_truncated)
+
+    def _sized(self, vector: Vector, dimensions: int | None) -> Vector:
+        if dimensions is None or dimensions == len(vector):
+            return vector
+        return cut(vector, dimensions, is_normalized=self._encoder.is_normalized)
+
+    def encode(self, texts: Sequence[EncoderText]) -> list[TextInput]:
+        return self._encoder.tokenize_texts(texts)
+
+    def parts(self, endpoint: Endpoint, request: ModelRequest) -> list[Part] | InvalidRequest:
+        assert isinstance(endpoint, EncoderEndpoint), "the model's kind was checked"
+        assert isinstance(request, EncoderRequest), "its requests are for vectors"
+        try:
+            max_tokens = tokens_kept(request.truncate_prompt_tokens, self.context_length)
+            prompt = self._prompt(request)
+            return [self._part(given, endpoint.input_field, prompt, max_tokens) for given in request.inputs]
+        except InvalidRequest as error:
+            return error
+
+    def _prompt(self, request: EncoderRequest) -> str:
+        """Raises InvalidRequest for a prompt that the checkpoint has not, and before token ids."""
+        prompts, field = self._encoder.prompts, request.prompt_field
+        if field is None:
+            return prompts.default
+        if not all(isinstance(given, str) for given in request.inputs):
+            raise InvalidRequest("A prompt goes before texts, not before token ids.", param=field)
+        try:
+            if request.prompt_name is not None:
+                return prompts.named(request.prompt_name)
+            return prompts.for_input_type(request.input_type or "")
+        except UnknownPrompt as error:
+            message = f"Invalid '{field}' for '{self.model.id}': {error}."
+            raise InvalidRequest(message, param=field, code="invalid_value") from error
+
+    def _part(
+        self, given: str | list[int] | ImageInput, field: str, prompt: str, max_tokens: int | None
+    ) -> Part:
+        """A text with its prompt, or token ids. Raises InvalidRequest."""
+        if isinstance(given, ImageInput):
+            raise takes_no_images(self.model, field)
+        if isinstance(given, str):
+            if max_tokens is None or not self._encoder.reads_parts:
+                advice = MAY_BE_CUT if max_tokens is None else ""
+                check_length(len(given), self.context_length, field, advice)
+            return EncoderText(given, prompt, max_tokens)
+        if max_tokens is None or len(given) <= max_tokens:
+            return given
+        return TextTokens(given[:max_tokens], is_cut=True)
 
 
 def _to_encode(inference: Inference, inputs: Tokens) -> EncodeRequest:

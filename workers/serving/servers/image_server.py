@@ -8,6 +8,7 @@ the pool's threads and at decoding, image by image: a request of many images hol
 """
 
 import itertools
+import os
 import threading
 from abc import abstractmethod
 from collections import Counter, deque
@@ -29,23 +30,26 @@ from nightshift.tenants.turns import Rank, Turns, TurnThreads
 from nightshift_engine import InvalidRequest as EngineRefusal
 from nightshift_engine.encoders.batching.config import EncoderConfig
 from nightshift_engine.encoders.request import EncodeOutput
-from workers.serving.images.pool import PIXELS_DECODED_MAX, THREADS, decodes_at_once
 from workers.serving.inference import Progress, breakdown, refusal, unread
 from workers.serving.model_server import Busy, Files, Inference, OnFatal
 from workers.serving.referenced_files import IMAGE_BYTES_MAX
-from workers.serving.servers.encoder_server import EncoderServer, Running
+from workers.serving.servers.encoder_server import EncoderServer
 from workers.serving.servers.score_server import scores_of
 
 if TYPE_CHECKING:  # needs torch
     from nightshift_engine.images.model import ImageClassifierModel, ImageEncoderModel, ImageModel
     from nightshift_engine.images.preprocessing import Pixels
 
+# All that is in flight beside the thread that computes is bounded.
+THREADS: Final = 16  # of one tenant; they wait for stores and the network, each holds one image's file
+DECODES_MAX: Final = 4  # threads that decode; the others have read ahead and wait for them
+PIXELS_DECODED_MAX: Final = 80_000_000  # at a time, in all threads: about 8 bytes each while one is decoded
 PREPARED_BYTES_MAX: Final = 256 * 1024 * 1024  # of images that wait, or are about to be read
 _RANKS: Final = {"interactive": 0, "standard": 1, "background": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _NamedImage:
     """The images of a request, and the fields that name them."""
 
     image: ImageInput
@@ -86,17 +90,15 @@ class ImageServer(EncoderServer):
         super().stop()
 
     @abstractmethod
-    def asked(self, request: ModelRequest) -> Sequence[_Asked]:
+    def images(self, request: ModelRequest) -> Sequence[_NamedImage]:
         """The images of a request. Raises InvalidRequest for what is none."""
 
     def submit(self, inference: Inference) -> None:
         self.check(inference.endpoint, inference.request)
-        asked = self.asked(inference.request)
-        self._hold(inference, len(asked))
-        self._running[inference.id] = Running(
-            inference.endpoint, inference.request, inference.identity, inference.listener
-        )
-        self._read_next(inference, deque(asked), [], (_RANKS[inference.priority.value], next(self._numbers)))
+        images = self.images(inference.request)
+        self._hold(inference, len(images))
+        self._running[inference.id] = inference
+        self._read_next(inference, deque(images), [], (_RANKS[inference.priority.value], next(self._numbers)))
 
     def cancel(self, inference_id: str) -> None:
         super().cancel(inference_id)
@@ -106,11 +108,11 @@ class ImageServer(EncoderServer):
         self._release(inference_id)
 
     def is_repeatable(self, request: ModelRequest) -> bool:
-        """What lies at a place may be another image tomorrow."""
-        return all(each.image.reference.startswith("data:") for each in self.asked(request))
+        """Requests that hold their images are: what lies at a place may be another image tomorrow."""
+        return all(named.image.reference.startswith("data:") for named in self.images(request))
 
     def input_place(self, endpoint: Endpoint, request: ModelRequest, index: int | None) -> str:
-        return self.asked(request)[index or 0].place
+        return self.images(request)[index or 0].place
 
     @property
     def _has_work(self) -> bool:
@@ -128,11 +130,13 @@ class ImageServer(EncoderServer):
 
     # -- the pool's threads
 
-    def _read_next(self, inference: Inference, left: deque[_Asked], read: "list[Pixels]", rank: Rank) -> None:
+    def _read_next(
+        self, inference: Inference, left: deque[_NamedImage], read: "list[Pixels]", rank: Rank
+    ) -> None:
         """Read the first image that is left, in its tenant's turn."""
         self._threads.run(inference.tenant_id, lambda: self._read(inference, left, read, rank), rank=rank)
 
-    def _read(self, inference: Inference, left: deque[_Asked], read: "list[Pixels]", rank: Rank) -> None:
+    def _read(self, inference: Inference, left: deque[_NamedImage], read: "list[Pixels]", rank: Rank) -> None:
         try:
             if inference.id not in self._running:
                 return  # cancelled
@@ -152,25 +156,25 @@ class ImageServer(EncoderServer):
         except Exception as error:  # noqa: BLE001 a thread's edge: the row has a result all the same
             self._end(inference.id, Progress(result=breakdown(f"its image failed: {type(error).__name__}")))
 
-    def _prepared(self, each: _Asked, inference: Inference) -> "Pixels":
+    def _prepared(self, named: _NamedImage, inference: Inference) -> "Pixels":
         from nightshift_engine.images.decoding import pixels_of  # needs Pillow
 
         assert self._files is not None, "the worker's composition root gives them"
         try:
-            planned, reference = inference.row_object, each.image.reference
+            planned, reference = inference.row_object, named.image.reference
             etag = planned.etag if planned is not None and planned.uri == reference else None
             data = self._files.read(reference, inference.tenant_id, IMAGE_BYTES_MAX, etag=etag)
             amount = max(self._pixels_min, pixels_of(data))
             with self._decoding.hold(inference.tenant_id, amount=amount):
                 return self._images.prepare(data)
         except InvalidRequest as error:
-            raise InvalidRequest(error.message, param=each.place, code=error.code) from error
+            raise InvalidRequest(error.message, param=named.place, code=error.code) from error
         except NoAnswer as error:
-            message = f"{each.image.shown} was not fetched: {error.message.rstrip('.')}."
-            raise _NotFetched(message, param=each.place) from error
+            message = f"{named.image.shown} was not fetched: {error.message.rstrip('.')}."
+            raise _NotFetched(message, param=named.place) from error
         except EngineRefusal as error:
-            message = f"The image in {each.image.shown} {error}."
-            raise InvalidRequest(message, param=each.place, code="invalid_image") from error
+            message = f"The image in {named.image.shown} {error}."
+            raise InvalidRequest(message, param=named.place, code="invalid_image") from error
 
     def _end(self, id: str, progress: Progress) -> None:
         self._ended.append((id, progress))
@@ -216,20 +220,20 @@ class ImageScoreServer(ImageServer):
         super().__init__(model, images, on_fatal, config)
         self._labels = images.labels
 
-    def asked(self, request: ModelRequest) -> Sequence[_Asked]:
+    def images(self, request: ModelRequest) -> Sequence[_NamedImage]:
         assert isinstance(request, ScoringRequest), "its requests are for scores"
-        found = []
-        for each in request.texts:
-            if each.pair is not None:
-                raise InvalidRequest(f"'{self.model.id}' takes images, not pairs of texts.", param=each.place)
-            found.append(_Asked(ImageInput(each.text), each.place))
-        return _counted(found)
+        images = []
+        for text in request.texts:
+            if text.pair is not None:
+                raise InvalidRequest(f"'{self.model.id}' takes images, not pairs of texts.", param=text.place)
+            images.append(_NamedImage(ImageInput(text.text), text.place))
+        return _counted(images)
 
-    def result(self, running: Running, output: EncodeOutput) -> Result:
-        assert isinstance(running.endpoint, ScoringEndpoint), "the model's kind was checked"
-        assert isinstance(running.request, ScoringRequest), "its requests are for scores"
-        activation = self._labels.activation if running.request.use_activation else "identity"
-        return scores_of(running, output, self._labels, activation)
+    def result(self, inference: Inference, output: EncodeOutput) -> Result:
+        assert isinstance(inference.endpoint, ScoringEndpoint), "the model's kind was checked"
+        assert isinstance(inference.request, ScoringRequest), "its requests are for scores"
+        activation = self._labels.activation if inference.request.use_activation else "identity"
+        return scores_of(inference, output, self._labels, activation)
 
 
 class ImageEmbeddingServer(ImageServer):
@@ -251,25 +255,30 @@ class ImageEmbeddingServer(ImageServer):
             message = f"'{self.model.id}' has {self._dimensions} dimensions and cannot be shortened."
             raise InvalidRequest(message, param="dimensions")
 
-    def asked(self, request: ModelRequest) -> Sequence[_Asked]:
+    def images(self, request: ModelRequest) -> Sequence[_NamedImage]:
         assert isinstance(request, EncoderRequest), "its requests are for vectors"
-        found = []
-        for index, each in enumerate(request.inputs):
+        images = []
+        for index, given in enumerate(request.inputs):
             place = f"input[{index}]"
-            if not isinstance(each, str | ImageInput):
+            if not isinstance(given, str | ImageInput):
                 raise InvalidRequest(f"'{self.model.id}' takes images, not tokens.", param=place)
-            found.append(_Asked(each if isinstance(each, ImageInput) else ImageInput(each), place))
-        return _counted(found)
+            images.append(_NamedImage(given if isinstance(given, ImageInput) else ImageInput(given), place))
+        return _counted(images)
 
-    def result(self, running: Running, output: EncodeOutput) -> Result:
-        assert isinstance(running.endpoint, EncoderEndpoint), "the model's kind was checked"
+    def result(self, inference: Inference, output: EncodeOutput) -> Result:
+        assert isinstance(inference.endpoint, EncoderEndpoint), "the model's kind was checked"
         vectors = [vector.astype("<f4", copy=False).tobytes() for vector in output.embeddings]
-        return running.endpoint.result(running.request, vectors, output.num_prompt_tokens)
+        return inference.endpoint.result(inference.request, vectors, output.num_prompt_tokens)
 
 
-def _counted(asked: Sequence[_Asked]) -> Sequence[_Asked]:
+def decodes_at_once() -> int:
+    """As many as there are cores: more would take them from the thread that computes."""
+    return min(DECODES_MAX, len(os.sched_getaffinity(0)))
+
+
+def _counted(images: Sequence[_NamedImage]) -> Sequence[_NamedImage]:
     try:
-        check_count(asked)
+        check_count(images)
     except ValueError as error:
         raise InvalidRequest(f"Invalid 'input': {error}.", param="input") from error
-    return asked
+    return images

@@ -1,7 +1,6 @@
 """A classifier: serves requests for scores."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nightshift.endpoints import Endpoint
@@ -23,35 +22,22 @@ from nightshift_engine.encoders.request import EncodeOutput
 from nightshift_engine.encoders.scoring.labels import Activation, Labels, activated
 from nightshift_engine.encoders.scoring.pairs import FramedTokens, PairText
 from workers.serving.inference import check_length
-from workers.serving.model_server import OnFatal, takes_no_images
-from workers.serving.servers.encoder_server import EncoderServer, Running
-from workers.serving.servers.tokenizing import Part, Text, tokens_kept
+from workers.serving.model_server import Inference, OnFatal, invalid, takes_no_images
+from workers.serving.servers.encoder_server import EncoderServer
+from workers.serving.servers.tokenizing import Part, tokens_kept
 
 if TYPE_CHECKING:  # needs torch
     from nightshift_engine.encoders.scoring.scorer import TextScorer
 
 
-def scores_of(running: Running, output: EncodeOutput, labels: Labels, activation: Activation) -> Result:
+def scores_of(inference: Inference, output: EncodeOutput, labels: Labels, activation: Activation) -> Result:
     """The answer, of the logits of each input."""
-    endpoint = running.endpoint
+    endpoint = inference.endpoint
     assert isinstance(endpoint, ScoringEndpoint), "the model's kind was checked"
     scores = [activated(logits, activation) for logits in output.embeddings]
-    as_bytes = [each.astype("<f4", copy=False).tobytes() for each in scores]
-    scored = Scored(running.identity, labels.names, as_bytes, output.num_prompt_tokens)
-    return endpoint.result(running.request, scored)
-
-
-@dataclass(frozen=True, slots=True)
-class _Text(Text):
-    """A text or a pair to be tokenised."""
-
-    pair: str | None = None
-    max_tokens: int | None = None  # to which it is cut
-    instruction: str | None = None
-    first_place: str | None = None  # of the text before the one that may be cut
-
-    def blamed_for(self, error: EngineRefusal) -> str:
-        return self.first_place or self.place if isinstance(error, NoRoomForText) else self.place
+    as_bytes = [vector.astype("<f4", copy=False).tobytes() for vector in scores]
+    scored = Scored(inference.identity, labels.names, as_bytes, output.num_prompt_tokens)
+    return endpoint.result(inference.request, scored)
 
 
 class ScoreServer(EncoderServer):
@@ -90,15 +76,15 @@ class ScoreServer(EncoderServer):
         assert isinstance(request, ScoringRequest), "its requests are for scores"
         return request.texts[index or 0].place
 
-    def result(self, running: Running, output: EncodeOutput) -> Result:
-        endpoint, request = running.endpoint, running.request
+    def result(self, inference: Inference, output: EncodeOutput) -> Result:
+        endpoint, request = inference.endpoint, inference.request
         assert isinstance(endpoint, ScoringEndpoint), "the model's kind was checked"
         assert isinstance(request, ScoringRequest), "its requests are for scores"
         activation = self._activation(endpoint, request)
-        return scores_of(running, output, self._scorer.labels, activation)
+        return scores_of(inference, output, self._scorer.labels, activation)
 
     def refused(self, endpoint: Endpoint, request: ModelRequest, error: EngineRefusal) -> InvalidRequest:
-        """Of a pair that is too long, the first text is to blame where no document fits behind it."""
+        """Blames the first text of a pair that is too long where no document fits behind it."""
         assert isinstance(request, ScoringRequest), "its requests are for scores"
         if isinstance(error, EncodeInputTooLong):
             first_place = self._too_long_first(request, request.texts[error.input_index])
@@ -110,15 +96,15 @@ class ScoreServer(EncoderServer):
                 return too_long(error.max_tokens, however, first_place)
         return super().refused(endpoint, request, error)
 
-    def _too_long_first(self, request: ScoringRequest, each: ScoredText) -> str | None:
+    def _too_long_first(self, request: ScoringRequest, text: ScoredText) -> str | None:
         """The place of a text that leaves no token for its pair, if that is why they are too long."""
-        if each.pair is None:
+        if text.pair is None:
             return None
-        cut = PairText(each.text, each.pair, self.context_length, _instruction_of(request))
+        cut = PairText(text.text, text.pair, self.context_length, _instruction_of(request))
         try:
             self._scorer.tokenize_all([cut])
         except NoRoomForText:
-            return each.first_place
+            return text.first_place
         return None
 
     def _activation(self, endpoint: ScoringEndpoint, request: ScoringRequest) -> Activation:
@@ -127,52 +113,49 @@ class ScoreServer(EncoderServer):
         labels = self._scorer.labels
         return labels.ranking_activation if endpoint.ranks else labels.activation
 
-    def encode(self, texts: Sequence[Text]) -> list[FramedTokens]:
-        asked = [each for each in texts if isinstance(each, _Text)]
-        assert len(asked) == len(texts), "as `parts` makes them"
-        return self._scorer.tokenize_all(
-            [PairText(each.text, each.pair, each.max_tokens, each.instruction) for each in asked]
-        )
+    def encode(self, texts: Sequence[PairText]) -> list[FramedTokens]:
+        return self._scorer.tokenize_all(texts)
+
+    def blamed(
+        self, endpoint: Endpoint, request: ModelRequest, index: int, error: EngineRefusal
+    ) -> InvalidRequest:
+        assert isinstance(request, ScoringRequest), "its requests are for scores"
+        text = request.texts[index]
+        has_no_room = isinstance(error, NoRoomForText) and text.first_place is not None
+        return invalid(error, text.first_place or "" if has_no_room else text.place)
 
     def parts(self, endpoint: Endpoint, request: ModelRequest) -> list[Part] | InvalidRequest:
         assert isinstance(request, ScoringRequest), "its requests are for scores"
         try:
             max_tokens = tokens_kept(request.truncate_prompt_tokens, self.context_length)
             instruction = _instruction_of(request)
-            return [self._part(each, max_tokens, instruction) for each in request.texts]
+            return [self._part(text, max_tokens, instruction) for text in request.texts]
         except InvalidRequest as error:
             return error
 
-    def _part(self, each: ScoredText, max_tokens: int | None, instruction: str | None) -> _Text:
-        if each.is_image:
-            raise takes_no_images(self.model, each.place)
-        if each.pair is None and not self._scorer.takes_texts:
+    def _part(self, given: ScoredText, max_tokens: int | None, instruction: str | None) -> PairText:
+        if given.is_image:
+            raise takes_no_images(self.model, given.place)
+        if given.pair is None and not self._scorer.takes_texts:
             raise InvalidRequest(
                 f"'{self.model.id}' takes a pair, not one text: it scores a document for a query.",
-                param=each.place,
+                param=given.place,
                 code="invalid_value",
             )
-        if each.pair is not None and not self._scorer.takes_pairs:
+        if given.pair is not None and not self._scorer.takes_pairs:
             raise InvalidRequest(
                 f"'{self.model.id}' takes one text, not a pair: its tokenizer puts nothing between two.",
-                param=each.place,
+                param=given.place,
                 code="invalid_value",
             )
         is_read_whole = max_tokens is None or not self._scorer.reads_parts
-        uncut = each.text if is_read_whole or each.pair is not None else ""
-        also = each.pair if is_read_whole and each.pair is not None else ""
-        if each.first_place is not None:  # it is never cut
-            check_length(len(uncut) + len(instruction or ""), self.context_length, each.first_place)
+        uncut = given.text if is_read_whole or given.pair is not None else ""
+        also = given.pair if is_read_whole and given.pair is not None else ""
+        if given.first_place is not None:  # it is never cut
+            check_length(len(uncut) + len(instruction or ""), self.context_length, given.first_place)
         num_chars = len(uncut) + len(also) + len(instruction or "")
-        check_length(num_chars, self.context_length, each.place, MAY_BE_CUT if max_tokens is None else "")
-        return _Text(
-            each.text,
-            each.place,
-            pair=each.pair,
-            max_tokens=max_tokens,
-            instruction=instruction,
-            first_place=each.first_place,
-        )
+        check_length(num_chars, self.context_length, given.place, MAY_BE_CUT if max_tokens is None else "")
+        return PairText(given.text, given.pair, max_tokens, instruction)
 
 
 def _instruction_of(request: ModelRequest) -> str | None:

@@ -67,7 +67,7 @@ class Seq2seqServer(TextServer):
         sequences = super()._sequences(inference, endpoint, request, ids)
         start = self._start(request.languages)
         is_bounded = any(limit is not None for limit in request.output_limits.values())
-        return [self._with_source(each, request, start, is_bounded) for each in sequences]
+        return [self._with_source(sequence, request, start, is_bounded) for sequence in sequences]
 
     def _with_source(
         self, sequence: EngineRequest, request: GenerationRequest, start: Sequence[int], is_bounded: bool
@@ -84,7 +84,9 @@ class Seq2seqServer(TextServer):
         )
 
     def _start(self, languages: Mapping[str, str]) -> list[int]:
-        """What the decoder reads before its first output: a target language replaces the model's own."""
+        """The tokens that the decoder reads before its first output: a target language replaces the model's
+        own.
+        """
         start, forced = self._rules.start_token_id, self._rules.forced_bos_token_id
         target = languages.get("target_language")
         if target is None:
@@ -94,12 +96,16 @@ class Seq2seqServer(TextServer):
 
     def _in_language(self, source: Sequence[int], languages: Mapping[str, str]) -> list[int]:
         """A source whose language's token, its first or its last ones, is another."""
-        found = list(source)
+        token_ids = list(source)
         language = languages.get("source_language")
         if language is None:
-            return found
+            return token_ids
         code = self._language("source_language", language)
-        places = [at for at in {0, len(found) - 2, len(found) - 1} if at >= 0 and found[at] in self._codes]
+        places = [
+            at
+            for at in {0, len(token_ids) - 2, len(token_ids) - 1}
+            if at >= 0 and token_ids[at] in self._codes
+        ]
         if not places:
             raise InvalidRequest(
                 f"'{self.model.id}' reads sources without a token for their language.",
@@ -107,8 +113,8 @@ class Seq2seqServer(TextServer):
                 code="invalid_value",
             )
         for at in places:
-            found[at] = code
-        return found
+            token_ids[at] = code
+        return token_ids
 
     def _language(self, field: str, language: str) -> int:
         if not self._languages:

@@ -37,7 +37,7 @@ from workers.serving.inference import (
     sampling_params,
 )
 from workers.serving.model_server import Inference, ModelServer, OnFatal, Tokens, engine_class, invalid
-from workers.serving.servers.tokenizing import Part, Text, tokenize
+from workers.serving.servers.tokenizing import Part, tokenize
 from workers.serving.servers.tool_calls import check_template
 
 if TYPE_CHECKING:  # needs torch
@@ -46,8 +46,16 @@ if TYPE_CHECKING:  # needs torch
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text to be tokenised."""
+
+    text: str
+    is_conversation: bool = False  # its special tokens are in it already
+
+
 @dataclass
-class _Asked:
+class _Running:
     """A request in the engine, as one sequence per choice."""
 
     answer: TextAnswer
@@ -55,7 +63,7 @@ class _Asked:
     sequence_ids: Sequence[str]
     is_streamed: bool = True
     told: list[int] = field(default_factory=list)
-    """Of each choice that is not streamed, how many tokens have been told."""
+    """Tokens that have been told of each choice that is not streamed."""
     resumed: list[int] = field(default_factory=list)
     """How many each began with. The engine may be reading them again, and has fewer meanwhile."""
 
@@ -83,7 +91,7 @@ class TextServer(ModelServer):
         self._engine = engine
         self._defaults = defaults
         self._cache_groups = cache_groups
-        self._asked: dict[str, _Asked] = {}  # by inference id
+        self._running: dict[str, _Running] = {}  # by inference id
         self._choices: dict[str, tuple[str, int]] = {}  # inference id and choice, by sequence id
         self._interactive: set[str] = set()  # those of that class, by inference id
         self._telling = threading.Lock()  # no token is told twice
@@ -98,7 +106,7 @@ class TextServer(ModelServer):
         assert isinstance(endpoint, TextEndpoint), "the model's kind was checked"
         assert isinstance(request, GenerationRequest), "its requests are for text"
         ids = _sequence_ids(inference.id, request.num_choices)
-        self._asked[inference.id] = _Asked(
+        self._running[inference.id] = _Running(
             TextAnswer(endpoint, request, inference.identity, self._engine.tokenizer, inference.priority),
             inference.listener,
             ids,
@@ -118,14 +126,14 @@ class TextServer(ModelServer):
         except Exception:
             self._forget(inference.id)
             raise
-        if inference.id not in self._asked:  # cancelled before it was added
+        if inference.id not in self._running:  # cancelled before it was added
             self._abort(ids)
         self._wake()
 
     def cancel(self, inference_id: str) -> None:
-        asked = self._forget(inference_id)
-        if asked is not None:
-            self._abort(asked.sequence_ids)
+        running = self._forget(inference_id)
+        if running is not None:
+            self._abort(running.sequence_ids)
             self._wake()
 
     @property
@@ -139,41 +147,41 @@ class TextServer(ModelServer):
     def _step(self) -> None:
         for output in self._engine.step():
             inference_id, choice = self._choices.get(output.id, ("", 0))
-            asked = self._asked.get(inference_id)
-            if asked is None:
+            running = self._running.get(inference_id)
+            if running is None:
                 continue  # cancelled meanwhile
-            progress = asked.answer.take(choice, output)
-            if not asked.is_streamed:
-                self._leave_out_told(asked, choice, progress)
+            progress = running.answer.take(choice, output)
+            if not running.is_streamed:
+                self._leave_out_told(running, choice, progress)
             if progress.result is not None or progress.failed is not None:
                 self._forget(inference_id)
             if progress.failed is not None or output.is_refused:
-                self._abort(asked.sequence_ids)  # one failed choice fails the request
-            asked.listener(progress)
+                self._abort(running.sequence_ids)  # one failed choice fails the request
+            running.listener(progress)
 
     def generated(self, inference_id: str) -> list[Progress]:
-        asked = self._asked.get(inference_id)
-        if asked is None or asked.is_streamed:
+        running = self._running.get(inference_id)
+        if running is None or running.is_streamed:
             return []
-        found = []
+        news = []
         with self._telling:
-            for choice, id in enumerate(asked.sequence_ids):
-                told = asked.told[choice]
+            for choice, id in enumerate(running.sequence_ids):
+                told = running.told[choice]
                 token_ids, logprobs = self._engine.generated(id, told)
-                if token_ids and told + len(token_ids) >= asked.resumed[choice]:
-                    asked.told[choice] += len(token_ids)
-                    found.append(Progress("", token_ids, choice, logprobs))
-        return found
+                if token_ids and told + len(token_ids) >= running.resumed[choice]:
+                    running.told[choice] += len(token_ids)
+                    news.append(Progress("", token_ids, choice, logprobs))
+        return news
 
-    def _leave_out_told(self, asked: _Asked, choice: int, progress: Progress) -> None:
-        """Of an output that has all tokens."""
+    def _leave_out_told(self, running: _Running, choice: int, progress: Progress) -> None:
+        """Leaves out of an output, which has all tokens, those that have been told."""
         with self._telling:
-            told = asked.told[choice]
+            told = running.told[choice]
             progress.token_ids, progress.token_logprobs = (
                 progress.token_ids[told:],
                 progress.token_logprobs[told:],
             )
-            asked.told[choice] += len(progress.token_ids)
+            running.told[choice] += len(progress.token_ids)
 
     @property
     def histograms(self) -> EngineHistograms:
@@ -216,9 +224,9 @@ class TextServer(ModelServer):
         added: list[str] = []
         try:
             earlier = self._so_far(inference, sequences)
-            asked = self._asked.get(inference.id)
-            if asked is not None:  # else it is cancelled
-                asked.resumed = [len(so_far.token_ids) for so_far in earlier]
+            running = self._running.get(inference.id)
+            if running is not None:  # else it is cancelled
+                running.resumed = [len(so_far.token_ids) for so_far in earlier]
             for sequence, so_far in zip(sequences, earlier, strict=True):
                 self._engine.add(_resumed(sequence, so_far))
                 added.append(sequence.id)
@@ -262,12 +270,12 @@ class TextServer(ModelServer):
             )
         return None
 
-    def _forget(self, inference_id: str) -> _Asked | None:
-        asked = self._asked.pop(inference_id, None)
+    def _forget(self, inference_id: str) -> _Running | None:
+        running = self._running.pop(inference_id, None)
         self._interactive.discard(inference_id)
-        for id in asked.sequence_ids if asked is not None else ():
+        for id in running.sequence_ids if running is not None else ():
             self._choices.pop(id, None)
-        return asked
+        return running
 
     def _abort(self, sequence_ids: Sequence[str]) -> None:
         for id in sequence_ids:
@@ -287,7 +295,7 @@ class TextServer(ModelServer):
         return [tuple(token_ids) for token_ids in prompts]
 
     def is_repeatable(self, request: ModelRequest) -> bool:
-        """Of a seed that was given, or without sampling."""
+        """Requests without sampling are, and those with a seed."""
         assert isinstance(request, GenerationRequest), "its requests are for text"
         temperature = request.temperature
         if temperature is None:
@@ -295,22 +303,29 @@ class TextServer(ModelServer):
         return request.seed is not None or temperature == 0
 
     def tokenize(self, endpoint: Endpoint, requests: Sequence[ModelRequest]) -> list[Tokens | InvalidRequest]:
-        return tokenize(self._encode, [self._parts(endpoint, request) for request in requests])
+        assert isinstance(endpoint, TextEndpoint), "the model's kind was checked"
+        place_of = endpoint.prompt_place
+
+        def blame(number: int, index: int, error: EngineRefusal) -> InvalidRequest:
+            request = requests[number]
+            assert isinstance(request, GenerationRequest), "its requests are for text"
+            return invalid(error, place_of(request, index))
+
+        return tokenize(self._encode, [self._parts(endpoint, request) for request in requests], blame)
 
     def _encode(self, texts: Sequence[Text]) -> list[list[int]]:
         """Plain texts get the special tokens that a conversation's text has already."""
-        found: list[list[int]] = [[]] * len(texts)
+        token_ids: list[list[int]] = [[]] * len(texts)
         for is_conversation in (False, True):
-            places = [at for at, each in enumerate(texts) if each.is_conversation is is_conversation]
+            places = [at for at, text in enumerate(texts) if text.is_conversation is is_conversation]
             if places:
                 these = [texts[at].text for at in places]
                 ids = self._engine.tokenizer.encode_all(these, add_special_tokens=not is_conversation)
-                for at, each in zip(places, ids, strict=True):
-                    found[at] = each
-        return found
+                for at, ids_of_text in zip(places, ids, strict=True):
+                    token_ids[at] = ids_of_text
+        return token_ids
 
-    def _parts(self, endpoint: Endpoint, request: ModelRequest) -> list[Part] | InvalidRequest:
-        assert isinstance(endpoint, TextEndpoint), "the model's kind was checked"
+    def _parts(self, endpoint: TextEndpoint, request: ModelRequest) -> list[Part] | InvalidRequest:
         assert isinstance(request, GenerationRequest), "its requests are for text"
         try:
             check_output_length(request, self.context_length)
@@ -334,12 +349,12 @@ class TextServer(ModelServer):
     def _part(self, prompt: Prompt, tools: Tools | None, field: str) -> Part:
         check_length(prompt_chars(prompt), self.context_length, field)
         if not isinstance(prompt, Conversation):
-            return Text(prompt, field) if isinstance(prompt, str) else prompt
+            return Text(prompt) if isinstance(prompt, str) else prompt
         tokenizer = self._engine.tokenizer
         check_template(tokenizer.chat_template, prompt, tools, field)
         shown = {"tools": list(prompt.tools)} if prompt.tools else {}
         try:
-            return Text(tokenizer.chat_text(prompt.messages, **shown), field, is_conversation=True)
+            return Text(tokenizer.chat_text(prompt.messages, **shown), is_conversation=True)
         except EngineRefusal as error:
             raise invalid(error, field) from error
 

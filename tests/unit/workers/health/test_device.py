@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from workers.health.device import device_reader
-from workers.health.nvml import Gpu
+from workers.health.device import Gpu, device_reader
 
 NVML = r"""
 #include <string.h>

@@ -15,7 +15,7 @@ from nightshift.outbound.cloud_metadata import Notice
 from nightshift.process.settings import WorkerSettings
 from nightshift.store import Store
 from tests.helpers.fakes import a_worker
-from workers.health import notices, spot
+from workers.health import notices
 from workers.health.notices import Notices
 from workers.health.registration import Registration
 from workers.leases.heartbeat import Heartbeat
@@ -170,7 +170,7 @@ def test_a_worker_does_not_wait_for_ever_for_a_look_that_does_not_end(
 ) -> None:
     """A metadata server whose answers drip can hold a look for as long as it likes."""
     monkeypatch.setattr(notices, "LOOK_MAX_S", 0.05)
-    monkeypatch.setattr(spot, "NOTICE_VALID_S", 1.0)
+    monkeypatch.setattr(notices, "NOTICE_VALID_S", 1.0)
     machine.cloud.notice = INTERRUPTION
     waiting = aside(machine.notices().wait_until_withdrawn)
     machine.cloud.wait_for_looks(2)

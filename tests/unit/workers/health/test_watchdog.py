@@ -19,71 +19,51 @@ from workers.health.watchdog import (
     DeadThread,
     Finding,
     SilentConsumer,
-    StuckLoad,
-    StuckStep,
+    Stuck,
     Watchdog,
     queues_with_places,
 )
 
 
 @dataclass
-class Engine:
-    stepping_since_s: float | None = None
+class UnderWay:
+    """A step or a load."""
+
+    began_s: float | None = None
+
+    def stuck(self, limit_s: float, exit_code: int = EXIT_STUCK_STEP) -> Stuck:
+        return Stuck(lambda: {"a step": self.began_s}, limit_s, exit_code)
 
 
 def codes(findings: list[Finding | None]) -> list[int | None]:
     return [finding and finding.exit_code for finding in findings]
 
 
-def test_a_step_that_does_not_end_is_stuck() -> None:
-    engine = Engine(stepping_since_s=100.0)
-    check = StuckStep(lambda: {"demo": engine}, limit_s=3)
+@pytest.mark.parametrize("exit_code", [EXIT_STUCK_STEP, EXIT_STUCK_LOAD])
+def test_a_step_that_does_not_end_is_stuck_and_many_that_do_are_not(exit_code: int) -> None:
+    step = UnderWay(100.0)
+    check = step.stuck(3, exit_code)
+    assert codes([check.look(1.0) for _ in range(3)]) == [None] * 3
 
-    assert codes([check.look(1.0) for _ in range(4)]) == [None, None, None, EXIT_STUCK_STEP]
+    step.began_s = 103.0
+    assert codes([check.look(1.0) for _ in range(3)]) == [None] * 3
+    step.began_s = None
+    assert check.look(60.0) is None, "it is idle"
+    step.began_s = 110.0
 
-
-def test_many_short_steps_are_not_one_long_one() -> None:
-    engine = Engine()
-    check = StuckStep(lambda: {"demo": engine}, limit_s=2)
-    for began_s in range(10):
-        engine.stepping_since_s = float(began_s)
-        assert check.look(1.0) is None
+    findings = [check.look(1.0) for _ in range(4)]
+    assert findings == [None, None, None, Finding(exit_code, "a step has not ended for 3 s")]
 
 
 def test_without_a_limit_no_step_is_stuck() -> None:
-    check = StuckStep(lambda: {"demo": Engine(stepping_since_s=100.0)}, limit_s=0)
+    check = UnderWay(100.0).stuck(0)
 
     assert codes([check.look(1.0) for _ in range(100)]) == [None] * 100
 
 
-def test_an_idle_engine_is_not_stuck() -> None:
-    assert codes([StuckStep(lambda: {"demo": Engine()}, limit_s=1).look(60.0)]) == [None]
-
-
-@dataclass
-class Residency:
-    loading_since_s: float | None = None
-
-
-def test_a_load_that_does_not_end_is_stuck_and_many_that_do_are_not() -> None:
-    residency = Residency(loading_since_s=100.0)
-    check = StuckLoad(residency, limit_s=3)
-    assert codes([check.look(1.0) for _ in range(3)]) == [None] * 3
-
-    residency.loading_since_s = 103.0
-    assert codes([check.look(1.0) for _ in range(3)]) == [None] * 3
-    residency.loading_since_s = None
-    assert check.look(1.0) is None
-    residency.loading_since_s = 110.0
-
-    assert codes([check.look(1.0) for _ in range(4)]) == [None, None, None, EXIT_STUCK_LOAD]
-
-
 def test_a_process_that_was_stopped_as_a_whole_is_not_stuck() -> None:
-    clock, engine = ManualClock(), Engine(stepping_since_s=1.0)
-    watchdog = Watchdog(
-        [StuckStep(lambda: {"demo": engine}, limit_s=10)], on_finding=lambda finding: None, clock_s=clock
-    )
+    clock = ManualClock()
+    watchdog = Watchdog([UnderWay(1.0).stuck(10)], on_finding=lambda finding: None, clock_s=clock)
     watchdog.look()
     clock.advance(3600)
 

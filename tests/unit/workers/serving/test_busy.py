@@ -1,27 +1,23 @@
-"""The busy fraction of an engine: over the last seconds, whatever came before."""
+"""The share of time that an engine was busy: over the last seconds, whatever came before."""
 
 import pytest
 
-from workers.serving.busy import WINDOW_S, BusyFraction, RecentShare
+from workers.serving.busy import WINDOW_S, RecentShare
 
 
 def test_it_is_the_share_of_time_in_steps() -> None:
-    busy = BusyFraction(100.0)
+    busy = RecentShare(100.0)
     busy.note(102.0, 1.0)
 
     assert busy.at(104.0, 3.0) == pytest.approx(0.75)
 
 
 def test_the_step_under_way_counts() -> None:
-    assert BusyFraction(0.0).at(4.0, 4.0) == 1.0
-
-
-def test_it_is_none_at_the_very_start() -> None:
-    assert BusyFraction(5.0).at(5.0, 0.0) == 0.0
+    assert RecentShare(0.0).at(4.0, 4.0) == 1.0
 
 
 def test_an_engine_that_has_become_idle_is_idle() -> None:
-    busy = BusyFraction(0.0)
+    busy = RecentShare(0.0)
     for second in range(1, 101):
         busy.note(float(second), float(second))
 
@@ -31,7 +27,7 @@ def test_an_engine_that_has_become_idle_is_idle() -> None:
 
 
 def test_an_engine_that_was_idle_is_busy_at_once() -> None:
-    busy = BusyFraction(0.0)
+    busy = RecentShare(0.0)
     busy.note(1000.0, 0.0)
 
     assert busy.at(1000.0 + WINDOW_S, WINDOW_S) == pytest.approx(1.0)

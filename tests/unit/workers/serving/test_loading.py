@@ -34,9 +34,8 @@ from nightshift_engine.loading import weights
 from tests.unit.engine.tiny.decoders import save_model
 from tests.unit.engine.tiny.encoders import SIZES, declare_modules, save_checkpoint
 from workers.serving import loading
-from workers.serving.kinds import decoder
-from workers.serving.kinds import encoder as encoder_kind
-from workers.serving.kinds.decoder import engine_config
+from workers.serving.kinds import Decoders, Encoders
+from workers.serving.kinds.generators import engine_config
 from workers.serving.loading import load_models
 from workers.serving.models import LazyModel
 from workers.serving.servers.text_server import TextServer
@@ -205,7 +204,7 @@ def test_whatever_a_models_code_raises_ends_in_a_refusal_with_its_reason(
     def fail(*args: Any) -> None:
         raise AttributeError("no such layer")
 
-    monkeypatch.setattr(decoder, "load_model", fail)
+    monkeypatch.setattr(Decoders, "load_weights", staticmethod(fail))
 
     with pytest.raises(ConfigurationError, match="loading it failed with AttributeError: no such layer"):
         served(1)
@@ -266,7 +265,7 @@ def test_an_unloaded_model_leaves_nothing_behind() -> None:
 
 
 def test_what_would_not_fit_is_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind in (decoder.Decoders, encoder_kind.Encoders):
+    for kind in (Decoders, Encoders):
         monkeypatch.setattr(kind, "load", lambda *_: pytest.fail("a model was loaded"))
     demo, embedder = str(demo_model_path()), str(minilm())
 

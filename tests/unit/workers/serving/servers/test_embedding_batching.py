@@ -26,7 +26,7 @@ from workers.serving import loading
 from workers.serving.inference import Progress
 from workers.serving.loading import load_models
 from workers.serving.model_server import Busy, Inference
-from workers.serving.servers.embedding_server import EmbeddingServer
+from workers.serving.servers.encoder_server import EmbeddingServer
 from workers.serving.turns import StepTurns
 
 ROUTE = "/v1/embeddings"

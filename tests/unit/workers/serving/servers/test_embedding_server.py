@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from nightshift import endpoints
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.errors import ConfigurationError, InvalidRequest
+from nightshift_engine.encoders.texts import EncoderText
 from tests.unit.engine.tiny.encoders import (
     TOLERANCE,
     WORDS,
@@ -27,9 +28,7 @@ from tests.unit.engine.tiny.encoders import (
 from tests.unit.workers.serving.conftest import SETTINGS, submit
 from workers.serving.loading import load_models
 from workers.serving.models import Models
-from workers.serving.servers.embedding_server import EmbeddingServer
-from workers.serving.servers.encoder_server import TEXTS_AT_ONCE
-from workers.serving.servers.tokenizing import Text
+from workers.serving.servers.encoder_server import TEXTS_AT_ONCE, EmbeddingServer
 
 ROUTE = "/v1/embeddings"
 TEXT = "w1 w2 w3 w40"
@@ -168,8 +167,8 @@ def test_of_many_texts_none_is_tokenised_far_behind_the_first_that_is_refused(
     assert isinstance(server, EmbeddingServer)
     encode, counts = server.encode, Counter[str]()
 
-    def counted(texts: Sequence[Text]) -> Sequence[Any]:
-        counts.update(each.text for each in texts)
+    def counted(texts: Sequence[EncoderText]) -> Sequence[Any]:
+        counts.update(text.text for text in texts)
         return encode(texts)
 
     monkeypatch.setattr(server, "encode", counted)

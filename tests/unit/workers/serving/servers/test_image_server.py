@@ -19,12 +19,11 @@ from tests.unit.engine.images.test_decoding import BAD
 from tests.unit.engine.tiny.classifiers import save_classifier
 from tests.unit.engine.tiny.images import as_bytes, picture, reference, save_image_model
 from tests.unit.workers.serving.conftest import SETTINGS, submit
-from workers.serving.images.pool import THREADS
 from workers.serving.loading import load_models
 from workers.serving.model_server import Busy
 from workers.serving.models import Models
 from workers.serving.referenced_files import IMAGE_BYTES_MAX, ReferencedFiles
-from workers.serving.servers.image_server import ImageServer
+from workers.serving.servers.image_server import THREADS, ImageServer
 
 TOLERANCE = 2e-5
 PICTURES = [picture(number, 40 + 3 * number, 50) for number in range(5)]

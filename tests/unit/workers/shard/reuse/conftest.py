@@ -15,6 +15,7 @@ from nightshift.store import Store
 from scheduler.duties.running_output import cut_job
 from tests.unit.workers.scripted import TENANT, claim_bulk, plan_bulk
 from tests.unit.workers.shard.helpers import (
+    AT_ONCE,
     INPUT,
     finished,
 )
@@ -69,7 +70,7 @@ def run_job(store, objects, model, write_input, run, write_parts, tmp_path) -> R
         wishes = {"output": (tmp_path / new_id("out")).as_uri(), "etag": info.etag, **named, **spec}
         job = plan_bulk(store, INPUT, shards=shards, **wishes)
         for _ in range(shards):
-            finished(run(claim_bulk(store)))
+            finished(run(claim_bulk(store), AT_ONCE))
         write_parts(job)
         return job_of(store, job)
 

@@ -27,7 +27,6 @@ from tests.unit.workers.shard.reuse.reusing import (
     reused,
     text_of,
 )
-from workers.shard import reader as reading
 from workers.shard.config import ShardDependencies
 from workers.shard.run_once import ENTRY_BYTES, RunOnce
 
@@ -231,7 +230,6 @@ def test_results_that_are_gone_are_computed_again(store, objects, model, run_job
 def test_rows_wait_while_earlier_results_cannot_be_looked_up(
     model, run_job: RunJob, monkeypatch, error: Exception
 ) -> None:
-    monkeypatch.setattr(reading, "fault_delay_s", lambda faults, key: 0.01)
     earlier = run_job(numbered(3))
     errors = [error, error]
     find = EarlierResults.find

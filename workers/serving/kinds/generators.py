@@ -1,0 +1,158 @@
+"""Kinds that generate text, and keep KV in their part of the device's memory: decoders, encoder-decoders."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from typing import Final, cast
+
+from transformers import GenerationConfig
+
+from nightshift.errors import ConfigurationError
+from nightshift.fleet.models import Model, ModelKind
+from nightshift.process.settings import WorkerSettings
+from nightshift.tenants.cache_groups import CacheGroups
+from nightshift.tenants.turns import TurnThreads
+from nightshift_engine import Engine, EngineConfig, InvalidSamplingParams, SamplingParams
+from nightshift_engine.checkpoint.kinds import DECODER, SEQ2SEQ
+from nightshift_engine.core.config import AttentionBackendName, DTypeName, KvCacheDTypeName, WeightDTypeName
+from nightshift_engine.execution.device.devices import DeviceMemory
+from nightshift_engine.loading.footprint import Footprint, generator_footprint
+from nightshift_engine.loading.model import LoadedModel, load_model
+from nightshift_engine.seq2seq.model import load_seq2seq, seq2seq_config
+from nightshift_engine.text.tokenizer import Tokenizer
+from workers.serving.inference import SamplingDefaults
+from workers.serving.kinds.answer_sizes import token_sizes
+from workers.serving.kinds.kind import Loaded, ServedKind, Source
+from workers.serving.model_server import ModelServer, OnFatal
+from workers.serving.servers.seq2seq_server import Seq2seqServer
+from workers.serving.servers.text_server import TextServer
+
+GRAMMARS_COMPILED_MAX: Final = 2
+"""Grammars compiled at a time in a worker, for one tenant; another one is left a thread."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A model without KV memory."""
+
+    model: Model
+    loaded: LoadedModel
+    tokenizer: Tokenizer
+    config: EngineConfig
+    cache_groups: CacheGroups
+
+    def engine(self, memory: DeviceMemory | None) -> Engine:
+        engine = Engine.over(self.loaded, self.tokenizer, self.config, memory)
+        engine.compile_aside(grammar_threads().run)
+        return engine
+
+
+class GeneratorKind(ServedKind):
+    """A kind whose models run on the engine for text."""
+
+    is_batched_dynamically = False
+
+    @abstractmethod
+    def config(self, directory: str, settings: WorkerSettings) -> EngineConfig: ...
+
+    @property
+    @abstractmethod
+    def load_weights(self) -> Callable[[EngineConfig, Tokenizer], LoadedModel]: ...
+
+    @abstractmethod
+    def serve(self, weights: Weights, memory: DeviceMemory | None, on_fatal: OnFatal) -> ModelServer: ...
+
+    def footprint(self, source: Source, settings: WorkerSettings) -> Footprint:
+        return generator_footprint(self.config(str(source.directory), settings), source.directory)
+
+    def load(self, source: Source, settings: WorkerSettings) -> Loaded:
+        config = self.config(str(source.directory), settings)
+        tokenizer = Tokenizer.load(config.model, config.revision)
+        loaded = self.load_weights(config, tokenizer)
+        sizes = token_sizes(tokenizer.token_ids, tokenizer.spelled)
+        model = self.model(source, context_length=loaded.facts.context_length, output_sizes=sizes)
+        weights = Weights(model, loaded, tokenizer, config, settings.prefix_cache_groups)
+        return Loaded(
+            source.path_or_id,
+            lambda memory, on_fatal: self.serve(weights, memory, on_fatal),
+            loaded.device,
+        )
+
+
+class Decoders(GeneratorKind):
+    model_kind = ModelKind.DECODER
+    kind = DECODER
+    load_weights = staticmethod(load_model)
+
+    def config(self, directory: str, settings: WorkerSettings) -> EngineConfig:
+        return engine_config(directory, settings)
+
+    def serve(self, weights: Weights, memory: DeviceMemory | None, on_fatal: OnFatal) -> ModelServer:
+        engine = weights.engine(memory)
+        defaults = sampling_defaults(weights.config.model)
+        return TextServer(weights.model, engine, on_fatal, defaults, weights.cache_groups)
+
+
+class Seq2seqModels(GeneratorKind):
+    model_kind = ModelKind.SEQ2SEQ
+    kind = SEQ2SEQ
+    load_weights = staticmethod(load_seq2seq)
+
+    def config(self, directory: str, settings: WorkerSettings) -> EngineConfig:
+        return seq2seq_config(engine_config(directory, settings))
+
+    def serve(self, weights: Weights, memory: DeviceMemory | None, on_fatal: OnFatal) -> ModelServer:
+        engine = weights.engine(memory)
+        defaults = sampling_defaults(weights.config.model)
+        rules = weights.loaded.forward_pass.rules
+        if not rules.do_sample:  # greedy, as transformers' `generate` is
+            defaults = replace(defaults, temperature=0.0)
+        block_size, groups = weights.config.block_size, weights.cache_groups
+        return Seq2seqServer(weights.model, engine, on_fatal, defaults, rules, block_size, groups)
+
+
+@cache
+def grammar_threads() -> TurnThreads:
+    """Threads of all models of this process; they begin with the first grammar."""
+    return TurnThreads("grammar", GRAMMARS_COMPILED_MAX + 1)
+
+
+def engine_config(path_or_id: str, settings: WorkerSettings) -> EngineConfig:
+    """The configuration of one decoder's engine, by the settings. Raises InvalidConfig naming the field."""
+    return EngineConfig(
+        model=path_or_id,
+        dtype=cast(DTypeName, settings.dtype),
+        deterministic=settings.deterministic,
+        weight_dtype=cast(WeightDTypeName, settings.engine_weight_dtype),
+        kv_cache_dtype=cast(KvCacheDTypeName, settings.engine_kv_cache_dtype),
+        attention_backend=cast(AttentionBackendName, settings.engine_attention_backend),
+        device=settings.device,
+        block_size=settings.engine_block_size,
+        num_kv_blocks=settings.engine_num_kv_blocks,
+        gpu_memory_utilization=settings.engine_gpu_memory_utilization,
+        max_num_seqs=settings.engine_max_num_seqs,
+        max_num_batched_tokens=settings.engine_max_num_batched_tokens,
+        max_model_len=settings.engine_max_model_len,
+        interactive_step_budget_ms=settings.engine_interactive_step_budget_ms,
+    )
+
+
+def sampling_defaults(directory: str) -> SamplingDefaults:
+    """Defaults of a checkpoint's generation_config.json. Raises ConfigurationError if no request could be
+    sampled with them.
+    """
+    try:
+        config = GenerationConfig.from_pretrained(directory)
+    except OSError:  # no generation_config.json
+        return SamplingDefaults()
+    except Exception as error:  # whatever it makes of the library
+        reason = f"generation_config.json: {type(error).__name__}: {error}"
+        raise ConfigurationError(reason, param="MODELS") from error
+    defaults = SamplingDefaults.from_generation_config(config.to_diff_dict())
+    given = {name: value for name, value in asdict(defaults).items() if value is not None}
+    try:
+        SamplingParams(**given)
+    except InvalidSamplingParams as error:
+        raise ConfigurationError(f"generation_config.json: {error}", param="MODELS") from error
+    return defaults
