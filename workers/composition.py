@@ -22,7 +22,7 @@ from nightshift.process.settings import (
 from nightshift.process.tracing.opening import open_traces
 from nightshift.store import Store, open_database
 from nightshift_engine.execution.device.openmp import limit_spinning
-from workers.runtime import Connections, Runtime
+from workers.runtime import Connections, Runtime, RuntimeTimes
 from workers.serving.model_server import ModelServer, OnFatal
 from workers.serving.models import LazyModel, LoadModels
 from workers.serving.referenced_files import ReferencedFiles, egress_of
@@ -46,7 +46,7 @@ def load_models(settings: WorkerSettings, on_fatal: OnFatal) -> Sequence[ModelSe
     return open_models(settings, on_fatal)
 
 
-def compose(load: LoadModels = load_models) -> Runtime:
+def compose(load: LoadModels = load_models, times: RuntimeTimes = RuntimeTimes()) -> Runtime:
     """A runtime on the parts that the settings name. Raises ConfigurationError."""
     settings = WorkerSettings()
     if not settings.models and not settings.lazy_models:
@@ -71,4 +71,4 @@ def compose(load: LoadModels = load_models) -> Runtime:
     )
     worker_id = os.environ.get(WORKER_ID_VARIABLE) or new_id("wrk")
     provider = open_provider(settings.spot_provider, settings.spot_metadata_url)
-    return Runtime(worker_id, settings, connections, load, provider)
+    return Runtime(worker_id, settings, connections, load, provider, times=times)

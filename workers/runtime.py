@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from nightshift.broker.hints import HintListener
@@ -51,7 +51,7 @@ from workers.health.watchdog import (
     Watchdog,
     queues_with_places,
 )
-from workers.intake.claiming import Intake
+from workers.intake.claiming import Intake, IntakeTimes
 from workers.leases.heartbeat import Heartbeat
 from workers.leases.isolation import Isolation
 from workers.online.runner import OnlineRunner
@@ -67,10 +67,15 @@ from workers.shard.shards import Shards
 
 log = logging.getLogger(__name__)
 
-ONLINE_DRAIN_S: Final = 10.0  # requests that can finish within this time do; the others are handed back
 FLUSH_SHARE: Final = 0.8  # of the time that bulk has to be handed back: for its last checkpoints
 LATE_SHARD_S: Final = 1.0  # for a shard that was claimed while the drain began
 CELERY_STOP_S: Final = 5.0  # for Celery to end, once there is nothing left to hand back
+
+
+@dataclass(frozen=True)
+class RuntimeTimes:
+    online_drain_s: float = 10.0  # for requests to finish during a drain; the others are handed back
+    intake: IntakeTimes = field(default_factory=IntakeTimes)
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,7 @@ class Runtime:
         load: LoadModels,
         provider: Provider | None = None,
         *,
+        times: RuntimeTimes = RuntimeTimes(),
         exit: Callable[[int], None] = exit_process,
     ) -> None:
         """`provider` gives spot notices. `exit` ends the process, and does not return."""
@@ -103,6 +109,7 @@ class Runtime:
         self._figures: Figures | None = None  # until the models are loaded
         self._device: Callable[[], DeviceFigures | None] = lambda: None  # likewise
         self._load = load
+        self._times = times
         self._settings = settings
         self._connections = connections
         self._shutdown = Shutdown(exit)
@@ -202,6 +209,7 @@ class Runtime:
             heartbeat=self._heartbeat,
             machine=machine,
             on_left=self._residency.wake,
+            times=self._times.intake,
         )
         self._output_parts = OutputParts(
             self._part_dependencies(), self._worker_id, runs_rows=lambda: len(self._shards) > 0
@@ -271,7 +279,7 @@ class Runtime:
         stopping.join()
         self._shards.drain(max(began_s + self._settings.bulk_drain_s, time.monotonic() + LATE_SHARD_S))
         bulk_s = time.monotonic() - began_s
-        self._online.drain(max(0.0, ONLINE_DRAIN_S - bulk_s))
+        self._online.drain(max(0.0, self._times.online_drain_s - bulk_s))
         self._output_parts.join(LATE_SHARD_S)
         for server in self._models:
             server.stop()

@@ -12,7 +12,7 @@ from nightshift.process.settings import SchedulerSettings, WorkerSettings
 from tests.faults.kit.launch import SCALED, running
 from tests.faults.kit.service import Parts, Service, Stamp
 from tests.helpers.waiting import wait_for
-from workers.intake.claiming import POLL_S
+from workers.intake.claiming import IntakeTimes
 
 Database = Literal["sqlite", "postgresql"]
 POINTS = "points.log"
@@ -21,7 +21,7 @@ _FIELDS = {**WorkerSettings.model_fields, **SchedulerSettings.model_fields}
 
 # The fault tests shorten these timeouts; a figure uses production's.
 PRODUCTION = {name: str(_FIELDS[name.lower()].default) for name in SCALED if name.lower() in _FIELDS} | {
-    "FAKE_POLL_S": str(POLL_S)
+    "FAKE_POLL_S": str(IntakeTimes().poll_s)
 }
 
 

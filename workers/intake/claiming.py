@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from nightshift.errors import DatabaseUnavailable
@@ -40,11 +41,6 @@ from workers.traces import record_claim
 log = logging.getLogger(__name__)
 
 CLAIM_MAX: Final = 64  # online requests claimed in one transaction
-NEXT_KEPT_S: Final = 0.25  # how long the database's answer is used
-POLL_S: Final = 5.0  # between polls: what a lost ring costs at most
-LOOK_S: Final = 1.0  # between looks for bulk without rings: what a small job waits beside large ones
-DATABASE_RETRY_S: Final = 1.0
-
 DROPPED_COUNTER: Final = "messages_dropped"
 
 
@@ -68,6 +64,14 @@ class Models(Protocol):
         """They stay warm until what is claimed meanwhile has been handed to them."""
 
 
+@dataclass(frozen=True)
+class IntakeTimes:
+    poll_s: float = 5.0  # between polls: what a lost ring costs at most
+    look_s: float = 1.0  # between looks for bulk without rings: what a small job waits beside large ones
+    next_kept_s: float = 0.25  # how long the database's answer is used
+    retry_s: float = 1.0  # after a fault of the database
+
+
 class Intake:
     """Turns rings into claims, on its own thread."""
 
@@ -81,9 +85,11 @@ class Intake:
         heartbeat: Heartbeat,
         machine: Machine = Machine(),
         on_left: Callable[[], None] = lambda: None,
+        times: IntakeTimes = IntakeTimes(),
     ) -> None:
         """`on_left` is called when work may wait that no warm model is for."""
         self._on_left = on_left
+        self._times = times
         self._machine = machine
         self._store = store
         self._worker_id = worker_id
@@ -103,7 +109,7 @@ class Intake:
         self._empty_room: Room | None = (
             None  # in which the last claim of bulk found nothing; None: look again
         )
-        self._poll_at_s = time.monotonic() + POLL_S
+        self._poll_at_s = time.monotonic() + self._times.poll_s
         self._look_at_s = float("inf")  # for bulk; of a worker without rings
         self._dropped = 0  # unreadable messages, not counted yet
         self._is_stopping = False
@@ -191,9 +197,9 @@ class Intake:
             now_s = time.monotonic()
             poll, look = now_s >= self._poll_at_s, now_s >= self._look_at_s
             if poll:
-                self._poll_at_s = now_s + POLL_S
+                self._poll_at_s = now_s + self._times.poll_s
             if look:
-                self._look_at_s = now_s + LOOK_S
+                self._look_at_s = now_s + self._times.look_s
             try:
                 self._take_online(poll=poll)
                 self._take_bulk(look=look or poll)
@@ -201,10 +207,10 @@ class Intake:
                     self._count_dropped()
             except DatabaseUnavailable as error:
                 log.warning("claim failed", extra={"action": "claim_failed", "reason": error.message})
-                self._pause(DATABASE_RETRY_S)
+                self._pause(self._times.retry_s)
             except Exception:
                 log.exception("claim failed", extra={"action": "claim_failed"})
-                self._pause(DATABASE_RETRY_S)
+                self._pause(self._times.retry_s)
 
     def _has_something_to_do(self) -> bool:
         if self._is_stopping:
@@ -261,7 +267,7 @@ class Intake:
         return self._online_may_wait or bool(self._left_out - room.full_tenants)
 
     def _next_online(self, count: int, room: OnlineRoom, *, poll: bool) -> Sequence[str]:
-        """The best first, as of up to NEXT_KEPT_S ago."""
+        """The best first, as of a moment ago."""
         if poll or not self._next or time.monotonic() >= self._next_until_s:
             with self._store.snapshot() as tx:
                 self._next = deque(
@@ -269,7 +275,7 @@ class Intake:
                         self._models.warm, tx.now(), CLAIM_MAX, self._machine, room.full_tenants
                     )
                 )
-            self._next_until_s = time.monotonic() + NEXT_KEPT_S
+            self._next_until_s = time.monotonic() + self._times.next_kept_s
         return [self._next.popleft() for _ in range(min(count, len(self._next)))]
 
     def _claim_online(
@@ -323,7 +329,7 @@ class Intake:
         if is_for_all or not may_look:
             self._look_at_s = float("inf")
         else:
-            self._look_at_s = min(self._look_at_s, time.monotonic() + LOOK_S)
+            self._look_at_s = min(self._look_at_s, time.monotonic() + self._times.look_s)
 
     @property
     def _may_claim_bulk(self) -> bool:

@@ -7,11 +7,11 @@ from kombu.transport import virtual
 
 from nightshift.process import failpoints
 from tests.faults.kit.fake_engine import load_fakes
-from workers import composition, runtime
 from workers.app import app
-from workers.intake import claiming
+from workers.composition import compose
+from workers.intake.claiming import IntakeTimes
 from workers.pool import EnginePool
-from workers.runtime import Runtime
+from workers.runtime import Runtime, RuntimeTimes
 
 __all__ = ["FakePool", "app"]
 
@@ -23,7 +23,10 @@ class FakePool(EnginePool):
     """The worker's pool; only the models are not."""
 
     def compose(self) -> Runtime:
-        return composition.compose(load_fakes)
+        usual = RuntimeTimes()
+        poll_s = float(os.environ.get(POLL_S, usual.intake.poll_s))
+        online_drain_s = float(os.environ.get(ONLINE_DRAIN_S, usual.online_drain_s))
+        return compose(load_fakes, RuntimeTimes(online_drain_s, IntakeTimes(poll_s)))
 
 
 def _die_with_a_message_in_hand() -> None:
@@ -37,6 +40,4 @@ def _die_with_a_message_in_hand() -> None:
     virtual.QoS.append = hit_and_append
 
 
-runtime.ONLINE_DRAIN_S = float(os.environ.get(ONLINE_DRAIN_S, runtime.ONLINE_DRAIN_S))
-claiming.POLL_S = float(os.environ.get(POLL_S, claiming.POLL_S))  # type: ignore[misc]
 _die_with_a_message_in_hand()

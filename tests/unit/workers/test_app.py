@@ -20,7 +20,9 @@ warnings.warn("you are root", SecurityWarning)
 """
 
 
-@pytest.mark.parametrize(("level", "times"), [("info", 1), ("warning", 0)])
+@pytest.mark.parametrize(
+    ("level", "times"), [("info", 1), pytest.param("warning", 0, marks=pytest.mark.exhaustive)]
+)
 def test_the_operator_decides_the_log_level_of_a_worker_not_celery(level, times):
     environment = os.environ | {"NIGHTSHIFT_LOG_LEVEL": level}
     ended = subprocess.run(

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -14,7 +14,7 @@ from nightshift.store import Store
 from nightshift.store.counters import Counters
 from nightshift.store.shards.claims import Claims
 from tests.unit.workers.scripted import LEASE_TTL_S, TENANT, plan_bulk, submit_online
-from workers.intake.claiming import Intake
+from workers.intake.claiming import Intake, IntakeTimes
 from workers.leases.heartbeat import Heartbeat
 
 
@@ -91,6 +91,9 @@ class Ring:
         assert self.acknowledged.wait(10), "the message was not acknowledged"
 
 
+QUIET = IntakeTimes(poll_s=3600, look_s=3600, retry_s=0.01)
+
+
 class Warm:
     """The demo model, which is loaded."""
 
@@ -106,16 +109,16 @@ def places() -> Places:
 
 
 @pytest.fixture
-def intake(store: Store, heartbeat: Heartbeat, places: Places) -> Iterator[Intake]:
-    intake = Intake(store, "worker-1", Warm(), LEASE_TTL_S, places, heartbeat)
-    yield intake
-    intake.stop()
+def times() -> IntakeTimes:
+    """Work is claimed because it rang, unless a test says otherwise."""
+    return QUIET
 
 
 @pytest.fixture
-def polls_never(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is claimed is claimed because it rang."""
-    monkeypatch.setattr("workers.intake.claiming.POLL_S", 3600)
+def intake(store: Store, heartbeat: Heartbeat, places: Places, times: IntakeTimes) -> Iterator[Intake]:
+    intake = Intake(store, "worker-1", Warm(), LEASE_TTL_S, places, heartbeat, times=times)
+    yield intake
+    intake.stop()
 
 
 def test_an_online_ring_is_claimed_then_acknowledged(store: Store, intake: Intake, places: Places) -> None:
@@ -169,7 +172,7 @@ def test_online_goes_before_bulk_and_the_better_class_before_the_other(
 
 
 def test_a_ring_waits_for_a_free_place_and_is_taken_as_soon_as_there_is_one(
-    store: Store, intake: Intake, places: Places, polls_never: None
+    store: Store, intake: Intake, places: Places
 ) -> None:
     places.online = 0
     ring = Ring()
@@ -185,7 +188,7 @@ def test_a_ring_waits_for_a_free_place_and_is_taken_as_soon_as_there_is_one(
 
 
 def test_when_more_have_rung_than_there_are_places_the_tenants_share_them(
-    store: Store, intake: Intake, places: Places, polls_never: None
+    store: Store, intake: Intake, places: Places
 ) -> None:
     """The ring of the second tenant may lie a thousand messages further back."""
     large = [submit_online(store, f"large {number}", tenant_id="large") for number in range(5)]
@@ -204,7 +207,7 @@ def test_when_more_have_rung_than_there_are_places_the_tenants_share_them(
 
 
 def test_requests_whose_rings_led_to_the_claim_of_others_are_claimed_too(
-    store: Store, intake: Intake, places: Places, polls_never: None
+    store: Store, intake: Intake, places: Places
 ) -> None:
     rung = [submit_online(store, f"large {number}", tenant_id="large") for number in range(5)]
     unrung = [submit_online(store, f"small {number}", tenant_id="small") for number in range(5)]
@@ -221,10 +224,10 @@ def test_requests_whose_rings_led_to_the_claim_of_others_are_claimed_too(
     assert {claim.lease.shard_id for claim in places.claims} == {*rung, *unrung}
 
 
+@pytest.mark.parametrize("times", [replace(QUIET, next_kept_s=3600)])
 def test_the_database_is_not_asked_which_are_next_for_every_free_place(
-    store: Store, intake: Intake, places: Places, polls_never: None, monkeypatch: pytest.MonkeyPatch
+    store: Store, intake: Intake, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.intake.claiming.NEXT_KEPT_S", 3600)
     looks = []
     ask = Claims.next_online
     monkeypatch.setattr(Claims, "next_online", lambda *asked: looks.append(asked) or ask(*asked))
@@ -243,7 +246,7 @@ def test_the_database_is_not_asked_which_are_next_for_every_free_place(
 
 
 def test_a_ring_whose_request_another_worker_has_claimed_is_a_reason_to_look_for_others(
-    store: Store, intake: Intake, places: Places, polls_never: None
+    store: Store, intake: Intake, places: Places
 ) -> None:
     taken, left = submit_online(store, "taken"), submit_online(store, "left")
     with store.transaction() as tx:
@@ -256,7 +259,7 @@ def test_a_ring_whose_request_another_worker_has_claimed_is_a_reason_to_look_for
 
 
 def test_requests_of_a_full_tenant_wait_until_it_has_room_and_others_are_claimed(
-    store: Store, intake: Intake, places: Places, polls_never: None
+    store: Store, intake: Intake, places: Places
 ) -> None:
     large = [submit_online(store, f"large {number}", tenant_id="large") for number in range(3)]
     small, rings = submit_online(store, "small", tenant_id="small"), [Ring() for _ in range(4)]
@@ -334,10 +337,10 @@ def test_tokens_fetched_ahead_are_given_back_once_the_subscription_is_paused(
     assert not any(token.acknowledged.is_set() for token in tokens[1:])
 
 
+@pytest.mark.parametrize("times", [replace(QUIET, look_s=0.01)])
 def test_a_worker_that_leaves_some_bulk_to_others_gives_their_tokens_back_and_looks_without_rings(
-    store: Store, intake: Intake, places: Places, monkeypatch: pytest.MonkeyPatch
+    store: Store, intake: Intake, places: Places
 ) -> None:
-    monkeypatch.setattr("workers.intake.claiming.LOOK_S", 0.01)
     plan_bulk(store, "large", shards=2)
     places.room = Room(loaded_pairs=frozenset({(TENANT, "demo")}))
     subscription, token = Subscription(), Ring()
@@ -354,9 +357,8 @@ def test_a_worker_that_leaves_some_bulk_to_others_gives_their_tokens_back_and_lo
 
 
 def test_a_worker_claims_bulk_once_it_has_more_room(
-    store: Store, intake: Intake, places: Places, polls_never: None, monkeypatch: pytest.MonkeyPatch
+    store: Store, intake: Intake, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.intake.claiming.LOOK_S", 3600)
     tried, claim = threading.Semaphore(0), Claims.bulk
     monkeypatch.setattr(Claims, "bulk", lambda *of, **options: (claim(*of, **options), tried.release())[0])
     places.room = Room(full_models=frozenset({"demo"}))
@@ -414,7 +416,6 @@ def test_a_message_is_kept_while_the_database_is_away(
         return real(**options)
 
     monkeypatch.setattr(store, "transaction", flaky)
-    monkeypatch.setattr("workers.intake.claiming.DATABASE_RETRY_S", 0.01)
     intake.start()
     intake.online_rang(shard_id, 0, ring)
 
@@ -435,7 +436,6 @@ def test_a_token_is_kept_when_its_shard_could_not_be_started(
         run_bulk(claim, claimed_at_s)
 
     monkeypatch.setattr(places, "run_bulk", flaky)
-    monkeypatch.setattr("workers.intake.claiming.DATABASE_RETRY_S", 0.01)
     intake.bulk_rang(0, token)
     intake.start()
 
@@ -444,10 +444,8 @@ def test_a_token_is_kept_when_its_shard_could_not_be_started(
     assert not failures
 
 
-def test_without_messages_the_database_is_asked(
-    store: Store, intake: Intake, places: Places, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("workers.intake.claiming.POLL_S", 0.01)
+@pytest.mark.parametrize("times", [replace(QUIET, poll_s=0.01)])
+def test_without_messages_the_database_is_asked(store: Store, intake: Intake, places: Places) -> None:
     intake.start()
     submit_online(store, "without a ring")
     plan_bulk(store, "file-x")
@@ -457,10 +455,10 @@ def test_without_messages_the_database_is_asked(
     assert {type(claim) for claim in places.claims} == {OnlineClaim, BulkClaim}
 
 
+@pytest.mark.parametrize("times", [replace(QUIET, poll_s=0.2)])
 def test_rings_of_one_kind_do_not_keep_the_database_from_being_asked_for_the_other(
-    store: Store, intake: Intake, places: Places, monkeypatch: pytest.MonkeyPatch
+    store: Store, intake: Intake, places: Places
 ) -> None:
-    monkeypatch.setattr("workers.intake.claiming.POLL_S", 0.5)
     intake.start()
     first = Ring()
     intake.bulk_rang(0, first)
@@ -482,10 +480,10 @@ def test_rings_of_one_kind_do_not_keep_the_database_from_being_asked_for_the_oth
     assert isinstance(places.claims[0], BulkClaim)
 
 
+@pytest.mark.parametrize("times", [replace(QUIET, poll_s=0.01)])
 def test_unreadable_messages_are_counted(
     store: Store, intake: Intake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.intake.claiming.POLL_S", 0.01)
     counted = threading.Event()
     add = Counters.add
     monkeypatch.setattr(Counters, "add", lambda *arguments: (add(*arguments), counted.set()))

@@ -1,7 +1,8 @@
 """An endpoint is one module: this file has one, and nothing else knows of it."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -20,10 +21,9 @@ from nightshift.endpoints.texts.logprobs import Chosen
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 from nightshift.process.settings import WorkerSettings
-from nightshift.store import Store
 from tests.helpers.fakes import offered
-from tests.unit.workers.scripted import claim_bulk, plan_bulk
-from tests.unit.workers.shard.helpers import INPUT, by_id, finished, results_of, shard_of
+from tests.unit.workers.scripted import claim_bulk
+from tests.unit.workers.shard.helpers import Ground, finished
 from workers.serving.loading import load_models
 from workers.serving.models import Models
 
@@ -107,20 +107,19 @@ def line(number: int | str) -> bytes:
 
 
 def test_rows_of_a_new_endpoint_are_run_and_written_in_its_columns(
-    store: Store, objects, write_input, run: Callable, models, spellings, tmp_path
+    ground: Ground, models: Models, spellings: Spellings, tmp_path: Path
 ) -> None:
-    write_input([line(number).decode().rstrip() for number in (7, 48213)])
-    job = plan_bulk(store, INPUT, model=models.ids[0], endpoint=ROUTE)
+    lines = [line(number).decode().rstrip() for number in (7, 48213)]
+    ground.plan(lines, model=models.ids[0], endpoint=ROUTE)
+    finished(ground.lease(claim=claim_bulk(ground.store, models=models.ids)))
 
-    finished(run(claim_bulk(store, models=models.ids)))
-
-    results = by_id(results_of(store, objects, job))
+    results = ground.by_id
     assert results["r48213"].body["object"] == "spelling"
     assert results["r48213"].body["id"].startswith("spell-")
     part = tmp_path / "part.parquet"
-    with store.snapshot() as tx:
-        segments = tx.shards.segments(shard_of(store, job).id)
-    with ShardResults(objects, segments) as stored:
+    with ground.store.snapshot() as tx:
+        segments = tx.shards.segments(ground.shard.id)
+    with ShardResults(ground.objects, segments) as stored:
         file = part_encoder("parquet", PartSchema(spellings))
         pieces = [piece for window in stored.windows() for piece in file.add(Chunk(window))]
         part.write_bytes(b"".join([*pieces, *file.end()]))

@@ -12,13 +12,11 @@ from nightshift.endpoints import Endpoint
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.texts.generation import GenerationRequest
 from nightshift.errors import InvalidRequest, StorageUnavailable
-from nightshift.jobs import BulkClaim, ShardState
-from tests.unit.workers.scripted import ScriptedServer, chat_body, claim_bulk, plan_bulk
-from tests.unit.workers.shard.helpers import INPUT, batch_line, by_id, finished, results_of, shard_of
+from nightshift.jobs import ShardState
+from tests.unit.workers.scripted import ScriptedServer, chat_body, claim_bulk
+from tests.unit.workers.shard.helpers import Ground, batch_line, finished
 from workers.serving.model_server import Inference
-from workers.serving.models import Models
 from workers.shard import reader as reading
-from workers.shard.config import ShardDependencies
 from workers.shard.reader import AHEAD_CHARS, AHEAD_ROWS, BATCH_ROWS, InputUnreadable, Reader, held_chars
 from workers.shard.row import ShardRow
 
@@ -53,6 +51,9 @@ def model() -> Tokenizing:
     return Tokenizing()
 
 
+MakeReader = Callable[..., tuple[Reader, threading.Semaphore]]
+
+
 class Input:
     """Rows that are there once `let` was called for them, and the number that was read."""
 
@@ -76,23 +77,19 @@ class Input:
 
 
 @pytest.fixture
-def reader_of(
-    store, models: Models, dependencies: ShardDependencies, monkeypatch: pytest.MonkeyPatch, write_input
-) -> Iterator[Callable[..., tuple[Reader, threading.Semaphore]]]:
+def reader_of(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeReader]:
     made: list[Reader] = []
 
     def make(input: Input, done: Collection[int] = ()) -> tuple[Reader, threading.Semaphore]:
         """A reader, and what it signals."""
         monkeypatch.setattr(reading, "iter_rows", input)
-        write_input([batch_line(0)])
-        plan_bulk(store, INPUT)
-        claim: BulkClaim = claim_bulk(store)
-        signals = threading.Semaphore(0)
+        ground.plan(1)
+        signals, parts = threading.Semaphore(0), ground.dependencies
         reader = Reader(
-            claim,
-            dependencies.sources,
-            models,
-            dependencies.earlier_jobs,
+            claim_bulk(ground.store),
+            parts.sources,
+            parts.models,
+            parts.earlier_jobs,
             line_bytes_max=10_000,
             on_rows=signals.release,
         )
@@ -118,7 +115,7 @@ def taken(reader: Reader, signals: threading.Semaphore) -> list[ShardRow]:
     return rows
 
 
-def test_all_rows_come_in_order_but_those_that_are_done(reader_of) -> None:
+def test_all_rows_come_in_order_but_those_that_are_done(reader_of: MakeReader) -> None:
     input = Input(rows=700)
     input.let(700)
     reader, signals = reader_of(input, done={0, 5, 699})
@@ -131,7 +128,7 @@ def test_all_rows_come_in_order_but_those_that_are_done(reader_of) -> None:
     assert all(row.tokens for row in rows)
 
 
-def test_rows_are_tokenised_in_batches_that_grow_to_a_limit(reader_of, model: Tokenizing) -> None:
+def test_rows_are_tokenised_in_batches_that_grow_to_a_limit(reader_of: MakeReader, model: Tokenizing) -> None:
     input = Input(rows=1000)
     input.let(1000)
     taken(*reader_of(input))
@@ -141,7 +138,7 @@ def test_rows_are_tokenised_in_batches_that_grow_to_a_limit(reader_of, model: To
     assert max(model.batches) == BATCH_ROWS
 
 
-def test_a_reader_waits_once_so_many_rows_are_ahead(reader_of) -> None:
+def test_a_reader_waits_once_so_many_rows_are_ahead(reader_of: MakeReader) -> None:
     input = Input(rows=10 * AHEAD_ROWS)
     input.let(input.rows)
     reader, signals = reader_of(input)
@@ -153,7 +150,7 @@ def test_a_reader_waits_once_so_many_rows_are_ahead(reader_of) -> None:
     assert len(taken(reader, signals)) == input.rows
 
 
-def test_a_reader_waits_once_so_many_characters_are_ahead(reader_of) -> None:
+def test_a_reader_waits_once_so_many_characters_are_ahead(reader_of: MakeReader) -> None:
     text = "x" * (AHEAD_CHARS // 10)
     input = Input(rows=40, text=text)
     input.let(input.rows)
@@ -171,7 +168,7 @@ def stands_still(reader: Reader) -> int:
         return len(reader._ahead)
 
 
-def test_what_was_read_before_a_failure_is_given_first(reader_of) -> None:
+def test_what_was_read_before_a_failure_is_given_first(reader_of: MakeReader) -> None:
     input = Input(rows=3)
     input.error = StorageUnavailable("the store is away")
     input.let(3)
@@ -183,72 +180,61 @@ def test_what_was_read_before_a_failure_is_given_first(reader_of) -> None:
         reader.check()
 
 
-def test_rows_run_while_others_are_still_to_come(
-    store, objects, run, monkeypatch, write_input, model
-) -> None:
+def test_rows_run_while_others_are_still_to_come(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first eight of them, of an input that is slow."""
     input = Input(rows=20)
     monkeypatch.setattr(reading, "iter_rows", input)
-    write_input([batch_line(0)])
-    job = plan_bulk(store, INPUT)
     input.let(8)
-    runner = run(claim_bulk(store))
+    runner, model = ground.run(1), ground.model
     with model.arrived:
         assert model.arrived.wait_for(lambda: len(model.submitted) == 8, timeout=10)
     input.let(12)
     finished(runner)
 
-    assert len(by_id(results_of(store, objects, job))) == 20
-    assert shard_of(store, job).state is ShardState.DONE
+    assert len(ground.by_id) == 20
+    assert ground.state is ShardState.DONE
 
 
 def test_the_model_is_given_the_tokens_and_a_text_it_refuses_is_a_failed_row(
-    store, objects, run, write_input, model
+    ground: Ground, model: Tokenizing
 ) -> None:
     model.refuses_to_tokenize = "bad"
-    write_input([batch_line(0), batch_line(1, "bad"), batch_line(2)])
-    job = plan_bulk(store, INPUT)
-    finished(run(claim_bulk(store)))
+    finished(ground.run([batch_line(0), batch_line(1, "bad"), batch_line(2)]))
 
-    tokens = {each.identity.name[-1]: each.tokens for each in model.submitted}
+    tokens = {inference.identity.name[-1]: inference.tokens for inference in model.submitted}
     assert json.loads(bytes(tokens["0"][0]))["messages"][0]["content"] == "row 0"
-    results = by_id(results_of(store, objects, job))
+    results = ground.by_id
     assert [results[f"r{n}"].status_code for n in range(3)] == [200, 400, 200]
     assert results["r1"].body["error"]["message"] == "The text is refused. It is row 2 of 'file-input'."
 
 
 def test_a_reader_that_fails_unforeseen_does_not_keep_its_shard_waiting(
-    store, run, monkeypatch, write_input
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*args: object, **kwargs: object) -> Iterator[Row]:
         raise ZeroDivisionError
         yield
 
     monkeypatch.setattr(reading, "iter_rows", broken)
-    write_input([batch_line(0)])
-    job = plan_bulk(store, INPUT)
-    finished(run(claim_bulk(store)))
+    finished(ground.run(1))
 
-    assert shard_of(store, job).state is ShardState.QUEUED
+    assert ground.state is ShardState.QUEUED
 
 
 def test_rows_before_an_unreadable_one_are_run_to_their_end(
-    store, objects, run, monkeypatch, write_input, model
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, model: Tokenizing
 ) -> None:
     model.echo = False
     input = Input(rows=3)
     input.error = StorageUnavailable("the store is away")
     input.let(3)
     monkeypatch.setattr(reading, "iter_rows", input)
-    write_input([batch_line(0)])
-    job = plan_bulk(store, INPUT)
-    runner = run(claim_bulk(store))
-    for inference in model.wait_for(3):
-        model.answer(inference.id)
+    runner = ground.run(1)
+    ground.answer(*ground.begun(3))
     finished(runner)
 
-    assert set(by_id(results_of(store, objects, job))) == {"r0", "r1", "r2"}
-    assert shard_of(store, job).state is ShardState.QUEUED
+    assert set(ground.by_id) == {"r0", "r1", "r2"}
+    assert ground.state is ShardState.QUEUED
 
 
 def test_token_ids_count_as_text_that_is_ahead() -> None:

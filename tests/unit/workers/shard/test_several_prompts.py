@@ -1,17 +1,17 @@
 """A row with several prompts: one result, which a later lease goes on with."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
+from nightshift.bulk.results.row_results import RowResult
 from nightshift.cli.demo import demo_model_path
 from nightshift.jobs import JsonObject
 from nightshift.process.settings import WorkerSettings
-from nightshift.store import Store
-from tests.unit.workers.scripted import claim_bulk, plan_bulk
+from tests.unit.workers.scripted import claim_bulk
 from tests.unit.workers.serving.conftest import submit
-from tests.unit.workers.shard.helpers import INPUT, by_id, finished, results_of
+from tests.unit.workers.shard.helpers import Ground, finished
 from workers.serving.carry_over import CarryOver
 from workers.serving.loading import load_models
 from workers.serving.models import Models
@@ -36,17 +36,17 @@ def models() -> Iterator[Models]:
     assert fatal == []
 
 
-def test_a_row_with_several_prompts_has_a_choice_for_each(
-    store: Store, objects, write_input, run: Callable, models: Models
-) -> None:
-    bad = BODY | {"prompt": ["1", 2]}
-    bodies = {"good": BODY | {"temperature": 0}, "bad": bad}
+def run(ground: Ground, models: Models, bodies: dict[str, JsonObject]) -> dict[str, RowResult]:
+    """The results of these bodies by id."""
     rows = [{"custom_id": id, "method": "POST", "url": ROUTE, "body": body} for id, body in bodies.items()]
-    write_input([json.dumps(row) for row in rows])
-    job = plan_bulk(store, INPUT, model=models.ids[0], endpoint=ROUTE)
+    ground.plan([json.dumps(row) for row in rows], model=models.ids[0], endpoint=ROUTE)
+    finished(ground.lease(claim=claim_bulk(ground.store, models=models.ids)))
+    return ground.by_id
 
-    finished(run(claim_bulk(store, models=models.ids)))
-    results = by_id(results_of(store, objects, job))
+
+def test_a_row_with_several_prompts_has_a_choice_for_each(ground: Ground, models: Models) -> None:
+    bodies = {"good": BODY | {"temperature": 0}, "bad": BODY | {"prompt": ["1", 2]}}
+    results = run(ground, models, bodies)
 
     assert [choice["index"] for choice in results["good"].body["choices"]] == [0, 1, 2]
     assert results["good"].body["usage"]["completion_tokens"] == 3 * 8
@@ -54,16 +54,10 @@ def test_a_row_with_several_prompts_has_a_choice_for_each(
 
 
 def test_a_row_that_asks_for_too_long_an_answer_fails_before_it_runs(
-    store: Store, objects, write_input, run: Callable, models: Models, monkeypatch: pytest.MonkeyPatch
+    ground: Ground, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(models, "_answer_bytes_max", 100_000)
-    asked = {"large": BODY | {"n": 40, "logprobs": 5}, "small": BODY}
-    rows = [{"custom_id": id, "method": "POST", "url": ROUTE, "body": body} for id, body in asked.items()]
-    write_input([json.dumps(row) for row in rows])
-    job = plan_bulk(store, INPUT, model=models.ids[0], endpoint=ROUTE)
-
-    finished(run(claim_bulk(store, models=models.ids)))
-    results = by_id(results_of(store, objects, job))
+    results = run(ground, models, {"large": BODY | {"n": 40, "logprobs": 5}, "small": BODY})
 
     error = results["large"].body["error"]
     assert (error["code"], error["param"]) == ("answer_too_large", "n")

@@ -1,18 +1,19 @@
-"""What the tests of reuse share."""
+"""Helpers of the tests of reuse."""
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 
+from nightshift.bulk.results.row_results import RowResult
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.jobs import Job
 from nightshift.jobs.part import PartFile
-from nightshift.store import Store
 from tests.unit.workers.scripted import ScriptedServer, prompt_of
-from tests.unit.workers.shard.helpers import (
-    batch_line,
-)
+from tests.unit.workers.shard.helpers import Ground, batch_line
+
+RunJob = Callable[..., Job]
 
 
 class Repeatable(ScriptedServer):
@@ -22,37 +23,33 @@ class Repeatable(ScriptedServer):
         return getattr(request, "temperature", None) is None
 
 
-def prompts(model: ScriptedServer) -> list[str]:
-    return sorted(prompt_of(inference) for inference in model.submitted)
+def prompts(ground: Ground) -> list[str]:
+    """The texts that the model was given."""
+    return sorted(prompt_of(inference) for inference in ground.model.submitted)
 
 
-def text_of(result) -> str:
+def text_of(result: RowResult) -> str:
     return result.body["choices"][0]["message"]["content"]
-
-
-def reused(store: Store, job: Job) -> int:
-    with store.snapshot() as tx:
-        return tx.jobs.fetch(job.id).rows_reused
-
-
-RunJob = Callable[..., Job]
 
 
 def numbered(rows: int) -> list[str]:
     return [batch_line(n, f"text {n}") for n in range(rows)]
 
 
-def files_of(store: Store, job: Job) -> list[PartFile]:
-    with store.snapshot() as tx:
+def same(rows: int, **fields: Any) -> list[str]:
+    return [batch_line(n, "same", **fields) for n in range(rows)]
+
+
+def files_of(ground: Ground, job: Job) -> list[PartFile]:
+    with ground.store.snapshot() as tx:
         return [file for part in tx.parts.of_job(job.id, limit=10) for file in part.files]
 
 
-def part_rows(job: Job) -> list[dict[str, object]]:
+def folder_of(job: Job) -> Path:
     assert job.spec.output is not None
-    folder = Path(job.spec.output.removeprefix("file://"))
-    return [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+    return Path(job.spec.output.removeprefix("file://"))
 
 
-def job_of(store: Store, job: Job) -> Job:
-    with store.snapshot() as tx:
-        return tx.jobs.fetch(job.id)
+def part_rows(job: Job) -> list[dict[str, Any]]:
+    paths = sorted(folder_of(job).glob("*.parquet"))
+    return [row for path in paths for row in pq.read_table(path).to_pylist()]
