@@ -169,8 +169,10 @@ def _outcome(services: Services, waiting: Waiting) -> RecordedAnswer | None:
     if recorded is not None:
         return recorded
     if job is None:
-        return RecordedAnswer.of(Answer(404, error_json(NotFound("The request was deleted.")), Usage()))
-    return RecordedAnswer.of(_ended_without_answer(job)) if job.state.is_terminal else None
+        return RecordedAnswer.from_answer(
+            Answer(404, error_json(NotFound("The request was deleted.")), Usage())
+        )
+    return RecordedAnswer.from_answer(_ended_without_answer(job)) if job.state.is_terminal else None
 
 
 def _ended_without_answer(job: Job) -> Answer:

@@ -51,8 +51,8 @@ def hub_id(reference: str) -> tuple[str, str | None]:
 
     Anything else is given back as it is.
     """
-    found = _HUB_ID.fullmatch(reference)
-    return (found["id"], found["revision"]) if found else (reference, None)
+    match = _HUB_ID.fullmatch(reference)
+    return (match["id"], match["revision"]) if match else (reference, None)
 
 
 def check_distinct(references: Sequence[str], lazy: Sequence[str] = ()) -> None:
@@ -99,7 +99,7 @@ def find(name: str, *, may_download: bool = False) -> Checkpoint:
 
 
 def problems(directory: Path) -> Iterator[str]:
-    """What is missing from a checkpoint's directory."""
+    """Files that are missing from a checkpoint's directory."""
     if not (directory / "config.json").is_file():
         yield "config.json is missing"
     if not any((directory / name).is_file() for name in (*_TOKENIZERS, *_PREPROCESSORS)):
@@ -141,4 +141,4 @@ def cached_snapshot(reference: str) -> Path | None:
     head = repository / "refs" / (revision or "main")
     commits = [head.read_text().strip()] if head.is_file() else [revision] if revision else []
     known = [snapshots / commit for commit in commits] if commits else sorted(snapshots.glob("*"))
-    return next((found for found in known if (found / "config.json").is_file()), None)
+    return next((folder for folder in known if (folder / "config.json").is_file()), None)

@@ -1,4 +1,4 @@
-"""What jobs cost: the time of workers that they take, at the prices of these. Pure."""
+"""The cost of jobs: the time of workers that they take, at the prices of these. Pure."""
 
 from dataclasses import dataclass
 from typing import Final, Self
@@ -16,7 +16,7 @@ class WorkerTime:
     on_demand_s: float = 0.0
 
     @classmethod
-    def of(cls, capacity: Capacity, seconds: float) -> Self:
+    def on(cls, capacity: Capacity, seconds: float) -> Self:
         return cls(spot_s=seconds) if capacity is Capacity.SPOT else cls(on_demand_s=seconds)
 
     def __add__(self, other: "WorkerTime") -> "WorkerTime":
@@ -35,7 +35,7 @@ NO_TIME: Final = WorkerTime()
 
 @dataclass(frozen=True)
 class Prices:
-    """Of an hour of a worker, in a currency that the operator knows; None: not known."""
+    """Prices of an hour of a worker, in a currency that the operator knows; None: not known."""
 
     spot: float | None = None
     on_demand: float | None = None

@@ -17,7 +17,7 @@ class Durations:
     counts: Mapping[Bucket, int] = field(default_factory=dict)  # without empty buckets
 
     @classmethod
-    def of(cls, bounds: Sequence[float], counts: Sequence[int]) -> Self:
+    def from_counts(cls, bounds: Sequence[float], counts: Sequence[int]) -> Self:
         """`bounds` ascend; `counts` has one number more: those beyond the last."""
         buckets = zip(pairwise((0.0, *bounds, inf)), counts, strict=True)
         return cls({bucket: count for bucket, count in buckets if count > 0})
@@ -33,8 +33,8 @@ class Durations:
         return sum(self.counts.values())
 
     def quantile(self, share: float) -> float | None:
-        """By linear interpolation within its bucket, as Prometheus' `histogram_quantile` has it; of the last,
-        which has no end, its beginning. None: there are none.
+        """The quantile, interpolated within its bucket as by Prometheus' `histogram_quantile`; of the last
+        bucket, which has no end, its beginning. None: there are none.
         """
         assert 0.0 <= share <= 1.0, f"no share of all: {share}"
         wanted, below = share * self.count, 0
@@ -52,8 +52,8 @@ class Durations:
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
-        """What is no bucket is left out."""
-        told = [each for each in data if _is_bucket(each)] if isinstance(data, list) else []
+        """The durations of valid buckets; others are left out."""
+        told = [bucket for bucket in data if _is_bucket(bucket)] if isinstance(data, list) else []
         return cls(
             {(float(low), inf if high is None else float(high)): int(count) for low, high, count in told}
         )

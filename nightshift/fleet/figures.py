@@ -1,4 +1,4 @@
-"""What a worker reports of itself with its heartbeats, and the whole service's figures over time. Pure.
+"""Figures that a worker reports with its heartbeats, and the whole service's figures over time. Pure.
 
 In JSON a figure that is not known is absent, never 0: a worker of another release, or without a GPU, says
 less. What is no figure, such as NaN, a text or a negative number, is not known either, told or read.
@@ -37,7 +37,7 @@ class ModelFigures:
 
     def to_json(self) -> dict[str, Any]:
         named = {name: _by_class_to_json(getattr(self, name)) for name in _DURATIONS}
-        return _known(self, _MODEL_NUMBERS) | {name: found for name, found in named.items() if found}
+        return _known(self, _MODEL_NUMBERS) | {name: value for name, value in named.items() if value}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
@@ -47,7 +47,7 @@ class ModelFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceFigures:
-    """What a worker's models run on."""
+    """The device on which a worker's models run."""
 
     kind: str  # as torch names it: cpu, cuda
     name: str | None = None
@@ -93,16 +93,16 @@ class WorkerFigures:
         models, device = data.get("models"), data.get("device")
         return cls(
             models={
-                str(id): ModelFigures.from_json(found)
-                for id, found in (models.items() if isinstance(models, Mapping) else ())
-                if isinstance(found, Mapping)
+                str(id): ModelFigures.from_json(figures)
+                for id, figures in (models.items() if isinstance(models, Mapping) else ())
+                if isinstance(figures, Mapping)
             },
             device=DeviceFigures.from_json(device) if isinstance(device, Mapping) else None,
             **_numbers(data, _WORKER_NUMBERS),
         )
 
     def limited(self) -> Self:
-        """With the figures of the busiest models, where there are many."""
+        """The figures with those of the busiest models alone, where there are many."""
         if len(self.models) <= MODELS_MAX:
             return self
         busiest = sorted(self.models.items(), key=lambda item: (-(item[1].busy_fraction or 0.0), item[0]))
@@ -125,7 +125,7 @@ class ServiceFigures:
     first_token_p50_s: Mapping[str, float] = field(default_factory=dict)  # by class
     first_token_p95_s: Mapping[str, float] = field(default_factory=dict)
     rows_per_busy_s: Mapping[str, float] = field(default_factory=dict)
-    """By model: the rows that one worker runs in a second, as measured last while it was busy."""
+    """Rows that one worker runs in a second, by model, as measured last while it was busy."""
 
     def to_json(self) -> dict[str, Any]:
         """Without its time."""
@@ -134,19 +134,19 @@ class ServiceFigures:
 
     @classmethod
     def from_json(cls, at: datetime, data: Mapping[str, Any]) -> Self:
-        found = {name: data[name] for name in _BY_NAME if isinstance(data.get(name), Mapping)}
-        mappings: dict[str, Any] = {name: _numbers(each, each) for name, each in found.items()}
+        stored = {name: data[name] for name in _BY_NAME if isinstance(data.get(name), Mapping)}
+        mappings: dict[str, Any] = {name: _numbers(values, values) for name, values in stored.items()}
         return cls(at=at, **_numbers(data, _SERVICE_NUMBERS), **mappings)
 
 
 def merged_durations(reports: Iterable[WorkerFigures], name: str) -> dict[str, Durations]:
     """`first_token_s` or `request_s` of all their models together, by class."""
-    found: dict[str, Durations] = {}
+    merged: dict[str, Durations] = {}
     for report in reports:
         for model in report.models.values():
             for priority, durations in getattr(model, name).items():
-                found[priority] = found.get(priority, Durations()) + durations
-    return found
+                merged[priority] = merged.get(priority, Durations()) + durations
+    return merged
 
 
 def total(reports: Iterable[WorkerFigures], name: str) -> float | None:
@@ -160,8 +160,8 @@ def total(reports: Iterable[WorkerFigures], name: str) -> float | None:
     return sum(known) if known else None
 
 
-def _names(of: type[Any], *without: str) -> tuple[str, ...]:
-    return tuple(each.name for each in fields(of) if each.name not in without)
+def _names(kind: type[Any], *without: str) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind) if field.name not in without)
 
 
 _DURATIONS: Final = ("first_token_s", "request_s")
@@ -190,15 +190,15 @@ def _known(figures: Any, names: Iterable[str]) -> dict[str, Any]:
 
 
 def _numbers(data: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    found = {name: data.get(name) for name in names}
-    return {name: value for name, value in found.items() if is_figure(value)}
+    numbers = {name: data.get(name) for name in names}
+    return {name: value for name, value in numbers.items() if is_figure(value)}
 
 
 def _by_class_to_json(durations: Mapping[str, Durations]) -> dict[str, Any]:
-    return {name: found.to_json() for name, found in durations.items() if found.count}
+    return {name: duration.to_json() for name, duration in durations.items() if duration.count}
 
 
 def _by_class(data: Any) -> dict[str, Durations]:
     if not isinstance(data, Mapping):
         return {}
-    return {str(name): Durations.from_json(found) for name, found in data.items()}
+    return {str(name): Durations.from_json(duration) for name, duration in data.items()}

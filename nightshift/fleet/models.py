@@ -7,7 +7,7 @@ from typing import Final
 
 
 class ModelKind(StrEnum):
-    """What a model computes. Each endpoint names the kinds that serve it."""
+    """The kind of computation of a model. Each endpoint names the kinds that serve it."""
 
     DECODER = "decoder"
     ENCODER = "encoder"

@@ -17,11 +17,11 @@ class Capacity(StrEnum):
 
 @dataclass(frozen=True)
 class Machine:
-    """What of a worker's machine decides which jobs may run on it."""
+    """The properties of a worker's machine that decide which jobs may run on it."""
 
     capacity: Capacity = Capacity.ON_DEMAND
     pools: tuple[str, ...] = ()
-    """Those it belongs to. It also runs jobs that name none."""
+    """The pools to which it belongs. It also runs jobs that name none."""
 
 
 POOL_PATTERN: Final = r"^[0-9A-Za-z][0-9A-Za-z._-]{0,62}$"
@@ -82,7 +82,7 @@ class WorkerState(StrEnum):
 
 
 class NoticeKind(StrEnum):
-    """What a cloud says of a machine of its own."""
+    """A cloud's notice about one of its machines."""
 
     REBALANCE = "rebalance"  # an interruption is likely
     INTERRUPTION = "interruption"  # an interruption is certain
@@ -114,7 +114,7 @@ class Worker:
     ended_at: datetime | None = None  # its process was seen to end
     ended_cause: ExitCause | None = None
     warm_models: tuple[str, ...] | None = None
-    """Of `models`, those that are loaded or being loaded. None: all."""
+    """The models of `models` that are loaded or being loaded. None: all."""
     figures: WorkerFigures | None = None
     """As of its last heartbeat. None: it has told none."""
 

@@ -31,7 +31,7 @@ ERROR_CODE: Final = "row_crashes_workers"
 
 @dataclass(frozen=True)
 class LostShard:
-    """What a lost worker was doing with one shard or online request."""
+    """The state of a shard or online request as its worker was lost."""
 
     crashes: int = 0  # workers lost with it before, since it was last cleared
     in_flight: tuple[int, ...] = ()  # rows in the engine, as far as they were journalled
@@ -53,7 +53,7 @@ class LostShard:
 
 @dataclass(frozen=True)
 class Charge:
-    """What the loss of a worker means for one shard it held."""
+    """The consequence of a worker's loss for one shard it held."""
 
     shard: bool  # whether it counts as an attempt and as a crash of the shard
     rows: tuple[int, ...] = ()  # each is charged a crash
@@ -63,7 +63,7 @@ class Charge:
 
 
 def charges(cause: ExitCause, held: Sequence[LostShard]) -> Sequence[Charge]:
-    """What each shard of a lost worker is charged: the row that ran alone; without one, the shards that may
+    """Charges each shard of a lost worker: the row that ran alone; without one, the shards that may
     have had rows in the engine; without any, all but waiting requests, since reading one may have crashed it.
 
     Two rows that both ran alone contradict each other, and nothing is charged.

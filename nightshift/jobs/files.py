@@ -111,7 +111,7 @@ class Upload:
 
     @property
     def parts_bytes_max(self) -> int:
-        """Of all its parts together, so that some may be sent again."""
+        """Limit of all its parts together, so that some may be sent again."""
         return self.size_bytes + max(self.size_bytes, PART_BYTES_MAX)
 
 
@@ -151,7 +151,7 @@ class Deletion:
 
 
 def object_prefixes(deletion: Deletion) -> tuple[str, ...]:
-    """Of the objects that go with this part. Input and output files are no part of a job."""
+    """Prefixes of the objects that go with this part. Input and output files are no part of a job."""
     kinds: tuple[str, ...] = ()
     if deletion.part is JobPart.RESULTS:
         kinds = ("segments", "results", "digests")

@@ -74,7 +74,7 @@ class StopReason(StrEnum):
 
     @property
     def row_error_code(self) -> str:
-        """Of rows that never ran."""
+        """Error code of rows that never ran."""
         return f"batch_{self.value}"
 
 
@@ -129,7 +129,7 @@ class JobSpec:
         return sum(json_bytes(part) for part in parts if part is not None)
 
     def to_json(self) -> JsonObject:
-        """What is set. Templates and metadata are not copied."""
+        """The fields that are set. Templates and metadata are not copied."""
         known = {key: value for key, value in vars(self).items() if value is not None}
         known |= known.pop("options").to_json()
         return known if self.webhook is None else known | {"webhook": asdict(self.webhook)}
@@ -285,7 +285,7 @@ class RecordedAnswer:
     usage: Usage
 
     @classmethod
-    def of(cls, answer: Answer) -> "RecordedAnswer":
+    def from_answer(cls, answer: Answer) -> "RecordedAnswer":
         return cls(answer.status_code, json_text(answer.body), answer.usage)
 
     @property

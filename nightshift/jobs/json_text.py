@@ -98,9 +98,9 @@ def _decoded(text: str, at: int, depth: int) -> tuple[Any, int]:
 
 
 def _after_space(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    assert found is not None, "there may be none"
-    return found.end()
+    space = _SPACE.match(text, at)
+    assert space is not None, "there may be none"
+    return space.end()
 
 
 _UNICODE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))

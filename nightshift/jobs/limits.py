@@ -1,4 +1,4 @@
-"""What a bulk job may use up before it is stopped and fails, keeping what it has. Pure."""
+"""Limits of a bulk job, at which it is stopped and fails, keeping what it has. Pure."""
 
 from nightshift.jobs.job import Counts, InputError, Job, JobSpec
 
@@ -27,7 +27,7 @@ def failed_rows_passed(spec: JobSpec, counts: Counts) -> InputError | None:
 
 
 def why_stopped(job: Job, counts: Counts) -> InputError:
-    """Of a job that was stopped at a limit. Rows that never ran count as failed by then."""
+    """The limit at which a job was stopped. Rows that never ran count as failed by then."""
     tokens_max = job.spec.options.max_tokens_total
     if tokens_max is not None and job.usage.total_tokens > tokens_max:
         return _too_many_tokens(job, tokens_max)

@@ -41,7 +41,7 @@ class Duration:
 
 @dataclass(frozen=True)
 class Switch:
-    """On or off, and off by default."""
+    """A switch, off by default."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ KeepColumns = tuple[str, ...] | Literal["all"]
 
 @dataclass(frozen=True)
 class About:
-    """What is declared of an option beside its type and default."""
+    """The declaration of an option beside its type and default."""
 
     kind: Kind
     help: str  # of the command line
@@ -203,15 +203,15 @@ class BulkOptions:
     ] = None
 
     def of_parts(self) -> dict[str, Any]:
-        """Those that jobs with the same part files have in common."""
+        """Options that jobs with the same part files have in common."""
         return {option.field: getattr(self, option.field) for option in OPTIONS if option.about.of_parts}
 
     def settings(self) -> dict[str, Any]:
-        """Those that a manifest names."""
+        """Options that a manifest names."""
         return {option.field: getattr(self, option.field) for option in OPTIONS if option.about.in_manifest}
 
     def to_json(self) -> dict[str, Any]:
-        """What is set, as jobs are stored: those of parts by themselves."""
+        """The options that are set, in the stored form: those of parts by themselves."""
         parts = self.of_parts()
         known = {key: value for key, value in vars(self).items() if value is not None and key not in parts}
         return known | {"parts": parts}
@@ -236,7 +236,7 @@ class Option:
 
     @property
     def name(self) -> str:
-        """In requests and answers, where a duration names its unit itself."""
+        """Its name in requests and answers, where a duration names its unit itself."""
         return self.field.removesuffix("_s") if isinstance(self.about.kind, Duration) else self.field
 
 

@@ -175,7 +175,7 @@ class CutLimits:
 
 @dataclass(frozen=True, slots=True)
 class CutShard:
-    """What cutting knows of a shard."""
+    """The facts of a shard by which it is cut."""
 
     shard_no: int
     is_ended: bool
@@ -266,7 +266,7 @@ def _is_full(part: NewPart, limits: CutLimits) -> bool:
 
 
 def least_shards(parts: int) -> int:
-    """Of each further part of a job that has so many: a job of any size has a manifest that can be read.
+    """The least shards of each further part of a job with so many parts, so that its manifest can be read.
 
     With 10 million shards, about 45,000 parts.
     """
@@ -318,11 +318,11 @@ def is_output_name(name: str) -> bool:
 
 def run_in(name: str) -> str | None:
     """The run that a name of ours has. None: it has none."""
-    found = _FILE.fullmatch(name) or _OF_A_RUN.fullmatch(name)
-    return None if found is None else found["run"]
+    match = _FILE.fullmatch(name) or _OF_A_RUN.fullmatch(name)
+    return None if match is None else match["run"]
 
 
 def is_of_another_run(name: str, job_id: str) -> bool:
     """Whether its name is one of another run's output."""
-    found = _FILE.fullmatch(name) or _OF_A_RUN.fullmatch(name)
-    return found is not None and found["run"] != run_of(job_id)
+    match = _FILE.fullmatch(name) or _OF_A_RUN.fullmatch(name)
+    return match is not None and match["run"] != run_of(job_id)

@@ -102,14 +102,14 @@ class HeldShard:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a claim leaves out."""
+    """The work that a claim leaves out."""
 
     full_models: frozenset[str] = frozenset()
     """Every shard of these."""
     full_pairs: frozenset[Pair] = frozenset()
     """Every shard of these."""
     loaded_pairs: frozenset[Pair] = frozenset()
-    """Of these the jobs of more than `SMALL_JOB_ROWS`."""
+    """The jobs of these with more than `SMALL_JOB_ROWS`."""
 
     @property
     def is_for_all(self) -> bool:
@@ -124,7 +124,7 @@ class OnlineRoom:
     at_once: int
     """Requests that one claim may take."""
     full_tenants: frozenset[str] = frozenset()
-    """Those whose requests wait."""
+    """Tenants whose requests wait."""
 
 
 def online_room_beside(held: Mapping[str, int], places: int) -> OnlineRoom:
@@ -139,7 +139,7 @@ def online_room_beside(held: Mapping[str, int], places: int) -> OnlineRoom:
 
 
 def room_beside(held: Collection[HeldShard], models: Iterable[str], full_shards_max: int) -> Room | None:
-    """What may be claimed for these models. None: nothing at all."""
+    """The room for claims of these models. None: nothing may be claimed."""
     free = HELD_MAX - len(held)
     if free <= 0:
         return None

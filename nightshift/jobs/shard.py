@@ -115,7 +115,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class CrashHistory:
-    """What is known of a shard whose workers were lost."""
+    """The known losses of a shard's workers."""
 
     crashes: int = 0  # workers lost with it since it was last cleared
     suspects: tuple[int, ...] = ()  # rows in flight at a loss: each runs alone
@@ -176,9 +176,9 @@ def carry_over_key(lease: Lease, shard_no: int, seq: int, sha256: str) -> str:
 
 
 def carry_over_sha256(key: str) -> str | None:
-    """The sha256 in a carry-over key; None in a key of an earlier release."""
-    found = _CARRY_OVER_SHA256.search(key)
-    return None if found is None else found[1]
+    """The sha256 in a carry-over key. None: it is no such key."""
+    match = _CARRY_OVER_SHA256.search(key)
+    return None if match is None else match[1]
 
 
 @dataclass(frozen=True)

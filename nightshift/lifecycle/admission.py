@@ -71,17 +71,17 @@ def admit_bulk(
 
 def admit_planned(tx: Transaction, tenant_id: str, defaults: Quotas) -> None:
     """Let this transaction plan a job within the tenant's quotas. Raises QuotaExceeded at its end."""
-    found = tx.tenants.find(tenant_id)
-    quotas = defaults if found is None else found.quotas.over(defaults)
+    tenant = tx.tenants.find(tenant_id)
+    quotas = defaults if tenant is None else tenant.quotas.over(defaults)
     if _limits_queue(quotas):
         tx.holdings.check_at_end(tenant_id, lambda held: _check_queued(held, quotas, Holding()))
 
 
 def check_planned(tx: Transaction, tenant_id: str, defaults: Quotas, rows: int, tokens: int) -> None:
     """Raises QuotaExceeded if a job of so many rows and tokens is beyond the tenant's quotas now."""
-    found = tx.tenants.find(tenant_id)
+    tenant = tx.tenants.find(tenant_id)
     change = Holding(bulk_rows=rows, queued_tokens=tokens)
-    quotas = defaults if found is None else found.quotas.over(defaults)
+    quotas = defaults if tenant is None else tenant.quotas.over(defaults)
     _check_queued(tx.holdings.total(tenant_id) + change, quotas, change)
 
 
@@ -98,11 +98,11 @@ def _check_new(held: Holding, quotas: Quotas, change: Holding) -> None:
 
 def _check_queued(held: Holding, quotas: Quotas, change: Holding) -> None:
     """Raises QuotaExceeded; a retry helps unless the change alone is too much."""
-    found = excess(held, quotas, QUEUED)
-    if found is not None:
+    over = excess(held, quotas, QUEUED)
+    if over is not None:
         raise QuotaExceeded(
-            f"With this, your {found.name.replace('_', ' ')} would be {found.amount}, and your quota is "
-            f"{found.limit}. Try again when jobs of yours have ended, or ask an administrator for more.",
+            f"With this, your {over.name.replace('_', ' ')} would be {over.amount}, and your quota is "
+            f"{over.limit}. Try again when jobs of yours have ended, or ask an administrator for more.",
             retry_after_s=RETRY_AFTER_MAX_S,
             retry_helps=excess(change, quotas, QUEUED) is None,
         )
@@ -154,11 +154,11 @@ def check_room(tx: Transaction, tenant_id: str, quotas: Quotas, size_bytes: int)
 
 
 def _check_stored(held: Holding, quotas: Quotas, names: Sequence[str] = STORED) -> None:
-    found = excess(held, quotas, names)
-    if found is not None:
+    over = excess(held, quotas, names)
+    if over is not None:
         raise QuotaExceeded(
-            f"With this, your {found.name.replace('_', ' ')} would be {found.amount}, and your quota is "
-            f"{found.limit}. Delete files or jobs that you no longer need, or ask an administrator for more.",
+            f"With this, your {over.name.replace('_', ' ')} would be {over.amount}, and your quota is "
+            f"{over.limit}. Delete files or jobs that you no longer need, or ask an administrator for more.",
             retry_helps=False,
         )
 

@@ -51,7 +51,7 @@ class Catalogue:
 
     @property
     def registered(self) -> Mapping[str, Model]:
-        """By id, those of which more than the name is known."""
+        """Models of which more than the name is known, by id."""
         return {id: model.registered for id, model in self._models.items() if model.registered is not None}
 
     def get(self, name: str) -> ServedModel | None:
@@ -59,14 +59,14 @@ class Catalogue:
 
     def find(self, name: str) -> ServedModel:
         """Raises UnknownModel."""
-        found = self._models.get(name)
-        if found is None:
+        model = self._models.get(name)
+        if model is None:
             raise UnknownModel.called(name)
-        return found
+        return model
 
     def serves(self, name: str, endpoint: str) -> bool:
-        found = self._models.get(name)
-        return found is not None and found.serves(endpoint)
+        model = self._models.get(name)
+        return model is not None and model.serves(endpoint)
 
     def check(self, name: str, endpoint: str) -> None:
         """Raises UnknownModel, or InvalidRequest for a model of another kind."""
@@ -121,11 +121,11 @@ class CachedCatalogue:
 
     def known(self, name: str) -> Model | None:
         """A registered model, perhaps as it was a while ago; None: there is none, or the database is away."""
-        found = self._cached.get(name)
-        if found is None and self._snapshot is not None:
+        model = self._cached.get(name)
+        if model is None and self._snapshot is not None:
             with suppress(DatabaseUnavailable), self._snapshot() as tx:
-                found = self._renew(tx).get(name)
-        return None if found is None else found.registered
+                model = self._renew(tx).get(name)
+        return None if model is None else model.registered
 
     def check(self, tx: Transaction, name: str, endpoint: str) -> None:
         """Raises UnknownModel, which lists the served models, or InvalidRequest."""

@@ -22,29 +22,29 @@ from nightshift.tenants.holdings import Holding
 
 @dataclass(frozen=True, kw_only=True)
 class JobChanges:
-    """What is to be changed. A priority of None stays; metadata stays unless `sets_metadata`."""
+    """Changes to a job. A priority of None stays; metadata stays unless `sets_metadata`."""
 
     priority: PriorityClass | None = None
     metadata: dict[str, str] | None = None
     sets_metadata: bool = False
 
 
-def change(tx: Transaction, job: Job, asked: JobChanges, now: datetime) -> tuple[Ring, ...]:
+def change(tx: Transaction, job: Job, changes: JobChanges, now: datetime) -> tuple[Ring, ...]:
     """Change a job. Returns the rings to send after the commit. Raises Conflict."""
     tx.jobs.lock(job.id)
     job = tx.jobs.fetch(job.id)
-    if asked.sets_metadata:
-        spec = replace(job.spec, metadata=asked.metadata)
+    if changes.sets_metadata:
+        spec = replace(job.spec, metadata=changes.metadata)
         more_bytes = spec.stored_bytes - job.spec.stored_bytes
         _in_time(tx.controls.replace_spec(job.tenant_id, job.id, spec, more_bytes), job, "change")
         tx.holdings.add(job.tenant_id, Holding(stored_bytes=more_bytes))
-    if asked.priority is None:
+    if changes.priority is None:
         return ()
-    _in_time(tx.controls.prioritise(job.tenant_id, job.id, asked.priority), job, "change")
-    if asked.priority is job.priority:
+    _in_time(tx.controls.prioritise(job.tenant_id, job.id, changes.priority), job, "change")
+    if changes.priority is job.priority:
         return ()
-    tx.events.append(job.id, "job.updated", {"priority": asked.priority}, now)
-    return _ring_online(tx, job, asked.priority, now)
+    tx.events.append(job.id, "job.updated", {"priority": changes.priority}, now)
+    return _ring_online(tx, job, changes.priority, now)
 
 
 def pause(tx: Transaction, job: Job, now: datetime) -> None:
@@ -95,9 +95,10 @@ DELIVERIES_AT_ONCE_MAX: Final = 1000  # of one job; the scheduler deletes the re
 
 
 def delete_job(tx: Transaction, job: Job, now: datetime) -> bool:
-    """In the caller's transaction. Its usage stays, and so do its input and output files, but not the input
-    of a native retry, which the service wrote. What is still owed to its webhook is not sent. False: it has
-    not ended.
+    """Delete an ended job for its owner. False: it has not ended.
+
+    Its usage stays, and so do its input and output files, but not the input of a native retry, which the
+    service wrote. What is still owed to its webhook is not sent.
     """
     if not tx.deletions.mark_deleted(job.tenant_id, job.id, now):
         return False

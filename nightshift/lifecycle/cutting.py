@@ -19,7 +19,7 @@ PARTS_PER_CUT: Final = 200  # … and cut: writers wait for it
 
 @dataclass(frozen=True)
 class CutPass:
-    """What one page of a job's shards became."""
+    """The result of cutting one page of a job's shards."""
 
     parts: int
     after_no: int | None  # where the next page begins; None: this was the last
@@ -40,13 +40,13 @@ def cut(
     shards: nothing is changed, and `Store.run` tries again.
     """
     page = tx.cuts.page(job.id, after_no=after_no, limit=max(SHARDS_PER_CUT, limits.part_shards + 1))
-    found = cut_parts(page.shards, limits, is_complete=is_complete)
-    parts = found[:PARTS_PER_CUT]
+    cuttable = cut_parts(page.shards, limits, is_complete=is_complete)
+    parts = cuttable[:PARTS_PER_CUT]
     for part in parts:
         if not tx.cuts.assign(job.id, part):
             raise Conflicted
     tx.cuts.insert(job, parts, now)
-    if len(parts) < len(found):
+    if len(parts) < len(cuttable):
         return CutPass(len(parts), parts[-1].last_shard)
     last_no = _before_last_run([shard for shard in page.shards if shard.is_free], parts)
     return CutPass(len(parts), last_no if page.is_full else None)
@@ -70,13 +70,13 @@ def problem_of(tx: Transaction, job: Job, now: datetime) -> OutputProblem | None
     """Why the job's output cannot be written at present. A time of the next attempt is in the future."""
     if job.kind is not JobKind.BULK or job.state.is_terminal:
         return None
-    found = tx.parts.problem(job.id)
-    if found is None:
+    problem = tx.parts.problem(job.id)
+    if problem is None:
         of_manifest = tx.jobs.output_problem(job.id)
         return None if of_manifest is None else OutputProblem(of_manifest)
-    if found.next_attempt_at is not None and found.next_attempt_at <= now:
-        return OutputProblem(found.problem)
-    return found
+    if problem.next_attempt_at is not None and problem.next_attempt_at <= now:
+        return OutputProblem(problem.problem)
+    return problem
 
 
 def _before_last_run(free: list[CutShard], parts: list[NewPart]) -> int:

@@ -44,15 +44,15 @@ def shown_problems(tx: Transaction, jobs: Sequence[Job], now: datetime) -> dict[
     unfinished = [job for job in jobs if not job.state.is_terminal]
     bulk = [job.id for job in unfinished if job.kind is JobKind.BULK]
     affected = tx.problems.among(bulk) if bulk else set()
-    asked = [job for job in unfinished if job.id in affected or _waits_online(job)]
-    workers = tx.workers.alive(now - SILENT_FOR) if asked else ()
+    concerned = [job for job in unfinished if job.id in affected or _waits_online(job)]
+    workers = tx.workers.alive(now - SILENT_FOR) if concerned else ()
     shown = {}
-    for job in asked:
+    for job in concerned:
         fault = _fault_of(tx, job, workers, now)
         if fault is not None:
             shown[job.id] = ShownProblem(fault, since_of(job, fault))
     failed = tx.problems.undelivered([job.id for job in jobs if job.id not in shown]) if jobs else {}
-    return shown | {id: ShownProblem(_undelivered(found), None) for id, found in failed.items()}
+    return shown | {id: ShownProblem(_undelivered(failure), None) for id, failure in failed.items()}
 
 
 def since_of(job: Job, fault: Fault) -> datetime | None:
@@ -159,8 +159,8 @@ def _fault_of(tx: Transaction, job: Job, workers: Sequence[Worker], now: datetim
 def _first(met: MetFaults) -> Fault | None:
     if met.part is not None and met.part.is_permanent:
         return _of_output(met.part)
-    if (found := met.input or met.shard) is not None:
-        return found
+    if (fault := met.input or met.shard) is not None:
+        return fault
     output = met.part or met.manifest
     return None if output is None else _of_output(output)
 
@@ -171,10 +171,10 @@ def _of_output(fault: Fault) -> Fault:
     return replace(fault, error=replace(fault.error, message=message))
 
 
-def _undelivered(found: FailedDelivery) -> Fault:
-    said = found.fault.error.message.rstrip(".")
-    message = shortened(f"The webhook {found.event_type} was not delivered: {said}", MESSAGE_BYTES_MAX)
-    return replace(found.fault, error=replace(found.fault.error, message=message))
+def _undelivered(failure: FailedDelivery) -> Fault:
+    said = failure.fault.error.message.rstrip(".")
+    message = shortened(f"The webhook {failure.event_type} was not delivered: {said}", MESSAGE_BYTES_MAX)
+    return replace(failure.fault, error=replace(failure.fault.error, message=message))
 
 
 def _is_news(job: Job, fault: Fault | None) -> bool:

@@ -1,4 +1,4 @@
-"""What becomes of a shard whose worker is lost: one rule for both that notice.
+"""The fate of a shard whose worker is lost: one rule for both that notice.
 
 The scheduler notices by the clock, when a lease has expired; the supervisor of a worker notices at once, when
 its child has ended. Neither asks the worker: one that can answer would have renewed. Which row may have
@@ -53,7 +53,7 @@ class Recovered:
 
 
 def verdict(abandoned: ExpiredLease, attempts_max: int, charge: Charge) -> Verdict:
-    """What is to become of an abandoned shard. Pure."""
+    """Decides the fate of an abandoned shard. Pure."""
     if abandoned.stop_reason is not None:
         return Verdict.STOP
     is_dead = charge.dead_row is not None and abandoned.kind is JobKind.ONLINE  # it has no other row
@@ -157,7 +157,7 @@ def count_lost(tx: Transaction, worker_ids: Sequence[str], cause: ExitCause, now
 
 
 def crash_counter(cause: ExitCause) -> str:
-    """Under which name the database counts workers lost for this cause."""
+    """Name under which the database counts workers lost for this cause."""
     return f"crashes.{cause}"
 
 

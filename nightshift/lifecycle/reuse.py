@@ -17,16 +17,16 @@ def with_reused_job(tx: Transaction, new: NewJob) -> NewJob:
     `latest` is the newest run that succeeded and still has its results, with the same model and endpoint.
     There may be none.
     """
-    asked = new.spec.options.reuse
-    if asked is None:
+    wish = new.spec.options.reuse
+    if wish is None:
         return new
-    if asked == LATEST:
-        found = _latest(tx, new)
-        return new if found is None else _with(new, found)
-    is_id = asked.startswith("job_")
-    job = tx.jobs.get(new.tenant_id, asked) if is_id else _run(tx, new, asked)
+    if wish == LATEST:
+        run = _latest(tx, new)
+        return new if run is None else _with(new, run)
+    is_id = wish.startswith("job_")
+    job = tx.jobs.get(new.tenant_id, wish) if is_id else _run(tx, new, wish)
     if job is None:
-        what = f"there is no job {asked}" if is_id else f"'{new.spec.name}' has no run of {asked}"
+        what = f"there is no job {wish}" if is_id else f"'{new.spec.name}' has no run of {wish}"
         raise _wrong(what, "reuse_not_found")
     objection = _objection(new, job)
     if objection is not None:
@@ -35,7 +35,7 @@ def with_reused_job(tx: Transaction, new: NewJob) -> NewJob:
 
 
 def other_model(job: Job, earlier: Job, model: str) -> InputError | None:
-    """What is wrong where a job's rows, and not its template, name the model."""
+    """The mistake where a job's rows, and not its template, name another model. None: there is none."""
     if job.spec.options.reuse == LATEST or earlier.model == model:
         return None
     return InputError(

@@ -1,4 +1,4 @@
-"""What administrators do with tenants and their keys, for the API and the command line."""
+"""Administration of tenants and their keys, for the API and the command line."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -38,19 +38,19 @@ class CreatedKey:
 
 def get_tenant(tx: Transaction, name: str, param: str = "tenant") -> Tenant:
     """A tenant that was not deleted. Raises NotFound."""
-    found = tx.tenants.find(name)
-    if found is None or found.state is TenantState.DELETED:
+    tenant = tx.tenants.find(name)
+    if tenant is None or tenant.state is TenantState.DELETED:
         raise NotFound(f"No such Tenant object: {name}", param=param)
-    return found
+    return tenant
 
 
 def get_key(tx: Transaction, tenant: str, key_id: str, param: str = "id") -> ApiKey:
     """Raises NotFound, also for another tenant's key."""
     get_tenant(tx, tenant)
-    found = tx.keys.find(key_id)
-    if found is None or found.tenant_id != tenant:
+    key = tx.keys.find(key_id)
+    if key is None or key.tenant_id != tenant:
         raise NotFound(f"No such ApiKey object: {key_id}", param=param)
-    return found
+    return key
 
 
 class Administration:
@@ -81,8 +81,8 @@ class Administration:
         if self._tx.tenants.insert(new):
             self._record(Action.TENANT_CREATED, name)
             return new
-        found = self._tx.tenants.find(name)
-        if found is not None and found.state is TenantState.DELETED:
+        known = self._tx.tenants.find(name)
+        if known is not None and known.state is TenantState.DELETED:
             raise Conflict(
                 f"A tenant '{name}' was deleted, and what it had may still be there: use another name.",
                 param="name",
@@ -92,8 +92,8 @@ class Administration:
 
     def ensure_tenant(self, name: str) -> None:
         """Create a tenant that does not exist. Raises InvalidRequest, and Conflict if it was deleted."""
-        found = self._tx.tenants.find(name)
-        if found is None or found.state is TenantState.DELETED:
+        known = self._tx.tenants.find(name)
+        if known is None or known.state is TenantState.DELETED:
             self.create_tenant(name)
 
     def update_tenant(
@@ -108,7 +108,7 @@ class Administration:
         """Change what is given. `quotas`: by name; None: the default. Raises NotFound, InvalidRequest."""
         check_quotas(quotas)
         self._tx.tenants.lock(name)  # quotas are stored together: of two changes at once none is lost
-        found = get_tenant(self._tx, name)
+        before = get_tenant(self._tx, name)
         details: JsonObject = {}
         if description is not None:
             self._tx.tenants.describe(name, description)
@@ -120,7 +120,7 @@ class Administration:
             self._tx.tenants.limit_priority(name, priority_ceiling)
             details["priority_ceiling"] = priority_ceiling
         if quotas:
-            self._tx.tenants.limit(name, found.quotas.changed(quotas))
+            self._tx.tenants.limit(name, before.quotas.changed(quotas))
             details["quotas"] = dict(quotas)
         if details:
             self._record(Action.TENANT_UPDATED, name, details=details)
@@ -181,16 +181,16 @@ class Administration:
         """Revoke a key; a repeat changes nothing."""
         if self._tx.keys.revoke(key.id, self._now):
             self._record(Action.KEY_REVOKED, key.tenant_id, key.id)
-        found = self._tx.keys.find(key.id)
-        assert found is not None, "keys are never deleted"
-        return found
+        revoked = self._tx.keys.find(key.id)
+        assert revoked is not None, "keys are never deleted"
+        return revoked
 
     def _insert_key(
         self, tenant: str, name: str, scopes: Collection[Scope], lasts: timedelta | None
     ) -> CreatedKey:
         key = new_key()
         expires_at = None if lasts is None else self._now + lasts
-        stored = ApiKey.of(
+        stored = ApiKey.from_key(
             key,
             tenant_id=tenant,
             name=name,

@@ -223,7 +223,7 @@ def count_redone(tx: Transaction, job_id: str, tokens: int) -> None:
 
 def record_answer(tx: Transaction, claim: OnlineClaim, answer: Answer, now: datetime) -> bool:
     """Record an online request's answer and end its job. False: the lease was lost."""
-    recorded = RecordedAnswer.of(answer)
+    recorded = RecordedAnswer.from_answer(answer)
     if not tx.shards.record_result(claim.lease, recorded):
         return False
     counts = Counts(1, int(answer.succeeded), int(not answer.succeeded))
@@ -350,7 +350,7 @@ def record_returned(tx: Transaction, claim: BulkClaim, cause: str) -> None:
 
 
 def record_resumed(tx: Transaction, claim: BulkClaim, now: datetime) -> None:
-    """Of a shard that a worker has had before."""
+    """Record the claim of a shard that a worker has had before."""
     about = {
         "shard": claim.shard.shard_no,
         "worker_id": claim.lease.worker_id,

@@ -1,4 +1,4 @@
-"""What happens to an upload in parts, one transaction each, and how its parts become a file.
+"""The steps of an upload in parts, one transaction each, and how its parts become a file.
 
     create ──► add_part … ──► compose ──► complete       a File is on record, its parts are not any more
                          └──► cancel
@@ -212,16 +212,16 @@ def _pieces(objects: ObjectStore, parts: Sequence[UploadPart], md5: str | None) 
 
 
 def _record(tx: Transaction, upload: Upload, file: File, part_ids: Sequence[str]) -> Ended:
-    found = find(tx, upload.tenant_id, upload.id, to_change=True)
-    if found.status is UploadStatus.COMPLETED:  # by the same request, sent twice
-        return _completed_before(tx, found, part_ids)
-    if found.status is UploadStatus.PENDING and tx.now() >= upload.expires_at + COMPOSING_MAX:
+    known = find(tx, upload.tenant_id, upload.id, to_change=True)
+    if known.status is UploadStatus.COMPLETED:  # by the same request, sent twice
+        return _completed_before(tx, known, part_ids)
+    if known.status is UploadStatus.PENDING and tx.now() >= upload.expires_at + COMPOSING_MAX:
         raise Conflict(f"Cannot complete an upload with status '{UploadStatus.EXPIRED}'.")
     parts = tx.uploads.end(upload.tenant_id, upload.id, UploadStatus.COMPLETED, file.id)
     if parts is None:
-        raise Conflict(f"Cannot complete an upload with status '{found.status}'.")
+        raise Conflict(f"Cannot complete an upload with status '{known.status}'.")
     tx.files.insert(file)
-    return Ended(replace(found, status=UploadStatus.COMPLETED, file_id=file.id), file, parts)
+    return Ended(replace(known, status=UploadStatus.COMPLETED, file_id=file.id), file, parts)
 
 
 def _completed_before(tx: Transaction, upload: Upload, part_ids: Sequence[str]) -> Ended:

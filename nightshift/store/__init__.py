@@ -177,7 +177,7 @@ class Store:
             return tx.now()
 
     def pending(self) -> PendingWork:
-        """What the scheduler's duties have to do. Raises DatabaseUnavailable."""
+        """Work for the scheduler's duties. Raises DatabaseUnavailable."""
         with self.snapshot() as tx:
             return tx.pending.work(tx.now())
 

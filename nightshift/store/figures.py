@@ -31,7 +31,7 @@ service_figure = tables.service_figure
 RUNNABLE: Final = (JobState.QUEUED, JobState.RUNNING)
 
 
-_CLASSES: Final = {each.value: each for each in PriorityClass}
+_CLASSES: Final = {priority.value: priority for priority in PriorityClass}
 
 
 class Figures(Statements):
@@ -71,10 +71,10 @@ class Figures(Statements):
 
     def _bulk(self) -> list[WaitingJob]:
         leased = {row.job_id: row.shards for row in self._execute(_BULK_LEASED)}
-        found = []
+        waiting = []
         for row in self._execute(_BULK):  # taken apart at once: there may be thousands
             id, model, priority, capacity, pool, created_at, deadline_at, paused_at, queued, left, done = row
-            found.append(
+            waiting.append(
                 WaitingJob(
                     kind=JobKind.BULK,
                     model=model or "",
@@ -90,7 +90,7 @@ class Figures(Statements):
                     pool=pool,
                 )
             )
-        return found
+        return waiting
 
     def _online(self) -> list[WaitingJob]:
         return [

@@ -68,7 +68,7 @@ class Files(Statements):
         purpose: FilePurpose | None = None,
         newest_first: bool = True,
     ) -> Sequence[File]:
-        """In order of creation. `after`: the last file of the previous page."""
+        """The tenant's files in order of creation. `after`: the last file of the previous page."""
         wanted = select(file).where(file.c.tenant_id == tenant_id, _is_alive(now))
         if purpose is not None:
             wanted = wanted.where(file.c.purpose == purpose)

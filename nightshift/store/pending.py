@@ -1,4 +1,4 @@
-"""What there is for the scheduler's duties to do, and from when: one statement for all of them.
+"""Work for the scheduler's duties, and from when: one statement for all of them.
 
 It says what is so, and decides nothing: how long a ring may take, or a worker may be silent, the duties say.
 Each of its answers is found by an index, and by few rows of tables that may be large.
@@ -57,14 +57,14 @@ class OutputTotals:
     parts_written: int = 0
 
     @classmethod
-    def of(cls, under_way: Iterable[OutputProgress]) -> "OutputTotals":
-        found = list(under_way)
+    def from_progress(cls, under_way: Iterable[OutputProgress]) -> "OutputTotals":
+        jobs_under_way = list(under_way)
         return cls(
-            jobs=len(found),
-            running=sum(one.is_running for one in found),
-            complete=sum(one.is_complete for one in found),
-            shards_ended=sum(one.shards_ended for one in found),
-            parts_written=sum(one.parts_written for one in found),
+            jobs=len(jobs_under_way),
+            running=sum(job.is_running for job in jobs_under_way),
+            complete=sum(job.is_complete for job in jobs_under_way),
+            shards_ended=sum(job.shards_ended for job in jobs_under_way),
+            parts_written=sum(job.parts_written for job in jobs_under_way),
         )
 
 
@@ -124,7 +124,7 @@ def _first(time: ColumnElement[Any], *conditions: _Condition) -> ColumnElement[d
 
 
 def _next_delivery(is_wanted: ColumnElement[bool]) -> ColumnElement[datetime | None]:
-    """In the index's order: the first that is wanted ends the search."""
+    """The first time in the index's order, where the search ends at the first wanted delivery."""
     pending = select(delivery.c.next_at).where(delivery.c.state == DeliveryState.PENDING, is_wanted)
     return pending.order_by(delivery.c.next_at).limit(1).scalar_subquery()
 

@@ -20,16 +20,16 @@ class CacheGroups:
     @classmethod
     def parse(cls, groups: Sequence[str]) -> "CacheGroups":
         """Raises ValueError."""
-        found: dict[str, str] = {}
+        group_of: dict[str, str] = {}
         for group in groups:
             names = group.split(SEPARATOR)
             if len(names) < 2 or not all(names):
                 raise ValueError(f"{group!r} is no group of tenants: it should be two or more names, as a+b")
             for name in names:
-                if name in found:
+                if name in group_of:
                     raise ValueError(f"the tenant {name!r} is named twice")
-                found[name] = group
-        return cls(found)
+                group_of[name] = group
+        return cls(group_of)
 
     def salt_of(self, tenant_id: str) -> str:
         """The name under which what a tenant puts into a cache is found again."""

@@ -1,4 +1,4 @@
-"""What a tenant has in the service at a time, and when that is more than its quotas allow. Pure."""
+"""The amounts that a tenant has in the service at a time, and when they exceed its quotas. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -49,7 +49,7 @@ class Excess:
 
 
 def held_by(job: Job) -> Holding:
-    """What an unfinished job is counted as, beside what is stored of it, which stays after its end."""
+    """The amounts that an unfinished job counts for, without what stays stored after its end."""
     if job.kind is JobKind.ONLINE:
         return Holding(online_requests=1, queued_tokens=job.tokens_queued)
     known = job.counts.total if job.counts.total is not None else job.rows_estimated or 0

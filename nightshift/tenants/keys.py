@@ -34,7 +34,7 @@ _BASE62: Final = string.digits + string.ascii_letters
 
 
 class Scope(StrEnum):
-    """What a key may be used for. None contains another."""
+    """A use of a key. None contains another."""
 
     SUBMIT = "submit"  # upload and delete files, ask models, submit and cancel jobs
     READ = "read"  # list, describe, download and follow what the tenant has
@@ -58,7 +58,7 @@ class ApiKey:
     replaced_by: str | None = None  # the id of the key that it was rotated to
 
     @classmethod
-    def of(
+    def from_key(
         cls,
         key: str,
         *,

@@ -29,15 +29,15 @@ class Quotas:
         return cls(**{name: values.get(name) for name in QUOTA_NAMES})
 
     def to_json(self) -> dict[str, int]:
-        """Those that are set."""
+        """The quotas that are set."""
         return {name: value for name in QUOTA_NAMES if (value := getattr(self, name)) is not None}
 
     def changed(self, changes: Mapping[str, int | None]) -> "Quotas":
-        """With these set; None: the default holds again."""
+        """The quotas with these changes; None: the default holds again."""
         return Quotas.from_json(self.to_json() | dict(changes))
 
     def over(self, defaults: "Quotas") -> "Quotas":
-        """What holds: these, and the defaults where none is set."""
+        """The quotas that hold: these, and the defaults where none is set."""
         own = self.to_json()
         return Quotas.from_json(defaults.to_json() | own) if own else defaults
 

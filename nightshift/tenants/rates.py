@@ -18,7 +18,7 @@ ANSWER_LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_token
 
 @dataclass(frozen=True)
 class Window:
-    """What was taken of a rate. Times are from now until a minute's count is dropped."""
+    """The taken part of a rate. Times are from now until a minute's count is dropped."""
 
     previous: int
     previous_ttl_s: float  # up to 60
@@ -45,7 +45,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Rate:
-    """What a request takes of one of its tenant's rates."""
+    """The part of a tenant's rate that a request takes."""
 
     name: str  # requests or tokens
     limit: int  # per minute
@@ -99,7 +99,7 @@ def tokens_asked(body: Mapping[str, Any], size_bytes: int) -> int | None:
 
 
 def _falls_to_s(allowed: int, count: int, ttl_s: float) -> float:
-    """Until a minute's count, which falls to 0 in its last 60 seconds, counts as so much."""
+    """Seconds until a minute's weight, which falls to 0 in its last 60 seconds, has fallen this far."""
     return max(0.0, ttl_s - WINDOW_S * (allowed + 1) / count) + _MARGIN_S
 
 

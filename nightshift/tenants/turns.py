@@ -22,7 +22,7 @@ from typing import Final, Generic, TypeVar
 Item = TypeVar("Item")
 
 Rank = tuple[int, ...]
-"""The rank of what a tenant waits for: its lowest is first."""
+"""Rank among a tenant's waiting work: the lowest is first."""
 
 
 class Place:

@@ -1,4 +1,4 @@
-"""What a tenant has used: requests and tokens, by model and day."""
+"""A tenant's usage: requests and tokens, by model and day."""
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime

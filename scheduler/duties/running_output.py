@@ -87,7 +87,9 @@ class OutputParts:
         stopped = self._stop_unwritable(now)
         written = {id: job.parts_written for id, job in under_way.items() if job.is_running}
         manifests = self._manifests.run_once(now, written).ended
-        self._totals = OutputTotals.of(under_way.values())  # last: a pass that raised is made again
+        self._totals = OutputTotals.from_progress(
+            under_way.values()
+        )  # last: a pass that raised is made again
         return Cut(
             parts=parts,
             expired=expired,

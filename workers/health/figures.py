@@ -149,7 +149,7 @@ class Figures:
                 histogram: Histogram = times.first_token_s if kind == "first" else times.request_s
                 places = range(len(histogram.counts))
                 counts = [int(rises.get(_bucket(kind, priority, place, model), 0)) for place in places]
-                durations[priority] = Durations.of(histogram.bounds, counts)
+                durations[priority] = Durations.from_counts(histogram.bounds, counts)
         return durations
 
 

@@ -32,7 +32,7 @@ class HeldTime:
         """Time of all shards, charged or not."""
         with self._lock:
             self._share()
-            return WorkerTime.of(self._capacity, self._total_s)
+            return WorkerTime.on(self._capacity, self._total_s)
 
     def begin(self, lease: Lease) -> None:
         with self._lock:
@@ -51,7 +51,7 @@ class HeldTime:
         """
         taken_s = self._take(lease)
         try:
-            yield WorkerTime.of(self._capacity, taken_s)
+            yield WorkerTime.on(self._capacity, taken_s)
         except BaseException:
             with self._lock:
                 if (lease.shard_id, lease.term) in self._shares:

@@ -1,4 +1,4 @@
-"""What waits for workers, as the database has it, by what decides which workers may run it. Pure."""
+"""Work that waits for workers, as the database has it, by what decides which workers may run it. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -37,7 +37,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Backlog:
-    """Of one group, without what is paused."""
+    """The waiting work of one group, without paused jobs."""
 
     queued: int = 0
     leased: int = 0

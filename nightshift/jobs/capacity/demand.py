@@ -25,7 +25,7 @@ ROUNDING: Final = 1e-9  # a share of a worker that no one starts another for
 
 @dataclass(frozen=True)
 class Work:
-    """Of one job, for one worker."""
+    """The work of one job, for one worker."""
 
     worker_s: float
     due_in_s: float  # from when the workers run
@@ -43,9 +43,9 @@ class Pool:
 def workers_wanted(work: Iterable[Work], shards: int) -> int:
     """The fewest that meet every deadline that can be met. `shards`: how many there are, one to a worker."""
     worker_s, wanted = 0.0, 0
-    for each in sorted(work, key=lambda one: one.due_in_s):
-        worker_s += each.worker_s
-        wanted = max(wanted, ceil(worker_s / max(each.due_in_s, LEAST_S) - ROUNDING))
+    for job in sorted(work, key=lambda one: one.due_in_s):
+        worker_s += job.worker_s
+        wanted = max(wanted, ceil(worker_s / max(job.due_in_s, LEAST_S) - ROUNDING))
     return min(wanted, shards)
 
 
@@ -76,7 +76,7 @@ def _wanted(jobs: Sequence[WaitingJob], pace: float | None, now: datetime, is_wa
 def slack_s(
     waiting: Iterable[WaitingJob], paces: Mapping[str, float], now: datetime, workers: Mapping[str, int]
 ) -> dict[str, float]:
-    """By class, the least time from a bulk job's predicted end to its deadline; below 0: it will be late.
+    """The least time from a bulk job's predicted end to its deadline, by class; below 0: it will be late.
 
     Jobs of a model are run in the order of class and deadline by the workers that have it, at least one.
     `workers`: how many are ready, by model. Paused jobs, and those of a model without a pace, have none.
@@ -90,15 +90,15 @@ def slack_s(
             and paces.get(job.model)
         ):
             models[job.model].append(job)
-    found: dict[str, float] = {}
+    least: dict[str, float] = {}
     for model, jobs in models.items():
         ready = workers.get(model, 0)
         ends_in_s = 0.0 if ready else COLD_START_S
         for job in sorted(jobs, key=lambda one: (one.priority.rank, one.deadline_at)):
             ends_in_s += job.rows_left / paces[model] / max(1, ready)
             slack = (job.deadline_at - now).total_seconds() - ends_in_s
-            found[job.priority.value] = min(slack, found.get(job.priority.value, slack))
-    return found
+            least[job.priority.value] = min(slack, least.get(job.priority.value, slack))
+    return least
 
 
 ANY_CAPACITY: Final = "any"  # of a job that runs on any machine
@@ -121,7 +121,7 @@ class PoolSupply:
 def supply(
     waiting: Iterable[WaitingJob], alive: Sequence[Worker], recorded: ServiceFigures | None, now: datetime
 ) -> list[PoolSupply]:
-    """Of each pool that has work, by model. `recorded`: the service's last figures, for the models' paces."""
+    """Workers wanted and there, by model, for each pool with work. `recorded`: tells the models' paces."""
     ready = [worker for worker in alive if worker.state is WorkerState.READY]
     starting = [worker for worker in alive if worker.state is WorkerState.STARTING]
     warm = {model for worker in ready for model in worker.warm}

@@ -28,18 +28,18 @@ def summed(
     engines = sum(len(report.models) for report in reports)
     busy = total(reports, "busy_fraction")
 
-    def by_class(of: Callable[[Backlog], int]) -> dict[str, int]:
+    def by_class(amount: Callable[[Backlog], int]) -> dict[str, int]:
         counts: Counter[str] = Counter()
-        for group, found in backlog.items():
-            counts[group.priority.value] += of(found)
+        for group, group_backlog in backlog.items():
+            counts[group.priority.value] += amount(group_backlog)
         return {name: count for name, count in counts.items() if count}
 
     return ServiceFigures(
         at=at,
         workers=sum(worker.state is WorkerState.READY for worker in workers),
-        queued=by_class(lambda found: found.queued),
-        running=by_class(lambda found: found.leased),
-        rows_left=by_class(lambda found: found.rows_left),
+        queued=by_class(lambda group_backlog: group_backlog.queued),
+        running=by_class(lambda group_backlog: group_backlog.leased),
+        rows_left=by_class(lambda group_backlog: group_backlog.rows_left),
         prompt_tokens_per_s=total(reports, "prompt_tokens_per_s"),
         generation_tokens_per_s=total(reports, "generation_tokens_per_s"),
         rows_per_s=total(reports, "rows_per_s"),
@@ -72,5 +72,5 @@ def _weighed(pace: float, before: float | None) -> float:
 
 
 def _quantiles(durations: Mapping[str, Durations], share: float) -> dict[str, float]:
-    found = {name: each.quantile(share) for name, each in durations.items()}
-    return {name: round(seconds, 4) for name, seconds in found.items() if seconds is not None}
+    quantiles = {name: duration.quantile(share) for name, duration in durations.items()}
+    return {name: round(seconds, 4) for name, seconds in quantiles.items() if seconds is not None}

@@ -1,4 +1,4 @@
-"""What tenants do with their webhook endpoints, and what becomes of one after an attempt."""
+"""Administration of tenants' webhook endpoints, and what an attempt changes of one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -44,10 +44,10 @@ class EndpointChanges:
 
 def get_endpoint(tx: Transaction, tenant_id: str, id: str, param: str = "id") -> WebhookEndpoint:
     """Raises NotFound, also for another tenant's."""
-    found = tx.webhook_endpoints.get(tenant_id, id)
-    if found is None:
+    endpoint = tx.webhook_endpoints.get(tenant_id, id)
+    if endpoint is None:
         raise NotFound(f"No such WebhookEndpoint object: {id}", param=param)
-    return found
+    return endpoint
 
 
 class EndpointRegistry:
@@ -120,42 +120,47 @@ class EndpointRegistry:
         return EndpointWithSecret(after, secret)
 
     def delete(self, id: str) -> None:
-        """What is owed to it becomes dead letters. Raises NotFound."""
+        """Delete the endpoint; what is owed to it becomes dead letters. Raises NotFound."""
         self._locked(id)
         self._tx.webhook_endpoints.delete(self._tenant_id, id)
         self._tx.deliveries.give_up(self._tenant_id, id, GIVEN_UP_MAX)
         self._record(Action.WEBHOOK_ENDPOINT_DELETED, id)
 
     def note_test(self, id: str, event_type: str) -> None:
-        """For the audit log alone."""
+        """Record a test in the audit log."""
         self._record(Action.WEBHOOK_ENDPOINT_TESTED, id, {"event_type": event_type})
 
     def _locked(self, id: str) -> WebhookEndpoint:
-        found = self._tx.webhook_endpoints.lock(self._tenant_id, id)
-        if found is None:
+        endpoint = self._tx.webhook_endpoints.lock(self._tenant_id, id)
+        if endpoint is None:
             raise NotFound(f"No such WebhookEndpoint object: {id}", param="id")
-        return found
+        return endpoint
 
     def _record(self, action: Action, id: str, details: JsonObject | None = None) -> None:
         self._tx.audit.record(self._actor, action, self._tenant_id, self._now, object_id=id, details=details)
 
 
-def note_attempt(tx: Transaction, of: Delivery, made: DeliveryAttempt, now: datetime) -> None:
-    """What an attempt says of the endpoint that `of` names: a success ends its failures; 410, or only
+def note_attempt(tx: Transaction, delivery: Delivery, made: DeliveryAttempt, now: datetime) -> None:
+    """Apply an attempt to the endpoint of its delivery: a success ends its failures; 410, or only
     failures for too long, disable it. What is owed to it then becomes dead letters.
     """
-    assert of.endpoint_id is not None, "a job's own URL is no endpoint"
-    before = tx.webhook_endpoints.lock(of.tenant_id, of.endpoint_id)
-    if before is None or before.url != of.url:  # deleted or redirected meanwhile
+    assert delivery.endpoint_id is not None, "a job's own URL is no endpoint"
+    before = tx.webhook_endpoints.lock(delivery.tenant_id, delivery.endpoint_id)
+    if before is None or before.url != delivery.url:  # deleted or redirected meanwhile
         return
     after = before.after_attempt(made, now)
     if after != before:
         tx.webhook_endpoints.update(after)
     if before.is_enabled and not after.is_enabled:
-        tx.deliveries.give_up(of.tenant_id, before.id, GIVEN_UP_MAX)
+        tx.deliveries.give_up(delivery.tenant_id, before.id, GIVEN_UP_MAX)
         details = {"reason": after.disabled_reason}
         tx.audit.record(
-            SERVICE, Action.WEBHOOK_ENDPOINT_DISABLED, of.tenant_id, now, object_id=before.id, details=details
+            SERVICE,
+            Action.WEBHOOK_ENDPOINT_DISABLED,
+            delivery.tenant_id,
+            now,
+            object_id=before.id,
+            details=details,
         )
 
 
@@ -174,14 +179,14 @@ def _changed(before: WebhookEndpoint, changes: EndpointChanges, now: datetime) -
 
 
 def _differences(before: WebhookEndpoint, after: WebhookEndpoint) -> JsonObject:
-    """What was changed to what, for the audit log."""
-    found: JsonObject = {
+    """The changed fields with their new values, for the audit log."""
+    changed: JsonObject = {
         field: getattr(after, field)
         for field in ("name", "url")
         if getattr(after, field) != getattr(before, field)
     }
     if after.event_types != before.event_types:
-        found["event_types"] = list(after.event_types)
+        changed["event_types"] = list(after.event_types)
     if after.is_enabled != before.is_enabled:
-        found["disabled"] = not after.is_enabled
-    return found
+        changed["disabled"] = not after.is_enabled
+    return changed

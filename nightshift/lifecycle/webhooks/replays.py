@@ -24,22 +24,22 @@ class ReplayedWindow:
 
 def get_delivery(tx: Transaction, tenant_id: str, id: str, param: str = "id") -> Delivery:
     """Raises NotFound, also for another tenant's."""
-    found = tx.deliveries.get(tenant_id, id)
-    if found is None:
+    delivery = tx.deliveries.get(tenant_id, id)
+    if delivery is None:
         raise NotFound(f"No such Delivery object: {id}", param=param)
-    return found
+    return delivery
 
 
 def replay_delivery(tx: Transaction, actor: Actor, tenant_id: str, id: str) -> Delivery:
     """Send a delivery once more, whatever became of it; one that is still owed stays as it is. Raises
     NotFound, and Conflict for one whose endpoint gets no events.
     """
-    found = get_delivery(tx, tenant_id, id)
-    if found.state is DeliveryState.PENDING:
-        return found
-    url = found.url if found.endpoint_id is None else _receiver(tx, tenant_id, found.endpoint_id).url
+    delivery = get_delivery(tx, tenant_id, id)
+    if delivery.state is DeliveryState.PENDING:
+        return delivery
+    url = delivery.url if delivery.endpoint_id is None else _receiver(tx, tenant_id, delivery.endpoint_id).url
     now = tx.now()
-    if tx.deliveries.replay(found, url, now):
+    if tx.deliveries.replay(delivery, url, now):
         tx.audit.record(actor, Action.DELIVERY_REPLAYED, tenant_id, now, object_id=id)
     return get_delivery(tx, tenant_id, id)
 

@@ -1,4 +1,4 @@
-"""What a driver's error means: another transaction won, the database is away, or it will not do this at all.
+"""The meaning of a driver's error: a conflict, an outage, or a fault that stays.
 
 An error that can go away by itself (locked, full, restarting, failing over to another server) is retried. One
 that cannot (a table or column that is not there, a privilege that is missing, a file that may not be written

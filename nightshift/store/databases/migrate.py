@@ -95,8 +95,8 @@ def revisions(database: Database) -> Revisions:
 
 def is_current(database: Database) -> bool:
     """Whether the schema is exactly this code's."""
-    found = revisions(database)
-    return found.applied == found.newest
+    known = revisions(database)
+    return known.applied == known.newest
 
 
 def check_schema(database: Database) -> None:

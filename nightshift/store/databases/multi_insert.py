@@ -75,7 +75,7 @@ class PreparedRows:
 
 
 class _SqliteInsert:
-    """Of one row with the given columns, and the defaults of others."""
+    """The statement that inserts a row with the given columns, and the defaults of others."""
 
     def __init__(self, table: Table, given: tuple[str, ...]) -> None:
         compiled = insert(table).compile(dialect=_SQLITE, column_keys=given)
@@ -136,7 +136,7 @@ def _combined_insert(shapes: tuple[Shape, ...]) -> TextClause:
 
 
 def _insert_of(number: int, table: Table, given: tuple[str, ...]) -> str:
-    """With the column defaults, which SQLAlchemy adds to its own statements only."""
+    """The insert of a table's rows, with the defaults that SQLAlchemy adds to its own statements only."""
     quoted = _DIALECT.identifier_preparer.quote
     columns = {name: quoted(name) for name in given}
     types = ", ".join(f"{columns[name]} {table.c[name].type.compile(_DIALECT)}" for name in given)

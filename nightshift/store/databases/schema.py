@@ -77,13 +77,14 @@ class _Table:
 
 
 def differences(connection: Connection, *, is_later: bool = False) -> list[str]:
-    """What this code could not work with. `is_later`: the schema of a later release, which has widened or
-    relaxed what this code knows, and is trusted in that.
+    """Differences with which this code could not work.
+
+    `is_later`: the schema of a later release, which is trusted in what it has widened or relaxed.
     """
-    found = _read(connection)
+    there_are = _read(connection)
     lacks = _encoding(connection)
     for table in tables.metadata.sorted_tables:
-        there = found.get(table.name)
+        there = there_are.get(table.name)
         if there is None:
             lacks.append(f"table {table.name} is missing")
             continue
@@ -100,27 +101,27 @@ def tables_there(connection: Connection) -> list[str]:
 
 
 def _missing(table: Table, there: _Table, dialect: Dialect) -> Iterator[str]:
-    """What a statement of this code would be refused for."""
+    """Differences for which a statement of this code would be refused."""
     if not there.may_be_used:
         yield f"table {table.name} may not be read and written by this user"
     for column in table.columns:
         if column.name not in there.columns:
             yield f"column {table.name}.{column.name} is missing ({_definition(column, dialect)})"
-    for name, found in there.columns.items():
-        if name not in table.columns and not (found.is_nullable or found.has_default or found.is_key):
+    for name, actual in there.columns.items():
+        if name not in table.columns and not (actual.is_nullable or actual.has_default or actual.is_key):
             yield f"column {table.name}.{name}, unknown to this version, must be given a value"
 
 
 def _changed(table: Table, there: _Table, dialect: Dialect) -> Iterator[str]:
     for column in table.columns:
-        found = there.columns.get(column.name)
-        if found is None:
+        actual = there.columns.get(column.name)
+        if actual is None:
             continue
         expected = _expected_type(column, dialect)
-        if not found.type.holds(expected):
-            yield f"column {table.name}.{column.name} is {found.type} instead of {expected}"
-        if found.is_nullable != column.nullable and not column.primary_key:
-            what = "may be null" if found.is_nullable else "may not be null"
+        if not actual.type.holds(expected):
+            yield f"column {table.name}.{column.name} is {actual.type} instead of {expected}"
+        if actual.is_nullable != column.nullable and not column.primary_key:
+            what = "may be null" if actual.is_nullable else "may not be null"
             yield f"column {table.name}.{column.name} {what}"
     for columns, is_partial in _expected_unique(table):
         if (columns, is_partial) not in there.unique:
@@ -143,20 +144,20 @@ def _encoding(connection: Connection) -> list[str]:
 def _read(connection: Connection) -> Mapping[str, _Table]:
     dialect = connection.dialect.name
     given = {} if dialect == "sqlite" else {"names": list(tables.metadata.tables)}
-    found: defaultdict[str, _Table] = defaultdict(_Table)
+    there: defaultdict[str, _Table] = defaultdict(_Table)
     keys: defaultdict[str, set[str]] = defaultdict(set)
     for row in connection.execute(_COLUMNS[dialect], given):
         table, name, type, length, is_nullable, has_default, is_key, may_be_used = row
         column = _Column(_type(dialect, type, length), bool(is_nullable), bool(has_default), bool(is_key))
-        found[table].columns[name] = column
-        found[table].may_be_used = bool(may_be_used)
+        there[table].columns[name] = column
+        there[table].may_be_used = bool(may_be_used)
         if is_key:
             keys[table].add(name)
     for table, columns in keys.items():  # SQLite has no index for a key that is the row's number
-        found[table].unique.add((frozenset(columns), False))
+        there[table].unique.add((frozenset(columns), False))
     for table, unique in _grouped(connection.execute(_UNIQUE[dialect], given)):
-        found[table].unique.add(unique)
-    return found
+        there[table].unique.add(unique)
+    return there
 
 
 def _grouped(rows: Iterable[Any]) -> Iterator[tuple[str, tuple[frozenset[str], bool]]]:

@@ -27,7 +27,7 @@ class EndedJob:
 
 class Ageing(Statements):
     def tenants(self) -> Sequence[str]:
-        """Those with jobs, deliveries or receivers that are gone, in alphabetical order."""
+        """Tenants with jobs, deliveries or receivers that are gone, in alphabetical order."""
         of_jobs = (job, delivery, tables.gone_endpoint)
         return sorted({tenant for table in of_jobs for tenant in distinct_tenants(self._connection, table)})
 
@@ -61,7 +61,7 @@ class Ageing(Statements):
         return [EndedJob(row.id, row.finished_at) for row in rows]
 
     def awaited(self, job_ids: Collection[str], delivered_since: datetime) -> set[str]:
-        """Those of these jobs whose event is still owed to a receiver, or came to it since then: it asks for
+        """Jobs among these whose event is still owed to a receiver, or came to it since then: it asks for
         the job after that.
         """
         rows = self._execute(
@@ -73,7 +73,7 @@ class Ageing(Statements):
         return set(rows.scalars())
 
     def undecided(self, job_ids: Collection[str]) -> set[str]:
-        """Those of these jobs that have a dead letter which may still be replayed."""
+        """Jobs among these with a dead letter that may still be replayed."""
         rows = self._execute(
             select(dead_row.c.job_id).where(
                 dead_row.c.job_id.in_(job_ids), dead_row.c.state == DeadLetterState.DEAD

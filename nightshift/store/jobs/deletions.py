@@ -72,7 +72,7 @@ class Deletions(Statements):
     # -- what is still to be deleted, over all tenants -------------------------------------------------
 
     def tenants(self) -> Sequence[str]:
-        """Those with anything still to be deleted."""
+        """Tenants with anything still to be deleted."""
         return distinct_tenants(self._connection, deletion)
 
     def waiting(self, tenant_id: str, limit: int, after_id: int = 0) -> Sequence[Deletion]:
@@ -100,43 +100,43 @@ class Deletions(Statements):
 
     def streamed(self, job_ids: Collection[str]) -> Sequence[str]:
         """The shards of those jobs that are online: their tokens may still be in Redis."""
-        found = shard.c.job_id.in_(job_ids) & (shard.c.shard_no == 0) & (shard.c.kind == JobKind.ONLINE)
-        return self._execute(select(shard.c.id).where(found)).scalars().all()
+        is_online = shard.c.job_id.in_(job_ids) & (shard.c.shard_no == 0) & (shard.c.kind == JobKind.ONLINE)
+        return self._execute(select(shard.c.id).where(is_online)).scalars().all()
 
     # -- rows, in batches ------------------------------------------------------------------------------
 
-    def delete_segments(self, of: Deletion, limit: int) -> int:
-        """And count their bytes no more. Returns how many."""
+    def delete_segments(self, part: Deletion, limit: int) -> int:
+        """Delete segments, and count their bytes no more. Returns how many."""
         segment = tables.segment
-        page = select(segment.c.id).where(_of_job(segment, of)).order_by(segment.c.id).limit(limit)
-        gone = delete(segment).where(_of_job(segment, of), segment.c.id.in_(page.scalar_subquery()))
+        page = select(segment.c.id).where(_of_job(segment, part)).order_by(segment.c.id).limit(limit)
+        gone = delete(segment).where(_of_job(segment, part), segment.c.id.in_(page.scalar_subquery()))
         sizes = self._execute(gone.returning(segment.c.size_bytes)).scalars().all()
         if sizes:
             less = {"stored_bytes": job.c.stored_bytes - sum(sizes)}
-            self._execute(update(job).where(job.c.id == of.job_id).values(less))
-            self._holdings.add(of.tenant_id, Holding(stored_bytes=-sum(sizes)))
+            self._execute(update(job).where(job.c.id == part.job_id).values(less))
+            self._holdings.add(part.tenant_id, Holding(stored_bytes=-sum(sizes)))
         return len(sizes)
 
-    def delete_events(self, of: Deletion, limit: int) -> int:
+    def delete_events(self, part: Deletion, limit: int) -> int:
         """All, or all but the last of a job that stays. Returns how many."""
-        found = _of_job(event, of)
-        if of.part is not JobPart.JOB:
-            last = select(job.c.event_seq).where(job.c.id == of.job_id).scalar_subquery()
-            found &= event.c.seq < last
-        return self._delete_some(event, event.c.seq, found, limit)
+        wanted = _of_job(event, part)
+        if part.part is not JobPart.JOB:
+            last = select(job.c.event_seq).where(job.c.id == part.job_id).scalar_subquery()
+            wanted &= event.c.seq < last
+        return self._delete_some(event, event.c.seq, wanted, limit)
 
-    def delete_shards(self, of: Deletion, limit: int) -> int:
+    def delete_shards(self, part: Deletion, limit: int) -> int:
         """Shards without segments, and what is theirs. Returns how many."""
-        page = select(shard.c.id).where(_of_job(shard, of)).order_by(shard.c.shard_no).limit(limit)
+        page = select(shard.c.id).where(_of_job(shard, part)).order_by(shard.c.shard_no).limit(limit)
         ids = self._execute(page).scalars().all()
         for table in _OF_SHARD if ids else ():
             self._execute(delete(table).where(table.c.shard_id.in_(ids)))
         return self._execute(delete(shard).where(shard.c.id.in_(ids))).rowcount if ids else 0
 
-    def delete_output_parts(self, of: Deletion, limit: int) -> int:
+    def delete_output_parts(self, part: Deletion, limit: int) -> int:
         """Returns how many."""
-        found = _of_job(tables.output_part, of)
-        return self._delete_some(tables.output_part, tables.output_part.c.first_shard, found, limit)
+        wanted = _of_job(tables.output_part, part)
+        return self._delete_some(tables.output_part, tables.output_part.c.first_shard, wanted, limit)
 
     def delete_deliveries(self, job_ids: Collection[str], limit: int) -> int:
         """Deliveries and their attempts. Returns how many deliveries."""
@@ -151,8 +151,8 @@ class Deletions(Statements):
         """A tenant's records of receivers that refuse the events of jobs which are all deleted. How many."""
         gone = tables.gone_endpoint
         concerned = select(job.c.id).where(job.c.tenant_id == tenant_id, job.c.created_at <= gone.c.gone_at)
-        found = (gone.c.tenant_id == tenant_id) & ~concerned.exists()
-        return self._delete_some(gone, gone.c.url_sha256, found, limit)
+        wanted = (gone.c.tenant_id == tenant_id) & ~concerned.exists()
+        return self._delete_some(gone, gone.c.url_sha256, wanted, limit)
 
     def delete_dead_letters(self, job_id: str) -> None:
         self._execute(delete(tables.dead_row).where(tables.dead_row.c.job_id == job_id))
@@ -232,12 +232,12 @@ def _of_job(table: Table, deletion: Deletion) -> ColumnElement[bool]:
 
 
 def distinct_tenants(connection: Connection, table: Table) -> Sequence[str]:
-    """In alphabetical order. The table needs an index that begins with the tenant: `SELECT DISTINCT` would
-    read all of it.
+    """Tenants with rows in a table, in alphabetical order. `SELECT DISTINCT` would read the whole table; this
+    reads an index that begins with the tenant.
     """
     column = table.c.tenant_id
-    found = select(func.min(column).label("tenant_id")).cte("found", recursive=True)
-    following = select(func.min(column)).where(column > found.c.tenant_id).scalar_subquery()
-    found = found.union_all(select(following).where(found.c.tenant_id.is_not(None)))
-    rows = connection.execute(select(found.c.tenant_id).where(found.c.tenant_id.is_not(None)))
+    tenants = select(func.min(column).label("tenant_id")).cte("found", recursive=True)
+    following = select(func.min(column)).where(column > tenants.c.tenant_id).scalar_subquery()
+    tenants = tenants.union_all(select(following).where(tenants.c.tenant_id.is_not(None)))
+    rows = connection.execute(select(tenants.c.tenant_id).where(tenants.c.tenant_id.is_not(None)))
     return rows.scalars().all()

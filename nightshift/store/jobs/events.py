@@ -83,13 +83,13 @@ class Events(Statements):
 
     def at(self, tenant_id: str, job_id: str, seqs: Collection[int]) -> Sequence[Event]:
         """A tenant's job's events with these numbers, as far as they are kept, in order."""
-        found = (
+        wanted = (
             select(event)
             .join(job, job.c.id == event.c.job_id)
             .where(event.c.job_id == job_id, job.c.tenant_id == tenant_id, event.c.seq.in_(seqs))
             .order_by(event.c.seq)
         )
-        return self._all(found, _to_event)
+        return self._all(wanted, _to_event)
 
 
 def first_row(job_id: str, type: str, data: JsonObject, now: datetime) -> dict[str, Any]:

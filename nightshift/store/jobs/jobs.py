@@ -147,7 +147,7 @@ class Backlog:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a job has after results were added."""
+    """A job's counts after results were added."""
 
     tenant_id: str
     model: str | None

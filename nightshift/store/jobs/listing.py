@@ -92,8 +92,8 @@ def listing(tenant_id: str, limit: int, after: Job | None, filters: JobFilters) 
     wanted = select(*JOB_WITHOUT_TEMPLATE)
     if filters.name is None and len(states) > 1:
         # The index is in the page's order within a state: each one's page, and of those the newest.
-        found = union_all(*(_page_of(state, guards, limit) for state in states)).subquery()
-        wanted = wanted.join(found, found.c.id == job.c.id)
+        pages = union_all(*(_page_of(state, guards, limit) for state in states)).subquery()
+        wanted = wanted.join(pages, pages.c.id == job.c.id)
     elif states:
         state = job.c.state if filters.name is None else unindexed(job.c.state)
         wanted = wanted.where(*guards, state.in_(states) if len(states) > 1 else state == states[0])
@@ -103,7 +103,7 @@ def listing(tenant_id: str, limit: int, after: Job | None, filters: JobFilters) 
 
 
 def _equal(filters: JobFilters) -> list[ColumnElement[bool]]:
-    """With a name by its index alone: it has the fewest jobs."""
+    """The filters that an index compares. A name's index is used alone: it has the fewest jobs."""
     if filters.name is not None:
         return [
             job.c.name == filters.name,
@@ -113,13 +113,13 @@ def _equal(filters: JobFilters) -> list[ColumnElement[bool]]:
 
 
 def _others(filters: JobFilters) -> list[tuple[Column[Any], str | BindParameter[str]]]:
-    asked = (
+    filtered = (
         (job.c.kind, _literal(filters.kind)),
         (job.c.face, _literal(filters.face)),
         (job.c.priority, filters.priority),
         (job.c.model, filters.model),
     )
-    return [(column, value) for column, value in asked if value is not None]
+    return [(column, value) for column, value in filtered if value is not None]
 
 
 def _literal(value: JobKind | Face | None) -> BindParameter[str] | None:
@@ -128,7 +128,7 @@ def _literal(value: JobKind | Face | None) -> BindParameter[str] | None:
 
 
 def _period(filters: JobFilters, after: Job | None) -> list[ColumnElement[bool]]:
-    """With one end, which an index can begin at: that of the period, or the previous page's."""
+    """The bounds of a page, whose one end an index can begin at: the period's, or the previous page's."""
     first, end = filters.created_from, filters.created_before
     bounds = [] if first is None else [job.c.created_at >= first]
     if after is not None and (end is None or after.created_at < end):

@@ -71,14 +71,14 @@ class Overview(Statements):
             .subquery()
             for state in _UNFINISHED
         ]
-        found = union_all(*(select(page) for page in pages)).subquery()
-        is_queued = found.c.state == JobState.QUEUED
-        group = (found.c.priority_rank, found.c.priority, found.c.model, found.c.kind)
+        counted = union_all(*(select(page) for page in pages)).subquery()
+        is_queued = counted.c.state == JobState.QUEUED
+        group = (counted.c.priority_rank, counted.c.priority, counted.c.model, counted.c.kind)
         queued, running = func.count(case((is_queued, 1))), func.count(case((~is_queued, 1)))
         rows = self._execute(
-            select(*group, queued, running, func.count(found.c.paused_at), func.sum(found.c.left))
+            select(*group, queued, running, func.count(counted.c.paused_at), func.sum(counted.c.left))
             .group_by(*group)
-            .order_by(found.c.priority_rank, found.c.model, found.c.kind)
+            .order_by(counted.c.priority_rank, counted.c.model, counted.c.kind)
         ).all()
         groups = [
             QueueGroup(
@@ -86,5 +86,5 @@ class Overview(Statements):
             )
             for _, priority, model, kind, queued, running, paused, left in rows
         ]
-        most = max(sum(each.queued for each in groups), sum(each.running for each in groups))
+        most = max(sum(jobs.queued for jobs in groups), sum(jobs.running for jobs in groups))
         return Unfinished(groups, most < COUNTED_MAX)

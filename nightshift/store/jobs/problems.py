@@ -85,13 +85,13 @@ class Problems(Statements):
             )
         ).one()
         is_unplanned = row.planned_at is None and row.stop_reason is None
-        found = Parts(self._connection).problem(job_id)
+        of_part = Parts(self._connection).problem(job_id)
         return MetFaults(
             input=Fault.from_json(row.input_fault) if row.input_fault and is_unplanned else None,
             shard=self._of_shards(job_id),
             part=None
-            if found is None
-            else replace(_of(found.problem), next_attempt_at=found.next_attempt_at),
+            if of_part is None
+            else replace(_of(of_part.problem), next_attempt_at=of_part.next_attempt_at),
             manifest=_of(PartProblem.from_json(row.output_problem)) if row.output_problem else None,
         )
 
@@ -114,8 +114,8 @@ class Problems(Statements):
 
     def wanted(self) -> Sequence[Wanted]:
         """The demands of bulk jobs with claimable shards, each once."""
-        found = select(job.c.model, job.c.capacity, job.c.pool).where(*_WAITING).distinct()
-        return [Wanted(row.model, row.capacity, row.pool) for row in self._execute(found)]
+        demands = select(job.c.model, job.c.capacity, job.c.pool).where(*_WAITING).distinct()
+        return [Wanted(row.model, row.capacity, row.pool) for row in self._execute(demands)]
 
     def waiting(self, for_: Wanted, limit: int) -> Sequence[str]:
         """Ids of bulk jobs with claimable shards that ask for just this and have no recorded problem."""
@@ -124,16 +124,16 @@ class Problems(Statements):
             job.c.capacity == for_.capacity,
             job.c.pool.is_(None) if for_.pool is None else job.c.pool == for_.pool,
         )
-        found = select(job.c.id).where(*_WAITING, *asks, job.c.current_problem.is_(None)).order_by(job.c.id)
-        return list(self._execute(found.limit(limit)).scalars())
+        wanted = select(job.c.id).where(*_WAITING, *asks, job.c.current_problem.is_(None)).order_by(job.c.id)
+        return list(self._execute(wanted.limit(limit)).scalars())
 
     def is_waiting(self, job_id: str) -> bool:
         """Whether it is a bulk job with claimable shards."""
-        found = select(job.c.id).where(*_WAITING, job.c.id == job_id)
-        return self._execute(found).one_or_none() is not None
+        wanted = select(job.c.id).where(*_WAITING, job.c.id == job_id)
+        return self._execute(wanted).one_or_none() is not None
 
     def undelivered(self, job_ids: Collection[str]) -> dict[str, FailedDelivery]:
-        """By job, a webhook that was not taken and is sent again: the one whose turn is first."""
+        """Webhooks that were not taken and are sent again, by job: the one whose turn is first."""
         rows = self._execute(
             select(
                 delivery.c.job_id,

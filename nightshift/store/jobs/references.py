@@ -29,7 +29,7 @@ class References(Statements):
     def of_shards(
         self, places: Collection[tuple[str, int]], keys: Collection[str]
     ) -> Mapping[tuple[str, int], ShardReferences]:
-        """By (job id, shard number), for existing shards. Looks for `keys` among the segments."""
+        """References of existing shards, by job id and shard number. Looks for `keys` among the segments."""
         rows = self._execute(
             select(
                 shard.c.id,
@@ -44,12 +44,12 @@ class References(Statements):
             )
         ).all()
         listed: dict[str, set[str]] = {}
-        found = self._execute(
+        segments = self._execute(
             select(tables.segment.c.shard_id, tables.segment.c.key).where(
                 tables.segment.c.shard_id.in_([row.id for row in rows]), tables.segment.c.key.in_(keys)
             )
         )
-        for shard_id, key in found:
+        for shard_id, key in segments:
             listed.setdefault(shard_id, set()).add(key)
         return {
             (row.job_id, row.shard_no): ShardReferences(
@@ -68,7 +68,7 @@ class References(Statements):
         return set(rows.scalars())
 
     def jobs_with_results(self, job_ids: Collection[str]) -> set[str]:
-        """Those among these jobs whose results are not deleted."""
+        """Jobs among these whose results are not deleted."""
         job = tables.job
         rows = self._execute(
             select(job.c.id).where(

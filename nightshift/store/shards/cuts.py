@@ -135,7 +135,7 @@ class Cuts(Statements):
             note_written(self._connection, job.id, written)
 
     def under_way(self) -> Mapping[str, OutputProgress]:
-        """Of each native job whose output is being written. Costs a row of each job, whatever it has."""
+        """The progress of every native job whose output is being written, read from a row of each job."""
         rows = self._execute(
             select(
                 job.c.id,
@@ -165,12 +165,12 @@ class Cuts(Statements):
         wanted = sorted(numbers)
         for first in range(0, len(wanted), NEIGHBOURS_PER_QUERY):
             some = wanted[first : first + NEIGHBOURS_PER_QUERY]
-            found = self._execute(
+            rows = self._execute(
                 select(shard.c.shard_no, shard.c.part_first_shard).where(
                     shard.c.job_id == job_id, shard.c.shard_no.in_(some)
                 )
             )
-            for row in found:
+            for row in rows:
                 yield CutShard(row.shard_no, is_ended=False, is_assigned=row.part_first_shard is not None)
 
 

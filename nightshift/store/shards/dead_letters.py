@@ -20,7 +20,7 @@ dead_row = tables.dead_row
 
 class DeadLetters(Statements):
     def crash_history(self, shard_id: str, crashes: int) -> CrashHistory:
-        """What is known of a shard that lost so many workers. One that lost none costs no look."""
+        """The history of a shard that lost so many workers. One that lost none costs no statement."""
         if crashes == 0:
             return CrashHistory()
         return CrashHistory(crashes, tuple(self.suspects(shard_id)), self._dead(shard_id))
@@ -151,8 +151,8 @@ class DeadLetters(Statements):
         )
 
     def _has_suspects(self, shard_id: str) -> bool:
-        found = select(row_crash.c.row).where(row_crash.c.shard_id == shard_id).limit(1)
-        return self._execute(found).one_or_none() is not None
+        wanted = select(row_crash.c.row).where(row_crash.c.shard_id == shard_id).limit(1)
+        return self._execute(wanted).one_or_none() is not None
 
     def _dead(self, shard_id: str) -> frozenset[int]:
         rows = self._execute(select(dead_row.c.row).where(dead_row.c.shard_id == shard_id))

@@ -199,7 +199,7 @@ class Leases(Statements):
         return self._all(leases, _to_expired)
 
     def _orders(self, job_ids: Sequence[str]) -> dict[str, tuple[StopReason | None, datetime | None, bool]]:
-        """By job, as in HeldLease, of those that are to stop or to pause."""
+        """The orders to stop or to pause, by job, as in HeldLease."""
         rows = self._execute(
             select(job.c.id, job.c.stop_reason, job.c.stop_requested_at, job.c.paused_at).where(
                 job.c.id.in_(set(job_ids)), or_(job.c.stop_reason.is_not(None), job.c.paused_at.is_not(None))

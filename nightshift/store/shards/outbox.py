@@ -26,7 +26,7 @@ class Outbox(Statements):
         return Ring(ring_id, kind, shard_id, priority_rank)
 
     def add_bulk(self, count: int, priority_rank: int, now: datetime) -> Sequence[Ring]:
-        """For workers that each take what bulk work is best then: in one statement."""
+        """Add rings for workers, each of which takes the best bulk work then: in one statement."""
         row = ring_row(JobKind.BULK, None, priority_rank, now)
         ids = insert_groups(self._connection, [[(outbox, row)]] * count)
         return [Ring(ring_id, JobKind.BULK, None, priority_rank) for ring_id in ids]

@@ -62,7 +62,7 @@ class PreparedShards:
     rows: Sequence[PreparedRows]
 
     @classmethod
-    def of(
+    def of_job(
         cls, dialect: str, job: Job, model: str, planned: Sequence[NewShard], now: datetime
     ) -> "PreparedShards":
         rows = [
@@ -83,7 +83,7 @@ class PreparedShards:
                 "end": new.end,
                 "capacity": job.spec.capacity,
                 "source_etag": new.source_etag,
-                "objects": [[each.uri, each.etag] for each in new.objects] or None,
+                "objects": [[object.uri, object.etag] for object in new.objects] or None,
             }
             for shard_id, new in zip(new_ids("shard", len(planned)), planned, strict=True)
         ]
@@ -188,7 +188,7 @@ class Shards(Statements):
 
     def prepared(self, job: Job, model: str, planned: Sequence[NewShard], now: datetime) -> PreparedShards:
         """A bulk job's claimable shards, for `insert_bulk` in this or a later transaction."""
-        return PreparedShards.of(self._connection.dialect.name, job, model, planned, now)
+        return PreparedShards.of_job(self._connection.dialect.name, job, model, planned, now)
 
     def insert_bulk(self, prepared: PreparedShards) -> None:
         """Record a bulk job's claimable shards."""
@@ -329,13 +329,13 @@ class Shards(Statements):
         )
 
     def rows_earlier(self, job_id: str, first_no: int, last_no: int) -> int:
-        """Of these shards of a job, the rows with a result of the job that it reuses."""
-        found = self._execute(
+        """Rows of these shards with a result of the job that their own job reuses."""
+        wanted = self._execute(
             select(func.coalesce(func.sum(segment.c.earlier), 0))
             .join(shard, shard.c.id == segment.c.shard_id)
             .where(shard.c.job_id == job_id, shard.c.shard_no.between(first_no, last_no))
         )
-        return int(found.scalar_one())
+        return int(wanted.scalar_one())
 
     def segments_of_job(
         self, tenant_id: str, job_id: str, *, after_id: int = 0, limit: int
@@ -418,13 +418,15 @@ class Shards(Statements):
 
     def stop_queued(self, job_id: str) -> int:
         """Stop queued shards of a stopping job, at most `STOPPED_MAX`. Returns how many."""
-        found = [shard.c.job_id == job_id, shard.c.state == ShardState.QUEUED]
+        is_queued = [shard.c.job_id == job_id, shard.c.state == ShardState.QUEUED]
         # The end of the range first: with it in a subquery PostgreSQL looks through all shards for each.
-        end = select(shard.c.shard_no).where(*found).order_by(shard.c.shard_no).offset(STOPPED_MAX).limit(1)
+        end = (
+            select(shard.c.shard_no).where(*is_queued).order_by(shard.c.shard_no).offset(STOPPED_MAX).limit(1)
+        )
         end_no = self._connection.scalar(end)
         if end_no is not None:
-            found.append(shard.c.shard_no < end_no)
-        ended = self._execute(update(shard).where(*found).values(state=ShardState.STOPPED)).rowcount
+            is_queued.append(shard.c.shard_no < end_no)
+        ended = self._execute(update(shard).where(*is_queued).values(state=ShardState.STOPPED)).rowcount
         if ended:
             note_ended(self._connection, job_id, ended)
         return ended
@@ -438,8 +440,8 @@ class Shards(Statements):
         return self._count(job_id, (ShardState.QUEUED,), limit)
 
     def _count(self, job_id: str, states: Sequence[ShardState], limit: int) -> int:
-        found = select(shard.c.id).where(shard.c.job_id == job_id, shard.c.state.in_(states)).limit(limit)
-        counted: int = self._connection.scalar(select(func.count()).select_from(found.subquery())) or 0
+        shards = select(shard.c.id).where(shard.c.job_id == job_id, shard.c.state.in_(states)).limit(limit)
+        counted: int = self._connection.scalar(select(func.count()).select_from(shards.subquery())) or 0
         return counted
 
     def unrung(
@@ -468,14 +470,14 @@ class Shards(Statements):
 
     def _unrung_bulk(self, now: datetime, told_until: datetime, limit: int) -> Sequence[tuple[str, int]]:
         jobs = self._execute(RUNG_JOBS).all()
-        found: list[tuple[str, int]] = []
+        unrung: list[tuple[str, int]] = []
         for job in jobs:
             values = {"of": job.id, "moment": now, "told_until": told_until}
             ids = self._connection.scalars(_UNRUNG_OF_JOB, values)
-            found += [(id, job.priority_rank) for id in ids]
-            if len(found) >= limit:
+            unrung += [(id, job.priority_rank) for id in ids]
+            if len(unrung) >= limit:
                 break
-        return found[:limit]
+        return unrung[:limit]
 
     def mark_signalled(self, shard_ids: Sequence[str], now: datetime) -> None:
         """Record that rings were sent. Locked shards are skipped: they are being claimed or stopped, and

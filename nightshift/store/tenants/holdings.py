@@ -79,7 +79,7 @@ _ADD: Final = {
 
 @dataclass(frozen=True)
 class Queue:
-    """What waits, for the admission of more."""
+    """The waiting work, for the admission of more."""
 
     own: Holding  # the tenant's
     quotas: Quotas  # the tenant's own
@@ -150,8 +150,8 @@ class Holdings(Statements):
         )
 
     def differences(self) -> Mapping[str, Holding]:
-        """What the counters of tenants lack, in one statement and so at one instant: adding it is right
-        whatever is counted meanwhile.
+        """Amounts that the counters of tenants lack. One statement reads them at one instant, so adding them is
+        right whatever is counted meanwhile.
         """
         none = [literal(0)] * 4
         files = select(file.c.tenant_id, literal(1), file.c.size_bytes, *none)
@@ -165,8 +165,8 @@ class Holdings(Statements):
         of_tenant, *amounts = every.c
         sums = [func.sum(amount).label(name) for name, amount in zip(HOLDING_NAMES, amounts, strict=True)]
         differ: list[ColumnElement[bool]] = [total != 0 for total in sums]
-        found = select(of_tenant.label("tenant_id"), *sums).group_by(of_tenant).having(or_(*differ))
-        return {row.tenant_id: _to_holding(row) for row in self._execute(found)}
+        wanted = select(of_tenant.label("tenant_id"), *sums).group_by(of_tenant).having(or_(*differ))
+        return {row.tenant_id: _to_holding(row) for row in self._execute(wanted)}
 
     def _upsert(self, tenant_id: str, change: Holding, *, is_first: bool) -> None:
         dialect = self._connection.dialect.name

@@ -19,7 +19,7 @@ class Keys(Statements):
         self._execute(insert(api_key).values(vars(new) | {"scopes": ",".join(sorted(new.scopes))}))
 
     def find(self, key_id: str) -> ApiKey | None:
-        """By public id; the caller verifies the key (`ApiKey.admits`)."""
+        """The key with this public id; the caller verifies the key (`ApiKey.admits`)."""
         return self._one(select(api_key).where(api_key.c.id == key_id), _to_key)
 
     def list(self, tenant_id: str | None = None) -> Sequence[ApiKey]:

@@ -82,7 +82,7 @@ class UsageSums(Statements):
 
 
 def _is_after(day: date, model: str) -> ColumnElement[bool]:
-    """In the order of the list: days descend, models ascend."""
+    """Whether a row follows in the list, where days descend and models ascend."""
     on_day = usage.c.day == day.isoformat()
     return or_(usage.c.day < day.isoformat(), and_(on_day, usage.c.model > model))
 

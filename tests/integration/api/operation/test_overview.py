@@ -21,7 +21,7 @@ FIGURES = WorkerFigures(
             busy_fraction=0.5,
             generation_tokens_per_s=120.0,
             rows_per_s=4.0,
-            first_token_s={"interactive": Durations.of((0.1, 0.2), (10, 10, 0))},
+            first_token_s={"interactive": Durations.from_counts((0.1, 0.2), (10, 10, 0))},
         )
     },
     device=DeviceFigures(kind="cuda", name="NVIDIA H100", memory_bytes=80 << 30),

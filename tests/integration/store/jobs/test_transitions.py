@@ -67,7 +67,9 @@ class Held:
 SHARD_STATEMENTS: dict[str, Callable[[Transaction, Held], Any]] = {
     "claim_bulk": lambda tx, held: tx.claims.bulk("worker_2", [MODEL], tx.now(), 30),
     "complete": lambda tx, held: tx.shards.complete(held.lease, rows_total=0),
-    "record_result": lambda tx, held: tx.shards.record_result(held.lease, RecordedAnswer.of(an_answer())),
+    "record_result": lambda tx, held: tx.shards.record_result(
+        held.lease, RecordedAnswer.from_answer(an_answer())
+    ),
     "stop_held": lambda tx, held: tx.shards.stop_held(held.lease),
     "fail_held": lambda tx, held: tx.shards.fail_held(held.lease),
     "stop_queued": lambda tx, held: tx.shards.stop_queued(held.lease.job_id),

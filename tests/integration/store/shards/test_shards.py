@@ -111,7 +111,7 @@ def test_a_job_has_open_shards_until_all_have_ended(store: Store) -> None:
 def test_an_answer_comes_back_as_it_was_recorded(store: Store) -> None:
     request = asked(store, body={"messages": [{"role": "user", "content": "☂"}]})
     found = claimed_online(store, request.shard_id)
-    answer = RecordedAnswer.of(an_answer(body={"choices": [{"text": "ünïcode ☂ \0"}], "n": 1.5}))
+    answer = RecordedAnswer.from_answer(an_answer(body={"choices": [{"text": "ünïcode ☂ \0"}], "n": 1.5}))
     assert found.body is not None
     assert found.body["messages"] == [{"role": "user", "content": "☂"}]
     with store.transaction() as tx:

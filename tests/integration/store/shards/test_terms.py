@@ -29,7 +29,9 @@ LATE_WRITES: dict[str, Callable[[Transaction, Lease], bool]] = {
     "complete the shard": lambda tx, lease: tx.shards.complete(lease, rows_total=0),
     "end the shard as stopped": lambda tx, lease: tx.shards.stop_held(lease),
     "give the shard up": lambda tx, lease: tx.shards.fail_held(lease),
-    "record an answer": lambda tx, lease: tx.shards.record_result(lease, RecordedAnswer.of(an_answer())),
+    "record an answer": lambda tx, lease: tx.shards.record_result(
+        lease, RecordedAnswer.from_answer(an_answer())
+    ),
     "hand the shard back": lambda tx, lease: tx.leases.hand_back(lease, "a-carry-over"),
     "return a broken shard": lambda tx, lease: tx.leases.return_broken(
         lease, tx.now() + timedelta(seconds=9)

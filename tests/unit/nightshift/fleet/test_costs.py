@@ -14,8 +14,8 @@ times = st.builds(WorkerTime, st.floats(0, 1e6), st.floats(0, 1e6))
 def test_an_hour_of_each_capacity_costs_its_price() -> None:
     prices = Prices(spot=0.5, on_demand=2.0)
 
-    assert prices.cost(WorkerTime.of(Capacity.SPOT, HOUR)) == 0.5
-    assert prices.cost(WorkerTime.of(Capacity.ON_DEMAND, HOUR / 2)) == 1.0
+    assert prices.cost(WorkerTime.on(Capacity.SPOT, HOUR)) == 0.5
+    assert prices.cost(WorkerTime.on(Capacity.ON_DEMAND, HOUR / 2)) == 1.0
     assert prices.cost(WorkerTime(HOUR, HOUR)) == 2.5
 
 

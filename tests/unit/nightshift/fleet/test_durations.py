@@ -13,7 +13,7 @@ counts = st.lists(st.integers(0, 1000), min_size=4, max_size=4)
 
 
 def test_a_quantile_lies_within_its_bucket_in_proportion() -> None:
-    found = Durations.of(BOUNDS, [5, 10, 0, 5])
+    found = Durations.from_counts(BOUNDS, [5, 10, 0, 5])
 
     assert found.quantile(0.25) == 0.1
     assert found.quantile(0.5) == 0.1 + 0.4 * 0.5
@@ -22,14 +22,14 @@ def test_a_quantile_lies_within_its_bucket_in_proportion() -> None:
 
 
 def test_of_nothing_there_is_no_quantile() -> None:
-    assert Durations.of(BOUNDS, [0, 0, 0, 0]).quantile(0.5) is None
+    assert Durations.from_counts(BOUNDS, [0, 0, 0, 0]).quantile(0.5) is None
 
 
 @given(counts, counts, st.floats(0, 1))
 def test_a_quantile_of_a_sum_lies_between_those_of_its_parts(
     some: list[int], others: list[int], share: float
 ) -> None:
-    first, second = Durations.of(BOUNDS, some), Durations.of(BOUNDS, others)
+    first, second = Durations.from_counts(BOUNDS, some), Durations.from_counts(BOUNDS, others)
 
     found = (first + second).quantile(share)
 
@@ -41,7 +41,7 @@ def test_a_quantile_of_a_sum_lies_between_those_of_its_parts(
 
 @given(counts)
 def test_what_was_told_is_read_again(some: list[int]) -> None:
-    durations = Durations.of(BOUNDS, some)
+    durations = Durations.from_counts(BOUNDS, some)
 
     assert Durations.from_json(durations.to_json()) == durations
 

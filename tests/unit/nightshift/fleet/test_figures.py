@@ -22,7 +22,7 @@ from nightshift.jobs.capacity.service_figures import PACE_WEIGHT, summed
 from nightshift.jobs.priorities import PriorityClass
 from tests.helpers.fakes import STARTS_AT, a_worker
 
-TIMES = Durations.of((0.1, 0.5), [1, 2, 0])
+TIMES = Durations.from_counts((0.1, 0.5), [1, 2, 0])
 
 
 def a_report(**figures: float) -> WorkerFigures:

@@ -105,7 +105,9 @@ def test_durations_are_of_requests_of_the_last_minute(store: Store) -> None:
     for _ in range(int(DURATIONS_WINDOW_S / 5) + 1):
         place.clock.advance(5)
         found = place.figures.now().models["demo"].first_token_s
-    assert found["standard"] == Durations.of(FIRST_TOKEN_BUCKETS_S, [0] * (len(FIRST_TOKEN_BUCKETS_S) + 1))
+    assert found["standard"] == Durations.from_counts(
+        FIRST_TOKEN_BUCKETS_S, [0] * (len(FIRST_TOKEN_BUCKETS_S) + 1)
+    )
 
 
 def test_leases_memory_and_the_device_are_told() -> None:
