@@ -212,9 +212,9 @@ class BulkOptions:
 
     def to_json(self) -> dict[str, Any]:
         """The options that are set, in the stored form: those of parts by themselves."""
-        parts = self.of_parts()
-        known = {key: value for key, value in vars(self).items() if value is not None and key not in parts}
-        return known | {"parts": parts}
+        known = dict(vars(self))
+        parts = {option.field: known.pop(option.field) for option in OPTIONS if option.about.of_parts}
+        return {key: value for key, value in known.items() if value is not None} | {"parts": parts}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "BulkOptions":

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from nightshift.errors import QuotaExceeded, TooManyRequests
 from nightshift.jobs import JsonObject, NewJob
@@ -17,7 +17,7 @@ from nightshift.process.settings import SubmissionSettings
 from nightshift.store import Transaction
 from nightshift.store.tenants.holdings import Queue
 from nightshift.tenants.holdings import QUEUED, STORED, Holding, excess, held_by
-from nightshift.tenants.quotas import Quotas, fair_share
+from nightshift.tenants.quotas import NO_QUOTAS, Quotas, fair_share
 from nightshift.tenants.rates import tokens_asked
 
 RETRY_AFTER_MAX_S: Final = 60  # longer estimates are too uncertain
@@ -39,7 +39,7 @@ def admit_online(
     quotas = queue.quotas.over(defaults)
     if quotas.queued_tokens is not None:
         new = replace(new, tokens_queued=tokens_asked(body, new.body_bytes) or 0)
-    if _limits_queue(quotas) or quotas.stored_bytes is not None:
+    if quotas != NO_QUOTAS and (_limits_queue(quotas) or quotas.stored_bytes is not None):
         change = held_by(new.accepted(now)) + Holding(stored_bytes=new.stored_bytes)
         _check_new(queue.own + change, quotas, change)
         tx.holdings.check_at_end(new.tenant_id, lambda held: _check_new(held, quotas, change))
@@ -54,35 +54,40 @@ def admit_bulk(
     A job's rows and tokens are unknown until its input is read (`admit_planned`).
     """
     queue = tx.holdings.queue(new.tenant_id)
-    # A job without a template stores results, too.
-    least = Holding(bulk_rows=1, queued_tokens=1, stored_bytes=max(1, new.stored_bytes))
-    _check_new(queue.own + least, queue.quotas.over(defaults), least)
-    exceeded = _exceeded(queue, settings)
-    if exceeded is None:
+    quotas = queue.quotas.over(defaults)
+    if quotas != NO_QUOTAS:
+        # A job without a template stores results, too.
+        least = Holding(bulk_rows=1, queued_tokens=1, stored_bytes=max(1, new.stored_bytes))
+        _check_new(queue.own + least, quotas, least)
+    reached = _limit_reached(queue, settings)
+    if reached is None:
         return
-    message, rows_excess = exceeded
+    message, rows_excess = reached
     pace = tx.load.bulk_pace()
     running_s = 0.0 if pace.running_since is None else (now - pace.running_since).total_seconds()
     raise TooManyRequests(
         f"{message} Try again when some of them are done.",
-        retry_after_s=estimated_drain_s(rows_excess, per_second_of(pace.rows_done, running_s)),
+        retry_after_s=estimated_drain_s(rows_excess, per_second(pace.rows_done, running_s)),
     )
 
 
 def admit_planned(tx: Transaction, tenant_id: str, defaults: Quotas) -> None:
     """Let this transaction plan a job within the tenant's quotas. Raises QuotaExceeded at its end."""
-    tenant = tx.tenants.find(tenant_id)
-    quotas = defaults if tenant is None else tenant.quotas.over(defaults)
+    quotas = _quotas_of(tx, tenant_id, defaults)
     if _limits_queue(quotas):
         tx.holdings.check_at_end(tenant_id, lambda held: _check_queued(held, quotas, Holding()))
 
 
 def check_planned(tx: Transaction, tenant_id: str, defaults: Quotas, rows: int, tokens: int) -> None:
     """Raises QuotaExceeded if a job of so many rows and tokens is beyond the tenant's quotas now."""
-    tenant = tx.tenants.find(tenant_id)
     change = Holding(bulk_rows=rows, queued_tokens=tokens)
-    quotas = defaults if tenant is None else tenant.quotas.over(defaults)
-    _check_queued(tx.holdings.total(tenant_id) + change, quotas, change)
+    held = tx.holdings.total(tenant_id) + change
+    _check_queued(held, _quotas_of(tx, tenant_id, defaults), change)
+
+
+def _quotas_of(tx: Transaction, tenant_id: str, defaults: Quotas) -> Quotas:
+    tenant = tx.tenants.find(tenant_id)
+    return defaults if tenant is None else tenant.quotas.over(defaults)
 
 
 def _limits_queue(quotas: Quotas) -> bool:
@@ -90,7 +95,7 @@ def _limits_queue(quotas: Quotas) -> bool:
 
 
 def _check_new(held: Holding, quotas: Quotas, change: Holding) -> None:
-    """Raises QuotaExceeded. What stores nothing is not refused for what is stored already."""
+    """Raises QuotaExceeded. A change that stores nothing is not refused for what is stored already."""
     _check_queued(held, quotas, change)
     if change.stored_bytes:
         _check_stored(held, quotas, ("stored_bytes",))
@@ -98,13 +103,23 @@ def _check_new(held: Holding, quotas: Quotas, change: Holding) -> None:
 
 def _check_queued(held: Holding, quotas: Quotas, change: Holding) -> None:
     """Raises QuotaExceeded; a retry helps unless the change alone is too much."""
-    over = excess(held, quotas, QUEUED)
+    retry_helps = excess(change, quotas, QUEUED) is None
+    advice = "Try again when jobs of yours have ended, or ask an administrator for more."
+    _check(held, quotas, QUEUED, advice, retry_after_s=RETRY_AFTER_MAX_S, retry_helps=retry_helps)
+
+
+def _check_stored(held: Holding, quotas: Quotas, names: Sequence[str] = STORED) -> None:
+    advice = "Delete files or jobs that you no longer need, or ask an administrator for more."
+    _check(held, quotas, names, advice, retry_helps=False)
+
+
+def _check(held: Holding, quotas: Quotas, names: Sequence[str], advice: str, **retry: Any) -> None:
+    over = excess(held, quotas, names)
     if over is not None:
+        what = over.name.replace("_", " ")
         raise QuotaExceeded(
-            f"With this, your {over.name.replace('_', ' ')} would be {over.amount}, and your quota is "
-            f"{over.limit}. Try again when jobs of yours have ended, or ask an administrator for more.",
-            retry_after_s=RETRY_AFTER_MAX_S,
-            retry_helps=excess(change, quotas, QUEUED) is None,
+            f"With this, your {what} would be {over.amount}, and your quota is {over.limit}. {advice}",
+            **retry,
         )
 
 
@@ -122,22 +137,23 @@ def _check_online_queue(tx: Transaction, queue: Queue, settings: SubmissionSetti
     waited_s = 0.0 if oldest_at is None else (now - oldest_at).total_seconds()
     raise TooManyRequests(
         f"{limit} online requests ({whose}) are waiting already. Try again when some have been answered.",
-        retry_after_s=estimated_drain_s(queue.online_total, per_second_of(queue.online_total, waited_s)),
+        retry_after_s=estimated_drain_s(queue.online_total, per_second(queue.online_total, waited_s)),
     )
 
 
-def _exceeded(queue: Queue, settings: SubmissionSettings) -> tuple[str, int] | None:
+def _limit_reached(queue: Queue, settings: SubmissionSettings) -> tuple[str, int] | None:
     """The limit reached, in words, and how many rows must end before it is not."""
     jobs, rows = queue.own.bulk_jobs, queue.own.bulk_rows
     if jobs >= settings.bulk_jobs_max:
         return f"{jobs} of your bulk jobs are unfinished.", rows // max(1, jobs)
     if rows >= settings.bulk_rows_max:
         return f"{rows} rows of yours are waiting.", rows - settings.bulk_rows_max + 1
-    share = fair_share(settings.bulk_rows_total_max, queue.bulk_tenants + (jobs == 0))
-    if queue.rows_total >= settings.bulk_rows_total_max and rows >= share:
-        message = f"{queue.rows_total} rows of all tenants are waiting."
-        return message, queue.rows_total - settings.bulk_rows_total_max + 1
-    return None
+    if queue.rows_total < settings.bulk_rows_total_max:
+        return None
+    if rows < fair_share(settings.bulk_rows_total_max, queue.bulk_tenants + (jobs == 0)):
+        return None
+    message = f"{queue.rows_total} rows of all tenants are waiting."
+    return message, queue.rows_total - settings.bulk_rows_total_max + 1
 
 
 def admit_stored(tx: Transaction, tenant_id: str, quotas: Quotas) -> None:
@@ -153,17 +169,7 @@ def check_room(tx: Transaction, tenant_id: str, quotas: Quotas, size_bytes: int)
         _check_stored(tx.holdings.total(tenant_id) + new, quotas)
 
 
-def _check_stored(held: Holding, quotas: Quotas, names: Sequence[str] = STORED) -> None:
-    over = excess(held, quotas, names)
-    if over is not None:
-        raise QuotaExceeded(
-            f"With this, your {over.name.replace('_', ' ')} would be {over.amount}, and your quota is "
-            f"{over.limit}. Delete files or jobs that you no longer need, or ask an administrator for more.",
-            retry_helps=False,
-        )
-
-
-def per_second_of(count: int, seconds: float) -> float:
+def per_second(count: int, seconds: float) -> float:
     """The rate of a queue, by Little's law.
 
     `seconds`: how long its oldest entry has waited. As many entries leave a full queue as arrive.

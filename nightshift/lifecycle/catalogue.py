@@ -37,35 +37,32 @@ class Catalogue:
     def __init__(self, registered: Sequence[Model], announced: Iterable[str] = ()) -> None:
         """`announced`: hub ids or paths from NIGHTSHIFT_MODELS."""
         self._has_registered = bool(registered)
-        self._models = {
+        self.by_id = {
             model.id: ServedModel(model.id, model.kind, model.context_length, model.created_at, model)
             for model in registered
         }
         for id in map(model_id, announced):
-            self._models.setdefault(id, ServedModel(id))
+            self.by_id.setdefault(id, ServedModel(id))
 
     @property
     def models(self) -> Sequence[ServedModel]:
         """Registered models in the workers' order, then announced ones."""
-        return list(self._models.values())
+        return list(self.by_id.values())
 
     @property
     def registered(self) -> Mapping[str, Model]:
         """Models of which more than the name is known, by id."""
-        return {id: model.registered for id, model in self._models.items() if model.registered is not None}
-
-    def get(self, name: str) -> ServedModel | None:
-        return self._models.get(name)
+        return {id: model.registered for id, model in self.by_id.items() if model.registered is not None}
 
     def find(self, name: str) -> ServedModel:
         """Raises UnknownModel."""
-        model = self._models.get(name)
+        model = self.by_id.get(name)
         if model is None:
             raise UnknownModel.called(name)
         return model
 
     def serves(self, name: str, endpoint: str) -> bool:
-        model = self._models.get(name)
+        model = self.by_id.get(name)
         return model is not None and model.serves(endpoint)
 
     def check(self, name: str, endpoint: str) -> None:
@@ -121,15 +118,16 @@ class CachedCatalogue:
 
     def known(self, name: str) -> Model | None:
         """A registered model, perhaps as it was a while ago; None: there is none, or the database is away."""
-        model = self._cached.get(name)
+        model = self._cached.by_id.get(name)
         if model is None and self._snapshot is not None:
             with suppress(DatabaseUnavailable), self._snapshot() as tx:
-                model = self._renew(tx).get(name)
+                model = self._renew(tx).by_id.get(name)
         return None if model is None else model.registered
 
     def check(self, tx: Transaction, name: str, endpoint: str) -> None:
         """Raises UnknownModel, which lists the served models, or InvalidRequest."""
-        if self._clock_s() < self._cached_until_s and self._cached.serves(name, endpoint):
+        model = self._cached.by_id.get(name)
+        if self._clock_s() < self._cached_until_s and model is not None and model.serves(endpoint):
             return
         self._renew(tx)
         try:

@@ -102,7 +102,9 @@ class Submitter:
         if is_file_id(new.spec.input):
             file = tx.files.get_to_read(new.tenant_id, new.spec.input, now)
             _checked_file(file, new, new.spec.input)
-        return self.submit_unread(tx, with_reused_job(tx, new), now)
+        if new.spec.options.reuse is not None:
+            new = with_reused_job(tx, new)
+        return self.submit_unread(tx, new, now)
 
     def try_online(self, tx: Transaction, new: NewJob, body: JsonObject, now: datetime) -> None:
         """Raise what `submit_online` would; only reads."""

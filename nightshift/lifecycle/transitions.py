@@ -59,7 +59,7 @@ class Submitted:
 def submit_bulk(tx: Transaction, new: NewJob, now: datetime) -> Submitted:
     """Accept a bulk job; the scheduler reads its input next. Raises OutputInUse."""
     job = tx.jobs.insert(new, now, output_place=place_of(new.spec))
-    tx.events.begin(job.id, *_accepted_event(job), now)
+    tx.events.begin(job.id, f"job.{job.state}", _state_data(job, job.state), now)
     tx.holdings.add(job.tenant_id, held_by(job) + Holding(stored_bytes=new.stored_bytes))
     return Submitted(job, None, ())
 
@@ -81,7 +81,7 @@ def insert_online(
 ) -> Sequence[Submitted]:
     """Record counted requests and their bodies, claimable at once."""
     jobs = [new.accepted(now) for new, _ in requests]
-    events = [_accepted_event(job) for job in jobs]
+    events = [(f"job.{job.state}", _state_data(job, job.state)) for job in jobs]
     rings = tx.online.insert(requests, events, now)
     return [Submitted(job, ring.shard_id, (ring,)) for job, ring in zip(jobs, rings, strict=True)]
 
@@ -314,10 +314,6 @@ def finish(
 def counts_json(counts: Counts) -> JsonObject:
     """As in the API and events."""
     return {"total": counts.total, "succeeded": counts.succeeded, "failed": counts.failed}
-
-
-def _accepted_event(job: Job) -> tuple[str, JsonObject]:
-    return f"job.{job.state}", _state_data(job, job.state)
 
 
 def _append_state_event(tx: Transaction, job: Job, state: JobState, now: datetime) -> None:

@@ -68,6 +68,7 @@ class Database:
         """
         parsed = _parse(url)
         self.dialect = parsed.get_backend_name()
+        self.is_sqlite = self.dialect == "sqlite"
         self.place = place_of(parsed)
         path = Path(self.place)
         if self.is_sqlite and self.place and path.exists() and not path.is_file():
@@ -81,10 +82,6 @@ class Database:
             if self.is_sqlite
             else _postgresql(parsed, pool_size, timeout_s)
         )
-
-    @property
-    def is_sqlite(self) -> bool:
-        return self.dialect == "sqlite"
 
     @property
     def is_missing(self) -> bool:

@@ -41,7 +41,7 @@ class Event:
 class Events(Statements):
     def begin(self, job_id: str, type: str, data: JsonObject, now: datetime) -> None:
         """Add the first event of a job inserted by this transaction; the job's row counts it already."""
-        self._execute(_INSERT, first_row(job_id, type, data, now))
+        self._execute(_INSERT, event_row(job_id, type, data, now))
 
     def append(self, job_id: str, type: str, data: JsonObject, now: datetime) -> int:
         """Add an event and return its number.
@@ -50,7 +50,7 @@ class Events(Statements):
         7.
         """
         seq: int = self._execute(_NUMBER, {"of": job_id}).scalar_one()
-        self._execute(_INSERT, _row(job_id, seq, type, data, now))
+        self._execute(_INSERT, event_row(job_id, type, data, now, seq))
         return seq
 
     def last_seq(self, job_id: str) -> int:
@@ -92,13 +92,12 @@ class Events(Statements):
         return self._all(wanted, _to_event)
 
 
-def first_row(job_id: str, type: str, data: JsonObject, now: datetime) -> dict[str, Any]:
-    return _row(job_id, FIRST_SEQ, type, data, now)
+def event_row(
+    job_id: str, type: str, data: JsonObject, now: datetime, seq: int = FIRST_SEQ
+) -> dict[str, Any]:
+    """An event as a row, the first of its job without a number."""
+    return {"job_id": job_id, "seq": seq, "type": type, "data": data, "created_at": now}
 
 
 def _to_event(row: Row[Any]) -> Event:
     return Event(row.seq, row.type, row.data, row.created_at)
-
-
-def _row(job_id: str, seq: int, type: str, data: JsonObject, now: datetime) -> dict[str, Any]:
-    return {"job_id": job_id, "seq": seq, "type": type, "data": data, "created_at": now}

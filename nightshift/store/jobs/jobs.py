@@ -110,7 +110,7 @@ _ADD_PROGRESS = (
 
 
 def new_row(new: NewJob, now: datetime) -> dict[str, Any]:
-    """A new job as a row, which counts its first event (`events.first_row`)."""
+    """A new job as a row, which counts its first event (`events.event_row`)."""
     return {
         "id": new.id,
         "tenant_id": new.tenant_id,

@@ -10,7 +10,7 @@ from nightshift.jobs.shard import Ring
 from nightshift.store import tables
 from nightshift.store.databases.database import Statements
 from nightshift.store.databases.multi_insert import insert_groups
-from nightshift.store.jobs.events import first_row
+from nightshift.store.jobs.events import event_row
 from nightshift.store.jobs.jobs import new_row
 from nightshift.store.shards.outbox import ring_row
 
@@ -27,7 +27,7 @@ class Online(Statements):
         groups = [
             (
                 (tables.job, new_row(new, now)),
-                (tables.event, first_row(new.id, *event, now)),
+                (tables.event, event_row(new.id, *event, now)),
                 (tables.shard, _shard_row(shard_id, new.accepted(now), now)),
                 (tables.request, {"shard_id": shard_id, "body": body}),
                 (tables.outbox, ring_row(JobKind.ONLINE, shard_id, new.priority.rank, now)),

@@ -76,7 +76,7 @@ class Positions(Statements):
             alike.sort(key=attrgetter("created_at"))
             values = {"of_kind": kind, "rank": priority.rank, "before": alike[0].created_at}
             place: int = self._execute(_AHEAD, values).scalar_one() + 1
-            between = deque(self._created_between(alike))
+            between = deque(self._created_between(alike) if len(alike) > 1 else ())
             for queued in alike:
                 while between and between[0][0] < queued.created_at:
                     place += between.popleft()[1]

@@ -150,8 +150,8 @@ class Holdings(Statements):
         )
 
     def differences(self) -> Mapping[str, Holding]:
-        """Amounts that the counters of tenants lack. One statement reads them at one instant, so adding them is
-        right whatever is counted meanwhile.
+        """Amounts that the counters of tenants lack. One statement reads them at one instant, so adding them
+        is right whatever is counted meanwhile.
         """
         none = [literal(0)] * 4
         files = select(file.c.tenant_id, literal(1), file.c.size_bytes, *none)
