@@ -1,4 +1,4 @@
-"""What interrupts a bulk job is among its events, and what goes in order is not."""
+"""Interruptions of a bulk job are among its events, and an orderly course is not."""
 
 import pytest
 
@@ -18,11 +18,11 @@ ALL = 1000
 
 def interruptions(store: Store, job: Job) -> list[Event]:
     with store.snapshot() as tx:
-        found = tx.events.after(job.tenant_id, job.id, 0, ALL)
-        assert [each.type for each in tx.events.milestones(job.tenant_id, job.id, ALL)][1:] == [
-            each.type for each in found if each.type in INTERRUPTIONS
+        events = tx.events.after(job.tenant_id, job.id, 0, ALL)
+        assert [event.type for event in tx.events.milestones(job.tenant_id, job.id, ALL)][1:] == [
+            event.type for event in events if event.type in INTERRUPTIONS
         ]
-    return [each for each in found if each.type in INTERRUPTIONS]
+    return [event for event in events if event.type in INTERRUPTIONS]
 
 
 def test_a_worker_that_is_killed_and_one_that_goes_on_are_events(store: Store) -> None:
@@ -83,7 +83,7 @@ def test_a_lease_that_was_lost_before_hands_nothing_back(store: Store) -> None:
 
     assert not Endings(late, store).hand_back(tokens_lost=0)
 
-    assert [each.type for each in interruptions(store, job)] == ["job.shard_lost"]
+    assert [event.type for event in interruptions(store, job)] == ["job.shard_lost"]
 
 
 def test_a_job_that_nothing_interrupts_has_no_such_event(store: Store) -> None:

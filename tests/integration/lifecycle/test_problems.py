@@ -1,4 +1,4 @@
-"""What keeps a job from going on is known from the fault on until the work succeeds, and told once."""
+"""The problem of a job is known from the fault on until the work succeeds, and told once."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -12,7 +12,7 @@ from nightshift.jobs import BulkClaim, Fault, InputError, Job, JobState, JsonObj
 from nightshift.jobs.part import CutLimits, PartProblem
 from nightshift.lifecycle import problems, recovery
 from nightshift.lifecycle.cutting import cut
-from nightshift.lifecycle.problems import ProblemRecorder, ShownProblem, shown_problem, shown_problems
+from nightshift.lifecycle.problems import ProblemRecorder, ShownProblem, shown_problem
 from nightshift.lifecycle.transitions import finish, request_stop
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import Store
@@ -51,11 +51,11 @@ def _a_worker(store: Store) -> None:
 
 def serve(store: Store, **worker: Any) -> str:
     with store.transaction() as tx:
-        found = a_worker(**worker)
-        tx.workers.register(found)
-        tx.workers.serves(found.id, found.models, found.heartbeat_at)
-        tx.workers.mark(found.id, found.state, found.heartbeat_at)
-    return found.id
+        new = a_worker(**worker)
+        tx.workers.register(new)
+        tx.workers.serves(new.id, new.models, new.heartbeat_at)
+        tx.workers.mark(new.id, new.state, new.heartbeat_at)
+    return new.id
 
 
 def shown(store: Store, job: Job) -> ShownProblem | None:
@@ -64,8 +64,8 @@ def shown(store: Store, job: Job) -> ShownProblem | None:
 
 
 def message(store: Store, job: Job) -> str | None:
-    found = shown(store, job)
-    return None if found is None else found.fault.error.message
+    problem = shown(store, job)
+    return None if problem is None else problem.fault.error.message
 
 
 def record(store: Store, recorder: ProblemRecorder | None = None) -> int:
@@ -73,7 +73,7 @@ def record(store: Store, recorder: ProblemRecorder | None = None) -> int:
 
 
 def told(store: Store, job: Job) -> list[JsonObject | None]:
-    """What the job's events have said, in order."""
+    """The problems of the job's events, in order."""
     with store.snapshot() as tx:
         events = tx.events.after(job.tenant_id, job.id, 0, 1000)
     return [event.data["problem"] for event in events if event.type == "job.problem"]
@@ -81,8 +81,8 @@ def told(store: Store, job: Job) -> list[JsonObject | None]:
 
 def recorded(store: Store, job: Job) -> str | None:
     with store.snapshot() as tx:
-        found = tx.jobs.fetch(job.id).problem
-    return None if found is None else found.error.message
+        problem = tx.jobs.fetch(job.id).problem
+    return None if problem is None else problem.error.message
 
 
 def fail_input(store: Store, job: Job, error: InputError = AWAY, at: datetime | None = None) -> None:
@@ -110,9 +110,9 @@ def test_an_input_that_cannot_be_read_is_a_problem_until_a_page_of_it_is_planned
     fail_input(store, job)  # tried again
     assert record(store) == 0
 
-    found = shown(store, job)
-    assert found is not None
-    assert (found.fault.error, found.since, found.fault.met_at) == (AWAY, began_at, clock.now)
+    problem = shown(store, job)
+    assert problem is not None
+    assert (problem.fault.error, problem.since, problem.fault.met_at) == (AWAY, began_at, clock.now)
     plan_page(store, job)
     assert shown(store, job) is None
     assert record(store) == 1
@@ -138,15 +138,15 @@ def test_the_problem_of_a_job_names_what_is_wrong_now_and_since_when_any_is(
 
     fail_input(store, job, replace(AWAY, message="The input cannot be read at present: another object"))
     assert record(store) == 0, "the same is wrong"
-    found = shown(store, job)
-    assert found is not None
-    assert (found.fault.error.message[-14:], found.since) == ("another object", since)
+    problem = shown(store, job)
+    assert problem is not None
+    assert (problem.fault.error.message[-14:], problem.since) == ("another object", since)
 
     fail_input(store, job, replace(AWAY, code="storage_denied"))
     assert record(store) == 1
-    found = shown(store, job)
-    assert found is not None
-    assert (found.fault.error.code, found.since) == ("storage_denied", clock.now)
+    problem = shown(store, job)
+    assert problem is not None
+    assert (problem.fault.error.code, problem.since) == ("storage_denied", clock.now)
 
 
 def test_a_shard_whose_input_cannot_be_read_says_so_until_its_rows_are_stored(
@@ -156,11 +156,11 @@ def test_a_shard_whose_input_cannot_be_read_says_so_until_its_rows_are_stored(
     claim = claimed(store)
     Endings(claim, store).after_input(EXPIRED, tokens_lost=0)
 
-    found = shown(store, job)
-    assert found is not None
-    assert (found.fault.error.code, found.fault.error.message) == ("storage_denied", READING)
-    assert found.fault.next_attempt_at is not None
-    assert found.fault.next_attempt_at > clock.now
+    problem = shown(store, job)
+    assert problem is not None
+    assert (problem.fault.error.code, problem.fault.error.message) == ("storage_denied", READING)
+    assert problem.fault.next_attempt_at is not None
+    assert problem.fault.next_attempt_at > clock.now
 
     clock.advance(seconds=60)
     again = claimed(store)
@@ -190,10 +190,10 @@ def test_a_shard_that_has_ended_waits_for_nothing(store: Store, clock: FakeClock
 def test_an_unforeseen_error_on_a_worker_is_a_problem_without_its_words(store: Store) -> None:
     job = planned(store)
     Endings(claimed(store), store).break_off(RuntimeError("/srv/secret: row 17"), tokens_lost=0)
-    found = message(store, job)
-    assert found is not None
-    assert "unforeseen" in found
-    assert "secret" not in found
+    text = message(store, job)
+    assert text is not None
+    assert "unforeseen" in text
+    assert "secret" not in text
 
 
 def test_a_worker_that_was_lost_is_a_problem_until_another_goes_on(store: Store) -> None:
@@ -201,21 +201,21 @@ def test_a_worker_that_was_lost_is_a_problem_until_another_goes_on(store: Store)
     claimed(store, "worker_a")
     with store.transaction() as tx:
         recovery.release_worker(tx, "worker_a", 20, tx.now(), ExitCause.OUT_OF_MEMORY)
-    found = shown(store, job)
-    assert found is not None
-    assert found.fault.error.code == "worker_lost"
+    problem = shown(store, job)
+    assert problem is not None
+    assert problem.fault.error.code == "worker_lost"
     assert commit_rows(store, claimed(store, "worker_b").lease)
     assert shown(store, job) is None
+
+
+def waits_of(claim: BulkClaim, store: Store) -> ShardWaits:
+    return ShardWaits(claim, store)
 
 
 def test_a_worker_that_handed_back_in_order_is_none(store: Store) -> None:
     job = planned(store)
     Endings(claimed(store), store).hand_back(tokens_lost=0)
     assert shown(store, job) is None
-
-
-def waits_of(claim: BulkClaim, store: Store) -> ShardWaits:
-    return ShardWaits(claim, store)
 
 
 def test_what_a_shard_waits_for_under_its_lease_names_nothing_of_the_services_own(store: Store) -> None:
@@ -297,20 +297,20 @@ def a_part_that_waits(store: Store, *, is_permanent: bool) -> Job:
 
 def test_an_output_that_cannot_be_written_is_the_jobs_problem(store: Store, clock: FakeClock) -> None:
     job = a_part_that_waits(store, is_permanent=False)
-    found = shown(store, job)
-    assert found is not None
+    problem = shown(store, job)
+    assert problem is not None
     expected = "The output cannot be written at present: s3://out/: AccessDenied: no"
-    assert (found.fault.error.message, found.fault.is_permanent) == (expected, False)
-    assert found.fault.next_attempt_at == clock.now + timedelta(seconds=9)
+    assert (problem.fault.error.message, problem.fault.is_permanent) == (expected, False)
+    assert problem.fault.next_attempt_at == clock.now + timedelta(seconds=9)
 
 
 def test_an_output_that_never_can_be_written_comes_before_all_else(store: Store) -> None:
     job = a_part_that_waits(store, is_permanent=True)
     ShardWaits(claimed(store), store).for_results(StorageUnavailable())
-    found = shown(store, job)
-    assert found is not None
+    problem = shown(store, job)
+    assert problem is not None
     expected = "The output cannot be written: s3://out/: AccessDenied: no"
-    assert (found.fault.error.message, found.fault.is_permanent) == (expected, True)
+    assert (problem.fault.error.message, problem.fault.is_permanent) == (expected, True)
 
 
 @pytest.mark.parametrize(
@@ -361,7 +361,10 @@ def test_that_no_worker_is_there_is_over_as_soon_as_one_is(store: Store, clock: 
     serve(store, heartbeat_at=clock.now)
     assert message(store, job) is None
     record(store)
-    assert [None if each is None else each["code"] for each in told(store, job)] == ["no_worker", None]
+    assert [None if problem is None else problem["code"] for problem in told(store, job)] == [
+        "no_worker",
+        None,
+    ]
 
 
 def test_a_job_that_waits_for_nobody_but_its_owner_has_no_problem(store: Store, clock: FakeClock) -> None:
@@ -444,19 +447,12 @@ def test_receivers_that_name_it_are_told_once_what_is_wrong_and_that_it_is_over(
     assert [delivery["problem"] for delivery in owed(store, job)] == [None], "the last replaces it"
 
 
-def test_receivers_that_do_not_name_it_are_not_told(store: Store) -> None:
-    job = submit(store, spec=a_spec(webhook=Webhook(url="https://receiver.example/hook", events=())))
-    fail_input(store, job)
-    record(store)
-    assert owed(store, job) == []
-
-
 def owed(store: Store, job: Job) -> list[JsonObject]:
     import json
 
     with store.snapshot() as tx:
         due = tx.deliveries.due(tx.now(), 10)
-    return [json.loads(each.body)["data"] for each in due if each.job_id == job.id]
+    return [json.loads(delivery.body)["data"] for delivery in due if delivery.job_id == job.id]
 
 
 def test_a_webhook_that_is_not_taken_is_the_problem_of_an_ended_job_until_it_is(
@@ -473,20 +469,12 @@ def test_a_webhook_that_is_not_taken_is_the_problem_of_an_ended_job_until_it_is(
         attempt = an_attempt(delivery, status_code=503)
         tx.deliveries.record(delivery, attempt, DeliveryState.PENDING, next_at)
 
-    found = shown(store, job)
-    assert found is not None
+    problem = shown(store, job)
+    assert problem is not None
     expected = "The webhook job.failed was not delivered: it answered 503"
-    assert (found.fault.error.message, found.fault.next_attempt_at) == (expected, next_at)
+    assert (problem.fault.error.message, problem.fault.next_attempt_at) == (expected, next_at)
 
     with store.transaction() as tx:
         tried = replace(delivery, attempts=1)
         tx.deliveries.record(tried, an_attempt(tried), DeliveryState.DELIVERED, next_at)
     assert shown(store, job) is None
-
-
-def test_the_problems_of_a_list_are_each_jobs_own(store: Store) -> None:
-    jobs = [submit(store) for _ in range(3)]
-    fail_input(store, jobs[1])
-    with store.snapshot() as tx:
-        found = shown_problems(tx, [tx.jobs.fetch(job.id) for job in jobs], tx.now())
-    assert list(found) == [jobs[1].id]

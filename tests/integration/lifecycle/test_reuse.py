@@ -53,11 +53,6 @@ def refused(store: Store, new: NewJob) -> tuple[str, str]:
     return error.value.code, error.value.message
 
 
-def test_a_job_that_asks_for_none_reuses_none(store: Store) -> None:
-    ended(store, a_run())
-    assert reused(store, a_run("2026-11-23")) is None
-
-
 def test_latest_is_the_newest_run_of_the_name_that_succeeded(store: Store) -> None:
     tonight = a_run("2026-11-23", reuse="latest")
     assert reused(store, tonight) is None
@@ -120,8 +115,8 @@ def test_what_cannot_be_reused_is_refused_with_the_reason(store: Store) -> None:
 
 
 def test_latest_and_dates_need_a_name(store: Store) -> None:
-    for asked in ("latest", "2026-11-20"):
-        new = a_new_job(spec=a_spec(reuse=asked))
+    for wish in ("latest", "2026-11-20"):
+        new = a_new_job(spec=a_spec(reuse=wish))
         assert "name" in refused(store, new)[1]
 
 

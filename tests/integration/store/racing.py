@@ -39,7 +39,7 @@ def in_background(action: Callable[[], T]) -> Iterator["Future[T]"]:
 
 
 def wait_until_blocked(database: Database, *, transactions: int = 1) -> None:
-    """Until so many transactions wait for another's lock. PostgreSQL only."""
+    """Waits until so many transactions wait for another's lock. PostgreSQL only."""
     blocked = text("SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted")
     pause = threading.Event()
     for _ in range(int(WAIT_MAX_S / 0.01)):

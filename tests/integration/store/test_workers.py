@@ -32,15 +32,15 @@ def test_workers_in_some_states_come_in_pages_newest_first(store: Store, clock: 
         for number in range(12):
             at = clock.now - timedelta(seconds=number // 2)  # two start at the same time
             tx.workers.register(a_worker(state=list(WorkerState)[number % 4], started_at=at))
-        wanted = [each.id for each in tx.workers.list() if each.state in states]
+        wanted = [worker.id for worker in tx.workers.list() if worker.state in states]
 
-        found, last = [], None
+        ids, last = [], None
         while page := tx.workers.page(states, limit=2, after=last):
             last = page[-1]
-            found += [each.id for each in page]
+            ids += [worker.id for worker in page]
 
-    assert sorted(found) == sorted(wanted)
-    assert len(found) == 9
+    assert sorted(ids) == sorted(wanted)
+    assert len(ids) == 9
 
 
 def test_models_come_in_pages_by_id(store: Store, clock: FakeClock) -> None:
@@ -51,7 +51,7 @@ def test_models_come_in_pages_by_id(store: Store, clock: FakeClock) -> None:
         first = tx.workers.models_page(limit=2)
         rest = tx.workers.models_page(limit=2, after=first[-1].id)
 
-    assert [each.id for each in (*first, *rest)] == ["a", "b", "c"]
+    assert [model.id for model in (*first, *rest)] == ["a", "b", "c"]
 
 
 def test_a_worker_whose_registration_was_not_answered_registers_again(store: Store) -> None:
@@ -70,25 +70,12 @@ def test_a_worker_is_ready_while_it_is_heard_of(store: Store, clock: FakeClock) 
         tx.workers.register(worker)
         assert tx.workers.mark(worker.id, worker.state, clock.advance(seconds=20))
 
+        assert tx.workers.mark("worker_unknown", WorkerState.READY, clock.now) is False
+        assert tx.workers.serves(worker.id, ["demo"], clock.now)
         assert tx.workers.ready_since(clock.now - timedelta(seconds=5)) == 1
         assert tx.workers.ready_since(clock.now + timedelta(seconds=1)) == 0
         assert tx.workers.mark(worker.id, WorkerState.DRAINING, clock.now)
         assert tx.workers.ready_since(clock.now - timedelta(seconds=5)) == 0
-
-
-def test_a_worker_serves_its_models_once_they_are_loaded(store: Store, clock: FakeClock) -> None:
-    worker = a_worker(models=(), state=WorkerState.STARTING)
-    with store.transaction() as tx:
-        tx.workers.register(worker)
-        assert tx.workers.serves(worker.id, ["demo"], clock.advance(seconds=9))
-        [found] = tx.workers.list(state=WorkerState.READY)
-
-    assert (found.models, found.heartbeat_at) == (("demo",), clock.now)
-
-
-def test_an_unregistered_worker_has_no_heartbeat(store: Store) -> None:
-    with store.transaction() as tx:
-        assert tx.workers.mark("worker_unknown", WorkerState.READY, tx.now()) is False
 
 
 def test_a_worker_hears_that_it_is_to_drain_and_is_asked_only_once(store: Store, clock: FakeClock) -> None:
@@ -101,9 +88,9 @@ def test_a_worker_hears_that_it_is_to_drain_and_is_asked_only_once(store: Store,
         assert tx.workers.request_drain(worker.id, first) is True
         assert tx.workers.request_drain(worker.id, clock.advance(seconds=5)) is True
         assert tx.workers.record_heartbeat(worker.id, WorkerState.READY, clock.now) is True
-        [found] = tx.workers.list()
+        [told] = tx.workers.list()
 
-    assert (found.drain_requested_at, found.heartbeat_at) == (first, clock.now)
+    assert (told.drain_requested_at, told.heartbeat_at) == (first, clock.now)
 
 
 def test_a_notice_keeps_the_time_at_which_it_came_until_it_is_withdrawn(
@@ -115,9 +102,9 @@ def test_a_notice_keeps_the_time_at_which_it_came_until_it_is_withdrawn(
 
         def told(notice: MachineNotice | None) -> MachineNotice | None:
             tx.workers.record_heartbeat(worker.id, WorkerState.READY, clock.now, notice=notice)
-            found = tx.workers.get(worker.id)
-            assert found is not None
-            return found.notice
+            known = tx.workers.get(worker.id)
+            assert known is not None
+            return known.notice
 
         first = clock.now
         assert told(None) is None
@@ -137,10 +124,10 @@ def test_a_worker_that_has_stopped_or_never_was_cannot_be_drained(store: Store, 
 
         assert tx.workers.request_drain(worker.id, clock.now) is False
         assert tx.workers.request_drain("worker_unknown", clock.now) is False
-        [found] = tx.workers.list()
+        [stopped] = tx.workers.list()
 
-    assert (found.ended_at, found.ended_cause) == (clock.now, ExitCause.KILLED)
-    assert found.heartbeat_at == worker.heartbeat_at
+    assert (stopped.ended_at, stopped.ended_cause) == (clock.now, ExitCause.KILLED)
+    assert stopped.heartbeat_at == worker.heartbeat_at
 
 
 def test_silent_workers_are_marked_as_stopped_once(store: Store, clock: FakeClock) -> None:
@@ -154,14 +141,6 @@ def test_silent_workers_are_marked_as_stopped_once(store: Store, clock: FakeCloc
         assert tx.workers.mark_lost(clock.now - timedelta(seconds=30)) == ()
         [stopped] = tx.workers.list(state=WorkerState.STOPPED)
         assert (stopped.id, stopped.heartbeat_at) == (silent.id, silent.heartbeat_at)
-
-
-def test_workers_are_listed_newest_first(store: Store, clock: FakeClock) -> None:
-    workers = [a_worker(started_at=clock.now + timedelta(seconds=n)) for n in range(3)]
-    with store.transaction() as tx:
-        for worker in workers:
-            tx.workers.register(worker)
-        assert tx.workers.list() == workers[::-1]
 
 
 def test_models_keep_the_order_of_the_worker_that_lists_them(store: Store) -> None:
@@ -181,9 +160,9 @@ def test_a_model_registered_again_is_brought_up_to_date(store: Store, clock: Fak
         newer = Model(id="demo", kind=ModelKind.DECODER, context_length=1024, revision="def")
         tx.workers.register_model(newer, clock.advance(days=1))
 
-        found = tx.workers.model("demo")
-        assert found is not None
-        assert (found.context_length, found.revision, found.created_at) == (1024, "def", first_seen)
+        model = tx.workers.model("demo")
+        assert model is not None
+        assert (model.context_length, model.revision, model.created_at) == (1024, "def", first_seen)
 
 
 @both_databases

@@ -76,13 +76,6 @@ def test_of_rows_inserted_together_none_is_there_if_one_is_refused(database: Dat
     assert read(database, tables.job) == []
 
 
-def test_rows_may_refer_to_those_before_them_only(database: Database) -> None:
-    _, (table, shard), ring = rows_of_a_request("job_a")
-
-    with pytest.raises(IntegrityError), database.write() as connection:
-        insert_groups(connection, [[(table, shard), ring]])
-
-
 def test_each_of_many_rows_has_its_values_and_the_number_of_its_last(database: Database) -> None:
     names = [f"job_{number:02d}" for number in range(40)]
     secrets = [None, b"", b"\x00\xff'\\"]

@@ -72,7 +72,7 @@ def plan_of(store: Store, call: Callable[[Transaction], object]) -> Sequence[str
     """How SQLite looks for the rows of every statement in a call."""
     with store.transaction() as tx, recorded(store.database) as statements:
         call(tx)
-        made = [found for found in statements if re.match("SELECT|UPDATE|DELETE", found[0])]
+        made = [statement for statement in statements if re.match("SELECT|UPDATE|DELETE", statement[0])]
         assert made, "the call makes no statement"
         return [
             row.detail
@@ -125,9 +125,9 @@ def test_whether_there_is_work_is_answered_by_indexes(large_store: Store) -> Non
 
 
 def test_a_heartbeat_touches_the_shards_it_names(large_store: Store) -> None:
-    found = claimed(large_store)
+    claim = claimed(large_store)
 
-    plan = plan_of(large_store, lambda tx: tx.leases.renew([found.lease], tx.now(), TTL_S))
+    plan = plan_of(large_store, lambda tx: tx.leases.renew([claim.lease], tx.now(), TTL_S))
 
     assert not [step for step in plan if step.startswith("SCAN shard")], plan
 
@@ -204,7 +204,7 @@ VIEWS = [
 ]
 
 
-@pytest.mark.parametrize(("view", "query"), VIEWS, ids=lambda each: getattr(each, "path", None))
+@pytest.mark.parametrize(("view", "query"), VIEWS, ids=lambda view: getattr(view, "path", None))
 def test_no_view_of_the_page_reads_all_there_is_of_anything(
     large_store: Store, view: View, query: dict[str, str]
 ) -> None:
@@ -217,7 +217,7 @@ def test_no_view_of_the_page_reads_all_there_is_of_anything(
 
     plan = plan_of(large_store, lambda tx: view.load(tx, asked_for, tx.now()))
 
-    scanned = {found[1] for step in plan if (found := SCAN.match(step))}
+    scanned = {scan[1] for step in plan if (scan := SCAN.match(step))}
     assert not scanned & LARGE, plan
 
 

@@ -39,7 +39,7 @@ def released(request: pytest.FixtureRequest, empty_database_url: str) -> Iterato
 
 
 def described(database: Database) -> dict[str, object]:
-    """What the catalogue says, without the order of columns: an upgrade adds them at the end."""
+    """The catalogue's entries, without the order of columns: an upgrade adds them at the end."""
     with database.read() as connection:
         catalogue = inspect(connection)
         tables = {name: described_table(catalogue, name) for name in catalogue.get_table_names()}
@@ -55,7 +55,9 @@ def described_table(catalogue: Inspector, table: str) -> dict[str, object]:
         "checks": catalogue.get_check_constraints(table),
         "indices": catalogue.get_indexes(table),
     }
-    named = {kind: {str(part["name"]): comparable(part) for part in found} for kind, found in parts.items()}
+    named = {
+        kind: {str(part["name"]): comparable(part) for part in described} for kind, described in parts.items()
+    }
     return {**named, "primary key": comparable(catalogue.get_pk_constraint(table))}
 
 

@@ -106,12 +106,12 @@ def test_a_server_is_not_asked_again_whether_it_is_there_until_it_may_have_gone(
 def test_a_transaction_that_wants_to_know_the_time_first_has_been_told(
     postgresql_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = 0
+    waits = 0
     wait = statement_timeouts.TimedConnection.wait
 
     def counted(connection: statement_timeouts.TimedConnection, *arguments: Any, **options: Any) -> Any:
-        nonlocal asked
-        asked += 1
+        nonlocal waits
+        waits += 1
         return wait(connection, *arguments, **options)
 
     with postgresql_database.read() as connection:
@@ -119,15 +119,15 @@ def test_a_transaction_that_wants_to_know_the_time_first_has_been_told(
     monkeypatch.setattr(statement_timeouts.TimedConnection, "wait", counted)
     with postgresql_database.read() as connection:
         first = postgresql_database.now(connection)
-        assert asked == 1, "BEGIN"
+        assert waits == 1, "BEGIN"
         while postgresql_database.now(connection) == first:
             pass
-        assert asked > 1
+        assert waits > 1
     with postgresql_database.read() as connection:
-        asked = 0
+        waits = 0
         connection.execute(text("SELECT pg_sleep(0.01)"))
         late = postgresql_database.now(connection)
-        assert asked == 2, "what was told at the beginning is too old by now"
+        assert waits == 2, "what was told at the beginning is too old by now"
     assert early <= first < late
 
 
@@ -141,7 +141,7 @@ def test_a_server_that_takes_a_connection_and_says_nothing_is_not_waited_for() -
 
 
 def test_a_statement_that_takes_too_long_is_ended_by_the_server(postgresql_server: PostgresServer) -> None:
-    """So it holds no lock that another transaction waits for, and its connection is as good as before."""
+    """It holds no lock that another transaction waits for, and its connection is as good as before."""
     database = open_database(
         DataSettings(database_url=postgresql_server.url(), database_timeout_s=2.0, _env_file=None)
     )  # a busy machine may take long from BEGIN to the statement
@@ -172,15 +172,15 @@ def test_a_transaction_whose_owner_fell_silent_lets_go_of_its_locks(impatient: D
 
 
 def is_alive(database: Database, backend: int) -> bool:
-    found = text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid")
+    alive = text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid")
     with database.read() as connection:
-        return bool(connection.execute(found, {"pid": backend}).scalar_one())
+        return bool(connection.execute(alive, {"pid": backend}).scalar_one())
 
 
 def test_no_statement_is_sent_in_parts_between_which_its_owner_could_vanish(
     postgresql_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the middle of psycopg's `executemany` a server waits for ever, and keeps all locks."""
+    """A server waits for ever in the middle of psycopg's `executemany`, and keeps all locks."""
 
     def in_parts(*arguments: object, **options: object) -> None:
         raise AssertionError("in parts")
@@ -208,10 +208,10 @@ def test_options_in_the_url_are_kept_and_go_before_ours(postgresql_server: Postg
     database = Database(url, timeout_s=TIMEOUT_S)
 
     with database.read() as connection:
-        found = [
+        shown = [
             connection.execute(text(f"SHOW {name}")).scalar_one() for name in ("work_mem", "lock_timeout")
         ]
-        assert found == ["123kB", "300ms"]
+        assert shown == ["123kB", "300ms"]
         assert connection.execute(text("SHOW statement_timeout")).scalar_one() == "7s"
     database.close()
 
@@ -255,7 +255,7 @@ def conninfo(server: PostgresServer) -> str:
 
 
 def administer(server: PostgresServer, statement: LiteralString) -> None:
-    """What PostgreSQL does outside transactions only."""
+    """Runs a statement that PostgreSQL takes outside transactions only."""
     with psycopg.connect(conninfo(server), autocommit=True) as connection:
         connection.execute(statement)
 

@@ -34,8 +34,8 @@ def test_of_two_first_claims_at_the_same_moment_one_begins_the_job(store: Store)
     job = planned(store, shards=2)
 
     def claim() -> bool:
-        found = store.run(lambda tx: transitions.claim_bulk(tx, "worker", [MODEL], tx.now(), TTL_S))
-        return found is not None and found.begins_job
+        bulk_claim = store.run(lambda tx: transitions.claim_bulk(tx, "worker", [MODEL], tx.now(), TTL_S))
+        return bulk_claim is not None and bulk_claim.begins_job
 
     assert sorted(at_once(claim, claim)) == [False, True]
     assert types(store, job.id).count("job.running") == 1
@@ -51,5 +51,5 @@ def test_it_is_owed_to_a_webhook_that_names_it(
     claimed(store)
 
     with store.snapshot() as tx:
-        found = tx.deliveries.list("default", limit=ALL)
-    assert [delivery.event_type for delivery in found if delivery.job_id == job.id] == owed
+        deliveries = tx.deliveries.list("default", limit=ALL)
+    assert [delivery.event_type for delivery in deliveries if delivery.job_id == job.id] == owed

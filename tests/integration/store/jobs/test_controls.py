@@ -1,4 +1,4 @@
-"""What an owner changes of a job that has not ended, and when it is too late."""
+"""Changes by an owner of a job that has not ended, and when they are too late."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -154,7 +154,7 @@ def test_a_paused_job_is_planned_and_expires_at_its_deadline(store: Store, clock
     job = submit(store, spec=a_spec(completion_window_s=60))
     pause(store, job)
     with store.transaction() as tx:
-        assert [found.id for found in tx.jobs.to_plan(limit=10)] == [job.id]
+        assert [waiting.id for waiting in tx.jobs.to_plan(limit=10)] == [job.id]
         assert transitions.plan(tx, job, MODEL, [a_shard()], tx.now())
     clock.advance(seconds=60)
 
@@ -173,7 +173,7 @@ def test_a_job_whose_last_shard_ended_as_it_was_paused_is_finalized(store: Store
     assert completed(store, lease, rows_total=4)
 
     with store.transaction() as tx:
-        assert [found.id for found in tx.jobs.to_finalize(limit=10)] == [job.id]
+        assert [waiting.id for waiting in tx.jobs.to_finalize(limit=10)] == [job.id]
         assert tx.jobs.mark_finalizing(job.id, tx.now())
     assert seen(store, job).paused_at is None
 

@@ -91,39 +91,21 @@ def test_only_events_that_were_asked_for_are_owed(
     assert len(owed(store, job)) == int(told)
 
 
-def test_a_job_without_a_webhook_owes_nothing(store: Store) -> None:
-    job = finalizing(store)
-
-    finish(store, job)
-
-    assert owed(store, job) == []
-
-
-def test_a_job_whose_input_cannot_be_read_fails_before_it_ran(store: Store) -> None:
+def test_a_job_that_never_ran_cannot_have_succeeded_and_knows_why_it_failed_and_its_files(
+    store: Store,
+) -> None:
     job = submit(store)
     errors = (InputError("invalid_json_line", "This line is not JSON.", line=3),)
-
-    with store.transaction() as tx:
-        assert transitions.finish(tx, job, JobState.FAILED, tx.now(), counts=Counts(0), errors=errors)
-
-    assert fetch(store, job).errors == errors
-    assert claim(store) is None
-
-
-def test_a_job_that_never_ran_cannot_have_succeeded(store: Store) -> None:
-    job = submit(store)
+    files = {"output_file_id": "file-out", "error_file_id": "file-err"}
 
     assert finish(store, job, JobState.SUCCEEDED) is False
     assert fetch(store, job).state is JobState.QUEUED
-
-
-def test_an_ended_job_knows_its_files(store: Store) -> None:
-    job = finalizing(store)
-
     with store.transaction() as tx:
-        transitions.finish(
-            tx, job, JobState.SUCCEEDED, tx.now(), output_file_id="file-out", error_file_id="file-err"
+        assert transitions.finish(
+            tx, job, JobState.FAILED, tx.now(), counts=Counts(0), errors=errors, **files
         )
 
     ended = fetch(store, job)
-    assert (ended.output_file_id, ended.error_file_id) == ("file-out", "file-err")
+    assert (ended.errors, ended.output_file_id, ended.error_file_id) == (errors, "file-out", "file-err")
+    assert owed(store, job) == [], "it has no webhook"
+    assert claim(store) is None

@@ -9,15 +9,6 @@ from tests.integration.store.racing import at_once, both_databases
 pytestmark = pytest.mark.databases("postgresql")
 
 
-def test_events_are_numbered_from_one_in_each_job(store: Store, clock: FakeClock) -> None:
-    first, second = submit(store), submit(store)  # each with an event of its own: it is queued
-
-    with store.transaction() as tx:
-        numbers = [tx.events.append(job.id, "job.progress", {}, tx.now()) for job in (first, first, second)]
-
-    assert numbers == [2, 3, 2]
-
-
 def test_a_stream_goes_on_after_the_last_event_it_has_seen(store: Store, clock: FakeClock) -> None:
     job = submit(store)
     with store.transaction() as tx:

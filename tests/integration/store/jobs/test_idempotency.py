@@ -34,16 +34,6 @@ def test_the_first_answer_to_a_key_is_given_again(store: Store) -> None:
         assert tx.idempotency.find("default", "nightly-2026-02-01", tx.now()) is None
 
 
-def test_a_second_answer_to_a_key_is_not_kept(store: Store) -> None:
-    first, second = an_answer_kept(submit(store).id), an_answer_kept(submit(store).id)
-
-    assert keep(store, "key", first) is True
-    assert keep(store, "key", second) is False
-
-    with store.snapshot() as tx:
-        assert tx.idempotency.find("default", "key", tx.now()) == first
-
-
 def test_a_key_is_forgotten_at_its_time_and_can_be_used_anew(store: Store, clock: FakeClock) -> None:
     first, second = an_answer_kept(submit(store).id), an_answer_kept(submit(store).id)
     keep(store, "key", first, lasts=DAY)
@@ -93,12 +83,3 @@ def test_two_requests_with_one_key_at_the_same_moment_make_one_job(store: Store)
         kept = tx.idempotency.find("default", "key", tx.now())
         assert kept is not None
         assert kept.job_id == job_id
-
-
-def test_the_transaction_of_a_refused_key_can_go_on(store: Store) -> None:
-    job_id = submit(store).id
-    keep(store, "key", an_answer_kept(job_id))
-
-    with store.transaction() as tx:
-        assert not tx.idempotency.keep("default", "key", an_answer_kept(job_id), tx.now(), tx.now() + DAY)
-        assert tx.idempotency.keep("default", "other", an_answer_kept(job_id), tx.now(), tx.now() + DAY)

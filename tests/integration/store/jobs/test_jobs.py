@@ -199,7 +199,7 @@ def fill(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found"),
+    ("wanted", "expected"),
     [
         ({"kind": JobKind.ONLINE}, ["online"]),
         ({"face": Face.OPENAI}, ["batch"]),
@@ -215,7 +215,7 @@ def fill(connection: Connection) -> None:
     ],
 )
 def test_jobs_are_listed_by_what_they_are(
-    store: Store, clock: FakeClock, wanted: dict[str, Any], found: list[str]
+    store: Store, clock: FakeClock, wanted: dict[str, Any], expected: list[str]
 ) -> None:
     makers: dict[str, Callable[[], Job]] = {
         "running": lambda: planned(store),
@@ -231,18 +231,32 @@ def test_jobs_are_listed_by_what_they_are(
 
     with store.snapshot() as tx:
         assert ids(tx.jobs.list("default", limit=10, filters=JobFilters(**wanted))) == [
-            made[name] for name in found
+            made[name] for name in expected
         ]
 
 
-def test_an_accepted_job_is_what_is_read_back(store: Store) -> None:
+def test_an_accepted_job_is_what_is_read_back(store: Store, clock: FakeClock) -> None:
     """It is not read back when it is accepted: the client waits."""
-    webhook = Webhook("https://example.com/hook", ("job.succeeded",))
-    spec = a_spec(max_runtime_s=60, capacity="spot", max_error_rate=0.5, webhook=webhook, metadata={"a": "b"})
-    accepted = [submit(store, spec=spec), submit(store, face=Face.OPENAI), asked(store).job]
+    spec = a_spec(
+        template={"model": "demo", "messages": [{"role": "user", "content": "{{text}} – ☂"}]},
+        id_column="doc_id",
+        format="parquet",
+        max_runtime_s=3600,
+        retry_on_interrupt=False,
+        capacity="spot",
+        max_error_rate=0.05,
+        webhook=Webhook("https://example.com/hook", ("job.failed",)),
+        metadata={"team": "search"},
+        name="nightly",
+        run_date="2026-01-31",
+    )
+    clock.advance(seconds=0.123)  # times keep their milliseconds
+    bulk = submit(store, spec=spec, webhook_secret=b"\x00encrypted\xff", model=None)
+    accepted = [bulk, submit(store, face=Face.OPENAI), asked(store).job]
 
     with store.snapshot() as tx:
         assert [tx.jobs.get("default", job.id) for job in accepted] == accepted
+        assert tx.jobs.webhook_secret(bulk.id) == b"\x00encrypted\xff"
 
 
 def test_a_request_made_again_is_recognised_while_it_is_recent(store: Store, clock: FakeClock) -> None:
@@ -415,6 +429,6 @@ def test_progress_of_many_workers_at_once_is_not_lost(store: Store) -> None:
     at_once(add, add, add, add)
 
     with store.snapshot() as tx:
-        found = tx.jobs.fetch(job.id)
-        assert found.counts == Counts(None, 80, 40)
-        assert found.usage == Usage(120, 80, 40)
+        after = tx.jobs.fetch(job.id)
+        assert after.counts == Counts(None, 80, 40)
+        assert after.usage == Usage(120, 80, 40)

@@ -4,29 +4,24 @@ from datetime import timedelta
 
 import pytest
 
-from nightshift.jobs import Counts, InputError, JobKind, JobState, Usage, Webhook
+from nightshift.jobs import Counts, InputError, JobKind, JobState, Usage
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import transitions
 from nightshift.store import Store
 from tests.helpers.fakes import (
     STARTS_AT,
     FakeClock,
-    a_new_job,
-    a_new_request,
     a_shard,
-    a_spec,
     an_answer,
     asked,
     claimed,
     claimed_online,
     commit_rows,
-    completed,
     planned,
     submit,
 )
 from tests.integration.store.racing import at_once, both_databases
 from tests.integration.store.watching import (
-    HOOK,
     events,
     fetch,
     owed,
@@ -50,7 +45,7 @@ def test_a_submitted_bulk_job_waits_for_the_scheduler(store: Store) -> None:
     assert events(store, job) == ["job.queued"]
     assert rings_waiting(store) == []
     with store.snapshot() as tx:
-        assert [found.id for found in tx.jobs.to_plan(limit=10)] == [job.id]
+        assert [waiting.id for waiting in tx.jobs.to_plan(limit=10)] == [job.id]
 
 
 def test_a_submitted_online_request_can_be_claimed_and_its_ring_is_owed(store: Store) -> None:
@@ -60,22 +55,6 @@ def test_a_submitted_online_request_can_be_claimed_and_its_ring_is_owed(store: S
     assert (ring,) == submitted.rings
     assert (ring.kind, ring.shard_id, ring.priority_rank) == (JobKind.ONLINE, submitted.shard_id, 1)
     assert claimed_online(store, submitted.shard_id).job.id == submitted.job.id
-
-
-def test_nothing_of_a_submit_remains_when_its_transaction_fails(store: Store) -> None:
-    new = a_new_request()
-
-    def submit_and_fail() -> None:
-        with store.transaction() as tx:
-            transitions.submit_online(tx, new, {}, tx.now())
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        submit_and_fail()
-
-    with store.snapshot() as tx:
-        assert tx.jobs.get(new.tenant_id, new.id) is None
-        assert tx.outbox.length() == 0
 
 
 def test_a_planned_job_can_be_claimed_and_wakes_as_many_workers_as_it_has_shards(store: Store) -> None:
@@ -121,13 +100,6 @@ def test_a_job_that_was_stopped_meanwhile_is_not_planned(store: Store) -> None:
     assert shard_states(store, job) == []
 
 
-def test_a_job_without_rows_is_ready_to_be_assembled_as_soon_as_it_is_planned(store: Store) -> None:
-    job = planned(store, shards=0, rows_total=0)
-
-    with store.snapshot() as tx:
-        assert [found.id for found in tx.jobs.to_finalize(limit=10)] == [job.id]
-
-
 # -- rows ----------------------------------------------------------------------------------------------
 
 
@@ -145,38 +117,16 @@ def test_the_rows_of_segments_add_up_to_the_job(store: Store) -> None:
     assert events(store, job)[2:] == ["job.running", *["job.progress"] * 3]
 
 
-def test_a_shard_with_rows_missing_cannot_be_completed(store: Store) -> None:
-    planned(store)
-    lease = claimed(store).lease
-    commit_rows(store, lease, rows=4)
-
-    assert completed(store, lease, rows_total=5) is False
-    assert completed(store, lease, rows_total=3) is False
-    assert completed(store, lease, rows_total=4) is True
-
-
-def test_a_job_is_to_be_assembled_when_its_last_shard_has_ended(store: Store) -> None:
-    job = planned(store, shards=2)
-    first, second = claimed(store).lease, claimed(store).lease
-
-    completed(store, first, rows_total=0)
-    with store.snapshot() as tx:
-        assert tx.jobs.to_finalize(limit=10) == []
-    completed(store, second, rows_total=0)
-    with store.snapshot() as tx:
-        assert [found.id for found in tx.jobs.to_finalize(limit=10)] == [job.id]
-
-
 # -- online answers ------------------------------------------------------------------------------------
 
 
 def test_an_answer_ends_its_job(store: Store, clock: FakeClock) -> None:
     request = asked(store, **with_webhook())
-    found = claimed_online(store, request.shard_id)
+    claim = claimed_online(store, request.shard_id)
     clock.advance(seconds=2)
 
     with store.transaction() as tx:
-        assert transitions.record_answer(tx, found, an_answer(usage=Usage(7, 3, 2)), tx.now())
+        assert transitions.record_answer(tx, claim, an_answer(usage=Usage(7, 3, 2)), tx.now())
 
     ended = fetch(store, request.job)
     assert ended.state is JobState.SUCCEEDED
@@ -190,10 +140,10 @@ def test_an_answer_ends_its_job(store: Store, clock: FakeClock) -> None:
 
 def test_an_error_for_an_answer_fails_its_job_and_says_why(store: Store) -> None:
     request = asked(store)
-    found = claimed_online(store, request.shard_id)
+    claim = claimed_online(store, request.shard_id)
 
     with store.transaction() as tx:
-        assert transitions.record_answer(tx, found, an_answer(400), tx.now())
+        assert transitions.record_answer(tx, claim, an_answer(400), tx.now())
 
     ended = fetch(store, request.job)
     assert ended.state is JobState.FAILED
@@ -204,11 +154,11 @@ def test_an_error_for_an_answer_fails_its_job_and_says_why(store: Store) -> None
 @both_databases
 def test_a_request_is_answered_once(store: Store) -> None:
     request = asked(store)
-    found = claimed_online(store, request.shard_id)
+    claim = claimed_online(store, request.shard_id)
 
     def answer(name: str) -> bool:
         with store.transaction() as tx:
-            return transitions.record_answer(tx, found, an_answer(body={"choices": [name]}), tx.now())
+            return transitions.record_answer(tx, claim, an_answer(body={"choices": [name]}), tx.now())
 
     recorded = at_once(lambda: answer("a"), lambda: answer("b"))
 
@@ -217,28 +167,3 @@ def test_a_request_is_answered_once(store: Store) -> None:
         kept = tx.shards.online_result("default", request.job.id)
         assert kept is not None
         assert kept.body == {"choices": ["ab"[recorded.index(True)]]}
-
-
-def test_what_was_asked_for_comes_back_as_it_was(store: Store) -> None:
-    spec = a_spec(
-        template={"model": "demo", "messages": [{"role": "user", "content": "{{text}} – ☂"}]},
-        id_column="doc_id",
-        format="parquet",
-        max_runtime_s=3600,
-        retry_on_interrupt=False,
-        capacity="spot",
-        max_error_rate=0.05,
-        webhook=Webhook(HOOK, ("job.failed",)),
-        metadata={"team": "search"},
-        name="nightly",
-        run_date="2026-01-31",
-    )
-    new = a_new_job(spec=spec, webhook_secret=b"\x00encrypted\xff", model=None)
-
-    with store.transaction() as tx:
-        transitions.submit_bulk(tx, new, tx.now())
-
-    with store.snapshot() as tx:
-        found = tx.jobs.fetch(new.id)
-        assert (found.spec, found.model) == (spec, None)
-        assert tx.jobs.webhook_secret(new.id) == b"\x00encrypted\xff"

@@ -14,6 +14,7 @@ from tests.helpers.fakes import (
     claimed,
     claimed_online,
     commit_rows,
+    completed,
     planned,
     submit,
 )
@@ -73,18 +74,20 @@ def test_a_stop_ends_unclaimed_shards(
     assert events(store, job)[-1] == "job.stopping"
     with store.snapshot() as tx:
         waits_for_a_worker = ShardState.LEASED in shards_then
-        assert [found.id for found in tx.jobs.to_finalize(10)] == ([] if waits_for_a_worker else [job.id])
+        assert [waiting.id for waiting in tx.jobs.to_finalize(10)] == ([] if waits_for_a_worker else [job.id])
 
 
-def test_the_worker_that_obeys_a_stop_lets_the_job_be_assembled(store: Store) -> None:
-    job = planned(store)
-    lease = claimed(store).lease
-    commit_rows(store, lease, rows=4)
+def test_a_job_is_to_be_assembled_when_its_last_shard_has_ended(store: Store) -> None:
+    job = planned(store, shards=2)
+    first, second = claimed(store).lease, claimed(store).lease
+    commit_rows(store, first, rows=4)
+    assert completed(store, first, rows_total=4)
     request_stop(store, job)
 
     with store.transaction() as tx:
-        assert tx.shards.stop_held(lease)
-        assert [found.id for found in tx.jobs.to_finalize(10)] == [job.id]
+        assert tx.jobs.to_finalize(10) == []
+        assert tx.shards.stop_held(second)
+        assert [waiting.id for waiting in tx.jobs.to_finalize(10)] == [job.id]
         assert tx.jobs.fetch(job.id).counts.succeeded == 4
 
 
@@ -143,10 +146,10 @@ def test_an_online_request_that_is_running_ends_when_its_worker_obeys(store: Sto
 
 def test_an_answer_that_was_ready_before_the_stop_arrived_counts(store: Store) -> None:
     request = asked(store)
-    found = claimed_online(store, request.shard_id)
+    claim = claimed_online(store, request.shard_id)
     request_stop(store, request.job)
 
     with store.transaction() as tx:
-        assert transitions.record_answer(tx, found, an_answer(), tx.now())
+        assert transitions.record_answer(tx, claim, an_answer(), tx.now())
 
     assert fetch(store, request.job).state is JobState.SUCCEEDED

@@ -56,17 +56,17 @@ class LeaseGround(RuleBasedStateMachine):
 
     def check_leases(self, rows: Sequence[Row[Any]]) -> None:
         """One holder a shard, terms that only rise, attempts without interruptions, the latest carry-over."""
-        found = {row.id: row for row in rows}
+        by_id = {row.id: row for row in rows}
         for id, shard in self.shards.items():
-            row = found.pop(id)
+            row = by_id.pop(id)
             said = (row.state, row.term, row.attempts, row.rows_done, row.carry_over_key)
             assert said == (shard.state, shard.term, shard.attempts, shard.rows, shard.carry_over)
             if shard.is_held:
                 assert (row.worker_id, row.lease_until) == (shard.holder, shard.expires_at)
-        assert not found
+        assert not by_id
 
     def check_rows(self, segments: Sequence[Row[Any]], answers: Sequence[Row[Any]]) -> None:
-        """What was listed stays listed, what was answered stays answered, and there is nothing else."""
+        """Listed rows stay listed, answers stay, and there is nothing else."""
         for shard in self.shards.values():
             of_shard = [(one.key, one.succeeded + one.failed) for one in segments if one.shard_id == shard.id]
             assert of_shard == shard.segments
@@ -112,7 +112,7 @@ class LeaseGround(RuleBasedStateMachine):
 
     def got(self, leases: Sequence[Lease]) -> None:
         for lease in sorted(leases, key=lambda lease: list(self.shards).index(lease.shard_id)):
-            self.of(lease).claimed(lease)
+            self.shard(lease).claimed(lease)
             self.leases.append(lease)
 
     def commits(self, lease: Lease, segment: Segment | None, carry_over: str | None) -> bool:
@@ -129,7 +129,7 @@ class LeaseGround(RuleBasedStateMachine):
         *,
         is_charged: bool = True,
     ) -> bool:
-        shard = self.of(lease)
+        shard = self.shard(lease)
         with self.store.transaction() as tx:
             left = how(tx)
         assert left == shard.is_held_under(lease)
@@ -141,11 +141,11 @@ class LeaseGround(RuleBasedStateMachine):
         """These were recovered; what became of them is in the database."""
         for shard in shards:
             with self.store.snapshot() as tx:
-                found = tx.shards.get(shard.job.tenant_id, shard.id)
+                after = tx.shards.get(shard.job.tenant_id, shard.id)
                 dead = tx.dead_letters.crash_history(shard.id, crashes=1).dead
-            assert found is not None
+            assert after is not None
             cause = causes.get(shard.holder or "", ExitCause.LEASE_EXPIRED)
-            shard.lost_its_worker(cause, found.state, found.attempts, dead)
+            shard.lost_its_worker(cause, after.state, after.attempts, dead)
 
     def about(self, job: Job) -> ModelJob:
         return next(shard.job for shard in self.shards.values() if shard.job.id == job.id)
@@ -157,21 +157,21 @@ class LeaseGround(RuleBasedStateMachine):
             yield tx
 
     def any_lease(self, kind: JobKind) -> bool:
-        return any(self.of(lease).job.kind is kind for lease in self.leases)
+        return any(self.shard(lease).job.kind is kind for lease in self.leases)
 
     def lease(self, which: int, kind: JobKind | None = None, *, is_stopped: bool = False) -> Lease:
         """One that holds its shard, or one of the latest that do not any more."""
         wanted = [
             lease
             for lease in reversed(self.leases)
-            if kind in (None, self.of(lease).job.kind) and self.of(lease).job.is_stopped >= is_stopped
+            if kind in (None, self.shard(lease).job.kind) and self.shard(lease).job.is_stopped >= is_stopped
         ]
-        held = [lease for lease in wanted if self.of(lease).is_held_under(lease)]
+        held = [lease for lease in wanted if self.shard(lease).is_held_under(lease)]
         late = [lease for lease in wanted if lease not in held]
         choice = held + late[:LATE_MAX]
         return choice[which % len(choice)]
 
-    def of(self, lease: Lease) -> ModelShard:
+    def shard(self, lease: Lease) -> ModelShard:
         return self.shards[lease.shard_id]
 
     def new_carry_over(self, lease: Lease) -> str:

@@ -1,4 +1,4 @@
-"""What must be true of shards and their leases, in a few lines, to compare the database with.
+"""The truth about shards and their leases, in a few lines, to compare the database with.
 
 It knows no SQL, and no more of the rules than the service promises.
 """
@@ -31,7 +31,7 @@ class ModelJob:
 
     @property
     def may_be_changed(self) -> bool:
-        """By its owner."""
+        """Whether its owner may change it."""
         return not self.is_stopped and self.ended_as is None
 
 
@@ -98,7 +98,7 @@ class ModelShard:
             self.job.ended_as = JobState.CANCELLED
 
     def lost_its_worker(self, cause: ExitCause, now: ShardState, attempts: int, dead: Set[int]) -> None:
-        """What became of it is one of what may become of it. `jobs/dead_letters.py` says which."""
+        """Checks that its fate is a possible one. `jobs/dead_letters.py` says which."""
         self.crashes += cause.is_crash
         if self.job.is_stopped:
             self.stopped()

@@ -58,9 +58,9 @@ def claim_part(store: Store, owner: str = "sched_1", ttl_s: float = TTL_S) -> Pa
 
 
 def claimed_part(store: Store, owner: str = "sched_1", ttl_s: float = TTL_S) -> PartClaim:
-    found = claim_part(store, owner, ttl_s)
-    assert found is not None, "there was no part to claim"
-    return found
+    claim = claim_part(store, owner, ttl_s)
+    assert claim is not None, "there was no part to claim"
+    return claim
 
 
 def an_upload(number: int = 0, **overrides: object) -> PartUpload:

@@ -57,7 +57,7 @@ def online_claims(store: Store, *shard_ids: str | None, worker_id: str = "worker
 
 
 def next_online(store: Store, *, limit: int = 100) -> list[str]:
-    """What a worker that has so many places would claim, the best first."""
+    """The shards that a worker with so many places would claim, the best first."""
     with store.snapshot() as tx:
         return list(tx.claims.next_online([MODEL, OTHER_MODEL], tx.now(), limit))
 
@@ -86,16 +86,16 @@ def several_asked(
 def test_a_claim_leases_the_shard_under_its_first_term(store: Store, clock: FakeClock) -> None:
     job = planned(store)
 
-    found = claimed(store, "worker_7", ttl_s=30)
+    claim = claimed(store, "worker_7", ttl_s=30)
 
-    assert found.job.id == job.id
-    assert found.lease.job_id == job.id
-    assert found.lease.tenant_id == job.tenant_id
-    assert found.lease.term == 1
-    assert found.lease.worker_id == "worker_7"
-    assert found.lease.expires_at == clock.now + timedelta(seconds=30)
-    assert found.shard.state is ShardState.LEASED
-    assert found.shard.attempts == 1
+    assert claim.job.id == job.id
+    assert claim.lease.job_id == job.id
+    assert claim.lease.tenant_id == job.tenant_id
+    assert claim.lease.term == 1
+    assert claim.lease.worker_id == "worker_7"
+    assert claim.lease.expires_at == clock.now + timedelta(seconds=30)
+    assert claim.shard.state is ShardState.LEASED
+    assert claim.shard.attempts == 1
 
 
 def test_the_first_claim_starts_the_job_and_its_run_time(store: Store, clock: FakeClock) -> None:
@@ -125,10 +125,10 @@ def claims_within(store: Store, room: Room) -> list[str]:
     jobs = []
     while True:
         with store.transaction() as tx:
-            found = tx.claims.bulk("worker_1", [MODEL, OTHER_MODEL], tx.now(), TTL_S, room=room)
-        if found is None:
+            claim = tx.claims.bulk("worker_1", [MODEL, OTHER_MODEL], tx.now(), TTL_S, room=room)
+        if claim is None:
             return jobs
-        jobs.append(found.job.id)
+        jobs.append(claim.job.id)
 
 
 def test_a_worker_leaves_out_the_models_and_tenants_that_it_has_no_room_for(store: Store) -> None:
@@ -322,8 +322,8 @@ def test_claimers_at_the_same_moment_never_get_the_same_shard(store: Store) -> N
 
     def claim_until_nothing_is_left(worker_id: str) -> list[str]:
         taken = []
-        while (found := claim(store, worker_id)) is not None:
-            taken.append(found.lease.shard_id)
+        while (next_claim := claim(store, worker_id)) is not None:
+            taken.append(next_claim.lease.shard_id)
         return taken
 
     taken = at_once(*[lambda name=f"worker_{n}": claim_until_nothing_is_left(name) for n in range(4)])
@@ -508,9 +508,9 @@ def test_what_waits_is_told_by_model_with_its_class_its_age_and_whether_it_is_du
     clock.advance(seconds=5)
 
     with store.snapshot() as tx:
-        found = {work.model: work for work in tx.claims.waiting(["a", "b", "c"], tx.now())}
+        by_model = {work.model: work for work in tx.claims.waiting(["a", "b", "c"], tx.now())}
 
-    assert found == {
+    assert by_model == {
         "a": WaitingWork("a", rank=1, is_due=False, waits_s=65.0),
         "b": WaitingWork("b", rank=1, is_due=True, waits_s=5.0),
         "c": WaitingWork("c", rank=0, is_due=True, waits_s=5.0),
@@ -536,8 +536,8 @@ def test_a_job_that_names_a_pool_runs_on_its_workers_only(store: Store) -> None:
     def claimed(*pools: str) -> set[str | None]:
         with store.transaction() as tx:
             machine = Machine(pools=pools)
-            found = [tx.claims.bulk("w", [MODEL], tx.now(), TTL_S, machine=machine) for _ in wanted]
-        return {wanted[claim.job.id] for claim in found if claim is not None}
+            claims = [tx.claims.bulk("w", [MODEL], tx.now(), TTL_S, machine=machine) for _ in wanted]
+        return {wanted[claim.job.id] for claim in claims if claim is not None}
 
     assert claimed() == {None}
     assert claimed("other") == set()
@@ -562,4 +562,4 @@ def test_a_worker_claims_online_requests_that_want_its_kind_of_machine_or_any(
         )
 
     assert {asked_for[shard_id] for shard_id in queued} == SERVED[capacity]
-    assert {asked_for[found.lease.shard_id] for found in claims} == SERVED[capacity]
+    assert {asked_for[claim.lease.shard_id] for claim in claims} == SERVED[capacity]

@@ -53,17 +53,6 @@ def test_ended_shards_become_parts_and_the_others_wait(store: Store) -> None:
     assert ranges(store, job) == [(0, 1), (2, 3), (4, 5), (6, 6)]
 
 
-def test_parts_are_as_large_as_what_is_stored_of_their_shards(store: Store) -> None:
-    job = with_ended(store, 5, ended=range(5))
-
-    with store.snapshot() as tx:
-        page = tx.cuts.page(job.id, limit=10)
-
-    assert [(shard.rows, shard.size_bytes) for shard in page.shards] == [(4, 400)] * 5
-    cut(store, job, CutLimits(part_bytes=1201, part_rows=1000))
-    assert ranges(store, job) == [(0, 3), (4, 4)]
-
-
 def test_a_run_waits_for_its_neighbours_in_other_pages(store: Store) -> None:
     job = with_ended(store, 4, ended=[0, 1])
 
@@ -153,15 +142,6 @@ def test_an_output_is_written_once_all_ended_shards_are_in_written_parts(store: 
         assert claim is not None
         assert tx.parts.record_written(claim.lease, [])
     assert is_written()
-
-
-def test_jobs_are_cut_each_by_itself(store: Store) -> None:
-    first = with_ended(store, 2, ended=[0, 1])
-    second = with_ended(store, 2, ended=[0, 1])
-
-    cut(store, first)
-
-    assert (ranges(store, first), ranges(store, second)) == ([(0, 1)], [])
 
 
 # -- whether there is something to cut -------------------------------------------------------------------

@@ -55,17 +55,14 @@ def letters(store: Store, **wanted: object) -> Sequence[DeadLetter]:
         return tx.dead_letters.list(TENANT, limit=10, **wanted)
 
 
-def test_a_shard_that_lost_a_worker_is_watched(store: Store) -> None:
+def test_rows_under_way_in_the_second_are_suspects_and_the_one_alone_in_the_third_dies(store: Store) -> None:
     planned(store)
     assert not claimed(store).crash_history.is_watched
     dies(store)
-
-    assert claimed(store).crash_history == CrashHistory(crashes=1)
-
-
-def test_rows_under_way_in_the_second_are_suspects_and_the_one_alone_in_the_third_dies(store: Store) -> None:
-    planned(store)
-    lose_two_workers(store, [4, 5])
+    second = claimed(store)
+    assert second.crash_history == CrashHistory(crashes=1)
+    begins(store, second, [4, 5])
+    dies(store)
     third = claimed(store)
     assert third.crash_history == CrashHistory(crashes=2, suspects=(4, 5))
     begins(store, third, [4])
@@ -100,18 +97,6 @@ def test_rows_that_finish_first_do_not_hide_the_one_that_crashes(store: Store) -
     assert [letter.row for letter in letters(store)] == [7]
 
 
-def test_the_last_suspect_to_finish_clears_the_shard(store: Store) -> None:
-    planned(store)
-    lose_two_workers(store, [4, 5])
-    third = claimed(store)
-    with store.transaction() as tx:
-        for row in (4, 5):
-            assert tx.dead_letters.clear_suspect(third.lease, row)
-        assert tx.leases.hand_back(third.lease)
-
-    assert claimed(store).crash_history == CrashHistory()
-
-
 def test_a_row_begun_after_the_last_suspect_was_cleared_costs_three_workers_too(store: Store) -> None:
     """Its shard still writes down what is under way, and nothing was before."""
     planned(store)
@@ -140,9 +125,9 @@ def test_what_a_worker_held_beside_a_row_that_ran_alone_is_not_charged(store: St
     begins(store, isolating, [4])
     dies(store)
 
-    found = {claim.shard.id: claim for claim in (claimed(store), claimed(store))}
-    assert found[bystander.shard.id].crash_history == CrashHistory()
-    assert found[bystander.shard.id].shard.attempts == 1
+    claims = {claim.shard.id: claim for claim in (claimed(store), claimed(store))}
+    assert claims[bystander.shard.id].crash_history == CrashHistory()
+    assert claims[bystander.shard.id].shard.attempts == 1
     assert claimed_online(store, online.shard_id).runs_alone is False
 
 
@@ -166,16 +151,6 @@ def test_a_shard_without_progress_is_worn_out_whatever_it_had_done_before(store:
 
     with store.snapshot() as tx:
         assert tx.shards.of_job(job.id, limit=1)[0].state is ShardState.FAILED
-
-
-def test_attempts_in_a_row_of_a_shard_handed_back_begin_at_the_progress(store: Store) -> None:
-    planned(store)
-    assert commit_rows(store, (lease := claimed(store).lease))
-    with store.transaction() as tx:
-        assert tx.leases.hand_back(lease)
-
-    shard = claimed(store).shard
-    assert (shard.attempts, shard.attempts_in_a_row) == (1, 1)
 
 
 def test_a_watched_shard_with_no_row_in_flight_is_not_charged_beside_others(store: Store) -> None:
@@ -261,6 +236,8 @@ def test_a_healthy_row_in_workers_that_are_killed_all_the_time_lives_and_its_suc
     with store.transaction() as tx:
         assert tx.dead_letters.clear_suspect(lease, 4)
         assert tx.dead_letters.suspects(lease.shard_id) == {}
+        assert tx.leases.hand_back(lease)
+    assert claimed(store).crash_history == CrashHistory(), "the last suspect clears the shard"
 
 
 def test_a_row_whose_crashes_nothing_explains_ends_after_a_bounded_number_of_workers(store: Store) -> None:
@@ -337,6 +314,7 @@ def test_a_dead_letter_is_decided_about_once(store: Store, clock: FakeClock) -> 
         assert tx.dead_letters.discard(TENANT, letter.id, clock.now)
         assert not tx.dead_letters.replay(TENANT, letter.id, "job_1", clock.now)
 
+    assert letters(store, job_id="job_unknown") == letters(store, after=letter) == []
     [decided] = letters(store, state=DeadLetterState.DISCARDED)
     assert (decided.decided_at, decided.replay_job_id) == (clock.now, None)
     assert letters(store, state=DeadLetterState.DEAD) == []

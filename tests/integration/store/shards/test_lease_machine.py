@@ -117,20 +117,22 @@ class LeaseMachine(LeaseGround):
         for _ in range(places):
             claimable = self.claimable(JobKind.BULK, worker)
             with self.store.transaction() as tx:
-                found = tx.claims.bulk(worker, [MODEL], tx.now(), TTL_S, machine=Machine(WORKERS[worker]))
-            assert (found is not None) == bool(claimable)
-            if found is not None:
-                assert found.lease.shard_id in claimable, "it is held, or must not be claimed"
-                self.got([found.lease])
+                claim = tx.claims.bulk(worker, [MODEL], tx.now(), TTL_S, machine=Machine(WORKERS[worker]))
+            assert (claim is not None) == bool(claimable)
+            if claim is not None:
+                assert claim.lease.shard_id in claimable, "it is held, or must not be claimed"
+                self.got([claim.lease])
 
     @rule(worker=WHO)
     def claim_online(self, worker: str) -> None:
         """The rings name every request there ever was: those taken, those ended, those for other machines."""
         rung = [shard.id for shard in self.shards.values()]
         with self.store.transaction() as tx:
-            found = tx.claims.online(rung, worker, [MODEL], tx.now(), TTL_S, machine=Machine(WORKERS[worker]))
-        assert {claim.lease.shard_id for claim in found} == self.claimable(JobKind.ONLINE, worker)
-        self.got([claim.lease for claim in found])
+            claims = tx.claims.online(
+                rung, worker, [MODEL], tx.now(), TTL_S, machine=Machine(WORKERS[worker])
+            )
+        assert {claim.lease.shard_id for claim in claims} == self.claimable(JobKind.ONLINE, worker)
+        self.got([claim.lease for claim in claims])
 
     @rule(seconds=st.sampled_from([1, 10, TTL_S]))
     def wait(self, seconds: int) -> None:
@@ -140,7 +142,7 @@ class LeaseMachine(LeaseGround):
     @rule(several=st.lists(WHICH, max_size=4))
     def renew(self, several: list[int]) -> None:
         leases = [self.lease(which) for which in several]
-        held = {lease.shard_id for lease in leases if self.of(lease).is_held_under(lease)}
+        held = {lease.shard_id for lease in leases if self.shard(lease).is_held_under(lease)}
         with self.store.transaction() as tx:
             kept = tx.leases.renew(leases, tx.now(), TTL_S)
 
@@ -157,7 +159,7 @@ class LeaseMachine(LeaseGround):
     @rule(which=WHICH, checkpoints=st.lists(CHECKPOINTS, min_size=1, max_size=3))
     def list_checkpoints(self, which: int, checkpoints: list[tuple[int, bool]]) -> None:
         lease = self.lease(which, JobKind.BULK)
-        shard = self.of(lease)
+        shard = self.shard(lease)
         for rows, with_carry_over in checkpoints:
             segment = a_segment(lease, seq=next(self.numbers), rows=rows, failed=rows // 2) if rows else None
             key = self.new_carry_over(lease) if with_carry_over else None
@@ -173,7 +175,7 @@ class LeaseMachine(LeaseGround):
     @rule(which=WHICH, rows=st.sets(st.integers(0, 3), min_size=1, max_size=2))
     def write_down_what_is_under_way(self, which: int, rows: set[int]) -> None:
         lease = self.lease(which)
-        shard = self.of(lease)
+        shard = self.shard(lease)
         under_way = sorted(rows) if shard.job.kind is JobKind.BULK else [0]
         with self.store.transaction() as tx:
             assert tx.dead_letters.journal(lease, under_way) == shard.is_held_under(lease)
@@ -185,9 +187,9 @@ class LeaseMachine(LeaseGround):
     def clear_a_row(self, which: int, row: int) -> None:
         lease = self.lease(which)
         with self.store.transaction() as tx:
-            assert tx.dead_letters.clear_suspect(lease, row) == self.of(lease).is_held_under(lease)
-        if self.of(lease).is_held_under(lease):
-            self.of(lease).under_way = ()
+            assert tx.dead_letters.clear_suspect(lease, row) == self.shard(lease).is_held_under(lease)
+        if self.shard(lease).is_held_under(lease):
+            self.shard(lease).under_way = ()
 
     @precondition(lambda self: any(shard.is_held and shard.segments for shard in self.shards.values()))
     @rule()
@@ -207,7 +209,7 @@ class LeaseMachine(LeaseGround):
     @rule(which=WHICH, missing=st.sampled_from([0, 0, 1]))
     def complete(self, which: int, missing: int) -> None:
         lease = self.lease(which, JobKind.BULK)
-        shard = self.of(lease)
+        shard = self.shard(lease)
         with self.store.transaction() as tx:
             done = tx.shards.complete(lease, rows_total=shard.rows + missing)
 
@@ -219,7 +221,7 @@ class LeaseMachine(LeaseGround):
     @rule(which=WHICH)
     def record_the_answer(self, which: int) -> None:
         lease = self.lease(which, JobKind.ONLINE)
-        shard = self.of(lease)
+        shard = self.shard(lease)
         answer = replace(an_answer(), body={"choices": [], "term": lease.term})
         claim = OnlineClaim(lease, self.jobs[lease.job_id], {})
         with self.store.transaction() as tx:
@@ -237,7 +239,7 @@ class LeaseMachine(LeaseGround):
         lease = self.lease(which)
         key = self.new_carry_over(lease) if with_carry_over else None
         if self.leaves(lease, lambda tx: tx.leases.hand_back(lease, key), is_charged=False):
-            self.of(lease).carry_over = key or self.of(lease).carry_over
+            self.shard(lease).carry_over = key or self.shard(lease).carry_over
 
     @ANY_CLAIMED
     @rule(which=WHICH, is_own_fault=st.booleans())
@@ -248,7 +250,7 @@ class LeaseMachine(LeaseGround):
             return (tx.leases.return_broken if is_own_fault else tx.leases.delay)(lease, later)
 
         if self.leaves(lease, put_off, is_charged=is_own_fault):
-            self.of(lease).not_before = later
+            self.shard(lease).not_before = later
 
     @ANY_CLAIMED_BULK
     @rule(which=WHICH)
@@ -269,14 +271,14 @@ class LeaseMachine(LeaseGround):
             return stopped
 
         if self.leaves(lease, obey, ShardState.STOPPED):
-            self.of(lease).stopped()
+            self.shard(lease).stopped()
 
     # -- they are lost, or thought to be ---------------------------------------------------------------
 
     @precondition(lambda self: any(shard.has_expired(self.clock.now) for shard in self.shards.values()))
     @rule()
     def notice_who_is_lost(self) -> None:
-        """By the clock, as the scheduler does. What is done about it may come late."""
+        """Notices by the clock, as the scheduler does. The recovery may come late."""
         with self.store.transaction() as tx:
             self.thought_lost = list(tx.leases.expired(tx.now(), limit=100))
         lost = {shard.id for shard in self.shards.values() if shard.has_expired(self.clock.now)}

@@ -7,11 +7,11 @@ import pytest
 
 from nightshift.jobs import JobState
 from nightshift.jobs.leases import Term
-from nightshift.jobs.part import PART_TRANSITIONS, OutputPart, PartLease, PartState
+from nightshift.jobs.part import OutputPart, PartLease, PartState
 from nightshift.lifecycle import transitions
 from nightshift.store import Store, Transaction
 from nightshift.store.databases.database import Database
-from tests.helpers.fakes import STARTS_AT, TTL_S, FakeClock, planned
+from tests.helpers.fakes import STARTS_AT, TTL_S, FakeClock
 from tests.integration.store.databases.recording import recorded
 from tests.integration.store.racing import at_once, both_databases
 from tests.integration.store.shards.parts_ground import (
@@ -20,7 +20,6 @@ from tests.integration.store.shards.parts_ground import (
     claim_part,
     claimed_part,
     cut,
-    parts,
     with_ended,
 )
 
@@ -49,8 +48,8 @@ def expire(store: Store) -> int:
 
 def only_part(store: Store, part: OutputPart) -> OutputPart:
     with store.snapshot() as tx:
-        [found] = [each for each in tx.parts.of_job(part.job_id, limit=100) if each.id == part.id]
-        return found
+        [same] = [known for known in tx.parts.of_job(part.job_id, limit=100) if known.id == part.id]
+        return same
 
 
 def finalize(store: Store, job_id: str, clock: FakeClock) -> None:
@@ -77,19 +76,19 @@ def test_a_claim_leases_a_part_under_its_first_term(store: Store, clock: FakeClo
     assert claim_part(store) is None
 
 
-def test_parts_of_a_job_are_claimed_in_the_order_of_the_input(store: Store) -> None:
-    cut(store, with_ended(store, 6, ended=range(6)))
-
-    assert [claimed_part(store).part.first_shard for _ in range(3)] == [0, 2, 4]
-
-
 @both_databases
 def test_claimers_at_once_get_different_parts(store: Store) -> None:
     cut(store, with_ended(store, 8, ended=range(8)))
 
-    found = at_once(*[lambda: claim_part(store)] * 5)
+    claims = at_once(*[lambda: claim_part(store)] * 5)
 
-    assert sorted(claim.part.first_shard for claim in found if claim is not None) == [0, 2, 4, 6]
+    assert sorted(claim.part.first_shard for claim in claims if claim is not None) == [0, 2, 4, 6]
+
+
+def test_parts_of_a_job_are_claimed_in_the_order_of_the_input(store: Store) -> None:
+    cut(store, with_ended(store, 6, ended=range(6)))
+
+    assert [claimed_part(store).part.first_shard for _ in range(3)] == [0, 2, 4]
 
 
 def test_a_job_that_waits_only_for_its_output_goes_first_and_the_longest_waiting_of_them(
@@ -227,7 +226,7 @@ def test_a_renewed_lease_does_not_expire(store: Store, clock: FakeClock) -> None
     assert only_part(store, kept.part).state is PartState.LEASED
     assert only_part(store, lost.part).state is PartState.READY
     with store.transaction() as tx:
-        assert [each.part_id for each in tx.parts.renew([kept.lease, lost.lease], tx.now(), TTL_S)] == [
+        assert [lease.part_id for lease in tx.parts.renew([kept.lease, lost.lease], tx.now(), TTL_S)] == [
             kept.part.id
         ]
 
@@ -258,12 +257,6 @@ def test_a_part_that_is_handed_back_is_claimed_when_it_is_time(store: Store, clo
     clock.advance(seconds=60)
     again = claimed_part(store, "sched_2")
     assert (again.part.id, again.term, again.part.attempts) == (claim.part.id, 2, 1)
-
-
-def test_states_change_only_as_declared() -> None:
-    assert {state for state in PartState if state.is_terminal} == {PartState.WRITTEN}
-    assert PART_TRANSITIONS[PartState.READY] == {PartState.LEASED}
-    assert PART_TRANSITIONS[PartState.LEASED] == {PartState.READY, PartState.WRITTEN}
 
 
 # -- reading ---------------------------------------------------------------------------------------------
@@ -303,11 +296,3 @@ def test_only_uploads_that_may_still_be_published_are_kept(store: Store) -> None
 
     with store.snapshot() as tx:
         assert tx.parts.open_uploads() == {"u0", "u10", "u2", "u12"}
-
-
-def test_a_job_without_parts_has_none(store: Store) -> None:
-    job = planned(store)
-
-    with store.snapshot() as tx:
-        assert (tx.parts.has_open(job.id), tx.parts.states(job.id), parts(store, job)) == (False, {}, [])
-        assert tx.parts.open_uploads() == set()

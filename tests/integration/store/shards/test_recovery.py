@@ -29,8 +29,8 @@ RING_AFTER = timedelta(seconds=10)
 
 def shard_of(store: Store, lease: Lease) -> Shard:
     with store.snapshot() as tx:
-        [found] = [shard for shard in tx.shards.of_job(lease.job_id, limit=100) if shard.id == lease.shard_id]
-        return found
+        [same] = [shard for shard in tx.shards.of_job(lease.job_id, limit=100) if shard.id == lease.shard_id]
+        return same
 
 
 def expired(store: Store, *, limit: int = 10) -> list[ExpiredLease]:
@@ -66,10 +66,10 @@ def test_a_shard_handed_back_keeps_its_rows_and_where_the_rest_of_them_is(store:
     with store.transaction() as tx:
         assert tx.leases.hand_back(lease, "segments/default/carry-over")
 
-    found = claimed(store, "worker_2")
+    claim = claimed(store, "worker_2")
 
-    assert found.shard.rows_done == 4
-    assert found.shard.carry_over_key == "segments/default/carry-over"
+    assert claim.shard.rows_done == 4
+    assert claim.shard.carry_over_key == "segments/default/carry-over"
 
 
 def test_a_shard_handed_back_can_be_claimed_and_rung_at_once(store: Store, clock: FakeClock) -> None:
@@ -165,9 +165,9 @@ def test_a_requeued_shard_is_charged_the_attempt_and_goes_to_another_worker(
 
     assert rescue(store) == 1
     assert unrung(store) == [lease.shard_id]
-    found = claimed(store, "worker_2")
-    assert (found.lease.shard_id, found.lease.term) == (lease.shard_id, 2)
-    assert (found.shard.attempts, found.shard.rows_done) == (2, 4)
+    claim = claimed(store, "worker_2")
+    assert (claim.lease.shard_id, claim.lease.term) == (lease.shard_id, 2)
+    assert (claim.shard.attempts, claim.shard.rows_done) == (2, 4)
 
 
 def test_a_lease_that_was_taken_over_is_not_taken_back(store: Store, clock: FakeClock) -> None:
@@ -276,10 +276,10 @@ def test_a_claim_says_which_rows_are_suspected_and_which_are_dead(store: Store, 
         )
     requeue(store, lost)
 
-    found = claimed(store).crash_history
+    history = claimed(store).crash_history
 
-    assert found == CrashHistory(crashes=1, suspects=(4, 9), dead=frozenset({7}))
-    assert found.is_watched
+    assert history == CrashHistory(crashes=1, suspects=(4, 9), dead=frozenset({7}))
+    assert history.is_watched
 
 
 def lost_with_its_worker(store: Store, clock: FakeClock) -> ExpiredLease:

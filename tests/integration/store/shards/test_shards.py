@@ -36,9 +36,9 @@ def test_shards_come_back_as_they_were_planned(store: Store) -> None:
     ]
     with store.transaction() as tx:
         transitions.plan(tx, job, "demo", cut, tx.now())
-        found = tx.shards.of_job(job.id, limit=10)
+        shards = tx.shards.of_job(job.id, limit=10)
 
-    for shard, new in zip(found, cut, strict=True):
+    for shard, new in zip(shards, cut, strict=True):
         planned_as = {name: getattr(shard, name) for name in new.__dataclass_fields__}
         assert planned_as == {name: getattr(new, name) for name in new.__dataclass_fields__}
         assert (shard.state, shard.term, shard.attempts, shard.rows_done) == (ShardState.QUEUED, 0, 0, 0)
@@ -110,13 +110,13 @@ def test_a_job_has_open_shards_until_all_have_ended(store: Store) -> None:
 
 def test_an_answer_comes_back_as_it_was_recorded(store: Store) -> None:
     request = asked(store, body={"messages": [{"role": "user", "content": "☂"}]})
-    found = claimed_online(store, request.shard_id)
+    claim = claimed_online(store, request.shard_id)
     answer = RecordedAnswer.from_answer(an_answer(body={"choices": [{"text": "ünïcode ☂ \0"}], "n": 1.5}))
-    assert found.body is not None
-    assert found.body["messages"] == [{"role": "user", "content": "☂"}]
+    assert claim.body is not None
+    assert claim.body["messages"] == [{"role": "user", "content": "☂"}]
     with store.transaction() as tx:
         assert tx.shards.online_result("default", request.job.id) is None
-        assert tx.shards.record_result(found.lease, answer)
+        assert tx.shards.record_result(claim.lease, answer)
         assert tx.shards.online_result("default", request.job.id) == answer
 
 
@@ -141,8 +141,8 @@ def test_who_goes_on_after_the_last_segment_it_saw_misses_none_that_was_committe
     def read() -> None:
         with store.snapshot() as tx:
             after = seen[-1] if seen else 0
-            found = tx.shards.segments_of_job("default", job.id, after_id=after, limit=10)
-        seen.extend(listed.id for listed in found)
+            page = tx.shards.segments_of_job("default", job.id, after_id=after, limit=10)
+        seen.extend(listed.id for listed in page)
 
     add_progress = Jobs.add_progress
 

@@ -54,7 +54,7 @@ class _RolledBack(Exception):
 
 
 class Tenants:
-    """What tenants have, and what may be done with it next."""
+    """Tenants' belongings, and what may be done with them next."""
 
     def __init__(self, store: Store) -> None:
         self.store = store

@@ -37,9 +37,9 @@ def used(store: Store, tenant: str | None = None) -> Sequence[DailyUsage]:
 
 
 def answer(store: Store, status_code: int = 200, **overrides: object) -> None:
-    found = claimed_online(store, asked(store, **overrides).shard_id)
+    claim = claimed_online(store, asked(store, **overrides).shard_id)
     with store.transaction() as tx:
-        assert transitions.record_answer(tx, found, an_answer(status_code), tx.now())
+        assert transitions.record_answer(tx, claim, an_answer(status_code), tx.now())
 
 
 def count(store: Store, day: date, model: str, tenant: str = "acme") -> None:
@@ -82,7 +82,7 @@ def test_rows_are_counted_once_when_their_shard_is_resumed(store: Store) -> None
     assert commit_rows(store, lost, 1, rows=4) is False  # too late
     assert commit_rows(store, lease, 0, rows=3) is True
 
-    assert sum(each.succeeded for each in used(store)) == 7
+    assert sum(usage.succeeded for usage in used(store)) == 7
 
 
 def test_a_segment_that_is_listed_twice_is_counted_once(store: Store) -> None:
@@ -93,7 +93,7 @@ def test_a_segment_that_is_listed_twice_is_counted_once(store: Store) -> None:
     with pytest.raises(AlreadyListed):
         commit_rows(store, lease, rows=4)
 
-    assert [each.succeeded for each in used(store)] == [4]
+    assert [usage.succeeded for usage in used(store)] == [4]
 
 
 def test_what_is_rolled_back_is_not_counted(store: Store) -> None:
@@ -115,7 +115,7 @@ def test_a_day_is_the_databases_in_utc(store: Store, clock: FakeClock) -> None:
     clock.advance(hours=1)  # past midnight, and the end of the month
     answer(store)
 
-    assert [each.day for each in used(store)] == [DAY + timedelta(days=1), DAY]
+    assert [usage.day for usage in used(store)] == [DAY + timedelta(days=1), DAY]
 
 
 def test_usage_is_listed_by_days_and_models_in_pages(store: Store) -> None:
@@ -133,15 +133,15 @@ def test_usage_is_listed_by_days_and_models_in_pages(store: Store) -> None:
         rest = tx.usage.list("acme", limit=2, after=(first[-1].day, first[-1].model), **days)
         of_a = tx.usage.list("acme", limit=9, model="a", **days)
 
-    assert [(each.day, each.model) for each in (*first, *rest)] == [
+    assert [(usage.day, usage.model) for usage in (*first, *rest)] == [
         (DAY, "a"), (DAY, "b"), (DAY - timedelta(days=1), "a")
     ]  # fmt: skip
-    assert [each.day for each in of_a] == [DAY, DAY - timedelta(days=1)]
+    assert [usage.day for usage in of_a] == [DAY, DAY - timedelta(days=1)]
 
 
 @both_databases
 def test_transactions_that_count_for_the_same_tenants_at_once_lose_nothing(database: Database) -> None:
-    """In opposite orders: neither waits for the other in a circle."""
+    """Both count in opposite orders: neither waits for the other in a circle."""
     store = Store(database)
 
     def count_all(tenants: Sequence[str]) -> None:
@@ -152,4 +152,4 @@ def test_transactions_that_count_for_the_same_tenants_at_once_lose_nothing(datab
 
     at_once(lambda: count_all(["a", "b", "c"]), lambda: count_all(["c", "b", "a"]))
 
-    assert [(each.tenant_id, each.succeeded) for each in used(store)] == [("a", 20), ("b", 20), ("c", 20)]
+    assert [(usage.tenant_id, usage.succeeded) for usage in used(store)] == [("a", 20), ("b", 20), ("c", 20)]

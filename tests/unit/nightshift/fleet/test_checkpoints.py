@@ -28,8 +28,8 @@ def a_directory(path: Path, *files: str) -> Path:
 def test_a_directory_is_served_under_the_last_part_of_its_path(tmp_path, monkeypatch):
     a_directory(tmp_path / "models" / "tiny-llama", *FILES)
     monkeypatch.chdir(tmp_path)
-    found = find("models/tiny-llama")
-    assert (found.id, found.reference) == ("tiny-llama", str(tmp_path / "models" / "tiny-llama"))
+    checkpoint = find("models/tiny-llama")
+    assert (checkpoint.id, checkpoint.reference) == ("tiny-llama", str(tmp_path / "models" / "tiny-llama"))
 
 
 def test_the_demo_model_is_complete():
@@ -85,14 +85,14 @@ def test_a_comma_in_a_path_is_refused_because_lists_of_models_are_written_with_i
 
 @pytest.mark.parametrize("name", ["gpt2", "org/Llama-3.2_1B"])
 def test_a_hub_id_keeps_its_name_and_may_still_have_to_be_downloaded(name):
-    found = find(name, may_download=True)
-    assert (found.id, found.reference, found.directory) == (name, name, None)
+    checkpoint = find(name, may_download=True)
+    assert (checkpoint.id, checkpoint.reference, checkpoint.directory) == (name, name, None)
 
 
 @pytest.mark.parametrize("revision", ["0a1b2c3", "v1.0", "refs/pr/7"])
 def test_a_hub_id_may_name_a_revision_which_is_no_part_of_the_models_name(revision):
-    found = find(f"org/tiny@{revision}", may_download=True)
-    assert (found.id, found.reference) == ("org/tiny", f"org/tiny@{revision}")
+    checkpoint = find(f"org/tiny@{revision}", may_download=True)
+    assert (checkpoint.id, checkpoint.reference) == ("org/tiny", f"org/tiny@{revision}")
 
 
 def test_two_revisions_of_a_model_have_one_name():

@@ -1,4 +1,4 @@
-"""What the time of workers costs."""
+"""The cost of workers' time."""
 
 import pytest
 from hypothesis import given
@@ -32,6 +32,6 @@ def test_two_jobs_cost_together_what_each_costs(
     one: WorkerTime, other: WorkerTime, spot: float, on_demand: float
 ) -> None:
     prices = Prices(spot, on_demand)
-    each = [prices.cost(one), prices.cost(other)]
+    costs = [prices.cost(one), prices.cost(other)]
 
-    assert prices.cost(one + other) == pytest.approx(sum(cost for cost in each if cost is not None))
+    assert prices.cost(one + other) == pytest.approx(sum(cost for cost in costs if cost is not None))

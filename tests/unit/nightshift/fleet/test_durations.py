@@ -13,12 +13,12 @@ counts = st.lists(st.integers(0, 1000), min_size=4, max_size=4)
 
 
 def test_a_quantile_lies_within_its_bucket_in_proportion() -> None:
-    found = Durations.from_counts(BOUNDS, [5, 10, 0, 5])
+    durations = Durations.from_counts(BOUNDS, [5, 10, 0, 5])
 
-    assert found.quantile(0.25) == 0.1
-    assert found.quantile(0.5) == 0.1 + 0.4 * 0.5
-    assert found.quantile(0.75) == 0.5
-    assert found.quantile(0.99) == 1.0, "of what has no end, the beginning"
+    assert durations.quantile(0.25) == 0.1
+    assert durations.quantile(0.5) == 0.1 + 0.4 * 0.5
+    assert durations.quantile(0.75) == 0.5
+    assert durations.quantile(0.99) == 1.0, "of what has no end, the beginning"
 
 
 def test_of_nothing_there_is_no_quantile() -> None:
@@ -31,11 +31,11 @@ def test_a_quantile_of_a_sum_lies_between_those_of_its_parts(
 ) -> None:
     first, second = Durations.from_counts(BOUNDS, some), Durations.from_counts(BOUNDS, others)
 
-    found = (first + second).quantile(share)
+    whole = (first + second).quantile(share)
 
-    parts = [each for part in (first, second) if (each := part.quantile(share)) is not None]
-    if parts and found is not None:
-        assert min(parts) - 1e-9 <= found <= max(parts) + 1e-9
+    parts = [quantile for part in (first, second) if (quantile := part.quantile(share)) is not None]
+    if parts and whole is not None:
+        assert min(parts) - 1e-9 <= whole <= max(parts) + 1e-9
     assert (first + second).count == sum(some) + sum(others)
 
 

@@ -67,10 +67,10 @@ def test_what_is_not_known_is_absent_and_stays_unknown() -> None:
     told = WorkerFigures(models={"demo": ModelFigures(running=0)}, device=DeviceFigures(kind="cpu")).to_json()
 
     assert told == {"device": {"kind": "cpu"}, "models": {"demo": {"running": 0}}}
-    found = WorkerFigures.from_json(told)
-    assert found is not None
-    assert found.device is not None
-    assert (found.device.utilisation, found.models["demo"].waiting) == (None, None)
+    figures = WorkerFigures.from_json(told)
+    assert figures is not None
+    assert figures.device is not None
+    assert (figures.device.utilisation, figures.models["demo"].waiting) == (None, None)
 
 
 def test_what_a_later_release_tells_besides_is_passed_over() -> None:
@@ -115,24 +115,24 @@ def test_the_service_is_the_sum_of_its_workers() -> None:
         a_report(generation_tokens_per_s=50.0, rows_per_s=1.0, busy_fraction=0.5),
     ]
 
-    found = summed(
+    service = summed(
         STARTS_AT,
         [*map(working, reports), working(None), working(None, WorkerState.STARTING)],
         [a_waiting_job(), a_waiting_job(priority=PriorityClass.BACKGROUND, queued=7, leased=0)],
     )
 
-    assert found.workers == 3
-    assert (found.generation_tokens_per_s, found.rows_per_s, found.busy_fraction) == (150.0, 3.0, 0.75)
-    assert found.prompt_tokens_per_s is None, "no worker tells it"
-    assert found.queued == {"standard": 3, "background": 7}
-    assert found.running == {"standard": 1}
-    assert found.rows_left == {"standard": 400, "background": 400}
+    assert service.workers == 3
+    assert (service.generation_tokens_per_s, service.rows_per_s, service.busy_fraction) == (150.0, 3.0, 0.75)
+    assert service.prompt_tokens_per_s is None, "no worker tells it"
+    assert service.queued == {"standard": 3, "background": 7}
+    assert service.running == {"standard": 1}
+    assert service.rows_left == {"standard": 400, "background": 400}
 
 
 def test_what_is_paused_is_not_queued() -> None:
-    found = summed(STARTS_AT, [], [a_waiting_job(is_paused=True)])
+    service = summed(STARTS_AT, [], [a_waiting_job(is_paused=True)])
 
-    assert (found.queued, found.rows_left, found.running) == ({}, {}, {"standard": 1})
+    assert (service.queued, service.rows_left, service.running) == ({}, {}, {"standard": 1})
 
 
 def test_quantiles_are_of_the_requests_of_all_workers() -> None:
@@ -141,10 +141,10 @@ def test_quantiles_are_of_the_requests_of_all_workers() -> None:
         WorkerFigures(models={"demo": ModelFigures(first_token_s={"interactive": TIMES})}),
     ]
 
-    found = summed(STARTS_AT, [working(report) for report in reports], [])
+    service = summed(STARTS_AT, [working(report) for report in reports], [])
 
-    assert found.first_token_p50_s == {"interactive": 0.2}
-    assert set(found.first_token_p95_s) == {"interactive"}
+    assert service.first_token_p50_s == {"interactive": 0.2}
+    assert set(service.first_token_p95_s) == {"interactive"}
 
 
 def test_the_pace_of_a_model_follows_what_busy_workers_do_and_outlasts_an_idle_night() -> None:
@@ -159,8 +159,8 @@ def test_the_pace_of_a_model_follows_what_busy_workers_do_and_outlasts_an_idle_n
 
 
 def test_figures_of_the_service_are_read_as_they_were_recorded() -> None:
-    found = summed(STARTS_AT, [working(a_report(rows_per_s=2.0, busy_fraction=1.0))], [a_waiting_job()])
+    service = summed(STARTS_AT, [working(a_report(rows_per_s=2.0, busy_fraction=1.0))], [a_waiting_job()])
 
-    told = json.loads(json.dumps(found.to_json()))
-    assert ServiceFigures.from_json(STARTS_AT, told) == found
+    told = json.loads(json.dumps(service.to_json()))
+    assert ServiceFigures.from_json(STARTS_AT, told) == service
     assert "prompt_tokens_per_s" not in told

@@ -81,7 +81,7 @@ def test_an_exit_that_is_no_crash_is_charged_to_nothing(cause: ExitCause) -> Non
 
 
 @pytest.mark.parametrize(
-    ("held", "charged"),
+    ("held", "expected"),
     [
         ([ALONE, UNWATCHED, WATCHED], [True, False, False]),  # the row that ran alone
         ([ALONE, ALONE], [False, False]),  # one of them did not
@@ -90,11 +90,11 @@ def test_an_exit_that_is_no_crash_is_charged_to_nothing(cause: ExitCause) -> Non
     ],
 )
 def test_of_all_that_a_worker_held_only_what_may_have_crashed_it_is_charged(
-    held: list[LostShard], charged: list[bool]
+    held: list[LostShard], expected: list[bool]
 ) -> None:
-    found = charges(ExitCause.ABORTED, held)
+    charged = charges(ExitCause.ABORTED, held)
 
-    assert [bool(charge.shard or charge.rows) for charge in found] == charged
+    assert [bool(charge.shard or charge.rows) for charge in charged] == expected
 
 
 def test_a_shard_that_crashes_its_readers_is_given_up_at_the_fifth_explained_loss() -> None:

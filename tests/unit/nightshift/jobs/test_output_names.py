@@ -1,4 +1,4 @@
-"""What files of an output are called, and whose they are."""
+"""The names of an output's files, and the run that owns them."""
 
 import pytest
 

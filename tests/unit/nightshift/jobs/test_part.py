@@ -19,8 +19,8 @@ def shards(states: str, *, rows: int = 10, size_bytes: int = 40) -> list[CutShar
 
 def cut(states: str, *, is_complete: bool = True, limits: CutLimits = LIMITS, **of_each: int) -> list[str]:
     """The parts, as `first-last`."""
-    found = cut_parts(shards(states, **of_each), limits, is_complete=is_complete)
-    return [f"{part.first_shard}-{part.last_shard}" for part in found]
+    parts = cut_parts(shards(states, **of_each), limits, is_complete=is_complete)
+    return [f"{part.first_shard}-{part.last_shard}" for part in parts]
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def test_rows_and_the_number_of_shards_cut_a_run_too() -> None:
 
 
 def test_shards_without_rows_join_a_part() -> None:
-    found = cut_parts(
+    parts = cut_parts(
         [*shards("e", rows=0, size_bytes=0), CutShard(1, True, False, 5, 7)], LIMITS, is_complete=True
     )
 
-    assert found == [NewPart(0, 1, rows=5, size_bytes=7)]
+    assert parts == [NewPart(0, 1, rows=5, size_bytes=7)]
 
 
 def test_a_limit_of_nothing_is_refused() -> None:
@@ -101,9 +101,9 @@ def test_every_shard_is_in_exactly_one_part_of_bounded_size(
         # The others are planned later; the last of them with the last pass.
         is_complete = len(ended) == len(order) or data.draw(st.booleans())
         known = page(len(of_shards) if is_complete else max(ended) + 1)
-        found = cut_parts(known, LIMITS, is_complete=is_complete)
-        assert cut_parts(beside(known), LIMITS, is_complete=is_complete) == found
-        parts += found
+        cut_now = cut_parts(known, LIMITS, is_complete=is_complete)
+        assert cut_parts(beside(known), LIMITS, is_complete=is_complete) == cut_now
+        parts += cut_now
 
     in_parts = [number for part in parts for number in range(part.first_shard, part.last_shard + 1)]
     assert sorted(in_parts) == list(range(len(of_shards)))

@@ -1,4 +1,4 @@
-"""What a worker may claim beside the shards that it holds."""
+"""Room for claims beside the shards that a worker holds."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def may(shards: Sequence[HeldShard], tenant_id: str, model: str = "m", *, is_sma
 def filled(
     shards: Sequence[HeldShard], tenant_id: str, model: str = "m", load: float = SMALL
 ) -> list[HeldShard]:
-    """With as many more of a tenant as there may be."""
+    """The held shards with as many more of a tenant as there may be."""
     shards = list(shards)
     while may(shards, tenant_id, model, is_small=load == SMALL):
         shards.append(HeldShard(tenant_id, model, load))
@@ -149,7 +149,7 @@ def test_an_engines_rows_follow_the_setting(full_shards_max: int) -> None:
 
 
 @given(
-    asked=st.lists(
+    steps=st.lists(
         st.tuples(
             st.sampled_from(["a", "b", "c", "d"]),
             st.sampled_from(MODELS),
@@ -159,9 +159,9 @@ def test_an_engines_rows_follow_the_setting(full_shards_max: int) -> None:
         max_size=200,
     )
 )
-def test_claims_and_ends_in_any_order_keep_the_bounds(asked: list[tuple[str, str, float, bool]]) -> None:
+def test_claims_and_ends_in_any_order_keep_the_bounds(steps: list[tuple[str, str, float, bool]]) -> None:
     shards: list[HeldShard] = []
-    for tenant_id, model, load, ends in asked:
+    for tenant_id, model, load, ends in steps:
         if ends and shards:
             shards.pop(len(shards) // 2)
         elif may(shards, tenant_id, model, is_small=load == SMALL):

@@ -1,4 +1,4 @@
-"""What becomes of a shard whose worker is gone, decided without a database."""
+"""The fate of a shard whose worker is gone, decided without a database."""
 
 from dataclasses import replace
 

@@ -5,7 +5,7 @@ from nightshift.tenants.quotas import Quotas
 
 
 @pytest.mark.parametrize(
-    ("held", "found"),
+    ("held", "expected"),
     [
         (Holding(), None),
         (Holding(stored_files=3, stored_bytes=10**15), None),
@@ -13,8 +13,8 @@ from nightshift.tenants.quotas import Quotas
         (Holding(stored_files=-1), None),
     ],
 )
-def test_a_quota_may_be_reached_and_not_exceeded(held: Holding, found: Excess | None) -> None:
-    assert excess(held, Quotas(stored_files=3), STORED) == found
+def test_a_quota_may_be_reached_and_not_exceeded(held: Holding, expected: Excess | None) -> None:
+    assert excess(held, Quotas(stored_files=3), STORED) == expected
 
 
 def test_queued_rows_are_those_of_bulk_jobs_and_online_requests() -> None:

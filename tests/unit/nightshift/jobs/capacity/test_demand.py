@@ -24,10 +24,10 @@ works = st.lists(
 
 def meets_all(work: Sequence[Work], workers: int) -> bool:
     """Second by second, each worker takes a second of what is due first."""
-    left = sorted(([int(each.worker_s), int(each.due_in_s)] for each in work), key=lambda one: one[1])
+    left = sorted(([int(job.worker_s), int(job.due_in_s)] for job in work), key=lambda left: left[1])
     for second in range(10_000):
         for _ in range(workers):
-            first = next((one for one in left if one[0]), None)
+            first = next((left for left in left if left[0]), None)
             if first is None:
                 return True
             if second >= first[1]:
@@ -98,9 +98,9 @@ def test_workers_are_wanted_by_the_pace_and_the_deadline() -> None:
 
 
 def test_models_and_capacities_want_workers_of_their_own() -> None:
-    found = wanted(a_waiting_job(), a_waiting_job(capacity="spot"), a_waiting_job(model="other"))
+    workers = wanted(a_waiting_job(), a_waiting_job(capacity="spot"), a_waiting_job(model="other"))
 
-    assert found == {Pool("demo", "any"): 4, Pool("demo", "spot"): 4, Pool("other", "any"): 4}
+    assert workers == {Pool("demo", "any"): 4, Pool("demo", "spot"): 4, Pool("other", "any"): 4}
 
 
 def test_a_paused_job_wants_none() -> None:

@@ -42,15 +42,15 @@ def test_ready_workers_with_the_model_count():
         a_worker(models=("other",)),
         a_worker(models=("m",), state=WorkerState.DRAINING),
     ]
-    (found,) = supply([waiting()], alive, PACED, STARTS_AT)
-    assert found == PoolSupply(Pool("m", "any"), wanted=4, ready=1, starting=0)
-    assert found.missing == 3
+    (pool,) = supply([waiting()], alive, PACED, STARTS_AT)
+    assert pool == PoolSupply(Pool("m", "any"), wanted=4, ready=1, starting=0)
+    assert pool.missing == 3
 
 
 def test_a_worker_that_starts_counts_as_coming():
     alive = [a_worker(models=("m",)), a_worker(models=(), state=WorkerState.STARTING)]
-    (found,) = supply([waiting()], alive, PACED, STARTS_AT)
-    assert (found.ready, found.starting, found.missing) == (1, 1, 2)
+    (pool,) = supply([waiting()], alive, PACED, STARTS_AT)
+    assert (pool.ready, pool.starting, pool.missing) == (1, 1, 2)
 
 
 def test_a_jobs_capacity_decides_which_workers_may_run_it():
@@ -61,7 +61,11 @@ def test_a_jobs_capacity_decides_which_workers_may_run_it():
     pools = supply(
         [waiting(capacity="spot"), waiting(capacity="on_demand"), waiting()], alive, None, STARTS_AT
     )
-    assert {each.pool.capacity: each.ready for each in pools} == {"spot": 1, "on_demand": 1, "any": 2}
+    assert {supplied.pool.capacity: supplied.ready for supplied in pools} == {
+        "spot": 1,
+        "on_demand": 1,
+        "any": 2,
+    }
 
 
 @given(
@@ -86,8 +90,8 @@ def test_a_worker_is_ready_for_a_job_exactly_where_the_jobs_problem_says_so(
 
 
 def test_more_than_are_wanted_are_not_missing():
-    (found,) = supply([waiting(rows_left=1)], [a_worker(models=("m",))] * 3, PACED, STARTS_AT)
-    assert (found.wanted, found.ready, found.missing) == (1, 3, 0)
+    (pool,) = supply([waiting(rows_left=1)], [a_worker(models=("m",))] * 3, PACED, STARTS_AT)
+    assert (pool.wanted, pool.ready, pool.missing) == (1, 3, 0)
 
 
 def test_what_has_not_been_read_wants_no_worker_by_a_model():
