@@ -79,9 +79,7 @@ api_key = Table(
     Column("id", String(16), primary_key=True),  # the public part of the key
     Column("tenant_id", _Id, nullable=False, index=True),
     Column("name", Text, nullable=False),
-    Column(
-        "key_sha256", String(64), nullable=False
-    ),  # the key has 32 random characters: no slow hash is needed
+    Column("key_sha256", String(64), nullable=False),  # keys are random: no slow hash is needed
     Column("last4", String(4), nullable=False),
     Column("created_at", UtcTimestamp, nullable=False),
     Column("expires_at", UtcTimestamp),
@@ -103,7 +101,6 @@ page_session = Table(
     Index("ix_page_session_used", "used_at"),
 )
 
-# Keys of the release before may be of tenants without a row.
 tenant = Table(
     "tenant",
     metadata,
@@ -260,9 +257,7 @@ job = Table(
     Column("event_seq", Integer, nullable=False, default=0),  # the last event's number
     Column("capacity", String(12), nullable=False, server_default="any"),  # of the workers that may run it
     Column("pool", String(63)),  # likewise; None: of any
-    Column(
-        "tokens_redone", BigInteger, nullable=False, server_default=text("0")
-    ),  # generated, lost, and again
+    Column("tokens_redone", BigInteger, nullable=False, server_default=text("0")),  # generated twice
     Column("rows_reused", BigInteger, nullable=False, server_default=text("0")),  # with another's result
     Column("rows_unlisted", BigInteger, nullable=False, server_default=text("0")),  # not run, without a line
     Column("tokens_queued", BigInteger, nullable=False, server_default=text("0")),  # counted until it ends
@@ -273,9 +268,7 @@ job = Table(
     Column("output_upload", JSON(none_as_null=True)),  # of its manifest, as begun last by a leader
     Column("output_problem", JSON(none_as_null=True)),  # why its manifest, or its files, could not be written
     Column("input_fault", JSON(none_as_null=True)),  # why its input could not be planned the last time
-    Column(
-        "current_problem", JSON(none_as_null=True)
-    ),  # what keeps it from going on, as its owner was last told
+    Column("current_problem", JSON(none_as_null=True)),  # as its owner was last told
     Column("problem_changes", Integer, nullable=False, server_default=text("0")),  # how often that changed
     # These two say that there is something to cut or to list: they may miss a shard, and no part.
     Column("shards_ended", Integer, nullable=False, server_default=text("0")),

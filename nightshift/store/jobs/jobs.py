@@ -111,29 +111,19 @@ _ADD_PROGRESS = (
 
 def new_row(new: NewJob, now: datetime) -> dict[str, Any]:
     """A new job as a row, which counts its first event (`events.event_row`)."""
-    return {
-        "id": new.id,
-        "tenant_id": new.tenant_id,
-        "kind": new.kind,
-        "face": new.face,
+    row = vars(new) | {
         "state": JobState.QUEUED,
-        "priority": new.priority,
         "priority_rank": new.priority.rank,
-        "model": new.model,
         "spec": new.spec.to_json(),
-        "fingerprint": new.fingerprint,
         "created_at": now,
         "deadline_at": new.deadline_at(now),
-        "webhook_secret": new.webhook_secret,
         "capacity": new.spec.capacity,
         "pool": new.spec.options.pool,
         "event_seq": FIRST_SEQ,
-        "tokens_queued": new.tokens_queued,
-        "stored_bytes": new.stored_bytes,
         "name": new.spec.name,
-        "retry_of": new.retry_of,
-        "traceparent": new.traceparent,
     }
+    del row["body_bytes"]  # a part of `stored_bytes`
+    return row
 
 
 @dataclass(frozen=True)

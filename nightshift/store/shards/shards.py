@@ -15,6 +15,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Row,
+    Select,
     Text,
     bindparam,
     cast,
@@ -65,25 +66,21 @@ class PreparedShards:
     def of_job(
         cls, dialect: str, job: Job, model: str, planned: Sequence[NewShard], now: datetime
     ) -> "PreparedShards":
+        of_job = {
+            "job_id": job.id,
+            "tenant_id": job.tenant_id,
+            "kind": JobKind.BULK,
+            "model": model,
+            "state": ShardState.QUEUED,
+            "enqueued_at": now,
+            "capacity": job.spec.capacity,
+        }
         rows = [
             {
+                **of_job,
+                **vars(new),
                 "id": shard_id,
-                "job_id": job.id,
-                "tenant_id": job.tenant_id,
-                "kind": JobKind.BULK,
-                "model": model,
-                "shard_no": new.shard_no,
-                "state": ShardState.QUEUED,
-                "enqueued_at": now,
-                "rows_estimated": new.rows_estimated,
-                "first_row": new.first_row,
-                "uri": new.uri,
-                "format": new.format,
-                "start": new.start,
-                "end": new.end,
-                "capacity": job.spec.capacity,
-                "source_etag": new.source_etag,
-                "objects": [[object.uri, object.etag] for object in new.objects] or None,
+                "objects": [[row.uri, row.etag] for row in new.objects] or None,
             }
             for shard_id, new in zip(new_ids("shard", len(planned)), planned, strict=True)
         ]
@@ -266,16 +263,8 @@ class Shards(Statements):
         """Record an online request's only answer. False: the lease is lost."""
         holds = self._update_held(lease, state=ShardState.DONE, rows_done=1, lease_until=None)
         if holds:
-            self._execute(
-                insert(result).values(
-                    shard_id=lease.shard_id,
-                    status_code=answer.status_code,
-                    body=self._as_json(answer.text),
-                    prompt_tokens=answer.usage.prompt_tokens,
-                    completion_tokens=answer.usage.completion_tokens,
-                    cached_tokens=answer.usage.cached_tokens,
-                )
-            )
+            values = {"shard_id": lease.shard_id, "status_code": answer.status_code, **vars(answer.usage)}
+            self._execute(insert(result).values(values | {"body": self._as_json(answer.text)}))
         return holds
 
     # -- reading ---------------------------------------------------------------------------------------
@@ -341,54 +330,22 @@ class Shards(Statements):
         self, tenant_id: str, job_id: str, *, after_id: int = 0, limit: int
     ) -> Sequence[ListedSegment]:
         """A page of a tenant's job's listed segments, in the order of commits."""
-        rows = self._execute(
-            select(segment, shard.c.shard_no)
-            .join(shard, shard.c.id == segment.c.shard_id)
-            .where(segment.c.job_id == job_id, shard.c.tenant_id == tenant_id, segment.c.id > after_id)
-            .order_by(segment.c.id)
-            .limit(limit)
-        )
-        return [ListedSegment(row.id, row.shard_no, _to_segment(row)) for row in rows]
+        page = _listed(tenant_id, job_id).where(segment.c.id > after_id).order_by(segment.c.id)
+        return self._all(page.limit(limit), _to_listed)
 
     def segments_with_failures(self, tenant_id: str, job_id: str, limit: int) -> Sequence[ListedSegment]:
         """The newest of a tenant's job's listed segments that have failed rows."""
-        rows = self._execute(
-            select(segment, shard.c.shard_no)
-            .join(shard, shard.c.id == segment.c.shard_id)
-            .where(
-                segment.c.job_id == job_id,
-                shard.c.tenant_id == tenant_id,
-                text(f"segment.{tables.HAS_FAILURES}"),
-            )
-            .order_by(segment.c.id.desc())
-            .limit(limit)
-        )
-        return [ListedSegment(row.id, row.shard_no, _to_segment(row)) for row in rows]
+        failed = _listed(tenant_id, job_id).where(text(f"segment.{tables.HAS_FAILURES}"))
+        return self._all(failed.order_by(segment.c.id.desc()).limit(limit), _to_listed)
 
     def leased_of(self, tenant_id: str, job_id: str, limit: int) -> Sequence[LeasedShard]:
         """The first shards of a tenant's job that workers hold."""
-        rows = self._execute(
-            select(shard)
-            .where(
-                shard.c.job_id == job_id, shard.c.tenant_id == tenant_id, shard.c.state == ShardState.LEASED
-            )
-            .order_by(shard.c.shard_no)
-            .limit(limit)
-        )
-        return [LeasedShard(to_shard(row), row.worker_id, row.lease_until) for row in rows]
+        held = _held(tenant_id).where(shard.c.job_id == job_id)
+        return self._all(held.order_by(shard.c.shard_no).limit(limit), _to_leased)
 
     def leased_by(self, tenant_id: str, worker_id: str, limit: int) -> Sequence[LeasedShard]:
         """Shards of a tenant that a worker holds."""
-        rows = self._execute(
-            select(shard)
-            .where(
-                shard.c.worker_id == worker_id,
-                shard.c.state == ShardState.LEASED,
-                shard.c.tenant_id == tenant_id,
-            )
-            .limit(limit)
-        )
-        return [LeasedShard(to_shard(row), row.worker_id, row.lease_until) for row in rows]
+        return self._all(_held(tenant_id).where(shard.c.worker_id == worker_id).limit(limit), _to_leased)
 
     def online_result(self, tenant_id: str, job_id: str) -> RecordedAnswer | None:
         """The answer to a tenant's online job, if it has one."""
@@ -507,27 +464,10 @@ class Shards(Statements):
         return {JobKind(kind): count for kind, count in rows}
 
     def _insert_segment(self, lease: Lease, new: Segment) -> None:
+        values = vars(new) | vars(new.usage) | {"job_id": lease.job_id, "shard_id": lease.shard_id}
+        del values["usage"]
         try:
-            self._execute(
-                _INSERT_SEGMENT,
-                {
-                    "job_id": lease.job_id,
-                    "shard_id": lease.shard_id,
-                    "term": new.term,
-                    "seq": new.seq,
-                    "key": new.key,
-                    "succeeded": new.succeeded,
-                    "failed": new.failed,
-                    "prompt_tokens": new.usage.prompt_tokens,
-                    "completion_tokens": new.usage.completion_tokens,
-                    "cached_tokens": new.usage.cached_tokens,
-                    "size_bytes": new.size_bytes,
-                    "sha256": new.sha256,
-                    "output_bytes": new.output_bytes,
-                    "reused": new.reused,
-                    "earlier": new.earlier,
-                },
-            )
+            self._execute(_INSERT_SEGMENT, values)
         except IntegrityError as error:
             raise AlreadyListed(f"{new.key} is listed") from error
 
@@ -559,3 +499,20 @@ def to_shard(row: Row[Any]) -> Shard:
 def _to_segment(row: Row[Any]) -> Segment:
     usage = Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens)
     return from_row(Segment, row, term=Term(row.term), usage=usage)
+
+
+def _listed(tenant_id: str, job_id: str) -> Select[Any]:
+    joined = select(segment, shard.c.shard_no).join(shard, shard.c.id == segment.c.shard_id)
+    return joined.where(segment.c.job_id == job_id, shard.c.tenant_id == tenant_id)
+
+
+def _to_listed(row: Row[Any]) -> ListedSegment:
+    return ListedSegment(row.id, row.shard_no, _to_segment(row))
+
+
+def _held(tenant_id: str) -> Select[Any]:
+    return select(shard).where(shard.c.tenant_id == tenant_id, shard.c.state == ShardState.LEASED)
+
+
+def _to_leased(row: Row[Any]) -> LeasedShard:
+    return LeasedShard(to_shard(row), row.worker_id, row.lease_until)
