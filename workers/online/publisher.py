@@ -81,10 +81,17 @@ _Entry = Text | CallText | _Ended
 class Publisher:
     """One thread for all requests of a worker, in turns of their tenants; its callers do not wait."""
 
-    def __init__(self, store: Store, streams: StreamWriter, heartbeat: Heartbeat) -> None:
+    def __init__(
+        self,
+        store: Store,
+        streams: StreamWriter,
+        heartbeat: Heartbeat,
+        retry_s: float = DATABASE_RETRY_S,
+    ) -> None:
         self._store = store
         self._streams = streams
         self._heartbeat = heartbeat
+        self._retry_s = retry_s
         self._outbox = TurnQueue[_Entry]()
         self._thread = threading.Thread(target=self._run, name="online", daemon=True)
 
@@ -147,7 +154,7 @@ class Publisher:
                 recorded += part
             except DatabaseUnavailable as error:
                 log.warning("answers wait", extra={"action": "answers_wait", "reason": error.message})
-                time.sleep(DATABASE_RETRY_S)
+                time.sleep(self._retry_s)
                 count = max(1, len(part) // 2)
                 continue
             except Exception:

@@ -23,7 +23,7 @@ from nightshift.store import Store, Transaction
 from nightshift.tenants.turns import TurnThreads
 from workers.leases.heartbeat import Heartbeat
 from workers.leases.isolation import Isolation, SuspectQueue
-from workers.online.publisher import CallText, Publisher
+from workers.online.publisher import DATABASE_RETRY_S, CallText, Publisher
 from workers.online.request import OnlineRequest
 from workers.online.times import OnlineTimes
 from workers.serving.inference import Progress, breakdown, refusal
@@ -46,6 +46,7 @@ class OnlineRunner:
         heartbeat: Heartbeat,
         on_end: Callable[[], None] = lambda: None,
         isolation: Isolation | None = None,
+        retry_s: float = DATABASE_RETRY_S,
     ) -> None:
         """`on_end` is called, from any thread, when a request is closed."""
         self._isolation = isolation or Isolation()
@@ -58,7 +59,7 @@ class OnlineRunner:
         self._open: dict[str, OnlineRequest] = {}  # by inference id
         self._num_of_tenant: Counter[str] = Counter()  # open ones
         self.times = OnlineTimes()
-        self._publisher = Publisher(store, streams, heartbeat)
+        self._publisher = Publisher(store, streams, heartbeat, retry_s)
         self._preparing = TurnThreads("prepare", PREPARING_MAX + 1)
 
     @property

@@ -50,7 +50,7 @@ for library in ("huggingface_hub", "transformers"):
 
 @pytest.fixture(scope="module")
 def said_while_loading():
-    """By one process for all that is asked of it: it imports everything a model needs."""
+    """The log of one process for all tests: it imports everything a model needs."""
     environment = {name: value for name, value in os.environ.items() if name not in SPIN_VARIABLES}
     return subprocess.run(
         [sys.executable, "-c", LOADING_PROGRAM],

@@ -1,4 +1,4 @@
-"""What starting a worker costs before a model is loaded."""
+"""A worker starts without the imports that loading a model needs."""
 
 import subprocess
 import sys

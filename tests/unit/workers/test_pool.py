@@ -47,7 +47,7 @@ class Runtime:
 
 @dataclass
 class Delivered:
-    """What Celery is told about one message."""
+    """Notes what Celery is told about one message."""
 
     accepted: int = 0
     done: int = 0

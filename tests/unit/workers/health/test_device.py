@@ -76,10 +76,10 @@ def test_a_library_of_another_kind_is_no_driver(tmp_path: Path) -> None:
 
 def test_of_a_cpu_its_memory_is_told_and_no_utilisation() -> None:
     assert torch.__version__  # it is loaded
-    found = device_reader("cpu")()
+    figures = device_reader("cpu")()
 
-    assert found is not None
-    assert (found.kind, found.utilisation) == ("cpu", None)
-    assert found.memory_bytes is not None
-    assert found.memory_used_bytes is not None
-    assert 0 < found.memory_used_bytes < found.memory_bytes
+    assert figures is not None
+    assert (figures.kind, figures.utilisation) == ("cpu", None)
+    assert figures.memory_bytes is not None
+    assert figures.memory_used_bytes is not None
+    assert 0 < figures.memory_used_bytes < figures.memory_bytes

@@ -1,4 +1,4 @@
-"""What a worker tells of itself with its heartbeats: what it counts anyway, over the last seconds."""
+"""Figures that a worker tells with its heartbeats: counters that exist anyway, over the last seconds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -60,13 +60,17 @@ def test_rates_are_means_over_the_last_seconds() -> None:
         place.generate(500)
         place.rows["demo"] = place.rows.get("demo", 0) + 10
         place.starved["demo"] = place.starved.get("demo", 0) + 1
-        found = place.figures.now().models["demo"]
-    assert (found.generation_tokens_per_s, found.rows_per_s, found.starved_fraction) == (100.0, 2.0, 0.2)
+        figures = place.figures.now().models["demo"]
+    assert (figures.generation_tokens_per_s, figures.rows_per_s, figures.starved_fraction) == (
+        100.0,
+        2.0,
+        0.2,
+    )
 
     for _ in range(int(RATES_WINDOW_S / 5)):
         place.clock.advance(5)
-        found = place.figures.now().models["demo"]
-    assert (found.generation_tokens_per_s, found.rows_per_s, found.starved_fraction) == (0.0, 0.0, 0.0)
+        figures = place.figures.now().models["demo"]
+    assert (figures.generation_tokens_per_s, figures.rows_per_s, figures.starved_fraction) == (0.0, 0.0, 0.0)
 
 
 def test_heartbeats_that_follow_each_other_closely_shorten_no_window() -> None:
@@ -104,8 +108,8 @@ def test_durations_are_of_requests_of_the_last_minute(store: Store) -> None:
 
     for _ in range(int(DURATIONS_WINDOW_S / 5) + 1):
         place.clock.advance(5)
-        found = place.figures.now().models["demo"].first_token_s
-    assert found["standard"] == Durations.from_counts(
+        durations = place.figures.now().models["demo"].first_token_s
+    assert durations["standard"] == Durations.from_counts(
         FIRST_TOKEN_BUCKETS_S, [0] * (len(FIRST_TOKEN_BUCKETS_S) + 1)
     )
 
@@ -113,8 +117,8 @@ def test_durations_are_of_requests_of_the_last_minute(store: Store) -> None:
 def test_leases_memory_and_the_device_are_told() -> None:
     place = Place(device=DeviceFigures(kind="cpu"))
 
-    found = place.figures.now()
+    figures = place.figures.now()
 
-    assert (found.shards, found.requests, found.device) == (2, 1, DeviceFigures(kind="cpu"))
-    assert found.memory_bytes is not None
-    assert found.memory_bytes > 1_000_000
+    assert (figures.shards, figures.requests, figures.device) == (2, 1, DeviceFigures(kind="cpu"))
+    assert figures.memory_bytes is not None
+    assert figures.memory_bytes > 1_000_000

@@ -1,4 +1,4 @@
-"""What a worker tells Prometheus of itself."""
+"""Metrics that a worker shows Prometheus."""
 
 from prometheus_client import generate_latest
 

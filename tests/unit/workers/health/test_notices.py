@@ -1,4 +1,4 @@
-"""What a worker does about a spot notice: whether it leaves, and whether it starts under one."""
+"""Spot notices: whether a worker leaves, and whether it starts under one."""
 
 import logging
 import threading
@@ -95,9 +95,9 @@ def test_a_notice_is_told_with_heartbeats_until_it_is_withdrawn(machine: Machine
     def recorded() -> MachineNotice | None:
         machine.heartbeat.beat()
         with machine.store.snapshot() as tx:
-            found = tx.workers.get("worker-1")
-            assert found is not None
-            return found.notice
+            worker = tx.workers.get("worker-1")
+            assert worker is not None
+            return worker.notice
 
     machine.has_beside_it(id="worker-1")  # whose heartbeat it is
     machine.notices(capacity="spot").wait_until_withdrawn()

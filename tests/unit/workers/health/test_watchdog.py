@@ -1,4 +1,4 @@
-"""What the watchdog calls stuck, and what it does not."""
+"""The watchdog tells what is stuck from what is not."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

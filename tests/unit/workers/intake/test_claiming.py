@@ -1,4 +1,4 @@
-"""What a worker takes on, in which order, and when it says so."""
+"""Claims of a worker: of what, in which order, and when it says so."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -230,7 +230,7 @@ def test_the_database_is_not_asked_which_are_next_for_every_free_place(
 ) -> None:
     looks = []
     ask = Claims.next_online
-    monkeypatch.setattr(Claims, "next_online", lambda *asked: looks.append(asked) or ask(*asked))
+    monkeypatch.setattr(Claims, "next_online", lambda *arguments: looks.append(arguments) or ask(*arguments))
     for number in range(10):
         intake.online_rang(submit_online(store, str(number)), 0, Ring())
     places.online = 1
@@ -360,7 +360,9 @@ def test_a_worker_claims_bulk_once_it_has_more_room(
     store: Store, intake: Intake, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried, claim = threading.Semaphore(0), Claims.bulk
-    monkeypatch.setattr(Claims, "bulk", lambda *of, **options: (claim(*of, **options), tried.release())[0])
+    monkeypatch.setattr(
+        Claims, "bulk", lambda *arguments, **options: (claim(*arguments, **options), tried.release())[0]
+    )
     places.room = Room(full_models=frozenset({"demo"}))
     intake.start()
     assert tried.acquire(timeout=10)

@@ -163,13 +163,13 @@ def test_a_database_that_is_back_renews_leases_before_the_next_beat_was_due(
     """An outage of nearly the whole trust must not cost the lease because the next beat comes too late."""
     monkeypatch.setattr("workers.leases.heartbeat.RETRY_S", 0.01)
     heartbeat = Heartbeat(store, "worker-1", LeaseConfig(3600, 1000, 2000), clock_s=clock)
-    asked, answers, is_back = threading.Event(), store.transaction, threading.Event()
+    renewing, answers, is_back = threading.Event(), store.transaction, threading.Event()
 
     def ask(**options: Any) -> AbstractContextManager[Transaction]:
-        if asked.is_set():
+        if renewing.is_set():
             is_back.set()
             return answers(**options)
-        asked.set()
+        renewing.set()
         raise DatabaseUnavailable
 
     monkeypatch.setattr(store, "transaction", ask)
@@ -186,16 +186,16 @@ def test_leases_are_dropped_in_time_although_the_database_keeps_the_heartbeat_wa
     heartbeat = Heartbeat(store, "worker-1", LeaseConfig(30, 0.05, 20), clock_s=clock)
     claim, holder = claim_online(store, "hello"), Holder()
     heartbeat.hold(claim.lease, holder, clock())
-    asked, answered = threading.Event(), threading.Event()
+    renewing, answered = threading.Event(), threading.Event()
 
     def hang(**options: Any) -> None:
-        asked.set()
+        renewing.set()
         answered.wait(WAIT_MAX_S)
         raise DatabaseUnavailable
 
     monkeypatch.setattr(store, "transaction", hang)
     heartbeat.start()
-    assert asked.wait(WAIT_MAX_S)
+    assert renewing.wait(WAIT_MAX_S)
     assert holder.lost == 0
     clock.advance(31)
 
@@ -268,4 +268,4 @@ def test_figures_are_told_with_a_beat(store: Store, clock: ManualClock) -> None:
     Heartbeat(store, "worker-1", LeaseConfig(), clock_s=clock, figures=lambda: report).beat()
 
     with store.snapshot() as tx:
-        assert [each.figures for each in tx.workers.list()] == [report]
+        assert [worker.figures for worker in tx.workers.list()] == [report]

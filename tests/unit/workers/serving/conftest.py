@@ -89,11 +89,11 @@ def submit(
     priority: PriorityClass = PriorityClass.STANDARD,
     **more: Any,
 ) -> Listener:
-    asked = endpoints.get(endpoint)
+    called = endpoints.get(endpoint)
     origin = Origin(Identity("job_1/0/0", 1_700_000_000), body["model"], priority)
-    listener = Listener(asked, origin)
-    request = asked.parse(body)
-    models.submit(Inference(id, asked, request, origin.identity, origin.priority, listener, **more))
+    listener = Listener(called, origin)
+    request = called.parse(body)
+    models.submit(Inference(id, called, request, origin.identity, origin.priority, listener, **more))
     return listener
 
 

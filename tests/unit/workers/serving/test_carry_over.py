@@ -1,4 +1,4 @@
-"""What one worker leaves another of a row: every choice, every log-probability, and who made them."""
+"""A carry-over of a row has every choice, every log-probability, and who made them."""
 
 import json
 from typing import Any
@@ -106,7 +106,7 @@ LIKELIEST = TokenLogprobs(-0.5, (4, 5), (-0.5, -0.9))
 
 
 @pytest.mark.parametrize(
-    ("choices", "asked"),
+    ("choices", "wanted"),
     [
         ([ChoiceSoFar([4]), ChoiceSoFar([5])], SamplingParams()),
         ([], SamplingParams()),
@@ -118,18 +118,18 @@ LIKELIEST = TokenLogprobs(-0.5, (4, 5), (-0.5, -0.9))
     ],
 )
 def test_what_is_no_beginning_of_what_is_asked_for_does_not_fit(
-    choices: list[ChoiceSoFar], asked: SamplingParams
+    choices: list[ChoiceSoFar], wanted: SamplingParams
 ) -> None:
-    assert CarryOver(choices).misfit([asked]) is not None
+    assert CarryOver(choices).misfit([wanted]) is not None
 
 
 @pytest.mark.parametrize(
-    ("choice", "asked"),
+    ("choice", "wanted"),
     [
         (ChoiceSoFar(), SamplingParams(logprobs=2)),
         (ChoiceSoFar([4, 5]), SamplingParams(max_tokens=2)),
         (ChoiceSoFar([4], [LIKELIEST]), SamplingParams(logprobs=2)),
     ],
 )
-def test_a_beginning_of_what_is_asked_for_fits(choice: ChoiceSoFar, asked: SamplingParams) -> None:
-    assert CarryOver([choice]).misfit([asked]) is None
+def test_a_beginning_of_what_is_asked_for_fits(choice: ChoiceSoFar, wanted: SamplingParams) -> None:
+    assert CarryOver([choice]).misfit([wanted]) is None

@@ -1,4 +1,4 @@
-"""What a worker with real engines tells Prometheus of them."""
+"""Metrics that a worker with real engines shows Prometheus."""
 
 import threading
 
@@ -87,13 +87,13 @@ def test_an_encoder_shows_the_figures_it_has(models: Models) -> None:
 
 
 def test_a_decoder_has_every_figure(models: Models) -> None:
-    found = scrape_after(models, chat(models, "48213"))
-    shown = [name for name in found if f'model="{DECODER}"' in name]
+    samples = scrape_after(models, chat(models, "48213"))
+    shown = [name for name in samples if f'model="{DECODER}"' in name]
 
     assert len(shown) == len(OF_STATS) - 1 + 2  # padding is an encoder's; busy, roofline
     label = f'{{model="{DECODER}"}}'
-    assert found[f"nightshift_engine_roofline_seconds_total{label}"] > 0
-    assert found[f"nightshift_engine_roofline_fraction{label}"] > 0
+    assert samples[f"nightshift_engine_roofline_seconds_total{label}"] > 0
+    assert samples[f"nightshift_engine_roofline_fraction{label}"] > 0
 
 
 def test_exactly_what_is_declared_of_a_worker_is_exported(models: Models, store: Store) -> None:

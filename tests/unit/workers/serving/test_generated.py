@@ -36,10 +36,10 @@ def ask(server: Stepped, carry_over: CarryOver | None = None, **fields: object) 
 
 def told(server: Stepped, choices: int = 1) -> list[list[int]]:
     """The tokens of each choice."""
-    found: list[list[int]] = [[] for _ in range(choices)]
+    token_ids: list[list[int]] = [[] for _ in range(choices)]
     for progress in server.generated("one"):
-        found[progress.choice] += progress.token_ids
-    return found
+        token_ids[progress.choice] += progress.token_ids
+    return token_ids
 
 
 def test_the_listener_hears_of_the_end_alone_and_every_token_is_told_once(server: Stepped) -> None:
@@ -64,13 +64,13 @@ def test_the_listener_hears_of_the_end_alone_and_every_token_is_told_once(server
 def test_choices_are_told_apart(server: Stepped) -> None:
     listener = ask(server, n=2)
     server.steps_by_hand(4)
-    found = told(server, choices=2)
-    assert [len(each) for each in found] == [4, 4]
+    token_ids = told(server, choices=2)
+    assert [len(ids_of_choice) for ids_of_choice in token_ids] == [4, 4]
 
     server.steps_by_hand(TOKENS - 4)
 
     for index, choice in enumerate(listener.wait().body["choices"]):
-        assert bytes(found[index] + listener.choices[index].token_ids).decode() == choice["text"]
+        assert bytes(token_ids[index] + listener.choices[index].token_ids).decode() == choice["text"]
 
 
 def test_a_continued_request_tells_its_earlier_tokens_first(server: Stepped) -> None:

@@ -90,7 +90,7 @@ def serving(hub: Hub) -> Iterator[Hub]:
 
 
 def directory_of(reference: str, hub: Hub, home: Path, *, online: bool) -> subprocess.CompletedProcess[str]:
-    """In a process of its own, since the hub's client reads its settings when it is imported."""
+    """Runs in a process of its own, since the hub's client reads its settings when it is imported."""
     settings = {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0" if online else "1"}
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, reference, "online" if online else "offline"],
@@ -118,9 +118,9 @@ def test_a_pinned_revision_is_downloaded_once_without_pickles_and_then_found_off
     assert {"config.json", "model.safetensors", "tokenizer.json", "old.json"} <= names
     assert "pytorch_model.bin" not in names
 
-    asked = len(hub.requests)
+    num_requests = len(hub.requests)
     assert directory_of(pinned, hub, tmp_path, online=False).stdout == first.stdout
-    assert len(hub.requests) == asked, "offline, the hub is not asked"
+    assert len(hub.requests) == num_requests, "offline, the hub is not asked"
 
 
 def test_offline_another_revision_than_the_downloaded_one_is_refused(hub: Hub, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""From a request's words to the engine's, and back."""
+"""Requests become the engine's, and its outputs answers."""
 
 from dataclasses import replace
 from typing import Any
@@ -37,7 +37,7 @@ def test_a_request_that_says_nothing_is_sampled_as_at_openai() -> None:
 
 
 def test_what_a_request_says_reaches_the_engine() -> None:
-    asked = sampling(
+    params = sampling(
         temperature=0.5,
         top_p=0.9,
         top_k=5,
@@ -53,7 +53,7 @@ def test_what_a_request_says_reaches_the_engine() -> None:
         logit_bias={"5": -100},
         ignore_eos=True,
     )
-    assert asked == SamplingParams(
+    assert params == SamplingParams(
         temperature=0.5,
         top_p=0.9,
         top_k=5,

@@ -1,4 +1,4 @@
-"""What an operator sets for a worker reaches the engine, or is refused by name."""
+"""Settings of a worker reach the engine, or are refused by name."""
 
 from __future__ import annotations
 
@@ -167,17 +167,17 @@ def test_a_device_is_shared_by_what_it_has_when_all_weights_are_there(
 
 
 def test_an_encoder_goes_where_decoders_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = set()
+    devices_measured = set()
 
-    def found(name: str) -> torch.device:
-        asked.add(name)
+    def resolved(name: str) -> torch.device:
+        devices_measured.add(name)
         return torch.device("cpu")
 
     for module in (encoder_module, weights, loading):
-        monkeypatch.setattr(module, "resolve_device", found)
+        monkeypatch.setattr(module, "resolve_device", resolved)
     load_models(WorkerSettings(models=(str(minilm()),), device="cuda:1"), lambda _: None)
 
-    assert asked == {"cuda:1"}
+    assert devices_measured == {"cuda:1"}
 
 
 def minilm() -> Path:
@@ -290,9 +290,9 @@ def test_a_lazy_model_is_checked_at_start_as_far_as_its_files_tell(tmp_path: Pat
 
 def lazy_model(directory: Path) -> LazyModel:
     settings = WorkerSettings(lazy_models=(str(directory),), device="cpu", engine_num_kv_blocks=64)
-    [found] = loading.open_models(settings, lambda _: None)
-    assert isinstance(found, LazyModel)
-    return found
+    [model] = loading.open_models(settings, lambda _: None)
+    assert isinstance(model, LazyModel)
+    return model
 
 
 def embedder(directory: Path, **sizes: Any) -> Path:

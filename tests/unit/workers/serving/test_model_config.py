@@ -38,7 +38,7 @@ def write(directory: Path, name: str, text: str) -> str:
 
 
 def problem(directory: Path, name: str, text: str) -> str:
-    """What is said of a file, after its path."""
+    """The problem with a file, after its path."""
     path = write(directory, name, text)
     with pytest.raises(ConfigurationError) as error:
         read_model_configs([path], ["minilm"])
@@ -47,7 +47,7 @@ def problem(directory: Path, name: str, text: str) -> str:
 
 
 def wrong_yaml(directory: Path, fields: str) -> str:
-    """Of a model's field that begins in line 3."""
+    """The problem with a model's field that begins in line 3."""
     indented = "".join(f"    {line}\n" for line in fields.splitlines())
     return problem(directory, "models.yaml", f"models:\n  minilm:\n{indented}").replace("models.minilm.", "")
 
@@ -62,7 +62,7 @@ def test_a_file_says_how_a_model_is_batched(tmp_path):
 
 
 def batching_of(config: ModelConfig) -> EncoderConfig:
-    """What a file says of batching, without its other fields."""
+    """The fields of batching that a file gives."""
     values = {field.name: getattr(config.batching, field.name) for field in fields(EncoderConfig)}
     return EncoderConfig(**values)
 

@@ -187,7 +187,7 @@ def test_every_byte_that_is_read_counts_once(objects: ObjectStore) -> None:
     assert reader.read("a") == b"0123456789"
     assert b"".join(reader.stream("a", 2, 8, chunk_bytes=4)) == b"234567"
     assert reader.head("a") == objects.head("a")
-    assert [found.key for found in reader.list()] == ["a"]
+    assert [info.key for info in reader.list()] == ["a"]
 
     assert counts.read.bytes == 16
     assert counts.read.seconds > 0
@@ -222,6 +222,6 @@ def test_a_shard_counts_its_input_and_its_segments(
     assert ended.wait(10)
     assert runner.join(10)
 
-    segments = sum(found.size_bytes for found in objects.list()) - len(line)
+    segments = sum(info.size_bytes for info in objects.list()) - len(line)
     assert shards.storage_counts.read.bytes == len(line)
     assert shards.storage_counts.written.bytes == segments > 0

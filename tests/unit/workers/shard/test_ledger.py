@@ -126,7 +126,7 @@ def test_the_last_checkpoint_has_the_tokens_of_rows_that_are_then_given_up(ledge
     ledger.listed(last)
 
     assert last.unfinished is not None
-    assert [each.token_ids for each in last.unfinished[0].choices] == [[1, 2]]
+    assert [choice.token_ids for choice in last.unfinished[0].choices] == [[1, 2]]
     assert not ledger.in_flight
     assert ledger.tokens_at_risk() == 0
 

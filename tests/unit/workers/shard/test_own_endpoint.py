@@ -79,7 +79,7 @@ class Spellings(ChoicesEndpoint):
         return {}
 
     def logprobs(self, chosen: Sequence[Chosen]) -> JsonObject:
-        return {"logprobs": [each.chance.logprob for each in chosen]}
+        return {"logprobs": [token.chance.logprob for token in chosen]}
 
 
 @pytest.fixture

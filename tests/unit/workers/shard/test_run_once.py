@@ -1,4 +1,4 @@
-"""Of rows with the same digest one runs; the others have its result, or the next one runs."""
+"""One of the rows with the same digest runs; the others have its result, or the next one runs."""
 
 from sys import getsizeof
 

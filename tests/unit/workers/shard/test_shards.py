@@ -55,7 +55,7 @@ def is_loaded(shards: Shards) -> bool:
 
 
 def no_thread_for(name: str) -> Callable[[threading.Thread], None]:
-    """What starts a thread, in a process that may have no more of such a name."""
+    """Starts threads in a process that may have no more of such a name."""
     start = threading.Thread.start
 
     def start_or_refuse(thread: threading.Thread) -> None:

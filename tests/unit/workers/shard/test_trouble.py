@@ -227,7 +227,7 @@ def test_the_database_refuses_a_segment_under_an_old_term(ground: Ground) -> Non
 
 @pytest.mark.parametrize("how", ["lease lost", "drained"])
 def test_cancelled_rows_count_as_inside_until_the_engine_has_taken_them_out(ground: Ground, how: str) -> None:
-    """In a step that hangs they stay: the next suspect would be taken to have hung alone."""
+    """Rows stay in a step that hangs: the next suspect would be taken to have hung alone."""
     runner = ground.run(1)
     ground.begun(1)
     ground.model.is_stuck = True

@@ -100,7 +100,7 @@ def _choice(endpoint: TextEndpoint, request: GenerationRequest, tokens: Sequence
         return Choice(text, "length", None)
     chances = [Chance(token, -9876.123456789012) for token in tokens]
     top = [chances[n % len(chances)] for n in range(alternatives)]
-    return Choice(text, "length", endpoint.logprobs([Chosen(each, top, 10**6) for each in chances]))
+    return Choice(text, "length", endpoint.logprobs([Chosen(chance, top, 10**6) for chance in chances]))
 
 
 @given(st.lists(st.lists(FLOATS, min_size=5, max_size=5), min_size=1, max_size=4), st.booleans())
@@ -108,7 +108,7 @@ def test_no_list_of_vectors_is_larger(vectors: list[list[float]], is_float: bool
     endpoint = Embeddings()
     encoding = "float" if is_float else "base64"
     request = endpoint.parse({"model": "m", "input": ["é"] * len(vectors), "encoding_format": encoding})
-    body = endpoint.answer(request, [array("f", each).tobytes() for each in vectors], 10**9, 10**9)
+    body = endpoint.answer(request, [array("f", vector).tobytes() for vector in vectors], 10**9, 10**9)
 
     assert json_bytes(body) <= bound(endpoint, request, a_model(ModelKind.ENCODER, dimensions=5))
 
@@ -137,7 +137,7 @@ def test_no_list_of_scores_is_larger(
     assert isinstance(request, ScoringRequest)
     labels = names if route == "/v1/classifications" else names[:1]
     scores = st.lists(FLOATS, min_size=len(labels), max_size=len(labels)).map(
-        lambda each: array("f", each).tobytes()
+        lambda scores: array("f", scores).tobytes()
     )
     scored = Scored(IDENTITY, labels, [data.draw(scores) for _ in texts], 10**9)
     result: Result = endpoint.result(request, scored)
@@ -153,7 +153,7 @@ def _needed(fields: JsonObject) -> JsonObject:
 
 
 def test_every_endpoint_is_tried_here() -> None:
-    assert {each.route for each in endpoints.every()} == {*TEXT_BODIES, *LISTS, "/v1/embeddings"}
+    assert {endpoint.route for endpoint in endpoints.every()} == {*TEXT_BODIES, *LISTS, "/v1/embeddings"}
 
 
 BYTES_MAX: Final = 200_000

@@ -7,9 +7,9 @@ from workers.serving.kinds import SERVED_KINDS, serving
 
 
 def test_every_kind_of_the_engine_is_registered_and_served_under_its_name() -> None:
-    assert [kind.name for kind in KINDS] == [each.value for each in ModelKind]
+    assert [kind.name for kind in KINDS] == [kind.value for kind in ModelKind]
     assert [serving(kind).model_kind.value for kind in KINDS] == [kind.name for kind in KINDS]
-    assert [each.kind for each in SERVED_KINDS] == [*KINDS]
+    assert [served.kind for served in SERVED_KINDS] == [*KINDS]
 
 
 def test_every_kind_is_complete() -> None:
@@ -17,12 +17,12 @@ def test_every_kind_is_complete() -> None:
         facts = (kind.name, kind.does, kind.serves, kind.needed, *kind.needs)
         assert all(isinstance(fact, str) and fact for fact in facts), kind.name
         assert kind.needs, kind.name
-    for each in ModelKind:
-        assert each.does, each
+    for model_kind in ModelKind:
+        assert model_kind.does, model_kind
 
 
 def test_every_endpoint_names_kinds_that_exist_and_every_kind_serves_an_endpoint() -> None:
-    served = {each.model_kind for each in SERVED_KINDS}
+    served = {kind.model_kind for kind in SERVED_KINDS}
     for endpoint in endpoints.every():
         assert endpoint.model_kinds, endpoint.route
         assert served.issuperset(endpoint.model_kinds), endpoint.route

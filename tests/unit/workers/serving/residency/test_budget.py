@@ -9,7 +9,7 @@ from workers.serving.residency.budget import GIB, Need, check_pinned, resident_b
 
 
 def need(model_id: str, weights: int, *, step: int = 1, kv_per_token: int = 0, fixed: bool = False) -> Need:
-    """In GiB; KV for one token at least."""
+    """A need in GiB; KV for one token at least."""
     tokens = 1 if kv_per_token else 0
     return Need(model_id, Footprint(weights * GIB, step * GIB, kv_per_token * GIB, tokens, fixed))
 
@@ -37,38 +37,38 @@ def test_models_that_do_not_fit_are_refused_with_the_numbers() -> None:
 def test_pinned_models_alone_have_equal_parts_of_all_kv() -> None:
     pinned = [need("a", 1, kv_per_token=1), need("b", 1, kv_per_token=1), need("e", 1)]
 
-    found = shares(pinned, [], memory(8, 40), 43 * GIB)
+    share = shares(pinned, [], memory(8, 40), 43 * GIB)
 
-    assert found.kv == memory(4, 20)
+    assert share.kv == memory(4, 20)
 
 
 def test_kv_leaves_room_for_the_largest_lazy_model() -> None:
     """40 GiB, of which 3 are for steps of the pinned model and 30 for the lazy one: KV has the other 7."""
-    found = shares(
+    share = shares(
         [need("a", 9, step=3, kv_per_token=1)], [need("big", 28, step=2)], memory(40, 40), 49 * GIB
     )
 
-    assert found.kv.for_kv == 7 * GIB
-    assert found.lazy_bytes == 30 * GIB
+    assert share.kv.for_kv == 7 * GIB
+    assert share.lazy_bytes == 30 * GIB
 
 
 def test_lazy_models_have_one_part_of_kv_together_with_each_pinned_one() -> None:
     lazy = [need("x", 4, kv_per_token=1), need("y", 4, kv_per_token=1)]
 
-    found = shares([need("a", 9, kv_per_token=1)], lazy, memory(8, 40), 50 * GIB)
+    share = shares([need("a", 9, kv_per_token=1)], lazy, memory(8, 40), 50 * GIB)
 
-    assert found.kv.for_kv == 4 * GIB
-    assert resident_bytes(lazy[0].footprint, found.kv) == 9 * GIB
-    assert found.lazy_bytes == 35 * GIB
+    assert share.kv.for_kv == 4 * GIB
+    assert resident_bytes(lazy[0].footprint, share.kv) == 9 * GIB
+    assert share.lazy_bytes == 35 * GIB
 
 
 def test_kv_of_a_set_number_of_blocks_is_what_it_is() -> None:
     fixed = need("x", 4, kv_per_token=3, fixed=True)
 
-    found = shares([need("a", 9, kv_per_token=2, fixed=True)], [fixed], memory(8, 40), 50 * GIB)
+    share = shares([need("a", 9, kv_per_token=2, fixed=True)], [fixed], memory(8, 40), 50 * GIB)
 
-    assert resident_bytes(fixed.footprint, found.kv) == 8 * GIB
-    assert found.lazy_bytes == 37 * GIB
+    assert resident_bytes(fixed.footprint, share.kv) == 8 * GIB
+    assert share.lazy_bytes == 37 * GIB
 
 
 @pytest.mark.parametrize(("in_all", "left"), [(20, "19.00 GiB"), (10, "9.00 GiB")])

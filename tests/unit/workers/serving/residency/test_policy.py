@@ -36,7 +36,7 @@ def change(
     capacity: int = 10,
     swapped_at_s: float = LONG_AGO_S,
 ) -> Load | Unload | None:
-    """Of the class 1 waits for those that are busy."""
+    """The change where work of class 1 waits for those that are busy."""
     waiting = busy if isinstance(busy, dict) else dict.fromkeys(busy, 1)
     return next_change(Residents(lazy, capacity, swapped_at_s), wanted, waiting, NOW_S, CONFIG)
 
@@ -153,18 +153,18 @@ def test_a_model_that_cannot_fit_even_alone_moves_no_other() -> None:
 def test_what_is_loaded_fits_and_what_goes_was_allowed_to(
     lazy: dict[str, Resident], wanted: dict[str, Wanted], busy: dict[str, int], swapped_s: float
 ) -> None:
-    residents = Residents(lazy, max(20, sum(each.bytes for each in lazy.values())), NOW_S - swapped_s)
+    residents = Residents(lazy, max(20, sum(resident.bytes for resident in lazy.values())), NOW_S - swapped_s)
 
-    found = next_change(residents, wanted, busy, NOW_S, CONFIG)
+    change = next_change(residents, wanted, busy, NOW_S, CONFIG)
 
-    if not isinstance(found, Load):
+    if not isinstance(change, Load):
         return
-    gone = sum(lazy[id].bytes for id in found.in_place_of)
-    assert wanted[found.model_id].bytes <= residents.free_bytes + gone
-    if found.in_place_of:
+    gone = sum(lazy[id].bytes for id in change.in_place_of)
+    assert wanted[change.model_id].bytes <= residents.free_bytes + gone
+    if change.in_place_of:
         assert swapped_s >= CONFIG.residency_s
-        assert wanted[found.model_id].is_due or wanted[found.model_id].rank < min(busy.values(), default=9)
-        for id in found.in_place_of:
+        assert wanted[change.model_id].is_due or wanted[change.model_id].rank < min(busy.values(), default=9)
+        for id in change.in_place_of:
             assert NOW_S - lazy[id].loaded_at_s >= CONFIG.residency_s
             needless = gone - lazy[id].bytes + residents.free_bytes
-            assert needless < wanted[found.model_id].bytes, f"{id} went for nothing"
+            assert needless < wanted[change.model_id].bytes, f"{id} went for nothing"

@@ -35,7 +35,7 @@ WAIT_MAX_S = 30.0
 
 
 class Work:
-    """What runs of each model; shards that are handed back are gone."""
+    """Runs something of each model; shards that are handed back are gone."""
 
     def __init__(self) -> None:
         self.online: Counter[str] = Counter()
@@ -51,7 +51,7 @@ class Work:
 
 
 class Registered:
-    """What the database says of this worker, over time."""
+    """Notes what the database says of this worker, over time."""
 
     def __init__(self) -> None:
         self.history: list[tuple[tuple[str, ...], tuple[str, ...]]] = []

@@ -91,7 +91,7 @@ def test_a_request_of_several_choices_goes_on_from_what_each_of_them_had(
         assert got["finish_reason"] == wanted["finish_reason"]
         assert (got["logprobs"] is None) == (wanted["logprobs"] is None)
         if got["logprobs"] is not None:
-            tokens = [[entry["token"] for entry in each["logprobs"]["content"]] for each in (got, wanted)]
+            tokens = [[entry["token"] for entry in choice["logprobs"]["content"]] for choice in (got, wanted)]
             assert tokens[0] == tokens[1]
 
 
@@ -136,7 +136,7 @@ NONSENSE = ChoiceSoFar([10, 11, 12])
 
 
 def of_nonsense(*likeliest: int) -> ChoiceSoFar:
-    """With log-probabilities."""
+    """A choice with log-probabilities."""
     chances = TokenLogprobs(-0.5, likeliest, (-0.5,) * len(likeliest))
     return ChoiceSoFar(NONSENSE.token_ids, [chances] * len(NONSENSE.token_ids))
 

@@ -1,4 +1,4 @@
-"""What a model's configuration of batching does to requests of a worker, and what is wrong with it."""
+"""Configurations of batching: their effect on a worker's requests, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Served:
         self.server.start()
 
     def ask(self, token: int, priority: PriorityClass, *, job: str | None = None) -> Asked:
-        asked, endpoint = Asked(), endpoints.get(ROUTE)
+        listener, endpoint = Asked(), endpoints.get(ROUTE)
         body = {"model": "m", "input": [token]}
         self.server.submit(
             Inference(
@@ -97,12 +97,12 @@ class Served:
                 request=endpoint.parse(body),
                 identity=Identity("i", 0),
                 priority=priority,
-                listener=asked,
+                listener=listener,
                 group=job,
                 tokens=[[token]],
             )
         )
-        return asked
+        return listener
 
     def stop(self) -> None:
         self.encoder.may_end.set()
@@ -121,15 +121,15 @@ def serving() -> Iterator[Any]:
         return started[-1]
 
     yield start
-    for each in started:
-        each.stop()
+    for server in started:
+        server.stop()
 
 
 def test_requests_go_by_their_class(serving):
     served = serving()
     first = served.ask(1, PriorityClass.STANDARD)
     assert served.encoder.has_begun.wait(60)
-    asked = [
+    others = [
         served.ask(2, PriorityClass.BACKGROUND, job="j"),
         served.ask(3, PriorityClass.STANDARD),
         served.ask(4, PriorityClass.INTERACTIVE),
@@ -137,7 +137,7 @@ def test_requests_go_by_their_class(serving):
 
     served.encoder.may_end.set()
 
-    assert [each.wait().status_code for each in (first, *asked)] == [200] * 4
+    assert [listener.wait().status_code for listener in (first, *others)] == [200] * 4
     assert served.encoder.orders == [1, 4, 3, 2]
 
 
@@ -217,10 +217,10 @@ def test_a_model_that_generates_has_no_dynamic_batching(tmp_path):
 
 def test_a_row_that_has_ended_does_not_keep_the_vectors_of_its_whole_pass(serving: Any) -> None:
     served = serving(max_batch_size=4)
-    asked = [served.ask(token, PriorityClass.STANDARD) for token in (1, 2, 3)]
+    listeners = [served.ask(token, PriorityClass.STANDARD) for token in (1, 2, 3)]
     served.encoder.may_end.set()
-    assert [len(each.wait().values["embedding"]) for each in asked] == [8, 8, 8]
+    assert [len(listener.wait().values["embedding"]) for listener in listeners] == [8, 8, 8]
     served.server.stop()  # its thread is past the last pass
 
     assert served.encoder.last() is None
-    assert [each.heard[0].times.num_prompt_tokens for each in asked] == [1, 1, 1]
+    assert [listener.heard[0].times.num_prompt_tokens for listener in listeners] == [1, 1, 1]

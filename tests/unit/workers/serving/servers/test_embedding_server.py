@@ -200,9 +200,9 @@ def test_a_text_is_cut_to_what_is_asked_for(tmp_path: Path, serve: Serve) -> Non
     ids = ask(models, TEXT_IDS, truncate_prompt_tokens=5)
 
     expected = reference(directory, [[2, 5, 6, 7, 3], TEXT_IDS, TEXT_IDS[:5]], mean_and_normalize)
-    found = np.concatenate([vectors_of(each) for each in (answer, unchanged, ids)])
-    np.testing.assert_allclose(found, expected, atol=TOLERANCE, rtol=0)
-    counted = [each.body["usage"]["truncated_inputs"] for each in (answer, unchanged, ids)]
+    vectors = np.concatenate([vectors_of(body) for body in (answer, unchanged, ids)])
+    np.testing.assert_allclose(vectors, expected, atol=TOLERANCE, rtol=0)
+    counted = [listener.body["usage"]["truncated_inputs"] for listener in (answer, unchanged, ids)]
     assert counted == [1, 0, 1]
     assert "truncated_inputs" not in ask(models, TEXT).body["usage"]
 
@@ -291,7 +291,9 @@ def test_two_prompts_are_refused(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_a_pooling_may_leave_the_prompts_tokens_out(tmp_path: Path, serve: Serve) -> None:
-    """With the special token before them, as in sentence-transformers; other tokens see them all the same."""
+    """The special token before them goes too, as in sentence-transformers; other tokens see them all the
+    same.
+    """
     directory = with_prompts(tmp_path, include_prompt=False, default_prompt_name=None)
     models = serve(directory)
     texts = ["w1 w2", " ".join(WORDS[:40])]
@@ -303,9 +305,9 @@ def test_a_pooling_may_leave_the_prompts_tokens_out(tmp_path: Path, serve: Serve
         return mean_and_normalize(tokens[3:])
 
     words = [[5, 6], [*range(4, 44)]]
-    expected = reference(directory, [[2, 54, 55, *each, 3] for each in words], pool)
+    expected = reference(directory, [[2, 54, 55, *ids_of_words, 3] for ids_of_words in words], pool)
     np.testing.assert_allclose(vectors_of(answer), expected, atol=TOLERANCE, rtol=0)
-    expected = reference(directory, [[2, *each, 3] for each in words], mean_and_normalize)
+    expected = reference(directory, [[2, *ids_of_words, 3] for ids_of_words in words], mean_and_normalize)
     np.testing.assert_allclose(vectors_of(plain), expected, atol=TOLERANCE, rtol=0)
 
 

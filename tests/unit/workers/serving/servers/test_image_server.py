@@ -34,7 +34,7 @@ def data_uri(data: bytes) -> str:
 
 
 class Count:
-    """Of calls that have begun since the last wait."""
+    """Calls that have begun since the last wait."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -114,7 +114,7 @@ def answered(models: Models, route: str, model: str, **body: Any) -> Answer:
     return submit(models, route, {"model": model, **body}, tenant_id="t").wait()
 
 
-IMAGES = [{"image": data_uri(as_bytes(each))} for each in PICTURES]
+IMAGES = [{"image": data_uri(as_bytes(picture))} for picture in PICTURES]
 
 
 def test_classifications_are_softmax_or_sigmoid_of_the_logits_of_transformers(
@@ -126,26 +126,26 @@ def test_classifications_are_softmax_or_sigmoid_of_the_logits_of_transformers(
         wanted = powers / powers.sum(1, keepdims=True) if model == "labels" else powers / (1 + powers)
         together = answered(models, "/v1/classifications", model, input=IMAGES).body["data"]
         alone = [
-            answered(models, "/v1/classifications", model, input=each).body["data"][0] for each in IMAGES
+            answered(models, "/v1/classifications", model, input=image).body["data"][0] for image in IMAGES
         ]
         for data in (together, alone):
-            found = [[each["score"] for each in one["scores"]] for one in data]
-            np.testing.assert_allclose(found, wanted, atol=TOLERANCE)
-    assert {each["label"] for each in data[0]["scores"]} == {"LABEL_0", "LABEL_1", "LABEL_2"}
+            scores = [[label["score"] for label in one["scores"]] for one in data]
+            np.testing.assert_allclose(scores, wanted, atol=TOLERANCE)
+    assert {label["label"] for label in data[0]["scores"]} == {"LABEL_0", "LABEL_1", "LABEL_2"}
 
 
 def test_embeddings_are_the_projected_vectors_of_transformers(models: Models, folder: Path) -> None:
     body = answered(models, "/v1/embeddings", "vectors", input=IMAGES).body
-    found = [each["embedding"] for each in body["data"]]
-    np.testing.assert_allclose(found, reference(folder / "vectors", PICTURES), atol=TOLERANCE)
+    vectors = [entry["embedding"] for entry in body["data"]]
+    np.testing.assert_allclose(vectors, reference(folder / "vectors", PICTURES), atol=TOLERANCE)
     assert body["usage"]["prompt_tokens"] == 4 * len(PICTURES), "32 x 32 pixels are 4 tokens"
 
 
 def test_an_image_is_read_from_an_allowed_place_and_of_an_uploaded_file(models: Models, place: Path) -> None:
     """A plain text is the reference itself, as a column of a table has it."""
     expected = answered(models, "/v1/embeddings", "vectors", input=IMAGES[0]).body["data"]
-    for asked in (f"file://{place}/0.png", {"image": f"file://{place}/0.png"}, {"image": "file-mine"}):
-        assert answered(models, "/v1/embeddings", "vectors", input=asked).body["data"] == expected
+    for given in (f"file://{place}/0.png", {"image": f"file://{place}/0.png"}, {"image": "file-mine"}):
+        assert answered(models, "/v1/embeddings", "vectors", input=given).body["data"] == expected
 
 
 REFUSED = {
@@ -164,8 +164,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_may_not_be_read_is_refused_naming_the_field(models: Models, name: str) -> None:
-    asked, problem = REFUSED[name]
-    answer = answered(models, "/v1/classifications", "labels", input=[IMAGES[0], {"image": asked}])
+    named, problem = REFUSED[name]
+    answer = answered(models, "/v1/classifications", "labels", input=[IMAGES[0], {"image": named}])
     assert answer.status_code == 400
     assert problem in answer.body["error"]["message"]
     assert answer.body["error"]["param"] == "input[1].image"
@@ -184,7 +184,7 @@ def test_an_object_that_is_no_image_is_named(models: Models, place: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("route", "model", "asked"),
+    ("route", "model", "given"),
     [
         ("/v1/classifications", "texts", IMAGES[0]),
         ("/v1/classifications", "labels", {"text": "a", "text_pair": "b"}),
@@ -195,16 +195,16 @@ def test_an_object_that_is_no_image_is_named(models: Models, place: Path) -> Non
         ("/v1/embeddings", "labels", IMAGES[0]),
     ],
 )
-def test_a_request_for_something_else_is_refused(models: Models, route: str, model: str, asked: Any) -> None:
+def test_a_request_for_something_else_is_refused(models: Models, route: str, model: str, given: Any) -> None:
     try:
-        answer = answered(models, route, model, input=asked)
+        answer = answered(models, route, model, input=given)
     except InvalidRequest:
         return
     assert answer.status_code == 400
 
 
 def test_a_row_reads_the_object_that_was_planned_and_no_later_one(models: Models, place: Path) -> None:
-    """What else its request names is read as it is."""
+    """Other images that its request names are read as they are."""
     at = f"file://{place}/replaced.png"
     (place / "replaced.png").write_bytes(as_bytes(PICTURES[0]))
     body = {"model": "vectors", "input": at}
@@ -222,14 +222,14 @@ def test_as_many_images_are_read_ahead_as_there_are_threads(models: Models, file
     files.reached = Count()
     files.may_read.clear()
     try:
-        asked = [
-            submit(models, "/v1/embeddings", {"model": "vectors", "input": each}, id=f"{number}")
-            for number, each in enumerate(IMAGES * 4)
+        listeners = [
+            submit(models, "/v1/embeddings", {"model": "vectors", "input": image}, id=f"{number}")
+            for number, image in enumerate(IMAGES * 4)
         ]
         assert files.reached.wait_for(THREADS), "so many are read at a time"
     finally:
         files.may_read.set()
-    assert all(each.wait().status_code == 200 for each in asked)
+    assert all(listener.wait().status_code == 200 for listener in listeners)
 
 
 @pytest.mark.parametrize("flood", [[IMAGES[0]] * 64, IMAGES[0]], ids=["of one request", "of many requests"])
@@ -239,17 +239,17 @@ def test_a_request_of_many_images_holds_up_no_other_tenants(models: Models, file
     number = THREADS if flood == IMAGES[0] else 3
     files.may_read.clear()
     try:
-        asked = [
+        listeners = [
             submit(models, "/v1/embeddings", {"model": "vectors", "input": flood}, id=f"{at}", tenant_id="a")
             for at in range(number)
         ]
         assert files.reached.wait_for(number)
         assert answered(models, "/v1/embeddings", "vectors", input=IMAGES[1]).status_code == 200
-        assert not any(each.ended.is_set() for each in asked)
+        assert not any(listener.ended.is_set() for listener in listeners)
     finally:
         files.may_answer = set()
         files.may_read.set()
-    assert all(each.wait().status_code == 200 for each in asked)
+    assert all(listener.wait().status_code == 200 for listener in listeners)
 
 
 def test_a_tenant_that_sends_more_images_than_are_held_leaves_room_for_another(
@@ -260,18 +260,18 @@ def test_a_tenant_that_sends_more_images_than_are_held_leaves_room_for_another(
     files.may_answer = {"t"}
     files.may_read.clear()
     body = {"model": "vectors", "input": [IMAGES[0]] * 64}
-    asked: list[object] = []
+    listeners: list[object] = []
 
     def flood() -> None:
         while True:
-            asked.append(submit(models, "/v1/embeddings", body, id=f"{len(asked)}", tenant_id="a"))
+            listeners.append(submit(models, "/v1/embeddings", body, id=f"{len(listeners)}", tenant_id="a"))
 
     try:
         with pytest.raises(Busy):
             flood()
         assert answered(models, "/v1/embeddings", "vectors", input=IMAGES[1]).status_code == 200
     finally:
-        for at in range(len(asked) + 1):
+        for at in range(len(listeners) + 1):
             server.cancel(f"{at}")
         files.may_answer = set()
         files.may_read.set()
@@ -332,5 +332,5 @@ def test_only_a_data_uri_always_means_the_same_image(models: Models) -> None:
     from nightshift import endpoints
 
     endpoint, server = endpoints.get("/v1/embeddings"), models.get("vectors")
-    for asked, wanted in ((IMAGES[0], True), ({"image": "file-mine"}, False)):
-        assert server.is_repeatable(endpoint.parse({"model": "vectors", "input": asked})) is wanted
+    for given, wanted in ((IMAGES[0], True), ({"image": "file-mine"}, False)):
+        assert server.is_repeatable(endpoint.parse({"model": "vectors", "input": given})) is wanted

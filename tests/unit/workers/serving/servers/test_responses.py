@@ -53,11 +53,11 @@ def test_an_answer_is_held_to_its_schema(wild: Models) -> None:
 
 
 def test_a_call_is_made_and_its_result_is_answered(saying: Callable[[str], Models]) -> None:
-    asked = [{"role": "user", "content": "Where?"}]
-    first = respond(saying(WHERE), asked, tools=[TOOL])
+    question = [{"role": "user", "content": "Where?"}]
+    first = respond(saying(WHERE), question, tools=[TOOL])
     call = only(first.wait(), "function_call")
     result = {"type": "function_call_output", "call_id": call["call_id"], "output": "3 C"}
-    second = respond(saying("It is cold."), [*asked, call, result], tools=[TOOL]).wait()
+    second = respond(saying("It is cold."), [*question, call, result], tools=[TOOL]).wait()
 
     assert first.text == ""
     assert (call["name"], json.loads(call["arguments"])) == ("weather", {"city": "Oslo", "unit": "C"})

@@ -39,22 +39,22 @@ QUERY = "w40 w41 w5"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("classifiers")
+    folder = tmp_path_factory.mktemp("classifiers")
     labels = {0: "ham", 1: "spam", 2: "eggs"}
-    save_classifier(found / "labels", "distilbert", id2label=labels, label2id=None)
-    save_classifier(found / "topics", "roberta", num_labels=3, problem_type="multi_label_classification")
-    save_classifier(found / "price", "electra", num_labels=1, problem_type="regression")
-    save_classifier(found / "reranker", "bert", num_labels=1)
-    save_classifier(found / "logits", "deberta-v2", num_labels=1)
+    save_classifier(folder / "labels", "distilbert", id2label=labels, label2id=None)
+    save_classifier(folder / "topics", "roberta", num_labels=3, problem_type="multi_label_classification")
+    save_classifier(folder / "price", "electra", num_labels=1, problem_type="regression")
+    save_classifier(folder / "reranker", "bert", num_labels=1)
+    save_classifier(folder / "logits", "deberta-v2", num_labels=1)
     change_config(
-        found / "logits", sentence_transformers={"activation_fn": "torch.nn.modules.linear.Identity"}
+        folder / "logits", sentence_transformers={"activation_fn": "torch.nn.modules.linear.Identity"}
     )
-    save_classifier(found / "single", "llama", num_labels=2)
-    save_tokenizer(found / "single", has_types=False, has_pairs=False)
-    declare_logit_score(save_reranker(found / "generative", template=TEMPLATE))
-    save_classifier(found / "quality", "llama", num_labels=1)
-    save_tokenizer(found / "quality", has_types=False, has_pairs=False, pad_token=None)
-    return found
+    save_classifier(folder / "single", "llama", num_labels=2)
+    save_tokenizer(folder / "single", has_types=False, has_pairs=False)
+    declare_logit_score(save_reranker(folder / "generative", template=TEMPLATE))
+    save_classifier(folder / "quality", "llama", num_labels=1)
+    save_tokenizer(folder / "quality", has_types=False, has_pairs=False, pad_token=None)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -84,14 +84,14 @@ def test_a_classification_is_that_of_the_pipeline_of_transformers(
         model=AutoModelForSequenceClassification.from_pretrained(folder / model, dtype="float32"),
         tokenizer=AutoTokenizer.from_pretrained(folder / model),
     )
-    expected = [{each["label"]: each["score"] for each in pipeline(text, top_k=None)} for text in TEXTS]
+    expected = [{label["label"]: label["score"] for label in pipeline(text, top_k=None)} for text in TEXTS]
 
     data = answered(models, "/v1/classifications", model, input=TEXTS)["data"]
     alone = [answered(models, "/v1/classifications", model, input=text)["data"][0] for text in TEXTS]
 
-    for found in (data, alone):
-        for one, wanted in zip(found, expected, strict=True):
-            scores = {each["label"]: each["score"] for each in one["scores"]}
+    for answers in (data, alone):
+        for one, wanted in zip(answers, expected, strict=True):
+            scores = {label["label"]: label["score"] for label in one["scores"]}
             assert scores == pytest.approx(wanted, abs=TOLERANCE)
             assert one["label"] == max(wanted, key=wanted.__getitem__)
 
@@ -101,9 +101,9 @@ def test_a_pair_is_classified_as_one(models: Models, folder: Path) -> None:
 
     data = answered(models, "/v1/classifications", "topics", input=pairs, use_activation=False)["data"]
 
-    found = [[each["score"] for each in one["scores"]] for one in data]
+    scores = [[label["score"] for label in one["scores"]] for one in data]
     expected = reference_logits(folder / "topics", [PairText(QUERY, text) for text in TEXTS])
-    np.testing.assert_allclose(found, expected, atol=TOLERANCE, rtol=0)
+    np.testing.assert_allclose(scores, expected, atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("model", ["reranker", "logits"])
@@ -118,11 +118,11 @@ def test_relevance_is_that_of_a_cross_encoder_online_and_alone(
     alone = [answered(models, "/v1/score", model, text_1=QUERY, text_2=text)["data"][0] for text in TEXTS]
     ranked = answered(models, "/v1/rerank", model, query=QUERY, documents=TEXTS, top_n=3)["results"]
 
-    assert [each["score"] for each in scored] == pytest.approx(expected, abs=TOLERANCE)
-    assert [each["score"] for each in alone] == pytest.approx(expected, abs=TOLERANCE)
+    assert [entry["score"] for entry in scored] == pytest.approx(expected, abs=TOLERANCE)
+    assert [entry["score"] for entry in alone] == pytest.approx(expected, abs=TOLERANCE)
     best = sorted(range(len(TEXTS)), key=lambda index: -expected[index])[:3]
-    assert [each["index"] for each in ranked] == best
-    assert [each["relevance_score"] for each in ranked] == pytest.approx(
+    assert [entry["index"] for entry in ranked] == best
+    assert [entry["relevance_score"] for entry in ranked] == pytest.approx(
         [expected[index] for index in best], abs=TOLERANCE
     )
 
@@ -141,20 +141,20 @@ def test_relevance_may_be_the_probability_of_yes_for_an_instruction(
         models, "/v1/score", "generative", text_1=QUERY, text_2=TEXTS, use_activation=False, **fields
     )["data"]
 
-    assert [each["score"] for each in scored] == pytest.approx(expected, abs=TOLERANCE)
-    assert {each["index"]: each["relevance_score"] for each in ranked} == {
+    assert [entry["score"] for entry in scored] == pytest.approx(expected, abs=TOLERANCE)
+    assert {entry["index"]: entry["relevance_score"] for entry in ranked} == {
         index: pytest.approx(score, abs=TOLERANCE) for index, score in enumerate(expected)
     }
-    assert [1 / (1 + np.exp(-each["score"])) for each in logits] == pytest.approx(expected, abs=TOLERANCE)
+    assert [1 / (1 + np.exp(-entry["score"])) for entry in logits] == pytest.approx(expected, abs=TOLERANCE)
 
 
 def test_a_pair_is_classified_by_a_generative_reranker_as_its_token(models: Models, folder: Path) -> None:
     pair = {"text": QUERY, "text_pair": TEXTS[1]}
 
-    [found] = answered(models, "/v1/classifications", "generative", input=pair)["data"]
+    [entry] = answered(models, "/v1/classifications", "generative", input=pair)["data"]
 
     [expected] = reference_probabilities(folder / "generative", [PairText(QUERY, TEXTS[1])])
-    assert found["scores"] == [{"label": "yes", "score": pytest.approx(expected, abs=TOLERANCE)}]
+    assert entry["scores"] == [{"label": "yes", "score": pytest.approx(expected, abs=TOLERANCE)}]
 
 
 def test_usage_counts_every_pair(models: Models) -> None:
@@ -205,9 +205,9 @@ def test_an_error_about_a_text_that_is_too_long_says_how_it_may_be_cut(models: M
     assert "leave no room" in said(LONG, "w1", truncate_prompt_tokens=-1)
 
 
-@pytest.mark.parametrize("asked", [64, -1])
-def test_a_document_is_cut_only_when_asked(models: Models, folder: Path, asked: int) -> None:
-    body = answered(models, "/v1/score", "reranker", text_1=QUERY, text_2=LONG, truncate_prompt_tokens=asked)
+@pytest.mark.parametrize("tokens", [64, -1])
+def test_a_document_is_cut_only_when_asked(models: Models, folder: Path, tokens: int) -> None:
+    body = answered(models, "/v1/score", "reranker", text_1=QUERY, text_2=LONG, truncate_prompt_tokens=tokens)
 
     kept = " ".join(LONG.split()[: 64 - 3 - len(QUERY.split())])
     [expected] = reference_logits(folder / "reranker", [PairText(QUERY, kept)])[:, 0].tolist()
@@ -296,7 +296,7 @@ def test_a_short_body_must_not_ask_for_a_long_answer(models: Models) -> None:
 
     assert (refused.value.param, refused.value.code) == ("input", "answer_too_large")
     fewer = submit(models, "/v1/classifications", {**body, "top_k": 2}).wait()
-    assert [len(each["scores"]) for each in fewer.body["data"]] == [2, 2]
+    assert [len(entry["scores"]) for entry in fewer.body["data"]] == [2, 2]
 
 
 def test_scores_that_are_no_numbers_fail_the_request_and_no_other(folder: Path, tmp_path: Path) -> None:

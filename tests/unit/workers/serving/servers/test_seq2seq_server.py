@@ -66,7 +66,7 @@ def test_a_translation_is_greedy_and_as_long_as_it_gets(models: Models, director
 
 
 def test_several_prompts_and_choices_are_each_answered(models: Models) -> None:
-    alone = [text_of(translate(models, prompt=each, max_tokens=5)) for each in ("one", "two")]
+    alone = [text_of(translate(models, prompt=prompt, max_tokens=5)) for prompt in ("one", "two")]
     answer = translate(models, prompt=["one", "two"], n=2, max_tokens=5).wait()
     assert [choice["text"] for choice in answer.body["choices"]] == [alone[0]] * 2 + [alone[1]] * 2
 
@@ -89,7 +89,7 @@ def test_a_target_language_is_what_the_decoder_reads_first(models: Models, direc
         (ids,) = generate(directories[1], [source], 9, forced_bos_token_id=code)
         said[language].wait()
         assert said[language].token_ids == ids[1:9][: len(said[language].token_ids)]
-    assert len({tuple(each.token_ids) for each in said.values()}) > 1
+    assert len({tuple(choice.token_ids) for choice in said.values()}) > 1
 
 
 @pytest.mark.parametrize(

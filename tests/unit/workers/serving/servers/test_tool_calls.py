@@ -119,8 +119,8 @@ def test_arguments_are_streamed_through_preemption(hermes: Path) -> None:
     engine = make_engine(hermes, num_kv_blocks=180)
     models = models_over(engine)
     try:
-        asked = {"tools": [WEATHER], "tool_choice": WEATHER, "temperature": 1, "max_tokens": 1500}
-        listeners = [chat(models, f"Where {seed}?", seed=seed, **asked) for seed in range(6)]
+        options = {"tools": [WEATHER], "tool_choice": WEATHER, "temperature": 1, "max_tokens": 1500}
+        listeners = [chat(models, f"Where {seed}?", seed=seed, **options) for seed in range(6)]
         answers = [listener.wait() for listener in listeners]
     finally:
         stop(models)

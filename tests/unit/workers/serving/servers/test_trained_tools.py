@@ -60,7 +60,7 @@ def outcome(listener: Listener) -> tuple[str | None, list[tuple[str, str]]]:
 
 
 @pytest.mark.parametrize(
-    ("asked", "content", "calls"),
+    ("question", "content", "calls"),
     [
         (CALLS, None, [("weather", "Oslo")]),
         (CALLS_TWICE, None, [("weather", "Bonn"), ("time", "Lima")]),
@@ -70,21 +70,21 @@ def outcome(listener: Listener) -> tuple[str | None, list[tuple[str, str]]]:
     ],
 )
 def test_a_model_decides_for_itself_what_it_calls(
-    trained: Models, asked: str, content: str | None, calls: list[tuple[str, str]]
+    trained: Models, question: str, content: str | None, calls: list[tuple[str, str]]
 ) -> None:
-    assert outcome(ask(trained, asked)) == (content, calls)
+    assert outcome(ask(trained, question)) == (content, calls)
 
 
 @pytest.mark.parametrize("choice", ["required", WEATHER], ids=["required", "named"])
-@pytest.mark.parametrize("asked", [CALLS, TALKS])
+@pytest.mark.parametrize("question", [CALLS, TALKS])
 def test_a_model_that_must_call_calls_whatever_it_would_say(
-    trained: Models, asked: str, choice: str | JsonObject
+    trained: Models, question: str, choice: str | JsonObject
 ) -> None:
-    content, calls = outcome(ask(trained, asked, tool_choice=choice, parallel_tool_calls=False))
+    content, calls = outcome(ask(trained, question, tool_choice=choice, parallel_tool_calls=False))
 
     assert content is None
     assert len(calls) == 1
-    assert calls == [("weather", "Oslo")] or asked == TALKS
+    assert calls == [("weather", "Oslo")] or question == TALKS
 
 
 def test_a_model_that_must_call_may_call_twice(trained: Models) -> None:
@@ -122,7 +122,7 @@ def test_a_form_may_have_the_text_of_any_token(trained: Models, text: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("asked", "choice", "content", "calls"),
+    ("question", "choice", "content", "calls"),
     [
         (WRITES_JSON, "auto", ANSWERS[WRITES_JSON], []),
         (CALLS, "auto", None, [("weather", "Oslo")]),
@@ -135,13 +135,13 @@ def test_a_form_may_have_the_text_of_any_token(trained: Models, text: str) -> No
 @pytest.mark.parametrize("form", [CITY_FORMAT, {"type": "json_object"}], ids=["schema", "object"])
 def test_a_model_with_tools_and_a_form_calls_or_answers_in_the_form(
     trained: Models,
-    asked: str,
+    question: str,
     choice: str | JsonObject,
     content: str | None,
     calls: list[tuple[str, str]],
     form: JsonObject,
 ) -> None:
-    listener = ask(trained, asked, tool_choice=choice, response_format=form)
+    listener = ask(trained, question, tool_choice=choice, response_format=form)
 
     assert outcome(listener) == (content, calls)
 

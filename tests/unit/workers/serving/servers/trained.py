@@ -108,7 +108,7 @@ def _trained() -> LlamaForCausalLM:
 
 def _train() -> LlamaForCausalLM:
     tokenizer = _tokenizer(is_special=False)
-    examples = [_example(tokenizer, asked) for asked in ANSWERS]
+    examples = [_example(tokenizer, question) for question in ANSWERS]
     length = max(len(ids) for ids, _ in examples)
     inputs = torch.tensor([ids + [0] * (length - len(ids)) for ids, _ in examples])
     labels = torch.tensor([wanted + [-100] * (length - len(wanted)) for _, wanted in examples])
@@ -139,13 +139,13 @@ def _train() -> LlamaForCausalLM:
     return model
 
 
-def _example(tokenizer: Any, asked: str) -> tuple[list[int], list[int]]:
+def _example(tokenizer: Any, question: str) -> tuple[list[int], list[int]]:
     """The ids of prompt and answer, and the labels: those of the answer alone."""
-    messages = [{"role": "user", "content": asked}]
+    messages = [{"role": "user", "content": question}]
     text = tokenizer.apply_chat_template(messages, tools=TOOLS, tokenize=False, add_generation_prompt=True)
     prompt = tokenizer.encode(text, add_special_tokens=False)
-    letters = ANSWERS[asked]
-    split = list(letters) if asked == CALLS_IN_LETTERS else [letters]
+    letters = ANSWERS[question]
+    split = list(letters) if question == CALLS_IN_LETTERS else [letters]
     answer = [id for part in split for id in tokenizer.encode(part, add_special_tokens=False)]
     answer.append(tokenizer.eos_token_id)
     return prompt + answer, [-100] * len(prompt) + answer

@@ -1,4 +1,4 @@
-"""What sharing answers must not do: take stale ones, hold much, hang, or fail for want of an earlier run."""
+"""Shared answers are never stale, hold little, hang no shard, and need no earlier run."""
 
 import logging
 import threading
