@@ -8,9 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from nightshift.fleet.models import Model, ModelKind
-from nightshift_engine.encoders.texts import EncoderText
-from nightshift_engine.encoders.vectors.matryoshka import Matryoshka
-from nightshift_engine.encoders.vectors.prompts import Prompts
+from nightshift_engine.encoders import EncoderText, Matryoshka, Prompts
 
 DIMENSIONS: Final = 384
 TOKENS: Final = 12  # of each row

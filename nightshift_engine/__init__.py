@@ -1,41 +1,20 @@
-"""The engine's boundary: requests in, outputs out. Knows tokens, not jobs.
+"""A continuous-batching engine: requests in, tokens and text out. Knows tokens, not jobs.
 
-Importing this package costs nothing: `Engine` and `generate`, which need torch, are imported when they are
-first asked for.
+Public beside this module are `errors`, `encoders` and `models`; nothing outside imports deeper. Importing it
+costs nothing: `Engine` and `generate`, which need torch, are imported at their first use.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .checkpoint.files import HUB_FILES, HUB_FILES_IGNORED
 from .core.config import EngineConfig
-from .core.made_by import MadeBy
-from .core.request import (
-    Completion,
-    FinishReason,
-    Output,
-    PriorityClass,
-    Request,
-    RequestTimes,
-    TokenLogprobs,
-)
+from .core.request import Completion, MadeBy, Output, Request, RequestTimes, TokenLogprobs
 from .core.sampling_params import SamplingParams
-from .core.stats import EncoderStats, EngineStats
-from .errors import (
-    ChatTemplateFailed,
-    DuplicateRequest,
-    EngineError,
-    GrammarFailed,
-    IncompatibleState,
-    InvalidConfig,
-    InvalidRequest,
-    InvalidSamplingParams,
-    InvalidState,
-    InvalidTokenIds,
-    ModelLoadFailed,
-    PromptTooLong,
-    UnsupportedModel,
-)
+from .core.stats import ClassHistograms, EncoderStats, EngineHistograms, EngineStats, Histogram
+from .errors import EngineError, InvalidRequest
+from .execution.device.openmp import limit_spinning
 from .guidance.grammar import Grammar
 
 if TYPE_CHECKING:
@@ -43,34 +22,27 @@ if TYPE_CHECKING:
     from .offline import generate
 
 __all__ = [
-    "ChatTemplateFailed",
+    "HUB_FILES",
+    "HUB_FILES_IGNORED",
+    "ClassHistograms",
     "Completion",
-    "DuplicateRequest",
     "EncoderStats",
     "Engine",
     "EngineConfig",
     "EngineError",
+    "EngineHistograms",
     "EngineStats",
-    "FinishReason",
     "Grammar",
-    "GrammarFailed",
-    "IncompatibleState",
-    "InvalidConfig",
+    "Histogram",
     "InvalidRequest",
-    "InvalidSamplingParams",
-    "InvalidState",
-    "InvalidTokenIds",
     "MadeBy",
-    "ModelLoadFailed",
     "Output",
-    "PriorityClass",
-    "PromptTooLong",
     "Request",
     "RequestTimes",
     "SamplingParams",
     "TokenLogprobs",
-    "UnsupportedModel",
     "generate",
+    "limit_spinning",
 ]
 
 

@@ -19,25 +19,21 @@ import torch
 from torch import Tensor
 
 from .checkpoint.kinds import DECODER, require_kind
-from .core.admission import ModelFacts, token_limit
 from .core.batcher import Batcher, Chunk
 from .core.config import EngineConfig
-from .core.histograms import ClassHistograms, EngineHistograms
-from .core.kv.kv_blocks import NUM_KEPT_MIN, BlockPool, chain_digests, salted
-from .core.made_by import MadeBy
-from .core.request import FinishReason, Output, Request, TokenLogprobs
+from .core.kv_blocks import NUM_KEPT_MIN, BlockPool, chain_digests, salted
+from .core.live_request import LiveRequest, ModelFacts, token_limit
+from .core.request import FinishReason, MadeBy, Output, Request, TokenLogprobs
 from .core.roofline import Roofline
 from .core.sequence import Sequence
-from .core.stats import EngineStats
-from .core.steps.draft import step_shape
-from .core.steps.step_time import StepShape
+from .core.stats import ClassHistograms, EngineHistograms, EngineStats
+from .core.steps import StepShape, step_shape
 from .errors import DuplicateRequest, GrammarFailed, InvalidConfig
 from .execution.attention.selection import can_be_recorded, has_transposed_keys, make_attention
 from .execution.cuda_graphs import CudaCapture
 from .execution.device.devices import DeviceMemory, on_device
 from .execution.kv_memory import KvMemory, num_blocks_for
 from .execution.model_runner import is_out_of_memory
-from .live_request import LiveRequest
 from .loading.model import LoadedModel, load_model
 from .loading.weights import instruction_set
 from .sampling.sampler import Choice, Sampler
@@ -56,7 +52,7 @@ COMPILE_WAIT_S = 0.01
 
 
 class Runner(Protocol):
-    """What the engine needs of a model runner; `ModelRunner` is the real one."""
+    """A model runner as the engine needs it; `ModelRunner` is the real one."""
 
     def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
         """Logits `[rows, vocabulary]`, in the order of `chunks`: `num_sampled` rows of each that is last.
@@ -65,7 +61,7 @@ class Runner(Protocol):
         """
 
     def clear_blocks(self, blocks: list[int]) -> None:
-        """Zero blocks whose content is not finite."""
+        """Zeros blocks whose content is not finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,35 +141,26 @@ class Engine:
 
     @classmethod
     def load(cls, config: EngineConfig) -> Engine:
-        """Load model and tokenizer, prove that the model is computed rightly, and allocate KV memory.
+        """Loads model and tokenizer, proves that the model is computed rightly, and allocates KV memory.
 
         Raises `ModelLoadFailed`, `UnsupportedModel` or `InvalidConfig`.
         """
         require_kind(config.model, config.revision, DECODER)  # or the tokenizer would be refused first
-        tokenizer = Tokenizer.load(config.model, config.revision)
-        return cls.over(load_model(config, tokenizer), tokenizer, config)
+        return cls.over(load_model(config))
 
     @classmethod
-    def over(
-        cls,
-        model: LoadedModel,
-        tokenizer: Tokenizer,
-        config: EngineConfig,
-        memory: DeviceMemory | None = None,
-    ) -> Engine:
+    def over(cls, model: LoadedModel, memory: DeviceMemory | None = None) -> Engine:
         """An engine with KV memory for a model that is loaded and proven. Raises `InvalidConfig`.
 
         `memory` is its part of the device's; None gives it all that may be taken now.
         """
         with on_device(model.device):
-            memory = memory or DeviceMemory.measure(model.device, config.gpu_memory_utilization)
-            return cls._over(model, tokenizer, config, memory)
+            memory = memory or DeviceMemory.measure(model.device, model.config.gpu_memory_utilization)
+            return cls._over(model, memory)
 
     @classmethod
-    def _over(
-        cls, model: LoadedModel, tokenizer: Tokenizer, config: EngineConfig, memory: DeviceMemory
-    ) -> Engine:
-        facts, device, groups = model.facts, model.device, model.groups
+    def _over(cls, model: LoadedModel, memory: DeviceMemory) -> Engine:
+        facts, device, groups, config = model.facts, model.device, model.groups, model.config
         num_blocks = num_blocks_for(
             config, model.shapes, groups, facts.context_length, model.kv_dtype, memory, model.step_bytes
         )
@@ -204,13 +191,14 @@ class Engine:
         extra_key = "|".join((facts.digest, facts.dtype, facts.kv_cache_dtype)).encode()
         num_kept_min = NUM_KEPT_MIN * len(groups.windows)  # a block has the KV of one group only
         pool = BlockPool(num_blocks, config.block_size, extra_key, num_kept_min=num_kept_min)
-        engine = cls(runner, tokenizer, facts, pool, config, device, groups.windows, model.roofline)
+        windows = groups.windows
+        engine = cls(runner, model.tokenizer, facts, pool, config, device, windows, model.roofline)
         room = f"{num_blocks} KV blocks, one sequence up to {engine.longest_sequence} tokens"
-        log.info("engine loaded: model %s, %s, layers' windows %s", facts.id, room, groups.windows)
+        log.info("engine loaded: model %s, %s, layers' windows %s", facts.id, room, windows)
         return engine
 
     def compile_aside(self, run: RunAside) -> None:
-        """Compile grammars on these threads, where flows take turns; called before the first request."""
+        """Compiles grammars on these threads, where flows take turns; called before the first request."""
         self._compile_aside = run
 
     @property
@@ -236,15 +224,13 @@ class Engine:
         self._token_limit(request)
 
     def add(self, request: Request) -> None:
-        """Take a request in; it starts at the next step. Callable from any thread.
+        """Takes a request in; it starts at the next step. Callable from any thread.
 
         Raises `PromptTooLong`, `DuplicateRequest` or another `InvalidRequest` if it can never run here.
         """
         limit = self._token_limit(request)
         digests = self._prompt_digests(request)  # here, on the caller's thread: a step should not wait for it
-        text = self.tokenizer.text_stream(
-            request.prompt_token_ids[request.source_slots :], request.sampling.stop
-        )
+        text = self.tokenizer.text_stream(request.prompt_token_ids, request.sampling.stop)
         compiling = None
         if request.grammar is not None:
             salt, flow = request.cache_salt, request.flow
@@ -257,6 +243,7 @@ class Engine:
                 arrival=self._arrivals,
                 num_tokens_max=limit,
                 num_groups=self._tables.num_groups,
+                block_size=self._pool.block_size,
             )
             sequence.block_digests = digests
             self._arrivals += 1
@@ -266,7 +253,7 @@ class Engine:
             )
 
     def abort(self, request_id: str) -> None:
-        """End a request at the next step, which reports it as "abort". Callable from any thread.
+        """Ends a request at the next step, which reports it as "abort". Callable from any thread.
 
         An id the engine does not know, or no longer, is ignored: it may have finished a moment ago.
         """
@@ -275,11 +262,8 @@ class Engine:
                 self._inbox.append(request_id)
 
     def step(self) -> list[Output]:
-        """Advance every sequence that fits the step's budget, and return what is new.
-
-        If the model fails as a whole its exception comes through, nothing is lost, and the next step tries
-        again. If it runs out of memory, the next steps are smaller; a sequence that even the smallest step
-        has no memory for ends alone.
+        """Advances every sequence that fits the step's budget, and returns what is new. A step that raises
+        has lost nothing.
         """
         self._take_inbox()
         if self._uncompiled:
@@ -307,7 +291,7 @@ class Engine:
         return token_ids, logprobs[: len(token_ids)]
 
     def stats(self) -> EngineStats:
-        """Call it on the engine's thread, or between steps: it takes no lock."""
+        """Is called on the engine's thread, or between steps: it takes no lock."""
         return EngineStats(
             running=self._batcher.num_running,
             waiting=len(self._known_ids) - self._batcher.num_running,
@@ -327,7 +311,7 @@ class Engine:
         )
 
     def check_integrity(self) -> None:
-        """Assert that sequences, blocks and ids agree. Call it between steps."""
+        """Asserts that sequences, blocks and ids agree. Call it between steps."""
         self._batcher.check_integrity()
         inside = {sequence.id for sequence in [*self._batcher.running, *self._batcher.waiting]}
         inside |= set(self._uncompiled)
@@ -335,7 +319,7 @@ class Engine:
         assert set(self._live) <= self._known_ids, "a live request is unknown"
 
     def _prompt_digests(self, request: Request) -> list[bytes]:
-        """Of the full blocks of what is known of a request; none if they are not looked for."""
+        """Digests of the full blocks of what is known of a request; none if they are not looked for."""
         if not self._reuses_prefixes:
             return []
         token_ids = array("q", [*request.prompt_token_ids, *request.output_token_ids])
@@ -343,11 +327,12 @@ class Engine:
         return chain_digests(root, token_ids, self._pool.block_size)
 
     def _token_limit(self, request: Request) -> int:
-        longest = request.source_slots + self._model.context_length + 1  # one more than the context
-        return token_limit(request, self._model, self._tables.capacity(longest))
+        source_slots = request.source_slots(self._pool.block_size)
+        longest = source_slots + self._model.context_length + 1  # one more than the context
+        return token_limit(request, self._model, self._tables.capacity(longest), source_slots)
 
     def _take_inbox(self) -> None:
-        """Apply what other threads asked for since the last step."""
+        """Applies what other threads asked for since the last step."""
         with self._inbox_lock:
             items, self._inbox = self._inbox, deque()
         for item in items:
@@ -361,7 +346,7 @@ class Engine:
         return outputs
 
     def _try_launch(self, chunks: list[Chunk]) -> _Launched | None:
-        """Launch a step; None if memory did not suffice, and smaller steps come next."""
+        """Launches a step; None if memory did not suffice, and smaller steps come next."""
         try:
             return self._launch(chunks)
         except (RuntimeError, MemoryError) as error:
@@ -373,7 +358,7 @@ class Engine:
         return None
 
     def _shrink(self, chunks: Seq[Chunk], reason: str) -> None:
-        """Plan smaller steps from now on; if they cannot be smaller, the sequence that does not fit ends."""
+        """Plans smaller steps from now on; if they cannot be smaller, the sequence that does not fit ends."""
         self._out_of_memory += 1
         too_large = self._batcher.out_of_memory(chunks)
         num_tokens = sum(chunk.num_tokens for chunk in chunks)
@@ -382,7 +367,7 @@ class Engine:
             self._outbox.append(self._fail(self._live[too_large.id], f"out of memory: {reason}"))
 
     def _launch(self, chunks: list[Chunk]) -> _Launched:
-        """Start a step on the device, its sampling included; its tokens are promised from now on.
+        """Starts a step on the device, its sampling included; its tokens are promised from now on.
 
         If it raises, nothing has changed.
         """
@@ -407,7 +392,7 @@ class Engine:
         return _Launched(chunks, starts, sampled, choice, shape, launched_s)
 
     def _settle(self) -> None:
-        """Read the tokens of the step in flight, publish its blocks, and report what is new."""
+        """Reads the tokens of the step in flight, publishes its blocks, and reports what is new."""
         step, self._in_flight = self._in_flight, None
         if step is None:
             return
@@ -450,7 +435,9 @@ class Engine:
             return self._grammars
 
     def _take_compiled(self) -> None:
-        """Admit the sequences whose grammars are compiled; with nothing else to do, wait for one a moment."""
+        """Admits the sequences whose grammars are compiled; with nothing else to do, waits for one a
+        moment.
+        """
         if self._in_flight is None and not self._batcher.has_work:
             from .guidance.compiler import wait_for_any
 
@@ -467,7 +454,7 @@ class Engine:
                 self._admit(live)
 
     def _admit(self, live: LiveRequest) -> None:
-        """Hand a new sequence to the batcher; a resumed one first repeats what it has."""
+        """Hands a new sequence to the batcher; a resumed one first repeats what it has."""
         self._live[live.sequence.id] = live
         if live.compiling is not None and live.sequence.guide is None:
             self._uncompiled[live.sequence.id] = live.compiling
@@ -477,7 +464,7 @@ class Engine:
             self._report(self._replay(live))
 
     def _replay(self, live: LiveRequest) -> Output | None:
-        """Turn a resumed sequence's tokens into text again, one by one, exactly as when they were new."""
+        """Turns a resumed sequence's tokens into text again, one by one, exactly as when they were new."""
         sequence, earlier, text = live.sequence, live.sequence.output_token_ids, ""
         del sequence.token_ids[sequence.num_prompt_tokens :]
         for token in earlier:
@@ -496,7 +483,7 @@ class Engine:
             self._outbox.append(output)
 
     def _advance(self, live: LiveRequest, token: int | None, logprobs: TokenLogprobs | None) -> Output | None:
-        """Append a sampled token, and see whether it ends the sequence. One that fails ends alone."""
+        """Appends a sampled token, and sees whether it ends the sequence. One that fails ends alone."""
         sequence = live.sequence
         if token is None:
             return self._fail(live, "the model's logits are not finite")
@@ -536,10 +523,10 @@ class Engine:
         return text, None
 
     def _counts_of(self, live: LiveRequest) -> ClassHistograms:
-        return self.histograms.of(live.sequence.request.priority)
+        return self.histograms.of_class(live.sequence.request.priority)
 
     def _fail(self, live: LiveRequest, reason: str) -> Output:
-        """End one sequence the model failed on, and keep its values out of reach of the others."""
+        """Ends one sequence the model failed on, and keeps its values out of reach of the others."""
         sequence = live.sequence
         log.error("sequence given up: id %s, %d tokens, %s", sequence.id, sequence.num_tokens, reason)
         blocks = self._pool.forget(sequence.blocks)
@@ -551,7 +538,7 @@ class Engine:
         return output
 
     def _refuse(self, live: LiveRequest, reason: str) -> Output:
-        """End one sequence because of its grammar."""
+        """Ends one sequence because of its grammar."""
         output = self._finish(live, "abort", "", [])
         output.error, output.is_refused = f"the grammar cannot be used: {reason}", True
         return output

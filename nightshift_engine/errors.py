@@ -1,23 +1,18 @@
-"""What the engine refuses, as exceptions.
+"""Errors of the engine.
 
     EngineError
     ├── InvalidConfig          the engine was asked to be something it cannot be
     ├── ModelLoadFailed        files are missing, broken or not safetensors
     ├── UnsupportedModel       the model loads, but we would compute it wrongly
+    ├── EncodeQueueFull        too many inputs wait in an encoder engine
     └── InvalidRequest         one request is wrong; the engine is fine
-        ├── InvalidSamplingParams
-        ├── InvalidTokenIds
-        ├── PromptTooLong
-        ├── DuplicateRequest
-        ├── InvalidState
-        ├── IncompatibleState
-        ├── ChatTemplateFailed
-        └── GrammarFailed
 
 Every message gives the reason with the numbers, fit to be shown to the client that sent the request.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 
 class EngineError(Exception):
@@ -26,6 +21,14 @@ class EngineError(Exception):
 
 class InvalidConfig(EngineError):
     """The engine's configuration contradicts itself, the model or the machine."""
+
+
+class InvalidBatching(InvalidConfig, ValueError):
+    """A field of the configuration cannot be what it is; `field` is its path, such as `max_batch_size`."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field} {problem}")
+        self.field, self.problem = field, problem
 
 
 class ModelLoadFailed(EngineError):
@@ -89,7 +92,7 @@ class DuplicateRequest(InvalidRequest):
 
 
 class InvalidState(InvalidRequest):
-    """What should be the saved state of a request is not; `field` says where it stops making sense."""
+    """The saved state of a request is none; `field` says where it stops making sense."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"the saved state's {field} {problem}")
@@ -110,3 +113,48 @@ class ChatTemplateFailed(InvalidRequest):
 
 class GrammarFailed(InvalidRequest):
     """A grammar cannot be compiled, exceeds a limit, or does not allow the tokens there are."""
+
+
+class EncodeInputTooLong(InvalidRequest):
+    """An input exceeds the model's context. It is never cut silently: half a document has another meaning."""
+
+    def __init__(self, input_index: int, num_tokens: int, max_tokens: int) -> None:
+        super().__init__(f"input {input_index} has {num_tokens} tokens, the model takes at most {max_tokens}")
+        self.input_index = input_index
+        self.num_tokens = num_tokens
+        self.max_tokens = max_tokens
+
+
+class NoRoomForText(InvalidRequest):
+    """A query or a prompt before a text that may be cut leaves no token for it."""
+
+    def __init__(self, max_tokens: int) -> None:
+        super().__init__(f"{max_tokens} tokens leave no room for the text that may be cut")
+
+
+class EncodeInputInvalid(InvalidRequest):
+    """An input is empty or holds a token id outside the vocabulary; or there is no input at all."""
+
+    def __init__(self, reason: str, input_index: int | None = None) -> None:
+        super().__init__(reason if input_index is None else f"input {input_index} {reason}")
+        self.input_index = input_index
+
+
+class EncodeQueueFull(EngineError):
+    """Too many inputs are waiting; try again when some are done. Nothing of the request was accepted."""
+
+    def __init__(self, num_inputs: int, num_waiting: int, max_queue_size: int) -> None:
+        super().__init__(
+            f"{num_inputs} inputs on top of {num_waiting} waiting exceed the queue of {max_queue_size} inputs"
+        )
+        self.num_inputs = num_inputs
+        self.num_waiting = num_waiting
+        self.max_queue_size = max_queue_size
+
+
+class UnknownPrompt(InvalidRequest):
+    """A checkpoint has no such prompt."""
+
+    def __init__(self, name: str, known: Mapping[str, str]) -> None:
+        there = f"it has {', '.join(sorted(known))}" if known else "it has none"
+        super().__init__(f"the model has no prompt {name!r}: {there}")

@@ -21,7 +21,7 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 """A text, token ids, or the messages of a conversation."""
 
 WINDOW_REQUESTS = 4096
-"""In the engine at once, which begins those with the longest answers first."""
+"""Requests in the engine at once, which begins those with the longest answers first."""
 
 
 def generate(
@@ -31,7 +31,7 @@ def generate(
     *,
     show_progress: bool = False,
 ) -> list[Completion]:
-    """Complete `prompts` and return a completion for each, in their order; named as vLLM's `LLM.generate`.
+    """Completes `prompts` and returns a completion for each, in their order; named as vLLM's `LLM.generate`.
 
     `model` is a directory or a hub id, a configuration, or an engine without other work, which is kept.
     `params` are those of all prompts, or one for each. Without a seed, a prompt's place among the prompts
@@ -78,10 +78,10 @@ def _requests(
     if len(params) != len(prompts):
         raise InvalidRequest(f"params has {len(params)} entries for {len(prompts)} prompts")
     requests = []
-    for index, (prompt, each) in enumerate(zip(prompts, params, strict=True)):
+    for index, (prompt, sampling) in enumerate(zip(prompts, params, strict=True)):
         try:
             token_ids = _token_ids(engine, prompt)
-            request = Request(str(index), token_ids, each, group="generate", output_kind="final_only")
+            request = Request(str(index), token_ids, sampling, group="generate", output_kind="final_only")
             engine.check(request)
         except InvalidRequest as error:
             raise InvalidRequest(f"prompts[{index}]: {error}") from error
@@ -92,10 +92,10 @@ def _requests(
 def _token_ids(engine: Engine, prompt: Prompt) -> Sequence[int]:
     if isinstance(prompt, str):
         return engine.tokenizer.encode(prompt)
-    messages = [each for each in prompt if isinstance(each, Mapping)]
+    messages = [part for part in prompt if isinstance(part, Mapping)]
     if messages and len(messages) == len(prompt):
         return engine.tokenizer.render_chat(messages)
-    token_ids = [each for each in prompt if isinstance(each, int)]
+    token_ids = [part for part in prompt if isinstance(part, int)]
     if len(token_ids) == len(prompt):
         return token_ids
     raise InvalidRequest("it is neither a text, nor token ids, nor messages")

@@ -21,7 +21,7 @@ from nightshift.process.settings import (
 )
 from nightshift.process.tracing.opening import open_traces
 from nightshift.store import Store, open_database
-from nightshift_engine.execution.device.openmp import limit_spinning
+from nightshift_engine import limit_spinning
 from workers.runtime import Connections, Runtime, RuntimeTimes
 from workers.serving.model_server import ModelServer, OnFatal
 from workers.serving.models import LazyModel, LoadModels

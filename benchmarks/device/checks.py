@@ -86,8 +86,7 @@ def loaded(model: Any, **settings: Any) -> LoadedModel:
 
 def engine_over(model: Any, **settings: Any) -> Engine:
     """An engine over a transformers model that exists already."""
-    config, tokenizer = _config_and_tokenizer(model, settings)
-    return Engine.over(prove_model(config, model, tokenizer, "made on the spot"), tokenizer, config)
+    return Engine.over(loaded(model, **settings))
 
 
 def _config_and_tokenizer(model: Any, settings: dict[str, Any]) -> tuple[EngineConfig, Tokenizer]:

@@ -103,7 +103,7 @@ def load_encoder(path: str, dtype: Any, threads: int) -> Run:
     import torch
 
     from benchmarks.runners.nightshift import encoding
-    from nightshift_engine.encoders.model import EncoderModel
+    from nightshift_engine.models import EncoderModel
 
     torch.set_num_threads(threads)
     model = EncoderModel.load(path, dtype)

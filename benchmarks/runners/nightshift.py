@@ -75,7 +75,7 @@ def engine_settings(task: Task) -> dict[str, Any]:
 
 def embeddings(task: Task) -> Loaded:
     _limit_threads(task.threads)
-    from nightshift_engine.encoders.model import EncoderModel
+    from nightshift_engine.models import EncoderModel
 
     dtype: Any = task.dtype
     model = EncoderModel.load(task.model, dtype, "cpu", max_length=ENCODER_TOKENS_MAX)
@@ -101,12 +101,11 @@ def rerank(task: Task) -> Loaded:
 def _scoring(task: Task) -> Callable[..., list[Any]]:
     """Scores of texts or pairs of texts by a classifier, which are the arguments of `PairText`."""
     _limit_threads(task.threads)
-    from nightshift_engine.encoders.scoring.classifier import ClassifierModel
-    from nightshift_engine.encoders.scoring.labels import activated
-    from nightshift_engine.encoders.scoring.pairs import PairText
+    from nightshift_engine.encoders import PairText, activated
+    from nightshift_engine.models import load_scorer
 
     dtype: Any = task.dtype
-    model = ClassifierModel.load(task.model, dtype, "cpu", max_length=ENCODER_TOKENS_MAX)
+    model = load_scorer(task.model, dtype, "cpu", ENCODER_TOKENS_MAX)
     encode = encoding(model)
 
     def score(pairs: Sequence[Any], *, is_ranking: bool) -> list[Any]:
@@ -119,9 +118,8 @@ def _scoring(task: Task) -> Callable[..., list[Any]]:
 
 def encoding(model: Any) -> Callable[[Sequence[Any]], list[Any]]:
     """Runs tokenized inputs, each a request of its own, and returns their vectors or logits in order."""
-    from nightshift_engine.encoders.engine import EncoderEngine
-    from nightshift_engine.encoders.errors import EncodeQueueFull
-    from nightshift_engine.encoders.request import EncodeRequest
+    from nightshift_engine.encoders import EncoderEngine, EncodeRequest
+    from nightshift_engine.errors import EncodeQueueFull
 
     engine = EncoderEngine(model)
 
@@ -148,7 +146,7 @@ def encoding(model: Any) -> Callable[[Sequence[Any]], list[Any]]:
 
 
 def _limit_threads(threads: int) -> None:
-    from nightshift_engine.execution.device.openmp import limit_spinning
+    from nightshift_engine import limit_spinning
 
     limit_spinning(os.environ)
     import torch

@@ -1,8 +1,6 @@
-"""What a configuration asks for that the classes of transformers would leave out, or have not.
+"""Refuses fields of a configuration that change results and that the model's own class does not have.
 
-Such a checkpoint would run, and answer something else than it was trained to. Of fields that are not known
-nothing can be said; those here change results in some family, and are refused where the model's own class
-does not have them.
+Such a checkpoint would run, and answer something else than it was trained to.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ ACTIVATIONS = (
 ROPES = {"default", "axial", *ROPE_INIT_FUNCTIONS}
 """The second one is that of images."""
 ROPE_SCALES = ("beta_fast", "beta_slow", "factor", "high_freq_factor", "long_factor", "low_freq_factor")
-"""What a rotary embedding of the type "default" has no use for."""
+"""Fields for which a rotary embedding of the type "default" has no use."""
 CHANGES_RESULTS: dict[str, tuple[Any, ...]] = {
     "alibi": (False,),
     "attention_chunk_size": (),
@@ -53,14 +51,14 @@ CHANGES_RESULTS: dict[str, tuple[Any, ...]] = {
 
 def check_configuration(config: PreTrainedConfig, name: str) -> None:
     """Raises `UnsupportedModel` naming the field."""
-    for each in _with_parts(config):
-        known = _known(type(each))
-        for problem in (*_of_activations(each, known), *_of_ropes(each), *_of_unused(each, known)):
+    for part in _with_parts(config):
+        known = _known(type(part))
+        for problem in (*_of_activations(part, known), *_of_ropes(part), *_of_unused(part, known)):
             raise UnsupportedModel(name, problem)
 
 
 def _known(config_class: type[PreTrainedConfig]) -> set[str]:
-    """Fields, and what a class keeps under names that are none."""
+    """Names of the fields and of what a class keeps beside them."""
     try:
         return {*dir(config_class), *vars(config_class())}
     except (StrictDataclassError, AttributeError, KeyError, TypeError, ValueError):  # it has no defaults

@@ -1,18 +1,13 @@
-"""What lies in a checkpoint's directory, looked at before a library reads it.
-
-Of some files the libraries below would make another model without a word: a base model without the adapter
-beside it, weights without what scales them. Others they refuse with advice that does not help here. Those
-are refused first, naming the file and what to do. `kinds/` judges what the checkpoint is,
-`stored_tensors.py` its weights.
-"""
+"""The modules.json of sentence-transformers: what a model's vectors go through, and where its files lie."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
 
 from ..errors import ModelLoadFailed, UnsupportedModel
 from .values import problem_of
@@ -22,7 +17,7 @@ HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "README.m
 HUB_FILES_IGNORED = ["onnx/*", "openvino/*", "original/*", "consolidated*"]
 
 SERVED_DTYPES = ("float32", "float16", "bfloat16", "float64")
-"""Of stored weights. Integers and fp8 mean nothing without their scales."""
+"""Dtypes of stored weights. Integers and fp8 mean nothing without their scales."""
 
 _JSON_BYTES_MAX = 64 * 1024 * 1024
 """Indices of the largest checkpoints have a quarter of it."""
@@ -66,9 +61,9 @@ def local_directory(model: str, revision: str | None = None) -> Path:
 
 
 def check_files(directory: Path, name: str) -> None:
-    """Refuse what would be served as another model, or could not be read.
+    """Refuses what would be served as another model, or could not be read.
 
-    `name` is what the checkpoint is called in messages. Raises `UnsupportedModel` or `ModelLoadFailed`.
+    `name` is what messages call the checkpoint. Raises `UnsupportedModel` or `ModelLoadFailed`.
     """
     if adapter := next((file for file in _ADAPTER_FILES if (directory / file).exists()), None):
         merge = "merge it into the model (merge_and_unload of peft) and serve what that saves"
@@ -89,10 +84,7 @@ def check_files(directory: Path, name: str) -> None:
 
 
 def check_generation_config(directory: Path, name: str) -> None:
-    """Refuse one that cannot be used. transformers would go on without its end-of-sequence ids.
-
-    Raises `ModelLoadFailed`.
-    """
+    """Refuses one that cannot be used; transformers would go on without its end-of-sequence ids."""
     if (directory / GENERATION_CONFIG).exists():
         _check_values(read_object(directory / GENERATION_CONFIG, name), GENERATION_CONFIG, name)
 
@@ -105,10 +97,10 @@ def brings_own_code(directory: Path, auto_class: str = "AutoModel") -> bool:
 
 def read_object(path: Path, name: str) -> dict[str, Any]:
     """A file that holds a JSON object. Raises `ModelLoadFailed` naming it."""
-    found = read_json(path, name)
-    if not isinstance(found, dict):
+    content = read_json(path, name)
+    if not isinstance(content, dict):
         raise ModelLoadFailed(f"cannot load model {name!r}: {path.name} is no JSON object")
-    return found
+    return content
 
 
 def read_json(path: Path, name: str) -> Any:
@@ -159,7 +151,7 @@ def _pointers(directory: Path) -> Iterator[Path]:
 
 
 def _check_code(config: dict[str, Any], name: str) -> None:
-    """Refuse a kind of model that transformers has not, whether its repository has code for it or not."""
+    """Refuses a kind of model that transformers has not, whether or not its repository has code for it."""
     # Imported here: where a model's files are is known without it, and it takes 2 s of CPU.
     from transformers import CONFIG_MAPPING
     from transformers import __version__ as transformers_version
@@ -175,7 +167,9 @@ def _check_code(config: dict[str, Any], name: str) -> None:
 
 def _check_config(config: dict[str, Any], name: str) -> None:
     architectures = config.get("architectures")
-    is_list = isinstance(architectures, list) and all(isinstance(each, str) for each in architectures)
+    is_list = isinstance(architectures, list) and all(
+        isinstance(architecture, str) for architecture in architectures
+    )
     if architectures is not None and not is_list:
         wanted = "it must be a list of names, such as ['LlamaForCausalLM']"
         raise ModelLoadFailed(
@@ -195,7 +189,7 @@ def _check_values(values: dict[str, Any], file: str, name: str) -> None:
 
 
 def _check_labels(config: dict[str, Any], name: str) -> None:
-    """Of what transformers would stumble over, or take memory without end for. `labels.py` does the rest."""
+    """Refuses labels that transformers would stumble over, or take memory without end for."""
     count, labels = config.get("num_labels"), config.get("id2label")
     if count is not None and not (type(count) is int and 0 <= count <= _LABELS_MAX):
         is_large = type(count) is int and count > 0
@@ -208,10 +202,14 @@ def _check_labels(config: dict[str, Any], name: str) -> None:
 
 
 def _check_precision(config: dict[str, Any], name: str) -> None:
-    """Refuse quantised weights, of a whole configuration or that of its text model."""
+    """Refuses quantised weights, of a whole configuration or of its text model."""
     for field in ("quantization_config", "compression_config", "quantization"):
-        if found := config.get(field):
-            method = found.get("quant_method", "of no name") if isinstance(found, dict) else found
+        if quantisation := config.get(field):
+            method = (
+                quantisation.get("quant_method", "of no name")
+                if isinstance(quantisation, dict)
+                else quantisation
+            )
             instead = f"serve the checkpoint it was made from, in {', '.join(SERVED_DTYPES)}"
             also = "weight_dtype='int8' rounds such weights at load, on a CPU"
             raise UnsupportedModel(
@@ -222,3 +220,44 @@ def _check_precision(config: dict[str, Any], name: str) -> None:
     if dtype is not None and dtype not in SERVED_DTYPES:
         served = f"served are {', '.join(SERVED_DTYPES)}"
         raise UnsupportedModel(name, f"config.json says that its weights are of dtype {dtype!r}; {served}")
+
+
+MODULES: Final = "modules.json"
+MODULES_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    type: str
+    """As written, such as sentence_transformers.models.Pooling."""
+    path: Path
+
+    @property
+    def kind(self) -> str:
+        return self.type.rpartition(".")[2]
+
+
+def read_modules(directory: Path, name: str) -> list[Module] | None:
+    """None: there is no such file. Raises `ModelLoadFailed`, naming what is wrong in it."""
+    if not (directory / MODULES).is_file():
+        return None
+    listed = read_json(directory / MODULES, name)
+    if not isinstance(listed, list) or len(listed) > MODULES_MAX:
+        raise _failed(name, f"it is no list of up to {MODULES_MAX} modules")
+    return [_module(directory, number, entry, name) for number, entry in enumerate(listed)]
+
+
+def _module(directory: Path, number: int, declared: Any, name: str) -> Module:
+    if not isinstance(declared, dict):
+        raise _failed(name, f"module {number} is no object")
+    for field in ("type", "path"):
+        if not isinstance(declared.get(field), str):
+            raise _failed(name, f"module {number} has {field} {declared.get(field)!r}, which is no text")
+    path = PurePosixPath(declared["path"])
+    if path.is_absolute() or ".." in path.parts or "\0" in declared["path"]:
+        raise _failed(name, f"module {number} has path {declared['path']!r}, which is outside its directory")
+    return Module(declared["type"], directory / path)
+
+
+def _failed(name: str, reason: str) -> ModelLoadFailed:
+    return ModelLoadFailed(f"cannot load model {name!r}: {MODULES} cannot be read: {reason}")

@@ -1,8 +1,5 @@
-"""The tensors in a checkpoint's safetensors files, by their headers: are they all there, and of what dtype?
-
-Transformers casts whatever is stored to the dtype of the computation. Of integers and fp8 that leaves out
-their scales, so such weights are refused by name. Integers that a model keeps as such (positions, masks,
-tables of experts) are not weights. Reading the headers takes one small read per file.
+"""Reads the headers of safetensors files, and refuses integers and fp8 that have scales: transformers would
+cast them without.
 """
 
 from __future__ import annotations
@@ -49,10 +46,9 @@ class StoredTensor:
 
 
 def check_stored_tensors(directory: Path, name: str, hf_config: Any, auto_class: Any) -> None:
-    """Refuse weight files that are incomplete, and weights of a dtype that would be cast without a scale.
+    """Refuses weight files that are incomplete, and weights of a dtype that would be cast without a scale.
 
-    `auto_class` is what will load them. Raises `ModelLoadFailed` or `UnsupportedModel`, naming the file or
-    the tensor.
+    `auto_class` is what will load them. Raises `ModelLoadFailed` or `UnsupportedModel`.
     """
     odd = [tensor for tensor in stored_tensors(directory, name) if not tensor.is_served]
     if not odd:
@@ -80,7 +76,9 @@ def num_stored_elements(directory: Path, name: str) -> int:
 
 
 def weight_files(directory: Path, name: str) -> list[Path]:
-    """In transformers' order: one whole file, else those of the index. Raises `ModelLoadFailed`."""
+    """The files that transformers would load: one whole file, else those of the index. Raises
+    `ModelLoadFailed`.
+    """
     if (directory / WHOLE).is_file():
         return [directory / WHOLE]
     if (directory / INDEX).is_file():
@@ -93,7 +91,7 @@ def weight_files(directory: Path, name: str) -> list[Path]:
         if absent := next((path.name for path in paths if not path.is_file()), None):
             raise _failed(name, f"{absent} is missing, which {INDEX} names")
         return paths
-    if pickled := next((path for each in _PICKLES for path in sorted(directory.glob(each))), None):
+    if pickled := next((path for pattern in _PICKLES for path in sorted(directory.glob(pattern))), None):
         convert = "save it as safetensors (save_pretrained of transformers does)"
         raise _failed(name, f"{pickled.name} is a pickle, which can run code when it is read; {convert}")
     raise _failed(name, f"its directory has no weights in safetensors ({WHOLE} or {INDEX})")
@@ -138,7 +136,7 @@ def _tensors_of(hf_config: Any, auto_class: Any) -> dict[str, Tensor]:
 
 
 def _is_constant(stored: str, kept: dict[str, Tensor]) -> bool:
-    """Whether the model has the tensor for integers, or releases of old saved one of that name.
+    """Whether the model has the tensor for integers, or older releases saved one of that name.
 
     Names may differ in the prefix of a base model.
     """

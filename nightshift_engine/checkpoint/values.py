@@ -1,7 +1,6 @@
-"""What the fields of a checkpoint's files may hold, where the libraries below would fail without naming them.
+"""Refuses values of a checkpoint's fields with which the libraries below would fail without naming them.
 
-A size that is negative, no number or astronomical, a NaN, a token id that is a text: each becomes an error
-somewhere else, or memory without end. Fields that are not named here are the libraries' to judge.
+Fields that are not named here are the libraries' to judge.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, Final
 
 SIZE_MAX: Final = 2**31 - 1
 DEPTH_MAX: Final = 64
-"""Of objects and lists in one another; those of real checkpoints have 8."""
+"""Depth of objects and lists in one another; those of real checkpoints have 8."""
 SHOWN_CHARS_MAX: Final = 80
 
 
@@ -35,7 +34,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _are_ids(value: Any) -> bool:
-    return all(type(each) is int for each in (value if isinstance(value, list) else [value]))
+    return all(type(item) is int for item in (value if isinstance(value, list) else [value]))
 
 
 def _are_words(value: Any) -> bool:
@@ -102,7 +101,7 @@ def _problems(values: Mapping[str, Any], place: str, depth: int) -> Iterator[str
 
 
 def _within(value: Any, field: str, depth: int) -> Iterator[str]:
-    """Of what a value holds."""
+    """Yields the problems of what a value holds."""
     if isinstance(value, float) and math.isnan(value):
         yield f"{field} NaN, which is no number"
     elif depth > DEPTH_MAX:
@@ -110,9 +109,9 @@ def _within(value: Any, field: str, depth: int) -> Iterator[str]:
     elif isinstance(value, dict):
         yield from _problems(value, f"{field}.", depth)
     elif isinstance(value, list):
-        for index, each in enumerate(value):
-            if isinstance(each, dict | list | float):
-                yield from _within(each, f"{field}[{index}]", depth + 1)
+        for index, item in enumerate(value):
+            if isinstance(item, dict | list | float):
+                yield from _within(item, f"{field}[{index}]", depth + 1)
 
 
 def _shown(value: Any) -> str:

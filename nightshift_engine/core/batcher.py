@@ -1,8 +1,5 @@
 """Decides what each step computes: who is admitted, how many tokens each sequence gets, which are preempted.
-
-There is no prefill phase and no decode phase. Every sequence has tokens it knows and tokens it has computed,
-and a step lets sequences catch up, within a budget of tokens. Knows counts, and tokens only to compare
-beginnings: no tensors, no clock.
+Pure.
 """
 
 from __future__ import annotations
@@ -10,19 +7,13 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence as Seq
 
-from .kv.kv_blocks import BlockPool
-from .kv.kv_tables import KvTables
-from .kv.preemption import least_urgent
-from .kv.prefixes import PrefixesInFlight
-from .order.fair_turns import FairTurns
-from .order.queue import WaitingQueue
+from .kv_blocks import BlockPool
+from .kv_tables import KvTables
+from .order import FairTurns, WaitingQueue
 from .request import PRIORITY_RANKS
-from .running import RunningSet
+from .running import PrefixesInFlight, RunningSet, least_urgent
 from .sequence import Sequence, urgency
-from .steps.draft import Chunk, Draft
-from .steps.step_budget import MIN_CHUNK_TOKENS, StepBudget
-from .steps.step_limits import StepLimits
-from .steps.step_time import StepShape
+from .steps import MIN_CHUNK_TOKENS, Chunk, Draft, StepBudget, StepLimits, StepShape
 
 __all__ = ["Batcher", "Chunk"]
 
@@ -85,7 +76,7 @@ class Batcher:
 
     @property
     def waiting(self) -> list[Sequence]:
-        """Most urgent first; the order of admission is another (`queue.py`)."""
+        """Most urgent first; the order of admission is another (`order.py`)."""
         return sorted([*self._queue, *self._in_flight.parked], key=urgency)
 
     @property
@@ -102,7 +93,7 @@ class Batcher:
         self._queue.add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Take a sequence out, wherever it is, and give back its blocks. Its content stays findable.
+        """Takes a sequence out, wherever it is, and gives back its blocks. Its content stays findable.
 
         One for which others waited counts as computed.
         """
@@ -118,10 +109,10 @@ class Batcher:
         sequence.num_computed_tokens = 0
         turns.remove(sequence.flow)
         if not turns.num_members(sequence.flow):
-            self._queue.forget(sequence.rank, sequence.flow)
+            self._queue.classes[sequence.rank].forget(sequence.flow)
 
     def plan(self) -> list[Chunk]:
-        """Choose this step's chunks, most urgent class first. Blocks for them are allocated on return."""
+        """Chooses this step's chunks, most urgent class first. Blocks for them are allocated on return."""
         draft = Draft(self.limits.max_num_batched_tokens, self._budget, self.limits.max_num_seqs)
         self._start_budget()
         self._least_served = 1 if self._has_slot else self._tokens_per_slot
@@ -147,7 +138,7 @@ class Batcher:
         return [Chunk(sequence, count) for sequence, count in draft.token_counts.items()]
 
     def advance(self, chunk: Chunk) -> None:
-        """Note that a chunk is being computed: steps launched after it find its KV in memory."""
+        """Notes that a chunk is being computed: steps launched after it find its KV in memory."""
         sequence = chunk.sequence
         before = sequence.num_computed_tokens
         now = sequence.num_computed_tokens = before + chunk.num_tokens
@@ -157,10 +148,8 @@ class Batcher:
             sequence.num_computed_tokens_max = now
 
     def publish(self, chunk: Chunk, start: int) -> None:
-        """Let others find the blocks that a chunk has filled; it began at token `start` of its sequence.
-
-        All its tokens are known by now. If its sequence has lost blocks since, those are not published.
-        Blocks that have left the windows of their layers are given back.
+        """Lets others find the blocks that a chunk from token `start` on has filled, and gives back those
+        behind the windows.
         """
         size, sequence = self._pool.block_size, chunk.sequence
         if start // size < (start + chunk.num_tokens) // size:  # not so in most steps of one that decodes
@@ -175,18 +164,18 @@ class Batcher:
             self.tables.release_passed(sequence, settled)
 
     def observe(self, shape: StepShape, seconds: float) -> None:
-        """Learn from a step that fitted into memory, and took so long."""
+        """Learns from a step that fitted into memory, and took so long."""
         self.limits.grow_after_success()
         self._budget.observe(shape, seconds)
 
     def out_of_memory(self, chunks: Seq[Chunk]) -> Sequence | None:
-        """Plan smaller steps from now on; if they cannot be smaller, name the sequence that does not fit."""
+        """Plans smaller steps from now on; names the sequence that does not fit if they cannot be smaller."""
         if self.limits.shrink(sum(chunk.num_tokens for chunk in chunks), len(chunks)):
             return None
         return chunks[0].sequence
 
     def check_integrity(self) -> None:
-        """Assert that the block pool and the sequences agree, and that each sequence is in one place."""
+        """Asserts that the block pool and the sequences agree, and that each sequence is in one place."""
         running, waiting = self.running, self.waiting
         assert len({*running, *waiting}) == len(running) + len(waiting), "a sequence is in two places"
         self.tables.check_integrity([*running, *waiting])
@@ -204,7 +193,7 @@ class Batcher:
     # Running sequences
 
     def _continue(self, sequence: Sequence, draft: Draft) -> None:
-        """Plan a running sequence's next tokens, evicting less urgent ones if it needs blocks."""
+        """Plans a running sequence's next tokens, evicting less urgent ones if it needs blocks."""
         if sequence in draft.preempted or sequence in draft.token_counts:
             return
         count = draft.tokens_for(sequence)
@@ -218,7 +207,7 @@ class Batcher:
                 self._serve(sequence, count)
 
     def _grow(self, sequence: Sequence, count: int, draft: Draft) -> int:
-        """Allocate blocks for a running sequence's next `count` tokens, or fewer; returns for how many.
+        """Allocates blocks for a running sequence's next `count` tokens, or fewer; returns for how many.
 
         If there are none it is preempted, unless the step in flight will bring back some of its own.
         """
@@ -235,7 +224,7 @@ class Batcher:
         return granted
 
     def _continue_left_out(self, draft: Draft) -> None:
-        """Plan the classes that were left out first, in up to half the step."""
+        """Plans the classes that were left out first, in up to half the step."""
         draft.tokens_left, rest = max(1, draft.tokens_left // 2), draft.tokens_left // 2
         for members in reversed(self._running.by_rank[1:]):
             for sequence in list(members):
@@ -248,7 +237,7 @@ class Batcher:
         draft.tokens_left += rest
 
     def _count_left_out(self, draft: Draft) -> None:
-        """Has a class been kept from advancing by a more urgent one?"""
+        """Counts steps in which a more urgent class kept another from advancing."""
         if len(draft.token_counts) == len(self._running):
             self._steps_left_out = 0
             return
@@ -262,9 +251,8 @@ class Batcher:
     # Flows
 
     def _take_turns(self, rank: int, draft: Draft) -> None:
-        """Plan a class of several flows: what decodes, then prompts, of the flow that has had least the next.
-
-        Its oldest running prompt goes before one that waits.
+        """Plans a class of several flows: what decodes, then prompts, the next of the flow that has had
+        least.
         """
         turns, prompts, decoding = self._turns[rank], dict[str, deque[Sequence]](), list[Sequence]()
         for sequence in list(self._running.by_rank[rank]):
@@ -280,12 +268,12 @@ class Batcher:
 
     def _take_prompts(self, rank: int, prompts: dict[str, deque[Sequence]], draft: Draft) -> None:
         turns = self._turns[rank]
-        starts = [turns.start(flow) for flow in (*prompts, *self._queue.first_flows(rank))]
+        starts = [turns.start(flow) for flow in (*prompts, *self._queue.classes[rank].first_flows)]
         turns.took(min(starts, default=0))
         may_admit = True
         while draft.tokens_left > 0 and (prompts or may_admit):
             flow = min(prompts, key=turns.start, default=None)
-            waiting = self._queue.next(rank, draft.tried) if may_admit else None
+            waiting = self._queue.classes[rank].next(draft.tried) if may_admit else None
             if flow is None or (waiting is not None and turns.start(waiting.flow) < turns.start(flow)):
                 may_admit = self._admit_next(rank, draft)
                 continue
@@ -294,8 +282,9 @@ class Batcher:
                 del prompts[flow]
 
     def _serve(self, sequence: Sequence, num_tokens: int) -> None:
-        """Count tokens for a sequence's flow, or its slot if that is more. What a flow alone decodes need not
-        be counted: others begin where it is.
+        """Counts tokens for a sequence's flow, or its slot if that is more.
+
+        What a flow alone decodes need not be counted: others begin where it is.
         """
         turns = self._turns[sequence.rank]
         if turns.num_flows == 1:
@@ -309,8 +298,9 @@ class Batcher:
             pass
 
     def _admit_next(self, rank: int, draft: Draft) -> bool:
-        """Admit the next sequence of a class, or of a lower class that is overdue, or find that its prefix is
-        being computed, or set it aside. False: none can be admitted in this step.
+        """Admits the next sequence of a class or of an overdue lower one, parks it, or sets it aside.
+
+        False: none can be admitted in this step.
         """
         if draft.tokens_left == 0 or draft.deferrals_left == 0 or not self._may_get_slot(rank):
             return False
@@ -322,7 +312,7 @@ class Batcher:
         if not self._has_slot and not self._may_preempt(sequence, draft):
             draft.tried.add(sequence)
             return True
-        lacked = self._queue.missing(sequence)
+        lacked = self._queue.classes[sequence.rank].aside.missing(sequence)
         if (
             lacked is not None
             and not self._may_have(lacked, sequence.rank)
@@ -344,7 +334,7 @@ class Batcher:
         return True
 
     def _defer(self, sequence: Sequence) -> bool:
-        """Park a sequence whose prefix is being computed, rather than compute it a second time."""
+        """Parks a sequence whose prefix is being computed, rather than compute it a second time."""
         if not self._reuse_prefixes or sequence.blocks:
             return False
         digests = self._reusable_digests(sequence)
@@ -355,7 +345,7 @@ class Batcher:
         return True
 
     def _allocate(self, sequence: Sequence, draft: Draft) -> bool:
-        """Allocate a slot, and blocks for all tokens or those of a window; False changes nothing."""
+        """Allocates a slot, and blocks for all tokens or those of a window; False changes nothing."""
         tables, prefix = self.tables, None
         if self._reuse_prefixes and tables.is_whole(sequence):
             prefix = tables.acquire_prefix(sequence, self._reusable_digests(sequence))
@@ -373,7 +363,7 @@ class Batcher:
         return True
 
     def _make_room(self, sequence: Sequence, missing: int, draft: Draft) -> bool:
-        """Free a slot and `missing` blocks, evicting less urgent classes if that is enough."""
+        """Frees a slot and `missing` blocks, evicting less urgent classes if that is enough."""
         pool, is_alone = self._pool, not self._running
         evictable = [
             other
@@ -394,9 +384,8 @@ class Batcher:
         return True
 
     def _set_aside(self, sequence: Sequence, missing: int, draft: Draft) -> None:
-        """Let others pass a sequence that lacks memory, not a slot. One that was preempted keeps its turn: to
-        admit others then would take blocks from those that run. So does a row with no other flow beside its
-        own: in another order rows reuse less.
+        """Lets others pass a sequence that lacks memory. One that was preempted keeps its turn, as does a row
+        of the only flow.
         """
         is_alone = sequence.group is not None and self._turns[sequence.rank].num_flows == 1
         if is_alone or sequence.num_computed_tokens_max > 0:
@@ -406,10 +395,10 @@ class Batcher:
             draft.tried.add(sequence)
 
     def _retry_least_missing(self, rank: int) -> None:
-        """Give one that was set aside behind another of its flow its turn back, where it may fit now."""
-        missing = self._queue.least_missing(rank)
+        """Gives one that was set aside behind another of its flow its turn back, where it may fit now."""
+        missing = self._queue.classes[rank].aside.least_missing
         if missing is not None and self._may_have(missing, rank):
-            self._queue.retry_least_missing(rank)
+            self._queue.classes[rank].retry_least_missing()
 
     def _may_have(self, missing: int, rank: int) -> bool:
         """Whether a sequence of a class that lacked so many blocks need be tried again."""
@@ -428,7 +417,7 @@ class Batcher:
     # Preemption
 
     def _evict_until(self, missing: int, candidates: list[Sequence], draft: Draft) -> None:
-        """Take blocks from the candidates, which have enough, until `missing` are free."""
+        """Takes blocks from the candidates, which have enough, until `missing` are free."""
         while missing > self._pool.num_free:
             victim = least_urgent(candidates, self._pool)
             if victim is None:  # only blocks that candidates share are left: all of them must release
@@ -436,7 +425,7 @@ class Batcher:
             self._evict(victim, missing, draft)
 
     def _evict(self, victim: Sequence, missing: int, draft: Draft) -> None:
-        """Take tail blocks of a victim until `missing` are free, or it has no more."""
+        """Takes tail blocks of a victim until `missing` are free, or it has no more."""
         if victim not in self._holders:
             self._preempt(victim, draft)
         num_computed = victim.num_computed_tokens
@@ -447,7 +436,7 @@ class Batcher:
             self._holders.pop(victim, None)
 
     def _preempt(self, victim: Sequence, draft: Draft) -> None:
-        """Move a running sequence to the waiting ones, with its blocks."""
+        """Moves a running sequence to the waiting ones, with its blocks."""
         draft.drop(victim)
         self.tables.release_ahead(victim)
         self._stop_running(victim)
@@ -477,14 +466,15 @@ class Batcher:
         return len(self._preemptible(sequence, draft)) > 0
 
     def _preemptible(self, sequence: Sequence, draft: Draft) -> list[Sequence]:
-        """Running sequences whose place a waiting one may take, most urgent first: those that another flow of
-        its class yields, then those of less urgent classes.
+        """Running sequences whose place a waiting one may take, most urgent first.
+
+        Those that another flow of its class yields, then those of less urgent classes.
         """
         less_urgent = self._running.unprotected(sequence, from_rank=sequence.rank + 1)
         return [*self._yielded(sequence, draft), *less_urgent]
 
     def _yielded(self, sequence: Sequence, draft: Draft) -> list[Sequence]:
-        """Of the flow of its class that runs most: those beyond one more than its own flow runs."""
+        """Sequences of the flow of its class that runs most, beyond one more than its own flow runs."""
         turns, members = self._turns[sequence.rank], self._running.by_rank[sequence.rank]
         if turns.num_flows == 1 or not members:
             return []
@@ -496,7 +486,7 @@ class Batcher:
         return [other for other in its[num_own + 1 :] if _may_yield(other, draft)]
 
     def _close_slots(self, draft: Draft) -> None:
-        """Preempt the least urgent sequences beyond the present number of slots."""
+        """Preempts the least urgent sequences beyond the present number of slots."""
         while len(self._running) > self.limits.max_num_seqs:
             self._preempt(self.running[-1], draft)
 
@@ -514,7 +504,7 @@ class Batcher:
 
     def _requeue(self, released: list[Sequence]) -> None:
         for sequence in released:
-            self._queue.resume(sequence)
+            self._queue.classes[sequence.rank].resume(sequence)
 
     def _reusable_digests(self, sequence: Sequence) -> list[bytes]:
         """Digests of the blocks a sequence may share with others."""
@@ -523,10 +513,10 @@ class Batcher:
         return sequence.digests((sequence.num_tokens - 1) // size, size, self._pool.root_digest)
 
     def _start_budget(self) -> None:
-        has_interactive = bool(self._running.by_rank[0]) or self._queue.has_any(0)
+        has_interactive = bool(self._running.by_rank[0]) or len(self._queue.classes[0]) > 0
         self._budget.start_step(has_interactive, self._running.after(0))
 
 
 def _may_yield(sequence: Sequence, draft: Draft) -> bool:
-    """Not while it is to gain new tokens, nor in a step that has counted its prompt for its flow."""
+    """Whether it may yield: not while it is to gain new tokens, nor once the step counted its prompt."""
     return sequence.num_tokens >= sequence.yields_from_tokens and draft.token_counts.get(sequence, 1) == 1

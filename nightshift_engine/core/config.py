@@ -1,25 +1,14 @@
-"""How an engine is set up: plain values, checked when made. No torch, so they can be made anywhere."""
+"""The configuration of an engine: plain values, checked when made. No torch, so they can be made anywhere."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from ..errors import InvalidConfig
 
-DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
-
-WeightDTypeName = Literal["auto", "int8"]
-
-WEIGHT_DTYPE_NAMES = ("auto", "int8")
 DTYPE_NAMES = ("auto", "float32", "bfloat16", "float16")
-
-KvCacheDTypeName = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8"]
-
-KV_CACHE_DTYPE_NAMES = ("auto", "float32", "bfloat16", "float16", "int8", "fp8")
-
-AttentionBackendName = Literal["auto", "torch", "native", "triton", "varlen"]
-
+WEIGHT_DTYPE_NAMES = ("auto", "int8")
+KV_CACHE_DTYPE_NAMES = (*DTYPE_NAMES, "int8", "fp8")
 ATTENTION_BACKEND_NAMES = ("auto", "torch", "native", "triton", "varlen")
 
 
@@ -30,18 +19,18 @@ class EngineConfig:
     model: str
     """A local directory or a hub id. Weights must be safetensors; no code from a repository is run."""
     revision: str | None = None
-    dtype: DTypeName = "auto"
+    dtype: str = "auto"
     """auto: the checkpoint's own on CUDA; on CPU float32, but bfloat16 if stored so and faster so."""
-    weight_dtype: WeightDTypeName = "auto"
+    weight_dtype: str = "auto"
     """int8 rounds weights of linear layers, and their inputs row by row; auto keeps them. CPU only."""
     deterministic: bool = False
     """Bitwise equal results however requests are batched, cut, preempted, resumed. float32 on CPU only."""
     device: str = "auto"
     """auto: CUDA if there is one, else CPU."""
-    attention_backend: AttentionBackendName = "auto"
+    attention_backend: str = "auto"
     """auto: the fastest that runs on the device. torch runs everywhere, native on CPU, triton on CUDA;
     varlen is torch's own kernel on CUDA, from torch 2.12 on, and needs blocks of a multiple of 256 tokens."""
-    kv_cache_dtype: KvCacheDTypeName = "auto"
+    kv_cache_dtype: str = "auto"
     """auto: that of the computation. Narrower ones hold more tokens and change outputs a little; int8 and
     fp8 (e4m3) have a scale per token and head. On CUDA triton keeps those two or the computation's, and torch
     any but fp8."""
@@ -52,8 +41,8 @@ class EngineConfig:
     kv_cache_bytes: int | None = None
     """Size of KV memory in bytes; None takes what the device may give: see gpu_memory_utilization."""
     gpu_memory_utilization: float = 0.9
-    """Of a CUDA device's memory, the share that this process takes: weights, steps and KV, of all its
-    engines. Without effect on a CPU."""
+    """Share of a CUDA device's memory that this process takes for weights, steps and KV of all its
+    engines."""
     max_num_seqs: int = 128
     """Sequences running at once. More is faster until the step is bound by arithmetic."""
     max_num_batched_tokens: int = 1024
@@ -74,23 +63,19 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         _require(bool(self.model), "model", "must be a path or an id", self.model)
-        _require(self.dtype in DTYPE_NAMES, "dtype", f"must be one of {', '.join(DTYPE_NAMES)}", self.dtype)
-        _require(
-            self.attention_backend in ATTENTION_BACKEND_NAMES,
-            "attention_backend",
-            f"must be one of {', '.join(ATTENTION_BACKEND_NAMES)}",
-            self.attention_backend,
-        )
-        names, kv_cache_dtype = ", ".join(KV_CACHE_DTYPE_NAMES), self.kv_cache_dtype
-        is_known = kv_cache_dtype in KV_CACHE_DTYPE_NAMES
-        _require(is_known, "kv_cache_dtype", f"must be one of {names}", kv_cache_dtype)
-        names = ", ".join(WEIGHT_DTYPE_NAMES)
-        weight_dtype = self.weight_dtype
-        _require(weight_dtype in WEIGHT_DTYPE_NAMES, "weight_dtype", f"must be one of {names}", weight_dtype)
+        for name, names in (
+            ("dtype", DTYPE_NAMES),
+            ("attention_backend", ATTENTION_BACKEND_NAMES),
+            ("kv_cache_dtype", KV_CACHE_DTYPE_NAMES),
+            ("weight_dtype", WEIGHT_DTYPE_NAMES),
+        ):
+            value = getattr(self, name)
+            _require(value in names, name, f"must be one of {', '.join(names)}", value)
         if self.deterministic:
             is_float32 = self.dtype in ("auto", "float32")
             _require(is_float32, "dtype", "must be float32 to be deterministic", self.dtype)
-            _require(weight_dtype == "auto", "weight_dtype", "must be auto to be deterministic", weight_dtype)
+            is_auto = self.weight_dtype == "auto"
+            _require(is_auto, "weight_dtype", "must be auto to be deterministic", self.weight_dtype)
             is_native = self.attention_backend in ("auto", "native")
             what = "must be native to be deterministic"
             _require(is_native, "attention_backend", what, self.attention_backend)

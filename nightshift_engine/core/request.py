@@ -1,16 +1,63 @@
-"""What crosses the engine's boundary: requests in, outputs out, as tokens and text.
-
-Knows neither jobs nor rows nor HTTP, and no tensors.
-"""
+"""Requests in, outputs out, as tokens and text. Knows neither jobs nor rows nor HTTP, and no tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, Protocol
 
+from ..errors import IncompatibleState, InvalidState
 from ..guidance.grammar import Grammar
 from .sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class MadeBy:
+    """Everything that has a part in the numbers a token is sampled from: whether another engine may continue
+    it.
+    """
+
+    model_id: str
+    """A name for people; the same model under two names is no difference."""
+    model_digest: str
+    """Digest of the model's files: see `weights.model_digest`."""
+    dtype: str
+    weight_dtype: str
+    """int8, or auto where weights are kept as they are."""
+    device: str
+    """cpu or cuda."""
+    isa: str
+    """Instruction set of the CPU, or name of the GPU."""
+    torch_version: str
+    attention_backend: str
+    kv_cache_dtype: str
+    deterministic: bool
+
+    def accepts(self, other: MadeBy) -> bool:
+        """Whether what `other` began continues here exactly. Raises `IncompatibleState` if deterministic mode
+        could not promise it.
+        """
+        if self.model_digest != other.model_digest:
+            theirs, ours = (f"{origin.model_id} ({origin.model_digest})" for origin in (other, self))
+            raise IncompatibleState("model", theirs, ours)
+        names = [field.name for field in fields(self) if not field.name.startswith("model_")]
+        differing = [name for name in names if getattr(self, name) != getattr(other, name)]
+        if differing and (self.deterministic or other.deterministic):
+            name = differing[0]
+            raise IncompatibleState(name, getattr(other, name), getattr(self, name))
+        return not differing
+
+    @classmethod
+    def from_json(cls, data: Any) -> MadeBy:
+        """Raises `InvalidState` naming the first field that is missing or of another type."""
+        if not isinstance(data, Mapping):
+            raise InvalidState("made_by", "is no object")
+        for known in fields(cls):
+            wanted = bool if known.name == "deterministic" else str
+            if not isinstance(data.get(known.name), wanted):
+                raise InvalidState(f"made_by.{known.name}", f"is no {wanted.__name__}")
+        return cls(**{known.name: data[known.name] for known in fields(cls)})
+
 
 PriorityClass = Literal["interactive", "standard", "background"]
 FinishReason = Literal["stop", "length", "abort"]
@@ -52,23 +99,24 @@ class Request:
     cache_salt: str = ""
     """Requests share KV and compiled grammars only with those of the same salt; named as in vLLM."""
     output_logprobs: Sequence[TokenLogprobs] = ()
-    """Of `output_token_ids`, one each, if `sampling.logprobs` asks for them."""
+    """Log-probabilities of `output_token_ids`, one each, if `sampling.logprobs` asks for them."""
     grammar: Grammar | None = None
-    """What the output has to be, from its first token to its end, which `ignore_eos` and `min_tokens` then do
-    not put off. Output that reaches `max_tokens` before is cut off."""
+    """A language that the whole output has to be in; `ignore_eos` and `min_tokens` do not put off its end.
+    Output that reaches `max_tokens` before is cut off."""
     output_kind: OutputKind = "delta"
     """An output for each step that adds to it, or a single one, of everything, at its end; named as in vLLM.
     `Engine.generated` reads what it has before."""
-    source_slots: int = 0
-    """Of an encoder-decoder: how many of the prompt's first tokens are its source, which the encoder reads,
-    and what fills up the last block of that (`seq2seq/prompt.py`)."""
-    num_source_tokens: int = 0
-    """Those of the source alone."""
+    source_token_ids: Sequence[int] = ()
+    """The text that the encoder of an encoder-decoder reads. Its decoder reads the prompt first."""
+
+    def source_slots(self, block_size: int) -> int:
+        """Places that the source takes in KV memory: whole blocks, so the prompt begins one of its own."""
+        return -(-len(self.source_token_ids) // block_size) * block_size
 
 
 class RequestTimes(Protocol):
-    """When what happened to a request, in seconds of `time.monotonic`, which `time.perf_counter` is as well
-    wherever workers run.
+    """Times of a request, in seconds of `time.monotonic`, which is `time.perf_counter` wherever workers
+    run.
     """
 
     @property
@@ -76,7 +124,7 @@ class RequestTimes(Protocol):
 
     @property
     def launched_s(self) -> float | None:
-        """Of the first step that computes some of it; of an encoder, the one that ended it."""
+        """The start of the first step that computes some of it; of an encoder, of the one that ended it."""
 
     @property
     def first_token_s(self) -> float | None:
@@ -88,8 +136,7 @@ class RequestTimes(Protocol):
 
 @dataclass(slots=True)
 class Output:
-    """What one step added to one request. Text and token ids are deltas, but of `final_only` requests whole;
-    the counts are totals so far.
+    """New text and tokens of one request, from one step; of `final_only` requests all, at their end.
 
     Text may lag behind the tokens: half a character and a possible beginning of a stop string are held back.
     The token that ended the sequence is among the ids, but neither it nor a stop string is in the text.
@@ -112,7 +159,7 @@ class Output:
     end_token_id: int | None = None
     """The end-of-sequence or stop id that ended it; None if nothing did or something else."""
     times: RequestTimes | None = None
-    """Of one that has ended."""
+    """The times of one that has ended."""
 
 
 @dataclass(slots=True)

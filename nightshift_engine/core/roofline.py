@@ -2,11 +2,9 @@
 
     t >= max((W + sum(ctx) * kv) / bandwidth, (2 * P * T + 2 * H * R + pairs * a) / flops)
 
-W are the bytes of all linears and the head (the embedding table is only looked up; of experts, those that a
-step of T tokens chooses if they are drawn evenly), P the parameters that one token passes in the layers, H
-those of the head, for the R rows with logits; kv the bytes of KV of a token, a the operations of attention
-for a token and one that it sees. Activations, logits and norms cost nothing here, and a prefix that sequences
-share is read for each of them.
+W are the bytes of all linears and the head (of experts, those that T tokens choose if they are drawn evenly),
+P the parameters that one token passes in the layers, H those of the head, for the R rows with logits; kv the
+bytes of KV of a token, a the operations of attention for a token and one that it sees.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class DeviceLimits:
-    """What a device was seen to do at best."""
+    """The best that a device was seen to do."""
 
     bytes_per_second: float
     flops_per_second: float
@@ -28,40 +26,39 @@ class DeviceLimits:
 
 @dataclass(frozen=True, slots=True)
 class AttentionWork:
-    """Of the layers that see the same: all of the context, or a window of so many tokens."""
+    """Work of the layers that see the same: all of the context, or a window of so many tokens."""
 
     window: int | None
     kv_bytes: int
-    """Per token, of all these layers."""
+    """Bytes of KV per token in all these layers."""
     pair_flops: int
-    """For a token and one that it sees, of all these layers."""
+    """Operations in all these layers for a token and one that it sees."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertWork:
-    """Of all layers' experts together."""
+    """Work of all layers' experts together."""
 
     num_experts: int
     num_chosen: int
-    """By each token."""
+    """Experts that each token passes."""
     parameters: int
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class ModelWork:
-    """What a decoder takes of its device per token, row and step."""
+    """Work of a decoder per token, row and step."""
 
     layer_parameters: int
     layer_bytes: int
-    """Both without experts."""
     head_parameters: int
     head_bytes: int
     attention: tuple[AttentionWork, ...]
     experts: ExpertWork | None = None
 
     def weight_bytes(self, tokens: int) -> float:
-        """Read by a step of so many tokens."""
+        """Bytes of weights that a step of so many tokens reads."""
         size: float = self.layer_bytes + self.head_bytes
         if self.experts is not None:
             share = self.experts.num_chosen / self.experts.num_experts
@@ -70,7 +67,7 @@ class ModelWork:
 
     @property
     def token_flops(self) -> float:
-        """Of a token in all layers, without attention."""
+        """Operations for a token in all layers, without attention."""
         chosen = 0.0
         if self.experts is not None:
             chosen = self.experts.parameters * self.experts.num_chosen / self.experts.num_experts
@@ -84,42 +81,42 @@ class Roofline:
         self._work = work
         self._limits = limits
         self._token_flops = work.token_flops
-        self._is_windowed = any(each.window is not None for each in work.attention)
+        self._is_windowed = any(layer.window is not None for layer in work.attention)
 
     def least_seconds(self, tokens: int, seen: int, rows: int, spans: Iterable[Span]) -> float:
-        """Of a step of `tokens` tokens, `rows` of which get logits. `seen`: of each chunk, all tokens up to
-        its last. `spans` are read only where these do not say enough: where there are prompts, or windows.
+        """The least time of a step of `tokens` tokens; `rows` of them get logits, and `seen` are the tokens
+        they read.
         """
         work, pairs = self._work, seen
         if self._is_windowed or tokens != rows:
             spans = list(spans)
             pairs = sum(_pairs(span, None) for span in spans)
         size, flops = work.weight_bytes(tokens), self._token_flops * tokens + 2 * work.head_parameters * rows
-        for each in work.attention:
-            if each.window is None:
-                size, flops = size + seen * each.kv_bytes, flops + pairs * each.pair_flops
+        for layer in work.attention:
+            if layer.window is None:
+                size, flops = size + seen * layer.kv_bytes, flops + pairs * layer.pair_flops
                 continue
             for span in spans:
-                size += min(sum(span), each.window + span[1] - 1) * each.kv_bytes
-                flops += _pairs(span, each.window) * each.pair_flops
+                size += min(sum(span), layer.window + span[1] - 1) * layer.kv_bytes
+                flops += _pairs(span, layer.window) * layer.pair_flops
         return max(size / self._limits.bytes_per_second, flops / self._limits.flops_per_second)
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderWork:
-    """What an encoder takes of its device in whose layers every token sees every other. Embeddings, pooling
-    and heads cost nothing here.
+    """Work of an encoder in whose layers every token sees every other, without embeddings, pooling and
+    heads.
     """
 
     token_parameters: int
-    """That every token passes."""
+    """Parameters that every token passes."""
     input_parameters: int
-    """That one token of each input passes, where no other is read of the last layer."""
+    """Parameters that one token of each input passes, where no other is read of the last layer."""
     size_bytes: int
     pair_flops: int
-    """For a token and one that it sees, of all layers but that one."""
+    """Operations for a token and one that it sees, in all layers but that one."""
     seen_flops: int
-    """For a token that the one of its input sees in that one."""
+    """Operations in that one for a token that the one of its input sees."""
 
 
 class EncoderRoofline:
@@ -130,7 +127,7 @@ class EncoderRoofline:
         self._limits = limits
 
     def least_seconds(self, lengths: Sequence[int]) -> float:
-        """Of a pass over inputs of so many tokens."""
+        """The least time of a pass over inputs of so many tokens."""
         work, tokens = self._work, sum(lengths)
         linear = 2 * (work.token_parameters * tokens + work.input_parameters * len(lengths))
         seen = work.pair_flops * sum(length * length for length in lengths) + work.seen_flops * tokens

@@ -1,8 +1,4 @@
-"""How one request wants its tokens chosen. Names and meanings are vLLM's.
-
-Checked when constructed, so that everything behind this point may trust the values. Knows no model:
-whether a token id exists is checked where the vocabulary is known (`Engine.add`).
-"""
+"""How one request wants its tokens chosen, checked when made. Names and meanings are vLLM's."""
 
 from __future__ import annotations
 
@@ -23,10 +19,8 @@ SEED_MIN, SEED_MAX = -(2**63), 2**64 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """Frozen, validated sampling parameters; raises `InvalidSamplingParams` naming the field.
-
-    temperature 0 means greedy: the most likely token, the lowest id on a tie, and the filters are not looked
-    at.
+    """Frozen, validated sampling parameters; temperature 0 means greedy. Raises `InvalidSamplingParams`
+    naming the field.
     """
 
     max_tokens: int | None = None
@@ -67,7 +61,7 @@ class SamplingParams:
         self._check_stops()
 
     def _hold(self, name: str, kind: type[tuple[Any, ...]] | type[dict[Any, Any]], requirement: str) -> None:
-        """Keep a copy of a collection, which the caller may go on to change."""
+        """Keeps a copy of a collection, which the caller may go on to change."""
         value = getattr(self, name)
         try:
             object.__setattr__(self, name, kind(value))
@@ -91,8 +85,8 @@ class SamplingParams:
             self.min_tokens <= limit, self, "min_tokens", f"must not exceed max_tokens ({self.max_tokens})"
         )
 
-        asked = self.logprobs is None or (_is_int(self.logprobs) and 0 <= self.logprobs <= LOGPROBS_MAX)
-        _require(asked, self, "logprobs", f"must be None or 0 to {LOGPROBS_MAX}")
+        is_valid = self.logprobs is None or (_is_int(self.logprobs) and 0 <= self.logprobs <= LOGPROBS_MAX)
+        _require(is_valid, self, "logprobs", f"must be None or 0 to {LOGPROBS_MAX}")
         _require(isinstance(self.ignore_eos, bool), self, "ignore_eos", "must be a bool")
 
     def _check_distribution(self) -> None:

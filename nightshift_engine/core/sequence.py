@@ -1,25 +1,68 @@
-"""A request inside the engine: its tokens, how far they are computed, and the blocks that hold them.
-
-Pure bookkeeping. Does not know how tokens are chosen or turned into text, or where KV memory lies.
-"""
+"""A request inside the engine: its tokens, how far they are computed, and the blocks that hold them. Pure."""
 
 from __future__ import annotations
 
 import hashlib
 from array import array
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .kv.block_table import BlockTable
-from .kv.kv_blocks import chain_digests, salted
+from .kv_blocks import BlockTable, chain_digests, salted
 from .request import PRIORITY_RANKS, Request
-from .token_counts import TokenCounts
 
 if TYPE_CHECKING:
     from ..guidance.guide import Guide
+
+
+CAPACITY_MIN = 32
+
+
+class TokenCounts:
+    """Distinct tokens and their counts: `ids[i]` has occurred `counts[i]` times in the output.
+
+    Tokens of the prompt are listed with a count of 0 as long as the output does not repeat them.
+    """
+
+    __slots__ = ("_counts", "_ids", "_place")
+
+    def __init__(self, prompt: Iterable[int], output: Iterable[int]) -> None:
+        self._place = {token: place for place, token in enumerate(dict.fromkeys(prompt))}
+        capacity = max(CAPACITY_MIN, 2 * len(self._place))
+        self._ids = np.zeros(capacity, dtype=np.int64)
+        self._counts = np.zeros(capacity, dtype=np.float32)
+        self._ids[: len(self._place)] = list(self._place)
+        for token in output:
+            self.add(token)
+
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        """`[distinct tokens]`; a view that the next `add` may leave behind."""
+        return self._ids[: len(self._place)]
+
+    @property
+    def counts(self) -> NDArray[np.float32]:
+        """`[distinct tokens]`, in the order of `ids`; a view that the next `add` may change."""
+        return self._counts[: len(self._place)]
+
+    def look_up(self, token: int) -> tuple[int, float]:
+        """Where a listed token stands in `ids`, and its count."""
+        place = self._place[token]
+        return place, float(self._counts[place])
+
+    def add(self, token: int) -> None:
+        place = self._place.get(token)
+        if place is None:
+            place = self._place[token] = len(self._place)
+            if place == len(self._ids):
+                self._ids = np.concatenate([self._ids, np.zeros_like(self._ids)])
+                self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
+            self._ids[place] = token
+        self._counts[place] += 1
+
 
 BLOCK_ROW_MIN = 8
 
@@ -57,6 +100,7 @@ class Sequence:
         "request",
         "sampling",
         "seed",
+        "source_slots",
         "tables",
         "token_counts",  # kept only for sequences with penalties
         "token_ids",
@@ -64,8 +108,16 @@ class Sequence:
         "yields_from_tokens",
     )
 
-    def __init__(self, request: Request, *, arrival: int, num_tokens_max: int, num_groups: int = 1) -> None:
-        """`num_groups` of layers have a table of blocks each."""
+    def __init__(
+        self,
+        request: Request,
+        *,
+        arrival: int,
+        num_tokens_max: int,
+        num_groups: int = 1,
+        block_size: int = 1,
+    ) -> None:
+        """`num_groups` of layers have a table of blocks each, of `block_size` tokens."""
         self.request = request
         self.id = request.id
         self.flow = request.flow
@@ -74,9 +126,13 @@ class Sequence:
         self.sampling = request.sampling
         # Smaller is more urgent. The arrival never changes, so a preempted sequence goes back to its place.
         self.urgency = (PRIORITY_RANKS[request.priority], arrival)
-        self.token_ids = array("q", request.prompt_token_ids)
+        self.source_slots = request.source_slots(block_size)
+        self.token_ids = array("q", request.source_token_ids)
+        if self.source_slots:  # what fills up the source's last block counts, and is never read
+            self.token_ids.extend([request.prompt_token_ids[0]] * (self.source_slots - len(self.token_ids)))
+        self.token_ids.extend(request.prompt_token_ids)
+        self.num_prompt_tokens = len(self.token_ids)
         self.token_ids.extend(request.output_token_ids)
-        self.num_prompt_tokens = len(request.prompt_token_ids)
         self.num_tokens_max = num_tokens_max
         self.num_computed_tokens = 0
         self.num_promised = 0
@@ -98,8 +154,7 @@ class Sequence:
         self.counts_tokens = request.sampling.has_penalties
         if self.counts_tokens:
             # Only the penalty on repetition looks at the prompt.
-            read = request.prompt_token_ids[request.source_slots :]
-            counted = read if request.sampling.repetition_penalty != 1.0 else ()
+            counted = request.prompt_token_ids if request.sampling.repetition_penalty != 1.0 else ()
             self.token_counts = TokenCounts(counted, request.output_token_ids)
 
     @property
@@ -153,7 +208,7 @@ class Sequence:
         return [block for table in self.tables for block in table.blocks]
 
     def add_blocks(self, blocks: Seq[int], group: int = 0) -> None:
-        """Hold these too, after those held already in this group."""
+        """Holds these too, after those held already in this group."""
         if not blocks:
             return
         table = self.tables[group]
@@ -163,10 +218,10 @@ class Sequence:
         if not table.blocks:
             self.block_rows[group, : table.first] = blocks[0]
         table.blocks += blocks
-        self.num_blocks = min(each.end for each in self.tables)
+        self.num_blocks = min(table.end for table in self.tables)
 
     def skip_blocks(self, group: int, first: int) -> list[int]:
-        """Hold none before the `first`-th in this group; returns those that were held."""
+        """Holds none before the `first`-th in this group; returns those that were held."""
         table = self.tables[group]
         if first <= table.first:
             return []
@@ -175,11 +230,11 @@ class Sequence:
         table.first = first
         self.widen_block_rows(first)
         self.block_rows[group, :first] = table.blocks[0] if table.blocks else 0
-        self.num_blocks = min(each.end for each in self.tables)
+        self.num_blocks = min(table.end for table in self.tables)
         return passed
 
     def drop_blocks(self, num_kept: int = 0) -> list[int]:
-        """Hold the first `num_kept` of each group only, if 0 none at all; returns the others."""
+        """Holds the first `num_kept` of each group only, if 0 none at all; returns the others."""
         dropped = []
         for table in self.tables:
             count = max(0, num_kept - table.first)
@@ -189,21 +244,21 @@ class Sequence:
                 table.first = 0
             assert table.first <= num_kept, "what is kept begins behind its end"
         self.block_rows[:, num_kept:] = 0
-        self.num_blocks = min(each.end for each in self.tables)
+        self.num_blocks = min(table.end for table in self.tables)
         return dropped
 
     def drop_blocks_from(self, group: int, end: int) -> list[int]:
-        """Hold none from the `end`-th on in this group; returns those that were held."""
+        """Holds none from the `end`-th on in this group; returns those that were held."""
         table = self.tables[group]
         count = max(0, end - table.first)
         dropped = table.blocks[count:]
         del table.blocks[count:]
         self.block_rows[group, table.end :] = 0
-        self.num_blocks = min(each.end for each in self.tables)
+        self.num_blocks = min(table.end for table in self.tables)
         return dropped
 
     def widen_block_rows(self, width: int) -> None:
-        """Make room for at least `width` blocks in `block_rows`, if there is not."""
+        """Makes room for at least `width` blocks in `block_rows`, if there is not."""
         groups, old = self.block_rows.shape
         if width <= old:
             return
@@ -226,7 +281,7 @@ class Sequence:
 
 
 def urgency(sequence: Sequence) -> tuple[int, int]:
-    """To sort by: most urgent first."""
+    """A key that sorts the most urgent first."""
     return sequence.urgency
 
 

@@ -1,7 +1,6 @@
 """Dynamic batching for encoders: inputs leave the queue in batches of similar length.
 
-There is no KV and no next token: an input is encoded once, in one forward pass, and is done. Knows lengths of
-inputs, and vectors; the model is behind `Encoder`. No torch.
+There is no KV and no next token: an input is encoded once, in one forward pass, and is done. No torch.
 """
 
 from __future__ import annotations
@@ -15,19 +14,22 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.histograms import ClassHistograms, EngineHistograms
 from ..core.roofline import EncoderRoofline
-from ..core.stats import EncoderStats
-from ..errors import DuplicateRequest
-from .batching.batcher import EncoderBatcher
-from .batching.config import QUEUE_SIZE_MAX, EncoderConfig, InvalidBatching
-from .batching.waiting import WaitingInput
-from .errors import EncodeInputInvalid, EncodeInputTooLong, EncodeQueueFull
+from ..core.stats import ClassHistograms, EncoderStats, EngineHistograms
+from ..errors import (
+    DuplicateRequest,
+    EncodeInputInvalid,
+    EncodeInputTooLong,
+    EncodeQueueFull,
+    InvalidBatching,
+)
+from .batcher import EncoderBatcher, WaitingInput
+from .config import QUEUE_SIZE_MAX, EncoderConfig
 from .request import EncodeOutput, EncodeRequest, Input, Vector
 
 
 class Encoder(Protocol):
-    """What turns inputs into vectors: embeddings, or a score for each label."""
+    """A model that turns inputs into vectors: embeddings, or a score for each label."""
 
     @property
     def max_length(self) -> int:
@@ -102,7 +104,7 @@ class EncoderEngine:
         return self._batcher.num_waiting
 
     def add(self, request: EncodeRequest) -> None:
-        """Queue all inputs of a request, or none.
+        """Queues all inputs of a request, or none.
 
         Raises EncodeInputTooLong, EncodeInputInvalid, DuplicateRequest or EncodeQueueFull.
         """
@@ -115,7 +117,7 @@ class EncoderEngine:
             self._changed.notify_all()
 
     def abort(self, request_id: str) -> bool:
-        """Forget a request; even if a running step holds it, no output will come. False: it is not here.
+        """Forgets a request; even if a running step holds it, no output will come. False: it is not here.
 
         Inputs that the step computes count as their flow's, as those of finished requests do.
         """
@@ -127,13 +129,13 @@ class EncoderEngine:
             return request is not None
 
     def wait_for_batch(self) -> None:
-        """Wait until a step has something to do at once: up to `max_queue_delay_microseconds`."""
+        """Waits until a step has something to do at once: up to `max_queue_delay_microseconds`."""
         with self._changed:
             while wait_us := self._batcher.wait_us(self._clock_us()):
                 self._changed.wait(wait_us / 1_000_000)
 
     def step(self, num_tokens_max: int | None = None) -> list[EncodeOutput]:
-        """Run one forward pass and return the requests that it completed: often none.
+        """Runs one forward pass and returns the requests that it completed: often none.
 
         `num_tokens_max` makes it a shorter pass than usual; a single input may always be one. Waits for up to
         `max_queue_delay_microseconds` while its batch is small; does nothing where there is no work.
@@ -156,7 +158,7 @@ class EncoderEngine:
                 return self._deliver(inputs, vectors, began_us)
 
     def stats(self) -> EncoderStats:
-        """Call it on the engine's thread, or between steps: it takes no lock."""
+        """Is called on the engine's thread, or between steps: it takes no lock."""
         return EncoderStats(
             self.num_waiting,
             self._steps,
@@ -166,7 +168,7 @@ class EncoderEngine:
         )
 
     def check_integrity(self) -> None:
-        """Assert that queue and requests hold the same inputs."""
+        """Asserts that queue and requests hold the same inputs."""
         with self._changed:
             self._batcher.check_integrity()
             expected = sum(len(request.waiting) for request in self._unfinished.values())
@@ -178,15 +180,15 @@ class EncoderEngine:
         self.check(inputs)
 
     def check(self, inputs: Sequence[Input], first_index: int = 0) -> None:
-        """Raises EncodeInputTooLong and EncodeInputInvalid as `add` would. `first_index`: of these among the
-        inputs of their request.
+        """Raises EncodeInputTooLong and EncodeInputInvalid as `add` would; the first input is
+        `first_index`.
         """
-        for index, each in enumerate(inputs, first_index):
-            if not len(each):
+        for index, input in enumerate(inputs, first_index):
+            if not len(input):
                 raise EncodeInputInvalid("has no tokens", index)
-            if len(each) > self._model.max_length:
-                raise EncodeInputTooLong(index, len(each), self._model.max_length)
-            if reason := self._model.objection(each):
+            if len(input) > self._model.max_length:
+                raise EncodeInputTooLong(index, len(input), self._model.max_length)
+            if reason := self._model.objection(input):
                 raise EncodeInputInvalid(reason, index)
 
     def _check_room(self, request: EncodeRequest) -> None:
@@ -204,12 +206,14 @@ class EncoderEngine:
         first, num_tokens = self._num_arrivals, 0
         self._num_arrivals += len(request.inputs)
         waiting: dict[int, WaitingInput] = {}
-        for index, each in enumerate(request.inputs):
-            one = WaitingInput(request.id, index, each, request.priority, first + index, now_us, request.flow)
+        for index, input in enumerate(request.inputs):
+            one = WaitingInput(
+                request.id, index, input, request.priority, first + index, now_us, request.flow
+            )
             waiting[index] = one
             num_tokens += one.num_tokens
             self._batcher.add(one)
-        counts = self.histograms.of(request.priority)
+        counts = self.histograms.of_class(request.priority)
         self._unfinished[request.id] = _Unfinished(waiting, num_tokens, counts)
 
     def _count(self, inputs: Sequence[WaitingInput]) -> None:
@@ -228,7 +232,7 @@ class EncoderEngine:
         return [output for output in outputs if output is not None]
 
     def _finish(self, waiting: WaitingInput, vector: Vector, began_us: int) -> EncodeOutput | None:
-        """Note an input's vector; the output, if it was the request's last. Aborted meanwhile: nothing."""
+        """Notes an input's vector; the output, if it was the request's last. Aborted meanwhile: nothing."""
         request = self._unfinished.get(waiting.request_id)
         # The id may have been aborted and added anew during the step: only the very same input counts.
         if request is None or request.waiting.get(waiting.input_index) is not waiting:

@@ -1,8 +1,7 @@
 """A Hugging Face encoder as a function from token ids to vectors.
 
-Any model AutoModel knows whose output depends on its input alone, whatever it is batched with; loading
-tries that and refuses the others. Knows nothing of requests and queues: `engine.py` decides what
-runs when.
+Any model AutoModel knows whose output depends on its input alone, whatever it is batched with; loading tries
+that and refuses the others.
 """
 
 from __future__ import annotations
@@ -18,32 +17,29 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import AutoConfig, AutoModel
+from transformers import AutoModel
 
 from ..checkpoint.files import brings_own_code, local_directory
 from ..checkpoint.kinds import ENCODER, require_kind
-from ..checkpoint.stored_tensors import check_stored_tensors
-from ..core.config import DTypeName
 from ..core.roofline import EncoderRoofline
-from ..errors import EngineError, ModelLoadFailed, UnsupportedModel
+from ..errors import ModelLoadFailed, UnsupportedModel
+from ..execution.packed_layers import NOT_PACKED
+from ..loading.context import longest_input
 from ..loading.weights import (
     check_complete,
     checkpoint_dtype,
+    load_checkpoint,
     resolve_device,
     resolve_dtype,
-    said,
     weight_not_finite,
 )
 from ..text.tokenizer import Tokenizer
-from .batching.length_buckets import length_buckets
-from .batching.limits import longest_input
-from .batching.work import measure_roofline
-from .errors import token_ids_objection
-from .packed.packed_layers import NOT_PACKED, PackedLayers
-from .texts import EncoderText, TextInput, TextTokenizer, TextTokens
-from .vectors.matryoshka import Matryoshka
-from .vectors.pooling import Pooling
-from .vectors.prompts import Prompts
+from .batcher import length_buckets
+from .matryoshka import Matryoshka
+from .packed_layers import PackedLayers, measure_roofline
+from .pooling import Pooling
+from .prompts import Prompts
+from .texts import EncoderText, TextInput, TextTokenizer, TextTokens, token_ids_objection
 
 log = logging.getLogger(__name__)
 
@@ -87,16 +83,12 @@ class EncoderModel:
     def load(
         cls,
         path_or_id: str | Path,
-        dtype: DTypeName = "auto",
+        dtype: str = "auto",
         device: str = "auto",
         max_length: int | None = None,
         revision: str | None = None,
     ) -> EncoderModel:
-        """Load a directory or a hub id: safetensors only, and no code of the checkpoint's own.
-
-        `dtype`, `device` and `revision` are as in EngineConfig. Without `max_length`, the limit is what the
-        checkpoint was made for. Raises ModelLoadFailed, UnsupportedModel or InvalidConfig.
-        """
+        """Loads a directory or a hub id; `max_length` is what the checkpoint was made for if it is None."""
         directory = local_directory(str(path_or_id), revision)
         require_kind(str(directory), None, ENCODER)
         tokenizer = Tokenizer.load(str(directory))
@@ -120,7 +112,7 @@ class EncoderModel:
         return self.tokenize_texts([EncoderText(text, self.prompts.default) for text in texts])
 
     def tokenize_texts(self, texts: Sequence[EncoderText]) -> list[TextInput]:
-        """Of texts with prompts, cut only where one asks for it. Raises `InvalidRequest`."""
+        """Token ids of texts with prompts, cut only where one asks for it. Raises `InvalidRequest`."""
         return self._texts.tokenize(texts)
 
     @property
@@ -146,10 +138,10 @@ class EncoderModel:
 
     @torch.inference_mode()
     def _forward(self, inputs: Sequence[TextInput]) -> Tensor:
-        input_ids, mask = self._padded([_ids(each) for each in inputs])
+        input_ids, mask = self._padded([_ids(input) for input in inputs])
         left_out = None
         if not self.pooling.includes_prompt:
-            counts = [each.num_not_pooled if isinstance(each, TextTokens) else 0 for each in inputs]
+            counts = [input.num_not_pooled if isinstance(input, TextTokens) else 0 for input in inputs]
             left_out = torch.tensor(counts).to(mask.device)  # [inputs]
         return self.pooling(self._hidden(input_ids, mask), mask, left_out)
 
@@ -171,8 +163,8 @@ class EncoderModel:
 
     @torch.inference_mode()
     def _pack(self) -> None:
-        """Run packed layers from now on, where there are some that compute the same."""
-        packed = PackedLayers.of(self._model)
+        """Runs packed layers from now on, where there are some that compute the same."""
+        packed = PackedLayers.pack(self._model)
         if packed is None:
             return
         long = [(7 * index + 1) % self.vocab_size for index in range(min(self.max_length, 40))]
@@ -192,7 +184,7 @@ class EncoderModel:
             packed.free_originals(self._model)
 
     def _check(self, directory: Path) -> None:
-        """Choose the default pooling by computing. Raises UnsupportedModel if it is no encoder of text."""
+        """Chooses the default pooling by computing. Raises UnsupportedModel if it is no encoder of text."""
         name, made_as = str(directory), type(self._model).__name__
         try:
             is_causal = self._sees_only_earlier_tokens()
@@ -220,7 +212,7 @@ class EncoderModel:
         return bool((one - two).norm() <= _BATCHING_TOLERANCE[torch.float32] * one.norm())
 
     def _refuse_if_batching_changes_results(self, directory: Path) -> None:
-        """Raise UnsupportedModel where padding or other inputs change an input's vector (FNet's do)."""
+        """Raises UnsupportedModel where padding or other inputs change an input's vector (FNet's do)."""
         text = self.tokenize("a short text")[: self.max_length]
         if strange := token_ids_objection(text, self.vocab_size):
             raise UnsupportedModel(str(directory), f"what its tokenizer makes of a text {strange}")
@@ -234,8 +226,8 @@ class EncoderModel:
             raise UnsupportedModel(str(directory), f"batching changes its embeddings, by {difference:.1e}")
 
 
-def _ids(each: TextInput) -> Sequence[int]:
-    return each.token_ids if isinstance(each, TextTokens) else each
+def _ids(input: TextInput) -> Sequence[int]:
+    return input.token_ids if isinstance(input, TextTokens) else input
 
 
 def _read_pooling(directory: Path, model: Any) -> Pooling:
@@ -245,30 +237,18 @@ def _read_pooling(directory: Path, model: Any) -> Pooling:
         raise ModelLoadFailed(f"cannot read how {str(directory)!r} pools its tokens: {error!r}") from error
 
 
-def _load_weights(directory: Path, dtype: DTypeName, device: torch.device) -> Any:
-    try:
-        config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+def _load_weights(directory: Path, dtype: str, device: torch.device) -> Any:
+    def dtype_of(config: Any) -> torch.dtype:
         if not hasattr(config, "hidden_size") or not hasattr(config, "vocab_size"):
             raise UnsupportedModel(str(directory), f"{config.model_type} is not an encoder of text")
-        check_stored_tensors(directory, str(directory), config, AutoModel)
-        model, loaded = AutoModel.from_pretrained(
-            directory,
-            config=config,
-            dtype=resolve_dtype(dtype, checkpoint_dtype(config), device),
-            use_safetensors=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # they are refused below, by name
-        )
-    except EngineError:
-        raise
-    except Exception as error:  # whatever a broken file makes of the libraries below
-        raise ModelLoadFailed(f"cannot load {str(directory)!r}: {said(error)}") from error
-    check_complete(str(directory), {"missing_keys": [], "mismatched_keys": loaded["mismatched_keys"]})
+        return resolve_dtype(dtype, checkpoint_dtype(config), device)
+
+    model, config, info = load_checkpoint(directory, AutoModel, dtype_of, name=str(directory))
+    check_complete(str(directory), {"missing_keys": [], "mismatched_keys": info["mismatched_keys"]})
     # A pooler head belongs to classification; the embedding is made from the tokens' vectors.
-    if missing := sorted(key for key in loaded["missing_keys"] if not key.startswith("pooler.")):
+    if missing := sorted(key for key in info["missing_keys"] if not key.startswith("pooler.")):
         raise ModelLoadFailed(f"{str(directory)!r} lacks weights: {missing[0]} and {len(missing) - 1} more")
-    if unused := ENCODER.unused(config, type(model).__name__, loaded["unexpected_keys"]):
+    if unused := ENCODER.unused(config, type(model).__name__, info["unexpected_keys"]):
         head = f"{type(model).__name__} has no use for its weights {unused[0]} and {len(unused) - 1} more"
         raise UnsupportedModel(str(directory), f"{head}: with a head of its own, it is not an embedder")
     if getattr(config, "use_cache", False):

@@ -1,4 +1,4 @@
-"""What goes into an encoder engine and what comes out."""
+"""Requests and outputs of an encoder engine."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from ..core.request import PriorityClass
 Vector = NDArray[np.float32]
 
 Input = Sized
-"""What a model takes, of a type of the model's own: the token ids of a text, say. Its length is what it costs
-a step, in tokens."""
+"""An input of a model's own type, such as the token ids of a text. Its length is its cost in tokens."""
 
 
 @dataclass(slots=True)  # one for each row: frozen ones take longer to make
@@ -26,7 +25,7 @@ class EncodeRequest:
     inputs: Sequence[Input]
     priority: PriorityClass = "standard"
     flow: str = ""
-    """Those of a class have the same time each, however many inputs wait of one."""
+    """Whose it is. Flows of a class have the same time each, however many inputs wait of one."""
 
 
 @dataclass(slots=True, eq=False)  # one for each row: frozen ones take longer to make

@@ -28,7 +28,7 @@ class TextTokens:
     token_ids: Sequence[int]
     is_cut: bool = False
     num_not_pooled: int = 0
-    """So many of the first tokens, a prompt's, are left out of the pooling."""
+    """First tokens, a prompt's, that are left out of the pooling."""
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -56,46 +56,52 @@ class TextTokenizer:
 
     def tokenize(self, texts: Sequence[EncoderText]) -> list[TextInput]:
         """Raises `InvalidRequest` where a text is none, or nothing is left of one that is cut."""
-        whole = [each for each in texts if each.max_tokens is None]
-        cut = [each for each in texts if each.max_tokens is not None]
-        tokens = iter(self._tokenizer.encode_all([self._written(each) for each in whole]) if whole else [])
+        whole = [text for text in texts if text.max_tokens is None]
+        cut = [text for text in texts if text.max_tokens is not None]
+        tokens = iter(self._tokenizer.encode_all([self._written(text) for text in whole]) if whole else [])
         read = iter(self._read(cut) if cut else [])
         return [
-            self._input(each, next(tokens)) if each.max_tokens is None else self._cut(each, next(read))
-            for each in texts
+            self._input(text, next(tokens)) if text.max_tokens is None else self._cut(text, next(read))
+            for text in texts
         ]
 
-    def _written(self, each: EncoderText) -> str:
-        text = each.prompt + each.text
+    def _written(self, input: EncoderText) -> str:
+        text = input.prompt + input.text
         return text.lower() if self._lowercases else text
 
     def _read(self, texts: Sequence[EncoderText]) -> list[FirstTokens]:
-        limits = [self._room(each) for each in texts]
-        return self._reader.read([self._written(each) for each in texts], limits)
+        limits = [self._room(text) for text in texts]
+        return self._reader.read([self._written(text) for text in texts], limits)
 
-    def _room(self, each: EncoderText) -> int:
+    def _room(self, input: EncoderText) -> int:
         """Tokens of a prompt and a text together. Raises InvalidRequest where it has none for the text."""
-        assert each.max_tokens is not None, "only texts that may be cut need room"
-        room = each.max_tokens - self._num_special
-        if room < 1 or each.max_tokens <= self._prompt_length(each.prompt):
-            raise InvalidRequest(f"{each.max_tokens} tokens leave no room for the text")
+        assert input.max_tokens is not None, "only texts that may be cut need room"
+        room = input.max_tokens - self._num_special
+        if room < 1 or input.max_tokens <= self._prompt_length(input.prompt):
+            raise InvalidRequest(f"{input.max_tokens} tokens leave no room for the text")
         return room
 
-    def _cut(self, each: EncoderText, first: FirstTokens) -> TextInput:
-        room = self._room(each)
-        return self._input(each, self._backend.post_process(first.up_to(room)).ids, first.is_cut_at(room))
+    def _cut(self, text: EncoderText, first: FirstTokens) -> TextInput:
+        room = self._room(text)
+        return self._input(text, self._backend.post_process(first.up_to(room)).ids, first.is_cut_at(room))
 
-    def _input(self, each: EncoderText, token_ids: list[int], is_cut: bool = False) -> TextInput:
-        left_out = 0 if self._pools_prompts else self._prompt_length(each.prompt)
+    def _input(self, text: EncoderText, token_ids: list[int], is_cut: bool = False) -> TextInput:
+        left_out = 0 if self._pools_prompts else self._prompt_length(text.prompt)
         return TextTokens(token_ids, is_cut, left_out) if is_cut or left_out else token_ids
 
     def _prompt_length(self, prompt: str) -> int:
         """Tokens of a prompt by itself, with a special one before it but not behind."""
         if not prompt:
             return 0
-        found = self._prompt_lengths.get(prompt)  # there are as many as the checkpoint has prompts
-        if found is None:
+        length = self._prompt_lengths.get(prompt)  # there are as many as the checkpoint has prompts
+        if length is None:
             is_special = self._backend.encode(self._written(EncoderText("", prompt))).special_tokens_mask
-            found = len(is_special) - sum(is_special[-1:])
-            self._prompt_lengths[prompt] = found
-        return found
+            length = len(is_special) - sum(is_special[-1:])
+            self._prompt_lengths[prompt] = length
+        return length
+
+
+def token_ids_objection(token_ids: Sequence[int], vocab_size: int) -> str | None:
+    """Why a model with so many embeddings cannot take these ids; None: it can."""
+    is_known = min(token_ids) >= 0 and max(token_ids) < vocab_size
+    return None if is_known else f"has a token id outside 0 to {vocab_size - 1}"

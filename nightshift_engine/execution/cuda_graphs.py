@@ -2,10 +2,7 @@
 
 A graph reads and writes fixed addresses, so a step's inputs are copied into buffers that never move, and a
 batch is filled up to the next recorded size with dummy rows: one token of its own in a reserved block, which
-is never read. Block tables are as wide as the longest context. What does the recording is passed in, so all
-but that is the same on a CPU.
-
-Sizes: 1, 2, 4, multiples of 8 to 256, then of 16, as in vLLM and mini-sglang.
+is never read. Sizes: 1, 2, 4, multiples of 8 to 256, then of 16, as in vLLM and mini-sglang.
 """
 
 from __future__ import annotations
@@ -64,7 +61,7 @@ class DecodeGraphs:
         device: torch.device,
         num_groups: int = 1,
     ) -> DecodeGraphs | None:
-        """Record every size, largest first, so that smaller ones fit the memory of larger ones.
+        """Records every size, largest first, so that smaller ones fit the memory of larger ones.
 
         None, with one line in the log, if the model cannot be recorded: it then runs step by step.
         """
@@ -185,7 +182,7 @@ class CudaCapture:
         self._pool: Any = None
 
     def __call__(self, function: Callable[[], None]) -> Callable[[], object]:
-        """Run `function` until it is warm, then record it."""
+        """Runs `function` until it is warm, then records it."""
         stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         current = torch.cuda.current_stream(self._device)
         stream.wait_stream(current)

@@ -1,11 +1,8 @@
 """The tensors behind the block numbers, and how many blocks an engine can afford.
 
-Layout per layer: `[blocks, kv_heads, block_size, head_dim]`, keys and values apart, because their head dims
-may differ, and so may those of two layers. In int8 and fp8 each head's key and each value of a token has
-a scale of its own. Does not know who owns a block.
-
-Layers whose blocks come and go at other times (`KvGroups`) are never in the same block, so those in the same
-place of their groups share memory: as many layers are allocated as a group has.
+Layout per layer: `[blocks, kv_heads, block_size, head_dim]`, keys and values apart. In int8 and fp8 each
+head's key and value of a token has a scale of its own. Layers whose blocks come and go at other times
+(`KvGroups`) are never in the same block, so those in the same place of their groups share memory.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..core.config import EngineConfig
-from ..core.kv.kv_groups import BlockDemand, KvGroups
+from ..core.kv_groups import BlockDemand, KvGroups
 from ..errors import InvalidConfig
 from .device.devices import DeviceMemory
 
@@ -41,7 +38,7 @@ class KvShape:
     value_dim: int
 
     def bytes_per_token(self, dtype: torch.dtype) -> int:
-        """Of KV memory in `dtype`, scales included."""
+        """Bytes of KV memory per token in `dtype`, scales included."""
         scales = 2 * SCALE_DTYPE.itemsize if dtype in QUANTISED_DTYPES else 0
         return self.num_heads * ((self.key_dim + self.value_dim) * dtype.itemsize + scales)
 
@@ -90,7 +87,7 @@ class KvMemory:
         self.layers = {layer: places[place] for layer, place in self.groups.place_of.items()}
 
     def clear(self, blocks: list[int]) -> None:
-        """Zero blocks that hold values no arithmetic survives (NaN, infinity)."""
+        """Zeros blocks that hold values no arithmetic survives (NaN, infinity)."""
         for layer in self.layers.values():
             for tensor in layer.tensors:
                 as_indexable(tensor)[blocks] = 0  # no bit is set in a zero of any dtype
@@ -140,11 +137,7 @@ def num_blocks_for(
     memory: DeviceMemory,
     step_bytes: int = 0,
 ) -> int:
-    """Blocks the configuration asks for, or as many as are useful and fit the engine's part of `memory`.
-
-    `dtype` is that of KV memory, `step_bytes` what the largest step needs besides. Raises
-    `InvalidConfig` if not even one block fits.
-    """
+    """Blocks that the configuration asks for, or that fit. Raises `InvalidConfig` if not even one does."""
     if config.num_kv_blocks is not None:
         return config.num_kv_blocks
     token_bytes = sum(shapes[layer].bytes_per_token(dtype) for layer in _widest(groups))

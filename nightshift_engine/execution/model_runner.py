@@ -46,7 +46,7 @@ class ModelRunner:
     def record_graphs(
         self, capture: Capture, *, max_num_seqs: int, context_length: int, vocab_size: int
     ) -> None:
-        """Replay decoding steps from now on. The last block of KV memory is for dummy rows alone."""
+        """Replays decoding steps from now on. The last block of KV memory is for dummy rows alone."""
         self._graphs = DecodeGraphs.record(
             self._forward_pass,
             self._attention,
@@ -62,7 +62,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
-        """Compute all chunks; logits `[rows, vocabulary]` in the order given, float32.
+        """Computes all chunks; logits `[rows, vocabulary]` in the order given, float32.
 
         Each chunk that is its sequence's last has `num_sampled` rows: those of its last tokens, in order.
         `promised` are the tokens of the step before, on the device, for sequences that do not know theirs.
@@ -80,5 +80,5 @@ class ModelRunner:
         return logits
 
     def clear_blocks(self, blocks: list[int]) -> None:
-        """Zero blocks whose content is not finite, before other sequences get them."""
+        """Zeros blocks whose content is not finite, before other sequences get them."""
         self.kv.clear(blocks)

@@ -17,11 +17,7 @@ PACKED_INPUTS_MIN = 16
 
 
 class PackedLinear(torch.nn.Module):
-    """Stands in for a `torch.nn.Linear` whose weight has been packed.
-
-    Its `weight` has shape, dtype and device, which other modules may ask for, and NaN for numbers: what is
-    computed with it is noticed by the self-test.
-    """
+    """Stands in for a `torch.nn.Linear` whose weight has been packed: of its shape and dtype, but NaN."""
 
     def __init__(self, linear: Linear, packed_dtype: torch.dtype, dtype: torch.dtype) -> None:
         super().__init__()
@@ -39,13 +35,15 @@ class PackedLinear(torch.nn.Module):
 
 
 def pack_modules(module: Any, packing: Packing, dtype: torch.dtype, *, head: Any = None) -> int:
-    """Replace the linear layers and experts below `module` by packed ones, freeing their weights.
+    """Replaces the linear layers and experts below `module` by packed ones, freeing their weights.
 
     `dtype` is the model's; layers that it keeps in another, as some keep their router in float32, stay.
     `head` is the layer that makes logits. Layers that share their weight with an embedding keep that one too.
     Returns how many were replaced.
     """
-    shared = {id(each.weight) for each in module.modules() if isinstance(each, torch.nn.Embedding)}
+    shared = {
+        id(embedding.weight) for embedding in module.modules() if isinstance(embedding, torch.nn.Embedding)
+    }
     files, count = MappedFiles(), 0
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
@@ -59,7 +57,7 @@ def pack_modules(module: Any, packing: Packing, dtype: torch.dtype, *, head: Any
 
 
 def _packed(child: Any, packing: Packing, dtype: torch.dtype, *, is_head: bool) -> torch.nn.Module | None:
-    """What stands in for a module; None if it stays."""
+    """The module that stands in for another; None if that stays."""
     packed_dtype = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32  # all the kernels know
     if type(child) in (torch.nn.Linear, Conv1D) and child.weight.dtype == dtype:
         weight = weight_of(child).contiguous()
@@ -83,7 +81,7 @@ def bias_of(linear: Any) -> Tensor | None:
 
 
 def free(module: Any, files: MappedFiles) -> None:
-    """Give up the memory of a module's own weights, which have been packed. Vectors stay."""
+    """Gives up the memory of a module's own weights, which have been packed. Vectors stay."""
     for name, parameter in list(module.named_parameters(recurse=False)):
         if parameter.dim() > 1:
             files.release(parameter)

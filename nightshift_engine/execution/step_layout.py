@@ -1,8 +1,4 @@
-"""One forward pass, as attention sees it: which tokens belong together, and where their KV lies.
-
-The tokens of all sequences lie end to end. Everything is laid out with numpy in one buffer, which goes to the
-device in one copy. Decides nothing, and knows no sequence beyond this pass.
-"""
+"""One forward pass as attention sees it: the tokens of all sequences end to end, and where their KV lies."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from torch import Tensor
 
 from ..core.batcher import Chunk
 from ..core.sequence import Sequence
-from .device.device_copies import to_device
+from .device.devices import to_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +52,7 @@ class StepLayout:
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """What a model is called with in one step."""
+    """The arguments of a model in one step."""
 
     layout: StepLayout
     input_ids: Tensor

@@ -1,9 +1,9 @@
 """How many threads compute a step on a CPU, where other processes want its cores too.
 
 A system that divides its cores between services (cgroups, sessions) gives two threads beside a busy neighbour
-one core between them: they take turns with it, and with each other's work. One thread then has that core to
-itself. A system that divides between threads gives two more than one. Which it is, is tried: fewer threads
-compute for a moment, and stay if they were given nearly as much.
+one core between them; one thread then has that core to itself. A system that divides between threads gives
+two more than one. Which it is, is tried: fewer threads compute for a moment, and stay if they were given
+nearly as much.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ BUSY_MIN = 0.8
 WAITED_MIN = 0.1
 """Cores that the threads of a step waited for, on average, for others to be called neighbours."""
 WORTH = 0.85
-"""Of what all threads were given, what fewer must be given to stay: they lose nothing to one another."""
+"""Share of the cores given to all threads that fewer must be given to stay: they lose nothing to one
+another."""
 HOLD_S, HOLD_MAX_S = 1.0, 16.0
 """Between two tries; doubled, up to the longer one, each time that nothing came of it."""
 
 TASKS = Path("/proc/self/task")
 HELPER_NAME = "nightshift-team"
-"""What `team.h` calls its threads."""
+"""Name that `team.h` gives its threads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What the threads of steps were given for some time: seconds of CPU, and of waiting for it, a second."""
+    """Cores that the threads of steps were given for some time, and cores that they waited for."""
 
     cores: float
     waited: float
@@ -48,7 +49,7 @@ class ThreadPolicy:
     def __init__(self, threads_max: int) -> None:
         self.threads_max = threads_max
         self.threads = threads_max
-        """Of the next steps."""
+        """Threads of the next steps."""
         self._is_trying = False
         self._by_all: Window | None = None
         """The last window of all threads, where they had neighbours."""

@@ -1,4 +1,4 @@
-"""From grammars to guides: compiled on threads of their own, and kept by digest.
+"""Compiles grammars to guides on threads of their own, and keeps them by digest.
 
 Compiling takes milliseconds, a large schema up to seconds. It holds no lock of Python's, so steps go on.
 """
@@ -31,7 +31,7 @@ THREADS = 2
 COMPILE_S_MAX = 10.0
 """llguidance's own limits end nearly all that takes long before this does."""
 LEXER_STATES_MAX = 20_000
-"""Of one sequence, at 1 to 2 kB each."""
+"""Lexer states of one sequence, at 1 to 2 kB each."""
 WHITESPACE = r"[ \n\r\t]{1,32}"
 """Between the parts of JSON at most. Without a bound, a model may write nothing but spaces to its limit."""
 
@@ -59,7 +59,7 @@ class Compiling:
     def __init__(self) -> None:
         self.matcher: Future[LLMatcher] = Future()
         self.started_s: float | None = None
-        """By the monotonic clock; None while it waits for a thread."""
+        """Start by the monotonic clock; None while it waits for a thread."""
 
     @property
     def is_late(self) -> bool:
@@ -99,13 +99,13 @@ class GrammarCompiler:
         self._threads: ThreadPoolExecutor | None = None
 
     def compile(self, grammar: Grammar, *, cache_salt: str = "", flow: str = "") -> Compiling:
-        """Begin, or find what was begun for the same grammar with the same salt. Returns at once."""
+        """Begins, or finds what was begun for the same grammar with the same salt. Returns at once."""
         key = (cache_salt, grammar.digest)
         with self._lock:
-            found = self._known.get(key)
-            if found is not None and not found.is_late:
+            compiled = self._known.get(key)
+            if compiled is not None and not compiled.is_late:
                 self._known.move_to_end(key)
-                return found
+                return compiled
             compiling = self._known[key] = Compiling()
             while len(self._known) > CACHE_ENTRIES_MAX:
                 self._known.popitem(last=False)
@@ -137,10 +137,8 @@ class GrammarCompiler:
 
 
 def _token_table(tokenizer: Tokenizer, size: int, eos_token_ids: Sequence[int]) -> LLTokenizer:
-    """llguidance's view of a tokenizer, in which every token that leaves text matches that text.
-
-    Its own view takes all added tokens of the form `<…>` for special ones, which match no text: Qwen's
-    <tool_call> and <think> could never be written.
+    """llguidance's view of a tokenizer, in which tokens of the form `<…>` match their text if they leave
+    any.
     """
     eos = list(eos_token_ids) or None
     own = LLTokenizer(tokenizer.as_json(), n_vocab=size, eos_token=eos)
@@ -169,8 +167,8 @@ class _TextTokens:
 
 
 def wait_for_any(compiling: Iterable[Compiling], timeout_s: float) -> None:
-    """Until one is compiled, or the time is over."""
-    wait([each.matcher for each in compiling], timeout_s, FIRST_COMPLETED)
+    """Waits until one is compiled, or the time is over."""
+    wait([grammar.matcher for grammar in compiling], timeout_s, FIRST_COMPLETED)
 
 
 def _matcher(table: LLTokenizer, grammar: Grammar) -> LLMatcher:
@@ -220,7 +218,7 @@ def _reason(error: str) -> str:
 
 
 def _source(grammar: Grammar, table: LLTokenizer) -> str:
-    """In llguidance's own notation. Raises ValueError."""
+    """The grammar in llguidance's own notation. Raises ValueError."""
     if grammar.kind == "json_schema":
         return LLMatcher.grammar_from_json_schema(
             grammar.text, overrides={"whitespace_pattern": WHITESPACE, "lenient": False}

@@ -1,4 +1,4 @@
-"""What a request's output must be, before it is compiled."""
+"""A grammar that a request's output must follow, before it is compiled."""
 
 from __future__ import annotations
 

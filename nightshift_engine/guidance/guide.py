@@ -1,7 +1,5 @@
-"""Where one sequence is in its grammar, and which tokens it allows next.
-
-A state is a function of the grammar and the output tokens: a preempted sequence keeps it, and a resumed one
-gets it back by accepting its tokens again.
+"""The state of one sequence in its grammar, a function of its output tokens, and the tokens that it allows
+next.
 """
 
 from __future__ import annotations
@@ -19,9 +17,9 @@ from ..errors import GrammarFailed
 
 WORD_BITS = 32
 ROWS_ALONE_MAX = 8
-"""So many rows are computed faster than threads are woken."""
+"""Rows that are computed faster than threads are woken."""
 THREADS_MAX = 8
-"""That compute the masks of one step."""
+"""Threads that compute the masks of one step."""
 
 
 class Guide:
@@ -38,7 +36,7 @@ class Guide:
         return self.matcher.is_stopped()
 
     def accept(self, token: int) -> None:
-        """Go on past a token. Raises `GrammarFailed` if it is not allowed, or the grammar is too costly."""
+        """Goes on past a token. Raises `GrammarFailed` if it is not allowed, or the grammar is too costly."""
         if not self.matcher.consume_token(token):
             raise GrammarFailed(self.matcher.get_error().partition("\n")[0])
 

@@ -1,4 +1,4 @@
-"""How many tokens a model's positions were made for, from its configuration.
+"""Tokens that a model's positions were made for, from its configuration.
 
 A scaled rotary embedding extends the context that a model was first trained on. Whether a configuration
 states the extended or the original length differs by kind of scaling; the rules are those of vLLM
@@ -27,7 +27,8 @@ class ContextLimits:
 
     default: int | None
     longest: int | None
-    """What can be asked for. More than `default` where serving so much changes shorter sequences too."""
+    """Tokens that can be asked for: more than `default` where serving so many changes shorter sequences
+    too."""
 
 
 def context_length(hf_config: Any, tokenizer: Tokenizer, max_model_len: int | None) -> int:
@@ -46,15 +47,13 @@ def context_length(hf_config: Any, tokenizer: Tokenizer, max_model_len: int | No
 
 
 def context_limits(text_config: Any) -> ContextLimits:
-    """What the positions of a text model allow, by its `max_position_embeddings` and `rope_parameters`.
+    """Tokens that a text model's positions allow, by `max_position_embeddings` and `rope_parameters`.
 
     - yarn: the original length times the factor.
     - linear: `max_position_embeddings` times the factor, but not where each kind of layer has its own rotary
       embedding (gemma3): there the configuration gives the extended length.
     - longrope: the original length; up to `max_position_embeddings` if asked for, see `pin_longrope`.
-    - llama3, proportional and those without scaling: `max_position_embeddings`.
-    - dynamic: likewise. Beyond it, transformers changes the frequencies as the longest sequence grows, under
-      keys that lie in memory.
+    - others: `max_position_embeddings`. Beyond it, dynamic ones would change frequencies of stored keys.
     """
     declared: int | None = getattr(text_config, "max_position_embeddings", None)
     ropes, is_per_layer_type = _rope_parameters(text_config)
@@ -71,7 +70,7 @@ def context_limits(text_config: Any) -> ContextLimits:
 
 
 def pin_longrope(model: Any, max_model_len: int | None, name: str) -> None:
-    """Compute all positions with the long factors if `max_model_len` is beyond the original context.
+    """Computes all positions with the long factors if `max_model_len` is beyond the original context.
 
     transformers takes the short factors until the longest sequence of the batch exceeds the original length,
     so one sequence would change the others. vLLM decides once, by the context it serves, and so do we:
@@ -120,3 +119,28 @@ def _rope_parameters(text_config: Any) -> tuple[list[dict[str, Any]], bool]:
     if "rope_type" in rope:
         return [rope], False
     return [entry for entry in rope.values() if isinstance(entry, dict)], True
+
+
+def longest_input(model: Any, tokenizer: Tokenizer, declared: int | None, wanted: int | None) -> int:
+    """Tokens that were asked for, else the fewest that the checkpoint's files say.
+
+    `declared`: what files beside its configuration say. Raises InvalidConfig.
+    """
+    num_positions = _num_positions(model)
+    if wanted is not None:
+        if wanted < 1 or (num_positions is not None and wanted > num_positions):
+            raise InvalidConfig(f"max_length must be 1 to {num_positions or 'any'} tokens, got {wanted}")
+        return wanted
+    limits = [limit for limit in (num_positions, tokenizer.context_length, declared) if limit]
+    if not limits:
+        raise InvalidConfig("its files declare no longest input; model_max_length of its tokenizer would")
+    return min(limits)
+
+
+def _num_positions(model: Any) -> int | None:
+    """Positions the model can tell apart. RoBERTa-like models count them from after the padding id."""
+    declared = context_limits(model.config).default
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            return int(module.weight.shape[0] - module.padding_idx - 1)
+    return declared if isinstance(declared, int) and declared > 0 else None

@@ -1,11 +1,9 @@
-"""What a decoder takes of its device, and what the device was seen to do at best: measured once, at load.
+"""Measures a device once, at load: the best it was seen to do, and what a decoder takes of it.
 
-On a CPU bandwidth is that of reading the model's own weights, before they are packed: large ones come from
-memory, and small ones from the cache, as in its steps. Operations are those of the linears that the engine
-would choose. On a GPU it is that of a copy, since a sum of many weights takes as long to ask for as to read,
-and operations are those of a matrix product of random numbers: others take less power, and so run faster.
-All take some milliseconds. A device that others keep busy meanwhile is measured too slow, and steps then seem
-better than they are.
+On a CPU bandwidth is that of reading the model's own weights before they are packed, and operations are those
+of the linears that the engine would choose. On a GPU they are those of a copy and of a product of random
+numbers: others take less power, and so run faster. A device that others keep busy meanwhile is measured too
+slow.
 """
 
 from __future__ import annotations
@@ -22,25 +20,25 @@ from ..core.roofline import AttentionWork, DeviceLimits, ExpertWork, ModelWork
 from ..execution.experts.packed import is_experts
 from ..execution.kv_memory import KvShape
 from ..execution.linears.interface import LinearDType
-from ..execution.linears.measuring import fastest_pack
 from ..execution.linears.native import stored_dtype
+from ..execution.linears.packing import fastest_pack
 
 log = logging.getLogger(__name__)
 
 READ_BYTES_MAX = 1 << 30
-"""Of weights; more than any cache has."""
+"""Bytes of weights that are read; more than any cache has."""
 READ_BYTES_MIN = 8 << 20
 """A model that has less is measured by a buffer of that size."""
 TENSOR_BYTES_MIN = 1 << 20
 """Smaller ones take longer to ask for than to read."""
 PASSES = 2
 COPY_BYTES = 1 << 28
-"""On a GPU: read, and written once more."""
+"""Bytes that a GPU reads, and writes once more."""
 COPIES = 8
 LINEAR_SIZE, LINEAR_ROWS = 512, 256
-"""On a CPU: of a linear layer, and of its inputs."""
+"""Size of a linear layer, and of its inputs, on a CPU."""
 PRODUCT_SIZE = 4096
-"""On a GPU: of a square product."""
+"""Size of a square product on a GPU."""
 PRODUCTS = 8
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -49,28 +47,25 @@ _CHOSEN = ("num_experts_per_tok", "moe_k", "moe_topk")
 
 
 def measure_limits(model: Any, linear_dtype: LinearDType) -> DeviceLimits | None:
-    """Of the model's device. `linear_dtype`: of its layers as they will run. None: there is no kernel."""
+    """Limits of the model's device for layers in `linear_dtype`. None: there is no kernel."""
     device: torch.device = model.device
     try:
-        found = _of_cpu(model, linear_dtype) if device.type == "cpu" else _of_gpu(model.dtype, device)
+        limits = _of_cpu(model, linear_dtype) if device.type == "cpu" else _of_gpu(model.dtype, device)
     except LookupError:
         return None
     log.info(
         "device measured: %s reads %.1f GB/s and computes %.0f GFLOP/s in %s",
-        device, found.bytes_per_second / 1e9, found.flops_per_second / 1e9, linear_dtype,
+        device, limits.bytes_per_second / 1e9, limits.flops_per_second / 1e9, linear_dtype,
     )  # fmt: skip
-    return found
+    return limits
 
 
 def read_work(
     model: Any, shapes: Mapping[int, KvShape], windows: Mapping[int, int | None], kv_dtype: torch.dtype,
     *, layer_dtype: LinearDType | None, head_dtype: LinearDType | None,
 ) -> ModelWork | None:  # fmt: skip
-    """Of a decoder by transformers whose weights are as it loaded them. `windows` by layer.
-
-    Layers and head will be packed in these dtypes; None: they stay as they are.
-
-    None: it chooses experts in a way that is not known here.
+    """Work of a decoder as transformers loaded it, packed in these dtypes or as it is; None where its experts
+    are unknown.
     """
     config = model.config.get_text_config()
     head = model.get_output_embeddings()
@@ -81,14 +76,14 @@ def read_work(
     num_chosen: int | None = next((value for name in _CHOSEN if (value := getattr(config, name, None))), None)
     if _says_experts(config) != bool(experts) or (experts and not num_chosen):
         return None
-    of_experts = {id(each) for module in experts for each in module.parameters()}
+    of_experts = {id(parameter) for module in experts for parameter in module.parameters()}
     looked_up = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
     layers = [
-        each
-        for each in model.parameters()
-        if each.dim() >= 2 and id(each) not in of_experts | looked_up | {id(head_weight)}
+        parameter
+        for parameter in model.parameters()
+        if parameter.dim() >= 2 and id(parameter) not in of_experts | looked_up | {id(head_weight)}
     ]
-    in_experts = [each for module in experts for each in module.parameters()]
+    in_experts = [parameter for module in experts for parameter in module.parameters()]
     mixture = None
     if num_chosen and experts:
         num_experts = len(experts[0].gate_up_proj)
@@ -104,10 +99,10 @@ def read_work(
 def _sizes(weights: list[Tensor], dtype: LinearDType | None) -> tuple[int, int]:
     """Numbers, and the bytes they take once they are packed."""
     num_bytes = 0
-    for each in weights:
-        stored = each.dtype if dtype is None else getattr(torch, stored_dtype(dtype, each.detach()))
-        num_bytes += each.numel() * stored.itemsize
-    return sum(each.numel() for each in weights), num_bytes
+    for weight in weights:
+        stored = weight.dtype if dtype is None else getattr(torch, stored_dtype(dtype, weight.detach()))
+        num_bytes += weight.numel() * stored.itemsize
+    return sum(weight.numel() for weight in weights), num_bytes
 
 
 def _says_experts(config: Any) -> bool:
@@ -130,16 +125,16 @@ def _attention(
 
 def _large_weights(model: Any) -> list[Tensor]:
     """As numbers of eight bytes, which are summed as fast as they can be read."""
-    found: list[Tensor] = []
+    chosen: list[Tensor] = []
     left = READ_BYTES_MAX
-    for each in model.parameters():
-        size = each.numel() * each.element_size()
-        if each.is_contiguous() and size % 8 == 0 and TENSOR_BYTES_MIN <= size <= left:
-            found.append(each.detach().view(-1).view(torch.int64))
+    for parameter in model.parameters():
+        size = parameter.numel() * parameter.element_size()
+        if parameter.is_contiguous() and size % 8 == 0 and TENSOR_BYTES_MIN <= size <= left:
+            chosen.append(parameter.detach().view(-1).view(torch.int64))
             left -= size
     if READ_BYTES_MAX - left < READ_BYTES_MIN:
         return [torch.ones(READ_BYTES_MIN // 8, dtype=torch.int64, device=model.device)]
-    return found
+    return chosen
 
 
 def _of_cpu(model: Any, dtype: LinearDType) -> DeviceLimits:
@@ -147,10 +142,10 @@ def _of_cpu(model: Any, dtype: LinearDType) -> DeviceLimits:
     weights = _large_weights(model)
 
     def read() -> None:
-        for each in weights:
-            each.sum()
+        for weight in weights:
+            weight.sum()
 
-    num_bytes = 8 * sum(each.numel() for each in weights)
+    num_bytes = 8 * sum(weight.numel() for weight in weights)
     bandwidth = num_bytes / _least_seconds(read, model.device, PASSES)
     _, seconds = fastest_pack(dtype, LINEAR_SIZE, LINEAR_SIZE, LINEAR_ROWS)
     if not seconds:

@@ -1,4 +1,4 @@
-"""What a model will take of its device's memory, from its files alone: before anything of it is loaded."""
+"""Memory that a model will take of its device, from its files alone, before anything of it is loaded."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from transformers import AutoConfig
 
 from ..checkpoint.stored_tensors import num_stored_elements
-from ..core.config import DTypeName, EngineConfig
+from ..core.config import EngineConfig
 from ..execution.kv_memory import KvShape, largest_step_bytes
 from . import weights
 
 _INPUTS_PER_PASS = {"cpu": 1_024, "cuda": 16_384}
 """Tokens, as in `encoders/model.py`. What an image needs is of the same order."""
 _LEAST_TOKENS = 2_048
-"""Of KV, that a model must have room for: the prompt and answer of a short conversation."""
+"""Tokens of KV that a model must have room for: the prompt and answer of a short conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class Footprint:
 
     weights: int
     step: int
-    """What the largest step needs beside weights and KV."""
+    """Bytes that the largest step needs beside weights and KV."""
     kv_per_token: int = 0
     """0: it keeps no KV."""
     least_tokens: int = 0
-    """Of KV, without which it is not worth loading."""
+    """Tokens of KV without which it is not worth loading."""
     has_fixed_kv: bool = False
     """`least_tokens` is what it will have, as its configuration says."""
 
@@ -48,7 +48,7 @@ class Footprint:
 
 
 def generator_footprint(config: EngineConfig, directory: Path) -> Footprint:
-    """Of a decoder or an encoder-decoder. Raises `ModelLoadFailed` or `InvalidConfig`."""
+    """Footprint of a decoder or an encoder-decoder. Raises `ModelLoadFailed` or `InvalidConfig`."""
     device = weights.resolve_device(config.device)
     hf_config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
     dtype = weights.decoder_dtype(config, hf_config, device)
@@ -66,8 +66,8 @@ def generator_footprint(config: EngineConfig, directory: Path) -> Footprint:
     )
 
 
-def encoder_footprint(directory: Path, dtype_name: DTypeName, device_name: str) -> Footprint:
-    """Of a model whose inputs each take one pass. Raises `ModelLoadFailed` or `InvalidConfig`."""
+def encoder_footprint(directory: Path, dtype_name: str, device_name: str) -> Footprint:
+    """Footprint of a model whose inputs each take one pass. Raises `ModelLoadFailed` or `InvalidConfig`."""
     device = weights.resolve_device(device_name)
     hf_config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
     dtype = weights.resolve_dtype(dtype_name, weights.checkpoint_dtype(hf_config), device)
@@ -94,6 +94,6 @@ def _widest(config: Any, *names: str) -> int | None:
     for name in names:
         value = getattr(config, name, None)
         values = value if isinstance(value, list | tuple) else [value]
-        if found := [each for each in values if isinstance(each, int) and each > 0]:
-            return math.ceil(max(found))
+        if limits := [value for value in values if isinstance(value, int) and value > 0]:
+            return math.ceil(max(limits))
     return None

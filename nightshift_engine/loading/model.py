@@ -1,7 +1,5 @@
-"""From a configuration to a model ready to run: loaded, proven, packed, and proven again.
-
-The model's own modules are checked against transformers' attention first; whatever replaces them for speed is
-then checked against them. What the parts do is written where the parts are; the order is written here.
+"""Loads a model, proves its modules against transformers' attention, packs it and proves the packed one
+against them.
 """
 
 from __future__ import annotations
@@ -14,9 +12,9 @@ from typing import Any
 
 import torch
 
-from ..core.admission import ModelFacts
 from ..core.config import EngineConfig
-from ..core.kv.kv_groups import KvGroups, group_layers
+from ..core.kv_groups import KvGroups, group_layers
+from ..core.live_request import ModelFacts
 from ..core.roofline import Roofline
 from ..errors import InvalidConfig, UnsupportedModel
 from ..execution.attention.latent import widest_latent
@@ -30,9 +28,8 @@ from ..execution.forward_pass import ForwardPass, ModulePass
 from ..execution.kv_memory import KvShape, largest_step_bytes
 from ..execution.linears.dense import dense_packing
 from ..execution.linears.interface import LinearDType, Packing
-from ..execution.linears.measuring import fastest_packing
 from ..execution.linears.native import NativeLinear
-from ..execution.linears.packing import native_packing
+from ..execution.linears.packing import fastest_packing, native_packing
 from ..execution.model_runner import ModelRunner
 from ..execution.packed_modules import pack_modules
 from ..text.tokenizer import Tokenizer
@@ -54,6 +51,8 @@ log = logging.getLogger(__name__)
 class LoadedModel:
     """A model proven on this machine, and what the engine has to know of it."""
 
+    config: EngineConfig
+    tokenizer: Tokenizer
     facts: ModelFacts
     forward_pass: Any
     """As `runner` calls it: a `ForwardPass`, or an `EncoderDecoder`."""
@@ -64,11 +63,11 @@ class LoadedModel:
     attention: str
     """Name of the attention back end."""
     step_bytes: int
-    """What the largest step needs besides KV memory."""
+    """Bytes that the largest step needs besides KV memory."""
     runner: Callable[..., Any] = ModelRunner
     """Makes the model's runner of its forward pass, KV memory, attention and device."""
     windows: Mapping[int, int | None] = field(default_factory=dict)
-    """By layer: how many tokens one sees, itself included; None or missing if all of the context."""
+    """Tokens that one sees by layer, itself included; None or missing if all of the context."""
     roofline: Roofline | None = None
     """None: what its steps must read and compute is not known."""
 
@@ -78,8 +77,9 @@ class LoadedModel:
         return group_layers(self.windows, self.shapes)
 
 
-def load_model(config: EngineConfig, tokenizer: Tokenizer) -> LoadedModel:
-    """Load and prove. Raises `ModelLoadFailed`, `UnsupportedModel` or `InvalidConfig`."""
+def load_model(config: EngineConfig) -> LoadedModel:
+    """Loads and proves a decoder. Raises `ModelLoadFailed`, `UnsupportedModel` or `InvalidConfig`."""
+    tokenizer = Tokenizer.load(config.model, config.revision)
     device = weights.resolve_device(config.device)
     with on_device(device):
         return _load_model(config, tokenizer, device)
@@ -129,6 +129,8 @@ def prove_model(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: 
     how = f"{dtype} on {device}, weights {config.weight_dtype}, KV {kv_dtype}, attention by {attention}"
     log.info("model loaded: %s, %s%s", name, how, ", deterministic" if config.deterministic else "")
     return LoadedModel(
+        config,
+        tokenizer,
         facts,
         forward_pass,
         checked.shapes,
@@ -143,7 +145,7 @@ def prove_model(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: 
 
 
 def _windows(checked: CheckedModel, context_length: int) -> dict[int, int | None]:
-    """By layer; None where no sequence outgrows it."""
+    """Windows by layer; None where no sequence outgrows it."""
     windows = enumerate(call.window for call in checked.calls)
     return {
         layer: None if window is None or window >= context_length else window for layer, window in windows
@@ -174,7 +176,7 @@ def _roofline(
 
 
 def _linear_dtypes(config: EngineConfig, model: Any) -> tuple[LinearDType, LinearDType]:
-    """Of layers and head, as they are packed for a CPU."""
+    """Dtypes of layers and head, as they are packed for a CPU."""
     head: LinearDType = "float32"
     if model.dtype == torch.bfloat16 and not config.deterministic:
         head = "bfloat16"
@@ -182,7 +184,7 @@ def _linear_dtypes(config: EngineConfig, model: Any) -> tuple[LinearDType, Linea
 
 
 def _check_deterministic(config: EngineConfig, device: torch.device) -> None:
-    """Raise `InvalidConfig` if this machine or configuration has no arithmetic in a fixed order."""
+    """Raises `InvalidConfig` if this machine or configuration has no arithmetic in a fixed order."""
     if device.type != "cpu":
         raise InvalidConfig(f"deterministic needs the CPU, not {device}")
     if not NativeLinear.can_pack("float32", 1) or native_kernels() is None:
@@ -274,7 +276,7 @@ def _reloaded(config: EngineConfig, model: Any, name: str, attention: str) -> An
 
 
 def _refuse_if_deterministic(config: EngineConfig, name: str, difference: Exception) -> None:
-    """In torch's activations the last elements of a tensor are computed otherwise than the rest."""
+    """Refuses, as torch's activations compute the last elements of a tensor otherwise than the rest."""
     if config.deterministic:
         reason = f"deterministic mode has arithmetic of its own for plain decoders only, and {difference}"
         raise UnsupportedModel(name, reason) from difference

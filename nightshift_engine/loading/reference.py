@@ -1,12 +1,10 @@
-"""What each token of the self-test's prompts had in the reference pass, and holding other passes to it.
+"""Records what each token of the self-test's prompts had in the reference pass, and holds other passes to it.
 
-Two right ways through a model differ in the last bits. In half precision a deep model makes much of them:
-each layer starts from what the one before rounded, and where a token's best experts score nearly alike, the
-last bit chooses another. Final logits then differ by far more than rounding, though all is right. So a pass
-that is compared starts every layer from the reference's hidden states and sends every token to the
-reference's experts, weighted by its own scores. What each layer makes of them is compared; a wrong mask or
-position is far outside rounding in the first layer that has one. It costs a few tokens' hidden states, no
-second copy of the weights and no further pass.
+Two right ways through a model differ in the last bits, and a deep model in half precision makes much of them:
+a token's best experts may score nearly alike, and the last bit chooses another. So a pass that is compared
+starts every layer from the reference's hidden states and sends every token to the reference's experts. What
+each layer makes of them is compared; a wrong mask or position is far outside rounding in the first layer that
+has one.
 
 Modules choose experts by `torch.topk` (phimoe takes maxima, and masks those below a threshold), which is seen
 as it is called. A pass whose kernels choose hands over the last choice of each layer.
@@ -22,12 +20,12 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ..execution.layer_hooks import OnExperts, OnLayer
+from ..execution.forward_pass import OnExperts, OnLayer
 
 Token = tuple[int, int]
 """Prompt, and position in it."""
 Place = tuple[int, int]
-"""Of a choice in a pass: the layer, and which choice in it."""
+"""Place of a choice in a pass: the layer, and which choice in it."""
 WatchLayers = Callable[[OnLayer, OnExperts], AbstractContextManager[None]]
 """How the layers of a pass are watched, as `ForwardPass.watch_layers` does it."""
 
@@ -56,7 +54,7 @@ class ReferencePass:
 
     @contextmanager
     def recorded(self, tokens: Sequence[Token], watch_layers: WatchLayers) -> Iterator[None]:
-        """Note what a pass whose rows are `tokens` has."""
+        """Notes what a pass whose rows are `tokens` has."""
 
         def note_layer(index: int, hidden: Tensor) -> Tensor:
             if len(hidden) == len(tokens):
@@ -76,7 +74,7 @@ class ReferencePass:
 
     @contextmanager
     def replayed(self, tokens: Sequence[Token], watch_layers: WatchLayers) -> Iterator[None]:
-        """Give a pass whose rows are `tokens` what was recorded of them, and note how its own differed."""
+        """Gives a pass whose rows are `tokens` what was recorded of them, and notes how its own differed."""
 
         def replay_layer(index: int, hidden: Tensor) -> Tensor:
             if index not in self._hidden or len(hidden) != len(tokens):
@@ -104,7 +102,7 @@ class ReferencePass:
             yield
 
     def _last_choice(self, layer: int) -> Place:
-        """That of experts: those of groups come before it."""
+        """Place of the choice of experts: those of groups come before it."""
         indices = [
             place
             for place, rows in self._chosen.items()
@@ -113,7 +111,7 @@ class ReferencePass:
         return max(indices, default=(layer, 0))
 
     def take_differences(self) -> tuple[float, float]:
-        """Of the passes replayed since the last call: how far their layers and their choices are off.
+        """How far the layers and the choices of the passes replayed since the last call are off.
 
         The largest difference of a layer, 0 if none was watched: root mean square of what the hidden states
         differ in beyond their rounding, relative to what the layer added to them. And the share of experts
@@ -189,7 +187,7 @@ class _Choosing(TorchFunctionMode):
         self._layer, self._num_choices = _BEFORE_LAYERS, 0
 
     def enter(self, layer: int) -> None:
-        """What follows happens in that layer."""
+        """Notes that what follows happens in that layer."""
         self._layer, self._num_choices = layer, 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

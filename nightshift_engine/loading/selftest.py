@@ -33,9 +33,8 @@ from ..execution.attention.interface import (
 )
 from ..execution.attention.latent import expanded_only, keep_latent, latent_dims
 from ..execution.attention.selection import block_size_multiple, has_transposed_keys, make_attention
-from ..execution.forward_pass import ForwardPass, ModulePass
+from ..execution.forward_pass import ForwardPass, ModulePass, OnExperts, OnLayer, watch_layers
 from ..execution.kv_memory import KvMemory, KvShape
-from ..execution.layer_hooks import OnExperts, OnLayer, watch_layers
 from ..execution.model_runner import ModelRunner
 from ..execution.step_layout import StepInputs, StepLayout
 from .reference import ReferencePass, Token, WatchLayers, largest
@@ -52,28 +51,26 @@ CHUNK_PLANS = ((6, 1), (1, 4), (3, 1), (1, 1))
 LAYER_ERROR_MAX = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 4e-2}
 """Root mean square of what a layer's result differs in, relative to what the layer adds (`reference.py`)."""
 LOGITS_ERROR_MAX = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 8e-2}
-"""Likewise of the logits, relative to the spread of the reference logits.
-
-Wider: a pass that is not held to the reference has rounded in every layer before.
-"""
+"""Root mean square of the logits' difference, relative to the spread of the reference logits. It is wider: a
+pass that is not held to the reference has rounded in every layer before."""
 OTHER_EXPERTS_MAX = {torch.float32: 0.01, torch.float16: 0.2, torch.bfloat16: 0.2}
 """Share of experts that would have been chosen otherwise. Rounding moves those that score nearly alike.
 
 In float32 hardly ever: of the mixtures in the tests, no choice was another.
 """
 QUANTIZED_ERROR_MAX = 0.3
-"""Of layers and logits, for weights and activations in int8."""
+"""Error of layers and logits, for weights and activations in int8."""
 QUANTIZED_OTHER_EXPERTS_MAX = 0.2
 """As `OTHER_EXPERTS_MAX`, for weights and activations in int8."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedModel:
-    """What came to light of a model on paged attention, and what its own modules compute there."""
+    """Facts about a model on paged attention, and what its own modules compute there."""
 
     shapes: dict[int, KvShape]
     calls: list[LayerCall]
-    """What each layer asks of attention."""
+    """Parameters that each layer asks of attention."""
     prompts: list[Tensor]
     logits: list[Tensor]
     """Logits of the prompts at the ends of chunks, by its own modules: `[chunks, vocabulary]` each."""
@@ -82,11 +79,8 @@ class CheckedModel:
 
 
 def check_model(model: Any, name: str, attention: str = "torch") -> CheckedModel:
-    """Put `model` on paged attention and prove it.
-
-    `attention` names the back end that will compute.
-
-    Raises `UnsupportedModel`.
+    """Puts `model` on paged attention by the back end `attention` and proves it. Raises
+    `UnsupportedModel`.
     """
     try:
         return _check_model(model, name, attention)
@@ -155,7 +149,7 @@ def check_forward_pass(
     is_held: bool,
     is_quantized: bool = False,
 ) -> None:
-    """Prove that `forward_pass` computes what the model's own modules did. Raises `UnsupportedModel`.
+    """Proves that `forward_pass` computes what the model's own modules did. Raises `UnsupportedModel`.
 
     Once in blocks so small that the prompts need several, and once in blocks of `block_size`, which the back
     end may compute in another way. With `is_held`, its layers are compared (`reference.py`); without, its
@@ -176,9 +170,7 @@ def check_forward_pass(
 def check_written_steps(
     forward_pass: ForwardPass, checked: CheckedModel, model: Any, name: str, attention: str
 ) -> None:
-    """Prove that steps of calls written down give the bits of those made layer by layer.
-
-    For a pass whose layers are held to the reference, which are made layer by layer. Raises
+    """Proves that steps of calls written down give the bits of those made layer by layer. Raises
     `UnsupportedModel`.
     """
 
@@ -187,8 +179,7 @@ def check_written_steps(
 
     seen = _Watched(forward_pass, watch)
     as_it_runs, by_layer = (
-        _paged_logits(each, checked.shapes, checked.prompts, model, attention)
-        for each in (forward_pass, seen)
+        _paged_logits(run, checked.shapes, checked.prompts, model, attention) for run in (forward_pass, seen)
     )
     if not all(map(torch.equal, as_it_runs, by_layer)):
         raise UnsupportedModel(name, "its steps give other logits than its layers do")
@@ -197,7 +188,7 @@ def check_written_steps(
 def check_invariance(
     forward_pass: ForwardPass, checked: CheckedModel, model: Any, name: str, attention: str
 ) -> None:
-    """Prove that a sequence's logits are bitwise the same alone and beside another, however it is cut.
+    """Proves that a sequence's logits are bitwise the same alone and beside another, however it is cut.
 
     Raises `UnsupportedModel`.
     """
@@ -227,10 +218,8 @@ def _check_layer_types(text_config: Any, name: str) -> None:
 
 @contextlib.contextmanager
 def _narrow_windows(model: Any, text_config: Any) -> Iterator[bool]:
-    """Set every sliding window to `WINDOW`, in the configuration and the layers that copied it; restore.
-
-    Yields whether there are any. A window as wide as the context is never reached, and so it does not matter
-    how it would be computed.
+    """Sets every sliding window to `WINDOW`, so that it is reached, and restores them; yields whether there
+    are any.
     """
     owners = [text_config, *model.modules()]
     reach = getattr(text_config, "max_position_embeddings", None) or float("inf")
@@ -389,7 +378,7 @@ def _compare(
     whose: str = "its",
     is_quantized: bool = False,
 ) -> None:
-    """Judge the passes held to the reference since the last comparison, by their layers and their logits."""
+    """Judges the passes held to the reference since the last comparison, by their layers and their logits."""
     errors = [((a - b).square().mean().sqrt() / a.std()).item() for a, b in zip(wanted, got, strict=True)]
     in_layers, share = held.take_differences()
     for error, allowed, where in (

@@ -1,8 +1,4 @@
-"""Loads a decoder and says what its files promise: dtype, end-of-sequence ids, a digest.
-
-Safetensors only and never code from the model's repository; HF_HUB_OFFLINE is respected by the libraries
-below. Does not judge whether the model is computed rightly: that is `selftest.py`.
-"""
+"""Loads a decoder from safetensors and says what its files promise: dtype, end-of-sequence ids, a digest."""
 
 from __future__ import annotations
 
@@ -10,9 +6,9 @@ import hashlib
 import logging
 import os
 import platform
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -24,8 +20,8 @@ from ..checkpoint.kinds import DECODER, Kind, require_kind
 from ..checkpoint.stored_tensors import check_stored_tensors
 from ..core.config import EngineConfig
 from ..errors import EngineError, InvalidConfig, ModelLoadFailed, UnsupportedModel
-from ..execution.linears.measuring import fastest_dtype
 from ..execution.linears.native import has_tiles
+from ..execution.linears.packing import fastest_dtype
 from ..text.tokenizer import Tokenizer
 from .context import pin_longrope
 
@@ -89,6 +85,48 @@ def resolve_kv_dtype(name: str, dtype: torch.dtype) -> torch.dtype:
     return dtype if name == "auto" else KV_DTYPES[name]
 
 
+class LoadedCheckpoint(NamedTuple):
+    model: Any
+    config: Any
+    """The transformers configuration."""
+    info: dict[str, Any]
+    """The weights that were missing, misshapen or unexpected, as transformers lists them."""
+
+
+def load_checkpoint(
+    directory: Path,
+    auto_class: Any,
+    dtype_of: Callable[[Any], torch.dtype],
+    *,
+    name: str,
+    called: str | None = None,
+    class_of: Callable[[Any], Any] | None = None,
+    **options: Any,
+) -> LoadedCheckpoint:
+    """Loads a checkpoint by a class of transformers, from safetensors alone. Raises `ModelLoadFailed` or
+    `UnsupportedModel`.
+    """
+    try:
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        dtype = dtype_of(config)
+        check_stored_tensors(directory, name, config, auto_class)
+        model, info = (class_of(config) if class_of else auto_class).from_pretrained(
+            directory,
+            config=config,
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # callers refuse them by name
+            **options,
+        )
+    except EngineError:
+        raise
+    except Exception as error:  # whatever a broken file makes of the libraries below
+        raise ModelLoadFailed(f"cannot load {called or repr(name)}: {said(error)}") from error
+    return LoadedCheckpoint(model, config, info)
+
+
 def load_model(
     config: EngineConfig,
     device: torch.device,
@@ -100,41 +138,44 @@ def load_model(
     require_kind(config.model, config.revision, kind)
     directory = local_directory(config.model, config.revision)
     check_generation_config(directory, config.model)
-    try:
-        hf_config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
-        check_stored_tensors(directory, config.model, hf_config, auto_class)
-        dtype = decoder_dtype(config, hf_config, device)
-        loaded: Any = auto_class.from_pretrained(
-            directory,
-            config=hf_config,
-            dtype=dtype,
-            use_safetensors=True,
-            attn_implementation="eager",
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # they are refused below, by name
-            trust_remote_code=False,
-        )
-    except EngineError:
-        raise
-    except Exception as error:  # whatever a broken file makes of the libraries below
-        raise ModelLoadFailed(f"cannot load model {config.model!r}: {said(error)}") from error
-    model, found = loaded
-    found["missing_keys"] = kind.missing(hf_config, found["missing_keys"])
-    check_complete(config.model, found)
+    loaded = load_checkpoint(
+        directory,
+        auto_class,
+        lambda hf_config: decoder_dtype(config, hf_config, device),
+        name=config.model,
+        called=f"model {config.model!r}",
+        attn_implementation="eager",
+    )
+    model = loaded.model
+    loaded.info["missing_keys"] = kind.missing(loaded.config, loaded.info["missing_keys"])
+    check_complete(config.model, loaded.info)
     made_as = type(model).__name__
-    if unused := kind.unused(hf_config, made_as, found["unexpected_keys"]):
+    if unused := kind.unused(loaded.config, made_as, loaded.info["unexpected_keys"]):
         reason = f"{len(unused)} weights in its files belong to nothing in {made_as}: {_shown(unused)}"
         raise UnsupportedModel(config.model, reason)
     pin_longrope(model, config.max_model_len, config.model)
     return model.to(device).eval()
 
 
-def check_complete(name: str, found: Any) -> None:
-    """Refuse a checkpoint whose weights are not all there: the rest would be random numbers."""
+def check_all_used(loaded: LoadedCheckpoint, kind: Kind, name: str) -> None:
+    """Refuses a checkpoint that lacks weights, or has some that its model leaves out and its kind needs."""
+    check_complete(name, loaded.info)
+    made_as = type(loaded.model).__name__
+    if unused := kind.unused(loaded.config, made_as, loaded.info["unexpected_keys"]):
+        reason = f"{made_as} has no use for {unused[0]} and {len(unused) - 1} more weights"
+        raise UnsupportedModel(name, reason)
+
+
+def check_complete(name: str, loading_info: Any) -> None:
+    """Refuses a checkpoint whose weights are not all there: the rest would be random numbers."""
     misshapen = [
-        f"{weight} ({list(theirs)}, not {list(ours)})" for weight, theirs, ours in found["mismatched_keys"]
+        f"{weight} ({list(theirs)}, not {list(ours)})"
+        for weight, theirs, ours in loading_info["mismatched_keys"]
     ]
-    for weights, problem in ((found["missing_keys"], "are missing"), (misshapen, "have another shape")):
+    for weights, problem in (
+        (loading_info["missing_keys"], "are missing"),
+        (misshapen, "have another shape"),
+    ):
         if weights:
             raise ModelLoadFailed(
                 f"cannot load model {name!r}: {len(weights)} weights {problem}: {_shown(weights)}"
@@ -162,10 +203,8 @@ def model_id(model: str) -> str:
 
 
 def model_digest(model: str, revision: str | None = None) -> str:
-    """What tells these weights from others, on any machine: a digest of config.json and of the weight files.
-
-    Of each file its name, size, and first and last bytes: the whole would take as long as loading it. Two
-    files that agree in all that and differ in between are taken for the same. Raises `ModelLoadFailed`.
+    """A digest that tells these weights from others: of config.json, and of the name, size and ends of each
+    weight file.
     """
     try:
         directory = Path(str(cached_file(model, "config.json", revision=revision))).parent
@@ -183,7 +222,7 @@ def model_digest(model: str, revision: str | None = None) -> str:
 
 
 def instruction_set(device: str) -> str:
-    """What the numbers of a device depend on besides the model: its instructions, or the GPU's name."""
+    """The instructions, or the GPU's name, on which numbers depend besides the model."""
     if device == "cuda":
         return torch.cuda.get_device_name()
     capability = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
@@ -199,10 +238,8 @@ def weight_not_finite(model: Any) -> str | None:
 
 
 def check_vocabulary(tokenizer: Tokenizer, vocab_size: int, name: str) -> None:
-    """Refuse a tokenizer with more tokens than the model has embeddings: it is another model's.
-
-    Tokens that were added to it alone, as for padding, are no reason to: a prompt with one is refused, and
-    none is ever sampled. Raises `UnsupportedModel`.
+    """Refuses a tokenizer with more tokens than the model has embeddings, but for added ones, as for
+    padding.
     """
     if tokenizer.num_own_tokens > vocab_size:
         reason = f"its tokenizer has {tokenizer.num_own_tokens} tokens, and the model embeds {vocab_size}"

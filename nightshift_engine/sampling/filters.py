@@ -84,7 +84,7 @@ def _beginning_by_bisection(logits: Tensor, weights: Tensor, wanted: Tensor) -> 
 def _beginning_of_row(
     logits: NDArray[np.float32], weights: NDArray[np.float32], wanted: float
 ) -> NDArray[np.bool_]:
-    """Weigh the buckets of similar logits, then rank within the one where the mass is reached."""
+    """Weighs the buckets of similar logits, then ranks within the one where the mass is reached."""
     logits = logits + np.float32(0.0)  # minus zero becomes zero, which it equals
     bits = logits.view(np.int32)
     order = bits ^ ((bits >> 31) & _MAGNITUDE)

@@ -1,7 +1,5 @@
-"""The rows of a batch that draw their tokens: filters and the draw, each row by itself.
-
-Rows that do alike are computed together. Which way a row goes, its own parameters say, and nothing of a row
-depends on another, so its token is the same in any company.
+"""Rows of a batch that draw their tokens, each by its own parameters: those that do alike are computed
+together.
 """
 
 from __future__ import annotations
@@ -18,8 +16,71 @@ from torch import Tensor
 
 from ..core.sampling_params import SamplingParams
 from ..core.sequence import Sequence
-from .draws import draw, draw_among, seeds_column, uniform
 from .filters import beginning, is_within, likeliest, may_look
+
+CHUNK = 256
+"""Tokens whose probabilities are summed before the cumulative sum: it is then 256 times shorter."""
+
+
+def uniform(seeds: NDArray[np.uint64], indices: Seq[int]) -> NDArray[np.float64]:
+    """Numbers in [0, 1), each a function of its seed and index only (two rounds of splitmix64).
+
+    Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+    """
+    with np.errstate(over="ignore"):
+        bits = _splitmix64(_splitmix64(seeds) + np.array(indices, dtype=np.uint64))
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def seeds_column(seeds: Seq[int]) -> NDArray[np.uint64]:
+    """Seeds of either sign as the 64 bits they are."""
+    return np.array([seed & 2**64 - 1 for seed in seeds], dtype=np.uint64)
+
+
+def _splitmix64(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    value = value + np.uint64(0x9E3779B97F4A7C15)
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+def draw(probs: Tensor, numbers: Tensor) -> Tensor:
+    """One token per row of `probs` `[rows, vocabulary]`, where its number in [0, 1) falls: `[rows]`.
+
+    `numbers` `[rows]` are float64. A number below 1 times a total stays below the total, so no draw points
+    past the last possible token.
+    """
+    vocab_size = probs.shape[1]
+    masses = chunk_sums(probs).double()
+    cdf = masses.cumsum(dim=-1)
+    target = numbers[:, None] * cdf[:, -1:]
+    chunk = torch.searchsorted(cdf, target, right=True).clamp(max=cdf.shape[1] - 1)
+    mass = masses.gather(1, chunk)
+    # How far into the chunk, as a share of its mass: its sum here is another rounding of the one above.
+    share = ((target - (cdf.gather(1, chunk) - mass)) / mass).clamp(0.0, 1 - 2**-53)
+    ids = chunk * CHUNK + torch.arange(CHUNK, device=probs.device)
+    if vocab_size % CHUNK == 0:
+        chosen = probs.gather(1, ids)
+    else:
+        chosen = probs.gather(1, ids.clamp(max=vocab_size - 1)).masked_fill(ids >= vocab_size, 0.0)
+    return draw_among(ids, chosen.double(), share[:, 0]).clamp(max=vocab_size - 1)
+
+
+def draw_among(ids: Tensor, weights: Tensor, numbers: Tensor) -> Tensor:
+    """One of each row's tokens `ids`, ascending, by their `weights` `[rows, tokens]`, float64: `[rows]`."""
+    cdf = weights.cumsum(dim=-1)
+    at = torch.searchsorted(cdf, numbers[:, None] * cdf[:, -1:], right=True)
+    return ids.gather(1, at.clamp(max=ids.shape[1] - 1))[:, 0]
+
+
+def chunk_sums(probs: Tensor) -> Tensor:
+    """Sums of each `CHUNK` tokens `[rows, chunks]`; the last chunk may be shorter."""
+    body = probs.shape[1] - probs.shape[1] % CHUNK
+    sums = probs[:, :body].view(len(probs), body // CHUNK, CHUNK).sum(dim=-1)
+    if body == probs.shape[1]:
+        return sums
+    return torch.cat([sums, probs[:, body:].sum(dim=-1, keepdim=True)], dim=1)
+
 
 TEMPERATURE_MIN = 1e-5
 """Colder than this is greedy, as in vLLM: the softmax has nothing left but the likeliest token."""
@@ -52,13 +113,15 @@ class _Columns:
     top_p: Tensor
     min_p: Tensor
     number: Tensor
-    """Of the draw, in [0, 1)."""
+    """Number of the draw, in [0, 1)."""
 
-    def of(self, rows: slice | Tensor) -> _Columns:
+    def of_rows(self, rows: slice | Tensor) -> _Columns:
         return _Columns(*(getattr(self, name)[rows] for name in self.__slots__))
 
     def wanted(self, mass: Tensor) -> Tensor:
-        """What the kept tokens must weigh of `mass`; infinite where top_p is off, so that all are kept."""
+        """Weight that the kept tokens must have of `mass`; infinite where top_p is off, so that all are
+        kept.
+        """
         return torch.where(self.top_p < 1, self.top_p * mass, float("inf"))
 
 
@@ -71,7 +134,7 @@ class RandomRows:
 
     def __init__(self, sequences: Seq[Sequence], vocab_size: int) -> None:
         random = [(row, s) for row, s in enumerate(sequences) if is_random(s.sampling)]
-        random.sort(key=lambda each: _WAYS.index(_way(each[1].sampling, vocab_size)))
+        random.sort(key=lambda row: _WAYS.index(_way(row[1].sampling, vocab_size)))
         self.rows = [row for row, _ in random]
         """Rows of the logits, in the order in which they are drawn here."""
         self._vocab_size = vocab_size
@@ -86,7 +149,7 @@ class RandomRows:
         return len(self.rows)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What stays the same, for `draw`."""
+        """Arrays that stay the same, for `draw`."""
         if not self.rows:
             return {}
         limits = [_top_k(params, self._vocab_size) for params in self._params]
@@ -100,7 +163,7 @@ class RandomRows:
         }
 
     def step_arrays(self) -> dict[str, NDArray[Any]]:
-        """What a step needs besides: the number of each draw."""
+        """Arrays that a step needs besides: the number of each draw."""
         if not self.rows:
             return {}
         indices = [sequence.next_output_index for sequence in self._sequences]
@@ -113,14 +176,14 @@ class RandomRows:
         """
         temperature, top_k, top_p, min_p = columns["random_params"].unbind()
         every = _Columns(temperature, top_k, top_p, min_p, columns["random_numbers"][:, None])
-        found = []
+        parts = []
         for way, at in self._slices(logits.device):
             rows = logits[at] if self.are_all else logits[columns["random_rows"][at]]
-            tokens = way(rows, every.of(at), self._params[at])
-            found.append((tokens, torch.isfinite(rows.amax(dim=-1))))
-        if len(found) == 1:
-            return found[0]
-        return torch.cat([tokens for tokens, _ in found]), torch.cat([usable for _, usable in found])
+            tokens = way(rows, every.of_rows(at), self._params[at])
+            parts.append((tokens, torch.isfinite(rows.amax(dim=-1))))
+        if len(parts) == 1:
+            return parts[0]
+        return torch.cat([tokens for tokens, _ in parts]), torch.cat([usable for _, usable in parts])
 
     def _slices(self, device: torch.device) -> Iterator[tuple[_Draw, slice]]:
         """Rows that follow one another and go the same way, as many as are computed at once."""
@@ -133,10 +196,10 @@ class RandomRows:
 
 def _draw_of_few(logits: Tensor, columns: _Columns, params: list[SamplingParams]) -> Tensor:
     """The `top_k` likeliest tokens are found first, and the rest looks at no others."""
-    count = max(each.top_k for each in params)
+    count = max(row_params.top_k for row_params in params)
     ids = likeliest(logits, count)
-    found = logits.gather(1, ids).double()
-    weights = torch.exp((found - found[:, :1]) / columns.temperature)  # the first is the likeliest
+    top_logits = logits.gather(1, ids).double()
+    weights = torch.exp((top_logits - top_logits[:, :1]) / columns.temperature)  # the first is the likeliest
     is_kept = torch.arange(count, device=ids.device) < columns.top_k
     weights = torch.where(is_kept & (weights >= columns.min_p), weights, 0.0)
     # A running sum, unlike another, is the same however many zeros follow.
@@ -148,7 +211,7 @@ def _draw_of_few(logits: Tensor, columns: _Columns, params: list[SamplingParams]
 def _draw_of_beginning(logits: Tensor, columns: _Columns, params: list[SamplingParams]) -> Tensor:
     """top_p, or a large top_k: how many tokens are kept, their probabilities say."""
     probs = _probabilities(logits, columns, params)
-    if any(TOP_K_SMALL < each.top_k < logits.shape[1] for each in params):
+    if any(TOP_K_SMALL < row_params.top_k < logits.shape[1] for row_params in params):
         alike = torch.ones(1, 1, device=logits.device)
         probs.masked_fill_(~beginning(logits, alike, columns.top_k), 0.0)
     wanted = columns.wanted(probs.sum(dim=-1, keepdim=True, dtype=torch.float64))
@@ -191,11 +254,13 @@ def _top_k(params: SamplingParams, vocab_size: int) -> int:
 
 
 def _probabilities(logits: Tensor, columns: _Columns, params: list[SamplingParams]) -> Tensor:
-    """Of `logits` `[rows, vocabulary]` at their temperatures, without those that min_p drops."""
-    if any(each.temperature != 1.0 for each in params):
+    """Probabilities of `logits` `[rows, vocabulary]` at their temperatures, without those that min_p
+    drops.
+    """
+    if any(row_params.temperature != 1.0 for row_params in params):
         logits = logits / columns.temperature.float().clamp(max=TEMPERATURE_MAX)
     probs = torch.softmax(logits, dim=-1)
-    if any(each.min_p > 0 for each in params):
+    if any(row_params.min_p > 0 for row_params in params):
         least = probs.amax(dim=-1, keepdim=True) * columns.min_p.float()
         probs.masked_fill_(probs < least, 0.0)
     return probs

@@ -18,10 +18,45 @@ from torch import Tensor
 
 from ..core.request import TokenLogprobs
 from ..core.sequence import Sequence
-from ..execution.device.device_copies import to_device, to_host
+from ..execution.device.devices import to_device, to_host
 from .adjustments import Adjustments
-from .logprobs import RawLogprobs
 from .random_rows import RandomRows
+
+
+class RawLogprobs:
+    """Log-probabilities of some rows, taken before anything changes their logits."""
+
+    def __init__(self, logits: Tensor, rows: Tensor, counts: Seq[int]) -> None:
+        """`logits` `[all rows, vocabulary]` of any float dtype; `counts`: alternatives per row asked."""
+        self._rows = rows
+        self._counts = [min(count, logits.shape[-1]) for count in counts]
+        self._all: Tensor | None = torch.log_softmax(logits[rows].float(), dim=-1)
+        top = self._all.topk(max(self._counts), dim=-1)
+        self._top_ids, self._top_logprobs = to_host(top.indices), to_host(top.values)
+
+    def choose(self, tokens: Tensor) -> None:
+        """Looks up the tokens chosen for all rows, on the device."""
+        assert self._all is not None, "tokens are chosen once"
+        self._chosen = to_host(self._all.gather(1, tokens[self._rows][:, None])[:, 0])
+        self._all = None  # as large as the logits
+
+    def read(self, rows: Seq[int]) -> dict[int, TokenLogprobs]:
+        """Log-probabilities of the tokens chosen by row; `rows` as given. Call it once the device has come so
+        far.
+        """
+        chosen = self._chosen.tolist()
+        top_ids, top_logprobs = self._top_ids.tolist(), self._top_logprobs.tolist()
+        return {
+            row: TokenLogprobs(chosen[at], *_ranked(top_ids[at][:count], top_logprobs[at][:count]))
+            for at, (row, count) in enumerate(zip(rows, self._counts, strict=True))
+        }
+
+
+def _ranked(ids: list[int], logprobs: list[float]) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """The likeliest first, of equals the lowest id: `topk` promises no order among them."""
+    ranked = sorted(zip(ids, logprobs, strict=True), key=lambda pair: (-pair[1], pair[0]))
+    return tuple(id for id, _ in ranked), tuple(logprob for _, logprob in ranked)
+
 
 ROWS_AT_ONCE = 16
 """Rows of a 16-bit dtype that are widened together for their argmax: bounds the memory, not the speed."""
@@ -29,7 +64,7 @@ ROWS_AT_ONCE = 16
 
 @dataclass(slots=True)
 class Sampled:
-    """What a step chose: one token per row, and the log-probabilities of the rows that ask for them."""
+    """Tokens that a step chose, one per row, and the log-probabilities of the rows that ask for them."""
 
     tokens: list[int | None]
     """None where a row holds no usable number (NaN, or +inf): the model failed on that sequence."""
@@ -55,7 +90,7 @@ class Choice:
             self._copied.record()
 
     def read(self) -> Sampled:
-        """Wait until the device has come so far."""
+        """Waits until the device has come so far."""
         if self._copied is not None:
             self._copied.synchronize()
         tokens = [token if token >= 0 else None for token in self._host.tolist()]
@@ -77,10 +112,8 @@ class Sampler:
 
     @torch.inference_mode()
     def choose(self, logits: Tensor, sequences: Seq[Sequence], promised: Tensor | None = None) -> Choice:
-        """As `sample`, without waiting for the device: `Choice.read` waits.
-
-        `promised` are the tokens of the step before, if the host does not know them yet. If this raises,
-        the next call begins anew with what the sequences hold.
+        """As `sample`, without waiting for the device: `Choice.read` waits. `promised` are tokens the host
+        does not know yet.
         """
         batch, self._batch = self._batch, None
         if batch is None or batch.sequences != sequences or not batch.has_room:
@@ -118,7 +151,7 @@ class _Batch:
         return Choice(*self._tokens(logits, columns), raw, self._logprob_rows)
 
     def _upload(self, device: torch.device) -> dict[str, Tensor]:
-        """What the step needs, in one copy: the numbers of its draws, and at first all columns."""
+        """Columns that the step needs, in one copy: the numbers of its draws, and at first all columns."""
         arrays = self._random.step_arrays() | self._adjustments.step_arrays()
         if self._columns is not None:
             return self._columns | to_device(arrays, device)
@@ -143,20 +176,18 @@ class _Batch:
 
 
 def _argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The likeliest token of each row, on a tie the lowest id, and whether the row's maximum is a number.
-
-    NumPy's argmax is a vectorised scan and an order of magnitude faster than torch's on a CPU. Both take a
-    NaN for the maximum, so a row that holds one shows it.
+    """The likeliest token of each row, on a tie the lowest id, and whether the maximum is a number. NumPy
+    scans fastest.
     """
     if logits.device.type != "cpu":
         tokens = logits.argmax(dim=-1)
         return tokens, torch.isfinite(logits.gather(1, tokens[:, None])[:, 0])
-    found = np.empty(len(logits), dtype=np.int64)
+    token_ids = np.empty(len(logits), dtype=np.int64)
     usable = np.empty(len(logits), dtype=np.bool_)
     rows_at_once = len(logits) if logits.dtype == torch.float32 else ROWS_AT_ONCE
     for start in range(0, len(logits), max(1, rows_at_once)):
         values = logits[start : start + rows_at_once].float().numpy()
         rows = slice(start, start + len(values))
-        found[rows] = values.argmax(axis=-1)
-        usable[rows] = np.isfinite(values[np.arange(len(values)), found[rows]])
-    return torch.from_numpy(found), torch.from_numpy(usable)
+        token_ids[rows] = values.argmax(axis=-1)
+        usable[rows] = np.isfinite(values[np.arange(len(values)), token_ids[rows]])
+    return torch.from_numpy(token_ids), torch.from_numpy(usable)

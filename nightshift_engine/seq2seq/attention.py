@@ -1,9 +1,7 @@
-"""Attention of a decoder's step over paged memory: of each sequence its source, then its output.
+"""The same attention by our own kernel, on a CPU: nothing is gathered or copied.
 
-    slots   0 .......... num_source .... source_slots .............
-            |  cross KV  |  unused        |  self KV, output token by token
-
-Both kinds lie in one pool of blocks, and the output begins a block of its own.
+To the kernel each token of a step is a sequence that decodes. Over its source it stores nothing, and a source
+is stored by a step without sequences.
 """
 
 from __future__ import annotations
@@ -15,7 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..execution.attention.interface import LayerCall
+from ..execution.attention.native_backend import NativeAttention
 from ..execution.kv_memory import KvMemory
+from ..execution.step_layout import StepLayout
 from .layers import Heads
 
 
@@ -62,14 +63,14 @@ class PagedCrossAttention:
         return self._attend(layer, heads.query, self._output, scale, out)
 
     def over_source(self, layer: int, query: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
-        """Attend over the source of each sequence."""
+        """Attends over the source of each sequence."""
         return self._attend(layer, query, self._source, scale, out)
 
     def _attend(
         self, layer: int, query: Tensor, visible: _Visible, scale: float, out: Tensor | None
     ) -> Tensor:
         memory = self._kv.layers[layer]
-        keys, values = (_gather(each, visible.blocks, query.dtype) for each in (memory.keys, memory.values))
+        keys, values = (_gather(pages, visible.blocks, query.dtype) for pages in (memory.keys, memory.values))
         attended = F.scaled_dot_product_attention(
             query[:, :, None], keys, values, attn_mask=visible.mask, scale=scale
         ).flatten(1)
@@ -77,7 +78,7 @@ class PagedCrossAttention:
 
 
 def store(kv: KvMemory, layer: int, blocks: Tensor, offsets: Tensor, key: Tensor, value: Tensor) -> None:
-    """Write keys and values `[tokens, heads, dim]` to their blocks, at their places in these."""
+    """Writes keys and values `[tokens, heads, dim]` to their blocks, at their places in these."""
     memory = kv.layers[layer]
     memory.keys[blocks, :, offsets] = key.to(memory.keys.dtype)
     memory.values[blocks, :, offsets] = value.to(memory.values.dtype)
@@ -93,3 +94,60 @@ def _gather(memory: Tensor, blocks: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, -torch.inf)
+
+
+class NativeCrossAttention:
+    """Attention over one memory; `step` lays out the next step. Without position bias."""
+
+    def __init__(self, kv: KvMemory) -> None:
+        self._output, self._source, self._stored = (NativeAttention(kv) for _ in range(3))
+        self._block_size = kv.block_size
+
+    def step(
+        self, *, source_blocks: Tensor, source_lengths: Tensor, output_blocks: Tensor, positions: Tensor
+    ) -> NativeCrossAttention:
+        """Blocks int64 `[tokens, blocks]`; `source_lengths` and `positions` int64 `[tokens]`."""
+        size = self._block_size
+        blocks = output_blocks.gather(1, (positions // size)[:, None])[:, 0]
+        self._output.step(_layout(output_blocks, positions + 1, blocks * size + positions % size))
+        self._source.step(_layout(source_blocks, source_lengths, positions[:0]))
+        return self
+
+    def over_output(self, layer: int, heads: Heads, scale: float, out: Tensor | None = None) -> Tensor:
+        query, key, value = (tensor.transpose(0, 1) for tensor in heads)
+        call = LayerCall(scale, None, None, None)
+        return self._output.attend(layer, query, key, value, call, out).flatten(1)
+
+    def over_source(self, layer: int, query: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
+        """Attends over the source of each sequence."""
+        query = query.transpose(0, 1)
+        none = query[:, :0]
+        return self._source.attend(layer, query, none, none, LayerCall(scale, None, None, None), out).flatten(
+            1
+        )
+
+    def begin_sources(self, blocks: Tensor, offsets: Tensor) -> None:
+        """`[tokens]` each: where `store` will put them."""
+        none = blocks[:0]
+        self._stored.step(_layout(none[:, None], none, blocks * self._block_size + offsets))
+
+    def store(self, layer: int, key: Tensor, value: Tensor) -> None:
+        """`[tokens, heads, dim]` each."""
+        key, value = key.transpose(0, 1), value.transpose(0, 1)
+        self._stored.attend(layer, key[:, :0], key, value, LayerCall(1.0, None, None, None))
+
+
+def _layout(blocks: Tensor, lengths: Tensor, slots: Tensor) -> StepLayout:
+    """A sequence for each row of `blocks`. With no slots, nothing is stored."""
+    rows = len(blocks)
+    return StepLayout(
+        cu_seqlens_q=torch.arange(rows + 1, dtype=torch.int32),
+        seq_lens=lengths.int(),
+        block_tables=blocks.int(),
+        slot_mapping=slots,
+        positions=lengths - 1,
+        num_tokens=len(slots),
+        num_decodes=rows,
+        max_query_len=1,
+        max_seq_len=int(lengths.max()) if rows else 0,
+    )

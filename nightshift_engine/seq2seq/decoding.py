@@ -1,7 +1,5 @@
-"""What a generation_config.json asks of decoding: honoured where it concerns one output, else refused.
-
-Names and meanings are those of transformers' `GenerationConfig`. Settings of a search over several beams do
-not apply: outputs are sampled or greedy.
+"""Settings of a generation_config.json, as in `GenerationConfig`: honoured where they concern one output,
+else refused.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ _NOT_HONOURED: dict[str, tuple[Any, ...]] = {
     "force_words_ids": (None, []),
     "watermarking_config": (None,),
 }
-"""With the values that ask for nothing."""
+"""Settings with the values that ask for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +36,18 @@ class DecodingRules:
     start_token_id: int
     """`decoder_start_token_id`: the first token that the decoder reads."""
     forced_bos_token_id: int | None
-    """What follows it; a target language takes its place."""
+    """The token that follows it; a target language takes its place."""
     do_sample: bool = False
     """Whether requests that say nothing of it are sampled."""
     never: tuple[int, ...] = ()
     """`bad_words_ids` of one token, and `suppress_tokens`."""
     no_repeat_ngram_size: int = 0
     min_length: int = 0
-    """Of what the decoder reads and generates together, before which no sequence ends. `min_new_tokens`,
-    which does not count the first token that it reads, takes precedence."""
+    """Tokens read and generated together before which no sequence ends. `min_new_tokens`, which does not
+    count the first token that the decoder reads, takes precedence."""
 
     def apply(self, logits: Tensor, read: Sequence[array[int] | None], eos_token_ids: frozenset[int]) -> None:
-        """Change `logits` `[rows, vocabulary]` in place; `read` has the decoder's tokens so far of each.
+        """Changes `logits` `[rows, vocabulary]` in place; `read` has the decoder's tokens so far of each.
 
         None of a row whose output a grammar decides: what that asks for may be all that a rule forbids.
         """
@@ -110,7 +108,7 @@ def read_rules(model: Any, name: str, eos_token_ids: frozenset[int]) -> Decoding
 
 
 def _setting(model: Any, field: str) -> Any:
-    """Of the generation config, or of config.json where older checkpoints have it."""
+    """A setting of the generation config, or of config.json where older checkpoints have it."""
     value = getattr(model.generation_config, field, None)
     return getattr(model.config, field, None) if value is None else value
 

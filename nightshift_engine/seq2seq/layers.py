@@ -1,8 +1,4 @@
-"""A decoder with cross-attention, layer by layer, over the submodules of transformers' own model.
-
-Two architectures: T5's, and BART's with its relatives, which differ in where they normalise and in positions.
-Only attention is left to the caller, because keys and values lie in paged memory.
-"""
+"""A decoder with cross-attention, layer by layer, over the submodules of transformers' T5 or BART."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..checkpoint.kinds.seq2seq_types import PRE_NORM, T5_TYPES
+from ..checkpoint.kinds import PRE_NORM, T5_TYPES
 
 Module = Callable[[Tensor], Tensor]
 
@@ -50,7 +46,7 @@ class Layer:
 
 
 class Heads(NamedTuple):
-    """What one attention projected, `[tokens, heads, dim]` each."""
+    """The tensors that one attention projected, `[tokens, heads, dim]` each."""
 
     query: Tensor
     key: Tensor
@@ -61,10 +57,10 @@ class Attend(Protocol):
     """Attention over paged memory, of one step: `[tokens, heads * dim]`, written to `out` if there is one."""
 
     def over_output(self, layer: int, heads: Heads, scale: float, out: Tensor | None = None) -> Tensor:
-        """Store keys and values, and attend over what each sequence generated."""
+        """Stores keys and values, and attends over what each sequence generated."""
 
     def over_source(self, layer: int, query: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
-        """Attend over the source of each sequence."""
+        """Attends over the source of each sequence."""
 
 
 class Decoder(Protocol):
@@ -75,9 +71,8 @@ class Decoder(Protocol):
         """Distances back, int64 of any shape, to what is added to attention scores: `[*shape, heads]`."""
 
     def source_keys_values(self, hidden: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Of the encoder's states `[tokens, hidden]`, for each layer in turn: `[tokens, heads, dim]` each.
-
-        Those of the next layer may overwrite them.
+        """Keys and values of the encoder's states, layer by layer; those of the next layer may overwrite
+        them.
         """
 
     def logits(self, token_ids: Tensor, positions: Tensor, rows: Tensor, attend: Attend) -> Tensor:
@@ -115,7 +110,7 @@ class CrossDecoder:
             own, cross = layer.self_attention, layer.cross_attention
 
             def attend_output(y: Tensor, index: int = index, own: Attention = own) -> Tensor:
-                heads = Heads(*(own.heads(of(y)) for of in (own.query, own.key, own.value)))
+                heads = Heads(*(own.heads(projection(y)) for projection in (own.query, own.key, own.value)))
                 return own.out(attend.over_output(index, heads, own.scale))
 
             def attend_source(y: Tensor, index: int = index, cross: Attention = cross) -> Tensor:
@@ -127,7 +122,7 @@ class CrossDecoder:
 
 
 def cross_decoder(model: Any) -> CrossDecoder:
-    """Of a transformers model of one of `MODEL_TYPES`."""
+    """The decoder of a transformers model of one of `MODEL_TYPES`."""
     return _t5(model) if model.config.model_type in T5_TYPES else _bart(model)
 
 
@@ -148,12 +143,12 @@ def _bart(model: Any) -> CrossDecoder:
 
     layers = [
         Layer(
-            _bart_attention(each.self_attn),
-            _bart_attention(each.encoder_attn),
-            partial(_bart_mlp, each),
-            (each.self_attn_layer_norm, each.encoder_attn_layer_norm, each.final_layer_norm),
+            _bart_attention(layer.self_attn),
+            _bart_attention(layer.encoder_attn),
+            partial(_bart_mlp, layer),
+            (layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm),
         )
-        for each in decoder.layers
+        for layer in decoder.layers
     ]
     is_pre_norm = config.model_type in PRE_NORM
     return CrossDecoder(embed, tuple(layers), is_pre_norm, head, None)
@@ -165,12 +160,12 @@ def _bart_mlp(layer: Any, x: Tensor) -> Tensor:
 
 
 def embedding_scale(config: Any) -> float:
-    """Of token embeddings, in BART's architecture."""
+    """Factor of token embeddings, in BART's architecture."""
     return math.sqrt(config.d_model) if config.scale_embedding else 1.0
 
 
 def source_positions(config: Any, source: Seq[int]) -> Tensor:
-    """Of each token, `[tokens]`; -1: it has none."""
+    """Positions of each token, `[tokens]`; -1: it has none."""
     if config.model_type != "m2m_100":
         return torch.arange(len(source))
     is_counted = (torch.tensor(source) != config.pad_token_id).long()
@@ -179,11 +174,11 @@ def source_positions(config: Any, source: Seq[int]) -> Tensor:
 
 
 def positions_of(config: Any, coder: Any) -> Tensor:
-    """Of an encoder or a decoder, one row per position, from the first."""
+    """Positions of an encoder or a decoder, one row per position, from the first."""
     module = coder.embed_positions
     if config.model_type == "m2m_100":  # sinusoids, counted from behind the padding's index
-        found: Tensor = module.weights[config.pad_token_id + 1 :]
-        return found
+        rows: Tensor = module.weights[config.pad_token_id + 1 :]
+        return rows
     weight: Tensor = module.weight.detach()
     return weight[getattr(module, "offset", 0) :]
 

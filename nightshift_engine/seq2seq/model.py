@@ -1,8 +1,9 @@
-"""From a configuration to an encoder-decoder ready to run: loaded, proven, packed, and proven again."""
+"""Loads, proves and packs an encoder-decoder, and proves it again."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,21 +13,17 @@ from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM
 
 from ..checkpoint.kinds import SEQ2SEQ
-from ..core.admission import ModelFacts
 from ..core.config import EngineConfig
+from ..core.live_request import ModelFacts
 from ..core.request import Request
 from ..core.sequence import Sequence
-from ..core.steps.draft import Chunk
+from ..core.steps import Chunk
 from ..errors import InvalidConfig, UnsupportedModel
-from ..execution.attention.selection import (
-    has_transposed_keys,
-    make_attention,
-    resolve_attention_backend,
-)
+from ..execution.attention.selection import has_transposed_keys, make_attention, resolve_attention_backend
 from ..execution.device.devices import on_device
 from ..execution.kv_memory import KvMemory, KvShape, largest_step_bytes
 from ..execution.linears.interface import LinearDType
-from ..execution.linears.measuring import fastest_packing
+from ..execution.linears.packing import fastest_packing
 from ..execution.packed_modules import pack_modules
 from ..loading import weights
 from ..loading.model import LoadedModel
@@ -34,23 +31,67 @@ from ..loading.selftest import LOGITS_ERROR_MAX
 from ..text.tokenizer import Tokenizer
 from .decoding import DecodingRules, read_rules
 from .layers import CrossDecoder, cross_decoder
-from .module_encoder import ModuleEncoder
-from .packed_model import can_be_packed, pack_model
-from .prompt import seq2seq_prompt
+from .packed import can_be_packed, pack_model
 from .runner import EncoderDecoder, Seq2seqRunner
 
 log = logging.getLogger(__name__)
 
+
+PADDING_RATIO_MAX = 0.25
+"""Share of the tokens of a batch that may be padding."""
+
+
+class ModuleEncoder:
+    """The encoder of a transformers model."""
+
+    def __init__(self, model: Any) -> None:
+        self._encoder, self._device = model.get_encoder(), model.device
+        pad = model.config.pad_token_id
+        self._pad = pad if isinstance(pad, int) else 0
+
+    def __call__(self, sources: Seq[Seq[int]]) -> Tensor:
+        """Hidden states `[tokens, hidden]`, one source's after another's."""
+        states_of: dict[int, Tensor] = {}
+        for group in _similar_lengths([*map(len, sources)]):
+            states, mask = self._states([sources[index] for index in group])
+            states_of |= {index: own[kept] for index, own, kept in zip(group, states, mask, strict=True)}
+        return torch.cat([states_of[index] for index in range(len(sources))])
+
+    def _states(self, sources: Seq[Seq[int]]) -> tuple[Tensor, Tensor]:
+        """`[sources, tokens, hidden]`, and which of the tokens are some."""
+        width = max(map(len, sources))
+        ids = [[*source, *[self._pad] * (width - len(source))] for source in sources]
+        lengths = torch.tensor([*map(len, sources)], device=self._device)
+        mask = torch.arange(width, device=self._device) < lengths[:, None]
+        input_ids = torch.tensor(ids, device=self._device)
+        return self._encoder(input_ids=input_ids, attention_mask=mask.long()).last_hidden_state, mask
+
+
+def _similar_lengths(lengths: list[int]) -> Iterator[list[int]]:
+    """Indices in groups in which little is padding, longest first."""
+    group: list[int] = []
+    num_tokens = 0
+    for index in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
+        padded = (len(group) + 1) * lengths[group[0] if group else index]
+        if group and num_tokens + lengths[index] < (1 - PADDING_RATIO_MAX) * padded:
+            yield group
+            group, num_tokens = [], 0
+        group.append(index)
+        num_tokens += lengths[index]
+    if group:
+        yield group
+
+
 RELATIVE_POSITIONS_MAX = 512
 """Context of a model without absolute positions whose files state none: that of T5's training."""
 _TEST_LENGTHS = ((11, 5), (6, 3))
-"""Of source and output, of each sequence of the self-test."""
+"""Tokens of source and output, of each sequence of the self-test."""
 SMALL_BLOCK_SIZE = 4
-"""With it the self-test's sequences reach into several blocks."""
+"""Block size with which the self-test's sequences reach into several blocks."""
 
 
 def seq2seq_config(config: EngineConfig) -> EngineConfig:
-    """What applies to an encoder-decoder. Raises `InvalidConfig` naming a field that cannot be as it is.
+    """The configuration that applies to an encoder-decoder. Raises `InvalidConfig` naming the wrong field.
 
     An encoder's states depend on the whole source, so a beginning's KV is of no use to another source.
     """
@@ -70,11 +111,10 @@ def seq2seq_config(config: EngineConfig) -> EngineConfig:
     return replace(config, enable_prefix_reuse=False, overlap_steps=False, cuda_graphs=False)
 
 
-def load_seq2seq(config: EngineConfig, tokenizer: Tokenizer) -> LoadedModel:
-    """Load and prove. `config` is as `seq2seq_config` gives it.
-
-    Raises `ModelLoadFailed`, `UnsupportedModel` or `InvalidConfig`.
-    """
+def load_seq2seq(config: EngineConfig) -> LoadedModel:
+    """Loads and proves an encoder-decoder; raises as `load_model` does."""
+    config = seq2seq_config(config)
+    tokenizer = Tokenizer.load(config.model, config.revision)
     device = weights.resolve_device(config.device)
     with on_device(device):
         model = weights.load_model(config, device, kind=SEQ2SEQ, auto_class=AutoModelForSeq2SeqLM)
@@ -123,11 +163,23 @@ def _prove(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: str) 
     )
     log.info("encoder-decoder loaded: %s, %s on %s", name, dtype, device)
     step_bytes = largest_step_bytes(config, model.config, dtype)
-    return LoadedModel(facts, parts, shapes, dtype, kv_dtype, device, attention, step_bytes, Seq2seqRunner)
+    return LoadedModel(
+        config,
+        tokenizer,
+        facts,
+        parts,
+        shapes,
+        dtype,
+        kv_dtype,
+        device,
+        attention,
+        step_bytes,
+        Seq2seqRunner,
+    )
 
 
 def _check_vocabularies(hf_config: Any, name: str) -> None:
-    """Raise `UnsupportedModel` if an output's tokens are others than a source's: a tokenizer has one set."""
+    """Raises `UnsupportedModel` if an output's tokens are others than a source's: a tokenizer has one set."""
     ours, outputs = hf_config.vocab_size, getattr(hf_config, "decoder_vocab_size", None)
     if outputs not in (None, ours):
         reason = (
@@ -136,13 +188,13 @@ def _check_vocabularies(hf_config: Any, name: str) -> None:
         raise UnsupportedModel(name, reason)
 
 
-def _attention_backend(asked: str, parts: EncoderDecoder, device: torch.device, kv_dtype: torch.dtype) -> str:
+def _attention_backend(name: str, parts: EncoderDecoder, device: torch.device, kv_dtype: torch.dtype) -> str:
     """The kernel adds no position bias, and the others expect causal attention. Raises `InvalidConfig`."""
-    if parts.decoder.position_bias is not None and asked == "native":
+    if parts.decoder.position_bias is not None and name == "native":
         raise InvalidConfig("attention_backend must be auto or torch: this model adds a bias by position")
     if parts.decoder.position_bias is not None or device.type != "cpu":
-        asked = "torch"
-    return resolve_attention_backend(asked, device, parts.dtype, kv_dtype)
+        name = "torch"
+    return resolve_attention_backend(name, device, parts.dtype, kv_dtype)
 
 
 def _parts(model: Any, decoder: CrossDecoder, name: str, eos_token_ids: frozenset[int]) -> EncoderDecoder:
@@ -181,8 +233,8 @@ def _test_tokens(model: Any) -> list[tuple[list[int], list[int]]]:
 def _reference_logits(
     model: Any, rules: DecodingRules, sequences: Seq[tuple[list[int], list[int]]]
 ) -> list[Tensor]:
-    """Of transformers' own model, of each sequence alone: those after its start and after each token."""
-    found = []
+    """Logits of transformers' own model for each sequence alone: after its start and after each token."""
+    logits_by_sequence = []
     for source, output in sequences:
         ids = torch.tensor([source], device=model.device)
         decoder_ids = torch.tensor([[rules.start_token_id, *output]], device=model.device)
@@ -190,8 +242,8 @@ def _reference_logits(
         logits = model(
             input_ids=ids, decoder_input_ids=decoder_ids, decoder_attention_mask=mask, use_cache=False
         ).logits
-        found.append(logits[0].float())
-    return found
+        logits_by_sequence.append(logits[0].float())
+    return logits_by_sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +257,7 @@ class _Test:
     name: str
 
     def check(self, parts: EncoderDecoder, block_size: int) -> None:
-        """Raise `UnsupportedModel` unless both sequences, step by step, have the logits expected."""
+        """Raises `UnsupportedModel` unless both sequences, step by step, have the logits expected."""
         plain = replace(parts, rules=replace(parts.rules, never=(), no_repeat_ngram_size=0, min_length=0))
         device = self.expected[0].device
         kv = KvMemory(
@@ -219,18 +271,13 @@ class _Test:
         runner = Seq2seqRunner(plain, kv, make_attention(self.attention, kv), device)
         sequences = []
         for number, (source, output) in enumerate(self.sequences):
-            prompt = seq2seq_prompt(source, [parts.rules.start_token_id], kv.block_size)
-            request = Request(
-                str(number),
-                prompt.token_ids,
-                source_slots=prompt.source_slots,
-                num_source_tokens=len(source),
-            )
-            sequence = Sequence(request, arrival=number, num_tokens_max=len(prompt.token_ids) + len(output))
+            request = Request(str(number), [parts.rules.start_token_id], source_token_ids=source)
+            num_tokens_max = request.source_slots(block_size) + 1 + len(output)
+            sequence = Sequence(request, arrival=number, num_tokens_max=num_tokens_max, block_size=block_size)
             sequence.add_blocks([8 * number + at for at in (5, 0, 7, 2, 4, 6)])
             sequences.append((sequence, output))
         for step, tokens in enumerate(zip(*(output for _, output in sequences), strict=False)):
-            chunks = [Chunk(each, each.num_uncomputed_tokens) for each, _ in sequences]
+            chunks = [Chunk(sequence, sequence.num_uncomputed_tokens) for sequence, _ in sequences]
             logits = runner.forward(chunks)
             for row, (chunk, wanted) in enumerate(zip(chunks, self.expected, strict=True)):
                 error = (logits[row] - wanted[step]).square().mean().sqrt() / wanted[step].std()

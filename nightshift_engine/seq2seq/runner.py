@@ -17,14 +17,13 @@ import torch
 from torch import Tensor
 
 from ..core.sequence import Sequence
-from ..core.steps.draft import Chunk
+from ..core.steps import Chunk
 from ..execution.attention.interface import AttentionBackend
 from ..execution.attention.native_backend import NativeAttention
 from ..execution.kv_memory import KvMemory
-from .attention import PagedCrossAttention, store
+from .attention import NativeCrossAttention, PagedCrossAttention, store
 from .decoding import DecodingRules
 from .layers import Attend, Decoder
-from .native_attention import NativeCrossAttention
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class Seq2seqRunner:
 
     @torch.inference_mode()
     def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
-        """Compute all chunks; logits `[rows, vocabulary]` in the order given, float32.
+        """Computes all chunks; logits `[rows, vocabulary]` in the order given, float32.
 
         Each chunk that is its sequence's last has one row. Steps do not overlap: `promised` is None.
         """
@@ -62,24 +61,22 @@ class Seq2seqRunner:
         begun = [
             chunk.sequence
             for chunk, end in ends
-            if chunk.sequence.num_computed_tokens < chunk.sequence.request.source_slots <= end
+            if chunk.sequence.num_computed_tokens < chunk.sequence.source_slots <= end
         ]
         if begun:
             self._encode(begun)
-        decoded = [(chunk, end) for chunk, end in ends if end > chunk.sequence.request.source_slots]
+        decoded = [(chunk, end) for chunk, end in ends if end > chunk.sequence.source_slots]
         if not decoded:
             return torch.empty(0, self._model.vocab_size, device=self._device)
         return self._decode(decoded)
 
     def clear_blocks(self, blocks: list[int]) -> None:
-        """Zero blocks whose content is not finite, before other sequences get them."""
+        """Zeros blocks whose content is not finite, before other sequences get them."""
         self._kv.clear(blocks)
 
     def _encode(self, sequences: list[Sequence]) -> None:
-        """Put the cross-attention's keys and values of sources into their blocks."""
-        sources = [
-            sequence.token_ids[: sequence.request.num_source_tokens].tolist() for sequence in sequences
-        ]
+        """Puts the cross-attention's keys and values of sources into their blocks."""
+        sources = [list(sequence.request.source_token_ids) for sequence in sequences]
         hidden = self._model.encoder(sources)
         size = self._kv.block_size
         places = np.concatenate([np.arange(len(ids)) for ids in sources])
@@ -102,7 +99,7 @@ class Seq2seqRunner:
         """Logits of the last token of each chunk that is its sequence's last."""
         size = self._kv.block_size
         sequences = [chunk.sequence for chunk, _ in chunks]
-        slots = [sequence.request.source_slots for sequence in sequences]
+        slots = [sequence.source_slots for sequence in sequences]
         starts = [
             max(sequence.num_computed_tokens, skip) for sequence, skip in zip(sequences, slots, strict=True)
         ]
@@ -124,7 +121,7 @@ class Seq2seqRunner:
                 for s, skip, (_, end) in zip(sequences, slots, chunks, strict=True)
             ]
         )
-        lengths = np.array([sequence.request.num_source_tokens for sequence in sequences])
+        lengths = np.array([len(sequence.request.source_token_ids) for sequence in sequences])
         at = self._on_device(positions)
         attention = self._attention(
             source_blocks=self._on_device(of_source.repeat(counts, axis=0)),
@@ -145,7 +142,7 @@ class Seq2seqRunner:
         return logits
 
     def _attention(self, **where: Tensor) -> Attend:
-        """Of one step."""
+        """Attention of one step."""
         if self._native is not None:
             return self._native.step(**where)
         model = self._model

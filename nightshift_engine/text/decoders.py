@@ -1,15 +1,14 @@
 """Tokens to text, one at a time: a character appears as soon as it is whole, and never changes.
 
-Three ways, by what a tokenizer's tokens are: bytes (`ByteTextDecoder`), pieces of text that may join the one
-before them (`WindowTextDecoder`), and such pieces with a token per byte for characters that are in no piece
-(`FallbackTextDecoder`). All give what decoding prompt and output in one go gives beyond the prompt. A
-character that begins in the prompt is the prompt's. Knows no sequences, no tensors and no stop strings.
+Three decoders, by what a tokenizer's tokens are: bytes, pieces of text that may join the one before them, and
+such pieces with a token per byte for characters that are in no piece. All give what decoding prompt and
+output in one go gives beyond the prompt; a character that begins in the prompt is the prompt's.
 """
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -17,7 +16,7 @@ REPLACEMENT_CHARACTER = "\ufffd"
 
 CHARACTER_BYTES_MAX = 4
 PARTIAL_BYTES_MAX = 3
-"""Of a character in UTF-8 whose last byte is missing."""
+"""Bytes of a character in UTF-8 whose last byte is missing."""
 WINDOW_TOKENS_MAX = 16
 """Tokens that a window may hold while it ends in half a character."""
 
@@ -32,14 +31,11 @@ class TextDecoder(Protocol):
         """Text that is certain now that this token is known."""
 
     def finish(self) -> str:
-        """What is left, once no more tokens will come: half a character becomes U+FFFD."""
+        """The text that is left, once no more tokens will come: half a character becomes U+FFFD."""
 
 
 class ByteTextDecoder:
-    """For tokenizers whose tokens are bytes (byte-level BPE): a table look-up and a UTF-8 decoder.
-
-    Gives what `Tokenizer.decode` gives of all tokens at once, because joining bytes is all that does.
-    """
+    """Decodes tokens that are bytes (byte-level BPE): a table look-up and a UTF-8 decoder."""
 
     __slots__ = ("_num_prompt_characters", "_partial", "_token_bytes")
 
@@ -76,13 +72,13 @@ class ByteTextDecoder:
 
 
 class WindowTextDecoder:
-    """For tokens that are pieces of text: decodes each in the company of the one before, and cuts that off.
+    """Decodes tokens that are pieces of text, each in the company of the one before, and cuts that off.
 
-    ids      ... emitted ...| context, whose text is known | pending ...
-                            |                              |  ends in half a character
+        ids      ... emitted ...| context, whose text is known | pending ...
+                                |                              |  ends in half a character
+
     A token may join the one before it (spaces), which is why it needs company. The window is kept as short as
-    that allows: two decodes of a token or two cost less than one of a dozen. (The library's own
-    `DecodeStream` is faster still, but raises on broken characters.)
+    that allows. (The library's own `DecodeStream` is faster still, but raises on broken characters.)
     """
 
     __slots__ = ("_decode", "_ends_in_halves", "_is_silent", "_num_context", "_num_emitted", "_window")
@@ -133,14 +129,15 @@ class WindowTextDecoder:
         return self._decode(self._window)[self._num_emitted :]
 
     def replace_context(self, token_ids: list[int]) -> None:
-        """Go on after these tokens, whose text has been emitted, or is the prompt's."""
+        """Goes on after these tokens, whose text has been emitted, or is the prompt's."""
         self._window = token_ids
         self._num_context = len(token_ids)
         self._num_emitted = len(self._decode(token_ids)) if token_ids else 0
 
 
 class FallbackTextDecoder:
-    """For pieces of text with byte fallback (sentencepiece): bytes are joined here, character by character.
+    """Decodes pieces of text with byte fallback (sentencepiece): bytes are joined here, character by
+    character.
 
     The library decodes a run of byte tokens as a whole, and gives U+FFFD for each byte if any part of the run
     is no UTF-8. What is emitted cannot be taken back, so here, as in sentencepiece itself, a byte that
@@ -180,7 +177,7 @@ class FallbackTextDecoder:
         return self._break()
 
     def _push_byte(self, token: int) -> str:
-        character = bytes(self._byte_by_token[each] for each in [*self._held, token])
+        character = bytes(self._byte_by_token[token_id] for token_id in [*self._held, token])
         try:
             text, num_bytes = codecs.utf_8_decode(character, "strict", False)
         except UnicodeDecodeError:
@@ -226,3 +223,77 @@ class FallbackTextDecoder:
             if token not in self._byte_by_token or len(tail) == CHARACTER_BYTES_MAX + PARTIAL_BYTES_MAX:
                 break
         return tail[::-1]
+
+
+class TextStream:
+    """Text of one growing sequence, up to its first stop string."""
+
+    __slots__ = ("_decoder", "_stop")
+
+    def __init__(self, decoder: TextDecoder, stop: Sequence[str] = ()) -> None:
+        self._decoder = decoder
+        self._stop = StopMatcher(stop) if stop else None
+
+    @property
+    def is_stopped(self) -> bool:
+        """A stop string has appeared; nothing will be emitted any more."""
+        return self._stop is not None and self._stop.is_hit
+
+    def push(self, token_id: int, *, look_for_stop: bool = True) -> str:
+        """Text that is certain now that this token is known. May be empty, may be that of earlier tokens."""
+        text = self._decoder.push(token_id)
+        # Before it may stop a stop string cannot begin either: the text passes unexamined.
+        return self._stop.push(text) if self._stop is not None and look_for_stop else text
+
+    def finish(self) -> str:
+        """Text still held back, once no more tokens will come."""
+        text = self._decoder.finish()
+        return text if self._stop is None else self._stop.push(text) + self._stop.flush()
+
+
+class StopMatcher:
+    """Passes text through until a stop string is complete, holding back what might become one.
+
+    Of several stop strings the one that is complete first wins, so the result does not depend on how the text
+    was cut into pieces.
+    """
+
+    __slots__ = ("_held", "_stops", "is_hit")
+
+    def __init__(self, stops: Iterable[str]) -> None:
+        self._stops = tuple(stops)
+        self._held = ""
+        self.is_hit = False
+
+    def push(self, text: str) -> str:
+        """Text that can no longer be part of a stop string; once one is hit, nothing."""
+        if self.is_hit or not text:
+            return ""
+        buffer = self._held + text
+        match = self._first_complete(buffer)
+        if match is not None:
+            self.is_hit, self._held = True, ""
+            return buffer[:match]
+        safe = len(buffer) - self._longest_possible_start(buffer)
+        self._held = buffer[safe:]
+        return buffer[:safe]
+
+    def flush(self) -> str:
+        """Text held back, once no more will come."""
+        held, self._held = self._held, ""
+        return held
+
+    def _first_complete(self, buffer: str) -> int | None:
+        """Where the stop string begins that ends first (of those, the longest)."""
+        starts = [(buffer.find(stop), stop) for stop in self._stops]
+        ends = [(start + len(stop), start) for start, stop in starts if start >= 0]
+        return min(ends)[1] if ends else None
+
+    def _longest_possible_start(self, buffer: str) -> int:
+        longest = 0
+        for stop in self._stops:
+            for length in range(min(len(stop) - 1, len(buffer)), longest, -1):
+                if buffer.endswith(stop[:length]):
+                    longest = length
+                    break
+        return longest

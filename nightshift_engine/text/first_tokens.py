@@ -33,12 +33,12 @@ _ACROSS_A_SPACE = re.compile(r"[^\s▁Ġ][ ▁Ġ]")
 
 @dataclass(frozen=True, slots=True)
 class FirstTokens:
-    """Of a text, without special tokens."""
+    """The first tokens of a text, without special tokens."""
 
     encoded: Any
     """A `tokenizers.Encoding` of the whole text, or of a part of it."""
     num_right: int
-    """So many of its tokens are the first of the whole text."""
+    """Tokens that are the first of the whole text."""
 
     def is_cut_at(self, limit: int) -> bool:
         """Whether the text has more tokens than that."""
@@ -68,13 +68,12 @@ class FirstTokensReader:
         return self._boundary is not None
 
     def read(self, texts: Sequence[str], limits: Sequence[int | None]) -> list[FirstTokens]:
-        """At least the first so many tokens of each text; None: all.
-
-        Raises `InvalidRequest` for what is no text.
+        """Reads at least the first so many tokens of each text; None: all. Raises `InvalidRequest` for no
+        text.
         """
         sizes = [self._first_size(text, limit) for text, limit in zip(texts, limits, strict=True)]
         heads = self._encode([self._head(text, size) for text, size in zip(texts, sizes, strict=True)])
-        return [self._enough(*each) for each in zip(texts, limits, sizes, heads, strict=True)]
+        return [self._enough(*text_limits) for text_limits in zip(texts, limits, sizes, heads, strict=True)]
 
     def _first_size(self, text: str, limit: int | None) -> int:
         if limit is None or self._boundary is None:
@@ -98,7 +97,7 @@ class FirstTokensReader:
     def _num_right(self, text: str, size: int, encoded: Any) -> int:
         """Tokens that end before the last boundary."""
         assert self._boundary is not None, "texts are read in parts"
-        end = max((each.start() for each in self._boundary.finditer(text, 0, size + 1)), default=0)
+        end = max((match.start() for match in self._boundary.finditer(text, 0, size + 1)), default=0)
         return next((index for index, (_, last) in enumerate(encoded.offsets) if last > end), len(encoded))
 
     def _encode(self, texts: Sequence[str]) -> list[Any]:

@@ -1,8 +1,4 @@
-"""Text to tokens, and tokens to text or bytes.
-
-Holds the model's tokenizer and its chat template. Knows no sequences and no tensors; `decoders.py` and
-`detokenizer.py` turn a growing sequence into text.
-"""
+"""Text to tokens, and tokens to text or bytes, by the model's tokenizer and chat template."""
 
 from __future__ import annotations
 
@@ -18,8 +14,7 @@ from transformers.utils.chat_template_utils import _compile_jinja_template
 
 from ..checkpoint.files import unreadable
 from ..errors import ChatTemplateFailed, InvalidRequest, ModelLoadFailed
-from .decoders import ByteTextDecoder, FallbackTextDecoder, TextDecoder, WindowTextDecoder
-from .detokenizer import TextStream
+from .decoders import ByteTextDecoder, FallbackTextDecoder, TextDecoder, TextStream, WindowTextDecoder
 
 _LANGUAGE = re.compile(r"__([a-z]{2,3})__|([a-z]{2,3}_[A-Za-z]{2,4})")
 
@@ -42,7 +37,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, model: str, revision: str | None = None) -> Tokenizer:
-        """Load from a directory or the hub. Raises `ModelLoadFailed`."""
+        """Loads from a directory or the hub. Raises `ModelLoadFailed`."""
         try:
             hf_tokenizer = AutoTokenizer.from_pretrained(model, revision=revision, trust_remote_code=False)
         except Exception as error:  # whatever a broken file makes of the libraries below
@@ -67,7 +62,7 @@ class Tokenizer:
 
     @property
     def context_length(self) -> int | None:
-        """What the tokenizer files claim, or None where they hold the usual astronomical placeholder."""
+        """Tokens that the files claim, or None where they hold the usual astronomical placeholder."""
         length = self._hf.model_max_length
         return int(length) if length < 10**9 else None
 
@@ -83,7 +78,7 @@ class Tokenizer:
 
     @property
     def token_ids(self) -> Collection[int]:
-        """Of all its tokens, added ones included."""
+        """Ids of all its tokens, added ones included."""
         return set(self._backend.get_vocab(with_added_tokens=True).values())
 
     def spelled(self, token_id: int) -> bytes:
@@ -95,9 +90,11 @@ class Tokenizer:
         return [content.decode() for id, content in sorted(self._added.items()) if id >= first_id]
 
     def check_chat_template(self, model: str) -> None:
-        """Raise `ModelLoadFailed` if a chat template of its is no Jinja: every conversation would fail."""
-        found = self._hf.chat_template
-        for template in found.values() if isinstance(found, dict) else [found] if found else []:
+        """Raises `ModelLoadFailed` if a chat template of its is no Jinja: every conversation would fail."""
+        templates = self._hf.chat_template
+        for template in (
+            templates.values() if isinstance(templates, dict) else [templates] if templates else []
+        ):
             try:
                 _compile_jinja_template(template)
             except Exception as error:  # whatever a broken template makes of the library
@@ -130,7 +127,7 @@ class Tokenizer:
         eng_Latn; by name, without underscores around it.
         """
         named = ((_LANGUAGE.fullmatch(self._added[id].decode()), id) for id in self._silent)
-        return {found[1] or found[2]: id for found, id in named if found is not None}
+        return {match[1] or match[2]: id for match, id in named if match is not None}
 
     @property
     def chat_template(self) -> str:
@@ -169,10 +166,8 @@ class Tokenizer:
         return self.encode_all([text], add_special_tokens=False)[0]
 
     def chat_text(self, messages: Sequence[Mapping[str, Any]], **template_arguments: Any) -> str:
-        """A conversation's text with its special tokens, ending where the assistant's answer begins, unless
-        `add_generation_prompt` is False.
-
-        Raises `ChatTemplateFailed` if the model has no chat template or the template refuses the messages.
+        """A conversation's text up to the assistant's answer. Raises `ChatTemplateFailed` without a chat
+        template, or by it.
         """
         if not self._hf.chat_template:
             raise ChatTemplateFailed("this model has no chat template; send a plain prompt instead")
@@ -198,10 +193,10 @@ class Tokenizer:
 
         Empty for an id the tokenizer does not know: models often have more output rows than it has tokens.
         """
-        found = self._bytes.get(token_id)
-        if found is None:
-            found = self._bytes[token_id] = self._spelled(token_id)
-        return found
+        spelled = self._bytes.get(token_id)
+        if spelled is None:
+            spelled = self._bytes[token_id] = self._spelled(token_id)
+        return spelled
 
     def is_special(self, token_id: int) -> bool:
         """Leaves no text: it is there for the model."""
@@ -241,13 +236,13 @@ class Tokenizer:
 
     def _spelled_bytes(self) -> dict[int, int]:
         """Tokens that stand for one byte, written <0x0A>, and leave text."""
-        found = {}
+        byte_tokens = {}
         for byte in range(256):
             for name in {f"<0x{byte:02X}>", f"<0x{byte:02x}>"}:
                 token = self._backend.token_to_id(name)
                 if token is not None and token not in self._silent:
-                    found[token] = byte
-        return found
+                    byte_tokens[token] = byte
+        return byte_tokens
 
     def _spelled(self, token_id: int) -> bytes:
         added = self._added.get(token_id)

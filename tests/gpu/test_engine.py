@@ -16,7 +16,7 @@ from nightshift_engine.execution.attention.selection import FP8_CAPABILITY_MIN
 from nightshift_engine.execution.decoder.decoder import Decoder
 from nightshift_engine.execution.kv_memory import QUANTISED_DTYPES
 from nightshift_engine.execution.linears.dense import writes_float32
-from nightshift_engine.loading.model import load_model
+from nightshift_engine.models import load_model
 from tests.unit.engine.execution.test_kv_dtypes import PROMPT, RELATIVE_ERROR_MAX, logits
 from tests.unit.engine.running.test_overlap import CRAMPED, random_request, result
 from tests.unit.engine.tiny.decoders import (
@@ -24,7 +24,6 @@ from tests.unit.engine.tiny.decoders import (
     engine_config,
     greedy,
     load_engine,
-    load_tokenizer,
     save_model,
 )
 
@@ -108,7 +107,7 @@ def test_a_llama_can_be_recorded(llama: Path, caplog: pytest.LogCaptureFixture) 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_llama_is_written_out(llama: Path, dtype: str) -> None:
     config = engine_config(llama, device="cuda", dtype=dtype)
-    model = load_model(config, load_tokenizer(config.model))
+    model = load_model(config)
     assert isinstance(model.forward_pass, Decoder)
     assert not model.forward_pass.has_modules
 

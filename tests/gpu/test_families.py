@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from nightshift_engine import Request
 from tests.unit.engine.loading.test_model_families import CASES, GPT2_NAMES, NEW_TOKENS, PROMPT_LENGTHS
-from tests.unit.engine.tiny.decoders import complete, greedy, load_engine, reference_greedy, save_model
+from tests.unit.engine.tiny.decoders import (
+    greedy_answers,
+    load_engine,
+    reference_greedy,
+    save_model,
+)
 
 pytestmark = [
     pytest.mark.gpu,
@@ -47,12 +51,10 @@ def test_greedy_output_equals_generate(name: str, tmp_path: Path) -> None:
     checkpoint = save_model(tmp_path / "model", name.split(",")[0], without=without, **CASES[name])
     rng = random.Random(SEED)
     prompts = [[rng.randrange(256) for _ in range(length)] for length in PROMPT_LENGTHS]
-    requests = [Request(str(n), prompt, greedy(NEW_TOKENS)) for n, prompt in enumerate(prompts)]
 
     engine = load_engine(
         checkpoint, device="cuda", dtype="float32", max_num_seqs=3, max_num_batched_tokens=20
     )
-    found = [completion.token_ids for completion in complete(engine, *requests)]
 
-    assert found == reference_greedy(checkpoint, prompts, NEW_TOKENS)
+    assert greedy_answers(engine, prompts, NEW_TOKENS) == reference_greedy(checkpoint, prompts, NEW_TOKENS)
     engine.check_integrity()

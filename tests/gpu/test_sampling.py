@@ -42,8 +42,8 @@ def test_penalties_of_steps_in_flight_are_those_of_a_cpu() -> None:
     chosen: list[list[list[int | None]]] = []
     for device in ("cpu", "cuda"):
         rows, sampler, tokens = [sequence(temperature=0.0, **kind) for kind in kinds], Sampler([EOS]), []
-        for each in logits:
-            tokens.append(sampler.sample(each.to(device, copy=True), rows).tokens)
+        for step_logits in logits:
+            tokens.append(sampler.sample(step_logits.to(device, copy=True), rows).tokens)
             for row, token in zip(rows, tokens[-1], strict=True):
                 assert token is not None
                 row.append(token)

@@ -18,9 +18,8 @@ from nightshift.errors import InvalidSetting
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.process.settings import WorkerSettings
 from nightshift.tenants.cache_groups import NO_GROUPS, CacheGroups
-from nightshift_engine import Engine, Request
+from nightshift_engine import Engine, Grammar, Request
 from nightshift_engine.guidance.compiler import GrammarCompiler
-from nightshift_engine.guidance.grammar import Grammar
 from scheduler.webhooks.circuits import CircuitConfig, Circuits
 from scheduler.webhooks.in_flight import webhook_destination
 from tests.helpers.fakes import STARTS_AT, a_delivery, a_job
@@ -181,7 +180,7 @@ def test_every_other_one_is_shown_by_a_test_of_its_own(name: str) -> None:
 OF_TENANTS: Final = {
     "nightshift/bulk/results/earlier_results.py",  # of one job
     "scheduler/webhooks/circuits.py",
-    "nightshift_engine/core/kv/kv_blocks.py",
+    "nightshift_engine/core/kv_blocks.py",
     "nightshift_engine/guidance/compiler.py",
     "workers/shard/rows/earlier_jobs.py",  # by job, and the job's tenant is compared
     "workers/shard/run_once.py",  # by job and digest
@@ -199,7 +198,7 @@ OF_NO_TENANT: Final = {
     "nightshift/store/databases/multi_insert.py",  # statements
     "nightshift/store/pending.py",  # statements
     "nightshift_engine/guidance/guide.py",  # threads
-    "nightshift_engine/guidance/masks.py",  # a table of all bytes
+    "nightshift_engine/sampling/adjustments.py",  # a table of all bytes
     "workers/serving/kinds/decoder.py",  # threads
 }
 CACHES: Final = re.compile(r"lru_cache|@cache\b|OrderedDict\(|class Cached")

@@ -20,9 +20,9 @@ from anyio.from_thread import start_blocking_portal
 from api.services.services import STORAGE_THREADS_MAX, StorageThreads
 from nightshift.jobs import Job
 from nightshift.tenants.turns import Place, Turns, TurnThreads
+from nightshift_engine import Grammar
 from nightshift_engine.guidance import compiler
 from nightshift_engine.guidance.compiler import GrammarCompiler
-from nightshift_engine.guidance.grammar import Grammar
 from scheduler.runtime.thread_pools import JobPool, JobPoolConfig, leaves_a_thread
 from tests.helpers.fakes import a_job
 from workers.leases.isolation import Isolation, SuspectQueue
@@ -261,7 +261,7 @@ IN_TURN: Final = {
     "scheduler/duties/running_output.py",  # parts
     "scheduler/runtime/thread_pools.py",
     "nightshift_engine/core/batcher.py",
-    "nightshift_engine/encoders/batching/batcher.py",
+    "nightshift_engine/encoders/batcher.py",
     "workers/online/publisher.py",
     "workers/online/runner.py",
     "workers/leases/isolation.py",

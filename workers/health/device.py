@@ -18,7 +18,7 @@ def device_reader(name: str) -> Callable[[], DeviceFigures | None]:
         return _unknown
     import torch
 
-    from nightshift_engine.loading.weights import resolve_device
+    from nightshift_engine.models import resolve_device
 
     device = resolve_device(name)
     if device.type != "cuda":

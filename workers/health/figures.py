@@ -16,7 +16,7 @@ from nightshift.fleet.figures import (
     ModelFigures,
     WorkerFigures,
 )
-from nightshift_engine.core.histograms import Histogram
+from nightshift_engine import Histogram
 from workers.online.times import OnlineTimes
 from workers.serving.model_server import ModelServer
 

@@ -16,7 +16,7 @@ from nightshift.process.metrics import engine
 from nightshift.process.metrics import worker as declared
 from nightshift.process.metrics.family import HistogramFamily, new_registry
 from nightshift.process.metrics.processes import register_process
-from nightshift_engine.core.histograms import ClassHistograms, Histogram
+from nightshift_engine import ClassHistograms, Histogram
 from workers.online.times import OnlineTimes, RequestTimes
 from workers.serving.model_server import ModelServer
 from workers.serving.residency.residency import ResidencyCounts

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from nightshift.jobs import OnlineClaim
-from nightshift_engine.core.histograms import Histogram
+from nightshift_engine import Histogram
 
 FIRST_TOKEN_BUCKETS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 10, 30, 60, 300)
 REQUEST_BUCKETS_S: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nightshift.jobs import JsonObject
-from nightshift_engine import InvalidState, SamplingParams, TokenLogprobs
+from nightshift_engine import SamplingParams, TokenLogprobs
+from nightshift_engine.errors import InvalidState
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from huggingface_hub.errors import HFValidationError
 
 from nightshift.errors import ConfigurationError
 from nightshift.fleet.checkpoints import cached_snapshot, hub_id, not_downloaded
-from nightshift_engine.checkpoint.files import HUB_FILES, HUB_FILES_IGNORED
+from nightshift_engine import HUB_FILES, HUB_FILES_IGNORED
 
 
 def directory_of(path_or_id: str, *, may_download: bool) -> Path:

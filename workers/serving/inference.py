@@ -17,14 +17,8 @@ from nightshift.errors import InvalidRequest, StorageError
 from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.objectstore.verdicts import without_addresses
-from nightshift_engine import (
-    Completion,
-    InvalidSamplingParams,
-    Output,
-    RequestTimes,
-    SamplingParams,
-    TokenLogprobs,
-)
+from nightshift_engine import Completion, Output, RequestTimes, SamplingParams, TokenLogprobs
+from nightshift_engine.errors import InvalidSamplingParams
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,7 @@ from nightshift.errors import ConfigurationError
 from nightshift.fleet.checkpoints import model_id
 from nightshift.process.settings import PREFIX, WorkerSettings
 from nightshift_engine import EngineError
-from nightshift_engine.checkpoint.kinds import read_kind
-from nightshift_engine.execution.device.devices import DeviceMemory
-from nightshift_engine.loading.footprint import Footprint
-from nightshift_engine.loading.weights import resolve_device
+from nightshift_engine.models import DeviceMemory, Footprint, read_kind, resolve_device
 from workers.serving import kinds
 from workers.serving.hub import directory_of
 from workers.serving.kinds.kind import Loaded, ServedKind, Source

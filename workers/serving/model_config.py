@@ -18,9 +18,8 @@ from yaml.constructor import ConstructorError
 
 from nightshift.errors import ConfigurationError
 from nightshift.fleet.checkpoints import model_id
-from nightshift_engine.encoders.batching.config import DynamicBatching, EncoderConfig, InvalidBatching
-from nightshift_engine.encoders.vectors.matryoshka import Matryoshka
-from nightshift_engine.errors import InvalidConfig
+from nightshift_engine.encoders import DynamicBatching, EncoderConfig, Matryoshka
+from nightshift_engine.errors import InvalidBatching, InvalidConfig
 
 log = logging.getLogger(__name__)
 

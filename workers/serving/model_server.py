@@ -18,9 +18,8 @@ from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
 from nightshift.jobs import JsonObject, ShardObject
 from nightshift.jobs.priorities import PriorityClass
-from nightshift_engine import EncoderStats, EngineStats, InvalidTokenIds, PromptTooLong
-from nightshift_engine.core.histograms import EngineHistograms
-from nightshift_engine.encoders.errors import EncodeInputTooLong
+from nightshift_engine import EncoderStats, EngineHistograms, EngineStats
+from nightshift_engine.errors import EncodeInputTooLong, InvalidTokenIds, PromptTooLong
 from workers.serving.busy import RecentShare
 from workers.serving.carry_over import CarryOver
 from workers.serving.inference import Listener, Progress

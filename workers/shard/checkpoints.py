@@ -28,7 +28,7 @@ from nightshift.objectstore.verdicts import storage_verdict
 from nightshift.process import failpoints
 from nightshift.store import Store, Transaction
 from nightshift.store.shards.shards import AlreadyListed
-from nightshift_engine import InvalidState
+from nightshift_engine.errors import InvalidState
 from workers.leases.heartbeat import LeaseLost
 from workers.serving.carry_over import CarryOver, decode_carry_overs, encode_carry_overs
 from workers.shard.config import ShardConfig

@@ -1,7 +1,6 @@
 """A Hugging Face classifier as a function from token ids to a logit for each label.
 
-Any model AutoModelForSequenceClassification knows whose output depends on its input alone, whatever it is
-batched with; loading tries that and refuses the others. Of decoders with such a head, those are served whose
+Loading tries that its output depends on its input alone. Of decoders with such a head, those are served whose
 logits are taken at the last token of each text, which is done here: transformers looks for it by the padding
 token, which a checkpoint need not have and a text may end with.
 """
@@ -22,21 +21,18 @@ from transformers.modeling_layers import GenericForSequenceClassification
 
 from ...checkpoint.files import local_directory
 from ...checkpoint.kinds import CLASSIFIER, require_kind
-from ...core.config import DTypeName
 from ...errors import UnsupportedModel
+from ...execution.attention.input_attention import SEPARATE_TOKENS_MIN
+from ...execution.packed_layers import NOT_PACKED
+from ...loading.context import longest_input
 from ...loading.weights import check_vocabulary, resolve_device
 from ...text.tokenizer import Tokenizer
-from ..batching.limits import longest_input
-from ..batching.work import measure_roofline
-from ..errors import token_ids_objection
-from ..packed.packed_attention import SEPARATE_TOKENS_MIN
-from ..packed.packed_base import PackedBase
-from ..packed.packed_layers import NOT_PACKED, PackedLayers
+from ..packed_layers import PackedBase, PackedLayers, measure_roofline
+from ..texts import token_ids_objection
 from .labels import Labels, read_config
 from .pairs import FramedTokens, PairText, PairTokenizer
 from .rerank_prompts import PromptTokenizer, declares_prompt
-from .scorer import TextScorer
-from .scorer_weights import load_scorer
+from .scorer import TextScorer, load_scorer
 
 log = logging.getLogger(__name__)
 
@@ -75,15 +71,14 @@ class ClassifierModel(TextScorer):
     def load(
         cls,
         path_or_id: str | Path,
-        dtype: DTypeName = "auto",
+        dtype: str = "auto",
         device: str = "auto",
         max_length: int | None = None,
         revision: str | None = None,
     ) -> ClassifierModel:
-        """Load a directory or a hub id: safetensors only, and no code of the checkpoint's own.
+        """Loads a directory or a hub id; `dtype`, `device` and `revision` are as in EngineConfig.
 
-        `dtype`, `device` and `revision` are as in EngineConfig. Raises ModelLoadFailed, UnsupportedModel or
-        InvalidConfig.
+        Raises ModelLoadFailed, UnsupportedModel or InvalidConfig.
         """
         directory = local_directory(str(path_or_id), revision)
         require_kind(str(directory), None, CLASSIFIER)
@@ -103,15 +98,15 @@ class ClassifierModel(TextScorer):
         ):
             raise UnsupportedModel(str(directory), f"what its tokenizer puts around a text {strange}")
         has_prompt = declares_prompt(directory, tokenizer)
-        prompts = PromptTokenizer.of(directory, model.config, tokenizer) if has_prompt else None
+        prompts = PromptTokenizer.of_checkpoint(directory, model.config, tokenizer) if has_prompt else None
         return cls(model, pairs, limit, directory, has_types=has_types, prompts=prompts)
 
     def tokenize_all(self, texts: Sequence[PairText]) -> list[FramedTokens]:
         if self._prompts is None:
             return self._tokenizer.tokenize(texts)
-        pairs = iter(self._prompts.tokenize([each for each in texts if each.pair is not None]))
-        single = iter(self._tokenizer.tokenize([each for each in texts if each.pair is None]))
-        return [next(single if each.pair is None else pairs) for each in texts]
+        pairs = iter(self._prompts.tokenize([text for text in texts if text.pair is not None]))
+        single = iter(self._tokenizer.tokenize([text for text in texts if text.pair is None]))
+        return [next(single if text.pair is None else pairs) for text in texts]
 
     @property
     def reads_parts(self) -> bool:
@@ -132,7 +127,7 @@ class ClassifierModel(TextScorer):
         return logits[0].float()
 
     def _check_head(self, name: str) -> None:
-        """Refuse decoders that look for a text's last token themselves, other than by the common class."""
+        """Refuses decoders that look for a text's last token themselves, other than by the common class."""
         model = self._model
         if hasattr(model, "score") and not self._is_decoder:
             reason = (
@@ -142,20 +137,20 @@ class ClassifierModel(TextScorer):
 
     @torch.inference_mode()
     def _pack(self) -> None:
-        """Use packed layers where they have the logits of transformers' own; at best of first tokens alone,
+        """Uses packed layers where they have the logits of transformers' own; at best of first tokens alone,
         which is what most heads read.
         """
         model, base = self._model, self._model.base_model
         batches = [self._sample(), self._sample(longest=2 * SEPARATE_TOKENS_MIN)]
         expected = torch.cat([self._forward(inputs) for inputs in batches])
         for reads_first in (True, False):
-            layers = None if base is model else PackedLayers.of(base, reads_first=reads_first)
+            layers = None if base is model else PackedLayers.pack(base, reads_first=reads_first)
             if layers is None:
                 return
             setattr(model, model.base_model_prefix, PackedBase(layers, getattr(base, "pooler", None)))
             try:
-                found = torch.cat([self._forward(inputs) for inputs in batches])
-                difference = float((found - expected).abs().max())
+                packed = torch.cat([self._forward(inputs) for inputs in batches])
+                difference = float((packed - expected).abs().max())
             except NOT_PACKED as error:
                 log.debug("its head does not take packed layers: %r", error)
                 difference = math.inf

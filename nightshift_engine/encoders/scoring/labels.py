@@ -1,4 +1,4 @@
-"""What a classifier's outputs are called, and what is done to them: as its config.json says."""
+"""Names of a classifier's outputs, and the functions applied to them, as its config.json says."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from ...checkpoint.files import read_object
 from ...errors import UnsupportedModel
-from ..vectors.prompts import FILE
+from ..prompts import FILE
 
 Activation = Literal["softmax", "sigmoid", "identity"]
 
 _ACTIVATIONS: Mapping[str, Activation] = {"Sigmoid": "sigmoid", "Identity": "identity", "Softmax": "softmax"}
-"""By the last part of the class's name in torch, as sentence-transformers stores it."""
+"""Activations by the last part of the class's name in torch, as sentence-transformers stores it."""
 _BY_PROBLEM: Mapping[str, Activation] = {
     "regression": "identity",
     "multi_label_classification": "sigmoid",
@@ -31,13 +31,13 @@ class Labels:
 
     names: tuple[str, ...]
     activation: Activation
-    """Of a classification: what the pipeline of transformers applies."""
+    """Applied to a classification, as the pipeline of transformers does."""
     ranking_activation: Activation
-    """Of a relevance: what the CrossEncoder of sentence-transformers applies."""
+    """Applied to a relevance, as the CrossEncoder of sentence-transformers does."""
 
     @classmethod
     def read(cls, config: Mapping[str, Any], num_outputs: int, name: str) -> Labels:
-        """Of the object in config.json. Raises `UnsupportedModel`, naming labels that are missing."""
+        """Reads the object in config.json. Raises `UnsupportedModel`, naming labels that are missing."""
         return cls(
             names=_names(config.get("id2label"), num_outputs, name),
             activation=_activation(config.get("problem_type"), num_outputs, name),
@@ -112,17 +112,19 @@ def _activation(problem_type: object, num_outputs: int, name: str) -> Activation
             name, f"its problem_type {problem_type!r} is not one of {', '.join(_BY_PROBLEM)}"
         )
     # A softmax over one output would be 1 for every text: transformers takes the sigmoid.
-    found = _BY_PROBLEM[str(problem_type)]
-    return "sigmoid" if num_outputs == 1 and found == "softmax" else found
+    activation = _BY_PROBLEM[str(problem_type)]
+    return "sigmoid" if num_outputs == 1 and activation == "softmax" else activation
 
 
 def ranking_activation(config: Mapping[str, Any], num_outputs: int, name: str) -> Activation:
-    """What config.json says of relevance. Raises `UnsupportedModel` for an activation that is not ours."""
+    """The activation that config.json declares for relevance. Raises `UnsupportedModel` for one that is not
+    ours.
+    """
     declared = (config.get("sentence_transformers") or {}).get("activation_fn")
     declared = declared or config.get("sbert_ce_default_activation_function")
     if declared is None:
         return "sigmoid" if num_outputs == 1 else "identity"
-    found = _ACTIVATIONS.get(str(declared).rpartition(".")[2])
-    if found is None or (found == "softmax" and num_outputs == 1):
+    activation = _ACTIVATIONS.get(str(declared).rpartition(".")[2])
+    if activation is None or (activation == "softmax" and num_outputs == 1):
         raise UnsupportedModel(name, f"its activation_fn {declared!r} is not one we compute")
-    return found
+    return activation

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...errors import NoRoomForText
 from ...text.first_tokens import FirstTokensReader
 from ...text.tokenizer import Tokenizer
-from ..errors import NoRoomForText
 
 _SAMPLE = "a"
 
@@ -25,12 +25,14 @@ class PairText:
     max_tokens: int | None = None
     """Cut the last text so that it all has at most so many tokens; None: never."""
     instruction: str | None = None
-    """What makes the two belong together, for models that read it; None: what they are made for."""
+    """A sentence that says why the two belong together, for models that read it; None: their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What a tokenizer puts before, between and after texts, and of which text it says each token is."""
+    """Tokens that a tokenizer puts before, between and after texts, and the text that each token belongs
+    to.
+    """
 
     around: tuple[tuple[int, ...], ...]
     """Token ids: before the first text, after each."""
@@ -39,13 +41,13 @@ class Frame:
 
     @classmethod
     def read(cls, sample: Any, num_texts: int) -> Frame:
-        """From an `Encoding` of so many texts. Raises ValueError where they do not follow one another."""
+        """Reads an `Encoding` of so many texts. Raises ValueError where they do not follow one another."""
         of_text = [-1 if text is None else text for text in sample.sequence_ids]
         places = [[at for at, text in enumerate(of_text) if text == number] for number in range(num_texts)]
-        if not all(places) or any(each != [*range(each[0], each[-1] + 1)] for each in places):
+        if not all(places) or any(indices != [*range(indices[0], indices[-1] + 1)] for indices in places):
             raise ValueError(f"its tokenizer does not put {num_texts} texts after one another: {of_text}")
-        starts, ends = [each[0] for each in places], [each[-1] + 1 for each in places]
-        gaps = [slice(*each) for each in zip([0, *ends], [*starts, len(of_text)], strict=True)]
+        starts, ends = [indices[0] for indices in places], [indices[-1] + 1 for indices in places]
+        gaps = [slice(*bounds) for bounds in zip([0, *ends], [*starts, len(of_text)], strict=True)]
         return cls(
             around=tuple(tuple(sample.ids[gap]) for gap in gaps),
             around_types=tuple(tuple(sample.type_ids[gap]) for gap in gaps),
@@ -93,7 +95,7 @@ class PairTokenizer:
         self._backend = tokenizer.plain_backend()
         self._reader = FirstTokensReader(self._backend)
         samples = self._backend.encode(_SAMPLE), self._backend.encode(_SAMPLE, _SAMPLE)
-        self._frames = [Frame.read(each, number) for number, each in enumerate(samples, start=1)]
+        self._frames = [Frame.read(sample, number) for number, sample in enumerate(samples, start=1)]
 
     @property
     def reads_parts(self) -> bool:
@@ -118,13 +120,13 @@ class PairTokenizer:
     def tokenize(self, inputs: Sequence[PairText]) -> list[FramedTokens]:
         """Raises `InvalidRequest` where a text is none, or nothing is left of one that is cut."""
         pieces = self._pieces(inputs)
-        return [self._framed(each, pieces) for each in inputs]
+        return [self._framed(input, pieces) for input in inputs]
 
     def _pieces(self, inputs: Sequence[PairText]) -> dict[_Key, Sequence[int]]:
         """Each text without special tokens, by itself and its limit."""
-        wanted = [*dict.fromkeys(key for each in inputs for key in _keys(each))]
-        found = self._reader.read([text for text, _ in wanted], [limit for _, limit in wanted])
-        return {key: first.encoded.ids[: key[1]] for key, first in zip(wanted, found, strict=True)}
+        wanted = [*dict.fromkeys(key for input in inputs for key in _keys(input))]
+        beginnings = self._reader.read([text for text, _ in wanted], [limit for _, limit in wanted])
+        return {key: first.encoded.ids[: key[1]] for key, first in zip(wanted, beginnings, strict=True)}
 
     def _framed(self, one: PairText, pieces: dict[_Key, Sequence[int]]) -> FramedTokens:
         frame = self._frames[one.pair is not None]

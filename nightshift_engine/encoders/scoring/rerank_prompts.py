@@ -1,4 +1,4 @@
-"""What a generative reranker reads: a query and a document in the prompt that its checkpoint declares.
+"""The prompt of a generative reranker: a query and a document as its checkpoint declares.
 
 The prompt is text, and is tokenised as a whole: a tokenizer may join the first word of a text with what is
 before it. Only a document is ever cut, and what the prompt has behind it stays.
@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from ...checkpoint.files import read_object
-from ...errors import ChatTemplateFailed, InvalidRequest, UnsupportedModel
+from ...errors import ChatTemplateFailed, InvalidRequest, NoRoomForText, UnsupportedModel
 from ...text.first_tokens import FirstTokensReader
 from ...text.tokenizer import Tokenizer
-from ..errors import NoRoomForText
-from ..vectors.prompts import Prompts
+from ..prompts import Prompts
 from .pairs import FramedTokens, PairText
 from .scorer import bare
 
@@ -36,9 +35,9 @@ _QUERY, _DOCUMENT, _INSTRUCTION = "nqueryq", "ndocumentd", "ninstructioni"
 
 
 def qwen3_prompt(query: str, document: str, instruction: str | None) -> str:
-    """That of the model card of Qwen3-Reranker."""
-    asked = QWEN3_INSTRUCTION if instruction is None else instruction
-    texts = f"<Instruct>: {asked}\n<Query>: {query}\n<Document>: {document}"
+    """The prompt of the model card of Qwen3-Reranker."""
+    instruct = QWEN3_INSTRUCTION if instruction is None else instruction
+    texts = f"<Instruct>: {instruct}\n<Query>: {query}\n<Document>: {document}"
     return f"{_QWEN3_BEFORE}{texts}{_QWEN3_BEHIND}"
 
 
@@ -75,7 +74,7 @@ def _has_pair_roles(tokenizer: Tokenizer) -> bool:
 
 
 def transformer_settings(directory: Path) -> dict[str, Any]:
-    """What sentence-transformers says of its first module. Raises ModelLoadFailed."""
+    """Reads what sentence-transformers says of its first module. Raises ModelLoadFailed."""
     path = directory / "sentence_bert_config.json"
     return read_object(path, str(directory)) if path.exists() else {}
 
@@ -104,7 +103,7 @@ def _rendered(
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """What is around a document in the prompt of a query."""
+    """The parts of a query's prompt around a document."""
 
     num_before: int
     """Tokens."""
@@ -116,7 +115,7 @@ class PromptTokenizer:
     """Pairs of texts to tokens. Any thread may use it."""
 
     @classmethod
-    def of(cls, directory: Path, config: Any, tokenizer: Tokenizer) -> PromptTokenizer:
+    def of_checkpoint(cls, directory: Path, config: Any, tokenizer: Tokenizer) -> PromptTokenizer:
         """As the checkpoint's files declare. Raises UnsupportedModel or ModelLoadFailed."""
         instruction = Prompts.read(directory).default or None
         return cls(tokenizer, read_prompt(directory, config, tokenizer), instruction, str(directory))
@@ -148,20 +147,20 @@ class PromptTokenizer:
 
     def tokenize(self, inputs: Sequence[PairText]) -> list[FramedTokens]:
         """Raises `InvalidRequest` where a text is none, or no token is left of a document that is cut."""
-        prompts = [self._prompt(each, each.pair or "") for each in inputs]
+        prompts = [self._prompt(input, input.pair or "") for input in inputs]
         cut = self._cut(inputs, prompts)
         whole = iter(self._encode([prompt for place, prompt in enumerate(prompts) if place not in cut]))
         return [bare(cut[place] if place in cut else next(whole)) for place in range(len(prompts))]
 
-    def _prompt(self, each: PairText, document: str) -> str:
-        instruction = self._default_instruction if each.instruction is None else each.instruction
+    def _prompt(self, pair: PairText, document: str) -> str:
+        instruction = self._default_instruction if pair.instruction is None else pair.instruction
         try:
-            return self._render(each.text, document, instruction)
+            return self._render(pair.text, document, instruction)
         except ChatTemplateFailed as error:
             raise InvalidRequest(str(error)) from error
 
     def _cut(self, inputs: Sequence[PairText], prompts: Sequence[str]) -> dict[int, list[int]]:
-        """By their place, the tokens of inputs whose document is cut: as many as may be, then what is behind.
+        """Tokens of inputs whose document is cut, by place: as many as may be, then what is behind.
 
                               max_tokens
         before, query | document ...........|
@@ -169,25 +168,25 @@ class PromptTokenizer:
         """
         frames: dict[tuple[str, str | None], _Frame] = {}
         rooms: dict[int, tuple[int, _Frame]] = {}
-        for place, each in enumerate(inputs):
-            if each.max_tokens is None:
+        for place, input in enumerate(inputs):
+            if input.max_tokens is None:
                 continue
-            key = each.text, each.instruction
-            frame = frames[key] = frames.get(key) or self._frame(each)
-            room = each.max_tokens - len(frame.behind_ids)
+            key = input.text, input.instruction
+            frame = frames[key] = frames.get(key) or self._frame(input)
+            room = input.max_tokens - len(frame.behind_ids)
             if room <= frame.num_before:
-                raise NoRoomForText(each.max_tokens)
+                raise NoRoomForText(input.max_tokens)
             rooms[place] = room, frame
         texts = [prompts[place].removesuffix(frame.behind) for place, (_, frame) in rooms.items()]
-        found = self._reader.read(texts, [room for room, _ in rooms.values()]) if texts else []
+        beginnings = self._reader.read(texts, [room for room, _ in rooms.values()]) if texts else []
         return {
             place: [*first.up_to(room).ids, *frame.behind_ids]
-            for (place, (room, frame)), first in zip(rooms.items(), found, strict=True)
+            for (place, (room, frame)), first in zip(rooms.items(), beginnings, strict=True)
             if first.is_cut_at(room)
         }
 
-    def _frame(self, each: PairText) -> _Frame:
-        before, behind = self._prompt(each, _DOCUMENT).rsplit(_DOCUMENT, 1)
+    def _frame(self, pair: PairText) -> _Frame:
+        before, behind = self._prompt(pair, _DOCUMENT).rsplit(_DOCUMENT, 1)
         first, last = self._encode([before, behind])
         return _Frame(len(first), behind, last)
 

@@ -1,4 +1,4 @@
-"""What models that score texts have in common: texts or pairs in, logits for each of their labels out.
+"""Models that score texts: texts or pairs in, logits for each of their labels out.
 
 How tokens become logits is a subclass's; that it depends on an input alone is checked here, at load.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,14 +15,41 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...checkpoint.files import brings_own_code
+from ...checkpoint.kinds import Kind
 from ...core.roofline import EncoderRoofline
 from ...errors import UnsupportedModel
-from ...loading.weights import weight_not_finite
-from ..batching.length_buckets import length_buckets
-from ..errors import token_ids_objection
+from ...loading.weights import (
+    check_all_used,
+    checkpoint_dtype,
+    load_checkpoint,
+    resolve_dtype,
+    weight_not_finite,
+)
+from ..batcher import length_buckets
 from ..model import CPU_NUM_BATCHED_TOKENS, GPU_NUM_BATCHED_TOKENS
+from ..texts import token_ids_objection
 from .labels import Labels
 from .pairs import Frame, FramedTokens, PairText
+
+
+def load_scorer(directory: Path, auto_class: Any, kind: Kind, dtype: str, device: torch.device) -> Any:
+    """A model of a class of transformers, on its device, in eval mode; `kind` says which weights it needs.
+
+    Raises ModelLoadFailed or UnsupportedModel.
+    """
+    name = str(directory)
+    if brings_own_code(directory, auto_class.__name__):
+        raise UnsupportedModel(name, "its files bring code of their own (auto_map), which is not run")
+    loaded = load_checkpoint(
+        directory,
+        auto_class,
+        lambda config: resolve_dtype(dtype, checkpoint_dtype(config), device),
+        name=name,
+    )
+    check_all_used(loaded, kind, name)
+    return loaded.model.to(device).eval()
+
 
 _TOLERANCE = {torch.float32: 1e-4}
 _TOLERANCE_HALF = 5e-2
@@ -77,7 +105,11 @@ class TextScorer(ABC):
     def objection(self, input: FramedTokens) -> str | None:
         """Why an input cannot be scored, however long it is."""
         return next(
-            filter(None, (token_ids_objection(each, self.vocab_size) for each in input.texts if each)), None
+            filter(
+                None,
+                (token_ids_objection(token_ids, self.vocab_size) for token_ids in input.texts if token_ids),
+            ),
+            None,
         )
 
     def encode(self, inputs: Sequence[FramedTokens]) -> NDArray[np.float32]:
@@ -88,22 +120,22 @@ class TextScorer(ABC):
         return logits
 
     def _padded(self, inputs: Sequence[FramedTokens], *, has_types: bool) -> dict[str, Tensor]:
-        """What models take, each [inputs, tokens]. Padding is behind: a decoder never sees it."""
+        """Arguments of models, each [inputs, tokens]. Padding is behind: a decoder never sees it."""
         longest = max(map(len, inputs))
-        lengths = torch.tensor([len(each) for each in inputs])
+        lengths = torch.tensor([len(input) for input in inputs])
         arguments = {
-            "input_ids": torch.tensor([_filled(each.token_ids, longest, self._pad_id) for each in inputs]),
+            "input_ids": torch.tensor([_filled(input.token_ids, longest, self._pad_id) for input in inputs]),
             "attention_mask": (torch.arange(longest) < lengths[:, None]).long(),
         }
         if has_types:
             arguments["token_type_ids"] = torch.tensor(
-                [_filled(each.type_ids, longest, 0) for each in inputs]
+                [_filled(input.type_ids, longest, 0) for input in inputs]
             )
         return {name: tensor.to(self._model.device) for name, tensor in arguments.items()}
 
     def _at_last(self, values: Tensor, inputs: Sequence[FramedTokens]) -> Tensor:
-        """Of `[inputs, tokens, …]`, what is at the last token of each: `[inputs, …]`."""
-        last = torch.tensor([len(each) - 1 for each in inputs], device=values.device)
+        """Values of `[inputs, tokens, …]` at the last token of each input: `[inputs, …]`."""
+        last = torch.tensor([len(input) - 1 for input in inputs], device=values.device)
         return values[torch.arange(len(inputs), device=values.device), last]
 
     def _sample(self, longest: int = 32) -> list[FramedTokens]:
@@ -114,7 +146,7 @@ class TextScorer(ABC):
         return [bare(short), bare(long)]
 
     def _sample_logits(self, name: str) -> Tensor:
-        """Of the short input, by transformers alone. Raises UnsupportedModel where it gives no logits."""
+        """Logits of the short input, by transformers alone. Raises UnsupportedModel where it gives none."""
         try:
             logits = self._reference(self._sample()[0].token_ids)
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
@@ -134,7 +166,7 @@ class TextScorer(ABC):
             raise self._gives_none(name, error) from error
         if expected.shape != alone.shape:
             raise UnsupportedModel(name, f"it gives scores of shape {tuple(expected.shape)} for a text")
-        difference = max(float((each - expected).abs().max()) for each in (alone, padded))
+        difference = max(float((logits - expected).abs().max()) for logits in (alone, padded))
         if not difference <= self._tolerance(expected):
             raise UnsupportedModel(name, f"batching changes its scores, by {difference:.1e}")
 

@@ -1,18 +1,16 @@
 """Paged attention behind the transformers attention interface.
 
-A model loaded with `attn_implementation=ATTENTION_NAME` calls `paged_attention` in every attention layer,
-after the rotary embedding. The tokens of many sequences come as one row `[1, heads, tokens, dim]`; which of
-them belong together, and where their earlier keys and values lie, is known to the `AttentionStep` that the
-runner set for this thread. Back ends make such steps: `selection.py` chooses one.
-
-Why a module-level context, the only one in the engine: some models drop unknown keyword arguments on the way
-down, so the state cannot travel through the call. Knows no sequences, no sampling.
+A model loaded with `attn_implementation=ATTENTION_NAME` calls `paged_attention` in every attention layer. The
+tokens of many sequences come as one row `[1, heads, tokens, dim]`; the `AttentionStep` that the runner set
+for this thread knows which of them belong together, and where their earlier keys and values lie. It is set
+for a thread, and not passed, because some models drop unknown keyword arguments on the way down.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -33,7 +31,7 @@ class UnsupportedAttention(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LayerCall:
-    """What a layer asks for beside its tensors."""
+    """A layer's parameters of attention beside its tensors."""
 
     scale: float
     window: int | None  # a token sees this many tokens, itself included
@@ -46,14 +44,14 @@ class LayerCall:
 
 
 class AttentionStep(Protocol):
-    """What the attention layers of one forward pass talk to."""
+    """Attention as the layers of one forward pass call it."""
 
     def attend(self, layer_index: int, query: Tensor, key: Tensor, value: Tensor, call: LayerCall) -> Tensor:
-        """Store the step's keys and values, then attend over all that each sequence has.
+        """Stores the step's keys and values, then attends over all that each sequence has.
 
-        Query `[heads, tokens, key_dim]`, key `[kv_heads, tokens, key_dim]`, value
-        `[kv_heads, tokens, value_dim]`: any strides, except that a head's elements lie together. Returns
-        `[tokens, heads, value_dim]`, contiguous, in the query's dtype.
+        Query `[heads, tokens, key_dim]`, key `[kv_heads, tokens, key_dim]`, value `[kv_heads, tokens,
+        value_dim]`: any strides, except that a head's elements lie together. Returns `[tokens, heads,
+        value_dim]`, contiguous, in the query's dtype.
         """
 
 
@@ -69,7 +67,7 @@ _thread = threading.local()
 
 @contextmanager
 def paged_step(step: AttentionStep) -> Iterator[None]:
-    """Make `step` the one that this thread's attention layers talk to."""
+    """Makes `step` the one that this thread's attention layers talk to."""
     _thread.step = step
     try:
         yield
@@ -109,3 +107,28 @@ def paged_attention(
 
 
 AttentionInterface.register(ATTENTION_NAME, paged_attention)
+
+
+class GroupedAttention:
+    """A back end per group of layers, all over one `KvMemory`. A step is the object itself."""
+
+    def __init__(self, backends: Seq[AttentionBackend], group_of: dict[int, int]) -> None:
+        self._backends, self._group_of = list(backends), group_of
+        self._steps: list[AttentionStep] = []
+
+    @property
+    def backends(self) -> list[AttentionBackend]:
+        return list(self._backends)
+
+    def step(self, layout: StepLayout) -> GroupedAttention:
+        by_group = zip(self._backends, layout.by_group, strict=True)
+        self._steps = [backend.step(layout) for backend, layout in by_group]
+        return self
+
+    def of_layer(self, layer_index: int) -> AttentionStep:
+        """The step of the layer's group."""
+        return self._steps[self._group_of[layer_index]]
+
+    def attend(self, layer_index: int, query: Tensor, key: Tensor, value: Tensor, call: LayerCall) -> Tensor:
+        """As `AttentionStep.attend`."""
+        return self.of_layer(layer_index).attend(layer_index, query, key, value, call)

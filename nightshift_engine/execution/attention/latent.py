@@ -1,9 +1,8 @@
 """Multi-head latent attention (DeepSeek) over latent KV: keys and values are not expanded.
 
-Of a token, all heads read one latent vector: head h's key is `up_key[h] @ latent` beside a rotated part that
-heads share, its value `up_value[h] @ latent`. So instead of every key the query is multiplied, and instead of
-every value the weighted sum. To the back ends that is one KV head, whose key is the latent vector with the
-rotated part and whose value is the latent vector.
+Head h's key is `up_key[h] @ latent` beside a rotated part that heads share, its value `up_value[h] @ latent`.
+So the query is multiplied instead of every key, and the weighted sum instead of every value. To the back ends
+that is one KV head, whose value is the latent vector and whose key is that with the rotated part.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class LatentHeads:
 
 
 def keep_latent(model: torch.nn.Module) -> int:
-    """Let the attention modules of `model` that have latent KV give it to the hook; returns how many do.
+    """Lets the attention modules of `model` that have latent KV give it to the hook; returns how many do.
 
     They are known by what they are made of, as transformers writes them since its caches keep latent KV. What
     expanded it, `kv_b_proj`, is gone then.

@@ -1,7 +1,6 @@
 """Paged attention by our own C++ kernel: no gather, no copies, the same bits however a step is put together.
 
-See `kernels/native/attention.cpp` for what it guarantees. Needs a C++ compiler once per machine; `load` gives
-None where there is none.
+`kernels/native/attention/attention.cpp` says what it guarantees. Needs a C++ compiler once per machine.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def native_attention_computes(dtype: torch.dtype, kv_dtype: torch.dtype) -> bool
     library = native_kernels()
     if library is None or dtype not in ELEMENT_TYPES or kv_dtype not in ELEMENT_TYPES:
         return False
-    return all(library.supports(ELEMENT_TYPES[each]) for each in (dtype, kv_dtype))
+    return all(library.supports(ELEMENT_TYPES[element]) for element in (dtype, kv_dtype))
 
 
 class NativeAttention:

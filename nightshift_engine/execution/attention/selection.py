@@ -9,8 +9,7 @@ import torch
 
 from ...errors import InvalidConfig
 from ..kv_memory import KvMemory
-from .grouped import GroupedAttention
-from .interface import AttentionBackend
+from .interface import AttentionBackend, GroupedAttention
 from .native_backend import NativeAttention, native_attention_computes, native_kernels
 from .torch_backend import TorchAttention
 from .varlen_backend import BLOCK_SIZE_MULTIPLE, VarlenAttention, paged_varlen_attn
@@ -38,11 +37,8 @@ def resolve_attention_backend(
     kv_dtype: torch.dtype | None = None,
     latent_dim: int = 0,
 ) -> str:
-    """The back end behind "auto": the fastest that computes `dtype` over KV of `kv_dtype` on `device`.
-
-    `latent_dim` is the width of latent keys, if the model has any.
-
-    Raises `InvalidConfig` for one that was asked for by name and does not run here, and if none does.
+    """The fastest back end that computes `dtype` over KV of `kv_dtype` on `device`. Raises `InvalidConfig` if
+    there is none.
     """
     kv_dtype = kv_dtype or dtype
     if name != "auto" and name not in BACKENDS:
@@ -50,7 +46,7 @@ def resolve_attention_backend(
     if name == "auto":
         fastest = "triton" if device.type == "cuda" else "native"
         able = (
-            each for each in (fastest, "torch") if _why_not(each, device, dtype, kv_dtype, latent_dim) is None
+            name for name in (fastest, "torch") if _why_not(name, device, dtype, kv_dtype, latent_dim) is None
         )
         name = next(able, fastest)
     reason = _why_not(name, device, dtype, kv_dtype, latent_dim)
@@ -60,7 +56,7 @@ def resolve_attention_backend(
 
 
 def block_size_multiple(name: str) -> int:
-    """What a block's tokens must be a multiple of for this back end."""
+    """Number of which a block's tokens must be a multiple for this back end."""
     return BLOCK_SIZE_MULTIPLE if name == "varlen" else 1
 
 
@@ -101,7 +97,7 @@ def _make_attention(name: str, kv: KvMemory, context_length: int | None) -> Atte
 def _why_not(
     name: str, device: torch.device, dtype: torch.dtype, kv_dtype: torch.dtype, latent_dim: int
 ) -> str | None:
-    """What keeps this back end from running here; None if nothing does."""
+    """Reason why this back end cannot run here; None if there is none."""
     if kv_dtype == torch.float8_e4m3fn and name != "triton":
         return FP8_NEEDS
     if name == "native":

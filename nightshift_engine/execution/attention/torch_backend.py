@@ -1,8 +1,4 @@
-"""Paged attention in plain torch: gather the blocks, then scaled dot product attention. Runs everywhere.
-
-The reference for other back ends, and what computes where they cannot. Gathering copies every visible key
-once per step; sequences that decode are gathered in groups of similar length.
-"""
+"""Paged attention in plain torch, the reference for other back ends: gathers the blocks, then attends."""
 
 from __future__ import annotations
 
@@ -58,7 +54,7 @@ class TorchAttention:
 
 
 def similar_lengths(block_counts: Seq[int]) -> list[slice]:
-    """Cut ascending block counts into runs whose shortest is nearly as long as their longest."""
+    """Cuts ascending block counts into runs whose shortest is nearly as long as their longest."""
     runs: list[slice] = []
     stop = len(block_counts)
     for index in range(len(block_counts) - 1, -1, -1):
@@ -103,7 +99,7 @@ class _TorchStep:
     _prefill_views: dict[tuple[int, int | None, int], _PrefillView] = field(default_factory=dict)
 
     def attend(self, layer_index: int, query: Tensor, key: Tensor, value: Tensor, call: LayerCall) -> Tensor:
-        """Store this step's keys and values, then attend over all that each sequence has."""
+        """Stores this step's keys and values, then attends over all that each sequence has."""
         layer, shape = self.kv.layers[layer_index], self.kv.shapes[layer_index]
         self._write(layer, shape, key, value)
         num_heads, num_tokens, _ = query.shape
@@ -136,7 +132,9 @@ class _TorchStep:
         cache_key = (index, window, num_heads)
         view = self._decode_views.get(cache_key)
         if view is None:
-            view = _DecodeView.of(self.decode_groups[index], window, num_heads, self.kv.block_size, dtype)
+            view = _DecodeView.of_group(
+                self.decode_groups[index], window, num_heads, self.kv.block_size, dtype
+            )
             self._decode_views[cache_key] = view
         return view
 
@@ -146,7 +144,9 @@ class _TorchStep:
         cache_key = (index, window, num_heads)
         view = self._prefill_views.get(cache_key)
         if view is None:
-            view = _PrefillView.of(self.prefill_chunks[index], window, num_heads, self.kv.block_size, dtype)
+            view = _PrefillView.of_chunk(
+                self.prefill_chunks[index], window, num_heads, self.kv.block_size, dtype
+            )
             self._prefill_views[cache_key] = view
         return view
 
@@ -161,7 +161,7 @@ class _DecodeView:
     mask: Tensor  # [sequences, 1, 1, blocks * block_size], additive
 
     @classmethod
-    def of(
+    def of_group(
         cls, group: _DecodeGroup, window: int | None, num_heads: int, block_size: int, dtype: torch.dtype
     ) -> _DecodeView:
         tables, lengths = group.tables, group.lengths[:, None]  # [sequences, blocks], [sequences, 1]
@@ -189,7 +189,7 @@ class _PrefillView:
     mask: Tensor  # [new tokens, blocks * block_size], additive
 
     @classmethod
-    def of(
+    def of_chunk(
         cls, chunk: _PrefillChunk, window: int | None, num_heads: int, block_size: int, dtype: torch.dtype
     ) -> _PrefillView:
         device = chunk.table.device
@@ -264,7 +264,7 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, call: Lay
 
 
 def _store(memory: Tensor, scales: Tensor | None, rows: Tensor, vectors: Tensor) -> None:
-    """Write `vectors` to `rows` of one layer's memory, seen as `[places, dim]`."""
+    """Writes `vectors` to `rows` of one layer's memory, seen as `[places, dim]`."""
     if scales is not None:
         vectors, units = quantize_rows(vectors)
         scales.view(-1).index_copy_(0, rows, units)

@@ -1,8 +1,4 @@
-"""Paged attention by our Triton kernels. For CUDA; on a CPU only under Triton's interpreter, for tests.
-
-Sequences that decode always go to the split kernel and all others to the chunk kernel, so which kernel
-computes a row depends on the row alone. Knows nothing of what a kernel does inside.
-"""
+"""Paged attention by our Triton kernels, for CUDA; on a CPU under Triton's interpreter, for tests."""
 
 from __future__ import annotations
 
@@ -31,7 +27,7 @@ class TritonAttention:
         return _TritonStep(self, layout)
 
     def write(self, layer_index: int, key: Tensor, value: Tensor, layout: StepLayout) -> PagedKv:
-        """Store `[kv_heads, tokens, dim]` each; returns the memory they are in."""
+        """Stores `[kv_heads, tokens, dim]` each; returns the memory they are in."""
         memory = _paged(self._kv.layers[layer_index])
         write_kv(key.transpose(0, 1), value.transpose(0, 1), memory, layout.slot_mapping)
         return memory

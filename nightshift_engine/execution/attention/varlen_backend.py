@@ -1,7 +1,5 @@
-"""Paged attention by torch's own `varlen_attn` with block tables, where this torch has it (2.12 and newer).
-
-It computes half precision on CUDA, without softcap or sinks, over blocks of a multiple of 256 tokens. Models
-that need more are refused by the self-test, which is told so here.
+"""Paged attention by torch's own `varlen_attn` with block tables, where this torch has it (2.12 and
+newer).
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from ..step_layout import StepLayout
 from .interface import LayerCall, UnsupportedAttention
 
 BLOCK_SIZE_MULTIPLE = 256
-"""What the kernel behind `varlen_attn` asks of a block (flash_api.cpp, mha_varlen_fwd)."""
+"""Multiple that the kernel behind `varlen_attn` asks of a block (flash_api.cpp, mha_varlen_fwd)."""
 
 
 def paged_varlen_attn() -> Callable[..., Any] | None:
@@ -35,8 +33,8 @@ class VarlenAttention:
     """The back end. Raises `InvalidConfig` where torch or the size of a block does not allow it."""
 
     def __init__(self, kv: KvMemory, varlen_attn: Callable[..., Any] | None = None) -> None:
-        found = varlen_attn or paged_varlen_attn()
-        if found is None:
+        kernel = varlen_attn or paged_varlen_attn()
+        if kernel is None:
             raise InvalidConfig(
                 f"attention_backend 'varlen' needs torch 2.12 or newer, this is {torch.__version__}"
             )
@@ -46,7 +44,7 @@ class VarlenAttention:
                 f"got {kv.block_size}"
             )
         self._kv = kv
-        self._varlen_attn = found
+        self._varlen_attn = kernel
 
     def step(self, layout: StepLayout) -> _VarlenStep:
         return _VarlenStep(self._kv, layout, self._varlen_attn)

@@ -1,13 +1,17 @@
-"""Memory for activations, kept from step to step."""
+"""Memory for activations that is kept from step to step, and steps written down over it."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Hashable
 
 import torch
 from torch import Tensor
 
+from ..device.native_calls import WrittenCalls
+
 CACHE_WAY_BYTES = 4096
-"""Rows that lie a multiple of this apart share one set of the first cache, which has fewer ways than a kernel
-has rows: fourteen rows of a product by turns would put one another out."""
+"""Distance of which multiples put rows into one set of the first cache, which has fewer ways than a kernel
+has rows."""
 GAP_BYTES = 64
 
 
@@ -31,3 +35,37 @@ class Buffers:
             self._kept[key] = kept = torch.empty(rows, columns + gap, dtype=dtype)[:, :columns]
             self.num_moves += 1
         return kept[:rows]
+
+
+WRITTEN_STEPS_MAX = 256
+"""Steps of so many sizes are kept written down."""
+
+
+class WrittenSteps:
+    """Steps written down over memory of `buffers`, and dropped where that moves."""
+
+    def __init__(self, buffers: Buffers) -> None:
+        self._buffers = buffers
+        self._written: dict[int, WrittenCalls] = {}
+        self._written_for: tuple[object, ...] = ()
+
+    def repeat(self, size: int, valid_for: Hashable, compute: Callable[[], None]) -> None:
+        """Does what `compute` does, all of it calls of native kernels: a step of this size.
+
+        What was written down for something else than `valid_for` is dropped. Raises MemoryError.
+        """
+        if (written := self._still_written(valid_for).get(size)) is None:
+            written = WrittenCalls()
+            with written.writing():
+                compute()
+            # Writing may have grown a buffer, and so moved it from under what was written before.
+            self._still_written(valid_for)[size] = written
+        written.run()
+
+    def _still_written(self, valid_for: Hashable) -> dict[int, WrittenCalls]:
+        """The steps written down, less those that point to memory no longer in use."""
+        now = (valid_for, self._buffers.num_moves)
+        if now != self._written_for or len(self._written) >= WRITTEN_STEPS_MAX:
+            self._written_for = now
+            self._written.clear()
+        return self._written

@@ -6,7 +6,7 @@ One way through the layers for every family (`weights.py` says how they are conn
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,12 +15,70 @@ import torch
 from torch import Tensor
 
 from ..attention.interface import AttentionStep
-from ..layer_hooks import OnExperts, OnLayer
+from ..forward_pass import OnExperts, OnLayer
 from ..linears.interface import Linear
 from ..step_layout import StepInputs
-from .mixture import compute_mixture
 from .operations import MixtureOperations, Operations
-from .weights import DecoderLayer, DecoderWeights, Join, Mixture, Mlp, ModuleMlp, Norm
+from .weights import DecoderLayer, DecoderWeights, Join, Mixture, Mlp, ModuleMlp, Norm, Router, SharedExpert
+
+
+def compute_mixture(
+    operations: MixtureOperations,
+    mixture: Mixture,
+    x: Tensor,
+    join: Join,
+    residual: Tensor,
+    replace_choice: Callable[[Tensor], Tensor] | None = None,
+) -> None:
+    """Adds what the mixture makes of `x` `[rows, hidden]` to `residual`, as `join` says.
+
+    `replace_choice` gets the experts chosen, `[rows, choices]`, and returns those that are to compute.
+    """
+    rows, hidden = len(x), residual.shape[1]
+    chosen, weights = _choose(operations, mixture.router, x, replace_choice)
+    by_expert, starts, places = operations.sort_by_expert(x, chosen, mixture.router.rule.experts)
+    inner = operations.buffer("experts_inner", len(by_expert), mixture.up.out_features)
+    mixture.up.store(by_expert, starts, inner)
+    y = operations.buffer("experts", len(by_expert), hidden, torch.float32)
+    mixture.down.store(inner, starts, y)
+    shared, gates = _shared(operations, mixture.shared, x)
+    if join.norm is None:
+        operations.combine(y, places, weights, shared, gates, join.factor, residual)
+        return
+    branch = operations.buffer("branch", rows, hidden, torch.float32)
+    operations.combine(y, places, weights, shared, gates, None, branch)
+    operations.add(branch, join.norm, join.factor, residual)
+
+
+def _choose(
+    operations: MixtureOperations,
+    router: Router,
+    x: Tensor,
+    replace_choice: Callable[[Tensor], Tensor] | None,
+) -> tuple[Tensor, Tensor]:
+    logits = operations.buffer("router_logits", len(x), router.rule.experts, router.logits_dtype)
+    router.linear.store(x, logits)
+    chosen, weights = operations.choose_experts(router, logits, None)
+    if replace_choice is None:
+        return chosen, weights
+    return operations.choose_experts(router, logits, replace_choice(chosen))
+
+
+def _shared(
+    operations: MixtureOperations, shared: SharedExpert | None, x: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
+    """Output of the shared expert, `[rows, hidden]`, and its gate's numbers, `[rows, 1]`."""
+    if shared is None:
+        return None, None
+    inner = operations.buffer("inner", len(x), shared.mlp.up.out_features)
+    shared.mlp.up.store(x, inner)
+    y = operations.buffer("shared", len(x), shared.mlp.down.out_features, torch.float32)
+    shared.mlp.down.store(inner, y)
+    if shared.gate is None:
+        return y, None
+    gates = operations.buffer("shared_gate", len(x), 1, torch.float32)
+    shared.gate.store(x, gates)
+    return y, gates
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +101,10 @@ class Decoder:
         self._weights, self._operations = weights, operations
         self._mixtures = operations if isinstance(operations, MixtureOperations) else None
         self._rotaries = weights.rotaries
-        linears = [weights.head.linear, *(each for layer in weights.layers for each in layer.linears)]
+        linears = [weights.head.linear, *(linear for layer in weights.layers for linear in layer.linears)]
         self.can_be_written_down = (
             not self.has_modules
-            and all(each.can_be_written_down for each in linears)
+            and all(linear.can_be_written_down for linear in linears)
             and not any(layer.attention.call.sinks is not None for layer in weights.layers)
         )
         """Whether steps that only decode are made of calls that were written down."""
@@ -87,7 +145,7 @@ class Decoder:
 
     @contextmanager
     def watch_layers(self, on_layer: OnLayer, on_experts: OnExperts | None = None) -> Iterator[None]:
-        """Put what enters each layer through `on_layer`, in calls made meanwhile, which drop no rows.
+        """Puts what enters each layer through `on_layer`, in calls made meanwhile, which drop no rows.
 
         And what a mixture's kernel chooses through `on_experts`.
         """
@@ -111,7 +169,7 @@ class Decoder:
     def _layer(
         self, step: _Step, attention: AttentionStep, index: int, residual: Tensor, kept: Tensor | None = None
     ) -> Tensor:
-        """Compute a layer on `residual`, in place; or return what becomes of the rows that are kept."""
+        """Computes a layer on `residual`, in place; or returns what becomes of the rows that are kept."""
         layer, operations = self._weights.layers[index], self._operations
         if self._on_layer is not None:
             residual.copy_(self._on_layer(index, residual))

@@ -60,7 +60,7 @@ class _LogitsCall(ctypes.Structure):
 
 
 class DecoderKernels:
-    """What a decoder does between its linear layers and its attention."""
+    """Kernels for what a decoder does between its linear layers and its attention."""
 
     def __init__(self) -> None:
         kernels: Any = load_kernels("decoder", FIXED_ORDER)
@@ -83,10 +83,8 @@ class DecoderKernels:
         adds: bool = False,
         factor: float = 1.0,
     ) -> None:
-        """Rows of float32 `x` `[.., n]`, all or those given, normed into `out` `[rows, n]`; all of them also
-        into themselves.
-
-        Or `factor` times that added to `out`, which then is float32. Without a norm they are as they were.
+        """Norms rows of float32 `x` `[.., n]` into `out`, and into themselves where all are; or adds `factor`
+        times them to it.
         """
         assert x.dtype == torch.float32, f"the kernel norms float32, not {x.dtype}"
         assert x.is_contiguous(), "rows lie together"
@@ -115,7 +113,7 @@ class DecoderKernels:
         self._gather(table.data_ptr(), is_bfloat16, ids.data_ptr(), out.data_ptr(), *out.shape, factor, adds)
 
     def rotate_heads(self, qkv: Tensor, positions: Tensor, attention: Attention) -> None:
-        """Norm and rotate the queries and keys of each row of `qkv`, in place."""
+        """Norms and rotates the queries and keys of each row of `qkv`, in place."""
         rotation = attention.rotation
         call = _RotateCall(
             qkv=qkv.data_ptr(),

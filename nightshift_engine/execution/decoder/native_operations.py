@@ -7,17 +7,15 @@ from collections.abc import Callable, Hashable
 import torch
 from torch import Tensor
 
-from ..attention.grouped import GroupedAttention
-from ..attention.interface import AttentionStep
+from ..attention.interface import AttentionStep, GroupedAttention
 from ..attention.native_backend import NativeAttention
 from ..experts.kernels import ExpertKernels
-from .buffers import Buffers
+from .buffers import Buffers, WrittenSteps
 from .kernels import DecoderKernels
 from .weights import Attention, Embedding, Head, Norm, Router
-from .written_steps import WrittenSteps
 
 DTYPES = (torch.float32, torch.bfloat16)
-"""Of activations: what `kernels/native/decoder.cpp` reads and writes."""
+"""Dtypes of activations that `kernels/native/decoder.cpp` reads and writes."""
 
 
 class NativeOperations:

@@ -1,4 +1,4 @@
-"""What a written-out decoder does between its linear layers: the part that differs between devices.
+"""Operations of a written-out decoder between its linear layers: the part that differs between devices.
 
 `NativeOperations` does it on a CPU, `TritonOperations` on CUDA. Rows are tokens; the residual stream is
 float32 whatever the dtype of weights and activations.
@@ -20,7 +20,7 @@ class Operations(Protocol):
     """Everything but linear layers. What it writes to, its callers got from `buffer`."""
 
     dtype: torch.dtype
-    """Of activations."""
+    """Dtype of activations."""
 
     def buffer(self, name: str, rows: int, columns: int, dtype: torch.dtype | None = None) -> Tensor:
         """Memory kept from step to step under its name.
@@ -35,22 +35,22 @@ class Operations(Protocol):
         """Rows of float32 `x`, all or those given, normed (or as they are) to `out`."""
 
     def add(self, x: Tensor, norm: Norm | None, factor: float, out: Tensor) -> None:
-        """Add `factor` times float32 `x`, normed if there is a norm, to float32 `out`."""
+        """Adds `factor` times float32 `x`, normed if there is a norm, to float32 `out`."""
 
     def rotate(self, qkv: Tensor, attention: Attention, positions: Tensor) -> None:
-        """Norm and rotate the heads of queries and keys of `qkv`, in place."""
+        """Norms and rotates the heads of queries and keys of `qkv`, in place."""
 
     def attend(self, step: AttentionStep, layer: int, attention: Attention, qkv: Tensor) -> Tensor:
         """`[rows, query heads * head_dim]`, of rows of queries, keys and values."""
 
     def finish_logits(self, logits: Tensor, head: Head) -> None:
-        """What follows the linear layer of the head, in place."""
+        """Finishes, in place, what the linear layer of the head gave."""
 
     def can_repeat(self, attention: AttentionStep) -> bool:
         """Whether `repeat` can be used with this attention."""
 
     def repeat(self, size: int, valid_for: Hashable, compute: Callable[[], None]) -> None:
-        """Do what `compute` does: a step of this size, with attention and tables as `valid_for` says.
+        """Does what `compute` does: a step of this size, with attention and tables as `valid_for` says.
 
         An implementation may keep what was done and do it again without calling `compute`.
         """
@@ -58,7 +58,7 @@ class Operations(Protocol):
 
 @runtime_checkable
 class MixtureOperations(Operations, Protocol):
-    """And what a mixture of experts needs, where experts are packed."""
+    """Operations that a mixture of packed experts needs besides."""
 
     def choose_experts(self, router: Router, logits: Tensor, chosen: Tensor | None) -> tuple[Tensor, Tensor]:
         """The experts of each row of logits, int64, and their weights, float32: `[rows, choices]` each.

@@ -33,7 +33,6 @@ from .recognition.facts import (
 )
 from .recognition.model import recognise_decoder
 from .recognition.router import rounds_logits
-from .rotary import Rotary
 from .weights import (
     Attention,
     DecoderLayer,
@@ -46,6 +45,7 @@ from .weights import (
     Mlp,
     ModuleMlp,
     Norm,
+    Rotary,
     Rotation,
     Router,
     SharedExpert,
@@ -62,7 +62,7 @@ def read_decoder(
     context_length: int | None = None,
     operations: Operations | None = None,
 ) -> Decoder:
-    """Take a transformers model on paged attention apart into a `Decoder`.
+    """Takes a transformers model on paged attention apart into a `Decoder`.
 
     Its linear weights are freed as they are packed. `calls` is what each layer asks of attention. With
     `allows_modules`, an MLP of an unknown kind is called as the module it is. `context_length` is how many
@@ -73,7 +73,7 @@ def read_decoder(
         raise NotPlain(f"it computes in {dtype}")
     operations = operations or _operations(dtype, model.device)
     facts = recognise_decoder(model, context_length)
-    own = [each.mlp for each in facts.layer_facts if isinstance(each.mlp, str)]
+    own = [layer_facts.mlp for layer_facts in facts.layer_facts if isinstance(layer_facts.mlp, str)]
     if own and not allows_modules:
         raise NotPlain(f"its {own[0]} is a module of its own kind")
     return Decoder(_Packer(facts, packing, dtype).pack(calls), operations)
@@ -102,8 +102,8 @@ class _Packer:
     def pack(self, calls: Sequence[LayerCall]) -> DecoderWeights:
         facts = self._facts
         layers = [
-            self._layer(module, each, call)
-            for module, each, call in zip(facts.layers, facts.layer_facts, calls, strict=True)
+            self._layer(module, layer_facts, call)
+            for module, layer_facts, call in zip(facts.layers, facts.layer_facts, calls, strict=True)
         ]
         embedding = self._embedding()
         linear = self._packing.head(weight_of(facts.head), bias_of(facts.head))

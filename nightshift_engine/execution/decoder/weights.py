@@ -1,11 +1,8 @@
-"""What a written-out decoder consists of: packed weights, and how they are connected.
-
-Nothing here knows a family: a layer is attention and an MLP, each with a norm before or after it or both,
-which return to a residual stream.
-"""
+"""Packed weights of a written-out decoder of any family, and how they are connected."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,12 +12,36 @@ from torch import Tensor
 from ..attention.interface import LayerCall
 from ..experts.kernels import RoutingRule
 from ..linears.interface import GroupedLinear, Linear
-from .rotary import Rotary
+
+ROPE_ROWS = 1024
+"""Tables grow by whole multiples of this many positions."""
+STATIC_ROPES = {"default", "linear", "llama3", "yarn", "proportional"}
+"""Rotary embeddings that depend on the position alone, so that they can be tabulated."""
+
+
+class Rotary:
+    """`tables` gives cosines and sines `[positions, pairs]` of an int64 tensor of positions."""
+
+    def __init__(self, tables: Callable[[Tensor], tuple[Tensor, Tensor]]) -> None:
+        self._tables = tables
+        self.cosine, self.sine = self._table(ROPE_ROWS)
+
+    def grow_to(self, num_positions: int) -> None:
+        """Has at least `num_positions` rows in `cosine` and `sine`; they move where they grow."""
+        if num_positions > len(self.cosine):
+            rows = max(num_positions, 2 * len(self.cosine))
+            self.cosine, self.sine = self._table(-(-rows // ROPE_ROWS) * ROPE_ROWS)
+
+    def _table(self, num_positions: int) -> tuple[Tensor, Tensor]:
+        with torch.inference_mode():
+            cosine, sine = self._tables(torch.arange(num_positions))
+        return cosine.contiguous(), sine.contiguous()
+
 
 NormKind = Literal["rms", "layer"]
 MlpInput = Literal["sum", "input", "attention's input"]
-"""What an MLP (or the norm before it) reads: the stream after attention has joined, or before it, or the very
-input of attention, norm included."""
+"""The tensor that an MLP, or the norm before it, reads: the stream after attention has joined, or before it,
+or the very input of attention, norm included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +84,7 @@ class Attention:
 @dataclass(frozen=True, slots=True)
 class Mlp:
     up: Linear
-    """With the activation, and the gate if there is one."""
+    """Includes the activation, and the gate if there is one."""
     down: Linear
 
     @property
@@ -74,9 +95,9 @@ class Mlp:
 @dataclass(frozen=True, slots=True)
 class Router:
     linear: Linear
-    """To a logit per expert."""
+    """Makes a logit per expert."""
     logits_dtype: torch.dtype
-    """To which they are rounded before anything is chosen by them."""
+    """Dtype to which they are rounded before anything is chosen by them."""
     correction: Tensor | None  # [experts], float32
     rule: RoutingRule
 
@@ -87,16 +108,16 @@ class SharedExpert:
 
     mlp: Mlp
     gate: Linear | None
-    """To one number, whose sigmoid it is multiplied by."""
+    """Makes one number, whose sigmoid it is multiplied by."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Of a token's experts, the sum by their weights."""
+    """Experts whose weighted sum is a token's output."""
 
     router: Router
     up: GroupedLinear
-    """With the activation and the gate, as `Mlp.up`."""
+    """Includes the activation and the gate, as `Mlp.up`."""
     down: GroupedLinear
     shared: SharedExpert | None
 
@@ -153,7 +174,7 @@ class Embedding:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """From the residual stream to logits: `cap * tanh(factor * y / cap)`, or `factor * y` where cap is 0."""
+    """Makes logits of the residual stream: `cap * tanh(factor * y / cap)`, or `factor * y` where cap is 0."""
 
     norm: Norm | None
     linear: Linear
@@ -171,4 +192,6 @@ class DecoderWeights:
     def rotaries(self) -> list[Rotary]:
         """Each one once."""
         rotations = (layer.attention.rotation for layer in self.layers)
-        return list({id(each.rotary): each.rotary for each in rotations if each is not None}.values())
+        return list(
+            {id(rotation.rotary): rotation.rotary for rotation in rotations if rotation is not None}.values()
+        )

@@ -1,20 +1,69 @@
-"""The device of a thread, and what engines may take of a device's memory."""
+"""The device of a thread, copies that do not wait for it, and the memory that engines may take of it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+ALIGN_BYTES = 16
+"""Alignment of each part of a buffer; vector loads on a device want it."""
+
+_TORCH_DTYPES = {
+    np.dtype(np.int32): torch.int32,
+    np.dtype(np.int64): torch.int64,
+    np.dtype(np.float32): torch.float32,
+    np.dtype(np.float64): torch.float64,
+}
+
+
+def to_device(parts: Mapping[str, NDArray[Any]], device: torch.device) -> dict[str, Tensor]:
+    """All of `parts` through one buffer; each tensor has its part's shape and dtype.
+
+    torch keeps a pinned buffer until its copy is done.
+    """
+    if not parts:
+        return {}
+    starts, size = {}, 0
+    for name, part in parts.items():
+        starts[name] = size
+        size += -(-part.nbytes // ALIGN_BYTES) * ALIGN_BYTES
+    host = torch.empty(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    raw = host.numpy()
+    for name, part in parts.items():
+        raw[starts[name] : starts[name] + part.nbytes] = part.reshape(-1).view(np.uint8)
+    buffer = host.to(device, non_blocking=True)
+    by_dtype = {dtype: buffer.view(_TORCH_DTYPES[dtype]) for dtype in {part.dtype for part in parts.values()}}
+    tensors = {}
+    for name, part in parts.items():
+        start = starts[name] // part.itemsize
+        tensor = by_dtype[part.dtype][start : start + part.size]
+        tensors[name] = tensor if part.ndim == 1 else tensor.view(part.shape)
+    return tensors
+
+
+def to_host(tensor: Tensor) -> Tensor:
+    """A copy on the host; of a CUDA tensor it holds the values once the work queued so far is done."""
+    if not tensor.is_cuda:
+        return tensor
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)
+
 
 CPU_MEMORY_FRACTION = 0.25
-"""Of the memory free at load. A worker shares its machine with the service and with other workers."""
+"""Share of the memory free at load. A worker shares its machine with the service and other workers."""
 
 
 def on_device(device: torch.device) -> AbstractContextManager[object]:
-    """Make a CUDA device the thread's own inside the block: Triton, graphs and events use that one."""
+    """Makes a CUDA device the thread's own inside the block: Triton, graphs and events use that one."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
@@ -23,13 +72,13 @@ class DeviceMemory:
     """Bytes of a device that engines may still take, whose weights are there already."""
 
     for_kv: int
-    """At most, for KV memory."""
+    """Bytes for KV memory, at the most."""
     in_all: int
-    """For KV memory and for steps."""
+    """Bytes for KV memory and for steps."""
 
     @classmethod
     def measure(cls, device: torch.device, gpu_memory_utilization: float) -> DeviceMemory:
-        """What is there now. Load all weights first, then measure once for all engines.
+        """Measures what is there now. Load all weights first, then measure once for all engines.
 
         On CUDA this process takes `gpu_memory_utilization` of the device in all, as in vLLM, or less where
         others have taken more; on a CPU, KV takes a share of what is available.
@@ -47,17 +96,17 @@ class DeviceMemory:
         return DeviceMemory(self.for_kv // num_engines, self.in_all // num_engines)
 
     def without(self, taken_bytes: int) -> DeviceMemory:
-        """What is left once so much of it is taken."""
+        """The memory that is left once so much of it is taken."""
         left = max(0, self.in_all - taken_bytes)
         return DeviceMemory(self.for_kv * left // max(1, self.in_all), left)
 
     def kv_bytes(self, step_bytes: int) -> int:
-        """What KV may take beside steps that need `step_bytes`."""
+        """Bytes that KV may take beside steps that need `step_bytes`."""
         return max(0, min(self.for_kv, self.in_all - step_bytes))
 
 
 def _available_cpu_bytes() -> int:
-    """What the kernel says is available, or less where a container is limited to less."""
+    """Bytes that the kernel calls available, or fewer where a container is limited to fewer."""
     available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     meminfo, limit, used = (
         Path("/proc/meminfo"),

@@ -27,7 +27,7 @@ class MappedFiles:
         self._libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
     def release(self, tensor: Tensor) -> None:
-        """Give up the whole pages under `tensor`, if they are a mapped file's; else do nothing."""
+        """Gives up the whole pages under `tensor`, if they are a mapped file's; else does nothing."""
         start, page = tensor.data_ptr(), mmap.PAGESIZE
         end = start + tensor.numel() * tensor.element_size()
         if any(first <= start and end <= last for first, last in self._spans):
@@ -37,7 +37,7 @@ class MappedFiles:
 
 
 def return_free_memory() -> None:
-    """Collect what loading left behind and hand it to the system, where the C library can (glibc)."""
+    """Collects what loading left behind and hands it to the system, where the C library can (glibc)."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

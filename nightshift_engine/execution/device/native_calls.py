@@ -29,7 +29,7 @@ _writing = threading.local()
 
 
 def invoke(kernel: Any, call: ctypes.Structure) -> None:
-    """Call `kernel` with `call`, or write the call down where a `WrittenCalls.writing()` is open.
+    """Calls `kernel` with `call`, or writes the call down where a `WrittenCalls.writing()` is open.
 
     Raises MemoryError if the kernel had no memory for it.
     """
@@ -60,7 +60,7 @@ class WrittenCalls:
             _writing.to = None
 
     def append(self, kernel: Any, call: ctypes.Structure) -> None:
-        """Write down `kernel(copy of call)`."""
+        """Writes down `kernel(copy of call)`."""
         copy = type(call).from_buffer_copy(call)
         self._calls.append(copy)
         pointer = ctypes.cast(kernel, ctypes.c_void_p).value
@@ -68,7 +68,7 @@ class WrittenCalls:
         self._array = None
 
     def run(self) -> None:
-        """Make all calls. Raises MemoryError if one of them had no memory."""
+        """Makes all calls. Raises MemoryError if one of them had no memory."""
         if self._array is None:
             self._array = (_WrittenCall * len(self._written))(*self._written)
         _check(self._run(self._array, len(self._array)))

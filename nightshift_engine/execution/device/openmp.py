@@ -10,7 +10,7 @@ SPIN_COUNT = 2000
 
 
 def limit_spinning(environment: MutableMapping[str, str]) -> None:
-    """Let waiting threads sleep after `SPIN_COUNT` pauses, unless the environment says how they wait.
+    """Lets waiting threads sleep after `SPIN_COUNT` pauses, unless the environment says how they wait.
 
     GNU's runtime would let them spin for 300,000, about 7 ms, in which they keep the core from others: from
     other processes, and from the thread they wait for. Call it before torch is imported, with `os.environ`;

@@ -13,7 +13,7 @@ from ...kernels.native.build import load_kernels
 from ..device.native_calls import FIXED_ORDER, invoke
 
 Scoring = Literal["softmax", "sigmoid"]
-"""Of all of a token's logits. (A softmax of the chosen ones alone is that of all, renormalised.)"""
+"""Function of all of a token's logits. (A softmax of the chosen ones alone is that of all, renormalised.)"""
 GroupScoring = Literal["largest", "two largest"]
 """A group is as good as its best expert, or as the sum of its two best."""
 _SCORINGS: dict[Scoring, int] = {"softmax": 0, "sigmoid": 1}
@@ -22,7 +22,7 @@ _GROUP_SCORINGS: dict[GroupScoring, int] = {"largest": 0, "two largest": 1}
 
 @dataclass(frozen=True, slots=True)
 class RoutingRule:
-    """From a token's logits to its experts and their weights.
+    """A rule from a token's logits to its experts and their weights.
 
     The experts with the highest scores, to which a correction may be added before, are chosen; those of the
     best groups only, if there are groups (DeepSeek-V3, arXiv 2412.19437, section 2.1.2). An expert's weight
@@ -83,7 +83,7 @@ class _CombineCall(ctypes.Structure):
 
 
 class ExpertKernels:
-    """What a mixture does before its experts, between them and after them.
+    """Kernels for what a mixture does before its experts, between them and after them.
 
     `tokens` are rows; `choices` is how many experts a token has. Numbers of experts and rows are int64.
     """
@@ -106,10 +106,8 @@ class ExpertKernels:
         *,
         keeps_choice: bool = False,
     ) -> None:
-        """The experts of each row of `logits` `[tokens, experts]` and their weights, float32, best first.
-
-        `correction` is float32 `[experts]`. With `keeps_choice`, the weights are those of the experts that
-        `chosen` names already. Both are `[tokens, choices]`.
+        """The best experts of each row of `logits` and their weights; those in `chosen` with
+        `keeps_choice`.
         """
         assert rule.is_valid, f"{rule} cannot be"
         assert rule.experts == logits.shape[1] <= self.experts_max, f"{logits.shape[1]} logits for {rule}"

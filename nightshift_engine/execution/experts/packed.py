@@ -10,13 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..linears.activations import activation_of
-from ..linears.interface import GroupedLinear, PackGrouped
+from ..linears.interface import GroupedLinear, PackGrouped, activation_of
 from .kernels import ExpertKernels
 
 TRIED_TOKENS = 5
 RELATIVE_ERROR_MAX = 0.1
-"""What rounding to int8 may cost; anything computed otherwise is off by order one."""
+"""Error that rounding to int8 may cost; anything computed otherwise is off by order one."""
 
 
 class PackedExperts(torch.nn.Module):

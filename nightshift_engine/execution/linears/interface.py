@@ -1,20 +1,20 @@
-"""What a packed linear layer does for its callers, whatever computes it.
-
-Knows weights and rows; no layers, no sequences.
-"""
+"""The functions that follow a linear layer, as torch computes them, and which of them another function is."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 Activation = Literal["silu", "gelu_tanh", "gelu", "gelu_quick", "relu", "relu_squared"]
 """Functions that follow a linear layer; "gelu" is the exact one, "gelu_quick" x sigmoid(1.702 x)."""
 LinearDType = Literal["float32", "bfloat16", "int8"]
 Unit = Literal["vectors", "tiles"]
-"""What multiplies in our kernel: AVX-512 and its like, or AMX."""
+"""The unit that multiplies in our kernel: AVX-512 and its like, or AMX."""
 
 
 class Linear(Protocol):
@@ -27,10 +27,10 @@ class Linear(Protocol):
     """Whether all it does are calls of native kernels over the caller's memory (`native_calls`)."""
 
     def store(self, x: Tensor, out: Tensor) -> None:
-        """Write y for rows `x` `[rows, in_features]` to `out` `[rows, out_features]`, in its dtype."""
+        """Writes y for rows `x` `[rows, in_features]` to `out` `[rows, out_features]`, in its dtype."""
 
     def add_to(self, x: Tensor, out: Tensor, factor: float = 1.0) -> None:
-        """Add `factor` times y to `out`, which is float32. Not for layers that end in an activation."""
+        """Adds `factor` times y to `out`, which is float32. Not for layers that end in an activation."""
 
 
 class Pack(Protocol):
@@ -74,3 +74,25 @@ class Packing:
     head: Pack
     experts: PackGrouped | None = None
     """None: they are left as they are."""
+
+
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu": F.gelu,
+    "gelu_quick": lambda x: x * torch.sigmoid(1.702 * x),
+    "relu": F.relu,
+    "relu_squared": lambda x: F.relu(x).square(),
+}
+_RANGE = 6.0
+_TOLERANCE = 1e-6
+
+
+def activation_of(function: Callable[[Tensor], Tensor]) -> Activation | None:
+    """The name of a function of single numbers; None if it is none of ours."""
+    x = torch.linspace(-_RANGE, _RANGE, 201)
+    got = function(x)
+    for name, own in ACTIVATIONS.items():
+        if torch.allclose(got, own(x), rtol=_TOLERANCE, atol=_TOLERANCE):
+            return name
+    return None

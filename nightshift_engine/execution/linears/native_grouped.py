@@ -21,10 +21,12 @@ from .native import (
     LinearCall,
     NativeLinear,
     RowQuantizer,
+    arrange,
+    quantize_rows,
     stored_dtype,
     symbol,
+    to_panels,
 )
-from .panels import arrange, quantize_rows, to_panels
 
 
 class _GroupedCall(ctypes.Structure):
@@ -77,7 +79,7 @@ class NativeGroupedLinear:
 
 
 def native_grouped_pack(dtype: LinearDType) -> PackGrouped:
-    """Pack for matrix tiles where machine, shape and dtype (not float32) allow it, else for vectors."""
+    """Packs for matrix tiles where machine, shape and dtype (not float32) allow it, else for vectors."""
     kernels = load_kernels("linear", FIXED_ORDER)
 
     def can_pack(in_features: int, unit: Unit) -> bool:

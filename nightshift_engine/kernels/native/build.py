@@ -48,11 +48,7 @@ _loaded: dict[tuple[str, ...], ctypes.CDLL | None] = {}
 
 
 def load_kernels(name: str, *extra_flags: str) -> ctypes.CDLL | None:
-    """The library of `<name>.cpp`, built if need be; None where that cannot be, which is logged once.
-
-    `NIGHTSHIFT_NATIVE_KERNELS=0` turns kernels off; `NIGHTSHIFT_KERNEL_CACHE` says where they are kept, and
-    `CXX` what compiles them.
-    """
+    """The library of `<name>.cpp`, built if need be; None where that cannot be, which is logged once."""
     if os.environ.get("NIGHTSHIFT_NATIVE_KERNELS") == "0":
         return None
     with _lock:
@@ -84,7 +80,7 @@ def _load(name: str, extra_flags: tuple[str, ...]) -> ctypes.CDLL:
     library = cache_directory() / f"{name}-{_key(name, flags, openmp)}.so"
     if not _is_intact(library):
         library.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _build(SOURCES / f"{name}.cpp", flags, openmp, library)
+        _build(_source(name), flags, openmp, library)
     return ctypes.CDLL(str(library))
 
 
@@ -104,9 +100,13 @@ def _openmp_runtime() -> Path:
     raise BuildFailed("torch has no OpenMP runtime that g++ could use")
 
 
+def _source(name: str) -> Path:
+    return next(SOURCES.rglob(f"{name}.cpp"))
+
+
 def _key(name: str, flags: tuple[str, ...], openmp: Path) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    for source in (SOURCES / f"{name}.cpp", *sorted(SOURCES.glob("*.h"))):
+    for source in (_source(name), *sorted(SOURCES.rglob("*.h"))):
         digest.update(source.read_bytes())
     for part in (*flags, str(openmp), _compiler_version(), _cpu()):
         digest.update(part.encode() + b"\0")
@@ -125,7 +125,7 @@ def _compiler_version() -> str:
 
 
 def _cpu() -> str:
-    """What -march=native depends on: model and features, as the kernel lists them for the first CPU."""
+    """Model and features of the first CPU, on which -march=native depends."""
     lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
     told = [line for line in lines if line.split("\t")[0].strip() in ("model name", "flags", "Features")]
     return "\n".join([platform.machine(), *told])
@@ -135,7 +135,7 @@ def _build(source: Path, flags: tuple[str, ...], openmp: Path, library: Path) ->
     """Compile, seal with a digest, and put in place in one move."""
     with tempfile.TemporaryDirectory(dir=library.parent, prefix=f".{library.stem}-") as scratch:
         compiled, linked = Path(scratch) / "kernel.o", Path(scratch) / "kernel.so"
-        _run([_compiler(), *flags, "-c", str(source), "-o", str(compiled)])
+        _run([_compiler(), *flags, f"-I{SOURCES}", "-c", str(source), "-o", str(compiled)])
         # Without -fopenmp, which would add the compiler's own runtime beside the one named here.
         link = ["-shared", "-Wl,-z,defs", str(compiled), str(openmp), "-lm", "-o", str(linked)]
         _run([_compiler(), *link])

@@ -91,7 +91,7 @@ def attend_decodes(
     `max_seqlen_k` and `programs_wanted` only bound the work that is looked for and spread it, and do not
     change the result: a graph is captured with the longest context possible.
     """
-    shape = Shape.of(q, kv)
+    shape = Shape.of_tensors(q, kv)
     num_sequences, num_splits = q.shape[0], -(-max_seqlen_k // split_size)
     assert parts.sums.shape[0] >= num_sequences, f"parts for {parts.sums.shape[0]} sequences"
     assert parts.sums.shape[2] >= num_splits, f"parts for {parts.sums.shape[2]} splits, {num_splits} needed"
@@ -232,7 +232,7 @@ def _merge_splits(
     VALUE_DIM_PADDED: tl.constexpr,
     SPLIT: tl.constexpr,
 ):
-    """Put one head's parts together, in the order of the splits."""
+    """Puts one head's parts together, in the order of the splits."""
     sequence, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     length = tl.load(seqused_k + sequence)
     dims = tl.arange(0, VALUE_DIM_PADDED)

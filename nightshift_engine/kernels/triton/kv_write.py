@@ -23,7 +23,7 @@ def write_kv(
     kv: PagedKv,
     slots: Tensor,  # [tokens], int64
 ) -> None:
-    """Store each token's keys and values in its slot of `kv`; quantised if `kv` has scales."""
+    """Stores each token's keys and values in its slot of `kv`; quantised if `kv` has scales."""
     assert key.stride(2) == value.stride(2) == 1, "a token's values must be contiguous within a head"
     kv_heads, block_size = kv.keys.shape[1:3]
     num_tokens, is_integer = slots.shape[0], kv.keys.dtype == torch.int8

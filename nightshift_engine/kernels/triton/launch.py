@@ -1,7 +1,4 @@
-"""What the launchers of our Triton kernels share: KV memory as arguments, a step's shape as constants, tiles.
-
-Knows nothing of what a kernel does with them.
-"""
+"""Launching our Triton kernels: KV memory as arguments, a step's shape as constants, tiles."""
 
 from __future__ import annotations
 
@@ -60,7 +57,7 @@ class Shape:
     block_size: int
 
     @classmethod
-    def of(cls, q: Tensor, kv: PagedKv) -> Shape:
+    def of_tensors(cls, q: Tensor, kv: PagedKv) -> Shape:
         _, kv_heads, block_size, key_dim = kv.keys.shape
         heads = q.shape[1]
         assert q.stride(2) == 1, "queries must be contiguous within a head"

@@ -1,7 +1,5 @@
-"""Paged attention in Triton for chunks of prompts: any number of new tokens per sequence.
-
-Short of arithmetic, so a program takes a tile of queries and walks over all their keys. The search for a
-tile's sequence is vLLM's idea.
+"""Paged attention in Triton for chunks of prompts: a program takes a tile of queries and walks over their
+keys.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ def attend_chunks(
     `window` is the number of tokens a query sees, itself included. `sinks` are logits that take weight and
     give no value. Rows before `cu_seqlens_q[0]` and behind its last are left as they are.
     """
-    shape = Shape.of(q, kv)
+    shape = Shape.of_tensors(q, kv)
     tile = _tile(shape, q.dtype)
     queries = tile.rows // shape.group
     num_sequences = seqused_k.shape[0]
@@ -156,7 +154,7 @@ def _attend_chunk(
 
 @triton.jit
 def _sequence_of(tile, cu_seqlens_q, num_sequences, QUERIES: tl.constexpr):
-    """By bisection: sequence i owns the tiles from cu_seqlens_q[i] // QUERIES + i on, whatever its length."""
+    """Bisects: sequence i owns the tiles from cu_seqlens_q[i] // QUERIES + i on, whatever its length."""
     low = 0
     high = num_sequences
     while high - low > 1:

@@ -1,4 +1,4 @@
-"""What a decoder does to rows between its linear layers, in Triton: norms, rotary embeddings, activations.
+"""Triton kernels for the rows between a decoder's linear layers: norms, rotary embeddings, activations.
 
 Numbers are float32 between load and store, whatever is stored. A program computes a row, or some heads of
 one, so nothing depends on the other rows.
@@ -84,13 +84,13 @@ def rotate_heads(
     sine: Tensor | None,
     is_interleaved: bool,
 ) -> None:
-    """Norm the heads of queries and keys, then rotate their first pairs, in place.
+    """Norms the heads of queries and keys, then rotates their first pairs, in place.
 
     A pair is two neighbours where `is_interleaved`, else two elements as far apart as there are pairs.
     """
     assert qkv.stride(1) == 1, "elements of a row must lie together"
     pairs = head_dim // 2 if cosine is None else cosine.shape[1]
-    blocks = [triton.cdiv(each.count, HEADS_PER_PROGRAM) for each in (queries, keys)]
+    blocks = [triton.cdiv(heads.count, HEADS_PER_PROGRAM) for heads in (queries, keys)]
     _rotate[(len(qkv), sum(blocks))](
         qkv,
         positions,

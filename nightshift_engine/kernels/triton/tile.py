@@ -1,8 +1,8 @@
-"""What our attention kernels do with a tile: load and store rows, walk over paged keys, carry a softmax on.
+"""Device code for tiles of attention: load and store rows, walk over paged keys, carry a softmax on.
 
-Device code only. The query heads that share a KV head are rows of one tile, so each key and value is loaded
-once for all of them. The softmax is online (arXiv 2205.14135) and its exponents are powers of two, which is
-what the hardware has: maxima are in units of log2.
+The query heads that share a KV head are rows of one tile, so each key and value is loaded once for all of
+them. The softmax is online (arXiv 2205.14135) and its exponents are powers of two: maxima are in units of
+log2.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def load_rows(memory, rows, is_row, DIM: tl.constexpr, DIM_PADDED: tl.constexpr)
 
 @triton.jit
 def store_rows(memory, rows, numbers, is_row, DIM: tl.constexpr, DIM_PADDED: tl.constexpr):
-    """Put `numbers` `[rows, DIM_PADDED]` where `load_rows` would find them, in the memory's dtype."""
+    """Puts `numbers` `[rows, DIM_PADDED]` where `load_rows` would find them, in the memory's dtype."""
     dims = tl.arange(0, DIM_PADDED)
     mask = is_row[:, None] & (dims < DIM)[None, :]
     tl.store(memory + rows[:, None] + dims[None, :], numbers.to(memory.dtype.element_ty), mask=mask)

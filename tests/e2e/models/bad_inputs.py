@@ -12,7 +12,7 @@ import pytest
 
 from nightshift import endpoints
 from nightshift.errors import InvalidRequest
-from tests.unit.engine.images.test_decoding import PAGE, SVG, png_header
+from tests.unit.engine.encoders.images.test_decoding import PAGE, SVG, png_header
 from tests.unit.engine.tiny.classifiers import save_classifier, save_tokenizer
 from tests.unit.engine.tiny.encoders import declare_modules, save_checkpoint, tiny_bert
 from tests.unit.engine.tiny.images import as_bytes, picture, save_image_model

@@ -23,7 +23,7 @@ from tests.e2e.service import (
     wait_until_ended,
 )
 from tests.integration.servers import S3Server, moto
-from tests.unit.engine.images.test_decoding import PAGE, SVG, png_header
+from tests.unit.engine.encoders.images.test_decoding import PAGE, SVG, png_header
 from tests.unit.engine.tiny.images import as_bytes, picture, reference, save_image_model
 
 TOLERANCE = 2e-5

@@ -11,8 +11,7 @@ import pytest
 
 from nightshift.cli.demo import demo_model_path, number_in_words
 from nightshift.process.settings import WorkerSettings
-from nightshift_engine.encoders.model import EncoderModel
-from nightshift_engine.loading.footprint import encoder_footprint, generator_footprint
+from nightshift_engine.models import EncoderModel, encoder_footprint, generator_footprint
 from tests.e2e.service import Service, command, forked
 from tests.unit.engine.tiny.encoders import declare_modules, save_checkpoint, tiny_bert
 from workers.serving.kinds.generators import engine_config

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightshift_engine.encoders.scoring.pairs import PairText
+from nightshift_engine.encoders import PairText
 from tests.e2e.service import Service, forked, nightshift, output_lines, wait_until_ended
 from tests.unit.engine.tiny.classifiers import reference_logits, save_classifier
 from tests.unit.engine.tiny.encoders import WORDS

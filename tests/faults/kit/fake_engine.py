@@ -33,9 +33,8 @@ from benchmarks import zeros
 from nightshift.fleet.checkpoints import model_id
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.process.settings import WorkerSettings
-from nightshift_engine import InvalidTokenIds, MadeBy, Output, PromptTooLong, Request, TokenLogprobs
-from nightshift_engine.core.histograms import EngineHistograms
-from nightshift_engine.core.request import PRIORITY_RANKS
+from nightshift_engine import EngineHistograms, MadeBy, Output, Request, TokenLogprobs
+from nightshift_engine.errors import InvalidTokenIds, PromptTooLong
 from workers.serving.inference import SamplingDefaults
 from workers.serving.model_server import ModelServer, OnFatal
 from workers.serving.models import LazyModel
@@ -98,6 +97,9 @@ class FakeTokenizer:
         return False
 
 
+PRIORITIES = ("interactive", "standard", "background")
+
+
 @dataclass(eq=False)
 class _Running:
     request: Request
@@ -109,7 +111,7 @@ class _Running:
 
     @property
     def order(self) -> tuple[int, int]:
-        return PRIORITY_RANKS[self.request.priority], self.arrival
+        return PRIORITIES.index(self.request.priority), self.arrival
 
 
 class FakeEngine:

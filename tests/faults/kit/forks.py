@@ -35,7 +35,7 @@ from typing import IO, Any, Final, NoReturn
 
 from nightshift.cli.processes.children import Launch
 from nightshift.cli.processes.supervisor import Process, run_program
-from nightshift_engine.execution.device.openmp import limit_spinning
+from nightshift_engine import limit_spinning
 
 # What the service's processes import, but for modules that do something when they are imported.
 PRELOADED: Final = (

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from nightshift_engine.checkpoint.kinds import Kind
+from nightshift_engine.models import Kind
 from workers.serving.kinds.generators import Decoders, Seq2seqModels
 from workers.serving.kinds.kind import ServedKind
 from workers.serving.kinds.one_pass import Classifiers, Encoders, ImageClassifiers, ImageEncoders

@@ -4,23 +4,28 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import Final, cast
+from typing import Final
 
 from transformers import GenerationConfig
 
 from nightshift.errors import ConfigurationError
-from nightshift.fleet.models import Model, ModelKind
+from nightshift.fleet.models import Model
 from nightshift.process.settings import WorkerSettings
 from nightshift.tenants.cache_groups import CacheGroups
 from nightshift.tenants.turns import TurnThreads
-from nightshift_engine import Engine, EngineConfig, InvalidSamplingParams, SamplingParams
-from nightshift_engine.checkpoint.kinds import DECODER, SEQ2SEQ
-from nightshift_engine.core.config import AttentionBackendName, DTypeName, KvCacheDTypeName, WeightDTypeName
-from nightshift_engine.execution.device.devices import DeviceMemory
-from nightshift_engine.loading.footprint import Footprint, generator_footprint
-from nightshift_engine.loading.model import LoadedModel, load_model
-from nightshift_engine.seq2seq.model import load_seq2seq, seq2seq_config
-from nightshift_engine.text.tokenizer import Tokenizer
+from nightshift_engine import Engine, EngineConfig, SamplingParams
+from nightshift_engine.errors import InvalidSamplingParams
+from nightshift_engine.models import (
+    DECODER,
+    SEQ2SEQ,
+    DeviceMemory,
+    Footprint,
+    LoadedModel,
+    generator_footprint,
+    load_model,
+    load_seq2seq,
+    seq2seq_config,
+)
 from workers.serving.inference import SamplingDefaults
 from workers.serving.kinds.answer_sizes import token_sizes
 from workers.serving.kinds.kind import Loaded, ServedKind, Source
@@ -38,12 +43,10 @@ class Weights:
 
     model: Model
     loaded: LoadedModel
-    tokenizer: Tokenizer
-    config: EngineConfig
     cache_groups: CacheGroups
 
     def engine(self, memory: DeviceMemory | None) -> Engine:
-        engine = Engine.over(self.loaded, self.tokenizer, self.config, memory)
+        engine = Engine.over(self.loaded, memory)
         engine.compile_aside(grammar_threads().run)
         return engine
 
@@ -58,7 +61,7 @@ class GeneratorKind(ServedKind):
 
     @property
     @abstractmethod
-    def load_weights(self) -> Callable[[EngineConfig, Tokenizer], LoadedModel]: ...
+    def load_weights(self) -> Callable[[EngineConfig], LoadedModel]: ...
 
     @abstractmethod
     def serve(self, weights: Weights, memory: DeviceMemory | None, on_fatal: OnFatal) -> ModelServer: ...
@@ -67,12 +70,10 @@ class GeneratorKind(ServedKind):
         return generator_footprint(self.config(str(source.directory), settings), source.directory)
 
     def load(self, source: Source, settings: WorkerSettings) -> Loaded:
-        config = self.config(str(source.directory), settings)
-        tokenizer = Tokenizer.load(config.model, config.revision)
-        loaded = self.load_weights(config, tokenizer)
-        sizes = token_sizes(tokenizer.token_ids, tokenizer.spelled)
+        loaded = self.load_weights(self.config(str(source.directory), settings))
+        sizes = token_sizes(loaded.tokenizer.token_ids, loaded.tokenizer.spelled)
         model = self.model(source, context_length=loaded.facts.context_length, output_sizes=sizes)
-        weights = Weights(model, loaded, tokenizer, config, settings.prefix_cache_groups)
+        weights = Weights(model, loaded, settings.prefix_cache_groups)
         return Loaded(
             source.path_or_id,
             lambda memory, on_fatal: self.serve(weights, memory, on_fatal),
@@ -81,7 +82,6 @@ class GeneratorKind(ServedKind):
 
 
 class Decoders(GeneratorKind):
-    model_kind = ModelKind.DECODER
     kind = DECODER
     load_weights = staticmethod(load_model)
 
@@ -90,12 +90,11 @@ class Decoders(GeneratorKind):
 
     def serve(self, weights: Weights, memory: DeviceMemory | None, on_fatal: OnFatal) -> ModelServer:
         engine = weights.engine(memory)
-        defaults = sampling_defaults(weights.config.model)
+        defaults = sampling_defaults(weights.loaded.config.model)
         return TextServer(weights.model, engine, on_fatal, defaults, weights.cache_groups)
 
 
 class Seq2seqModels(GeneratorKind):
-    model_kind = ModelKind.SEQ2SEQ
     kind = SEQ2SEQ
     load_weights = staticmethod(load_seq2seq)
 
@@ -104,12 +103,11 @@ class Seq2seqModels(GeneratorKind):
 
     def serve(self, weights: Weights, memory: DeviceMemory | None, on_fatal: OnFatal) -> ModelServer:
         engine = weights.engine(memory)
-        defaults = sampling_defaults(weights.config.model)
+        defaults = sampling_defaults(weights.loaded.config.model)
         rules = weights.loaded.forward_pass.rules
         if not rules.do_sample:  # greedy, as transformers' `generate` is
             defaults = replace(defaults, temperature=0.0)
-        block_size, groups = weights.config.block_size, weights.cache_groups
-        return Seq2seqServer(weights.model, engine, on_fatal, defaults, rules, block_size, groups)
+        return Seq2seqServer(weights.model, engine, on_fatal, defaults, rules, weights.cache_groups)
 
 
 @cache
@@ -122,11 +120,11 @@ def engine_config(path_or_id: str, settings: WorkerSettings) -> EngineConfig:
     """The configuration of one decoder's engine, by the settings. Raises InvalidConfig naming the field."""
     return EngineConfig(
         model=path_or_id,
-        dtype=cast(DTypeName, settings.dtype),
+        dtype=settings.dtype,
         deterministic=settings.deterministic,
-        weight_dtype=cast(WeightDTypeName, settings.engine_weight_dtype),
-        kv_cache_dtype=cast(KvCacheDTypeName, settings.engine_kv_cache_dtype),
-        attention_backend=cast(AttentionBackendName, settings.engine_attention_backend),
+        weight_dtype=settings.engine_weight_dtype,
+        kv_cache_dtype=settings.engine_kv_cache_dtype,
+        attention_backend=settings.engine_attention_backend,
         device=settings.device,
         block_size=settings.engine_block_size,
         num_kv_blocks=settings.engine_num_kv_blocks,

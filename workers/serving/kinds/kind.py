@@ -15,10 +15,8 @@ import torch
 from nightshift.fleet.checkpoints import model_id
 from nightshift.fleet.models import Model, ModelKind, OutputSizes
 from nightshift.process.settings import WorkerSettings
-from nightshift_engine.checkpoint.kinds import Kind
-from nightshift_engine.encoders.batching.config import EncoderConfig
-from nightshift_engine.execution.device.devices import DeviceMemory
-from nightshift_engine.loading.footprint import Footprint
+from nightshift_engine.encoders import EncoderConfig
+from nightshift_engine.models import DeviceMemory, Footprint, Kind
 from workers.serving.model_config import ModelConfig
 from workers.serving.model_server import ModelServer, OnFatal
 
@@ -80,13 +78,17 @@ class ServedKind(ABC):
     What an input costs is the server's to say, in the tokens that its batcher counts.
     """
 
-    model_kind: ClassVar[ModelKind]
     kind: ClassVar[Kind]
-    """How its checkpoints are recognised."""
+    """The engine's declaration: its name, and how its checkpoints are recognised."""
     is_batched_dynamically: ClassVar[bool] = True
     """Whether a model configuration can say how its inputs are batched."""
     has_matryoshka: ClassVar[bool] = False
     """... and to which sizes its vectors may be cut."""
+
+    @property
+    def model_kind(self) -> ModelKind:
+        """The kind as the API names it."""
+        return ModelKind(self.kind.name)
 
     @abstractmethod
     def footprint(self, source: Source, settings: WorkerSettings) -> Footprint:

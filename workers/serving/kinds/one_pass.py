@@ -2,27 +2,22 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import cast
 
-from nightshift.fleet.models import ModelKind
 from nightshift.process.settings import WorkerSettings
-from nightshift_engine.checkpoint.kinds import (
+from nightshift_engine.encoders import EncoderConfig
+from nightshift_engine.models import (
     CLASSIFIER,
     ENCODER,
     IMAGE_CLASSIFIER,
     IMAGE_ENCODER,
-    read_checkpoint,
+    DeviceMemory,
+    EncoderModel,
+    Footprint,
+    ImageClassifierModel,
+    ImageEncoderModel,
+    encoder_footprint,
+    load_scorer,
 )
-from nightshift_engine.checkpoint.kinds.logit_score import is_generative_reranker
-from nightshift_engine.core.config import DTypeName
-from nightshift_engine.encoders.batching.config import EncoderConfig
-from nightshift_engine.encoders.model import EncoderModel
-from nightshift_engine.encoders.scoring.classifier import ClassifierModel
-from nightshift_engine.encoders.scoring.generative_reranker import GenerativeReranker
-from nightshift_engine.encoders.scoring.scorer import TextScorer
-from nightshift_engine.execution.device.devices import DeviceMemory
-from nightshift_engine.images.model import ImageClassifierModel, ImageEncoderModel
-from nightshift_engine.loading.footprint import Footprint, encoder_footprint
 from workers.serving.kinds.answer_sizes import label_sizes
 from workers.serving.kinds.kind import Loaded, ServedKind, Source
 from workers.serving.model_server import ModelServer, OnFatal
@@ -35,7 +30,7 @@ class OnePassKind(ServedKind):
     """A kind whose inputs are done after one pass: its models need no memory between their steps."""
 
     def footprint(self, source: Source, settings: WorkerSettings) -> Footprint:
-        return encoder_footprint(source.directory, cast(DTypeName, settings.dtype), settings.device)
+        return encoder_footprint(source.directory, settings.dtype, settings.device)
 
 
 def batched(source: Source, server: Callable[[OnFatal, EncoderConfig | None], ModelServer]) -> Loaded:
@@ -51,12 +46,11 @@ def batched(source: Source, server: Callable[[OnFatal, EncoderConfig | None], Mo
 class Encoders(OnePassKind):
     """Texts to vectors."""
 
-    model_kind = ModelKind.ENCODER
     kind = ENCODER
     has_matryoshka = True
 
     def load(self, source: Source, settings: WorkerSettings) -> Loaded:
-        encoder = EncoderModel.load(str(source.directory), cast(DTypeName, settings.dtype), settings.device)
+        encoder = EncoderModel.load(str(source.directory), settings.dtype, settings.device)
         if source.config is not None and source.config.matryoshka is not None:
             encoder.matryoshka = source.config.matryoshka
         model = self.model(
@@ -71,14 +65,10 @@ class Encoders(OnePassKind):
 class Classifiers(OnePassKind):
     """Texts, or pairs of them, to scores."""
 
-    model_kind = ModelKind.CLASSIFIER
     kind = CLASSIFIER
 
     def load(self, source: Source, settings: WorkerSettings) -> Loaded:
-        directory, dtype = str(source.directory), cast(DTypeName, settings.dtype)
-        ranks_by_tokens = is_generative_reranker(read_checkpoint(directory))
-        load = GenerativeReranker.load if ranks_by_tokens else ClassifierModel.load
-        scorer: TextScorer = load(directory, dtype, settings.device)
+        scorer = load_scorer(source.directory, settings.dtype, settings.device)
         sizes = label_sizes(scorer.labels.names)
         model = self.model(source, context_length=scorer.max_length, dtype=scorer.dtype, output_sizes=sizes)
         return batched(source, partial(ScoreServer, model, scorer))
@@ -87,13 +77,10 @@ class Classifiers(OnePassKind):
 class ImageClassifiers(OnePassKind):
     """Images to scores."""
 
-    model_kind = ModelKind.IMAGE_CLASSIFIER
     kind = IMAGE_CLASSIFIER
 
     def load(self, source: Source, settings: WorkerSettings) -> Loaded:
-        images = ImageClassifierModel.load(
-            str(source.directory), cast(DTypeName, settings.dtype), settings.device
-        )
+        images = ImageClassifierModel.load(str(source.directory), settings.dtype, settings.device)
         sizes = label_sizes(images.labels.names)
         model = self.model(source, context_length=images.max_length, dtype=images.dtype, output_sizes=sizes)
         return batched(source, partial(ImageScoreServer, model, images))
@@ -102,13 +89,10 @@ class ImageClassifiers(OnePassKind):
 class ImageEncoders(OnePassKind):
     """Images to vectors."""
 
-    model_kind = ModelKind.IMAGE_ENCODER
     kind = IMAGE_ENCODER
 
     def load(self, source: Source, settings: WorkerSettings) -> Loaded:
-        images = ImageEncoderModel.load(
-            str(source.directory), cast(DTypeName, settings.dtype), settings.device
-        )
+        images = ImageEncoderModel.load(str(source.directory), settings.dtype, settings.device)
         model = self.model(
             source, context_length=images.max_length, dtype=images.dtype, dimensions=images.dimensions
         )

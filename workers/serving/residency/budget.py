@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nightshift.errors import ConfigurationError
-from nightshift_engine.execution.device.devices import DeviceMemory
-from nightshift_engine.loading.footprint import Footprint
+from nightshift_engine.models import DeviceMemory, Footprint
 
 GIB = 1024**3
 

@@ -16,16 +16,21 @@ from nightshift.endpoints.requests import MAY_BE_CUT, ModelRequest
 from nightshift.endpoints.results import Result
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
-from nightshift_engine import EncoderStats
+from nightshift_engine import EncoderStats, EngineHistograms
 from nightshift_engine import InvalidRequest as EngineRefusal
-from nightshift_engine.core.histograms import EngineHistograms
-from nightshift_engine.encoders.batching.config import EncoderConfig
-from nightshift_engine.encoders.engine import Encoder, EncoderEngine
-from nightshift_engine.encoders.errors import EncodeQueueFull
-from nightshift_engine.encoders.request import EncodeOutput, EncodeRequest, Vector
-from nightshift_engine.encoders.texts import EncoderText, TextInput, TextTokens
-from nightshift_engine.encoders.vectors.matryoshka import cut
-from nightshift_engine.encoders.vectors.prompts import UnknownPrompt
+from nightshift_engine.encoders import (
+    EncodeOutput,
+    Encoder,
+    EncoderConfig,
+    EncoderEngine,
+    EncodeRequest,
+    EncoderText,
+    TextInput,
+    TextTokens,
+    Vector,
+    cut,
+)
+from nightshift_engine.errors import EncodeQueueFull, UnknownPrompt
 from workers.serving.inference import Progress, breakdown, check_length
 from workers.serving.model_server import (
     Busy,
@@ -40,7 +45,7 @@ from workers.serving.model_server import (
 from workers.serving.servers.tokenizing import Part, tokenize, tokens_kept
 
 if TYPE_CHECKING:  # needs torch
-    from nightshift_engine.encoders.model import EncoderModel
+    from nightshift_engine.models import EncoderModel
 
 TEXTS_AT_ONCE: Final = 64  # of one request: as many are read before the first wrong one is seen
 

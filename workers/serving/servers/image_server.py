@@ -28,8 +28,7 @@ from nightshift.outbound.safe_http import NoAnswer
 from nightshift.tenants.quotas import may_take
 from nightshift.tenants.turns import Rank, Turns, TurnThreads
 from nightshift_engine import InvalidRequest as EngineRefusal
-from nightshift_engine.encoders.batching.config import EncoderConfig
-from nightshift_engine.encoders.request import EncodeOutput
+from nightshift_engine.encoders import EncodeOutput, EncoderConfig
 from workers.serving.inference import Progress, breakdown, refusal, unread
 from workers.serving.model_server import Busy, Files, Inference, OnFatal
 from workers.serving.referenced_files import IMAGE_BYTES_MAX
@@ -37,8 +36,7 @@ from workers.serving.servers.encoder_server import EncoderServer
 from workers.serving.servers.score_server import scores_of
 
 if TYPE_CHECKING:  # needs torch
-    from nightshift_engine.images.model import ImageClassifierModel, ImageEncoderModel, ImageModel
-    from nightshift_engine.images.preprocessing import Pixels
+    from nightshift_engine.models import ImageClassifierModel, ImageEncoderModel, ImageModel, Pixels
 
 # All that is in flight beside the thread that computes is bounded.
 THREADS: Final = 16  # of one tenant; they wait for stores and the network, each holds one image's file
@@ -157,7 +155,7 @@ class ImageServer(EncoderServer):
             self._end(inference.id, Progress(result=breakdown(f"its image failed: {type(error).__name__}")))
 
     def _prepared(self, named: _NamedImage, inference: Inference) -> "Pixels":
-        from nightshift_engine.images.decoding import pixels_of  # needs Pillow
+        from nightshift_engine.models import pixels_of
 
         assert self._files is not None, "the worker's composition root gives them"
         try:

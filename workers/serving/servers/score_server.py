@@ -16,18 +16,23 @@ from nightshift.endpoints.results import Result
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
 from nightshift_engine import InvalidRequest as EngineRefusal
-from nightshift_engine.encoders.batching.config import EncoderConfig
-from nightshift_engine.encoders.errors import EncodeInputTooLong, NoRoomForText
-from nightshift_engine.encoders.request import EncodeOutput
-from nightshift_engine.encoders.scoring.labels import Activation, Labels, activated
-from nightshift_engine.encoders.scoring.pairs import FramedTokens, PairText
+from nightshift_engine.encoders import (
+    Activation,
+    EncodeOutput,
+    EncoderConfig,
+    FramedTokens,
+    Labels,
+    PairText,
+    activated,
+)
+from nightshift_engine.errors import EncodeInputTooLong, NoRoomForText
 from workers.serving.inference import check_length
 from workers.serving.model_server import Inference, OnFatal, invalid, takes_no_images
 from workers.serving.servers.encoder_server import EncoderServer
 from workers.serving.servers.tokenizing import Part, tokens_kept
 
 if TYPE_CHECKING:  # needs torch
-    from nightshift_engine.encoders.scoring.scorer import TextScorer
+    from nightshift_engine.models import TextScorer
 
 
 def scores_of(inference: Inference, output: EncodeOutput, labels: Labels, activation: Activation) -> Result:

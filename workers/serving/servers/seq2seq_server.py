@@ -9,8 +9,7 @@ from nightshift.fleet.models import Model
 from nightshift.tenants.cache_groups import NO_GROUPS, CacheGroups
 from nightshift_engine import Engine
 from nightshift_engine import Request as EngineRequest
-from nightshift_engine.seq2seq.decoding import DecodingRules
-from nightshift_engine.seq2seq.prompt import seq2seq_prompt
+from nightshift_engine.models import DecodingRules
 from workers.serving.inference import SamplingDefaults
 from workers.serving.model_server import Inference, OnFatal
 from workers.serving.servers.text_server import TextServer
@@ -28,12 +27,10 @@ class Seq2seqServer(TextServer):
         on_fatal: OnFatal,
         defaults: SamplingDefaults,
         rules: DecodingRules,
-        block_size: int,
         cache_groups: CacheGroups = NO_GROUPS,
     ) -> None:
         super().__init__(model, engine, on_fatal, defaults, cache_groups)
         self._rules = rules
-        self._block_size = block_size
         self._languages = engine.tokenizer.languages
         self._codes = frozenset(self._languages.values())
 
@@ -73,13 +70,11 @@ class Seq2seqServer(TextServer):
         self, sequence: EngineRequest, request: GenerationRequest, start: Sequence[int], is_bounded: bool
     ) -> EngineRequest:
         source = self._in_language(sequence.prompt_token_ids, request.languages)
-        prompt = seq2seq_prompt(source, start, self._block_size)
         sampling = sequence.sampling
         return replace(
             sequence,
-            prompt_token_ids=prompt.token_ids,
-            source_slots=prompt.source_slots,
-            num_source_tokens=len(source),
+            prompt_token_ids=start,
+            source_token_ids=source,
             sampling=sampling if is_bounded else replace(sampling, max_tokens=None),
         )
 

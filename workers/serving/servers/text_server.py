@@ -21,10 +21,9 @@ from nightshift.fleet.models import Model
 from nightshift.jobs import JsonObject
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.tenants.cache_groups import NO_GROUPS, CacheGroups
-from nightshift_engine import EngineStats, Grammar, MadeBy
+from nightshift_engine import EngineHistograms, EngineStats, Grammar, MadeBy
 from nightshift_engine import InvalidRequest as EngineRefusal
 from nightshift_engine import Request as EngineRequest
-from nightshift_engine.core.histograms import EngineHistograms
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
 from workers.serving.inference import (
     Listener,

@@ -10,19 +10,18 @@ from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
 from .facts import AttentionFacts, HeadNormFacts, NotPlain, RotationFacts
-from .norms import recognise_norm
 from .trace import LayerTrace, ModuleCall
-from .values import NamedFactors, factor_of, same
+from .values import NamedFactors, factor_of, recognise_norm, same
 
 HEAD_DIM_MAX = 512
-"""What `kernels/native/decoder.cpp` has room for."""
+"""Widest head that `kernels/native/decoder.cpp` has room for."""
 LINEARS = (torch.nn.Linear, Conv1D)
 Tables = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class _Heads:
-    """What the linear layers gave: `[heads, tokens, head_dim]`."""
+    """Output of the linear layers: `[heads, tokens, head_dim]`."""
 
     query: Tensor
     key: Tensor
@@ -36,10 +35,10 @@ def is_linear(call: ModuleCall) -> bool:
 
 def attention_linears(trace: LayerTrace) -> list[ModuleCall]:
     """The linear layers before attention. Raises `NotPlain` if they do not read the same input."""
-    found = [call for call in trace.calls[: trace.attended.num_calls_before] if is_linear(call)]
-    if len(found) not in (1, 3) or any(not same(call.x, found[0].x) for call in found):
-        raise NotPlain(f"{len(found)} linear layers make its queries, keys and values")
-    return found
+    projections = [call for call in trace.calls[: trace.attended.num_calls_before] if is_linear(call)]
+    if len(projections) not in (1, 3) or any(not same(call.x, projections[0].x) for call in projections):
+        raise NotPlain(f"{len(projections)} linear layers make its queries, keys and values")
+    return projections
 
 
 def output_linear(trace: LayerTrace) -> ModuleCall:
@@ -80,7 +79,7 @@ def recognise_attention(trace: LayerTrace, rotaries: list[Tables], factors: Name
 
 
 def _split_heads(trace: LayerTrace, linears: list[ModuleCall]) -> _Heads:
-    """Find the values among what the linear layers gave, and so the order of the rest."""
+    """Finds the values among what the linear layers gave, and so the order of the rest."""
     value, head_dim = trace.attended.value, trace.attended.value.shape[2]
     query_heads, key_heads = len(trace.attended.query), len(value)
     if len(linears) == 3:
@@ -109,7 +108,7 @@ def _heads_of(y: Tensor, head_dim: int) -> Tensor:
 
 
 def _after_norm(trace: LayerTrace, heads: Tensor) -> tuple[Tensor, HeadNormFacts | None]:
-    """What the norm of these heads gave, if there is one between the linear layers and attention."""
+    """Output of the norm of these heads, if there is one between the linear layers and attention."""
     num_heads, _, head_dim = heads.shape
     for call in trace.calls[: trace.attended.num_calls_before]:
         if is_linear(call) or not call.is_leaf or call.x.numel() != heads.numel():
@@ -138,10 +137,10 @@ def _as_heads(x: Tensor, like: Tensor) -> Tensor | None:
 def _recognise_rotation(
     query: tuple[Tensor, Tensor], key: tuple[Tensor, Tensor], rotaries: list[Tables], factors: NamedFactors
 ) -> tuple[RotationFacts | None, float]:
-    """What turns the first of each pair into the second, and the factor of the scores beside it."""
+    """Finds the rotation that turns the first of each pair into the second, and the factor of the scores."""
     for rotation, turn in _rotations(rotaries):
         measured = [factor_of(wanted, turn(before)) for before, wanted in (query, key)]
-        known = [factors.exactly(each) for each in measured if each is not None]
+        known = [factors.exactly(value) for value in measured if value is not None]
         if len(known) == 2:
             return rotation, known[0] * known[1]
     raise NotPlain("its queries or keys are changed between their linear layer and attention")

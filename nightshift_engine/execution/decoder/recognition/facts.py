@@ -1,4 +1,4 @@
-"""What was found out about a decoder: a description of its layers, by the paths of their modules."""
+"""Facts about a decoder: a description of its layers, by the paths of their modules."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class AttentionFacts:
     key_heads: int
     head_dim: int
     linears: tuple[str, ...]
-    """Of queries, keys and values; or of all three in one."""
+    """Paths of queries, keys and values; or of all three in one."""
     is_grouped: bool
     """The one linear's rows go by key head: its queries, its key, its value."""
     query_norm: HeadNormFacts | None
     key_norm: HeadNormFacts | None
     rotation: RotationFacts | None
     score_factor: float
-    """Of the scores, beside the scale that the layer asks of attention."""
+    """Factor of the scores, beside the scale that the layer asks of attention."""
     output: str
 
 
@@ -67,7 +67,7 @@ class MlpFacts:
     """The gate and what it gates; or one linear, which is both where `is_gated`."""
     is_gated: bool
     gate_is_second: bool
-    """In the one linear that is both."""
+    """Whether it is the second half of the one linear that is both."""
     activation: Activation
     down: str
 
@@ -156,8 +156,8 @@ class RotaryCall:
 
     def tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and sines `[positions, rotating pairs]`, float32, on the module's device."""
-        args = tuple(self._replaced(each, positions) for each in self.args)
-        kwargs = {name: self._replaced(each, positions) for name, each in self.kwargs.items()}
+        args = tuple(self._replaced(argument, positions) for argument in self.args)
+        kwargs = {name: self._replaced(argument, positions) for name, argument in self.kwargs.items()}
         cosine, sine = self.module(*args, **kwargs)
         return half_table(cosine), half_table(sine)
 

@@ -1,21 +1,122 @@
-"""A layer as a description: which norm stands where, and how its branches return to the residual stream."""
+"""Describes a layer: its norms, its MLP or mixture, and how its branches return to the residual stream."""
 
 from __future__ import annotations
+
+import logging
 
 import torch
 from torch import Tensor
 
+from ...experts.packed import is_experts
+from ...linears.interface import Activation, activation_of
 from ..weights import MlpInput
-from .attention import Tables, attention_linears, output_linear, recognise_attention
-from .facts import JoinFacts, LayerFacts, MixtureFacts, MlpFacts, NotPlain
-from .mixture import recognise_mixture
-from .mlp import recognise_mlp
-from .norms import recognise_norm
+from .attention import Tables, attention_linears, is_linear, output_linear, recognise_attention
+from .facts import JoinFacts, LayerFacts, MixtureFacts, MlpFacts, NotPlain, SharedExpertFacts
+from .router import recognise_router
 from .trace import LayerTrace, ModuleCall
-from .values import TOLERANCE, NamedFactors, same
+from .values import TOLERANCE, NamedFactors, close, recognise_norm, same
+
+log = logging.getLogger(__name__)
+
+
+def recognise_mlp(calls: list[ModuleCall]) -> MlpFacts | None:
+    """The MLP made of `calls`, all below one module or one layer; None if it is of another kind."""
+    linears = [call for call in calls if is_linear(call)]
+    if len(linears) not in (2, 3):
+        return None
+    *ups, down = linears
+    activations = [(call, name) for call in calls if (name := _activation(call)) is not None]
+    if len(activations) != 1 or any(not same(up.x, ups[0].x) for up in ups):
+        return None
+    [(call, name)] = activations
+    return _plain(ups, down, call, name) or _gated(ups, down, call, name) or _fused(ups, down, call, name)
+
+
+def _plain(ups: list[ModuleCall], down: ModuleCall, act: ModuleCall, name: Activation) -> MlpFacts | None:
+    if len(ups) == 1 and same(act.x, ups[0].y) and same(down.x, act.y):
+        return MlpFacts((ups[0].path,), False, False, name, down.path)
+    return None
+
+
+def _gated(ups: list[ModuleCall], down: ModuleCall, act: ModuleCall, name: Activation) -> MlpFacts | None:
+    if len(ups) != 2:
+        return None
+    for gate, up in (ups, ups[::-1]):
+        if same(act.x, gate.y) and close(act.y.reshape(-1) * up.y.reshape(-1), down.x):
+            return MlpFacts((gate.path, up.path), True, False, name, down.path)
+    return None
+
+
+def _fused(ups: list[ModuleCall], down: ModuleCall, act: ModuleCall, name: Activation) -> MlpFacts | None:
+    if len(ups) != 1 or ups[0].y.shape[-1] % 2:
+        return None
+    halves = ups[0].y.chunk(2, dim=-1)
+    for gate_is_second in (False, True):
+        gate, up = halves[gate_is_second], halves[not gate_is_second]
+        if same(act.x, gate) and close(act.y.reshape(-1) * up.reshape(-1), down.x):
+            return MlpFacts((ups[0].path,), True, gate_is_second, name, down.path)
+    return None
+
+
+def _activation(call: ModuleCall) -> Activation | None:
+    """Which function of single numbers the module is; None if it is none that we have."""
+    if not call.is_leaf or next(call.module.parameters(), None) is not None or call.x.shape != call.y.shape:
+        return None
+    return activation_of(call.module)
+
+
+def recognise_mixture(
+    block: ModuleCall, calls: list[ModuleCall], factors: NamedFactors
+) -> MixtureFacts | None:
+    """The mixture that the module called in `block` is, made of `calls`; None if it is of another kind."""
+    experts = [call for call in calls if is_experts(call.module)]
+    if len(experts) != 1 or not same(experts[0].x, block.x):
+        return None
+    parts = [call for call in calls if not _is_below(call.path, experts[0].path)]
+    shared = _recognise_shared(block, parts)
+    wanted = experts[0].y.flatten() + _shared_output(shared, parts, experts[0].y)
+    if not close(wanted, block.y):
+        return None
+    try:
+        router = recognise_router(block, experts[0].module, _linear_paths(shared), factors)
+    except NotPlain as error:
+        log.debug("%s stays a module: %s", block.path, error)
+        return None
+    return MixtureFacts(block.path, router, experts[0].path, shared)
+
+
+def _recognise_shared(block: ModuleCall, calls: list[ModuleCall]) -> SharedExpertFacts | None:
+    """The expert that computes the same input for all tokens alike, if there is one."""
+    gates = [call for call in calls if is_linear(call) and call.y.shape[-1] == 1 and same(call.x, block.x)]
+    for parent in calls:
+        within = [call for call in calls if _is_below(call.path, parent.path) and call not in gates]
+        mlp = recognise_mlp(within) if parent.path != block.path and same(parent.x, block.x) else None
+        if mlp is not None:
+            return SharedExpertFacts(mlp, gates[0].path if gates else None)
+    return None
+
+
+def _linear_paths(shared: SharedExpertFacts | None) -> set[str]:
+    if shared is None:
+        return set()
+    return {*shared.mlp.ups, shared.mlp.down} | ({shared.gate} if shared.gate else set())
+
+
+def _shared_output(shared: SharedExpertFacts | None, calls: list[ModuleCall], like: Tensor) -> Tensor:
+    by_path = {call.path: call.y for call in calls}
+    if shared is None:
+        return torch.zeros_like(like).flatten()
+    y = by_path[shared.mlp.down].reshape(-1, like.shape[-1])
+    gate = torch.sigmoid(by_path[shared.gate].reshape(-1, 1)) if shared.gate else 1.0
+    return (y * gate).flatten()
+
+
+def _is_below(path: str, parent: str) -> bool:
+    return path == parent or path.startswith(parent + ".")
+
 
 ROUNDING = 1e-6
-"""What adding to the residual stream in float32 may lose of it."""
+"""Share of the residual stream that adding to it in float32 may lose."""
 
 
 class _Branch:

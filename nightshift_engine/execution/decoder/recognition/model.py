@@ -1,7 +1,5 @@
-"""A model as a description: its layers, and what comes before the first and after the last.
-
-What is found is how the modules are connected, by what they computed in one pass, not by what they are
-called. Whether it was read rightly is for the self-test to say.
+"""A model as a description: its layers, and what comes before and after, by what its modules computed in one
+pass.
 """
 
 from __future__ import annotations
@@ -11,24 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..rotary import STATIC_ROPES
+from ..weights import STATIC_ROPES
 from .facts import DecoderFacts, LayerFacts, NotPlain, PositionFacts, RotaryCall, half_table
 from .layer import recognise_layer
-from .norms import recognise_norm
 from .trace import NUM_TOKENS, ModelTrace, ModuleCall, trace_model
-from .values import NamedFactors, close, factor_of, same
+from .values import NamedFactors, close, factor_of, recognise_norm, same
 
 ROUNDED_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
-"""Of numbers that the model computed in its own dtype."""
+"""Tolerance for numbers that the model computed in its own dtype."""
 POSITION_OFFSET_MAX = 8
 FIRST_POSITION = 3
 
 
 def recognise_decoder(model: Any, context_length: int | None = None) -> DecoderFacts:
-    """Raises `NotPlain`, with where the model differs from what can be written out.
-
-    `context_length` is how many tokens will be served, where that is known: the last of them must be computed
-    as the first are.
+    """Raises `NotPlain` where the model differs from what can be written out, up to `context_length` tokens
+    if known.
     """
     try:
         with torch.inference_mode():
@@ -44,7 +39,7 @@ def recognise_decoder(model: Any, context_length: int | None = None) -> DecoderF
 
 
 def _check_same(early: DecoderFacts, late: DecoderFacts, position: int) -> None:
-    """Raise `NotPlain` where positions change more than rotary tables say: ministral3 scales late queries."""
+    """Raises `NotPlain` where positions change more than rotary tables say: as ministral3 does."""
     names = ("layer_facts", "embedding_factor", "positions", "norm", "logit_factor", "logit_cap")
     if any(getattr(early, name) != getattr(late, name) for name in names):
         raise NotPlain(f"from position {position} on it computes otherwise than from {FIRST_POSITION} on")
@@ -96,7 +91,7 @@ def _is_rotary(call: ModuleCall, trace: ModelTrace) -> bool:
     return (
         isinstance(pair, tuple)
         and len(pair) == 2
-        and all(isinstance(each, Tensor) and each.numel() % len(trace.positions) == 0 for each in pair)
+        and all(isinstance(tensor, Tensor) and tensor.numel() % len(trace.positions) == 0 for tensor in pair)
         and pair[0].shape == pair[1].shape
         and pair[0].dim() == 3
         and call.is_leaf
@@ -113,19 +108,19 @@ def _recognise_layers(trace: ModelTrace, rotaries: list[RotaryCall], config: Any
     """Layers that are built alike are looked at once."""
     tables = [rotary.traced for rotary in rotaries]
     known: dict[Any, LayerFacts] = {}
-    found = []
+    rotations = []
     for index, layer in enumerate(trace.layers):
         signature = _signature(layer)
         if signature not in known:
             of_layer = trace.of_layer(index)
             factors = NamedFactors(config, of_layer.attended.query.shape[2])
             known[signature] = recognise_layer(of_layer, tables, factors)
-        found.append(known[signature])
-    return found
+        rotations.append(known[signature])
+    return rotations
 
 
 def _signature(layer: Any) -> Any:
-    """What two layers have in common that compute the same with other weights."""
+    """A value that two layers share that compute the same with other weights."""
     return tuple(
         (
             path,

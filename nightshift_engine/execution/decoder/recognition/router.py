@@ -22,13 +22,13 @@ from .values import NamedFactors, factor_of
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """Of one trial."""
+    """Settings of one trial."""
 
     tokens: int
     offsets: tuple[float, float]
-    """What all logits of a token have in common, from the first token to the last."""
+    """Numbers that all logits of a token have in common, from the first token to the last."""
     spread: float
-    """Of biases and corrections."""
+    """Spread of biases and corrections."""
 
 
 SETTINGS = (_Setting(96, (-20.0, 3.0), 0.3), *3 * (_Setting(32, (0.0, 0.0), 0.1),))
@@ -51,7 +51,7 @@ class _Listener(torch.nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """What a router with random tensors made of random tokens."""
+    """Output of a router with random tensors for random tokens."""
 
     logits: Tensor  # [tokens, experts], float32, without bias
     vectors: dict[str, Tensor]  # by name, each [experts], float32
@@ -186,7 +186,7 @@ def _explains(
     kernels: ExpertKernels, trials: list[_Trial], rule: RoutingRule, bias: str | None, correction: str | None
 ) -> float | None:
     """The factor with which the rule gives what the router gave in all trials; None if it does not."""
-    found = []
+    choices = []
     for trial in trials:
         logits = trial.logits + trial.vectors[bias] if bias else trial.logits
         chosen, weights = torch.empty_like(trial.chosen), torch.empty_like(trial.weights)
@@ -194,8 +194,8 @@ def _explains(
         got, wanted = _by_expert(chosen, weights, rule), _by_expert(trial.chosen, trial.weights, rule)
         if not torch.equal(got != 0, wanted != 0):
             return None
-        found.append((wanted, got))
-    wanted, got = (torch.cat(each) for each in zip(*found, strict=True))
+        choices.append((wanted, got))
+    wanted, got = (torch.cat(tensors) for tensors in zip(*choices, strict=True))
     return _common_factor(wanted, got)
 
 

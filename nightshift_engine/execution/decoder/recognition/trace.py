@@ -21,7 +21,7 @@ from .facts import NotPlain
 NUM_TOKENS = 11
 """No model has so many heads, so that a dimension is known by its size."""
 HIDDEN_MEAN = 0.5
-"""Of what a layer is given: a norm that takes off the mean must be told from one that does not."""
+"""Mean of a layer's input: a norm that takes off the mean must be told from one that does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,9 @@ class ModuleCall:
     @property
     def x(self) -> Tensor:
         """The first tensor it was given."""
-        return next(each for each in (*self.args, *self.kwargs.values()) if isinstance(each, Tensor))
+        return next(
+            argument for argument in (*self.args, *self.kwargs.values()) if isinstance(argument, Tensor)
+        )
 
     @property
     def y(self) -> Tensor:
@@ -49,19 +51,19 @@ class ModuleCall:
         return (
             self.output
             if isinstance(self.output, Tensor)
-            else next(each for each in self.output if isinstance(each, Tensor))
+            else next(part for part in self.output if isinstance(part, Tensor))
         )
 
     @property
     def is_over_tensors(self) -> bool:
-        given = any(isinstance(each, Tensor) for each in (*self.args, *self.kwargs.values()))
+        given = any(isinstance(argument, Tensor) for argument in (*self.args, *self.kwargs.values()))
         got = self.output if isinstance(self.output, (tuple, list)) else (self.output,)
-        return given and any(isinstance(each, Tensor) for each in got)
+        return given and any(isinstance(part, Tensor) for part in got)
 
 
 @dataclass(slots=True)
 class Attended:
-    """What came to attention in one layer: `[heads, tokens, head_dim]`, and what it answered."""
+    """The tensors that came to attention in one layer, `[heads, tokens, head_dim]`, and its answer."""
 
     query: Tensor
     key: Tensor
@@ -108,7 +110,10 @@ class ModelTrace:
     def of_layer(self, index: int) -> LayerTrace:
         """The layer alone, in float32, on random hidden states. Raises `NotPlain` if it is not called so."""
         layer, call = self.layers[index], self.layer_calls[index]
-        if any(each.dtype != torch.float32 or each.device.type != "cpu" for each in layer.parameters()):
+        if any(
+            parameter.dtype != torch.float32 or parameter.device.type != "cpu"
+            for parameter in layer.parameters()
+        ):
             layer = copy.deepcopy(layer).cpu().float()
         generator = torch.Generator().manual_seed(index)
         x = torch.randn(call.x.shape, generator=generator) + HIDDEN_MEAN
@@ -127,7 +132,7 @@ class ModelTrace:
 
 
 def trace_model(model: Any, num_layers: int, first_position: int) -> ModelTrace:
-    """Run `model`, which is on paged attention, over `NUM_TOKENS` tokens. Raises `NotPlain`.
+    """Runs `model`, which is on paged attention, over `NUM_TOKENS` tokens. Raises `NotPlain`.
 
     They stand at `first_position` and after it.
     """
@@ -141,7 +146,7 @@ def trace_model(model: Any, num_layers: int, first_position: int) -> ModelTrace:
     outer = [(path, module) for path, module in model.named_modules() if id(module) not in inside]
     layered = [(f"layer {index}", layer) for index, layer in enumerate(layers)]
     with _recorded([*outer, *layered], calls), paged_step(_StandIn(calls)):
-        ids, places = (each[None].to(model.device) for each in (token_ids, positions))
+        ids, places = (tensor[None].to(model.device) for tensor in (token_ids, positions))
         output = model(input_ids=ids, position_ids=places, use_cache=False)
     of_layers = {id(call.module): call for call in calls}
     if any(id(layer) not in of_layers for layer in layers):
@@ -160,7 +165,7 @@ def _find_layers(model: Any, num_layers: int) -> list[Any]:
 
 @contextmanager
 def _recorded(modules: Iterable[tuple[str, Any]], calls: list[ModuleCall]) -> Iterator[None]:
-    """Append each call of `modules` when it ends. Tensors are noted as they were then."""
+    """Appends each call of `modules` when it ends. Tensors are noted as they were then."""
 
     def note(path: str) -> Any:
         def hook(module: Any, args: Any, kwargs: Any, output: Any) -> None:
@@ -182,9 +187,9 @@ def _kept(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.to("cpu", copy=True)
     if isinstance(value, (tuple, list)):
-        return tuple(_kept(each) for each in value)
+        return tuple(_kept(item) for item in value)
     if type(value) is dict:
-        return {name: _kept(each) for name, each in value.items()}
+        return {name: _kept(item) for name, item in value.items()}
     return value
 
 
@@ -192,7 +197,7 @@ def _as_float32(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.float() if value.is_floating_point() else value
     if isinstance(value, (tuple, list)):
-        return tuple(_as_float32(each) for each in value)
+        return tuple(_as_float32(item) for item in value)
     if isinstance(value, dict):
-        return {name: _as_float32(each) for name, each in value.items()}
+        return {name: _as_float32(item) for name, item in value.items()}
     return value

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from nightshift_engine import EngineError, InvalidTokenIds, ModelLoadFailed, Request, UnsupportedModel
+from nightshift_engine import EngineError, Request
 from nightshift_engine.checkpoint.kinds import read_kind
+from nightshift_engine.errors import InvalidTokenIds, ModelLoadFailed, UnsupportedModel
 from tests.unit.engine.tiny.decoders import byte_tokenizer, greedy, load_engine, save_model
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nightshift_engine import ModelLoadFailed
-from nightshift_engine.checkpoint.modules import MODULES_MAX, Module, read_modules
+from nightshift_engine.checkpoint.files import MODULES_MAX, Module, read_modules
+from nightshift_engine.errors import ModelLoadFailed
 
 POOLING = "sentence_transformers.models.Pooling"
 
@@ -24,7 +24,7 @@ def test_modules_have_types_and_folders(tmp_path: Path) -> None:
         Module("t.Transformer", tmp_path),
         Module(POOLING, tmp_path / "1_Pooling"),
     ]
-    assert [each.kind for each in read_modules(tmp_path, "m") or ()] == ["Transformer", "Pooling"]
+    assert [module.kind for module in read_modules(tmp_path, "m") or ()] == ["Transformer", "Pooling"]
 
 
 @pytest.mark.parametrize(

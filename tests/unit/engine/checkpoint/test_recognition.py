@@ -18,13 +18,15 @@ from transformers import (
     Qwen2ForSequenceClassification,
 )
 
-from nightshift_engine import ModelLoadFailed, Request, UnsupportedModel
+from nightshift_engine import Request
 from nightshift_engine.checkpoint.kinds import Checkpoint, kind_of, read_kind
+from nightshift_engine.errors import ModelLoadFailed, UnsupportedModel
 from tests.unit.engine.tiny.decoders import (
     BASE,
     byte_tokenizer,
     complete,
     greedy,
+    greedy_answers,
     load_engine,
     reference_greedy,
     save_model,
@@ -301,11 +303,7 @@ def test_the_text_model_of_a_multimodal_checkpoint_generates_as_transformers_doe
     byte_tokenizer().save_pretrained(tmp_path)
     prompts = [[5, 6, 7], list(range(20, 60))]
     assert read_kind(str(tmp_path)).name == "decoder"
-
-    requests = [Request(str(index), prompt, greedy(24)) for index, prompt in enumerate(prompts)]
-    completions = complete(load_engine(tmp_path), *requests)
-
-    assert [each.token_ids for each in completions] == reference_greedy(tmp_path, prompts, 24)
+    assert greedy_answers(load_engine(tmp_path), prompts, 24) == reference_greedy(tmp_path, prompts, 24)
 
 
 def test_a_checkpoint_without_the_files_its_kind_needs_is_refused_by_what_is_missing(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from nightshift_engine import EngineError, ModelLoadFailed, Request, UnsupportedModel
+from nightshift_engine import EngineError, Request
 from nightshift_engine.checkpoint import stored_tensors
 from nightshift_engine.checkpoint.stored_tensors import check_stored_tensors, weight_files
 from nightshift_engine.encoders.model import EncoderModel
+from nightshift_engine.errors import ModelLoadFailed, UnsupportedModel
 from tests.unit.engine.loading.test_model_families import CASES, GPT2_NAMES
 from tests.unit.engine.tiny.decoders import BASE, complete, greedy, load_engine, save_model
 from tests.unit.engine.tiny.encoders import save_checkpoint, tiny_bert
@@ -97,7 +98,7 @@ def test_a_weight_that_is_called_like_an_old_constant_is_none(tmp_path: Path) ->
 
 
 def test_the_integers_that_a_family_keeps_are_not_weights(tmp_path: Path) -> None:
-    """Of every family here, all tensors of its own that are no floating numbers."""
+    """Every family here: all tensors of its own that are no floating numbers."""
     kept = 0
     for case, sizes in CASES.items():
         family = case.split(",")[0]

@@ -9,7 +9,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from nightshift_engine.core.batcher import Batcher, Chunk
-from nightshift_engine.core.kv.kv_blocks import BlockPool
+from nightshift_engine.core.kv_blocks import BlockPool
 from nightshift_engine.core.request import PRIORITY_RANKS, PriorityClass, Request
 from nightshift_engine.core.sequence import Sequence
 

@@ -7,10 +7,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from nightshift_engine.core.order import queue, set_aside
+from nightshift_engine.core import order as queue
+from nightshift_engine.core import order as set_aside
 from nightshift_engine.core.request import PriorityClass, Request
 from nightshift_engine.core.sequence import Sequence
-from nightshift_engine.core.steps.draft import step_shape
+from nightshift_engine.core.steps import step_shape
 from tests.unit.engine.core.test_batcher import CLASSES, FakeModel
 
 STEPS_TO_DRAIN = 4000

@@ -7,9 +7,9 @@ from itertools import count
 
 import pytest
 
-from nightshift_engine.core.order import queue, row_order
-from nightshift_engine.core.order.queue import PASSES_BEFORE_OVERDUE
-from nightshift_engine.core.order.ranked_heap import DEPARTED_MAX
+from nightshift_engine.core import order as queue
+from nightshift_engine.core import order as row_order
+from nightshift_engine.core.order import DEPARTED_MAX, PASSES_BEFORE_OVERDUE
 from nightshift_engine.core.request import PriorityClass, Request
 from nightshift_engine.core.sequence import Sequence
 from tests.unit.engine.core.test_batcher import FakeModel, ids

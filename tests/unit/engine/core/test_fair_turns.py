@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from nightshift_engine.core.order.fair_turns import FairTurns
+from nightshift_engine.core.order import FairTurns
 from nightshift_engine.core.request import PriorityClass
 from nightshift_engine.encoders import engine as engine_module
-from nightshift_engine.encoders.batching.batcher import EncoderBatcher
-from nightshift_engine.encoders.batching.config import EncoderConfig
-from nightshift_engine.encoders.batching.waiting import WaitingInput
+from nightshift_engine.encoders.batcher import EncoderBatcher, WaitingInput
+from nightshift_engine.encoders.config import EncoderConfig
 from nightshift_engine.encoders.engine import EncoderEngine
-from nightshift_engine.encoders.errors import EncodeQueueFull
 from nightshift_engine.encoders.request import EncodeRequest
+from nightshift_engine.errors import EncodeQueueFull
 
 BUDGET = 100  # tokens of a pass
 
@@ -36,13 +35,13 @@ class Queue:
             self.batcher.add(WaitingInput(flow, number, [0] * length, priority, number, 0, flow=flow))
 
     def run(self, passes: int = 1) -> list[WaitingInput]:
-        """What these passes have computed, in their order."""
+        """Inputs that these passes have computed, in their order."""
         done = []
         for _ in range(passes):
             chosen = self.batcher.plan(0)
             done += chosen
-            for each in chosen:
-                self.batcher.remove(each)
+            for input in chosen:
+                self.batcher.remove(input)
             self.batcher.check_integrity()
         return done
 
@@ -55,18 +54,18 @@ def test_one_text_goes_before_the_thousands_that_another_sent_first(length_bucke
 
     queue.add("one", 50)
 
-    assert "one" in [each.flow for each in queue.run()]
+    assert "one" in [input.flow for input in queue.run()]
 
 
 def test_a_text_that_no_pass_of_the_other_flows_would_take_is_next_too() -> None:
-    """Of another length, so that only its turn brings it in."""
+    """Its length is another, so that only its turn brings it in."""
     queue = Queue()
     queue.add("many", *[100] * 500)
     queue.run(passes=5)
 
     queue.add("one", 3)
 
-    assert "one" in [each.flow for each in queue.run(passes=2)]
+    assert "one" in [input.flow for input in queue.run(passes=2)]
 
 
 def test_flows_that_always_wait_have_the_same_tokens_each() -> None:
@@ -77,7 +76,9 @@ def test_flows_that_always_wait_have_the_same_tokens_each() -> None:
 
     done = queue.run(passes=300)
 
-    tokens = {flow: sum(each.num_tokens for each in done if each.flow == flow) for flow in ("short", "long")}
+    tokens = {
+        flow: sum(input.num_tokens for input in done if input.flow == flow) for flow in ("short", "long")
+    }
     assert tokens["short"] == pytest.approx(tokens["long"], abs=3 * BUDGET)
 
 
@@ -86,7 +87,7 @@ def test_a_flow_alone_goes_in_the_order_of_its_arrival() -> None:
     queue = Queue(length_buckets=())
     queue.add("one", *(rng.randint(1, BUDGET) for _ in range(200)))
 
-    numbers = [each.number for each in queue.run(passes=200)]
+    numbers = [input.number for input in queue.run(passes=200)]
 
     assert numbers == list(range(200))
 
@@ -96,7 +97,7 @@ def test_a_less_urgent_class_waits_whatever_its_flow_has_had() -> None:
     queue.add("urgent", *[100] * 3, priority="interactive")
     queue.add("other", 100, priority="standard")
 
-    assert [each.flow for each in queue.run(passes=4)] == ["urgent"] * 3 + ["other"]
+    assert [input.flow for input in queue.run(passes=4)] == ["urgent"] * 3 + ["other"]
 
 
 def test_a_flow_that_comes_and_goes_has_no_more_than_one_that_stays() -> None:
@@ -107,8 +108,8 @@ def test_a_flow_that_comes_and_goes_has_no_more_than_one_that_stays() -> None:
     for _ in range(100):
         if not queue.batcher.waiting_of("comes"):
             queue.add("comes", BUDGET)
-        for each in queue.run():
-            tokens[each.flow] += each.num_tokens
+        for input in queue.run():
+            tokens[input.flow] += input.num_tokens
 
     assert tokens["stays"] == pytest.approx(tokens["comes"], abs=3 * BUDGET)
 

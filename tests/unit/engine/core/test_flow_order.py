@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nightshift_engine.core.order.flow_order import STALE_MAX, FlowOrder
+from nightshift_engine.core.order import STALE_MAX, FlowOrder
 
 Steps = st.lists(
     st.tuples(st.sampled_from(["add", "remove", "rise", "fall", "hold", "release"]), st.sampled_from("abcd")),
@@ -42,8 +42,8 @@ def test_the_first_is_the_lowest_that_is_not_held_and_of_equal_ones_the_one_that
         elif step == "release":
             held.discard(flow)
             order.release(flow)
-        may_be = [each for each in began if waiting[each] and each not in held]
-        expected = min(may_be, key=lambda each: (ranks[each], began[each]), default=None)
+        may_be = [flow for flow in began if waiting[flow] and flow not in held]
+        expected = min(may_be, key=lambda flow: (ranks[flow], began[flow]), default=None)
         assert order.first() == expected
 
 

@@ -1,4 +1,4 @@
-"""Of one class, no flow's requests hold up another's, however many or long they are."""
+"""Requests of one flow do not hold up those of another of their class, however many or long they are."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nightshift_engine.core.batcher import NEW_TOKENS_BETWEEN_LOSSES
-from nightshift_engine.core.order.fair_turns import FairTurns
-from nightshift_engine.core.order.flow_order import FlowOrder
+from nightshift_engine.core.order import FairTurns, FlowOrder
 from nightshift_engine.core.request import Request
 from nightshift_engine.core.sequence import Sequence
 from tests.unit.engine.core.test_batcher import FakeModel, ids
@@ -81,7 +80,7 @@ LONG = 500  # tokens of an answer that holds a slot for as long as a test takes
 
 
 def fill(model: FakeModel, how: str, flow: str = "many") -> None:
-    """Take all slots for long, with one request of many choices or with many requests of one."""
+    """Takes all slots for long, with one request of many choices or with many requests of one."""
     for number in range(3 * model.slots if how == "many requests" else model.slots):
         group = "job" if how == "rows" else None
         model.add(f"{flow}-{number}", 6, new=LONG, group=group, flow=flow)

@@ -1,4 +1,4 @@
-"""What an engine counts of its steps and requests, as histograms."""
+"""Histograms of an engine's steps and requests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nightshift_engine import Engine, Request, SamplingParams
-from nightshift_engine.core.histograms import Histogram
+from nightshift_engine.core.stats import Histogram
 from nightshift_engine.encoders.engine import EncoderEngine
 from nightshift_engine.encoders.request import EncodeRequest
 from tests.unit.engine.encoders.formula import FormulaEncoder
@@ -37,9 +37,9 @@ def test_a_step_has_a_batch_and_tokens(engine: Engine) -> None:
         engine.add(Request(name, [1, 2, 3], GREEDY))
     run_to_end(engine)
 
-    found = engine.histograms
-    assert (sum(found.batch_size.counts), found.batch_size.sum) == (3, 6)
-    assert found.tokens_per_step.sum == 2 * (3 + 1 + 1)
+    histograms = engine.histograms
+    assert (sum(histograms.batch_size.counts), histograms.batch_size.sum) == (3, 6)
+    assert histograms.tokens_per_step.sum == 2 * (3 + 1 + 1)
 
 
 def test_each_class_has_its_own_times_and_tokens(engine: Engine) -> None:
@@ -51,10 +51,12 @@ def test_each_class_has_its_own_times_and_tokens(engine: Engine) -> None:
     assert (chat.prompt_tokens, chat.generation_tokens) == (3, 3)
     assert (row.prompt_tokens, row.generation_tokens) == (1, 3)
     assert (none.prompt_tokens, sum(none.queue_s.counts)) == (0, 0)
-    for each in (chat, row):
-        assert [sum(one.counts) for one in (each.queue_s, each.prefill_s, each.decode_s)] == [1, 1, 1]
-        assert sum(each.inter_token_s.counts) == 2
-        assert each.decode_s.sum == pytest.approx(each.inter_token_s.sum)
+    for histograms in (chat, row):
+        assert [
+            sum(one.counts) for one in (histograms.queue_s, histograms.prefill_s, histograms.decode_s)
+        ] == [1, 1, 1]
+        assert sum(histograms.inter_token_s.counts) == 2
+        assert histograms.decode_s.sum == pytest.approx(histograms.inter_token_s.sum)
 
 
 def test_a_request_that_is_aborted_before_its_first_step_has_no_times(engine: Engine) -> None:
@@ -62,8 +64,10 @@ def test_a_request_that_is_aborted_before_its_first_step_has_no_times(engine: En
     engine.abort("a")
     run_to_end(engine)
 
-    found = engine.histograms.by_class["standard"]
-    assert [sum(one.counts) for one in (found.queue_s, found.prefill_s, found.decode_s)] == [0, 0, 0]
+    histograms = engine.histograms.by_class["standard"]
+    assert [sum(one.counts) for one in (histograms.queue_s, histograms.prefill_s, histograms.decode_s)] == [
+        0
+    ] * 3
 
 
 def test_an_encoder_counts_each_input() -> None:
@@ -74,8 +78,8 @@ def test_an_encoder_counts_each_input() -> None:
     while engine.has_work:
         engine.step()
 
-    found = engine.histograms.by_class["background"]
-    assert sum(found.queue_s.counts) == 2
-    assert found.queue_s.sum == pytest.approx(4)
-    assert found.prompt_tokens == 3
+    histograms = engine.histograms.by_class["background"]
+    assert sum(histograms.queue_s.counts) == 2
+    assert histograms.queue_s.sum == pytest.approx(4)
+    assert histograms.prompt_tokens == 3
     assert engine.histograms.tokens_per_step.sum == 3

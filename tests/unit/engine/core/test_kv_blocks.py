@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from nightshift_engine.core.kv.kv_blocks import BlockPool, chain_digest
+from nightshift_engine.core.kv_blocks import BlockPool, chain_digest
 
 BLOCK_SIZE = 2
 
@@ -41,7 +41,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(target=tables, tokens=st.lists(st.integers(0, 1), max_size=8))
     def admit(self, tokens: list[int]) -> object:
-        """Take the known prefix and allocate the rest, as the batcher does."""
+        """Takes the known prefix and allocate the rest, as the batcher does."""
         full = tokens[: len(tokens) // BLOCK_SIZE * BLOCK_SIZE]
         table = Table([], full)
         prefix = self.pool.acquire_prefix(table.digests())
@@ -149,10 +149,10 @@ def test_each_block_missed_after_it_was_given_up_doubles_what_is_kept() -> None:
     while True:
         hits = 0
         for number in range(20):
-            found = pool.acquire_prefix([chain_digest(b"", [number])])
-            pool.release(found)
-            hits += len(found)
-            if not found:
+            prefix = pool.acquire_prefix([chain_digest(b"", [number])])
+            pool.release(prefix)
+            hits += len(prefix)
+            if not prefix:
                 cache(pool, [number])
         rounds += 1
         if hits == 20:

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from nightshift_engine.core.kv.kv_groups import BlockDemand, KvGroups, group_layers
+from nightshift_engine.core.kv_groups import BlockDemand, KvGroups, group_layers
 from nightshift_engine.core.request import PriorityClass
 from tests.unit.engine.core.test_batcher import CLASSES
 from tests.unit.engine.core.windowed_model import WindowedModel

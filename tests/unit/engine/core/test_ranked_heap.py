@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightshift_engine.core.order.ranked_heap import DEPARTED_MAX, RankedHeap
+from nightshift_engine.core.order import DEPARTED_MAX, RankedHeap
 
 
 @given(st.lists(st.one_of(st.integers(0, 9), st.none()), max_size=60), st.randoms(use_true_random=False))

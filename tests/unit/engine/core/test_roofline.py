@@ -19,7 +19,7 @@ from nightshift_engine.core.roofline import (
     ModelWork,
     Roofline,
 )
-from nightshift_engine.encoders.batching.work import read_work as read_encoder_work
+from nightshift_engine.encoders.packed_layers import read_work as read_encoder_work
 from nightshift_engine.execution.kv_memory import KvShape
 from nightshift_engine.loading import device_limits
 from nightshift_engine.loading.device_limits import measure_limits, read_work
@@ -41,11 +41,9 @@ def test_a_step_reads_and_computes_what_its_tokens_see(
     read = sum(start + count - first for (start, count), first in zip(spans, first_seen, strict=True))
     pairs = sum(min(position + 1, window or 10**9) for position in positions)
 
-    asked = (tokens, seen, len(spans), spans)
-    assert Roofline(work, ONLY_BYTES).least_seconds(*asked) == 4400 + 7 * read
-    assert (
-        Roofline(work, ONLY_FLOPS).least_seconds(*asked) == 2 * 1000 * tokens + 200 * len(spans) + 3 * pairs
-    )
+    step = (tokens, seen, len(spans), spans)
+    assert Roofline(work, ONLY_BYTES).least_seconds(*step) == 4400 + 7 * read
+    assert Roofline(work, ONLY_FLOPS).least_seconds(*step) == 2 * 1000 * tokens + 200 * len(spans) + 3 * pairs
 
 
 def test_a_step_takes_as_long_as_the_slower_of_both() -> None:
@@ -77,13 +75,13 @@ def test_an_embedding_table_is_no_work_unless_it_is_the_head() -> None:
     for model in (untied, tied):
         work = work_of(model, {0: None, 1: 8})
         assert work is not None
-        linears = [each for each in model.modules() if isinstance(each, torch.nn.Linear)]
+        linears = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
         head = model.get_output_embeddings()
-        in_layers = sum(each.weight.numel() for each in linears if each is not head)
+        in_layers = sum(linear.weight.numel() for linear in linears if linear is not head)
         assert (work.layer_parameters, work.layer_bytes) == (in_layers, 2 * in_layers)
         assert (work.head_parameters, work.head_bytes) == (head.weight.numel(), 4 * head.weight.numel())
-        assert {each.window for each in work.attention} == {None, 8}
-        assert all(each.kv_bytes == 2 * 2 * 16 * 4 for each in work.attention)
+        assert {layer.window for layer in work.attention} == {None, 8}
+        assert all(layer.kv_bytes == 2 * 2 * 16 * 4 for layer in work.attention)
 
 
 def test_a_head_in_float32_is_read_as_bfloat16_if_its_checkpoint_was() -> None:
@@ -103,7 +101,7 @@ def test_experts_are_counted_by_the_share_that_a_token_chooses(monkeypatch: pyte
     assert (work.experts.num_experts, work.experts.num_chosen) == (
         config.num_experts, config.num_experts_per_tok,
     )  # fmt: skip
-    everything = sum(each.numel() for each in model.parameters() if each.dim() >= 2)
+    everything = sum(parameter.numel() for parameter in model.parameters() if parameter.dim() >= 2)
     embeddings = model.get_input_embeddings().weight.numel()
     counted = work.layer_parameters + work.head_parameters + work.experts.parameters
     assert counted in (everything, everything - embeddings)
@@ -146,11 +144,11 @@ def test_an_encoders_work_is_what_pytorch_counts_of_its_layers(length: int) -> N
         model.encoder(model.embeddings(input_ids=ids))
 
     whole = read_encoder_work(model, reads_first=False)
-    found = EncoderRoofline(whole, ONLY_FLOPS).least_seconds([length])
+    flops = EncoderRoofline(whole, ONLY_FLOPS).least_seconds([length])
 
-    assert found == counted.get_total_flops()
+    assert flops == counted.get_total_flops()
     first = read_encoder_work(model, reads_first=True)
     of_first = EncoderRoofline(first, ONLY_FLOPS).least_seconds([length])
     passed_by_one = 2 * first.input_parameters * (length - 1) + 4 * hidden * (length**2 - length)
-    assert found - of_first == passed_by_one
+    assert flops - of_first == passed_by_one
     assert first.size_bytes == whole.size_bytes == 4 * whole.token_parameters

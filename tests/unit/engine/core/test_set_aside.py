@@ -1,4 +1,4 @@
-"""What lacks memory when it is its turn holds up few others, and is held up by few."""
+"""A request that lacks memory at its turn holds up few others, and few hold it up."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nightshift_engine.core import batcher
-from nightshift_engine.core.order import queue
-from nightshift_engine.core.order.fair_turns import FairTurns
-from nightshift_engine.core.order.queue import PASSES_BEFORE_OVERDUE, ClassQueue, WaitingQueue
-from nightshift_engine.core.order.set_aside import PASSES_ASIDE_MAX, SET_ASIDE_MAX, TRIED_MAX
+from nightshift_engine.core import order as queue
+from nightshift_engine.core.order import (
+    PASSES_ASIDE_MAX,
+    PASSES_BEFORE_OVERDUE,
+    SET_ASIDE_MAX,
+    TRIED_MAX,
+    ClassQueue,
+    FairTurns,
+    WaitingQueue,
+)
 from nightshift_engine.core.request import Request
 from nightshift_engine.core.sequence import Sequence
 from tests.unit.engine.core.test_batcher import CLASSES, FakeModel, ids
@@ -35,9 +41,9 @@ def test_short_ones_pass_those_for_which_too_little_memory_is_free(num_large: in
     for number in range(5):
         model.add(f"short-{number}", 8, new=2, group=group, flow="b")
 
-    found = ids(model.step())
+    running = ids(model.step())
 
-    assert sorted(found) == ["running", *(f"short-{number}" for number in range(5))]
+    assert sorted(running) == ["running", *(f"short-{number}" for number in range(5))]
     model.run()
     assert len(model.finished) == 1 + num_large + 5
 
@@ -94,7 +100,7 @@ def test_a_flow_does_not_claim_memory_by_letting_its_own_pass() -> None:
 
 @pytest.mark.parametrize("cancels", [False, True])
 def test_a_flow_that_always_waits_with_large_ones_has_no_more_than_another(cancels: bool) -> None:
-    """Nor if it cancels each as soon as others wait for it: that counts as much as if it were computed."""
+    """A request that is cancelled as soon as others wait for it counts as much as a computed one."""
     model = half_full()
     model.step()
     had, numbers = {"large": 0, "short": 0}, count()
@@ -109,12 +115,12 @@ def test_a_flow_that_always_waits_with_large_ones_has_no_more_than_another(cance
             kind = chunk.sequence.id.split("-")[0]
             if kind in had:
                 had[kind] += chunk.num_tokens
-        claiming = [each for each in large if model.batcher._queue.is_claiming(each)]
+        claiming = [sequence for sequence in large if model.batcher._queue.is_claiming(sequence)]
         if cancels and claiming:
             model.batcher.remove(claiming[0])
             large.remove(claiming[0])
             had["large"] += 300
-        large = [each for each in large if each.id not in model.finished]
+        large = [sequence for sequence in large if sequence.id not in model.finished]
 
     assert had["large"] > 5 * 300, "it starves"
     assert had["short"] >= had["large"] - 2 * 300
@@ -184,7 +190,7 @@ def test_rows_of_one_flow_alone_keep_their_order() -> None:
 
 
 def test_one_that_was_preempted_keeps_its_turn() -> None:
-    """To admit others instead would take blocks from those that run."""
+    """Admitting others instead would take blocks from those that run."""
     model = FakeModel(blocks=12, block_size=4, slots=8, budget=64, is_crowded=True)
     model.add("first", 20, new=26)
     model.add("second", 20, new=20)
@@ -358,7 +364,7 @@ class WatchedQueue(WaitingQueue):
             self.passed[sequence] = 0
 
     def take(self, sequence: Sequence) -> None:
-        turns = self._classes[sequence.rank]._turns
+        turns = self.classes[sequence.rank]._turns
         self.passed.pop(sequence, None)
         in_class = [other for other in self.passed if other.rank == sequence.rank]
         for other in in_class[:TRIED_MAX]:

@@ -9,11 +9,10 @@ from statistics import quantiles
 import pytest
 
 from nightshift_engine.core.batcher import Batcher
-from nightshift_engine.core.kv.kv_blocks import BlockPool
+from nightshift_engine.core.kv_blocks import BlockPool
 from nightshift_engine.core.request import PriorityClass, Request
 from nightshift_engine.core.sequence import Sequence
-from nightshift_engine.core.steps.draft import step_shape
-from nightshift_engine.core.steps.step_time import StepShape, StepTimeModel
+from nightshift_engine.core.steps import StepShape, StepTimeModel, step_shape
 from tests.unit.engine.core.test_batcher import FakeModel, ids
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 
 from nightshift_engine.core.batcher import Batcher, Chunk
-from nightshift_engine.core.kv.kv_blocks import BlockPool
+from nightshift_engine.core.kv_blocks import BlockPool
 from nightshift_engine.core.request import PriorityClass, Request
 from nightshift_engine.core.sequence import Sequence
 
 Content = tuple[int, int]
-"""Of a slot: the group of layers, and the hash of all tokens up to the slot's own."""
+"""Contents of a slot: the group of layers, and the hash of all tokens up to the slot's own."""
 
 
 class WindowedModel:
@@ -118,7 +118,7 @@ class WindowedModel:
         return sum(sequence.token_ids) % 2
 
     def _tokens(self, sequence: Sequence) -> list[int]:
-        """With those promised, which will be these."""
+        """Includes the promised tokens, which will be these."""
         tokens = list(sequence.token_ids)
         for _ in range(sequence.num_promised):
             tokens.append(sum(tokens) % 2)
@@ -149,5 +149,5 @@ class WindowedModel:
         for group, window in enumerate(self.windows):
             first = 0 if window is None else max(0, start - window + 1)
             for position in range(first, start + chunk.num_tokens):
-                found = self._memory[self._slot(chunk.sequence, group, position)]
-                assert found == (group, contents[position]), f"token {position} sees another's KV"
+                stored = self._memory[self._slot(chunk.sequence, group, position)]
+                assert stored == (group, contents[position]), f"token {position} sees another's KV"

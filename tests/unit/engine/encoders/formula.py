@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nightshift_engine.core.request import PriorityClass
-from nightshift_engine.encoders.batching.config import DynamicBatching, EncoderConfig
+from nightshift_engine.encoders.config import DynamicBatching, EncoderConfig
 from nightshift_engine.encoders.engine import EncoderEngine
-from nightshift_engine.encoders.errors import token_ids_objection
 from nightshift_engine.encoders.request import EncodeOutput, EncodeRequest
+from nightshift_engine.encoders.texts import token_ids_objection
 
 TEN_SECONDS_US = 10_000_000
 
@@ -79,7 +79,7 @@ def run_to_end(engine: EncoderEngine) -> list[EncodeOutput]:
     return outputs
 
 
-def assert_answers(output: EncodeOutput, asked: EncodeRequest) -> None:
-    assert output.id == asked.id
-    assert output.num_prompt_tokens == sum(map(len, asked.inputs))
-    np.testing.assert_array_equal(output.embeddings, [vector_of(token_ids) for token_ids in asked.inputs])
+def assert_answers(output: EncodeOutput, request: EncodeRequest) -> None:
+    assert output.id == request.id
+    assert output.num_prompt_tokens == sum(map(len, request.inputs))
+    np.testing.assert_array_equal(output.embeddings, [vector_of(token_ids) for token_ids in request.inputs])

@@ -23,7 +23,7 @@ INSTRUCTION = "w50 w51 "
 
 
 def save_embedder(directory: Path, architecture: str, family: str, **sizes: object) -> Path:
-    """With a tokenizer that pads on the left and appends an end token, as Qwen3-Embedding's does."""
+    """Its tokenizer pads on the left and appends an end token, as Qwen3-Embedding's does."""
     torch.manual_seed(0)
     config = AutoConfig.for_model(family, vocab_size=64, **(CAUSAL | sizes))
     getattr(transformers, architecture)(config).save_pretrained(directory)
@@ -70,7 +70,7 @@ def test_a_decoder_embeds_by_its_last_token_and_equals_transformers(
     tmp_path: Path, architecture: str, family: str, sizes: dict[str, object]
 ) -> None:
     directory = save_embedder(tmp_path, architecture, family, **sizes)
-    inputs = [[*each, END] for each in random_inputs(3, [60, 2, 20, 1, 33, 50])]
+    inputs = [[*token_ids, END] for token_ids in random_inputs(3, [60, 2, 20, 1, 33, 50])]
 
     encoder = EncoderModel.load(directory, dtype="float32")
     vectors = encoder.encode(inputs)
@@ -78,7 +78,7 @@ def test_a_decoder_embeds_by_its_last_token_and_equals_transformers(
     assert read_kind(str(directory)).name == "encoder"
     expected = reference(directory, inputs, last_token)
     np.testing.assert_allclose(vectors, expected, atol=TOLERANCE, rtol=0)
-    alone = np.concatenate([encoder.encode([each]) for each in inputs])
+    alone = np.concatenate([encoder.encode([input]) for input in inputs])
     np.testing.assert_allclose(alone, vectors, atol=TOLERANCE, rtol=0)
 
 

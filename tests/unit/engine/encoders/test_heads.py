@@ -52,7 +52,7 @@ def test_a_dense_module_is_a_linear_layer_with_its_activation(tmp_path, name, ac
     config = {**DENSE, "bias": bias, "activation_function": name}
     weights = {"linear_weight": layer.weight.data} | ({"linear_bias": layer.bias.data} if bias else {})
     save_module(
-        directory / "2_Dense", {key: each for key, each in config.items() if each is not None}, **weights
+        directory / "2_Dense", {key: value for key, value in config.items() if value is not None}, **weights
     )
     inputs = random_inputs(1, [5, 60, 1, 17])
 

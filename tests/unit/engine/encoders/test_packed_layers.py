@@ -1,5 +1,7 @@
 """Packed layers compute what transformers' own do, below heads too; only those like BERT's are packed."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -24,11 +26,10 @@ from transformers import (
 from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
 
 from nightshift_engine.encoders.model import EncoderModel
-from nightshift_engine.encoders.packed import packed_layers
-from nightshift_engine.encoders.packed.packed_base import PackedBase
-from nightshift_engine.encoders.packed.packed_layers import PackedLayers
+from nightshift_engine.encoders.packed_layers import PackedBase, PackedLayers
 from nightshift_engine.encoders.scoring.classifier import ClassifierModel
-from nightshift_engine.encoders.stream import Stream
+from nightshift_engine.execution.packed_layers import FirstTokenLayer, PackedLayer, Stream
+from tests.unit.engine.tiny.cases import mostly_exhaustive
 from tests.unit.engine.tiny.classifiers import reference_logits, save_classifier, save_tokenizer, some_texts
 from tests.unit.engine.tiny.encoders import (
     SIZES,
@@ -57,8 +58,10 @@ def model_of(model_class, config_class, fields):
 
 
 @pytest.mark.parametrize(("model_class", "config_class", "fields"), LIKE_BERT)
-@pytest.mark.parametrize("has_kernels", [True, False])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    ("has_kernels", "seed"),
+    mostly_exhaustive(product([True, False], range(2)), default=[(True, 0)]),
+)
 def test_packed_layers_give_the_vectors_of_the_plain_model(
     tmp_path, model_class, config_class, fields, seed, has_kernels, monkeypatch
 ):
@@ -116,7 +119,7 @@ def test_a_longer_batch_after_a_shorter_one_does_not_change_the_shorter(tmp_path
     ],
 )
 def test_what_is_built_otherwise_stays_as_it_is(model_class, config_class, fields):
-    assert PackedLayers.of(model_of(model_class, config_class, fields)) is None
+    assert PackedLayers.pack(model_of(model_class, config_class, fields)) is None
 
 
 def test_a_model_whose_embeddings_want_more_than_tokens_keeps_its_own_layers(tmp_path):
@@ -134,9 +137,17 @@ def test_a_model_whose_embeddings_want_more_than_tokens_keeps_its_own_layers(tmp
 LIKE_BERT_WITH_HEADS = ["bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert"]
 
 
-@pytest.mark.parametrize("family", LIKE_BERT_WITH_HEADS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("has_kernels", [True, False])
+@pytest.mark.parametrize(
+    ("family", "dtype", "has_kernels"),
+    mostly_exhaustive(
+        product(LIKE_BERT_WITH_HEADS, ["float32", "bfloat16"], [True, False]),
+        default=[
+            *((family, "float32", True) for family in LIKE_BERT_WITH_HEADS),
+            ("bert", "bfloat16", False),
+            ("distilbert", "float32", False),
+        ],
+    ),
+)
 def test_a_classifier_runs_on_packed_layers_that_compute_no_more_than_its_head_reads(
     tmp_path, family, dtype, has_kernels, monkeypatch
 ):
@@ -152,11 +163,11 @@ def test_a_classifier_runs_on_packed_layers_that_compute_no_more_than_its_head_r
     base = classifier._model.base_model
     assert isinstance(base, PackedBase)
     assert classifier.roofline is not None
-    assert isinstance(base._layers._last, packed_layers._FirstTokenLayer)
+    assert isinstance(base._layers._layers[-1], FirstTokenLayer)
     expected = reference_logits(directory, texts)
     tolerance = 2e-5 if dtype == "float32" else 0.05 * np.abs(expected).max()
     tokens = classifier.tokenize_all(texts)
-    alone = np.concatenate([classifier.encode([each]) for each in tokens])
+    alone = np.concatenate([classifier.encode([text]) for text in tokens])
     np.testing.assert_allclose(classifier.encode(tokens), expected, atol=tolerance, rtol=0)
     np.testing.assert_allclose(alone, expected, atol=tolerance, rtol=0)
 
@@ -168,8 +179,8 @@ def test_a_head_that_reads_more_than_the_first_token_gets_all_of_them(tmp_path, 
 
     classifier = ClassifierModel.load(directory, "float32")
 
-    assert type(classifier._model.base_model._layers._last) is packed_layers._Layer
-    logits = np.concatenate([classifier.encode([each]) for each in classifier.tokenize_all(texts)])
+    assert type(classifier._model.base_model._layers._layers[-1]) is PackedLayer
+    logits = np.concatenate([classifier.encode([text]) for text in classifier.tokenize_all(texts)])
     np.testing.assert_allclose(logits, reference_logits(directory, texts), atol=2e-5, rtol=0)
 
 

@@ -14,13 +14,12 @@ import pytest
 import torch
 
 from nightshift_engine import Engine, EngineConfig, Request
-from nightshift_engine.core.kv.kv_blocks import BlockPool
+from nightshift_engine.core.kv_blocks import BlockPool
 from nightshift_engine.execution.attention.selection import make_attention
 from nightshift_engine.execution.cuda_graphs import graph_sizes
 from nightshift_engine.execution.kv_memory import KvMemory
 from nightshift_engine.execution.model_runner import ModelRunner
 from nightshift_engine.loading.model import load_model
-from nightshift_engine.text.tokenizer import Tokenizer
 from tests.unit.engine.running.test_overlap import random_request, result
 from tests.unit.engine.tiny.decoders import CONTEXT, VOCAB_SIZE, complete, greedy, make_engine, save_model
 
@@ -66,8 +65,7 @@ class Rig:
             max_num_seqs=max_num_seqs,
             **settings,
         )  # type: ignore[arg-type]
-        tokenizer = Tokenizer.load(str(directory))
-        model = load_model(config, tokenizer)
+        model = load_model(config)
         self.kv = KvMemory(
             model.shapes,
             num_blocks=num_blocks + 1,
@@ -81,7 +79,7 @@ class Rig:
             capture, max_num_seqs=max_num_seqs, context_length=CONTEXT, vocab_size=VOCAB_SIZE
         )
         pool, windows = BlockPool(num_blocks, BLOCK_SIZE), model.groups.windows
-        self.engine = Engine(self.runner, tokenizer, model.facts, pool, config, windows=windows)
+        self.engine = Engine(self.runner, model.tokenizer, model.facts, pool, config, windows=windows)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from nightshift_engine import EngineConfig, InvalidConfig, Request
+from nightshift_engine import EngineConfig, Request
 from nightshift_engine.core.batcher import Chunk
 from nightshift_engine.core.sequence import Sequence
+from nightshift_engine.errors import InvalidConfig
 from nightshift_engine.execution.attention.interface import AttentionBackend, AttentionStep, LayerCall
 from nightshift_engine.execution.attention.native_backend import native_attention_computes
 from nightshift_engine.execution.attention.selection import (
@@ -38,7 +39,7 @@ RELATIVE_ERROR_MAX = {
     torch.int8: 2e-2,
     torch.float8_e4m3fn: 1e-1,
 }
-"""Of logits, against KV in float32: root mean square over their spread. Random weights, two layers."""
+"""Largest error of logits against KV in float32: root mean square over their spread."""
 
 
 @dataclass
@@ -72,7 +73,7 @@ def logits(
     device: torch.device = CPU,
     rounded_to: torch.dtype | None = None,
 ) -> Tensor:
-    """At the end of every chunk of a prompt, so that all but the first look back into memory."""
+    """Logits at the end of every chunk of a prompt: all chunks but the first look back into memory."""
     model = AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager").eval().to(device)
     checked = check_model(model, "llama", backend)
     kv = KvMemory(
@@ -210,6 +211,7 @@ def test_fp8_needs_a_device_that_converts_it(name: str, monkeypatch: pytest.Monk
         resolve_attention_backend(name, cuda, torch.bfloat16, torch.float8_e4m3fn)
 
 
+@pytest.mark.exhaustive  # the kernels' own tests have fp8, test_gpu_attention.py int8
 def test_an_engine_keeps_fp8_through_triton(tmp_path: Path) -> None:
     """Which tokens come out is no matter here: Triton's interpreter rounds fp8 as no device does."""
     pytest.importorskip("triton")

@@ -8,14 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nightshift_engine.execution.linears import measuring
-from nightshift_engine.execution.linears.activations import ACTIVATIONS
-from nightshift_engine.execution.linears.measuring import fastest_pack
-from nightshift_engine.execution.linears.native import NativeLinear
-from nightshift_engine.execution.linears.onednn import OneDnnLinear
-from nightshift_engine.execution.linears.packing import native_pack, onednn_pack
-from nightshift_engine.execution.linears.panels import quantize_rows
-from tests.unit.engine.tiny.pairwise import pairwise
+from nightshift_engine.execution.linears import packing as measuring
+from nightshift_engine.execution.linears.interface import ACTIVATIONS
+from nightshift_engine.execution.linears.native import NativeLinear, quantize_rows
+from nightshift_engine.execution.linears.packing import OneDnnLinear, fastest_pack, native_pack, onednn_pack
+from tests.unit.engine.tiny.cases import pairwise
 
 SHAPES = [(1, 1), (31, 7), (32, 16), (33, 32), (100, 64), (256, 384), (70, 1000)]
 """(outputs, inputs): below, at and beyond a panel of 32 columns, odd numbers of inputs, long sums."""
@@ -125,12 +122,12 @@ BANDS_AND_MORE = [(1, 1024), (33, 1024), (300, 1024), (70, 3072), (1500, 1024)]
 @pytest.mark.parametrize(("rows", "inputs"), BANDS_AND_MORE)
 @pytest.mark.parametrize("spread", [0, 6])
 def test_float32_in_tiles_errs_no_more_than_in_vectors(rows, inputs, spread, two_threads):
-    """With `spread`, magnitudes lie up to so many powers of ten apart."""
+    """Random numbers whose magnitudes lie up to `spread` powers of ten apart."""
     weight, bias = weights(100, inputs)
     x = rows_of(rows, inputs) * 10 ** (spread * torch.rand(rows, inputs) - spread / 2)
     exact = F.linear(x.double(), weight.double(), bias.double())
     tiles, vectors = (stored(native_pack("float32", unit)(weight, bias), x) for unit in UNIT_NAMES)
-    mean_square = [(each.double() - exact).square().mean() for each in (tiles, vectors)]
+    mean_square = [(product.double() - exact).square().mean() for product in (tiles, vectors)]
     assert mean_square[0] <= mean_square[1]
 
 

@@ -13,11 +13,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2MLP
 
-from nightshift_engine import Request, UnsupportedModel
+from nightshift_engine.errors import UnsupportedModel
 from nightshift_engine.execution.linears.native import NativeLinear
 from nightshift_engine.execution.linears.packing import native_packing
 from nightshift_engine.execution.packed_modules import PackedLinear, pack_modules
-from tests.unit.engine.tiny.decoders import complete, greedy, load_engine, reference_greedy, save_model
+from tests.unit.engine.tiny.decoders import (
+    greedy_answers,
+    load_engine,
+    reference_greedy,
+    save_model,
+)
 
 pytestmark = pytest.mark.skipif(
     not NativeLinear.can_pack("float32", 1), reason="no compiler, so no native kernels"
@@ -71,9 +76,8 @@ def test_a_model_that_reads_the_weights_of_its_layers_runs_with_them_as_they_are
 
     with caplog.at_level(logging.WARNING):
         engine = load_engine(directory)
-    completions = complete(engine, *(Request(str(n), prompt, greedy(12)) for n, prompt in enumerate(prompts)))
 
-    assert [each.token_ids for each in completions] == reference_greedy(directory, prompts, 12)
+    assert greedy_answers(engine, prompts, 12) == reference_greedy(directory, prompts, 12)
     assert "runs without packed layers, more slowly" in caplog.text
     if NativeLinear.can_pack("int8", 4):
         with pytest.raises(UnsupportedModel, match="packed"):

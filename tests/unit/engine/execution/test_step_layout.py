@@ -1,4 +1,4 @@
-"""What a step's chunks become: rows end to end, and where each row's KV lies."""
+"""Chunks of a step become rows end to end, each with the slot of its KV."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_a_promised_token_is_taken_from_where_the_step_before_sampled_it() -> No
     decoding = chunk("1", num_known=5, num_computed=5, num_new=1, blocks=[3, 4])
     prompt = chunk("2", num_known=6, num_computed=3, num_new=4, blocks=[1, 2])
     known = chunk("3", num_known=3, num_computed=2, num_new=1, blocks=[5])
-    for each in (decoding, prompt):
-        each.sequence.num_tokens_max += 9
+    for promising in (decoding, prompt):
+        promising.sequence.num_tokens_max += 9
     decoding.sequence.promise(7)
     prompt.sequence.promise(9)
 

@@ -83,8 +83,8 @@ def test_a_service_that_is_given_less_later_is_tried_again() -> None:
 def test_threads_that_wait_for_no_core_are_left_alone(threads_max: int, cores: list[float]) -> None:
     """However little they do: a step of few rows is computed by one of them, and the others sleep."""
     policy = ThreadPolicy(threads_max)
-    for number, each in enumerate(cores):
-        policy.note(Window(each, 0.0), number * WINDOW_S)
+    for number, busy_cores in enumerate(cores):
+        policy.note(Window(busy_cores, 0.0), number * WINDOW_S)
         assert policy.threads == threads_max
 
 

@@ -15,7 +15,7 @@ DEPTH_MAX = 3
 
 
 def random_schema(rng: random.Random, depth: int = 0) -> Schema:
-    """Of any kind that the service accepts; every instance has at most about 400 characters."""
+    """A schema of any kind that the service accepts; every instance has at most about 400 characters."""
     leaves = [_string, _pattern, _integer, _enum, _const, _boolean, _null]
     nested = [_object, _object, _array, _any_of, _reference]
     kinds = leaves if depth >= DEPTH_MAX else [*leaves, *nested] if depth else nested

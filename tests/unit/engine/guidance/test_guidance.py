@@ -6,6 +6,7 @@ import json
 import random
 import threading
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from nightshift_engine import Completion, Grammar, Request, SamplingParams
 from nightshift_engine.errors import GrammarFailed
 from nightshift_engine.guidance import compiler
 from nightshift_engine.guidance.compiler import Compiling, GrammarCompiler
-from nightshift_engine.guidance.masks import mask_tokens
+from nightshift_engine.sampling.adjustments import mask_tokens
 from tests.unit.engine.guidance.random_schemas import check, grammar_of, random_schema
+from tests.unit.engine.tiny.cases import mostly_exhaustive
 from tests.unit.engine.tiny.decoders import (
     EOS,
     VOCAB_SIZE,
@@ -54,8 +56,10 @@ def outcome(completion: Completion) -> tuple[list[int], str, str | None]:
     return completion.token_ids, completion.text, completion.finish_reason
 
 
-@pytest.mark.parametrize("overlap_steps", [False, True])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("temperature", "overlap_steps"),
+    mostly_exhaustive(product([0.0, 1.0], [False, True]), default=[(0.0, True), (1.0, False)]),
+)
 def test_outputs_for_random_schemas_validate_at_any_temperature(
     padded: Path, temperature: float, overlap_steps: bool
 ) -> None:
@@ -71,7 +75,7 @@ def test_outputs_for_random_schemas_validate_at_any_temperature(
     assert outcome(completions[-1]) == outcome(complete(make_engine(padded), free)[0])
 
 
-@pytest.mark.parametrize("overlap_steps", [False, True])
+@pytest.mark.parametrize("overlap_steps", mostly_exhaustive([False, True], default=[True]))
 def test_preempted_sequences_stay_in_their_grammar(padded: Path, overlap_steps: bool) -> None:
     schemas = [random_schema(random.Random(seed)) for seed in range(100, 108)]
     requests = [guided(n, grammar_of(schema)) for n, schema in enumerate(schemas)]
@@ -87,7 +91,7 @@ def test_preempted_sequences_stay_in_their_grammar(padded: Path, overlap_steps: 
         assert outcome(completion) == outcome(plain)
 
 
-@pytest.mark.parametrize("num_tokens", [1, 7, 10_000])
+@pytest.mark.parametrize("num_tokens", mostly_exhaustive([1, 7, 10_000], default=[7]))
 def test_a_resumed_sequence_goes_on_in_its_grammar(padded: Path, num_tokens: int) -> None:
     schemas = [random_schema(random.Random(seed)) for seed in range(200, 208)]
     requests = [guided(n, grammar_of(schema)) for n, schema in enumerate(schemas)]

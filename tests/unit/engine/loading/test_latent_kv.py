@@ -9,7 +9,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from nightshift_engine import InvalidConfig, Request, UnsupportedModel
+from nightshift_engine import Request
+from nightshift_engine.errors import InvalidConfig, UnsupportedModel
 from nightshift_engine.execution.attention.interface import LayerCall
 from nightshift_engine.execution.attention.native_backend import native_kernels
 from nightshift_engine.execution.attention.selection import resolve_attention_backend

@@ -1,4 +1,4 @@
-"""From a directory and a configuration to an engine, or a refusal that says why."""
+"""A directory and a configuration become an engine, or a refusal that says why."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-from nightshift_engine import Engine, EngineConfig, InvalidConfig, ModelLoadFailed, Request, UnsupportedModel
+from nightshift_engine import Engine, EngineConfig, Request
+from nightshift_engine.errors import InvalidConfig, ModelLoadFailed, UnsupportedModel
 from tests.unit.engine.tiny.decoders import CONTEXT, VOCAB_SIZE, complete, greedy, load_engine, save_model
 
 
@@ -136,7 +137,7 @@ def test_more_kv_memory_than_there_is_is_refused(llama: Path, size: dict[str, An
 
 
 def test_kv_memory_leaves_room_for_the_largest_step(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With little memory free, its share for KV would be more than activations and logits leave."""
+    """Where little memory is free, its share for KV would be more than activations and logits leave."""
     config = {"num_kv_blocks": None, "max_num_seqs": 64, "max_num_batched_tokens": 512}
     activations, logits = 512 * (6 * 32 + 3 * 48) * 4, 5 * 64 * VOCAB_SIZE * 4
     block_bytes = 2 * 4 * 2 * (8 + 8) * 4

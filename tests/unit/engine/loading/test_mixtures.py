@@ -1,16 +1,15 @@
 """Mixtures of experts in half precision: rounding that chooses other experts is no error, a wrong pass is.
 
-`make test` draws the weights from one seed, LONG=1 from three; it also loads each mixture in both dtypes of
-weights, and shifts the positions of each in both dtypes of the model.
+`make test` draws the weights of a few families from one seed, `make test-all` those of all from three. It
+also loads each mixture in both dtypes of weights, and shifts the positions in both dtypes of the model.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,15 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from nightshift_engine import Request, UnsupportedModel
+from nightshift_engine import Request
+from nightshift_engine.errors import UnsupportedModel
 from nightshift_engine.execution.attention.interface import AttentionStep, LayerCall
 from nightshift_engine.execution.attention.torch_backend import TorchAttention
 from nightshift_engine.execution.decoder.decoder import Decoder
 from nightshift_engine.execution.decoder.native_operations import NativeOperations
 from nightshift_engine.execution.decoder.pack import read_decoder
 from nightshift_engine.execution.device.native_calls import WrittenCalls
-from nightshift_engine.execution.linears import measuring
+from nightshift_engine.execution.linears import packing as measuring
 from nightshift_engine.execution.linears.native import NativeLinear
 from nightshift_engine.execution.linears.packing import native_packing
 from nightshift_engine.execution.step_layout import StepInputs
@@ -37,14 +37,14 @@ from nightshift_engine.loading.selftest import (
     check_model,
     check_written_steps,
 )
+from tests.unit.engine.tiny.cases import mostly_exhaustive
 from tests.unit.engine.tiny.decoders import complete, greedy, load_engine, save_model
 
 needs_bfloat16 = pytest.mark.skipif(
     not NativeLinear.can_pack("bfloat16", 2), reason="no compiler, or no AVX512_BF16"
 )
 
-needs_long = pytest.mark.skipif("LONG" not in os.environ, reason="set LONG=1")
-SEEDS = [0, pytest.param(1, marks=needs_long), pytest.param(2, marks=needs_long)]
+SEEDS = mostly_exhaustive(range(3), default=[0])
 
 WIDE: dict[str, Any] = {
     "vocab_size": 258,
@@ -83,6 +83,8 @@ SHAPES = {  # layers, experts, experts per token
 }
 ROUTED_IN_FLOAT32 = ("ernie4_5_moe", "hunyuan_v1_moe")
 """Families whose routers are float32 whatever the dtype of the model."""
+DEFAULT_FAMILIES = ("qwen3_moe", "mixtral", "deepseek_v3", "ernie4_5_moe")
+"""Between them: many experts and few, latent attention, and a router in float32."""
 PER_TOKEN = {"ernie4_5_moe": "moe_k", "hunyuan_v1_moe": "moe_topk"}
 
 
@@ -107,13 +109,13 @@ def mixture(family: str, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("family", SHAPES)
+@pytest.mark.parametrize("family", mostly_exhaustive(SHAPES, default=DEFAULT_FAMILIES))
 def test_rounding_that_chooses_other_experts_is_no_reason_to_refuse(family: str, seed: int) -> None:
     check_model(mixture(family, seed), family)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("family", SHAPES)
+@pytest.mark.parametrize("family", mostly_exhaustive(SHAPES, default=DEFAULT_FAMILIES))
 def test_in_float32_hardly_any_expert_may_be_another(family: str, seed: int) -> None:
     checked = check_model(mixture(family, seed, torch.float32), family)
 
@@ -149,13 +151,13 @@ def test_a_router_that_errs_once_in_twenty_choices_is_refused_in_float32(
 
 @pytest.mark.parametrize(
     ("family", "dtype"),
-    [
-        *((family, torch.bfloat16) for family in SHAPES),  # whose limits are the wider ones
-        *(
-            pytest.param(family, torch.float32, marks=() if family == "mixtral" else needs_long)
-            for family in SHAPES
-        ),
-    ],
+    mostly_exhaustive(
+        product(SHAPES, [torch.bfloat16, torch.float32]),
+        default=[
+            ("mixtral", torch.float32),
+            *((family, torch.bfloat16) for family in DEFAULT_FAMILIES),  # whose limits are the wider ones
+        ],
+    ),
 )
 def test_a_mixture_at_wrong_positions_is_refused(
     family: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
@@ -171,8 +173,13 @@ def test_a_mixture_at_wrong_positions_is_refused(
         check_model(mixture(family, dtype=dtype), family)
 
 
-@pytest.mark.parametrize("wrong", ["scale", "tail", "neighbour"])
-@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "gpt_oss"])
+@pytest.mark.parametrize(
+    ("family", "wrong"),
+    mostly_exhaustive(
+        product(["qwen3_moe", "mixtral", "gpt_oss"], ["scale", "tail", "neighbour"]),
+        default=[("qwen3_moe", "scale"), ("mixtral", "tail"), ("gpt_oss", "neighbour")],
+    ),
+)
 def test_a_mixture_with_wrong_attention_is_refused(
     family: str, wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,7 +268,7 @@ def written_out(model: Any, name: str) -> tuple[Decoder, CheckedModel]:
 
 @needs_bfloat16
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "granitemoe"])
+@pytest.mark.parametrize("family", mostly_exhaustive(("qwen3_moe", "mixtral", "granitemoe"), ["mixtral"]))
 @torch.inference_mode()
 def test_a_mixture_written_out_is_sent_to_the_references_experts(family: str, seed: int) -> None:
     model = mixture(family, seed)
@@ -329,16 +336,10 @@ def test_a_mixture_decodes_by_calls_that_were_written_down(
 
 @pytest.mark.parametrize(
     ("family", "weight_dtype"),
-    [
-        ("qwen3_moe", "int8"),
-        ("mixtral", "int8"),
-        ("ernie4_5_moe", "auto"),
-        *(
-            pytest.param(*case, marks=needs_long)
-            for case in [("qwen3_moe", "auto"), ("mixtral", "auto"), ("ernie4_5_moe", "int8")]
-            + [("hunyuan_v1_moe", dtype) for dtype in ("auto", "int8")]
-        ),
-    ],
+    mostly_exhaustive(
+        product(["qwen3_moe", "mixtral", "ernie4_5_moe", "hunyuan_v1_moe"], ["auto", "int8"]),
+        default=[("mixtral", "int8"), ("ernie4_5_moe", "auto")],
+    ),
 )
 def test_a_mixture_in_bfloat16_is_loaded_and_answers(tmp_path: Path, family: str, weight_dtype: str) -> None:
     directory = save_model(tmp_path / "model", family, **fields(family))

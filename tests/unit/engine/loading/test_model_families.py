@@ -2,12 +2,11 @@
 
 Random weights prove wiring (positions, masks, windows, heads), not quality. Each family runs roomy, and then
 with a token budget and a KV memory so small that prompts are cut and sequences preempted. `make test` runs
-one family of each kind, LONG=1 all of them.
+one family of each kind, `make test-all` all of them.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ from typing import Any
 import pytest
 
 from nightshift_engine import Request
-from nightshift_engine.core.kv.kv_groups import BlockDemand
+from nightshift_engine.core.kv_groups import BlockDemand
+from tests.unit.engine.tiny.cases import mostly_exhaustive
 from tests.unit.engine.tiny.decoders import (
     complete,
     greedy,
@@ -156,11 +156,10 @@ BREADTH = {
     "helium",
     "nanochat",
 }
-"""Families made of the same parts as others here: they run with LONG=1."""
-needs_long = pytest.mark.skipif("LONG" not in os.environ, reason="set LONG=1")
+"""Families made of the same parts as others here."""
 
 
-@pytest.fixture(params=[pytest.param(name, marks=needs_long if name in BREADTH else ()) for name in CASES])
+@pytest.fixture(params=mostly_exhaustive(CASES, default=CASES.keys() - BREADTH))
 def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     name: str = request.param
     without = GPT2_NAMES if name in ("gpt2", "gpt_bigcode") else ()

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.models.mistral import modeling_mistral
 
-from nightshift_engine import UnsupportedModel
+from nightshift_engine.errors import UnsupportedModel
 from nightshift_engine.execution.attention.interface import ATTENTION_NAME, AttentionStep
 from nightshift_engine.execution.kv_memory import KvShape
 from nightshift_engine.execution.step_layout import StepInputs

@@ -1,4 +1,4 @@
-"""What a checkpoint's files promise, read without running the model."""
+"""Promises of a checkpoint's files, read without running the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from nightshift_engine import InvalidConfig
+from nightshift_engine.errors import InvalidConfig
 from nightshift_engine.loading.weights import eos_token_ids, model_id, resolve_device, resolve_dtype
 from nightshift_engine.text.tokenizer import Tokenizer
 from tests.unit.engine.tiny.decoders import BASE, byte_tokenizer

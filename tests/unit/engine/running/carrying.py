@@ -12,7 +12,7 @@ SIZE_BYTES_MAX = 1_000_000
 
 
 def save(engine: Engine, requests: Sequence[Request], so_far: Mapping[str, Completion]) -> bytes:
-    """What the worker of `engine` stores of the requests that have not finished, numbered in order."""
+    """Bytes that the worker of `engine` stores of the requests that have not finished, numbered in order."""
     unfinished = {}
     for row, request in enumerate(requests):
         done = so_far.get(request.id, Completion(request.id))
@@ -24,7 +24,9 @@ def save(engine: Engine, requests: Sequence[Request], so_far: Mapping[str, Compl
 
 def resumed(engine: Engine, requests: Sequence[Request], saved: bytes) -> list[Request]:
     """The saved requests, to be added to `engine`, which continues them exactly."""
-    return [continued(engine, requests[row], each) for row, each in decode_carry_overs(saved).items()]
+    return [
+        continued(engine, requests[row], carry_over) for row, carry_over in decode_carry_overs(saved).items()
+    ]
 
 
 def continued(engine: Engine, request: Request, carry_over: CarryOver) -> Request:

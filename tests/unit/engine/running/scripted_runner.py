@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from nightshift_engine import Engine, EngineConfig
-from nightshift_engine.core.admission import ModelFacts
 from nightshift_engine.core.batcher import Chunk
-from nightshift_engine.core.kv.kv_blocks import BlockPool
+from nightshift_engine.core.kv_blocks import BlockPool
+from nightshift_engine.core.live_request import ModelFacts
 from nightshift_engine.engine import Runner
 from nightshift_engine.text.tokenizer import Tokenizer
 from tests.unit.engine.tiny.decoders import CONTEXT, EOS, VOCAB_SIZE, load_tokenizer
@@ -47,8 +47,14 @@ def scripted(llama: Path, text: str, **config: Any) -> Engine:
     return engine_over(ScriptedRunner([*tokenizer.encode(text), EOS]), tokenizer, **config)
 
 
-def engine_over(runner: Runner, tokenizer: Tokenizer, **config: Any) -> Engine:
-    facts = ModelFacts("scripted", VOCAB_SIZE, CONTEXT, frozenset({EOS}))
-    return Engine(
-        runner, tokenizer, facts, BlockPool(64, 4), EngineConfig("scripted", block_size=4, **config)
-    )
+def engine_over(
+    runner: Runner,
+    tokenizer: Tokenizer,
+    *,
+    context_length: int = CONTEXT,
+    num_blocks: int = 64,
+    **config: Any,
+) -> Engine:
+    facts = ModelFacts("scripted", VOCAB_SIZE, context_length, frozenset({EOS}))
+    pool = BlockPool(num_blocks, 4)
+    return Engine(runner, tokenizer, facts, pool, EngineConfig("scripted", block_size=4, **config))

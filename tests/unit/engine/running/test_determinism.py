@@ -19,9 +19,11 @@ from typing import Any
 import pytest
 import torch
 
-from nightshift_engine import Completion, Engine, InvalidConfig, Request, SamplingParams, UnsupportedModel
+from nightshift_engine import Completion, Engine, Request, SamplingParams
+from nightshift_engine.errors import InvalidConfig, UnsupportedModel
 from nightshift_engine.execution.linears.native import NativeLinear
 from tests.unit.engine.running.carrying import resumed, save
+from tests.unit.engine.tiny.cases import mostly_exhaustive
 from tests.unit.engine.tiny.decoders import (
     VOCAB_SIZE,
     collect,
@@ -69,7 +71,9 @@ def _threads_as_before() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(
+    scope="module", params=mostly_exhaustive(MODELS, default=["llama", "gemma2, window", "qwen2_moe"])
+)
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     model_type, overrides = MODELS[request.param]
     without = ("intermediate_size", "num_key_value_heads") if model_type == "gpt2" else ()
@@ -194,7 +198,7 @@ def test_tokens_and_logits_are_bitwise_the_same_in_every_schedule(checkpoint: Pa
 
 
 def resume_and_print(directory: str) -> None:
-    """In a process of its own: continue the carry-over that comes on standard input."""
+    """Continues, in a process of its own, the carry-over that comes on standard input."""
     torch.set_num_threads(2)
     engine = make(Path(directory), block_size=16)
     for request in resumed(engine, requests(7), sys.stdin.buffer.read()):
@@ -202,6 +206,7 @@ def resume_and_print(directory: str) -> None:
     print(json.dumps({done.id: done.token_ids for done in run_to_end(engine).values()}))
 
 
+@pytest.mark.exhaustive  # test_resume.py has the same without determinism
 def test_what_another_process_continues_is_what_this_one_would_have_written(llama: Path) -> None:
     wanted = requests(7)
     expected, _ = alone(llama, wanted)

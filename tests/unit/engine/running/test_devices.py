@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from nightshift_engine import Engine, EngineConfig, InvalidConfig, Request
+from nightshift_engine import Engine, EngineConfig, Request
 from nightshift_engine import engine as engine_module
-from nightshift_engine.core.admission import ModelFacts
-from nightshift_engine.core.kv.kv_blocks import BlockPool
+from nightshift_engine.core.kv_blocks import BlockPool
+from nightshift_engine.core.live_request import ModelFacts
+from nightshift_engine.errors import InvalidConfig
 from nightshift_engine.execution.device.devices import DeviceMemory
 from nightshift_engine.loading import model as model_module
 from nightshift_engine.loading.model import LoadedModel
@@ -72,7 +73,7 @@ def test_a_model_is_loaded_and_proven_on_its_device(
     monkeypatch.setattr(model_module.weights, "resolve_device", lambda name: torch.device(name))
     monkeypatch.setattr(model_module.weights, "load_model", load)
     with pytest.raises(InvalidConfig, match="enough"):
-        model_module.load_model(EngineConfig(str(llama), device="cuda:1"), load_tokenizer(str(llama)))
+        model_module.load_model(EngineConfig(str(llama), device="cuda:1"))
 
     assert seen == [SECOND, SECOND]
 
@@ -89,9 +90,10 @@ def test_kv_memory_and_graphs_are_made_on_the_engines_device(
     monkeypatch.setattr(engine_module, "KvMemory", allocate)
     facts = ModelFacts("m", VOCAB_SIZE, CONTEXT, frozenset({EOS}), device="cuda")
     any_pass: Any = None
-    model = LoadedModel(facts, any_pass, {}, torch.bfloat16, torch.bfloat16, SECOND, "triton", 0)
-    config = EngineConfig("m", device="cuda:1", num_kv_blocks=9)
+    config, tokenizer = EngineConfig("m", device="cuda:1", num_kv_blocks=9), load_tokenizer(str(llama))
+    dtype = torch.bfloat16
+    model = LoadedModel(config, tokenizer, facts, any_pass, {}, dtype, dtype, SECOND, "triton", 0)
     with pytest.raises(InvalidConfig, match="enough"):
-        Engine.over(model, load_tokenizer(str(llama)), config, DeviceMemory(0, 0))
+        Engine.over(model, DeviceMemory(0, 0))
 
     assert seen == [SECOND]

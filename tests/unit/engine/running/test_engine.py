@@ -7,15 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nightshift_engine import (
-    Completion,
-    DuplicateRequest,
-    Engine,
-    InvalidRequest,
-    PromptTooLong,
-    Request,
-    SamplingParams,
-)
+from nightshift_engine import Completion, Engine, InvalidRequest, Request, SamplingParams
+from nightshift_engine.errors import DuplicateRequest, PromptTooLong
 from tests.unit.engine.running.scripted_runner import scripted
 from tests.unit.engine.tiny.decoders import (
     CONTEXT,

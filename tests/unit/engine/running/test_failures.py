@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nightshift_engine import Request, SamplingParams
 from nightshift_engine.core.batcher import Chunk
-from nightshift_engine.text.detokenizer import TextStream
+from nightshift_engine.text.decoders import TextStream
 from nightshift_engine.text.tokenizer import Tokenizer
 from tests.unit.engine.running.scripted_runner import ScriptedRunner, engine_over
 from tests.unit.engine.tiny.decoders import (

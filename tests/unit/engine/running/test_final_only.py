@@ -26,16 +26,16 @@ def requests(sampling: SamplingParams, **fields: Any) -> list[Request]:
     ],
 )
 def test_the_only_output_is_what_deltas_add_up_to(engine: Engine, sampling: SamplingParams) -> None:
-    asked = requests(sampling)
-    expected = complete(engine, *asked)
+    wanted = requests(sampling)
+    expected = complete(engine, *wanted)
 
-    for request in asked:
+    for request in wanted:
         engine.add(replace(request, output_kind="final_only"))
     outputs = []
     while engine.has_work:
         outputs += engine.step()
 
-    assert sorted(output.id for output in outputs) == [request.id for request in asked]
+    assert sorted(output.id for output in outputs) == [request.id for request in wanted]
     for output in outputs:
         whole = expected[int(output.id)]
         assert (output.text, output.token_ids) == (whole.text, whole.token_ids)

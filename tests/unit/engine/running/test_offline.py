@@ -29,10 +29,10 @@ def test_completions_come_in_the_order_of_the_prompts(llama: Path, engine: Engin
     completions = generate(engine, prompts, [greedy(3 + index) for index in range(12)])
 
     expected = reference_greedy(llama, prompts, 14)
-    assert [each.token_ids for each in completions] == [
+    assert [completion.token_ids for completion in completions] == [
         answer[: 3 + index] for index, answer in enumerate(expected)
     ]
-    assert {each.finish_reason for each in completions} == {"length"}
+    assert {completion.finish_reason for completion in completions} == {"length"}
     assert not engine.has_work
 
 
@@ -42,7 +42,7 @@ def test_a_prompt_is_a_text_or_token_ids_or_messages(engine: Engine) -> None:
     given = generate(engine, ["Good night", messages], greedy(5))
     same = generate(engine, [tokenizer.encode("Good night"), tokenizer.render_chat(messages)], greedy(5))
 
-    assert [each.token_ids for each in given] == [each.token_ids for each in same]
+    assert [completion.token_ids for completion in given] == [completion.token_ids for completion in same]
     assert given[0].text == tokenizer.decode(given[0].token_ids)
 
 
@@ -56,8 +56,8 @@ def test_without_a_seed_a_second_call_draws_the_same_and_each_prompt_its_own(eng
     params = SamplingParams(max_tokens=12, ignore_eos=True, temperature=2.0)
     first, second = (generate(engine, [[7, 8]] * 3, params) for _ in range(2))
 
-    assert [each.token_ids for each in first] == [each.token_ids for each in second]
-    assert len({tuple(each.token_ids) for each in first}) == 3
+    assert [completion.token_ids for completion in first] == [completion.token_ids for completion in second]
+    assert len({tuple(completion.token_ids) for completion in first}) == 3
 
 
 def test_no_more_than_a_window_is_in_the_engine(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_no_more_than_a_window_is_in_the_engine(llama: Path, monkeypatch: pytest
 
     completions = generate(engine, [[number] for number in range(7)], GREEDY)
 
-    assert [each.text for each in completions] == ["ab"] * 7
+    assert [completion.text for completion in completions] == ["ab"] * 7
     assert max(waiting) == 2
 
 
@@ -157,7 +157,7 @@ def test_where_the_model_fails_the_engine_is_left_without_work(llama: Path) -> N
         generate(engine, [[1], [2]], GREEDY)
 
     assert not engine.has_work
-    assert [each.text for each in generate(engine, [[1], [2]], GREEDY)] == ["ab", "ab"]
+    assert [completion.text for completion in generate(engine, [[1], [2]], GREEDY)] == ["ab", "ab"]
 
 
 def test_a_bar_is_drawn_on_stderr_if_it_is_asked_for(llama: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -192,7 +192,7 @@ def test_a_launch_that_fails_loses_neither_the_step_in_flight_nor_itself(llama: 
     ],
 )
 def test_choosing_reads_nothing_back_from_the_device(params: dict[str, Any]) -> None:
-    """On the meta device there is nothing to read: any look at a value raises."""
+    """Any look at a value raises, as the meta device has nothing to read."""
     logits = torch.empty(3, VOCAB_SIZE, device="meta")
     rows = [sequence(**params), sequence(temperature=0.0), sequence(temperature=1.0)]
 

@@ -13,16 +13,8 @@ from typing import Any
 
 import pytest
 
-from nightshift_engine import (
-    Completion,
-    Engine,
-    IncompatibleState,
-    InvalidRequest,
-    InvalidState,
-    MadeBy,
-    Request,
-    SamplingParams,
-)
+from nightshift_engine import Completion, Engine, InvalidRequest, MadeBy, Request, SamplingParams
+from nightshift_engine.errors import IncompatibleState, InvalidState
 from tests.unit.engine.running.carrying import continued, resumed, save
 from tests.unit.engine.running.scripted_runner import scripted
 from tests.unit.engine.tiny.decoders import (
@@ -92,8 +84,10 @@ def test_an_unfinished_request_continues_elsewhere_as_if_nothing_had_happened(
             wanted.text,
             wanted.finish_reason,
         )
-        assert [each.top_ids for each in got.logprobs] == [each.top_ids for each in wanted.logprobs]
-        assert [each.logprob for each in got.logprobs] == pytest.approx([e.logprob for e in wanted.logprobs])
+        assert [token.top_ids for token in got.logprobs] == [token.top_ids for token in wanted.logprobs]
+        assert [token.logprob for token in got.logprobs] == pytest.approx(
+            [e.logprob for e in wanted.logprobs]
+        )
 
 
 @pytest.mark.parametrize(
@@ -249,7 +243,7 @@ def test_a_record_with_a_missing_or_wrong_field_is_refused_by_field(data: Any, f
 
 
 def run_and_save(directory: str) -> None:
-    """In a process of its own: run the requests, and after every step print the carry-over of all."""
+    """Runs the requests in a process of its own, and prints the carry-over of all after every step."""
     engine, completions = make_engine(Path(directory)), dict[str, Completion]()
     for request in requests():
         engine.add(request)

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
-from nightshift_engine import Engine, PromptTooLong, Request
-from nightshift_engine.core.kv.kv_groups import BlockDemand
+from nightshift_engine import Request
+from nightshift_engine.core.kv_groups import BlockDemand
 from nightshift_engine.core.request import PriorityClass
+from nightshift_engine.errors import PromptTooLong
+from tests.unit.engine.tiny.cases import mostly_exhaustive
 from tests.unit.engine.tiny.decoders import (
     complete,
     greedy,
+    greedy_answers,
     load_engine,
     make_cramped_engine,
     make_engine,
@@ -39,7 +42,9 @@ MODELS: dict[str, tuple[dict[str, Any], tuple[int | None, ...]]] = {
 }
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(
+    scope="module", params=mostly_exhaustive(MODELS, default=["mistral", "gemma3_text", "gpt_oss"])
+)
 def family(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
@@ -54,7 +59,7 @@ def checkpoint(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def prompts() -> list[list[int]]:
-    """Of many lengths; some begin alike, and part ways at, before and after the end of a block."""
+    """Prompts of many lengths; some begin alike, and part ways at, before and after the end of a block."""
     alone = random_prompts(6)
     common = [*range(60, 110)]
     return [*alone, common, *(common[:length] + alone[0] for length in (50, 40, 31, 8)), common + alone[1]]
@@ -63,11 +68,6 @@ def prompts() -> list[list[int]]:
 @pytest.fixture(scope="module")
 def wanted(checkpoint: Path, prompts: list[list[int]]) -> list[list[int]]:
     return reference_greedy(checkpoint, prompts, NEW_TOKENS)
-
-
-def answers(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
-    requests = (Request(f"r{n}", prompt, greedy(NEW_TOKENS)) for n, prompt in enumerate(prompts))
-    return [completion.token_ids for completion in complete(engine, *requests)]
 
 
 def blocks_for(family: str, num_tokens: int) -> int:
@@ -97,7 +97,7 @@ def test_greedy_output_equals_generate(
 ) -> None:
     engine = make_engine(checkpoint, **settings)
 
-    assert answers(engine, prompts) == wanted
+    assert greedy_answers(engine, prompts, NEW_TOKENS) == wanted
     stats = engine.stats()
     assert stats.blocks_free == stats.blocks_total
 
@@ -106,12 +106,12 @@ def test_answers_are_the_same_from_a_prefix_found_after_its_sequence_has_ended(
     checkpoint: Path, prompts: list[list[int]], wanted: list[list[int]]
 ) -> None:
     engine = make_engine(checkpoint, max_num_batched_tokens=16, num_kv_blocks=1024)
-    alone = [answers(engine, [prompt])[0] for prompt in prompts]
+    alone = [greedy_answers(engine, [prompt], NEW_TOKENS)[0] for prompt in prompts]
 
     assert alone == wanted
     assert engine.stats().tokens_reused >= 48, "the prompt of 50 tokens has twelve full blocks"
     before = engine.stats().tokens_reused
-    assert answers(engine, [prompts[6]]) == [wanted[6]]
+    assert greedy_answers(engine, [prompts[6]], NEW_TOKENS) == [wanted[6]]
     assert engine.stats().tokens_reused - before == 48
 
 
@@ -125,7 +125,7 @@ def test_answers_are_the_same_in_memory_of_little_more_than_one_sequence(
         checkpoint, num_kv_blocks=num_blocks, max_num_batched_tokens=16, overlap_steps=overlaps
     )
 
-    assert answers(cramped, prompts) == wanted
+    assert greedy_answers(cramped, prompts, NEW_TOKENS) == wanted
 
 
 def test_a_preempted_sequence_answers_as_if_it_had_run_alone(
@@ -198,7 +198,7 @@ def test_what_never_fits_is_refused_with_the_length_that_would(family: str, chec
 def test_the_same_memory_holds_several_times_more_sequences_than_if_every_layer_kept_all(
     tmp_path: Path,
 ) -> None:
-    """Of Gemma 3's shape: five windowed layers to a full one, a window of a sixteenth of the context."""
+    """Gemma 3 has five windowed layers to a full one, and a window of a sixteenth of the context."""
     shape = GEMMA | {"num_hidden_layers": 12, "sliding_window": 32, "max_position_embeddings": 512}
     checkpoint = save_model(tmp_path / "model", "gemma3_text", **shape)
     bytes_per_token = 12 * 2 * (8 + 8) * 4  # layers, KV heads, keys and values, float32

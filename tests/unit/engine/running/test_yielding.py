@@ -1,4 +1,4 @@
-"""Of one class, a flow that has taken all slots yields some, and every answer stays what it was."""
+"""A flow that has taken all slots yields some to others of its class, and every answer stays what it was."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def requests(flow: str, count: int, num_tokens: int) -> list[Request]:
 
 def run(engine: Engine, first: list[Request], late: list[Request]) -> dict[str, Completion]:
     """The late ones come one by one, while the first hold what there is."""
-    found = {each.id: Completion(each.id) for each in (*first, *late)}
-    for each in first:
-        engine.add(each)
-    arrivals = {8 + 6 * number: each for number, each in enumerate(late)}
+    completions = {request.id: Completion(request.id) for request in (*first, *late)}
+    for request in first:
+        engine.add(request)
+    arrivals = {8 + 6 * number: request for number, request in enumerate(late)}
     step = 0
     while engine.has_work or arrivals:
         if (arrived := arrivals.pop(step, None)) is not None:
             engine.add(arrived)
         step += 1
         for output in engine.step():
-            found[output.id].append(output)
+            completions[output.id].append(output)
         engine.check_integrity()
-    return found
+    return completions
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -50,8 +50,8 @@ def test_answers_are_the_same_whether_their_sequences_yielded_or_not(
 ) -> None:
     first, late = requests("many", SLOTS, 60), requests("one", 6, 4)
     alone = {
-        each.id: complete(make_engine(llama, max_num_seqs=1, deterministic=True), each)[0]
-        for each in (*first, *late)
+        request.id: complete(make_engine(llama, max_num_seqs=1, deterministic=True), request)[0]
+        for request in (*first, *late)
     }
     engine = make_engine(
         llama,
@@ -61,10 +61,10 @@ def test_answers_are_the_same_whether_their_sequences_yielded_or_not(
         deterministic=True,
     )
 
-    found = run(engine, first, late)
+    completions = run(engine, first, late)
 
     assert engine.stats().preemptions >= 1
-    assert {id: each.token_ids for id, each in found.items()} == {
-        id: each.token_ids for id, each in alone.items()
+    assert {id: completion.token_ids for id, completion in completions.items()} == {
+        id: completion.token_ids for id, completion in alone.items()
     }
-    assert {each.finish_reason for each in found.values()} == {"length"}
+    assert {completion.finish_reason for completion in completions.values()} == {"length"}

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from nightshift_engine import SamplingParams
 from nightshift_engine.sampling import filters, random_rows
-from nightshift_engine.sampling.draws import seeds_column, uniform
 from nightshift_engine.sampling.filters import beginning, likeliest
+from nightshift_engine.sampling.random_rows import seeds_column, uniform
 from nightshift_engine.sampling.sampler import Sampler
 from tests.unit.engine.sampling.test_sampler import EOS, sample, sequence
 
@@ -46,9 +46,9 @@ def test_the_likeliest_tokens_are_the_first_of_the_ranking(seed: int) -> None:
     count = int(min(vocab_size, rng.integers(1, 200)))
     rows = np.stack([some_logits(rng, vocab_size) for _ in range(3)])
 
-    found = likeliest(torch.from_numpy(rows), count)
+    ids = likeliest(torch.from_numpy(rows), count)
 
-    assert found.tolist() == [ranking(row)[:count].tolist() for row in rows]
+    assert ids.tolist() == [ranking(row)[:count].tolist() for row in rows]
 
 
 def by_definition(logits: NDArray[np.float32], weights: NDArray[np.float64], wanted: float) -> list[int]:
@@ -143,7 +143,7 @@ def test_top_p_of_equally_likely_tokens_keeps_as_many_as_it_takes(p: float, coun
 
 
 def drawn_by_definition(logits: NDArray[np.float32], params: SamplingParams, number: float) -> int | None:
-    """In float64, one filter after the other; None where rounding decides."""
+    """Draws in float64, one filter after the other; None where rounding decides."""
     scaled = logits.astype(np.float64) / params.temperature
     weights = np.exp(scaled - scaled.max())
     if np.any(np.abs(weights - params.min_p) < 1e-6 * params.min_p):
@@ -186,9 +186,9 @@ def test_every_draw_is_that_of_the_definition(
             for _ in range(8)
         ]
         tokens = sample(torch.from_numpy(logits), *rows)
-        for row, token, each in zip(rows, tokens, logits, strict=True):
+        for row, token, row_logits in zip(rows, tokens, logits, strict=True):
             number = float(uniform(seeds_column([row.seed]), [row.next_output_index])[0])
-            expected = drawn_by_definition(each, row.sampling, number)
+            expected = drawn_by_definition(row_logits, row.sampling, number)
             if expected is not None:
                 num_compared += 1
                 assert token == expected, (seed, row.sampling)

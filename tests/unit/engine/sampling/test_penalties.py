@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nightshift_engine.core.sequence import Sequence
-from nightshift_engine.sampling import penalties
+from nightshift_engine.sampling import adjustments as penalties
 from nightshift_engine.sampling.sampler import Sampler
 from tests.unit.engine.sampling.test_sampler import EOS, VOCAB, sequence
 
@@ -56,18 +56,18 @@ def test_a_step_in_flight_counts_as_if_its_tokens_were_known(
         taken = list(running) if rng.random() < 0.8 else running[::2]  # some are left out of a step
         logits = torch.randn(len(taken), VOCAB, generator=generator) * 3
         choice = keeper.choose(logits.clone(), taken, in_flight[1] if in_flight is not None else None)
-        for row, each in enumerate(taken):
-            each.promise(row)
+        for row, member in enumerate(taken):
+            member.promise(row)
         if in_flight is not None:  # now its tokens are read
-            for each, token in zip(in_flight[0], in_flight[1].tolist(), strict=True):
-                each.num_promised -= 1
-                each.append(token)
-        promised = [each.num_promised for each in taken]
-        for each in taken:
-            each.num_promised = 0
+            for member, token in zip(in_flight[0], in_flight[1].tolist(), strict=True):
+                member.num_promised -= 1
+                member.append(token)
+        promised = [member.num_promised for member in taken]
+        for member in taken:
+            member.num_promised = 0
         assert choice.tokens.tolist() == anew(logits, taken)
-        for each, number in zip(taken, promised, strict=True):
-            each.num_promised = number
+        for member, number in zip(taken, promised, strict=True):
+            member.num_promised = number
         in_flight = taken, choice.tokens
 
 
@@ -92,11 +92,11 @@ class CopiesToDevice(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        sources = [each for each in args if isinstance(each, Tensor)]
+        sources = [argument for argument in args if isinstance(argument, Tensor)]
         if (
             isinstance(result, Tensor)
             and result.is_meta
-            and any(each.numel() and each.is_cpu for each in sources)
+            and any(source.numel() and source.is_cpu for source in sources)
         ):
             self.count += 1
         return result
@@ -111,7 +111,7 @@ def test_what_a_step_needs_goes_to_the_device_in_one_copy() -> None:
             promised = torch.empty(len(rows), dtype=torch.int64, device="meta") if expected > 1 else None
             choice = sampler.choose(torch.empty(len(rows), VOCAB, device="meta"), rows, promised)
         assert (copies.count, choice.tokens.shape) == (1, (len(rows),))
-        for row, each in enumerate(rows):
-            each.num_promised = 1
-            each.promised_row = row
-            each.append(5)
+        for row, member in enumerate(rows):
+            member.num_promised = 1
+            member.promised_row = row
+            member.append(5)

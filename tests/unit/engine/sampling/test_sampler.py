@@ -21,14 +21,13 @@ from transformers import (
 )
 
 from nightshift_engine import Request, SamplingParams, TokenLogprobs
-from nightshift_engine.core.sequence import Sequence
-from nightshift_engine.core.token_counts import TokenCounts
-from nightshift_engine.execution.device.device_copies import to_device
-from nightshift_engine.sampling import draws as draws_module
+from nightshift_engine.core.sequence import Sequence, TokenCounts
+from nightshift_engine.execution.device.devices import to_device
+from nightshift_engine.sampling import random_rows as draws_module
 from nightshift_engine.sampling import random_rows as random_rows_module
 from nightshift_engine.sampling.adjustments import Adjustments
-from nightshift_engine.sampling.draws import seeds_column
-from nightshift_engine.sampling.draws import uniform as uniform_of
+from nightshift_engine.sampling.random_rows import seeds_column
+from nightshift_engine.sampling.random_rows import uniform as uniform_of
 from nightshift_engine.sampling.sampler import Sampler
 
 VOCAB = 24
@@ -264,7 +263,7 @@ def test_the_strongest_penalties_still_give_a_token_of_the_vocabulary(
 # Log-probabilities
 
 
-def asked(logits: Tensor, *sequences: Sequence) -> dict[int, TokenLogprobs]:
+def logprobs_of(logits: Tensor, *sequences: Sequence) -> dict[int, TokenLogprobs]:
     return Sampler([EOS]).sample(logits.clone(), list(sequences)).logprobs
 
 
@@ -276,35 +275,35 @@ def test_logprobs_are_the_models_own_whatever_is_done_to_the_choice(logits: Tens
         (3, 4), (5, 5), temperature=1.5, top_k=3, presence_penalty=2, logit_bias={worst: 100.0}, logprobs=3
     )
 
-    found = asked(logits[None], forced)[0]
+    logprobs = logprobs_of(logits[None], forced)[0]
 
-    assert found.logprob == pytest.approx(float(expected[worst]))
-    assert list(found.top_ids) == expected.topk(3).indices.tolist()
-    assert list(found.top_logprobs) == pytest.approx(expected.topk(3).values.tolist())
+    assert logprobs.logprob == pytest.approx(float(expected[worst]))
+    assert list(logprobs.top_ids) == expected.topk(3).indices.tolist()
+    assert list(logprobs.top_logprobs) == pytest.approx(expected.topk(3).values.tolist())
 
 
 def test_only_rows_that_ask_get_logprobs_and_as_many_as_they_ask(logits: Tensor) -> None:
     rows = [sequence(), sequence(logprobs=0), sequence(temperature=0, logprobs=2), sequence(temperature=0)]
 
-    found = asked(logits.expand(4, -1), *rows)
+    logprobs = logprobs_of(logits.expand(4, -1), *rows)
 
-    assert {row: len(each.top_ids) for row, each in found.items()} == {1: 0, 2: 2}
-    assert found[2].top_ids[0] == int(logits.argmax())
-    assert found[2].logprob == found[2].top_logprobs[0]
+    assert {row: len(token.top_ids) for row, token in logprobs.items()} == {1: 0, 2: 2}
+    assert logprobs[2].top_ids[0] == int(logits.argmax())
+    assert logprobs[2].logprob == logprobs[2].top_logprobs[0]
 
 
 def test_asking_for_more_than_the_vocabulary_gets_all_of_it(logits: Tensor) -> None:
-    found = asked(logits[None], sequence(logprobs=VOCAB + 1))[0]
+    logprobs = logprobs_of(logits[None], sequence(logprobs=VOCAB + 1))[0]
 
-    assert sorted(found.top_ids) == list(range(VOCAB))
-    assert math.fsum(map(math.exp, found.top_logprobs)) == pytest.approx(1.0)
+    assert sorted(logprobs.top_ids) == list(range(VOCAB))
+    assert math.fsum(map(math.exp, logprobs.top_logprobs)) == pytest.approx(1.0)
 
 
 def test_equally_likely_tokens_are_listed_by_id() -> None:
     logits = torch.zeros(1, VOCAB)
     logits[0, [17, 4, 9]] = 3.0
 
-    assert asked(logits, sequence(temperature=0, logprobs=3))[0].top_ids == (4, 9, 17)
+    assert logprobs_of(logits, sequence(temperature=0, logprobs=3))[0].top_ids == (4, 9, 17)
 
 
 def test_asking_for_logprobs_changes_no_choice(logits: Tensor) -> None:
@@ -321,7 +320,7 @@ def test_a_failed_row_that_asks_for_logprobs_harms_no_other(logits: Tensor) -> N
     sampled = Sampler([EOS]).sample(rows, [sequence(logprobs=1), sequence(logprobs=1)])
 
     assert sampled.tokens[0] is None
-    assert sampled.logprobs[1] == asked(logits[None], sequence(logprobs=1))[0]
+    assert sampled.logprobs[1] == logprobs_of(logits[None], sequence(logprobs=1))[0]
 
 
 # How it is computed

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from nightshift_engine import InvalidSamplingParams, SamplingParams
+from nightshift_engine import SamplingParams
+from nightshift_engine.errors import InvalidSamplingParams
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a checkpoint's generation config asks of decoding, compared with transformers' `generate`."""
+"""Decoding as a checkpoint's generation config asks for it, compared with transformers' `generate`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from nightshift_engine import Grammar, SamplingParams, UnsupportedModel
+from nightshift_engine import Grammar, SamplingParams
+from nightshift_engine.errors import UnsupportedModel
 from tests.unit.engine.tiny.decoders import EOS, complete
 from tests.unit.engine.tiny.seq2seq import (
     PAD,
@@ -16,15 +17,13 @@ from tests.unit.engine.tiny.seq2seq import (
     generate,
     make_seq2seq_engine,
     save_seq2seq,
+    tokens_of,
+    translate,
     translation,
+    until_the_end,
 )
 
 SOURCES = [[random.Random(seed).randrange(2, 256) for _ in range(1 + 3 * seed)] for seed in range(8)]
-
-
-def until_the_end(tokens: list[int], ends: set[int]) -> list[int]:
-    first = next((at for at, token in enumerate(tokens) if token in ends), len(tokens))
-    return tokens[: first + 1]
 
 
 @pytest.mark.parametrize(
@@ -48,13 +47,10 @@ def test_settings_of_one_output_are_those_of_generate(
     expected = generate(directory, SOURCES, 30, eos_token_id=ends)
     sampling = SamplingParams(temperature=0, max_tokens=30)
 
-    found = complete(
-        make_seq2seq_engine(directory),
-        *(translation(str(at), each, sampling=sampling) for at, each in enumerate(SOURCES)),
-    )
+    completions = translate(make_seq2seq_engine(directory), SOURCES, sampling=sampling)
 
-    assert [each.token_ids for each in found] == [until_the_end(each, {*ends}) for each in expected]
-    assert any(each.finish_reason == "stop" for each in found), "no end was seen"
+    assert tokens_of(completions) == [until_the_end(token_ids, {*ends}) for token_ids in expected]
+    assert any(completion.finish_reason == "stop" for completion in completions), "no end was seen"
 
 
 def test_a_penalty_on_repetition_looks_at_what_the_decoder_read_and_not_at_the_source(tmp_path: Path) -> None:
@@ -62,12 +58,9 @@ def test_a_penalty_on_repetition_looks_at_what_the_decoder_read_and_not_at_the_s
     expected = generate(directory, SOURCES, 20, repetition_penalty=1.7)
     sampling = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True, repetition_penalty=1.7)
 
-    found = complete(
-        make_seq2seq_engine(directory),
-        *(translation(str(at), each, sampling=sampling) for at, each in enumerate(SOURCES)),
-    )
+    completions = translate(make_seq2seq_engine(directory), SOURCES, sampling=sampling)
 
-    assert [each.token_ids for each in found] == expected
+    assert tokens_of(completions) == expected
     assert expected != generate(directory, SOURCES, 20), "the penalty had no effect"
 
 
@@ -77,9 +70,9 @@ def test_a_grammar_decides_where_a_rule_of_the_checkpoint_would_forbid_all_it_al
         "row", [5, 6, 7], grammar=Grammar("regex", "(ab){3}"), sampling=SamplingParams(max_tokens=20)
     )
 
-    (found,) = complete(make_seq2seq_engine(directory), request)
+    (completion,) = complete(make_seq2seq_engine(directory), request)
 
-    assert (found.text, found.finish_reason) == ("ababab", "stop")
+    assert (completion.text, completion.finish_reason) == ("ababab", "stop")
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nightshift_engine import (
-    Engine,
-    EngineConfig,
-    InvalidConfig,
-    InvalidRequest,
-    PromptTooLong,
-    Request,
-    SamplingParams,
-    UnsupportedModel,
-)
+from nightshift_engine import Engine, EngineConfig, InvalidRequest, Request, SamplingParams
+from nightshift_engine.errors import InvalidConfig, PromptTooLong, UnsupportedModel
 from nightshift_engine.seq2seq.model import load_seq2seq, seq2seq_config
-from nightshift_engine.text.tokenizer import Tokenizer
 from tests.unit.engine.tiny.decoders import EOS, complete, engine_config
 from tests.unit.engine.tiny.seq2seq import (
     BLOCK_SIZE,
@@ -28,7 +19,10 @@ from tests.unit.engine.tiny.seq2seq import (
     generate,
     make_seq2seq_engine,
     save_seq2seq,
+    tokens_of,
+    translate,
     translation,
+    until_the_end,
 )
 
 
@@ -51,33 +45,32 @@ def test_greedy_outputs_are_those_of_generate_alone_and_batched(tmp_path: Path, 
     engine = make_seq2seq_engine(directory)
 
     alone = [complete(engine, translation(f"alone-{at}", source))[0] for at, source in enumerate(sources)]
-    batched = complete(engine, *(translation(str(at), source) for at, source in enumerate(sources)))
+    batched = translate(engine, sources)
 
-    assert [each.token_ids for each in alone] == expected
-    assert [each.token_ids for each in batched] == expected
-    assert len({tuple(each) for each in expected}) > 1, "the outputs do not depend on the sources"
-    assert [each.num_prompt_tokens for each in batched] == [*map(len, sources)]
+    assert tokens_of(alone) == expected
+    assert tokens_of(batched) == expected
+    assert len({tuple(token_ids) for token_ids in expected}) > 1, "the outputs do not depend on the sources"
+    assert [completion.num_prompt_tokens for completion in batched] == [*map(len, sources)]
     engine.check_integrity()
 
 
 def test_plain_torch_answers_as_the_kernel_does(bart: Path) -> None:
     """It computes where there is no kernel: on a GPU, and for T5."""
-    config = seq2seq_config(engine_config(bart, attention_backend="torch", block_size=BLOCK_SIZE))
-    tokenizer = Tokenizer.load(config.model)
-    loaded = load_seq2seq(config, tokenizer)
+    config = engine_config(bart, attention_backend="torch", block_size=BLOCK_SIZE)
+    loaded = load_seq2seq(config)
     sources = some_sources()
     requests = [translation(str(at), source) for at, source in enumerate(sources)]
 
-    found = complete(Engine.over(loaded, tokenizer, config), *requests)
+    completions = complete(Engine.over(loaded), *requests)
 
     assert loaded.attention == "torch"
-    assert [each.token_ids for each in found] == generate(bart, sources)
+    assert tokens_of(completions) == generate(bart, sources)
 
 
 def test_a_bias_by_position_keeps_the_kernel_out(tmp_path: Path) -> None:
-    config = seq2seq_config(engine_config(save_seq2seq(tmp_path, "t5"), attention_backend="native"))
+    config = engine_config(save_seq2seq(tmp_path, "t5"), attention_backend="native")
     with pytest.raises(InvalidConfig, match="attention_backend must be auto or torch"):
-        load_seq2seq(config, Tokenizer.load(config.model))
+        load_seq2seq(config)
 
 
 def test_preempted_sequences_answer_as_if_they_had_not_been(bart: Path) -> None:
@@ -87,10 +80,10 @@ def test_preempted_sequences_answer_as_if_they_had_not_been(bart: Path) -> None:
         engine, *(translation(f"short-{n}", [n], sampling=SamplingParams(max_tokens=1)) for n in range(8))
     )
 
-    found = complete(engine, *(translation(str(at), source) for at, source in enumerate(sources)))
+    completions = translate(engine, sources)
 
     assert engine.stats().preemptions > 0
-    assert [each.token_ids for each in found] == generate(bart, sources)
+    assert tokens_of(completions) == generate(bart, sources)
     engine.check_integrity()
 
 
@@ -121,13 +114,9 @@ def test_a_stop_string_and_the_end_of_sequence_end_an_output(bart: Path) -> None
     engine = make_seq2seq_engine(bart)
     expected = generate(bart, sources, eos_token_id=EOS)
     sampling = SamplingParams(temperature=0, max_tokens=12)
-    found = complete(
-        engine, *(translation(str(n), each, sampling=sampling) for n, each in enumerate(sources))
-    )
+    completions = translate(engine, sources, sampling=sampling)
 
-    assert [each.token_ids for each in found] == [
-        each[: each.index(EOS) + 1] if EOS in each else each for each in expected
-    ]
+    assert tokens_of(completions) == [until_the_end(token_ids, {EOS}) for token_ids in expected]
 
 
 def test_a_checkpoints_rules_of_decoding_are_honoured(tmp_path: Path) -> None:
@@ -138,23 +127,19 @@ def test_a_checkpoints_rules_of_decoding_are_honoured(tmp_path: Path) -> None:
     expected = generate(directory, sources, 30, **settings)
     engine = make_seq2seq_engine(directory)
     sampling = SamplingParams(temperature=0, max_tokens=30)
-    found = complete(
-        engine, *(translation(str(n), each, sampling=sampling) for n, each in enumerate(sources))
-    )
+    completions = translate(engine, sources, sampling=sampling)
 
-    assert [each.token_ids for each in found] == [
-        each[: each.index(EOS) + 1] if EOS in each else each for each in expected
-    ]
+    assert tokens_of(completions) == [until_the_end(token_ids, {EOS}) for token_ids in expected]
 
 
 def test_a_forced_first_token_is_read_and_not_generated(tmp_path: Path) -> None:
     directory = save_seq2seq(tmp_path, "m2m_100")
     (source,) = some_sources(1)
     (expected,) = generate(directory, [source], forced_bos_token_id=259)
-    (found,) = complete(make_seq2seq_engine(directory), translation("row", source, start=(START, 259)))
+    (completion,) = complete(make_seq2seq_engine(directory), translation("row", source, start=(START, 259)))
 
     assert expected[0] == 259
-    assert found.token_ids[:11] == expected[1:]
+    assert completion.token_ids[:11] == expected[1:]
 
 
 @pytest.mark.parametrize("field", ["encoder_no_repeat_ngram_size", "begin_suppress_tokens"])
@@ -176,8 +161,8 @@ def test_a_source_beyond_the_encoders_positions_is_refused(bart: Path) -> None:
 
 def test_an_output_ends_where_the_decoders_positions_do(bart: Path) -> None:
     sampling = SamplingParams(temperature=0, ignore_eos=True)
-    (found,) = complete(make_seq2seq_engine(bart), translation("row", [1, 2, 3], sampling=sampling))
-    assert (len(found.token_ids), found.finish_reason) == (POSITIONS - 1, "length")
+    (completion,) = complete(make_seq2seq_engine(bart), translation("row", [1, 2, 3], sampling=sampling))
+    assert (len(completion.token_ids), completion.finish_reason) == (POSITIONS - 1, "length")
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
-from nightshift_engine import Engine, ModelLoadFailed, SamplingParams, UnsupportedModel
-from nightshift_engine.seq2seq.model import load_seq2seq, seq2seq_config
-from nightshift_engine.text.tokenizer import Tokenizer
+from nightshift_engine import Engine, SamplingParams
+from nightshift_engine.errors import ModelLoadFailed, UnsupportedModel
+from nightshift_engine.seq2seq.model import load_seq2seq
+from tests.unit.engine.tiny.cases import mostly_exhaustive
 from tests.unit.engine.tiny.decoders import complete, engine_config
 from tests.unit.engine.tiny.seq2seq import (
     BLOCK_SIZE,
@@ -22,6 +23,8 @@ from tests.unit.engine.tiny.seq2seq import (
     generate,
     make_seq2seq_engine,
     save_seq2seq,
+    tokens_of,
+    translate,
     translation,
 )
 
@@ -36,35 +39,35 @@ def sources_of(*lengths: int, seed: int = 11) -> list[list[int]]:
 
 def check_answers(directory: Path, engine: Engine, sources: list[list[int]], **settings: Any) -> None:
     expected = generate(directory, sources, NUM_TOKENS, **settings)
-    requests = [translation(str(at), each, sampling=GREEDY) for at, each in enumerate(sources)]
+    requests = [translation(str(at), source, sampling=GREEDY) for at, source in enumerate(sources)]
 
     batched = complete(engine, *requests)
     alone = [complete(engine, request)[0] for request in requests]
 
-    assert [each.token_ids for each in batched] == expected
-    assert [each.token_ids for each in alone] == expected
+    assert tokens_of(batched) == expected
+    assert tokens_of(alone) == expected
     engine.check_integrity()
 
 
-@pytest.mark.parametrize(
-    ("family", "shape"),
-    [
-        ("t5", {"d_model": 24, "d_kv": 12, "num_heads": 5, "num_layers": 3, "num_decoder_layers": 1}),
-        ("t5", {"relative_attention_num_buckets": 4, "relative_attention_max_distance": 20, "d_ff": 20}),
-        ("flan-t5", {"feed_forward_proj": "gated-silu", "num_heads": 3, "layer_norm_epsilon": 1e-3}),
-        ("flan-t5", {"tie_word_embeddings": True, "d_model": 48, "d_kv": 4}),
-        ("mt5", {"tie_word_embeddings": True, "num_layers": 2, "num_decoder_layers": 1}),
-        ("bart", {"scale_embedding": True, "tie_word_embeddings": False, "activation_function": "relu"}),
-        ("bart", {"d_model": 18, "encoder_attention_heads": 1, "decoder_attention_heads": 3}),
-        ("mbart", {"scale_embedding": False, "decoder_layers": 4, "encoder_layers": 1}),
-        ("marian", {"scale_embedding": False, "activation_function": "swish", "decoder_ffn_dim": 20}),
-        ("marian", {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}),
-        ("m2m_100", {"scale_embedding": False, "encoder_layers": 3, "decoder_layers": 1}),
-        ("pegasus", {"scale_embedding": True, "decoder_layers": 4, "activation_function": "relu"}),
-        ("bart", {"d_model": 1024, "encoder_layers": 1, "decoder_layers": 1}),  # rows are kept apart
-        ("mbart", {"d_model": 1024, "encoder_layers": 1, "decoder_layers": 1}),
-    ],
-)
+SHAPES = [
+    ("t5", {"d_model": 24, "d_kv": 12, "num_heads": 5, "num_layers": 3, "num_decoder_layers": 1}),
+    ("t5", {"relative_attention_num_buckets": 4, "relative_attention_max_distance": 20, "d_ff": 20}),
+    ("flan-t5", {"feed_forward_proj": "gated-silu", "num_heads": 3, "layer_norm_epsilon": 1e-3}),
+    ("flan-t5", {"tie_word_embeddings": True, "d_model": 48, "d_kv": 4}),
+    ("mt5", {"tie_word_embeddings": True, "num_layers": 2, "num_decoder_layers": 1}),
+    ("bart", {"scale_embedding": True, "tie_word_embeddings": False, "activation_function": "relu"}),
+    ("bart", {"d_model": 18, "encoder_attention_heads": 1, "decoder_attention_heads": 3}),
+    ("mbart", {"scale_embedding": False, "decoder_layers": 4, "encoder_layers": 1}),
+    ("marian", {"scale_embedding": False, "activation_function": "swish", "decoder_ffn_dim": 20}),
+    ("marian", {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}),
+    ("m2m_100", {"scale_embedding": False, "encoder_layers": 3, "decoder_layers": 1}),
+    ("pegasus", {"scale_embedding": True, "decoder_layers": 4, "activation_function": "relu"}),
+    ("bart", {"d_model": 1024, "encoder_layers": 1, "decoder_layers": 1}),  # rows are kept apart
+    ("mbart", {"d_model": 1024, "encoder_layers": 1, "decoder_layers": 1}),
+]
+
+
+@pytest.mark.parametrize(("family", "shape"), mostly_exhaustive(SHAPES, default=SHAPES[::2]))
 def test_other_shapes_answer_as_generate_does(tmp_path: Path, family: str, shape: dict[str, Any]) -> None:
     directory = save_seq2seq(tmp_path, family, **shape)
     engine = make_seq2seq_engine(directory, num_kv_blocks=70, max_num_batched_tokens=37)
@@ -80,31 +83,27 @@ def test_more_layers_in_the_decoder_than_in_the_encoder_answer_as_generate_does(
 def test_sources_beyond_the_length_of_training_answer_as_generate_does(tmp_path: Path) -> None:
     """T5's positions are relative: `max_model_len` alone bounds them."""
     directory = save_seq2seq(tmp_path, "flan-t5")
-    config = seq2seq_config(
-        engine_config(directory, block_size=BLOCK_SIZE, max_model_len=1024, num_kv_blocks=512)
-    )
-    tokenizer = Tokenizer.load(config.model)
-    engine = Engine.over(load_seq2seq(config, tokenizer), tokenizer, config)
+    config = engine_config(directory, block_size=BLOCK_SIZE, max_model_len=1024, num_kv_blocks=512)
+    engine = Engine.over(load_seq2seq(config))
 
     check_answers(directory, engine, sources_of(600, 1, 900))
 
 
-@pytest.mark.parametrize("family", ["t5", "flan-t5", "bart", "mbart", "marian", "m2m_100", "pegasus"])
+FAMILIES = ("t5", "flan-t5", "bart", "mbart", "marian", "m2m_100", "pegasus")
+
+
+@pytest.mark.parametrize("family", mostly_exhaustive(FAMILIES, default=["flan-t5", "m2m_100"]))
 def test_bfloat16_is_proven_against_transformers_and_answers(tmp_path: Path, family: str) -> None:
     """Its logits are compared with those of transformers' own model when it is loaded."""
     directory = save_seq2seq(tmp_path, family)
-    config = seq2seq_config(engine_config(directory, block_size=BLOCK_SIZE, dtype="bfloat16"))
-    tokenizer = Tokenizer.load(config.model)
-    loaded = load_seq2seq(config, tokenizer)
+    config = engine_config(directory, block_size=BLOCK_SIZE, dtype="bfloat16")
+    loaded = load_seq2seq(config)
     sources = sources_of(3, 20)
 
-    found = complete(
-        Engine.over(loaded, tokenizer, config),
-        *(translation(str(at), each, sampling=GREEDY) for at, each in enumerate(sources)),
-    )
+    completions = translate(Engine.over(loaded), sources, sampling=GREEDY)
 
     assert loaded.facts.dtype == "bfloat16"
-    for answer, source in zip(found, sources, strict=True):
+    for answer, source in zip(completions, sources, strict=True):
         assert is_nearly_the_best(directory, source, answer.token_ids[0])
 
 
@@ -112,25 +111,18 @@ def test_bfloat16_answers_in_blocks_of_ordinary_size(tmp_path: Path) -> None:
     """Where blocks and heads have its sizes, the kernel keeps bfloat16 in an order of its own."""
     shape = {"d_model": 128, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
     directory = save_seq2seq(tmp_path, "pegasus", **shape)
-    config = seq2seq_config(engine_config(directory, block_size=32, num_kv_blocks=64, dtype="bfloat16"))
-    tokenizer = Tokenizer.load(config.model)
-    engine = Engine.over(load_seq2seq(config, tokenizer), tokenizer, config)
+    config = engine_config(directory, block_size=32, num_kv_blocks=64, dtype="bfloat16")
+    engine = Engine.over(load_seq2seq(config))
     sources = sources_of(40, 7, 64)
 
-    found = complete(
-        engine,
-        *(
-            translation(str(at), each, block_size=32, sampling=SamplingParams(temperature=0, max_tokens=1))
-            for at, each in enumerate(sources)
-        ),
-    )
+    completions = translate(engine, sources, sampling=SamplingParams(temperature=0, max_tokens=1))
 
-    for answer, source in zip(found, sources, strict=True):
+    for answer, source in zip(completions, sources, strict=True):
         assert is_nearly_the_best(directory, source, answer.token_ids[0])
 
 
 def is_nearly_the_best(directory: Path, source: list[int], token: int) -> bool:
-    """Of the first tokens that the model can give in float32, up to what bfloat16 rounds."""
+    """True of the first tokens that the model can give in float32, up to what bfloat16 rounds."""
     model = AutoModelForSeq2SeqLM.from_pretrained(directory, dtype=torch.float32)
     with torch.inference_mode():
         logits = model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([[START]])).logits
@@ -158,8 +150,8 @@ def test_sinusoids_that_older_releases_did_not_save_are_computed(tmp_path: Path,
 
     engine = make_seq2seq_engine(without_positions(directory))
 
-    requests = [translation(str(at), each, sampling=GREEDY) for at, each in enumerate(sources)]
-    assert [each.token_ids for each in complete(engine, *requests)] == expected
+    requests = [translation(str(at), source, sampling=GREEDY) for at, source in enumerate(sources)]
+    assert [completion.token_ids for completion in complete(engine, *requests)] == expected
 
 
 def test_learned_positions_must_be_in_its_files(tmp_path: Path) -> None:
@@ -179,7 +171,7 @@ def without_settings(directory: Path, *fields: str) -> None:
     for name in ("config.json", "generation_config.json"):
         path = directory / name
         settings = json.loads(path.read_text())
-        path.write_text(json.dumps({each: settings[each] for each in settings if each not in fields}))
+        path.write_text(json.dumps({name: settings[name] for name in settings if name not in fields}))
 
 
 def test_a_first_token_that_no_file_states_is_that_of_transformers_configuration(tmp_path: Path) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nightshift_engine.text.decoders import FallbackTextDecoder, TextDecoder, WindowTextDecoder
-from nightshift_engine.text.detokenizer import TextStream
+from nightshift_engine.text.decoders import FallbackTextDecoder, TextDecoder, TextStream, WindowTextDecoder
 from nightshift_engine.text.tokenizer import Tokenizer
 from tests.unit.engine.tiny.decoders import BOS, EOS
 from tests.unit.engine.tiny.tokenizers import BPE, BYTES, CORPUS, FALLBACK, KINDS, Kind
@@ -23,7 +21,7 @@ def stream_text(stream: TextStream | TextDecoder, ids: Sequence[int]) -> str:
 
 
 @any_kind
-@settings(max_examples=300 if os.environ.get("LONG") else 100, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_any_tokens_after_any_prompt_stream_to_what_they_decode_to_in_one_go(
     kind: Kind, data: st.DataObject

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nightshift_engine import ChatTemplateFailed, InvalidRequest
-from nightshift_engine.text.detokenizer import StopMatcher
+from nightshift_engine import InvalidRequest
+from nightshift_engine.errors import ChatTemplateFailed
+from nightshift_engine.text.decoders import StopMatcher
 from nightshift_engine.text.tokenizer import Tokenizer
 from tests.unit.engine.text.test_decoders import stream_text
 from tests.unit.engine.tiny.decoders import EOS, byte_tokenizer

@@ -95,15 +95,15 @@ def reference_logits(directory: Path, texts: Sequence[PairText]) -> NDArray[np.f
     tokenizer = AutoTokenizer.from_pretrained(directory)
     model = AutoModelForSequenceClassification.from_pretrained(directory, dtype="float32").eval()
     with torch.inference_mode():
-        found = [model(**tokenizer(each.text, each.pair, return_tensors="pt")).logits[0] for each in texts]
-    return torch.stack(found).numpy()
+        logits = [model(**tokenizer(text.text, text.pair, return_tensors="pt")).logits[0] for text in texts]
+    return torch.stack(logits).numpy()
 
 
 def some_texts(*lengths: int) -> list[PairText]:
     """Texts and pairs of so many words; pairs at every other place."""
     texts = []
     for place, length in enumerate(lengths):
-        words = [WORDS[(7 * place + 3 * each) % len(WORDS)] for each in range(length)]
+        words = [WORDS[(7 * place + 3 * position) % len(WORDS)] for position in range(length)]
         half = len(words) // 2
         is_pair = place % 2 == 1
         texts.append(

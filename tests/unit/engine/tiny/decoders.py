@@ -7,6 +7,7 @@ instead of settling into a loop, and a wrong mask or position shows within a few
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +19,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from nightshift_engine import Completion, Engine, EngineConfig, Output, Request, SamplingParams
-from nightshift_engine.loading.model import LoadedModel, load_model
+from nightshift_engine.loading.model import load_model
 from nightshift_engine.text.tokenizer import Tokenizer
 
 VOCAB_SIZE = 258
@@ -87,7 +88,7 @@ def save_model(
 
 
 def reference_greedy(directory: Path, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
-    """What `generate` answers to each prompt alone, in float32 with eager attention, never stopping early."""
+    """Answers of `generate` to each prompt alone, in float32 with eager attention, never stopping early."""
     model = AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager", dtype=torch.float32)
     answers = []
     for prompt in prompts:
@@ -121,14 +122,10 @@ def make_engine(directory: Path, **overrides: Any) -> Engine:
     config = engine_config(directory, **overrides)
     assert config.num_kv_blocks is not None, "the size of KV memory is part of loading otherwise"
     defaults = {field.name: field.default for field in fields(EngineConfig) if field.name in NOT_LOADED}
-    model, tokenizer = _load_once(replace(config, **defaults))
-    return Engine.over(model, tokenizer, config)
+    return Engine.over(replace(_load_once(replace(config, **defaults)), config=config))
 
 
-@lru_cache(maxsize=8)
-def _load_once(config: EngineConfig) -> tuple[LoadedModel, Tokenizer]:
-    tokenizer = load_tokenizer(config.model)
-    return load_model(config, tokenizer), tokenizer
+_load_once = lru_cache(maxsize=8)(load_model)
 
 
 @lru_cache(maxsize=8)
@@ -159,7 +156,7 @@ def collect(completions: dict[str, Completion], outputs: list[Output]) -> None:
 
 
 def run_to_end(engine: Engine, steps_max: int = 5_000) -> dict[str, Completion]:
-    """Step until nothing is left, checking the books after each step."""
+    """Steps until nothing is left, checking the books after each step."""
     completions: dict[str, Completion] = {}
     for _ in range(steps_max):
         if not engine.has_work:
@@ -170,8 +167,14 @@ def run_to_end(engine: Engine, steps_max: int = 5_000) -> dict[str, Completion]:
 
 
 def complete(engine: Engine, *requests: Request) -> list[Completion]:
-    """Run requests together; completions in the order of the requests."""
+    """Runs requests together; completions in the order of the requests."""
     for request in requests:
         engine.add(request)
     completions = run_to_end(engine)
     return [completions[request.id] for request in requests]
+
+
+def greedy_answers(engine: Engine, prompts: Iterable[list[int]], max_tokens: int) -> list[list[int]]:
+    """Greedy output tokens for each prompt, all computed together."""
+    requests = (Request(str(number), prompt, greedy(max_tokens)) for number, prompt in enumerate(prompts))
+    return [completion.token_ids for completion in complete(engine, *requests)]

@@ -63,7 +63,7 @@ def tiny_bert(max_position_embeddings: int = 64) -> BertModel:
 
 
 def declare_modules(directory: Path, pooling: dict[str, object], *names: str) -> None:
-    """Write the files sentence-transformers would."""
+    """Writes the files sentence-transformers would."""
     paths = ["" if name == "Transformer" else f"{index}_{name}" for index, name in enumerate(names)]
     paths = ["1_Pooling" if name == "Pooling" else path for name, path in zip(names, paths, strict=True)]
     modules = [
@@ -86,5 +86,6 @@ def save_module(directory: Path, config: dict[str, object], **weights: torch.Ten
     (directory / "config.json").write_text(json.dumps(config))
     if weights:
         save_file(
-            {name.replace("_", "."): each for name, each in weights.items()}, directory / "model.safetensors"
+            {name.replace("_", "."): weight for name, weight in weights.items()},
+            directory / "model.safetensors",
         )

@@ -77,11 +77,11 @@ def as_bytes(image: Image.Image, format: str = "PNG", **options: Any) -> bytes:
 
 
 def reference(directory: Path, images: list[Image.Image]) -> NDArray[np.float32]:
-    """What transformers alone makes of each image by itself."""
+    """Output of transformers alone for each image by itself."""
     config = transformers.AutoConfig.from_pretrained(directory)
     model = getattr(transformers, config.architectures[0]).from_pretrained(directory, dtype="float32").eval()
     processor = AutoImageProcessor.from_pretrained(directory, backend="pil")
-    found = []
+    outputs = []
     for image in images:
         pixels = torch.from_numpy(
             processor(images=[image.convert("RGB")], return_tensors="np")["pixel_values"]
@@ -90,6 +90,6 @@ def reference(directory: Path, images: list[Image.Image]) -> NDArray[np.float32]
             output = model(pixel_values=pixels)
         for name in ("logits", "image_embeds", "pooler_output"):
             if name in output:
-                found.append(output[name][0].flatten().numpy())
+                outputs.append(output[name][0].flatten().numpy())
                 break
-    return np.stack(found)
+    return np.stack(outputs)

@@ -33,13 +33,13 @@ TEMPLATE = (
     "{% endfor %}<|im_end|>\n"
     "<|im_start|>assistant\n<think>\n\n</think>{{ '\n\n' }}"  # Jinja drops a newline at the end
 )
-"""Of a pair, in the roles of sentence-transformers."""
+"""A chat template of a pair, in the roles of sentence-transformers."""
 VLLM: dict[str, Any] = {
     "architectures": ["Qwen3ForSequenceClassification"],
     "classifier_from_token": ["no", "yes"],
     "is_original_qwen3_reranker": True,
 }
-"""What vLLM's documentation has an operator set."""
+"""Fields that vLLM's documentation has an operator set."""
 
 
 def model_card_prompt(query: str, document: str, instruction: str | None = None) -> str:
@@ -79,7 +79,7 @@ def declare_logit_score(
     format: str = "flat",
     activation: str = "torch.nn.modules.linear.Identity",
 ) -> Path:
-    """Write the files that sentence-transformers does."""
+    """Writes the files that sentence-transformers does."""
     ids = AutoTokenizer.from_pretrained(directory).get_vocab()
     modules = [
         _module(0, "", "base.modules.transformer.Transformer"),
@@ -108,18 +108,18 @@ def declare_logit_score(
 def reference_probabilities(
     directory: Path, pairs: Sequence[PairText], default: str | None = None
 ) -> list[float]:
-    """Of yes beside no, by transformers alone: the head over the whole vocabulary, a prompt at a time."""
+    """Probabilities of yes beside no, by transformers alone, a prompt at a time."""
     tokenizer = AutoTokenizer.from_pretrained(directory)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype="float32").eval()
     ids = [tokenizer.get_vocab()[token] for token in ("no", "yes")]
-    found = []
-    for each in pairs:
-        prompt = model_card_prompt(each.text, each.pair or "", each.instruction or default)
+    probabilities = []
+    for pair in pairs:
+        prompt = model_card_prompt(pair.text, pair.pair or "", pair.instruction or default)
         with torch.inference_mode():
             inputs = tokenizer(prompt, add_special_tokens=False, return_tensors="pt")
             logits = model(input_ids=inputs["input_ids"]).logits[0, -1]
-        found.append(float(logits[ids].softmax(0)[1]))
-    return found
+        probabilities.append(float(logits[ids].softmax(0)[1]))
+    return probabilities
 
 
 def _module(index: int, path: str, type: str) -> dict[str, object]:

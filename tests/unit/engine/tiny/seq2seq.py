@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,10 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
-from nightshift_engine import Engine, Request, SamplingParams
+from nightshift_engine import Completion, Engine, Request, SamplingParams
 from nightshift_engine.loading.model import LoadedModel
 from nightshift_engine.seq2seq.model import load_seq2seq, seq2seq_config
-from nightshift_engine.seq2seq.prompt import seq2seq_prompt
-from nightshift_engine.text.tokenizer import Tokenizer
-from tests.unit.engine.tiny.decoders import BOS, EOS, byte_tokenizer, engine_config
+from tests.unit.engine.tiny.decoders import BOS, EOS, byte_tokenizer, complete, engine_config
 
 VOCAB_SIZE = 264
 START, PAD = 261, 262
@@ -83,41 +82,34 @@ def hasattr_config(model_type: str, name: str) -> bool:
 def make_seq2seq_engine(directory: Path, **overrides: Any) -> Engine:
     """An engine over a model that is loaded once."""
     config = seq2seq_config(engine_config(directory, **({"block_size": BLOCK_SIZE} | overrides)))
-    model, tokenizer = _load_once(directory)
-    return Engine.over(model, tokenizer, config)
+    return Engine.over(replace(_load_once(directory), config=config))
 
 
 @lru_cache(maxsize=16)
-def _load_once(directory: Path) -> tuple[LoadedModel, Tokenizer]:
-    tokenizer = Tokenizer.load(str(directory))
-    return load_seq2seq(seq2seq_config(engine_config(directory)), tokenizer), tokenizer
+def _load_once(directory: Path) -> LoadedModel:
+    return load_seq2seq(engine_config(directory))
 
 
-def translation(
-    id: str,
-    source: list[int],
-    *,
-    start: tuple[int, ...] = (START,),
-    block_size: int = BLOCK_SIZE,
-    **facts: Any,
-) -> Request:
+def translation(id: str, source: list[int], *, start: tuple[int, ...] = (START,), **facts: Any) -> Request:
     """Greedy, unless `sampling` says otherwise."""
-    prompt = seq2seq_prompt(source, start, block_size)
     sampling = facts.pop("sampling", None) or SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
-    return Request(
-        id,
-        prompt.token_ids,
-        sampling,
-        source_slots=prompt.source_slots,
-        num_source_tokens=len(source),
-        **facts,
-    )
+    return Request(id, start, sampling, source_token_ids=source, **facts)
+
+
+def translate(engine: Engine, sources: list[list[int]], **facts: Any) -> list[Completion]:
+    """Completions of all sources together, as `translation` makes requests of them."""
+    requests = (translation(str(number), source, **facts) for number, source in enumerate(sources))
+    return complete(engine, *requests)
+
+
+def tokens_of(completions: list[Completion]) -> list[list[int]]:
+    return [completion.token_ids for completion in completions]
 
 
 def generate(
     directory: Path, sources: list[list[int]], max_tokens: int = 12, **settings: Any
 ) -> list[list[int]]:
-    """What `generate` answers to each source alone, in float32, after the decoder's first token."""
+    """Answers of `generate` to each source alone, in float32, after the decoder's first token."""
     model = AutoModelForSeq2SeqLM.from_pretrained(directory, dtype=torch.float32)
     settings = {"eos_token_id": None, **settings}
     return [
@@ -131,3 +123,8 @@ def generate(
         )[0, 1:].tolist()
         for source in sources
     ]
+
+
+def until_the_end(tokens: list[int], ends: set[int]) -> list[int]:
+    first = next((at for at, token in enumerate(tokens) if token in ends), len(tokens))
+    return tokens[: first + 1]

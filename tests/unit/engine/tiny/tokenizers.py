@@ -79,7 +79,7 @@ class Kind:
         return self.tokenizer._backend.get_vocab_size() + 2
 
     def text_after(self, prompt: list[int], ids: list[int]) -> str:
-        """What decoding everything in one go gives beyond the prompt, and the character that ends it."""
+        """Text that decoding everything in one go gives beyond the prompt, and the character that ends it."""
         prompt, ids = self._visible(prompt), self._visible(ids)
         whole, stop = [*prompt, *ids], len(prompt)
         for start, end in self._characters(whole):
@@ -100,12 +100,12 @@ class Kind:
 
     def _characters(self, ids: list[int]) -> list[tuple[int, int]]:
         """Where byte tokens make up a character, by trying."""
-        found, start = [], 0
+        characters, start = [], 0
         while start < len(ids):
             ends = [end for end in range(start + 1, start + 5) if self._is_character(ids[start:end])]
-            found += [(start, end) for end in ends]
+            characters += [(start, end) for end in ends]
             start = ends[0] if ends else start + 1
-        return found
+        return characters
 
     def _is_character(self, ids: list[int]) -> bool:
         try:

@@ -8,7 +8,7 @@ import pytest
 from nightshift.fleet.durations import Durations
 from nightshift.fleet.figures import DURATIONS_WINDOW_S, RATES_WINDOW_S, DeviceFigures
 from nightshift.store import Store
-from nightshift_engine.core.histograms import EngineHistograms
+from nightshift_engine import EngineHistograms
 from tests.unit.workers.scripted import ManualClock, ScriptedServer, claim_online
 from workers.health.figures import Figures
 from workers.online.times import FIRST_TOKEN_BUCKETS_S, OnlineTimes
@@ -48,7 +48,7 @@ class Place:
         return {"bulk": 2, "online": 1}
 
     def generate(self, tokens: int) -> None:
-        self.server.counted.of("standard").generation_tokens += tokens
+        self.server.counted.of_class("standard").generation_tokens += tokens
 
 
 def test_rates_are_means_over_the_last_seconds() -> None:

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from nightshift_engine import InvalidState, SamplingParams, TokenLogprobs
+from nightshift_engine import SamplingParams, TokenLogprobs
+from nightshift_engine.errors import InvalidState
 from workers.serving.carry_over import CarryOver, ChoiceSoFar, decode_carry_overs, encode_carry_overs
 
 NEVER = float("-inf")

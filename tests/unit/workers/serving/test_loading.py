@@ -26,22 +26,18 @@ from nightshift.fleet.models import ModelKind
 from nightshift.process import memory
 from nightshift.process.settings import WorkerSettings
 from nightshift_engine import EngineConfig
-from nightshift_engine.encoders import model as encoder_module
-from nightshift_engine.execution.device import devices
-from nightshift_engine.execution.device.devices import DeviceMemory
-from nightshift_engine.execution.linears.native import NativeLinear
-from nightshift_engine.loading import weights
+from nightshift_engine.models import DeviceMemory, EncoderModel, Footprint
 from tests.unit.engine.tiny.decoders import save_model
 from tests.unit.engine.tiny.encoders import SIZES, declare_modules, save_checkpoint
 from workers.serving import loading
-from workers.serving.kinds import Decoders, Encoders
+from workers.serving.kinds import Decoders, Encoders, one_pass
 from workers.serving.kinds.generators import engine_config
 from workers.serving.loading import load_models
 from workers.serving.models import LazyModel
 from workers.serving.servers.text_server import TextServer
 
 needs_native = pytest.mark.skipif(
-    not NativeLinear.can_pack("int8", 4), reason="this machine has no kernel for int8"
+    "avx512_vnni" not in Path("/proc/cpuinfo").read_text(), reason="this CPU has no kernel for int8"
 )
 
 
@@ -143,7 +139,7 @@ def test_without_settings_the_engine_has_its_own_defaults() -> None:
 def test_models_of_one_device_have_equal_parts_of_what_is_free_once_all_are_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(devices, "_available_cpu_bytes", lambda: 2**26)
+    monkeypatch.setattr(DeviceMemory, "measure", lambda device, share: DeviceMemory(2**24, 2**26))
     alone, *both = (server._engine._pool.num_blocks for count in (1, 2) for server in served(count))
 
     assert both == [alone // 2] * 2
@@ -167,17 +163,19 @@ def test_a_device_is_shared_by_what_it_has_when_all_weights_are_there(
 
 
 def test_an_encoder_goes_where_decoders_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    devices_measured = set()
+    devices = []
 
-    def resolved(name: str) -> torch.device:
-        devices_measured.add(name)
-        return torch.device("cpu")
+    def load(directory: str, dtype: str, device: str) -> None:
+        devices.append(device)
+        raise ValueError("no encoder is made")
 
-    for module in (encoder_module, weights, loading):
-        monkeypatch.setattr(module, "resolve_device", resolved)
-    load_models(WorkerSettings(models=(str(minilm()),), device="cuda:1"), lambda _: None)
+    monkeypatch.setattr(loading, "resolve_device", lambda name: torch.device("cpu"))
+    monkeypatch.setattr(one_pass, "encoder_footprint", lambda *_: Footprint(1, 1))
+    monkeypatch.setattr(EncoderModel, "load", load)
+    with pytest.raises(ConfigurationError, match="no encoder is made"):
+        load_models(WorkerSettings(models=(str(minilm()),), device="cuda:1"), lambda _: None)
 
-    assert devices_measured == {"cuda:1"}
+    assert devices == ["cuda:1"]
 
 
 def minilm() -> Path:

@@ -7,8 +7,7 @@ import pytest
 
 from nightshift.errors import ConfigurationError
 from nightshift.process.settings import WorkerSettings
-from nightshift_engine.encoders.batching.config import DynamicBatching, EncoderConfig
-from nightshift_engine.encoders.vectors.matryoshka import Matryoshka
+from nightshift_engine.encoders import DynamicBatching, EncoderConfig, Matryoshka
 from workers.serving.model_config import FILE_BYTES_MAX, ModelConfig, read_model_configs
 
 YAML = """\

@@ -1,4 +1,4 @@
-"""What holds of the batching policy for any configuration and any arrivals, by hypothesis."""
+"""Properties of the batching policy for any configuration and any arrivals, checked by hypothesis."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -7,12 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nightshift_engine.core.request import PriorityClass
-from nightshift_engine.encoders.batching.batcher import CLASSES, EncoderBatcher
-from nightshift_engine.encoders.batching.config import DynamicBatching, EncoderConfig
-from nightshift_engine.encoders.batching.waiting import WaitingInput
+from nightshift_engine.encoders.batcher import CLASSES, EncoderBatcher, WaitingInput
+from nightshift_engine.encoders.config import DynamicBatching, EncoderConfig
 
 TOKENS_MAX = 60
-"""Of an input."""
+"""Tokens of the longest input."""
 
 
 @st.composite
@@ -107,13 +106,13 @@ def test_every_input_is_taken_once_within_every_limit(walk, coming):
     assert sorted(taken) == list(range(len(coming)))
     for _, inputs in walk.passes:
         assert len(inputs) <= max(1, walk.config.max_batch_size)
-        assert len(inputs) == 1 or len(inputs) * max(each.num_tokens for each in inputs) <= walk.budget
+        assert len(inputs) == 1 or len(inputs) * max(input.num_tokens for input in inputs) <= walk.budget
 
 
 @settings(max_examples=300, deadline=None)
 @given(walks, comings)
 def test_the_first_of_a_pass_is_the_oldest_of_the_most_urgent_class(walk, coming):
-    """So no input of a class is overtaken for ever: at each pass of its class the oldest goes."""
+    """The oldest input of a class goes at each pass of the class, so that none is overtaken for ever."""
     walk.run(coming)
     delay_us = walk.config.dynamic_batching.max_queue_delay_microseconds
     everyone = [waiting for _, inputs in walk.passes for waiting in inputs]
@@ -144,5 +143,7 @@ def test_without_length_buckets_a_class_is_served_in_the_order_of_arrival(walk, 
     walk.run(coming)
 
     for priority in CLASSES:
-        numbers = [each.number for _, inputs in walk.passes for each in inputs if each.priority == priority]
+        numbers = [
+            input.number for _, inputs in walk.passes for input in inputs if input.priority == priority
+        ]
         assert numbers == sorted(numbers)

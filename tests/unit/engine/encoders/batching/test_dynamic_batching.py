@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nightshift_engine.encoders.batching.batcher import EncoderBatcher
-from nightshift_engine.encoders.batching.waiting import WaitingInput
+from nightshift_engine.encoders.batcher import EncoderBatcher, WaitingInput
 from nightshift_engine.encoders.engine import EncoderEngine
 from nightshift_engine.encoders.request import EncodeOutput
 from tests.unit.engine.encoders.formula import TEN_SECONDS_US, FormulaEncoder, batching, engine_of, request
@@ -132,7 +131,7 @@ def test_a_waiting_step_is_released_when_its_only_request_is_aborted():
 
 
 def test_the_wait_for_a_batch_ends_before_the_step_that_starts_it():
-    """So that a worker's other models have the device meanwhile."""
+    """A worker's other models have the device meanwhile."""
     config = batching(max_batch_size=2, max_queue_delay_microseconds=20_000)
     engine = EncoderEngine(FormulaEncoder(), config)  # by the real clock
     engine.wait_for_batch()  # nothing is there to wait for

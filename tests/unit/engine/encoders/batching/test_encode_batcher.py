@@ -9,10 +9,15 @@ import numpy as np
 import pytest
 
 from nightshift_engine.core.request import PRIORITY_RANKS
-from nightshift_engine.encoders.batching.config import QUEUE_SIZE_MAX, DynamicBatching, EncoderConfig
-from nightshift_engine.encoders.errors import EncodeInputInvalid, EncodeInputTooLong, EncodeQueueFull
+from nightshift_engine.encoders.config import QUEUE_SIZE_MAX, DynamicBatching, EncoderConfig
 from nightshift_engine.encoders.request import EncodeOutput, EncodeRequest
-from nightshift_engine.errors import DuplicateRequest, InvalidConfig
+from nightshift_engine.errors import (
+    DuplicateRequest,
+    EncodeInputInvalid,
+    EncodeInputTooLong,
+    EncodeQueueFull,
+    InvalidConfig,
+)
 from tests.unit.engine.encoders.formula import (
     TEN_SECONDS_US,
     FormulaEncoder,
@@ -33,12 +38,12 @@ def test_the_batcher_needs_no_torch():
 
 
 def test_a_request_gets_its_vectors_in_the_order_of_its_inputs():
-    engine, asked = engine_of(), request("a", 40, 3, 17, 3)
-    engine.add(asked)
+    engine, wanted = engine_of(), request("a", 40, 3, 17, 3)
+    engine.add(wanted)
 
     [output] = run_to_end(engine)
 
-    assert_answers(output, asked)
+    assert_answers(output, wanted)
     assert output.embeddings[0].dtype == np.float32
     assert not engine.has_work
 
@@ -59,14 +64,14 @@ def test_without_a_limit_of_its_own_a_step_is_as_large_as_the_model_likes():
 
 def test_a_request_larger_than_a_step_is_spread_over_several_and_answered_once():
     model = FormulaEncoder()
-    engine, asked = engine_of(model, max_num_batched_tokens=100), request("a", *[30] * 10)
-    engine.add(asked)
+    engine, wanted = engine_of(model, max_num_batched_tokens=100), request("a", *[30] * 10)
+    engine.add(wanted)
 
     finished_per_step = [len(engine.step()) for _ in range(3)]
     [output] = engine.step()
 
     assert finished_per_step == [0, 0, 0]
-    assert_answers(output, asked)
+    assert_answers(output, wanted)
     assert [len(lengths) for lengths in model.passes] == [3, 3, 3, 1]
 
 
@@ -77,34 +82,34 @@ def test_whatever_is_asked_aborted_and_batched_every_vector_finds_its_request(se
     model = FormulaEncoder()
     budget = random.choice([100, 250, 1_000])
     engine = engine_of(model, max_num_batched_tokens=budget)
-    asked: dict[str, EncodeRequest] = {}
+    requests: dict[str, EncodeRequest] = {}
     outputs: list[EncodeOutput] = []
     for number in range(60):
         lengths = [random.randint(1, 100) for _ in range(random.randint(1, 12))]
         new = request(f"r{number}", *lengths, priority=random.choice(list(PRIORITY_RANKS)))
         engine.add(new)
-        asked[new.id] = new
+        requests[new.id] = new
         if random.random() < 0.5:
             outputs += engine.step()
-        if random.random() < 0.2 and engine.abort(victim := random.choice(list(asked))):
-            del asked[victim]
+        if random.random() < 0.2 and engine.abort(victim := random.choice(list(requests))):
+            del requests[victim]
         engine.check_integrity()
     outputs += run_to_end(engine)
 
-    assert sorted(output.id for output in outputs) == sorted(asked)
+    assert sorted(output.id for output in outputs) == sorted(requests)
     for output in outputs:
-        assert_answers(output, asked[output.id])
+        assert_answers(output, requests[output.id])
     assert all(len(lengths) * max(lengths) <= budget for lengths in model.passes)
 
 
 def test_many_threads_may_add_and_abort_while_one_steps():
     engine = engine_of(max_num_batched_tokens=200)
-    asked = {f"{thread}-{n}": request(f"{thread}-{n}", 5, 50) for thread in range(4) for n in range(50)}
+    requests = {f"{thread}-{n}": request(f"{thread}-{n}", 5, 50) for thread in range(4) for n in range(50)}
     aborted: list[str] = []
 
     def add_and_abort_some(thread: int) -> None:
         for n in range(50):
-            engine.add(asked[f"{thread}-{n}"])
+            engine.add(requests[f"{thread}-{n}"])
             if n % 5 == 0 and engine.abort(f"{thread}-{n}"):
                 aborted.append(f"{thread}-{n}")
 
@@ -116,9 +121,9 @@ def test_many_threads_may_add_and_abort_while_one_steps():
         outputs += engine.step()
     outputs += run_to_end(engine)
 
-    assert sorted([output.id for output in outputs] + aborted) == sorted(asked)
+    assert sorted([output.id for output in outputs] + aborted) == sorted(requests)
     for output in outputs:
-        assert_answers(output, asked[output.id])
+        assert_answers(output, requests[output.id])
 
 
 # --- what is refused ---
@@ -246,12 +251,12 @@ def test_a_request_aborted_and_added_anew_during_its_step_gets_the_new_vectors()
 
 def test_a_step_that_fails_loses_nothing():
     model = FormulaEncoder(failures_left=1)
-    engine, asked = engine_of(model), request("a", 5, 60)
-    engine.add(asked)
+    engine, wanted = engine_of(model), request("a", 5, 60)
+    engine.add(wanted)
 
     with pytest.raises(RuntimeError, match="out of memory"):
         engine.step()
     engine.check_integrity()
     [output] = run_to_end(engine)
 
-    assert_answers(output, asked)
+    assert_answers(output, wanted)

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from nightshift_engine.core.request import PriorityClass
-from nightshift_engine.encoders.batching.batcher import EncoderBatcher
-from nightshift_engine.encoders.batching.length_buckets import (
+from nightshift_engine.encoders.batcher import (
     LENGTH_RATIO_MAX,
     SHORT_INPUT_TOKENS,
+    EncoderBatcher,
+    WaitingInput,
     length_buckets,
 )
-from nightshift_engine.encoders.batching.waiting import WaitingInput
 from tests.unit.engine.encoders.formula import batching
 
 ARRIVALS = count()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +18,14 @@ from transformers import (
     BertForSequenceClassification,
 )
 
-from nightshift_engine import ModelLoadFailed, UnsupportedModel
 from nightshift_engine.checkpoint.kinds import read_kind
 from nightshift_engine.encoders.engine import EncoderEngine
 from nightshift_engine.encoders.model import EncoderModel
 from nightshift_engine.encoders.request import EncodeRequest
 from nightshift_engine.encoders.scoring.classifier import ClassifierModel
 from nightshift_engine.encoders.scoring.pairs import PairText
+from nightshift_engine.errors import ModelLoadFailed, UnsupportedModel
+from tests.unit.engine.tiny.cases import mostly_exhaustive
 from tests.unit.engine.tiny.classifiers import (
     DECODERS,
     FAMILIES,
@@ -38,7 +40,9 @@ from tests.unit.engine.tiny.encoders import SIZES
 TOLERANCE = 2e-5
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", mostly_exhaustive(FAMILIES, default=["bert", "xlm-roberta", "deberta-v2", "modernbert"])
+)
 def test_logits_of_texts_and_pairs_are_those_of_transformers_alone_and_batched(
     tmp_path: Path, family: str
 ) -> None:
@@ -48,15 +52,17 @@ def test_logits_of_texts_and_pairs_are_those_of_transformers_alone_and_batched(
     tokens = classifier.tokenize_all(texts)
 
     expected = reference_logits(directory, texts)
-    alone = np.concatenate([classifier.encode([each]) for each in tokens])
+    alone = np.concatenate([classifier.encode([text]) for text in tokens])
 
     assert np.ptp(expected) > 0.05, "texts must have different scores for this to show anything"
     np.testing.assert_allclose(alone, expected, atol=TOLERANCE, rtol=0)
     np.testing.assert_allclose(classifier.encode(tokens), expected, atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.parametrize("family", DECODERS)
-@pytest.mark.parametrize("pad_token_id", [0, None])
+@pytest.mark.parametrize(
+    ("family", "pad_token_id"),
+    mostly_exhaustive(product(DECODERS, [0, None]), default=[(DECODERS[0], None), (DECODERS[1], 0)]),
+)
 def test_a_decoder_with_such_a_head_is_scored_at_its_last_token_with_a_padding_token_or_without(
     tmp_path: Path, family: str, pad_token_id: int | None
 ) -> None:
@@ -126,7 +132,7 @@ def test_weights_decide_as_well_as_names(tmp_path: Path) -> None:
         EncoderModel.load(directory)
 
     path = save_classifier(tmp_path / "base") / "model.safetensors"
-    weights = {name: each for name, each in load_file(path).items() if not name.startswith("classifier")}
+    weights = {name: weight for name, weight in load_file(path).items() if not name.startswith("classifier")}
     save_file(weights, path, metadata={"format": "pt"})
     with pytest.raises(ModelLoadFailed, match=r"2 weights are missing: classifier\.bias, classifier\.weight"):
         ClassifierModel.load(path.parent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from nightshift_engine import InvalidRequest, ModelLoadFailed, UnsupportedModel
+from nightshift_engine import InvalidRequest
 from nightshift_engine.checkpoint.kinds import read_kind
 from nightshift_engine.encoders.scoring.classifier import ClassifierModel
 from nightshift_engine.encoders.scoring.generative_reranker import GenerativeReranker
 from nightshift_engine.encoders.scoring.labels import activated
 from nightshift_engine.encoders.scoring.pairs import PairText
+from nightshift_engine.errors import ModelLoadFailed, UnsupportedModel
+from tests.unit.engine.tiny.cases import mostly_exhaustive
 from tests.unit.engine.tiny.classifiers import change_config
 from tests.unit.engine.tiny.decoders import CHAT_TEMPLATE
 from tests.unit.engine.tiny.rerankers import (
@@ -41,11 +44,15 @@ PAIRS = [
 
 def probabilities(reranker: GenerativeReranker, pairs: list[PairText]) -> list[float]:
     logits = reranker.encode(reranker.tokenize_all(pairs))
-    return [float(activated(each, reranker.labels.ranking_activation)[0]) for each in logits]
+    return [float(activated(row, reranker.labels.ranking_activation)[0]) for row in logits]
 
 
-@pytest.mark.parametrize("family", ["qwen3", "llama", "gemma2"])
-@pytest.mark.parametrize("is_tied", [False, True])
+@pytest.mark.parametrize(
+    ("family", "is_tied"),
+    mostly_exhaustive(
+        product(["qwen3", "llama", "gemma2"], [False, True]), default=[("qwen3", True), ("llama", False)]
+    ),
+)
 def test_what_sentence_transformers_saves_has_the_probability_of_yes(
     tmp_path: Path, family: str, is_tied: bool
 ) -> None:
@@ -58,12 +65,21 @@ def test_what_sentence_transformers_saves_has_the_probability_of_yes(
 
     assert np.ptp(expected) > 0.02, "pairs must have different scores for this to show anything"
     assert probabilities(reranker, PAIRS) == pytest.approx(expected, abs=TOLERANCE)
-    alone = [probabilities(reranker, [each])[0] for each in PAIRS]
+    alone = [probabilities(reranker, [pair])[0] for pair in PAIRS]
     assert alone == pytest.approx(expected, abs=TOLERANCE)
 
 
-@pytest.mark.parametrize("architecture", ["Qwen3ForSequenceClassification", "Qwen3ForCausalLM"])
-@pytest.mark.parametrize("template", [None, CHAT_TEMPLATE, TEMPLATE], ids=["none", "of a chat", "of pairs"])
+@pytest.mark.parametrize(
+    ("architecture", "template"),
+    mostly_exhaustive(
+        product(["Qwen3ForSequenceClassification", "Qwen3ForCausalLM"], [None, CHAT_TEMPLATE, TEMPLATE]),
+        default=[
+            ("Qwen3ForSequenceClassification", CHAT_TEMPLATE),
+            ("Qwen3ForCausalLM", None),
+            ("Qwen3ForCausalLM", TEMPLATE),
+        ],
+    ),
+)
 def test_what_vllm_is_told_of_has_the_prompt_of_the_model_card_unless_its_template_takes_pairs(
     tmp_path: Path, architecture: str, template: str | None
 ) -> None:
@@ -100,9 +116,9 @@ def test_content_may_be_in_parts(tmp_path: Path) -> None:
     structured = TEMPLATE.replace("message.content", "message.content[0].text")
     directory = declare_logit_score(save_reranker(tmp_path, template=structured), format="structured")
 
-    found = probabilities(GenerativeReranker.load(directory, "float32", "cpu"), PAIRS)
+    scores = probabilities(GenerativeReranker.load(directory, "float32", "cpu"), PAIRS)
 
-    assert found == pytest.approx(reference_probabilities(directory, PAIRS), abs=TOLERANCE)
+    assert scores == pytest.approx(reference_probabilities(directory, PAIRS), abs=TOLERANCE)
 
 
 def test_of_one_token_the_score_is_its_logit_as_the_checkpoint_wants_it(tmp_path: Path) -> None:
@@ -291,10 +307,10 @@ def test_a_reranker_converted_to_a_head_over_labels_reads_pairs_in_its_template(
     model = AutoModelForSequenceClassification.from_pretrained(directory, dtype="float32").eval()
     inputs = [*PAIRS, PairText("a text alone"), PairText("q", "rivers", instruction="find none")]
     prompts = [
-        each.text
-        if each.pair is None
-        else model_card_prompt(each.text, each.pair, each.instruction or "find rivers")
-        for each in inputs
+        pair.text
+        if pair.pair is None
+        else model_card_prompt(pair.text, pair.pair, pair.instruction or "find rivers")
+        for pair in inputs
     ]
     with torch.inference_mode():
         expected = [

@@ -1,4 +1,4 @@
-"""What a classifier's outputs are called and what is done to them, as transformers and CrossEncoder do."""
+"""Names and activations of a classifier's outputs are those of transformers and CrossEncoder."""
 
 import json
 from pathlib import Path
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from nightshift_engine import UnsupportedModel
 from nightshift_engine.encoders.scoring.labels import Activation, Labels, activated, read_config
+from nightshift_engine.errors import UnsupportedModel
 
 SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
 
@@ -80,7 +80,7 @@ def test_activations_are_torchs_also_for_large_logits(activation: Activation, lo
     of_torch = {"softmax": lambda x: x.softmax(0), "sigmoid": torch.sigmoid, "identity": lambda x: x}
     expected = of_torch[activation](torch.tensor(logits)).numpy()
 
-    found = activated(np.array(logits, dtype=np.float32), activation)
+    scores = activated(np.array(logits, dtype=np.float32), activation)
 
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, expected, atol=1e-7, rtol=1e-6)
+    assert scores.dtype == np.float32
+    np.testing.assert_allclose(scores, expected, atol=1e-7, rtol=1e-6)

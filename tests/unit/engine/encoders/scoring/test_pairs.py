@@ -41,29 +41,29 @@ def test_a_text_is_cut_as_transformers_cuts_the_last_one(
     pairs: PairTokenizer, reference: Any, length: int, query: str | None, max_tokens: int
 ) -> None:
     text = words(length)
-    asked = PairText(text, None, max_tokens) if query is None else PairText(query, text, max_tokens)
+    pair = PairText(text, None, max_tokens) if query is None else PairText(query, text, max_tokens)
 
-    [found] = pairs.tokenize([asked])
+    [tokens] = pairs.tokenize([pair])
 
     cut = {"truncation": "only_first"} if query is None else {"truncation": "only_second"}
-    expected = reference(asked.text, asked.pair, max_length=max_tokens, **cut)
-    assert found.token_ids == expected["input_ids"]
-    assert found.type_ids == expected["token_type_ids"]
-    assert len(found) == len(expected["input_ids"])
+    expected = reference(pair.text, pair.pair, max_length=max_tokens, **cut)
+    assert tokens.token_ids == expected["input_ids"]
+    assert tokens.type_ids == expected["token_type_ids"]
+    assert len(tokens) == len(expected["input_ids"])
 
 
 def test_without_a_limit_nothing_is_cut(pairs: PairTokenizer, reference: Any) -> None:
     text = words(5000)
 
-    [found] = pairs.tokenize([PairText("a query", text)])
+    [tokens] = pairs.tokenize([PairText("a query", text)])
 
-    assert found.token_ids == reference("a query", text)["input_ids"]
+    assert tokens.token_ids == reference("a query", text)["input_ids"]
 
 
 def test_a_text_that_many_share_is_tokenised_once_and_cut_for_each_as_asked(tmp_path: Path) -> None:
     save_tokenizer(tmp_path)
     tokenizer = PairTokenizer(Tokenizer.load(str(tmp_path)))
-    asked: list[tuple[list[str], bool]] = []
+    calls: list[tuple[list[str], bool]] = []
 
     class Counting:
         def __init__(self, backend: Any) -> None:
@@ -73,7 +73,7 @@ def test_a_text_that_many_share_is_tokenised_once_and_cut_for_each_as_asked(tmp_
             return getattr(self._backend, name)
 
         def encode_batch(self, texts: list[str], *, add_special_tokens: bool) -> Any:
-            asked.append((texts, add_special_tokens))
+            calls.append((texts, add_special_tokens))
             return self._backend.encode_batch(texts, add_special_tokens=add_special_tokens)
 
     tokenizer._reader._backend = Counting(tokenizer._backend)
@@ -81,7 +81,7 @@ def test_a_text_that_many_share_is_tokenised_once_and_cut_for_each_as_asked(tmp_
 
     cut, whole = tokenizer.tokenize([PairText(query, document, 7), PairText(query, document)])
 
-    assert asked == [([query, document, document], False)]
+    assert calls == [([query, document, document], False)]
     assert (cut.token_ids, cut.type_ids) == ([2, 5, 6, 3, 7, 8, 3], [0, 0, 0, 0, 1, 1, 1])
     assert whole.token_ids == [2, 5, 6, 3, 7, 8, 9, 10, 3]
     assert cut.texts[0] is whole.texts[0], "a query takes memory once, however many documents it has"

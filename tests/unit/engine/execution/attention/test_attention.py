@@ -18,7 +18,7 @@ from nightshift_engine.execution.attention.selection import has_transposed_keys,
 from nightshift_engine.execution.attention.torch_backend import PADDING_RATIO_MAX, similar_lengths
 from nightshift_engine.execution.kv_memory import KvMemory, KvShape
 from nightshift_engine.execution.step_layout import StepLayout
-from tests.unit.engine.tiny.pairwise import pairwise
+from tests.unit.engine.tiny.cases import pairwise
 
 BLOCK_SIZE = 4
 NUM_BLOCKS = 40

@@ -13,14 +13,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from nightshift_engine import EngineConfig, InvalidConfig, Request
+from nightshift_engine import EngineConfig
+from nightshift_engine.errors import InvalidConfig
 from nightshift_engine.execution.attention import selection, varlen_backend
 from nightshift_engine.execution.attention.interface import LayerCall, UnsupportedAttention
 from nightshift_engine.execution.attention.selection import resolve_attention_backend
 from nightshift_engine.execution.attention.varlen_backend import VarlenAttention
 from nightshift_engine.execution.kv_memory import KvMemory, KvShape
 from tests.unit.engine.execution.attention.test_attention import layout_of, make_cases, written_out
-from tests.unit.engine.tiny.decoders import complete, greedy, load_engine, reference_greedy, save_model
+from tests.unit.engine.tiny.cases import mostly_exhaustive
+from tests.unit.engine.tiny.decoders import (
+    greedy_answers,
+    load_engine,
+    reference_greedy,
+    save_model,
+)
 
 CPU = torch.device("cpu")
 NEW_TOKENS = 4
@@ -50,7 +57,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 """Padded; with windows and softcap; with windows and sinks."""
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", mostly_exhaustive(FAMILIES, default=["gemma2"]))
 def test_greedy_output_through_triton_equals_generate(name: str, tmp_path: Path) -> None:
     pytest.importorskip("triton")
     directory = save_model(tmp_path, name.split(",")[0], seed=5, **FAMILIES[name])
@@ -59,14 +66,11 @@ def test_greedy_output_through_triton_equals_generate(name: str, tmp_path: Path)
         directory, attention_backend="triton", dtype="float32", num_kv_blocks=16, max_num_batched_tokens=16
     )
 
-    requests = [Request(str(n), tuple(prompt), greedy(NEW_TOKENS)) for n, prompt in enumerate(PROMPTS)]
-    completions = complete(engine, *requests)
-
     wanted = reference_greedy(directory, PROMPTS, NEW_TOKENS)
-    assert [list(completion.token_ids) for completion in completions] == wanted
+    assert greedy_answers(engine, PROMPTS, NEW_TOKENS) == wanted
 
 
-@pytest.mark.parametrize("kv_cache_dtype", ["int8", "bfloat16"])
+@pytest.mark.parametrize("kv_cache_dtype", mostly_exhaustive(["int8", "bfloat16"], default=["int8"]))
 def test_narrow_kv_through_triton_gives_what_it_gives_in_plain_torch(
     kv_cache_dtype: str, tmp_path: Path
 ) -> None:
@@ -77,8 +81,7 @@ def test_narrow_kv_through_triton_gives_what_it_gives_in_plain_torch(
         engine = load_engine(
             directory, attention_backend=attention_backend, dtype="float32", kv_cache_dtype=kv_cache_dtype
         )
-        requests = [Request(str(n), tuple(prompt), greedy(NEW_TOKENS)) for n, prompt in enumerate(PROMPTS)]
-        answers.append([list(completion.token_ids) for completion in complete(engine, *requests)])
+        answers.append(greedy_answers(engine, PROMPTS, NEW_TOKENS))
 
     assert answers[0] == answers[1]
 

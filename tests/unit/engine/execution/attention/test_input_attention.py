@@ -9,7 +9,7 @@ from nightshift_engine.execution.attention.input_attention import InputAttention
 pytestmark = pytest.mark.skipif(not InputAttention.is_available(), reason="no compiler for the kernel")
 
 LENGTHS = [[1], [2, 3], [8, 17, 33], [64, 65], [129, 1, 128], [257, 300]]
-"""Of inputs: within a tile of keys, at its edges and beyond it; more queries than one run has."""
+"""Lengths within a tile of keys, at its edges and beyond it; more queries than one run has."""
 
 
 def starts(lengths):
@@ -31,7 +31,7 @@ def attend(qkv, lengths, head_dim):
 
 
 def exact(query, key, value, head_dim):
-    heads = (each.double().unflatten(1, (-1, head_dim)).transpose(0, 1) for each in (query, key, value))
+    heads = (rows.double().unflatten(1, (-1, head_dim)).transpose(0, 1) for rows in (query, key, value))
     return F.scaled_dot_product_attention(*heads).transpose(0, 1).flatten(1)
 
 
@@ -42,8 +42,8 @@ def exact(query, key, value, head_dim):
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.bfloat16, 2e-2)])
 def test_every_input_gets_what_it_would_get_alone(lengths, heads, head_dim, dtype, tolerance):
     qkv = rows_of(sum(lengths), heads, head_dim, dtype)
-    found = attend(qkv, lengths, head_dim)
-    for own, out in zip(qkv.split(lengths), found.split(lengths), strict=True):
+    attended = attend(qkv, lengths, head_dim)
+    for own, out in zip(qkv.split(lengths), attended.split(lengths), strict=True):
         expected = exact(*own.chunk(3, dim=1), head_dim)
         assert (out.double() - expected).abs().max() <= tolerance * expected.abs().max()
         assert torch.equal(out, attend(own, [len(own)], head_dim)), "other inputs change its bits"
@@ -54,13 +54,13 @@ def test_the_number_of_threads_changes_no_bit(dtype):
     qkv = rows_of(330, 4, 32, dtype)
     threads = torch.get_num_threads()
     try:
-        found = []
+        outputs = []
         for count in (1, 2):
             torch.set_num_threads(count)
-            found.append(attend(qkv, [300, 30], 32))
+            outputs.append(attend(qkv, [300, 30], 32))
     finally:
         torch.set_num_threads(threads)
-    assert torch.equal(*found)
+    assert torch.equal(*outputs)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -69,17 +69,17 @@ def test_what_is_not_a_number_stays_in_its_input(dtype):
     qkv = rows_of(sum(lengths), 2, 32, dtype)
     expected = attend(qkv, lengths, 32)
     qkv[5:75] = torch.nan
-    found = attend(qkv, lengths, 32)
-    assert found[5:75].isnan().all()
-    assert torch.equal(found[:5], expected[:5])
-    assert torch.equal(found[75:], expected[75:])
+    attended = attend(qkv, lengths, 32)
+    assert attended[5:75].isnan().all()
+    assert torch.equal(attended[:5], expected[:5])
+    assert torch.equal(attended[75:], expected[75:])
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-3), (torch.bfloat16, 2e-2)])
 def test_very_different_scores_overflow_nowhere(dtype, tolerance):
     qkv = rows_of(200, 1, 32, dtype) * 100
-    found, expected = attend(qkv, [200], 32), exact(*qkv.chunk(3, dim=1), 32)
-    assert (found.double() - expected).abs().max() <= tolerance * expected.abs().max()
+    attended, expected = attend(qkv, [200], 32), exact(*qkv.chunk(3, dim=1), 32)
+    assert (attended.double() - expected).abs().max() <= tolerance * expected.abs().max()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -22,6 +22,7 @@ from tests.unit.engine.execution.attention.test_attention import (
     paged,
     written_out,
 )
+from tests.unit.engine.tiny.cases import mostly_exhaustive
 
 BLOCK = 32
 LENGTHS = [(0, 1), (31, 1), (32, 1), (33, 1), (100, 1), (0, 2), (0, 33), (31, 34), (64, 3), (90, 40)]
@@ -65,7 +66,7 @@ def test_blocks_of_any_size(block_size: int) -> None:
     check([(0, 1), (13, 1), (5, 20)], 4, KvShape(2, 16, 16), block_size=block_size)
 
 
-@pytest.mark.parametrize("window", [None, 700, 1500])
+@pytest.mark.parametrize("window", mostly_exhaustive([None, 700, 1500], default=[700]))
 @pytest.mark.usefixtures("threads")
 def test_long_sequences_are_split_and_merged(window: int | None) -> None:
     sinks = torch.randn(4, generator=torch.Generator().manual_seed(1))

@@ -15,12 +15,10 @@ import torch
 
 from nightshift_engine.execution.decoder.decoder import Decoder
 from nightshift_engine.execution.decoder.pack import read_decoder
-from nightshift_engine.execution.linears.activations import ACTIVATIONS
 from nightshift_engine.execution.linears.dense import DenseLinear, dense_packing
-from nightshift_engine.execution.linears.interface import Activation
+from nightshift_engine.execution.linears.interface import ACTIVATIONS, Activation
 from nightshift_engine.loading.model import prove_model
 from nightshift_engine.loading.selftest import check_model
-from tests.unit.engine.absent_device import DEVICE, AbsentDevice, move
 from tests.unit.engine.execution.decoder.test_decoder import (
     GPT2_NAMES,
     PLAIN,
@@ -31,7 +29,8 @@ from tests.unit.engine.execution.decoder.test_decoder import (
     relative_error,
     stir,
 )
-from tests.unit.engine.loading.test_model_families import needs_long
+from tests.unit.engine.tiny.absent_device import DEVICE, AbsentDevice, move
+from tests.unit.engine.tiny.cases import mostly_exhaustive
 from tests.unit.engine.tiny.decoders import engine_config, load_tokenizer, save_model
 
 pytest.importorskip("triton")
@@ -42,18 +41,12 @@ from nightshift_engine.kernels.triton.rows import activate
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's interpreter is not in use")
 CPU = torch.device("cpu")
 KINDS = [
-    "llama 3 rope",
-    "qwen3, norms of heads",
     "gpt2, learned positions, fused heads",
     "gemma2, norms around, scaled embeddings, capped logits",
-    "gpt_neox, parallel with two norms, heads interleaved",
-    "phi, norms of heads with biases",
-    "olmo2, norms over all heads, none before",
     "smollm3, a layer without rope",
     "cohere, norms that differ by head",
-    "nemotron, 1 + weight in layer norms, squared relu",
 ]
-"""One of each kind, as the interpreter is slow; the others run with LONG=1."""
+"""Between them, every operation runs; the interpreter is slow."""
 ELSEWHERE = [
     "llama 3 rope",
     "qwen3, norms of heads",
@@ -70,7 +63,7 @@ def read(model: Any, dtype: torch.dtype = torch.float32) -> Decoder:
     return read_decoder(model, checked.calls, dense_packing(), dtype, operations=operations)
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in KINDS else needs_long) for n in PLAIN])
+@pytest.mark.parametrize("name", mostly_exhaustive(PLAIN, default=KINDS))
 def test_logits_equal_those_of_the_models_own_modules(name: str, tmp_path: Path) -> None:
     model_type, overrides = PLAIN[name]
     without = GPT2_NAMES if model_type.startswith("gpt") else ()
@@ -83,7 +76,7 @@ def test_logits_equal_those_of_the_models_own_modules(name: str, tmp_path: Path)
     assert relative_error(model, decoder, rows=list(range(TOKENS)), seed=1) < 1e-5
 
 
-@pytest.mark.parametrize("name", ELSEWHERE)
+@pytest.mark.parametrize("name", mostly_exhaustive(ELSEWHERE, default=["phi3, fused gate"]))
 @torch.inference_mode()
 def test_a_model_on_another_device_is_read_and_computed_there(name: str, tmp_path: Path) -> None:
     """A device refuses to compute with tensors of another."""

@@ -19,7 +19,7 @@ from nightshift_engine.execution.attention.interface import LayerCall
 from nightshift_engine.execution.attention.native_backend import NativeAttention
 from nightshift_engine.execution.decoder.decoder import Decoder
 from nightshift_engine.execution.decoder.pack import read_decoder
-from nightshift_engine.execution.decoder.rotary import ROPE_ROWS
+from nightshift_engine.execution.decoder.weights import ROPE_ROWS
 from nightshift_engine.execution.device.native_calls import WrittenCalls, invoke
 from nightshift_engine.execution.kv_memory import KvMemory, KvShape
 from nightshift_engine.execution.linears.interface import LinearDType
@@ -179,8 +179,8 @@ def test_a_call_that_fails_ends_the_run() -> None:
     kernels = [answer(0), answer(1), answer(0)]
     written = WrittenCalls()
     with written.writing():
-        for each in kernels:
-            invoke(each, _Nothing())
+        for kernel in kernels:
+            invoke(kernel, _Nothing())
     assert not made, "written down, not made"
 
     with pytest.raises(MemoryError):

@@ -35,7 +35,7 @@ def random_rule(rng: random.Random) -> RoutingRule:
 
 
 def reference(rule: RoutingRule, logits: Tensor, correction: Tensor | None) -> tuple[Tensor, Tensor]:
-    """In float64, as transformers' DeepSeek routers do it."""
+    """Routes in float64, as transformers' DeepSeek routers do."""
     logits = logits.double()
     scores = logits.softmax(-1) if rule.scoring == "softmax" else logits.sigmoid()
     keys = scores if correction is None else scores + correction.double()

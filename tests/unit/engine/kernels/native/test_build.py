@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from nightshift_engine.kernels.native import build
+from tests.unit.engine.tiny.cases import mostly_exhaustive
 
 TWICE = """
 #include <omp.h>
@@ -36,7 +37,8 @@ print(build.load_kernels("twice") is not None)
 """
 
 
-KERNELS = sorted(build.SOURCES.glob("*.cpp"))
+SOURCES = build.SOURCES
+KERNELS = sorted(SOURCES.rglob("*.cpp"))
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +66,7 @@ def cached(tmp_path: Path) -> list[Path]:
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a new process knows of earlier loads."""
+    """Forgets earlier loads, as a new process would."""
     monkeypatch.setattr(build, "_loaded", {})
 
 
@@ -173,12 +175,15 @@ def test_loading_a_kernel_leaves_denormals_alone() -> None:
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="instruction sets of another processor")
-@pytest.mark.parametrize("instructions", ["x86-64-v3", "x86-64-v4", "sapphirerapids"])
+@pytest.mark.parametrize(
+    "instructions", mostly_exhaustive(["x86-64-v3", "x86-64-v4", "sapphirerapids"], default=["x86-64-v3"])
+)
 def test_every_kernel_compiles_for_processors_that_this_one_is_not(instructions: str) -> None:
-    """With AVX2 alone, with AVX-512 but no bfloat16, with AMX."""
+    """Processors with AVX2 alone, with AVX-512 but no bfloat16, and with AMX."""
     flags = [flag for flag in build.FLAGS if not flag.startswith(("-march", "-O"))]
     assert KERNELS
+    include = f"-I{SOURCES}"
     for kernel in KERNELS:
-        command = ["g++", *flags, f"-march={instructions}", "-fsyntax-only", str(kernel)]
+        command = ["g++", *flags, f"-march={instructions}", "-fsyntax-only", include, str(kernel)]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

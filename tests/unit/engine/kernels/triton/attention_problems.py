@@ -17,7 +17,7 @@ from nightshift_engine.execution.kv_memory import QUANTISED_DTYPES, as_indexable
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What a random problem is to look like. Each sequence is (new tokens, tokens in KV memory with them)."""
+    """Sizes of a random problem. Each sequence is (new tokens, tokens in KV memory with them)."""
 
     sequences: tuple[tuple[int, int], ...]
     heads: int = 4
@@ -62,7 +62,7 @@ PROBLEMS = {
 }
 
 ERROR_MAX = {torch.float32: 5e-6, torch.float16: 5e-3, torch.bfloat16: 4e-2}
-"""Of outputs of order one, against float64. Half precision rounds the weights and the result."""
+"""Largest error of outputs of order one, against float64. Half precision rounds weights and result."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Compiles the Triton kernels to machine code for one architecture; no device is needed. Prints a line each.
 
-    python compile_kernels.py 90
+    python compile_kernels.py 90 int8
 
 Run without TRITON_INTERPRET. The launchers are asked for their arguments by putting a recorder in the place
 of each kernel, so what is compiled is what a device would run.
@@ -71,7 +71,7 @@ def launch_everything(inputs: Inputs) -> None:
 
 
 def launch_rows(inputs: Inputs) -> None:
-    """On rows of queries, keys and values, with every norm there is."""
+    """Launches the kernels on rows of queries, keys and values, with every norm there is."""
     heads, kv_heads, dim, dtype = *inputs.q.shape[1:2], *inputs.key.shape[1:], inputs.q.dtype
     qkv = torch.zeros(5, (heads + 2 * kv_heads) * dim, dtype=dtype)
     weight, table = torch.ones(qkv.shape[1]), torch.ones(9, dim // 2)
@@ -142,17 +142,14 @@ def compile_case(problem: Problem, architecture: int) -> dict[str, int]:
     for module, name, recorder in recorders:
         setattr(module, name, recorder.kernel)
         compiled = [compile_launch(recorder.kernel, *launch, architecture) for launch in recorder.launches]
-        shared[name] = max(each.metadata.shared for each in compiled)
+        shared[name] = max(binary.metadata.shared for binary in compiled)
     return shared
 
 
 def main() -> None:
-    architecture = int(sys.argv[1])
-    for name, problem in CASES.items():
-        if problem.kv_dtype == torch.float8_e4m3fn and architecture < 89:
-            continue  # the hardware has no such type
-        for kernel, num_bytes in compile_case(problem, architecture).items():
-            print(f"{name}\t{kernel}\t{num_bytes}")
+    architecture, name = int(sys.argv[1]), sys.argv[2]
+    for kernel, num_bytes in compile_case(CASES[name], architecture).items():
+        print(f"{kernel}\t{num_bytes}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from nightshift import endpoints
 from nightshift.fleet.models import ModelKind
-from nightshift_engine.checkpoint.kinds import KINDS
+from nightshift_engine.models import KINDS
 from workers.serving.kinds import SERVED_KINDS, serving
 
 

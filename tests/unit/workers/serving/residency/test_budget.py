@@ -3,8 +3,7 @@
 import pytest
 
 from nightshift.errors import ConfigurationError
-from nightshift_engine.execution.device.devices import DeviceMemory
-from nightshift_engine.loading.footprint import Footprint
+from nightshift_engine.models import DeviceMemory, Footprint
 from workers.serving.residency.budget import GIB, Need, check_pinned, resident_bytes, shares
 
 

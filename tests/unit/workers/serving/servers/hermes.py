@@ -4,12 +4,10 @@ from pathlib import Path
 
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import JsonObject
-from nightshift_engine import Engine, EngineConfig
-from nightshift_engine.core.admission import ModelFacts
-from nightshift_engine.core.kv.kv_blocks import BlockPool
-from nightshift_engine.text.tokenizer import Tokenizer
-from tests.unit.engine.running.scripted_runner import ScriptedRunner
-from tests.unit.engine.tiny.decoders import EOS, VOCAB_SIZE, save_model
+from nightshift_engine import Engine
+from nightshift_engine.models import Tokenizer
+from tests.unit.engine.running.scripted_runner import ScriptedRunner, engine_over
+from tests.unit.engine.tiny.decoders import EOS, save_model
 from workers.serving.inference import SamplingDefaults
 from workers.serving.models import Models
 from workers.serving.servers.text_server import TextServer
@@ -43,9 +41,7 @@ def models_saying(directory: Path, text: str) -> Models:
     """It answers this, whatever it is asked."""
     tokenizer = Tokenizer.load(str(directory))
     runner = ScriptedRunner([*tokenizer.encode(text), EOS])
-    facts = ModelFacts("scripted", VOCAB_SIZE, 4096, frozenset({EOS}))
-    config = EngineConfig("scripted", block_size=4)
-    return models_over(Engine(runner, tokenizer, facts, BlockPool(2048, 4), config))
+    return models_over(engine_over(runner, tokenizer, context_length=4096, num_blocks=2048))
 
 
 def models_over(engine: Engine) -> Models:

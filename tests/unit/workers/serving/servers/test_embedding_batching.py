@@ -20,8 +20,7 @@ from nightshift.errors import ConfigurationError
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.process.settings import WorkerSettings
-from nightshift_engine.encoders import engine
-from nightshift_engine.encoders.batching.config import DynamicBatching, EncoderConfig
+from nightshift_engine.encoders import DynamicBatching, EncoderConfig
 from workers.serving import loading
 from workers.serving.inference import Progress
 from workers.serving.loading import load_models
@@ -142,7 +141,7 @@ def test_requests_go_by_their_class(serving):
 
 
 def test_a_full_queue_is_busy(serving, monkeypatch):
-    monkeypatch.setattr(engine, "QUEUE_SIZE_MAX", 1)
+    monkeypatch.setattr("nightshift_engine.encoders.engine.QUEUE_SIZE_MAX", 1)
     served = serving()
     served.ask(1, PriorityClass.BACKGROUND, job="j")
 

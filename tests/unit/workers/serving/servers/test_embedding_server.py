@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from nightshift import endpoints
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.errors import ConfigurationError, InvalidRequest
-from nightshift_engine.encoders.texts import EncoderText
+from nightshift_engine.encoders import EncoderText
 from tests.unit.engine.tiny.encoders import (
     TOLERANCE,
     WORDS,

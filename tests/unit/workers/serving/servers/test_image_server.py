@@ -15,7 +15,7 @@ from nightshift.jobs.files import file_key
 from nightshift.objectstore import Locations, open_store
 from nightshift.objectstore.sources import Sources
 from nightshift.outbound.safe_http import Egress, EgressConfig, NoAnswer
-from tests.unit.engine.images.test_decoding import BAD
+from tests.unit.engine.encoders.images.test_decoding import BAD
 from tests.unit.engine.tiny.classifiers import save_classifier
 from tests.unit.engine.tiny.images import as_bytes, picture, reference, save_image_model
 from tests.unit.workers.serving.conftest import SETTINGS, submit

@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Text
 from nightshift.errors import ConfigurationError, InvalidRequest
 from nightshift.fleet.models import ModelKind
 from nightshift.jobs import JsonObject
-from nightshift_engine.encoders.scoring.pairs import PairText
+from nightshift_engine.encoders import PairText
 from tests.unit.engine.tiny.classifiers import (
     change_config,
     reference_logits,

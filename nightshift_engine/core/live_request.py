@@ -1,0 +1,191 @@
+"""A request in the engine: refused before it costs anything if it can never run, else live until its end."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from ..errors import InvalidRequest, InvalidTokenIds, PromptTooLong, SourceTooLong
+from ..text.decoders import TextStream
+from .request import PRIORITY_RANKS, FinishReason, Output, Request, TokenLogprobs
+from .sequence import Sequence
+from .stats import ClassHistograms
+
+if TYPE_CHECKING:
+    from ..guidance.compiler import Compiling
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """Facts about the model whose runner the engine drives."""
+
+    id: str
+    vocab_size: int
+    context_length: int
+    eos_token_ids: frozenset[int]
+    source_length: int = 0
+    """Tokens that a source may have; `context_length` is then the decoder's alone."""
+    digest: str = ""
+    """Digest that tells these weights from others: `weights.model_digest`."""
+    dtype: str = "float32"
+    kv_cache_dtype: str = "float32"
+    device: str = "cpu"
+    attention_backend: str = "torch"
+
+
+def token_limit(request: Request, model: ModelFacts, kv_capacity: int, source_slots: int) -> int:
+    """Returns how many tokens source, prompt and output may have together.
+
+    `kv_capacity` is that of all blocks, in tokens. Raises `PromptTooLong` or another `InvalidRequest`.
+    """
+    if request.priority not in PRIORITY_RANKS:
+        known = ", ".join(PRIORITY_RANKS)
+        raise InvalidRequest(f"priority must be one of {known}, got {request.priority!r}")
+    for token_ids in (request.prompt_token_ids, request.source_token_ids):
+        _check_token_ids("prompt", token_ids, model)
+    _check_token_ids("output", request.output_token_ids, model)
+    likeliest = [*chain.from_iterable(token.top_ids for token in request.output_logprobs)]
+    _check_token_ids("output_logprobs", likeliest, model)
+    _check_token_ids("logit_bias", request.sampling.logit_bias, model)
+    _check_token_ids("stop_token_ids", request.sampling.stop_token_ids, model)
+    if request.sampling.logprobs is not None and len(request.output_logprobs) != len(
+        request.output_token_ids
+    ):
+        raise InvalidRequest(
+            f"output_logprobs has {len(request.output_logprobs)} entries "
+            f"for {len(request.output_token_ids)} output tokens"
+        )
+    if len(request.source_token_ids) > model.source_length:
+        raise SourceTooLong(len(request.source_token_ids), model.source_length)
+    context = source_slots + model.context_length
+    limit, limited_by = min((context, "context"), (kv_capacity, "KV memory"))
+    num_prompt_tokens = source_slots + len(request.prompt_token_ids)
+    max_tokens = request.sampling.max_tokens
+    if model.source_length and not 0 < source_slots < num_prompt_tokens:
+        raise InvalidRequest(f"request {request.id!r} has no source for the encoder")
+    if num_prompt_tokens == 0:
+        raise InvalidRequest(f"request {request.id!r} has an empty prompt")
+    if num_prompt_tokens + 1 > limit:
+        raise PromptTooLong(num_prompt_tokens, limit, limited_by)
+    return limit if max_tokens is None else min(limit, num_prompt_tokens + max_tokens)
+
+
+def _check_token_ids(what: str, token_ids: Collection[int], model: ModelFacts) -> None:
+    """One id outside the vocabulary would not fail its own request but the step it is computed in."""
+    try:
+        array("q", token_ids)
+    except TypeError as error:
+        raise InvalidTokenIds(what, f"has a token id that is none: {error}") from error
+    except OverflowError:  # an integer, but far outside, which is said below
+        pass
+    smallest, largest = min(token_ids, default=0), max(token_ids, default=0)
+    if smallest < 0 or largest >= model.vocab_size:
+        wrong = smallest if smallest < 0 else largest
+        raise InvalidTokenIds(what, f"has token id {wrong}, outside the vocabulary of {model.vocab_size}")
+
+
+@dataclass(slots=True)
+class LiveRequest:
+    """A request between its admission by `add` and its last output."""
+
+    sequence: Sequence
+    text: TextStream
+    logprobs: list[TokenLogprobs]
+    """Log-probabilities of all output tokens, if the request asks for them."""
+    end_token_id: int | None = None
+    compiling: Compiling | None = None
+    """Its grammar, if it has one."""
+    pieces: list[str] = field(default_factory=list)
+    """Its text so far, if its only output comes at its end."""
+    added_s: float = field(default_factory=time.perf_counter)
+    launched_s: float | None = None
+    """The start of the first step that computes some of it."""
+    first_token_s: float | None = None
+    last_token_s: float = 0.0
+
+    @property
+    def is_final_only(self) -> bool:
+        return self.sequence.request.output_kind == "final_only"
+
+    @property
+    def stays_unread(self) -> bool:
+        """Whether its text is made at its end: nothing in the text may end it before."""
+        return self.is_final_only and not self.sequence.sampling.stop
+
+    def count_launch(self, launched_s: float, counts: ClassHistograms) -> None:
+        """Counts a step that computes some of it."""
+        if self.launched_s is None:
+            self.launched_s = launched_s
+            counts.queue_s.observe(launched_s - self.added_s)
+            counts.prompt_tokens += self.num_prompt_tokens
+
+    def count_token(self, now_s: float, counts: ClassHistograms) -> None:
+        """Counts a new token."""
+        counts.generation_tokens += 1
+        if self.first_token_s is None:
+            self.first_token_s = now_s
+            counts.prefill_s.observe(now_s - (self.launched_s or now_s))
+        else:
+            counts.inter_token_s.observe(now_s - self.last_token_s)
+        self.last_token_s = now_s
+
+    def count_end(self, counts: ClassHistograms) -> None:
+        if self.first_token_s is not None:
+            counts.decode_s.observe(self.last_token_s - self.first_token_s)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.sequence.request.source_token_ids) or self.sequence.num_prompt_tokens
+
+    def read(self, token: int, *, look_for_stop: bool) -> str:
+        """The text that a token makes certain."""
+        return "" if self.stays_unread else self.text.push(token, look_for_stop=look_for_stop)
+
+    def read_rest(self) -> str:
+        """The text of unread tokens, and what was held back, once no more will come."""
+        if not self.stays_unread:
+            return self.text.finish()
+        sequence = self.sequence
+        end = len(sequence.token_ids) - (self.end_token_id is not None)
+        return (
+            "".join(map(self.text.push, sequence.token_ids[sequence.num_prompt_tokens : end]))
+            + self.text.finish()
+        )
+
+    def new_output(self, text: str, token_ids: list[int]) -> Output | None:
+        """The output of a step that did not end it; None where its only output comes at its end."""
+        if not self.is_final_only:
+            return self._output(text, token_ids)
+        if text:
+            self.pieces.append(text)
+        return None
+
+    def last_output(self, reason: FinishReason, text: str, token_ids: list[int]) -> Output:
+        """The output that ends it. `text` and `token_ids` are what its last step added."""
+        if self.is_final_only:
+            text, token_ids = "".join(self.pieces) + text, self.sequence.output_token_ids
+        output = self._output(text, token_ids)
+        output.finish_reason, output.end_token_id = reason, self.end_token_id
+        output.times = self
+        return output
+
+    def _output(self, text: str, token_ids: list[int]) -> Output:
+        sequence = self.sequence
+        num_output_tokens = sequence.num_output_tokens
+        has_logprobs = sequence.sampling.logprobs is not None
+        return Output(
+            id=sequence.id,
+            text=text,
+            token_ids=token_ids,
+            finish_reason=None,
+            num_prompt_tokens=self.num_prompt_tokens,
+            num_output_tokens=num_output_tokens,
+            num_cached_tokens=sequence.num_cached_tokens or 0,
+            logprobs=self.logprobs[num_output_tokens - len(token_ids) : num_output_tokens]
+            if has_logprobs
+            else None,
+        )

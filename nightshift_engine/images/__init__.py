@@ -1,1 +1,0 @@
-"""Images to the pixels of a model, and its scores and vectors."""
