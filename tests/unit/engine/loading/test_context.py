@@ -120,8 +120,8 @@ def test_longrope_serves_its_original_context_and_the_longer_one_if_asked() -> N
     ("model_type", "fields", "wanted"),
     [
         ("llama", {"rope_parameters": YARN}, None),
-        ("qwen3", {"rope_parameters": YARN, "head_dim": 8}, 128),
-        ("llama", {"rope_parameters": LINEAR}, None),
+        pytest.param("qwen3", {"rope_parameters": YARN, "head_dim": 8}, 128, marks=pytest.mark.exhaustive),
+        pytest.param("llama", {"rope_parameters": LINEAR}, None, marks=pytest.mark.exhaustive),
         ("llama", {"rope_parameters": LLAMA3, "max_position_embeddings": 128}, None),
         (
             "gpt_oss",

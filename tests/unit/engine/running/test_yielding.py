@@ -43,8 +43,7 @@ def run(engine: Engine, first: list[Request], late: list[Request]) -> dict[str, 
     return completions
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-@pytest.mark.parametrize("num_kv_blocks", [24, 200])
+@pytest.mark.parametrize(("overlap", "num_kv_blocks"), [(False, 24), (True, 200)])
 def test_answers_are_the_same_whether_their_sequences_yielded_or_not(
     llama: Path, overlap: bool, num_kv_blocks: int
 ) -> None:

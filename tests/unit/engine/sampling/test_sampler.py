@@ -29,6 +29,7 @@ from nightshift_engine.sampling.adjustments import Adjustments
 from nightshift_engine.sampling.random_rows import seeds_column
 from nightshift_engine.sampling.random_rows import uniform as uniform_of
 from nightshift_engine.sampling.sampler import Sampler
+from tests.unit.engine.tiny.cases import mostly_exhaustive
 
 VOCAB = 24
 EOS = 23
@@ -87,7 +88,7 @@ def logits() -> Tensor:
     return torch.randn(VOCAB, generator=generator) * 2
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
+@pytest.mark.parametrize("temperature", mostly_exhaustive([0.5, 1.0, 1.7], default=[1.7]))
 def test_draws_follow_the_softmax_at_every_temperature(logits: Tensor, temperature: float) -> None:
     tokens = draws(logits, 20_000, temperature=temperature)
     assert_distributed(tokens, torch.softmax(logits / temperature, -1), seed=11)

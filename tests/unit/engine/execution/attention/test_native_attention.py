@@ -75,7 +75,7 @@ def test_long_sequences_are_split_and_merged(window: int | None) -> None:
     check(lengths, 4, KvShape(2, 16, 16), block_size=128, call=call)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", mostly_exhaustive([torch.float32, torch.bfloat16], [torch.float32]))
 def test_threads_that_lose_their_cores_change_nothing(dtype: torch.dtype) -> None:
     """More threads than cores: some stand still at any time, and others take over what they are in."""
     if not native_attention_computes(dtype, dtype):

@@ -44,7 +44,6 @@ KINDS = [
     "gpt2, learned positions, fused heads",
     "gemma2, norms around, scaled embeddings, capped logits",
     "smollm3, a layer without rope",
-    "cohere, norms that differ by head",
 ]
 """Between them, every operation runs; the interpreter is slow."""
 ELSEWHERE = [
