@@ -145,7 +145,7 @@ _FURTHER_TOKENS = re.compile(r"(^|\.)mtp(_layers|_block)?\.")
 """Multi-token prediction (Qwen3-Next, MiMo): a draft of the tokens after the next, for speculation."""
 
 
-class Decoder(Kind):
+class DecoderKind(Kind):
     """A head over the vocabulary, unless the files of sentence-transformers say how it embeds."""
 
     name = "decoder"
@@ -199,7 +199,7 @@ _CLASSIFIES_IMAGES = "ForImageClassification"
 _VISION_PARTS = ("VisionModel", "VisionModelWithProjection")
 
 
-class ImageClassifier(Kind):
+class ImageClassifierKind(Kind):
     """A head over labels."""
 
     name = "image_classifier"
@@ -215,7 +215,7 @@ class ImageClassifier(Kind):
         return sorted(without_old_buffers(names))
 
 
-class ImageEncoder(Kind):
+class ImageEncoderKind(Kind):
     """A base model of images, or the vision part of one of texts and images."""
 
     name = "image_encoder"
@@ -247,7 +247,7 @@ def _named_classes(mapping: Mapping[str, Any], config: Any) -> set[str]:
 _CLASSIFIES_TEXTS = "ForSequenceClassification"
 
 
-class Classifier(Kind):
+class ClassifierKind(Kind):
     """A head over labels, whatever lies beside it: it is never an embedder. Or a decoder that ranks."""
 
     name = "classifier"
@@ -281,7 +281,7 @@ _PREDICTS = ("ForMaskedLM", "ForPreTraining")
 """Heads over the vocabulary, which an embedder may have been trained with and is saved with at times."""
 
 
-class Encoder(Kind):
+class EncoderKind(Kind):
     """A base model, or a head over the vocabulary, if modules.json says how it embeds."""
 
     name = "encoder"
@@ -326,7 +326,7 @@ def _base_models() -> set[str]:
 _ARCHITECTURES = ("ForConditionalGeneration", "MarianMTModel", "T5WithLMHeadModel")
 
 
-class Seq2seq(Kind):
+class Seq2seqKind(Kind):
     """An encoder, and a decoder that attends to its states."""
 
     name = "seq2seq"
@@ -351,9 +351,9 @@ class Seq2seq(Kind):
         return sorted(name for name in without_old_buffers(names) if not name.endswith(computed))
 
 
-DECODER, ENCODER, CLASSIFIER = Decoder(), Encoder(), Classifier()
-IMAGE_CLASSIFIER, IMAGE_ENCODER = ImageClassifier(), ImageEncoder()
-SEQ2SEQ = Seq2seq()
+DECODER, ENCODER, CLASSIFIER = DecoderKind(), EncoderKind(), ClassifierKind()
+IMAGE_CLASSIFIER, IMAGE_ENCODER = ImageClassifierKind(), ImageEncoderKind()
+SEQ2SEQ = Seq2seqKind()
 
 KINDS: tuple[Kind, ...] = (DECODER, ENCODER, CLASSIFIER, IMAGE_CLASSIFIER, IMAGE_ENCODER, SEQ2SEQ)
 

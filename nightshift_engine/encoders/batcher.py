@@ -43,7 +43,7 @@ class PassLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class PassWindow:
     """Inputs of one pass, as `[first, last)` of an ascending list of lengths, with others chosen before."""
 
     first: int
@@ -70,20 +70,20 @@ def length_buckets(inputs: Sequence[Sized], max_num_batched_tokens: int) -> list
     return buckets
 
 
-def window_around(position: int, lengths: Sequence[int], limits: PassLimits) -> Window:
+def window_around(position: int, lengths: Sequence[int], limits: PassLimits) -> PassWindow:
     """The input at `position` and the nearest to it in length, while they may be one pass."""
     length = lengths[position]
-    return widened(Window(position, position + 1, 1, length, length), lengths, limits)
+    return widened(PassWindow(position, position + 1, 1, length, length), lengths, limits)
 
 
-def window_beside(chosen: Window, lengths: Sequence[int], limits: PassLimits) -> Window:
+def window_beside(chosen: PassWindow, lengths: Sequence[int], limits: PassLimits) -> PassWindow:
     """The inputs of another ascending list that may go with a pass of inputs chosen before."""
     position = bisect_left(lengths, chosen.longest)
-    beside = Window(position, position, chosen.count, chosen.shortest, chosen.longest)
+    beside = PassWindow(position, position, chosen.count, chosen.shortest, chosen.longest)
     return widened(beside, lengths, limits)
 
 
-def widened(window: Window, lengths: Sequence[int], limits: PassLimits) -> Window:
+def widened(window: PassWindow, lengths: Sequence[int], limits: PassLimits) -> PassWindow:
     """The window with its neighbours, the nearest in length first, while they may be one pass."""
     first, last, count = window.first, window.last, window.count
     shortest, longest = window.shortest, window.longest
@@ -99,7 +99,7 @@ def widened(window: Window, lengths: Sequence[int], limits: PassLimits) -> Windo
         elif above is not None:
             last, longest = last + 1, above
         else:
-            return Window(first, last, count, shortest, longest)
+            return PassWindow(first, last, count, shortest, longest)
         count += 1
 
 
@@ -323,7 +323,7 @@ class EncoderBatcher:
     def _nearest_in_length(self, limits: PassLimits) -> list[WaitingInput]:
         """The first of the ready, then those nearest in length: of a class when those before are all in."""
         chosen: list[WaitingInput] = []
-        window: Window | None = None
+        window: PassWindow | None = None
         for queue in self._ready.values():
             if not queue:
                 continue

@@ -36,7 +36,7 @@ from ..loading.weights import (
 from ..text.tokenizer import Tokenizer
 from .batcher import length_buckets
 from .matryoshka import Matryoshka
-from .packed_layers import PackedLayers, measure_roofline
+from .packed_layers import PackedTextLayers, measure_roofline
 from .pooling import Pooling
 from .prompts import Prompts
 from .texts import EncoderText, TextInput, TextTokenizer, TextTokens, token_ids_objection
@@ -75,7 +75,7 @@ class EncoderModel:
             tokenizer, lowercases=pooling.lowercases, pools_prompts=pooling.includes_prompt
         )
         self._pad_id = int(model.config.pad_token_id or 0)
-        self._packed: PackedLayers | None = None
+        self._packed: PackedTextLayers | None = None
         self.roofline: EncoderRoofline | None = None
         """None: what its passes must compute is not known."""
 
@@ -164,7 +164,7 @@ class EncoderModel:
     @torch.inference_mode()
     def _pack(self) -> None:
         """Runs packed layers from now on, where there are some that compute the same."""
-        packed = PackedLayers.pack(self._model)
+        packed = PackedTextLayers.pack(self._model)
         if packed is None:
             return
         long = [(7 * index + 1) % self.vocab_size for index in range(min(self.max_length, 40))]

@@ -31,7 +31,7 @@ from ..loading.device_limits import measure_limits
 log = logging.getLogger(__name__)
 
 
-class PackedLayers:
+class PackedTextLayers:
     """All layers of one encoder. Not thread-safe: its buffers are kept from call to call."""
 
     def __init__(self, model: Any, pack: Pack, *, reads_first: bool = False) -> None:
@@ -44,7 +44,7 @@ class PackedLayers:
         self._buffers = Buffers()
 
     @classmethod
-    def pack(cls, model: Any, *, reads_first: bool = False) -> PackedLayers | None:
+    def pack(cls, model: Any, *, reads_first: bool = False) -> PackedTextLayers | None:
         """Packs a model; None where that cannot be. With `reads_first`, the last layer computes the first
         tokens alone.
         """
@@ -87,7 +87,7 @@ class PackedLayers:
 class PackedBase(torch.nn.Module):
     """Packed layers in the place of the base model of a classifier, whose head stays transformers' own."""
 
-    def __init__(self, layers: PackedLayers, pooler: Any) -> None:
+    def __init__(self, layers: PackedTextLayers, pooler: Any) -> None:
         """`pooler`: the base model's, which a head may read; None: it has none."""
         super().__init__()
         self._layers = layers
@@ -111,10 +111,12 @@ def measure_roofline(model: Any, *, reads_first: bool = False) -> EncoderRooflin
     None: there is no kernel to measure.
     """
     limits = measure_limits(model, DTYPES[model.dtype])
-    return None if limits is None else EncoderRoofline(read_work(model, reads_first=reads_first), limits)
+    return (
+        None if limits is None else EncoderRoofline(read_encoder_work(model, reads_first=reads_first), limits)
+    )
 
 
-def read_work(model: Any, *, reads_first: bool) -> EncoderWork:
+def read_encoder_work(model: Any, *, reads_first: bool) -> EncoderWork:
     """`reads_first`: no token of the last layer is read but the first of each input."""
     layers = [_parts(layer) for layer in _layers(model)]
     of_inputs = _parameters(_after_keys(layers[-1])) if reads_first else 0

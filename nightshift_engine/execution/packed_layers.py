@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import LayerNorm
 
-from .attention.input_attention import Attention
+from .attention.input_attention import PassAttention
 from .decoder.buffers import Buffers
 from .decoder.kernels import DecoderKernels
 from .decoder.weights import Norm
@@ -26,7 +26,7 @@ PASS_ROWS = 256
 """Rows of the pass by which the way to compute linear layers is chosen."""
 
 
-class RowNorm:
+class PackedNorm:
     """A layer norm of float32 rows, or with None nothing but another dtype."""
 
     def __init__(self, norm: LayerNorm | None) -> None:
@@ -66,13 +66,13 @@ class Stream:
         """The sums as a linear layer reads them."""
         out = self._buffer()
         if out is not self.sums:
-            RowNorm(None).store(self.sums, out)
+            PackedNorm(None).store(self.sums, out)
         return out
 
     def add(self, linear: Linear, x: Tensor) -> None:
         linear.add_to(x, self.sums)
 
-    def norm(self, norm: RowNorm) -> Tensor:
+    def norm(self, norm: PackedNorm) -> Tensor:
         """Norms the sums; returns them as a linear layer reads them."""
         out = self._buffer()
         if out is not self.sums:
@@ -80,7 +80,7 @@ class Stream:
         norm.store(self.sums, self.sums)
         return out
 
-    def normed(self, norm: RowNorm) -> Tensor:
+    def normed(self, norm: PackedNorm) -> Tensor:
         """The sums with a norm, as a linear layer reads them; they stay as they are."""
         out = self._spaced()
         norm.store(self.sums, out)
@@ -105,11 +105,11 @@ class PackedRows:
         self.is_pre_norm = is_pre_norm
         self._rows = None if is_pre_norm else stream.rounded() if rows is None else rows
 
-    def read(self, norm: RowNorm) -> Tensor:
+    def read(self, norm: PackedNorm) -> Tensor:
         """The rows as the branch with this norm reads them."""
         return self.stream.normed(norm) if self._rows is None else self._rows
 
-    def join(self, linear: Linear, x: Tensor, norm: RowNorm) -> None:
+    def join(self, linear: Linear, x: Tensor, norm: PackedNorm) -> None:
         """Adds what the branch's last linear layer makes of `x`."""
         self.stream.add(linear, x)
         if self._rows is not None:
@@ -142,14 +142,14 @@ class SelfAttention:
 
     def __init__(self, parts: LayerParts, pack: Pack) -> None:
         self.qkv = packed(pack, parts.query, parts.key, parts.value)
-        self.output, self.norm = packed(pack, parts.output), RowNorm(parts.norm_attention)
+        self.output, self.norm = packed(pack, parts.output), PackedNorm(parts.norm_attention)
 
     @property
     def linears(self) -> list[Linear]:
         return [self.qkv, self.output]
 
 
-class Mlp:
+class PackedMlp:
     """The linear layers of a layer's MLP, the activation inside the first."""
 
     def __init__(self, parts: LayerParts, pack: Pack) -> None:
@@ -158,7 +158,7 @@ class Mlp:
         if activation is None:
             raise LookupError("its activation is none of ours")
         self.up = pack(parts.up.weight, parts.up.bias, activation=activation)
-        self.down, self.norm = packed(pack, parts.down), RowNorm(parts.norm)
+        self.down, self.norm = packed(pack, parts.down), PackedNorm(parts.norm)
 
     @property
     def linears(self) -> list[Linear]:
@@ -173,9 +173,9 @@ class PackedLayer:
     """A layer whose tokens see all others of their input."""
 
     def __init__(self, parts: LayerParts, pack: Pack) -> None:
-        self._attention, self._mlp = SelfAttention(parts, pack), Mlp(parts, pack)
+        self._attention, self._mlp = SelfAttention(parts, pack), PackedMlp(parts, pack)
 
-    def __call__(self, rows: PackedRows, attention: Attention, buffers: Buffers) -> PackedRows:
+    def __call__(self, rows: PackedRows, attention: PassAttention, buffers: Buffers) -> PackedRows:
         x = rows.read(self._attention.norm)
         qkv = stored(self._attention.qkv, x, buffers, "qkv")
         context = buffer_for(buffers, "context", x, x.shape[1])
@@ -190,10 +190,10 @@ class FirstTokenLayer:
 
     def __init__(self, parts: LayerParts, pack: Pack) -> None:
         self._query, self._key_value = packed(pack, parts.query), packed(pack, parts.key, parts.value)
-        self._output, self._norm = packed(pack, parts.output), RowNorm(parts.norm_attention)
-        self._mlp = Mlp(parts, pack)
+        self._output, self._norm = packed(pack, parts.output), PackedNorm(parts.norm_attention)
+        self._mlp = PackedMlp(parts, pack)
 
-    def __call__(self, rows: PackedRows, attention: Attention, buffers: Buffers) -> PackedRows:
+    def __call__(self, rows: PackedRows, attention: PassAttention, buffers: Buffers) -> PackedRows:
         x = rows.read(self._norm)
         key_value = stored(self._key_value, x, buffers, "key_value")
         own = x[attention.starts]

@@ -91,7 +91,7 @@ def _load_model(config: EngineConfig, tokenizer: Tokenizer, device: torch.device
     if config.deterministic:
         _check_deterministic(config, device)
     tokenizer.check_chat_template(config.model)
-    model = weights.load_model(config, device)
+    model = weights.load_pretrained(config, device)
     return prove_model(config, model, tokenizer, weights.model_digest(config.model, config.revision))
 
 
@@ -270,7 +270,7 @@ def _written_out(
 
 def _reloaded(config: EngineConfig, model: Any, name: str, attention: str) -> Any:
     """The model once more, proven again: packing has taken its weights."""
-    model = weights.load_model(config, model.device)
+    model = weights.load_pretrained(config, model.device)
     check_model(model, name, attention)
     return model
 

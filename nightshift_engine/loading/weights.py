@@ -127,7 +127,7 @@ def load_checkpoint(
     return LoadedCheckpoint(model, config, info)
 
 
-def load_model(
+def load_pretrained(
     config: EngineConfig,
     device: torch.device,
     *,

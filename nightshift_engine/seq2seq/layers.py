@@ -19,7 +19,7 @@ Module = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class AttentionHeads:
     """The projections of one attention, and their heads."""
 
     query: Module
@@ -39,8 +39,8 @@ class Attention:
 class Layer:
     """Self-attention, cross-attention and MLP, each with the norm before or after it."""
 
-    self_attention: Attention
-    cross_attention: Attention
+    self_attention: AttentionHeads
+    cross_attention: AttentionHeads
     mlp: Module
     norms: tuple[Module, Module, Module]
 
@@ -63,7 +63,7 @@ class Attend(Protocol):
         """Attends over the source of each sequence."""
 
 
-class Decoder(Protocol):
+class Seq2seqDecoder(Protocol):
     """A decoder with cross-attention, as a runner calls it."""
 
     @property
@@ -83,7 +83,7 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CrossDecoder:
-    """A `Decoder` of modules of transformers' own."""
+    """A `Seq2seqDecoder` of modules of transformers' own."""
 
     embed: Callable[[Tensor, Tensor], Tensor]
     """Token ids and positions `[tokens]` to `[tokens, hidden]`."""
@@ -109,11 +109,11 @@ class CrossDecoder:
         for index, layer in enumerate(self.layers):
             own, cross = layer.self_attention, layer.cross_attention
 
-            def attend_output(y: Tensor, index: int = index, own: Attention = own) -> Tensor:
+            def attend_output(y: Tensor, index: int = index, own: AttentionHeads = own) -> Tensor:
                 heads = Heads(*(own.heads(projection(y)) for projection in (own.query, own.key, own.value)))
                 return own.out(attend.over_output(index, heads, own.scale))
 
-            def attend_source(y: Tensor, index: int = index, cross: Attention = cross) -> Tensor:
+            def attend_source(y: Tensor, index: int = index, cross: AttentionHeads = cross) -> Tensor:
                 return cross.out(attend.over_source(index, cross.heads(cross.query(y)), cross.scale))
 
             for part, norm in zip((attend_output, attend_source, layer.mlp), layer.norms, strict=True):
@@ -183,8 +183,8 @@ def positions_of(config: Any, coder: Any) -> Tensor:
     return weight[getattr(module, "offset", 0) :]
 
 
-def _bart_attention(module: Any) -> Attention:
-    return Attention(
+def _bart_attention(module: Any) -> AttentionHeads:
+    return AttentionHeads(
         module.q_proj,
         module.k_proj,
         module.v_proj,
@@ -230,6 +230,8 @@ def _t5(model: Any) -> CrossDecoder:
     return CrossDecoder(embed, tuple(layers), True, head, position_bias)
 
 
-def _t5_attention(module: Any) -> Attention:
+def _t5_attention(module: Any) -> AttentionHeads:
     """T5 folds the scale into its weights."""
-    return Attention(module.q, module.k, module.v, module.o, module.n_heads, module.key_value_proj_dim, 1.0)
+    return AttentionHeads(
+        module.q, module.k, module.v, module.o, module.n_heads, module.key_value_proj_dim, 1.0
+    )

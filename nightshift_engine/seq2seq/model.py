@@ -117,7 +117,7 @@ def load_seq2seq(config: EngineConfig) -> LoadedModel:
     tokenizer = Tokenizer.load(config.model, config.revision)
     device = weights.resolve_device(config.device)
     with on_device(device):
-        model = weights.load_model(config, device, kind=SEQ2SEQ, auto_class=AutoModelForSeq2SeqLM)
+        model = weights.load_pretrained(config, device, kind=SEQ2SEQ, auto_class=AutoModelForSeq2SeqLM)
         return _prove(config, model, tokenizer, weights.model_digest(config.model, config.revision))
 
 

@@ -22,10 +22,10 @@ from ..execution.decoder.native_operations import DTYPES
 from ..execution.linears.interface import Linear, Pack, Packing, activation_of
 from ..execution.packed_layers import (
     LayerParts,
-    Mlp,
     PackedLayer,
+    PackedMlp,
+    PackedNorm,
     PackedRows,
-    RowNorm,
     SelfAttention,
     Stream,
     buffer_for,
@@ -51,14 +51,14 @@ class CrossAttention:
         self.source = packed(pack, module.k_proj, module.v_proj)
         """Makes keys and values of the encoder's states."""
         self.query, self.output = packed(pack, module.q_proj), packed(pack, module.out_proj)
-        self.norm = RowNorm(norm)
+        self.norm = PackedNorm(norm)
 
     @property
     def linears(self) -> list[Linear]:
         return [self.query, self.source, self.output]
 
 
-class Embedding:
+class PackedEmbedding:
     """Embeddings of tokens and positions, with the norm that BART has behind them."""
 
     def __init__(self, module: Any, config: Any, buffers: Buffers) -> None:
@@ -67,7 +67,7 @@ class Embedding:
         positions = positions_of(config, module).float()
         self._positions = torch.cat([torch.zeros(1, positions.shape[1]), positions])  # the first: of none
         norm = getattr(module, "layernorm_embedding", None)
-        self._norm = None if norm is None else RowNorm(norm)
+        self._norm = None if norm is None else PackedNorm(norm)
         self._kernels, self._buffers = DecoderKernels(), buffers
 
     def __call__(self, token_ids: Tensor, positions: Tensor) -> Tensor:
@@ -92,10 +92,10 @@ class PackedEncoder:
         self._config, self._dtype = model.config, model.dtype
         self._num_heads = encoder.layers[0].self_attn.num_heads
         self._buffers = Buffers()
-        self._embed = Embedding(encoder, model.config, self._buffers)
+        self._embed = PackedEmbedding(encoder, model.config, self._buffers)
         self._layers = [PackedLayer(_parts(layer), pack) for layer in encoder.layers]
         norm = getattr(encoder, "layer_norm", None)
-        self._norm = None if norm is None else RowNorm(norm)
+        self._norm = None if norm is None else PackedNorm(norm)
 
     def __call__(self, sources: Seq[Seq[int]]) -> Tensor:
         """`[tokens, hidden]`, one source's after another's; the next call overwrites them."""
@@ -120,18 +120,18 @@ class PackedDecoder:
         self._dtype = model.dtype
         self._buffers = Buffers()
         self._steps = WrittenSteps(self._buffers)
-        self._embed = Embedding(decoder, model.config, self._buffers)
+        self._embed = PackedEmbedding(decoder, model.config, self._buffers)
         self._is_pre_norm = _is_pre_norm(model.config)
         self._num_heads = decoder.layers[0].self_attn.num_heads
         self._layers = [
             (
                 SelfAttention(_parts(layer), pack),
                 CrossAttention(pack, layer.encoder_attn, layer.encoder_attn_layer_norm),
-                Mlp(_parts(layer), pack),
+                PackedMlp(_parts(layer), pack),
             )
             for layer in decoder.layers
         ]
-        self._norm = RowNorm(getattr(decoder, "layer_norm", None))
+        self._norm = PackedNorm(getattr(decoder, "layer_norm", None))
         bias = getattr(model, "final_logits_bias", None)
         self._head = packing.head(model.lm_head.weight, None if bias is None else bias[0])
         linears = [

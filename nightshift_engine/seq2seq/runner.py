@@ -23,7 +23,7 @@ from ..execution.attention.native_backend import NativeAttention
 from ..execution.kv_memory import KvMemory
 from .attention import NativeCrossAttention, PagedCrossAttention, store
 from .decoding import DecodingRules
-from .layers import Attend, Decoder
+from .layers import Attend, Seq2seqDecoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class EncoderDecoder:
 
     encoder: Callable[[Seq[Seq[int]]], Tensor]
     """Sources to states `[tokens, hidden]`, one's after another's. The next call may overwrite them."""
-    decoder: Decoder
+    decoder: Seq2seqDecoder
     rules: DecodingRules
     vocab_size: int
     eos_token_ids: frozenset[int]

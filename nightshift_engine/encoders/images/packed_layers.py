@@ -74,7 +74,7 @@ def swap(model: Any, *, reads_first: bool = False) -> Swapped:
             rows, columns = parts[0].up.weight.shape
             pack = fastest_pack(dtype, columns, rows, PASS_ROWS)[0]
             num_heads = parts[0].output.in_features // int(_named(layers[0], _ATTENTIONS).head_dim)
-            packed = PackedLayers(parts, pack, model.dtype, num_heads, reads_first=reads_first)
+            packed = PackedImageLayers(parts, pack, model.dtype, num_heads, reads_first=reads_first)
         except LookupError as error:
             log.debug("layers are not packed: %r", error)
             return swapped
@@ -84,7 +84,7 @@ def swap(model: Any, *, reads_first: bool = False) -> Swapped:
     return swapped
 
 
-class PackedLayers(Module):
+class PackedImageLayers(Module):
     """All layers of a model, in the place of the first. Not thread-safe: its buffers are kept."""
 
     def __init__(

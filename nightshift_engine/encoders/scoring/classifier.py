@@ -27,12 +27,12 @@ from ...execution.packed_layers import NOT_PACKED
 from ...loading.context import longest_input
 from ...loading.weights import check_vocabulary, resolve_device
 from ...text.tokenizer import Tokenizer
-from ..packed_layers import PackedBase, PackedLayers, measure_roofline
+from ..packed_layers import PackedBase, PackedTextLayers, measure_roofline
 from ..texts import token_ids_objection
 from .labels import Labels, read_config
 from .pairs import FramedTokens, PairText, PairTokenizer
 from .rerank_prompts import PromptTokenizer, declares_prompt
-from .scorer import TextScorer, load_scorer
+from .scorer import TextScorer, load_weights
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class ClassifierModel(TextScorer):
         directory = local_directory(str(path_or_id), revision)
         require_kind(str(directory), None, CLASSIFIER)
         tokenizer = Tokenizer.load(str(directory))
-        model = load_scorer(
+        model = load_weights(
             directory, AutoModelForSequenceClassification, CLASSIFIER, dtype, resolve_device(device)
         )
         check_vocabulary(tokenizer, int(model.get_input_embeddings().weight.shape[0]), str(directory))
@@ -144,7 +144,7 @@ class ClassifierModel(TextScorer):
         batches = [self._sample(), self._sample(longest=2 * SEPARATE_TOKENS_MIN)]
         expected = torch.cat([self._forward(inputs) for inputs in batches])
         for reads_first in (True, False):
-            layers = None if base is model else PackedLayers.pack(base, reads_first=reads_first)
+            layers = None if base is model else PackedTextLayers.pack(base, reads_first=reads_first)
             if layers is None:
                 return
             setattr(model, model.base_model_prefix, PackedBase(layers, getattr(base, "pooler", None)))

@@ -22,7 +22,7 @@ from ...text.tokenizer import Tokenizer
 from .labels import Activation, Labels, ranking_activation, read_config
 from .pairs import FramedTokens, PairText
 from .rerank_prompts import PromptTokenizer, transformer_settings
-from .scorer import TextScorer, load_scorer
+from .scorer import TextScorer, load_weights
 
 _OWN = "sentence_transformers."
 _METHODS = {"from_2_way_softmax": 2, "no_post_processing": 1}
@@ -126,7 +126,7 @@ class GenerativeReranker(TextScorer):
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
         tokens = ScoredTokens.read(directory, config, tokenizer)
         prompts = PromptTokenizer.of_checkpoint(directory, config, tokenizer)
-        model = load_scorer(directory, AutoModelForCausalLM, DECODER, dtype, resolve_device(device))
+        model = load_weights(directory, AutoModelForCausalLM, DECODER, dtype, resolve_device(device))
         check_vocabulary(tokenizer, int(model.get_input_embeddings().weight.shape[0]), name)
         limit = longest_input(
             model, tokenizer, transformer_settings(directory).get("max_seq_length"), max_length

@@ -33,7 +33,7 @@ from .labels import Labels
 from .pairs import Frame, FramedTokens, PairText
 
 
-def load_scorer(directory: Path, auto_class: Any, kind: Kind, dtype: str, device: torch.device) -> Any:
+def load_weights(directory: Path, auto_class: Any, kind: Kind, dtype: str, device: torch.device) -> Any:
     """A model of a class of transformers, on its device, in eval mode; `kind` says which weights it needs.
 
     Raises ModelLoadFailed or UnsupportedModel.

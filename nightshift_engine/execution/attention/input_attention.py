@@ -77,7 +77,7 @@ SEPARATE_TOKENS_MIN = 64
 """Tokens from which on one attention for each input costs less than padding and a mask."""
 
 
-class Attention(Protocol):
+class PassAttention(Protocol):
     """Attention over the rows of one pass."""
 
     @property
@@ -94,7 +94,7 @@ class Attention(Protocol):
         """
 
 
-class PaddedInputs(Attention, Protocol):
+class PaddedInputs(PassAttention, Protocol):
     """Attention over inputs that come padded, and the way from them to rows and back."""
 
     def rows_of(self, hidden: Tensor) -> Tensor:

@@ -266,12 +266,12 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, call: Lay
 def _store(memory: Tensor, scales: Tensor | None, rows: Tensor, vectors: Tensor) -> None:
     """Writes `vectors` to `rows` of one layer's memory, seen as `[places, dim]`."""
     if scales is not None:
-        vectors, units = quantize_rows(vectors)
+        vectors, units = quantize_kv_rows(vectors)
         scales.view(-1).index_copy_(0, rows, units)
     memory.view(-1, memory.shape[3]).index_copy_(0, rows, vectors.to(memory.dtype))
 
 
-def quantize_rows(vectors: Tensor) -> tuple[Tensor, Tensor]:
+def quantize_kv_rows(vectors: Tensor) -> tuple[Tensor, Tensor]:
     """`[rows, dim]` as int8, and per row what one unit is worth. NaN in a row makes its unit NaN."""
     largest = vectors.abs().amax(dim=1).float()
     steps = (vectors.float() * (127.0 / largest.clamp_min(1e-30))[:, None]).round_()

@@ -19,7 +19,7 @@ from nightshift_engine.core.roofline import (
     ModelWork,
     Roofline,
 )
-from nightshift_engine.encoders.packed_layers import read_work as read_encoder_work
+from nightshift_engine.encoders.packed_layers import read_encoder_work as read_encoder_work
 from nightshift_engine.execution.kv_memory import KvShape
 from nightshift_engine.loading import device_limits
 from nightshift_engine.loading.device_limits import measure_limits, read_work

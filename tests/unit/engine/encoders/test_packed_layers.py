@@ -26,7 +26,7 @@ from transformers import (
 from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
 
 from nightshift_engine.encoders.model import EncoderModel
-from nightshift_engine.encoders.packed_layers import PackedBase, PackedLayers
+from nightshift_engine.encoders.packed_layers import PackedBase, PackedTextLayers
 from nightshift_engine.encoders.scoring.classifier import ClassifierModel
 from nightshift_engine.execution.packed_layers import FirstTokenLayer, PackedLayer, Stream
 from tests.unit.engine.tiny.cases import mostly_exhaustive
@@ -119,7 +119,7 @@ def test_a_longer_batch_after_a_shorter_one_does_not_change_the_shorter(tmp_path
     ],
 )
 def test_what_is_built_otherwise_stays_as_it_is(model_class, config_class, fields):
-    assert PackedLayers.pack(model_of(model_class, config_class, fields)) is None
+    assert PackedTextLayers.pack(model_of(model_class, config_class, fields)) is None
 
 
 def test_a_model_whose_embeddings_want_more_than_tokens_keeps_its_own_layers(tmp_path):
@@ -198,9 +198,9 @@ def test_a_classifiers_packed_layers_that_compute_something_else_are_not_used(tm
 
 def test_the_linear_layers_that_a_classifier_has_packed_keep_no_memory_of_their_own(tmp_path, monkeypatch):
     packed = []
-    free = PackedLayers.free_originals
+    free = PackedTextLayers.free_originals
     monkeypatch.setattr(
-        PackedLayers, "free_originals", lambda layers, model: packed.append(model) or free(layers, model)
+        PackedTextLayers, "free_originals", lambda layers, model: packed.append(model) or free(layers, model)
     )
     ClassifierModel.load(save_classifier(tmp_path, num_labels=3), "float32")
 

@@ -71,7 +71,7 @@ def test_a_model_is_loaded_and_proven_on_its_device(
         raise InvalidConfig("enough")
 
     monkeypatch.setattr(model_module.weights, "resolve_device", lambda name: torch.device(name))
-    monkeypatch.setattr(model_module.weights, "load_model", load)
+    monkeypatch.setattr(model_module.weights, "load_pretrained", load)
     with pytest.raises(InvalidConfig, match="enough"):
         model_module.load_model(EngineConfig(str(llama), device="cuda:1"))
 

@@ -9,7 +9,7 @@ import transformers
 
 from nightshift_engine.encoders.images import packed_layers
 from nightshift_engine.encoders.images.model import ImageClassifierModel, ImageEncoderModel
-from nightshift_engine.encoders.images.packed_layers import PackedLayers, swap
+from nightshift_engine.encoders.images.packed_layers import PackedImageLayers, swap
 from tests.unit.engine.tiny.images import as_bytes, picture, save_image_model
 
 
@@ -19,7 +19,7 @@ def loaded(directory: Path, family: str, head: str = "ForImageClassification") -
 
 
 def num_packed(model: Any) -> int:
-    return sum(isinstance(module, PackedLayers) for module in model.modules())
+    return sum(isinstance(module, PackedImageLayers) for module in model.modules())
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_model_that_reads_first_tokens_gets_no_others_of_the_last_layer(
         answer = model(pixel_values=pixels)
         swap(model, reads_first=True)
         output = model(pixel_values=pixels)
-        [packed] = [module for module in model.modules() if isinstance(module, PackedLayers)]
+        [packed] = [module for module in model.modules() if isinstance(module, PackedImageLayers)]
         tokens = packed(torch.randn(3, 17, 32))
     assert tokens.shape == (3, 1, 32)
     values_of = (
@@ -106,7 +106,9 @@ def test_layers_that_compute_something_else_are_not_used(
     data = as_bytes(picture(1))
     own = ImageClassifierModel.load(tmp_path, "float32", "cpu")
     expected = own.encode([own.prepare(data)])
-    monkeypatch.setattr(PackedLayers, "forward", lambda self, hidden_states, *args, **others: hidden_states)
+    monkeypatch.setattr(
+        PackedImageLayers, "forward", lambda self, hidden_states, *args, **others: hidden_states
+    )
     other = ImageClassifierModel.load(tmp_path, "float32", "cpu")
     torch.testing.assert_close(
         torch.from_numpy(other.encode([other.prepare(data)])),
