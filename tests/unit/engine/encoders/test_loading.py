@@ -1,6 +1,5 @@
 """Which encoders are refused, and why."""
 
-import json
 import shutil
 
 import numpy as np
@@ -21,6 +20,7 @@ from transformers import (
 
 from nightshift_engine.encoders.model import EncoderModel
 from nightshift_engine.errors import ModelLoadFailed, UnsupportedModel
+from tests.unit.engine.tiny.classifiers import change_config
 from tests.unit.engine.tiny.encoders import (
     SIZES,
     TOLERANCE,
@@ -32,47 +32,29 @@ from tests.unit.engine.tiny.encoders import (
     tiny_bert,
 )
 
+TEXT = {"vocab_size": 64, **SIZES}
+FNET = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64}
+T5 = {"vocab_size": 64, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 1, "num_heads": 4}
 
-def test_a_model_in_which_padding_leaks_into_the_result_is_refused(tmp_path):
+
+@pytest.mark.parametrize(
+    ("model_class", "config", "reason"),
+    [
+        (FNetModel, FNetConfig(**FNET), "batching changes its embeddings"),  # padding leaks into its result
+        (
+            CLIPModel,
+            CLIPConfig(text_config=TEXT, vision_config={"image_size": 32, **SIZES}),
+            "clip is not an encoder of text",
+        ),
+        (T5Model, T5Config(**T5), "t5 is an encoder-decoder"),
+        (DPRQuestionEncoder, DPRConfig(**TEXT), "DPRQuestionEncoder gives no vectors of tokens"),
+    ],
+)
+def test_what_gives_no_vectors_of_text_alone_is_refused(tmp_path, model_class, config, reason):
     torch.manual_seed(0)
-    config = FNetConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, intermediate_size=64)
-    directory = save_checkpoint(tmp_path, FNetModel(config))
+    directory = save_checkpoint(tmp_path, model_class(config))
 
-    with pytest.raises(UnsupportedModel, match="batching changes its embeddings"):
-        EncoderModel.load(directory)
-
-
-def test_a_model_of_more_than_text_is_refused(tmp_path):
-    config = CLIPConfig(text_config={"vocab_size": 64, **SIZES}, vision_config={"image_size": 32, **SIZES})
-    directory = save_checkpoint(tmp_path, CLIPModel(config))
-
-    with pytest.raises(UnsupportedModel, match="clip is not an encoder of text"):
-        EncoderModel.load(directory)
-
-
-def test_an_encoder_decoder_is_refused(tmp_path):
-    config = T5Config(vocab_size=64, d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=4)
-    directory = save_checkpoint(tmp_path, T5Model(config))
-
-    with pytest.raises(UnsupportedModel, match="t5 is an encoder-decoder"):
-        EncoderModel.load(directory)
-
-
-def test_weights_that_are_not_safetensors_are_refused(tmp_path):
-    directory = save_checkpoint(tmp_path, tiny_bert())
-    torch.save(tiny_bert().state_dict(), directory / "pytorch_model.bin")
-    (directory / "model.safetensors").unlink()
-
-    with pytest.raises(ModelLoadFailed, match="safetensors"):
-        EncoderModel.load(directory)
-
-
-def test_a_truncated_weights_file_is_refused(tmp_path):
-    directory = save_checkpoint(tmp_path, tiny_bert())
-    weights = directory / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1_000])
-
-    with pytest.raises(ModelLoadFailed, match="cannot load"):
+    with pytest.raises(UnsupportedModel, match=reason):
         EncoderModel.load(directory)
 
 
@@ -85,11 +67,6 @@ def test_a_checkpoint_that_lacks_weights_is_refused_instead_of_filled_with_noise
 
     with pytest.raises(ModelLoadFailed, match=r"lacks weights: encoder\.layer\.2"):
         EncoderModel.load(directory)
-
-
-def test_a_directory_without_a_model_is_refused(tmp_path):
-    with pytest.raises(ModelLoadFailed):
-        EncoderModel.load(tmp_path)
 
 
 def test_a_broken_pooling_configuration_is_refused(tmp_path):
@@ -118,11 +95,6 @@ def save_as(tmp_path, architecture, family, sizes):
     return save_checkpoint(tmp_path, getattr(transformers, architecture)(config))
 
 
-def rename_architecture(directory, architecture):
-    config = json.loads((directory / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps(config | {"architectures": [architecture]}))
-
-
 @pytest.mark.parametrize(
     ("architecture", "family", "sizes", "base", "head"),
     [
@@ -140,7 +112,7 @@ def test_a_classifier_is_refused_by_name_and_by_its_weights(
         UnsupportedModel, match=r"it scores text|BertForTokenClassification classifies tokens"
     ):
         EncoderModel.load(directory)
-    rename_architecture(directory, base)
+    change_config(directory, architectures=[base])
     with pytest.raises(UnsupportedModel, match=f"no use for its weights {head}.*not an embedder"):
         EncoderModel.load(directory)
 
@@ -173,18 +145,9 @@ def test_a_model_that_generates_is_not_loaded_to_embed(tmp_path):
         EncoderModel.load(save_as(tmp_path, "Qwen3ForCausalLM", "qwen3", CAUSAL))
 
 
-def test_a_model_without_vectors_of_tokens_is_refused(tmp_path):
-    directory = save_checkpoint(tmp_path, DPRQuestionEncoder(DPRConfig(vocab_size=64, **SIZES)))
-
-    with pytest.raises(UnsupportedModel, match="DPRQuestionEncoder gives no vectors of tokens"):
-        EncoderModel.load(directory)
-
-
 def test_a_decoder_made_to_see_later_tokens_by_code_of_its_own_is_refused(tmp_path):
     directory = save_as(tmp_path, "Qwen2Model", "qwen2", CAUSAL)
-    config = json.loads((directory / "config.json").read_text())
-    own_code = {"auto_map": {"AutoModel": "modeling.Bidirectional"}}
-    (directory / "config.json").write_text(json.dumps(config | own_code))
+    change_config(directory, auto_map={"AutoModel": "modeling.Bidirectional"})
 
     with pytest.raises(UnsupportedModel, match="sees only earlier ones"):
         EncoderModel.load(directory)
@@ -192,8 +155,7 @@ def test_a_decoder_made_to_see_later_tokens_by_code_of_its_own_is_refused(tmp_pa
 
 def test_a_decoder_that_its_configuration_lets_see_later_tokens_is_pooled_by_the_mean(tmp_path):
     directory = save_as(tmp_path, "Qwen2Model", "qwen2", CAUSAL)
-    config = json.loads((directory / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps(config | {"is_causal": False}))
+    change_config(directory, is_causal=False)
     inputs = random_inputs(8, [30, 2, 17])
 
     vectors = EncoderModel.load(directory).encode(inputs)
