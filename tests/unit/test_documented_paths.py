@@ -1,6 +1,7 @@
 """Files, folders and sections that the documents name exist.
 
-Documents write paths from the root of the repository or from their own folder.
+Documents write paths from the root of the repository or from their own folder. A package's README names files
+in the folders below it by the end of their paths.
 """
 
 import re
@@ -72,6 +73,8 @@ def test_the_architecture_fits_a_few_screens() -> None:
 
 
 def exists(path: str, document: Path) -> bool:
+    if document in READMES and any(document.parent.rglob(path)):
+        return True
     file = (document.parent / path).resolve()
     return any(ROOT.glob(path)) if "*" in path else (ROOT / path).exists() or file.exists()
 
