@@ -129,7 +129,7 @@ def test_rows_of_a_batch_have_the_same_calls(service: Service, client: openai.Op
 
 
 @pytest.mark.parametrize("model", EACH_MODEL)
-@pytest.mark.parametrize(("asked", "text"), [(CALLS, ""), (WRITES_JSON, ANSWERS[WRITES_JSON])])
+@pytest.mark.parametrize(("prompt", "text"), [(CALLS, ""), (WRITES_JSON, ANSWERS[WRITES_JSON])])
 def test_a_response_calls_or_has_its_form(client: openai.OpenAI, model: str, prompt: str, text: str) -> None:
     body: dict[str, Any] = {
         "model": model,

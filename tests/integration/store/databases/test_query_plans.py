@@ -17,8 +17,7 @@ import pytest
 
 from api.access import Caller
 from api.page import views
-from api.page.view import View
-from api.services.preview_child import Asked
+from api.page.view import PageRequest, View
 from api.services.services import AppSettings
 from nightshift.errors import NightshiftError
 from nightshift.fleet.workers import WorkerState
@@ -213,7 +212,7 @@ def test_no_view_of_the_page_reads_all_there_is_of_anything(
     query = {name: shown["job_id"] if value == "JOB" else value for name, value in query.items()}
     caller = Caller("key", "default", frozenset(Scope), PriorityClass.INTERACTIVE, NO_QUOTAS)
     services: Any = SimpleNamespace(settings=AppSettings())
-    asked_for = Asked(caller=caller, services=services, path=path, query=query)
+    asked_for = PageRequest(caller=caller, services=services, path=path, query=query)
 
     plan = plan_of(large_store, lambda tx: view.load(tx, asked_for, tx.now()))
 
