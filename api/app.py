@@ -33,7 +33,7 @@ from api.tenants import audit, keys, limits, tenants, usage
 from api.webhooks import deliveries
 from api.webhooks import endpoints as webhook_endpoints
 from nightshift.errors import DatabaseUnavailable, DatabaseUnusable, SchemaBehind
-from nightshift.process import garbage
+from nightshift.process import memory
 from nightshift.process.logs import set_up_logging
 from nightshift.process.private_files import keep_files_private
 from nightshift.process.starting import starting
@@ -139,7 +139,7 @@ def _lifespan(
             app.state.processes = processes = Processes(settings.api.metrics_sockets)
             await run_in_threadpool(_report_schema, services.store.database)
             if is_own_process:
-                garbage.tune()  # a large body is many objects, and the collector holds Python's lock
+                memory.collect_less_often()  # a large body is many objects
             log.info(
                 "api started", extra={"action": "api_started", "database": services.store.database.dialect}
             )

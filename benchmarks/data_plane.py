@@ -29,7 +29,7 @@ from nightshift.jobs import BulkClaim, Job, JobState, NewShard
 from nightshift.lifecycle import transitions
 from nightshift.objectstore import MIB, DirectoryStore, Locations
 from nightshift.objectstore.sources import Sources
-from nightshift.process import garbage
+from nightshift.process import memory
 from nightshift.process.settings import WorkerSettings
 from nightshift.store import Store
 from scheduler.duties.assembly import Assembly, AssemblyConfig
@@ -169,7 +169,7 @@ def measured(count: int) -> Iterator[Figure]:
         assert elector.attempt()
         keeping = threading.Event()
         threading.Thread(target=elector.run, args=(keeping,), daemon=True).start()
-        garbage.tune()
+        memory.collect_less_often()
         cpu_s, began_s = time.process_time(), time.monotonic()
         with bench.writing_parts(elector):
             bench.run_rows(server)

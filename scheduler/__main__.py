@@ -26,7 +26,7 @@ from nightshift.lifecycle.submission import egress_config
 from nightshift.objectstore import Locations, ObjectStore, open_store
 from nightshift.objectstore.sources import Sources
 from nightshift.outbound.safe_http import Egress, EgressConfig
-from nightshift.process import garbage, memory
+from nightshift.process import memory
 from nightshift.process.logs import set_up_logging
 from nightshift.process.metrics.serving import MetricsServer
 from nightshift.process.private_files import keep_files_private
@@ -100,7 +100,7 @@ def main() -> int:
             _check_schema(parts.store)
             service = Service(parts, settings, stop)
             stack.enter_context(_metrics_served(service.metrics, settings))
-        garbage.tune()
+        memory.collect_less_often()
         service.run()
     return 0
 

@@ -33,7 +33,7 @@ from nightshift.jobs.priorities import OnlineRoom, Room, online_room_beside
 from nightshift.objectstore import Locations, ObjectStore
 from nightshift.objectstore.sources import Sources
 from nightshift.outbound.cloud_metadata import Provider
-from nightshift.process import garbage, memory
+from nightshift.process import memory
 from nightshift.process.metrics.serving import MetricsServer
 from nightshift.process.settings import QueueSettings, WorkerSettings
 from nightshift.store import Store
@@ -148,7 +148,7 @@ class Runtime:
         self._models = Models(loaded, self._settings.answer_bytes_max)
         self._device = device_reader(self._settings.device)
         self._make_parts()
-        garbage.tune()
+        memory.collect_less_often()
         self._serve_metrics()
         for server in self._models:
             self._prepare(server)

@@ -18,7 +18,7 @@ from nightshift.jobs.capacity.demand import Pool, demand, slack_s
 from nightshift.lifecycle.recovery import LEASES_EXPIRED, crash_counter
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.process.metrics import service
-from nightshift.process.metrics.labels import model_labels
+from nightshift.process.metrics.family import model_labels
 from nightshift.store import Store
 from nightshift.store.webhooks.deliveries import Owed
 

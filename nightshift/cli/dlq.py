@@ -2,14 +2,13 @@
 
 import json as json_module
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nightshift.cli.session import Json, open_client
-from nightshift.cli.terminal import EXIT_FAILED, describe, print_error, print_json, print_table, say
+from nightshift.cli.terminal import EXIT_FAILED, describe, print_error, print_list, say, time_text
 from nightshift.jobs import JsonObject
 from nightshift.jobs.dead_letters import DeadLetterState
 
@@ -32,13 +31,8 @@ def list_dead_letters(
     """List dead letters, the latest first."""
     with open_client() as client:
         letters = list(client.dead_letters(status=status, limit=limit))
-    if json:
-        print_json(letters)
-        return
-    print_table(
-        ("ID", "STATUS", "JOB", "ROW", "CAUSE", "CRASHES", "DIED", "REPLAYED AS"),
-        [_line(letter) for letter in letters],
-    )
+    headings = ("ID", "STATUS", "JOB", "ROW", "CAUSE", "CRASHES", "DIED", "REPLAYED AS")
+    print_list(letters, headings, _line, json=json)
 
 
 @app.command()
@@ -96,6 +90,6 @@ def _line(letter: JsonObject) -> tuple[object, ...]:
         letter["custom_id"],
         letter["cause"],
         letter["crashes"],
-        f"{datetime.fromtimestamp(letter['died_at'], UTC):%Y-%m-%d %H:%M:%S}Z",
+        time_text(letter["died_at"]),
         letter["replay_job_id"],
     )

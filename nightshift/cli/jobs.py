@@ -10,20 +10,24 @@ from nightshift.cli.session import Json, open_client
 from nightshift.cli.terminal import (
     output_problem_text,
     print_json,
-    print_table,
+    print_list,
     printable,
     problem_text,
     rows_text,
     say,
     time_text,
 )
-from nightshift.jobs import JobKind, JobState
+from nightshift.jobs import JobKind, JobState, JsonObject
 from nightshift.jobs.ids import job_id_of_batch
 from nightshift.jobs.priorities import PriorityClass
 
 if TYPE_CHECKING:
     from nightshift.client import RemoteJob
 
+HEADINGS = (
+    *("JOB", "STATUS", "NAME", "DATE", "PRIORITY", "ENDPOINT", "MODEL"),
+    *("DONE", "FAILED", "ROWS", "CREATED"),
+)
 TIME_FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
 
 app = typer.Typer(
@@ -75,26 +79,7 @@ def list_jobs(
             created_before=_utc(created_before),
             limit=limit,
         )
-        jobs = list(listed)
-    if json:
-        print_json([job.data for job in jobs])
-        return
-    print_table(
-        (
-            "JOB",
-            "STATUS",
-            "NAME",
-            "DATE",
-            "PRIORITY",
-            "ENDPOINT",
-            "MODEL",
-            "DONE",
-            "FAILED",
-            "ROWS",
-            "CREATED",
-        ),
-        [_line(job) for job in jobs],
-    )
+        print_list(list(listed), HEADINGS, _line, json=json, as_json=lambda job: job.data)
 
 
 @app.command()
@@ -126,10 +111,7 @@ def update(
         raise typer.BadParameter("say what to change: --priority, --metadata")
     with open_client() as client:
         job = client.change_job(job_id, priority=priority, metadata=_pairs(metadata))
-    if json:
-        print_json(job.data)
-    else:
-        say(f"{job.id} has priority {job.data['priority']}")
+    _print_change(job.data, f"{job.id} has priority {job.data['priority']}", json)
 
 
 @app.command()
@@ -137,10 +119,7 @@ def pause(job_id: JobId, json: Json = False) -> None:
     """Let no more of a job run until it is resumed. Its deadline stays."""
     with open_client() as client:
         job = client.pause_job(job_id)
-    if json:
-        print_json(job.data)
-    else:
-        say(f"{job.id} is paused")
+    _print_change(job.data, f"{job.id} is paused", json)
 
 
 @app.command()
@@ -148,10 +127,7 @@ def resume(job_id: JobId, json: Json = False) -> None:
     """Let a paused job go on."""
     with open_client() as client:
         job = client.resume_job(job_id)
-    if json:
-        print_json(job.data)
-    else:
-        say(f"{job.id} goes on")
+    _print_change(job.data, f"{job.id} goes on", json)
 
 
 @app.command()
@@ -183,10 +159,8 @@ def cancel(job_id: JobId, json: Json = False) -> None:
     """Cancel a job. What is done stays."""
     with open_client() as client:
         job = client.cancel_job(job_id)
-    if json:
-        print_json(job.data)
-    else:
-        say(f"{job.id} {'has ended: ' + job.state if job.state.is_terminal else 'is stopping'}")
+    state = f"has ended: {job.state}" if job.state.is_terminal else "is stopping"
+    _print_change(job.data, f"{job.id} {state}", json)
 
 
 @app.command()
@@ -194,10 +168,7 @@ def delete(job_id: JobId, json: Json = False) -> None:
     """Delete a job that has ended, with its results and events. Its input and output files stay."""
     with open_client() as client:
         client.delete_job(job_id)
-    if json:
-        print_json({"id": job_id, "object": "job", "deleted": True})
-    else:
-        say(f"{job_id} is deleted")
+    _print_change({"id": job_id, "object": "job", "deleted": True}, f"{job_id} is deleted", json)
 
 
 @app.command()
@@ -234,6 +205,13 @@ def results(
         job = client.get_job(job_id)
     if not job.state.is_terminal:
         say(f"{job_id} is {job.state}: there will be more")
+
+
+def _print_change(data: JsonObject, message: str, json: bool) -> None:
+    if json:
+        print_json(data)
+    else:
+        say(message)
 
 
 def _pairs(texts: list[str] | None) -> dict[str, str] | None:

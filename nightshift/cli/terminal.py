@@ -4,15 +4,17 @@ import json
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import typer
 
 from nightshift.errors import NightshiftError
 
 EXIT_FAILED = 1
+
+Item = TypeVar("Item")
 MARKS_MAX: Final = 2  # combining ones on a letter: no language stacks more
 NO_TEXT: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # classes of characters that act
 
@@ -67,6 +69,21 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> No
         typer.echo(line.rstrip())
 
 
+def print_list(
+    items: Sequence[Item],
+    headings: Sequence[str],
+    row: Callable[[Item], Sequence[object]],
+    *,
+    json: bool,
+    as_json: Callable[[Item], Any] = lambda item: item,
+) -> None:
+    """Print a list as a table, or all of it as JSON."""
+    if json:
+        print_json([as_json(item) for item in items])
+    else:
+        print_table(headings, map(row, items))
+
+
 def print_error(message: str) -> None:
     """Print an error as one line."""
     say(f"nightshift: {' '.join(message.split())}")
@@ -79,6 +96,11 @@ def fail(message: str, code: int = EXIT_FAILED) -> NoReturn:
 
 def rows_text(count: int) -> str:
     return "1 row" if count == 1 else f"{count} rows"
+
+
+def utc_text(at: datetime | None) -> str | None:
+    """A time as JSON output has it."""
+    return None if at is None else f"{at:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def time_text(at_s: int) -> str:

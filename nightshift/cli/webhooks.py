@@ -7,7 +7,7 @@ import typer
 
 from nightshift.cli.jobs import TIME_FORMATS
 from nightshift.cli.session import Json, open_client
-from nightshift.cli.terminal import fail, print_json, print_table, say, time_text
+from nightshift.cli.terminal import fail, print_json, print_list, say, time_text
 from nightshift.jobs import JsonObject
 from nightshift.outbound.webhooks import DeliveryState, is_taken
 
@@ -37,13 +37,8 @@ def list_endpoints(json: Json = False) -> None:
     """List endpoints, newest first."""
     with open_client() as client:
         endpoints = list(client.webhook_endpoints())
-    if json:
-        print_json(endpoints)
-        return
-    print_table(
-        ("ID", "NAME", "STATUS", "EVENTS", "SECRET", "CREATED", "URL"),
-        [_endpoint_line(endpoint) for endpoint in endpoints],
-    )
+    headings = ("ID", "NAME", "STATUS", "EVENTS", "SECRET", "CREATED", "URL")
+    print_list(endpoints, headings, _endpoint_line, json=json)
 
 
 @app.command()
@@ -138,13 +133,8 @@ def deliveries(
     """List what is owed and was sent, newest first."""
     with open_client() as client:
         deliveries = list(client.deliveries(status=status, endpoint_id=endpoint, limit=limit))
-    if json:
-        print_json(deliveries)
-        return
-    print_table(
-        ("ID", "STATUS", "EVENT", "JOB", "ATTEMPTS", "CREATED", "ENDPOINT", "URL"),
-        [_delivery_line(delivery) for delivery in deliveries],
-    )
+    headings = ("ID", "STATUS", "EVENT", "JOB", "ATTEMPTS", "CREATED", "ENDPOINT", "URL")
+    print_list(deliveries, headings, _delivery_line, json=json)
 
 
 @app.command()

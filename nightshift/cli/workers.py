@@ -1,12 +1,11 @@
 """`nightshift workers`: list and drain workers, directly in the database, since they belong to no tenant."""
 
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
 from nightshift.cli.session import DataDir, Json, operator_store
-from nightshift.cli.terminal import print_json, print_table, say
+from nightshift.cli.terminal import print_list, say, utc_text
 from nightshift.fleet.workers import MachineNotice, Worker, WorkerState
 from nightshift.tenants.audit import Actor
 
@@ -24,26 +23,8 @@ def list_workers(
     """List workers, newest first. Models in brackets are not loaded."""
     with operator_store(data_dir) as store, store.snapshot() as tx:
         workers = [worker for worker in tx.workers.list() if all or worker.state is not WorkerState.STOPPED]
-    if json:
-        print_json([_as_json(worker) for worker in workers])
-        return
-    print_table(
-        ("ID", "HOST", "PID", "STATUS", "CAPACITY", "MODELS", "STARTED", "HEARD OF", "ENDED"),
-        [
-            (
-                worker.id,
-                worker.host,
-                worker.pid,
-                _status(worker),
-                worker.capacity.value,
-                ",".join(id if id in worker.warm else f"({id})" for id in worker.models),
-                _time_text(worker.started_at),
-                _time_text(worker.heartbeat_at),
-                worker.ended_cause and worker.ended_cause.value,
-            )
-            for worker in workers
-        ],
-    )
+    headings = ("ID", "HOST", "PID", "STATUS", "CAPACITY", "MODELS", "STARTED", "HEARD OF", "ENDED")
+    print_list(workers, headings, _line, json=json, as_json=_as_json)
 
 
 @app.command()
@@ -63,6 +44,20 @@ def drain(
     say(f"{worker_id} will drain")
 
 
+def _line(worker: Worker) -> tuple[object, ...]:
+    return (
+        worker.id,
+        worker.host,
+        worker.pid,
+        _status(worker),
+        worker.capacity.value,
+        ",".join(id if id in worker.warm else f"({id})" for id in worker.models),
+        utc_text(worker.started_at),
+        utc_text(worker.heartbeat_at),
+        worker.ended_cause and worker.ended_cause.value,
+    )
+
+
 def _status(worker: Worker) -> str:
     if worker.notice is not None and worker.state is WorkerState.READY:
         return f"{worker.notice.kind.value} notice"
@@ -79,11 +74,11 @@ def _as_json(worker: Worker) -> dict[str, Any]:
         "capacity": worker.capacity.value,
         "models": list(worker.models),
         "warm_models": list(worker.warm),
-        "started_at": _time_text(worker.started_at),
-        "heartbeat_at": _time_text(worker.heartbeat_at),
-        "drain_requested_at": _time_text(worker.drain_requested_at),
+        "started_at": utc_text(worker.started_at),
+        "heartbeat_at": utc_text(worker.heartbeat_at),
+        "drain_requested_at": utc_text(worker.drain_requested_at),
         "notice": _notice_json(worker.notice),
-        "ended_at": _time_text(worker.ended_at),
+        "ended_at": utc_text(worker.ended_at),
         "ended_cause": worker.ended_cause and worker.ended_cause.value,
     }
 
@@ -93,10 +88,6 @@ def _notice_json(notice: MachineNotice | None) -> dict[str, str | None] | None:
         return None
     return {
         "kind": notice.kind.value,
-        "received_at": _time_text(notice.received_at),
-        "ends_at": _time_text(notice.ends_at),
+        "received_at": utc_text(notice.received_at),
+        "ends_at": utc_text(notice.ends_at),
     }
-
-
-def _time_text(at: datetime | None) -> str | None:
-    return None if at is None else f"{at:%Y-%m-%dT%H:%M:%SZ}"

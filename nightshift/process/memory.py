@@ -11,6 +11,8 @@ from typing import Final
 ARROW_ALLOCATOR: Final = "ARROW_DEFAULT_MEMORY_POOL"
 ARENAS_MAX: Final = 1  # by default eight for each core, whose free memory the others cannot use
 LARGE_BYTES: Final = 1024 * 1024
+YOUNG_OBJECTS: Final = 20_000  # about a millisecond to look at
+GENERATIONS: Final = 20  # young ones before the next older
 
 ENVIRONMENT: Final = {"MALLOC_ARENA_MAX": str(ARENAS_MAX), ARROW_ALLOCATOR: "system"}
 """Variables for child processes: what a process sets itself comes after its first threads, and Arrow reads
@@ -53,3 +55,10 @@ def _set(option: int, value: int) -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(option, value)
+
+
+def collect_less_often() -> None:
+    """Leaves alone what exists now, and looks at new objects less often. Once, when a process is ready."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, GENERATIONS, GENERATIONS)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from nightshift.cli.session import DataDir, Json, operator_store
-from nightshift.cli.terminal import print_json, print_table
+from nightshift.cli.terminal import print_list, utc_text
 from nightshift.tenants.audit import Action, AuditEntry
 
 LIMIT_MAX = 100_000
@@ -27,18 +27,17 @@ def audit(
     """Show what administrators have done, newest first. No secret is in it."""
     with operator_store(data_dir) as store, store.snapshot() as tx:
         entries = [_as_json(entry) for entry in tx.audit.list(limit=limit, of_tenant=tenant, action=action)]
-    if json:
-        print_json(entries)
-    else:
-        print_table(
-            ("AT", "ACTOR", "ACTION", "TENANT", "OBJECT", "DETAILS"),
-            [(*list(entry.values())[:-1], json_module.dumps(entry["details"])) for entry in entries],
-        )
+    headings = ("AT", "ACTOR", "ACTION", "TENANT", "OBJECT", "DETAILS")
+    print_list(entries, headings, _line, json=json)
+
+
+def _line(entry: dict[str, Any]) -> tuple[object, ...]:
+    return (*list(entry.values())[:-1], json_module.dumps(entry["details"]))
 
 
 def _as_json(entry: AuditEntry) -> dict[str, Any]:
     return {
-        "at": f"{entry.at:%Y-%m-%dT%H:%M:%SZ}",
+        "at": utc_text(entry.at),
         "actor": entry.actor,
         "action": entry.action,
         "tenant": entry.tenant_id,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from nightshift.cli.session import DataDir, Json, operator_store
-from nightshift.cli.terminal import print_json, print_table, say
+from nightshift.cli.terminal import print_json, print_list, say, utc_text
 from nightshift.errors import NotFound
 from nightshift.tenants.audit import Actor
 from nightshift.tenants.keys import DEFAULT_SCOPES, DEFAULT_TENANT, ApiKey, Scope
@@ -66,13 +66,8 @@ def list_keys(
     """List keys: everything about them but the keys."""
     with operator_store(data_dir) as store, store.snapshot() as tx:
         keys = [_as_json(key) for key in tx.keys.list(tenant)]
-    if json:
-        print_json(keys)
-    else:
-        print_table(
-            ("ID", "TENANT", "NAME", "SCOPES", "ENDS IN", "CREATED", "EXPIRES", "REVOKED", "REPLACED BY"),
-            [tuple((key | {"scopes": ",".join(key["scopes"])}).values()) for key in keys],
-        )
+    headings = ("ID", "TENANT", "NAME", "SCOPES", "ENDS IN", "CREATED", "EXPIRES", "REVOKED", "REPLACED BY")
+    print_list(keys, headings, _line, json=json)
 
 
 @app.command()
@@ -118,18 +113,19 @@ def _print_created(made: "CreatedKey", json: bool) -> None:
         typer.echo(made.key)
 
 
-def _as_json(key: ApiKey) -> dict[str, Any]:
-    def shown(at: object) -> str | None:
-        return None if at is None else f"{at:%Y-%m-%dT%H:%M:%SZ}"
+def _line(key: dict[str, Any]) -> tuple[object, ...]:
+    return tuple((key | {"scopes": ",".join(key["scopes"])}).values())
 
+
+def _as_json(key: ApiKey) -> dict[str, Any]:
     return {
         "id": key.id,
         "tenant_id": key.tenant_id,
         "name": key.name,
         "scopes": sorted(key.scopes),
         "last4": key.last4,
-        "created_at": shown(key.created_at),
-        "expires_at": shown(key.expires_at),
-        "revoked_at": shown(key.revoked_at),
+        "created_at": utc_text(key.created_at),
+        "expires_at": utc_text(key.expires_at),
+        "revoked_at": utc_text(key.revoked_at),
         "replaced_by": key.replaced_by,
     }

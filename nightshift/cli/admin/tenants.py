@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from nightshift.cli.session import DataDir, Json, operator_store
-from nightshift.cli.terminal import print_json, print_table, say
+from nightshift.cli.terminal import print_json, print_list, print_table, say, utc_text
 from nightshift.errors import InvalidRequest
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.tenants.audit import Actor
@@ -37,6 +37,7 @@ QuotaOptions = Annotated[
     ),
 ]
 LIST_MAX = 10_000
+HEADINGS = ("NAME", "STATUS", "CEILING", "QUOTAS", "CREATED", "DISABLED", "DESCRIPTION")
 
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 
@@ -65,10 +66,7 @@ def list_tenants(data_dir: DataDir = None, json: Json = False) -> None:
     """List tenants, newest first."""
     with operator_store(data_dir) as store, store.snapshot() as tx:
         tenants = [_as_json(tenant) for tenant in tx.tenants.list(limit=LIST_MAX)]
-    if json:
-        print_json(tenants)
-    else:
-        _print_table(tenants)
+    print_list(tenants, HEADINGS, _line, json=json)
 
 
 @app.command()
@@ -144,37 +142,28 @@ def _print(tenant: Tenant, json: bool) -> None:
     if json:
         print_json(_as_json(tenant))
     else:
-        _print_table([_as_json(tenant)])
+        print_table(HEADINGS, [_line(_as_json(tenant))])
 
 
-def _print_table(tenants: list[dict[str, Any]]) -> None:
-    print_table(
-        ("NAME", "STATUS", "CEILING", "QUOTAS", "CREATED", "DISABLED", "DESCRIPTION"),
-        [
-            (
-                tenant["name"],
-                tenant["status"],
-                tenant["priority_ceiling"],
-                ",".join(f"{name}={value}" for name, value in tenant["quotas"].items()),
-                tenant["created_at"],
-                tenant["disabled_at"],
-                tenant["description"],
-            )
-            for tenant in tenants
-        ],
+def _line(tenant: dict[str, Any]) -> tuple[object, ...]:
+    return (
+        tenant["name"],
+        tenant["status"],
+        tenant["priority_ceiling"],
+        ",".join(f"{name}={value}" for name, value in tenant["quotas"].items()),
+        tenant["created_at"],
+        tenant["disabled_at"],
+        tenant["description"],
     )
 
 
 def _as_json(tenant: Tenant) -> dict[str, Any]:
-    def shown(at: object) -> str | None:
-        return None if at is None else f"{at:%Y-%m-%dT%H:%M:%SZ}"
-
     return {
         "name": tenant.id,
         "status": tenant.state.value,
         "priority_ceiling": tenant.priority_ceiling.value,
         "quotas": tenant.quotas.to_json(),
         "description": tenant.description,
-        "created_at": shown(tenant.created_at),
-        "disabled_at": shown(tenant.disabled_at),
+        "created_at": utc_text(tenant.created_at),
+        "disabled_at": utc_text(tenant.disabled_at),
     }

@@ -6,11 +6,12 @@ from typing import Annotated, Any
 import typer
 
 from nightshift.cli.session import DataDir, Json, operator_store
-from nightshift.cli.terminal import print_json, print_table
+from nightshift.cli.terminal import print_list
 from nightshift.tenants.usage import DailyUsage, first_day, usage_day
 
 LIST_MAX = 100_000
 DAYS = 30
+TOKENS = ("PROMPT", "CACHED", "COMPLETION", "TOTAL TOKENS")
 
 
 def usage(
@@ -42,13 +43,8 @@ def usage(
         last = until.date() if until else usage_day(tx.now())
         first = since.date() if since else first_day(last, DAYS)
         days = tx.usage.list(tenant, limit=LIST_MAX, since=first, until=last, model=model)
-    if json:
-        print_json([_as_json(used) for used in days])
-        return
-    print_table(
-        ("DAY", "TENANT", "MODEL", "SUCCEEDED", "FAILED", "PROMPT", "CACHED", "COMPLETION", "TOTAL TOKENS"),
-        [tuple(_as_json(used).values()) for used in days],
-    )
+    headings = (*("DAY", "TENANT", "MODEL", "SUCCEEDED", "FAILED"), *TOKENS)
+    print_list([_as_json(used) for used in days], headings, lambda day: tuple(day.values()), json=json)
 
 
 def _as_json(used: DailyUsage) -> dict[str, Any]:

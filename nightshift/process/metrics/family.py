@@ -1,9 +1,9 @@
 """Declarations of metrics, from which an exporter makes its samples."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -88,3 +88,12 @@ def new_registry() -> CollectorRegistry:
     """Without the `_created` series, which no one asked for."""
     disable_created_metrics()  # type: ignore[no-untyped-call]
     return CollectorRegistry()
+
+
+MODELS_MAX: Final = 50  # on one page, those with most to show
+OTHERS: Final = "(others)"  # no model's id has a parenthesis first
+
+
+def model_labels(by_importance: Iterable[str], limit: int = MODELS_MAX) -> dict[str, str]:
+    """The label of each model: its id, or of those beyond the limit one for all."""
+    return {id: id if place < limit else OTHERS for place, id in enumerate(dict.fromkeys(by_importance))}

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-from nightshift.process.tracing.variables import NotTraced, value_of
+
+class NotTraced(Exception):
+    """The environment asks for traces in a way that there is not. The message names the variable."""
+
+
+def value_of(environment: Mapping[str, str], name: str) -> str:
+    """Empty if it is not set: OpenTelemetry's variables do not tell the two apart."""
+    return environment.get(name, "").strip()
+
 
 PREFIXES: Final = ("OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_")  # the one for traces counts
 

@@ -11,9 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from nightshift.process.tracing.collector import check_collector
+from nightshift.process.tracing.collector import NotTraced, check_collector, value_of
 from nightshift.process.tracing.spans import record_with
-from nightshift.process.tracing.variables import NotTraced, value_of
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

@@ -11,8 +11,7 @@ from api.services.services import AppSettings
 from nightshift.fleet.costs import WorkerTime
 from nightshift.fleet.figures import DeviceFigures, ModelFigures, ServiceFigures, WorkerFigures
 from nightshift.fleet.workers import WorkerState
-from nightshift.process.metrics.family import Process
-from nightshift.process.metrics.labels import MODELS_MAX, OTHERS
+from nightshift.process.metrics.family import MODELS_MAX, OTHERS, Process
 from nightshift.process.settings import ApiSettings
 from nightshift.store import Store
 from tests.helpers.fakes import a_delivery, a_worker, planned

@@ -13,7 +13,7 @@ from api.operation.metrics import Surroundings, queue_metrics
 from nightshift.errors import QueueUnavailable
 from nightshift.fleet.figures import ServiceFigures
 from nightshift.fleet.workers import Worker, WorkerState
-from nightshift.process.metrics.labels import MODELS_MAX, OTHERS, model_labels
+from nightshift.process.metrics.family import MODELS_MAX, OTHERS, model_labels
 from tests.helpers.fakes import STARTS_AT, a_worker
 from tests.unit.nightshift.jobs.capacity.test_demand import a_waiting_job
 

@@ -14,9 +14,10 @@ from nightshift.cli.processes.worker_child import (
     EXITS_IN_A_ROW_MAX,
     WORKER_ID,
     WorkerExitHandler,
+    cause_of,
+    count_oom_kills,
     worker_child,
 )
-from nightshift.cli.processes.worker_exits import cause_of, count_oom_kills
 from nightshift.cli.session import data_settings
 from nightshift.errors import DatabaseUnavailable
 from nightshift.fleet.workers import (

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.process.tracing.collector import check_collector
+from nightshift.process.tracing.collector import NotTraced, check_collector
 from nightshift.process.tracing.opening import open_traces
 from nightshift.process.tracing.spans import is_on
-from nightshift.process.tracing.variables import NotTraced
 
 COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "https://127.0.0.1:1"}
 GOOD = (

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from nightshift.process.tracing.collector import NotTraced
 from nightshift.process.tracing.opening import are_wanted, open_traces
 from nightshift.process.tracing.spans import is_on, serve
-from nightshift.process.tracing.variables import NotTraced
 
 COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
 
