@@ -1,7 +1,8 @@
 """Every route against its own OpenAPI document: no generated request, and no sequence of them in which one
 uses another's answer, gets a 5xx, an undocumented status or content type, or an answer of another shape.
 
-Short, and always the same; `LONG=1` has twenty times as many cases, from a seed that it prints.
+Short, and always the same; `make test-all` has more cases, and `LONG=1` many more, from a seed that it
+prints.
 """
 
 import json
@@ -44,8 +45,8 @@ from tests.security.test_keys_swapped import things_of_alpha
 
 IS_LONG: Final = bool(os.environ.get("LONG"))
 SEED: Final = random.SystemRandom().randrange(2**32) if IS_LONG else 20261123
-CASES: Final = 100 if IS_LONG else 6  # of an operation
-SEQUENCES: Final = 100 if IS_LONG else 5
+CASES: Final = [2, pytest.param(100 if IS_LONG else 6, marks=pytest.mark.exhaustive)]  # per operation
+SEQUENCES: Final = [2, pytest.param(100 if IS_LONG else 5, marks=pytest.mark.exhaustive)]
 STEPS: Final = 10  # of a sequence
 TIMEOUT_S: Final = 30.0
 CHECKS: Final = (
@@ -57,7 +58,6 @@ CHECKS: Final = (
 ENDLESS: Final = "/events"  # answered for as long as the job runs
 OWN_KEY: Final = {"/v1/tenants/{tenant}/keys/{key_id}/revoke", "/v1/tenants/{tenant}"}
 PROFILE: Final = settings(
-    max_examples=CASES,
     deadline=None,
     database=None,
     phases=[Phase.generate],
@@ -138,15 +138,16 @@ def test_every_answer_of_every_route_has_a_documented_shape(site: Site) -> None:
                 assert all(media.get("schema") for media in content.values()), f"{method} {path}: {status}"
 
 
+@pytest.mark.parametrize("cases", CASES)
 @pytest.mark.parametrize("who", ["tenant", "admin"])
-def test_generated_requests_are_answered_as_documented(site: Site, who: str) -> None:
+def test_generated_requests_are_answered_as_documented(site: Site, who: str, cases: int) -> None:
     print(f"seed {SEED}")
     for operation in operations(site):
         if who == "admin" and "/v1/tenants" not in operation.path and "/v1/audit" not in operation.path:
             continue  # a tenant's run has it
 
         @seed(SEED)
-        @PROFILE
+        @settings(PROFILE, max_examples=cases)
         @given(
             case=st.one_of(*(operation.as_strategy(generation_mode=mode) for mode in GenerationMode)),
             is_real=st.booleans(),
@@ -161,7 +162,8 @@ def test_generated_requests_are_answered_as_documented(site: Site, who: str) -> 
     print(f"{site.statuses.total()} cases: {dict(sorted(site.statuses.items()))}")
 
 
-def test_sequences_of_requests_are_answered_as_documented(site: Site) -> None:
+@pytest.mark.parametrize("sequences", SEQUENCES)
+def test_sequences_of_requests_are_answered_as_documented(site: Site, sequences: int) -> None:
     """Create, list, describe, change, delete: the links are found in the document."""
     schema = site.schema.exclude(path_regex=f"{ENDLESS}$")
     counted = Counter[str]()
@@ -176,6 +178,6 @@ def test_sequences_of_requests_are_answered_as_documented(site: Site) -> None:
             case.validate_response(response, checks=list(CHECKS))
 
     print(f"seed {SEED}")
-    Sequences.run(settings=settings(PROFILE, max_examples=SEQUENCES, stateful_step_count=STEPS))
+    Sequences.run(settings=settings(PROFILE, max_examples=sequences, stateful_step_count=STEPS))
     print(f"{counted.total()} requests of {len(counted)} operations")
     assert counted
