@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import httpx
 import openai
+import pyarrow.parquet as pq
 
 from nightshift.cli.demo import DEMO_MODEL_ID
 from nightshift.cli.processes.children import Launch
@@ -205,6 +206,19 @@ def wait_for_rows(service: Service, id: str) -> int:
             JOB_TIMEOUT_S,
             said=service.logs,
         )
+
+
+def parquet_rows(folder: Path) -> list[dict[str, Any]]:
+    """Rows of a finished output in Parquet, in the order of its files."""
+    return [row for path in sorted(folder.rglob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+
+
+def kill_worker_in_the_middle(service: Service, id: str) -> int:
+    """Ends the worker by SIGKILL as soon as rows of a job or a batch are counted; returns how many were."""
+    worker_pid = service.worker_pid()
+    done = wait_for_rows(service, id)
+    os.kill(worker_pid, signal.SIGKILL)
+    return done
 
 
 def job_of(id: str) -> str:

@@ -20,6 +20,7 @@ from tests.e2e.service import (
     STOP_TIMEOUT_S,
     Service,
     ended_batch,
+    kill_worker_in_the_middle,
     output_lines,
     running,
     submit_batch,
@@ -184,14 +185,6 @@ def test_the_whole_service_killed_costs_no_row_and_leaves_nothing_behind(
         assert service.stop(signal.SIGINT) == 0
     assert len(beneath) >= 5
     assert left(beneath) == []
-
-
-def kill_worker_in_the_middle(service: Service, batch_id: str) -> int:
-    """SIGKILL as soon as rows are being counted; how many had been."""
-    worker_pid = service.worker_pid()
-    done = wait_for_rows(service, batch_id)
-    os.kill(worker_pid, signal.SIGKILL)
-    return done
 
 
 def left(processes: dict[int, str]) -> list[str]:

@@ -9,10 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
-import openai
-import pytest
-
 from nightshift.cli.demo import DEMO_MODEL_ID, demo_model_path, number_in_words
 from tests.e2e.service import (
     JOB_TIMEOUT_S,
@@ -72,30 +68,6 @@ def test_the_program_that_the_readme_shows_answers_a_chat_and_every_row(service)
     assert answers == {number: number_in_words(number) for number in range(1000, 1100)}
 
 
-def test_a_chat_is_streamed_token_by_token(client, numbers):
-    pieces, finished = [], []
-    for chunk in client.chat.completions.create(
-        model=DEMO_MODEL_ID, messages=[{"role": "user", "content": "48213"}], temperature=0, stream=True
-    ):
-        pieces.append(chunk.choices[0].delta.content or "")
-        finished.append(chunk.choices[0].finish_reason)
-
-    assert "".join(pieces) == "forty-eight thousand two hundred thirteen"
-    assert len([piece for piece in pieces if piece]) > 1
-    assert finished[-1] == "stop"
-
-
-def test_the_demo_model_is_listed_first(client):
-    assert client.models.list().data[0].id == DEMO_MODEL_ID
-
-
-def test_a_wrong_key_opens_nothing(service):
-    stranger = openai.OpenAI(base_url=service.base_url, api_key="ns_live_wrong", max_retries=0)
-    with pytest.raises(openai.AuthenticationError):
-        stranger.models.list()
-    stranger.close()
-
-
 def test_only_its_user_can_open_what_the_service_keeps_and_others_what_a_job_writes(
     service, client, workplace, numbers
 ):
@@ -118,11 +90,6 @@ def test_only_its_user_can_open_what_the_service_keeps_and_others_what_a_job_wri
     assert open_under(service.data_dir, 0o077) == in_files, "files/ is for jobs"
     written = workplace / "open-out"
     assert open_under(written, 0o044) == open_under(written, 0o400), "as the umask of this test says"
-
-
-def test_it_says_that_it_is_ready(service):
-    answer = httpx.get(f"{service.base_url.removesuffix('/v1')}/readyz")
-    assert (answer.status_code, answer.json()["status"]) == (200, "ready")
 
 
 def test_a_table_goes_in_and_part_files_come_out(service, workplace, numbers):
@@ -290,43 +257,6 @@ def test_a_webhook_reaches_the_receiver_of_the_examples_with_a_signature_it_acce
 
     assert event["type"] == "job.succeeded"
     assert event["data"]["id"] == job["id"]
-
-
-def test_answers_are_held_to_their_form_online_and_in_a_batch(service, client):
-    schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}
-    form = {
-        "type": "json_schema",
-        "json_schema": {"name": "n", "schema": schema | {"additionalProperties": False}},
-    }
-    body = {"model": DEMO_MODEL_ID, "messages": [{"role": "user", "content": "7"}], "response_format": form}
-    pieces = [
-        chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(**body, stream=True)
-    ]
-    line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
-    file = client.files.create(file=("rows.jsonl", json.dumps(line).encode()), purpose="batch")
-    batch = client.batches.create(
-        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
-    )
-    assert ended_batch(service, batch.id).status == "completed"
-    (said,) = output_lines(client, batch.id)
-
-    assert json.loads("".join(pieces))["n"] in (1, 2)
-    assert json.loads(answer_of(said))["n"] in (1, 2)
-
-
-def test_responses_are_answered_online_and_in_a_batch(service, client):
-    body = {"model": DEMO_MODEL_ID, "input": "48213", "temperature": 0}
-    with client.responses.stream(**body) as stream:
-        online = stream.get_final_response()
-    line = {"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": body}
-    file = client.files.create(file=("rows.jsonl", json.dumps(line).encode()), purpose="batch")
-    batch = client.batches.create(input_file_id=file.id, endpoint="/v1/responses", completion_window="24h")
-    ended = ended_batch(service, batch.id)
-    (row,) = output_lines(client, batch.id)
-    response = openai.types.responses.Response.model_validate(row["response"]["body"])
-
-    assert online.output_text == response.output_text == number_in_words(48213)
-    assert (ended.status, ended.endpoint, response.status) == ("completed", "/v1/responses", "completed")
 
 
 def test_one_page_shows_the_metrics_of_all_processes_and_names_one_that_is_gone(tmp_path):

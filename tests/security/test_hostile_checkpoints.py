@@ -18,6 +18,7 @@ from tests.e2e.models.bad_inputs import save_models
 from workers.serving.loading import open_models
 
 KINDS = ("demo", "m2m", "embedder", "reranker", "animals")
+QUICK = ("demo", "m2m", "embedder")  # one of each way to load
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MEMORY_MIB_MAX = 256
 
@@ -30,7 +31,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(
+    params=[
+        *QUICK,
+        *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in KINDS if kind not in QUICK),
+    ]
+)
 def directory(request: pytest.FixtureRequest, models: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(models / request.param, tmp_path / request.param))
 

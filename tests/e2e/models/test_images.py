@@ -2,24 +2,22 @@
 
 import base64
 import json
-import os
 import re
-import signal
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from scheduler.input.sharding import IMAGES_MAX
 from tests.e2e.service import (
     Service,
     forked,
+    kill_worker_in_the_middle,
     nightshift,
     output_lines,
-    wait_for_rows,
+    parquet_rows,
     wait_until_ended,
 )
 from tests.integration.servers import S3Server, moto
@@ -152,11 +150,7 @@ def test_a_directory_of_images_is_an_input_with_one_row_an_object(
         cwd=folder,
     )
     assert f"{len(PICTURES)} rows succeeded, 2 failed" in ended.stdout, ended.stdout + ended.stderr
-    rows = {
-        Path(row["custom_id"]).name: row
-        for path in sorted((folder / "labels").rglob("*.parquet"))
-        for row in pq.read_table(path).to_pylist()
-    }
+    rows = {Path(row["custom_id"]).name: row for row in parquet_rows(folder / "labels")}
     assert len(rows) == len(PICTURES) + 2
     for number, wanted in enumerate(probabilities):
         row = rows[f"{number}.png"]
@@ -183,12 +177,7 @@ def test_a_column_of_references_is_an_input(
         cwd=folder,
     )
     assert "2 rows succeeded, 1 failed" in ended.stdout, ended.stdout + ended.stderr
-    rows = [
-        row
-        for path in sorted((folder / "embedded").rglob("*.parquet"))
-        for row in pq.read_table(path).to_pylist()
-    ]
-    by_id = sorted(rows, key=lambda row: str(row["custom_id"]))
+    by_id = sorted(parquet_rows(folder / "embedded"), key=lambda row: str(row["custom_id"]))
     for row, number in zip(by_id, (0, 2), strict=False):
         assert row["embedding"] == pytest.approx(vectors[number], abs=TOLERANCE)
     assert "none.png" in by_id[2]["error_message"]
@@ -207,11 +196,7 @@ def test_a_prefix_of_images_in_s3_is_an_input_with_many_images_a_shard(
     )
     succeeded = IMAGES + len(UNUSUAL)
     assert f"{succeeded} rows succeeded, {len(REFUSED)} failed" in ended.stdout, ended.stdout + ended.stderr
-    rows = [
-        row
-        for path in sorted((folder / "from-s3").rglob("*.parquet"))
-        for row in pq.read_table(path).to_pylist()
-    ]
+    rows = parquet_rows(folder / "from-s3")
     by_id = {row["custom_id"]: row for row in rows}
     assert len(rows) == len(by_id) == succeeded + len(REFUSED)
     for number in range(IMAGES):
@@ -279,11 +264,7 @@ def test_every_name_that_a_file_can_have_is_a_row_and_what_is_no_file_is_named(
     assert refused.returncode == 4
     assert "dangling.png cannot be read: it is no file" in refused.stdout + refused.stderr
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    rows = [
-        row
-        for path in sorted((folder / "from-odd").rglob("*.parquet"))
-        for row in pq.read_table(path).to_pylist()
-    ]
+    rows = parquet_rows(folder / "from-odd")
     prefix = str(odd).removeprefix("/") + "/"
     scores = {row["custom_id"].removeprefix(prefix): row["scores"] for row in rows}
     assert (len(rows), scores.keys()) == (len(ODD_NAMES), {*ODD_NAMES})
@@ -309,16 +290,12 @@ def test_a_worker_killed_within_shards_of_many_images_leaves_each_image_one_resu
         cwd=folder,
     )
     job_id = next(word for word in submitted.stdout.split() if word.startswith("job_"))
-    done = wait_for_rows(service, job_id)
-    os.kill(service.worker_pid(), signal.SIGKILL)
+    done = kill_worker_in_the_middle(service, job_id)
     wait_until_ended(service, job_id)
     with service.client() as client:
         ended = client.get_job(job_id)
 
     assert 0 < done < count, "it was killed before or after its work"
     assert (ended.state, ended.counts.succeeded) == ("succeeded", count), service.logs()
-    paths = sorted((folder / "from-many").rglob("*.parquet"))
-    ids = [
-        row["custom_id"] for path in paths for row in pq.read_table(path, columns=["custom_id"]).to_pylist()
-    ]
+    ids = [row["custom_id"] for row in parquet_rows(folder / "from-many")]
     assert sorted(Path(id).name for id in ids) == [f"{number:04}.png" for number in range(count)]

@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightshift_engine.encoders import PairText
-from tests.e2e.service import Service, forked, nightshift, output_lines, wait_until_ended
+from nightshift_engine.encoders.scoring.pairs import PairText
+from tests.e2e.service import Service, forked, nightshift, output_lines, parquet_rows, wait_until_ended
 from tests.unit.engine.tiny.classifiers import reference_logits, save_classifier
 from tests.unit.engine.tiny.encoders import WORDS
 from tests.unit.engine.tiny.rerankers import (
@@ -160,12 +161,7 @@ def test_rows_become_labels_and_scores_in_parquet(
             cwd=folder,
         )
         assert "4 rows succeeded, 1 failed" in ended.stdout, ended.stdout + ended.stderr
-        output_rows = [
-            row
-            for path in sorted((folder / "of" / model).rglob("*.parquet"))
-            for row in pq.read_table(path).to_pylist()
-        ]
-        return sorted(output_rows, key=lambda row: str(row["custom_id"]))
+        return sorted(parquet_rows(folder / "of" / model), key=lambda row: str(row["custom_id"]))
 
     *classified, failed = rows("classifications", "spam")
     for row, wanted in zip(classified, probabilities, strict=True):

@@ -1,8 +1,6 @@
 """An encoder-decoder in a real service: online, streamed, in a batch file and as rows, and after a crash."""
 
 import json
-import os
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +15,9 @@ from tests.e2e.service import (
     Service,
     ended_batch,
     forked,
+    kill_worker_in_the_middle,
     nightshift,
     output_lines,
-    wait_for_rows,
     wait_until_ended,
 )
 from tests.unit.engine.tiny.decoders import EOS, byte_tokenizer, complete
@@ -155,8 +153,7 @@ def test_rows_of_a_template_outlive_a_killed_worker(service: Service, folder: Pa
     assert submitted.returncode == 0, submitted.stdout + submitted.stderr
     job_id = next(word for word in submitted.stdout.split() if word.startswith("job_"))
 
-    done = wait_for_rows(service, job_id)
-    os.kill(service.worker_pid(), signal.SIGKILL)
+    done = kill_worker_in_the_middle(service, job_id)
     wait_until_ended(service, job_id)
     with service.client() as client:
         ended = client.get_job(job_id)
