@@ -55,7 +55,7 @@ class Circumstances:
     commit: str
     cpu: str
     cores: int
-    load_average: float  # of the last minute
+    load_average: float  # over the last minute
 
     @classmethod
     def now(cls) -> Circumstances:

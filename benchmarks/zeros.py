@@ -11,7 +11,7 @@ from nightshift.fleet.models import Model, ModelKind
 from nightshift_engine.encoders import EncoderText, Matryoshka, Prompts
 
 DIMENSIONS: Final = 384
-TOKENS: Final = 12  # of each row
+TOKENS: Final = 12  # per row
 MODEL: Final = Model(
     id="zeros", kind=ModelKind.ENCODER, context_length=512, revision="1", dimensions=DIMENSIONS
 )

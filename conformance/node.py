@@ -24,9 +24,9 @@ from conformance.session import Session
 SCRIPT: Final = Path(__file__).with_name("node.mjs")
 PACKAGE: Final = "openai@6.49.0"  # the last version for Node 20; newer ones want 22
 INSTALL: Final = f"`npm install {PACKAGE}` in this directory, or name another's node_modules in NODE_PATH"
-VERSION: Final = "the version of the Node client"  # in what the checks share
+VERSION: Final = "the version of the Node client"  # a key in what the checks share
 VERSION_TIME_LIMIT_S: Final = 60.0
-SHARE_OF_LIMIT: Final = 0.9  # of a check's time: then it is still heard what was created
+SHARE_OF_LIMIT: Final = 0.9  # so that it is still heard what was created
 
 Line = dict[str, Any]
 

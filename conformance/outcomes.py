@@ -24,7 +24,7 @@ class Result:
     """
 
     area: str
-    name: str  # of the check within its area, as `--only` takes it
+    name: str  # the check's name within its area, as `--only` takes it
     statement: str  # what the check found true, or not
     outcome: Outcome
     seconds: float

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Final
 
-BODY_BYTES_MAX: Final = 65536  # of an event, which has ids and counts
+BODY_BYTES_MAX: Final = 65536  # an event has ids and counts
 
 
 @dataclass

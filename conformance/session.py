@@ -15,7 +15,7 @@ import openai
 
 from conformance.expectations import NotOffered, Skipped, Wrong, expect, expect_id, shown
 
-MODELS_TRIED_MAX: Final = 20  # of those listed, until one answers
+MODELS_TRIED_MAX: Final = 20  # listed models, until one answers
 OWNER: Final = "nightshift"  # `owned_by` of the models of a server that is ours
 LISTED_MAX: Final = 40  # objects of a list: its first pages, since it may have any number, or never end
 MISSING_ROUTE: Final = frozenset({404, 405, 501})

@@ -26,7 +26,7 @@ TRANSACTIONS = 4000
 TRAINED_ON = 12_000
 STEPS = 400
 BATCH = 128
-BELOW_CEILING_MAX = 0.04  # of the AUC; with ten other days of transactions it was 0.014 to 0.024
+BELOW_CEILING_MAX = 0.04  # in AUC; with ten other days of transactions it was 0.014 to 0.024
 FIELDS = {
     "amount": ["tiny", "small", "medium", "large", "huge"],
     "time": ["morning", "afternoon", "evening", "night"],

@@ -26,7 +26,7 @@ FIRST = 5
 RECALL_MIN = 0.7
 BEYOND_CHANCE_MIN = 5  # times, where there are few documents
 MODEL = "model"  # the last part of the package's path
-INPUTS_MAX = 256  # of a request
+INPUTS_MAX = 256  # per request
 
 
 def readmes() -> dict[str, tuple[str, str]]:
@@ -103,7 +103,7 @@ def check(service: Service, folder: Path) -> list[str]:
     documents = np.array([rows[name]["embedding"] for name in sources], dtype=np.float32)
     questions = _embedded(service, [question for question, _ in questions_and_documents.values()])
 
-    similarities = questions @ documents.T  # of vectors of unit length: their cosine
+    similarities = questions @ documents.T  # the cosine, since their lengths are 1
     ranks = (similarities > similarities.diagonal()[:, None]).sum(axis=1)
     recall, by_chance = float((ranks < FIRST).mean()), FIRST / len(sources)
     print(

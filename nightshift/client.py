@@ -27,7 +27,7 @@ from nightshift.jobs.ids import new_id
 
 CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 30.0
-SILENCE_MAX_S: Final = 45.0  # of an event stream with a keep-alive every 15 s
+SILENCE_MAX_S: Final = 45.0  # an event stream has a keep-alive every 15 s
 TRIES_MAX: Final = 5
 FOLLOWING_TRIES_MAX: Final = 20  # about two minutes, enough for a restart
 RETRY: Final = Backoff(first_s=0.5, longest_s=8.0)
@@ -38,7 +38,7 @@ REPLAYED: Final = "idempotent-replayed"  # a header of answers that repeat an ea
 
 _ENDPOINTS: Final = "/v1/webhook_endpoints"
 
-Query = Mapping[str, str | list[str]]  # of a URL
+Query = Mapping[str, str | list[str]]  # a URL's parameters
 
 
 class ApiError(NightshiftError):
@@ -441,7 +441,7 @@ class Client:
                 yield from map(json.loads, _lines(answer.iter_bytes()))
                 return
             answer.read()
-            page = _json_object(answer)  # of a server of an earlier release
+            page = _json_object(answer)  # the answer of an earlier release
         yield from page["data"]
         if page["has_more"]:
             yield from self._pages(path, {"after": page["last_id"]})

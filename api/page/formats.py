@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-TEXT_CHARS_MAX: Final = 2000  # of one text, such as an error's message
+TEXT_CHARS_MAX: Final = 2000  # one text, such as an error's message
 JUST_NOW_S: Final = 1
 
 _UNITS: Final = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))

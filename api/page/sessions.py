@@ -111,7 +111,7 @@ OF_ADDRESS: Final = RateLimitItemPerMinute(10)
 OF_ALL: Final = RateLimitItemPerMinute(300)
 FIRST: Final = RateLimitItemPerMinute(1)
 RETRY_AFTER_S: Final = 60
-ONE_HOST_BITS: Final = 64  # of IPv6: a host has all addresses of such a network
+ONE_HOST_BITS: Final = 64  # an IPv6 host has all addresses of such a network
 
 
 class Attempts:
@@ -137,7 +137,7 @@ class Attempts:
 def _host(address: str) -> str:
     try:
         parsed = ip_address(address)
-    except ValueError:  # of a unix socket there is none
+    except ValueError:  # a unix socket has none
         return address
     if not isinstance(parsed, IPv6Address):
         return address

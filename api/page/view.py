@@ -68,7 +68,9 @@ def paged(request: PageRequest, rows: Sequence[Any], per_page: int) -> Context:
 
 Load = Callable[[Transaction, PageRequest, datetime], Context]
 LoadData = Callable[[Transaction, PageRequest, datetime], JsonObject]
-ReadObjects = Callable[[PageRequest, Context], Context]  # of what was loaded, more variables; may block
+ReadObjects = Callable[
+    [PageRequest, Context], Context
+]  # more variables from those that were loaded; may block
 
 
 @dataclass(frozen=True, kw_only=True)

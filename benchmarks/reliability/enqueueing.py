@@ -28,7 +28,7 @@ CONNECTIONS = 16
 WARM_UP = 200
 DEEP = 10_000
 ROUNDS = 3
-GOAL = 0.5  # of the bare application's
+GOAL = 0.5  # times the bare application's
 MANY = str(10**9)
 BODY = {
     "endpoint": "chat",

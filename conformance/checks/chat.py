@@ -17,7 +17,7 @@ from conformance.session import PROMPT, Session
 
 AREA = Area("chat", "POST", "/chat/completions")
 FINISHES: Final = ("stop", "length", "content_filter", "tool_calls")
-CHUNKS_MAX: Final = 1000  # of an answer of 16 tokens: more is a stream that does not end
+CHUNKS_MAX: Final = 1000  # an answer has 16 tokens: more is a stream that does not end
 
 
 @AREA.add("an answer has every field that the client's type requires")

@@ -20,7 +20,7 @@ from conformance.session import PROMPT, Session
 
 AREA = Area("completions", "POST", "/completions")
 FINISHES: Final = ("stop", "length", "content_filter")
-CHUNKS_MAX: Final = 1000  # of answers of 8 tokens: more is a stream that does not end
+CHUNKS_MAX: Final = 1000  # answers have 8 tokens: more is a stream that does not end
 REPEATED: Final = "One, two, three, seven"
 PROMPTS: Final = (PROMPT, "8", "9")
 

@@ -23,7 +23,7 @@ from conformance.session import PROMPT, Session, row_line
 
 AREA = Area("responses", "POST", "/responses")
 ENDPOINT: Final = "/v1/responses"
-EVENTS_MAX: Final = 4000  # of an answer of some hundred tokens: more is a stream that does not end
+EVENTS_MAX: Final = 4000  # an answer has some hundred tokens: more is a stream that does not end
 ENDINGS: Final = ("completed", "incomplete")
 TOOL: Final = {"type": "function", "name": "record", "parameters": SCHEMA, "strict": True}
 CHOICE: Final = {"type": "function", "name": "record"}

@@ -24,7 +24,7 @@ _M_ARENA_MAX: Final = -8
 
 
 def share_free_memory() -> None:
-    """Between threads, and with Arrow, unless the environment names an allocator."""
+    """Shares free memory between threads, and with Arrow unless the environment names an allocator."""
     if ARROW_ALLOCATOR not in os.environ:
         import pyarrow as pa  # half a second, which a supervisor need not spend
 
@@ -33,7 +33,7 @@ def share_free_memory() -> None:
 
 
 def give_back_large_blocks() -> None:
-    """As soon as they are freed. Not where tensors are: touching new memory for each takes too long."""
+    """Gives large blocks back once they are freed. Not for tensors: touching new memory takes too long."""
     _set(_M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
@@ -51,7 +51,7 @@ def collect_and_give_back() -> None:
 
 
 def _set(option: int, value: int) -> None:
-    """Where the C library can: glibc."""
+    """Sets an option of the C library, if it is glibc."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(option, value)

@@ -72,7 +72,7 @@ def _led_to(path: Path) -> Path:
 
 
 def _within(paths: Iterator[Path]) -> Iterator[Path]:
-    """These and what lies in them, the upper ones first, without links; at most `CLOSED_MAX`."""
+    """The paths and what lies in them, the upper ones first, without links; at most `CLOSED_MAX`."""
     waiting = deque(dict.fromkeys(paths))
     seen = 0
     while waiting and seen < CLOSED_MAX:
@@ -94,7 +94,7 @@ def _children(folder: Path, limit: int) -> list[Path]:
 
 
 def _close(path: Path) -> None:
-    """Files and folders of this user; sockets have modes of their own."""
+    """Closes a file or folder of this user to others; sockets have modes of their own."""
     try:
         status = path.lstat()
         is_ours = status.st_uid == os.geteuid() and (

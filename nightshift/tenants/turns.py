@@ -54,7 +54,7 @@ class Turns:
         self._free = places
         self._held: Counter[str] = Counter()
         self._waiting: dict[str, list[tuple[Rank, int, Place]]] = {}  # a heap for each tenant that waits
-        self._last_turn: dict[str, int] = {}  # of tenants that wait or hold
+        self._last_turn: dict[str, int] = {}  # for tenants that wait or hold
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._is_closed = False
@@ -75,7 +75,7 @@ class Turns:
         return place
 
     def leave(self, place: Place) -> None:
-        """May be called again."""
+        """Gives the place back, or takes the question back. May be called again."""
         with self._lock:
             if place.is_left:
                 return

@@ -11,7 +11,7 @@ from nightshift.jobs import Job, JobKind, JobState
 
 
 class Tone(StrEnum):
-    """How a state looks; its word stands beside it."""
+    """The look of a state; its word stands beside it."""
 
     WAITING = "waiting"
     ACTIVE = "active"
@@ -70,7 +70,7 @@ class JobRow:
 
     @property
     def total(self) -> int | None:
-        """As known or, once all of the input is cut, as estimated; never less than are done."""
+        """Rows as counted or, once all of the input is cut, as estimated; never less than are done."""
         expected = self.job.rows_expected
         return None if expected is None else max(expected, self.done)
 
@@ -84,7 +84,7 @@ class JobRow:
 
     @property
     def spare(self) -> timedelta | None:
-        """How long before its deadline it will be done at the present rate; negative: after."""
+        """Time between the job's end at its present pace and its deadline; negative: it will be late."""
         return None if self.eta is None else self.job.deadline_at - self.eta
 
     @property

@@ -14,9 +14,9 @@ from nightshift.lifecycle.transitions import SHARD_LOST, SHARD_RESUMED, SHARD_RE
 from nightshift.store.jobs.events import Event
 
 PROGRESS: Final = "job.progress"
-SAMPLES: Final = 60  # of a job's checkpoints, evenly
-WIDTH: Final = 1000.0  # of the drawing
-HEIGHT: Final = 100.0  # of the curve in it
+SAMPLES: Final = 60  # checkpoints of a job, evenly
+WIDTH: Final = 1000.0  # the drawing's
+HEIGHT: Final = 100.0  # the curve's
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from nightshift.tenants.usage import first_day, usage_day
 
 DAYS: Final = 30
 PER_PAGE: Final = 100
-SEPARATOR: Final = "/"  # of day and model in `after`
+SEPARATOR: Final = "/"  # between day and model in `after`
 
 
 @dataclass(frozen=True)

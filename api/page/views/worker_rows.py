@@ -78,7 +78,7 @@ class WorkerRow:
 
     @property
     def cause(self) -> str | None:
-        """Why its process ended, if it was seen to."""
+        """The cause of the process's end, if it was seen to end."""
         cause = self.worker.ended_cause
         return None if cause is None else IN_WORDS[cause]
 

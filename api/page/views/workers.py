@@ -17,7 +17,7 @@ PER_PAGE: Final = 50
 
 
 class Shown(StrEnum):
-    """Which workers."""
+    """The choice of workers."""
 
     PRESENT = "present"
     ENDED = "ended"

@@ -66,7 +66,7 @@ def _parameter(option: Option) -> inspect.Parameter:
 
 
 def _type_and_default(option: Option) -> tuple[Any, Any]:
-    """As typer has them. The server checks bounds."""
+    """The type and default that typer takes. The server checks bounds."""
     match option.about.kind:
         case Switch():
             return bool, False

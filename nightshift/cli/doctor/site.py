@@ -45,7 +45,7 @@ class Site:
 
     @property
     def redis(self) -> QueueSettings | None:
-        """Where Redis answers. None: it is embedded, and does not run."""
+        """The settings of a Redis that answers. None: it is embedded, and does not run."""
         if not self.has_embedded_queue:
             return self.queue
         socket = self.data.data_dir.absolute() / EMBEDDED_SOCKET

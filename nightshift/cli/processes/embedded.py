@@ -44,7 +44,7 @@ from nightshift.tenants.keys import API_KEY_FILE, DEFAULT_TENANT, key_id
 
 SCHEDULER: Final = "scheduler"
 SOCKET_PATH_BYTES_MAX: Final = 100  # the kernel allows 107
-API_SHUTDOWN_S: Final = 5  # for answers in progress
+API_SHUTDOWN_S: Final = 5  # answers in progress may take this long
 API_GRACE_S: Final = 10.0
 
 # Where the four packages are installed; uvicorn would otherwise look in the working directory.

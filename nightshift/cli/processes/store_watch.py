@@ -35,7 +35,7 @@ class StoreWatch:
         self._probes = probes
         self._tell = tell
         self._config = config
-        self._reasons: dict[str, str] = {}  # of the stores that take no requests, as told
+        self._reasons: dict[str, str] = {}  # why a store takes no requests, as told
         self._lock = threading.Lock()
         self._stop = threading.Event()
 

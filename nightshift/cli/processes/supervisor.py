@@ -244,7 +244,7 @@ class Supervisor:
     def _handle(self, exit: "_Exit") -> None:
         running = exit.running
         ended = self._ended(exit)
-        if ended.was_requested:  # by another process
+        if ended.was_requested:  # another process asked for it
             log.info("child ended: %s", ended, extra={"action": "child_ended", "child": ended.name})
         else:
             log.warning("child died: %s", ended, extra={"action": "child_died", "child": ended.name})
@@ -283,7 +283,7 @@ class Supervisor:
                 self._kill_overdue(alive, asked_at_s)
             with suppress(Empty):
                 exit = self._exits.get(timeout=max(0.0, min(deadlines_s) - self._clock_s()) or KILL_WAIT_S)
-                if exit is not None:  # of this stage, or of a later one that ended early
+                if exit is not None:  # a child of this stage, or of a later one, ended early
                     alive.pop(exit.process, None)
                     ended.append(self._ended(exit))
                     log.info(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nightshift.process.settings import DataSettings
 
 PROBE_PREFIX: Final = "nightshift-probe/"  # nothing is there
-BUCKETS_WATCHED_MAX: Final = 20  # of jobs; each is asked in a thread of its own
+BUCKETS_WATCHED_MAX: Final = 20  # buckets of jobs; each is asked in a thread of its own
 READY_POLL_S: Final = 0.2
 READY_TIMEOUT_S: Final = 5.0  # per request; the start itself is not limited, since large models load slowly
 LOG_TAIL_LINES: Final = 15

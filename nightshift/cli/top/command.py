@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from nightshift.client import Client
 
 ANSWER_TIMEOUT_S: Final = 10.0
-REDRAWN_S: Final = 1.0  # at least so often
-PIPE_COLUMNS: Final = 120  # of what is no terminal, unless COLUMNS says another number
+REDRAWN_S: Final = 1.0  # the longest time between two drawings
+PIPE_COLUMNS: Final = 120  # where the output is no terminal and COLUMNS is not set
 COLUMNS_MIN: Final = 40
 
 
@@ -58,7 +58,7 @@ def _taken(client: "Client") -> "Snapshot":
 
 
 def _print_document(client: "Client") -> None:
-    """Also where there is no answer: what reads it finds JSON. Raises ApiError, ServerUnreachable."""
+    """Prints JSON also where there is no answer. Raises ApiError, ServerUnreachable."""
     from nightshift.cli.top.snapshot import document, no_document
     from nightshift.client import ApiError, ServerUnreachable
     from nightshift.process.settings import ClientSettings
@@ -72,7 +72,7 @@ def _print_document(client: "Client") -> None:
 
 
 def _print(snapshot: "Snapshot") -> None:
-    """Without colours, as wide as the terminal."""
+    """Prints one screen without colours, as wide as the terminal."""
     from rich.console import Console
 
     from nightshift.cli.top.screen import View, screen

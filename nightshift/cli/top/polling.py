@@ -12,7 +12,7 @@ from nightshift.errors import NightshiftError
 from nightshift.jobs.backoff import Backoff
 
 RETRY: Final = Backoff(first_s=1.0, longest_s=15.0)
-STOP_S: Final = 0.2  # for the thread to end; it is left behind where the server hangs
+STOP_S: Final = 0.2  # until the thread is left behind, where the server hangs
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from nightshift.jobs.priorities import PriorityClass
 WIDE_COLUMNS: Final = 90  # below, only the columns that matter most
 VERY_WIDE_COLUMNS: Final = 130
 HEADINGS_MAX: Final = 16  # lines that are no rows of tables
-AIRY_LINES: Final = 30  # from so many on, tables stand apart
+AIRY_LINES: Final = 30  # from this height on, tables stand apart
 DEVICE_CELLS: Final = 20
 PROBLEM_LINES_MAX: Final = 3
-LEAST_ROWS: Final = 3  # of each table, in however low a terminal
+LEAST_ROWS: Final = 3  # per table, however low the terminal is
 CLASSES: Final = tuple(priority.value for priority in PriorityClass)
 
 Json = Mapping[str, Any]
@@ -28,7 +28,7 @@ Cell = str | Text
 
 @dataclass(frozen=True)
 class View:
-    """How it is looked at. `problem`: why what is shown is old."""
+    """The choices of the reader. `problem`: why the shown data is old."""
 
     jobs_by: int = 0
     workers_by: int = 0
@@ -311,7 +311,7 @@ def _problem(jobs: Sequence[Json], width: int) -> Sequence[Text]:
 
 
 def _left_of(job: Json, now_s: float) -> Text:
-    """When it is done at its present pace; late: after its deadline."""
+    """The time until the job is done at its present pace; late: after its deadline."""
     if job["is_paused"]:
         return Text("paused", style="yellow")
     if job["problem"] is not None:

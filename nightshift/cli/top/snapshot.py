@@ -10,7 +10,7 @@ from nightshift.client import Client
 from nightshift.errors import NightshiftError
 from nightshift.jobs import JobKind, JobState, JsonObject
 
-JOBS_MAX: Final = 100  # that run, the newest, and of those that wait
+JOBS_MAX: Final = 100  # the newest running ones, and as many that wait
 WORKERS_MAX: Final = 500
 RUNNING: Final = (JobState.RUNNING.value, JobState.FINALIZING.value)
 
@@ -24,7 +24,7 @@ class Snapshot:
     jobs: Sequence[JsonObject]  # as /v1/jobs shows them
 
     def printable(self) -> "Snapshot":
-        """Without any text that acts on a terminal."""
+        """The snapshot without any text that acts on a terminal."""
         return Snapshot(**{name: _printable(value) for name, value in vars(self).items()})
 
 
@@ -85,7 +85,7 @@ def job_document(job: JsonObject) -> dict[str, Any]:
 
 
 def is_late(job: JsonObject) -> bool | None:
-    """Whether it will not be done before its deadline at its present pace. None: that is not known."""
+    """Whether the job will miss its deadline at its present pace. None: that is not known."""
     eta_at, expires_at = job.get("eta_at"), job.get("expires_at")
     return None if eta_at is None or expires_at is None else eta_at > expires_at
 

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 
 class Process(StrEnum):
-    """Which process counts it. `nightshift up` shows all of them at the API's address."""
+    """The process that counts a metric. `nightshift up` shows all of them at the API's address."""
 
     API = "API"
     SCHEDULER = "scheduler"
@@ -33,7 +33,7 @@ class Family:
 
     @property
     def base(self) -> str:
-        """As prometheus_client takes it: it adds `_total` to counters by itself."""
+        """The name for prometheus_client, which adds `_total` to counters by itself."""
         return self.name.removesuffix("_total")
 
     @property
@@ -85,7 +85,7 @@ class HistogramFamily(Family):
 
 
 def new_registry() -> CollectorRegistry:
-    """Without the `_created` series, which no one asked for."""
+    """A registry without the `_created` series, which no one asked for."""
     disable_created_metrics()  # type: ignore[no-untyped-call]
     return CollectorRegistry()
 

@@ -41,7 +41,7 @@ class MetricsServer:
         return opened[0].server_port
 
     def open_socket(self, path: Path) -> None:
-        """Only this user can connect. What a process that was killed has left there is replaced.
+        """Opens a socket to which only this user can connect, in place of one that a killed process left.
 
         Raises ConfigurationError.
         """

@@ -7,11 +7,11 @@ ERROR_TYPE: Final = "error.type"  # a code, or an exception's type
 HTTP_METHOD: Final = "http.request.method"
 HTTP_ROUTE: Final = "http.route"  # a template, without ids and without a query
 HTTP_STATUS: Final = "http.response.status_code"
-SERVER_ADDRESS: Final = "server.address"  # of a webhook's receiver; its path may be a secret
+SERVER_ADDRESS: Final = "server.address"  # a webhook's receiver; its path may be a secret
 SERVER_PORT: Final = "server.port"
 
 # Ours.
-PROCESS: Final = "nightshift.process"  # of the resource: api, scheduler, worker
+PROCESS: Final = "nightshift.process"  # an attribute of the resource: api, scheduler, worker
 REQUEST_ID: Final = "nightshift.request.id"  # as in the header x-request-id
 TENANT: Final = "nightshift.tenant"
 JOB: Final = "nightshift.job"
@@ -21,7 +21,7 @@ SHARD: Final = "nightshift.shard"  # its id
 SHARD_NO: Final = "nightshift.shard.no"
 TERM: Final = "nightshift.term"  # which lease of it
 WORKER: Final = "nightshift.worker"
-TAKEOVER_TERM: Final = "nightshift.takeover.term"  # of the lease before, which did not end the shard
+TAKEOVER_TERM: Final = "nightshift.takeover.term"  # the term of the lease before, which did not end the shard
 TAKEOVER_WORKER: Final = "nightshift.takeover.worker"  # who had it
 TAKEOVER_CAUSE: Final = "nightshift.takeover.cause"  # how it ended: an ExitCause, or handed_back, …
 OUTCOME: Final = "nightshift.outcome"

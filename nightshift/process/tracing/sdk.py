@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from nightshift.process.tracing.attributes import PROCESS
 
-CLOSE_S: Final = 3.0  # for what is queued, as the process ends
+CLOSE_S: Final = 3.0  # to send what is queued, as the process ends
 SDK_SAYS_S: Final = 60.0  # between two lines of the exporter
 
 

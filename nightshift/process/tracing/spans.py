@@ -18,9 +18,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from nightshift.process.tracing.attributes import ERROR_TYPE
 
-ACCEPT_SPAN: Final = "accept"  # of a job, from its check to its commit
+ACCEPT_SPAN: Final = "accept"  # a job from its check to its commit
 NO_SPAN: Final[Span] = trace.INVALID_SPAN
-TRACEPARENT_CHARS: Final = 55  # of version 00
+TRACEPARENT_CHARS: Final = 55  # in version 00
 CLOCK_STEP_NS: Final = 100_000_000  # a larger one between the clocks: the wall clock was set
 
 Value = str | int | float | bool
@@ -36,7 +36,7 @@ class _Process:
 
     tracer: Tracer | None = None
     trusts_clients: bool = True
-    wall_ahead_ns: int = 0  # of the monotonic clock
+    wall_ahead_ns: int = 0  # the wall clock minus the monotonic clock
 
 
 _process: Final = _Process()

@@ -76,7 +76,7 @@ def look_at_memory(site: Site, ask: Callable[[Site], dict[str, Any]]) -> Finding
 def look_at_gpu(
     site: Site, ask: Callable[[Site], dict[str, Any]], driver_file: Path = DRIVER_FILE
 ) -> Finding:
-    """Where there is an NVIDIA GPU, its driver answers and torch can use it."""
+    """An NVIDIA GPU's driver answers and torch can use it, if there is one."""
     wants_gpu = site.worker.device.startswith("cuda")
     program = shutil.which("nvidia-smi")
     if program is None and not driver_file.exists():

@@ -81,7 +81,7 @@ def look_at_queue_clock(site: Site) -> Finding:
 
 
 def _running(site: Site) -> QueueSettings:
-    """Where Redis runs. Raises NotApplicable if it is embedded and does not run."""
+    """The settings of a Redis that runs. Raises NotApplicable if it is embedded and does not run."""
     settings = site.redis
     if settings is not None and site.has_embedded_queue:
         try:

@@ -15,8 +15,8 @@ from nightshift.errors import ObjectExists, ObjectNotFound, StorageDenied, Stora
 from nightshift.objectstore import ObjectStore
 
 FOLDER: Final = "doctor/"
-SAMPLES: Final = 5  # of each kind of request
-SAMPLE_BYTES: Final = 64 * 1024  # of the order of a segment
+SAMPLES: Final = 5  # per kind of request
+SAMPLE_BYTES: Final = 64 * 1024  # about a segment's size
 RANGE: Final = (1024, 2048)
 SLOW_MS: Final = 250.0  # across regions it is less
 
