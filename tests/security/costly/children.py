@@ -10,7 +10,7 @@ from typing import Any
 
 MIB = 2**20
 PRELOADED = [
-    f"tests.security.{name}"
+    f"tests.security.costly.{name}"
     for name in ("test_costly_arrow", "test_costly_bodies", "test_costly_inputs", "test_linear_parsing")
 ]
 """The modules with the tests' work, and all that they import: 0.6 s of CPU in each process otherwise."""
