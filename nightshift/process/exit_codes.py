@@ -1,4 +1,4 @@
-"""Exit codes of our processes."""
+"""How our processes end: exit codes, and when a second signal means haste."""
 
 from typing import Final
 
@@ -7,3 +7,5 @@ NO_RESTART_EXIT: Final = 74  # drained on request; not restarted
 NO_RESTART_LATE_EXIT: Final = 76  # likewise, past its time limit
 UNAVAILABLE_EXIT: Final = 75  # EX_TEMPFAIL of sysexits.h: a dependency is away
 CONFIGURATION_EXIT: Final = 78  # EX_CONFIG of sysexits.h: a restart cannot help
+
+HURRY_AFTER_S: Final = 1.0  # make and some shells repeat the terminal's signal; a person takes longer

@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from nightshift.cli.processes.supervisor import HURRY_AFTER_S
 from nightshift.fleet.workers import EXIT_DRAIN_TOO_SLOW, EXIT_ENGINE_DIED
-from nightshift.process.exit_codes import NO_RESTART_EXIT, NO_RESTART_LATE_EXIT
+from nightshift.process.exit_codes import HURRY_AFTER_S, NO_RESTART_EXIT, NO_RESTART_LATE_EXIT
 
 log = logging.getLogger(__name__)
 

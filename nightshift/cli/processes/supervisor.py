@@ -32,13 +32,12 @@ from nightshift.cli.processes.children import (
     restart_always,
 )
 from nightshift.process import memory
-from nightshift.process.exit_codes import SIGNAL_EXIT_BASE
+from nightshift.process.exit_codes import HURRY_AFTER_S, SIGNAL_EXIT_BASE
 
 log = logging.getLogger(__name__)
 
 LOG_BYTES_MAX: Final = 16 * 1024 * 1024  # a larger log is copied to `.1`, replacing the last copy
 LOG_CHECK_S: Final = 30.0
-HURRY_AFTER_S: Final = 1.0  # make and some shells repeat the terminal's signal; a person takes longer
 KILL_WAIT_S: Final = 5.0  # between SIGKILLs of a process that the kernel is slow to end
 
 

@@ -7,11 +7,19 @@ from pathlib import Path
 import pytest
 
 from nightshift.cli.doctor.checks import every_check
-from nightshift.cli.doctor.examination import Finding, examine
+from nightshift.cli.doctor.examination import Finding, Status, examine
 from nightshift.cli.doctor.site import Site
 from nightshift.process.settings import DataSettings
 
 Look = Callable[..., Finding]
+
+
+def expect(finding: Finding, status: Status, *words: str) -> Finding:
+    """Asserts a finding's status, and that its detail or advice has these words."""
+    assert finding.status is status, finding
+    for word in words:
+        assert word in f"{finding.detail}\n{finding.advice}"
+    return finding
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from nightshift.store.databases.database import Database
 from nightshift.store.databases.migrate import downgrade, upgrade
 from tests.faults.kit.clock import shifted_environment
 from tests.integration import servers
-from tests.integration.cli.doctor.conftest import Look
+from tests.integration.cli.doctor.conftest import Look, expect
 
 OF_DATABASE = ("database", "database.schema", "database.clock")
 
@@ -51,9 +51,7 @@ def test_the_servers_version_is_named(look: Look, url: str):
 
 def test_a_migration_that_was_not_applied_is_an_error(look: Look, url: str, store: Store):
     downgrade(store.database, "-1")
-    finding = look("database.schema")
-    assert finding.status is Status.ERROR
-    assert "python -m nightshift.store.databases.migrate" in finding.advice
+    expect(look("database.schema"), Status.ERROR, "python -m nightshift.store.databases.migrate")
     upgrade(store.database)
     assert look("database.schema").status is Status.OK
 
@@ -61,10 +59,7 @@ def test_a_migration_that_was_not_applied_is_an_error(look: Look, url: str, stor
 def test_a_schema_from_before_the_first_release_is_an_error_with_what_to_do(look: Look, store: Store):
     with store.database.write() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0045'")
-    finding = look("database.schema")
-    assert finding.status is Status.ERROR
-    assert "is at migration 0045" in finding.advice
-    assert "begin with a new database" in finding.advice
+    expect(look("database.schema"), Status.ERROR, "is at migration 0045", "begin with a new database")
 
 
 @pytest.mark.parametrize(
@@ -73,8 +68,7 @@ def test_a_schema_from_before_the_first_release_is_an_error_with_what_to_do(look
 def test_a_revision_that_cannot_be_told_is_an_error_with_what_to_do(look: Look, store: Store, statement: str):
     with store.database.write() as connection:
         connection.exec_driver_sql(statement)
-    finding = look("database.schema")
-    assert finding.status is Status.ERROR
+    finding = expect(look("database.schema"), Status.ERROR)
     assert finding.advice.startswith("The table alembic_version ")
     assert "restore a backup of " in finding.advice
 
@@ -83,10 +77,7 @@ def test_a_schema_that_lacks_something_is_an_error_that_names_it(look: Look, sto
     with store.database.write() as connection:
         connection.exec_driver_sql("ALTER TABLE segment DROP COLUMN earlier")
 
-    finding = look("database.schema")
-
-    assert finding.status is Status.ERROR
-    assert "column segment.earlier is missing" in finding.advice
+    expect(look("database.schema"), Status.ERROR, "column segment.earlier is missing")
 
 
 def test_a_database_server_with_a_wrong_clock_is_an_error(look: Look, monkeypatch):
@@ -101,8 +92,7 @@ def test_a_database_server_with_a_wrong_clock_is_an_error(look: Look, monkeypatc
         with servers.postgresql(Path(folder)) as server:
             patch.undo()
             monkeypatch.setenv("NIGHTSHIFT_DATABASE_URL", server.url())
-            finding = look("database.clock")
-    assert finding.status is Status.ERROR
+            finding = expect(look("database.clock"), Status.ERROR)
     assert finding.figures["ahead_s"] == pytest.approx(3600, abs=60)
 
 

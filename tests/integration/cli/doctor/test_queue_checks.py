@@ -12,7 +12,7 @@ import redis
 from nightshift.cli.doctor.examination import Status
 from nightshift.cli.processes import valkey as valkey_process
 from tests.faults.kit.clock import shifted_environment
-from tests.integration.cli.doctor.conftest import Look
+from tests.integration.cli.doctor.conftest import Look, expect
 from tests.integration.servers import ValkeyServer, running
 
 
@@ -43,8 +43,7 @@ def test_a_server_as_up_starts_it_is_well(look: Look, valkey: ValkeyServer, monk
 def test_a_server_that_evicts_is_a_warning(look: Look, monkeypatch):
     with a_redis("--maxmemory-policy", "allkeys-lru", "--maxmemory", "64mb") as client:
         use(client, monkeypatch)
-        finding = look("queue.eviction")
-    assert finding.status is Status.WARNING
+        finding = expect(look("queue.eviction"), Status.WARNING)
     assert finding.detail == "maxmemory-policy is allkeys-lru, maxmemory 64 MiB"
     assert "set it to noeviction" in finding.advice
 
@@ -55,11 +54,7 @@ def test_a_full_server_is_an_error_though_it_answers(look: Look, monkeypatch):
         with suppress(redis.OutOfMemoryError):
             while True:
                 client.rpush("ballast", bytes(64 * 1024))
-        finding = look("queue")
-    assert finding.status is Status.ERROR
-    assert "takes nothing: " in finding.detail
-    assert "used memory > 'maxmemory'" in finding.detail
-    assert "maxmemory" in finding.advice
+        expect(look("queue"), Status.ERROR, "takes nothing: ", "used memory > 'maxmemory'", "maxmemory")
 
 
 @pytest.mark.parametrize(
@@ -75,8 +70,7 @@ def test_a_user_without_the_right_to_write_is_an_error_that_says_so(
     with a_redis() as client:
         use(client, monkeypatch)
         client.execute_command("ACL", "SETUSER", "default", "resetkeys", "resetchannels", "-@all", *rights)
-        finding = look("queue")
-    assert finding.status is Status.ERROR
+        finding = expect(look("queue"), Status.ERROR)
     assert reason in finding.detail
     assert "ns:*" in finding.advice
 
@@ -87,17 +81,13 @@ def test_a_server_that_is_nearly_full_is_a_warning(look: Look, monkeypatch):
         assert look("queue.eviction").status is Status.OK
         while client.info("memory")["used_memory"] < 0.92 * 16 * 2**20:
             client.rpush("ballast", bytes(64 * 1024))
-        finding = look("queue.eviction")
-    assert finding.status is Status.WARNING
-    assert "raise maxmemory" in finding.advice
+        expect(look("queue.eviction"), Status.WARNING, "raise maxmemory")
 
 
 def test_a_server_that_keeps_nothing_is_well_and_it_is_said_what_that_costs(look: Look, monkeypatch):
     with a_redis("--appendonly", "no") as client:
         use(client, monkeypatch)
-        finding = look("queue.persistence")
-    assert finding.status is Status.OK
-    assert "a loss costs seconds" in finding.detail
+        expect(look("queue.persistence"), Status.OK, "a loss costs seconds")
 
 
 def test_a_server_that_cannot_write_to_its_disk_is_an_error(look: Look, monkeypatch):
@@ -107,16 +97,13 @@ def test_a_server_that_cannot_write_to_its_disk_is_an_error(look: Look, monkeypa
         client.bgsave()
         while client.info("persistence")["rdb_bgsave_in_progress"]:
             threading.Event().wait(0.02)  # a server cannot signal it; it can only be asked
-        finding = look("queue.persistence")
-    assert finding.status is Status.ERROR
-    assert "rdb_last_bgsave_status is err" in finding.detail
+        expect(look("queue.persistence"), Status.ERROR, "rdb_last_bgsave_status is err")
 
 
 def test_a_server_with_a_wrong_clock_is_an_error(look: Look, monkeypatch, tmp_path):
     with a_redis(env=dict(shifted_environment(tmp_path, ahead_s=3600))) as client:
         use(client, monkeypatch)
-        finding = look("queue.clock")
-    assert finding.status is Status.ERROR
+        finding = expect(look("queue.clock"), Status.ERROR)
     assert finding.figures["ahead_s"] == pytest.approx(3600, abs=60)
     assert "synchronise the clocks" in finding.advice
 

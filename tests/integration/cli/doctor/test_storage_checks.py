@@ -12,7 +12,7 @@ from nightshift.jobs.files import UNRECORDED_S
 from nightshift.objectstore import open_store
 from nightshift.objectstore.s3_probes import Conditions, probe_conditions
 from scheduler.duties.retention import Retention
-from tests.integration.cli.doctor.conftest import Look
+from tests.integration.cli.doctor.conftest import Look, expect
 from tests.integration.objectstore.s3_faults import (
     FaultyS3,
     Pretended,
@@ -93,10 +93,7 @@ def test_each_condition_is_tried_on_the_server(request, name: str, expected: Con
 
 def test_a_store_without_the_right_to_write_is_an_error(look: Look, front: FaultyS3):
     front.set("PUT", Refused(403, "AccessDenied"))
-    finding = look("storage")
-    assert finding.status is Status.ERROR
-    assert "AccessDenied" in finding.detail
-    assert "AWS_SECRET_ACCESS_KEY" in finding.advice
+    expect(look("storage"), Status.ERROR, "AccessDenied", "AWS_SECRET_ACCESS_KEY")
 
 
 def test_a_directory_that_cannot_be_made_is_an_error_that_names_it(
@@ -105,9 +102,7 @@ def test_a_directory_that_cannot_be_made_is_an_error_that_names_it(
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("NIGHTSHIFT_STORAGE_URL", (tmp_path / "file" / "objects").as_uri())
 
-    finding = look("storage")
-
-    assert finding.status is Status.ERROR
+    finding = expect(look("storage"), Status.ERROR)
     assert finding.advice == (
         f"The directory {tmp_path}/file/objects of objects cannot be made: Not a directory"
     )
@@ -117,10 +112,7 @@ def test_a_store_that_does_not_answer_is_an_error_that_names_its_settings(
     look: Look, front: FaultyS3, monkeypatch
 ):
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
-    finding = look("storage")
-    assert finding.status is Status.ERROR
-    assert "Could not connect" in finding.detail
-    assert "AWS_ENDPOINT_URL" in finding.advice
+    expect(look("storage"), Status.ERROR, "Could not connect", "AWS_ENDPOINT_URL")
 
 
 def test_a_store_without_uploads_in_parts_is_an_error(look: Look, front: FaultyS3):
@@ -131,9 +123,7 @@ def test_a_store_without_uploads_in_parts_is_an_error(look: Look, front: FaultyS
 
 def test_a_store_that_publishes_what_was_aborted_is_an_error(look: Look, front: FaultyS3):
     front.set("DELETE", Pretended(), path="uploadId=")
-    finding = look("storage.multipart")
-    assert finding.status is Status.ERROR
-    assert "aborted was published all the same" in finding.detail
+    expect(look("storage.multipart"), Status.ERROR, "aborted was published all the same")
 
 
 def test_a_slow_store_is_a_warning_with_its_times(look: Look, front: FaultyS3, monkeypatch):
@@ -142,8 +132,7 @@ def test_a_slow_store_is_a_warning_with_its_times(look: Look, front: FaultyS3, m
     monkeypatch.setattr(storage_checks, "SLOW_MS", 100.0)
     monkeypatch.setattr(storage_checks, "SAMPLES", 1)
     front.set("GET", Slow(delay_s=0.2))
-    finding = look("storage.latency")
-    assert finding.status is Status.WARNING
+    finding = expect(look("storage.latency"), Status.WARNING)
     assert finding.figures["get_ms"] >= 200
     assert finding.figures["range_get_ms"] >= 200
 
@@ -192,10 +181,12 @@ def old_upload(data_dir: Path) -> str:
 
 
 def test_an_upload_that_retention_should_have_aborted_is_a_warning(look: Look, old_upload: str):
-    finding = look("storage.uploads")
-    assert finding.status is Status.WARNING
-    assert "the oldest 3 days old" in finding.detail
-    assert "look for 'retention' in the scheduler's log" in finding.advice
+    expect(
+        look("storage.uploads"),
+        Status.WARNING,
+        "the oldest 3 days old",
+        "look for 'retention' in the scheduler's log",
+    )
 
 
 def age_all(folder: Path, seconds: float) -> None:

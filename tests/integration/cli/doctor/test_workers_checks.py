@@ -17,7 +17,7 @@ from nightshift.process.settings import DataSettings
 from nightshift.store import Store
 from tests.helpers.databases import migrated_sqlite
 from tests.helpers.fakes import a_spec, a_worker, planned
-from tests.integration.cli.doctor.conftest import Look
+from tests.integration.cli.doctor.conftest import Look, expect
 
 
 @pytest.fixture
@@ -50,8 +50,7 @@ def test_an_idle_service_without_workers_is_well(look: Look, store: Store):
 
 def test_work_without_a_worker_is_an_error(look: Look, store: Store):
     planned(store, shards=2)
-    finding = look("workers")
-    assert finding.status is Status.ERROR
+    finding = expect(look("workers"), Status.ERROR)
     assert finding.detail == "workers: none; shards that wait: 2 bulk"
     assert finding.figures == {"ready": 0, "queued": 2, "wanted": 1, "missing": 1}
     assert "work waits for" in finding.advice
@@ -66,19 +65,19 @@ def test_work_with_a_worker_is_well(look: Look, store: Store):
 def test_work_for_a_model_that_no_worker_has_is_an_error(look: Look, store: Store):
     planned(store, shards=2, model="another")
     register(store, WorkerState.READY)
-    finding = look("workers")
-    assert finding.status is Status.ERROR
-    assert "another (1 wanted, 0 ready, capacity any)" in finding.advice
+    expect(look("workers"), Status.ERROR, "another (1 wanted, 0 ready, capacity any)")
 
 
 def test_work_for_a_pool_without_a_worker_is_an_error(look: Look, store: Store):
     planned(store, shards=2, model="demo_model", spec=a_spec(pool="nightly", capacity="spot"))
     planned(store, model="demo_model")
     register(store, WorkerState.READY, pools=("daily",))
-    finding = look("workers")
-    assert finding.status is Status.ERROR
-    assert "demo_model (1 wanted, 0 ready, capacity spot, pool nightly) and no worker" in finding.advice
-    assert "`NIGHTSHIFT_CAPACITY=spot NIGHTSHIFT_POOLS=nightly nightshift up` again" in finding.advice
+    expect(
+        look("workers"),
+        Status.ERROR,
+        "demo_model (1 wanted, 0 ready, capacity spot, pool nightly) and no worker",
+        "`NIGHTSHIFT_CAPACITY=spot NIGHTSHIFT_POOLS=nightly nightshift up` again",
+    )
 
 
 def test_work_for_a_pool_with_a_worker_is_well(look: Look, store: Store):
@@ -93,17 +92,13 @@ def test_more_work_than_the_workers_end_in_time_is_a_warning(look: Look, store: 
     register(store, WorkerState.READY)
     with store.transaction() as tx:
         tx.figures.record(ServiceFigures(at=tx.now(), rows_per_busy_s={"demo_model": 0.5}))
-    finding = look("workers")
-    assert finding.status is Status.WARNING
-    assert "demo_model (3 wanted, 1 ready, capacity any)" in finding.detail
+    finding = expect(look("workers"), Status.WARNING, "demo_model (3 wanted, 1 ready, capacity any)")
     assert finding.figures["missing"] == 2
 
 
 def test_a_scheduler_that_is_missing_while_jobs_wait_is_an_error(look: Look, store: Store):
     planned(store)
-    finding = look("scheduler")
-    assert finding.status is Status.ERROR
-    assert "start `python -m scheduler`" in finding.advice
+    expect(look("scheduler"), Status.ERROR, "start `python -m scheduler`")
 
 
 def test_models_that_a_worker_of_this_machine_has_loaded_fit(look: Look, store: Store):
@@ -113,9 +108,7 @@ def test_models_that_a_worker_of_this_machine_has_loaded_fit(look: Look, store: 
 
 def test_the_workers_code_says_that_models_fit(look: Look):
     """The worker's code runs in a process of its own, with the demo model."""
-    finding = look("model.memory", timeout_s=100)
-    assert finding.status is Status.OK
-    assert "demo_model" in finding.detail
+    finding = expect(look("model.memory", timeout_s=100), Status.OK, "demo_model")
     assert 0 < finding.figures["needed_bytes"] < finding.figures["free_bytes"]
 
 
@@ -130,8 +123,7 @@ def test_the_workers_code_says_that_models_fit(look: Look):
 def test_the_workers_code_says_that_models_do_not_fit(look: Look, monkeypatch, variable: str, said: str):
     monkeypatch.setenv(f"NIGHTSHIFT_{variable}", str(demo.demo_model_path()))
     monkeypatch.setenv("NIGHTSHIFT_DEVICE_MEMORY_BYTES", str(2 << 20))
-    finding = look("model.memory", timeout_s=100)
-    assert finding.status is Status.ERROR
+    finding = expect(look("model.memory", timeout_s=100), Status.ERROR)
     assert said in finding.detail
     assert variable == "LAZY_MODELS" or "NIGHTSHIFT_LAZY_MODELS" in finding.detail
 
@@ -143,9 +135,7 @@ def test_a_device_that_is_not_there_is_an_error(look: Look, monkeypatch):
         pytest.skip("this machine has a GPU")
     assert look("gpu").status is Status.SKIPPED
     monkeypatch.setenv("NIGHTSHIFT_DEVICE", "cuda")
-    finding = look("gpu")
-    assert finding.status is Status.ERROR
-    assert "NIGHTSHIFT_DEVICE is cuda" in finding.detail
+    expect(look("gpu"), Status.ERROR, "NIGHTSHIFT_DEVICE is cuda")
 
 
 SAW_NONE = {"cuda": {"torch": "2.13.0+cpu", "cuda": None, "devices": [], "why_none": "Torch not compiled"}}
@@ -172,8 +162,7 @@ def gpu(data_dir: Path, said: dict[str, object]):
 
 def test_a_gpu_is_described_with_its_driver(driver, data_dir):
     driver("echo 'NVIDIA H100 80GB HBM3, 580.82.07, 81559, 512, 34'")
-    finding = gpu(data_dir, SAW_ONE)
-    assert finding.status is Status.OK
+    finding = expect(gpu(data_dir, SAW_ONE), Status.OK)
     assert finding.detail == (
         "NVIDIA H100 80GB HBM3, driver 580.82.07, 512 of 81559 MiB used, 34 °C; torch 2.13.0, CUDA 13.0"
     )
@@ -183,9 +172,7 @@ def test_a_gpu_that_torch_cannot_use_is_a_warning_and_an_error_where_it_was_aske
     driver, data_dir, monkeypatch
 ):
     driver("echo 'NVIDIA H100 80GB HBM3, 580.82.07, 81559, 512, 34'")
-    finding = gpu(data_dir, SAW_NONE)
-    assert finding.status is Status.WARNING
-    assert "a worker would compute on the CPU" in finding.advice
+    expect(gpu(data_dir, SAW_NONE), Status.WARNING, "a worker would compute on the CPU")
     monkeypatch.setenv("NIGHTSHIFT_DEVICE", "cuda")
     assert gpu(data_dir, SAW_NONE).status is Status.ERROR
 
