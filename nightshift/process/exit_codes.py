@@ -1,4 +1,4 @@
-"""How our processes end: exit codes, and when a second signal means haste."""
+"""Exit codes of our processes, and the time after which a second signal means haste."""
 
 from typing import Final
 

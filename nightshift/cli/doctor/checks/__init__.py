@@ -1,7 +1,7 @@
 """The checks of `nightshift doctor`, in the order in which they run. Ids keep their meaning."""
 
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 from nightshift.cli.doctor.checks import database, egress, machine, models, queue, retention, service, storage
@@ -57,7 +57,8 @@ def every_check(site: Site) -> Sequence[Check]:
 
 
 def _of_models(site: Site) -> Sequence[Check]:
-    ask, ids = models.WorkerReports(), {name: checkpoints.model_id(name) for name in site.models}
+    ask = cache(lambda: models.worker_report(site))
+    ids = {name: checkpoints.model_id(name) for name in site.models}
     files = [
         Check(
             f"model.files:{id}",

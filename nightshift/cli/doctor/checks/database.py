@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from nightshift.cli.doctor.clocks import judge, measure
+from nightshift.cli.doctor.clocks import compare
 from nightshift.cli.doctor.examination import Finding, error, ok, skipped, warning
 from nightshift.cli.doctor.site import Site
 from nightshift.errors import DatabaseUnavailable, DatabaseUnusable, SchemaBehind
@@ -41,7 +41,7 @@ def look_at_database_clock(site: Site) -> Finding:
     """All times of jobs, leases and workers are the database's."""
     with site.database() as store:
         store.now()  # the next one has a connection
-        return judge("the database's clock", measure(store.now, timedelta(milliseconds=1)))
+        return compare("the database's clock", store.now, timedelta(milliseconds=1))
 
 
 def look_at_scheduler(site: Site) -> Finding:

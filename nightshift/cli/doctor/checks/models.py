@@ -10,7 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +35,10 @@ class NoWorkerHere(NotApplicable):
     """This machine does not have what a worker needs."""
 
 
+class _DriverSilent(Exception):
+    """The driver of a GPU does not answer; the message says why."""
+
+
 def look_at_files(name: str, may_download: bool) -> Finding:
     """A model's files exist."""
     try:
@@ -49,13 +53,13 @@ def look_at_files(name: str, may_download: bool) -> Finding:
     return ok(str(checkpoint.directory))
 
 
-def look_at_memory(site: Site, ask: Callable[[Site], dict[str, Any]]) -> Finding:
+def look_at_memory(site: Site, ask: Callable[[], dict[str, Any]]) -> Finding:
     """The models fit the device together, or a worker of this machine has loaded them."""
     ids = {checkpoints.model_id(name) for name in site.models}
     if worker_id := _loaded_here(site, ids):
         return ok(f"{worker_id} on this machine has them loaded")
     try:
-        report = ask(site)
+        report = ask()
     except NoWorkerHere as absence:
         return skipped(str(absence), "run `nightshift doctor` where the workers run")
     if report["problem"]:
@@ -73,9 +77,7 @@ def look_at_memory(site: Site, ask: Callable[[Site], dict[str, Any]]) -> Finding
     )
 
 
-def look_at_gpu(
-    site: Site, ask: Callable[[Site], dict[str, Any]], driver_file: Path = DRIVER_FILE
-) -> Finding:
+def look_at_gpu(site: Site, ask: Callable[[], dict[str, Any]], driver_file: Path = DRIVER_FILE) -> Finding:
     """An NVIDIA GPU's driver answers and torch can use it, if there is one."""
     wants_gpu = site.worker.device.startswith("cuda")
     program = shutil.which("nvidia-smi")
@@ -86,14 +88,13 @@ def look_at_gpu(
                 "install the driver (in a container: the NVIDIA container toolkit), or set it to auto",
             )
         return skipped("no NVIDIA GPU here: models are computed on the CPU")
-    gpus = _driver_says(program)
-    if isinstance(gpus, str):
-        return error(
-            f"the driver does not answer: {gpus}", "reinstall the driver, or reboot if it was just updated"
-        )
-    listed = "; ".join(map(_described, gpus))
     try:
-        cuda = ask(site)["cuda"]
+        listed = "; ".join(_gpus(program))
+        cuda = ask()["cuda"]
+    except _DriverSilent as silence:
+        return error(
+            f"the driver does not answer: {silence}", "reinstall the driver, or reboot if it was just updated"
+        )
     except NoWorkerHere as absence:
         return ok(f"{listed}; {absence}")
     if not cuda["devices"]:
@@ -106,44 +107,34 @@ def look_at_gpu(
     return ok(f"{listed}; torch {cuda['torch']}, CUDA {cuda['cuda']}", gpus=len(cuda["devices"]))
 
 
-class WorkerReports:
-    """Asks the workers' code once. Raises NoWorkerHere."""
+def worker_report(site: Site) -> dict[str, Any]:
+    """The report of the workers' own code. Raises NoWorkerHere, ConfigurationError."""
+    for package in ("torch", "workers"):
+        if importlib.util.find_spec(package) is None:
+            raise NoWorkerHere(f"{package} is not installed")
+    lazy = site.worker.lazy_models
+    settings = {
+        "NIGHTSHIFT_MODELS": ",".join(name for name in site.models if name not in lazy),
+        "NIGHTSHIFT_LAZY_MODELS": ",".join(lazy),
+    }
+    try:
+        done = _run([sys.executable, "-P", "-m", REPORT], REPORT_S, os.environ | settings)
+    except subprocess.TimeoutExpired:
+        raise ConfigurationError(f"the worker's code gave no answer within {REPORT_S:g} s") from None
+    if done.returncode:
+        *_, last = done.stderr.strip().splitlines() or ["it said nothing"]
+        raise ConfigurationError(f"the worker's code does not run here: {last}")
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
 
-    def __init__(self, run: Callable[..., "subprocess.CompletedProcess[str]"] = subprocess.run) -> None:
-        self._run = run
-        self._said: dict[str, Any] | None = None
 
-    def __call__(self, site: Site) -> dict[str, Any]:
-        if self._said is None:
-            self._said = self._ask(site)
-        return self._said
-
-    def _ask(self, site: Site) -> dict[str, Any]:
-        for package in ("torch", "workers"):
-            if importlib.util.find_spec(package) is None:
-                raise NoWorkerHere(f"{package} is not installed")
-        lazy = site.worker.lazy_models
-        pinned = [name for name in site.models if name not in lazy]
-        environment = {
-            **os.environ,
-            "NIGHTSHIFT_MODELS": ",".join(pinned),
-            "NIGHTSHIFT_LAZY_MODELS": ",".join(lazy),
-        }
-        try:
-            done = self._run(
-                [sys.executable, "-P", "-m", REPORT],
-                capture_output=True,
-                text=True,
-                timeout=REPORT_S,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-            )
-        except subprocess.TimeoutExpired:
-            raise ConfigurationError(f"the worker's code gave no answer within {REPORT_S:g} s") from None
-        if done.returncode:
-            raise ConfigurationError(f"the worker's code does not run here: {_end_of(done.stderr)}")
-        said: dict[str, Any] = json.loads(done.stdout)
-        return said
+def _run(
+    command: list[str], limit_s: float, environment: Mapping[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Raises subprocess.TimeoutExpired."""
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=limit_s, env=environment, stdin=subprocess.DEVNULL
+    )
 
 
 def _loaded_here(site: Site, ids: set[str]) -> str | None:
@@ -157,31 +148,23 @@ def _loaded_here(site: Site, ids: set[str]) -> str | None:
     return here[0].id if here else None
 
 
-def _driver_says(program: str | None) -> Sequence[Sequence[str]] | str:
-    """The fields of each GPU, or why there are none."""
+def _gpus(program: str | None) -> list[str]:
+    """Each GPU in words. Raises _DriverSilent."""
     if program is None:
-        return "nvidia-smi is not installed"
+        raise _DriverSilent("nvidia-smi is not installed")
     command = [program, f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DRIVER_S)
+        done = _run(command, DRIVER_S)
     except subprocess.TimeoutExpired:
-        return f"nvidia-smi gave no answer within {DRIVER_S:g} s"
+        raise _DriverSilent(f"nvidia-smi gave no answer within {DRIVER_S:g} s") from None
     lines = [[word.strip() for word in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
     if done.returncode or not lines or any(len(line) != len(_FIELDS) for line in lines):
-        return (
-            " ".join((done.stderr or done.stdout).split())[:200] or f"nvidia-smi ended with {done.returncode}"
-        )
-    return lines
-
-
-def _described(gpu: Sequence[str]) -> str:
-    name, driver, total, used, celsius = gpu
-    return f"{name}, driver {driver}, {used} of {total} MiB used, {celsius} °C"
-
-
-def _end_of(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+        said = " ".join((done.stderr or done.stdout).split())[:200]
+        raise _DriverSilent(said or f"nvidia-smi ended with {done.returncode}")
+    return [
+        f"{name}, driver {driver}, {used} of {total} MiB used, {celsius} °C"
+        for name, driver, total, used, celsius in lines
+    ]
 
 
 def _gib(num_bytes: int) -> str:

@@ -6,7 +6,7 @@ from typing import Final
 
 from nightshift.broker.queue import Queue
 from nightshift.broker.server_facts import server_facts, server_time
-from nightshift.cli.doctor.clocks import judge, measure
+from nightshift.cli.doctor.clocks import compare
 from nightshift.cli.doctor.examination import Finding, NotApplicable, error, ok, skipped, warning
 from nightshift.cli.doctor.site import Site
 from nightshift.cli.processes import valkey
@@ -77,7 +77,7 @@ def look_at_persistence(site: Site) -> Finding:
 
 def look_at_queue_clock(site: Site) -> Finding:
     settings = _running(site)
-    return judge("Redis' clock", measure(lambda: server_time(settings), timedelta(microseconds=1)))
+    return compare("Redis' clock", lambda: server_time(settings), timedelta(microseconds=1))
 
 
 def _running(site: Site) -> QueueSettings:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from statistics import median
 from typing import Final
 
-from nightshift.cli.doctor.clocks import judge, measure
+from nightshift.cli.doctor.clocks import compare
 from nightshift.cli.doctor.examination import Finding, error, ok, warning
 from nightshift.cli.doctor.site import Site
 from nightshift.errors import ObjectExists, ObjectNotFound, StorageDenied, StorageError
@@ -138,7 +138,7 @@ def look_at_storage_clock(site: Site) -> Finding:
     """Retention goes by the store's clock. S3 tells it in whole seconds, in its Date header."""
     resolution = timedelta(seconds=1) if site.has_s3 else timedelta()
     with site.objects() as store, some_key(store) as key:
-        return judge("the object store's clock", measure(lambda: store.put(key, b"").modified_at, resolution))
+        return compare("the object store's clock", lambda: store.put(key, b"").modified_at, resolution)
 
 
 def _median_ms(call: Callable[[], object]) -> float:

@@ -157,7 +157,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def gpu(data_dir: Path, said: dict[str, object]):
-    return models.look_at_gpu(Site(data=DataSettings(data_dir=data_dir)), lambda site: said)
+    return models.look_at_gpu(Site(data=DataSettings(data_dir=data_dir)), lambda: said)
 
 
 def test_a_gpu_is_described_with_its_driver(driver, data_dir):

@@ -39,7 +39,7 @@ def healthy(monkeypatch: pytest.MonkeyPatch, a_model: Path) -> None:
 
     The workers' code, which imports torch, is asked in tests/integration/cli/doctor.
     """
-    monkeypatch.setattr(models.WorkerReports, "__call__", lambda self, site: FITS)
+    monkeypatch.setattr(models, "worker_report", lambda site: FITS)
     monkeypatch.setenv("NIGHTSHIFT_MODELS", str(a_model))
     monkeypatch.setenv("NIGHTSHIFT_SPOT_PROVIDER", "none")
     with socket.socket() as probe:
@@ -254,17 +254,17 @@ def test_something_else_on_the_servers_port_is_noticed(nightshift, healthy, monk
 
 def test_models_that_do_not_fit_are_an_error(nightshift, healthy, monkeypatch):
     refused = FITS | {"problem": "The models do not fit this worker's device together"}
-    monkeypatch.setattr(models.WorkerReports, "__call__", lambda self, site: refused)
+    monkeypatch.setattr(models, "worker_report", lambda site: refused)
     ended = nightshift("doctor", "--json")
     assert (ended.code, failed(ended)) == (1, ["model.memory"])
     assert "do not fit" in by_id(ended)["model.memory"]["detail"]
 
 
 def test_a_machine_without_torch_does_not_say_whether_models_fit(nightshift, healthy, monkeypatch):
-    def absent(self: object, site: object) -> dict[str, object]:
+    def absent(site: object) -> dict[str, object]:
         raise models.NoWorkerHere("torch is not installed")
 
-    monkeypatch.setattr(models.WorkerReports, "__call__", absent)
+    monkeypatch.setattr(models, "worker_report", absent)
     ended = nightshift("doctor", "--json")
     assert (ended.code, by_id(ended)["model.memory"]["status"]) == (0, "skipped")
 
