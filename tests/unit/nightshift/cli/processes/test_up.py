@@ -52,6 +52,9 @@ def an_exit(returncode: int = 1) -> ChildExit:
     return ChildExit(name="api", pid=1, launch=Launch(()), returncode=returncode, uptime_s=1.0, in_a_row=1)
 
 
+DRAINED = replace(an_exit(0), name="worker-1")
+
+
 # -- nothing is started when it cannot work ------------------------------------------------------------
 
 
@@ -291,25 +294,23 @@ def test_the_first_start_makes_the_schema_and_a_key_only_its_user_can_read(data_
     database.close()
 
 
-def test_a_schema_that_is_not_what_the_migrations_make_ends_the_start(data_dir):
-    data_dir.mkdir()
-    embedded.set_up_database(data_settings())
-    database = open_database(data_settings())
-    with database.write() as connection:
-        connection.exec_driver_sql("ALTER TABLE segment DROP COLUMN earlier")
-    database.close()
-
-    with pytest.raises(DatabaseUnusable, match=r"column segment\.earlier is missing"):
-        embedded.set_up_database(data_settings())
-
-
-def test_a_schema_from_before_the_first_release_ends_the_start_with_what_to_do(data_dir):
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("ALTER TABLE segment DROP COLUMN earlier", r"column segment\.earlier is missing"),
+        (
+            "UPDATE alembic_version SET version_num = '0045'",
+            r"is at migration 0045.*: begin with a new database",
+        ),
+    ],
+)
+def test_a_schema_that_this_version_cannot_use_ends_the_start_with_the_reason(data_dir, statement, reason):
     data_dir.mkdir()
     embedded.set_up_database(data_settings())
     with closing(open_database(data_settings())) as database, database.write() as connection:
-        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0045'")
+        connection.exec_driver_sql(statement)
 
-    with pytest.raises(DatabaseUnusable, match=r"is at migration 0045.*: begin with a new database"):
+    with pytest.raises(DatabaseUnusable, match=reason):
         embedded.set_up_database(data_settings())
 
 
@@ -428,39 +429,36 @@ def test_it_says_which_networks_and_ports_webhooks_may_reach(site, capsys, monke
 # -- exits ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("ended", "workers", "after", "said"),
+    [
+        (
+            an_exit(-9),
+            2,
+            AfterExit.RESTART,
+            "api (pid 1) was ended by SIGKILL after 1.0 s; starting it again",
+        ),
+        (an_exit(CONFIGURATION_EXIT), 2, AfterExit.GIVE_UP, ""),
+        (DRAINED, 2, AfterExit.LEAVE, "worker-1 was drained and stays away; the others go on"),
+        (
+            DRAINED,
+            1,
+            AfterExit.LEAVE,
+            "worker-1 was drained and stays away; no worker is left: start `nightshift up` again",
+        ),
+    ],
+)
+def test_once_it_was_ready_an_exit_is_reported_and_followed_by(ended, workers, after, said, capsys):
+    reporter = ExitReporter(workers)
+    reporter.is_ready = True
+    assert reporter(ended) is after
+    assert capsys.readouterr().err.removesuffix("\n") == said
+
+
 def test_before_it_was_ready_a_death_means_that_it_cannot_start():
     reporter = ExitReporter(workers=2)
     assert reporter(an_exit()) is AfterExit.GIVE_UP
     assert reporter.fatal == an_exit()
-
-
-def test_once_it_was_ready_what_dies_is_started_again(capsys):
-    reporter = ExitReporter(workers=2)
-    reporter.is_ready = True
-    assert reporter(an_exit(-9)) is AfterExit.RESTART
-    assert "api (pid 1) was ended by SIGKILL after 1.0 s; starting it again" in capsys.readouterr().err
-
-
-def test_what_cannot_run_as_configured_is_not_started_again():
-    reporter = ExitReporter(workers=2)
-    reporter.is_ready = True
-    assert reporter(an_exit(CONFIGURATION_EXIT)) is AfterExit.GIVE_UP
-
-
-def test_a_worker_that_was_drained_stays_away_and_the_others_go_on(capsys):
-    reporter = ExitReporter(workers=2)
-    reporter.is_ready = True
-    assert reporter(replace(an_exit(0), name="worker-2")) is AfterExit.LEAVE
-    assert capsys.readouterr().err == "worker-2 was drained and stays away; the others go on\n"
-
-
-def test_when_the_last_worker_was_drained_it_says_that_none_is_left(capsys):
-    reporter = ExitReporter(workers=1)
-    reporter.is_ready = True
-    assert reporter(replace(an_exit(0), name="worker-1")) is AfterExit.LEAVE
-    assert capsys.readouterr().err == (
-        "worker-1 was drained and stays away; no worker is left: start `nightshift up` again\n"
-    )
 
 
 @pytest.mark.parametrize(
