@@ -17,8 +17,7 @@ from benchmarks.fixtures.vocabularies import save_trained_tokenizer
 from benchmarks.fixtures.workloads import SHORT, TOKENS, make_texts, make_texts_of_tokens
 from benchmarks.report import markdown
 from benchmarks.runners.bare_engine import BareRun
-from benchmarks.service.running import Ended
-from benchmarks.service_overhead import SEED, WARM_UP, Work, embeddings, measured
+from benchmarks.service_overhead import SEED, WARM_UP, Ended, Work, embeddings, measured
 from nightshift.jobs import Usage
 from tests.helpers.fakes import a_job
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 REQUIREMENTS = [ROOT / "requirements.txt", *sorted((ROOT / "infra/requirements").glob("*.txt"))]
 PINNED = re.compile(r"@sha256:[0-9a-f]{64}$")
 

@@ -4,7 +4,7 @@ import hashlib
 import tomllib
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LISTED = tomllib.loads((ROOT / "infra" / "vendored.toml").read_text())["file"]
 FOLDERS = (
     ROOT / "api" / "page" / "static" / "vendor",
