@@ -40,7 +40,7 @@ def expect_equal(actual: object, expected: object, what: str) -> None:
 
 
 def expect_id(actual: object, what: str) -> str:
-    """An id is a text that is not empty. Returns it."""
+    """Returns the id, which must be a text that is not empty."""
     expect(isinstance(actual, str) and actual != "", f"answers {what} {shown(actual)}", "answers an id")
     return str(actual)
 

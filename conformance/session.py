@@ -25,7 +25,7 @@ PROMPT: Final = "7"  # any model has an answer to a number
 
 @dataclass(frozen=True)
 class Options:
-    """Where the server is, and how long it is waited for. Times in seconds."""
+    """The server's address, and how long checks wait for it. Times in seconds."""
 
     base_url: str
     api_key: str

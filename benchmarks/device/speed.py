@@ -102,7 +102,7 @@ def _add(engine: Engine, prompts: list[list[int]], max_tokens: int) -> None:
 
 
 class PeerFailed(Exception):
-    """transformers' continuous batching is not there or does not run; the message says why."""
+    """An error: transformers' continuous batching is missing or does not run; the message says why."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Reading what a bulk job wrote, and not believing it unchecked."""
+"""Reads and checks the output of a bulk job."""
 
 import json
 from pathlib import Path

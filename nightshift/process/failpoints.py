@@ -75,7 +75,7 @@ def from_environment(environment: Mapping[str, str]) -> Callable[[str], None]:
 
 
 def _do_nothing(name: str) -> None:
-    """No failpoint is set."""
+    """Does nothing, since no failpoint is set."""
 
 
 def _at(wanted: str) -> Callable[[str], bool]:

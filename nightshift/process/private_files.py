@@ -45,7 +45,7 @@ def keep_files_private(data: DataSettings, warn: Callable[[str], object] = log.w
 
 
 def _chosen_folders(data: DataSettings) -> list[Path]:
-    """The folders that the operator named, and may have made."""
+    """Folders that the operator named, and may have made."""
     folders = dict.fromkeys(map(Path, data.own_places[:2]))
     return [folder for folder in folders if folder.is_dir()]
 

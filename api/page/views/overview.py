@@ -66,7 +66,7 @@ def load(tx: Transaction, request: PageRequest, now: datetime) -> Context:
 
 
 def _hours(request: PageRequest) -> int:
-    """Raises InvalidRequest."""
+    """Hours that the charts cover. Raises InvalidRequest."""
     text = request.text("hours") or str(HOURS[0])
     if text not in map(str, HOURS):
         offered = ", ".join(map(str, HOURS))

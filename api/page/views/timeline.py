@@ -163,7 +163,7 @@ def _count(count: int, noun: str) -> str:
 
 
 def _phases(job: Job, milestones: Sequence[Event], end: datetime, scale: _Scale) -> list[Phase]:
-    """Waiting, running, paused, finalizing, one after the other."""
+    """Phases of waiting, running, pausing and finalizing, one after the other."""
     changes = [(job.created_at, "queued")]
     if job.started_at is not None:
         changes.append((job.started_at, "running"))

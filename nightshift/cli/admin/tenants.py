@@ -128,7 +128,7 @@ def delete(name: Name, data_dir: DataDir = None) -> None:
 
 
 def _quotas(options: list[str] | None) -> dict[str, int | None]:
-    """Raises InvalidRequest."""
+    """Quotas by name; None means the default. Raises InvalidRequest."""
     quotas: dict[str, int | None] = {}
     for option in options or ():
         name, _, value = option.partition("=")

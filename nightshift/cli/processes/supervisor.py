@@ -185,7 +185,7 @@ class Supervisor:
         return (running for stage in self._stages for running in stage)
 
     def _start_again(self, running: "_Running") -> None:
-        """Memory or disk may be short for a moment, so a failed start is retried."""
+        """Starts a child; a failed start is retried, since memory or disk may be short for a moment."""
         try:
             self._start(running)
         except OSError as error:
@@ -346,7 +346,7 @@ def set_aside(log_path: Path) -> None:
 
 
 def _kill_group(process: Process) -> None:
-    """SIGKILL to the child's session."""
+    """Sends SIGKILL to the child's session."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 

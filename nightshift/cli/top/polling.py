@@ -25,7 +25,7 @@ class Polled:
 
 
 class Poller:
-    """A context manager. `on_news` is called on the thread whenever `polled` has changed."""
+    """Polls within a `with` block, and calls `on_news` on its thread whenever `polled` has changed."""
 
     def __init__(
         self,

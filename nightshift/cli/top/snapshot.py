@@ -40,7 +40,7 @@ def take(client: Client, server: str) -> Snapshot:
 
 
 def document(snapshot: Snapshot) -> dict[str, Any]:
-    """Its fields stay (docs/cli.md): scripts read them."""
+    """The document for scripts; its fields stay (docs/cli.md)."""
     overview = snapshot.overview
     return {
         "object": "top",

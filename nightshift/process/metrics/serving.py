@@ -90,4 +90,4 @@ class _UnixServer(ThreadingMixIn, WSGIServer):
 
 class _Handler(WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
-        """A scrape is no event."""
+        """Logs nothing: a scrape is no event."""

@@ -29,7 +29,7 @@ _HEADER: Final = re.compile(r"[!#$%&'*+\-.0-9A-Z^_`a-z|~]+[ \t]*=[ \t]*[ !#-+\-.
 
 
 def check_collector(environment: Mapping[str, str]) -> None:
-    """Raises NotTraced. Values are not quoted: they may be secret."""
+    """Checks the variables. Raises NotTraced, without quoting values: they may be secret."""
     _check_headers(*_found(environment, "HEADERS"))
     _check_authorities(*_found(environment, "CERTIFICATE"))
     certificate, key = _found(environment, "CLIENT_CERTIFICATE"), _found(environment, "CLIENT_KEY")

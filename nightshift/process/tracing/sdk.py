@@ -21,7 +21,7 @@ SDK_SAYS_S: Final = 60.0  # between two lines of the exporter
 
 
 def open_provider(process: str, environment: Mapping[str, str]) -> TracerProvider:
-    """Raises what the SDK does of values that it cannot use."""
+    """Opens the SDK for this process. Raises the SDK's errors about values that it cannot use."""
     logging.getLogger(OTLPSpanExporter.__module__).addFilter(_NowAndThen())
     own = {PROCESS: process}
     if not environment.get("OTEL_SERVICE_NAME") and SERVICE_NAME not in environment.get(
@@ -52,7 +52,7 @@ class OneResource(Resource):
 
 
 class _NowAndThen(logging.Filter):
-    """The exporter would say of every batch that the collector is away."""
+    """Lets one line a minute through: the exporter would report every batch while the collector is away."""
 
     def __init__(self) -> None:
         super().__init__()
