@@ -149,12 +149,13 @@ class WorkerExitHandler:
         *,
         oom_kills: Callable[[], int] = count_oom_kills,
         pause: Callable[[float], None] = time.sleep,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._queue = queue
         self._attempts_max = attempts_max
         self._oom_kills = oom_kills
-        self._pause = pause
+        self._pause, self._clock_s = pause, clock_s
         self._oom_kills_before = oom_kills()
         self.gave_up_on: ChildExit | None = None
 
@@ -205,12 +206,12 @@ class WorkerExitHandler:
 
     def _retrying(self, release: "Callable[[Transaction], _Released]") -> "_Released":
         """Raises DatabaseUnavailable when that lasts longer than `RELEASE_RETRY_MAX_S`."""
-        ends_at_s = time.monotonic() + RELEASE_RETRY_MAX_S
+        ends_at_s = self._clock_s() + RELEASE_RETRY_MAX_S
         while True:
             try:
                 return self._store.run(release)
             except DatabaseUnavailable:
-                if time.monotonic() >= ends_at_s:
+                if self._clock_s() >= ends_at_s:
                     raise
             self._pause(RELEASE_RETRY_S)
 

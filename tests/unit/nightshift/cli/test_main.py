@@ -120,6 +120,7 @@ def test_looking_for_an_installation_makes_none(nightshift, data_dir, command):
 
 def test_a_database_by_url_is_not_made_by_looking_either(nightshift, monkeypatch, tmp_path):
     monkeypatch.setenv("NIGHTSHIFT_DATABASE_URL", f"sqlite:///{tmp_path}/elsewhere.db")
+    monkeypatch.setenv("NIGHTSHIFT_MODELS", "/nowhere")  # so that doctor imports no torch
 
     ended = nightshift("workers", "list")
 

@@ -1,5 +1,6 @@
 """Handling of a worker that has died. The worker itself is another program: tests/e2e starts it."""
 
+import itertools
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -181,7 +182,12 @@ def test_a_database_that_is_away_does_not_keep_a_worker_from_its_successor(tmp_p
     away = Store(open_database(data_settings(tmp_path / "nothing" / "here")))
     (tmp_path / "nothing" / "here").rmdir()
 
-    assert WorkerExitHandler(away, queue, attempts_max=20)(an_exit()) is AfterExit.RESTART_SOON
+    seconds = itertools.count()  # each look at the clock is a second later
+    handler = WorkerExitHandler(
+        away, queue, attempts_max=20, pause=lambda _: None, clock_s=lambda: next(seconds)
+    )
+
+    assert handler(an_exit()) is AfterExit.RESTART_SOON
 
     assert "leases of a worker that has ended not released" in caplog.text
     away.close()
