@@ -1,33 +1,32 @@
 """Metrics of any process: as `prometheus_client.ProcessCollector` names them."""
 
+from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from nightshift.process.metrics.family import CounterFamily, Family, GaugeFamily, Process
 
-_EVERY: Final = Process.EVERY
+_gauge: Final = partial(GaugeFamily, process=Process.EVERY)
+_counter: Final = partial(CounterFamily, process=Process.EVERY)
 
 OF_PROCESSES: Final[tuple[Family, ...]] = (
-    GaugeFamily(
+    _gauge(
         name="process_resident_memory_bytes",
         help="Resident memory",
-        process=_EVERY,
         closer="it grows without end, or comes near the container's limit",
     ),
-    GaugeFamily(name="process_virtual_memory_bytes", help="Virtual memory", process=_EVERY),
-    CounterFamily(name="process_cpu_seconds_total", help="Time on a CPU", process=_EVERY),
-    GaugeFamily(
+    _gauge(name="process_virtual_memory_bytes", help="Virtual memory"),
+    _counter(name="process_cpu_seconds_total", help="Time on a CPU"),
+    _gauge(
         name="process_start_time_seconds",
         help="When it started, since the epoch",
-        process=_EVERY,
         closer="it changes: the process was started again",
     ),
-    GaugeFamily(name="process_open_fds", help="Open files and connections", process=_EVERY),
-    GaugeFamily(
+    _gauge(name="process_open_fds", help="Open files and connections"),
+    _gauge(
         name="process_max_fds",
         help="How many it may have",
-        process=_EVERY,
         closer="`process_open_fds` comes near it",
     ),
 )

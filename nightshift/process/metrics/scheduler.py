@@ -1,49 +1,46 @@
 """Metrics of the scheduler's own process."""
 
+from functools import partial
 from typing import Final
 
 from nightshift.process.metrics.family import CounterFamily, Family, GaugeFamily, HistogramFamily, Process
 
-_SCHEDULER: Final = Process.SCHEDULER
+_gauge: Final = partial(GaugeFamily, process=Process.SCHEDULER)
+_counter: Final = partial(CounterFamily, process=Process.SCHEDULER)
+_histogram: Final = partial(HistogramFamily, process=Process.SCHEDULER)
 
-LEADING: Final = GaugeFamily(
+LEADING: Final = _gauge(
     name="nightshift_scheduler_leading",
     help="1 on the one active scheduler",
-    process=_SCHEDULER,
     closer="its sum over all schedulers is not 1 for longer than `LEADER_TTL_S`",
 )
-DUTY_FAILURES: Final = CounterFamily(
+DUTY_FAILURES: Final = _counter(
     name="nightshift_duty_failures_total",
     help="Passes that raised",
     labels=("duty",),
-    process=_SCHEDULER,
     closer="the leading scheduler's duty fails again and again",
 )
-DUTY_SUCCEEDED_AT: Final = GaugeFamily(
+DUTY_SUCCEEDED_AT: Final = _gauge(
     name="nightshift_duty_last_success_timestamp_seconds",
     help="When a pass last ended well",
     labels=("duty",),
-    process=_SCHEDULER,
     closer="a duty has long not succeeded (one that has nothing to do passes every 30 s only)",
 )
-DUTY_SECONDS: Final = HistogramFamily(
+DUTY_SECONDS: Final = _histogram(
     name="nightshift_duty_pass_seconds",
     help="Time a pass took",
     labels=("duty",),
-    process=_SCHEDULER,
 )
 
-WEBHOOK_ATTEMPTS: Final = CounterFamily(
+WEBHOOK_ATTEMPTS: Final = _counter(
     name="nightshift_webhook_attempts_total",
     help="Attempts at webhook deliveries, by what became of them: delivered, pending (tried again), dead",
     labels=("state",),
-    process=_SCHEDULER,
     closer="`dead` grows: receivers refuse events",
 )
-WEBHOOK_SECONDS: Final = HistogramFamily(
+WEBHOOK_SECONDS: Final = _histogram(
     name="nightshift_webhook_attempt_seconds",
     help="From an attempt's start to the receiver's answer, or its failure",
-    process=_SCHEDULER,
     closer="receivers answer slowly",
 )
 

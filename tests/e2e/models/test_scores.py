@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightshift_engine.encoders import PairText
-from nightshift_engine.encoders.scoring.pairs import PairText
 from tests.e2e.service import Service, forked, nightshift, output_lines, parquet_rows, wait_until_ended
 from tests.unit.engine.tiny.classifiers import reference_logits, save_classifier
 from tests.unit.engine.tiny.encoders import WORDS
