@@ -30,13 +30,13 @@ _HEADER: Final = re.compile(r"[!#$%&'*+\-.0-9A-Z^_`a-z|~]+[ \t]*=[ \t]*[ !#-+\-.
 
 def check_collector(environment: Mapping[str, str]) -> None:
     """Checks the variables. Raises NotTraced, without quoting values: they may be secret."""
-    _check_headers(*_found(environment, "HEADERS"))
-    _check_authorities(*_found(environment, "CERTIFICATE"))
-    certificate, key = _found(environment, "CLIENT_CERTIFICATE"), _found(environment, "CLIENT_KEY")
+    _check_headers(*_variable(environment, "HEADERS"))
+    _check_authorities(*_variable(environment, "CERTIFICATE"))
+    certificate, key = _variable(environment, "CLIENT_CERTIFICATE"), _variable(environment, "CLIENT_KEY")
     _check_client(*certificate, *key)
 
 
-def _found(environment: Mapping[str, str], name: str) -> tuple[str, str]:
+def _variable(environment: Mapping[str, str], name: str) -> tuple[str, str]:
     """The variable that counts, and its value."""
     names = [f"{prefix}{name}" for prefix in PREFIXES]
     return next(
