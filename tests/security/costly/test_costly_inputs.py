@@ -3,7 +3,7 @@
 import gzip
 import io
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightshift.bulk.rows.inputs import BadRow, Row, UnreadableInput, describe, iter_rows
+from nightshift.bulk.rows.inputs import BadRow, UnreadableInput, describe, iter_rows
 from nightshift.jobs import NewShard
 from nightshift.objectstore import DirectoryStore
 from tests.security.costly.children import MIB, in_child
 
 LINE_BYTES_MAX = 4 * MIB
-ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 MEMORY_BYTES = 100 * MIB  # in the process that reads the rows; the one that decodes has its own limit
-exhaustive = pytest.mark.exhaustive
 
 
 def parquet(table: pa.Table, **options: Any) -> bytes:
@@ -113,20 +111,35 @@ def texts_in_a_list_of_a_fixed_size() -> bytes:
     return parquet(pa.table({"t": pa.FixedSizeListArray.from_arrays(texts, 5)}), use_dictionary=False)
 
 
-def a_page_header(change: Callable[[bytes], bytes]) -> bytes:
-    """Of a text of 100 MB in one page; `change` makes another header of the one there is."""
+def a_header_of_a_length_that_thrift_cuts() -> bytes:
+    """After a page's description, a binary field of 2**32 + 4 bytes: Thrift reads 4."""
     options = {"use_dictionary": False, "write_statistics": False, "store_schema": False}
     content = parquet(pa.table({"t": ["x" * 100_000_000]}), **options)
-    column = pq.ParquetFile(io.BytesIO(content)).metadata.row_group(0).column(0)
-    end, size = content.index(ZSTD_MAGIC), column.total_compressed_size
-    changed = change(content[4:end])
-    grown = size + len(changed) - (end - 4)
-    return with_a_footer(content[:4] + changed + content[end:], {number(size): number(grown)})
+    size = pq.ParquetFile(io.BytesIO(content)).metadata.row_group(0).column(0).total_compressed_size
+    end = content.index(b"\x28\xb5\x2f\xfd") - 1  # zstd's
+    added = b"\x48" + number(2**31 + 2) + b"abcd"
+    return with_a_footer(content[:end] + added + content[end:], {number(size): number(size + len(added))})
 
 
-def a_header_of_a_length_that_thrift_cuts() -> bytes:
-    """After the page's description, a binary field of 2**32 + 4 bytes: Thrift reads 4."""
-    return a_page_header(lambda header: header[:-1] + b"\x48" + number(2**31 + 2) + b"abcd\x00")
+def very_many_lists_of_one_large_text() -> bytes:
+    texts = pa.array(["x" * 500_000, "s"])
+    values = pa.DictionaryArray.from_arrays(pa.array([1] * 19 + [0], pa.int32()), texts)
+    lists = pa.ListArray.from_arrays(pa.array(range(21), pa.int32()), values)
+    options = {"store_schema": False, "dictionary_pagesize_limit": 2**30, "write_statistics": False}
+    return parquet(pa.table({f"c{number}": lists for number in range(200)}), **options)
+
+
+def a_footer_of_very_many_columns() -> bytes:
+    """It says so."""
+    schema = b"\x15\x02\x19\x2c\x48\x01r\x15\x02\x00\x15\x02\x25\x02\x18\x01l\x00"
+    footer = schema + b"\x16\x00\x19\x1c\x19\xfc" + b"\xbf\x84\x3d"
+    return b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+
+
+def a_footer_of_another_schema_than_its_statistics() -> bytes:
+    """pyarrow ends the process when it reads such a column."""
+    content = parquet(pa.table({"a": [1, 2]}), store_schema=False)
+    return with_a_footer(content, {b"\x25\x02\x18\x01a": b"\x25\x00\x18\x01a"})  # required
 
 
 def with_a_footer(content: bytes, changes: dict[bytes, bytes]) -> bytes:
@@ -150,48 +163,65 @@ def number(value: int) -> bytes:
 def outcomes(folder: str, name: str, line_bytes_max: int = LINE_BYTES_MAX) -> list[str]:
     """What each row becomes: its error's code, or `row`. Or why the file cannot be read."""
     shard = NewShard(shard_no=0, uri=name, format=name.partition(".")[2], start=0, end=None)
-    rows: Iterator[Row | BadRow] = iter_rows(
-        DirectoryStore(Path(folder)), name, shard, line_bytes_max=line_bytes_max
-    )
+    rows = iter_rows(DirectoryStore(Path(folder)), name, shard, line_bytes_max=line_bytes_max)
     try:
         return [row.code if isinstance(row, BadRow) else "row" for row in rows]
     except UnreadableInput as error:
         return [f"{error.code}: {error}"]
 
 
+def all_outcomes(folder: str, names: list[str]) -> list[list[str]]:
+    return [outcomes(folder, name) for name in names]
+
+
+Case = tuple[Callable[[], bytes], list[str]]
+
+
+def check(folder: Path, ending: str, cases: Sequence[Case], cpu_s: int = 10) -> None:
+    """Each file's outcomes are as expected, or have what is expected of them."""
+    names = [f"{number}.{ending}" for number in range(len(cases))]
+    for name, (make, _) in zip(names, cases, strict=True):
+        (folder / name).write_bytes(make())
+
+    found = in_child(all_outcomes, str(folder), names, cpu_s=cpu_s, memory_bytes=MEMORY_BYTES)
+
+    for name, (make, expected), outcomes in zip(names, cases, found, strict=True):
+        are_as_expected = [why in outcome for why, outcome in zip(expected, outcomes, strict=True)]
+        assert all(are_as_expected), (name, make, outcomes)
+
+
+COSTLY_PARQUET: list[Case] = [
+    (one_text_many_times, ["line_too_long"] * 64),
+    (one_text_in_a_list, ["A row takes more than 1073741824 bytes of memory decoded"]),
+    (many_pages_in_a_batch, ["line_too_long"] * 40),
+    (one_large_text, ["line_too_long"]),
+    (long_names_in_a_list, ["line_too_long"]),
+    (one_bit_each, ["line_too_long"]),
+    (a_text_in(pa.large_binary()), ["line_too_long"]),
+    (a_text_in(pa.string_view()), ["line_too_long"]),
+    (texts_in_a_list_of_a_fixed_size, ["line_too_long"]),
+    (very_many_lists_of_one_large_text, ["row"] * 19 + ["line_too_long"]),
+    (a_footer_of_very_many_columns, ["Exceeded size limit"]),
+    (a_footer_of_another_schema_than_its_statistics, ["ended the process that does so (SIGABRT)"]),
+]
+MORE_OF_IT: list[Case] = [
+    (one_long_list, ["line_too_long"]),
+    (more_text_than_2_gib, ["line_too_long"] * 64),
+    (large_values_of_a_fixed_size, ["line_too_long"] * 64),
+    (beginnings_in_common, ["line_too_long"] * 64),
+    (a_text_larger_than_its_footer_says, ["line_too_long"]),
+    (a_list_longer_than_its_footer_says, ["line_too_long"]),
+    (a_dictionary_that_the_footer_does_not_name, ["line_too_long"] * 64),
+    (an_encoding_that_the_footer_does_not_name, ["line_too_long"] * 64),
+    (a_header_of_a_length_that_thrift_cuts, ["line_too_long"]),
+]
+
+
 @pytest.mark.parametrize(
-    ("make", "expected"),
-    [
-        (one_text_many_times, ["line_too_long"] * 64),
-        pytest.param(more_text_than_2_gib, ["line_too_long"] * 64, marks=exhaustive),
-        (one_text_in_a_list, ["A row takes more than 1073741824 bytes of memory decoded"]),
-        pytest.param(large_values_of_a_fixed_size, ["line_too_long"] * 64, marks=exhaustive),
-        (beginnings_in_common, ["line_too_long"] * 64),
-        (many_pages_in_a_batch, ["line_too_long"] * 40),
-        (one_long_list, ["line_too_long"]),
-        (one_large_text, ["line_too_long"]),
-        pytest.param(a_text_larger_than_its_footer_says, ["line_too_long"], marks=exhaustive),
-        (a_list_longer_than_its_footer_says, ["line_too_long"]),
-        pytest.param(a_dictionary_that_the_footer_does_not_name, ["line_too_long"] * 64, marks=exhaustive),
-        pytest.param(an_encoding_that_the_footer_does_not_name, ["line_too_long"] * 64, marks=exhaustive),
-        (a_header_of_a_length_that_thrift_cuts, ["line_too_long"]),
-        (long_names_in_a_list, ["line_too_long"]),
-        (one_bit_each, ["line_too_long"]),
-        (a_text_in(pa.large_binary()), ["line_too_long"]),
-        (a_text_in(pa.string_view()), ["line_too_long"]),
-        (texts_in_a_list_of_a_fixed_size, ["line_too_long"]),
-    ],
+    "cases", [COSTLY_PARQUET, pytest.param(MORE_OF_IT, marks=pytest.mark.exhaustive)], ids=["some", "more"]
 )
-def test_parquet(tmp_path: Path, make: Callable[[], bytes], expected: list[str]) -> None:
-    (tmp_path / "x.parquet").write_bytes(make())
-
-    check(in_child(outcomes, str(tmp_path), "x.parquet", memory_bytes=MEMORY_BYTES), expected)
-
-
-def check(found: list[str], expected: list[str]) -> None:
-    """Each outcome has what is expected of it."""
-    assert len(found) == len(expected)
-    assert all(why in outcome for why, outcome in zip(expected, found, strict=True)), found
+def test_parquet(tmp_path: Path, cases: list[Case]) -> None:
+    check(tmp_path, "parquet", cases)
 
 
 @pytest.mark.parametrize("rows", [2**62, 2**31 + 1])
@@ -201,23 +231,9 @@ def test_a_row_group_that_says_it_has_more_rows_than_can_be_counted(tmp_path: Pa
     fields = b"\x16" + number(size) + b"\x16"
     content = with_a_footer(content, {fields + number(10): fields + number(rows)})
     store = DirectoryStore(tmp_path)
-    stored = store.put("x.parquet", content)
 
     with pytest.raises(UnreadableInput, match=f"Row group 0 says that it has {rows} rows"):
-        describe(store, stored, "file:///x.parquet")
-
-
-def test_very_many_lists_of_one_large_text(tmp_path: Path) -> None:
-    texts = pa.array(["x" * 500_000, "s"])
-    values = pa.DictionaryArray.from_arrays(pa.array([1] * 19 + [0], pa.int32()), texts)
-    lists = pa.ListArray.from_arrays(pa.array(range(21), pa.int32()), values)
-    options = {"store_schema": False, "dictionary_pagesize_limit": 2**30, "write_statistics": False}
-    table = pa.table({f"c{number}": lists for number in range(200)})
-    (tmp_path / "x.parquet").write_bytes(parquet(table, **options))
-
-    found = in_child(outcomes, str(tmp_path), "x.parquet", cpu_s=4, memory_bytes=MEMORY_BYTES)
-
-    assert found == ["row"] * 19 + ["line_too_long"]
+        describe(store, store.put("x.parquet", content), "file:///x.parquet")
 
 
 def test_a_parquet_footer_of_very_many_bytes(tmp_path: Path) -> None:
@@ -234,27 +250,6 @@ def test_a_csv_header_of_very_many_columns(tmp_path: Path) -> None:
     [found] = in_child(outcomes, str(tmp_path), "x.csv", memory_bytes=100 * MIB)
 
     assert "names more than 150000 columns" in found
-
-
-def test_a_parquet_footer_that_says_it_has_very_many_columns(tmp_path: Path) -> None:
-    schema = b"\x15\x02\x19\x2c\x48\x01r\x15\x02\x00\x15\x02\x25\x02\x18\x01l\x00"
-    footer = schema + b"\x16\x00\x19\x1c\x19\xfc" + b"\xbf\x84\x3d"
-    (tmp_path / "x.parquet").write_bytes(b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1")
-
-    found = in_child(outcomes, str(tmp_path), "x.parquet", memory_bytes=200 * MIB)
-
-    assert "Exceeded size limit" in found[0]
-
-
-def test_a_parquet_footer_of_another_schema_than_its_statistics(tmp_path: Path) -> None:
-    """pyarrow ends the process when it reads such a column."""
-    content = parquet(pa.table({"a": [1, 2]}), store_schema=False)
-    changed = with_a_footer(content, {b"\x25\x02\x18\x01a": b"\x25\x00\x18\x01a"})  # required
-    (tmp_path / "x.parquet").write_bytes(changed)
-
-    found = in_child(outcomes, str(tmp_path), "x.parquet")
-
-    assert "Decoding it ended the process that does so (SIGABRT): it is damaged" in found[0]
 
 
 def test_a_csv_record_of_very_many_quoted_lines(tmp_path: Path) -> None:

@@ -1,19 +1,22 @@
 """Sends decoded batches in pieces of bounded size, with plain types, to the process that reads their rows."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from nightshift.bulk.rows.columns.messages import BAD_VALUES, BATCH, BATCH_BYTES, SCHEMA, TOO_LONG, Channel
+from nightshift.bulk.rows.columns.messages import BAD_VALUES, BATCH, SCHEMA, TOO_LONG, Channel
 
 PIECE_ROWS: Final = 1024
+PIECE_BYTES: Final = 16 * 1024 * 1024  # of a piece's values, decoded; one row may have more
 VALUE_BYTES: Final = 8  # of a number, decoded
-
-Sizes = NDArray[np.int64]
+_TEXTS: Final = (
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+)
 
 
 class Pieces:
@@ -33,60 +36,46 @@ class Pieces:
         first, rows_max = self.sent, PIECE_ROWS
         while (start := self.sent - first) < batch.num_rows:
             try:
-                self._send_rows(batch.slice(start, rows_max), suspects)
+                rows = batch.slice(start, rows_max)
+                columns = [plain(column) for column in rows.columns]
+                self._send(pa.RecordBatch.from_arrays(columns, names=rows.schema.names), suspects)
             except MemoryError:
                 if rows_max == 1:
                     raise
                 rows_max = max(1, rows_max // 8)
 
-    def _send_rows(self, rows: pa.RecordBatch, suspects: Collection[int]) -> None:
-        if _is_surely_at_most(rows, min(self._row_bytes_max, BATCH_BYTES)):
-            self._send_piece(rows, suspects)
+    def _send(self, rows: pa.RecordBatch, suspects: Sequence[int]) -> None:
+        """Send rows by halves, if together they have more bytes than one may have."""
+        size_bytes = sum(map(decoded_bytes, rows.columns))
+        is_large = size_bytes > min(self._row_bytes_max, PIECE_BYTES)
+        if rows.num_rows > 1 and (is_large or any(_text_problem(rows[number]) for number in suspects)):
+            half = rows.num_rows // 2
+            self._send(rows.slice(0, half), suspects)
+            self._send(rows.slice(half), suspects)
+        elif size_bytes > self._row_bytes_max:
+            self._channel.send_json(TOO_LONG, size_bytes)
+            self.sent += 1
         else:
-            self._send_by_size(rows, suspects)
+            self._send_piece(rows, suspects)
 
-    def _send_by_size(self, rows: pa.RecordBatch, suspects: Collection[int]) -> None:
-        first, total_bytes = 0, 0
-        for row, size_bytes in enumerate(row_bytes(rows).tolist()):
-            is_too_long = size_bytes > self._row_bytes_max
-            if is_too_long or total_bytes + size_bytes > BATCH_BYTES:
-                self._send_piece(rows.slice(first, row - first), suspects)
-                first, total_bytes = row, 0
-            total_bytes += size_bytes
-            if is_too_long:
-                self._channel.send_json(TOO_LONG, size_bytes)
-                self.sent += 1
-                first, total_bytes = row + 1, 0
-        self._send_piece(rows.slice(first), suspects)
-
-    def _send_piece(self, rows: pa.RecordBatch, suspects: Collection[int]) -> None:
-        if rows.num_rows == 0:
-            return
-        columns = [plain(column) for column in rows.columns]
-        bad_values: dict[str, str] = {}
-        for number in suspects:
-            problem = _text_problem(columns[number])
-            if problem is not None and rows.num_rows > 1:
-                for row in range(rows.num_rows):
-                    self._send_piece(rows.slice(row, 1), suspects)
-                return
-            if problem is not None:
-                name, type = rows.schema.names[number], columns[number].type
-                bad_values[name] = f"has a value of the type {type} that cannot be read: {problem}"
-                columns[number] = pa.nulls(1, type)
+    def _send_piece(self, rows: pa.RecordBatch, suspects: Sequence[int]) -> None:
+        problems = {number: _text_problem(rows[number]) for number in suspects}
+        bad_values = {number: problem for number, problem in problems.items() if problem is not None}
+        for number in bad_values:
+            rows = rows.set_column(number, rows.schema.field(number), pa.nulls(1, rows[number].type))
         self._before_each()
-        batch = pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
         if not self._has_schema:
-            self._channel.send(SCHEMA, memoryview(batch.schema.serialize()))
+            self._channel.send(SCHEMA, memoryview(rows.schema.serialize()))
             self._has_schema = True
         if bad_values:
-            self._channel.send_json(BAD_VALUES, bad_values)
-        self._channel.send(BATCH, memoryview(batch.serialize()))
+            names = rows.schema.names
+            self._channel.send_json(BAD_VALUES, {names[number]: why for number, why in bad_values.items()})
+        self._channel.send(BATCH, memoryview(rows.serialize()))
         self.sent += rows.num_rows
 
 
 def _with_bad_text(batch: pa.RecordBatch) -> list[int]:
-    """The numbers of columns that have text that is no UTF-8. Raises `pa.ArrowInvalid` for other damage."""
+    """The numbers of columns with text that is no UTF-8. Raises `pa.ArrowInvalid` for other damage."""
     bad = []
     for number, column in enumerate(batch.columns):
         try:
@@ -99,11 +88,11 @@ def _with_bad_text(batch: pa.RecordBatch) -> list[int]:
 
 
 def _text_problem(column: pa.Array) -> str | None:
-    """Why values have no text. The other values of the array that they are a part of do not count."""
+    """Why values cannot be read as text. Others of the array that they are a slice of do not count."""
     try:
         column.take(pa.array(range(len(column)))).validate(full=True)
     except pa.ArrowInvalid as error:
-        return str(error)
+        return f"has a value of the type {column.type} that cannot be read: {error}"
     return None
 
 
@@ -155,97 +144,29 @@ def _is_list_view(type: pa.DataType) -> bool:
     return bool(pa.types.is_list_view(type) or pa.types.is_large_list_view(type))
 
 
-def _is_surely_at_most(rows: pa.RecordBatch, size_bytes: int) -> bool:
-    """Whether rows have no more bytes, as far as that is known without a look at each."""
-    types = rows.schema.types
-    if all(_is_text(type) or pa.types.is_integer(type) or pa.types.is_floating(type) for type in types):
-        return bool(rows.nbytes <= size_bytes)
-    return False
-
-
-def row_bytes(rows: pa.RecordBatch) -> Sizes:
-    """The decoded size of each row: texts by their length, anything else by 8 bytes a value, with the names
-    of fields, which every object repeats.
+def decoded_bytes(values: pa.Array) -> int:
+    """The size of plain values: texts by their length, anything else by 8 bytes a value, with the names of
+    fields, which every object repeats.
     """
-    sizes = np.zeros(rows.num_rows, dtype=np.int64)
-    for column in rows.columns:
-        sizes += _value_bytes(column)
-    return sizes
-
-
-def _value_bytes(values: pa.Array) -> Sizes:
-    type = values.type
-    if (width := _width(type)) is not None:
-        return np.full(len(values), width, dtype=np.int64)
+    type, count = values.type, len(values)
     if isinstance(type, pa.BaseExtensionType):
-        return _value_bytes(values.storage)
-    if _is_view(type):
-        return _value_bytes(values.cast(pa.large_binary()))
-    if _is_text(type):
-        lengths: Sizes = pc.binary_length(values).fill_null(0).to_numpy(zero_copy_only=False)
-        return lengths.astype(np.int64)
-    if pa.types.is_dictionary(type):
-        return _referred_bytes(values.dictionary, values.indices.fill_null(0).to_numpy(zero_copy_only=False))
-    if pa.types.is_run_end_encoded(type):
-        places = np.arange(values.offset, values.offset + len(values))
-        return _referred_bytes(values.values, np.searchsorted(values.run_ends.to_numpy(), places, "right"))
-    if pa.types.is_struct(type):
-        fields = (_value_bytes(values.field(index)) for index in range(type.num_fields))
-        names_bytes = sum(len(type.field(index).name) for index in range(type.num_fields))
-        return sum(fields, start=np.full(len(values), VALUE_BYTES + names_bytes, dtype=np.int64))
+        return decoded_bytes(values.storage)
     if pa.types.is_union(type):
-        return np.array([len(repr(value.as_py())) for value in values], dtype=np.int64)
-    return _list_bytes(values)
-
-
-def _referred_bytes(values: pa.Array, places: NDArray[np.integer]) -> Sizes:
-    """The size of the value at each place."""
-    used, places_in_used = np.unique(places, return_inverse=True)
-    if len(values) == 0:  # all are null
-        return np.zeros(len(places), dtype=np.int64)
-    if _is_view(values.type):  # pyarrow takes none of these
-        values = values.cast(pa.large_binary())
-    return _value_bytes(values.take(pa.array(used)))[places_in_used]
-
-
-def _list_bytes(values: pa.Array) -> Sizes:
-    type = values.type
-    if pa.types.is_fixed_size_list(type):
-        size = type.list_size
-        offsets = np.arange(values.offset, values.offset + len(values) + 1, dtype=np.int64) * size
-        return _range_bytes(values.values, offsets)
-    if _is_list_view(type):
-        values = plain(values)
-    offsets = values.offsets.to_numpy()
-    if not pa.types.is_map(type):
-        return _range_bytes(values.values, offsets)
-    return _range_bytes(values.keys, offsets) + _range_bytes(values.items, offsets)
-
-
-def _range_bytes(values: pa.Array, offsets: NDArray[np.signedinteger]) -> Sizes:
-    """The size of the values between each two offsets."""
-    if (width := _width(values.type)) is not None:
-        return np.diff(offsets).astype(np.int64) * width + VALUE_BYTES
-    sizes = _value_bytes(values.slice(offsets[0], offsets[-1] - offsets[0]))
-    before: Sizes = np.concatenate([[0], sizes.cumsum()])
-    places = offsets - offsets[0]
-    between: Sizes = before[places[1:]] - before[places[:-1]] + VALUE_BYTES
-    return between
-
-
-def _width(type: pa.DataType) -> int | None:
-    """The size of each value, if all have the same."""
-    if isinstance(type, pa.BaseExtensionType) or pa.types.is_nested(type) or pa.types.is_dictionary(type):
-        return None
-    if _is_text(type) or _is_view(type) or pa.types.is_run_end_encoded(type):
-        return None
-    return max(VALUE_BYTES, type.byte_width) if pa.types.is_fixed_size_binary(type) else VALUE_BYTES
-
-
-def _is_view(type: pa.DataType) -> bool:
-    return bool(pa.types.is_string_view(type) or pa.types.is_binary_view(type))
-
-
-def _is_text(type: pa.DataType) -> bool:
-    is_text = bool(pa.types.is_string(type) or pa.types.is_large_string(type))
-    return is_text or bool(pa.types.is_binary(type) or pa.types.is_large_binary(type))
+        return sum(len(repr(value.as_py())) for value in values)
+    if pa.types.is_struct(type):
+        names_bytes = sum(len(type.field(number).name) for number in range(type.num_fields))
+        fields = sum(decoded_bytes(values.field(number)) for number in range(type.num_fields))
+        return count * (VALUE_BYTES + names_bytes) + fields
+    if pa.types.is_map(type):
+        offsets = values.offsets
+        return count * VALUE_BYTES + sum(
+            decoded_bytes(part.slice(offsets[0].as_py(), offsets[-1].as_py() - offsets[0].as_py()))
+            for part in (values.keys, values.items)
+        )
+    if pa.types.is_nested(type):  # a list of some kind
+        return count * VALUE_BYTES + decoded_bytes(values.flatten())
+    if pa.types.is_fixed_size_binary(type):
+        return count * max(VALUE_BYTES, int(type.byte_width))
+    if any(is_kind(type) for is_kind in _TEXTS):
+        return int(pc.sum(pc.binary_length(values)).as_py() or 0)
+    return count * VALUE_BYTES
