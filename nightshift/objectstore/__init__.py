@@ -5,6 +5,7 @@ from pathlib import Path
 from nightshift.errors import ConfigurationError
 from nightshift.objectstore.directory import DirectoryStore
 from nightshift.objectstore.fences import fenced
+from nightshift.objectstore.locations import Locations
 from nightshift.objectstore.objects import (
     MIB,
     READ_BYTES_MAX,
@@ -21,7 +22,7 @@ from nightshift.objectstore.objects import (
     copy_verified,
     read_verified,
 )
-from nightshift.objectstore.uris import Locations, ObjectUri
+from nightshift.objectstore.uris import ObjectUri
 
 __all__ = [
     "MIB",

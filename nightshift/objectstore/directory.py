@@ -12,16 +12,20 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from nightshift.errors import LocationNotAllowed, ObjectExists, ObjectNotFound, StorageDenied
-from nightshift.objectstore import staged_files
 from nightshift.objectstore.directory_files import (
+    begin_staged,
     described,
+    discard_staged,
     etag_of,
     is_older,
     names_in,
     pieces_between,
     prune_empty,
+    publish_staged,
     reading,
+    target_of,
     unreadable,
+    write_staged,
     write_whole,
     writing,
 )
@@ -141,7 +145,7 @@ class DirectoryStore:
     def stage(self, key: str, *, content_type: str | None = None) -> str:
         del content_type  # not stored
         with writing(self._named(key)):
-            return staged_files.begin(self._path(key), self._umask)
+            return begin_staged(self._path(key), self._umask)
 
     def write_staged(
         self, key: str, upload_id: str, pieces: Iterable[bytes], *, deadline_s: float | None = None
@@ -149,7 +153,7 @@ class DirectoryStore:
         path = self._path(key)
         measured = Measured(pieces_of(pieces))
         with writing(self._named(key)), within(deadline_s):
-            staged_files.write(path, upload_id, measured)
+            write_staged(path, upload_id, measured)
         return Staged(upload_id=upload_id, size_bytes=measured.size_bytes, sha256=measured.sha256)
 
     def copy_staged(self, key: str, upload_id: str, source: ObjectInfo) -> Staged:
@@ -161,7 +165,7 @@ class DirectoryStore:
     def publish(self, key: str, staged: Staged) -> ObjectInfo:
         path = self._path(key)
         with writing(self._named(key)):
-            if staged_files.publish(path, staged):
+            if publish_staged(path, staged):
                 return described(key, path, sha256=staged.sha256)
         return already_published(self, key, staged)
 
@@ -169,13 +173,13 @@ class DirectoryStore:
         path = self._path(key)
         with suppress(ObjectNotFound), reading(self._named(key)):
             check_fence()
-            staged_files.discard(path, upload_id)  # the folder stays: it may be empty, and a user's
+            discard_staged(path, upload_id)  # the folder stays: it may be empty, and a user's
 
     def staged(self, prefix: str = "", older_than: timedelta | None = None) -> Iterator[StagedUpload]:
         folder = checked_path_prefix(prefix).rpartition("/")[0]
         base = self._contained(self._root / folder)
         for path in self._temporaries_in(base, older_than):
-            name = staged_files.target_of(path.name)
+            name = target_of(path.name)
             parts = (folder, *path.parent.relative_to(base).parts, name)
             key = "/".join(filter(None, parts))
             if name is not None and key.startswith(prefix):

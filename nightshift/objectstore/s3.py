@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
 from nightshift.errors import ObjectExists, ObjectNotFound, StorageError, StorageUnavailable
-from nightshift.objectstore.etags import etag_in
 from nightshift.objectstore.fences import check_fence, guard
 from nightshift.objectstore.objects import (
     READ_BYTES_MAX,
@@ -36,16 +35,26 @@ from nightshift.objectstore.objects import (
     pieces_of,
     read_within,
 )
-from nightshift.objectstore.s3_errors import (
+from nightshift.objectstore.s3_answers import (
     UNKNOWN_TO_SERVER,
+    Conditions,
+    UploadGone,
     code_of,
+    etag_in,
+    probe_conditions,
+    refuses_replacing,
     server_time,
     status_of,
     storage_errors,
 )
-from nightshift.objectstore.s3_probes import Conditions, probe_conditions
-from nightshift.objectstore.s3_transfers import REQUEST_S, Reader, Writer
-from nightshift.objectstore.staged_s3 import StagedUploads, etag_of
+from nightshift.objectstore.s3_transfers import (
+    REQUEST_S,
+    Multipart,
+    Reader,
+    Writer,
+    etag_of_parts,
+    parts_of,
+)
 from nightshift.objectstore.time_limits import watch, within
 
 if TYPE_CHECKING:
@@ -55,9 +64,11 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S: Final = 5
 READ_TIMEOUT_S: Final = 20  # of silence on a connection
 REQUEST_TRIES_MAX: Final = 5  # of one request, with growing pauses: botocore's standard mode
+UPLOADS_PER_PAGE: Final = 1000  # S3's own limit
 CONNECTIONS_MAX: Final = 32  # kept open between requests
 
 _REFUSED: Final = (400, 401, 403)
+_NO_LISTING: Final = UNKNOWN_TO_SERVER | {"NoSuchUpload", "MethodNotAllowed"}
 
 
 def s3_client() -> "S3Client":
@@ -89,7 +100,6 @@ class S3Store:
         self._client = client
         self._bucket = bucket
         self._prefix = f"{checked_key(prefix)}/" if prefix else ""
-        self._uploads = StagedUploads(client, bucket)
         self._probe_lock = threading.Lock()
         self._probed: bool | None = None
 
@@ -101,7 +111,8 @@ class S3Store:
     def supports_conditional_put(self) -> bool:
         with self._probe_lock:
             if self._probed is None:
-                self._probed = self._probe_conditional_put()
+                with within(REQUEST_S):
+                    self._probed = refuses_replacing(self._client, self._bucket, self._temporary_key())
             return self._probed
 
     def conditions(self) -> Conditions:
@@ -206,27 +217,53 @@ class S3Store:
             self._client.delete_object(Bucket=self._bucket, Key=self._full(key))
 
     def stage(self, key: str, *, content_type: str | None = None) -> str:
-        return self._uploads.begin(self._full(key), content_type)
+        with storage_errors(self._named(key)):
+            return self._multipart(key).begin(content_type)
 
     def write_staged(
         self, key: str, upload_id: str, pieces: Iterable[bytes], *, deadline_s: float | None = None
     ) -> Staged:
-        with within(deadline_s):
-            return self._uploads.write(self._full(key), upload_id, pieces)
+        measured = Measured(pieces_of(pieces))
+        try:
+            with within(deadline_s), storage_errors(self._named(key)):
+                etags = self._multipart(key).write(upload_id, parts_of(measured))
+        except UploadGone as error:
+            message = f"what was staged as {self._named(key)} has been discarded: stage it anew"
+            raise ObjectNotFound(message) from error
+        return Staged(
+            upload_id=upload_id,
+            size_bytes=measured.size_bytes,
+            sha256=measured.sha256,
+            part_etags=tuple(etags),
+        )
 
     def copy_staged(self, key: str, upload_id: str, source: ObjectInfo) -> Staged:
-        staged = self._uploads.copy(self._full(key), upload_id, self._full(source.key), source)
+        assert source.sha256 is not None, "the server computes none"
+        name, source_key = self._named(source.key), self._full(source.key)
+        try:
+            with storage_errors(name):
+                etags = self._multipart(key).copy(upload_id, source_key, source.etag, source.size_bytes)
+        except ObjectExists as error:  # a condition that does not hold
+            raise ObjectChanged(f"{name} is another object by now") from error
         found = self.head(source.key)  # some servers ignore the etag that is asked for
         if found is None or found.etag != source.etag:
-            raise ObjectChanged(f"{self._named(source.key)} was replaced as it was copied")
-        return staged
+            raise ObjectChanged(f"{name} was replaced as it was copied")
+        return Staged(
+            upload_id=upload_id,
+            size_bytes=source.size_bytes,
+            sha256=source.sha256,
+            part_etags=tuple(etags),
+        )
 
     def publish(self, key: str, staged: Staged) -> ObjectInfo:
-        is_ours = self._uploads.publish(self._full(key), staged)
+        is_ours = False
+        with suppress(UploadGone), storage_errors(self._named(key)):
+            self._multipart(key).complete(staged.upload_id, staged.part_etags)
+            is_ours = True
         # Some servers give the object another etag than they answer with.
         info = self.head(key)
         has_size = info is not None and info.size_bytes == staged.size_bytes
-        if info is not None and has_size and (is_ours or info.etag == etag_of(staged)):
+        if info is not None and has_size and (is_ours or info.etag == etag_of_parts(staged)):
             return replace(info, sha256=staged.sha256)
         if is_ours:
             raise StorageUnavailable(f"{self._named(key)} was replaced as it was published")
@@ -234,18 +271,26 @@ class S3Store:
 
     def discard(self, key: str, upload_id: str) -> None:
         check_fence()
-        self._uploads.discard(self._full(key), upload_id)
+        self._abort(self._full(key), upload_id)
 
     def staged(self, prefix: str = "", older_than: timedelta | None = None) -> Iterator[StagedUpload]:
-        for upload in self._uploads.list(self._prefix + checked_prefix(prefix), older_than):
-            yield replace(upload, key=upload.key.removeprefix(self._prefix))
+        name, full_prefix = self._named(prefix), self._prefix + checked_prefix(prefix)
+        pages = self._client.get_paginator("list_multipart_uploads").paginate(
+            Bucket=self._bucket, Prefix=full_prefix, PaginationConfig={"PageSize": UPLOADS_PER_PAGE}
+        )
+        for page in _pages_of_uploads(iter(pages), name):
+            latest = None if older_than is None else server_time(page) - older_than
+            for upload in page.get("Uploads", []):
+                if latest is None or upload["Initiated"] <= latest:
+                    key = upload["Key"].removeprefix(self._prefix)
+                    yield StagedUpload(key, upload["UploadId"], upload["Initiated"])
 
     def forget_unfinished(self, older_than: timedelta, kept: Container[str] = ()) -> int:
         count = 0
-        for upload in self._uploads.list(self._prefix, older_than):
+        for upload in self.staged("", older_than):
             if upload.upload_id not in kept:
                 with suppress(ObjectNotFound, StorageUnavailable):
-                    self._uploads.discard(upload.key, upload.upload_id)
+                    self._abort(self._prefix + upload.key, upload.upload_id)
                 count += 1
         return count
 
@@ -254,6 +299,13 @@ class S3Store:
 
     def _temporary_key(self) -> str:
         return f"{self._prefix}{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+
+    def _abort(self, full_key: str, upload_id: str) -> None:
+        with suppress(UploadGone), storage_errors(f"s3://{self._bucket}/{full_key}"):
+            Multipart(self._client, self._bucket, full_key).abort(upload_id)
+
+    def _multipart(self, key: str) -> Multipart:
+        return Multipart(self._client, self._bucket, self._full(key))
 
     def _full(self, key: str) -> str:
         return self._prefix + checked_key(key)
@@ -273,24 +325,6 @@ class S3Store:
             raise ObjectExists(f"{self._named(key)} exists already, with other bytes")
         return replace(info, sha256=measured.sha256)
 
-    def _probe_conditional_put(self) -> bool:
-        """Create an object twice: only a server that supports conditions refuses the second."""
-        key = self._temporary_key()
-        try:
-            with storage_errors(f"s3://{self._bucket}/{key}"), within(REQUEST_S):
-                for _ in range(2):
-                    self._client.put_object(Bucket=self._bucket, Key=key, Body=b"", IfNoneMatch="*")
-            return False
-        except ObjectExists:
-            return True
-        except StorageError as error:
-            if code_of(error.__cause__) in UNKNOWN_TO_SERVER:
-                return False
-            raise
-        finally:
-            with suppress(ClientError, BotoCoreError):
-                self._client.delete_object(Bucket=self._bucket, Key=key)
-
 
 def _entries(pages: Iterator[Any], name: str) -> Iterator[Any]:
     """A listing's entries; each page has the time limit of a request. `name`: of what is listed.
@@ -307,6 +341,21 @@ def _entries(pages: Iterator[Any], name: str) -> Iterator[Any]:
             raise StorageError(
                 f"{name}: the server has more objects and does not say how the listing goes on"
             )
+
+
+def _pages_of_uploads(pages: Iterator[Any], name: str) -> Iterator[Any]:
+    """The pages, each with the time limit of a request. A server that cannot list uploads has none."""
+    while True:
+        try:
+            with storage_errors(name), within(REQUEST_S):
+                page = next(pages, None)
+        except StorageError as error:
+            if code_of(error.__cause__) in _NO_LISTING:
+                return
+            raise
+        if page is None:
+            return
+        yield page
 
 
 def _is_marker(key: str, size_bytes: int) -> bool:

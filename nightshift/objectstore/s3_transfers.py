@@ -1,6 +1,8 @@
 """Transfers of one object over several requests."""
 
+import hashlib
 import itertools
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
@@ -10,9 +12,15 @@ from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, Inc
 
 from nightshift.errors import StorageError, StorageUnavailable
 from nightshift.jobs.backoff import Backoff
-from nightshift.objectstore.etags import etag_in, normalised_etag, part_etag, sent_etag
-from nightshift.objectstore.objects import MIB, ObjectChanged, ObjectTooLarge
-from nightshift.objectstore.s3_errors import code_of, status_of
+from nightshift.objectstore.objects import MIB, ObjectChanged, ObjectTooLarge, Staged
+from nightshift.objectstore.s3_answers import (
+    code_of,
+    etag_in,
+    normalised_etag,
+    part_etag,
+    sent_etag,
+    status_of,
+)
 from nightshift.objectstore.time_limits import OutOfTime, TimedBody, within
 
 if TYPE_CHECKING:
@@ -31,6 +39,7 @@ COPIED_PART_BYTES: Final = 1024 * 1024 * 1024  # at most 5 GiB, and 10,000 parts
 PART_BYTES: Final = 16 * MIB  # of a multipart upload, except the last; a writer holds two
 PARTS_MAX: Final = 10_000  # S3's own limit
 CONFLICT_TRIES_MAX: Final = 5  # of a conditional write that the server asks to repeat
+_MD5: Final = re.compile(r"[0-9a-fA-F]{32}")
 CONFLICT_RETRY: Final = Backoff(first_s=0.1, longest_s=2.0)
 
 
@@ -237,6 +246,15 @@ class Multipart:
 def _time_for(body: bytes) -> AbstractContextManager[None]:
     """A request's time limit for this body."""
     return within(REQUEST_S + len(body) / SLOW_BYTES_PER_S)
+
+
+def etag_of_parts(staged: Staged) -> str | None:
+    """The etag that most servers give the object. None: the parts' etags are not their bytes' MD5."""
+    etags = [normalised_etag(etag) for etag in staged.part_etags]
+    if any(_MD5.fullmatch(etag) is None for etag in etags):
+        return None
+    digests = b"".join(map(bytes.fromhex, etags))
+    return f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(etags)}"
 
 
 def parts_of(pieces: Iterable[bytes]) -> Iterator[bytes]:

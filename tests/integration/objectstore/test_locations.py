@@ -150,7 +150,7 @@ def test_a_location_that_stands_for_too_many_objects_is_refused(
     place: tuple[str, Locations], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, locations = place
-    monkeypatch.setattr("nightshift.objectstore.uris.OBJECTS_MAX", 2)
+    monkeypatch.setattr("nightshift.objectstore.locations.OBJECTS_MAX", 2)
     with pytest.raises(InvalidRequest, match="too many"):
         expanded(locations, ObjectUri.parse(f"{url}/in/"), TENANT)
 

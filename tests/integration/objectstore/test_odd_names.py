@@ -11,7 +11,7 @@ import pytest
 
 from nightshift.errors import InvalidRequest, LocationNotAllowed, ObjectNotFound, StorageDenied, StorageError
 from nightshift.objectstore import Locations, ObjectUri, directory_files
-from nightshift.objectstore.data_names import is_data
+from nightshift.objectstore.listings import is_data
 from nightshift.objectstore.verdicts import storage_verdict
 from nightshift.tenants.keys import DEFAULT_TENANT as TENANT
 from tests.helpers.fakes import expanded

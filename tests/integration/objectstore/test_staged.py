@@ -30,8 +30,8 @@ from nightshift.objectstore import (
     StagedUpload,
     fenced,
     open_store,
+    s3,
     s3_transfers,
-    staged_s3,
 )
 from nightshift.objectstore.objects import TEMPORARY_PREFIX
 from nightshift.objectstore.s3 import S3Store
@@ -355,7 +355,7 @@ def test_a_key_that_would_leave_the_root_is_refused_at_every_step(
 def test_uploads_left_behind_are_listed_by_prefix_and_in_pages(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staged_s3, "UPLOADS_PER_PAGE", 2)
+    monkeypatch.setattr(s3, "UPLOADS_PER_PAGE", 2)
     begun = [StagedUpload(key, store.stage(key)) for key in ("a/1", "a/2", "a/b/3", "a/b/4", "ab", "b/5")]
     store.publish("a/6", staged_as(store, "a/6"))
 

@@ -4,7 +4,7 @@ import pytest
 
 from api.openai.ranges import parse_range
 from nightshift.bulk.rows.templates import columns, render
-from nightshift.objectstore.uris import Locations, ObjectUri
+from nightshift.objectstore import Locations, ObjectUri
 from nightshift.tenants.keys import DEFAULT_TENANT
 from tests.helpers import fakes as testing
 from tests.security.costly.children import in_child

@@ -10,7 +10,7 @@ from nightshift.cli.doctor.checks import storage as storage_checks
 from nightshift.cli.doctor.examination import Status
 from nightshift.jobs.files import UNRECORDED_S
 from nightshift.objectstore import open_store
-from nightshift.objectstore.s3_probes import Conditions, probe_conditions
+from nightshift.objectstore.s3_answers import Conditions, probe_conditions
 from scheduler.duties.retention import Retention
 from tests.integration.cli.doctor.conftest import Look, expect
 from tests.integration.objectstore.s3_faults import (

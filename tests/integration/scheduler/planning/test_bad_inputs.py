@@ -138,7 +138,7 @@ def test_a_prefix_of_very_many_empty_objects_has_no_rows(place: Place, clock: Fa
 def test_more_objects_than_an_input_may_have_are_refused_with_the_number(
     place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nightshift.objectstore.uris.OBJECTS_MAX", 10)
+    monkeypatch.setattr("nightshift.objectstore.locations.OBJECTS_MAX", 10)
     for number in range(11):
         (place.bucket / "in" / f"{number}.jsonl").touch()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nightshift.objectstore.etags import normalised_etag, sent_etag
+from nightshift.objectstore.s3_answers import normalised_etag, sent_etag
 
 TAG = "5d41402abc4b2a76b9719d911017c592-3"
 
