@@ -15,7 +15,7 @@ from nightshift.bulk.rows.first_rows import FirstRows
 from nightshift.bulk.rows.inputs import BadRow, InputFormat, InputObject, Row, iter_rows
 from nightshift.bulk.rows.requests import columns_of
 from nightshift.bulk.rows.surveys import FoundObject, Listed, objects_at, uploaded_file
-from nightshift.bulk.rows.watched_reader import ReadTooLarge, ShortReader, WatchedReader
+from nightshift.bulk.rows.watched_reader import ReadTooLarge, WatchedReader
 from nightshift.jobs import InputError, Job, NewShard
 from nightshift.lifecycle.catalogue import Catalogue
 from nightshift.lifecycle.reuse import other_model
@@ -217,7 +217,7 @@ class _Survey:
         """None: it takes too much memory to be made beside others."""
         check(may_continue)
         assert self.listed.found is not None, "it is read"
-        reader = ShortReader(self.listed.found.reader, AHEAD_BYTES_MAX)
+        reader = WatchedReader(self.listed.found.reader, range_bytes_max=AHEAD_BYTES_MAX)
         try:
             return self._described(replace(self.listed.found, reader=reader))
         except ReadTooLarge:

@@ -192,8 +192,7 @@ OF_NO_TENANT: Final = {
     "conformance/session.py",
     "nightshift/lifecycle/catalogue.py",  # models
     "nightshift/process/logs.py",  # lines of the log, which tenants do not see
-    "nightshift/bulk/rows/partitions.py",  # a function of one URI alone
-    "nightshift/bulk/rows/requests.py",  # a function of a format alone
+    "nightshift/bulk/rows/requests.py",  # functions of a format and of a URI alone
     "nightshift/store/databases/migrate.py",  # the schema
     "nightshift/store/databases/multi_insert.py",  # statements
     "nightshift/store/pending.py",  # statements

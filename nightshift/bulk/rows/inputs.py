@@ -10,7 +10,6 @@ from itertools import chain
 from typing import Final
 
 from nightshift.bulk.rows.contents import content_of
-from nightshift.bulk.rows.images import image_object, image_rows
 from nightshift.bulk.rows.records import (
     BadRow,
     InputFormat,
@@ -21,12 +20,12 @@ from nightshift.bulk.rows.records import (
     format_of,
 )
 from nightshift.bulk.rows.text.csv_rows import csv_rows
+from nightshift.bulk.rows.text.decoding import text_of, with_head
 from nightshift.bulk.rows.text.json_arrays import array_lines, check_array_bytes
 from nightshift.bulk.rows.text.lines import BadLine, Line, lines_in_range, parse_object, split_lines, tail_of
-from nightshift.bulk.rows.texts import text_of, with_head
 from nightshift.errors import ObjectNotFound
 from nightshift.jobs import NewShard
-from nightshift.objectstore import ObjectChanged, ObjectInfo, ObjectReader
+from nightshift.objectstore import ObjectChanged, ObjectInfo, ObjectReader, ObjectUri
 
 __all__ = [
     "BadRow",
@@ -40,6 +39,10 @@ __all__ = [
 ]
 
 SAMPLE_BYTES: Final = 64 * 1024  # of an object's beginning, to guess how many rows it has
+IMAGE_COUNTED_BYTES: Final = 1024
+"""What an image counts for where an input's text is estimated by its bytes: 256 tokens, as one of 256 x 256
+pixels has. Its file may be of any size."""
+KEY_COLUMN: Final = "key"
 _KINDS: Final = {Layout.PARQUET: " as Parquet", Layout.ARROW: " as Arrow IPC"}
 
 
@@ -61,7 +64,7 @@ def iter_rows(
     etag = shard.source_etag
     format = InputFormat(shard.format)
     if format.is_of_images:
-        return image_rows(key, shard)
+        return _image_rows(key, shard)
     if format.layout in _KINDS:
         from nightshift.bulk.rows.columns.column_reader import column_rows  # pyarrow is slow to import
 
@@ -119,6 +122,30 @@ def describe(
         rows_estimated=row_count,
         row_groups=groups,
         etag=info.etag,
+    )
+
+
+def _image_rows(key: str, shard: NewShard) -> Iterator[Row]:
+    """A row for each object of a shard. Its key names it, unless the job says otherwise. `key`: of `uri`.
+
+    One that is gone, or another than was planned, is found when it is read, and is the error of its row.
+    """
+    for index, source in enumerate(shard.sources):
+        own_key = ObjectUri.parse(source.uri).key if shard.objects else key
+        data = {"image": source.uri, KEY_COLUMN: own_key, "name": own_key.rstrip("/").rpartition("/")[2]}
+        yield Row(index, data, source)
+
+
+def image_object(uri: str, etag: str | None, file_bytes: int) -> InputObject:
+    """An empty one counts, too: its row says that it is empty."""
+    return InputObject(
+        uri=uri,
+        format=InputFormat.IMAGE,
+        size_bytes=IMAGE_COUNTED_BYTES,
+        row_count=1,
+        rows_estimated=1,
+        etag=etag,
+        file_bytes=file_bytes,
     )
 
 

@@ -5,15 +5,15 @@ in one row does not affect the others.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeGuard, TypeVar
+from urllib.parse import unquote
 
-from nightshift.bulk.rows.images import KEY_COLUMN
-from nightshift.bulk.rows.inputs import BadRow, InputFormat, Row
+from nightshift.bulk.rows.inputs import KEY_COLUMN, BadRow, InputFormat, Row
 from nightshift.bulk.rows.kept_values import NOTHING, kept_text
-from nightshift.bulk.rows.partitions import partition_columns
 from nightshift.bulk.rows.records import Layout
 from nightshift.bulk.rows.templates import columns, known_columns, render, value_of
 from nightshift.bulk.rows.values import Unusable, as_id, check_usable, is_rounded, kind_of
@@ -27,6 +27,7 @@ QUOTED_CHARS_MAX: Final = 80  # of a value in a message
 URI_CHARS_MAX: Final = 200  # of an object in a message
 BATCH_LINE_FIELDS: Final = ("custom_id", "method", "url", "body")
 _STEPS: Final = re.compile(r"([^.\[\]]+)|\[([0-9]{1,9})\]")
+HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 NUL: Final = "\0"  # PostgreSQL cannot store it
 
 
@@ -55,6 +56,24 @@ class RowProblem:
     message: str
     param: str | None = None
     kept: str | None = None  # as in a request; JSON's null if the row cannot be read
+
+
+@lru_cache(maxsize=256)
+def partition_columns(uri: str) -> Mapping[str, str | None]:
+    """The columns that an object's folders name, as Hive writes them: `…/date=2026-11-20/lang=en/a.parquet`.
+
+    Texts or null. The innermost folder counts where one is named twice.
+    """
+    scheme, separator, path = uri.partition("://")
+    if not separator:
+        return MappingProxyType({})  # a file id
+    found: dict[str, str | None] = {}
+    for folder in path.split("/")[1:-1]:  # not the bucket, not the object
+        # In a file: URI the key is quoted once more.
+        name, equals, value = (unquote(folder) if scheme == "file" else folder).partition("=")
+        if name and equals:
+            found[unquote(name)] = None if value == HIVE_NULL else unquote(value)
+    return MappingProxyType(found)
 
 
 def columns_of(spec: JobSpec, shard: NewShard) -> frozenset[str] | None:

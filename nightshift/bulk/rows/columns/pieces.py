@@ -119,7 +119,7 @@ def plain_type(type: pa.DataType) -> pa.DataType:
         return pa.large_binary()
     if isinstance(type, pa.BaseExtensionType):
         storage = plain_type(type.storage_type)
-        return type if storage is type.storage_type else storage
+        return type if storage == type.storage_type else storage
     fields = [type.field(number) for number in range(type.num_fields)]
     children = [field.with_type(plain_type(field.type)) for field in fields]
     if pa.types.is_union(type) or (fields == children and not _is_list_view(type)):

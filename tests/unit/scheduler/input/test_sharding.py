@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightshift.bulk.rows.images import image_object
+from nightshift.bulk.rows.inputs import image_object
 from nightshift.bulk.rows.records import InputFormat, InputObject, RowGroup
 from nightshift.bulk.rows.validation import Cut
 from nightshift.errors import InvalidRequest

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nightshift.bulk.rows.partitions import partition_columns
+from nightshift.bulk.rows.requests import partition_columns
 
 
 @pytest.mark.parametrize(
