@@ -142,7 +142,7 @@ def opened() -> Iterator[Parts]:
         stack.callback(streams.close)
         objects = open_store(data.resolved_storage_url)
         stack.callback(objects.close)
-        locations = Locations.of(places, data)
+        locations = Locations.of_settings(places, data)
         stack.callback(locations.close)
         stack.callback(open_traces("scheduler"))
         sources = Sources(objects, locations)

@@ -49,7 +49,7 @@ def main() -> None:
     _limit()
     asked: Asked = pickle.load(sys.stdin.buffer)
     with (
-        closing(Locations.of(asked.places, asked.data)) as locations,
+        closing(Locations.of_settings(asked.places, asked.data)) as locations,
         closing(open_store(asked.data.resolved_storage_url)) as objects,
         within(WALL_S),
     ):

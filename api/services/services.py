@@ -121,7 +121,7 @@ def try_settings(settings: AppSettings) -> None:
     """
     open_database(settings.data).close()
     open_store(settings.data.resolved_storage_url).close()
-    Locations.of(settings.locations, settings.data).close()
+    Locations.of_settings(settings.locations, settings.data).close()
     open_vault(settings.data.secret_key, settings.data.data_dir)
 
 
@@ -133,7 +133,7 @@ async def open_services(settings: AppSettings) -> AsyncIterator[Services]:
     hint_publisher = HintPublisher(settings.queue)
     streams = StreamReader(settings.queue)
     objects = open_store(settings.data.resolved_storage_url)
-    locations = Locations.of(settings.locations, settings.data)
+    locations = Locations.of_settings(settings.locations, settings.data)
     ring_sender = RingSender(queue, hint_publisher, store)
     rate_limits = RateLimits(settings.queue)
     vault = open_vault(settings.data.secret_key, settings.data.data_dir)

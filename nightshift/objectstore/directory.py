@@ -212,7 +212,7 @@ class DirectoryStore:
             yield from (here / name for name in self._old_temporaries(here, names, latest_s))
 
     def _old_temporaries(self, here: Path, names: Sequence[str], latest_s: float | None) -> Iterator[str]:
-        """Of the files in a directory. They are dated by this machine's clock, too."""
+        """Temporary files among those in a directory. They are dated by this machine's clock, too."""
         for name in names:
             if name.startswith(TEMPORARY_PREFIX) and (latest_s is None or is_older(here / name, latest_s)):
                 yield name
@@ -257,7 +257,7 @@ class DirectoryStore:
         return names_in(base, base_key, os.fsencode(folder + slash), only_files=not self._lists_unreadable)
 
     def _listed(self, key: str) -> ObjectInfo | None:
-        """What a listing shows of a name, also of one that cannot be read. None: it is gone."""
+        """Describes a listed name, also one that cannot be read. None: it is gone."""
         path = self._root / key
         if key.endswith("/"):
             reason = "links to folders are not followed" if path.is_symlink() else "its names may not be read"
@@ -282,7 +282,7 @@ def is_inside(path: Path, within: Iterable[Path], without: Iterable[Path]) -> bo
     """Whether the innermost directory that holds the path, of both kinds, is one of `within`."""
 
     def depth(directories: Iterable[Path]) -> int:
-        return max((len(each.parts) for each in directories if path.is_relative_to(each)), default=0)
+        return max((len(outer.parts) for outer in directories if path.is_relative_to(outer)), default=0)
 
     return depth(within) > depth(without)
 

@@ -127,8 +127,8 @@ def begin_staged(path: Path, umask: int | None = None) -> str:
 
 def target_of(name: str) -> str | None:
     """The name that a staged file gets when it is published; None of another kind of file."""
-    found = _UPLOAD_ID.fullmatch(name)
-    return None if found is None else found["target"]
+    staged_name = _UPLOAD_ID.fullmatch(name)
+    return None if staged_name is None else staged_name["target"]
 
 
 def write_staged(path: Path, upload_id: str, pieces: Iterable[bytes]) -> None:
@@ -181,19 +181,19 @@ def _discarded(path: Path) -> ObjectNotFound:
 
 
 def make_directory(directory: Path, umask: int | None = None) -> None:
-    """With those above it. `umask`: of new ones; None: the process's."""
+    """Makes a directory and those above it. `umask`: of new ones; None: the process's."""
     chain = (directory, *directory.parents)
-    new = [] if umask is None else list(takewhile(lambda each: not each.exists(), chain))
+    new = [] if umask is None else list(takewhile(lambda folder: not folder.exists(), chain))
     directory.mkdir(parents=True, exist_ok=True)
-    for each in new:
-        _open_to_others(each, 0o777, umask)
+    for folder in new:
+        _open_to_others(folder, 0o777, umask)
 
 
 def _open_to_others(path: Path, mode: int, umask: int | None) -> None:
     """Undo the process's own umask. A mode that it has not closed comes from the directory's access list."""
-    found = stat.S_IMODE(path.stat().st_mode)
-    if umask is not None and not found & 0o077:
-        path.chmod(found | (mode & ~umask))
+    old_mode = stat.S_IMODE(path.stat().st_mode)
+    if umask is not None and not old_mode & 0o077:
+        path.chmod(old_mode | (mode & ~umask))
 
 
 def _publish(temporary: Path, path: Path, if_absent: bool) -> bool:

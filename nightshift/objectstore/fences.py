@@ -21,7 +21,7 @@ _check: ContextVar[Check | None] = ContextVar("check", default=None)
 
 @contextmanager
 def fenced(check: Check) -> Iterator[None]:
-    """In this block, this thread changes a store only while `check` does not raise.
+    """Lets this thread change a store within the block only while `check` does not raise.
 
     Checks once on entry. Raises what `check` raises.
     """

@@ -46,7 +46,7 @@ class Locations:
         """
         self._buckets = bucket_places(s3_buckets)
         self._roots = file_places(file_roots)
-        self._own = tuple(resolved(Path(each)) for each in own if not str(each).startswith("s3://"))
+        self._own = tuple(resolved(Path(place)) for place in own if not str(place).startswith("s3://"))
         check_apart_from_own(self._buckets, self._roots, own, own_but_allowed)
         self._lies_in_own = partial(lies_in_own, own=own, own_but_allowed=own_but_allowed)
         self._stores: dict[tuple[str, str], ObjectStore] = {}  # by bucket, or for files by tenant
@@ -55,8 +55,8 @@ class Locations:
         self._lock = threading.Lock()
 
     @classmethod
-    def of(cls, places: LocationSettings, data: DataSettings) -> "Locations":
-        """What the settings say. Raises `ConfigurationError`."""
+    def of_settings(cls, places: LocationSettings, data: DataSettings) -> "Locations":
+        """The places of the settings. Raises `ConfigurationError`."""
         return cls(
             places.s3_buckets,
             places.file_roots,
@@ -69,7 +69,7 @@ class Locations:
         """Follows links, then raises `LocationNotAllowed` unless it is in one of the tenant's places."""
         if uri.scheme == "s3":
             is_allowed = any(
-                place.bucket == uri.bucket and _is_below(uri.fixed_part, place.of(tenant_id))
+                place.bucket == uri.bucket and _is_below(uri.fixed_part, place.part_of(tenant_id))
                 for place in self._buckets
             )
         else:
@@ -97,27 +97,27 @@ class Locations:
         before_each: Callable[[], None] = lambda: None,
         *,
         after: str | None = None,
-        found: int = 0,
+        matched: int = 0,
         listed: int = 0,
     ) -> Iterator[ListedObject]:
-        """What is listed to find the URI's object, a pattern's matches, or all data under a prefix, as
+        """Lists objects to find the URI's object, a pattern's matches, or all data under a prefix, as
         `data_names` has it, in byte order of the keys. Nothing is held.
 
-        `after`: go on behind this key; so many were `found` among the `listed` before. `before_each` is
+        `after`: go on behind this key; so many `matched` among the `listed` before. `before_each` is
         called for every object listed, and may raise to end the listing. Raises `LocationNotAllowed`,
         `ObjectNotFound` for no objects, `InvalidRequest` for too many, for one that cannot be read, and for a
         store that lists in another order.
         """
         objects = objects_listed(self.open(uri, tenant_id), uri, after, before_each)
-        for each in objects:
-            listed, found = listed + 1, found + each.is_match
-            if found > OBJECTS_MAX or listed > LISTED_MAX:
+        for candidate in objects:
+            listed, matched = listed + 1, matched + candidate.is_match
+            if matched > OBJECTS_MAX or listed > LISTED_MAX:
                 raise InvalidRequest(
                     f"{uri} stands for too many objects: at most {OBJECTS_MAX}, among {LISTED_MAX}",
                     code="too_many_objects",
                 )
-            yield each
-        if not found:
+            yield candidate
+        if not matched:
             raise ObjectNotFound(f"nothing found at {uri}")
 
     def first(
@@ -128,7 +128,7 @@ class Locations:
         Raises as `listed` does, but not for too many.
         """
         listed = itertools.count(1)
-        found: list[ObjectInfo] = []
+        matches: list[ObjectInfo] = []
         is_whole = True
 
         def count() -> None:
@@ -136,16 +136,16 @@ class Locations:
                 raise _ListedEnough
 
         try:
-            for each in objects_listed(self.open(uri, tenant_id), uri, None, count):
-                if each.is_match and len(found) == objects_max:
+            for candidate in objects_listed(self.open(uri, tenant_id), uri, None, count):
+                if candidate.is_match and len(matches) == objects_max:
                     raise _ListedEnough
-                if each.is_match:
-                    found.append(each.info)
+                if candidate.is_match:
+                    matches.append(candidate.info)
         except _ListedEnough:
             is_whole = False
-        if not found and is_whole:
+        if not matches and is_whole:
             raise ObjectNotFound(f"nothing found at {uri}")
-        return found, is_whole
+        return matches, is_whole
 
     def close(self) -> None:
         with self._lock:
@@ -166,14 +166,14 @@ class Locations:
         return S3Store(self._client, uri.bucket)
 
     def _roots_of(self, tenant_id: str) -> tuple[Path, ...]:
-        paths = (place.of(tenant_id) for place in self._roots)
+        paths = (place.part_of(tenant_id) for place in self._roots)
         roots = (resolved(Path(path)) for path in paths if path is not None)
         # A tenant may be called as a directory of the service is.
         return tuple(root for root in roots if not self._lies_in_own(root))
 
 
 class _ListedEnough(Exception):
-    """What was listed is enough."""
+    """Enough was listed."""
 
 
 def _is_below(key: str, prefix: PurePosixPath | None) -> bool:

@@ -57,7 +57,7 @@ class StagedUpload:
     key: str
     upload_id: str
     begun_at: datetime | None = field(default=None, compare=False)
-    """By the store's clock; in a directory, when it was last written."""
+    """A time by the store's clock; in a directory, when it was last written."""
 
 
 class ObjectTooLarge(StorageError):
@@ -181,7 +181,7 @@ class ObjectStore(ObjectReader, Protocol):
         """
 
     def staged(self, prefix: str = "", older_than: timedelta | None = None) -> Iterator[StagedUpload]:
-        """What was staged under a prefix and neither published nor discarded, in no order.
+        """Lists what was staged under a prefix and neither published nor discarded, in no order.
 
         With `older_than`, what was begun (in a directory: last written) that long ago by the store's clock.
         S3 also shows puts in parts that are under way. A server that cannot list them shows none.

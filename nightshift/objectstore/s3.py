@@ -116,7 +116,7 @@ class S3Store:
             return self._probed
 
     def conditions(self) -> Conditions:
-        """What the server enforces of conditional requests, tried now. Raises StorageError."""
+        """Tries which conditional requests the server enforces. Raises StorageError."""
         with within(REQUEST_S):
             return probe_conditions(self._client, self._bucket, self._temporary_key())
 
@@ -245,8 +245,8 @@ class S3Store:
                 etags = self._multipart(key).copy(upload_id, source_key, source.etag, source.size_bytes)
         except ObjectExists as error:  # a condition that does not hold
             raise ObjectChanged(f"{name} is another object by now") from error
-        found = self.head(source.key)  # some servers ignore the etag that is asked for
-        if found is None or found.etag != source.etag:
+        present = self.head(source.key)  # some servers ignore the etag that is asked for
+        if present is None or present.etag != source.etag:
             raise ObjectChanged(f"{name} was replaced as it was copied")
         return Staged(
             upload_id=upload_id,

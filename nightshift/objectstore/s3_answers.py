@@ -135,7 +135,7 @@ def part_etag(answer: Mapping[str, Any], name: str) -> str:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What the server refuses."""
+    """Requests that the server refuses."""
 
     replacing: bool  # a PUT with If-None-Match: * of an object that exists
     replacing_another: bool  # a PUT with If-Match of another etag

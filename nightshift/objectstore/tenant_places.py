@@ -31,7 +31,7 @@ class Place:
     bucket: str  # empty for files
     path: PurePosixPath  # absolute for files; "." is a whole bucket
 
-    def of(self, tenant_id: str) -> PurePosixPath | None:
+    def part_of(self, tenant_id: str) -> PurePosixPath | None:
         """The tenant's part of it; none for a name like `../x`, which keys of earlier releases may have."""
         if self.owner is None and is_tenant_name(tenant_id):
             return PurePosixPath(*(tenant_id if part == ANY_TENANT else part for part in self.path.parts))
@@ -94,8 +94,8 @@ def check_apart_from_own(
 
 def lies_in_own(path: Path, own: Sequence[Path | str], own_but_allowed: Sequence[Path]) -> bool:
     """Whether a directory is in what the service keeps itself, and not in the part of it for jobs."""
-    directories = [resolved(Path(each)) for each in own if not str(each).startswith("s3://")]
-    allowed = [resolved(each) for each in own_but_allowed]
+    directories = [resolved(Path(place)) for place in own if not str(place).startswith("s3://")]
+    allowed = [resolved(place) for place in own_but_allowed]
     return any(map(path.is_relative_to, directories)) and not is_inside(path, allowed, directories)
 
 

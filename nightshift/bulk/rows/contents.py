@@ -1,4 +1,4 @@
-"""What an object is by its first bytes, whatever its name says: how it is read, or why it is not. Pure.
+"""Recognises an object by its first bytes, whatever its name says: how it is read, or why not. Pure.
 
 Planning, dry runs, workers and batch files all say it in these words.
 """
@@ -71,8 +71,9 @@ PLAIN: Final = Content(Compression.NONE, "utf-8", is_array=False)
 
 
 def content_of(head: bytes, named: Compression) -> Content:
-    """By the first bytes. `named`: the compression in the object's name, which counts where they show neither
-    another one nor text.
+    """How the text is stored, by its first bytes.
+
+    `named`: the compression in the object's name, which counts where they show neither another one nor text.
 
     Raises `UnreadableInput` for what is no text.
     """
@@ -96,12 +97,12 @@ def content_of(head: bytes, named: Compression) -> Content:
 
 def _is_array(head: bytes) -> bool:
     """Whether data begin an array with an object in it: a line of JSON may be an array of other values."""
-    found = _ARRAY_BEGINS.match(head)
-    if found is None:
+    passed = _ARRAY_BEGINS.match(head)
+    if passed is None:
         return False
-    while (value := _VALUE.match(head, found.end())) is not None:
-        found = value
-    return _OBJECT_OR_END.match(head, found.end()) is not None
+    while (value := _VALUE.match(head, passed.end())) is not None:
+        passed = value
+    return _OBJECT_OR_END.match(head, passed.end()) is not None
 
 
 def encoding_of(head: bytes) -> str | None:
@@ -110,7 +111,7 @@ def encoding_of(head: bytes) -> str | None:
 
 
 def content_name(head: bytes) -> str | None:
-    """What data are, with what to do about it, for a reader of another format; None for unknown ones."""
+    """The name of data for a reader of another format, with what to do about them. None: they are unknown."""
     packed = next((kind for magic, kind in _PACKED.items() if head.startswith(magic)), None)
     if packed is not None:
         return f"packed by {packed.name.lower()}: unpack it"
@@ -135,7 +136,7 @@ def why_unreadable(error: Exception, head: bytes, own: tuple[bytes, ...]) -> str
 
 
 def foreign_content(head: bytes) -> str | None:
-    """What data that are no rows of text are, with what to do about it."""
+    """The name of data that are no rows of text, with what to do about them."""
     if head.startswith(b"PK\x03\x04"):
         is_workbook = b"[Content_Types].xml" in head or b"xl/" in head
         return "an Excel workbook: save it as CSV in UTF-8" if is_workbook else f"a ZIP archive: {_UNPACK}"

@@ -1,4 +1,4 @@
-"""What an input's first rows tell of the rest: whether any of it can run, and of which model. Pure.
+"""Looks at an input's first rows: whether any row can run, and of which model. Pure.
 
 A job whose first rows all fail for a reason that lies in their object, such as a missing column, is refused
 before a row runs, with that reason. Planning and dry runs ask the same.
@@ -31,7 +31,7 @@ class FirstRows:
     _has_other_problems: bool = field(default=False, init=False)  # that are of their rows alone
 
     def add(self, row: Row | BadRow, shard: NewShard) -> RowRequest | RowProblem:
-        """What is made of the row."""
+        """Returns the row's request, or its problem."""
         self.rows += 1
         made = to_request(row, self.spec, shard)
         if isinstance(made, RowRequest):

@@ -40,8 +40,8 @@ __all__ = [
 
 SAMPLE_BYTES: Final = 64 * 1024  # of an object's beginning, to guess how many rows it has
 IMAGE_COUNTED_BYTES: Final = 1024
-"""What an image counts for where an input's text is estimated by its bytes: 256 tokens, as one of 256 x 256
-pixels has. Its file may be of any size."""
+"""Bytes that an image counts for where an input's text is estimated by its bytes: 256 tokens, as one of
+256 x 256 pixels has. Its file may be of any size."""
 KEY_COLUMN: Final = "key"
 _KINDS: Final = {Layout.PARQUET: " as Parquet", Layout.ARROW: " as Arrow IPC"}
 
@@ -239,7 +239,7 @@ class _Sample:
 
 
 def _sampled(store: ObjectReader, info: ObjectInfo, format: InputFormat, sample_bytes: int) -> _Sample:
-    """What an object's beginning shows. Raises `UnreadableInput` for what is no text."""
+    """Looks at an object's beginning. Raises `UnreadableInput` for what is no text."""
     size_bytes = min(sample_bytes, info.size_bytes)
     if not size_bytes:
         return _Sample(None)

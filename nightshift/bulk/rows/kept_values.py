@@ -1,4 +1,4 @@
-"""What a result keeps of its input row: the columns that its job names, as a JSON object. Pure."""
+"""The columns of an input row that its result keeps, as a JSON object. Pure."""
 
 from typing import Any, Final
 
@@ -14,15 +14,15 @@ NOTHING: Final = "null"  # kept of a row that cannot be read
 KEPT_FIELD: Final = "columns"  # of a retry's rows
 
 
-def kept_text(record: JsonObject, asked: KeepColumns) -> str:
-    """The columns in the order asked, null for one that the record lacks.
+def kept_text(record: JsonObject, names: KeepColumns) -> str:
+    """The columns in the order of their names' list, null for one that the record lacks.
 
     Raises InvalidRequest if they are too large, or have a number that JSON lacks.
     """
     pieces: list[str] = []
     chars = 0
-    for name in record if asked == KEEP_ALL else asked:
-        pieces.append(f"{_json(name, name)}:{_json(_found(record, name), name)}")
+    for name in record if names == KEEP_ALL else names:
+        pieces.append(f"{_json(name, name)}:{_json(_value(record, name), name)}")
         chars += len(pieces[-1])
         if chars > KEPT_CHARS_MAX:
             raise InvalidRequest(
@@ -33,7 +33,7 @@ def kept_text(record: JsonObject, asked: KeepColumns) -> str:
     return f"{{{','.join(pieces)}}}"
 
 
-def _found(record: JsonObject, name: str) -> Any:
+def _value(record: JsonObject, name: str) -> Any:
     try:
         return value_of(record, name)
     except KeyError:

@@ -1,4 +1,4 @@
-"""What a bulk job would find in its input, from its first objects and rows, for a dry run.
+"""Looks at the first objects and rows of a bulk job's input, for a dry run.
 
 The same reading as planning's and the workers', but of little of the input. Writes nothing.
 """
@@ -46,7 +46,7 @@ PROBLEMS_MAX: Final = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What would keep a job, or one row of it, from succeeding."""
+    """A reason that would keep a job, or one row of it, from succeeding."""
 
     code: str
     message: str
@@ -56,7 +56,7 @@ class Problem:
     is_permanent: bool = True  # False: the job would wait until it is gone
 
     @classmethod
-    def of(cls, error: NightshiftError, source: str, uri: str | None = None) -> "Problem":
+    def from_error(cls, error: NightshiftError, source: str, uri: str | None = None) -> "Problem":
         """The problem that a job with the input `source` would show, or fail with."""
         is_ours = is_file_id(source)
         if storage_verdict(error, in_our_store=is_ours) == "fail":
@@ -124,17 +124,17 @@ class Previewer:
         try:
             objects, is_whole = self._objects(spec.input, tenant_id, filename)
         except (InvalidRequest, StorageError) as error:
-            yield Problem.of(error, spec.input)
+            yield Problem.from_error(error, spec.input)
             return
         described: list[InputObject] = []
-        for number, found in enumerate(objects):
+        for number, entry in enumerate(objects):
             if not self.may_continue():
                 is_whole = False
                 break
             try:
-                described.append(self._described(found, number))
+                described.append(self._described(entry, number))
             except (InvalidRequest, StorageError) as error:
-                yield Problem.of(error, spec.input, found.uri)
+                yield Problem.from_error(error, spec.input, entry.uri)
                 return
         yield _summary(with_guesses(described), is_whole)
         yield self._rows(spec, objects)
@@ -151,29 +151,32 @@ class Previewer:
             self.locations, uri, tenant_id, objects_max=OBJECTS_MAX, listed_max=LISTED_MAX
         )
 
-    def _described(self, found: FoundObject, number: int) -> InputObject:
+    def _described(self, entry: FoundObject, number: int) -> InputObject:
         """Only of the first ones more than their size is read."""
-        if number < SAMPLED_MAX or found.format is InputFormat.IMAGE:
-            return found.described(SAMPLE_BYTES)
+        if number < SAMPLED_MAX or entry.format is InputFormat.IMAGE:
+            return entry.described(SAMPLE_BYTES)
         return InputObject(
-            uri=found.uri, format=found.format, size_bytes=found.info.size_bytes, etag=found.info.etag
+            uri=entry.uri,
+            format=entry.format,
+            size_bytes=entry.info.size_bytes,
+            etag=entry.info.etag,
         )
 
     def _rows(self, spec: JobSpec, objects: list[FoundObject]) -> PreviewedRows:
         checked = _Checked(spec, self._check_sizes)
         reading = _Reading(lambda: checked.rows == 0 or self.may_continue())
-        for number, found in enumerate(objects):
-            if found.info.size_bytes == 0 and found.format is not InputFormat.IMAGE:
+        for number, entry in enumerate(objects):
+            if entry.info.size_bytes == 0 and entry.format is not InputFormat.IMAGE:
                 continue  # no rows, in every format
             shard = NewShard(
-                shard_no=number, uri=found.uri, format=found.format, start=0, end=None,
-                source_etag=found.info.etag,
+                shard_no=number, uri=entry.uri, format=entry.format, start=0, end=None,
+                source_etag=entry.info.etag,
             )  # fmt: skip
-            reader = WatchedReader(found.reader, reading.add)
+            reader = WatchedReader(entry.reader, reading.add)
             try:
                 rows = iter_rows(
                     reader,
-                    found.info.key,
+                    entry.info.key,
                     shard,
                     columns=columns_of(spec, shard),
                     line_bytes_max=self.line_bytes_max,
@@ -185,13 +188,13 @@ class Previewer:
             except _ReadEnough:
                 return checked.report()
             except (InvalidRequest, StorageError) as error:
-                checked.problems.append(Problem.of(error, found.uri, found.uri))
+                checked.problems.append(Problem.from_error(error, entry.uri, entry.uri))
                 return checked.report()
         return checked.report(is_end=True)
 
 
 def _summary(objects: list[InputObject], is_whole: bool) -> PreviewedObjects:
-    size_bytes = sum(found.size_bytes for found in objects)
+    size_bytes = sum(entry.size_bytes for entry in objects)
     return PreviewedObjects(
         objects=len(objects),
         size_bytes=size_bytes,
@@ -235,7 +238,7 @@ class _Checked:
             self._add_problem(error.code or "invalid_value", error.message, error.param, shard.uri, number)
 
     def report(self, *, is_end: bool = False) -> PreviewedRows:
-        """What would fail the job comes first."""
+        """Returns the rows so far; a problem that would fail the job comes first."""
         reason = self.first.objection()
         return PreviewedRows(
             rows_checked=self.rows,
@@ -243,7 +246,7 @@ class _Checked:
             is_end=is_end,
             model=self.first.model,
             requests=self.requests,
-            problems=[*([] if reason is None else [_of_the_job(reason)]), *self.problems][:PROBLEMS_MAX],
+            problems=[*([] if reason is None else [_problem_of_job(reason)]), *self.problems][:PROBLEMS_MAX],
         )
 
     def _add_problem(self, code: str, message: str, param: str | None, uri: str, row: int) -> None:
@@ -252,7 +255,7 @@ class _Checked:
             self.problems.append(Problem(code=code, message=message, param=param, object=uri, row=row))
 
 
-def _of_the_job(reason: InputError) -> Problem:
+def _problem_of_job(reason: InputError) -> Problem:
     return Problem(code=reason.code, message=reason.message, param=reason.param or "input")
 
 
@@ -271,7 +274,7 @@ def _shown(request: RowRequest, uri: str, row: int) -> ShownRequest:
 
 
 class _ReadEnough(Exception):
-    """So much was read for the first rows."""
+    """Enough was read for the first rows."""
 
 
 @dataclass

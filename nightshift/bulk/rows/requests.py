@@ -67,13 +67,13 @@ def partition_columns(uri: str) -> Mapping[str, str | None]:
     scheme, separator, path = uri.partition("://")
     if not separator:
         return MappingProxyType({})  # a file id
-    found: dict[str, str | None] = {}
+    columns_named: dict[str, str | None] = {}
     for folder in path.split("/")[1:-1]:  # not the bucket, not the object
         # In a file: URI the key is quoted once more.
         name, equals, value = (unquote(folder) if scheme == "file" else folder).partition("=")
         if name and equals:
-            found[unquote(name)] = None if value == HIVE_NULL else unquote(value)
-    return MappingProxyType(found)
+            columns_named[unquote(name)] = None if value == HIVE_NULL else unquote(value)
+    return MappingProxyType(columns_named)
 
 
 def columns_of(spec: JobSpec, shard: NewShard) -> frozenset[str] | None:
@@ -196,7 +196,7 @@ def _id_column(spec: JobSpec, shard: NewShard, record: JsonObject) -> str | None
 
 
 def kept_of(row: Row | BadRow, spec: JobSpec, shard: NewShard) -> str | None:
-    """What is kept of a row: a JSON object, or null if it cannot be kept. None: the job keeps nothing."""
+    """The kept columns of a row: a JSON object, or null if it cannot be kept. None: the job keeps nothing."""
     try:
         return _kept(row, spec, shard)
     except InvalidRequest:
@@ -205,19 +205,19 @@ def kept_of(row: Row | BadRow, spec: JobSpec, shard: NewShard) -> str | None:
 
 def _kept(row: Row | BadRow, spec: JobSpec, shard: NewShard) -> str | None:
     """Raises InvalidRequest."""
-    asked = spec.options.keep_columns
-    if asked is None:
+    keep = spec.options.keep_columns
+    if keep is None:
         return None
     if isinstance(row, BadRow):
         return NOTHING
     if spec.kept_in is not None:
         earlier = row.data.get(spec.kept_in)
         return kept_text(earlier, KEEP_ALL) if isinstance(earlier, dict) else NOTHING
-    return kept_text(_record(row, shard), asked)
+    return kept_text(_record(row, shard), keep)
 
 
 def _record(row: Row, shard: NewShard) -> JsonObject:
-    """With the columns that its object's folders name, which come first, as elsewhere."""
+    """The row's record with the columns that its object's folders name, which come first, as elsewhere."""
     named = partition_columns(_uri_of(row, shard))
     return {**row.data, **named} if named else row.data
 
@@ -265,14 +265,14 @@ def _check_has(record: JsonObject, id_column: str) -> None:
 
 def _id_in(record: JsonObject, column: str | None, shard: NewShard) -> str | None:
     """A column's value as an id, or a part's; None if it is none."""
-    record_id = as_id(_found(record, column), is_typed=_is_typed(shard))
+    record_id = as_id(_value_in(record, column), is_typed=_is_typed(shard))
     if record_id is None or not 0 < len(record_id) <= RECORD_ID_CHARS_MAX or NUL in record_id:
         return None
     return record_id
 
 
 def _why_no_id(record: JsonObject, column: str, shard: NewShard) -> str:
-    value = _found(record, column)
+    value = _value_in(record, column)
     if is_rounded(value, is_typed=_is_typed(shard)):
         return (
             "has a floating-point number of 2**53 or more, which may have been rounded: "
@@ -286,7 +286,7 @@ def _why_no_id(record: JsonObject, column: str, shard: NewShard) -> str:
     )
 
 
-def _found(record: JsonObject, column: str | None) -> Any:
+def _value_in(record: JsonObject, column: str | None) -> Any:
     """A column's value, or a part's; None if there is none."""
     try:
         return None if column is None else value_of(record, column)

@@ -24,7 +24,7 @@ class FoundObject:
     format: InputFormat
 
     def described(self, sample_bytes: int) -> InputObject:
-        """With an estimate of its rows from so many bytes (0: none). Raises UnreadableInput, StorageError."""
+        """Describes it, with rows estimated by a sample (0: not). Raises UnreadableInput, StorageError."""
         return describe(self.reader, self.info, self.uri, self.format, sample_bytes=sample_bytes)
 
 
@@ -53,7 +53,7 @@ def objects_at(
         tenant_id,
         before_each,
         after=cursor.after,
-        found=cursor.objects,
+        matched=cursor.objects,
         listed=cursor.listed,
     ):
         yield Listed(listed.info.key, _found(reader, listed.info, location) if listed.is_match else None)
@@ -65,8 +65,8 @@ def first_objects_at(
     """The first objects at a location, and whether these are all. Raises InvalidRequest, StorageError."""
     location = ObjectUri.parse(uri)
     reader = locations.open(location, tenant_id)
-    found, is_whole = locations.first(location, tenant_id, objects_max=objects_max, listed_max=listed_max)
-    return [_found(reader, info, location) for info in found], is_whole
+    first, is_whole = locations.first(location, tenant_id, objects_max=objects_max, listed_max=listed_max)
+    return [_found(reader, info, location) for info in first], is_whole
 
 
 def _found(reader: ObjectReader, info: ObjectInfo, location: ObjectUri) -> FoundObject:
@@ -89,20 +89,20 @@ def uploaded_file(sources: Sources, file_id: str, tenant_id: str, filename: str 
 
 def with_guesses(objects: Sequence[InputObject]) -> list[InputObject]:
     """Objects that were not sampled get as many rows per byte as those that were. Pure."""
-    sampled = [found for found in objects if found.rows_estimated is not None]
-    sampled_bytes = sum(found.size_bytes for found in sampled)
+    sampled = [entry for entry in objects if entry.rows_estimated is not None]
+    sampled_bytes = sum(entry.size_bytes for entry in sampled)
     if not sampled_bytes:
         return list(objects)
-    rows_per_byte = sum(found.rows_estimated or 0 for found in sampled) / sampled_bytes
+    rows_per_byte = sum(entry.rows_estimated or 0 for entry in sampled) / sampled_bytes
     return [
-        found
-        if found.rows_estimated is not None
-        else replace(found, rows_estimated=round(found.size_bytes * rows_per_byte))
-        for found in objects
+        entry
+        if entry.rows_estimated is not None
+        else replace(entry, rows_estimated=round(entry.size_bytes * rows_per_byte))
+        for entry in objects
     ]
 
 
 def rows_estimated(objects: Sequence[InputObject]) -> int | None:
     """None if no object has an estimate. Pure."""
-    known = [found.rows_estimated for found in objects if found.rows_estimated is not None]
+    known = [entry.rows_estimated for entry in objects if entry.rows_estimated is not None]
     return sum(known) if known else None

@@ -51,16 +51,16 @@ class Cuts:
     """The shards of a file, as its rows are read."""
 
     limits: FileLimits
-    found: list[Cut] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
 
     def add(self, line: Line, row: int) -> None:
-        last = self.found[-1] if self.found else None
+        last = self.cuts[-1] if self.cuts else None
         if (
             last is None
             or line.offset - last.offset >= self.limits.shard_bytes
             or row - last.first_row >= self.limits.shard_rows
         ):
-            self.found.append(Cut(line.offset, row))
+            self.cuts.append(Cut(line.offset, row))
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def cut_rows(lines: Iterable[Line], begin: Cut, limits: FileLimits) -> tuple[tup
         if not is_blank(line):
             cuts.add(line, rows)
             rows += 1
-    return tuple(cuts.found), rows
+    return tuple(cuts.cuts), rows
 
 
 def is_blank(line: Line) -> bool:
@@ -144,7 +144,7 @@ class _Validator:
         if self.errors_unreported:
             more = f"{self.errors[-1].message} {self.errors_unreported} more lines have errors."
             self.errors[-1] = replace(self.errors[-1], message=more)
-        return ValidationReport(self.rows, self.model, tuple(self.cuts.found), tuple(self.errors))
+        return ValidationReport(self.rows, self.model, tuple(self.cuts.cuts), tuple(self.errors))
 
     def _add(self, error: InputError) -> None:
         if len(self.errors) < ERRORS_MAX:

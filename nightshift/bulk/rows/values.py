@@ -119,7 +119,7 @@ def as_json(value: Any) -> Any:
 
 
 def as_kept(value: Any) -> Any:
-    """What a result keeps of a `Decimal` or an `Unusable`."""
+    """The JSON that a result keeps in place of a `Decimal` or an `Unusable`."""
     return decimal_text(value) if isinstance(value, Decimal) else value.kept
 
 

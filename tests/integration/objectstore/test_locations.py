@@ -121,7 +121,7 @@ def test_a_listing_goes_on_behind_any_key(place: tuple[str, Locations]) -> None:
     assert len(found) > len(expanded(locations, uri, TENANT)) > 2
 
     for place_in_list, key in enumerate(found):
-        rest = locations.listed(uri, TENANT, after=key, found=1)
+        rest = locations.listed(uri, TENANT, after=key, matched=1)
         assert [each.info.key for each in rest] == found[place_in_list + 1 :]
 
 
@@ -129,7 +129,7 @@ def test_an_object_that_is_named_is_not_listed_again_behind_itself(place: tuple[
     url, locations = place
     uri = ObjectUri.parse(f"{url}/in/a.jsonl")
     (named,) = locations.listed(uri, TENANT)
-    assert list(locations.listed(uri, TENANT, after=named.info.key, found=1)) == []
+    assert list(locations.listed(uri, TENANT, after=named.info.key, matched=1)) == []
 
 
 def test_a_store_that_lists_in_another_order_is_refused_and_nothing_left_out(

@@ -124,7 +124,7 @@ def test_places_that_tenants_would_share_are_refused_at_the_start(
     monkeypatch.setenv(f"NIGHTSHIFT_{setting}", places)
 
     with pytest.raises(ConfigurationError) as refused:
-        Locations.of(LocationSettings(), DataSettings())
+        Locations.of_settings(LocationSettings(), DataSettings())
 
     assert refused.value.param == setting
 
@@ -160,7 +160,7 @@ class TestTheServicesOwn:
     ) -> None:
         home = tmp_path / "home"
         (home / "link").symlink_to(data.data_dir / "objects")
-        locations = Locations.of(LocationSettings(file_roots=(str(home),)), data)
+        locations = Locations.of_settings(LocationSettings(file_roots=(str(home),)), data)
         uri = ObjectUri.parse(f"{home.as_uri()}/{name}")
 
         with pytest.raises(LocationNotAllowed):
@@ -174,7 +174,7 @@ class TestTheServicesOwn:
         (home / "a/b/c").mkdir(parents=True)
         for name in ("a/x", "a/b/c/x"):
             (home / name).touch()
-        locations = Locations.of(LocationSettings(file_roots=(str(home),)), data)
+        locations = Locations.of_settings(LocationSettings(file_roots=(str(home),)), data)
 
         found = expanded(locations, ObjectUri.parse(f"{home.as_uri()}/{pattern}"), "default")
 
@@ -183,7 +183,7 @@ class TestTheServicesOwn:
 
     def test_its_part_for_jobs_can_be_named(self, data: DataSettings, tmp_path: Path) -> None:
         roots = (str(tmp_path / "home"), str(data.files_dir))
-        locations = Locations.of(LocationSettings(file_roots=roots), data)
+        locations = Locations.of_settings(LocationSettings(file_roots=roots), data)
 
         found = expanded(locations, ObjectUri.parse(f"{data.files_dir.as_uri()}/*.jsonl"), "default")
 
@@ -194,7 +194,9 @@ class TestTheServicesOwn:
         self, tmp_path: Path, part: str
     ) -> None:
         data = DataSettings(data_dir=tmp_path / "nightshift")
-        locations = Locations.of(LocationSettings(file_roots=(f"{tmp_path}/{{tenant}}{part}",)), data)
+        locations = Locations.of_settings(
+            LocationSettings(file_roots=(f"{tmp_path}/{{tenant}}{part}",)), data
+        )
 
         locations.check(ObjectUri.parse((tmp_path / f"acme{part}/x").as_uri()), "acme")
         with pytest.raises(LocationNotAllowed):
@@ -205,7 +207,7 @@ class TestTheServicesOwn:
         roots = (f"{data.data_dir}{name}",)
 
         with pytest.raises(ConfigurationError, match="own data"):
-            Locations.of(LocationSettings(file_roots=roots), data)
+            Locations.of_settings(LocationSettings(file_roots=roots), data)
 
     @pytest.mark.parametrize(
         "bucket", ["mine", "mine/objects", "mine/objects/files", "acme=mine", "mine/{tenant}"]
@@ -214,13 +216,13 @@ class TestTheServicesOwn:
         data = DataSettings(data_dir=tmp_path, storage_url="s3://mine/objects")
 
         with pytest.raises(ConfigurationError, match="own objects"):
-            Locations.of(LocationSettings(s3_buckets=(bucket,)), data)
-        Locations.of(LocationSettings(s3_buckets=("mine/in", "acme=other")), data)
+            Locations.of_settings(LocationSettings(s3_buckets=(bucket,)), data)
+        Locations.of_settings(LocationSettings(s3_buckets=("mine/in", "acme=other")), data)
 
     def test_a_database_elsewhere_is_not_named_either(self, tmp_path: Path) -> None:
         data = DataSettings(data_dir=tmp_path / "data", database_url=f"sqlite:///{tmp_path}/x.db")
         (tmp_path / "x.db-wal").touch()
-        locations = Locations.of(LocationSettings(file_roots=(str(tmp_path),)), data)
+        locations = Locations.of_settings(LocationSettings(file_roots=(str(tmp_path),)), data)
 
         with pytest.raises(LocationNotAllowed):
             locations.check(ObjectUri.parse((tmp_path / "x.db-wal").as_uri()), "default")

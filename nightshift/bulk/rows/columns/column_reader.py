@@ -42,10 +42,10 @@ def column_rows(
         if layout is Layout.PARQUET and not any(rows for rows, _ in decoder.groups):
             return
         read = _columns_read(decoder, columns)
-        asked = {"what": "rows", "names": read.names, "groups": groups, "row_bytes_max": row_bytes_max}
+        question = {"what": "rows", "names": read.names, "groups": groups, "row_bytes_max": row_bytes_max}
         index, schema = 0, None
         bad_values: dict[str, Unusable] = {}
-        for kind, payload in decoder.answers(asked):
+        for kind, payload in decoder.answers(question):
             if kind == BATCH:
                 batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
                 yield from batch_rows(batch, index, read.unread, bad_values)
@@ -82,7 +82,7 @@ def parquet_schema(store: ObjectReader, key: str, size_bytes: int, etag: str) ->
 def arrow_rows_estimated(
     store: ObjectReader, key: str, size_bytes: int, etag: str | None = None
 ) -> int | None:
-    """By the object's first batch with rows. None: it has none. Raises `UnreadableInput`."""
+    """An estimate by the object's first batch with rows. None: it has none. Raises `UnreadableInput`."""
     with _opened(store, key, size_bytes, Layout.ARROW, etag) as decoder:
         [(_, answer)] = decoder.answers({"what": "rows_estimated"})
         rows: int | None = json.loads(answer)

@@ -120,9 +120,9 @@ def _nanosecond_texts(column: pa.Array) -> pa.Array:
 
 def _iso(text: str) -> str:
     """As `isoformat` writes it, with nanoseconds where there are any."""
-    found = _NANOSECONDS.fullmatch(text)
-    assert found is not None, "pyarrow writes nine digits"
-    time, nanoseconds, zone = found[1].replace(" ", "T"), found[2], found[3] or ""
+    match = _NANOSECONDS.fullmatch(text)
+    assert match is not None, "pyarrow writes nine digits"
+    time, nanoseconds, zone = match[1].replace(" ", "T"), match[2], match[3] or ""
     time = f"{time}{nanoseconds}" if nanoseconds != "000" else time.removesuffix(".000000")
     return time + ("+00:00" if zone == "Z" else zone and f"{zone[:3]}:{zone[3:]}")
 

@@ -31,7 +31,7 @@ class Unreadable(Exception):
 
 class _Object(Protocol):
     def description(self) -> dict[str, Any]:
-        """What planning and reading need to know of it."""
+        """The columns and row groups that planning and reading need to know."""
 
     def schema(self) -> pa.Schema: ...
 
@@ -48,17 +48,17 @@ def decode(channel: Channel, before_each: Callable[[], None]) -> None:
     """
     before_each()
     try:
-        asked = _asked(channel)
-        file = RangeFile(channel, asked["size_bytes"])
-        opened: _Object = ParquetObject(file) if asked["format"] == "parquet" else ArrowObject(file)
+        question = _question(channel)
+        file = RangeFile(channel, question["size_bytes"])
+        opened: _Object = ParquetObject(file) if question["format"] == "parquet" else ArrowObject(file)
         channel.send_json(OPENED, opened.description())
-        asked = _asked(channel)
+        question = _question(channel)
         before_each()
-        if asked["what"] == "rows":
-            pieces = Pieces(channel, asked["row_bytes_max"], before_each)
-            opened.send_rows(asked["names"], asked["groups"], pieces)
+        if question["what"] == "rows":
+            pieces = Pieces(channel, question["row_bytes_max"], before_each)
+            opened.send_rows(question["names"], question["groups"], pieces)
             channel.send_json(DONE, pieces.sent)
-        elif asked["what"] == "schema":
+        elif question["what"] == "schema":
             channel.send(SCHEMA, memoryview(opened.schema().serialize()))
             channel.send_json(DONE, None)
         else:
@@ -69,9 +69,9 @@ def decode(channel: Channel, before_each: Callable[[], None]) -> None:
         channel.send(FAILED, (str(error) or type(error).__name__).encode(errors="replace"))
 
 
-def _asked(channel: Channel) -> dict[str, Any]:
-    asked: dict[str, Any] = json.loads(channel.receive()[1])
-    return asked
+def _question(channel: Channel) -> dict[str, Any]:
+    question: dict[str, Any] = json.loads(channel.receive()[1])
+    return question
 
 
 class RangeFile(io.RawIOBase):
@@ -245,7 +245,7 @@ class ArrowObject:
         return self._schema
 
     def rows_estimated(self) -> int | None:
-        """By the first batch with rows, of which in the file format only one column is read."""
+        """An estimate by the first batch with rows, of which a file's first column alone is read."""
         with self._reader([0]) as reader:
             first = self._file.tell()
             for batch in self._batches(reader):

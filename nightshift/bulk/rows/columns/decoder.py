@@ -30,7 +30,7 @@ from nightshift.process.memory import ENVIRONMENT
 
 COMMAND: Final = (sys.executable, "-P", "-m", "nightshift.bulk.rows.columns.decoding_process")
 VARIABLES: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "HOME", "LANG", "LC_ALL", "TZ")
-"""Of the environment: others may be credentials."""
+"""Variables of the environment that the process gets: others may be credentials."""
 ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 Fetch = Callable[[int, int], Iterable[bytes]]
@@ -71,11 +71,11 @@ class Decoder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def answers(self, asked: dict[str, Any]) -> Iterator[tuple[bytes, bytearray]]:
+    def answers(self, question: dict[str, Any]) -> Iterator[tuple[bytes, bytearray]]:
         """The messages that answer a question, the last of which is DONE or OPENED."""
         kind = ASKED
         with self._alive():
-            self._channel.send_json(ASKED, asked)
+            self._channel.send_json(ASKED, question)
         while kind not in (DONE, OPENED):
             with self._alive():
                 kind, payload = self._channel.receive()

@@ -8,8 +8,8 @@ import struct
 from typing import Any, Final
 
 MEMORY_BYTES_MAX: Final = 1024 * 1024 * 1024
-"""For the decoding of an object. Rows of Parquet are decoded a few at a time, but a batch of Arrow must be in
-memory whole, as must a row. Each object that is being read may take as much."""
+"""Memory for decoding one object. Rows of Parquet are decoded a few at a time, but a batch of Arrow must be
+in memory whole, as must a row. Each object that is being read may take as much."""
 CPU_S: Final = 30  # what decoding may take between two batches; 1 GiB takes a few seconds
 
 # From the process that decodes.

@@ -14,7 +14,7 @@ from nightshift.endpoints.containers import ENTRIES_MAX, TOO_MANY
 from nightshift.objectstore import MIB
 
 ARRAY_BYTES_MAX: Final = 1024 * MIB
-"""Of an array. It is one shard, which is read from its beginning again after each interruption."""
+"""Size limit of an array. It is one shard, which is read from its beginning again after each interruption."""
 
 # The first stops at a string that does not end in the data. Groups have a limit, as they remember each of
 # their repeats; possessive groups do not, but Python before 3.11.5 matches them wrongly.
@@ -82,11 +82,11 @@ class _Elements:
             raise UnreadableInput(f"The JSON array is cut short: it goes on after line {self._line}.")
 
     def _pass_between(self, data: bytes, place: int) -> int:
-        """To behind the bracket that begins an element, or the array, or ends it."""
-        found = _BETWEEN.match(data, place)
-        assert found is not None, "it may be empty"
-        self._line += data.count(b"\n", place, found.end())
-        place = found.end()
+        """Goes behind the bracket that begins an element, or the array, or ends it."""
+        blanks = _BETWEEN.match(data, place)
+        assert blanks is not None, "it may be empty"
+        self._line += data.count(b"\n", place, blanks.end())
+        place = blanks.end()
         if place == len(data):
             return place
         mark = data[place : place + 1]
@@ -109,8 +109,8 @@ class _Elements:
             self._held.add(mark)
 
     def _pass_within(self, data: bytes, place: int) -> int:
-        """To behind the next bracket or quote that is not passed over, or as far as a pattern reaches; of a
-        value without brackets, to its end.
+        """Goes behind the next bracket or quote that is not passed over, to the end of a value without
+        brackets, or as far as a pattern reaches.
         """
         pattern = _TO_COMMA if self._is_bare else _TO_BRACKET
         passed = (_TO_QUOTE if self._is_in_string else pattern).match(data, place)

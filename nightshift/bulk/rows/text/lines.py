@@ -84,7 +84,7 @@ def lines_in_range(
 def tail_of(
     store: ObjectReader, key: str, end: int, line_bytes_max: int, etag: str | None
 ) -> Iterator[bytes]:
-    """What a range's last line may have after its end. Read only if a line continues there."""
+    """The bytes after a range that its last line may have. Read only if a line continues there."""
     return store.stream(key, end, end + line_bytes_max + 1, _TAIL_CHUNK_BYTES, if_match=etag)
 
 
@@ -137,8 +137,8 @@ def _end_of(blank: bytes) -> BlankEnd:
     pattern = re.compile(blank)
 
     def end(chunk: bytes, begin: int) -> int:
-        found = pattern.match(chunk, begin)
-        return begin if found is None else found.end()
+        blank_lines = pattern.match(chunk, begin)
+        return begin if blank_lines is None else blank_lines.end()
 
     return end
 

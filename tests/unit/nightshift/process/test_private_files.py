@@ -160,7 +160,7 @@ def test_new_files_of_the_service_are_its_own_and_outputs_of_jobs_are_for_their_
     own = DirectoryStore(data.data_dir / "objects")
     own.put("files/t/file-1", b"answers")
     places = LocationSettings(file_roots=(str(tmp_path / "out"),), _env_file=None)
-    store = Locations.of(places, data).open(ObjectUri.parse((tmp_path / "out").as_uri()), "default")
+    store = Locations.of_settings(places, data).open(ObjectUri.parse((tmp_path / "out").as_uri()), "default")
     key = str(tmp_path / "out" / "a" / "b" / "part-0.jsonl").lstrip("/")
     store.put(key, b"answers")
     staged = store.stage(f"{key}.staged")
