@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from nightshift.objectstore import DirectoryStore, ObjectStore
 from nightshift.objectstore.s3 import S3Store
@@ -19,7 +20,12 @@ class Place:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-@pytest.fixture(params=["directory", "moto", "rclone"])
+def more(*values: object) -> ParameterSet:
+    """A case that `make test-all` adds."""
+    return pytest.param(*values, marks=pytest.mark.exhaustive)
+
+
+@pytest.fixture(params=["directory", "moto", more("rclone")])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return _place(request.param, request, tmp_path)
 

@@ -158,8 +158,8 @@ class FaultyS3:
     def set(
         self, method: str, fault: Fault, times: int = ALWAYS, *, path: str = "", share: float = 1.0
     ) -> None:
-        """So many of the next requests with this method meet the fault, if their path contains `path`, and
-        if chance wills it, which the seed decides.
+        """Lets as many of the next requests with this method meet the fault, if their path contains `path`,
+        and if the seed decides so.
         """
         with self._lock:
             self._rules.append(_Rule(method, fault, times, path, share))
@@ -184,7 +184,7 @@ class FaultyS3:
         )
 
     def fault_for(self, method: str, path: str) -> tuple[Fault | None, threading.Event]:
-        """What a request meets, and what is set once that is over."""
+        """The fault that a request meets, and what is set once that is over."""
         with self._lock:
             self.seen.append(f"{method} {path}")
             for rule in self._rules:
@@ -231,7 +231,7 @@ class _Handler(BaseHTTPRequestHandler):
     _ahead_s = 0.0
 
     def date_time_string(self, timestamp: float | None = None) -> str:
-        """For the Date header."""
+        """The Date header."""
         return super().date_time_string((timestamp or time.time()) + self._ahead_s)
 
     def _handle(self) -> None:
@@ -343,8 +343,8 @@ def _with_tags(form: str | None, answer: httpx.Response) -> tuple[Mapping[str, s
     if tag is not None:
         headers["etag"] = form.format(tag.strip('"'))
 
-    def written(found: re.Match[bytes]) -> bytes:
-        return f"<ETag>{escape(form.format(found[1].decode()))}</ETag>".encode()
+    def written(tag: re.Match[bytes]) -> bytes:
+        return f"<ETag>{escape(form.format(tag[1].decode()))}</ETag>".encode()
 
     quote = rb"(?:&quot;|&#34;|\")?"
     return headers, re.sub(rb"<ETag>" + quote + rb"([^<&\"]*)" + quote + rb"</ETag>", written, answer.content)

@@ -1,4 +1,4 @@
-"""What a directory alone can go wrong at: links, unfinished files, folders left empty."""
+"""Faults that a directory alone can have: links, unfinished files, folders left empty."""
 
 import heapq
 from collections.abc import Iterator

@@ -26,6 +26,7 @@ from nightshift.objectstore import (
 )
 from nightshift.objectstore.s3_transfers import PART_BYTES, REQUEST_S
 from nightshift.objectstore.verdicts import storage_verdict
+from tests.integration.objectstore.conftest import more
 from tests.integration.objectstore.s3_faults import (
     ANY,
     AnswerLost,
@@ -55,7 +56,7 @@ class Site:
 
 @pytest.fixture
 def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For servers that do not answer. A busy machine's servers may need longer than this to answer."""
+    """Short timeouts, for servers that do not answer. Those of a busy machine may need longer."""
     for timeout in ("CONNECT_TIMEOUT_S", "READ_TIMEOUT_S"):
         monkeypatch.setattr(f"nightshift.objectstore.s3.{timeout}", 1)
 
@@ -229,11 +230,11 @@ def test_a_conflict_of_conditional_writers_is_tried_again(site: Site) -> None:
 
 
 def test_a_change_that_failed_is_not_retried_behind_a_fence(site: Site) -> None:
-    asked: list[str] = []
+    questions: list[str] = []
 
     def once() -> None:
-        asked.append("may I?")
-        if len(asked) > 2:  # at the fence's beginning, and before the first try
+        questions.append("may I?")
+        if len(questions) > 2:  # at the fence's beginning, and before the first try
             raise PermissionError
 
     site.front.set("PUT", Refused(503, "SlowDown"), times=1)
@@ -288,8 +289,11 @@ def test_another_object_than_the_wanted_one_is_refused_although_the_server_knows
         list(site.store.stream("k", if_match=etag))
 
 
-@pytest.mark.parametrize("form", ["{}", 'W/"{}"', "W/{}", ' "{}" '])
-@pytest.mark.parametrize("method", [ANY, "GET", "PUT", "POST", "HEAD"])
+@pytest.mark.parametrize(
+    ("method", "form"),
+    [(ANY, "{}"), ("GET", 'W/"{}"'), ("PUT", "W/{}"), ("POST", ' "{}" '), ("HEAD", "{}")]
+    + [more(method, form) for method in (ANY, "GET", "PUT", "POST", "HEAD") for form in ('W/"{}"', "W/{}")],
+)
 def test_a_tag_that_a_server_writes_otherwise_is_the_same_tag(site: Site, form: str, method: str) -> None:
     """`method`: the requests whose answers have it in that form; to others the server says it as S3 does."""
     site.front.set(method, TagsWritten(form))

@@ -11,6 +11,7 @@ from nightshift.objectstore import DirectoryStore, Locations, ObjectStore, Objec
 from nightshift.objectstore.s3 import S3Store
 from nightshift.tenants.keys import DEFAULT_TENANT as TENANT
 from tests.helpers.fakes import expanded
+from tests.integration.objectstore.conftest import more
 from tests.integration.servers import S3Server
 
 # What `push_to_hub` and `save_to_disk` of the library `datasets` leave in a folder. Those that `map` keeps
@@ -34,7 +35,7 @@ DISK_LAYOUT = (
 )
 
 
-@pytest.fixture(params=["directory", "moto", "rclone"], scope="module")
+@pytest.fixture(params=["directory", "moto", more("rclone")], scope="module")
 def place(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, Locations]]:
@@ -85,12 +86,12 @@ def test_a_location_stands_for_an_object_a_pattern_or_a_prefix(
     url, locations = place
     uri = ObjectUri.parse(f"{url}/{pattern}")
 
-    found = expanded(locations, uri, TENANT)
+    objects = expanded(locations, uri, TENANT)
 
     base = ObjectUri.parse(f"{url}/").key
-    assert [info.key.removeprefix(base) for info in found] == expected
-    assert locations.open(uri, TENANT).read(found[0].key) == b"{}\n"
-    assert str(uri.with_key(found[0].key)) == f"{url}/{expected[0]}"
+    assert [info.key.removeprefix(base) for info in objects] == expected
+    assert locations.open(uri, TENANT).read(objects[0].key) == b"{}\n"
+    assert str(uri.with_key(objects[0].key)) == f"{url}/{expected[0]}"
 
 
 @pytest.mark.parametrize("pattern", ["none.jsonl", "in/*.parquet", "nowhere/"])
@@ -106,23 +107,23 @@ def test_an_object_that_is_listed_twice_is_read_once(
     """Some stores do, when a listing goes on to another page while another client writes."""
     url, locations = place
     uri = ObjectUri.parse(f"{url}/in/")
-    found = expanded(locations, uri, TENANT)
+    objects = expanded(locations, uri, TENANT)
     store = type(locations.open(uri, TENANT))
     listed = store.list
     monkeypatch.setattr(store, "list", lambda self, *where: [*listed(self, *where), *listed(self, *where)])
 
-    assert expanded(locations, uri, TENANT) == found
+    assert expanded(locations, uri, TENANT) == objects
 
 
 def test_a_listing_goes_on_behind_any_key(place: tuple[str, Locations]) -> None:
     url, locations = place
     uri = ObjectUri.parse(f"{url}/in/*")
-    found = [each.info.key for each in locations.listed(uri, TENANT)]
-    assert len(found) > len(expanded(locations, uri, TENANT)) > 2
+    objects = [listed_object.info.key for listed_object in locations.listed(uri, TENANT)]
+    assert len(objects) > len(expanded(locations, uri, TENANT)) > 2
 
-    for place_in_list, key in enumerate(found):
+    for place_in_list, key in enumerate(objects):
         rest = locations.listed(uri, TENANT, after=key, matched=1)
-        assert [each.info.key for each in rest] == found[place_in_list + 1 :]
+        assert [listed_object.info.key for listed_object in rest] == objects[place_in_list + 1 :]
 
 
 def test_an_object_that_is_named_is_not_listed_again_behind_itself(place: tuple[str, Locations]) -> None:

@@ -238,7 +238,7 @@ def refused_everywhere(store: ObjectStore, key: str) -> None:
 
 
 class NoLongerMine(Exception):
-    """What a change ends with that came to a fence."""
+    """The end of a change that came to a fence."""
 
 
 @pytest.mark.parametrize("size_bytes", [3, PART_BYTES + 1], ids=["small", "in parts"])

@@ -60,10 +60,10 @@ def bucket(moto_server: S3Server) -> str:
 @pytest.fixture
 def locations(moto_server: S3Server, bucket: str) -> Iterator[Locations]:
     """The bucket, and how a tenant reaches it."""
-    with closing(Locations(s3_buckets=(bucket,))) as found:
+    with closing(Locations(s3_buckets=(bucket,))) as allowed:
         with moto_server.in_environment():
-            found.open(ObjectUri.parse(f"s3://{bucket}/"), TENANT)
-        yield found
+            allowed.open(ObjectUri.parse(f"s3://{bucket}/"), TENANT)
+        yield allowed
 
 
 @pytest.fixture
@@ -80,13 +80,13 @@ def put(moto_server: S3Server, bucket: str) -> Callable[..., None]:
 def read(locations: Locations, text: str) -> dict[str, bytes]:
     """The objects of a location, each by its own URI, as shards name them."""
     location = ObjectUri.parse(text)
-    found: dict[str, bytes] = {}
+    bodies: dict[str, bytes] = {}
     for info in expanded(locations, location, TENANT):
         uri = ObjectUri.parse(str(location.with_key(info.key)))
         store = locations.open(uri, TENANT)
         assert store.head(uri.key) == info
-        found[uri.key] = b"".join(store.stream(uri.key, if_match=info.etag))
-    return found
+        bodies[uri.key] = b"".join(store.stream(uri.key, if_match=info.etag))
+    return bodies
 
 
 @pytest.mark.parametrize("text", ["", "in/"])
@@ -98,10 +98,10 @@ def test_every_object_below_a_prefix_is_read_whatever_its_key(
     put("in/", "in/folder/", "in/_SUCCESS", "in/sub//_hidden/x.csv", "in/.git/config", body=b"")
     put("beside/a.csv")
 
-    found = read(locations, f"s3://{bucket}/{text}")
+    bodies = read(locations, f"s3://{bucket}/{text}")
 
     keys += [] if text else ["beside/a.csv"]
-    assert found == {key: key.encode() for key in keys}
+    assert bodies == {key: key.encode() for key in keys}
 
 
 def test_a_folders_own_object_is_read_if_it_has_bytes(
@@ -256,8 +256,8 @@ def root(tmp_path: Path) -> Path:
 
 
 def names_read(root: Path, text: str) -> list[str]:
-    found = read(Locations(file_roots=(root,)), f"{root.as_uri()}/{text}")
-    return [os.path.relpath(f"/{key}", root) for key in found]
+    bodies = read(Locations(file_roots=(root,)), f"{root.as_uri()}/{text}")
+    return [os.path.relpath(f"/{key}", root) for key in bodies]
 
 
 @pytest.mark.parametrize("kind", UNREADABLE)

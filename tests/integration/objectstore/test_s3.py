@@ -1,4 +1,4 @@
-"""What S3 alone can do, and what becomes of objects when the server or the way to it fails."""
+"""Abilities of S3 alone, and what becomes of objects when the server or the way to it fails."""
 
 import os
 from collections.abc import Iterator

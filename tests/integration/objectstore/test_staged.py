@@ -36,7 +36,7 @@ from nightshift.objectstore import (
 from nightshift.objectstore.objects import TEMPORARY_PREFIX
 from nightshift.objectstore.s3 import S3Store
 from nightshift.objectstore.s3_transfers import PART_BYTES
-from tests.integration.objectstore.conftest import Place
+from tests.integration.objectstore.conftest import Place, more
 from tests.integration.objectstore.s3_faults import Refused, Unreachable
 from tests.integration.objectstore.test_faults import Site, site
 from tests.integration.objectstore.test_objectstore import NoLongerMine, allowed_by, keys
@@ -83,7 +83,7 @@ def process(place: Place, program: str, *arguments: str) -> "subprocess.Popen[st
 # -- appearing -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size_bytes", [0, 1, PART_BYTES, 20_000_000])
+@pytest.mark.parametrize("size_bytes", [0, more(1), more(PART_BYTES), 20_000_000])
 def test_a_staged_object_appears_whole_when_it_is_published(store: ObjectStore, size_bytes: int) -> None:
     body = os.urandom(size_bytes)
     staged = staged_as(store, data=body)
@@ -115,7 +115,7 @@ def copied_from(store: ObjectStore, source: ObjectInfo) -> Staged | None:
         return None
 
 
-@pytest.mark.parametrize("size_bytes", [1, 12_000_000])
+@pytest.mark.parametrize("size_bytes", [more(1), 12_000_000])
 def test_a_staged_copy_is_published_as_any_other(
     store: ObjectStore, size_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +196,9 @@ def test_what_is_known_of_a_staged_object_survives_json(store: ObjectStore) -> N
 # -- discarding ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("there", [None, b"other", b"a longer one"], ids=["nothing", "as long", "longer"])
+@pytest.mark.parametrize(
+    "there", [None, b"other", more(b"a longer one")], ids=["nothing", "as long", "longer"]
+)
 def test_a_late_publish_fails_and_changes_nothing_once_the_upload_is_discarded(
     store: ObjectStore, there: bytes | None
 ) -> None:
@@ -331,7 +333,7 @@ def test_a_body_is_given_up_at_its_deadline(store: ObjectStore) -> None:
     assert keys(store) == []
 
 
-@pytest.mark.parametrize("key", ["", "../up", "nul\0", "x" * 1025])
+@pytest.mark.parametrize("key", [more(""), "../up", more("nul\0"), more("x" * 1025)])
 @pytest.mark.parametrize(
     "step",
     [
@@ -502,11 +504,11 @@ def test_a_store_that_only_refuses_is_unavailable_at_every_step(
 
 def test_a_publish_that_failed_is_not_retried_behind_a_fence(site: Site) -> None:
     staged = staged_as(site.direct)
-    asked: list[str] = []
+    questions: list[str] = []
 
     def once() -> None:
-        asked.append("may I?")
-        if len(asked) > 2:  # at the fence's beginning, and before the first try
+        questions.append("may I?")
+        if len(questions) > 2:  # at the fence's beginning, and before the first try
             raise NoLongerMine
 
     site.front.set("POST", Refused(503, "SlowDown"), times=1)

@@ -130,7 +130,7 @@ def test_places_that_tenants_would_share_are_refused_at_the_start(
 
 
 class TestTheServicesOwn:
-    """What the service keeps itself: keys, database and objects."""
+    """The service's own keys, database and objects."""
 
     @pytest.fixture
     def data(self, tmp_path: Path) -> DataSettings:
@@ -176,18 +176,18 @@ class TestTheServicesOwn:
             (home / name).touch()
         locations = Locations.of_settings(LocationSettings(file_roots=(str(home),)), data)
 
-        found = expanded(locations, ObjectUri.parse(f"{home.as_uri()}/{pattern}"), "default")
+        objects = expanded(locations, ObjectUri.parse(f"{home.as_uri()}/{pattern}"), "default")
 
-        assert found
-        assert not any(".nightshift" in info.key for info in found)
+        assert objects
+        assert not any(".nightshift" in info.key for info in objects)
 
     def test_its_part_for_jobs_can_be_named(self, data: DataSettings, tmp_path: Path) -> None:
         roots = (str(tmp_path / "home"), str(data.files_dir))
         locations = Locations.of_settings(LocationSettings(file_roots=roots), data)
 
-        found = expanded(locations, ObjectUri.parse(f"{data.files_dir.as_uri()}/*.jsonl"), "default")
+        objects = expanded(locations, ObjectUri.parse(f"{data.files_dir.as_uri()}/*.jsonl"), "default")
 
-        assert len(found) == 1
+        assert len(objects) == 1
 
     @pytest.mark.parametrize("part", ["", "/objects/files", "/valkey"])
     def test_a_tenant_that_is_called_as_its_directory_does_not_get_it(

@@ -156,7 +156,7 @@ def test_arrow(tmp_path: Path) -> None:
 
 
 def lengths(folder: str, name: str) -> int:
-    """Total length of the rows read, however they are."""
+    """The number of rows read, however they are."""
     return len(outcomes(folder, name))
 
 
@@ -170,6 +170,6 @@ def test_a_batch_as_large_as_its_object(tmp_path: Path, columns: int) -> None:
     (tmp_path / "x.arrow").write_bytes(arrow(table.combine_chunks()))
     assert (tmp_path / "x.arrow").stat().st_size > 140_000_000
 
-    length = in_child(lengths, str(tmp_path), "x.arrow", cpu_s=20, memory_bytes=100 * MIB)
+    rows = in_child(lengths, str(tmp_path), "x.arrow", cpu_s=20, memory_bytes=100 * MIB)
 
-    assert length == 150 // columns * 1000
+    assert rows == 150 // columns * 1000

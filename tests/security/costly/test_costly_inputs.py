@@ -32,7 +32,7 @@ def one_text_many_times() -> bytes:
 
 
 def more_text_than_2_gib() -> bytes:
-    """In one batch, whose texts have offsets of 32 bits."""
+    """One batch, whose texts have offsets of 32 bits."""
     texts = pa.DictionaryArray.from_arrays(pa.array([0] * 64, pa.int32()), ["x" * 40_000_000])
     return parquet(pa.table({"t": texts}), dictionary_pagesize_limit=2**30, store_schema=False)
 
@@ -64,7 +64,7 @@ def large_values_of_a_fixed_size() -> bytes:
 
 
 def many_pages_in_a_batch() -> bytes:
-    """Of a row each."""
+    """Each page has a row."""
     texts = [random.Random(n).randbytes(10_000).hex() + "x" * 10_000_000 for n in range(40)]
     return parquet(pa.table({"t": texts}), use_dictionary=False, write_batch_size=1)
 
@@ -161,7 +161,7 @@ def number(value: int) -> bytes:
 
 
 def outcomes(folder: str, name: str, line_bytes_max: int = LINE_BYTES_MAX) -> list[str]:
-    """What each row becomes: its error's code, or `row`. Or why the file cannot be read."""
+    """Each row's error code, or `row`. Or why the file cannot be read."""
     shard = NewShard(shard_no=0, uri=name, format=name.partition(".")[2], start=0, end=None)
     rows = iter_rows(DirectoryStore(Path(folder)), name, shard, line_bytes_max=line_bytes_max)
     try:
@@ -183,9 +183,9 @@ def check(folder: Path, ending: str, cases: Sequence[Case], cpu_s: int = 10) -> 
     for name, (make, _) in zip(names, cases, strict=True):
         (folder / name).write_bytes(make())
 
-    found = in_child(all_outcomes, str(folder), names, cpu_s=cpu_s, memory_bytes=MEMORY_BYTES)
+    results = in_child(all_outcomes, str(folder), names, cpu_s=cpu_s, memory_bytes=MEMORY_BYTES)
 
-    for name, (make, expected), outcomes in zip(names, cases, found, strict=True):
+    for name, (make, expected), outcomes in zip(names, cases, results, strict=True):
         are_as_expected = [why in outcome for why, outcome in zip(expected, outcomes, strict=True)]
         assert all(are_as_expected), (name, make, outcomes)
 
@@ -247,18 +247,18 @@ def test_a_parquet_footer_of_very_many_bytes(tmp_path: Path) -> None:
 def test_a_csv_header_of_very_many_columns(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(b",".join(b"%x" % number for number in range(200_000)) + b"\n")
 
-    [found] = in_child(outcomes, str(tmp_path), "x.csv", memory_bytes=100 * MIB)
+    [result] = in_child(outcomes, str(tmp_path), "x.csv", memory_bytes=100 * MIB)
 
-    assert "names more than 150000 columns" in found
+    assert "names more than 150000 columns" in result
 
 
 def test_a_csv_record_of_very_many_quoted_lines(tmp_path: Path) -> None:
     """Beyond the limit of a line by half. As a list, these lines alone would take 75 MiB."""
     (tmp_path / "x.csv").write_bytes(b'a,b\n"' + b"\n" * (3 * MIB // 2))
 
-    found = in_child(outcomes, str(tmp_path), "x.csv", MIB, cpu_s=6, memory_bytes=40 * MIB)
+    results = in_child(outcomes, str(tmp_path), "x.csv", MIB, cpu_s=6, memory_bytes=40 * MIB)
 
-    assert set(found) == {"line_too_long"}
+    assert set(results) == {"line_too_long"}
 
 
 @pytest.mark.parametrize(
@@ -278,9 +278,9 @@ def test_texts_that_are_not_lines_of_utf8(
 ) -> None:
     (tmp_path / name).write_bytes(content)
 
-    found = in_child(outcomes, str(tmp_path), name, MIB, cpu_s=6, memory_bytes=40 * MIB)
+    results = in_child(outcomes, str(tmp_path), name, MIB, cpu_s=6, memory_bytes=40 * MIB)
 
-    assert [outcome.partition(":")[0] for outcome in found] == expected
+    assert [outcome.partition(":")[0] for outcome in results] == expected
 
 
 EMPTY_MEMBER = gzip.compress(b"", mtime=0)
@@ -300,6 +300,6 @@ EMPTY_MEMBER = gzip.compress(b"", mtime=0)
 def test_lines_without_rows(tmp_path: Path, name: str, content: bytes, expected: list[str]) -> None:
     (tmp_path / name).write_bytes(content)
 
-    found = in_child(outcomes, str(tmp_path), name, cpu_s=3, memory_bytes=100 * MIB)
+    results = in_child(outcomes, str(tmp_path), name, cpu_s=3, memory_bytes=100 * MIB)
 
-    assert [outcome.partition(":")[0] for outcome in found] == expected
+    assert [outcome.partition(":")[0] for outcome in results] == expected

@@ -36,7 +36,7 @@ PRETTY = json.dumps(ROWS, ensure_ascii=False, indent=2).encode()
 
 
 def packed(content: bytes) -> bytes:
-    """By gzip, with no time in it, so that tests have the same names wherever they are collected."""
+    """Packs by gzip, with no time in it, so that tests have the same names wherever they are collected."""
     return gzip.compress(content, mtime=0)
 
 

@@ -35,9 +35,9 @@ def test_the_ending_says_that_an_object_is_an_image(ending: str) -> None:
 def test_an_object_is_one_row_and_is_not_read(store: ObjectStore, content: bytes) -> None:
     """An empty one too: the row says what is wrong with it."""
     info = store.put(KEY, [content])
-    found = describe(store, info, URI)
-    assert (found.row_count, found.format, found.etag) == (1, InputFormat.IMAGE, info.etag)
-    assert found.size_bytes > 0, "one of no bytes would get no shard"
+    described = describe(store, info, URI)
+    assert (described.row_count, described.format, described.etag) == (1, InputFormat.IMAGE, info.etag)
+    assert described.size_bytes > 0, "one of no bytes would get no shard"
     assert rows(store, shard(info.etag)) == [
         Row(0, {"image": URI, "key": KEY, "name": "ä b.JPG"}, ShardObject(URI, info.etag))
     ]
@@ -77,10 +77,10 @@ def test_a_shard_has_a_row_for_each_of_its_objects_in_order(store: ObjectStore) 
     assert made == [
         RowRequest(
             f"photos/day={number}/{number}.jpg",
-            {"model": "m", "input": each.uri, "user": str(number)},
-            object=each,
+            {"model": "m", "input": image.uri, "user": str(number)},
+            object=image,
         )
-        for number, each in enumerate(objects)
+        for number, image in enumerate(objects)
     ]
 
 
@@ -89,5 +89,5 @@ def test_a_file_uri_is_named_by_its_path(store: ObjectStore) -> None:
     many = NewShard(
         shard_no=0, uri=objects[0].uri, format=InputFormat.IMAGES, start=0, end=None, objects=objects
     )
-    found = [row.data["key"] for row in rows(store, many) if isinstance(row, Row)]
-    assert found == ["srv/a b.png", "srv/c.png"]
+    keys = [row.data["key"] for row in rows(store, many) if isinstance(row, Row)]
+    assert keys == ["srv/a b.png", "srv/c.png"]

@@ -1,4 +1,4 @@
-"""What a shard's rows are, in every format, and what becomes of the bad ones."""
+"""The rows of a shard in every format, and the errors of the bad ones."""
 
 import gzip
 import io
@@ -405,10 +405,10 @@ def test_rows_are_estimated_from_the_beginning(store: ObjectStore, name: str) ->
     numbers = random.Random(7)
     content = b"".join(b'{"a": %04d}\n' % numbers.randrange(10_000) for _ in range(50_000))
 
-    found = described(store, name, packed(content, format_of(name)))
+    sampled = described(store, name, packed(content, format_of(name)))
 
-    assert found.rows_estimated is not None
-    assert 40_000 < found.rows_estimated < 60_000
+    assert sampled.rows_estimated is not None
+    assert 40_000 < sampled.rows_estimated < 60_000
 
 
 def test_the_last_line_counts_without_its_end(store: ObjectStore) -> None:

@@ -1,4 +1,4 @@
-"""What a result keeps of its row: the named columns, in the order asked, whatever comes of the row."""
+"""The columns that a result keeps of its row, in the order asked, whatever comes of the row."""
 
 import json
 from typing import Any
@@ -16,15 +16,15 @@ FOLDERS = "s3://b/in/lang=en/part-0.parquet"
 
 
 def a_spec(keep: KeepColumns | None, **more: Any) -> JobSpec:
-    asked = {"template": TEMPLATE, "options": BulkOptions(keep_columns=keep)} | more
-    return JobSpec(endpoint="/v1/completions", completion_window_s=60, **asked)
+    fields = {"template": TEMPLATE, "options": BulkOptions(keep_columns=keep)} | more
+    return JobSpec(endpoint="/v1/completions", completion_window_s=60, **fields)
 
 
 def a_shard(uri: str = "file-1") -> NewShard:
     return NewShard(shard_no=0, uri=uri, format="parquet", start=0, end=None)
 
 
-def asked(
+def made_of(
     data: JsonObject | BadRow, keep: KeepColumns | None, uri: str = "file-1", **more: Any
 ) -> RowRequest | RowProblem:
     row = data if isinstance(data, BadRow) else Row(0, data)
@@ -34,7 +34,7 @@ def asked(
 def test_columns_are_kept_in_the_order_asked_and_null_where_the_row_has_none() -> None:
     row = {"id": 7, "text": "hé\n", "meta": {"a": [1, 2.5]}, "odd.name": True}
 
-    made = asked(row, ("odd.name", "gone", "meta", "id", "text", "meta.a[1]", "meta.b"))
+    made = made_of(row, ("odd.name", "gone", "meta", "id", "text", "meta.a[1]", "meta.b"))
 
     assert isinstance(made, RowRequest)
     assert made.kept == (
@@ -43,42 +43,42 @@ def test_columns_are_kept_in_the_order_asked_and_null_where_the_row_has_none() -
 
 
 def test_all_columns_are_those_of_the_row_and_of_its_folders() -> None:
-    assert asked({"text": "a", "n": 1}, "all", FOLDERS).kept == '{"text":"a","n":1,"lang":"en"}'
-    assert asked({"text": "a"}, ("lang", "text"), FOLDERS).kept == '{"lang":"en","text":"a"}'
+    assert made_of({"text": "a", "n": 1}, "all", FOLDERS).kept == '{"text":"a","n":1,"lang":"en"}'
+    assert made_of({"text": "a"}, ("lang", "text"), FOLDERS).kept == '{"lang":"en","text":"a"}'
 
 
 def test_a_job_without_kept_columns_keeps_nothing() -> None:
-    assert asked({"text": "a"}, None).kept is None
+    assert made_of({"text": "a"}, None).kept is None
     assert kept_of(BadRow(0, "line_too_long", "long"), a_spec(None), a_shard()) is None
 
 
 def test_a_request_in_batch_line_form_has_its_fields_as_columns() -> None:
     line = {"custom_id": "r", "body": {"model": "m"}, "note": "n"}
 
-    assert asked(line, ("note", "body.model"), template=None).kept == '{"note":"n","body.model":"m"}'
-    refused = asked(line | {"body": 1}, ("note",), template=None)
+    assert made_of(line, ("note", "body.model"), template=None).kept == '{"note":"n","body.model":"m"}'
+    refused = made_of(line | {"body": 1}, ("note",), template=None)
     assert (type(refused), refused.kept) == (RowProblem, '{"note":"n"}')
 
 
 def test_a_row_without_a_request_keeps_its_columns_and_an_unreadable_one_nothing() -> None:
-    refused = asked({"id": 1}, ("id",))
+    refused = made_of({"id": 1}, ("id",))
     assert (type(refused), refused.kept) == (RowProblem, '{"id":1}')
-    assert asked(BadRow(0, "line_too_long", "long"), ("id",)).kept == "null"
+    assert made_of(BadRow(0, "line_too_long", "long"), ("id",)).kept == "null"
 
 
 def test_kept_columns_that_are_too_large_are_an_error_of_their_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_columns, "KEPT_CHARS_MAX", 60)
     row = {"text": "t", "a": [["x" * 20]]}
 
-    assert asked(row, ("a", "a[0]")).kept is not None
-    refused = asked(row, ("a", "a[0]", "a[0][0]"))
+    assert made_of(row, ("a", "a[0]")).kept is not None
+    refused = made_of(row, ("a", "a[0]", "a[0][0]"))
 
     assert isinstance(refused, RowProblem)
     assert (refused.code, refused.param, refused.kept) == ("row_too_large", "keep_columns", "null")
 
 
 def test_a_number_beyond_json_is_an_error_of_its_row_that_names_the_column() -> None:
-    refused = asked({"text": "t", "n": json.loads("1e400")}, ("n",))
+    refused = made_of({"text": "t", "n": json.loads("1e400")}, ("n",))
 
     assert isinstance(refused, RowProblem)
     assert (refused.code, refused.param, "'n'" in refused.message) == ("invalid_value", "keep_columns", True)
@@ -88,7 +88,7 @@ def test_a_number_beyond_json_is_an_error_of_its_row_that_names_the_column() -> 
 def test_a_retry_keeps_what_was_kept_of_the_earlier_jobs_row() -> None:
     row = {"custom_id": "r", "body": {}, "columns": {"b": 1, "a": 2}}
 
-    assert asked(row, ("b", "a"), template=None, kept_in="columns").kept == '{"b":1,"a":2}'
+    assert made_of(row, ("b", "a"), template=None, kept_in="columns").kept == '{"b":1,"a":2}'
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a row asks for, what it is called, and why it asks for nothing."""
+"""The request of a row, its id, and the reason why it has none."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,7 +28,7 @@ LINE: JsonObject = {
 TEMPLATE: JsonObject = {"model": "m", "messages": [{"role": "user", "content": "{{text}}"}]}
 
 
-def asked(
+def made_of(
     row: Row | BadRow | JsonObject, *, first_row: int | None = None, uri: str = "file-1", **spec: Any
 ) -> RowRequest | RowProblem:
     shard = NewShard(shard_no=3, uri=uri, format="jsonl", start=0, end=None, first_row=first_row)
@@ -37,19 +37,19 @@ def asked(
 
 
 def test_a_batch_line_is_its_body_under_its_own_id() -> None:
-    assert asked(LINE) == RowRequest("r1", LINE["body"])
+    assert made_of(LINE) == RowRequest("r1", LINE["body"])
 
 
 def test_a_record_goes_through_the_template() -> None:
-    request = asked({"id": 7, "text": "hello"}, template=TEMPLATE, id_column="id")
+    request = made_of({"id": 7, "text": "hello"}, template=TEMPLATE, id_column="id")
 
     assert request == RowRequest("7", {"model": "m", "messages": [{"role": "user", "content": "hello"}]})
 
 
 def test_a_row_without_an_id_is_called_by_its_number() -> None:
-    assert asked({"text": "x"}, template=TEMPLATE).custom_id == "shard-3-row-5"
-    assert asked({"text": "x"}, template=TEMPLATE, first_row=100).custom_id == "row-105"
-    assert asked({"body": {}}).custom_id == "shard-3-row-5"
+    assert made_of({"text": "x"}, template=TEMPLATE).custom_id == "shard-3-row-5"
+    assert made_of({"text": "x"}, template=TEMPLATE, first_row=100).custom_id == "row-105"
+    assert made_of({"body": {}}).custom_id == "shard-3-row-5"
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_row_without_an_id_is_called_by_its_number() -> None:
     ],
 )
 def test_a_line_that_cannot_be_run_says_why(change: JsonObject, code: str, param: str) -> None:
-    problem = asked(LINE | change)
+    problem = made_of(LINE | change)
 
     assert isinstance(problem, RowProblem)
     assert (problem.code, problem.param) == (code, param)
@@ -79,19 +79,19 @@ def test_a_line_that_cannot_be_run_says_why(change: JsonObject, code: str, param
 
 @pytest.mark.parametrize("value", [None, "", "a\0b", True, 1.5, ["a"], "x" * (RECORD_ID_CHARS_MAX + 1)])
 def test_an_id_column_must_hold_an_id(value: Any) -> None:
-    problem = asked({"id": value, "text": "x"}, template=TEMPLATE, id_column="id")
+    problem = made_of({"id": value, "text": "x"}, template=TEMPLATE, id_column="id")
 
     assert isinstance(problem, RowProblem)
     assert (problem.custom_id, problem.code, problem.param) == ("shard-3-row-5", "missing_id", "id")
 
 
 def test_a_problem_keeps_the_rows_own_name_where_it_has_one() -> None:
-    assert asked(LINE | {"method": "GET"}).custom_id == "r1"
-    assert asked({"id": "doc-1"}, template=TEMPLATE, id_column="id").custom_id == "doc-1"
+    assert made_of(LINE | {"method": "GET"}).custom_id == "r1"
+    assert made_of({"id": "doc-1"}, template=TEMPLATE, id_column="id").custom_id == "doc-1"
 
 
 def test_a_bad_row_stays_what_it_is() -> None:
-    assert asked(BadRow(4, "line_too_long", "too long")) == RowProblem(
+    assert made_of(BadRow(4, "line_too_long", "too long")) == RowProblem(
         "shard-3-row-5", "line_too_long", "too long"
     )
 
@@ -125,7 +125,7 @@ def test_folders_are_columns() -> None:
     uri = "s3://b/in/date=2026-11-20/lang=en/part-0.parquet"
     spec = {"template": {"text": "{{date}} {{lang}} {{n.m}}"}, "id_column": "date"}
 
-    request = asked({"n": {"m": 1}, "lang": "de"}, uri=uri, **spec)
+    request = made_of({"n": {"m": 1}, "lang": "de"}, uri=uri, **spec)
 
     assert request == RowRequest("2026-11-20", {"text": "2026-11-20 en 1"})
     shard = NewShard(shard_no=0, uri=uri, format="parquet", start=0, end=None)

@@ -55,16 +55,16 @@ def report(
     return validate(split_lines([content], line_bytes_max=5000), endpoints.get(endpoint), serves, limits)
 
 
-def codes(found: ValidationReport) -> list[tuple[int | None, str]]:
-    return [(error.line, error.code) for error in found.errors]
+def codes(validated: ValidationReport) -> list[tuple[int | None, str]]:
+    return [(error.line, error.code) for error in validated.errors]
 
 
 def test_a_line_with_another_fault_still_has_its_id_and_names_its_model() -> None:
     streamed = line(2, {"stream": True, "model": "n"})
 
-    found = report(line(1, method="GET"), line(1), streamed, line(3, {"model": "m"}))
+    validated = report(line(1, method="GET"), line(1), streamed, line(3, {"model": "m"}))
 
-    assert codes(found) == [
+    assert codes(validated) == [
         (1, "invalid_method"),
         (2, "duplicate_custom_id"),
         (3, "streaming_unsupported"),
@@ -73,9 +73,9 @@ def test_a_line_with_another_fault_still_has_its_id_and_names_its_model() -> Non
 
 
 def test_a_good_file_has_rows_a_model_and_no_errors() -> None:
-    found = report(line(1), b"", line(2), b"  ", line(3))
+    validated = report(line(1), b"", line(2), b"  ", line(3))
 
-    assert (found.rows, found.model, found.errors) == (3, "m", ())
+    assert (validated.rows, validated.model, validated.errors) == (3, "m", ())
 
 
 @pytest.mark.parametrize(
@@ -140,23 +140,23 @@ def test_an_id_of_512_characters_is_not_too_long() -> None:
 
 
 def test_a_file_has_one_model() -> None:
-    found = report(line(1), line(2, body={"model": "n"}))
+    validated = report(line(1), line(2, body={"model": "n"}))
 
-    assert found.model == "m"
-    assert codes(found) == [(2, "mismatched_model")]
+    assert validated.model == "m"
+    assert codes(validated) == [(2, "mismatched_model")]
 
 
 def test_a_model_that_is_not_served_is_named_on_each_line() -> None:
-    found = report(line(1, body={"model": "x"}), line(2, body={"model": "x"}))
+    validated = report(line(1, body={"model": "x"}), line(2, body={"model": "x"}))
 
-    assert codes(found) == [(1, "model_not_found"), (2, "model_not_found")]
+    assert codes(validated) == [(1, "model_not_found"), (2, "model_not_found")]
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"\xef\xbb\xbf\n"])
 def test_a_file_without_rows_is_refused(content: bytes) -> None:
-    found = validate(split_lines([content], line_bytes_max=100), Chat(), serves, LIMITS)
+    validated = validate(split_lines([content], line_bytes_max=100), Chat(), serves, LIMITS)
 
-    assert codes(found) == [(None, "empty_file")]
+    assert codes(validated) == [(None, "empty_file")]
 
 
 def test_a_file_with_too_many_rows_is_refused_at_the_first_of_them() -> None:
@@ -166,19 +166,19 @@ def test_a_file_with_too_many_rows_is_refused_at_the_first_of_them() -> None:
 
 
 def test_a_hundred_bad_lines_are_named_and_the_last_says_how_many_more_there_are() -> None:
-    found = report(*[b"{"] * 250)
+    validated = report(*[b"{"] * 250)
 
-    assert len(found.errors) == ERRORS_MAX
-    assert "150 more lines" in found.errors[-1].message
-    assert "more lines" not in found.errors[-2].message
+    assert len(validated.errors) == ERRORS_MAX
+    assert "150 more lines" in validated.errors[-1].message
+    assert "more lines" not in validated.errors[-2].message
 
 
 def test_a_message_quotes_no_more_than_a_message_can_hold() -> None:
     long = "x" * 4000
-    found = report(line(1), line(2, method=long), line(3, url=long), line(4, body={"model": long}))
+    validated = report(line(1), line(2, method=long), line(3, url=long), line(4, body={"model": long}))
 
-    assert len(found.errors) == 3
-    assert all(len(error.message) < 300 for error in found.errors)
+    assert len(validated.errors) == 3
+    assert all(len(error.message) < 300 for error in validated.errors)
 
 
 # --- endpoints ---
@@ -202,11 +202,11 @@ def test_an_embedding_input_of_another_shape_is_refused(value: Any) -> None:
 
 def test_embedding_inputs_are_counted_over_all_lines() -> None:
     limits = FileLimits(rows_max=10, embedding_inputs_max=3, shard_bytes=9, shard_rows=9)
-    found = report(
+    validated = report(
         embedding(1, ["a", "b"]), embedding(2, ["c", "d"]), endpoint="/v1/embeddings", limits=limits
     )
 
-    assert codes(found) == [(2, "too_many_requests_in_file")]
+    assert codes(validated) == [(2, "too_many_requests_in_file")]
 
 
 def test_a_completion_needs_a_prompt() -> None:
@@ -223,18 +223,18 @@ def test_cuts_lie_on_rows_and_know_how_many_come_before(shard_bytes: int, shard_
     content = b"\n".join(json.dumps(line(number)).encode() for number in range(50)) + b"\n"
     limits = FileLimits(50, 50, shard_bytes, shard_rows)
 
-    found = validate(split_lines([content], line_bytes_max=5000), Chat(), serves, limits)
+    validated = validate(split_lines([content], line_bytes_max=5000), Chat(), serves, limits)
 
-    assert (found.cuts[0].offset, found.cuts[0].first_row) == (0, 0)
-    for cut in found.cuts:
+    assert (validated.cuts[0].offset, validated.cuts[0].first_row) == (0, 0)
+    for cut in validated.cuts:
         assert content[cut.offset :].startswith(json.dumps(line(cut.first_row)).encode())
-    for before, after in itertools.pairwise(found.cuts):
+    for before, after in itertools.pairwise(validated.cuts):
         assert after.first_row - before.first_row <= shard_rows
 
 
 def test_only_codes_of_the_contract_are_used() -> None:
-    found = report(
+    validated = report(
         b"{", line(1, method="GET"), line(2, url="x"), line(3, body={"model": "x"}), line(4), line(4)
     )
 
-    assert {error.code for error in found.errors} <= CODES
+    assert {error.code for error in validated.errors} <= CODES

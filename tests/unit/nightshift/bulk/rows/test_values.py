@@ -41,7 +41,7 @@ COLUMNAR = pytest.mark.parametrize(("format", "write"), [("parquet", parquet), (
 def made_of(
     store: ObjectStore, content: bytes, format: str, template: JsonObject, **spec: Any
 ) -> list[RowRequest | RowProblem]:
-    """What a job makes of an object's rows."""
+    """The texts that a job makes of an object's rows."""
     store.put("k", content)
     shard = NewShard(shard_no=0, uri="s3://b/k", format=format, start=0, end=None)
     job = JobSpec(endpoint=CHAT, completion_window_s=60, template=template, **spec)

@@ -318,10 +318,10 @@ def test_a_column_of_a_type_that_pyarrow_has_no_arrays_of_is_named_where_it_is_u
 def test_rows_are_estimated_from_the_first_batch(store: ObjectStore, write: Callable[..., bytes]) -> None:
     info = store.put("a.arrow", write(pa.table({"t": ["some text"] * 3000})))
 
-    found = describe(store, info, "file:///a.arrow")
+    described = describe(store, info, "file:///a.arrow")
 
-    assert found.rows_estimated is not None
-    assert 2500 < found.rows_estimated < 3500
+    assert described.rows_estimated is not None
+    assert 2500 < described.rows_estimated < 3500
     assert describe(store, info, "file:///a.arrow", sample_bytes=0).rows_estimated is None
 
 

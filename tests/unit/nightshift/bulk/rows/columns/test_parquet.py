@@ -145,11 +145,11 @@ def test_what_is_not_parquet_is_unreadable(store: ObjectStore, content: bytes) -
 def test_an_object_is_described_by_its_footer(store: ObjectStore) -> None:
     info = store.put("a.parquet", parquet(pa.table({"n": range(10)}), row_group_size=4))
 
-    found = describe(store, info, "file:///a.parquet")
+    described = describe(store, info, "file:///a.parquet")
 
-    assert [group.rows for group in found.row_groups] == [4, 4, 2]
-    assert found.row_count == 10
-    assert all(group.size_bytes > 0 for group in found.row_groups)
+    assert [group.rows for group in described.row_groups] == [4, 4, 2]
+    assert described.row_count == 10
+    assert all(group.size_bytes > 0 for group in described.row_groups)
 
 
 TABLE = pa.table({"t": [f"{number:030}" for number in range(3000)]})

@@ -39,23 +39,23 @@ def is_blank(line: Line) -> bool:
 
 def expected_lines(content: bytes) -> list[tuple[int, bytes | None]]:
     """Offset and data of each line, the slow and obvious way."""
-    found, offset = [], 0
+    split, offset = [], 0
     for line in content.split(b"\n"):
         if line:
             data = line.removeprefix(b"\xef\xbb\xbf") if offset == 0 else line
-            found.append((offset, data if len(line) <= LINE_BYTES_MAX else None))
+            split.append((offset, data if len(line) <= LINE_BYTES_MAX else None))
         elif offset < len(content):
-            found.append((offset, b""))
+            split.append((offset, b""))
         offset += len(line) + 1
-    return found
+    return split
 
 
 @given(content=contents, chunk_bytes=st.integers(1, 40))
 def test_lines_are_the_same_however_the_stream_is_chunked(content: bytes, chunk_bytes: int) -> None:
-    found = lines(content, chunk_bytes)
+    split = lines(content, chunk_bytes)
 
-    assert [(line.offset, line.data) for line in found] == expected_lines(content)
-    assert [line.number for line in found] == list(range(1, len(found) + 1))
+    assert [(line.offset, line.data) for line in split] == expected_lines(content)
+    assert [line.number for line in split] == list(range(1, len(split) + 1))
 
 
 @given(content=contents, chunk_bytes=st.integers(1, 40), starts_before=st.none() | st.integers(0, 60))
@@ -70,9 +70,9 @@ def test_skipping_blank_lines_changes_no_other(
 
 @pytest.mark.parametrize("blank", [b"\n", b"\r\n", b"   \n"])
 def test_blank_lines_are_skipped_many_at_a_time(blank: bytes) -> None:
-    found = list(split_lines([blank * 100_000] * 3 + [b"a"], line_bytes_max=1000, skip_blank=True))
+    split = list(split_lines([blank * 100_000] * 3 + [b"a"], line_bytes_max=1000, skip_blank=True))
 
-    assert [(line.number, line.data) for line in found] == [(300_001, b"a")]
+    assert [(line.number, line.data) for line in split] == [(300_001, b"a")]
 
 
 @given(content=contents, cuts=st.lists(st.integers(0, 120), max_size=6))
@@ -82,14 +82,14 @@ def test_ranges_that_cover_an_object_give_every_line_once(content: bytes, cuts: 
         store = DirectoryStore(Path(folder))
         store.put("k", content)
 
-        found = [
+        split = [
             (line.offset, line.data)
             for start, end in itertools.pairwise(bounds)
             for line in lines_in_range(store, "k", start, end, line_bytes_max=LINE_BYTES_MAX)
             if not is_blank(line)
         ]
 
-    assert found == [line for line in expected_lines(content) if line[1] is None or line[1].strip()]
+    assert split == [line for line in expected_lines(content) if line[1] is None or line[1].strip()]
 
 
 @given(content=contents, start=st.integers(0, 120), length=st.integers(0, 120))
@@ -98,14 +98,14 @@ def test_a_range_gives_the_lines_that_begin_in_it(content: bytes, start: int, le
         store = DirectoryStore(Path(folder))
         store.put("k", content)
 
-        found = lines_in_range(store, "k", start, start + length, line_bytes_max=LINE_BYTES_MAX)
+        split = lines_in_range(store, "k", start, start + length, line_bytes_max=LINE_BYTES_MAX)
 
         expected = [
             (offset, data)
             for offset, data in expected_lines(content)
             if start <= offset < start + length and (data is None or data.strip())
         ]
-        assert [(line.offset, line.data) for line in found if not is_blank(line)] == expected
+        assert [(line.offset, line.data) for line in split if not is_blank(line)] == expected
 
 
 def test_the_last_line_needs_no_newline() -> None:
@@ -113,9 +113,9 @@ def test_the_last_line_needs_no_newline() -> None:
 
 
 def test_a_line_too_long_is_passed_over_and_the_next_is_read() -> None:
-    found = lines(b"a\n" + b"x" * 1000 + b"\nb\n")
+    split = lines(b"a\n" + b"x" * 1000 + b"\nb\n")
 
-    assert [line.data for line in found] == [b"a", None, b"b"]
+    assert [line.data for line in split] == [b"a", None, b"b"]
 
 
 def test_a_line_of_exactly_the_limit_is_read() -> None:
@@ -133,18 +133,18 @@ def test_a_line_that_goes_on_for_ever_does_not_fill_the_memory() -> None:
             yield chunk
 
     chunk = b"x" * 1_000_000
-    found = list(split_lines(endless(), line_bytes_max=1000))
+    split = list(split_lines(endless(), line_bytes_max=1000))
 
-    assert [line.data for line in found] == [None]
+    assert [line.data for line in split] == [None]
 
 
 def test_a_long_line_is_not_read_past_what_shows_that_it_is_too_long(store: ObjectStore) -> None:
     store.put("k", b"x" * 1_000_000)
     read = _Counting(store)
 
-    found = list(lines_in_range(read, "k", 0, 100, line_bytes_max=1000))  # type: ignore[arg-type]
+    split = list(lines_in_range(read, "k", 0, 100, line_bytes_max=1000))  # type: ignore[arg-type]
 
-    assert [line.data for line in found] == [None]
+    assert [line.data for line in split] == [None]
     assert read.bytes_read <= 2000
 
 
@@ -152,9 +152,9 @@ def test_bytes_after_the_range_are_not_read_when_its_last_line_ends_with_it(stor
     store.put("k", b"aaa\nbbb\nccc\n")
     read = _Counting(store)
 
-    found = list(lines_in_range(read, "k", 0, 8, line_bytes_max=1000))  # type: ignore[arg-type]
+    split = list(lines_in_range(read, "k", 0, 8, line_bytes_max=1000))  # type: ignore[arg-type]
 
-    assert [line.data for line in found] == [b"aaa", b"bbb"]
+    assert [line.data for line in split] == [b"aaa", b"bbb"]
     assert read.bytes_read == 8
 
 
