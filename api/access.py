@@ -20,7 +20,7 @@ from nightshift.store import Store, Transaction
 from nightshift.tenants.keys import ApiKey, Scope, digest, key_id
 from nightshift.tenants.quotas import Quotas
 from nightshift.tenants.rates import Rate, Taken, duration_text, tokens_asked
-from nightshift.tenants.tenant import Tenant, TenantState
+from nightshift.tenants.tenant import TenantState
 
 KEY_CACHE_S: Final = 0.9  # a revoked key works for a second at most
 KEY_CACHE_MAX: Final = 10_000
@@ -68,32 +68,28 @@ class Authenticator:
         if public_id is None:
             raise NotAuthenticated
         with self._store.snapshot() as tx:
-            found = tx.keys.find(public_id)
-            if found is None or not found.admits(key, tx.now()):
+            stored = tx.keys.find(public_id)
+            if stored is None or not stored.admits(key, tx.now()):
                 raise NotAuthenticated
-            return self.caller_with(tx, found)
+            return self.caller_with(tx, stored)
 
-    def caller_with(self, tx: Transaction, found: ApiKey) -> Caller:
-        """The caller with this key, which was found to be valid. Raises NotAuthenticated, TenantDisabled."""
-        tenant = tx.tenants.find(found.tenant_id)
+    def caller_with(self, tx: Transaction, key: ApiKey) -> Caller:
+        """The caller with this valid key. Raises NotAuthenticated, TenantDisabled."""
+        tenant = tx.tenants.find(key.tenant_id)
         ceiling, quotas = PriorityClass.INTERACTIVE, self._default_quotas
-        if tenant is not None:  # processes of the release before make keys of tenants without a row
-            _check_tenant(tenant)
+        if tenant is not None:  # else nothing is set for the tenant
+            if tenant.state is TenantState.DELETED:
+                raise NotAuthenticated
+            if tenant.state is TenantState.DISABLED:
+                raise TenantDisabled
             ceiling, quotas = tenant.priority_ceiling, tenant.quotas.over(quotas)
-        return Caller(found.id, found.tenant_id, found.scopes, ceiling, quotas)
+        return Caller(key.id, key.tenant_id, key.scopes, ceiling, quotas)
 
     def _remember(self, key_sha256: str, caller: Caller, good_until_s: float) -> None:
         self._known[key_sha256] = (good_until_s, caller)
         self._known.move_to_end(key_sha256)
         while len(self._known) > KEY_CACHE_MAX:
             self._known.popitem(last=False)
-
-
-def _check_tenant(tenant: Tenant) -> None:
-    if tenant.state is TenantState.DELETED:
-        raise NotAuthenticated
-    if tenant.state is TenantState.DISABLED:
-        raise TenantDisabled
 
 
 def _bearer(authorization: str | None) -> str:

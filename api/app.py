@@ -44,7 +44,7 @@ from nightshift.store.databases.migrate import check_schema
 log = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_S = 0.0005
-"""At most so long does the event loop wait for each thread that runs Python before it."""
+"""The longest that the event loop waits for each thread that runs Python before it."""
 
 ROUTERS = (  # a request tries their routes in this order
     inference.router,
@@ -116,7 +116,7 @@ def _own_settings() -> AppSettings:
 
 
 def _servers(settings: AppSettings) -> list[dict[str, Any]] | None:
-    """In the OpenAPI document, where a proxy has the service under a path."""
+    """The servers of the OpenAPI document: one, where a proxy has the service under a path."""
     prefix = urlsplit(settings.api.base_url).path.rstrip("/")
     return [{"url": prefix}] if prefix else None
 

@@ -52,21 +52,21 @@ _FURTHER: Final = {
 
 
 def statuses(method: str, path: str, *, succeeds: Set[int], has_json: bool, has_after: bool) -> Set[int]:
-    """All of a route's. `succeeds`: what it says of itself; `has_after`: it is paged by an object's id."""
+    """Every status of a route. `succeeds`: those it declares; `has_after`: it lists objects after one."""
     if path in WITHOUT_KEY:
         return WITHOUT_KEY[path]
-    found = succeeds | NEEDS_KEY | _FURTHER.get((method, path), frozenset())
+    codes = succeeds | NEEDS_KEY | _FURTHER.get((method, path), frozenset())
     if has_json:
-        found |= NEEDS_JSON
+        codes |= NEEDS_JSON
     if "{" in path or has_after:
-        found |= NEEDS_OBJECT
+        codes |= NEEDS_OBJECT
     if method == "post" and path in _INFERENCE:
-        found |= ASKS_MODEL
+        codes |= ASKS_MODEL
     if method == "post" and path in _SUBMITS:
-        found |= SUBMITS
+        codes |= SUBMITS
     if method != "get" and path not in _INFERENCE | _SUBMITS | _NEVER_CONFLICT:
-        found |= CHANGES
-    return found
+        codes |= CHANGES
+    return codes
 
 
 _ENDPOINT: Final = "/v1/webhook_endpoints/{webhook_endpoint_id}"
@@ -96,7 +96,7 @@ PATCHES: Final[Mapping[str, type[BaseModel]]] = {
     "/v1/tenants/{tenant}": TenantUpdate,
 }
 
-STREAMED: Final = frozenset(each.route for each in endpoints.every() if isinstance(each, TextEndpoint))
+STREAMED: Final = frozenset(known.route for known in endpoints.every() if isinstance(known, TextEndpoint))
 CONTENT_TYPES: Final = {
     "/metrics": "text/plain",
     "/v1/files/{file_id}/content": "application/octet-stream",
@@ -200,11 +200,11 @@ def _complete_responses(path: str, method: str, operation: dict[str, Any], *, ha
     described: dict[str, Any] = operation["responses"]
     described.pop("422", None)  # FastAPI's status for what is a 400 here
     succeeds = {int(status) for status in described}
-    query = {each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"}
+    query = {field["name"] for field in operation.get("parameters", ()) if field["in"] == "query"}
     error = {"application/json": {"schema": {"$ref": _REFERENCE.format(model="Error")}}}
     success = next(iter(described.values()))
-    found = statuses(method, path, succeeds=succeeds, has_json=has_json, has_after="after" in query)
-    for status in sorted(found - succeeds):
+    codes = statuses(method, path, succeeds=succeeds, has_json=has_json, has_after="after" in query)
+    for status in sorted(codes - succeeds):
         is_error = status >= 400 and path != "/readyz"
         about = {"description": HTTPStatus(status).phrase, "content": error} if is_error else success
         described.setdefault(str(status), about)

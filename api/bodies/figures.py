@@ -60,7 +60,7 @@ class WorkerFiguresObject(Record):
 
 
 class ServiceFiguresObject(Record):
-    """Of all workers that are alive together."""
+    """Sums over all workers that are alive."""
 
     workers_ready: int = Field(validation_alias="workers")
     prompt_tokens_per_s: float | None

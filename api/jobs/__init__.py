@@ -1,1 +1,1 @@
-"""What both faces do with a job. Names no route."""
+"""The routes of /v1/jobs, and what they share with the batches of OpenAI's API."""

@@ -34,11 +34,11 @@ Control = Callable[[Transaction, Job], tuple[Ring, ...]]
     "/{job_id}", summary="Change a job's priority or metadata before it ends", response_model=DescribedJob
 )
 async def change_job(job_id: str, services: ServicesDep, caller: CallerDep, body: BodyDep) -> Response:
-    asked = parsed(JobUpdate, body)
+    fields = parsed(JobUpdate, body)
     changes = JobChanges(
-        priority=None if asked.priority is None else asked.priority.at_most(caller.priority_ceiling),
-        metadata=asked.metadata,
-        sets_metadata="metadata" in asked.model_fields_set,
+        priority=None if fields.priority is None else fields.priority.at_most(caller.priority_ceiling),
+        metadata=fields.metadata,
+        sets_metadata="metadata" in fields.model_fields_set,
     )
 
     def change(tx: Transaction, job: Job) -> tuple[Ring, ...]:
@@ -111,20 +111,20 @@ def _retry(
     key: str | None,
     retry_count: str | None,
 ) -> Created:
-    asked, window_max_s = parsed(JobRetry, body), services.settings.submission.completion_window_max_s
-    secret = None if asked.webhook is None else asked.webhook.secret
+    fields, window_max_s = parsed(JobRetry, body), services.settings.submission.completion_window_max_s
+    secret = None if fields.webhook is None else fields.webhook.secret
     with services.store.snapshot() as tx:
         old = get_job(tx, caller, job_id)
         retry.check(old)
         checked = services.submitter.check(
-            new_retry(old, asked, body, window_max_s), caller.priority_ceiling, webhook_secret=secret
+            new_retry(old, fields, body, window_max_s), caller.priority_ceiling, webhook_secret=secret
         )
         new = retry.as_retry(
             tx,
             checked,
             old,
-            has_own_output=asked.output is not None,
-            has_own_webhook=asked.webhook is not None,
+            has_own_output=fields.output is not None,
+            has_own_webhook=fields.webhook is not None,
         )
 
     def render(tx: Transaction, job: Job, now: datetime) -> JsonObject:

@@ -29,14 +29,14 @@ def list_dead_letters(
     job_id: str | None = None,
 ) -> Response:
     with services.store.snapshot() as tx:
-        found = tx.dead_letters.list(
+        rows = tx.dead_letters.list(
             caller.tenant_id,
             limit=listing.limit + 1,
             after=None if listing.after is None else get_letter(tx, caller, listing.after, param="after"),
             state=status,
             job_id=job_id,
         )
-    return JSONResponse(list_json([_letter_json(row) for row in found], listing.limit))
+    return JSONResponse(list_json([_letter_json(row) for row in rows], listing.limit))
 
 
 @router.get(

@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from api.access import Caller
 from api.jobs.idempotency import Repeatable
 from api.responses.times import seconds
-from api.services.preview_child import Asked
+from api.services.preview_child import PreviewRequest
 from api.services.previews import NO_PREVIEW, Preview
 from api.services.services import Services
 from nightshift.errors import (
@@ -36,8 +36,8 @@ from nightshift.tenants.rates import tokens_asked
 
 
 class DryRunProblem(BaseModel):
-    """With a `row` that row would fail, else the job; if not `is_permanent`, it would wait and try again.
-    Rows count from 1 in their object.
+    """A reason why the `row`, or without one the job, would fail; if not `is_permanent`, it would wait and
+    try again. Rows count from 1 in their object.
     """
 
     code: str
@@ -109,7 +109,7 @@ EMPTY_INPUT = DryRunProblem(code="empty_input", message="The input has no rows."
 
 @dataclass(frozen=True)
 class _Checked:
-    """What the database says of a submission now."""
+    """A submission, as the database sees it now."""
 
     now: datetime
     existing_job_id: str | None
@@ -129,7 +129,7 @@ async def dry_run(
     checked = await run_in_threadpool(_checked, services, new, body, repeatable)
     preview = NO_PREVIEW
     if new.kind is JobKind.BULK:
-        asked = Asked(
+        request = PreviewRequest(
             data=services.settings.data,
             places=services.settings.locations,
             spec=new.spec,
@@ -139,7 +139,7 @@ async def dry_run(
             models=checked.models,
             answer_bytes_max=services.settings.submission.answer_bytes_max,
         )
-        preview = await services.previews.look(asked)
+        preview = await services.previews.look(request)
     return await run_in_threadpool(_answer, services, caller, new, body, checked, preview)
 
 
@@ -179,10 +179,10 @@ def _answer(
     checked: _Checked,
     preview: Preview,
 ) -> DryRun:
-    found, rows = preview.objects or {}, preview.rows or {}
+    rows = preview.rows or {}
     model = new.model or rows.get("model")
-    needed = _needed(body, found)
-    problems = [DryRunProblem(**each) for each in (*preview.problems, *rows.get("problems", ()))]
+    needed = _needed(body, preview.objects or {})
+    problems = [DryRunProblem(**problem) for problem in (*preview.problems, *rows.get("problems", ()))]
     with services.store.snapshot() as tx:
         held = tx.holdings.total(new.tenant_id)
         if new.kind is JobKind.BULK:
@@ -214,13 +214,13 @@ def _answer(
     )
 
 
-def _needed(body: JsonObject | None, found: JsonObject) -> Holding | None:
-    """What the job would be counted as once its input is read; None if that is not known."""
+def _needed(body: JsonObject | None, objects: JsonObject) -> Holding | None:
+    """The share of quotas that the job would take once its input is read; None if that is not known."""
     if body is not None:
         return Holding(online_requests=1, queued_tokens=tokens_asked(body, len(json.dumps(body))) or 0)
-    if found.get("rows_estimated") is None:
+    if objects.get("rows_estimated") is None:
         return None
-    return Holding(bulk_rows=found["rows_estimated"], queued_tokens=found["tokens_estimated"])
+    return Holding(bulk_rows=objects["rows_estimated"], queued_tokens=objects["tokens_estimated"])
 
 
 def _of_the_job(
@@ -228,9 +228,9 @@ def _of_the_job(
 ) -> Sequence[DryRunProblem]:
     """Why planning would refuse the job, but for what could not be read."""
     problems: list[DryRunProblem] = []
-    found, rows = preview.objects or {}, preview.rows
-    # What was found of a longer input may be empty: then nothing is known of the rest.
-    if rows is not None and rows["is_end"] and found["is_whole"] and not rows["rows_checked"]:
+    objects, rows = preview.objects or {}, preview.rows
+    # The part of a longer input that was read may be empty: then nothing is known of the rest.
+    if rows is not None and rows["is_end"] and objects["is_whole"] and not rows["rows_checked"]:
         problems.append(EMPTY_INPUT)
     if rows is not None and new.model is None and rows["model"] is not None:
         catalogue = services.catalogue.read(tx)

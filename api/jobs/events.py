@@ -29,7 +29,7 @@ from nightshift.store.jobs.events import Event
 
 log = logging.getLogger(__name__)
 
-EVENTS_PAGE: Final = 500  # per read from the database
+EVENTS_READ: Final = 500  # at a time from the database
 POLL_S: Final = 0.5  # progress is sent at most twice a second
 
 DELTA: Final = "job.delta"
@@ -48,7 +48,7 @@ class Place:
 
     @classmethod
     def parse(cls, last_event_id: str | None) -> "Place":
-        """From the `Last-Event-ID` header. Raises InvalidRequest."""
+        """Reads the `Last-Event-ID` header. Raises InvalidRequest."""
         if not last_event_id:
             return cls()
         match = _PLACE.fullmatch(last_event_id)
@@ -96,12 +96,12 @@ async def follow_job(
             recorded = await run_in_threadpool(_recorded_after, services, job, place)
             if recorded.job_has_ended and not recorded.events:
                 return
-            for found in _without_overtaken(recorded.events):
-                if found.type in TERMINAL:
-                    ending = found
+            for passed in _without_overtaken(recorded.events):
+                if passed.type in TERMINAL:
+                    ending = passed
                     break
-                place = replace(place, recorded=found.seq)
-                yield _sse_event(job, found, place)
+                place = replace(place, recorded=passed.seq)
+                yield _sse_event(job, passed, place)
             if ending is not None and shard_id is None:
                 break
     assert ending is not None, "the items never end by themselves"
@@ -120,23 +120,23 @@ def _recorded_after(services: Services, job: Job, place: Place) -> _Recorded:
     try:
         with services.store.snapshot() as tx:
             # Job first: one read as ended has all its events committed.
-            found = tx.jobs.get(job.tenant_id, job.id)
-            has_ended = found is None or found.state.is_terminal  # None: deleted meanwhile
-            return _Recorded(tx.events.after(job.tenant_id, job.id, place.recorded, EVENTS_PAGE), has_ended)
+            current = tx.jobs.get(job.tenant_id, job.id)
+            has_ended = current is None or current.state.is_terminal  # None: deleted meanwhile
+            return _Recorded(tx.events.after(job.tenant_id, job.id, place.recorded, EVENTS_READ), has_ended)
     except DatabaseUnavailable:
         log.warning("following without the database", extra={"action": "events_unknown", "job": job.id})
         return _Recorded((), job_has_ended=False)
 
 
 def _without_overtaken(events: Sequence[Event]) -> list[Event]:
-    """Without progress events that a later one in the page replaces."""
-    newest = max((found.seq for found in events if found.type == PROGRESS), default=0)
-    return [found for found in events if found.type != PROGRESS or found.seq == newest]
+    """The events but for progress that a later one of them replaces."""
+    newest = max((event.seq for event in events if event.type == PROGRESS), default=0)
+    return [event for event in events if event.type != PROGRESS or event.seq == newest]
 
 
-def _sse_event(job: Job, found: Event, place: Place) -> ServerSentEvent:
-    data: JsonObject = {"id": job.id, "type": found.type, "created_at": seconds(found.created_at)}
-    return event(json.dumps(data | found.data), id=str(place), type=found.type)
+def _sse_event(job: Job, recorded: Event, place: Place) -> ServerSentEvent:
+    data: JsonObject = {"id": job.id, "type": recorded.type, "created_at": seconds(recorded.created_at)}
+    return event(json.dumps(data | recorded.data), id=str(place), type=recorded.type)
 
 
 router = APIRouter(prefix="/v1/jobs", tags=["Jobs"])

@@ -30,7 +30,7 @@ _RETRIED: Final = re.compile(r"[1-9][0-9]{0,5}")  # a client's count of its retr
 
 @dataclass(frozen=True)
 class Repeatable:
-    """What identifies a repeat of this request."""
+    """The parts of a request by which a repeat of it is known."""
 
     tenant_id: str
     fingerprint: str

@@ -149,8 +149,8 @@ def stop(services: Services, job: Job) -> None:
 def _has_ended(services: Services, job: Job) -> bool:
     try:
         with services.store.snapshot() as tx:
-            found = tx.jobs.get(job.tenant_id, job.id)
-            return found is None or found.state.is_terminal  # None: deleted meanwhile
+            current = tx.jobs.get(job.tenant_id, job.id)
+            return current is None or current.state.is_terminal  # None: deleted meanwhile
     except DatabaseUnavailable:
         log.warning("waiting without the database", extra={"action": "outcome_unknown"})
         return False
@@ -166,18 +166,16 @@ def _outcome(services: Services, waiting: Waiting) -> RecordedAnswer | None:
     except DatabaseUnavailable:
         log.warning("waiting without the database", extra={"action": "outcome_unknown"})
         return None
-    if recorded is not None:
+    if recorded is not None or (job is not None and not job.state.is_terminal):
         return recorded
-    if job is None:
-        return RecordedAnswer.from_answer(
-            Answer(404, error_json(NotFound("The request was deleted.")), Usage())
-        )
-    return RecordedAnswer.from_answer(_ended_without_answer(job)) if job.state.is_terminal else None
+    return RecordedAnswer.from_answer(_ended_without_answer(job))
 
 
-def _ended_without_answer(job: Job) -> Answer:
-    """The answer for a stopped or failed job."""
+def _ended_without_answer(job: Job | None) -> Answer:
+    """The answer for a deleted, stopped or failed job."""
     why: NightshiftError
+    if job is None:
+        return Answer(404, error_json(NotFound("The request was deleted.")), Usage())
     if job.state is JobState.CANCELLED:
         return Answer(409, error_json(RequestEnded()), Usage())
     if job.state is JobState.EXPIRED:

@@ -17,48 +17,48 @@ UNCONVERTED: Final = ("retry_on_interrupt", "capacity", "metadata")  # a job rec
 
 
 def online_job(
-    tenant_id: str, asked: JobCreate, raw: JsonObject, window_max_s: int
+    tenant_id: str, fields: JobCreate, raw: JsonObject, window_max_s: int
 ) -> tuple[NewJob, ModelRequest]:
     """An online job, and its request. Raises InvalidRequest."""
-    assert asked.body is not None, "an online job has a body"
+    assert fields.body is not None, "an online job has a body"
     try:
-        request = endpoint_named(asked.endpoint).parse(asked.body)
+        request = endpoint_named(fields.endpoint).parse(fields.body)
     except InvalidRequest as error:
         raise error.about(f"body.{error.param}" if error.param else "body") from error
     new = new_job(
         tenant_id,
         Face.NATIVE,
-        _spec(asked.endpoint, asked, asked.completion_window, window_max_s, asked.metadata),
+        _spec(fields.endpoint, fields, fields.completion_window, window_max_s, fields.metadata),
         fingerprint=fingerprint(JOBS_ROUTE, raw),
-        priority=asked.priority or request.priority_class,
+        priority=fields.priority or request.priority_class,
         model=request.model,
-        body_bytes=json_bytes(asked.body),
+        body_bytes=json_bytes(fields.body),
     )
     return new, request
 
 
-def bulk_job(tenant_id: str, asked: JobCreate, raw: JsonObject, window_max_s: int) -> NewJob:
+def bulk_job(tenant_id: str, fields: JobCreate, raw: JsonObject, window_max_s: int) -> NewJob:
     """A bulk job with part files under `output`. Raises InvalidRequest."""
     spec = replace(
-        _spec(asked.endpoint, asked, asked.completion_window, window_max_s, asked.metadata),
-        input=asked.input,
-        output=asked.output,
-        template=asked.template,
-        id_column=asked.id_column,
-        format=asked.format,
-        name=asked.name,
-        run_date=asked.date,
+        _spec(fields.endpoint, fields, fields.completion_window, window_max_s, fields.metadata),
+        input=fields.input,
+        output=fields.output,
+        template=fields.template,
+        id_column=fields.id_column,
+        format=fields.format,
+        name=fields.name,
+        run_date=fields.date,
     )
-    priority = asked.priority or PriorityClass.STANDARD
+    priority = fields.priority or PriorityClass.STANDARD
     return new_job(tenant_id, Face.NATIVE, spec, fingerprint=fingerprint(JOBS_ROUTE, raw), priority=priority)
 
 
-def batch_job(tenant_id: str, asked: BatchCreate, raw: JsonObject, window_max_s: int) -> NewJob:
+def batch_job(tenant_id: str, fields: BatchCreate, raw: JsonObject, window_max_s: int) -> NewJob:
     """An OpenAI batch. Raises InvalidRequest."""
-    options, expiry = asked.nightshift, asked.output_expires_after
+    options, expiry = fields.nightshift, fields.output_expires_after
     spec = replace(
-        _spec(asked.endpoint, options, asked.completion_window, window_max_s, asked.metadata),
-        input=asked.input_file_id,
+        _spec(fields.endpoint, options, fields.completion_window, window_max_s, fields.metadata),
+        input=fields.input_file_id,
         output_expires_after_s=None if expiry is None else expiry.seconds,
     )
     priority = options.priority or PriorityClass.STANDARD
@@ -67,29 +67,29 @@ def batch_job(tenant_id: str, asked: BatchCreate, raw: JsonObject, window_max_s:
     )
 
 
-def retry_job(old: Job, asked: JobRetry, raw: JsonObject, window_max_s: int) -> NewJob:
+def retry_job(old: Job, fields: JobRetry, raw: JsonObject, window_max_s: int) -> NewJob:
     """The earlier job with the fields that are given instead. Raises InvalidRequest."""
-    if asked.output is not None and old.face is Face.OPENAI:
+    if fields.output is not None and old.face is Face.OPENAI:
         raise InvalidRequest("Invalid 'output': a batch's output is files.", param="output")
     given: dict[str, Any] = {
-        name: getattr(asked, name) for name in UNCONVERTED if name in asked.model_fields_set
+        name: getattr(fields, name) for name in UNCONVERTED if name in fields.model_fields_set
     }
-    if asked.completion_window is not None:
+    if fields.completion_window is not None:
         given["completion_window_s"] = parse_duration(
-            asked.completion_window, "completion_window", window_max_s
+            fields.completion_window, "completion_window", window_max_s
         )
-    if asked.max_runtime is not None:
-        given["max_runtime_s"] = parse_duration(asked.max_runtime, "max_runtime", window_max_s)
-    if asked.webhook is not None:
-        given["webhook"] = Webhook(asked.webhook.url, tuple(asked.webhook.events))
-    output = asked.output or old.spec.output
-    spec = replace(old.spec, output=output, options=asked.options(old.spec.options), **given)
+    if fields.max_runtime is not None:
+        given["max_runtime_s"] = parse_duration(fields.max_runtime, "max_runtime", window_max_s)
+    if fields.webhook is not None:
+        given["webhook"] = Webhook(fields.webhook.url, tuple(fields.webhook.events))
+    output = fields.output or old.spec.output
+    spec = replace(old.spec, output=output, options=fields.options(old.spec.options), **given)
     return new_job(
         old.tenant_id,
         old.face,
         spec,
         fingerprint=fingerprint(f"{JOBS_ROUTE}/{old.id}/retry", raw),
-        priority=asked.priority or old.priority,
+        priority=fields.priority or old.priority,
     )
 
 

@@ -7,7 +7,7 @@ Rows that never ran are only in the job's output.
 """
 
 import re
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Final
@@ -18,7 +18,7 @@ from fastapi.responses import Response, StreamingResponse
 from api.bodies.objects import RowPage
 from api.dependencies import LISTING_BYTES_MAX, CallerDep, ListingDep, ServicesDep, get_job
 from api.responses.streams import whole
-from api.services.services import Services, TenantStorageThreads
+from api.services.services import Services
 from nightshift.bulk.results.row_results import NotExecuted
 from nightshift.bulk.results.segments import read_segment
 from nightshift.errors import NotFound
@@ -26,7 +26,7 @@ from nightshift.jobs import Job, JobKind, StopReason
 from nightshift.store.shards.shards import ListedSegment
 
 PIECE_BYTES: Final = 256 * 1024  # of lines sent at a time
-SEGMENTS_PAGE: Final = 32  # per listing; a segment is read when its rows are needed
+SEGMENTS_READ: Final = 32  # at a time; a segment is read when its rows are needed
 
 _ID: Final = re.compile(rb'\{"id":("[^"]+")')
 _PLACE: Final = re.compile(r"row_([0-9]{1,18})_([0-9]{1,9})")
@@ -66,7 +66,7 @@ def rows_of(services: Services, job: Job, after: str | None, limit: int | None) 
 
 
 def in_pieces(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """The lines, some at a time. Raises what taking one does."""
+    """The lines, some at a time. Raises what taking one of them raises."""
     held: list[bytes] = []
     held_bytes = 0
     for line in lines:
@@ -79,11 +79,11 @@ def in_pieces(lines: Iterator[bytes]) -> Iterator[bytes]:
         yield b"".join(held)
 
 
-def page_of(lines: Sequence[bytes], limit: int) -> bytes:
-    """A page of rows in the list envelope, cut to `LISTING_BYTES_MAX` but never to none.
+def listing_of(lines: Sequence[bytes], limit: int) -> bytes:
+    """Rows in the list envelope, cut to `LISTING_BYTES_MAX` but never to none.
 
-    `lines` has one more than `limit` if there is a next page. They go into the page as they are: a row may be
-    as large as an answer.
+    `lines` has one more than `limit` if there are more rows. They go into the envelope as they are: a row may
+    be as large as an answer.
     """
     kept: list[bytes] = []
     size_bytes = 0
@@ -115,17 +115,17 @@ def _bulk_rows(services: Services, job: Job, after: RowPlace | None) -> Iterator
 
 def _segments(services: Services, job: Job, after: RowPlace | None) -> Iterator[ListedSegment]:
     """The segments from that of the row `after`. Raises NotFound if it is not the job's."""
-    page = _listed(services, job, 0 if after is None else after.segment - 1)
-    if after is not None and (not page or page[0].id != after.segment):
+    segments = _listed(services, job, 0 if after is None else after.segment - 1)
+    if after is not None and (not segments or segments[0].id != after.segment):
         raise _no_such_row(after)
-    while page:
-        yield from page
-        page = _listed(services, job, page[-1].id)
+    while segments:
+        yield from segments
+        segments = _listed(services, job, segments[-1].id)
 
 
 def _listed(services: Services, job: Job, after_id: int) -> Sequence[ListedSegment]:
     with services.store.snapshot() as tx:
-        return tx.shards.segments_of_job(job.tenant_id, job.id, after_id=after_id, limit=SEGMENTS_PAGE)
+        return tx.shards.segments_of_job(job.tenant_id, job.id, after_id=after_id, limit=SEGMENTS_READ)
 
 
 def _online_row(services: Services, job: Job, after: RowPlace | None) -> Iterator[bytes]:
@@ -179,26 +179,14 @@ async def list_results(
         with services.store.snapshot() as tx:
             return get_job(tx, caller, job_id)  # before the rows: a job seen as ended lists all of them
 
-    storage = services.storage_threads.of(caller.tenant_id)
+    storage = services.storage_threads.for_tenant(caller.tenant_id)
     job = await storage.run(find)
     headers = {} if job.state.is_terminal else INCOMPLETE
     if is_streamed:
         rows = rows_of(services, job, listing.after, limit)
-        pieces = await _begun(storage, in_pieces(rows))
+        pieces = await storage.begun(in_pieces(rows))
         return StreamingResponse(pieces, 200, headers, media_type=NDJSON)
     content = await storage.run(
-        lambda: page_of([*rows_of(services, job, listing.after, listing.limit + 1)], listing.limit)
+        lambda: listing_of([*rows_of(services, job, listing.after, listing.limit + 1)], listing.limit)
     )
     return whole(content, headers=headers)
-
-
-async def _begun(storage: TenantStorageThreads, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """The first piece is read before the answer begins: an unknown row is a 404. One is held at a time."""
-    first = await storage.run(lambda: next(pieces, b""))
-
-    async def all_pieces() -> AsyncIterator[bytes]:
-        yield first
-        async for piece in storage.iterate(pieces):
-            yield piece
-
-    return all_pieces()

@@ -123,13 +123,13 @@ def list_jobs(
 ) -> Response:
     with services.store.snapshot() as tx:
         now = tx.now()
-        found = tx.jobs.list(
+        jobs = tx.jobs.list(
             caller.tenant_id,
             limit=listing.limit + 1,
             after=None if listing.after is None else get_job(tx, caller, listing.after, param="after"),
             filters=filters,
         )
-        rendered = listed_json(tx, found, now, services.settings.api.base_url)
+        rendered = listed_json(tx, jobs, now, services.settings.api.base_url)
     return JSONResponse(list_json(rendered, listing.limit))
 
 
@@ -173,8 +173,8 @@ def delete_job(job_id: str, services: ServicesDep, caller: CallerDep) -> Respons
 async def _create(submission: Submission) -> Response:
     request, services, caller = submission.request, submission.services, submission.caller
     async with services.body_turns.beginning.hold(caller.tenant_id):
-        asked, new = await submission.checked(lambda: _checked(submission))
-        created = await run_in_threadpool(_create_once, submission, asked, new)
+        fields, new = await submission.checked(lambda: _checked(submission))
+        created = await run_in_threadpool(_create_once, submission, fields, new)
     wait_s = _wait_s(request.headers.get("prefer"))
     if wait_s == 0:
         return JSONResponse(created.body, created.status_code, created.headers)
@@ -186,37 +186,39 @@ async def _create(submission: Submission) -> Response:
 async def _dry_run(submission: Submission) -> Response:
     services, caller = submission.services, submission.caller
     async with services.body_turns.beginning.hold(caller.tenant_id):
-        asked, new = await submission.checked(lambda: _checked(submission))
-    repeat = _repeatable(submission, asked, new, None)
-    result = await dry_runs.dry_run(services, caller, new, asked.body, repeat)
+        fields, new = await submission.checked(lambda: _checked(submission))
+    repeat = _repeatable(submission, fields, new, None)
+    result = await dry_runs.dry_run(services, caller, new, fields.body, repeat)
     return JSONResponse(result.model_dump(mode="json"))
 
 
 def _checked(submission: Submission) -> tuple[JobCreate, NewJob]:
     """Raises InvalidRequest."""
     services, caller, body = submission.services, submission.caller, submission.body
-    asked, window_max_s = parsed(JobCreate, body), services.settings.submission.completion_window_max_s
+    fields, window_max_s = parsed(JobCreate, body), services.settings.submission.completion_window_max_s
     request: ModelRequest | None = None
-    if asked.body is None:
-        new = bulk_job(caller.tenant_id, asked, body, window_max_s)
+    if fields.body is None:
+        new = bulk_job(caller.tenant_id, fields, body, window_max_s)
     else:
-        new, request = online_job(caller.tenant_id, asked, body, window_max_s)
-    secret = None if asked.webhook is None else asked.webhook.secret
+        new, request = online_job(caller.tenant_id, fields, body, window_max_s)
+    secret = None if fields.webhook is None else fields.webhook.secret
     ceiling = caller.priority_ceiling
-    return asked, services.submitter.check(new, ceiling, request=request, webhook_secret=secret)
+    return fields, services.submitter.check(new, ceiling, request=request, webhook_secret=secret)
 
 
-def _repeatable(submission: Submission, asked: JobCreate, new: NewJob, retry_count: str | None) -> Repeatable:
+def _repeatable(
+    submission: Submission, fields: JobCreate, new: NewJob, retry_count: str | None
+) -> Repeatable:
     """The name and date of a nightly run are its key."""
-    run_key = None if asked.name is None else f"run:{asked.name}:{asked.date}"
+    run_key = None if fields.name is None else f"run:{fields.name}:{fields.date}"
     key = run_key or submission.request.headers.get("idempotency-key")
     return repeatable(submission.caller.tenant_id, new.fingerprint, key, retry_count)
 
 
-def _create_once(submission: Submission, asked: JobCreate, new: NewJob) -> Created:
-    services, body, base_url = submission.services, asked.body, submission.services.settings.api.base_url
+def _create_once(submission: Submission, fields: JobCreate, new: NewJob) -> Created:
+    services, body, base_url = submission.services, fields.body, submission.services.settings.api.base_url
     retry_count = submission.request.headers.get("x-stainless-retry-count")
-    repeat = _repeatable(submission, asked, new, retry_count)
+    repeat = _repeatable(submission, fields, new, retry_count)
     if body is not None and not repeat.may_be_repeat:
         accepted = services.group_commit.submit(new, body)
         job, shard_id = accepted.submitted.job, accepted.submitted.shard_id

@@ -16,6 +16,15 @@ from nightshift.process.settings import ApiSettings
 from nightshift.store import Transaction
 
 RETRIES_SHOWN: Final = 20  # of a job
+TIMES: Final = (
+    "planned_at",
+    "started_at",
+    "paused_at",
+    "stop_requested_at",
+    "finalizing_at",
+    "finished_at",
+    "results_deleted_at",
+)
 
 
 def accepted_json(tx: Transaction, job: Job, base_url: str) -> JsonObject:
@@ -39,7 +48,7 @@ def listed_json(tx: Transaction, jobs: Sequence[Job], now: datetime, base_url: s
 
 
 def queue_positions(tx: Transaction, jobs: Sequence[Job]) -> Mapping[str, int]:
-    """From 1, by id; none outside the queue."""
+    """Positions in the queue from 1, by id; none for jobs outside the queue."""
     return tx.positions.places(
         [job for job in jobs if job.state is JobState.QUEUED and job.paused_at is None]
     )
@@ -65,7 +74,10 @@ def head_json(job: Job, position: int | None, base_url: str) -> JsonObject:
 def _job_json(
     job: Job, position: int | None, problem: ShownProblem | None, now: datetime, base_url: str
 ) -> JsonObject:
-    found = [_error_json(error) for error in job.errors]
+    errors = [
+        {"code": error.code, "message": error.message, "line": error.line, "param": error.param}
+        for error in job.errors
+    ]
     return (
         head_json(job, position, base_url)
         | {
@@ -85,8 +97,8 @@ def _job_json(
                 "on_demand": round(job.worker_time.on_demand_s, 3),
             },
             "eta_at": seconds(eta_at(job, now)),
-            "error": found[0] if found else None,
-            "errors": found,
+            "error": errors[0] if errors else None,
+            "errors": errors,
             "problem": problem_json(problem),
             "output_file_id": job.output_file_id,
             "error_file_id": job.error_file_id,
@@ -131,47 +143,30 @@ def _request_json(spec: JobSpec) -> JsonObject:
 
 
 def _times_json(job: Job) -> JsonObject:
-    return {
-        "created_at": seconds(job.created_at),
-        "expires_at": seconds(job.deadline_at),
-        "planned_at": seconds(job.planned_at),
-        "started_at": seconds(job.started_at),
-        "paused_at": seconds(job.paused_at),
-        "stop_requested_at": seconds(job.stop_requested_at),
-        "finalizing_at": seconds(job.finalizing_at),
-        "finished_at": seconds(job.finished_at),
-        "results_deleted_at": seconds(job.results_deleted_at),
-    }
+    shown = {"created_at": seconds(job.created_at), "expires_at": seconds(job.deadline_at)}
+    return shown | {name: seconds(getattr(job, name)) for name in TIMES}
 
 
-def problem_json(found: ShownProblem | None) -> JsonObject | None:
+def problem_json(shown: ShownProblem | None) -> JsonObject | None:
     """A job's problem, in answers about the job."""
-    if found is None:
+    if shown is None:
         return None
-    fault = found.fault
-    return {
-        "code": fault.error.code,
-        "message": fault.error.message,
-        "param": fault.error.param,
-        "is_permanent": fault.is_permanent,
-        "since": seconds(found.since),
-        "last_tried_at": seconds(fault.met_at),
-        "next_attempt_at": seconds(fault.next_attempt_at),
+    return _cause_json(shown.fault.error) | {
+        "is_permanent": shown.fault.is_permanent,
+        "since": seconds(shown.since),
+        "last_tried_at": seconds(shown.fault.met_at),
+        "next_attempt_at": seconds(shown.fault.next_attempt_at),
     }
 
 
-def _output_problem_json(found: OutputProblem | None) -> JsonObject | None:
-    if found is None:
+def _output_problem_json(shown: OutputProblem | None) -> JsonObject | None:
+    if shown is None:
         return None
-    error = found.problem.error
-    return {
-        "code": error.code,
-        "message": error.message,
-        "param": error.param,
-        "is_permanent": found.problem.is_permanent,
-        "next_attempt_at": seconds(found.next_attempt_at),
+    return _cause_json(shown.problem.error) | {
+        "is_permanent": shown.problem.is_permanent,
+        "next_attempt_at": seconds(shown.next_attempt_at),
     }
 
 
-def _error_json(error: InputError) -> JsonObject:
-    return {"code": error.code, "message": error.message, "line": error.line, "param": error.param}
+def _cause_json(error: InputError) -> JsonObject:
+    return {"code": error.code, "message": error.message, "param": error.param}

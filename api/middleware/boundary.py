@@ -1,4 +1,4 @@
-"""What every request passes first, in this order.
+"""The middleware that every request passes first, in this order.
 
     Boundary        an id, a span, metrics and a log line; the 500 for unexpected errors
     RequestHeads    refuses a head that is too large or ambiguous

@@ -44,7 +44,7 @@ class BoundedHttp(H11Protocol):
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """What is not HTTP is answered like every other wrong request; nothing, once an answer has begun."""
+        """Answers what is not HTTP like every other wrong request; not at all once an answer has begun."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             status, body = _refusal(msg)
             headers = [("content-type", "application/json"), ("content-length", str(len(body)))]

@@ -50,11 +50,11 @@ def create_batch(
     idempotency_key: Annotated[str | None, Header()] = None,
     x_stainless_retry_count: Annotated[str | None, Header()] = None,
 ) -> Response:
-    asked, window_max_s = parsed(BatchCreate, body), services.settings.submission.completion_window_max_s
-    webhook = asked.nightshift.webhook
+    fields, window_max_s = parsed(BatchCreate, body), services.settings.submission.completion_window_max_s
+    webhook = fields.nightshift.webhook
     with _options_under_nightshift():
         new = services.submitter.check(
-            batch_job(caller.tenant_id, asked, body, window_max_s),
+            batch_job(caller.tenant_id, fields, body, window_max_s),
             caller.priority_ceiling,
             webhook_secret=None if webhook is None else webhook.secret,
         )
@@ -73,16 +73,16 @@ def create_batch(
 def list_batches(services: ServicesDep, caller: CallerDep, listing: ListingDep) -> Response:
     with services.store.snapshot() as tx:
         now = tx.now()
-        found = tx.jobs.list(
+        jobs = tx.jobs.list(
             caller.tenant_id,
             limit=listing.limit + 1,
             after=None if listing.after is None else _get(tx, caller, listing.after, param="after"),
             filters=JobFilters(kind=JobKind.BULK, face=Face.OPENAI),
         )
-        positions = queue_positions(tx, found)
-        problems = shown_problems(tx, found, now)
+        positions = queue_positions(tx, jobs)
+        problems = shown_problems(tx, jobs, now)
         rendered = [
-            batch_json(job, positions.get(job.id), problem_json(problems.get(job.id)), now) for job in found
+            batch_json(job, positions.get(job.id), problem_json(problems.get(job.id)), now) for job in jobs
         ]
     return JSONResponse(list_json(rendered, listing.limit))
 

@@ -32,7 +32,7 @@ async def create_file(request: Request, services: ServicesDep, caller: CallerDep
     await run_in_threadpool(_check_room, services, caller)  # before the body is read
     async with reading_form(request) as form:
         upload = read_form(form, services.settings.api)
-        file = await services.storage_threads.of(caller.tenant_id).run(
+        file = await services.storage_threads.for_tenant(caller.tenant_id).run(
             lambda: keep_upload(services.store, services.objects, upload, caller.tenant_id, caller.quotas)
         )
     return JSONResponse(file_json(file))
@@ -48,7 +48,7 @@ def list_files(
     after: str | None = None,
 ) -> Response:
     with services.store.snapshot() as tx:
-        found = tx.files.list(
+        files = tx.files.list(
             caller.tenant_id,
             tx.now(),
             limit=limit + 1,
@@ -56,7 +56,7 @@ def list_files(
             purpose=purpose,
             newest_first=order == "desc",
         )
-    return JSONResponse(list_json([file_json(file) for file in found], limit))
+    return JSONResponse(list_json([file_json(file) for file in files], limit))
 
 
 @router.get("/{file_id}", summary="Describe a file", response_model=FileObject)
@@ -73,7 +73,9 @@ async def delete_file(file_id: str, services: ServicesDep, caller: CallerDep) ->
     if file is not None:
         failpoints.hit("api.file_forgotten")
         # Bytes last: a crash in between leaves an unreferenced object for retention to delete.
-        await services.storage_threads.of(caller.tenant_id).run(lambda: services.objects.delete(file.key))
+        await services.storage_threads.for_tenant(caller.tenant_id).run(
+            lambda: services.objects.delete(file.key)
+        )
     return JSONResponse({"id": file_id, "object": "file", "deleted": True})
 
 
@@ -94,7 +96,7 @@ async def get_file_content(
             param="after_line",
         )
     file = await run_in_threadpool(_find, services, caller, file_id)
-    storage = services.storage_threads.of(caller.tenant_id)
+    storage = services.storage_threads.for_tenant(caller.tenant_id)
     try:
         part = parse_range(range, file.size_bytes)
     except Unsatisfiable:

@@ -10,7 +10,8 @@ from starlette.concurrency import run_in_threadpool
 from api.access import Caller
 from api.openai.ranges import Unsatisfiable, parse_range, unsatisfiable
 from api.responses.times import seconds
-from api.services.services import Services, TenantStorageThreads
+from api.services.services import Services
+from api.services.threads import TenantStorageThreads
 from nightshift.bulk.results.row_results import output_lines
 from nightshift.bulk.results.segments import read_segment
 from nightshift.errors import InvalidRequest, NotFound
@@ -19,12 +20,12 @@ from nightshift.jobs.files import FilePurpose, job_id_of_partial_output, partial
 from nightshift.jobs.ids import batch_id
 from nightshift.store.shards.shards import ListedSegment
 
-SEGMENTS_PAGE: Final = 256  # per listing
+SEGMENTS_READ: Final = 256  # at a time
 
 
 @dataclass(frozen=True)
 class Extent:
-    """What there is so far."""
+    """The size of the output so far."""
 
     size_bytes: int = 0
     lines: int = 0
@@ -48,7 +49,7 @@ class PartialOutput:
 
     @property
     def storage(self) -> TenantStorageThreads:
-        return self.services.storage_threads.of(self.job.tenant_id)
+        return self.services.storage_threads.for_tenant(self.job.tenant_id)
 
     def extent(self) -> Extent:
         """Raises NotFound if the batch's results had their time."""
@@ -87,24 +88,20 @@ class PartialOutput:
 
     def _placed(self) -> Iterator[_Placed]:
         before, last_id = Extent(), 0
-        while page := self._page(last_id):
-            for listed in page:
-                after = self._after(before, listed)
+        while segments := self._listed(last_id):
+            for listed in segments:
+                size_bytes = listed.segment.output_bytes
+                assert size_bytes is not None, "a worker says how long the lines of a segment are"
+                after = Extent(before.size_bytes + size_bytes, before.lines + listed.segment.succeeded)
                 yield _Placed(listed, before, after)
                 before = after
-            last_id = page[-1].id
+            last_id = segments[-1].id
 
-    def _page(self, after_id: int) -> Sequence[ListedSegment]:
+    def _listed(self, after_id: int) -> Sequence[ListedSegment]:
         with self.services.store.snapshot() as tx:
             return tx.shards.segments_of_job(
-                self.job.tenant_id, self.job.id, after_id=after_id, limit=SEGMENTS_PAGE
+                self.job.tenant_id, self.job.id, after_id=after_id, limit=SEGMENTS_READ
             )
-
-    def _after(self, before: Extent, listed: ListedSegment) -> Extent:
-        size_bytes = listed.segment.output_bytes
-        if size_bytes is None:  # listed by a worker of the release before
-            size_bytes = sum(map(len, output_lines(read_segment(self.services.objects, listed.segment))))
-        return Extent(before.size_bytes + size_bytes, before.lines + listed.segment.succeeded)
 
     def _lines(self, placed: _Placed) -> list[bytes]:
         return list(output_lines(read_segment(self.services.objects, placed.listed.segment)))
@@ -141,7 +138,7 @@ async def described(output: PartialOutput) -> JsonObject:
 
 
 async def content(output: PartialOutput, range: str | None, after_line: int | None) -> Response:
-    """What there is now, from a byte (`Range`) or after a line. Raises InvalidRequest, NotFound."""
+    """The output so far, from a byte (`Range`) or after a line. Raises InvalidRequest, NotFound."""
     if range is not None and after_line is not None:
         raise InvalidRequest("Give either 'after_line' or the header Range.", param="after_line")
     storage = output.storage

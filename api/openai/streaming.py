@@ -64,12 +64,12 @@ async def _joined(
 ) -> AsyncGenerator[ServerSentEvent | bytes, None]:
     async with aclosing(rest):
         yield comment("waiting") if first is None else event(first.data, type=first.type)
-        async for each in rest:
-            assert each is not None, "only the first may be missing"
-            if len(each.data) <= PIECE_BYTES:
-                yield event(each.data, type=each.type)
+        async for part in rest:
+            assert part is not None, "only the first may be missing"
+            if len(part.data) <= PIECE_BYTES:
+                yield event(part.data, type=part.type)
                 continue
-            encoded = await run_in_threadpool(event(each.data, type=each.type).encode)
+            encoded = await run_in_threadpool(event(part.data, type=part.type).encode)
             async for piece in in_pieces(encoded):
                 yield piece
 
@@ -82,14 +82,14 @@ async def _events_or_error(
     has_begun = False
     try:
         async with aclosing(_events(services, waiting, wanted, events, gone)) as built:
-            async for each in built:
+            async for part in built:
                 has_begun = True
-                yield each
+                yield part
     except NightshiftError as error:
         if not has_begun:
             raise
-        for each in events.interrupted(error_json(error)):
-            yield each
+        for ending in events.interrupted(error_json(error)):
+            yield ending
 
 
 async def _events(
@@ -110,27 +110,28 @@ async def _events(
                     break
                 choice, new = (0, None) if entry is None else _take_delta(transcripts, events, entry.data)
                 if not has_begun and (new or clock() >= opens_at_s):
-                    for each in opening if new or opening else (STILL_WAITING,):
-                        yield each
+                    for part in opening if new or opening else (STILL_WAITING,):
+                        yield part
                     has_begun = True
-                if isinstance(new, CallPiece):
-                    for each in events.call_piece(choice, new):
-                        yield each
-                elif new:
-                    for each in events.piece(choice, new):
-                        yield each
+                if new:
+                    for part in _shown(events, choice, new):
+                        yield part
     assert isinstance(entry, RecordedAnswer), "follow ends with an outcome or an exception"
     if not has_begun:
         if not entry.succeeded:
             raise Refused(entry)
-        for each in opening:
-            yield each
+        for part in opening:
+            yield part
     ending = _ending(wanted.endpoint, events, transcripts, entry)
     if entry.is_large:
-        while (part := await run_in_threadpool(next, ending, None)) is not None:
-            yield part
-    for each in ending:
-        yield each
+        while (late := await run_in_threadpool(next, ending, None)) is not None:
+            yield late
+    for part in ending:
+        yield part
+
+
+def _shown(events: AnswerEvents, choice: int, new: Piece | CallPiece) -> Sequence[StreamEvent]:
+    return events.call_piece(choice, new) if isinstance(new, CallPiece) else events.piece(choice, new)
 
 
 def _take_delta(

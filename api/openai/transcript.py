@@ -1,4 +1,4 @@
-"""What a client has received of an answer, kept a prefix of the recorded one.
+"""The part of an answer that a client has received, kept a prefix of the recorded one.
 
 Deltas come over Redis and may be lost, and a second worker starts the answer again, so a delta says where it
 starts:

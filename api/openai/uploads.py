@@ -52,11 +52,11 @@ _ANSWERS_UPLOAD: Final[dict[int | str, dict[str, Any]]] = {200: {"model": Upload
 
 @router.post("", summary="Begin the upload of a large file in parts", responses=_ANSWERS_UPLOAD)
 def create_upload(services: ServicesDep, caller: CallerDep, body: BodyDep) -> Response:
-    asked = parsed(UploadCreate, body)
+    fields = parsed(UploadCreate, body)
     limits = services.settings.api
-    if asked.bytes > limits.upload_bytes_max:
+    if fields.bytes > limits.upload_bytes_max:
         raise InvalidRequest(
-            f"Invalid 'bytes': at most {limits.upload_bytes_max} are accepted, but got {asked.bytes}.",
+            f"Invalid 'bytes': at most {limits.upload_bytes_max} are accepted, but got {fields.bytes}.",
             param="bytes",
             code="above_max_value",
         )
@@ -65,15 +65,15 @@ def create_upload(services: ServicesDep, caller: CallerDep, body: BodyDep) -> Re
         new = Upload(
             id=new_id("upload"),
             tenant_id=caller.tenant_id,
-            purpose=asked.file_purpose,
-            filename=printable_name(asked.filename),
-            size_bytes=asked.bytes,
+            purpose=fields.file_purpose,
+            filename=printable_name(fields.filename),
+            size_bytes=fields.bytes,
             created_at=now,
             expires_at=now + LIFETIME,
-            file_expires_after_s=_expires_after_s(asked),
+            file_expires_after_s=_expires_after_s(fields),
             status=UploadStatus.PENDING,
         )
-        check_room(tx, caller.tenant_id, caller.quotas, asked.bytes)
+        check_room(tx, caller.tenant_id, caller.quotas, fields.bytes)
         uploads.create(tx, new, limits.uploads_pending_max)
     return JSONResponse(_upload_json(new))
 
@@ -83,7 +83,7 @@ async def create_part(upload_id: str, request: Request, services: ServicesDep, c
     await run_in_threadpool(_check_pending, services, caller.tenant_id, upload_id)
     async with reading_form(request) as form:
         data = file_in(form, "data", PART_BYTES_MAX, MORE_PARTS)
-        part = await services.storage_threads.of(caller.tenant_id).run(
+        part = await services.storage_threads.for_tenant(caller.tenant_id).run(
             lambda: _keep_part(services, caller, upload_id, data)
         )
     return JSONResponse(
@@ -100,15 +100,15 @@ async def create_part(upload_id: str, request: Request, services: ServicesDep, c
 async def complete_upload(
     upload_id: str, services: ServicesDep, caller: CallerDep, body: BodyDep
 ) -> Response:
-    asked = await run_in_threadpool(parsed, UploadComplete, body)
-    ended = await services.storage_threads.of(caller.tenant_id).run(
+    fields = await run_in_threadpool(parsed, UploadComplete, body)
+    ended = await services.storage_threads.for_tenant(caller.tenant_id).run(
         lambda: uploads.complete(
             services.store,
             services.objects,
             caller.tenant_id,
             upload_id,
-            asked.part_ids,
-            asked.md5,
+            fields.part_ids,
+            fields.md5,
             caller.quotas,
         )
     )
@@ -123,11 +123,11 @@ async def cancel_upload(upload_id: str, services: ServicesDep, caller: CallerDep
     return _ended(services, ended)
 
 
-def _expires_after_s(asked: UploadCreate) -> int | None:
+def _expires_after_s(fields: UploadCreate) -> int | None:
     """As of POST /v1/files."""
-    if asked.expires_after is not None:
-        return asked.expires_after.seconds
-    return BATCH_EXPIRES_AFTER_S if asked.file_purpose is FilePurpose.BATCH else None
+    if fields.expires_after is not None:
+        return fields.expires_after.seconds
+    return BATCH_EXPIRES_AFTER_S if fields.file_purpose is FilePurpose.BATCH else None
 
 
 def _check_pending(services: Services, tenant_id: str, upload_id: str) -> None:
@@ -167,11 +167,13 @@ def _ended(services: Services, ended: Ended) -> Response:
 
 
 async def _forget(services: Services, tenant_id: str, parts: Sequence[UploadPart]) -> None:
-    """What is left after a crash has no record, and is retention's to delete."""
+    """Deletes the bytes of parts. Retention deletes what a crash leaves, since it has no record."""
     failpoints.hit("api.parts_forgotten")
     for part in parts:
         try:
-            await services.storage_threads.of(tenant_id).run(partial(services.objects.delete, part.key))
+            await services.storage_threads.for_tenant(tenant_id).run(
+                partial(services.objects.delete, part.key)
+            )
         except StorageError as error:
             log.warning("parts are left behind: %s", error, extra={"action": "parts_left", "key": part.key})
             return

@@ -1,8 +1,9 @@
-"""The queue as the database has it, read at each scrape: counted events could be lost, rows are not."""
+"""The queue, Redis and the disk as metrics, read at each scrape: counts could be lost, rows are not."""
 
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -32,7 +33,7 @@ class DatabaseMetrics(Collector):
         self._store = store
 
     def describe(self) -> Iterator[Metric]:
-        """Empty, so that registering needs no database."""
+        """Nothing, so that registering needs no database."""
         yield from ()
 
     def collect(self) -> Iterator[Metric]:
@@ -51,8 +52,8 @@ class DatabaseMetrics(Collector):
             queue = queue_metrics(
                 tx.figures.waiting(), tx.workers.alive(now - ALIVE_WITHIN), tx.figures.latest(), now
             )
-            for found in tx.jobs.backlog():
-                jobs.add_metric((found.kind, found.state), found.jobs)
+            for unfinished in tx.jobs.backlog():
+                jobs.add_metric((unfinished.kind, unfinished.state), unfinished.jobs)
             owed = tx.deliveries.owed()
             outbox.add_metric((), tx.outbox.length())
             counted = tx.counters.values()
@@ -86,39 +87,43 @@ def _sums(counted: Mapping[str, int]) -> list[Metric]:
 def queue_metrics(
     waiting: Sequence[WaitingJob], workers: Sequence[Worker], recorded: ServiceFigures | None, now: datetime
 ) -> list[Metric]:
-    """`workers`: those that are alive. `recorded`: the service's figures of last, for the paces of models."""
-    groups = by_group(waiting)
-    labels = model_labels(
-        [group.model for group, found in sorted(groups.items(), key=lambda one: -one[1].queued)]
-    )
+    """The queue, and how many workers it needs.
+
+    `workers`: those that are alive. `recorded`: the latest figures of the service, for the paces of models.
+    """
+    backlogs = by_group(waiting)
+    longest_first = sorted(backlogs, key=lambda group: -backlogs[group].queued)
+    labels = model_labels([group.model for group in longest_first])
     paces = recorded.rows_per_busy_s if recorded else {}
-    ready = [each for each in workers if each.state is WorkerState.READY]
-    having = Counter(model for each in ready for model in each.warm)
+    ready = [worker for worker in workers if worker.state is WorkerState.READY]
+    warm_counts = Counter(model for worker in ready for model in worker.warm)
     return [
-        *_of_groups(groups, labels, now),
-        _wanted(demand(waiting, paces, now, set(having)), labels),
-        _slack(slack_s(waiting, paces, now, having)),
+        *_backlog_metrics(backlogs, labels, now),
+        _wanted(demand(waiting, paces, now, set(warm_counts)), labels),
+        _slack(slack_s(waiting, paces, now, warm_counts)),
         _workers(workers),
     ]
 
 
-def _of_groups(groups: Mapping[Group, Backlog], labels: Mapping[str, str], now: datetime) -> list[Metric]:
+def _backlog_metrics(
+    backlogs: Mapping[Group, Backlog], labels: Mapping[str, str], now: datetime
+) -> list[Metric]:
     folded: dict[tuple[str, str, str, str], Backlog] = {}
-    for group, found in groups.items():
+    for group, backlog in backlogs.items():
         label = (group.kind.value, labels[group.model], group.priority.value, group.capacity)
-        folded[label] = folded.get(label, Backlog()) + found
+        folded[label] = folded.get(label, Backlog()) + backlog
     queued, leased = service.QUEUE_QUEUED.collected(), service.QUEUE_LEASED.collected()
     oldest, rows_left = service.QUEUE_OLDEST.collected(), service.QUEUE_ROWS_LEFT.collected()
-    of_kind: Counter[str] = Counter()
-    for label, found in folded.items():
-        of_kind[label[0]] += found.queued
-        queued.add_metric(label, found.queued)
-        leased.add_metric(label, found.leased)
-        rows_left.add_metric(label, found.rows_left)
-        if found.oldest_at is not None:
-            oldest.add_metric(label, max(0.0, (now - found.oldest_at).total_seconds()))
+    queued_by_kind: Counter[str] = Counter()
+    for label, backlog in folded.items():
+        queued_by_kind[label[0]] += backlog.queued
+        queued.add_metric(label, backlog.queued)
+        leased.add_metric(label, backlog.leased)
+        rows_left.add_metric(label, backlog.rows_left)
+        if backlog.oldest_at is not None:
+            oldest.add_metric(label, max(0.0, (now - backlog.oldest_at).total_seconds()))
     shards = service.SHARDS_QUEUED.collected()
-    for kind, count in of_kind.items():
+    for kind, count in queued_by_kind.items():
         shards.add_metric((kind,), count)
     return [shards, queued, leased, oldest, rows_left]
 
@@ -142,45 +147,33 @@ def _slack(by_class: Mapping[str, float]) -> Metric:
 
 def _workers(alive: Sequence[Worker]) -> Metric:
     workers = service.WORKERS.collected()
-    for (state, capacity), count in Counter(
-        (each.state.value, each.capacity.value) for each in alive
-    ).items():
-        workers.add_metric((state, capacity), count)
+    for label, count in Counter((worker.state.value, worker.capacity.value) for worker in alive).items():
+        workers.add_metric(label, count)
     return workers
 
 
 class Surroundings(Collector):
-    """`ping` raises QueueUnavailable, after a time of its own at most."""
+    """Redis and the disk, as the API sees them. `ping` raises QueueUnavailable within its own timeout."""
 
     def __init__(self, ping: Callable[[], None], data_dir: Path) -> None:
         self._ping = ping
         self._data_dir = data_dir
 
     def describe(self) -> Iterator[Metric]:
-        """Empty, so that registering asks no one."""
+        """Nothing, so that registering asks no one."""
         yield from ()
 
     def collect(self) -> Iterator[Metric]:
         up = service.REDIS_UP.collected()
-        up.add_metric((), float(self._answers()))
-        yield up
-        yield from self._disk()
-
-    def _answers(self) -> bool:
         try:
             self._ping()
+            up.add_metric((), 1)
         except QueueUnavailable:
-            return False
-        return True
-
-    def _disk(self) -> Iterator[Metric]:
-        """Without samples where there is no such directory."""
+            up.add_metric((), 0)
+        yield up
         size, free = service.DISK_BYTES.collected(), service.DISK_FREE.collected()
-        try:
-            found = shutil.disk_usage(self._data_dir)
-        except OSError:
-            pass
-        else:
-            size.add_metric((), found.total)
-            free.add_metric((), found.free)
+        with suppress(OSError):  # without samples where there is no such directory
+            usage = shutil.disk_usage(self._data_dir)
+            size.add_metric((), usage.total)
+            free.add_metric((), usage.free)
         yield from (size, free)

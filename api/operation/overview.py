@@ -20,7 +20,7 @@ from api.bodies.figures import (
 )
 from api.bodies.objects import MachineNoticeObject, WorkerPage
 from api.dependencies import LIST_LIMIT_MAX, CallerDep, ServicesDep, list_json
-from api.operation.readiness import WORKER_SILENCE_MAX
+from api.operation.health import WORKER_SILENCE_MAX
 from api.responses.times import seconds
 from nightshift.errors import NotFound
 from nightshift.fleet.workers import Worker

@@ -1,6 +1,6 @@
-"""The metrics of all processes of one machine on one page: each is asked on its socket, at every scrape.
+"""The metrics of all processes of one machine: each is asked on its socket at every scrape.
 
-One that does not answer is missing and named; the page is there without it.
+A process that does not answer is missing and named.
 """
 
 import logging
@@ -29,16 +29,18 @@ _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class NotMetrics(Exception):
-    """It is no such page."""
+    """The text is no exposition of metrics."""
 
 
 @dataclass(frozen=True)
-class Page:
+class Exposition:
+    """The metrics of one process in Prometheus' text format."""
+
     process: str  # "worker-1"
     text: str
 
     def labels(self, metric: str) -> Mapping[str, str]:
-        """What tells its samples from those of other processes."""
+        """The labels that tell its samples from those of other processes."""
         if metric in NAMES:
             return {"process": self.process}
         return {"worker": self.process} if self.process.startswith("worker-") else {}
@@ -50,29 +52,29 @@ class _Metric:
     samples: list[str] = field(default_factory=list)
 
 
-def parsed(page: Page) -> dict[str, _Metric]:
-    """By name, with the labels of the process. Raises NotMetrics."""
-    found: dict[str, _Metric] = {}
+def parsed(exposition: Exposition) -> dict[str, _Metric]:
+    """The metrics by name, with the labels of the process. Raises NotMetrics."""
+    metrics: dict[str, _Metric] = {}
     name = ""
-    for line in page.text.split("\n"):  # a label's value may have other separators of lines
+    for line in exposition.text.split("\n"):  # a label's value may have other separators of lines
         about = _ABOUT.match(line)
         if about is not None:
             if about[2] != name:
                 name = about[2]
-                labels = _rendered(page.labels(name))
-            found.setdefault(name, _Metric()).about.append(line)
+                labels = _rendered(exposition.labels(name))
+            metrics.setdefault(name, _Metric()).about.append(line)
         elif line and not line.startswith("#"):
             if not name or not line.startswith(name):
                 raise NotMetrics(f"no metric's sample: {line[:80]!r}")
-            found[name].samples.append(_with_labels(line, labels) if labels else line)
-    return found
+            metrics[name].samples.append(_with_labels(line, labels) if labels else line)
+    return metrics
 
 
-def merged(pages: Iterable[dict[str, _Metric]]) -> str:
-    """What is said about a metric is the first page's."""
+def merged(expositions: Iterable[dict[str, _Metric]]) -> str:
+    """The metrics of several processes as one exposition. Descriptions are those of the first."""
     whole: dict[str, _Metric] = {}
-    for page in pages:
-        for name, metric in page.items():
+    for metrics in expositions:
+        for name, metric in metrics.items():
             there = whole.setdefault(name, _Metric(metric.about))
             there.samples.extend(metric.samples)
     lines = (line for metric in whole.values() for line in (*metric.about, *metric.samples))
@@ -80,7 +82,7 @@ def merged(pages: Iterable[dict[str, _Metric]]) -> str:
 
 
 def _with_labels(line: str, labels: str) -> str:
-    """Before those it has."""
+    """The line with labels before those it has."""
     name = _SAMPLE.match(line)
     if name is None:
         raise NotMetrics(f"no sample: {line[:80]!r}")
@@ -102,12 +104,12 @@ READ_BYTES: Final = 256 * 1024
 @dataclass(frozen=True)
 class ScrapeConfig:
     answer_s: float = 2.0  # Prometheus waits for 10 s by default
-    page_bytes_max: int = 8 * 1024 * 1024
+    exposition_bytes_max: int = 8 * 1024 * 1024
     threads_max: int = 16  # a machine has at most 64 workers, and each answers within milliseconds
 
 
 class Processes:
-    """Call `close` at the end. Thread-safe."""
+    """Scrapes the processes of one machine. Thread-safe; call `close` at the end."""
 
     def __init__(self, sockets: Sequence[Path], config: ScrapeConfig = ScrapeConfig()) -> None:
         """A process is called as its socket's file is: `worker-1.sock`."""
@@ -116,23 +118,25 @@ class Processes:
         threads = max(1, min(config.threads_max, len(self._sockets)))
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="scrape")
 
-    def page(self, own: CollectorRegistry) -> bytes:
-        """With this process's own metrics, which may block on the database."""
-        asked = {name: self._threads.submit(self._asked, name, path) for name, path in self._sockets.items()}
-        pages = [parsed(Page(API, generate_latest(own).decode()))]
-        wait(asked.values(), timeout=2 * self._config.answer_s)
-        found = {name: _result(future) for name, future in asked.items()}
-        pages += [page for page in found.values() if page is not None]
-        is_up = {API: True} | {name: page is not None for name, page in found.items()}
-        return merged([*pages, parsed(Page(API, _up(is_up)))]).encode()
+    def exposition(self, own: CollectorRegistry) -> bytes:
+        """The exposition of all processes. This process's own metrics may block on the database."""
+        futures = {
+            name: self._threads.submit(self._scrape, name, path) for name, path in self._sockets.items()
+        }
+        expositions = [parsed(Exposition(API, generate_latest(own).decode()))]
+        wait(futures.values(), timeout=2 * self._config.answer_s)
+        scraped = {name: _result(future) for name, future in futures.items()}
+        expositions += [metrics for metrics in scraped.values() if metrics is not None]
+        is_up = {API: True} | {name: metrics is not None for name, metrics in scraped.items()}
+        return merged([*expositions, parsed(Exposition(API, _up(is_up)))]).encode()
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _asked(self, name: str, path: Path) -> dict[str, Any] | None:
+    def _scrape(self, name: str, path: Path) -> dict[str, Any] | None:
         """None: it has no metrics to show."""
         try:
-            return parsed(Page(name, self._read(path)))
+            return parsed(Exposition(name, self._read(path)))
         except (OSError, HTTPException, NotMetrics, UnicodeDecodeError) as error:
             log.info(
                 "a process shows no metrics",
@@ -150,7 +154,7 @@ class Processes:
             body = bytearray()
             while chunk := answer.read1(READ_BYTES):
                 body += chunk
-                if len(body) > self._config.page_bytes_max or time.monotonic() > ends_at_s:
+                if len(body) > self._config.exposition_bytes_max or time.monotonic() > ends_at_s:
                     raise NotMetrics("it is too long, or too slow")
         return body.decode()
 

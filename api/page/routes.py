@@ -61,7 +61,7 @@ class _Visit:
         now, loaded = await run_in_threadpool(self._loaded, view, page_request)
         if view.read_objects is not None:
             read = view.read_objects
-            storage = self.page.services.storage_threads.of(self.signed_in.caller.tenant_id)
+            storage = self.page.services.storage_threads.for_tenant(self.signed_in.caller.tenant_id)
             more = await storage.run(lambda: read(page_request, loaded))
             loaded = {**loaded, **more}
         return await run_in_threadpool(self._rendered, view, page_request, now, loaded, outcome)

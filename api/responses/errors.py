@@ -126,8 +126,8 @@ def error_json(error: NightshiftError) -> JsonObject:
 
 
 def message_of(error: NightshiftError) -> str:
-    """What a client is told: without what a database's driver says, which names addresses and users. The log
-    has that.
+    """The message for a client: without the words of a database's driver, which name addresses and users. The
+    log has those.
     """
     kinds = (errors.DatabaseUnavailable, errors.DatabaseUnusable)
     if isinstance(error, kinds) and error.__cause__ is not None:
@@ -200,19 +200,19 @@ def _on_disconnect(request: Request, error: Exception) -> Response:
     return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
-def _invalid_parameter(found: Mapping[str, Any]) -> InvalidRequest:
+def _invalid_parameter(refused: Mapping[str, Any]) -> InvalidRequest:
     """A query parameter or header that FastAPI refused, in OpenAI's words where known."""
-    name = str(found["loc"][1])  # after "query" or "header"; of a repeated one, its place follows
-    limits = found.get("ctx", {})
-    match found["type"]:
+    name = str(refused["loc"][1])  # after "query" or "header"; of a repeated one, its place follows
+    limits = refused.get("ctx", {})
+    match refused["type"]:
         case "less_than_equal":
             text = (
-                f"integer above maximum value. Expected a value <= {limits['le']}, but got {found['input']}"
+                f"integer above maximum value. Expected a value <= {limits['le']}, but got {refused['input']}"
             )
             return _invalid(name, text + " instead.", "integer_above_max_value")
         case "greater_than_equal":
             text = (
-                f"integer below minimum value. Expected a value >= {limits['ge']}, but got {found['input']}"
+                f"integer below minimum value. Expected a value >= {limits['ge']}, but got {refused['input']}"
             )
             return _invalid(name, text + " instead.", "integer_below_min_value")
         case "missing":
@@ -220,9 +220,9 @@ def _invalid_parameter(found: Mapping[str, Any]) -> InvalidRequest:
                 f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter"
             )
         case kind if kind.endswith(("_parsing", "_type")):
-            return _invalid(name, f"{found['msg']}.", "invalid_type")
+            return _invalid(name, f"{refused['msg']}.", "invalid_type")
         case _:
-            return _invalid(name, f"{found['msg']}.", "invalid_value")
+            return _invalid(name, f"{refused['msg']}.", "invalid_value")
 
 
 def _invalid(name: str, text: str, code: str) -> InvalidRequest:

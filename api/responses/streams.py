@@ -67,9 +67,9 @@ async def in_turn(
     chars_in_row = 0
     async with aclosing(events):
         with suppress(ClientDisconnect):  # while it is answered, the end of a stream and no error
-            async for each in events:
-                yield each
-                chars_in_row += len(each) if isinstance(each, bytes) else len(str(each.data))
+            async for item in events:
+                yield item
+                chars_in_row += len(item) if isinstance(item, bytes) else len(str(item.data))
                 if chars_in_row > TURN_CHARS:
                     chars_in_row = 0
                     await asyncio.sleep(0)

@@ -113,10 +113,10 @@ class GroupCommit:
 
     def _ring(self, group: Sequence[_Entry]) -> None:
         accepted = [entry.outcome for entry in group if isinstance(entry.outcome, Accepted)]
-        self._send_rings([ring for each in accepted for ring in each.submitted.rings])
+        self._send_rings([ring for outcome in accepted for ring in outcome.submitted.rings])
 
     def _commit(self, group: Sequence[_Entry]) -> Sequence[Accepted | Exception]:
-        """What becomes of each, in one transaction. Raises DatabaseUnavailable, QuotaExceeded."""
+        """The outcome of each entry, in one transaction. Raises DatabaseUnavailable, QuotaExceeded."""
         outcomes = self._store.run(lambda tx: self._accept(tx, group))
         for outcome in outcomes:
             if isinstance(outcome, Accepted):
@@ -133,15 +133,15 @@ class GroupCommit:
             except (InvalidRequest, TooManyRequests) as error:
                 refused[entry] = error
         submitted = transitions.insert_online(tx, admitted, now)
-        positions = tx.positions.places([each.job for each in submitted])
+        positions = tx.positions.places([new.job for new in submitted])
         for _ in submitted:
             failpoints.hit("api.before_commit")
-        accepted = iter(Accepted(each, positions[each.job.id]) for each in submitted)
+        accepted = iter(Accepted(new, positions[new.job.id]) for new in submitted)
         return [refused[entry] if entry in refused else next(accepted) for entry in group]
 
 
 def _error_type(outcome: Accepted | Exception | None) -> str | None:
-    """Of an error of ours: a refused request is none."""
+    """The type of an error of ours, if the outcome is one: a refused request is none."""
     is_error = isinstance(outcome, Exception) and not isinstance(outcome, InvalidRequest | TooManyRequests)
     return type(outcome).__name__ if is_error else None
 

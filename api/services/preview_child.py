@@ -1,7 +1,7 @@
 """The process that reads a tenant's input for a dry run: `python -m api.services.preview_child`.
 
-A few bytes of an input may cost very much to read. Here the kernel ends that, and the API goes on. What is
-asked comes pickled on stdin; each part of the answer is a line of JSON on stdout, written when it is known.
+A few bytes of an input may cost very much to read. Here the kernel ends that, and the API goes on. The
+request comes pickled on stdin; each part of the answer is a line of JSON on stdout, written when it is known.
 """
 
 import json
@@ -32,8 +32,8 @@ MEMORY_BYTES_MAX: Final = 512 * MIB
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What to look at, and where."""
+class PreviewRequest:
+    """An input to look at, and where it may lie."""
 
     data: DataSettings
     places: LocationSettings
@@ -47,21 +47,21 @@ class Asked:
 
 def main() -> None:
     _limit()
-    asked: Asked = pickle.load(sys.stdin.buffer)
+    request: PreviewRequest = pickle.load(sys.stdin.buffer)
     with (
-        closing(Locations.of_settings(asked.places, asked.data)) as locations,
-        closing(open_store(asked.data.resolved_storage_url)) as objects,
+        closing(Locations.of_settings(request.places, request.data)) as locations,
+        closing(open_store(request.data.resolved_storage_url)) as objects,
         within(WALL_S),
     ):
         previewer = Previewer(
             sources=Sources(objects, locations),
             locations=locations,
-            line_bytes_max=asked.line_bytes_max,
-            models=asked.models,
-            answer_bytes_max=asked.answer_bytes_max,
+            line_bytes_max=request.line_bytes_max,
+            models=request.models,
+            answer_bytes_max=request.answer_bytes_max,
             may_continue=_has_time(),
         )
-        for part in previewer.preview(asked.spec, asked.tenant_id, asked.filename):
+        for part in previewer.preview(request.spec, request.tenant_id, request.filename):
             sys.stdout.write(json.dumps({type(part).__name__: asdict(part)}) + "\n")
             sys.stdout.flush()
             _limit_cpu()
@@ -77,7 +77,7 @@ def _limit() -> None:
 
 
 def _limit_cpu() -> None:
-    """Of the next part, and within what there is for all."""
+    """Limits the processor time of the next part, within what is left for all."""
     _, cpu_max_s = resource.getrlimit(resource.RLIMIT_CPU)
     part_max_s = math.ceil(time.process_time()) + CPU_MAX_S
     resource.setrlimit(resource.RLIMIT_CPU, (min(part_max_s, cpu_max_s), cpu_max_s))

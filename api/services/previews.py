@@ -6,21 +6,19 @@ import os
 import pickle
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from anyio import CapacityLimiter, to_thread
-
-from api.services.preview_child import WALL_MAX_S, Asked
-from nightshift.errors import TooManyRequests
+from api.services.preview_child import WALL_MAX_S, PreviewRequest
+from api.services.threads import BoundedCalls
 from nightshift.jobs import JsonObject
 
 log = logging.getLogger(__name__)
 
 PREVIEWS_MAX: Final = 4  # under way in this process
 PREVIEWS_PER_TENANT_MAX: Final = 2
+REFUSAL: Final = "Too many dry runs are under way. Try again when they have ended."
 CHILD: Final = (sys.executable, "-P", "-m", "api.services.preview_child")
 # One thread is enough, and each more would take address space.
 ONE_THREAD: Final = {
@@ -47,30 +45,21 @@ NO_PREVIEW: Final = Preview(None, {}, ())  # there is no input
 
 
 class Previews:
-    """In threads of its own, so that slow inputs delay no other request. Created in its event loop."""
+    """Looks at a few inputs at a time. Created in its event loop."""
 
     def __init__(self, command: Sequence[str] = CHILD) -> None:
         self._command = command
-        self._limiter = CapacityLimiter(PREVIEWS_MAX)
-        self._under_way: Counter[str] = Counter()  # by tenant
+        self._calls = BoundedCalls(PREVIEWS_MAX, per_tenant=PREVIEWS_PER_TENANT_MAX, refusal=REFUSAL)
 
-    async def look(self, asked: Asked) -> Preview:
+    async def look(self, request: PreviewRequest) -> Preview:
         """Raises TooManyRequests."""
-        tenant_id = asked.tenant_id
-        if self._under_way[tenant_id] >= PREVIEWS_PER_TENANT_MAX or self._under_way.total() >= PREVIEWS_MAX:
-            raise TooManyRequests("Too many dry runs are under way. Try again when they have ended.")
-        self._under_way[tenant_id] += 1
-        try:
-            return await to_thread.run_sync(self._run, asked, limiter=self._limiter)
-        finally:
-            self._under_way[tenant_id] -= 1
-            self._under_way += Counter()  # drops the zeros
+        return await self._calls.run(request.tenant_id, lambda: self._run(request))
 
-    def _run(self, asked: Asked) -> Preview:
+    def _run(self, request: PreviewRequest) -> Preview:
         try:
             ended = subprocess.run(
                 self._command,
-                input=pickle.dumps(asked),
+                input=pickle.dumps(request),
                 capture_output=True,
                 timeout=WALL_MAX_S + 2,  # it has ended itself before
                 check=False,
@@ -79,13 +68,17 @@ class Previews:
         except subprocess.TimeoutExpired:
             return Preview(None, None, ())
         if ended.returncode:
-            fields = {"action": "preview_cut_off", "exit_code": ended.returncode, "tenant": asked.tenant_id}
+            fields = {
+                "action": "preview_cut_off",
+                "exit_code": ended.returncode,
+                "tenant": request.tenant_id,
+            }
             log.info("a dry run's reading was cut off", extra=fields)
         return parsed(ended.stdout)
 
 
 def parsed(output: bytes) -> Preview:
-    """From the child's lines. Pure. A last line may be cut off."""
+    """Reads the child's lines, of which the last may be cut off."""
     parts: dict[str, list[JsonObject]] = {}
     for line in output.splitlines(keepends=True):
         if line.endswith(b"\n"):

@@ -1,11 +1,9 @@
 """The parts that handlers use, opened once per process and closed with it."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
 
-from anyio import CapacityLimiter, to_thread
 from starlette.concurrency import run_in_threadpool
 
 from api.access import Slots
@@ -13,7 +11,8 @@ from api.middleware.turns import BodyMemory, BodyTurns
 from api.services.group_commit import GroupCommit
 from api.services.previews import Previews
 from api.services.rings import RingSender
-from api.services.webhook_samples import WebhookTests
+from api.services.threads import StorageThreads
+from api.services.webhook_samples import WebhookSamples
 from nightshift.broker.hints import HintPublisher
 from nightshift.broker.queue import Queue
 from nightshift.broker.rate_limits import RateLimits
@@ -32,53 +31,7 @@ from nightshift.process.settings import (
     SubmissionSettings,
 )
 from nightshift.store import Store, open_database
-from nightshift.tenants.turns import AsyncTurns
 from nightshift.tenants.vault import Vault, open_vault
-
-T = TypeVar("T")
-
-STORAGE_THREADS_MAX: Final = 32  # concurrent calls of the object store
-
-
-class StorageThreads:
-    """Separate threads for the object store, so that a hanging one delays nothing else; tenants take turns at
-    them. Created in its event loop.
-    """
-
-    def __init__(self) -> None:
-        self._turns = AsyncTurns(STORAGE_THREADS_MAX)
-        self._limiter = CapacityLimiter(STORAGE_THREADS_MAX)
-
-    def of(self, tenant_id: str) -> "TenantStorageThreads":
-        return TenantStorageThreads(tenant_id, self._turns, self._limiter)
-
-
-@dataclass(frozen=True)
-class TenantStorageThreads:
-    """Calls of the object store for one tenant."""
-
-    tenant_id: str
-    _turns: AsyncTurns
-    _limiter: CapacityLimiter
-
-    async def run(self, call: Callable[[], T]) -> T:
-        async with self._turns.hold(self.tenant_id):
-            return await to_thread.run_sync(call, limiter=self._limiter)
-
-    async def iterate(self, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-        """Stream from the object store, without a thread between pieces."""
-        while (piece := await self.run(lambda: next(pieces, None))) is not None:
-            yield piece
-
-    async def begun(self, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-        """As `iterate`, with the first piece at hand: what is gone is raised before a status is sent."""
-        first = await self.run(lambda: next(pieces, b""))
-        return self._after(first, pieces)
-
-    async def _after(self, first: bytes, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-        yield first
-        async for piece in self.iterate(pieces):
-            yield piece
 
 
 @dataclass(frozen=True)
@@ -111,7 +64,7 @@ class Services:
     body_turns: BodyTurns
     rate_limits: RateLimits
     slots: Slots
-    webhook_tests: WebhookTests
+    webhook_samples: WebhookSamples
     previews: Previews
 
 
@@ -157,7 +110,7 @@ async def open_services(settings: AppSettings) -> AsyncIterator[Services]:
             body_turns=BodyTurns(),
             rate_limits=rate_limits,
             slots=Slots(),
-            webhook_tests=WebhookTests(Egress(egress_config(settings.submission))),
+            webhook_samples=WebhookSamples(Egress(egress_config(settings.submission))),
             previews=Previews(),
         )
     finally:

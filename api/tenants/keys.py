@@ -21,14 +21,14 @@ router = APIRouter(prefix="/v1/tenants/{tenant}/keys", tags=["Tenants"])
     "", summary="Create a key; it is shown this once", status_code=201, response_model=CreatedKeyObject
 )
 async def create(tenant: str, services: ServicesDep, caller: CallerDep, body: BodyDep) -> Response:
-    asked = parsed(KeyCreate, body)
-    after_s = asked.expires_after_s
+    fields = parsed(KeyCreate, body)
+    after_s = fields.expires_after_s
 
     def make(tx: Transaction) -> CreatedKey:
         return acting(tx, caller).create_key(
             tenant,
-            name=asked.name,
-            scopes=asked.scopes,
+            name=fields.name,
+            scopes=fields.scopes,
             lasts=None if after_s is None else timedelta(seconds=after_s),
         )
 

@@ -39,7 +39,7 @@ async def own_limits(services: ServicesDep, caller: CallerDep) -> Response:
 
 
 async def limits_of(services: Services, tenant_id: str, quotas: Quotas) -> dict[str, LimitObject]:
-    """What a tenant uses of every quota that holds. Of what is in progress: in this process."""
+    """A tenant's use of every quota that holds. What is in progress is counted in this process alone."""
     limits = quotas.to_json()
     held = await run_in_threadpool(_held, services, tenant_id)
     rates = [Rate(word, limits[name], 0) for name, word in _RATES.items() if name in limits]

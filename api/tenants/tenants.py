@@ -24,11 +24,11 @@ class TenantDetails(TenantObject):
 
 @router.post("", summary="Create a tenant", status_code=201, response_model=TenantObject)
 async def create(services: ServicesDep, caller: CallerDep, body: BodyDep) -> Response:
-    asked = parsed(TenantCreate, body)
+    fields = parsed(TenantCreate, body)
     made = await run_in_threadpool(
         services.store.run,
         lambda tx: acting(tx, caller).create_tenant(
-            asked.name, asked.description, asked.priority_ceiling, asked.quotas.given
+            fields.name, fields.description, fields.priority_ceiling, fields.quotas.given
         ),
     )
     return _shown(made, 201)
@@ -52,15 +52,15 @@ async def describe(tenant: str, services: ServicesDep, caller: CallerDep) -> Res
 
 @router.patch("/{tenant}", summary="Describe a tenant otherwise, or disable it", response_model=TenantObject)
 async def update(tenant: str, services: ServicesDep, caller: CallerDep, body: BodyDep) -> Response:
-    asked = parsed(TenantUpdate, body)
+    fields = parsed(TenantUpdate, body)
     changed = await run_in_threadpool(
         services.store.run,
         lambda tx: acting(tx, caller).update_tenant(
             tenant,
-            description=asked.description,
-            disabled=asked.disabled,
-            priority_ceiling=asked.priority_ceiling,
-            quotas=asked.quotas.given,
+            description=fields.description,
+            disabled=fields.disabled,
+            priority_ceiling=fields.priority_ceiling,
+            quotas=fields.quotas.given,
         ),
     )
     return _shown(changed)
@@ -73,7 +73,7 @@ def delete(tenant: str, services: ServicesDep, caller: CallerDep) -> Response:
 
 
 def acting(tx: Transaction, caller: Caller) -> Administration:
-    """What the caller does is in the audit log under its key."""
+    """The caller's administration, which the audit log has under its key."""
     return Administration(tx, Actor.of_key(caller.key_id))
 
 

@@ -73,11 +73,11 @@ async def list_event_types(caller: CallerDep) -> Response:
     response_model=WebhookEndpointWithSecretObject,
 )
 def create(services: ServicesDep, caller: CallerDep, body: BodyDep) -> Response:
-    asked = parsed(WebhookEndpointCreate, body)
-    check_webhook_url(asked.url, services.settings.submission, "url")
+    fields = parsed(WebhookEndpointCreate, body)
+    check_webhook_url(fields.url, services.settings.submission, "url")
     made = services.store.run(
         lambda tx: _registry(tx, services, caller).create(
-            name=asked.name, url=asked.url, event_types=asked.event_types
+            name=fields.name, url=fields.url, event_types=fields.event_types
         )
     )
     return _with_secret(made)
@@ -111,14 +111,14 @@ def describe(webhook_endpoint_id: str, services: ServicesDep, caller: CallerDep)
     response_model=WebhookEndpointObject,
 )
 def update(webhook_endpoint_id: str, services: ServicesDep, caller: CallerDep, body: BodyDep) -> Response:
-    asked = parsed(WebhookEndpointUpdate, body)
-    if asked.url is not None:
-        check_webhook_url(asked.url, services.settings.submission, "url")
+    fields = parsed(WebhookEndpointUpdate, body)
+    if fields.url is not None:
+        check_webhook_url(fields.url, services.settings.submission, "url")
     changes = EndpointChanges(
-        name=asked.name,
-        url=asked.url,
-        event_types=None if asked.event_types is None else tuple(asked.event_types),
-        disabled=None if asked.nightshift is None else asked.nightshift.disabled,
+        name=fields.name,
+        url=fields.url,
+        event_types=None if fields.event_types is None else tuple(fields.event_types),
+        disabled=None if fields.nightshift is None else fields.nightshift.disabled,
     )
     changed = services.store.run(
         lambda tx: _registry(tx, services, caller).update(webhook_endpoint_id, changes)
@@ -144,9 +144,9 @@ def delete(webhook_endpoint_id: str, services: ServicesDep, caller: CallerDep) -
 def rotate_secret(
     webhook_endpoint_id: str, services: ServicesDep, caller: CallerDep, body: OptionalBodyDep
 ) -> Response:
-    asked = parsed(WebhookEndpointRotate, body)
+    fields = parsed(WebhookEndpointRotate, body)
     return _rotated(
-        services, caller, webhook_endpoint_id, keeps_old=asked.keep_old_secret_active_for_24_hours
+        services, caller, webhook_endpoint_id, keeps_old=fields.keep_old_secret_active_for_24_hours
     )
 
 
@@ -165,23 +165,23 @@ def rotate(webhook_endpoint_id: str, services: ServicesDep, caller: CallerDep) -
     response_model=WebhookEndpointTestResult,
 )
 async def test(webhook_endpoint_id: str, services: ServicesDep, caller: CallerDep, body: BodyDep) -> Response:
-    asked = parsed(WebhookEndpointTest, body)
+    fields = parsed(WebhookEndpointTest, body)
 
     def prepare(tx: Transaction) -> tuple[str, list[bytes], datetime]:
         endpoint = get_endpoint(tx, caller.tenant_id, webhook_endpoint_id)
-        _registry(tx, services, caller).note_test(webhook_endpoint_id, asked.event_type)
+        _registry(tx, services, caller).note_test(webhook_endpoint_id, fields.event_type)
         now = tx.now()
         return endpoint.url, endpoint.secrets(now), now
 
     url, encrypted, now = await run_in_threadpool(services.store.run, prepare)
     event_id = new_id("evt")
-    sample = sample_body(event_id, asked.event_type, now)
-    secrets = [services.vault.decrypt(each) for each in encrypted]
+    sample = sample_body(event_id, fields.event_type, now)
+    secrets = [services.vault.decrypt(secret) for secret in encrypted]
     signed = headers(event_id, int(now.timestamp()), sample, secrets)
-    status = await services.webhook_tests.send(caller.tenant_id, url, sample.encode(), signed)
+    status = await services.webhook_samples.send(caller.tenant_id, url, sample.encode(), signed)
     return _shown(
         WebhookEndpointTestResult(
-            webhook_endpoint_id=webhook_endpoint_id, event_type=asked.event_type, status_code=status
+            webhook_endpoint_id=webhook_endpoint_id, event_type=fields.event_type, status_code=status
         )
     )
 
@@ -192,11 +192,11 @@ async def test(webhook_endpoint_id: str, services: ServicesDep, caller: CallerDe
     response_model=WebhookEndpointReplayResult,
 )
 def replay(webhook_endpoint_id: str, services: ServicesDep, caller: CallerDep, body: BodyDep) -> Response:
-    asked = parsed(WebhookEndpointReplay, body)
+    fields = parsed(WebhookEndpointReplay, body)
 
     def work(tx: Transaction) -> ReplayedWindow:
-        since = from_seconds(asked.since)
-        until = tx.now() if asked.until is None else from_seconds(asked.until)
+        since = from_seconds(fields.since)
+        until = tx.now() if fields.until is None else from_seconds(fields.until)
         if since >= until:
             raise InvalidRequest("Invalid 'since': it is not before 'until'.", param="since")
         actor = Actor.of_key(caller.key_id)

@@ -17,7 +17,7 @@ from typing import Final
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from api.services.services import STORAGE_THREADS_MAX, StorageThreads
+from api.services.threads import STORAGE_THREADS_MAX, StorageThreads
 from nightshift.jobs import Job
 from nightshift.tenants.turns import Place, Turns, TurnThreads
 from nightshift_engine import Grammar

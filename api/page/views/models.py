@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from api.operation.readiness import WORKER_SILENCE_MAX
+from api.operation.health import WORKER_SILENCE_MAX
 from api.page.view import Context, PageRequest, View, paged
 from nightshift.fleet.checkpoints import model_id
 from nightshift.fleet.models import Model

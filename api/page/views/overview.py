@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from api.operation.readiness import WORKER_SILENCE_MAX
+from api.operation.health import WORKER_SILENCE_MAX
 from api.page.view import Context, PageRequest, View
 from api.page.views.job_rows import JobRow
 from nightshift.errors import InvalidRequest

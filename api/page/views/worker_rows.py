@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from api.operation.readiness import WORKER_SILENCE_MAX
+from api.operation.health import WORKER_SILENCE_MAX
 from api.page.views.job_rows import Tone
 from nightshift.fleet import figures
 from nightshift.fleet.workers import ExitCause, NoticeKind, Worker, WorkerState

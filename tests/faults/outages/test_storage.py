@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from api.services.services import STORAGE_THREADS_MAX
+from api.services.threads import STORAGE_THREADS_MAX
 from nightshift.jobs import Face, JobState
 from nightshift.jobs import Job as StoredJob
 from scheduler.duties.retention import COLLECTED

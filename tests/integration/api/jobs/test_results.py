@@ -108,7 +108,7 @@ class TestResults:
     def test_a_stream_goes_on_from_page_to_page_of_segments(
         self, http: httpx.Client, job_id: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(results, "SEGMENTS_PAGE", 1)
+        monkeypatch.setattr(results, "SEGMENTS_READ", 1)
 
         assert len(http.get(f"/v1/jobs/{job_id}/results", headers=NDJSON).text.splitlines()) == 5
 

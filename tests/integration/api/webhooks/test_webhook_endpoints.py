@@ -9,7 +9,7 @@ import pytest
 from standardwebhooks import Webhook as StandardWebhook
 
 from api.services.services import AppSettings
-from api.services.webhook_samples import TESTS_PER_TENANT_MAX
+from api.services.webhook_samples import SAMPLES_PER_TENANT_MAX
 from api.webhooks.endpoints import router
 from nightshift.jobs import Counts, JobState
 from nightshift.lifecycle import transitions
@@ -165,7 +165,7 @@ def test_the_old_secret_signs_on_only_where_that_is_asked_for(
 def test_a_test_of_a_receiver_that_does_not_answer_says_so(http: httpx.Client) -> None:
     asked = {"name": "pager", "url": "http://127.0.0.1:1/", "event_types": ["*"]}
     made = http.post(ENDPOINTS, json=asked).json()["id"]
-    for _ in range(TESTS_PER_TENANT_MAX + 1):  # each has ended before the next
+    for _ in range(SAMPLES_PER_TENANT_MAX + 1):  # each has ended before the next
         refused = http.post(f"{ENDPOINTS}/{made}/test", json={"event_type": "job.succeeded"})
         assert (refused.status_code, refused.json()["error"]["code"]) == (400, "webhook_no_answer")
     unknown = http.post(f"{ENDPOINTS}/{made}/test", json={"event_type": "job.*"})

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from api.operation.processes import NotMetrics, Page, Processes, ScrapeConfig, merged, parsed
+from api.operation.processes import Exposition, NotMetrics, Processes, ScrapeConfig, merged, parsed
 from nightshift.process.metrics.family import new_registry
 from nightshift.process.metrics.serving import MetricsServer
 
@@ -52,7 +52,7 @@ def page(stack: ExitStack, *sockets: Path, config: ScrapeConfig = ScrapeConfig()
     Gauge("feathers", "How many", registry=own).set(3)
     processes = Processes(sockets, config)
     stack.callback(processes.close)
-    return processes.page(own).decode().splitlines()
+    return processes.exposition(own).decode().splitlines()
 
 
 def test_every_process_is_on_the_page(stack: ExitStack, running: Callable[[str], Path]) -> None:
@@ -97,7 +97,7 @@ def test_a_process_that_hangs_is_not_waited_for(
 
 
 def test_a_page_that_is_too_long_is_left_out(stack: ExitStack, running: Callable[[str], Path]) -> None:
-    lines = page(stack, running("worker-1"), config=ScrapeConfig(page_bytes_max=10))
+    lines = page(stack, running("worker-1"), config=ScrapeConfig(exposition_bytes_max=10))
 
     assert 'nightshift_process_up{process="worker-1"} 0.0' in lines
     assert "feathers 3.0" in lines
@@ -106,13 +106,13 @@ def test_a_page_that_is_too_long_is_left_out(stack: ExitStack, running: Callable
 ODD_TEXTS = st.text(max_size=30)
 
 
-def a_page(process: str, model: str = "demo", count: float = 1.0) -> Page:
+def an_exposition(process: str, model: str = "demo", count: float = 1.0) -> Exposition:
     registry = CollectorRegistry()
     Counter("rows", "Rows\nof all kinds \\ of models", ("model",), registry=registry).labels(model).inc(count)
     Gauge("draining", "1 while it leaves", registry=registry).set(0)
     Histogram("seconds", "Time", ("model",), buckets=(1,), registry=registry).labels(model).observe(0.5)
     Gauge("process_open_fds", "Open files", registry=registry).set(7)
-    return Page(process, generate_latest(registry).decode())
+    return Exposition(process, generate_latest(registry).decode())
 
 
 def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -128,7 +128,7 @@ def of(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
 
 
 def test_workers_are_told_apart_by_a_label() -> None:
-    text = merged([parsed(a_page("worker-1", count=2)), parsed(a_page("worker-2", count=3))])
+    text = merged([parsed(an_exposition("worker-1", count=2)), parsed(an_exposition("worker-2", count=3))])
 
     found = samples(text)
     assert found[of("rows_total", model="demo", worker="worker-1")] == 2
@@ -138,7 +138,9 @@ def test_workers_are_told_apart_by_a_label() -> None:
 
 
 def test_what_every_process_has_is_told_apart_by_the_process() -> None:
-    text = merged([parsed(a_page("api")), parsed(a_page("scheduler")), parsed(a_page("worker-1"))])
+    text = merged(
+        [parsed(an_exposition("api")), parsed(an_exposition("scheduler")), parsed(an_exposition("worker-1"))]
+    )
 
     found = samples(text)
     for process in ("api", "scheduler", "worker-1"):
@@ -146,7 +148,7 @@ def test_what_every_process_has_is_told_apart_by_the_process() -> None:
 
 
 def test_all_lines_of_a_metric_stand_together_and_it_is_described_once() -> None:
-    lines = merged([parsed(a_page("worker-1")), parsed(a_page("worker-2"))]).splitlines()
+    lines = merged([parsed(an_exposition("worker-1")), parsed(an_exposition("worker-2"))]).splitlines()
 
     names = [line.removeprefix("# HELP ").removeprefix("# TYPE ")[:6] for line in lines]
     metrics = [name for name, _ in groupby(names)]
@@ -157,19 +159,19 @@ def test_all_lines_of_a_metric_stand_together_and_it_is_described_once() -> None
 @given(ODD_TEXTS, ODD_TEXTS)
 def test_whatever_a_model_is_called_its_samples_keep_their_values(first: str, second: str) -> None:
     """Line breaks, quotes, braces and backslashes among it."""
-    text = merged([parsed(a_page("worker-1", first, 2)), parsed(a_page("worker-2", second, 3))])
+    text = merged([parsed(an_exposition("worker-1", first, 2)), parsed(an_exposition("worker-2", second, 3))])
 
     found = samples(text)
     assert found[of("rows_total", model=first, worker="worker-1")] == 2
     assert found[of("rows_total", model=second, worker="worker-2")] == 3
-    assert len(found) == len(samples(a_page("worker-1").text)) * 2
+    assert len(found) == len(samples(an_exposition("worker-1").text)) * 2
 
 
 @pytest.mark.parametrize("text", ["<html>", "rows_total 3\n", "# TYPE rows counter\nwings 3\n"])
 def test_another_page_is_refused(text: str) -> None:
     with pytest.raises(NotMetrics):
-        parsed(Page("worker-1", text))
+        parsed(Exposition("worker-1", text))
 
 
 def test_empty_pages_are_an_empty_page() -> None:
-    assert merged([parsed(Page("worker-1", ""))]).strip() == ""
+    assert merged([parsed(Exposition("worker-1", ""))]).strip() == ""

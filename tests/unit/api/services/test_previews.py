@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from api.services.preview_child import Asked
+from api.services.preview_child import PreviewRequest
 from api.services.previews import PREVIEWS_PER_TENANT_MAX, Previews, parsed
 from nightshift.bulk.rows import previews
 from nightshift.bulk.rows.previews import PreviewedObjects, PreviewedRows, Previewer
@@ -23,8 +23,8 @@ from nightshift.objectstore.sources import Sources
 from nightshift.process.settings import DataSettings, LocationSettings
 
 
-def asked(folder: Path, tenant_id: str = "default") -> Asked:
-    return Asked(
+def asked(folder: Path, tenant_id: str = "default") -> PreviewRequest:
+    return PreviewRequest(
         data=DataSettings(data_dir=folder / "data"),
         places=LocationSettings(file_roots=(str(folder),)),
         spec=spec(folder),

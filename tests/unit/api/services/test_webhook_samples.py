@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from api.services.webhook_samples import TESTS_PER_TENANT_MAX, WebhookTests
+from api.services.webhook_samples import SAMPLES_PER_TENANT_MAX, WebhookSamples
 from nightshift.errors import TooManyRequests
 from nightshift.outbound.safe_http import EgressResponse
 
@@ -31,12 +31,12 @@ def test_a_tenant_may_wait_for_so_many_receivers_and_others_for_theirs() -> None
     receivers = Receivers()
 
     async def scenario() -> None:
-        tests = WebhookTests(receivers)
+        tests = WebhookSamples(receivers)
 
         async def send(tenant: str, url: str) -> int:
             return await tests.send(tenant, url, b"", {})
 
-        waiting = [asyncio.create_task(send("slow", HANGING)) for _ in range(TESTS_PER_TENANT_MAX)]
+        waiting = [asyncio.create_task(send("slow", HANGING)) for _ in range(SAMPLES_PER_TENANT_MAX)]
         for _ in waiting:
             await asyncio.to_thread(receivers.asked.acquire)
         with pytest.raises(TooManyRequests):
@@ -44,7 +44,7 @@ def test_a_tenant_may_wait_for_so_many_receivers_and_others_for_theirs() -> None
         assert await send("quick", HEALTHY) == 204
 
         receivers.released.set()
-        assert await asyncio.gather(*waiting) == [204] * TESTS_PER_TENANT_MAX
+        assert await asyncio.gather(*waiting) == [204] * SAMPLES_PER_TENANT_MAX
         assert await send("slow", HEALTHY) == 204
 
     asyncio.run(scenario())
