@@ -133,7 +133,7 @@ def storage(gate: Gate, stack: ExitStack, patch: pytest.MonkeyPatch) -> Put:
 
     def put(tenant: str) -> None:
         call = partial(gate.pass_through, tenant)
-        futures.append(portal.start_task_soon(threads.of(tenant).run, call))
+        futures.append(portal.start_task_soon(threads.for_tenant(tenant).run, call))
 
     return put
 
@@ -252,7 +252,7 @@ def test_the_turns_of_every_other_helper_are_shown_by_a_test_of_its_own(name: st
 
 IN_TURN: Final = {
     "api/middleware/turns.py",  # reads, checks of bodies, and their records
-    "api/services/services.py",  # calls of the object store
+    "api/services/threads.py",  # calls of the object store
     "nightshift/tenants/turns.py",
     "scheduler/duties/assembly.py",
     "scheduler/duties/planning.py",
@@ -309,7 +309,7 @@ OF_NO_TENANT: Final = {
 }
 MAKES_THREADS: Final = re.compile(
     r"threading\.Thread\(|ThreadPoolExecutor\(|CapacityLimiter\(|SimpleQueue\(|Semaphore\("
-    r"|\w*Turns\(|TurnThreads\(|TurnQueue[\[(]|JobPool\("
+    r"|\w*Turns\(|TurnThreads\(|TurnQueue[\[(]|JobPool\(|BoundedCalls\("
 )
 
 
