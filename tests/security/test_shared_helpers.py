@@ -252,6 +252,7 @@ def test_the_turns_of_every_other_helper_are_shown_by_a_test_of_its_own(name: st
 
 IN_TURN: Final = {
     "api/middleware/turns.py",  # reads, checks of bodies, and their records
+    "api/services/services.py",  # opens these
     "api/services/threads.py",  # calls of the object store
     "nightshift/tenants/turns.py",
     "scheduler/duties/assembly.py",
