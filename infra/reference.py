@@ -17,8 +17,7 @@ from pydantic.fields import FieldInfo
 
 from nightshift import endpoints
 from nightshift.cli.main import app as command_line
-from nightshift.endpoints.hints import hints_of, values_of
-from nightshift.endpoints.parameters import OPENAI
+from nightshift.endpoints.parameters import OPENAI, hints_of, values_of
 from nightshift.process import settings
 from nightshift.process.metrics import catalogue
 from nightshift.process.metrics.family import Family

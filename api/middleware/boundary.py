@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry.trace import Span
 from sse_starlette.sse import SendTimeoutError
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.responses.errors import AmbiguousLength, HeadTooLarge, error_response, unexpected_error, wants_page
@@ -108,11 +107,6 @@ class RequestRecord:
         elif not message.get("more_body", False):
             self.held.close()  # before a client that has the whole answer sends its next request
         await self._send(message)
-
-
-def record_of(request: Request) -> RequestRecord:
-    record: RequestRecord = request.state.record
-    return record
 
 
 class Boundary:

@@ -1,4 +1,4 @@
-"""Whether JSON has more arrays, objects and fields than any request needs: seen before it is parsed. Pure.
+"""Refuses JSON with more arrays, objects and fields than any request needs, before it is parsed.
 
 An empty list is two bytes as JSON and a hundred in Python, and the garbage collector visits each of them
 again and again: 4 MiB of brackets take 210 MiB and 3 s of CPU.
@@ -15,7 +15,7 @@ _OTHERS: Final = re.compile(rb'(?:[^"\[{:]+|"[^"]*+"){0,500}')
 
 
 def has_too_many_entries(data: bytes) -> bool:
-    """Text full of brackets is one string. Of data that are no JSON, what comes before the error counts."""
+    """Counts entries outside strings; in data that are no JSON, those before the error."""
     if sum(map(data.count, (b"[", b"{", b":"))) <= ENTRIES_MAX:
         return False
     data = data.replace(rb"\\", b"").replace(rb"\"", b"")  # a quote that is left begins or ends a string

@@ -11,8 +11,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ValidationError
 
-from nightshift.endpoints.answer_sizes import AnswerSize
-from nightshift.endpoints.answers import ANSWER_ID_CHARS
+from nightshift.endpoints.answers import ANSWER_ID_CHARS, AnswerSize
 from nightshift.endpoints.requests import ModelRequest, invalid_request
 from nightshift.endpoints.results import Identity, Origin, Result, Values
 from nightshift.fleet.models import Model, ModelKind
@@ -29,48 +28,17 @@ class ColumnType(StrEnum):
 class Endpoint(ABC):
     """A stateless route to a model."""
 
-    @property
-    @abstractmethod
-    def route(self) -> str:
-        """Such as `/v1/chat/completions`."""
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """The command line's word, such as `chat`."""
-
-    @property
-    @abstractmethod
-    def operation(self) -> str:
-        """The OpenAPI operation, such as `create_chat_completion`."""
-
-    @property
-    @abstractmethod
-    def summary(self) -> str:
-        """The OpenAPI summary."""
-
-    @property
-    @abstractmethod
-    def model_kinds(self) -> Collection[ModelKind]:
-        """The kinds of model that serve it."""
-
-    @property
-    @abstractmethod
-    def request_type(self) -> type[ModelRequest]:
-        """What a request may say."""
-
-    @property
-    def answer_type(self) -> type[BaseModel] | None:
-        """What an answer's body says, for the OpenAPI document."""
-        return None
-
-    @property
-    @abstractmethod
-    def columns(self) -> Mapping[str, ColumnType]:
-        """The columns of its answers in a part file."""
+    route: str  # such as `/v1/chat/completions`
+    name: str  # the command line's word, such as `chat`
+    operation: str  # of the OpenAPI document, such as `create_chat_completion`
+    summary: str  # likewise
+    model_kinds: Collection[ModelKind]  # that serve it
+    request_type: type[ModelRequest]
+    answer_type: type[BaseModel] | None = None  # of the body, for the OpenAPI document
+    columns: Mapping[str, ColumnType]  # of its answers in a part file
 
     def vector_size(self, template: JsonObject | None, dimensions: int) -> int | None:
-        """Of the vectors of a job's rows, if all have one size; `dimensions`: the model's."""
+        """The size of the vectors of a job's rows, if all have one; `dimensions`: the model's."""
         return dimensions
 
     @abstractmethod

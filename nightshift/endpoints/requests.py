@@ -18,8 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from nightshift.endpoints.hints import Flag, WithoutEffect
-from nightshift.endpoints.parameters import KNOWN
+from nightshift.endpoints.parameters import KNOWN, Flag, WithoutEffect
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 from nightshift.jobs.priorities import CLASS_OF_SERVICE_TIER, PriorityClass
@@ -83,7 +82,7 @@ CACHED: Final = WithoutEffect("prefixes are reused without it")
 
 
 class ModelRequest(BaseModel):
-    """What every request to a model has."""
+    """The fields that every request to a model has."""
 
     model_config = ConfigDict(extra="ignore", strict=False)
 
@@ -173,7 +172,7 @@ MAY_BE_CUT: Final = " With 'truncate_prompt_tokens': -1 its first tokens are tak
 
 
 def too_long(limit: int, however: str, param: str, advice: str = "") -> InvalidRequest:
-    """In OpenAI's words, by which clients know that a shorter text may be accepted."""
+    """An error in OpenAI's words, by which clients know that a shorter text may be accepted."""
     return InvalidRequest(
         f"This model's maximum context length is {limit} tokens. However, {however}.{advice}",
         param=param,
@@ -200,7 +199,8 @@ def invalid_request(error: ValidationError) -> InvalidRequest:
     # Of a union's branches, the one that matched deepest was meant.
     first = max((e for e in errors if e["loc"][:1] == field), key=lambda e: len(e["loc"]))
     param = _path(first["loc"])
-    code = _CODES.get(first["type"], "invalid_value")
+    is_type = first["type"].endswith(("_type", "_parsing"))
+    code = "invalid_type" if is_type else _CODES.get(first["type"], "invalid_value")
     message = first["msg"].removeprefix("Value error, ")
     if code == "missing_required_parameter":
         return missing(param)
@@ -213,16 +213,6 @@ def invalid_request(error: ValidationError) -> InvalidRequest:
 
 _CODES: Final = {
     "missing": "missing_required_parameter",
-    "int_type": "invalid_type",
-    "int_parsing": "invalid_type",
-    "float_type": "invalid_type",
-    "float_parsing": "invalid_type",
-    "string_type": "invalid_type",
-    "bool_type": "invalid_type",
-    "bool_parsing": "invalid_type",
-    "list_type": "invalid_type",
-    "dict_type": "invalid_type",
-    "model_type": "invalid_type",
     "less_than_equal": "above_max_value",
     "greater_than_equal": "below_min_value",
 }

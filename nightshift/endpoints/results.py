@@ -1,4 +1,4 @@
-"""What a model returned for a request, as values. Its JSON body is written only for readers of JSON."""
+"""A model's answer to a request, as values. Its JSON body is written only for readers of JSON."""
 
 import hashlib
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.priorities import PriorityClass
 
 Values = Mapping[str, str | bytes | None]
-"""By column: a text; one number or a vector as little-endian float32 bytes, a count as an int32's."""
+"""A cell for each column: a text; a number or a vector as little-endian float32 bytes, a count as int32."""
 
 
 TRUNCATED: Final = "truncated_inputs"
@@ -27,7 +27,7 @@ def count_of(cell: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What ids and seeds of an answer derive from: a row that runs twice gives the same bytes."""
+    """The source of an answer's ids and seeds: a row that runs twice gives the same bytes."""
 
     name: str  # unique for the row, the same at every attempt; an online request's is its job's id
     created_s: int  # shown as `created`: when the job was
@@ -44,7 +44,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What an answer's body says beside its values."""
+    """The parts of an answer's body beside its values."""
 
     identity: Identity
     model: str
@@ -53,7 +53,7 @@ class Origin:
 
 @dataclass(slots=True)  # one for each row: frozen ones take longer to make
 class Result:
-    """What a model returned, or an error."""
+    """A model's answer, or an error."""
 
     status_code: int  # as over HTTP
     usage: Usage

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from pydantic import field_validator
 
 from nightshift.endpoints.answer_objects import ClassificationList
-from nightshift.endpoints.answer_sizes import ANSWER_HEAD_BYTES, AnswerSize
+from nightshift.endpoints.answers import ANSWER_HEAD_BYTES, AnswerSize
 from nightshift.endpoints.encoders import images
 from nightshift.endpoints.encoders.scoring import (
     ENTRY_BYTES,
@@ -87,63 +88,58 @@ class Classifications(ScoringEndpoint):
     def result(self, request: ModelRequest, scored: Scored) -> Result:
         """A row with one text has its scores as values; others have the body alone."""
         assert isinstance(request, ClassificationRequest), "parsed by this endpoint"
-        found = [_ranked(scored.labels, floats(each), request.top_k) for each in scored.scores]
+        rankings = [_ranked(scored.labels, floats(scores), request.top_k) for scores in scored.scores]
         usage = Usage(scored.prompt_tokens)
-        if len(found) == 1:
-            return Result(200, usage, _values(found[0]))
-        return Result(200, usage, no_values(self.columns), _body(request.model, found, scored.prompt_tokens))
+        if len(rankings) == 1:
+            return Result(200, usage, _values(rankings[0]))
+        return Result(200, usage, no_values(self.columns), _body(request.model, rankings, usage))
 
     def values(self, body: JsonObject) -> Values:
         data = body.get("data") or []
         if len(data) != 1:
             return no_values(self.columns)
-        return _values([(each["label"], each["score"]) for each in data[0]["scores"]])
+        return _values([(score["label"], score["score"]) for score in data[0]["scores"]])
 
     def body(self, origin: Origin, values: Values, usage: Usage) -> JsonObject:
         labels, scores = values["labels"], values["scores"]
         assert isinstance(labels, str), "a row with one text has its labels"
         assert isinstance(scores, bytes), "and their scores"
-        found = [*zip(json.loads(labels), floats(scores), strict=True)]
-        return _body(origin.model, [found], usage.prompt_tokens)
+        return _body(origin.model, [[*zip(json.loads(labels), floats(scores), strict=True)]], usage)
 
 
-_Found = Sequence[tuple[str, float]]
+_Ranking = Sequence[tuple[str, float]]
 """Labels and scores, in the order in which they are shown."""
 
 
-def _ranked(labels: Sequence[str], scores: Sequence[float], top_k: int | None) -> _Found:
-    """In the model's order; with `top_k`, the best so many, best first."""
-    found = [*zip(labels, scores, strict=True)]
-    return found if top_k is None else sorted(found, key=lambda each: -each[1])[:top_k]
+def _ranked(labels: Sequence[str], scores: Sequence[float], top_k: int | None) -> _Ranking:
+    """The labels in the model's order; with `top_k`, the best so many, best first."""
+    ranking = [*zip(labels, scores, strict=True)]
+    return ranking if top_k is None else sorted(ranking, key=itemgetter(1), reverse=True)[:top_k]
 
 
-def _best(found: _Found) -> tuple[str, float]:
-    return max(found, key=lambda each: each[1])
-
-
-def _values(found: _Found) -> Values:
-    label, score = _best(found)
+def _values(ranking: _Ranking) -> Values:
+    label, score = max(ranking, key=itemgetter(1))
     return {
         "label": label,
         "score": packed([score]),
-        "labels": json_text([label for label, _ in found]),
-        "scores": packed([score for _, score in found]),
+        "labels": json_text([label for label, _ in ranking]),
+        "scores": packed([score for _, score in ranking]),
     }
 
 
-def _body(model: str, found: Sequence[_Found], prompt_tokens: int) -> JsonObject:
+def _body(model: str, rankings: Sequence[_Ranking], usage: Usage) -> JsonObject:
     return {
         "object": "list",
         "model": model,
         "data": [
             {
                 "index": index,
-                "label": _best(each)[0],
-                "scores": [{"label": label, "score": score} for label, score in each],
+                "label": max(ranking, key=itemgetter(1))[0],
+                "scores": [{"label": label, "score": score} for label, score in ranking],
             }
-            for index, each in enumerate(found)
+            for index, ranking in enumerate(rankings)
         ],
-        "usage": usage_json(prompt_tokens),
+        "usage": usage_json(usage),
     }
 
 
@@ -152,9 +148,9 @@ def _texts(value: object) -> list[ScoredText]:
     if not isinstance(value, list):
         return [_text(value, "input")]
     check_count(len(value), "input")
-    found = [_text(each, f"input[{index}]") for index, each in enumerate(value)]
-    images.check_count([each for each in found if each.is_image])
-    return found
+    texts = [_text(part, f"input[{index}]") for index, part in enumerate(value)]
+    images.check_count([text for text in texts if text.is_image])
+    return texts
 
 
 def _text(value: object, place: str) -> ScoredText:

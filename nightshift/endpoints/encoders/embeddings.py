@@ -8,9 +8,9 @@ from typing import Any, Final, Literal
 from pydantic import field_validator
 
 from nightshift.endpoints.answer_objects import EmbeddingList
-from nightshift.endpoints.answer_sizes import ANSWER_HEAD_BYTES, NUMBER_BYTES, AnswerSize
+from nightshift.endpoints.answers import ANSWER_HEAD_BYTES, NUMBER_BYTES, AnswerSize
+from nightshift.endpoints.encoders.encoding import EncoderEndpoint, EncoderRequest
 from nightshift.endpoints.encoders.images import ImageInput, check_count, image_of, is_image
-from nightshift.endpoints.encoding import EncoderEndpoint, EncoderRequest
 from nightshift.endpoints.endpoint import ColumnType
 from nightshift.endpoints.requests import MAY_BE_CUT, ModelRequest, are_token_ids, too_long
 from nightshift.endpoints.results import TRUNCATED, Origin, Result, Values, count_bytes, count_of
@@ -93,7 +93,7 @@ class Embeddings(EncoderEndpoint):
         truncated_inputs: int | None = None,
     ) -> JsonObject:
         assert isinstance(request, EmbeddingRequest), "parsed by this endpoint"
-        vectors = [_encoded(each, request.encoding_format) for each in embeddings]
+        vectors = [_encoded(vector, request.encoding_format) for vector in embeddings]
         return _body(request.model, vectors, prompt_tokens, truncated_inputs)
 
     def result(
@@ -166,16 +166,16 @@ def _inputs(value: object) -> list[str | list[int] | ImageInput]:
 
 def _checked(items: list[Any]) -> list[str | list[int] | ImageInput]:
     """Raises ValueError."""
-    found: list[str | list[int] | ImageInput] = []
+    inputs: list[str | list[int] | ImageInput] = []
     for position, item in enumerate(items):
         if is_image(item):
-            found.append(image_of(item, f"input[{position}]"))
+            inputs.append(image_of(item, f"input[{position}]"))
         elif (isinstance(item, str) and item) or (isinstance(item, list) and item and are_token_ids(item)):
-            found.append(item)
+            inputs.append(item)
         else:
             raise ValueError(f"input[{position}] must be a text, an image or a list of tokens, and not empty")
-    check_count([each for each in found if isinstance(each, ImageInput)])
-    return found
+    check_count([item for item in inputs if isinstance(item, ImageInput)])
+    return inputs
 
 
 def _is_token(value: object) -> bool:

@@ -22,7 +22,7 @@ class ImageInput:
 
     @property
     def shown(self) -> str:
-        """For messages: a URI's end says more than its beginning, of a data URI nothing is said."""
+        """The reference in messages: a URI says more at its end than its beginning, a data URI nothing."""
         return shown(self.reference)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationInfo, field_validator
 
 from nightshift.endpoints.answer_objects import RerankObject
-from nightshift.endpoints.answer_sizes import ANSWER_HEAD_BYTES, AnswerSize
+from nightshift.endpoints.answers import ANSWER_HEAD_BYTES, AnswerSize
 from nightshift.endpoints.encoders.scoring import (
     ENTRY_BYTES,
     RankingRequest,
@@ -87,22 +87,23 @@ class Rerank(ScoringEndpoint):
 
     def result(self, request: ModelRequest, scored: Scored) -> Result:
         assert isinstance(request, RerankRequest), "parsed by this endpoint"
-        scores = [floats(each)[0] for each in scored.scores]
+        scores = scored.first_scores
         ranking = sorted(range(len(scores)), key=lambda index: -scores[index])[: request.top_n]
         values = _values(ranking, [scores[index] for index in ranking])
         usage = Usage(scored.prompt_tokens)
         if not request.return_documents:
             return Result(200, usage, values)
         results, texts = _results(values), request.document_texts
-        for each in results:
-            each["document"] = {"text": texts[each["index"]]}
+        for result in results:
+            result["document"] = {"text": texts[result["index"]]}
         return Result(200, usage, values, _body(scored.identity, request.model, results, usage))
 
     def values(self, body: JsonObject) -> Values:
         results = body.get("results")
         if not results:
             return no_values(self.columns)
-        return _values([each["index"] for each in results], [each["relevance_score"] for each in results])
+        ranking = [result["index"] for result in results]
+        return _values(ranking, [result["relevance_score"] for result in results])
 
     def body(self, origin: Origin, values: Values, usage: Usage) -> JsonObject:
         return _body(origin.identity, origin.model, _results(values), usage)
@@ -127,7 +128,7 @@ def _body(identity: Identity, model: str, results: Sequence[JsonObject], usage: 
         "id": identity.id("rerank-"),
         "model": model,
         "results": results,
-        "usage": usage_json(usage.prompt_tokens),
+        "usage": usage_json(usage),
     }
 
 
@@ -138,6 +139,6 @@ def _texts_of(documents: object) -> list[str]:
         raise ValueError("documents must be a list of texts")
     check_count(len(given), "documents")
     return [
-        checked_text(each.get("text") if isinstance(each, dict) else each, f"documents[{index}]")
-        for index, each in enumerate(given)
+        checked_text(document.get("text") if isinstance(document, dict) else document, f"documents[{index}]")
+        for index, document in enumerate(given)
     ]

@@ -59,7 +59,7 @@ class ScoreRequest(RankingRequest):
         places, first_places = _places("text_2", len(second)), _places("text_1", len(first))
         if len(first) == 1:
             first, first_places = first * len(second), first_places * len(second)
-        return [ScoredText(*each) for each in zip(first, second, places, first_places, strict=True)]
+        return [*map(ScoredText, first, second, places, first_places)]
 
 
 class Score(ScoringEndpoint):
@@ -81,12 +81,12 @@ class Score(ScoringEndpoint):
         return {"model": model, "text_1": "{{query}}", "text_2": placeholder}
 
     def result(self, request: ModelRequest, scored: Scored) -> Result:
-        scores = [floats(each)[0] for each in scored.scores]
+        scores = scored.first_scores
         return Result(200, Usage(scored.prompt_tokens), _values(scores))
 
     def values(self, body: JsonObject) -> Values:
         data = body.get("data")
-        return _values([each["score"] for each in data]) if data else no_values(self.columns)
+        return _values([pair["score"] for pair in data]) if data else no_values(self.columns)
 
     def body(self, origin: Origin, values: Values, usage: Usage) -> JsonObject:
         scores = values["scores"]
@@ -106,7 +106,7 @@ def _body(identity: Identity, model: str, scores: Sequence[float], usage: Usage)
         "created": identity.created_s,
         "model": model,
         "data": [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)],
-        "usage": usage_json(usage.prompt_tokens),
+        "usage": usage_json(usage),
     }
 
 
@@ -121,4 +121,4 @@ def _listed(value: object) -> list[str]:
     if not isinstance(value, list):
         raise ValueError("it must be a text or a list of texts")
     check_count(len(value), "it")
-    return [checked_text(each, f"entry {index}") for index, each in enumerate(value)]
+    return [checked_text(text, f"entry {index}") for index, text in enumerate(value)]

@@ -1,4 +1,4 @@
-"""What the endpoints that a classifier serves have in common: texts or pairs in, scores for each out."""
+"""The base of endpoints that a classifier serves: texts or pairs in, scores for each out."""
 
 import json
 from abc import abstractmethod
@@ -9,13 +9,13 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from nightshift.endpoints.answer_sizes import ANSWER_HEAD_BYTES, AnswerSize
+from nightshift.endpoints.answers import ANSWER_HEAD_BYTES, AnswerSize
 from nightshift.endpoints.endpoint import Endpoint
 from nightshift.endpoints.requests import ModelRequest, TokensKept, null_means
 from nightshift.endpoints.results import Identity, Result
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model, ModelKind
-from nightshift.jobs import JsonObject
+from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.json_text import json_bytes
 
 TEXTS_MAX: Final = 2048  # or pairs, per request
@@ -36,12 +36,17 @@ class ScoredText:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What a model says of a request's texts."""
+    """The scores of a model for a request's texts."""
 
     identity: Identity
     labels: Sequence[str]
     scores: Sequence[bytes]  # of each text: float32, one for each label
     prompt_tokens: int
+
+    @property
+    def first_scores(self) -> list[float]:
+        """The only score of each text, of a model that ranks."""
+        return [floats(scores)[0] for scores in self.scores]
 
 
 class ScoringRequest(ModelRequest):
@@ -57,38 +62,30 @@ class ScoringRequest(ModelRequest):
 
     @property
     def text_chars(self) -> int:
-        return sum(len(each.text) + len(each.pair or "") for each in self.texts)
+        return sum(len(text.text) + len(text.pair or "") for text in self.texts)
 
 
 class RankingRequest(ScoringRequest):
     """A request for the relevance of texts to another."""
 
     instruction: Annotated[str, Field(min_length=1)] | None = None
-    """What makes a document relevant, for models with a place for it in their prompt."""
+    """The instruction by which documents are relevant, for models with a place for it in their prompt."""
 
 
 class ScoringEndpoint(Endpoint):
     """An endpoint that a classifier serves."""
 
     model_kinds: Collection[ModelKind] = (ModelKind.CLASSIFIER,)
-
-    @property
-    @abstractmethod
-    def ranks(self) -> bool:
-        """Whether it asks for one score: how much a text has to do with another."""
+    ranks: bool  # it asks for one score: how much a text has to do with another
+    texts_field: str  # the field with the texts to be scored
 
     @abstractmethod
     def result(self, request: ModelRequest, scored: Scored) -> Result:
         """The answer."""
 
-    @property
-    @abstractmethod
-    def texts_field(self) -> str:
-        """The field with the texts to be scored."""
-
     @abstractmethod
     def count(self, texts: object) -> int:
-        """How many texts that field has. Raises ValueError."""
+        """The number of texts that the field has. Raises ValueError."""
 
     def answer_size(self, request: ModelRequest, model: Model) -> AnswerSize | None:
         """One score for each text."""
@@ -112,10 +109,7 @@ def check_count(count: int, field: str) -> None:
 
 
 def check_repeated(text: str, count: int, field: str) -> None:
-    """A short body must not ask for much: a text that is read with each of others counts each time.
-
-    Raises ValueError.
-    """
+    """Raises ValueError where a text that is read with each of others makes a short body ask for much."""
     if len(text) * (count - 1) > REPEATED_CHARS_MAX:
         raise ValueError(
             f"{field} of {len(text)} characters is read once for each of {count} texts: that is more than "
@@ -130,8 +124,8 @@ def checked_text(value: object, place: str) -> str:
     return value
 
 
-def usage_json(prompt_tokens: int) -> JsonObject:
-    return {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens}
+def usage_json(usage: Usage) -> JsonObject:
+    return {"prompt_tokens": usage.prompt_tokens, "total_tokens": usage.prompt_tokens}
 
 
 def floats(scores: bytes) -> list[float]:

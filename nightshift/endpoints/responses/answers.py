@@ -76,7 +76,7 @@ class ResponseFailure(Part):
 
 
 class ResponseObject(Part):
-    """What was asked for, and what came of it. A null `temperature` or `top_p` is the model's own."""
+    """A request for a response, and its answer. A null `temperature` or `top_p` is the model's own."""
 
     id: str
     object: Literal["response"] = "response"

@@ -1,18 +1,159 @@
-"""The endpoint."""
+"""The endpoint, and a streamed response as semantic events in OpenAI's order:
 
-from collections.abc import Sequence
-from typing import Final
+    response.created    response.in_progress
+    a message           output_item.added    content_part.added
+                        output_text.delta …  output_text.done
+                        content_part.done    output_item.done
+    each call           output_item.added    function_call_arguments.delta …, .done  output_item.done
+    response.completed, .incomplete or .failed
+
+A stream that ends before the answer has `error` as its last event.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from nightshift.endpoints.requests import missing
-from nightshift.endpoints.responses.answers import ResponseObject, ended
-from nightshift.endpoints.responses.events import ResponseEvents
+from nightshift.endpoints.responses.answers import (
+    FunctionCall,
+    OutputMessage,
+    OutputText,
+    ResponseFailure,
+    ResponseObject,
+    begun,
+    call_item,
+    ended,
+    message_id,
+    message_item,
+)
 from nightshift.endpoints.responses.request import ResponsesRequest
 from nightshift.endpoints.results import Values
+from nightshift.endpoints.structured.calls import call_id
 from nightshift.endpoints.texts.generation import Choice, GenerationRequest, TextEndpoint
 from nightshift.endpoints.texts.logprobs import Chosen, entries
-from nightshift.endpoints.texts.streams import AnswerHead, Piece
+from nightshift.endpoints.texts.streams import AnswerEvents, AnswerHead, CallPiece, Piece, StreamEvent
 from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.json_text import json_bytes
+
+MESSAGE_INDEX: Final = 0  # in the output
+
+
+class ResponseEvents(AnswerEvents):
+    """Numbers its events from 0."""
+
+    def __init__(self, request: ResponsesRequest, head: AnswerHead) -> None:
+        self._request = request
+        self._head = head
+        self._num_events = 0
+        self._has_message = False
+        self._item_id = message_id(head.id)
+        self._text: list[str] = []
+        self._logprobs: list[JsonObject] = []
+        self._num_shown = 0  # of these, in deltas
+        self._call: FunctionCall | None = None  # the last one begun
+        self._call_index = 0  # in the output
+        self._arguments: list[str] = []
+
+    def opening(self) -> Sequence[StreamEvent]:
+        response = begun(self._request, self._head).model_dump()
+        return [self._event(f"response.{name}", response=response) for name in ("created", "in_progress")]
+
+    def piece(self, choice: int, piece: Piece) -> Sequence[StreamEvent]:
+        """Without text, as the tokens of a call leave none, it begins no message."""
+        self._text.append(piece.text)
+        self._logprobs += piece.logprobs["content"] if piece.logprobs is not None else []
+        if not (piece.text or self._has_message):
+            return []
+        logprobs = self._logprobs[self._num_shown :]
+        self._num_shown = len(self._logprobs)
+        delta = {"delta": piece.text, "logprobs": logprobs}
+        return [*self._begin_message(), self._of_text("response.output_text.delta", **delta)]
+
+    @property
+    def has_live_calls(self) -> bool:
+        """A message that is followed by calls has the log-probabilities of their tokens, too."""
+        return self._request.logprobs_asked is None
+
+    def call_piece(self, choice: int, piece: CallPiece) -> Sequence[StreamEvent]:
+        return [*self._call_piece(choice, piece)]
+
+    def closing(self, choice: int, answer: JsonObject) -> Sequence[StreamEvent]:
+        """The end of the last item."""
+        last = answer["output"][-1]
+        return [*(self._end_message(last) if last["type"] == "message" else self._end_call(last))]
+
+    def ending(self, answer: JsonObject) -> Sequence[StreamEvent]:
+        return [self._event(f"response.{answer['status']}", response=answer)]
+
+    def failed(self, error: JsonObject) -> Sequence[StreamEvent]:
+        said = error["error"]
+        response = begun(self._request, self._head)
+        response.status = "failed"
+        is_ours = said["type"] == "server_error"
+        response.error = ResponseFailure(
+            code="server_error" if is_ours else "invalid_prompt", message=said["message"]
+        )
+        return [self._event("response.failed", response=response.model_dump())]
+
+    def interrupted(self, error: JsonObject) -> Sequence[StreamEvent]:
+        return [self._event("error", **{name: error["error"][name] for name in ("code", "message", "param")})]
+
+    def _begin_message(self) -> Iterator[StreamEvent]:
+        """The beginning of the message, once."""
+        if self._has_message:
+            return
+        self._has_message = True
+        message = OutputMessage(id=self._item_id, status="in_progress", content=[]).model_dump()
+        yield self._event("response.output_item.added", output_index=MESSAGE_INDEX, item=message)
+        yield self._of_text("response.content_part.added", part=OutputText().model_dump())
+
+    def _end_message(self, item: JsonObject) -> Iterator[StreamEvent]:
+        yield from self._begin_message()
+        (part,) = item["content"]
+        yield self._of_text("response.output_text.done", text=part["text"], logprobs=part["logprobs"])
+        yield self._of_text("response.content_part.done", part=part)
+        yield self._event("response.output_item.done", output_index=MESSAGE_INDEX, item=item)
+
+    def _call_piece(self, choice: int, piece: CallPiece) -> Iterator[StreamEvent]:
+        if piece.is_first:
+            yield from self._end_item()
+            id = piece.id or call_id(self._head.id, choice, piece.index)
+            self._call = call_item(id, piece.name, "", status="in_progress")
+            self._call_index = piece.index + self._has_message
+            self._arguments = []
+            item = self._call.model_dump()
+            yield self._event("response.output_item.added", output_index=self._call_index, item=item)
+        if piece.arguments:
+            self._arguments.append(piece.arguments)
+            yield self._of_call("response.function_call_arguments.delta", delta=piece.arguments)
+
+    def _end_item(self) -> Iterator[StreamEvent]:
+        """The end of the item before a call, which is whole."""
+        if self._call is not None:
+            whole = {"arguments": "".join(self._arguments), "status": "completed"}
+            yield from self._end_call(self._call.model_dump() | whole)
+        elif self._has_message:
+            text = "".join(self._text)
+            item = message_item(self._head.id, text, self._logprobs, "completed")
+            yield from self._end_message(item.model_dump())
+
+    def _end_call(self, item: JsonObject) -> Iterator[StreamEvent]:
+        said = {"name": item["name"], "arguments": item["arguments"]}
+        yield self._of_call("response.function_call_arguments.done", **said)
+        yield self._event("response.output_item.done", output_index=self._call_index, item=item)
+
+    def _of_call(self, type: str, **fields: Any) -> StreamEvent:
+        assert self._call is not None, "its first piece came"
+        return self._event(type, item_id=self._call.id, output_index=self._call_index, **fields)
+
+    def _of_text(self, type: str, **fields: Any) -> StreamEvent:
+        at = {"item_id": self._item_id, "output_index": MESSAGE_INDEX, "content_index": 0}
+        return self._event(type, **at, **fields)
+
+    def _event(self, type: str, **fields: Any) -> StreamEvent:
+        number, self._num_events = self._num_events, self._num_events + 1
+        return StreamEvent.from_json({"type": type, "sequence_number": number, **fields}, type)
+
 
 DEFAULTS_BYTES: Final = 2048
 TOOL_DEFAULTS_BYTES: Final = 64
@@ -53,7 +194,7 @@ class Responses(TextEndpoint):
 
     def pieces(self, answer: JsonObject) -> list[Piece]:
         parts = _parts(answer)
-        logprobs = [each for part in parts for each in part["logprobs"]]
+        logprobs = [logprob for part in parts for logprob in part["logprobs"]]
         text = "".join(part["text"] for part in parts)
         return [Piece(text, {"content": logprobs} if logprobs else None)]
 
@@ -84,5 +225,5 @@ def _as_in_chats(item: JsonObject) -> JsonObject:
 
 
 def _parts(answer: JsonObject) -> list[JsonObject]:
-    """Of the message."""
+    """The parts of the message."""
     return [part for item in answer["output"] if item["type"] == "message" for part in item["content"]]

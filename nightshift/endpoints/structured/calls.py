@@ -64,7 +64,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class New:
-    """What is certain to be in the answer since some more of its text has come."""
+    """The parts of an answer that have become certain with some more of its text."""
 
     content: str
     parts: Sequence[CallPart]
@@ -126,14 +126,14 @@ class AnswerReader:
         return bool(begin)
 
     def _read_head(self) -> bool:
-        found = _HEAD.match(self._held)
-        if found is None and len(self._held) <= HEAD_CHARS_MAX:
+        head = _HEAD.match(self._held)
+        if head is None and len(self._held) <= HEAD_CHARS_MAX:
             return False
-        if found is None or found[1] not in self.tools.callable:
+        if head is None or head[1] not in self.tools.callable:
             self._state = _State.ENDED
             return True
-        self.calls.append(Call(found[1]))
-        self._held = self._held[found.end() :]
+        self.calls.append(Call(head[1]))
+        self._held = self._held[head.end() :]
         self._scan = _ObjectScan()
         self._state = _State.ARGUMENTS
         return True
@@ -175,11 +175,11 @@ class _ObjectScan:
                 self.is_escaped = False
                 at += 1
                 continue
-            found = (_IN_TEXT if self.is_in_text else _OUTSIDE).search(piece, at)
-            if found is None:
+            mark = (_IN_TEXT if self.is_in_text else _OUTSIDE).search(piece, at)
+            if mark is None:
                 return None
-            at = found.end()
-            self._take(found[0])
+            at = mark.end()
+            self._take(mark[0])
             if self.depth == 0 and not self.is_in_text:
                 return at
         return None

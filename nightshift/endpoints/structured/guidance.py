@@ -1,4 +1,4 @@
-"""What an answer must be: OpenAI's `response_format`, vLLM's `guided_*` and `structured_outputs`."""
+"""The form of an answer: OpenAI's `response_format`, vLLM's `guided_*` and `structured_outputs`."""
 
 import json
 import re
@@ -43,19 +43,19 @@ GuidanceFields = dict[str, Callable[[object, str], Guidance | None]]
 
 
 def guidance_of(data: JsonObject, own: GuidanceFields) -> Guidance | None:
-    """What the fields of a request, the endpoint's own ones too, ask for together; None: any text.
+    """The form that the fields of a request, the endpoint's own ones too, ask for; None: any text.
 
     Raises InvalidRequest naming the place of the first error.
     """
-    asked = [
+    wanted = [
         guidance
         for name, read in (own | _FIELDS).items()
         if data.get(name) is not None and (guidance := read(data[name], name)) is not None
     ]
-    if len(asked) > 1:
-        names = " and ".join(f"'{guidance.field}'" for guidance in asked[:2])
-        raise InvalidRequest(f"{names} cannot be used together.", param=asked[1].field)
-    return asked[0] if asked else None
+    if len(wanted) > 1:
+        names = " and ".join(f"'{guidance.field}'" for guidance in wanted[:2])
+        raise InvalidRequest(f"{names} cannot be used together.", param=wanted[1].field)
+    return wanted[0] if wanted else None
 
 
 def read_format(value: object, at: str, *, nested: str | None = None) -> Guidance | None:

@@ -42,7 +42,7 @@ UNSUPPORTED: Final = frozenset(
     }
 )
 
-_Found = tuple[str, Any]
+_Placed = tuple[str, Any]
 """A path, and the schema there."""
 
 
@@ -55,21 +55,21 @@ def check_schema(schema: object, at: str) -> None:
         raise _invalid(at, f"a schema of {size} bytes is too large; the limit is {SCHEMA_BYTES_MAX}")
     to_check: list[tuple[str, Any, int]] = [(at, schema, 1)]
     while to_check:
-        path, found, depth = to_check.pop()
+        path, inner_schema, depth = to_check.pop()
         if depth > SCHEMA_DEPTH_MAX:
             raise _invalid(path, f"schemas are nested more than {SCHEMA_DEPTH_MAX} deep")
-        to_check += [(path, inner, depth + 1) for path, inner in _inner_schemas(found, path, schema)]
+        to_check += [(path, inner, depth + 1) for path, inner in _inner_schemas(inner_schema, path, schema)]
 
 
 def size_of(value: object, at: str) -> int:
-    """In bytes, as JSON. Raises InvalidRequest for what is nested too deep to be written."""
+    """The bytes of a value as JSON. Raises InvalidRequest for one that is nested too deep to be written."""
     try:
         return len(json.dumps(value))  # ASCII
     except RecursionError as error:
         raise _invalid(at, "is nested too deep") from error
 
 
-def _inner_schemas(schema: object, at: str, root: JsonObject) -> Iterator[_Found]:
+def _inner_schemas(schema: object, at: str, root: JsonObject) -> Iterator[_Placed]:
     """The schemas right below one, whose own keywords are checked."""
     if isinstance(schema, bool):
         return
@@ -81,14 +81,14 @@ def _inner_schemas(schema: object, at: str, root: JsonObject) -> Iterator[_Found
             raise _invalid(path, f"the keyword '{keyword}' is not supported", code="unsupported_parameter")
         if keyword == "$ref":
             _check_reference(value, path, root)
-        elif (check := _CHECKS.get(keyword)) is not None:
-            what = check(value)
-            if what is not None:
+        elif keyword in _CHECKS:
+            is_right, what = _CHECKS[keyword]
+            if not is_right(value):
                 raise _invalid(path, what)
         yield from _below(keyword, value, path)
 
 
-def _below(keyword: str, value: Any, path: str) -> Iterator[_Found]:
+def _below(keyword: str, value: Any, path: str) -> Iterator[_Placed]:
     if keyword in ("items", "additionalProperties"):
         yield path, value
     elif keyword in ("properties", "patternProperties", "$defs", "definitions"):
@@ -101,65 +101,59 @@ def _check_reference(value: object, path: str, root: JsonObject) -> None:
     """Within the schema, by a JSON pointer (RFC 6901)."""
     if not isinstance(value, str) or not (value == "#" or value.startswith("#/")):
         raise _invalid(path, "a reference must be to a part of the same schema, such as '#/$defs/name'")
-    found: Any = root
+    target: Any = root
     for part in value.split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, list) and name.isascii() and name.isdecimal() and len(name) < 7:
-            found = found[int(name)] if int(name) < len(found) else None
+        if isinstance(target, list) and name.isascii() and name.isdecimal() and len(name) < 7:
+            target = target[int(name)] if int(name) < len(target) else None
         else:
-            found = found.get(name) if isinstance(found, dict) else None
-    if not isinstance(found, dict | bool):
+            target = target.get(name) if isinstance(target, dict) else None
+    if not isinstance(target, dict | bool):
         raise _invalid(path, f"there is no schema at '{value}'")
 
 
-def _type(value: object) -> str | None:
+def _is_type(value: object) -> bool:
     names = value if isinstance(value, list) else [value]
-    if names and all(isinstance(name, str) and name in TYPES for name in names):
-        return None
-    return f"a type must be one of {', '.join(TYPES)}, or a list of them"
+    return bool(names) and all(isinstance(name, str) and name in TYPES for name in names)
 
 
-def _format(value: object) -> str | None:
-    return None if value in FORMATS else f"a format must be one of {', '.join(FORMATS)}"
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _count(value: object) -> str | None:
-    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
-    return None if is_count else "must be an integer of at least 0"
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
 
 
-def _number(value: object) -> str | None:
-    return None if isinstance(value, int | float) and not isinstance(value, bool) else "must be a number"
+def _is_pattern(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= PATTERN_CHARS_MAX
 
 
-def _pattern(value: object) -> str | None:
-    is_pattern = isinstance(value, str) and len(value) <= PATTERN_CHARS_MAX
-    return None if is_pattern else f"must be a string of at most {PATTERN_CHARS_MAX} characters"
+def _is_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
-def _list(value: object) -> str | None:
-    return None if isinstance(value, list) and value else "must be a list with at least one entry"
+_Check = tuple[Callable[[object], bool], str]
+"""Whether a keyword's value is right, and the error if not."""
 
+_OBJECT: Final[_Check] = (lambda value: isinstance(value, dict), "must be an object")
+_LIST: Final[_Check] = (
+    lambda value: isinstance(value, list) and bool(value),
+    "must be a list with at least one entry",
+)
+_NUMBER: Final[_Check] = (_is_number, "must be a number")
+_COUNT: Final[_Check] = (_is_count, "must be an integer of at least 0")
 
-def _names(value: object) -> str | None:
-    is_list = isinstance(value, list) and all(isinstance(name, str) for name in value)
-    return None if is_list else "must be a list of strings"
-
-
-def _object(value: object) -> str | None:
-    return None if isinstance(value, dict) else "must be an object"
-
-
-_CHECKS: Final[Mapping[str, Callable[[object], str | None]]] = {
-    "type": _type,
-    "format": _format,
-    "pattern": _pattern,
-    "required": _names,
-    **dict.fromkeys(("properties", "patternProperties", "$defs", "definitions"), _object),
-    **dict.fromkeys(("anyOf", "allOf", "oneOf", "prefixItems", "enum"), _list),
-    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), _number),
+_CHECKS: Final[Mapping[str, _Check]] = {
+    "type": (_is_type, f"a type must be one of {', '.join(TYPES)}, or a list of them"),
+    "format": (lambda value: value in FORMATS, f"a format must be one of {', '.join(FORMATS)}"),
+    "pattern": (_is_pattern, f"must be a string of at most {PATTERN_CHARS_MAX} characters"),
+    "required": (_is_names, "must be a list of strings"),
+    **dict.fromkeys(("properties", "patternProperties", "$defs", "definitions"), _OBJECT),
+    **dict.fromkeys(("anyOf", "allOf", "oneOf", "prefixItems", "enum"), _LIST),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), _NUMBER),
     **dict.fromkeys(
-        ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), _count
+        ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), _COUNT
     ),
 }
 

@@ -77,7 +77,7 @@ class Tools:
 
 
 def tools_of(data: JsonObject, *, is_flat: bool = False) -> Tools | None:
-    """What a request offers; None: no tools, or none that may be called. Raises InvalidRequest.
+    """The tools that a request offers; None: none, or none that may be called. Raises InvalidRequest.
 
     A flat tool has the fields of its function beside its type, as in OpenAI's Responses.
     """
@@ -197,7 +197,7 @@ def _nested(tool: JsonObject) -> JsonObject:
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """What `tool_choice` asks for."""
+    """The functions that `tool_choice` asks for."""
 
     names: Sequence[str]  # of the functions that may be called
     must_call: bool
@@ -223,7 +223,7 @@ def _chosen(choice: Any, names: Sequence[str], is_flat: bool) -> _Chosen:
 
 
 def _allowed(choice: JsonObject, names: Sequence[str], is_flat: bool) -> _Chosen:
-    """Those of the tools that this answer may call; the model is shown all."""
+    """The tools that this answer may call; the model is shown all."""
     given, at = (
         (choice, "tool_choice") if is_flat else (choice.get("allowed_tools"), "tool_choice.allowed_tools")
     )

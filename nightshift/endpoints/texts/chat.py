@@ -12,7 +12,7 @@ from pydantic import (
 )
 
 from nightshift.endpoints.answer_objects import ChatCompletionObject
-from nightshift.endpoints.hints import AS_TEMPLATED, Effort, Flag, Verbosity, WithoutEffect
+from nightshift.endpoints.parameters import AS_TEMPLATED, Effort, Flag, Verbosity, WithoutEffect
 from nightshift.endpoints.requests import MESSAGES_MAX, PARTS_MAX, Count, array_at_most, at_most
 from nightshift.endpoints.structured.tools import CALLS_MAX, arguments_of, called
 from nightshift.endpoints.texts.choices import ChoicesEndpoint, ChoicesRequest
@@ -56,7 +56,7 @@ class CalledFunction(BaseModel):
 
 
 class ToolCall(BaseModel):
-    """Of an earlier answer."""
+    """A call in an earlier answer."""
 
     id: str
     type: Literal["function"] = "function"

@@ -1,4 +1,4 @@
-"""What the endpoints share whose answers are lists of choices: their requests, answers and chunks."""
+"""The base of endpoints whose answers are lists of choices: their requests, answers and chunks."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class ChoicesRequest(GenerationRequest):
 
     @property
     def num_choices(self) -> int:
-        """Those of the first prompt come first."""
+        """The number of choices, of which those of the first prompt come first."""
         return (self.n or 1) * self.num_prompts
 
     @property
@@ -62,18 +62,9 @@ class ChoicesRequest(GenerationRequest):
 class ChoicesEndpoint(TextEndpoint):
     """An endpoint whose answers are lists of choices."""
 
-    has_logprobs_in_every_chunk: bool = False
-    """Where log-probabilities are asked for: no chunk has a finish reason alone."""
-
-    @property
-    @abstractmethod
-    def object_name(self) -> str:
-        """An answer's `object`, such as `chat.completion`."""
-
-    @property
-    @abstractmethod
-    def chunk_object_name(self) -> str:
-        """A chunk's `object`, such as `chat.completion.chunk`."""
+    has_logprobs_in_every_chunk: bool = False  # if any: no chunk has a finish reason alone
+    object_name: str  # an answer's `object`, such as `chat.completion`
+    chunk_object_name: str  # a chunk's `object`, such as `chat.completion.chunk`
 
     @abstractmethod
     def choice_json(self, choice: Choice) -> JsonObject:
@@ -205,12 +196,12 @@ class Chunks(AnswerEvents):
         return [self._choice(choice, self.endpoint.chunk_closing(), finish_reason=reason)]
 
     def ending(self, answer: JsonObject) -> Sequence[StreamEvent]:
-        """With `include_usage`, token counts without choices."""
-        usage = [StreamEvent.of(self._chunk([]) | {"usage": answer["usage"]})]
+        """The end of the stream, with `include_usage` after token counts without choices."""
+        usage = [StreamEvent.from_json(self._chunk([]) | {"usage": answer["usage"]})]
         return [*(usage if self.request.include_usage else ()), DONE]
 
     def failed(self, error: JsonObject) -> Sequence[StreamEvent]:
-        return [StreamEvent.of({"error": error["error"]})]
+        return [StreamEvent.from_json({"error": error["error"]})]
 
     def interrupted(self, error: JsonObject) -> Sequence[StreamEvent]:
         return self.failed(error)
@@ -228,7 +219,7 @@ class Chunks(AnswerEvents):
         finish_reason: str | None = None,
     ) -> StreamEvent:
         choice = {"index": index, **says, "logprobs": logprobs, "finish_reason": finish_reason}
-        return StreamEvent.of(self._chunk([choice]))
+        return StreamEvent.from_json(self._chunk([choice]))
 
     def _chunk(self, choices: list[JsonObject]) -> JsonObject:
         return {

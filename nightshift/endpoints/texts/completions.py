@@ -171,10 +171,10 @@ class Completions(ChoicesEndpoint):
     def logprobs(self, chosen: Sequence[Chosen]) -> JsonObject:
         """Four columns. The token itself is among the alternatives."""
         return {
-            "tokens": [_text(each.chance.token) for each in chosen],
-            "token_logprobs": [shown(each.chance.logprob) for each in chosen],
-            "top_logprobs": [_alternatives(each) for each in chosen],
-            "text_offset": [each.text_offset for each in chosen],
+            "tokens": [_text(token.chance.token) for token in chosen],
+            "token_logprobs": [shown(token.chance.logprob) for token in chosen],
+            "top_logprobs": [_alternatives(token) for token in chosen],
+            "text_offset": [token.text_offset for token in chosen],
         }
 
 

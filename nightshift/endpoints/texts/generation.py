@@ -1,4 +1,4 @@
-"""What the endpoints that generate text share."""
+"""The base of endpoints that generate text."""
 
 import json
 from abc import abstractmethod
@@ -16,9 +16,9 @@ from pydantic import (
     model_validator,
 )
 
-from nightshift.endpoints.answer_sizes import ANSWER_HEAD_BYTES, AnswerSize
+from nightshift.endpoints.answers import ANSWER_HEAD_BYTES, AnswerSize
 from nightshift.endpoints.endpoint import ColumnType, Endpoint
-from nightshift.endpoints.hints import Flag, WithoutEffect
+from nightshift.endpoints.parameters import Flag, WithoutEffect
 from nightshift.endpoints.requests import ModelRequest, at_most, null_means
 from nightshift.endpoints.results import Result, Values
 from nightshift.endpoints.structured.guidance import Guidance, GuidanceFields, guidance_of
@@ -41,7 +41,7 @@ LOGPROB_NAMES_BYTES: Final = 128  # of a token's log-probabilities: the names an
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """For a chat template."""
+    """Messages and tools for a chat template."""
 
     messages: Sequence[JsonObject]  # role and content; tool_calls, tool_call_id and name where they are given
     tools: Sequence[JsonObject] = ()
@@ -51,7 +51,7 @@ Prompt = Conversation | str | list[int]  # or text, or token ids
 
 
 def template_role(role: str) -> str:
-    """As chat templates call it: OpenAI renamed `system` to `developer`."""
+    """The role's name in chat templates: OpenAI renamed `system` to `developer`."""
     return "system" if role == "developer" else role
 
 
@@ -64,7 +64,7 @@ def prompt_chars(prompt: Prompt) -> int:
 
 
 def _chars_within(parts: list[Any]) -> int:
-    """Of all strings and names, and one for each other value. Without recursion: they may be nested deep."""
+    """The characters of all strings and names, and one for each other value, without recursion."""
     chars, left = 0, [*parts]
     while left:
         part = left.pop()
@@ -91,7 +91,7 @@ class StreamOptions(BaseModel):
 
 
 class GenerationRequest(ModelRequest):
-    """What every request for text has: how to sample, when to stop."""
+    """The fields of every request for text: how to sample, when to stop."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -151,12 +151,12 @@ class GenerationRequest(ModelRequest):
 
     @property
     def guidance(self) -> Guidance | None:
-        """What the answer must be; None: any text."""
+        """The form of the answer; None: any text."""
         return self._guidance
 
     @property
     def callable_tools(self) -> Tools | None:
-        """What the answer may call."""
+        """The tools that the answer may call."""
         return None
 
     @property
@@ -170,7 +170,7 @@ class GenerationRequest(ModelRequest):
 
     @property
     def languages(self) -> Mapping[str, str]:
-        """Of a translation, by field."""
+        """The languages of a translation, by field."""
         return {}
 
     @property
@@ -204,7 +204,7 @@ class GenerationRequest(ModelRequest):
 
 
 class CallingRequest(GenerationRequest):
-    """What every request has whose answer may call tools."""
+    """The fields of every request whose answer may call tools."""
 
     tools: list[JsonObject] | None = None
     tool_choice: str | JsonObject | None = None
@@ -214,7 +214,7 @@ class CallingRequest(GenerationRequest):
 
     @classmethod
     def read_tools(cls, data: JsonObject) -> Tools | None:
-        """What a body offers. Raises InvalidRequest."""
+        """The tools that a body offers. Raises InvalidRequest."""
         return tools_of(data)
 
     @model_validator(mode="wrap")
@@ -232,7 +232,7 @@ class CallingRequest(GenerationRequest):
 
     @property
     def tools_shown(self) -> Sequence[JsonObject]:
-        """To the model."""
+        """The tools that are shown to the model."""
         return self._callable.given if self._callable is not None else ()
 
     @property
@@ -255,20 +255,12 @@ class TextEndpoint(Endpoint):
     columns: Mapping[str, ColumnType] = dict.fromkeys(
         ("text", "finish_reason", "tool_calls"), ColumnType.TEXT
     )
-
-    @property
-    @abstractmethod
-    def prompt_field(self) -> str:
-        """The field named in errors about the prompt."""
+    prompt_field: str  # named in errors about the prompt
+    id_prefix: str  # of an answer's id, such as `chatcmpl-`
 
     def prompt_place(self, request: GenerationRequest, prompt: int) -> str:
-        """What errors about one of a request's prompts name."""
+        """The field that errors about one of a request's prompts name."""
         return self.prompt_field if request.num_prompts == 1 else f"{self.prompt_field}[{prompt}]"
-
-    @property
-    @abstractmethod
-    def id_prefix(self) -> str:
-        """The prefix of an answer's id, such as `chatcmpl-`."""
 
     @abstractmethod
     def logprobs(self, chosen: Sequence[Chosen]) -> JsonObject:
@@ -336,4 +328,4 @@ class TextEndpoint(Endpoint):
 
     @abstractmethod
     def events(self, request: GenerationRequest, head: AnswerHead) -> AnswerEvents:
-        """For a streamed answer."""
+        """The events of a streamed answer."""

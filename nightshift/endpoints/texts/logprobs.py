@@ -59,7 +59,7 @@ def shown(logprob: float) -> float:
 
 def entries(chosen: Sequence[Chosen]) -> list[JsonObject]:
     """Tokens as answers to conversations show them."""
-    return [_entry(each.chance) | {"top_logprobs": [_entry(other) for other in each.top]} for each in chosen]
+    return [_entry(token.chance) | {"top_logprobs": [*map(_entry, token.top)]} for token in chosen]
 
 
 def _entry(chance: Chance) -> JsonObject:

@@ -19,8 +19,8 @@ class StreamEvent:
     type: str | None = None  # the name on its `event` line
 
     @classmethod
-    def of(cls, data: JsonObject, type: str | None = None) -> "StreamEvent":
-        """In ASCII: some clients take U+2028 for a line's end."""
+    def from_json(cls, data: JsonObject, type: str | None = None) -> "StreamEvent":
+        """The event with this data, in ASCII: some clients take U+2028 for a line's end."""
         return cls(json_text.dumps(data), type)
 
 
@@ -48,7 +48,7 @@ class CallPiece:
 
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
-    """What is known of an answer before it."""
+    """The parts of an answer that are known before it."""
 
     id: str  # of the recorded answer, too
     created_s: int  # Unix time

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeGuard
 import numpy as np
 
 from nightshift.endpoints import Endpoint
+from nightshift.endpoints.encoders.encoding import EncoderEndpoint, EncoderRequest
 from nightshift.endpoints.encoders.images import ImageInput
-from nightshift.endpoints.encoding import EncoderEndpoint, EncoderRequest
 from nightshift.endpoints.requests import MAY_BE_CUT, ModelRequest
 from nightshift.endpoints.results import Result
 from nightshift.errors import InvalidRequest

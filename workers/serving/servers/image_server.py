@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nightshift.endpoints import Endpoint
+from nightshift.endpoints.encoders.encoding import EncoderEndpoint, EncoderRequest
 from nightshift.endpoints.encoders.images import ImageInput, check_count
 from nightshift.endpoints.encoders.scoring import ScoringEndpoint, ScoringRequest
-from nightshift.endpoints.encoding import EncoderEndpoint, EncoderRequest
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.results import Result
 from nightshift.errors import InvalidRequest, StorageError

@@ -9,8 +9,8 @@ from nightshift.bulk.rows.templates import columns
 from nightshift.endpoints import Endpoint
 from nightshift.endpoints.encoders.classifications import Classifications
 from nightshift.endpoints.encoders.embeddings import Embeddings
+from nightshift.endpoints.encoders.encoding import EncoderEndpoint
 from nightshift.endpoints.encoders.scoring import ScoringEndpoint
-from nightshift.endpoints.encoding import EncoderEndpoint
 from nightshift.endpoints.texts.chat import Chat
 from nightshift.endpoints.texts.choices import ChoicesEndpoint
 

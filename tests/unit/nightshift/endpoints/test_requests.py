@@ -11,8 +11,7 @@ from openai.types.embedding_create_params import EmbeddingCreateParams
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
 from nightshift import endpoints
-from nightshift.endpoints.hints import hints_of, values_of
-from nightshift.endpoints.parameters import KNOWN
+from nightshift.endpoints.parameters import KNOWN, hints_of, values_of
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.responses.request import MOVED
 from nightshift.endpoints.texts.chat import ChatRequest

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
-from nightshift.endpoints.encoding import EncoderEndpoint, EncoderRequest
+from nightshift.endpoints.encoders.encoding import EncoderEndpoint, EncoderRequest
 from nightshift.endpoints.endpoint import ColumnType
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.results import Values

@@ -1,4 +1,4 @@
-"""What the endpoints that an encoder serves have in common: texts in, one vector for each."""
+"""The base of endpoints that an encoder serves: texts in, one vector for each."""
 
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
@@ -49,20 +49,14 @@ class EncoderEndpoint(Endpoint):
     """An endpoint that an encoder serves."""
 
     model_kinds: Collection[ModelKind] = (ModelKind.ENCODER,)
+    input_field: str  # named by errors about the inputs
 
     def vector_size(self, template: JsonObject | None, dimensions: int) -> int | None:
         """Rows that are requests, or have a column for it, may each ask for another size."""
         if template is None:
             return None
-        asked = template.get("dimensions")
-        if asked is None:
-            return dimensions
-        return asked if type(asked) is int else None
-
-    @property
-    @abstractmethod
-    def input_field(self) -> str:
-        """The field that errors about the inputs name."""
+        size = template.get("dimensions", dimensions)
+        return dimensions if size is None else size if type(size) is int else None
 
     @abstractmethod
     def answer(self, request: ModelRequest, embeddings: Sequence[bytes], prompt_tokens: int) -> JsonObject:
