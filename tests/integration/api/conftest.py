@@ -79,7 +79,7 @@ def insert_key(store: Store, tenant_id: str, **fields: object) -> str:
                 key_sha256=digest(key),
                 last4=key[-4:],
                 created_at=tx.now(),
-                **fields,  # type: ignore[arg-type]
+                **fields,
             )
         )
     return key
@@ -95,7 +95,7 @@ def client_of(base_url: str, make_key: KeyMaker) -> Iterator[ClientMaker]:
 
     def make(tenant_id: str = "default", **options: object) -> openai.OpenAI:
         key = make_key(tenant_id)
-        clients.append(openai.OpenAI(base_url=f"{base_url}/v1", api_key=key, timeout=TIMEOUT_S, **options))  # type: ignore[arg-type]
+        clients.append(openai.OpenAI(base_url=f"{base_url}/v1", api_key=key, timeout=TIMEOUT_S, **options))
         return clients[-1]
 
     yield make

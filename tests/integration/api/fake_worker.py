@@ -200,7 +200,7 @@ def prompt_of(claim: OnlineClaim) -> str:
 
 def repeated(claim: OnlineClaim) -> list[str]:
     """The text that each choice of a request repeats: its prompt's."""
-    request = asked(claim)
+    request = request_of(claim)
     texts = [
         prompt.messages[-1]["content"] if isinstance(prompt, Conversation) else str(prompt)
         for prompt in request.prompts_given
@@ -208,7 +208,7 @@ def repeated(claim: OnlineClaim) -> list[str]:
     return [text for text in texts for _ in range(request.num_choices // len(texts))]
 
 
-def asked(claim: OnlineClaim) -> GenerationRequest:
+def request_of(claim: OnlineClaim) -> GenerationRequest:
     request = text_endpoint(claim).parse(claim.body)
     assert isinstance(request, GenerationRequest)
     return request
@@ -221,8 +221,8 @@ def text_endpoint(claim: OnlineClaim) -> TextEndpoint:
 
 
 def logprobs_of(claim: OnlineClaim, words: Sequence[tuple[int, str]]) -> JsonObject | None:
-    """Of words, each a token: the word itself and, less likely, its capitals."""
-    request = asked(claim)
+    """The log-probabilities of words, each a token: the word itself and, less likely, its capitals."""
+    request = request_of(claim)
     if request.logprobs_asked is None:
         return None
     chosen = []
@@ -234,14 +234,14 @@ def logprobs_of(claim: OnlineClaim, words: Sequence[tuple[int, str]]) -> JsonObj
 
 def text_answer(claim: OnlineClaim, text: str, finish_reason: str = "stop") -> Answer:
     """Every choice has this text."""
-    return answer_saying(claim, [text] * asked(claim).num_choices, finish_reason)
+    return answer_saying(claim, [text] * request_of(claim).num_choices, finish_reason)
 
 
 def answer_saying(claim: OnlineClaim, texts: Sequence[str], finish_reason: str = "stop") -> Answer:
     choices = [Choice(text, finish_reason, logprobs_of(claim, [*_words(text)])) for text in texts]
     usage = Usage(prompt_tokens=3, completion_tokens=sum(len(text.split()) for text in texts))
     body = text_endpoint(claim).answer(
-        asked(claim),
+        request_of(claim),
         head_of(claim),
         choices=choices,
         usage=usage,

@@ -9,7 +9,7 @@ from tests.helpers.waiting import wait_for
 
 
 def wait_until_nothing_is_owed(store: Store) -> None:
-    """Until every ring that was sent is out of the outbox."""
+    """Waits until every ring that was sent is out of the outbox."""
 
     def is_empty() -> bool:
         with store.snapshot() as tx:
@@ -19,7 +19,7 @@ def wait_until_nothing_is_owed(store: Store) -> None:
 
 
 def wait_until_stored(data_dir: Path, names: Sequence[str]) -> None:
-    """Until a data directory has these objects; what is not needed any more is deleted after the answer."""
+    """Waits until a data directory has these objects: others are deleted after the answer."""
 
     def stored() -> list[str]:
         # Not rglob: on Python 3.11 it fails where a directory goes away meanwhile.

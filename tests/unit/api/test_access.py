@@ -9,7 +9,7 @@ from api.services.services import AppSettings
 from nightshift.tenants.keys import Scope
 
 
-def test_every_route_but_those_without_a_key_names_one_scope() -> None:
+def test_every_route_but_those_without_a_key_names_one_scope():
     paths = create_app(AppSettings()).openapi()["paths"]
 
     named = {
@@ -34,7 +34,5 @@ def test_every_route_but_those_without_a_key_names_one_scope() -> None:
         ("GET", "/v1/audit", Scope.ADMIN),
     ],
 )
-def test_reading_changing_and_administering_need_scopes_of_their_own(
-    method: str, path: str, scope: Scope
-) -> None:
+def test_reading_changing_and_administering_need_scopes_of_their_own(method, path, scope):
     assert scope_of(method, path) is scope

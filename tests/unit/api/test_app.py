@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -20,12 +19,13 @@ print(create_app(AppSettings()).title)
 """
 
 
-def test_the_api_is_made_without_torch_scheduler_or_workers() -> None:
+def test_the_api_is_made_without_torch_scheduler_or_workers():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
 
     assert done.stdout == "Nightshift\n", done.stderr
 
 
+SLOW = pytest.mark.exhaustive
 COMMAND = ("uvicorn", "api.app:create_app", "--factory", "--port", "0", "--log-level", "warning")
 
 
@@ -33,16 +33,14 @@ COMMAND = ("uvicorn", "api.app:create_app", "--factory", "--port", "0", "--log-l
     ("name", "value", "says"),
     [
         ("LOG_LEVEL", "loud", "NIGHTSHIFT_LOG_LEVEL is 'loud'"),
-        ("ONLINE_QUEUE_MAX", "loud", "NIGHTSHIFT_ONLINE_QUEUE_MAX is 'loud'"),
-        ("DATABASE_URL", "mysql://loud", "NIGHTSHIFT_DATABASE_URL names 'mysql'"),
-        ("STORAGE_URL", "ftp://loud/x", "'ftp://loud/x'"),
+        pytest.param("ONLINE_QUEUE_MAX", "loud", "NIGHTSHIFT_ONLINE_QUEUE_MAX is 'loud'", marks=SLOW),
+        pytest.param("DATABASE_URL", "mysql://loud", "NIGHTSHIFT_DATABASE_URL names 'mysql'", marks=SLOW),
+        pytest.param("STORAGE_URL", "ftp://loud/x", "'ftp://loud/x'", marks=SLOW),
         ("REDIS_URL", "http://:hush@queue", "NIGHTSHIFT_REDIS_URL is not shown here: it should be redis://"),
-        ("DATA_DIR", "/dev/null/loud", "/dev/null"),
+        pytest.param("DATA_DIR", "/dev/null/loud", "/dev/null", marks=SLOW),
     ],
 )
-def test_it_ends_with_one_line_that_names_the_variable(
-    name: str, value: str, says: str, tmp_path: Path
-) -> None:
+def test_it_ends_with_one_line_that_names_the_variable(name, value, says, tmp_path):
     environment = {"NIGHTSHIFT_DATA_DIR": str(tmp_path), f"NIGHTSHIFT_{name}": value}
     with (tmp_path / "said").open("wb") as said:
         launch = Launch((sys.executable, "-P", "-m", *COMMAND), environment)

@@ -1,8 +1,7 @@
-"""What the bodies of jobs, batches and model requests take as given."""
+"""The bodies of jobs, batches and uploads: absent fields, columns, durations, refusals."""
 
 import pytest
 from openai.types import batch_create_params, upload_create_params
-from pydantic import BaseModel
 
 from api.bodies import parsed
 from api.bodies.files import UploadCreate
@@ -21,21 +20,21 @@ BATCH: JsonObject = {
 
 
 @pytest.mark.parametrize("name", ["retry_on_interrupt", "capacity", "format"])
-def test_null_in_a_job_means_that_the_field_is_absent(name: str) -> None:
+def test_null_in_a_job_means_that_the_field_is_absent(name):
     assert parsed(JobCreate, JOB | {name: None}) == parsed(JobCreate, JOB)
 
 
 @pytest.mark.parametrize("given", [None, {"retry_on_interrupt": None, "capacity": None}])
-def test_null_in_a_batchs_extension_means_that_the_field_is_absent(given: object) -> None:
+def test_null_in_a_batchs_extension_means_that_the_field_is_absent(given):
     assert parsed(BatchCreate, BATCH | {"nightshift": given}) == parsed(BatchCreate, BATCH)
 
 
-def test_null_in_a_model_request_means_that_the_field_is_absent() -> None:
+def test_null_in_a_model_request_means_that_the_field_is_absent():
     body: JsonObject = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
     assert Chat().parse(body | {"ignore_eos": None}) == Chat().parse(body)
 
 
-def test_an_input_that_is_no_files_id_is_told_what_one_looks_like() -> None:
+def test_an_input_that_is_no_files_id_is_told_what_one_looks_like():
     with pytest.raises(InvalidRequest, match="Expected an ID that begins with 'file-'") as refused:
         parsed(BatchCreate, BATCH | {"input_file_id": "abc"})
     assert refused.value.param == "input_file_id"
@@ -44,7 +43,7 @@ def test_an_input_that_is_no_files_id_is_told_what_one_looks_like() -> None:
 @pytest.mark.parametrize(
     ("given", "kept"), [(None, None), ("all", "all"), (["all"], ("all",)), (["b", "a.b[0]"], ("b", "a.b[0]"))]
 )
-def test_columns_to_keep_are_names_in_their_order_or_all(given: object, kept: object) -> None:
+def test_columns_to_keep_are_names_in_their_order_or_all(given, kept):
     assert parsed(JobCreate, JOB | {"keep_columns": given}).options().keep_columns == kept
 
 
@@ -64,13 +63,13 @@ def test_columns_to_keep_are_names_in_their_order_or_all(given: object, kept: ob
         (["\ud83d"], "keep_columns[0]", "of Unicode"),
     ],
 )
-def test_columns_that_cannot_be_kept_are_named(given: object, param: str, says: str) -> None:
+def test_columns_that_cannot_be_kept_are_named(given, param, says):
     with pytest.raises(InvalidRequest, match=says) as refused:
         parsed(JobCreate, JOB | {"keep_columns": given})
     assert refused.value.param == param
 
 
-def test_columns_are_kept_of_native_bulk_jobs_alone() -> None:
+def test_columns_are_kept_of_native_bulk_jobs_alone():
     with pytest.raises(InvalidRequest, match="'keep_columns' is for bulk jobs"):
         parsed(JobCreate, {"endpoint": "chat", "body": {}, "keep_columns": ["a"]})
     with pytest.raises(InvalidRequest) as refused:
@@ -86,7 +85,7 @@ def test_columns_are_kept_of_native_bulk_jobs_alone() -> None:
         ("x", "Invalid type for 'metadata': expected an object, but got a string instead."),
     ],
 )
-def test_a_wrong_type_is_said_in_openais_sentence(metadata: object, says: str) -> None:
+def test_a_wrong_type_is_said_in_openais_sentence(metadata, says):
     with pytest.raises(InvalidRequest) as refused:
         parsed(BatchCreate, BATCH | {"metadata": metadata})
     assert (refused.value.message, refused.value.code) == (says, "invalid_type")
@@ -99,11 +98,11 @@ def test_a_wrong_type_is_said_in_openais_sentence(metadata: object, says: str) -
         (UploadCreate, upload_create_params.UploadCreateParams),
     ],
 )
-def test_no_field_of_the_official_client_is_ignored(body: type[BaseModel], parameters: type) -> None:
+def test_no_field_of_the_official_client_is_ignored(body, parameters):
     assert set(parameters.__annotations__) <= body.model_fields.keys()
 
 
-def test_a_field_of_a_batch_that_is_not_known_is_ignored() -> None:
+def test_a_field_of_a_batch_that_is_not_known_is_ignored():
     labels = {"metadata": {"any": "label"}, "user": "u", "custom_field": {"a": [1]}}
 
     assert parsed(BatchCreate, BATCH | labels) == parsed(BatchCreate, BATCH | {"metadata": {"any": "label"}})
@@ -119,7 +118,7 @@ def test_a_field_of_a_batch_that_is_not_known_is_ignored() -> None:
         ("1d", 86400, "24h"),
     ],
 )
-def test_a_window_is_read_and_written(text: str, window_s: int, shown: str) -> None:
+def test_a_window_is_read_and_written(text, window_s, shown):
     assert parse_duration(text, "completion_window", 86400) == window_s
     assert window_text(window_s) == shown
 
@@ -127,7 +126,7 @@ def test_a_window_is_read_and_written(text: str, window_s: int, shown: str) -> N
 @pytest.mark.parametrize(
     "text", ["", "8", "h", "0h", "-1h", "1.5h", "8 h", "8H", "1w", "25h", "9" * 30 + "d", "1٣h"]
 )
-def test_anything_else_is_refused_by_name(text: str) -> None:
+def test_anything_else_is_refused_by_name(text):
     with pytest.raises(InvalidRequest) as refused:
         parse_duration(text, "completion_window", 86400)
     assert refused.value.param == "completion_window"

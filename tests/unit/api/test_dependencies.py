@@ -27,7 +27,7 @@ async def plain(request: Request) -> Response:
     return JSONResponse(["plain", request.method])
 
 
-def test_every_route_takes_the_parameters_that_its_document_names() -> None:
+def test_every_route_takes_the_parameters_that_its_document_names():
     app = create_app(AppSettings())
     paths = app.openapi()["paths"]
 
@@ -38,13 +38,13 @@ def test_every_route_takes_the_parameters_that_its_document_names() -> None:
             parameters = paths[route.path_format][method.lower()].get("parameters", ())
             place = f"{method} {route.path_format}"
             taken[place] = set(_query_parameters(route.dependant))
-            documented[place] = {each["name"] for each in parameters if each["in"] == "query"}
+            documented[place] = {parameter["name"] for parameter in parameters if parameter["in"] == "query"}
 
     assert taken == documented
     assert any(taken.values())
 
 
-def test_only_a_parameter_of_several_values_may_be_repeated() -> None:
+def test_only_a_parameter_of_several_values_may_be_repeated():
     [jobs] = (route for route in router.routes if isinstance(route, APIRoute) and route.name == "list_jobs")
 
     known = _query_parameters(jobs.dependant)
@@ -56,7 +56,7 @@ def test_only_a_parameter_of_several_values_may_be_repeated() -> None:
     ("url", "status", "answer"),
     [("/", 200, ["plain", "GET"]), ("/?limit=7", 200, ["resolved", 7]), ("/?limit=12", 422, None)],
 )
-def test_a_request_without_a_query_is_answered_plainly(url: str, status: int, answer: object) -> None:
+def test_a_request_without_a_query_is_answered_plainly(url, status, answer):
     app = FastAPI()
     app.router.add_api_route("/", resolved, route_class_override=plain_route(plain))
 
@@ -67,14 +67,14 @@ def test_a_request_without_a_query_is_answered_plainly(url: str, status: int, an
     assert app.openapi()["paths"]["/"]["get"]["parameters"][0]["name"] == "limit"
 
 
-def test_routes_that_submit_are_plain() -> None:
+def test_routes_that_submit_are_plain():
     routes = [*inference.router.routes, *jobs.router.routes]
     submitting = [route for route in routes if isinstance(route, APIRoute) and "POST" in route.methods]
     assert {type(route).__name__ for route in submitting if "cancel" not in route.path} == {"PlainRoute"}
 
 
 def pages_of(elements: list[JsonObject], limit: int) -> list[JsonObject]:
-    """What a client gets that goes on while there is more."""
+    """The listings that a client gets that goes on while there is more."""
     pages: list[JsonObject] = []
     begin = 0
     for _ in count():
@@ -85,7 +85,7 @@ def pages_of(elements: list[JsonObject], limit: int) -> list[JsonObject]:
     raise AssertionError
 
 
-def test_pages_of_large_elements_are_shorter_and_have_all_of_them() -> None:
+def test_pages_of_large_elements_are_shorter_and_have_all_of_them():
     elements = [{"id": str(number), "text": "\u00e9" * 100_000} for number in range(20)]
     pages = pages_of(elements, limit=10)
 
@@ -95,11 +95,11 @@ def test_pages_of_large_elements_are_shorter_and_have_all_of_them() -> None:
     assert pages[0]["last_id"] == "3"
 
 
-def test_an_element_larger_than_a_page_is_a_page() -> None:
+def test_an_element_larger_than_a_page_is_a_page():
     elements = [{"id": str(number), "text": "x" * 2_000_000} for number in range(2)]
     assert [len(page["data"]) for page in pages_of(elements, limit=10)] == [1, 1]
 
 
-def test_pages_of_small_elements_are_as_long_as_asked() -> None:
+def test_pages_of_small_elements_are_as_long_as_asked():
     elements = [{"id": str(number)} for number in range(7)]
     assert [len(page["data"]) for page in pages_of(elements, limit=3)] == [3, 3, 1]

@@ -21,7 +21,7 @@ def end(store: Store, job_id: str) -> None:
         transitions.finish(tx, tx.jobs.fetch(job_id), JobState.FAILED, tx.now(), counts=Counts(0))
 
 
-def test_priority_and_metadata_are_changed_before_the_end(http: httpx.Client, job_id: str) -> None:
+def test_priority_and_metadata_are_changed_before_the_end(http, job_id):
     first = http.patch(f"/v1/jobs/{job_id}", json={"priority": "background", "metadata": {"a": "b"}})
     second = http.patch(f"/v1/jobs/{job_id}", json={"metadata": None})
 
@@ -31,9 +31,7 @@ def test_priority_and_metadata_are_changed_before_the_end(http: httpx.Client, jo
     assert http.get(f"/v1/jobs/{job_id}").json() == second.json()
 
 
-def test_no_job_is_changed_to_a_better_class_than_its_tenant_may_have(
-    store: Store, http: httpx.Client, bulk: dict[str, object]
-) -> None:
+def test_no_job_is_changed_to_a_better_class_than_its_tenant_may_have(store, http, bulk):
     with store.transaction() as tx:
         limited = Tenant(
             id="default", description="", created_at=tx.now(), priority_ceiling=PriorityClass.BACKGROUND
@@ -50,14 +48,14 @@ def test_no_job_is_changed_to_a_better_class_than_its_tenant_may_have(
     ("body", "param"),
     [({"priority": "now"}, "priority"), ({"metadata": {"a": 1}}, "metadata.a"), ({"name": "n"}, "name")],
 )
-def test_what_cannot_be_changed_is_named(http: httpx.Client, job_id: str, body: object, param: str) -> None:
+def test_what_cannot_be_changed_is_named(http, job_id, body, param):
     refused = http.patch(f"/v1/jobs/{job_id}", json=body)
 
     assert refused.status_code == 400
     assert refused.json()["error"]["param"] == param
 
 
-def test_a_job_is_paused_and_resumed_and_a_repeat_changes_nothing(http: httpx.Client, job_id: str) -> None:
+def test_a_job_is_paused_and_resumed_and_a_repeat_changes_nothing(http, job_id):
     pauses = [http.post(f"/v1/jobs/{job_id}/pause") for _ in range(2)]
     resumes = [http.post(f"/v1/jobs/{job_id}/resume") for _ in range(2)]
 
@@ -69,7 +67,7 @@ def test_a_job_is_paused_and_resumed_and_a_repeat_changes_nothing(http: httpx.Cl
     assert (resumes[0].json()["paused_at"], resumes[0].json()["queue_position"]) == (None, 1)
 
 
-def test_a_paused_job_is_cancelled_like_any_other(http: httpx.Client, job_id: str) -> None:
+def test_a_paused_job_is_cancelled_like_any_other(http, job_id):
     http.post(f"/v1/jobs/{job_id}/pause")
 
     cancelled = http.post(f"/v1/jobs/{job_id}/cancel").json()
@@ -82,9 +80,7 @@ def test_a_paused_job_is_cancelled_like_any_other(http: httpx.Client, job_id: st
     ("method", "route", "body"),
     [("PATCH", "", {"priority": "background"}), ("POST", "/pause", None), ("POST", "/resume", None)],
 )
-def test_a_job_that_has_ended_is_not_changed(
-    http: httpx.Client, job_id: str, store: Store, method: str, route: str, body: object
-) -> None:
+def test_a_job_that_has_ended_is_not_changed(http, job_id, store, method, route, body):
     end(store, job_id)
     late = http.request(method, f"/v1/jobs/{job_id}{route}", json=body)
 

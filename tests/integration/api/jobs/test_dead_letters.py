@@ -21,8 +21,7 @@ from nightshift.process.settings import ApiSettings, SubmissionSettings
 from nightshift.store import Store, Transaction
 from nightshift.store.shards.dead_letters import DeadLetters
 from tests.helpers.fakes import a_shard, a_spec, submit
-from tests.integration.api.conftest import KeyMaker
-from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
+from tests.integration.api.fake_worker import CHAT_MODEL
 from tests.integration.scheduler.scheduling import a_line, jsonl
 
 
@@ -40,12 +39,12 @@ def letter(store: Store, folder: Path) -> DeadLetter:
     lines = jsonl(a_line(f"r{number}", f"text {number}", model=CHAT_MODEL) for number in range(3))
     (folder / "in.jsonl").write_bytes(lines)
     uri = (folder / "in.jsonl").as_uri()
-    found = DirectoryStore(folder).head("in.jsonl")
-    assert found is not None
+    stored = DirectoryStore(folder).head("in.jsonl")
+    assert stored is not None
     spec = a_spec(endpoint="/v1/chat/completions", input=uri, max_runtime_s=7200, metadata={"who": "me"})
     job = submit(store, spec=spec, model=CHAT_MODEL, priority=PriorityClass.BACKGROUND)
     with store.transaction() as tx:
-        shard = a_shard(uri=uri, format="jsonl", start=0, end=len(lines), source_etag=found.etag)
+        shard = a_shard(uri=uri, format="jsonl", start=0, end=len(lines), source_etag=stored.etag)
         plan(tx, job, CHAT_MODEL, [shard], tx.now(), rows_total=3)
         [planned] = tx.shards.of_job(job.id, limit=1)
         return add_dead_letter(tx, job.id, planned.id, row=1)
@@ -74,7 +73,7 @@ def ended(http: httpx.Client, job_id: str) -> dict[str, Any]:
     return dict(http.get(f"/v1/jobs/{job_id}").json())
 
 
-def test_a_dead_letter_names_its_row_its_job_and_the_cause(http: httpx.Client, letter: DeadLetter) -> None:
+def test_a_dead_letter_names_its_row_its_job_and_the_cause(http, letter):
     (listed,) = http.get("/v1/dead_letters", params={"status": "dead", "job_id": letter.job_id}).json()[
         "data"
     ]
@@ -96,9 +95,7 @@ def test_a_dead_letter_names_its_row_its_job_and_the_cause(http: httpx.Client, l
     assert http.get("/v1/dead_letters", params={"job_id": "job_other"}).json()["data"] == []
 
 
-def test_a_row_is_replayed_as_an_online_job_that_asks_for_what_its_job_did(
-    http: httpx.Client, worker: FakeWorker, letter: DeadLetter
-) -> None:
+def test_a_row_is_replayed_as_an_online_job_that_asks_for_what_its_job_did(http, worker, letter):
     replayed = http.post(f"/v1/dead_letters/{letter.id}/replay").json()
     again = ended(http, replayed["replay_job_id"])
 
@@ -117,34 +114,28 @@ class TestWithShortBodiesAndLongRows:
             settings, api=ApiSettings(body_bytes_max=100), submission=SubmissionSettings(line_bytes_max=1000)
         )
 
-    def test_a_row_longer_than_a_body_may_be_is_replayed(
-        self, http: httpx.Client, worker: FakeWorker, letter: DeadLetter
-    ) -> None:
+    def test_a_row_longer_than_a_body_may_be_is_replayed(self, http, worker, letter):
         replayed = http.post(f"/v1/dead_letters/{letter.id}/replay").json()
 
         assert ended(http, replayed["replay_job_id"])["status"] == "succeeded"
 
 
-def test_an_online_request_is_replayed_from_the_database(
-    http: httpx.Client, worker: FakeWorker, store: Store
-) -> None:
+def test_an_online_request_is_replayed_from_the_database(http, worker, store):
     body = {"model": CHAT_MODEL, "messages": [{"role": "user", "content": "once more"}]}
-    asked = http.post("/v1/jobs", json={"endpoint": "chat", "body": body}).json()
+    accepted = http.post("/v1/jobs", json={"endpoint": "chat", "body": body}).json()
     with store.transaction() as tx:
-        [shard] = tx.shards.of_job(asked["id"], limit=1)
-        dead = add_dead_letter(tx, asked["id"], shard.id, row=0)
+        [shard] = tx.shards.of_job(accepted["id"], limit=1)
+        dead = add_dead_letter(tx, accepted["id"], shard.id, row=0)
 
     replayed = http.post(f"/v1/dead_letters/{dead.id}/replay").json()
 
     again = ended(http, replayed["replay_job_id"])
-    assert (again["status"], again["id"] != asked["id"]) == ("succeeded", True)
+    assert (again["status"], again["id"] != accepted["id"]) == ("succeeded", True)
 
 
 @pytest.mark.parametrize("first", ["replay", "discard"])
 @pytest.mark.parametrize("second", ["replay", "discard"])
-def test_a_second_decision_is_refused_and_changes_nothing(
-    http: httpx.Client, worker: FakeWorker, letter: DeadLetter, first: str, second: str
-) -> None:
+def test_a_second_decision_is_refused_and_changes_nothing(http, worker, letter, first, second):
     decided = http.post(f"/v1/dead_letters/{letter.id}/{first}").json()
     jobs = http.get("/v1/jobs").json()["data"]
 
@@ -156,9 +147,7 @@ def test_a_second_decision_is_refused_and_changes_nothing(
     assert len(http.get("/v1/jobs").json()["data"]) == len(jobs)
 
 
-def test_the_slower_of_two_replays_is_told_as_which_job_the_row_runs(
-    http: httpx.Client, worker: FakeWorker, letter: DeadLetter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_slower_of_two_replays_is_told_as_which_job_the_row_runs(http, worker, letter, monkeypatch):
     def replay_twice(*args: Any) -> Submitted:
         replay(*args)
         return replay(*args)
@@ -172,9 +161,7 @@ def test_the_slower_of_two_replays_is_told_as_which_job_the_row_runs(
     assert f"is replayed already, as {job_id}" in refused.json()["error"]["message"]
 
 
-def test_a_discard_that_comes_too_late_is_told_what_was_decided(
-    http: httpx.Client, letter: DeadLetter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_discard_that_comes_too_late_is_told_what_was_decided(http, letter, monkeypatch):
     def replayed_first(rows: DeadLetters, tenant_id: str, id: str, now: datetime) -> bool:
         assert rows.replay(tenant_id, id, "job_of_theirs", now)
         return False
@@ -188,9 +175,7 @@ def test_a_discard_that_comes_too_late_is_told_what_was_decided(
 
 
 @pytest.mark.parametrize("what", ["deleted", "replaced"])
-def test_a_row_whose_input_has_changed_is_not_replayed(
-    http: httpx.Client, worker: FakeWorker, letter: DeadLetter, folder: Path, what: str
-) -> None:
+def test_a_row_whose_input_has_changed_is_not_replayed(http, worker, letter, folder, what):
     source = folder / "in.jsonl"
     if what == "deleted":
         source.unlink()
@@ -203,18 +188,14 @@ def test_a_row_whose_input_has_changed_is_not_replayed(
     assert http.get(f"/v1/dead_letters/{letter.id}").json()["status"] == "dead"
 
 
-def test_a_replay_that_is_refused_may_be_tried_again(
-    http: httpx.Client, store: Store, letter: DeadLetter
-) -> None:
+def test_a_replay_that_is_refused_may_be_tried_again(http, store, letter):
     refused = http.post(f"/v1/dead_letters/{letter.id}/replay")
 
     assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
     assert http.get(f"/v1/dead_letters/{letter.id}").json()["status"] == "dead"
 
 
-def test_another_tenants_dead_letters_are_not_found(
-    http: httpx.Client, letter: DeadLetter, make_key: KeyMaker
-) -> None:
+def test_another_tenants_dead_letters_are_not_found(http, letter, make_key):
     other_tenant = {"authorization": f"Bearer {make_key('other')}"}
     path = f"/v1/dead_letters/{letter.id}"
 
@@ -225,7 +206,7 @@ def test_another_tenants_dead_letters_are_not_found(
     assert http.get(path).json()["status"] == "dead"
 
 
-def test_metrics_count_dead_rows_and_lost_workers_by_cause(base_url: str, store: Store) -> None:
+def test_metrics_count_dead_rows_and_lost_workers_by_cause(base_url, store):
     with store.transaction() as tx:
         tx.counters.add("rows_dead", 2)
         tx.counters.add("crashes.out_of_memory", 6)

@@ -9,10 +9,9 @@ from sqlalchemy import update
 
 from nightshift.jobs import JobState, OnlineClaim
 from nightshift.lifecycle import transitions
-from nightshift.store import Store, tables
+from nightshift.store import tables
 from tests.helpers.fakes import a_delivery
 from tests.integration.api.asking import online
-from tests.integration.api.conftest import ClientMaker, KeyMaker
 from tests.integration.api.fake_worker import FakeWorker
 from tests.integration.api.openai.test_batches import create, move_to
 
@@ -25,9 +24,7 @@ def an_ended_job(http: httpx.Client, **headers: str) -> str:
     return str(answer.json()["id"])
 
 
-def test_a_deleted_job_is_found_nowhere_and_deleted_once(
-    http: httpx.Client, worker: FakeWorker, store: Store
-) -> None:
+def test_a_deleted_job_is_found_nowhere_and_deleted_once(http, worker, store):
     job_id = an_ended_job(http)
     with store.transaction() as tx:
         tx.deliveries.insert(a_delivery(tx.jobs.fetch(job_id)))
@@ -45,14 +42,14 @@ def test_a_deleted_job_is_found_nowhere_and_deleted_once(
     assert [day["succeeded"] for day in http.get("/v1/usage").json()["data"]] == [1]
 
 
-def test_a_key_is_forgotten_with_its_job(http: httpx.Client, worker: FakeWorker) -> None:
+def test_a_key_is_forgotten_with_its_job(http, worker):
     first = an_ended_job(http, **{"idempotency-key": "nightly"})
     assert http.delete(f"/v1/jobs/{first}").status_code == 200
 
     assert an_ended_job(http, **{"idempotency-key": "nightly"}) != first
 
 
-def test_a_job_that_has_not_ended_is_a_conflict(http: httpx.Client, bulk: dict[str, object]) -> None:
+def test_a_job_that_has_not_ended_is_a_conflict(http, bulk):
     job_id = http.post("/v1/jobs", json=bulk).json()["id"]
 
     answer = http.delete(f"/v1/jobs/{job_id}")
@@ -63,9 +60,7 @@ def test_a_job_that_has_not_ended_is_a_conflict(http: httpx.Client, bulk: dict[s
     assert http.get(f"/v1/jobs/{job_id}").status_code == 200
 
 
-def test_another_tenants_job_is_not_found_and_stays(
-    http: httpx.Client, worker: FakeWorker, make_key: KeyMaker
-) -> None:
+def test_another_tenants_job_is_not_found_and_stays(http, worker, make_key):
     job_id = an_ended_job(http)
     stranger = {"authorization": f"Bearer {make_key('stranger')}"}
 
@@ -74,9 +69,7 @@ def test_another_tenants_job_is_not_found_and_stays(
     assert http.get(f"/v1/jobs/{job_id}").status_code == 200
 
 
-def test_a_deleted_batch_leaves_its_files(
-    client: openai.OpenAI, http: httpx.Client, client_of: ClientMaker, store: Store
-) -> None:
+def test_a_deleted_batch_leaves_its_files(client, http, client_of, store):
     batch = create(client)
     early = http.delete(f"/v1/batches/{batch.id}")
     move_to(store, batch, *WHOLE)
@@ -94,13 +87,13 @@ def test_a_deleted_batch_leaves_its_files(
     assert client.files.retrieve(batch.input_file_id).id == batch.input_file_id
 
 
-def test_a_native_job_is_no_batch_to_delete(http: httpx.Client, worker: FakeWorker) -> None:
+def test_a_native_job_is_no_batch_to_delete(http, worker):
     job_id = an_ended_job(http)
 
     assert http.delete(f"/v1/batches/{job_id.replace('job_', 'batch_')}").status_code == 404
 
 
-def test_results_that_had_their_time_say_so(http: httpx.Client, worker: FakeWorker, store: Store) -> None:
+def test_results_that_had_their_time_say_so(http, worker, store):
     job_id = an_ended_job(http)
     with store.database.write() as connection, store.snapshot() as tx:
         at = tx.now() - timedelta(seconds=60)
@@ -112,9 +105,7 @@ def test_results_that_had_their_time_say_so(http: httpx.Client, worker: FakeWork
     assert http.get(f"/v1/jobs/{job_id}").json()["results_deleted_at"] == int(at.timestamp())
 
 
-def test_who_waits_for_a_job_that_is_deleted_is_told(
-    http: httpx.Client, worker: FakeWorker, store: Store
-) -> None:
+def test_who_waits_for_a_job_that_is_deleted_is_told(http, worker, store):
     def end_and_delete(worker: FakeWorker, claim: OnlineClaim) -> None:
         job = claim.job
         with store.transaction() as tx:

@@ -15,14 +15,14 @@ from nightshift.process.settings import QuotaSettings
 from nightshift.store import Store, tables
 from nightshift.tenants.keys import Scope
 from tests.integration.api.asking import CHAT, online
-from tests.integration.api.conftest import KeyMaker, batch_lines
-from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
+from tests.integration.api.conftest import batch_lines
+from tests.integration.api.fake_worker import CHAT_MODEL
 
 DRY = {"dry_run": "true"}
 TEMPLATE = {"model": CHAT_MODEL, "messages": [{"role": "user", "content": "Sum up: {{text}}"}]}
 
 
-def asked(allowed: Path, name: str = "in/", **fields: object) -> dict[str, object]:
+def a_bulk_job(allowed: Path, name: str = "in/", **fields: object) -> dict[str, object]:
     (allowed / "in").mkdir(parents=True, exist_ok=True)
     source = (allowed / name).as_uri() + ("/" if name.endswith("/") else "")
     output = (allowed / "out").as_uri() + "/"
@@ -53,64 +53,59 @@ def write_each_format(folder: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows), folder / "d.parquet")
 
 
-def test_it_describes_the_input_and_the_first_requests_and_writes_nothing(
-    http: httpx.Client, store: Store, allowed: Path, worker: FakeWorker
-) -> None:
+def test_it_describes_the_input_and_the_first_requests_and_writes_nothing(http, store, allowed, worker):
     write_each_format(allowed / "in")
     before, files_before = everything(store), sorted(allowed.rglob("*"))
     headers = {"idempotency-key": "one"}
-    answer = http.post("/v1/jobs", params=DRY, json=asked(allowed, id_column="id"), headers=headers)
+    answer = http.post("/v1/jobs", params=DRY, json=a_bulk_job(allowed, id_column="id"), headers=headers)
 
     assert answer.status_code == 200, answer.text
-    found = answer.json()
-    assert (found["object"], found["would_be_accepted"], found["problems"]) == ("job.dry_run", True, [])
-    assert (found["model"], found["priority"], found["kind"]) == (CHAT_MODEL, "standard", "bulk")
-    assert (found["input"]["objects"], found["input"]["is_whole"]) == (4, True)
+    shown = answer.json()
+    assert (shown["object"], shown["would_be_accepted"], shown["problems"]) == ("job.dry_run", True, [])
+    assert (shown["model"], shown["priority"], shown["kind"]) == (CHAT_MODEL, "standard", "bulk")
+    assert (shown["input"]["objects"], shown["input"]["is_whole"]) == (4, True)
     sizes = [path.stat().st_size for path in (allowed / "in").iterdir()]
-    assert found["input"]["size_bytes"] == sum(sizes)
-    assert found["rows_checked"] == 20
-    assert [each["custom_id"] for each in found["requests"]] == ["doc-0", "doc-1", "doc-2"]
-    assert found["requests"][0]["body"]["messages"] == [{"role": "user", "content": "Sum up: text 0"}]
+    assert shown["input"]["size_bytes"] == sum(sizes)
+    assert shown["rows_checked"] == 20
+    assert [request["custom_id"] for request in shown["requests"]] == ["doc-0", "doc-1", "doc-2"]
+    assert shown["requests"][0]["body"]["messages"] == [{"role": "user", "content": "Sum up: text 0"}]
     assert everything(store) == before
     assert sorted(allowed.rglob("*")) == files_before
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "b.jsonl.gz", "c.csv", "d.parquet"])
-def test_every_format_is_read_as_a_worker_reads_it(
-    http: httpx.Client, allowed: Path, worker: FakeWorker, name: str
-) -> None:
+def test_every_format_is_read_as_a_worker_reads_it(http, allowed, worker, name):
     write_each_format(allowed / "in")
-    found = http.post("/v1/jobs", params=DRY, json=asked(allowed, f"in/{name}")).json()
+    shown = http.post("/v1/jobs", params=DRY, json=a_bulk_job(allowed, f"in/{name}")).json()
 
-    assert found["rows_checked"] == 5
-    assert found["requests"][2]["body"]["messages"][0]["content"] == "Sum up: text 2"
+    assert shown["rows_checked"] == 5
+    assert shown["requests"][2]["body"]["messages"][0]["content"] == "Sum up: text 2"
 
 
-def test_problems_name_the_object_and_the_row(http: httpx.Client, allowed: Path, worker: FakeWorker) -> None:
+def test_problems_name_the_object_and_the_row(http, allowed, worker):
     good, no_column = b'{"text": "a"}\n', b'{"other": "a"}\n'
     (allowed / "in" / "one.jsonl").write_bytes(good + no_column + b"{\n" + good)
-    found = http.post("/v1/jobs", params=DRY, json=asked(allowed)).json()
+    shown = http.post("/v1/jobs", params=DRY, json=a_bulk_job(allowed)).json()
 
-    named = [(each["code"], each["row"]) for each in found["problems"]]
+    named = [(problem["code"], problem["row"]) for problem in shown["problems"]]
     assert named == [("missing_column", 2), ("invalid_json_line", 3)]
-    assert {each["object"] for each in found["problems"]} == {(allowed / "in" / "one.jsonl").as_uri()}
-    assert (found["rows_checked"], found["rows_with_problems"]) == (4, 2)
-    assert found["would_be_accepted"]
+    assert {problem["object"] for problem in shown["problems"]} == {(allowed / "in" / "one.jsonl").as_uri()}
+    assert (shown["rows_checked"], shown["rows_with_problems"]) == (4, 2)
+    assert shown["would_be_accepted"]
 
 
-def test_rows_that_a_worker_would_refuse_for_their_size_are_problems(
-    http: httpx.Client, allowed: Path, worker: FakeWorker
-) -> None:
-    """By the same rule: an answer that may be too large, and more token ids than the context has."""
+def test_rows_that_a_worker_would_refuse_for_their_size_are_problems(http, allowed, worker):
+    """The rule is the same: an answer may be too large, and token ids more than the context has."""
     (allowed / "in" / "a.jsonl").write_text('{"text": "a"}\n')
     large = TEMPLATE | {"n": 128, "logprobs": True, "top_logprobs": 20}
-    (problem,) = http.post("/v1/jobs", params=DRY, json=asked(allowed, template=large)).json()["problems"]
+    answer = http.post("/v1/jobs", params=DRY, json=a_bulk_job(allowed, template=large))
+    (problem,) = answer.json()["problems"]
     assert (problem["code"], problem["param"], problem["row"]) == ("answer_too_large", "n", 1)
 
     line = {"custom_id": "a", "method": "POST", "url": "/v1/completions"}
     body = {"model": CHAT_MODEL, "prompt": [1] * 513}
     (allowed / "in" / "a.jsonl").write_text(json.dumps(line | {"body": body}) + "\n")
-    fields = asked(allowed, endpoint="/v1/completions", template=None)
+    fields = a_bulk_job(allowed, endpoint="/v1/completions", template=None)
     (problem,) = http.post("/v1/jobs", params=DRY, json=fields).json()["problems"]
     assert (problem["code"], problem["param"]) == ("context_length_exceeded", "prompt")
 
@@ -121,14 +116,14 @@ def test_rows_that_a_worker_would_refuse_for_their_size_are_problems(
     ids=["objects", "lines"],
 )
 def test_an_input_that_begins_empty_and_is_too_long_to_be_read_is_not_called_empty(
-    http: httpx.Client, allowed: Path, worker: FakeWorker, contents: list[bytes]
-) -> None:
+    http, allowed, worker, contents
+):
     for number, content in enumerate(contents):
         (allowed / "in" / f"{number:04}.jsonl").write_bytes(content)
-    found = http.post("/v1/jobs", params=DRY, json=asked(allowed)).json()
+    shown = http.post("/v1/jobs", params=DRY, json=a_bulk_job(allowed)).json()
 
-    assert found["input"] is not None
-    assert (found["rows_checked"], found["problems"]) == (0, [])
+    assert shown["input"] is not None
+    assert (shown["rows_checked"], shown["problems"]) == (0, [])
 
 
 @pytest.mark.parametrize(
@@ -141,28 +136,21 @@ def test_an_input_that_begins_empty_and_is_too_long_to_be_read_is_not_called_emp
         (batch_lines(2, "other"), {"template": None}, "model_not_found"),
     ],
 )
-def test_what_planning_would_refuse_is_a_problem_of_the_job(
-    http: httpx.Client,
-    allowed: Path,
-    worker: FakeWorker,
-    content: bytes | None,
-    fields: dict[str, object],
-    code: str,
-) -> None:
+def test_what_planning_would_refuse_is_a_problem_of_the_job(http, allowed, worker, content, fields, code):
     if content is not None:
         (allowed / "in" / "one.jsonl").write_bytes(content)
-    found = http.post("/v1/jobs", params=DRY, json=asked(allowed, **fields)).json()
+    shown = http.post("/v1/jobs", params=DRY, json=a_bulk_job(allowed, **fields)).json()
 
-    assert [each["code"] for each in found["problems"] if each["row"] is None] == [code]
+    assert [problem["code"] for problem in shown["problems"] if problem["row"] is None] == [code]
 
 
-def test_an_uploaded_file_is_looked_at(http: httpx.Client, allowed: Path, worker: FakeWorker) -> None:
+def test_an_uploaded_file_is_looked_at(http, allowed, worker):
     files = {"file": ("rows.jsonl", batch_lines(3)), "purpose": (None, "batch")}
     file_id = http.post("/v1/files", files=files).json()["id"]
-    body = asked(allowed, template=None) | {"input": file_id}
-    found = http.post("/v1/jobs", params=DRY, json=body).json()
+    body = a_bulk_job(allowed, template=None) | {"input": file_id}
+    shown = http.post("/v1/jobs", params=DRY, json=body).json()
 
-    assert (found["rows_checked"], found["problems"], found["model"]) == (3, [], CHAT_MODEL)
+    assert (shown["rows_checked"], shown["problems"], shown["model"]) == (3, [], CHAT_MODEL)
 
 
 @pytest.mark.parametrize(
@@ -176,10 +164,8 @@ def test_an_uploaded_file_is_looked_at(http: httpx.Client, allowed: Path, worker
         ({"template": {"model": "no-such-model"}}, "model"),
     ],
 )
-def test_what_a_submission_refuses_is_refused_with_the_same_error(
-    http: httpx.Client, allowed: Path, worker: FakeWorker, change: dict[str, object], param: str
-) -> None:
-    body = asked(allowed) | change
+def test_what_a_submission_refuses_is_refused_with_the_same_error(http, allowed, worker, change, param):
+    body = a_bulk_job(allowed) | change
     dry, wet = http.post("/v1/jobs", params=DRY, json=body), http.post("/v1/jobs", json=body)
 
     assert (dry.status_code, dry.json()) == (wet.status_code, wet.json())
@@ -187,39 +173,37 @@ def test_what_a_submission_refuses_is_refused_with_the_same_error(
     assert dry.json()["error"]["param"] == param
 
 
-def test_an_online_request_is_checked_and_not_run(
-    http: httpx.Client, store: Store, worker: FakeWorker
-) -> None:
+def test_an_online_request_is_checked_and_not_run(http, store, worker):
     before = everything(store)
-    found = http.post("/v1/jobs", params=DRY, json=online()).json()
+    shown = http.post("/v1/jobs", params=DRY, json=online()).json()
 
-    assert (found["kind"], found["priority"], found["input"]) == ("online", "interactive", None)
-    assert found["would_be_accepted"]
+    assert (shown["kind"], shown["priority"], shown["input"]) == ("online", "interactive", None)
+    assert shown["would_be_accepted"]
     assert everything(store) == before
 
 
-def test_it_names_the_job_that_the_same_key_made(
-    http: httpx.Client, allowed: Path, worker: FakeWorker
-) -> None:
+def test_it_names_the_job_that_the_same_key_made(http, allowed, worker):
     headers = {"idempotency-key": "one"}
-    made = http.post("/v1/jobs", json=asked(allowed), headers=headers).json()
-    found = http.post("/v1/jobs", params=DRY, json=asked(allowed), headers=headers)
-    other = http.post("/v1/jobs", params=DRY, json=asked(allowed, priority="background"), headers=headers)
+    made = http.post("/v1/jobs", json=a_bulk_job(allowed), headers=headers).json()
+    shown = http.post("/v1/jobs", params=DRY, json=a_bulk_job(allowed), headers=headers)
+    other = http.post(
+        "/v1/jobs", params=DRY, json=a_bulk_job(allowed, priority="background"), headers=headers
+    )
 
-    assert found.json()["existing_job_id"] == made["id"]
+    assert shown.json()["existing_job_id"] == made["id"]
     assert other.status_code == 422
 
 
-def test_a_key_that_may_not_read_gets_no_rows(base_url: str, make_key: KeyMaker, allowed: Path) -> None:
+def test_a_key_that_may_not_read_gets_no_rows(base_url, make_key, allowed):
     headers = {"authorization": f"Bearer {make_key(scopes=frozenset({Scope.SUBMIT}))}"}
-    answer = httpx.post(f"{base_url}/v1/jobs", params=DRY, json=asked(allowed), headers=headers)
+    answer = httpx.post(f"{base_url}/v1/jobs", params=DRY, json=a_bulk_job(allowed), headers=headers)
 
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "missing_scope")
 
 
-def test_long_requests_are_shown_in_part(http: httpx.Client, allowed: Path, worker: FakeWorker) -> None:
+def test_long_requests_are_shown_in_part(http, allowed, worker):
     (allowed / "in" / "one.jsonl").write_text(json.dumps({"text": "x" * 1_000_000}) + "\n")
-    answer = http.post("/v1/jobs", params=DRY, json=asked(allowed))
+    answer = http.post("/v1/jobs", params=DRY, json=a_bulk_job(allowed))
     (shown,) = answer.json()["requests"]
 
     assert shown["body"] is None
@@ -238,26 +222,22 @@ class TestQuotas:
             settings.data, settings.queue, settings.locations, settings.api, settings.submission, quotas
         )
 
-    def test_they_are_shown_and_nothing_is_taken_of_them(
-        self, http: httpx.Client, allowed: Path, worker: FakeWorker
-    ) -> None:
+    def test_they_are_shown_and_nothing_is_taken_of_them(self, http, allowed, worker):
         write_each_format(allowed / "in")
-        job = http.post("/v1/jobs", params=DRY, json=asked(allowed, "in/d.parquet")).json()
+        job = http.post("/v1/jobs", params=DRY, json=a_bulk_job(allowed, "in/d.parquet")).json()
         tokens = [http.post("/v1/jobs", params=DRY, json=online()) for _ in range(4)]
 
         assert job["limits"]["queued_rows"] == {"limit": 3, "used": 0, "needed": 5}
-        assert [each["code"] for each in job["problems"]] == ["insufficient_quota"]
-        assert [each.status_code for each in tokens] == [200] * 4
+        assert [problem["code"] for problem in job["problems"]] == ["insufficient_quota"]
+        assert [answer.status_code for answer in tokens] == [200] * 4
 
 
-def test_it_says_that_another_job_writes_to_the_output(
-    http: httpx.Client, allowed: Path, worker: FakeWorker
-) -> None:
+def test_it_says_that_another_job_writes_to_the_output(http, allowed, worker):
     write_each_format(allowed / "in")
-    made = http.post("/v1/jobs", json=asked(allowed, id_column="id")).json()
+    made = http.post("/v1/jobs", json=a_bulk_job(allowed, id_column="id")).json()
 
-    found = http.post("/v1/jobs", params=DRY, json=asked(allowed, id_column="id")).json()
+    shown = http.post("/v1/jobs", params=DRY, json=a_bulk_job(allowed, id_column="id")).json()
 
-    assert found["would_be_accepted"] is False
-    assert found["refusal"]["code"] == "output_in_use"
-    assert made["id"] in found["refusal"]["message"]
+    assert shown["would_be_accepted"] is False
+    assert shown["refusal"]["code"] == "output_in_use"
+    assert made["id"] in shown["refusal"]["message"]

@@ -11,7 +11,6 @@ import pytest
 
 from nightshift.jobs import Counts, JobState, NewShard, OnlineClaim, Segment, Usage
 from nightshift.lifecycle import transitions
-from nightshift.store import Store
 from tests.integration.api.conftest import TIMEOUT_S
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker, prompt_of, text_answer
 
@@ -54,11 +53,11 @@ def submit_online(http: httpx.Client) -> str:
 @pytest.fixture
 def bulk_job_id(http: httpx.Client, tmp_path: Path) -> str:
     folder = (tmp_path / "allowed").as_uri()
-    asked = {"endpoint": "chat", "input": f"{folder}/in.jsonl", "output": f"{folder}/out/"}
-    return str(http.post("/v1/jobs", json=asked).json()["id"])
+    body = {"endpoint": "chat", "input": f"{folder}/in.jsonl", "output": f"{folder}/out/"}
+    return str(http.post("/v1/jobs", json=body).json()["id"])
 
 
-def test_an_online_job_tells_its_states_and_its_tokens(http: httpx.Client, worker: FakeWorker) -> None:
+def test_an_online_job_tells_its_states_and_its_tokens(http, worker):
     seen = follow(http, submit_online(http))
 
     types = [event.type for event in seen]
@@ -69,7 +68,7 @@ def test_an_online_job_tells_its_states_and_its_tokens(http: httpx.Client, worke
     assert seen[-1].data["counts"] == {"total": 1, "succeeded": 1, "failed": 0}
 
 
-def test_a_stream_resumed_at_any_event_goes_on_exactly_there(http: httpx.Client, worker: FakeWorker) -> None:
+def test_a_stream_resumed_at_any_event_goes_on_exactly_there(http, worker):
     job_id = submit_online(http)
     whole = follow(http, job_id)
 
@@ -77,9 +76,7 @@ def test_a_stream_resumed_at_any_event_goes_on_exactly_there(http: httpx.Client,
         assert follow(http, job_id, after=event.id) == whole[position + 1 :], event
 
 
-def test_a_reader_that_comes_back_while_tokens_flow_misses_none_and_gets_none_twice(
-    http: httpx.Client, worker: FakeWorker
-) -> None:
+def test_a_reader_that_comes_back_while_tokens_flow_misses_none_and_gets_none_twice(http, worker):
     half_read = Event()
 
     def pause(worker: FakeWorker, claim: OnlineClaim) -> None:
@@ -104,7 +101,7 @@ def test_a_reader_that_comes_back_while_tokens_flow_misses_none_and_gets_none_tw
     assert seen[-1].type == "job.succeeded"
 
 
-def test_a_bulk_job_is_followed_live_to_its_end(http: httpx.Client, bulk_job_id: str, store: Store) -> None:
+def test_a_bulk_job_is_followed_live_to_its_end(http, bulk_job_id, store):
     with http.stream("GET", f"/v1/jobs/{bulk_job_id}/events") as answer:
         coming = events(answer.iter_lines())
         first = next(coming)
@@ -117,9 +114,7 @@ def test_a_bulk_job_is_followed_live_to_its_end(http: httpx.Client, bulk_job_id:
     assert [event.type for event in rest] == ["job.failed"]
 
 
-def test_of_several_progress_events_only_the_newest_is_sent(
-    http: httpx.Client, bulk_job_id: str, store: Store
-) -> None:
+def test_of_several_progress_events_only_the_newest_is_sent(http, bulk_job_id, store):
     with store.transaction() as tx:
         now = tx.now()
         shard = NewShard(shard_no=0, uri="file:///x", format="jsonl", start=0, end=10)
@@ -148,7 +143,7 @@ def test_of_several_progress_events_only_the_newest_is_sent(
     assert seen[-1].type == "job.failed"
 
 
-def test_a_reader_that_has_the_last_event_gets_no_more(http: httpx.Client, worker: FakeWorker) -> None:
+def test_a_reader_that_has_the_last_event_gets_no_more(http, worker):
     job_id = submit_online(http)
     last = follow(http, job_id)[-1]
 
@@ -156,7 +151,7 @@ def test_a_reader_that_has_the_last_event_gets_no_more(http: httpx.Client, worke
 
 
 @pytest.mark.parametrize("after", ["7", "x-y", "-1-0", "1-1-1", "1000-0", "3000000000-0"])
-def test_an_id_that_was_never_sent_is_refused(http: httpx.Client, bulk_job_id: str, after: str) -> None:
+def test_an_id_that_was_never_sent_is_refused(http, bulk_job_id, after):
     answer = http.get(f"/v1/jobs/{bulk_job_id}/events", headers={"last-event-id": after})
 
     assert answer.status_code == 400

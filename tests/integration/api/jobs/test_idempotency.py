@@ -5,16 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from nightshift.store import Store
-from tests.integration.api.conftest import KeyMaker
-from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
+from tests.integration.api.fake_worker import CHAT_MODEL
 
 
 class TestIdempotency:
     @pytest.mark.parametrize("count", ["9" * 5000, "-1", "0", "once"])
-    def test_a_count_of_retries_that_is_none_makes_no_repeat(
-        self, http: httpx.Client, bulk: dict[str, object], count: str
-    ) -> None:
+    def test_a_count_of_retries_that_is_none_makes_no_repeat(self, http, bulk, count):
         headers = {"x-stainless-retry-count": count}
         answers = [http.post("/v1/jobs", json=bulk, headers=headers) for _ in range(2)]
 
@@ -22,9 +18,7 @@ class TestIdempotency:
         assert answers[1].json()["error"]["code"] == "output_in_use"
         assert answers[0].json()["id"] in answers[1].json()["error"]["message"]
 
-    def test_the_same_key_is_answered_with_the_same_job(
-        self, http: httpx.Client, bulk: dict[str, object], store: Store
-    ) -> None:
+    def test_the_same_key_is_answered_with_the_same_job(self, http, bulk, store):
         headers = {"idempotency-key": "k1"}
         first, second = (http.post("/v1/jobs", json=bulk, headers=headers) for _ in range(2))
 
@@ -34,9 +28,7 @@ class TestIdempotency:
         with store.snapshot() as tx:
             assert tx.holdings.total("default").bulk_jobs == 1
 
-    def test_the_same_key_with_another_request_is_refused(
-        self, http: httpx.Client, bulk: dict[str, object]
-    ) -> None:
+    def test_the_same_key_with_another_request_is_refused(self, http, bulk):
         headers = {"idempotency-key": "k1"}
         http.post("/v1/jobs", json=bulk, headers=headers)
         answer = http.post("/v1/jobs", json=bulk | {"priority": "background"}, headers=headers)
@@ -44,31 +36,27 @@ class TestIdempotency:
         assert answer.status_code == 422
         assert answer.json()["error"]["code"] == "idempotency_key_reused"
 
-    def test_a_key_belongs_to_its_tenant(
-        self, http: httpx.Client, make_key: KeyMaker, worker: FakeWorker
-    ) -> None:
-        asked = {
+    def test_a_key_belongs_to_its_tenant(self, http, make_key, worker):
+        body = {
             "endpoint": "/v1/chat/completions",
             "body": {"model": CHAT_MODEL, "messages": [{"role": "user", "content": "a"}]},
         }
         headers = {"idempotency-key": "k1"}
-        ours = http.post("/v1/jobs", json=asked, headers=headers)
+        ours = http.post("/v1/jobs", json=body, headers=headers)
         other_tenant = headers | {"authorization": f"Bearer {make_key('other')}"}
-        theirs = http.post("/v1/jobs", json=asked, headers=other_tenant)
+        theirs = http.post("/v1/jobs", json=body, headers=other_tenant)
 
         assert theirs.status_code == 202
         assert theirs.json()["id"] != ours.json()["id"]
 
-    def test_a_refused_request_keeps_no_key(self, http: httpx.Client, bulk: dict[str, object]) -> None:
+    def test_a_refused_request_keeps_no_key(self, http, bulk):
         headers = {"idempotency-key": "k1"}
         refused = http.post("/v1/jobs", json=bulk | {"priority": "urgent"}, headers=headers)
         accepted = http.post("/v1/jobs", json=bulk, headers=headers)
 
         assert (refused.status_code, accepted.status_code) == (400, 202)
 
-    def test_a_run_of_the_same_name_and_date_is_one_job(
-        self, http: httpx.Client, bulk: dict[str, object]
-    ) -> None:
+    def test_a_run_of_the_same_name_and_date_is_one_job(self, http, bulk):
         run = bulk | {"name": "nightly", "date": "2026-11-20"}
         first, again = (
             http.post("/v1/jobs", json=run, headers={"idempotency-key": key}) for key in ("a", "b")
@@ -81,17 +69,13 @@ class TestIdempotency:
         assert tomorrow.json()["id"] != first.json()["id"]
         assert other_input.status_code == 422
 
-    def test_keys_of_no_length_or_too_much_are_refused(
-        self, http: httpx.Client, bulk: dict[str, object]
-    ) -> None:
+    def test_keys_of_no_length_or_too_much_are_refused(self, http, bulk):
         for key in ("", "k" * 256):
             answer = http.post("/v1/jobs", json=bulk, headers={"idempotency-key": key})
             assert answer.status_code == 400
             assert answer.json()["error"]["param"] == "Idempotency-Key"
 
-    def test_requests_with_one_key_at_the_same_time_make_one_job(
-        self, http: httpx.Client, bulk: dict[str, object]
-    ) -> None:
+    def test_requests_with_one_key_at_the_same_time_make_one_job(self, http, bulk):
         def post(_: int) -> httpx.Response:
             return http.post("/v1/jobs", json=bulk, headers={"idempotency-key": "k1"})
 

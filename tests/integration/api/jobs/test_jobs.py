@@ -1,27 +1,22 @@
 """The jobs routes: one request or an input of many, accepted, shown, listed, cancelled, waited for."""
 
-from pathlib import Path
 from threading import Event
 
-import httpx
-import openai
 import pytest
 
-from api.services.services import AppSettings
 from nightshift.jobs import Counts, Fault, InputError, JobState, NewShard
 from nightshift.jobs.part import PartProblem
 from nightshift.jobs.planning import PlanCursor
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.problems import ProblemRecorder
 from nightshift.outbound.webhooks import new_secret, secret_key
-from nightshift.store import Store
 from nightshift.tenants.vault import open_vault
 from tests.integration.api.asking import CHAT, bulk_under, online
-from tests.integration.api.conftest import ClientMaker, KeyMaker, SharedApi, batch_lines
+from tests.integration.api.conftest import batch_lines
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker, OnlineClaim
 
 
-def test_an_online_job_is_accepted_run_and_read(http: httpx.Client, worker: FakeWorker) -> None:
+def test_an_online_job_is_accepted_run_and_read(http, worker):
     accepted = http.post("/v1/jobs", json=online(metadata={"team": "search"}))
     job = accepted.json()
 
@@ -43,9 +38,7 @@ def test_an_online_job_is_accepted_run_and_read(http: httpx.Client, worker: Fake
     assert http.get(f"/v1/jobs/{job['id']}/results", params={"after": row["id"]}).json()["data"] == []
 
 
-def test_a_job_says_what_keeps_its_output_from_being_written(
-    http: httpx.Client, bulk: dict[str, object], store: Store
-) -> None:
+def test_a_job_says_what_keeps_its_output_from_being_written(http, bulk, store):
     job_id = http.post("/v1/jobs", json=bulk).json()["id"]
     assert http.get(f"/v1/jobs/{job_id}").json()["output_problem"] is None
     away = InputError("storage_unavailable", "The bucket is away.", param="output")
@@ -63,9 +56,7 @@ def test_a_job_says_what_keeps_its_output_from_being_written(
     assert "output_problem" not in listed
 
 
-def test_a_job_says_what_keeps_it_from_going_on_wherever_it_is_shown(
-    http: httpx.Client, bulk: dict[str, object], store: Store
-) -> None:
+def test_a_job_says_what_keeps_it_from_going_on_wherever_it_is_shown(http, bulk, store):
     job_id = http.post("/v1/jobs", json=bulk).json()["id"]
     assert http.get(f"/v1/jobs/{job_id}").json()["problem"] is None
     expired = InputError("storage_denied", "The input cannot be read at present: ExpiredToken", param="input")
@@ -89,25 +80,23 @@ def test_a_job_says_what_keeps_it_from_going_on_wherever_it_is_shown(
     assert listed["problem"] == problem
 
 
-def test_prefer_wait_holds_until_the_job_has_ended(http: httpx.Client, worker: FakeWorker) -> None:
+def test_prefer_wait_holds_until_the_job_has_ended(http, worker):
     answer = http.post("/v1/jobs", json=online(), headers={"prefer": "respond-async, wait=30"})
 
     assert answer.status_code == 200
     assert answer.json()["status"] == "succeeded"
 
 
-def test_prefer_wait_answers_with_an_unfinished_job_when_time_is_up(
-    http: httpx.Client, bulk: dict[str, object]
-) -> None:
+def test_prefer_wait_answers_with_an_unfinished_job_when_time_is_up(http, bulk):
     answer = http.post("/v1/jobs", json=bulk, headers={"prefer": "wait=1"})
 
     assert answer.status_code == 202
     assert answer.json()["status"] == "queued"
 
 
-def test_a_bulk_job_is_accepted_and_echoes_the_request(http: httpx.Client, bulk: dict[str, object]) -> None:
+def test_a_bulk_job_is_accepted_and_echoes_the_request(http, bulk):
     template = {"model": None, "messages": [{"role": "user", "content": "{{text}}"}]}
-    asked = bulk | {
+    body = bulk | {
         "endpoint": "chat",
         "template": template,
         "id_column": "doc_id",
@@ -129,11 +118,11 @@ def test_a_bulk_job_is_accepted_and_echoes_the_request(http: httpx.Client, bulk:
         "reuse_sampled": True,
         "pool": "nightly",
     }
-    accepted = http.post("/v1/jobs", json=asked)
+    accepted = http.post("/v1/jobs", json=body)
     shown = http.get(f"/v1/jobs/{accepted.json()['id']}").json()
 
     assert accepted.status_code == 202, accepted.text
-    assert {name: shown[name] for name in asked} == asked | {"endpoint": CHAT}
+    assert {name: shown[name] for name in body} == body | {"endpoint": CHAT}
     assert shown["expires_at"] == shown["created_at"] + 8 * 3600
     assert shown["counts"]["total"] is None
     assert (shown["reused_job"], shown["rows_reused"]) == (None, 0)
@@ -201,9 +190,7 @@ def test_a_bulk_job_is_accepted_and_echoes_the_request(http: httpx.Client, bulk:
         ({"priorty": "background"}, "priorty"),
     ],
 )
-def test_a_wrong_field_of_a_bulk_job_is_named(
-    shared_http: httpx.Client, shared_api: SharedApi, fields: dict[str, object], param: str
-) -> None:
+def test_a_wrong_field_of_a_bulk_job_is_named(shared_http, shared_api, fields, param):
     answer = shared_http.post("/v1/jobs", json=bulk_under(shared_api.allowed) | fields)
 
     error = answer.json()["error"]
@@ -225,18 +212,16 @@ def test_a_wrong_field_of_a_bulk_job_is_named(
         ({"endpoint": "/v1/embeddings", "body": {"model": CHAT_MODEL}}, "body.input"),
     ],
 )
-def test_a_wrong_field_of_an_online_job_is_named(
-    shared_http: httpx.Client, fields: dict[str, object], param: str
-) -> None:
+def test_a_wrong_field_of_an_online_job_is_named(shared_http, fields, param):
     answer = shared_http.post("/v1/jobs", json=online() | fields)
 
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param
 
 
-def test_an_unknown_model_is_not_found(http: httpx.Client, bulk: dict[str, object]) -> None:
-    for asked in (online(), bulk | {"template": {"model": "gpt-9"}}):
-        answer = http.post("/v1/jobs", json=asked)
+def test_an_unknown_model_is_not_found(http, bulk):
+    for body in (online(), bulk | {"template": {"model": "gpt-9"}}):
+        answer = http.post("/v1/jobs", json=body)
         assert answer.status_code == 404
         assert answer.json()["error"]["code"] == "model_not_found"
 
@@ -257,12 +242,10 @@ def test_an_unknown_model_is_not_found(http: httpx.Client, bulk: dict[str, objec
         ("in/x.jsonl", "in/", True),
     ],
 )
-def test_a_job_may_not_write_where_it_reads(
-    http: httpx.Client, tmp_path: Path, source: str, output: str, is_accepted: bool
-) -> None:
+def test_a_job_may_not_write_where_it_reads(http, tmp_path, source, output, is_accepted):
     allowed = (tmp_path / "allowed").as_uri()
-    asked = {"endpoint": CHAT, "input": f"{allowed}/{source}", "output": f"{allowed}/{output}"}
-    answer = http.post("/v1/jobs", json=asked)
+    body = {"endpoint": CHAT, "input": f"{allowed}/{source}", "output": f"{allowed}/{output}"}
+    answer = http.post("/v1/jobs", json=body)
 
     if is_accepted:
         assert answer.status_code == 202, answer.text
@@ -270,21 +253,19 @@ def test_a_job_may_not_write_where_it_reads(
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "output")
 
 
-def test_a_link_to_the_folder_that_is_read_is_that_folder(http: httpx.Client, tmp_path: Path) -> None:
+def test_a_link_to_the_folder_that_is_read_is_that_folder(http, tmp_path):
     folder = tmp_path / "allowed" / "in"
     folder.mkdir(parents=True)
     (tmp_path / "allowed" / "link").symlink_to(folder)
     allowed = (tmp_path / "allowed").as_uri()
 
     for source in ("part-00000.jsonl", "*.jsonl", ""):
-        asked = {"endpoint": CHAT, "input": f"{allowed}/link/{source}", "output": f"{allowed}/in/"}
-        answer = http.post("/v1/jobs", json=asked)
+        body = {"endpoint": CHAT, "input": f"{allowed}/link/{source}", "output": f"{allowed}/in/"}
+        answer = http.post("/v1/jobs", json=body)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "output"), source
 
 
-def test_an_uploaded_file_can_be_the_input(
-    client: openai.OpenAI, client_of: ClientMaker, http: httpx.Client, bulk: dict[str, object]
-) -> None:
+def test_an_uploaded_file_can_be_the_input(client, client_of, http, bulk):
     ours = client.files.create(file=batch_lines(1), purpose="batch")
     theirs = client_of("other").files.create(file=batch_lines(1), purpose="batch")
 
@@ -293,9 +274,7 @@ def test_an_uploaded_file_can_be_the_input(
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "file_not_found")
 
 
-def test_a_webhook_secret_is_kept_encrypted_and_never_repeated(
-    http: httpx.Client, bulk: dict[str, object], store: Store, settings: AppSettings
-) -> None:
+def test_a_webhook_secret_is_kept_encrypted_and_never_repeated(http, bulk, store, settings):
     secret = new_secret()
     webhook = {"url": "https://example.com/hook", "events": ["job.succeeded"], "secret": secret}
     job_id = http.post("/v1/jobs", json=bulk | {"webhook": webhook}).json()["id"]
@@ -309,9 +288,7 @@ def test_a_webhook_secret_is_kept_encrypted_and_never_repeated(
     assert open_vault(settings.data.secret_key, settings.data.data_dir).decrypt(kept) == secret
 
 
-def test_a_tenants_own_secret_is_made_once_and_shown_to_it_alone(
-    http: httpx.Client, make_key: KeyMaker
-) -> None:
+def test_a_tenants_own_secret_is_made_once_and_shown_to_it_alone(http, make_key):
     first, second = (http.get("/v1/webhooks/secret") for _ in range(2))
     other_tenant = {"authorization": f"Bearer {make_key('other')}"}
     theirs = http.get("/v1/webhooks/secret", headers=other_tenant)
@@ -322,7 +299,7 @@ def test_a_tenants_own_secret_is_made_once_and_shown_to_it_alone(
     assert theirs.json()["secret"] != first.json()["secret"]
 
 
-def test_a_template_has_a_limit_of_its_own(http: httpx.Client, bulk: dict[str, object]) -> None:
+def test_a_template_has_a_limit_of_its_own(http, bulk):
     texts = ["x" * (64 * 1024 - len('{"t": ""}') + more) for more in (0, 1)]
     answers = [http.post("/v1/jobs", json=bulk | {"template": {"t": text}}) for text in texts]
 
@@ -331,21 +308,19 @@ def test_a_template_has_a_limit_of_its_own(http: httpx.Client, bulk: dict[str, o
     assert "65537 bytes" in answers[1].json()["error"]["message"]
 
 
-def test_jobs_are_listed_newest_first_with_filters_and_pages(
-    http: httpx.Client, bulk: dict[str, object]
-) -> None:
+def test_jobs_are_listed_newest_first_with_filters_and_pages(http, bulk):
     places = [{"output": f"{bulk['output']}{number}/"} for number in range(5)]
     ids = [http.post("/v1/jobs", json=bulk | place).json()["id"] for place in places[:4]]
     http.post("/v1/jobs", json=bulk | places[4] | {"priority": "background"})
     http.post(f"/v1/jobs/{ids[0]}/cancel")
 
     def listed(**params: object) -> list[str]:
-        found: list[str] = []
+        listed_ids: list[str] = []
         while True:
             page = http.get("/v1/jobs", params={"limit": 2, **params}).json()
-            found += [job["id"] for job in page["data"]]
+            listed_ids += [job["id"] for job in page["data"]]
             if not page["has_more"]:
-                return found
+                return listed_ids
             params["after"] = page["last_id"]
 
     everything = listed()
@@ -359,9 +334,7 @@ def test_jobs_are_listed_newest_first_with_filters_and_pages(
     assert http.get("/v1/jobs", params={"after": "job_unknown"}).status_code == 404
 
 
-def test_jobs_are_listed_by_name_model_and_time(
-    http: httpx.Client, bulk: dict[str, object], worker: FakeWorker
-) -> None:
+def test_jobs_are_listed_by_name_model_and_time(http, bulk, worker):
     run = http.post("/v1/jobs", json=bulk | {"name": "nightly", "date": "2026-11-23"}).json()["id"]
     request = http.post("/v1/jobs", json=online()).json()["id"]
     made_at = http.get(f"/v1/jobs/{run}").json()["created_at"]
@@ -387,7 +360,7 @@ def test_jobs_are_listed_by_name_model_and_time(
         ({"kind": "huge"}, "kind"),
     ],
 )
-def test_a_wrong_filter_is_named(shared_http: httpx.Client, params: dict[str, object], wrong: str) -> None:
+def test_a_wrong_filter_is_named(shared_http, params, wrong):
     refused = shared_http.get("/v1/jobs", params=params)
 
     assert refused.status_code == 400
@@ -395,9 +368,7 @@ def test_a_wrong_filter_is_named(shared_http: httpx.Client, params: dict[str, ob
     assert f"'{wrong}'" in refused.json()["error"]["message"]
 
 
-def test_another_tenants_job_is_not_found(
-    http: httpx.Client, make_key: KeyMaker, bulk: dict[str, object]
-) -> None:
+def test_another_tenants_job_is_not_found(http, make_key, bulk):
     job_id = http.post("/v1/jobs", json=bulk).json()["id"]
     other_tenant = {"authorization": f"Bearer {make_key('other')}"}
 
@@ -411,14 +382,12 @@ def test_another_tenants_job_is_not_found(
     assert http.get("/v1/jobs", headers=other_tenant).json()["data"] == []
 
 
-def test_what_was_wrong_with_a_job_is_shown_the_first_of_it_twice(
-    http: httpx.Client, bulk: dict[str, object], store: Store
-) -> None:
+def test_what_was_wrong_with_a_job_is_shown_the_first_of_it_twice(http, bulk, store):
     job_id = http.post("/v1/jobs", json=bulk).json()["id"]
     unharmed = http.get(f"/v1/jobs/{job_id}").json()
-    found = [InputError("invalid_json", "not JSON", line=2), InputError("empty_file", "empty", param="input")]
+    errors = [InputError("invalid_json", "not JSON", line=2), InputError("empty_file", "empty")]
     with store.transaction() as tx:
-        transitions.finish(tx, tx.jobs.fetch(job_id), JobState.FAILED, tx.now(), errors=found)
+        transitions.finish(tx, tx.jobs.fetch(job_id), JobState.FAILED, tx.now(), errors=errors)
     shown = http.get(f"/v1/jobs/{job_id}").json()
 
     assert (unharmed["error"], unharmed["errors"]) == (None, [])
@@ -426,9 +395,7 @@ def test_what_was_wrong_with_a_job_is_shown_the_first_of_it_twice(
     assert [error["code"] for error in shown["errors"]] == ["invalid_json", "empty_file"]
 
 
-def test_cancelling_is_idempotent_and_too_late_is_a_conflict(
-    http: httpx.Client, bulk: dict[str, object], store: Store
-) -> None:
+def test_cancelling_is_idempotent_and_too_late_is_a_conflict(http, bulk, store):
     places = [{"output": f"{bulk['output']}{number}/"} for number in range(2)]
     ids = [http.post("/v1/jobs", json=bulk | place).json()["id"] for place in places]
     first = http.post(f"/v1/jobs/{ids[0]}/cancel")
@@ -445,9 +412,7 @@ def test_cancelling_is_idempotent_and_too_late_is_a_conflict(
     assert "status 'failed'" in late.json()["error"]["message"]
 
 
-def test_an_online_job_not_claimed_yet_is_cancelled_at_once(
-    http: httpx.Client, worker: FakeWorker, store: Store
-) -> None:
+def test_an_online_job_not_claimed_yet_is_cancelled_at_once(http, worker, store):
     held, release = Event(), Event()
 
     def hold(worker: FakeWorker, claim: OnlineClaim) -> None:
@@ -469,9 +434,7 @@ def test_an_online_job_not_claimed_yet_is_cancelled_at_once(
     assert row["error"]["code"] == "batch_cancelled"
 
 
-def test_while_its_input_is_being_cut_a_job_does_not_say_how_many_rows_there_are(
-    http: httpx.Client, bulk: dict[str, object], store: Store
-) -> None:
+def test_while_its_input_is_being_cut_a_job_does_not_say_how_many_rows_there_are(http, bulk, store):
     job_id = http.post("/v1/jobs", json=bulk).json()["id"]
     shards = [NewShard(shard_no=n, uri="file:///x", format="jsonl", start=n, end=n + 1) for n in range(2)]
     with store.transaction() as tx:

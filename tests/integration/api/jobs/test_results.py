@@ -17,8 +17,7 @@ from nightshift.objectstore import open_store
 from nightshift.store import Store
 from tests.helpers.fakes import a_row_result, a_shard_head
 from tests.integration.api.asking import online
-from tests.integration.api.conftest import KeyMaker
-from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
+from tests.integration.api.fake_worker import CHAT_MODEL
 
 NDJSON = {"accept": "application/x-ndjson"}
 
@@ -56,9 +55,7 @@ class TestResults:
                 assert transitions.commit_segment(tx, claim.lease, segment, now, rows_total=None)
         return job_id
 
-    def test_rows_are_read_page_by_page_without_gap_or_duplicate(
-        self, http: httpx.Client, job_id: str
-    ) -> None:
+    def test_rows_are_read_page_by_page_without_gap_or_duplicate(self, http, job_id):
         for limit in (1, 2, 3, 4, 100):
             names, after = [], None
             while True:
@@ -72,15 +69,13 @@ class TestResults:
                     break
             assert names == ["a", "b", "bad", "c", "d"]
 
-    def test_rows_have_the_columns_that_are_kept_and_others_none(
-        self, http: httpx.Client, job_id: str
-    ) -> None:
+    def test_rows_have_the_columns_that_are_kept_and_others_none(self, http, job_id):
         rows = http.get(f"/v1/jobs/{job_id}/results").json()["data"]
 
         assert ["columns" in row for row in rows] == [False, False, False, True, True]
         assert [row["columns"] for row in rows[3:]] == [{"doc": "c"}, {"doc": "d"}]
 
-    def test_a_failed_row_says_so(self, http: httpx.Client, job_id: str) -> None:
+    def test_a_failed_row_says_so(self, http, job_id):
         rows = http.get(f"/v1/jobs/{job_id}/results").json()["data"]
 
         assert [row["outcome"] for row in rows] == [
@@ -88,9 +83,7 @@ class TestResults:
         ]  # fmt: skip
 
     @pytest.mark.parametrize("piece_bytes", [1, 300, 10_000])
-    def test_all_rows_are_streamed_as_lines(
-        self, http: httpx.Client, job_id: str, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
-    ) -> None:
+    def test_all_rows_are_streamed_as_lines(self, http, job_id, monkeypatch, piece_bytes):
         monkeypatch.setattr(results, "PIECE_BYTES", piece_bytes)
         pages = http.get(f"/v1/jobs/{job_id}/results").json()["data"]
 
@@ -105,36 +98,30 @@ class TestResults:
         assert streamed(after=pages[4]["id"]) == []
         assert streamed(limit=2) == pages[:2]
 
-    def test_a_stream_goes_on_from_page_to_page_of_segments(
-        self, http: httpx.Client, job_id: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_stream_goes_on_from_page_to_page_of_segments(self, http, job_id, monkeypatch):
         monkeypatch.setattr(results, "SEGMENTS_READ", 1)
 
         assert len(http.get(f"/v1/jobs/{job_id}/results", headers=NDJSON).text.splitlines()) == 5
 
-    def test_a_stream_of_anothers_job_or_after_an_unknown_row_is_not_found(
-        self, http: httpx.Client, job_id: str, make_key: KeyMaker
-    ) -> None:
+    def test_a_stream_of_anothers_job_or_after_an_unknown_row_is_not_found(self, http, job_id, make_key):
         stranger = NDJSON | {"authorization": f"Bearer {make_key('other')}"}
 
         assert http.get(f"/v1/jobs/{job_id}/results", headers=stranger).status_code == 404
         unknown = http.get(f"/v1/jobs/{job_id}/results", params={"after": "row_999_0"}, headers=NDJSON)
         assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "after")
 
-    def test_the_client_streams_them(self, base_url: str, make_key: KeyMaker, job_id: str) -> None:
+    def test_the_client_streams_them(self, base_url, make_key, job_id):
         with Client(base_url, make_key()) as client:
             assert [row["custom_id"] for row in client.results(job_id)] == ["a", "b", "bad", "c", "d"]
 
-    def test_an_unknown_row_is_no_cursor(self, http: httpx.Client, job_id: str) -> None:
+    def test_an_unknown_row_is_no_cursor(self, http, job_id):
         for after in ("row_999_0", "17", "batch_req_x"):
             answer = http.get(f"/v1/jobs/{job_id}/results", params={"after": after})
             assert answer.status_code == 404
             assert answer.json()["error"]["param"] == "after"
 
 
-def test_the_row_of_a_request_that_was_given_up_says_why(
-    http: httpx.Client, worker: FakeWorker, store: Store
-) -> None:
+def test_the_row_of_a_request_that_was_given_up_says_why(http, worker, store):
     worker.behave = lambda worker, claim: None  # it is never answered
     job_id = http.post("/v1/jobs", json=online()).json()["id"]
     why = InputError("interrupted", "The worker was lost.")

@@ -1,6 +1,5 @@
 """POST /v1/jobs/{id}/retry: what the new job is, and when there is nothing to retry."""
 
-from collections.abc import Callable
 from typing import Final
 
 import httpx
@@ -35,9 +34,7 @@ def ended(http: httpx.Client, bulk: Bulk, store: Store, worker: FakeWorker) -> s
     return job_id
 
 
-def test_a_retry_is_a_new_job_with_the_settings_of_the_old_one(
-    http: httpx.Client, ended: str, bulk: Bulk
-) -> None:
+def test_a_retry_is_a_new_job_with_the_settings_of_the_old_one(http, ended, bulk):
     accepted = http.post(f"/v1/jobs/{ended}/retry")
 
     assert accepted.status_code == 202
@@ -50,13 +47,13 @@ def test_a_retry_is_a_new_job_with_the_settings_of_the_old_one(
     assert http.get(f"/v1/jobs/{ended}").json()["retries"] == [new["id"]]
 
 
-def test_a_retry_has_what_is_asked_for_instead(http: httpx.Client, ended: str, bulk: Bulk) -> None:
+def test_a_retry_has_what_is_asked_for_instead(http, ended, bulk):
     output = f"{bulk['output']}again/"
-    asked = {"output": output, "priority": "standard", "completion_window": "2h", "max_error_rate": 0.5}
-    new_id = http.post(f"/v1/jobs/{ended}/retry", json=asked).json()["id"]
+    body = {"output": output, "priority": "standard", "completion_window": "2h", "max_error_rate": 0.5}
+    new_id = http.post(f"/v1/jobs/{ended}/retry", json=body).json()["id"]
 
     new = http.get(f"/v1/jobs/{new_id}").json()
-    assert {name: new[name] for name in asked} == asked
+    assert {name: new[name] for name in body} == body
     assert new["metadata"] == {"a": "b"}
 
 
@@ -64,9 +61,7 @@ LIMITS: Final = {"max_error_rate": 0.5, "max_failed_rows": 3, "max_tokens_total"
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_a_retry_has_the_limits_of_the_old_job_and_null_takes_one_away(
-    http: httpx.Client, bulk: Bulk, store: Store, worker: FakeWorker, name: str
-) -> None:
+def test_a_retry_has_the_limits_of_the_old_job_and_null_takes_one_away(http, bulk, store, worker, name):
     job_id = http.post("/v1/jobs", json=bulk | LIMITS).json()["id"]
     with store.transaction() as tx:
         plan(tx, job_id)
@@ -78,15 +73,15 @@ def test_a_retry_has_the_limits_of_the_old_job_and_null_takes_one_away(
     assert {limit: new[limit] for limit in LIMITS} == LIMITS | {name: None}
 
 
-def test_two_retries_with_one_key_are_one_job(http: httpx.Client, ended: str) -> None:
-    def asked(key: str, **body: object) -> httpx.Response:
+def test_two_retries_with_one_key_are_one_job(http, ended):
+    def retried(key: str, **body: object) -> httpx.Response:
         return http.post(f"/v1/jobs/{ended}/retry", json=body, headers={"idempotency-key": key})
 
-    first, again, another = asked("a"), asked("a"), asked("b")
+    first, again, another = retried("a"), retried("a"), retried("b")
 
     assert first.json() == again.json()
     assert another.json()["id"] != first.json()["id"]
-    assert asked("a", priority="standard").status_code == 422
+    assert retried("a", priority="standard").status_code == 422
     retries = http.get(f"/v1/jobs/{ended}").json()["retries"]
     assert sorted(retries) == sorted([first.json()["id"], another.json()["id"]])
 
@@ -108,9 +103,7 @@ def flawless(tx: Transaction, job_id: str) -> None:
     ("happens", "why"),
     [(running, "has not ended"), (unread, "was not read to its end"), (flawless, "rows all succeeded")],
 )
-def test_a_job_without_rows_to_run_again_is_not_retried(
-    http: httpx.Client, bulk: Bulk, store: Store, happens: Callable[[Transaction, str], None], why: str
-) -> None:
+def test_a_job_without_rows_to_run_again_is_not_retried(http, bulk, store, happens, why):
     job_id = http.post("/v1/jobs", json=bulk).json()["id"]
     with store.transaction() as tx:
         happens(tx, job_id)
@@ -130,7 +123,7 @@ def test_a_job_without_rows_to_run_again_is_not_retried(
         ({"completion_window": "soon"}, "completion_window"),
     ],
 )
-def test_what_a_retry_cannot_have_is_named(http: httpx.Client, ended: str, body: Bulk, param: str) -> None:
+def test_what_a_retry_cannot_have_is_named(http, ended, body, param):
     refused = http.post(f"/v1/jobs/{ended}/retry", json=body)
 
     assert refused.status_code == 400

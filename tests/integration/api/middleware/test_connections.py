@@ -86,20 +86,18 @@ def has_ended(connection: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("sends", [b"", b"GET", HEAD % b"now"])
-def test_a_connection_that_does_not_ask_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch, sends: bytes
-) -> None:
+def test_a_connection_that_does_not_ask_is_not_waited_for(monkeypatch, sends):
     monkeypatch.setattr(connections, "HEAD_S", 0.2)
     with answering() as (_, port), ExitStack() as stack:
         assert has_ended(connected(stack, port, sends))
 
 
-def test_an_answer_in_two_parts_is_sent_at_once_on_any_listening_socket() -> None:
+def test_an_answer_in_two_parts_is_sent_at_once_on_any_listening_socket():
     """asyncio sees to it where the socket names its protocol; this one does not."""
     accepted = []
 
     class Noting(BoundedHttp):
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
             sock = transport.get_extra_info("socket")
             accepted.append((sock.proto, sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)))
@@ -110,7 +108,7 @@ def test_an_answer_in_two_parts_is_sent_at_once_on_any_listening_socket() -> Non
     assert accepted == [(0, 1)]
 
 
-def test_a_later_request_is_waited_for_no_longer_than_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_request_is_waited_for_no_longer_than_the_first(monkeypatch):
     """After its first byte, uvicorn by itself would wait without end."""
     monkeypatch.setattr(connections, "HEAD_S", 0.2)
     with answering() as (_, port), ExitStack() as stack:
@@ -120,7 +118,7 @@ def test_a_later_request_is_waited_for_no_longer_than_the_first(monkeypatch: pyt
             assert answers.read().count(b"HTTP/1.1 200") == 2
 
 
-def test_an_answer_may_take_longer_than_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_may_take_longer_than_a_head(monkeypatch):
     monkeypatch.setattr(connections, "HEAD_S", 0.2)
     with answering() as (application, port), ExitStack() as stack:
         slow = connected(stack, port, WHOLE % b"later")
@@ -131,7 +129,7 @@ def test_an_answer_may_take_longer_than_a_head(monkeypatch: pytest.MonkeyPatch) 
         assert is_answered(slow)
 
 
-def test_at_the_limit_the_connection_that_waited_longest_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_the_limit_the_connection_that_waited_longest_is_closed(monkeypatch):
     monkeypatch.setattr(connections, "connections_max", lambda files_max: 3)
     with answering() as (_, port), ExitStack() as stack:
         idle = [connected(stack, port, b"G") for _ in range(3)]
@@ -141,9 +139,7 @@ def test_at_the_limit_the_connection_that_waited_longest_is_closed(monkeypatch: 
         assert has_ended(idle[0])
 
 
-def test_requests_that_are_being_answered_are_not_given_up_for_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_requests_that_are_being_answered_are_not_given_up_for_another(monkeypatch):
     monkeypatch.setattr(connections, "connections_max", lambda files_max: 2)
     with answering() as (application, port), ExitStack() as stack:
         busy = [connected(stack, port, WHOLE % b"later") for _ in range(2)]
@@ -156,18 +152,18 @@ def test_requests_that_are_being_answered_are_not_given_up_for_another(
 
 
 @pytest.mark.parametrize(("files", "expected"), [(1024, 512), (20_000, 18_720), (1_000_000, 998_720)])
-def test_a_process_keeps_files_for_other_things_than_connections(files: int, expected: int) -> None:
+def test_a_process_keeps_files_for_other_things_than_connections(files, expected):
     assert connections_max(files) == expected
 
 
-def test_every_way_to_start_the_api_has_the_backlog_that_files_are_kept_for() -> None:
+def test_every_way_to_start_the_api_has_the_backlog_that_files_are_kept_for():
     root = Path(__file__).parents[4]
     starts = ("nightshift/cli/processes/embedded.py", "infra/docker/api.Dockerfile")
     assert FILES_RESERVED > BACKLOG
     assert all(f'"--backlog", "{BACKLOG}"' in (root / start).read_text() for start in starts)
 
 
-def test_what_is_not_http_gets_the_error_envelope() -> None:
+def test_what_is_not_http_gets_the_error_envelope():
     with answering() as (_, port), ExitStack() as stack:
         answer = connected(stack, port, b"GET / HTTP/1.1\r\ncontent-length: -1\r\n\r\n").makefile("rb").read()
 
@@ -176,9 +172,7 @@ def test_what_is_not_http_gets_the_error_envelope() -> None:
     assert json.loads(body)["error"]["code"] == "invalid_http"
 
 
-def test_a_body_that_goes_wrong_after_the_answer_ends_the_connection_quietly(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_body_that_goes_wrong_after_the_answer_ends_the_connection_quietly(caplog):
     with answering() as (_, port), ExitStack() as stack:
         connection = connected(stack, port, HEAD % b"now" + b"transfer-encoding: chunked\r\n\r\n")
         assert is_answered(connection)

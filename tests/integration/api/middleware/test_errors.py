@@ -7,10 +7,8 @@ import httpx
 import openai
 import pytest
 
-from nightshift.store import Store
 from nightshift.tenants.keys import key_id
-from tests.integration.api.conftest import KeyMaker, SharedApi
-from tests.integration.api.fake_worker import CHAT_MODEL, EMBEDDING_MODEL, FakeWorker
+from tests.integration.api.fake_worker import CHAT_MODEL, EMBEDDING_MODEL
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hello"}]
@@ -43,7 +41,7 @@ def refusal(answer: httpx.Response, status: int) -> dict[str, str | None]:
         (b'{"a": ' + b"[" * 100_000, "nested more than 64 levels"),
     ],
 )
-def test_a_body_that_is_no_json_object_is_refused(shared_http: httpx.Client, body: bytes, says: str) -> None:
+def test_a_body_that_is_no_json_object_is_refused(shared_http, body, says):
     error = refusal(shared_http.post(CHAT, content=body), 400)
 
     assert error["type"] == "invalid_request_error"
@@ -51,7 +49,7 @@ def test_a_body_that_is_no_json_object_is_refused(shared_http: httpx.Client, bod
     assert error["code"] is not None
 
 
-def test_text_that_only_looks_like_an_escaped_nul_is_accepted(http: httpx.Client, worker: FakeWorker) -> None:
+def test_text_that_only_looks_like_an_escaped_nul_is_accepted(http, worker):
     body = rb'{"model": "org/parrot", "messages": [{"role": "user", "content": "a \\u0000 b \u00e9"}]}'
 
     answer = http.post(CHAT, content=body)
@@ -82,10 +80,10 @@ def test_text_that_only_looks_like_an_escaped_nul_is_accepted(http: httpx.Client
         ({"extra_body": {"best_of": 2}}, "best_of"),
     ],
 )
-def test_a_wrong_field_is_named(shared_client: openai.OpenAI, fields: dict[str, object], param: str) -> None:
-    asked: dict[str, object] = {"model": CHAT_MODEL, "messages": HELLO} | fields
+def test_a_wrong_field_is_named(shared_client, fields, param):
+    body: dict[str, object] = {"model": CHAT_MODEL, "messages": HELLO} | fields
     with pytest.raises(openai.BadRequestError) as refused:
-        shared_client.chat.completions.create(**asked)  # type: ignore[call-overload]
+        shared_client.chat.completions.create(**body)
     assert refused.value.param == param
     assert refused.value.code is not None
     assert refused.value.request_id is not None
@@ -95,23 +93,21 @@ def test_a_wrong_field_is_named(shared_client: openai.OpenAI, fields: dict[str, 
     ("fields", "param"),
     [({"logprobs": 6}, "logprobs"), ({"best_of": 3}, "best_of"), ({"echo": True}, "echo"), ({"n": -1}, "n")],
 )
-def test_a_wrong_field_of_a_completion_is_named(
-    shared_client: openai.OpenAI, fields: dict[str, object], param: str
-) -> None:
+def test_a_wrong_field_of_a_completion_is_named(shared_client, fields, param):
     with pytest.raises(openai.BadRequestError) as refused:
-        shared_client.completions.create(model=CHAT_MODEL, prompt="x", **fields)  # type: ignore[call-overload]
+        shared_client.completions.create(model=CHAT_MODEL, prompt="x", **fields)
     assert refused.value.param == param
 
 
-def test_a_missing_field_is_named(http: httpx.Client) -> None:
+def test_a_missing_field_is_named(http):
     error = refusal(http.post(CHAT, json={"model": CHAT_MODEL}), 400)
 
     assert (error["param"], error["code"]) == ("messages", "missing_required_parameter")
 
 
-def test_an_unknown_model_is_not_found_in_one_request(client: openai.OpenAI, worker: FakeWorker) -> None:
+def test_an_unknown_model_is_not_found_in_one_request(client, worker):
     for call in (
-        lambda: client.chat.completions.create(model="gpt-9", messages=HELLO),  # type: ignore[arg-type]
+        lambda: client.chat.completions.create(model="gpt-9", messages=HELLO),
         lambda: client.embeddings.create(model="gpt-9", input="x"),
         lambda: client.models.retrieve("org/gpt-9"),
     ):
@@ -123,13 +119,13 @@ def test_an_unknown_model_is_not_found_in_one_request(client: openai.OpenAI, wor
         assert re.match(sentence, missing.value.body["message"])
 
 
-def test_a_model_that_does_something_else_is_refused(client: openai.OpenAI, worker: FakeWorker) -> None:
+def test_a_model_that_does_something_else_is_refused(client, worker):
     with pytest.raises(openai.BadRequestError) as refused:
-        client.chat.completions.create(model=EMBEDDING_MODEL, messages=HELLO)  # type: ignore[arg-type]
+        client.chat.completions.create(model=EMBEDDING_MODEL, messages=HELLO)
     assert refused.value.code == "model_not_supported"
 
 
-def test_unknown_routes_and_methods_speak_the_envelope(http: httpx.Client) -> None:
+def test_unknown_routes_and_methods_speak_the_envelope(http):
     assert refusal(http.get("/v1/nonsense"), 404)["code"] == "unknown_url"
     assert refusal(http.get("/nonsense"), 404)["code"] == "unknown_url"
     assert refusal(http.get("/v1/files/"), 404)["type"] == "invalid_request_error"
@@ -139,7 +135,7 @@ def test_unknown_routes_and_methods_speak_the_envelope(http: httpx.Client) -> No
 
 
 @pytest.mark.parametrize("query", ["dry_run=1", "limit=3&Limit=4", "statuss=queued", "=1"])
-def test_an_unknown_query_parameter_is_refused_rather_than_ignored(http: httpx.Client, query: str) -> None:
+def test_an_unknown_query_parameter_is_refused_rather_than_ignored(http, query):
     error = refusal(http.get(f"/v1/jobs?{query}"), 400)
 
     assert error["code"] == "unknown_parameter"
@@ -147,14 +143,14 @@ def test_an_unknown_query_parameter_is_refused_rather_than_ignored(http: httpx.C
     assert "limit" in error["message"]
 
 
-def test_of_two_values_for_one_parameter_none_is_taken(http: httpx.Client) -> None:
+def test_of_two_values_for_one_parameter_none_is_taken(http):
     answer = http.post("/v1/jobs?dry_run=1&dry_run=0", json={})
 
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "dry_run"
 
 
-def test_a_job_that_is_asked_for_with_an_unknown_parameter_does_not_run(http: httpx.Client) -> None:
+def test_a_job_that_is_asked_for_with_an_unknown_parameter_does_not_run(http):
     body = {"endpoint": "/v1/chat/completions", "body": {"model": CHAT_MODEL, "messages": HELLO}}
 
     refusal(http.post("/v1/jobs?dryrun=1", json=body), 400)
@@ -162,19 +158,19 @@ def test_a_job_that_is_asked_for_with_an_unknown_parameter_does_not_run(http: ht
     assert http.get("/v1/jobs").json()["data"] == []
 
 
-def test_no_answer_is_taken_for_another_type(http: httpx.Client) -> None:
+def test_no_answer_is_taken_for_another_type(http):
     for path in ("/v1/jobs", "/nonsense", "/healthz"):
         assert http.get(path).headers["x-content-type-options"] == "nosniff"
 
 
-def test_no_page_loads_scripts_from_elsewhere(http: httpx.Client) -> None:
+def test_no_page_loads_scripts_from_elsewhere(http):
     refusal(http.get("/redoc"), 404)
     reference = http.get("/docs", headers={"accept": "text/html"})
     assert "default-src 'self'" in reference.headers["content-security-policy"]
     assert "://" not in reference.text
 
 
-def test_a_nul_in_a_url_is_refused(http: httpx.Client) -> None:
+def test_a_nul_in_a_url_is_refused(http):
     refusal(http.get("/v1/files/%00"), 400)
     refusal(http.get("/v1/batches", params={"after": "\0"}), 400)
 
@@ -189,9 +185,7 @@ def test_a_nul_in_a_url_is_refused(http: httpx.Client) -> None:
         ("Bearer ns_live_abcdefgh_" + "x" * 38, "Incorrect API key"),
     ],
 )
-def test_without_a_valid_key_a_request_is_refused(
-    shared_api: SharedApi, authorization: str | None, says: str
-) -> None:
+def test_without_a_valid_key_a_request_is_refused(shared_api, authorization, says):
     headers = {} if authorization is None else {"authorization": authorization}
     answer = httpx.get(f"{shared_api.url}/v1/models", headers=headers, trust_env=False)
 
@@ -200,9 +194,7 @@ def test_without_a_valid_key_a_request_is_refused(
     assert says in str(error["message"])
 
 
-def test_expired_revoked_and_tampered_keys_do_not_get_in(
-    base_url: str, make_key: KeyMaker, store: Store
-) -> None:
+def test_expired_revoked_and_tampered_keys_do_not_get_in(base_url, make_key, store):
     expired = make_key(expires_at=datetime.now(UTC) - timedelta(minutes=1))
     revoked, good = make_key(), make_key()
     with store.transaction() as tx:
@@ -216,13 +208,13 @@ def test_expired_revoked_and_tampered_keys_do_not_get_in(
         assert refused.value.code == "invalid_api_key"
 
 
-def test_the_body_of_a_stranger_is_not_read(base_url: str) -> None:
+def test_the_body_of_a_stranger_is_not_read(base_url):
     answer = httpx.post(f"{base_url}{CHAT}", content=b"{ this is not json", trust_env=False)
 
     refusal(answer, 401)
 
 
-def test_a_body_under_a_forms_content_type_is_refused(shared_http: httpx.Client) -> None:
+def test_a_body_under_a_forms_content_type_is_refused(shared_http):
     for kind in ("application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
         error = refusal(shared_http.post(CHAT, content=b"{}", headers={"content-type": kind}), 400)
         assert (error["param"], error["code"]) == ("Content-Type", "invalid_content_type")
@@ -234,7 +226,7 @@ def test_a_body_under_a_forms_content_type_is_refused(shared_http: httpx.Client)
 @pytest.mark.parametrize(
     "path", ["/healthz", "/metrics", "/v1/models", "/v1/jobs", "/v1/jobs/job_none", CHAT]
 )
-def test_head_is_answered_as_get_is_without_a_body(shared_http: httpx.Client, path: str) -> None:
+def test_head_is_answered_as_get_is_without_a_body(shared_http, path):
     head, get = shared_http.head(path), shared_http.get(path)
 
     assert head.content == b""
@@ -244,9 +236,7 @@ def test_head_is_answered_as_get_is_without_a_body(shared_http: httpx.Client, pa
     assert path == "/metrics" or head.headers["content-length"] == get.headers["content-length"]
 
 
-def test_head_of_a_stream_ends_at_once_and_that_of_a_file_has_its_length(
-    http: httpx.Client, client: openai.OpenAI, worker: FakeWorker
-) -> None:
+def test_head_of_a_stream_ends_at_once_and_that_of_a_file_has_its_length(http, client, worker):
     stored = client.files.create(file=("a.bin", b"x" * 300_000), purpose="user_data")
     body = {"model": CHAT_MODEL, "messages": HELLO}
     job_id = http.post("/v1/jobs", json={"endpoint": "chat", "body": body}).json()["id"]

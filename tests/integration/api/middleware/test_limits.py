@@ -1,10 +1,9 @@
-"""What is too large or too much: refused with a clear error, nothing accepted by halves."""
+"""Requests that are too large or too many are refused with a clear error, and nothing is half-accepted."""
 
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 
 import httpx
 import openai
@@ -15,10 +14,9 @@ from api.middleware.turns import SMALL_BYTES, BodyMemory
 from api.services.services import AppSettings
 from nightshift.errors import TooManyRequests
 from nightshift.process.settings import ApiSettings, DataSettings, LocationSettings, SubmissionSettings
-from nightshift.store import Store
 from tests.helpers.fakes import asked, planned
 from tests.helpers.waiting import wait_for
-from tests.integration.api.conftest import KeyMaker, batch_lines
+from tests.integration.api.conftest import batch_lines
 from tests.integration.api.fake_worker import CHAT_MODEL
 from tests.integration.api.serving import serving
 from tests.integration.servers import ValkeyServer
@@ -49,7 +47,7 @@ def too_large(answer: httpx.Response) -> bool:
     return answer.status_code == 413 and answer.json()["error"]["code"] == "request_too_large"
 
 
-def test_a_body_above_the_limit_is_refused_with_and_without_a_length(http: httpx.Client) -> None:
+def test_a_body_above_the_limit_is_refused_with_and_without_a_length(http):
     with_length = http.post("/v1/jobs", content=b" " * 20_001)
     without_length = http.post("/v1/jobs", content=pieces(21))
     far_above = http.post("/v1/jobs", content=pieces(39))
@@ -61,7 +59,7 @@ def test_a_body_above_the_limit_is_refused_with_and_without_a_length(http: httpx
     assert at_the_limit.status_code == 400  # read, and found to be blank
 
 
-def test_one_tenants_unfinished_large_bodies_leave_memory_to_the_others() -> None:
+def test_one_tenants_unfinished_large_bodies_leave_memory_to_the_others():
     memory = BodyMemory(bytes_max=1_000_000)
     with ExitStack() as held:
         for _ in range(5):
@@ -74,9 +72,7 @@ def test_one_tenants_unfinished_large_bodies_leave_memory_to_the_others() -> Non
         pass  # there is room for all of it again
 
 
-def test_a_body_too_many_is_refused_until_another_is_answered(
-    data: DataSettings, valkey: ValkeyServer, make_key: KeyMaker
-) -> None:
+def test_a_body_too_many_is_refused_until_another_is_answered(data, valkey, make_key):
     """Memory for two; one of them never arrives whole."""
     api = ApiSettings(body_bytes_max=100_000, bodies_bytes_max=1)
     body = b" " * 90_000
@@ -98,7 +94,7 @@ def test_a_body_too_many_is_refused_until_another_is_answered(
         wait_for("there is room again", lambda: status(base_url, keys[0]) == 400)
 
 
-def test_a_file_above_the_limit_is_refused_and_one_at_the_limit_is_not(client: openai.OpenAI) -> None:
+def test_a_file_above_the_limit_is_refused_and_one_at_the_limit_is_not(client):
     line = batch_lines(1)
     fits = line + b"\n" * (100_000 - len(line))
 
@@ -111,12 +107,10 @@ def test_a_file_above_the_limit_is_refused_and_one_at_the_limit_is_not(client: o
     assert len(list(client.files.list())) == 1
 
 
-def test_more_bulk_jobs_than_allowed_are_told_when_to_retry(
-    client: openai.OpenAI, http: httpx.Client, store: Store
-) -> None:
+def test_more_bulk_jobs_than_allowed_are_told_when_to_retry(client, http, store):
     file = client.files.create(file=batch_lines(1), purpose="batch")
-    asked = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
-    answers = [http.post("/v1/batches", json=asked) for _ in range(3)]
+    batch = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    answers = [http.post("/v1/batches", json=batch) for _ in range(3)]
 
     assert [answer.status_code for answer in answers] == [200, 200, 429]
     assert int(answers[2].headers["retry-after"]) > 0
@@ -125,7 +119,7 @@ def test_more_bulk_jobs_than_allowed_are_told_when_to_retry(
         assert tx.holdings.total("default").bulk_jobs == 2
 
 
-def test_more_online_requests_than_allowed_are_told_when_to_retry(http: httpx.Client) -> None:
+def test_more_online_requests_than_allowed_are_told_when_to_retry(http):
     body = {"endpoint": "chat", "body": {"model": CHAT_MODEL, "messages": HELLO}}
     first, second = http.post("/v1/jobs", json=body), http.post("/v1/jobs", json=body)
 
@@ -134,9 +128,7 @@ def test_more_online_requests_than_allowed_are_told_when_to_retry(http: httpx.Cl
     assert int(second.headers["retry-after"]) > 0
 
 
-def test_one_tenants_requests_are_refused_where_all_tenants_together_have_too_many(
-    http: httpx.Client, store: Store
-) -> None:
+def test_one_tenants_requests_are_refused_where_all_tenants_together_have_too_many(http, store):
     for number in range(2):
         asked(store, tenant_id=f"other-{number}")
 
@@ -150,9 +142,7 @@ def test_one_tenants_requests_are_refused_where_all_tenants_together_have_too_ma
         assert tx.holdings.total("default").online_requests == 0
 
 
-def test_a_tenant_with_less_than_its_share_is_let_in_where_another_has_filled_the_house(
-    http: httpx.Client, store: Store
-) -> None:
+def test_a_tenant_with_less_than_its_share_is_let_in_where_another_has_filled_the_house(http, store):
     for _ in range(3):
         asked(store, tenant_id="other")
 
@@ -169,9 +159,7 @@ TOO_MANY_OF_ALL = {"default": 45} | {f"other-{number}": 50 for number in range(1
 @pytest.mark.parametrize(
     ("waiting", "says"), [(TOO_MANY_OF_OURS, "of yours"), (TOO_MANY_OF_ALL, "of all tenants")]
 )
-def test_more_rows_than_may_wait_are_told_when_to_retry(
-    client: openai.OpenAI, http: httpx.Client, store: Store, waiting: dict[str, int], says: str
-) -> None:
+def test_more_rows_than_may_wait_are_told_when_to_retry(client, http, store, waiting, says):
     for tenant, rows in waiting.items():
         planned(store, rows_total=rows, tenant_id=tenant)
     file = client.files.create(file=batch_lines(1), purpose="batch")
@@ -187,16 +175,16 @@ def test_more_rows_than_may_wait_are_told_when_to_retry(
 
 
 def test_a_tenant_with_fewer_rows_than_its_share_is_let_in_where_others_have_filled_the_house(
-    client: openai.OpenAI, http: httpx.Client, store: Store
-) -> None:
+    client, http, store
+):
     planned(store, rows_total=10_000, tenant_id="other")
     file = client.files.create(file=batch_lines(1), purpose="batch")
-    asked = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    batch = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
 
-    assert http.post("/v1/batches", json=asked).status_code == 200
+    assert http.post("/v1/batches", json=batch).status_code == 200
 
 
-def test_an_answer_that_does_not_come_ends_the_wait_and_the_job(http: httpx.Client, store: Store) -> None:
+def test_an_answer_that_does_not_come_ends_the_wait_and_the_job(http, store):
     answer = http.post("/v1/chat/completions", json={"model": CHAT_MODEL, "messages": HELLO})
 
     assert answer.status_code == 504
@@ -206,7 +194,7 @@ def test_an_answer_that_does_not_come_ends_the_wait_and_the_job(http: httpx.Clie
         assert tx.holdings.total("default").online_requests == 0
 
 
-def test_announced_models_are_listed_before_a_worker_has_loaded_them(client: openai.OpenAI) -> None:
+def test_announced_models_are_listed_before_a_worker_has_loaded_them(client):
     assert [model.id for model in client.models.list()] == ["parrot", CHAT_MODEL]
     assert client.models.retrieve(CHAT_MODEL).id == CHAT_MODEL
 
@@ -215,9 +203,7 @@ def test_announced_models_are_listed_before_a_worker_has_loaded_them(client: ope
     "limit",
     ["bulk_jobs_max", "bulk_rows_max", "bulk_rows_total_max", "online_queue_max", "online_queue_total_max"],
 )
-def test_a_limit_of_zero_refuses_every_job_of_its_kind(
-    settings: AppSettings, bulk: dict[str, object], make_key: KeyMaker, tmp_path: Path, limit: str
-) -> None:
+def test_a_limit_of_zero_refuses_every_job_of_its_kind(settings, bulk, make_key, tmp_path, limit):
     submission = SubmissionSettings(models=(CHAT_MODEL,)).model_copy(update={limit: 0})
     locations = LocationSettings(file_roots=(str(tmp_path / "allowed"),))
     closed = replace(settings, submission=submission, locations=locations)

@@ -27,15 +27,15 @@ def port(request: pytest.FixtureRequest, settings: AppSettings) -> Iterator[int]
 
 def answers(port: int, sends: bytes) -> list[tuple[int, bytes]]:
     """Status and body of each answer, until the server closes the connection."""
-    found = []
+    statuses = []
     with socket.create_connection((HOST, port), TIMEOUT_S) as connection:
         connection.sendall(sends)
         with connection.makefile("rb") as stream:
             while stream.peek(1):
-                answer = HTTPResponse(_Opened(stream))  # type: ignore[arg-type]
+                answer = HTTPResponse(_Opened(stream))
                 answer.begin()
-                found.append((answer.status, answer.read()))
-    return found
+                statuses.append((answer.status, answer.read()))
+    return statuses
 
 
 class _Opened:
@@ -87,20 +87,20 @@ def request(*headers: str, version: str = "1.1", method: str = "POST", path: str
         request("content-length: +5"),
     ],
 )
-def test_a_request_whose_end_is_ambiguous_is_refused_and_ends_the_connection(port: int, head: bytes) -> None:
+def test_a_request_whose_end_is_ambiguous_is_refused_and_ends_the_connection(port, head):
     [(status, body)] = answers(port, head + b"0\r\n\r\n" + SMUGGLED)
 
     assert (status, error_code(body) if body.startswith(b"{") else "invalid_http") == (400, "invalid_http")
 
 
 @pytest.mark.parametrize("coding", ["gzip, chunked", "xchunked", "chunked, chunked", "identity"])
-def test_a_transfer_coding_that_is_not_understood_ends_the_connection(port: int, coding: str) -> None:
+def test_a_transfer_coding_that_is_not_understood_ends_the_connection(port, coding):
     [(status, _)] = answers(port, request(f"transfer-encoding: {coding}") + b"0\r\n\r\n" + SMUGGLED)
 
     assert status in (400, 501)
 
 
-def test_one_way_to_say_where_a_body_ends_is_served_and_so_is_the_next_request(port: int) -> None:
+def test_one_way_to_say_where_a_body_ends_is_served_and_so_is_the_next_request(port):
     last = SMUGGLED.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
     chunked = request("transfer-encoding: chunked") + b"2\r\n{}\r\n0\r\n\r\n"
     counted = request("content-length: 2", "content-length: 2") + b"{}"
@@ -108,7 +108,7 @@ def test_one_way_to_say_where_a_body_ends_is_served_and_so_is_the_next_request(p
     assert [status for status, _ in answers(port, chunked + counted + last)] == [401, 401, 200]
 
 
-def test_headers_up_to_the_limit_are_served_and_one_more_is_refused(port: int) -> None:
+def test_headers_up_to_the_limit_are_served_and_one_more_is_refused(port):
     def asking(count: int) -> bytes:
         fillers = [f"x-{number}: y" for number in range(count - 2)]  # beside host and connection
         return request(*fillers, "connection: close", method="GET", path="/healthz")
@@ -120,7 +120,7 @@ def test_headers_up_to_the_limit_are_served_and_one_more_is_refused(port: int) -
 
 
 @pytest.mark.parametrize("name", ["x: ", "cookie: session=", "authorization: Bearer "])
-def test_a_head_that_is_too_large_is_refused(port: int, name: str) -> None:
+def test_a_head_that_is_too_large_is_refused(port, name):
     asking = request(name + "y" * HEAD_BYTES_MAX, method="GET", path="/healthz")
 
     [(status, body)] = answers(port, asking + SMUGGLED)
@@ -128,13 +128,13 @@ def test_a_head_that_is_too_large_is_refused(port: int, name: str) -> None:
     assert (status, error_code(body)) == (431, "headers_too_large")
 
 
-def test_a_target_counts_as_part_of_the_head(port: int) -> None:
+def test_a_target_counts_as_part_of_the_head(port):
     asking = request(method="GET", path="/healthz?" + "y" * HEAD_BYTES_MAX)
 
     assert answers(port, asking + SMUGGLED)[0][0] == 431
 
 
-def test_a_head_without_an_end_is_refused_as_too_large(settings: AppSettings) -> None:
+def test_a_head_without_an_end_is_refused_as_too_large(settings):
     with serving(create_app(settings)) as url:
         port = int(url.rpartition(":")[2])
         [(status, body)] = answers(port, b"GET / HTTP/1.1\r\nx: " + b"y" * 2 * HEAD_BYTES_MAX)

@@ -1,7 +1,5 @@
 """The batches routes with the official client: create, list, and cancel in every state."""
 
-from collections.abc import Sequence
-
 import httpx
 import openai
 import pytest
@@ -11,7 +9,7 @@ from nightshift.jobs import Counts, Fault, InputError, Job, JobState, NewShard
 from nightshift.jobs.ids import job_id_of_batch
 from nightshift.lifecycle import transitions
 from nightshift.store import Store, Transaction
-from tests.integration.api.conftest import ClientMaker, batch_lines
+from tests.integration.api.conftest import batch_lines
 
 CHAT = "/v1/chat/completions"
 
@@ -22,8 +20,8 @@ def create(client: openai.OpenAI, **fields: object) -> Batch:
 
 
 def create_from(client: openai.OpenAI, file_id: str, **fields: object) -> Batch:
-    asked = {"endpoint": CHAT, "completion_window": "24h"} | fields
-    return client.batches.create(input_file_id=file_id, **asked)  # type: ignore[arg-type]
+    body = {"endpoint": CHAT, "completion_window": "24h"} | fields
+    return client.batches.create(input_file_id=file_id, **body)
 
 
 def job_of(tx: Transaction, batch: Batch) -> Job:
@@ -47,7 +45,7 @@ def move_to(store: Store, batch: Batch, *path: JobState) -> None:
                 assert transitions.finish(tx, job, state, now, counts=Counts(3, 2, 1))
 
 
-def test_a_batch_is_created_shown_and_listed(client: openai.OpenAI) -> None:
+def test_a_batch_is_created_shown_and_listed(client):
     created = create(client, metadata={"team": "search"})
 
     assert created.object == "batch"
@@ -62,9 +60,7 @@ def test_a_batch_is_created_shown_and_listed(client: openai.OpenAI) -> None:
     assert [batch.id for batch in client.batches.list()] == [created.id]
 
 
-def test_the_input_of_a_running_batch_can_be_deleted_and_its_bytes_stay_for_the_batch(
-    client: openai.OpenAI, http: httpx.Client, store: Store
-) -> None:
+def test_the_input_of_a_running_batch_can_be_deleted_and_its_bytes_stay_for_the_batch(client, http, store):
     batch = create(client)
     with store.snapshot() as tx:
         stored = tx.files.input("default", batch.input_file_id)
@@ -83,7 +79,7 @@ def test_the_input_of_a_running_batch_can_be_deleted_and_its_bytes_stay_for_the_
         assert [file.id for file in tx.files.expired(tx.now(), 10)] == [batch.input_file_id]
 
 
-def test_a_batch_has_every_key_the_client_knows(client: openai.OpenAI, http: httpx.Client) -> None:
+def test_a_batch_has_every_key_the_client_knows(client, http):
     shown = http.get(f"/v1/batches/{create(client).id}").json()
 
     assert set(Batch.model_fields) <= set(shown)
@@ -94,9 +90,7 @@ def test_a_batch_has_every_key_the_client_knows(client: openai.OpenAI, http: htt
     assert extension["partial_output_file_id"] is None
 
 
-def test_a_batch_says_what_keeps_it_from_going_on_beside_openais_fields(
-    client: openai.OpenAI, http: httpx.Client, store: Store
-) -> None:
+def test_a_batch_says_what_keeps_it_from_going_on_beside_openais_fields(client, http, store):
     batch = create(client)
     assert http.get(f"/v1/batches/{batch.id}").json()["nightshift"]["problem"] is None
     away = InputError("storage_unavailable", "The input cannot be read at present", param="input_file_id")
@@ -111,7 +105,7 @@ def test_a_batch_says_what_keeps_it_from_going_on_beside_openais_fields(
     assert listed["nightshift"]["problem"] == problem
 
 
-def test_extension_fields_choose_priority_and_window(client: openai.OpenAI) -> None:
+def test_extension_fields_choose_priority_and_window(client):
     batch = create(
         client,
         completion_window="90m",
@@ -124,7 +118,7 @@ def test_extension_fields_choose_priority_and_window(client: openai.OpenAI) -> N
     assert batch.model_extra["nightshift"]["priority"] == "background"
 
 
-def test_listing_pages_through_every_batch_once_newest_first(client: openai.OpenAI) -> None:
+def test_listing_pages_through_every_batch_once_newest_first(client):
     ids = [create(client).id for _ in range(5)]
 
     listed = [batch.id for batch in client.batches.list(limit=2)]
@@ -142,9 +136,7 @@ def test_listing_pages_through_every_batch_once_newest_first(client: openai.Open
         (101, "integer_above_max_value", "integer above maximum value. Expected a value <= 100, but got 101"),
     ],
 )
-def test_a_limit_out_of_bounds_is_refused_in_openais_words(
-    shared_client: openai.OpenAI, limit: int, code: str, message: str
-) -> None:
+def test_a_limit_out_of_bounds_is_refused_in_openais_words(shared_client, limit, code, message):
     with pytest.raises(openai.BadRequestError) as refused:
         shared_client.batches.list(limit=limit)
 
@@ -154,7 +146,7 @@ def test_a_limit_out_of_bounds_is_refused_in_openais_words(
     assert body["message"] == f"Invalid 'limit': {message} instead."
 
 
-def test_an_unknown_cursor_is_refused_rather_than_ignored(client: openai.OpenAI) -> None:
+def test_an_unknown_cursor_is_refused_rather_than_ignored(client):
     create(client)
     for after in ("batch_unknown", "17", ""):
         with pytest.raises(openai.NotFoundError) as refused:
@@ -180,9 +172,7 @@ def test_an_unknown_cursor_is_refused_rather_than_ignored(client: openai.OpenAI)
         ({"extra_body": {"nightshift": {"webhook": {"url": "ftp://x"}}}}, "nightshift.webhook.url"),
     ],
 )
-def test_a_batch_that_cannot_be_is_refused_at_once(
-    shared_client: openai.OpenAI, fields: dict[str, object], param: str
-) -> None:
+def test_a_batch_that_cannot_be_is_refused_at_once(shared_client, fields, param):
     with pytest.raises(openai.BadRequestError) as refused:
         create(shared_client, **fields)
     assert refused.value.param is not None
@@ -190,9 +180,7 @@ def test_a_batch_that_cannot_be_is_refused_at_once(
     assert refused.value.code is not None
 
 
-def test_a_batch_needs_a_file_of_its_own_tenant_and_purpose(
-    client: openai.OpenAI, client_of: ClientMaker
-) -> None:
+def test_a_batch_needs_a_file_of_its_own_tenant_and_purpose(client, client_of):
     theirs = client_of("other").files.create(file=batch_lines(1), purpose="batch")
     opaque = client.files.create(file=batch_lines(1), purpose="user_data")
 
@@ -206,9 +194,7 @@ QUEUED, RUNNING, FINALIZING = JobState.QUEUED, JobState.RUNNING, JobState.FINALI
 
 
 @pytest.mark.parametrize("path", [(), (QUEUED,), (QUEUED, RUNNING)])
-def test_a_batch_can_be_cancelled_until_it_is_finalizing(
-    client: openai.OpenAI, store: Store, path: Sequence[JobState]
-) -> None:
+def test_a_batch_can_be_cancelled_until_it_is_finalizing(client, store, path):
     batch = create(client)
     move_to(store, batch, *path)
 
@@ -233,9 +219,7 @@ def test_a_batch_can_be_cancelled_until_it_is_finalizing(
         ((QUEUED, JobState.EXPIRED), "expired"),
     ],
 )
-def test_cancelling_too_late_is_one_request_and_a_conflict(
-    client: openai.OpenAI, http: httpx.Client, store: Store, path: Sequence[JobState], status: str
-) -> None:
+def test_cancelling_too_late_is_one_request_and_a_conflict(client, http, store, path, status):
     batch = create(client)
     move_to(store, batch, *path)
     before = requests_counted(http)
@@ -247,7 +231,7 @@ def test_cancelling_too_late_is_one_request_and_a_conflict(
     assert requests_counted(http) == before + 1
 
 
-def test_the_shape_follows_the_job_to_its_end(client: openai.OpenAI, store: Store) -> None:
+def test_the_shape_follows_the_job_to_its_end(client, store):
     batch = create(client)
     move_to(store, batch, QUEUED, RUNNING)
     running = client.batches.retrieve(batch.id)
@@ -265,7 +249,7 @@ def test_the_shape_follows_the_job_to_its_end(client: openai.OpenAI, store: Stor
     assert completed.request_counts.failed == 1
 
 
-def test_a_file_that_failed_validation_shows_its_lines(client: openai.OpenAI, store: Store) -> None:
+def test_a_file_that_failed_validation_shows_its_lines(client, store):
     batch = create(client)
     wrong = InputError("duplicate_custom_id", "row-1 was seen before", line=2, param="custom_id")
     with store.transaction() as tx:
@@ -279,7 +263,7 @@ def test_a_file_that_failed_validation_shows_its_lines(client: openai.OpenAI, st
     assert (shown.errors.data[0].line, shown.errors.data[0].code) == (2, "duplicate_custom_id")
 
 
-def test_another_tenants_batch_is_not_found(client: openai.OpenAI, client_of: ClientMaker) -> None:
+def test_another_tenants_batch_is_not_found(client, client_of):
     batch = create(client)
     other_tenant = client_of("other")
 
@@ -290,13 +274,13 @@ def test_another_tenants_batch_is_not_found(client: openai.OpenAI, client_of: Cl
     assert list(other_tenant.batches.list()) == []
 
 
-def test_a_retry_of_the_official_client_makes_one_batch(client: openai.OpenAI, http: httpx.Client) -> None:
+def test_a_retry_of_the_official_client_makes_one_batch(client, http):
     file = client.files.create(file=batch_lines(1), purpose="batch")
-    asked = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h"}
+    body = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h"}
 
-    first = http.post("/v1/batches", json=asked, headers={"x-stainless-retry-count": "0"})
-    retried = http.post("/v1/batches", json=asked, headers={"x-stainless-retry-count": "1"})
-    meant = http.post("/v1/batches", json=asked, headers={"x-stainless-retry-count": "0"})
+    first = http.post("/v1/batches", json=body, headers={"x-stainless-retry-count": "0"})
+    retried = http.post("/v1/batches", json=body, headers={"x-stainless-retry-count": "1"})
+    meant = http.post("/v1/batches", json=body, headers={"x-stainless-retry-count": "0"})
 
     assert retried.json()["id"] == first.json()["id"]
     assert meant.json()["id"] != first.json()["id"]

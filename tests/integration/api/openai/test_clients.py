@@ -1,18 +1,16 @@
-"""What the official client does by itself when things go wrong, and what must come of it."""
+"""The official client when things go wrong: the outcome of what it does by itself."""
 
 import json
 from threading import Event
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.app import create_app
 from api.openai import streaming
-from api.services.services import AppSettings
-from tests.integration.api.conftest import TIMEOUT_S, KeyMaker, batch_lines
+from tests.integration.api.conftest import TIMEOUT_S, batch_lines
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker, OnlineClaim
 from tests.integration.api.serving import serving
 
@@ -35,9 +33,7 @@ class LosingTheAnswer:
         await self._app(scope, receive, lose if loses else send)
 
 
-def test_a_create_that_is_retried_after_a_503_makes_one_batch(
-    settings: AppSettings, make_key: KeyMaker
-) -> None:
+def test_a_create_that_is_retried_after_a_503_makes_one_batch(settings, make_key):
     app = LosingTheAnswer(create_app(settings))
     with serving(app) as url, openai.OpenAI(base_url=f"{url}/v1", api_key=make_key()) as client:
         file = client.files.create(file=batch_lines(1), purpose="batch")
@@ -45,14 +41,12 @@ def test_a_create_that_is_retried_after_a_503_makes_one_batch(
             input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
         )
         assert app.lost == 1
-        listed = [found.id for found in client.batches.list()]
+        listed = [batch.id for batch in client.batches.list()]
 
     assert listed == [batch.id]
 
 
-def test_a_stream_opens_before_its_first_word_when_that_takes_long(
-    client: openai.OpenAI, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_opens_before_its_first_word_when_that_takes_long(client, worker, monkeypatch):
     monkeypatch.setattr(streaming, "STREAM_START_S", 0.0)
     has_opened = Event()
 
@@ -61,8 +55,8 @@ def test_a_stream_opens_before_its_first_word_when_that_takes_long(
         worker.refuse(claim, 400, "context_length_exceeded")
 
     worker.behave = fail_late
-    asked: list[Any] = [{"role": "user", "content": "x"}]
-    stream = client.chat.completions.create(model=CHAT_MODEL, messages=asked, stream=True)
+    messages: list[Any] = [{"role": "user", "content": "x"}]
+    stream = client.chat.completions.create(model=CHAT_MODEL, messages=messages, stream=True)
 
     assert next(stream).choices[0].delta.role == "assistant"
     has_opened.set()
@@ -71,9 +65,7 @@ def test_a_stream_opens_before_its_first_word_when_that_takes_long(
     assert failed.value.code == "context_length_exceeded"
 
 
-def test_a_completions_stream_that_waits_for_its_first_word_opens_with_a_comment(
-    http: httpx.Client, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_completions_stream_that_waits_for_its_first_word_opens_with_a_comment(http, worker, monkeypatch):
     monkeypatch.setattr(streaming, "STREAM_START_S", 0.0)
     has_opened = Event()
 
@@ -82,17 +74,17 @@ def test_a_completions_stream_that_waits_for_its_first_word_opens_with_a_comment
         worker.refuse(claim, 400, "context_length_exceeded")
 
     worker.behave = fail_late
-    asked = {"model": CHAT_MODEL, "prompt": "x", "stream": True}
-    with http.stream("POST", "/v1/completions", json=asked) as answer:
+    body = {"model": CHAT_MODEL, "prompt": "x", "stream": True}
+    with http.stream("POST", "/v1/completions", json=body) as answer:
         lines = (line for line in answer.iter_lines() if line)
         assert next(lines).startswith(":")
         has_opened.set()
         assert "context_length_exceeded" in next(lines)
 
 
-def test_a_streamed_answer_is_server_sent_events_to_the_byte(http: httpx.Client, worker: FakeWorker) -> None:
-    asked = {"model": CHAT_MODEL, "messages": [{"role": "user", "content": "a b"}], "stream": True}
-    answer = http.post("/v1/chat/completions", json=asked)
+def test_a_streamed_answer_is_server_sent_events_to_the_byte(http, worker):
+    body = {"model": CHAT_MODEL, "messages": [{"role": "user", "content": "a b"}], "stream": True}
+    answer = http.post("/v1/chat/completions", json=body)
 
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert b"\r" not in answer.content

@@ -3,33 +3,27 @@
 import base64
 import struct
 
-import httpx
-import openai
 import pytest
 
-from tests.integration.api.fake_worker import EMBEDDING_MODEL, FakeWorker
+from tests.integration.api.fake_worker import EMBEDDING_MODEL
 
 ROUTE = "/v1/embeddings"
 
 
 @pytest.mark.parametrize("encoding", [{}, {"encoding_format": "float"}, {"encoding_format": "base64"}])
-def test_vectors_come_back_in_input_order_in_either_encoding(
-    client: openai.OpenAI, worker: FakeWorker, encoding: dict[str, str]
-) -> None:
-    answer = client.embeddings.create(model=EMBEDDING_MODEL, input=["a", "bbb", "cc"], **encoding)  # type: ignore[arg-type]
+def test_vectors_come_back_in_input_order_in_either_encoding(client, worker, encoding):
+    answer = client.embeddings.create(model=EMBEDDING_MODEL, input=["a", "bbb", "cc"], **encoding)
 
     vectors = [item.embedding for item in answer.data]
     if encoding.get("encoding_format") == "base64":
-        vectors = [list(struct.unpack("<2f", base64.b64decode(vector))) for vector in vectors]  # type: ignore[arg-type]
+        vectors = [list(struct.unpack("<2f", base64.b64decode(vector))) for vector in vectors]
     assert vectors == [[1, 1], [3, 1], [2, 1]]
     assert [item.index for item in answer.data] == [0, 1, 2]
     assert answer.usage.prompt_tokens == 3
 
 
 @pytest.mark.parametrize("given", ["text", ["text"], [1, 2, 3], [[1, 2], [3]]])
-def test_all_four_shapes_of_an_input_are_understood(
-    http: httpx.Client, worker: FakeWorker, given: object
-) -> None:
+def test_all_four_shapes_of_an_input_are_understood(http, worker, given):
     answer = http.post(ROUTE, json={"model": EMBEDDING_MODEL, "input": given})
 
     assert answer.status_code == 200, answer.text
@@ -37,7 +31,7 @@ def test_all_four_shapes_of_an_input_are_understood(
 
 
 @pytest.mark.parametrize("given", ["", [], [""], [[]], 7, ["a", 1], ["a"] * 2049, [True]])
-def test_an_input_that_cannot_be_embedded_is_refused(shared_http: httpx.Client, given: object) -> None:
+def test_an_input_that_cannot_be_embedded_is_refused(shared_http, given):
     answer = shared_http.post(ROUTE, json={"model": EMBEDDING_MODEL, "input": given})
 
     assert answer.status_code == 400

@@ -4,10 +4,8 @@ import gzip
 import io
 from contextlib import nullcontext
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
@@ -16,10 +14,9 @@ from nightshift.errors import StorageUnavailable
 from nightshift.jobs.files import RECORDED_WITHIN_S, File, FilePurpose
 from nightshift.objectstore import DirectoryStore
 from nightshift.store import Store
-from nightshift.store.databases.database import Database
 from nightshift.tenants.quotas import Quotas
 from tests.helpers.fakes import FakeClock
-from tests.integration.api.conftest import ClientMaker, batch_lines
+from tests.integration.api.conftest import batch_lines
 from tests.integration.scheduler.scheduling import BusyStore
 
 LINES = batch_lines(3)
@@ -30,7 +27,7 @@ def form_part(name: str, content: bytes) -> bytes:
     return b'--x\r\ncontent-disposition: form-data; name="%b"\r\n\r\n%b\r\n' % (name.encode(), content)
 
 
-def test_bytes_paths_and_tuples_can_be_uploaded(client: openai.OpenAI, tmp_path: Path) -> None:
+def test_bytes_paths_and_tuples_can_be_uploaded(client, tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_bytes(LINES)
 
@@ -53,16 +50,14 @@ def test_bytes_paths_and_tuples_can_be_uploaded(client: openai.OpenAI, tmp_path:
         ),
     ],
 )
-def test_content_comes_under_the_name_it_went_up_with(
-    shared_client: openai.OpenAI, filename: str, header: str
-) -> None:
+def test_content_comes_under_the_name_it_went_up_with(shared_client, filename, header):
     file = shared_client.files.create(file=(filename, LINES), purpose="batch")
 
     assert file.filename == filename
     assert shared_client.files.content(file.id).response.headers["content-disposition"] == header
 
 
-def test_a_batch_file_expires_after_thirty_days_unless_told_otherwise(client: openai.OpenAI) -> None:
+def test_a_batch_file_expires_after_thirty_days_unless_told_otherwise(client):
     by_default = client.files.create(file=LINES, purpose="batch")
     sooner = client.files.create(
         file=LINES, purpose="batch", expires_after={"anchor": "created_at", "seconds": 7200}
@@ -84,15 +79,13 @@ def test_a_batch_file_expires_after_thirty_days_unless_told_otherwise(client: op
         ({"anchor": "last_used_at", "seconds": 7200}, "expires_after.anchor"),
     ],
 )
-def test_an_expiry_out_of_bounds_is_refused(
-    shared_client: openai.OpenAI, expiry: dict[str, object], param: str
-) -> None:
+def test_an_expiry_out_of_bounds_is_refused(shared_client, expiry, param):
     with pytest.raises(openai.BadRequestError) as refused:
-        shared_client.files.create(file=LINES, purpose="batch", expires_after=expiry)  # type: ignore[arg-type]
+        shared_client.files.create(file=LINES, purpose="batch", expires_after=expiry)
     assert refused.value.param == param
 
 
-def test_content_can_be_read_as_text_in_pieces_and_as_a_stream(client: openai.OpenAI) -> None:
+def test_content_can_be_read_as_text_in_pieces_and_as_a_stream(client):
     file = client.files.create(file=LINES, purpose="batch")
 
     assert client.files.content(file.id).text == LINES.decode()
@@ -101,7 +94,7 @@ def test_content_can_be_read_as_text_in_pieces_and_as_a_stream(client: openai.Op
         assert b"".join(response.iter_bytes()) == LINES
 
 
-def test_a_large_file_comes_back_exactly(client: openai.OpenAI) -> None:
+def test_a_large_file_comes_back_exactly(client):
     content = b"".join(b"%d %s\n" % (number, b"x" * 1000) for number in range(5000))  # spools to disk
     file = client.files.create(file=content, purpose="user_data")
 
@@ -109,7 +102,7 @@ def test_a_large_file_comes_back_exactly(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "status", "expected"),
+    ("range_header", "status", "expected"),
     [
         ("bytes=0-3", 206, LINES[:4]),
         ("bytes=10-", 206, LINES[10:]),
@@ -119,15 +112,9 @@ def test_a_large_file_comes_back_exactly(client: openai.OpenAI) -> None:
         ("bytes=999999-", 416, None),
     ],
 )
-def test_a_range_of_a_file_can_be_read(
-    shared_client: openai.OpenAI,
-    shared_http: httpx.Client,
-    asked: str,
-    status: int,
-    expected: bytes | None,
-) -> None:
+def test_a_range_of_a_file_can_be_read(shared_client, shared_http, range_header, status, expected):
     file = shared_client.files.create(file=LINES, purpose="batch")
-    answer = shared_http.get(f"/v1/files/{file.id}/content", headers={"range": asked})
+    answer = shared_http.get(f"/v1/files/{file.id}/content", headers={"range": range_header})
 
     assert answer.status_code == status
     if expected is None:
@@ -137,7 +124,7 @@ def test_a_range_of_a_file_can_be_read(
         assert answer.content == expected
 
 
-def test_a_deleted_file_is_not_found(client: openai.OpenAI) -> None:
+def test_a_deleted_file_is_not_found(client):
     file = client.files.create(file=LINES, purpose="batch")
 
     assert client.files.delete(file.id).deleted is True
@@ -148,7 +135,7 @@ def test_a_deleted_file_is_not_found(client: openai.OpenAI) -> None:
         assert missing.value.param == "id"
 
 
-def test_an_expired_file_is_not_found(client: openai.OpenAI, store: Store) -> None:
+def test_an_expired_file_is_not_found(client, store):
     with store.transaction() as tx:
         long_ago = tx.now() - timedelta(days=31)
         tx.files.insert(
@@ -168,7 +155,7 @@ def test_an_expired_file_is_not_found(client: openai.OpenAI, store: Store) -> No
     assert list(client.files.list()) == []
 
 
-def test_another_tenants_file_is_not_found(client: openai.OpenAI, client_of: ClientMaker) -> None:
+def test_another_tenants_file_is_not_found(client, client_of):
     file = client.files.create(file=LINES, purpose="batch")
     other_tenant = client_of("other")
 
@@ -179,7 +166,7 @@ def test_another_tenants_file_is_not_found(client: openai.OpenAI, client_of: Cli
     assert client.files.retrieve(file.id).id == file.id
 
 
-def test_listing_pages_through_every_file_once_in_either_order(client: openai.OpenAI) -> None:
+def test_listing_pages_through_every_file_once_in_either_order(client):
     ids = [client.files.create(file=LINES, purpose="batch").id for _ in range(5)]
     client.files.create(file=LINES, purpose="user_data")
 
@@ -190,7 +177,7 @@ def test_listing_pages_through_every_file_once_in_either_order(client: openai.Op
     assert oldest_first == newest_first[::-1]
 
 
-def test_a_compressed_batch_file_is_kept_as_it_is(shared_client: openai.OpenAI) -> None:
+def test_a_compressed_batch_file_is_kept_as_it_is(shared_client):
     packed = gzip.compress(LINES)
     file = shared_client.files.create(file=("in.jsonl.gz", packed), purpose="batch")
 
@@ -198,7 +185,7 @@ def test_a_compressed_batch_file_is_kept_as_it_is(shared_client: openai.OpenAI) 
     assert shared_client.files.content(file.id).content == packed
 
 
-def test_the_parts_of_an_upload_may_come_in_any_order(http: httpx.Client) -> None:
+def test_the_parts_of_an_upload_may_come_in_any_order(http):
     parts = [("file", ("in.jsonl", LINES)), ("purpose", (None, "batch"))]
     answer = http.post("/v1/files", files=parts)
 
@@ -217,16 +204,16 @@ def test_the_parts_of_an_upload_may_come_in_any_order(http: httpx.Client) -> Non
     ],
 )
 def test_an_upload_that_cannot_be_used_is_refused_and_leaves_nothing(
-    client: openai.OpenAI, tmp_path: Path, content: bytes, purpose: str, param: str, code: str
-) -> None:
+    client, tmp_path, content, purpose, param, code
+):
     with pytest.raises(openai.BadRequestError) as refused:
-        client.files.create(file=content, purpose=purpose)  # type: ignore[arg-type]
+        client.files.create(file=content, purpose=purpose)
 
     assert (refused.value.param, refused.value.code) == (param, code)
     assert [path for path in (tmp_path / "data" / "objects").rglob("*") if path.is_file()] == []
 
 
-def test_an_upload_without_a_purpose_or_a_file_is_refused(http: httpx.Client) -> None:
+def test_an_upload_without_a_purpose_or_a_file_is_refused(http):
     without_purpose = http.post("/v1/files", files={"file": ("in.jsonl", LINES)})
     without_file = http.post("/v1/files", files={"purpose": (None, "batch")})
     not_a_form = http.post("/v1/files", json={"purpose": "batch"})
@@ -253,9 +240,7 @@ def test_an_upload_without_a_purpose_or_a_file_is_refused(http: httpx.Client) ->
         ("multipart/form-data; boundary=x; charset=nonsense", form_part("note", b"\xff") + b"--x--"),
     ],
 )
-def test_a_form_that_cannot_be_read_is_refused_with_a_code(
-    shared_http: httpx.Client, content_type: str, content: bytes
-) -> None:
+def test_a_form_that_cannot_be_read_is_refused_with_a_code(shared_http, content_type, content):
     headers = {b"content-type": content_type.encode("latin-1")}
     answer = shared_http.post("/v1/files", content=content, headers=headers)
 
@@ -265,7 +250,7 @@ def test_a_form_that_cannot_be_read_is_refused_with_a_code(
     assert error["code"] is not None
 
 
-def test_a_filename_is_data_and_never_a_path(client: openai.OpenAI, tmp_path: Path) -> None:
+def test_a_filename_is_data_and_never_a_path(client, tmp_path):
     file = client.files.create(file=("../../../etc/pass\x07wd", LINES), purpose="batch")
 
     stored = [path for path in (tmp_path / "data" / "objects").rglob("*") if path.is_file()]
@@ -274,9 +259,7 @@ def test_a_filename_is_data_and_never_a_path(client: openai.OpenAI, tmp_path: Pa
 
 
 @pytest.mark.parametrize("away", [timedelta(hours=11), timedelta(days=2)])
-def test_an_upload_that_retention_may_have_collected_by_now_is_not_recorded(
-    sqlite_database: Database, tmp_path: Path, away: timedelta
-) -> None:
+def test_an_upload_that_retention_may_have_collected_by_now_is_not_recorded(sqlite_database, tmp_path, away):
     clock = FakeClock()
     store = Store(sqlite_database, clock=clock)
     # The machine is suspended while the bytes are put, and wakes up beside a scheduler that does, too.

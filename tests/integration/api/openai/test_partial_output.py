@@ -17,7 +17,7 @@ from nightshift.lifecycle import transitions
 from nightshift.objectstore import open_store
 from nightshift.store import Store
 from tests.helpers.fakes import a_row_result, a_shard_head
-from tests.integration.api.conftest import ClientMaker, batch_lines
+from tests.integration.api.conftest import batch_lines
 from tests.integration.api.openai.test_batches import create, job_of
 
 MODEL = "org/parrot"
@@ -53,8 +53,8 @@ class Running:
             key=stored.key,
             term=self._claim.lease.term,
             seq=self._segments,
-            succeeded=sum(each.succeeded for each in results),
-            failed=sum(not each.succeeded for each in results),
+            succeeded=sum(result.succeeded for result in results),
+            failed=sum(not result.succeeded for result in results),
             usage=Usage(),
             size_bytes=stored.size_bytes,
             sha256=stored.sha256 or "",
@@ -82,8 +82,8 @@ def running(client: openai.OpenAI, store: Store, settings: AppSettings) -> Runni
 
 def extensions(batch: Batch) -> dict[str, object]:
     assert batch.model_extra is not None
-    found: dict[str, object] = batch.model_extra["nightshift"]
-    return found
+    extras: dict[str, object] = batch.model_extra["nightshift"]
+    return extras
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def names(content: bytes | str) -> list[str]:
     return [json.loads(line)["custom_id"] for line in content.splitlines()]
 
 
-def test_the_official_client_reads_what_is_done_so_far(client: openai.OpenAI, running: Running) -> None:
+def test_the_official_client_reads_what_is_done_so_far(client, running):
     running.answer("c", "bad", "a")
     shown = client.batches.retrieve(running.batch.id)
     file_id = str(extensions(shown)["partial_output_file_id"])
@@ -115,16 +115,14 @@ def test_the_official_client_reads_what_is_done_so_far(client: openai.OpenAI, ru
     assert file_id not in [file.id for file in client.files.list()]
 
 
-def test_a_batch_whose_rows_do_not_run_has_no_partial_output(client: openai.OpenAI, running: Running) -> None:
+def test_a_batch_whose_rows_do_not_run_has_no_partial_output(client, running):
     assert extensions(create(client))["partial_output_file_id"] is None
     running.answer("a")
     running.end(1)
     assert extensions(client.batches.retrieve(running.batch.id))["partial_output_file_id"] is None
 
 
-def test_a_reader_that_goes_on_where_it_was_gets_every_byte_once(
-    http: httpx.Client, running: Running, path: str
-) -> None:
+def test_a_reader_that_goes_on_where_it_was_gets_every_byte_once(http, running, path):
     read = b""
     for step in (("a", "b"), ("bad1", "bad2"), ("c",), ("d", "bad3", "e")):
         running.answer(*step)
@@ -146,19 +144,17 @@ def test_a_reader_that_goes_on_where_it_was_gets_every_byte_once(
     assert int(whole.headers["content-length"]) == len(whole.content)
 
 
-def test_lines_can_be_read_after_a_line(http: httpx.Client, running: Running, path: str) -> None:
+def test_lines_can_be_read_after_a_line(http, running, path):
     running.answer("a", "bad", "b")
     running.answer("bad2")
     running.answer("c", "d")
 
-    found = {line: names(http.get(path, params={"after_line": line}).content) for line in range(6)}
+    read_after = {line: names(http.get(path, params={"after_line": line}).content) for line in range(6)}
 
-    assert found == {0: ["a", "b", "c", "d"], 1: ["b", "c", "d"], 2: ["c", "d"], 3: ["d"], 4: [], 5: []}
+    assert read_after == {0: ["a", "b", "c", "d"], 1: ["b", "c", "d"], 2: ["c", "d"], 3: ["d"], 4: [], 5: []}
 
 
-def test_a_place_that_makes_no_sense_is_refused_by_name(
-    client: openai.OpenAI, http: httpx.Client, running: Running, path: str
-) -> None:
+def test_a_place_that_makes_no_sense_is_refused_by_name(client, http, running, path):
     running.answer("a")
     of_a_file = f"/v1/files/{running.batch.input_file_id}/content"
 
@@ -170,9 +166,7 @@ def test_a_place_that_makes_no_sense_is_refused_by_name(
     assert {answer.json()["error"]["param"] for answer in (both, negative, another)} == {"after_line"}
 
 
-def test_results_that_are_kept_no_longer_are_not_an_empty_file(
-    http: httpx.Client, running: Running, path: str
-) -> None:
+def test_results_that_are_kept_no_longer_are_not_an_empty_file(http, running, path):
     running.answer("a")
     running.end(1)
     with running.store.database.write() as connection:
@@ -184,15 +178,13 @@ def test_results_that_are_kept_no_longer_are_not_an_empty_file(
     assert "The whole output is file-out." in answer.json()["error"]["message"]
 
 
-def test_another_tenants_partial_output_and_events_are_not_found(
-    client_of: ClientMaker, running: Running, path: str, base_url: str
-) -> None:
+def test_another_tenants_partial_output_and_events_are_not_found(client_of, running, path, base_url):
     running.answer("a")
     other = client_of("other")
     headers = {"authorization": f"Bearer {other.api_key}"}
 
-    for asked in (path, path.removesuffix("/content"), f"/v1/batches/{running.batch.id}/events"):
-        answer = httpx.get(base_url + asked, headers=headers, trust_env=False)
+    for route in (path, path.removesuffix("/content"), f"/v1/batches/{running.batch.id}/events"):
+        answer = httpx.get(base_url + route, headers=headers, trust_env=False)
         assert answer.status_code == 404
         assert answer.json()["error"]["param"] == "id"
 
@@ -203,7 +195,7 @@ def events_of(http: httpx.Client, path: str, after: str | None = None) -> Sequen
     return answer.text.split("\n\n")
 
 
-def test_a_batchs_events_are_its_jobs_and_resume_alike(http: httpx.Client, running: Running) -> None:
+def test_a_batchs_events_are_its_jobs_and_resume_alike(http, running):
     running.answer("a")
     running.end(1)
     of_batch = f"/v1/batches/{running.batch.id}/events"
@@ -219,16 +211,14 @@ def test_a_batchs_events_are_its_jobs_and_resume_alike(http: httpx.Client, runni
 @pytest.mark.parametrize(
     ("order", "param"), [("input", None), (None, None), ("output", "nightshift.output_order")]
 )
-def test_a_batch_may_ask_for_its_output_in_the_inputs_order(
-    client: openai.OpenAI, order: str | None, param: str | None
-) -> None:
+def test_a_batch_may_ask_for_its_output_in_the_inputs_order(client, order, param):
     file = client.files.create(file=batch_lines(1), purpose="batch")
-    asked = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    body = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
     extra = {"nightshift": {"output_order": order}}
 
     if param is None:
-        assert client.batches.create(**asked, extra_body=extra).status == "validating"  # type: ignore[arg-type]
+        assert client.batches.create(**body, extra_body=extra).status == "validating"
     else:
         with pytest.raises(openai.BadRequestError) as refused:
-            client.batches.create(**asked, extra_body=extra)  # type: ignore[arg-type]
+            client.batches.create(**body, extra_body=extra)
         assert refused.value.param == param

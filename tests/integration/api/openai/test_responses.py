@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from pydantic import BaseModel
@@ -12,7 +11,7 @@ from nightshift.endpoints.responses import Responses
 from nightshift.endpoints.structured.calls import CallPart, call_id
 from nightshift.endpoints.texts.generation import Choice
 from nightshift.jobs import Answer, OnlineClaim, Usage
-from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker, asked, head_of, text_answer
+from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker, head_of, request_of, text_answer
 
 TOOL: Any = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
 CALLS = [
@@ -23,12 +22,12 @@ CALLS = [
 
 def answer_with(claim: OnlineClaim, choice: Choice) -> Answer:
     usage = Usage(3, 2)
-    return Answer(200, Responses().answer(asked(claim), head_of(claim), choices=[choice], usage=usage), usage)
+    return Answer(
+        200, Responses().answer(request_of(claim), head_of(claim), choices=[choice], usage=usage), usage
+    )
 
 
-def test_a_response_is_answered_with_what_the_worker_recorded(
-    client: openai.OpenAI, worker: FakeWorker
-) -> None:
+def test_a_response_is_answered_with_what_the_worker_recorded(client, worker):
     response = client.responses.create(model=CHAT_MODEL, input="one two three", instructions="Repeat.")
 
     assert response.output_text == "one two three"
@@ -38,9 +37,7 @@ def test_a_response_is_answered_with_what_the_worker_recorded(
     assert response.usage.output_tokens == 3
 
 
-def test_hints_are_accepted_and_the_answer_says_what_was_done(
-    client: openai.OpenAI, worker: FakeWorker
-) -> None:
+def test_hints_are_accepted_and_the_answer_says_what_was_done(client, worker):
     response = client.responses.create(
         model=CHAT_MODEL,
         input="one",
@@ -58,9 +55,7 @@ def test_hints_are_accepted_and_the_answer_says_what_was_done(
     assert response.text.verbosity == "low"
 
 
-def test_a_streamed_response_is_accumulated_by_the_client_and_is_the_recorded_one(
-    client: openai.OpenAI, http: httpx.Client, worker: FakeWorker
-) -> None:
+def test_a_streamed_response_is_accumulated_by_the_client_and_is_the_recorded_one(client, http, worker):
     with client.responses.stream(model=CHAT_MODEL, input=[{"role": "user", "content": "one two"}]) as stream:
         events = list(stream)
         response = stream.get_final_response()
@@ -73,7 +68,7 @@ def test_a_streamed_response_is_accumulated_by_the_client_and_is_the_recorded_on
     assert response.id == line["response"]["body"]["id"]
 
 
-def test_a_pydantic_model_is_parsed_whole_and_streamed(client: openai.OpenAI, worker: FakeWorker) -> None:
+def test_a_pydantic_model_is_parsed_whole_and_streamed(client, worker):
     class Person(BaseModel):
         name: str
 
@@ -85,9 +80,7 @@ def test_a_pydantic_model_is_parsed_whole_and_streamed(client: openai.OpenAI, wo
     assert whole.output_parsed == streamed.output_parsed == Person(name="Ada")
 
 
-def test_calls_of_tools_come_as_items_and_go_back_with_their_results(
-    client: openai.OpenAI, worker: FakeWorker
-) -> None:
+def test_calls_of_tools_come_as_items_and_go_back_with_their_results(client, worker):
     def call_tools(worker: FakeWorker, claim: OnlineClaim) -> None:
         worker.stream(claim, "Let me", 0)
         worker.record(claim, answer_with(claim, Choice("Let me see.", "tool_calls", calls=CALLS)))
@@ -110,7 +103,7 @@ def test_calls_of_tools_come_as_items_and_go_back_with_their_results(
     assert end.output_text == "f: 1"
 
 
-def test_arguments_are_streamed_as_they_are_generated(client: openai.OpenAI, worker: FakeWorker) -> None:
+def test_arguments_are_streamed_as_they_are_generated(client, worker):
     def call_slowly(worker: FakeWorker, claim: OnlineClaim) -> None:
         id = head_of(claim).id
         calls = [
@@ -136,7 +129,7 @@ def test_arguments_are_streamed_as_they_are_generated(client: openai.OpenAI, wor
     assert [item.type for item in items] == ["message", "function_call", "function_call"]
 
 
-def test_log_probabilities_come_whole_and_streamed(client: openai.OpenAI, worker: FakeWorker) -> None:
+def test_log_probabilities_come_whole_and_streamed(client, worker):
     wanted: dict[str, Any] = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
     whole = client.responses.create(model=CHAT_MODEL, input="one two", **wanted)
     events = list(client.responses.create(model=CHAT_MODEL, input="one two", stream=True, **wanted))
@@ -156,7 +149,7 @@ def test_log_probabilities_come_whole_and_streamed(client: openai.OpenAI, worker
     assert streamed == ["one", " two"]
 
 
-def test_an_answer_that_is_cut_off_is_incomplete(client: openai.OpenAI, worker: FakeWorker) -> None:
+def test_an_answer_that_is_cut_off_is_incomplete(client, worker):
     worker.behave = lambda worker, claim: worker.record(claim, text_answer(claim, "one", "length"))
     wanted: dict[str, Any] = {"model": CHAT_MODEL, "input": "x", "max_output_tokens": 1}
     whole = client.responses.create(**wanted)
@@ -169,9 +162,7 @@ def test_an_answer_that_is_cut_off_is_incomplete(client: openai.OpenAI, worker: 
     assert events[-1].response.output_text == "one"
 
 
-def test_a_failure_before_any_event_has_its_status_and_one_after_is_an_event(
-    client: openai.OpenAI, worker: FakeWorker
-) -> None:
+def test_a_failure_before_any_event_has_its_status_and_one_after_is_an_event(client, worker):
     worker.behave = lambda worker, claim: worker.refuse(claim, 400, "no")
     with pytest.raises(openai.BadRequestError):
         client.responses.create(model=CHAT_MODEL, input="x", stream=True)
@@ -193,9 +184,7 @@ def test_a_failure_before_any_event_has_its_status_and_one_after_is_an_event(
     )
 
 
-def test_an_answer_that_comes_out_differently_ends_the_stream_with_an_error(
-    client: openai.OpenAI, worker: FakeWorker
-) -> None:
+def test_an_answer_that_comes_out_differently_ends_the_stream_with_an_error(client, worker):
     def change_its_mind(worker: FakeWorker, claim: OnlineClaim) -> None:
         worker.stream(claim, "one", 0)
         worker.record(claim, text_answer(claim, "two"))
@@ -217,16 +206,14 @@ def test_an_answer_that_comes_out_differently_ends_the_stream_with_an_error(
     ],
     ids=str,
 )
-def test_a_request_that_cannot_be_served_is_refused_by_name(
-    shared_client: openai.OpenAI, fields: dict[str, Any], param: str
-) -> None:
+def test_a_request_that_cannot_be_served_is_refused_by_name(shared_client, fields, param):
     with pytest.raises(openai.BadRequestError) as refused:
         shared_client.responses.create(**({"model": CHAT_MODEL, "input": "x"} | fields))
 
     assert refused.value.param == param
 
 
-def test_the_documentation_has_the_answers_type(shared_http: httpx.Client) -> None:
+def test_the_documentation_has_the_answers_type(shared_http):
     description = shared_http.get("/openapi.json").json()
     content = description["paths"]["/v1/responses"]["post"]["responses"]["200"]["content"]
     schema = description["components"]["schemas"]["ResponseObject"]

@@ -2,16 +2,14 @@
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-import httpx
 import openai
 import pytest
+from nightshift.jobs.uploads import PART_BYTES_MAX
 
-from api.services.services import AppSettings
 from nightshift.jobs.files import PART_BYTES_MAX
 from nightshift.process.settings import ApiSettings
-from tests.integration.api.conftest import ClientMaker, SharedApi, batch_lines
+from tests.integration.api.conftest import batch_lines
 from tests.integration.api.waiting import wait_until_stored
 
 LINES = batch_lines(30)
@@ -19,14 +17,14 @@ ASKED = {"filename": "in.jsonl", "mime_type": "application/jsonl", "purpose": "b
 
 
 def an_upload(client: openai.OpenAI, size_bytes: int = len(LINES), **fields: object) -> str:
-    asked = {"bytes": size_bytes, **ASKED, **fields}
-    return client.uploads.create(**asked).id  # type: ignore[arg-type]
+    body = {"bytes": size_bytes, **ASKED, **fields}
+    return client.uploads.create(**body).id
 
 
 @pytest.mark.parametrize("from_path", [True, False])
 def test_the_clients_helper_uploads_a_file_above_the_limit_of_one_request(
-    client: openai.OpenAI, settings: AppSettings, tmp_path: Path, from_path: bool
-) -> None:
+    client, settings, tmp_path, from_path
+):
     md5 = hashlib.md5(LINES, usedforsecurity=False).hexdigest()
     if from_path:
         path = tmp_path / "large.jsonl"
@@ -55,7 +53,7 @@ def test_the_clients_helper_uploads_a_file_above_the_limit_of_one_request(
     wait_until_stored(settings.data.data_dir, [file.id])
 
 
-def test_parts_are_added_at_once_and_ordered_at_the_end(client: openai.OpenAI) -> None:
+def test_parts_are_added_at_once_and_ordered_at_the_end(client):
     upload_id = an_upload(client, expires_after={"anchor": "created_at", "seconds": 7200})
     pieces = [LINES[begin : begin + 500] for begin in range(0, len(LINES), 500)]
 
@@ -76,7 +74,7 @@ def test_parts_are_added_at_once_and_ordered_at_the_end(client: openai.OpenAI) -
     assert len(list(client.files.list())) == 1
 
 
-def test_a_cancelled_upload_leaves_nothing(client: openai.OpenAI, settings: AppSettings) -> None:
+def test_a_cancelled_upload_leaves_nothing(client, settings):
     upload_id = an_upload(client)
     part = client.uploads.parts.create(upload_id, data=LINES)
 
@@ -91,7 +89,7 @@ def test_a_cancelled_upload_leaves_nothing(client: openai.OpenAI, settings: AppS
     wait_until_stored(settings.data.data_dir, [])
 
 
-def test_another_tenants_upload_is_not_found(client: openai.OpenAI, client_of: ClientMaker) -> None:
+def test_another_tenants_upload_is_not_found(client, client_of):
     upload_id = an_upload(client)
     part = client.uploads.parts.create(upload_id, data=LINES)
     other = client_of("other")
@@ -122,9 +120,7 @@ def test_another_tenants_upload_is_not_found(client: openai.OpenAI, client_of: C
         ({"expires_after": {"anchor": "created_at", "seconds": 1}}, "expires_after.seconds"),
     ],
 )
-def test_an_upload_that_cannot_be_is_refused_by_the_field(
-    shared_http: httpx.Client, fields: dict[str, object], param: str
-) -> None:
+def test_an_upload_that_cannot_be_is_refused_by_the_field(shared_http, fields, param):
     answer = shared_http.post("/v1/uploads", json={"bytes": 9, **ASKED, **fields})
 
     assert answer.status_code == 400, answer.text
@@ -141,16 +137,14 @@ def test_an_upload_that_cannot_be_is_refused_by_the_field(
         ({"part_ids": ["part_1"]}, "part_ids[0]"),
     ],
 )
-def test_a_completion_that_cannot_be_is_refused_by_the_field(
-    shared_client: openai.OpenAI, shared_http: httpx.Client, body: dict[str, object], param: str
-) -> None:
+def test_a_completion_that_cannot_be_is_refused_by_the_field(shared_client, shared_http, body, param):
     answer = shared_http.post(f"/v1/uploads/{an_upload(shared_client)}/complete", json=body)
 
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param
 
 
-def test_the_wrong_number_of_bytes_is_refused_with_both_figures(shared_client: openai.OpenAI) -> None:
+def test_the_wrong_number_of_bytes_is_refused_with_both_figures(shared_client):
     upload_id = an_upload(shared_client, len(LINES) + 1)
     part = shared_client.uploads.parts.create(upload_id, data=LINES)
 
@@ -161,9 +155,7 @@ def test_the_wrong_number_of_bytes_is_refused_with_both_figures(shared_client: o
     assert str(len(LINES) + 1) in refused.value.message
 
 
-def test_a_part_that_is_no_file_or_too_large_is_refused(
-    shared_client: openai.OpenAI, shared_http: httpx.Client, shared_api: SharedApi
-) -> None:
+def test_a_part_that_is_no_file_or_too_large_is_refused(shared_client, shared_http, shared_api):
     upload_id = an_upload(shared_client, 2**30)
     path = f"/v1/uploads/{upload_id}/parts"
 
@@ -179,9 +171,7 @@ def test_a_part_that_is_no_file_or_too_large_is_refused(
     assert [answer.json()["error"]["param"] for answer in answers] == ["data", "data", "Content-Type"]
 
 
-def test_a_tenant_has_so_many_pending_uploads_and_no_more(
-    client_of: ClientMaker, settings: AppSettings
-) -> None:
+def test_a_tenant_has_so_many_pending_uploads_and_no_more(client_of, settings):
     client = client_of(max_retries=0)
     for _ in range(ApiSettings().uploads_pending_max):
         an_upload(client)

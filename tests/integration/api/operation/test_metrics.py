@@ -1,4 +1,4 @@
-"""What the API shows Prometheus."""
+"""The metrics that the API shows Prometheus."""
 
 import re
 from dataclasses import replace
@@ -13,14 +13,11 @@ from nightshift.fleet.figures import DeviceFigures, ModelFigures, ServiceFigures
 from nightshift.fleet.workers import WorkerState
 from nightshift.process.metrics.family import MODELS_MAX, OTHERS, Process
 from nightshift.process.settings import ApiSettings
-from nightshift.store import Store
 from tests.helpers.fakes import a_delivery, a_worker, planned
 from tests.helpers.metrics import assert_as_declared
 
 
-def test_exactly_what_is_declared_of_the_api_is_exported(
-    base_url: str, http: httpx.Client, store: Store
-) -> None:
+def test_exactly_what_is_declared_of_the_api_is_exported(base_url, http, store):
     http.get("/v1/jobs")
     job = planned(store, shards=2, rows_total=20)
     with store.transaction() as tx:
@@ -33,7 +30,7 @@ def test_exactly_what_is_declared_of_the_api_is_exported(
     assert_as_declared(text, Process.API)
 
 
-def test_methods_that_clients_invent_are_one_value_of_a_label(base_url: str, http: httpx.Client) -> None:
+def test_methods_that_clients_invent_are_one_value_of_a_label(base_url, http):
     for method in ("BREW", "X1", "X2", "TRACE", "get"):
         http.request(method, "/v1/jobs")
 
@@ -63,9 +60,7 @@ def hostile_models(count: int) -> list[str]:
     return [f"{HOSTILE[n % len(HOSTILE)]}{n // len(HOSTILE) or ''}"[-255:] for n in range(count)]
 
 
-def test_whatever_models_are_called_and_workers_report_the_page_can_be_read_and_is_short(
-    base_url: str, store: Store
-) -> None:
+def test_whatever_models_are_called_and_workers_report_the_page_can_be_read_and_is_short(base_url, store):
     models = hostile_models(500)
     reported = {name * 100: ModelFigures(running=1, busy_fraction=2.5) for name in models}
     for name in models:
@@ -95,7 +90,7 @@ class TestCost:
     def settings(self, settings: AppSettings) -> AppSettings:
         return replace(settings, api=ApiSettings(worker_price_per_hour_spot=0.9))
 
-    def test_a_job_shows_what_it_cost(self, http: httpx.Client, store: Store) -> None:
+    def test_a_job_shows_what_it_cost(self, http, store):
         job = planned(store)
         with store.transaction() as tx:
             tx.jobs.add_worker_time(job.id, WorkerTime(spot_s=7200.0))

@@ -1,4 +1,4 @@
-"""What operators and their tools look at: readiness, metrics, workers, deliveries, the documentation."""
+"""The routes of operators and their tools: readiness, metrics, workers, deliveries, the documentation."""
 
 import json
 from datetime import timedelta
@@ -15,14 +15,12 @@ from nightshift.jobs import Counts, JobState
 from nightshift.jobs.leases import SCHEDULER_DUTY
 from nightshift.lifecycle import transitions
 from nightshift.outbound.webhooks import DeliveryAttempt, DeliveryState
-from nightshift.process.settings import ApiSettings, DataSettings, LocationSettings
+from nightshift.process.settings import ApiSettings, LocationSettings
 from nightshift.store import Store
 from nightshift.store.databases.migrate import downgrade
 from nightshift.tenants.keys import Scope, new_key
-from tests.integration.api.conftest import KeyMaker
-from tests.integration.api.fake_worker import CHAT_MODEL, WORKER_ID, FakeWorker
+from tests.integration.api.fake_worker import CHAT_MODEL, WORKER_ID
 from tests.integration.api.serving import serving
-from tests.integration.servers import ValkeyServer
 
 
 def lead(store: Store, stalled: str | None = None) -> None:
@@ -34,9 +32,7 @@ def lead(store: Store, stalled: str | None = None) -> None:
         assert tx.leadership.renew(SCHEDULER_DUTY, "leader", term, until, stalled)
 
 
-def test_a_complete_service_is_ready_and_that_needs_no_key(
-    base_url: str, worker: FakeWorker, store: Store
-) -> None:
+def test_a_complete_service_is_ready_and_that_needs_no_key(base_url, worker, store):
     lead(store)
 
     ready = httpx.get(f"{base_url}/readyz", trust_env=False)
@@ -50,9 +46,7 @@ def test_a_complete_service_is_ready_and_that_needs_no_key(
     assert httpx.get(f"{base_url}/healthz", trust_env=False).json() == {"status": "alive"}
 
 
-def test_without_a_scheduler_or_with_one_whose_duty_stands_still_it_is_degraded(
-    base_url: str, worker: FakeWorker, store: Store
-) -> None:
+def test_without_a_scheduler_or_with_one_whose_duty_stands_still_it_is_degraded(base_url, worker, store):
     without = httpx.get(f"{base_url}/readyz", trust_env=False)
     lead(store, stalled="planning")
     standing = httpx.get(f"{base_url}/readyz", trust_env=False)
@@ -63,9 +57,7 @@ def test_without_a_scheduler_or_with_one_whose_duty_stands_still_it_is_degraded(
     assert "duty 'planning' stands still" in standing.json()["reasons"][0]
 
 
-def test_without_a_worker_it_is_degraded_and_if_one_is_needed_not_ready(
-    data: DataSettings, valkey: ValkeyServer
-) -> None:
+def test_without_a_worker_it_is_degraded_and_if_one_is_needed_not_ready(data, valkey):
     answers = []
     for needs_worker in (False, True):
         api = ApiSettings(ready_needs_worker=needs_worker)
@@ -78,7 +70,7 @@ def test_without_a_worker_it_is_degraded_and_if_one_is_needed_not_ready(
     assert "worker: no worker is ready" in answers[1].json()["reasons"]
 
 
-def test_with_an_old_schema_it_is_not_ready(base_url: str, store: Store) -> None:
+def test_with_an_old_schema_it_is_not_ready(base_url, store):
     downgrade(store.database, "base")
 
     ready = httpx.get(f"{base_url}/readyz", trust_env=False)
@@ -87,9 +79,7 @@ def test_with_an_old_schema_it_is_not_ready(base_url: str, store: Store) -> None
     assert any("run the migrations" in reason for reason in ready.json()["reasons"])
 
 
-def test_with_a_schema_from_before_the_first_release_it_is_not_ready_and_says_what_to_do(
-    base_url: str, store: Store
-) -> None:
+def test_with_a_schema_from_before_the_first_release_it_is_not_ready_and_says_what_to_do(base_url, store):
     with store.database.write() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0045'")
 
@@ -101,32 +91,28 @@ def test_with_a_schema_from_before_the_first_release_it_is_not_ready_and_says_wh
     assert "begin with a new database" in reason
 
 
-def test_with_a_schema_that_lacks_something_it_is_not_ready_and_says_what(
-    settings: AppSettings, store: Store, caplog: pytest.LogCaptureFixture, make_key: KeyMaker
-) -> None:
+def test_with_a_schema_that_lacks_something_it_is_not_ready_and_says_what(settings, store, caplog, make_key):
     key = make_key()
     with store.database.write() as connection:
         connection.exec_driver_sql("ALTER TABLE job DROP COLUMN output_problem")
     with serving(create_app(settings)) as url:
         ready = httpx.get(f"{url}/readyz", trust_env=False)
-        asked = httpx.get(f"{url}/v1/jobs", headers={"authorization": f"Bearer {key}"}, trust_env=False)
+        answer = httpx.get(f"{url}/v1/jobs", headers={"authorization": f"Bearer {key}"}, trust_env=False)
 
     says = "column job.output_problem is missing"
     assert ready.status_code == 503
     assert any(says in reason for reason in ready.json()["reasons"])
     assert any(says in record.getMessage() for record in caplog.records), "said at the start, too"
-    assert (asked.status_code, asked.json()["error"]["code"]) == (500, "database_unusable")
-    assert asked.headers["x-should-retry"] == "false"
-    assert "output_problem" not in asked.text, "what the driver says is for the operator"
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "database_unusable")
+    assert answer.headers["x-should-retry"] == "false"
+    assert "output_problem" not in answer.text, "what the driver says is for the operator"
 
 
-def test_metrics_count_requests_by_route_and_the_queue_by_the_database(
-    base_url: str, http: httpx.Client, tmp_path: Path
-) -> None:
+def test_metrics_count_requests_by_route_and_the_queue_by_the_database(base_url, http, tmp_path):
     folder = (tmp_path / "allowed").as_uri()
-    asked = {"endpoint": "chat", "input": f"{folder}/in.jsonl"}
+    body = {"endpoint": "chat", "input": f"{folder}/in.jsonl"}
     for number in range(3):
-        http.post("/v1/jobs", json=asked | {"output": f"{folder}/out/{number}/"})
+        http.post("/v1/jobs", json=body | {"output": f"{folder}/out/{number}/"})
     http.get("/v1/jobs/job_unknown")
     http.get("/no/such/route")
 
@@ -143,9 +129,7 @@ def test_metrics_count_requests_by_route_and_the_queue_by_the_database(
     assert "no/such" not in text
 
 
-def test_workers_are_listed_while_they_send_heartbeats(
-    http: httpx.Client, worker: FakeWorker, store: Store
-) -> None:
+def test_workers_are_listed_while_they_send_heartbeats(http, worker, store):
     (shown,) = http.get("/v1/workers").json()["data"]
     with store.transaction() as tx:
         tx.workers.mark(WORKER_ID, WorkerState.READY, tx.now() - timedelta(minutes=5))
@@ -157,16 +141,14 @@ def test_workers_are_listed_while_they_send_heartbeats(
     assert later == []
 
 
-def test_administrators_see_where_workers_run(
-    http: httpx.Client, worker: FakeWorker, make_key: KeyMaker
-) -> None:
+def test_administrators_see_where_workers_run(http, worker, make_key):
     key = make_key(scopes=frozenset(Scope))
     (shown,) = http.get("/v1/workers", headers={"authorization": f"Bearer {key}"}).json()["data"]
 
     assert {"host", "pid"} <= set(shown)
 
 
-def test_workers_are_listed_in_pages(http: httpx.Client, store: Store) -> None:
+def test_workers_are_listed_in_pages(http, store):
     with store.transaction() as tx:
         for number in range(3):
             started = tx.now() - timedelta(seconds=number)
@@ -187,7 +169,7 @@ def test_workers_are_listed_in_pages(http: httpx.Client, store: Store) -> None:
     assert [shown["id"] for shown in first["data"] + rest["data"]] == ["w0", "w1", "w2"]
     assert (first["has_more"], rest["has_more"]) == (True, False)
     for wrong, status in [({"limit": "abc"}, 400), ({"limit": 0}, 400), ({"after": "w9"}, 404)]:
-        refused = http.get("/v1/workers", params=wrong)  # type: ignore[arg-type]
+        refused = http.get("/v1/workers", params=wrong)
         assert refused.status_code == status
         assert refused.json()["error"]["param"] == next(iter(wrong))
 
@@ -197,8 +179,8 @@ def delivery_id(http: httpx.Client, store: Store, tmp_path: Path) -> str:
     """A delivery that was tried once, in vain."""
     folder = (tmp_path / "allowed").as_uri()
     webhook = {"url": "https://example.com/hook"}
-    asked = {"endpoint": "chat", "input": f"{folder}/in", "output": f"{folder}/out/", "webhook": webhook}
-    job_id = http.post("/v1/jobs", json=asked).json()["id"]
+    body = {"endpoint": "chat", "input": f"{folder}/in", "output": f"{folder}/out/", "webhook": webhook}
+    job_id = http.post("/v1/jobs", json=body).json()["id"]
     with store.transaction() as tx:
         now = tx.now()
         transitions.finish(tx, tx.jobs.fetch(job_id), JobState.FAILED, now, counts=Counts(0))
@@ -210,7 +192,7 @@ def delivery_id(http: httpx.Client, store: Store, tmp_path: Path) -> str:
     return delivery.id
 
 
-def test_deliveries_are_listed_and_shown_with_their_attempts(http: httpx.Client, delivery_id: str) -> None:
+def test_deliveries_are_listed_and_shown_with_their_attempts(http, delivery_id):
     (listed,) = http.get("/v1/deliveries", params={"status": "pending"}).json()["data"]
     shown = http.get(f"/v1/deliveries/{delivery_id}").json()
 
@@ -222,16 +204,14 @@ def test_deliveries_are_listed_and_shown_with_their_attempts(http: httpx.Client,
     assert http.get("/v1/deliveries", params={"job_id": "job_other"}).json()["data"] == []
 
 
-def test_another_tenants_delivery_is_not_found(
-    http: httpx.Client, delivery_id: str, make_key: KeyMaker
-) -> None:
+def test_another_tenants_delivery_is_not_found(http, delivery_id, make_key):
     other_tenant = {"authorization": f"Bearer {make_key('other')}"}
 
     assert http.get(f"/v1/deliveries/{delivery_id}", headers=other_tenant).status_code == 404
     assert http.get("/v1/deliveries", headers=other_tenant).json()["data"] == []
 
 
-def test_the_documentation_describes_every_route_and_body(base_url: str) -> None:
+def test_the_documentation_describes_every_route_and_body(base_url):
     described = httpx.get(f"{base_url}/openapi.json", trust_env=False).json()
 
     create_job = described["paths"]["/v1/jobs"]["post"]
@@ -244,9 +224,7 @@ def test_the_documentation_describes_every_route_and_body(base_url: str) -> None
         assert "requestBody" in described["paths"][path]["post"], path
 
 
-def test_the_documentation_is_described_and_encoded_once(
-    settings: AppSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_documentation_is_described_and_encoded_once(settings, monkeypatch):
     described: list[dict[str, Any]] = []
     app = create_app(settings)
     describe = app.openapi
@@ -259,22 +237,20 @@ def test_the_documentation_is_described_and_encoded_once(
     assert len(described) == 1
 
 
-def test_reads_count_as_their_tenants_once_its_key_was_valid(
-    settings: AppSettings, make_key: KeyMaker
-) -> None:
+def test_reads_count_as_their_tenants_once_its_key_was_valid(settings, make_key):
     app, given, made_up = create_app(settings), f"Bearer {make_key('acme')}", f"Bearer {new_key()}"
     with serving(app) as url:
-        for each in (given, made_up):
-            assert app.state.authenticator.tenant_of(each) is None
-            httpx.get(f"{url}/v1/jobs", headers={"authorization": each}, trust_env=False)
-        assert [app.state.authenticator.tenant_of(each) for each in (given, made_up, None)] == [
+        for header in (given, made_up):
+            assert app.state.authenticator.tenant_of(header) is None
+            httpx.get(f"{url}/v1/jobs", headers={"authorization": header}, trust_env=False)
+        assert [app.state.authenticator.tenant_of(header) for header in (given, made_up, None)] == [
             "acme",
             None,
             None,
         ]
 
 
-def test_the_documentation_declares_the_statuses_of_a_route_and_no_others(base_url: str) -> None:
+def test_the_documentation_declares_the_statuses_of_a_route_and_no_others(base_url):
     paths = httpx.get(f"{base_url}/openapi.json", trust_env=False).json()["paths"]
 
     def declared(method: str, path: str) -> set[str]:
@@ -286,7 +262,8 @@ def test_the_documentation_declares_the_statuses_of_a_route_and_no_others(base_u
     assert declared("get", "/v1/jobs/{job_id}") == {"200", "400", "401", "403", "404", "429", "503"}
     assert {"202", "200", "413", "422", "429"} <= declared("post", "/v1/jobs")
     assert {"206", "416"} <= declared("get", "/v1/files/{file_id}/content")
-    assert not [path for path in paths for each in paths[path].values() if "default" in each["responses"]]
+    operations = [operation for path in paths.values() for operation in path.values()]
+    assert not [operation for operation in operations if "default" in operation["responses"]]
     assert set(paths["/metrics"]["get"]["responses"]["200"]["content"]) == {"text/plain"}
 
 

@@ -11,7 +11,6 @@ from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import Store
 from nightshift.tenants.keys import Scope
 from tests.helpers.fakes import asked, planned
-from tests.integration.api.conftest import KeyMaker
 
 FIGURES = WorkerFigures(
     models={
@@ -42,7 +41,7 @@ def add_worker(
         tx.workers.record_heartbeat(id, state, now, figures)
 
 
-def test_a_worker_is_shown_with_its_figures(http: httpx.Client, store: Store) -> None:
+def test_a_worker_is_shown_with_its_figures(http, store):
     add_worker(store, "w1", FIGURES)
     (shown,) = http.get("/v1/workers").json()["data"]
 
@@ -57,7 +56,7 @@ def test_a_worker_is_shown_with_its_figures(http: httpx.Client, store: Store) ->
     assert model["first_token_p95_s"] == {"interactive": 0.19}
 
 
-def test_a_worker_is_shown_with_the_notice_of_its_machine(http: httpx.Client, store: Store) -> None:
+def test_a_worker_is_shown_with_the_notice_of_its_machine(http, store):
     add_worker(store, "w1", None)
     assert http.get("/v1/workers").json()["data"][0]["notice"] is None
     with store.transaction() as tx:
@@ -70,13 +69,13 @@ def test_a_worker_is_shown_with_the_notice_of_its_machine(http: httpx.Client, st
     assert shown["ends_at"] - shown["received_at"] == 120
 
 
-def test_a_worker_of_an_earlier_release_tells_no_figures(http: httpx.Client, store: Store) -> None:
+def test_a_worker_of_an_earlier_release_tells_no_figures(http, store):
     add_worker(store, "w1", None)
     (shown,) = http.get("/v1/workers").json()["data"]
     assert shown["figures"] is None
 
 
-def test_the_overview_sums_the_workers_up(http: httpx.Client, store: Store) -> None:
+def test_the_overview_sums_the_workers_up(http, store):
     add_worker(store, "w1", FIGURES)
     add_worker(store, "w2", FIGURES)
     add_worker(store, "w3", None, WorkerState.DRAINING)
@@ -96,7 +95,7 @@ def test_the_overview_sums_the_workers_up(http: httpx.Client, store: Store) -> N
     }
 
 
-def test_workers_that_are_silent_do_not_count(http: httpx.Client, store: Store) -> None:
+def test_workers_that_are_silent_do_not_count(http, store):
     add_worker(store, "w1", FIGURES)
     with store.transaction() as tx:
         tx.workers.mark("w1", WorkerState.READY, tx.now() - timedelta(minutes=5))
@@ -104,24 +103,24 @@ def test_workers_that_are_silent_do_not_count(http: httpx.Client, store: Store) 
     assert (shown["workers"], shown["service"]["generation_tokens_per_s"]) == ({}, None)
 
 
-def test_the_history_is_what_was_recorded_lately(http: httpx.Client, store: Store) -> None:
+def test_the_history_is_what_was_recorded_lately(http, store):
     with store.transaction() as tx:
         now = tx.now()
         for minutes in (90, 10, 1):
             tx.figures.record(ServiceFigures(at=now - timedelta(minutes=minutes), rows_per_s=float(minutes)))
 
-    rates = [each["rows_per_s"] for each in http.get("/v1/overview").json()["history"]]
+    rates = [point["rows_per_s"] for point in http.get("/v1/overview").json()["history"]]
     longer = http.get("/v1/overview", params={"history_s": 7200}).json()["history"]
     none = http.get("/v1/overview", params={"history_s": 0}).json()["history"]
 
     assert rates == [10.0, 1.0], "the oldest first"
-    assert [each["rows_per_s"] for each in longer] == [90.0, 10.0, 1.0]
+    assert [point["rows_per_s"] for point in longer] == [90.0, 10.0, 1.0]
     assert none == []
     refused = http.get("/v1/overview", params={"history_s": 7201})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "history_s")
 
 
-def test_a_tenants_queue_is_its_own(http: httpx.Client, store: Store, make_key: KeyMaker) -> None:
+def test_a_tenants_queue_is_its_own(http, store, make_key):
     planned(store, shards=2, tenant_id="another", model="secret-model", rows_total=50)
     asked(store, tenant_id="another", model="secret-model")
     planned(store, shards=3, model="model-a", rows_total=30, priority=PriorityClass.BACKGROUND)
@@ -145,9 +144,7 @@ def test_a_tenants_queue_is_its_own(http: httpx.Client, store: Store, make_key: 
     ]
 
 
-def test_administrators_see_the_queue_of_all_tenants(
-    http: httpx.Client, store: Store, make_key: KeyMaker
-) -> None:
+def test_administrators_see_the_queue_of_all_tenants(http, store, make_key):
     planned(store, shards=2, tenant_id="another", model="model-b", rows_total=50)
     key = make_key(scopes=frozenset(Scope))
 
@@ -169,7 +166,7 @@ def test_administrators_see_the_queue_of_all_tenants(
     }
 
 
-def test_it_needs_a_key_that_may_read(base_url: str, make_key: KeyMaker) -> None:
+def test_it_needs_a_key_that_may_read(base_url, make_key):
     def status(key: str) -> int:
         headers = {"authorization": f"Bearer {key}"}
         return httpx.get(f"{base_url}/v1/overview", headers=headers, trust_env=False).status_code

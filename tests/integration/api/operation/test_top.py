@@ -36,7 +36,7 @@ EVIL = "\x1b]0;owned\x07\x1b[2J\u202eevil"
 
 @pytest.fixture
 def environment(make_key: KeyMaker, tmp_path: Path, store: Store) -> Callable[[str], dict[str, str]]:
-    """Of a command for the API at this address, whose administrator's queue and workers have evil names."""
+    """The environment of a command for the API at this address, whose queue and workers have evil names."""
     with store.transaction() as tx:
         now = tx.now()
         figures = WorkerFigures(models={EVIL: ModelFigures(generation_tokens_per_s=4321.0)}, shards=1)
@@ -77,8 +77,8 @@ def top(environment: Mapping[str, str], *options: str) -> "subprocess.CompletedP
     )
 
 
-@pytest.mark.parametrize("options", [(), ("--once",)])
-def test_in_a_pipe_it_is_one_plain_screen(environment: Environment, base_url: str, options: tuple[str, ...]):
+@pytest.mark.parametrize("options", [(), pytest.param(("--once",), marks=pytest.mark.exhaustive)])
+def test_in_a_pipe_it_is_one_plain_screen(environment, base_url, options):
     ended = top(environment(base_url), *options)
 
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -89,55 +89,55 @@ def test_in_a_pipe_it_is_one_plain_screen(environment: Environment, base_url: st
     assert all(len(line) <= 120 for line in ended.stdout.splitlines())
 
 
-def test_columns_says_how_wide_a_pipe_is(environment: Environment, base_url: str):
+@pytest.mark.exhaustive
+def test_columns_says_how_wide_a_pipe_is(environment, base_url):
     ended = top(environment(base_url) | {"COLUMNS": "60"}, "--once")
     assert max(len(line) for line in ended.stdout.splitlines()) <= 60
 
 
-def test_as_json_it_is_one_document_that_acts_on_no_terminal(environment: Environment, base_url: str):
+def test_as_json_it_is_one_document_that_acts_on_no_terminal(environment, base_url):
     ended = top(environment(base_url), "--once", "--json")
 
     assert ended.returncode == 0
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", ended.stdout)
-    found = json.loads(ended.stdout)
-    assert list(found) == [
+    shown = json.loads(ended.stdout)
+    assert list(shown) == [
         *("object", "at", "server", "service", "worker_states", "history", "queue", "queue_is_whole"),
         *("service_queue", "workers_wanted", "workers", "jobs"),
     ]
-    (job,) = found["jobs"]
+    (job,) = shown["jobs"]
     assert job["name"] == EVIL, "as JSON it is what it is"
     assert set(job) == {
         *("id", "name", "status", "model", "priority", "is_paused", "rows_done", "rows_failed"),
         *("rows_total", "rows_estimated", "eta_at", "expires_at", "is_late", "problem"),
     }
     assert (job["rows_done"], job["rows_total"]) == (0, 50)
-    assert found["workers"][0]["figures"]["models"][EVIL]["generation_tokens_per_s"] == 4321.0
+    assert shown["workers"][0]["figures"]["models"][EVIL]["generation_tokens_per_s"] == 4321.0
     page = (Path(__file__).parents[4] / "docs" / "cli.md").read_text(encoding="utf-8")
-    assert [name for name in (*found, *job) if f"`{name}`" not in page] == []
+    assert [name for name in (*shown, *job) if f"`{name}`" not in page] == []
 
 
-def test_without_a_server_it_is_one_line(environment: Environment):
+def test_without_a_server_it_is_one_line(environment):
     ended = top(environment("http://127.0.0.1:1"), "--once")
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1)
     assert "Is the server running?" in ended.stderr
 
 
-@pytest.mark.parametrize("is_up", [True, False])
-def test_without_an_answer_there_is_json_all_the_same(
-    environment: Environment, base_url: str, is_up: bool
-) -> None:
+@pytest.mark.parametrize("is_up", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
+def test_without_an_answer_there_is_json_all_the_same(environment, base_url, is_up):
     """A key that is refused, or no server."""
     refused = environment(base_url) | {"NIGHTSHIFT_API_KEY": "ns_live_nonsense"}
     ended = top(refused if is_up else environment("http://127.0.0.1:1"), "--once", "--json")
 
-    found = json.loads(ended.stdout)
+    shown = json.loads(ended.stdout)
     assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
-    assert (list(found), found["object"]) == (["object", "server", "error"], "top")
-    assert found["error"]["code"] == ("invalid_api_key" if is_up else "server_unreachable")
-    assert found["error"]["message"]
+    assert (list(shown), shown["object"]) == (["object", "server", "error"], "top")
+    assert shown["error"]["code"] == ("invalid_api_key" if is_up else "server_unreachable")
+    assert shown["error"]["message"]
 
 
-def test_in_a_terminal_of_a_few_letters_it_is_live(environment: Environment, base_url: str) -> None:
+@pytest.mark.exhaustive
+def test_in_a_terminal_of_a_few_letters_it_is_live(environment, base_url):
     with on_a_terminal(environment(base_url), columns=20, lines=5) as terminal:
         terminal.until("nightshift", "tokens/s")
         terminal.press("q")
@@ -146,14 +146,14 @@ def test_in_a_terminal_of_a_few_letters_it_is_live(environment: Environment, bas
     assert "Traceback" not in rest
 
 
-def test_with_a_key_that_is_refused_it_is_one_line(environment: Environment, base_url: str):
+def test_with_a_key_that_is_refused_it_is_one_line(environment, base_url):
     ended = top(environment(base_url) | {"NIGHTSHIFT_API_KEY": "ns_live_nonsense"}, "--once")
     assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
 
 
 @dataclass
 class Terminal:
-    """What a process wrote to its terminal so far, and its keyboard."""
+    """A process's terminal: its output so far, and its keyboard."""
 
     process: "subprocess.Popen[bytes]"
     descriptor: int
@@ -217,7 +217,7 @@ def on_a_terminal(
         os.close(ours)
 
 
-def test_it_is_live_on_the_other_screen_until_q(environment: Environment, base_url: str, store: Store):
+def test_it_is_live_on_the_other_screen_until_q(environment, base_url, store):
     with on_a_terminal(environment(base_url)) as terminal:
         seen = terminal.until("4321", "0 of 50")
         assert OTHER_SCREEN in seen
@@ -232,7 +232,7 @@ def test_it_is_live_on_the_other_screen_until_q(environment: Environment, base_u
         assert terminal.has_echo(), "the keyboard is as it was"
 
 
-def test_what_others_named_does_not_reach_the_terminal(environment: Environment, base_url: str):
+def test_what_others_named_does_not_reach_the_terminal(environment, base_url):
     with on_a_terminal(environment(base_url)) as terminal:
         seen = terminal.until("4321", "evil")
         terminal.press("q")
@@ -242,7 +242,7 @@ def test_what_others_named_does_not_reach_the_terminal(environment: Environment,
     assert "\u202e" not in seen
 
 
-def test_s_and_w_sort_by_something_else(environment: Environment, base_url: str):
+def test_s_and_w_sort_by_something_else(environment, base_url):
     with on_a_terminal(environment(base_url)) as terminal:
         terminal.until("running jobs by deadline", "workers by tokens/s")
         terminal.press("s")
@@ -254,7 +254,8 @@ def test_s_and_w_sort_by_something_else(environment: Environment, base_url: str)
         terminal.until("running jobs by progress")
 
 
-def test_a_resized_terminal_is_drawn_anew_at_its_size(environment: Environment, base_url: str):
+@pytest.mark.exhaustive
+def test_a_resized_terminal_is_drawn_anew_at_its_size(environment, base_url):
     with on_a_terminal(environment(base_url), columns=60) as terminal:
         assert "capacity" not in terminal.until("4321")
         terminal.resize(160)
@@ -262,11 +263,14 @@ def test_a_resized_terminal_is_drawn_anew_at_its_size(environment: Environment, 
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("number", "code"),
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.exhaustive),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.exhaustive),
+    ],
 )
-def test_a_signal_ends_it_and_leaves_the_terminal_as_it_was(
-    environment: Environment, base_url: str, number: signal.Signals, code: int
-):
+def test_a_signal_ends_it_and_leaves_the_terminal_as_it_was(environment, base_url, number, code):
     with on_a_terminal(environment(base_url)) as terminal:
         terminal.until("4321")
         terminal.process.send_signal(number)
@@ -278,7 +282,7 @@ def test_a_signal_ends_it_and_leaves_the_terminal_as_it_was(
         assert terminal.has_echo()
 
 
-def test_control_c_ends_it(environment: Environment, base_url: str):
+def test_control_c_ends_it(environment, base_url):
     with on_a_terminal(environment(base_url)) as terminal:
         terminal.until("4321")
         terminal.press("\x03")
@@ -292,9 +296,7 @@ def proxy(base_url: str) -> Iterator[FaultProxy]:
         yield proxy
 
 
-def test_a_server_that_goes_is_said_and_one_that_returns_is_shown(
-    environment: Environment, proxy: FaultProxy, store: Store
-):
+def test_a_server_that_goes_is_said_and_one_that_returns_is_shown(environment, proxy, store):
     with on_a_terminal(environment(f"http://127.0.0.1:{proxy.port}")) as terminal:
         terminal.until("4321")
         proxy.set(Refuse())
@@ -308,7 +310,7 @@ def test_a_server_that_goes_is_said_and_one_that_returns_is_shown(
         assert terminal.until_ended()[0] == 0
 
 
-def test_a_key_that_is_revoked_ends_it_with_a_line(environment: Environment, base_url: str, store: Store):
+def test_a_key_that_is_revoked_ends_it_with_a_line(environment, base_url, store):
     with on_a_terminal(environment(base_url)) as terminal:
         terminal.until("4321")
         with store.transaction() as tx:
@@ -320,14 +322,16 @@ def test_a_key_that_is_revoked_ends_it_with_a_line(environment: Environment, bas
         assert ESCAPE.sub("", after).strip().startswith("nightshift: ")
 
 
-def test_a_terminal_without_abilities_gets_one_screen(environment: Environment, base_url: str):
+@pytest.mark.exhaustive
+def test_a_terminal_without_abilities_gets_one_screen(environment, base_url):
     with on_a_terminal(environment(base_url) | {"TERM": "dumb"}) as terminal:
         code, seen = terminal.until_ended()
         assert (code, "\x1b" in seen) == (0, False)
         assert "4321" in seen
 
 
-def test_without_colour_it_is_live_all_the_same(environment: Environment, base_url: str):
+@pytest.mark.exhaustive
+def test_without_colour_it_is_live_all_the_same(environment, base_url):
     with on_a_terminal(environment(base_url) | {"NO_COLOR": "1"}) as terminal:
         seen = terminal.until("4321", "ready")
         assert OTHER_SCREEN in seen

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx
 import pytest
 from fastapi import FastAPI
 
@@ -11,7 +10,7 @@ from api.app import create_app
 from api.middleware.turns import BEGUN_AT_ONCE
 from api.services.services import AppSettings
 from tests.helpers.waiting import wait_for
-from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
+from tests.integration.api.fake_worker import CHAT_MODEL
 from tests.integration.api.serving import serving
 
 CHAT = {"model": CHAT_MODEL, "messages": [{"role": "user", "content": "1"}]}
@@ -39,9 +38,7 @@ def base_url(app: FastAPI) -> Iterator[str]:
     ],
     ids=["inference", "a job of one request", "a dry run", "a job of many"],
 )
-def test_a_request_waits_while_as_many_begin_as_may(
-    app: FastAPI, http: httpx.Client, worker: FakeWorker, path: str, body: dict[str, object]
-) -> None:
+def test_a_request_waits_while_as_many_begin_as_may(app, http, worker, path, body):
     turns = app.state.services.body_turns.beginning._turns
     held = [turns.ask("another", lambda place: None) for _ in range(BEGUN_AT_ONCE)]
     with ThreadPoolExecutor(1) as pool:

@@ -1,4 +1,4 @@
-"""What the API stands on goes away: what is refused, what goes on, and that every answer is the right one."""
+"""The parts under the API go away: some requests are refused, others go on, and every answer is right."""
 
 import json
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from nightshift.jobs import JobState, OnlineClaim, StopReason
 from nightshift.objectstore import DirectoryStore
 from nightshift.process.settings import ApiSettings, DataSettings, LocationSettings, SubmissionSettings
 from nightshift.store import Store
-from tests.integration.api.conftest import TIMEOUT_S, KeyMaker, batch_lines
+from tests.integration.api.conftest import TIMEOUT_S, batch_lines
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker, prompt_of, text_answer
 from tests.integration.api.serving import serving
 from tests.integration.servers import ValkeyServer
@@ -37,9 +37,7 @@ def deltas_of(answer: httpx.Response) -> list[str]:
     return [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks if chunk["choices"]]
 
 
-def test_without_a_database_everything_is_unavailable_and_says_when_to_retry(
-    data: DataSettings, valkey: ValkeyServer, make_key: KeyMaker
-) -> None:
+def test_without_a_database_everything_is_unavailable_and_says_when_to_retry(data, valkey, make_key):
     key = make_key()  # well-formed, so that the database is asked for it
     gone = data.model_copy(update={"database_url": CLOSED_PORT})
     settings = AppSettings(gone, valkey.settings, LocationSettings(), ApiSettings())
@@ -78,9 +76,7 @@ def gives_up_early(data: DataSettings, valkey: ValkeyServer) -> AppSettings:
     )
 
 
-def test_while_the_database_is_locked_nothing_is_accepted_by_halves(
-    gives_up_early: AppSettings, make_key: KeyMaker, store: Store
-) -> None:
+def test_while_the_database_is_locked_nothing_is_accepted_by_halves(gives_up_early, make_key, store):
     headers = {"authorization": f"Bearer {make_key()}"}
     with serving(create_app(gives_up_early)) as url, httpx.Client(base_url=url, headers=headers) as http:
         assert http.get("/v1/models").status_code == 200
@@ -104,9 +100,7 @@ class TestWithoutRedis:
         with FakeWorker(store, own_valkey.settings).at_work() as worker:
             yield worker
 
-    def test_requests_are_accepted_and_answered(
-        self, http: httpx.Client, worker: FakeWorker, own_valkey: ValkeyServer, store: Store
-    ) -> None:
+    def test_requests_are_accepted_and_answered(self, http, worker, own_valkey, store):
         own_valkey.kill()
 
         whole = http.post(CHAT, json=ask())
@@ -121,8 +115,8 @@ class TestWithoutRedis:
             assert tx.outbox.length() == 2  # for the scheduler to ring later
 
     def test_a_full_one_is_unavailable_though_it_answers_and_the_log_has_its_words(
-        self, http: httpx.Client, own_valkey: ValkeyServer, caplog: pytest.LogCaptureFixture
-    ) -> None:
+        self, http, own_valkey, caplog
+    ):
         own_valkey.client.config_set("maxmemory", 1)
 
         ready = http.get("/readyz")
@@ -146,14 +140,8 @@ class TestWithoutRedis:
         ids=str,
     )
     def test_foreign_entries_in_a_stream_cost_no_answer(
-        self,
-        http: httpx.Client,
-        worker: FakeWorker,
-        own_valkey: ValkeyServer,
-        store: Store,
-        fields: dict[str, str],
-        is_streamed: bool,
-    ) -> None:
+        self, http, worker, own_valkey, store, fields, is_streamed
+    ):
         def meddled_with(worker: FakeWorker, claim: OnlineClaim) -> None:
             worker.stream(claim, "one", 0)
             own_valkey.client.xadd(f"ns:stream:{claim.lease.shard_id}", fields)
@@ -169,9 +157,7 @@ class TestWithoutRedis:
         with store.snapshot() as tx:
             assert [job.state for job in tx.jobs.list("default", limit=2)] == [JobState.SUCCEEDED]
 
-    def test_an_answer_is_whole_when_redis_dies_in_the_middle(
-        self, http: httpx.Client, worker: FakeWorker, own_valkey: ValkeyServer
-    ) -> None:
+    def test_an_answer_is_whole_when_redis_dies_in_the_middle(self, http, worker, own_valkey):
         first_delta_seen = Event()
 
         def lose_redis(worker: FakeWorker, claim: OnlineClaim) -> None:
@@ -195,7 +181,7 @@ class TestWithoutRedis:
         assert pieces[-2] == "data: [DONE]"
 
 
-def test_a_lost_delta_leaves_no_hole_in_the_answer(http: httpx.Client, worker: FakeWorker) -> None:
+def test_a_lost_delta_leaves_no_hole_in_the_answer(http, worker):
     def lose_one(worker: FakeWorker, claim: OnlineClaim) -> None:
         worker.stream(claim, "one", 0)
         worker.stream(claim, " three", 7)  # " two" got lost
@@ -206,9 +192,7 @@ def test_a_lost_delta_leaves_no_hole_in_the_answer(http: httpx.Client, worker: F
     assert deltas_of(http.post(CHAT, json=ask() | {"stream": True})) == ["", "one", " two three", ""]
 
 
-def test_an_answer_begun_again_by_another_worker_is_not_repeated(
-    http: httpx.Client, worker: FakeWorker
-) -> None:
+def test_an_answer_begun_again_by_another_worker_is_not_repeated(http, worker):
     def begin_again(worker: FakeWorker, claim: OnlineClaim) -> None:
         for text, start in (("one", 0), (" tw", 3), ("one two", 0), (" three", 7)):
             worker.stream(claim, text, start)
@@ -219,9 +203,7 @@ def test_an_answer_begun_again_by_another_worker_is_not_repeated(
     assert deltas_of(http.post(CHAT, json=ask() | {"stream": True})) == ["", "one", " tw", "o", " three", ""]
 
 
-def test_an_answer_that_comes_out_differently_the_second_time_is_an_error(
-    client: openai.OpenAI, worker: FakeWorker
-) -> None:
+def test_an_answer_that_comes_out_differently_the_second_time_is_an_error(client, worker):
     def think_again(worker: FakeWorker, claim: OnlineClaim) -> None:
         worker.stream(claim, "one", 0)
         worker.record(claim, text_answer(claim, "two"))
@@ -229,13 +211,11 @@ def test_an_answer_that_comes_out_differently_the_second_time_is_an_error(
     worker.behave = think_again
 
     with pytest.raises(openai.APIError) as interrupted:
-        list(client.chat.completions.create(stream=True, **ask()))  # type: ignore[call-overload]
+        list(client.chat.completions.create(stream=True, **ask()))
     assert interrupted.value.code == "stream_interrupted"
 
 
-def test_a_failure_in_the_middle_of_a_stream_reaches_the_client(
-    client: openai.OpenAI, worker: FakeWorker
-) -> None:
+def test_a_failure_in_the_middle_of_a_stream_reaches_the_client(client, worker):
     def fail(worker: FakeWorker, claim: OnlineClaim) -> None:
         worker.stream(claim, "one", 0)
         worker.refuse(claim, 500, "model_error")
@@ -244,7 +224,7 @@ def test_a_failure_in_the_middle_of_a_stream_reaches_the_client(
     seen: list[str] = []
 
     def read() -> None:
-        for chunk in client.chat.completions.create(stream=True, **ask()):  # type: ignore[call-overload]
+        for chunk in client.chat.completions.create(stream=True, **ask()):
             seen.append(chunk.choices[0].delta.content)
 
     with pytest.raises(openai.APIError) as failed:
@@ -254,21 +234,17 @@ def test_a_failure_in_the_middle_of_a_stream_reaches_the_client(
     assert failed.value.code == "model_error"
 
 
-def test_a_stream_that_fails_before_its_first_word_has_a_proper_status(
-    client: openai.OpenAI, worker: FakeWorker
-) -> None:
+def test_a_stream_that_fails_before_its_first_word_has_a_proper_status(client, worker):
     worker.behave = lambda worker, claim: worker.refuse(claim, 400, "context_length_exceeded")
 
     for stream in (True, False):
         with pytest.raises(openai.BadRequestError) as refused:
-            client.chat.completions.create(stream=stream, **ask())  # type: ignore[call-overload]
+            client.chat.completions.create(stream=stream, **ask())
         assert refused.value.code == "context_length_exceeded"
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_hangs_up_frees_the_slot(
-    http: httpx.Client, worker: FakeWorker, store: Store, stream: bool
-) -> None:
+def test_a_client_that_hangs_up_frees_the_slot(http, worker, store, stream):
     reasons: list[StopReason] = []
     began, told = Event(), Event()
 
@@ -295,9 +271,7 @@ def test_a_client_that_hangs_up_frees_the_slot(
         assert tx.holdings.total("default").online_requests == 0
 
 
-def test_a_file_whose_bytes_are_gone_is_not_found(
-    client: openai.OpenAI, http: httpx.Client, data: DataSettings
-) -> None:
+def test_a_file_whose_bytes_are_gone_is_not_found(client, http, data):
     file = client.files.create(file=batch_lines(1), purpose="batch")
     for path in (data.data_dir / "objects").rglob("file-*"):
         path.unlink()
@@ -306,9 +280,7 @@ def test_a_file_whose_bytes_are_gone_is_not_found(
 
 
 @pytest.mark.parametrize("range", [None, "bytes=0-3"])
-def test_a_file_that_is_deleted_as_it_is_opened_is_not_found(
-    client: openai.OpenAI, http: httpx.Client, monkeypatch: pytest.MonkeyPatch, range: str | None
-) -> None:
+def test_a_file_that_is_deleted_as_it_is_opened_is_not_found(client, http, monkeypatch, range):
     file = client.files.create(file=batch_lines(1), purpose="batch")
     stream = DirectoryStore.stream
 

@@ -91,7 +91,7 @@ class Together:
 
 @pytest.fixture
 def store(database: Database) -> Store:
-    """On each database in turn."""
+    """Each database in turn."""
     return Store(database)
 
 
@@ -119,22 +119,20 @@ def queued(store: Store, tenant_id: str = "default") -> int:
         return counted
 
 
-def test_those_that_arrive_during_a_transaction_share_the_next(
-    store: Store, together: Together, sent: Sent
-) -> None:
+def test_those_that_arrive_during_a_transaction_share_the_next(store, together, sent):
     news = [a_new_request(tenant_id=name) for name in ("one", "two", "one", "three")]
 
     accepted = [future.result() for future in together.submit(*news)]
 
     assert together.store.transactions == 2
-    assert [each.submitted.job.id for each in accepted] == [new.id for new in news]
-    assert len({each.submitted.shard_id for each in accepted}) == 4
+    assert [entry.submitted.job.id for entry in accepted] == [new.id for new in news]
+    assert len({entry.submitted.shard_id for entry in accepted}) == 4
     assert [len(rings) for rings in sent] == [1, 4]
-    assert {each.position for each in accepted} <= {1, 2}  # the first one's moment may be the same
+    assert {entry.position for entry in accepted} <= {1, 2}  # the first one's moment may be the same
     assert (queued(store, "one"), queued(store, "two"), queued(store)) == (2, 1, 1)
     with store.snapshot() as tx:
         assert {
-            tx.shards.request_body("one", each.submitted.shard_id or "") is None for each in accepted
+            tx.shards.request_body("one", entry.submitted.shard_id or "") is None for entry in accepted
         } == {
             False,
             True,
@@ -142,7 +140,7 @@ def test_those_that_arrive_during_a_transaction_share_the_next(
         assert tx.outbox.length() == 5
 
 
-def test_one_that_is_refused_leaves_the_others_accepted(store: Store, together: Together) -> None:
+def test_one_that_is_refused_leaves_the_others_accepted(store, together):
     good, bad, other = together.submit(a_new_request(), a_new_request(model="no-such"), a_new_request())
 
     assert isinstance(bad.exception(), UnknownModel)
@@ -151,7 +149,7 @@ def test_one_that_is_refused_leaves_the_others_accepted(store: Store, together: 
     assert queued(store) == 3
 
 
-def test_together_a_tenants_requests_do_not_exceed_its_quota(store: Store, together: Together) -> None:
+def test_together_a_tenants_requests_do_not_exceed_its_quota(store, together):
     with store.transaction() as tx:
         tx.tenants.insert(Tenant(id="small", description="", created_at=tx.now()))
         tx.tenants.limit("small", Quotas(queued_rows=2))
@@ -163,9 +161,7 @@ def test_together_a_tenants_requests_do_not_exceed_its_quota(store: Store, toget
     assert (queued(store, "small"), queued(store, "large")) == (2, 2)
 
 
-def test_a_limit_counts_those_accepted_in_the_same_transaction(
-    store: Store, submitter: Submitter, sent: Sent
-) -> None:
+def test_a_limit_counts_those_accepted_in_the_same_transaction(store, submitter, sent):
     limited = replace(submitter, settings=submitter.settings.model_copy(update={"online_queue_max": 3}))
 
     futures = Together(store, limited, sent).submit(*(a_new_request() for _ in range(5)))
@@ -174,9 +170,7 @@ def test_a_limit_counts_those_accepted_in_the_same_transaction(
     assert queued(store) == 3
 
 
-def test_one_that_cannot_be_stored_fails_alone(
-    store: Store, submitter: Submitter, together: Together, sent: Sent
-) -> None:
+def test_one_that_cannot_be_stored_fails_alone(store, submitter, together, sent):
     stored = a_new_request()
     GroupCommit(store, submitter, sent.append).submit(stored, BODY)
     impossible = replace(a_new_request(), id=stored.id)
@@ -188,7 +182,7 @@ def test_one_that_cannot_be_stored_fails_alone(
     assert queued(store) == 4
 
 
-def test_a_failed_commit_fails_all_and_is_not_tried_again(store: Store, together: Together) -> None:
+def test_a_failed_commit_fails_all_and_is_not_tried_again(store, together):
     together.store.fails_with = DatabaseUnavailable("the answer to COMMIT was lost")
 
     futures = together.submit(a_new_request(), a_new_request())
@@ -199,7 +193,7 @@ def test_a_failed_commit_fails_all_and_is_not_tried_again(store: Store, together
     assert together.commit.submit(a_new_request(), BODY).position == 1
 
 
-def test_a_large_body_keeps_no_others_waiting(store: Store, submitter: Submitter, sent: Sent) -> None:
+def test_a_large_body_keeps_no_others_waiting(store, submitter, sent):
     gated = GatedStore(store)
     gated.opened.set()
     commit = GroupCommit(gated, submitter, sent.append)
@@ -212,16 +206,14 @@ def test_a_large_body_keeps_no_others_waiting(store: Store, submitter: Submitter
     assert queued(store) == 1
 
 
-def test_under_load_each_request_is_accepted_and_rung_for_once(
-    store: Store, submitter: Submitter, sent: Sent
-) -> None:
+def test_under_load_each_request_is_accepted_and_rung_for_once(store, submitter, sent):
     commit = GroupCommit(store, submitter, sent.append)
     news = [a_new_request() for _ in range(4 * GROUP_MAX)]
 
     with ThreadPoolExecutor(2 * GROUP_MAX) as threads:
         accepted = list(threads.map(lambda new: commit.submit(new, BODY), news, timeout=60))
 
-    assert [each.submitted.job.id for each in accepted] == [new.id for new in news]
+    assert [entry.submitted.job.id for entry in accepted] == [new.id for new in news]
     assert queued(store) == len(news)
     rung = [ring.shard_id for rings in sent for ring in rings]
-    assert sorted(rung) == sorted(each.submitted.shard_id for each in accepted)
+    assert sorted(rung) == sorted(entry.submitted.shard_id for entry in accepted)

@@ -4,17 +4,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
-import openai
 import pytest
 
 from nightshift.jobs import Face
 from nightshift.lifecycle import transitions
 from nightshift.process.settings import DataSettings
-from nightshift.store import Store
 from nightshift.store.databases.database import Database
 from tests.helpers.fakes import a_new_job, a_spec
 from tests.integration.api.conftest import batch_lines
-from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
+from tests.integration.api.fake_worker import CHAT_MODEL
 from tests.integration.api.waiting import wait_until_nothing_is_owed
 from tests.integration.servers import PostgresServer
 from tests.integration.store.racing import wait_until_blocked
@@ -26,12 +24,12 @@ def data(postgresql_database: Database, postgresql_server: PostgresServer, tmp_p
     return DataSettings(data_dir=tmp_path / "data", database_url=postgresql_server.url())
 
 
-def test_requests_with_one_key_at_the_same_time_make_one_job(http: httpx.Client, tmp_path: Path) -> None:
+def test_requests_with_one_key_at_the_same_time_make_one_job(http, tmp_path):
     folder = (tmp_path / "allowed").as_uri()
-    asked = {"endpoint": "chat", "input": f"{folder}/in.jsonl", "output": f"{folder}/out/"}
+    body = {"endpoint": "chat", "input": f"{folder}/in.jsonl", "output": f"{folder}/out/"}
 
     def post(_: int) -> httpx.Response:
-        return http.post("/v1/jobs", json=asked, headers={"idempotency-key": "k1"})
+        return http.post("/v1/jobs", json=body, headers={"idempotency-key": "k1"})
 
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(post, range(16)))
@@ -41,7 +39,7 @@ def test_requests_with_one_key_at_the_same_time_make_one_job(http: httpx.Client,
     assert len(http.get("/v1/jobs").json()["data"]) == 1
 
 
-def test_files_and_batches_page_and_end_as_they_do_on_sqlite(client: openai.OpenAI) -> None:
+def test_files_and_batches_page_and_end_as_they_do_on_sqlite(client):
     files = [client.files.create(file=("ü\x00.jsonl", batch_lines(1)), purpose="batch") for _ in range(3)]
     batches = [
         client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
@@ -49,24 +47,24 @@ def test_files_and_batches_page_and_end_as_they_do_on_sqlite(client: openai.Open
     ]
 
     assert sorted(file.id for file in client.files.list(limit=2)) == sorted(file.id for file in files)
-    assert sorted(found.id for found in client.batches.list(limit=2)) == sorted(found.id for found in batches)
+    assert sorted(batch.id for batch in client.batches.list(limit=2)) == sorted(batch.id for batch in batches)
     assert client.batches.cancel(batches[0].id).status == "cancelling"
 
 
-def test_a_dry_run_only_reads(http: httpx.Client, tmp_path: Path, worker: FakeWorker) -> None:
+def test_a_dry_run_only_reads(http, tmp_path, worker):
     """PostgreSQL refuses to lock a row in its transactions."""
     files = {"file": ("rows.jsonl", batch_lines(3)), "purpose": (None, "batch")}
     file_id = http.post("/v1/files", files=files).json()["id"]
-    asked = {"endpoint": "chat", "input": file_id, "output": f"{(tmp_path / 'allowed').as_uri()}/out/"}
-    found = http.post("/v1/jobs?dry_run=true", json=asked).json()
+    body = {"endpoint": "chat", "input": file_id, "output": f"{(tmp_path / 'allowed').as_uri()}/out/"}
+    shown = http.post("/v1/jobs?dry_run=true", json=body).json()
 
-    assert (found["rows_checked"], found["problems"], found["model"]) == (3, [], CHAT_MODEL)
+    assert (shown["rows_checked"], shown["problems"], shown["model"]) == (3, [], CHAT_MODEL)
     assert http.get("/v1/jobs").json()["data"] == []
 
 
 def test_the_bytes_of_a_file_are_not_deleted_beside_the_submit_of_a_batch_over_it(
-    client: openai.OpenAI, http: httpx.Client, store: Store, postgresql_database: Database
-) -> None:
+    client, http, store, postgresql_database
+):
     file = client.files.create(file=("in.jsonl", batch_lines(1)), purpose="batch")
     new = a_new_job(face=Face.OPENAI, spec=a_spec(input=file.id))
 
@@ -82,35 +80,33 @@ def test_the_bytes_of_a_file_are_not_deleted_beside_the_submit_of_a_batch_over_i
         assert tx.files.input(new.tenant_id, file.id) is not None  # for the batch, with its bytes
 
 
-def test_a_batch_over_a_file_that_is_being_deleted_is_refused(
-    client: openai.OpenAI, http: httpx.Client, store: Store, postgresql_database: Database
-) -> None:
+def test_a_batch_over_a_file_that_is_being_deleted_is_refused(client, http, store, postgresql_database):
     file = client.files.create(file=("in.jsonl", batch_lines(1)), purpose="batch")
-    asked = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    body = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
 
     with ThreadPoolExecutor(1) as pool:
         with store.transaction() as tx:  # a delete, held up before its commit
             assert tx.files.get_to_delete("default", file.id, tx.now())
             assert tx.files.delete("default", file.id)
-            submitting = pool.submit(http.post, "/v1/batches", json=asked)
+            submitting = pool.submit(http.post, "/v1/batches", json=body)
             wait_until_blocked(postgresql_database)
 
     assert submitting.result().json()["error"]["code"] == "file_not_found"
 
 
-def test_chat_is_answered_and_streamed(client: openai.OpenAI, worker: FakeWorker, store: Store) -> None:
-    asked = [{"role": "user", "content": "eins zwei \\u0000 drei"}]
-    stream = client.chat.completions.create(model=CHAT_MODEL, messages=asked, stream=True)  # type: ignore[call-overload]
+def test_chat_is_answered_and_streamed(client, worker, store):
+    messages = [{"role": "user", "content": "eins zwei \\u0000 drei"}]
+    stream = client.chat.completions.create(model=CHAT_MODEL, messages=messages, stream=True)
 
     assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "eins zwei \\u0000 drei"
     wait_until_nothing_is_owed(store)
 
 
-def test_text_no_database_can_keep_is_refused_rather_than_broken(http: httpx.Client) -> None:
+def test_text_no_database_can_keep_is_refused_rather_than_broken(http):
     for path in ("/v1/files/%00", "/v1/batches?after=%00", "/v1/models/%00", "/v1/jobs/%00/events"):
         assert http.get(path).status_code == 400, path
-    asked = {"endpoint": "chat", "input": "file:///a\0b", "output": "file:///x/"}
-    assert http.post("/v1/jobs", json=asked).status_code == 400
+    body = {"endpoint": "chat", "input": "file:///a\0b", "output": "file:///x/"}
+    assert http.post("/v1/jobs", json=body).status_code == 400
     for text in (b"\\ud800", b"\xed\xa0\x80"):  # half of a surrogate pair, escaped and as bytes
         online = b'{"model": "%s", "messages": [{"role": "user", "content": "x"}]}' % text
         batch = (

@@ -38,9 +38,7 @@ def a_ring(store: Store) -> Ring:
     return ring
 
 
-def test_a_ring_is_sent_at_once_and_taken_out_of_the_outbox_a_moment_later(
-    store: Store, ring_sender: RingSender, queue: InMemoryQueue
-) -> None:
+def test_a_ring_is_sent_at_once_and_taken_out_of_the_outbox_a_moment_later(store, ring_sender, queue):
     rings = [a_ring(store) for _ in range(3)]
 
     assert all(ring_sender.send([ring]) for ring in rings)
@@ -49,9 +47,7 @@ def test_a_ring_is_sent_at_once_and_taken_out_of_the_outbox_a_moment_later(
     wait_until_nothing_is_owed(store)
 
 
-def test_what_could_not_be_sent_stays_for_the_scheduler(
-    store: Store, ring_sender: RingSender, queue: InMemoryQueue
-) -> None:
+def test_what_could_not_be_sent_stays_for_the_scheduler(store, ring_sender, queue):
     queue.is_away = True
 
     assert ring_sender.send([a_ring(store)]) is False
@@ -60,7 +56,7 @@ def test_what_could_not_be_sent_stays_for_the_scheduler(
     assert owed(store) == 1
 
 
-def test_closing_takes_out_what_was_sent_and_nothing_else(store: Store, ring_sender: RingSender) -> None:
+def test_closing_takes_out_what_was_sent_and_nothing_else(store, ring_sender):
     sent, unsent = a_ring(store), a_ring(store)
     ring_sender.send([sent])
 
@@ -70,9 +66,7 @@ def test_closing_takes_out_what_was_sent_and_nothing_else(store: Store, ring_sen
         assert [ring.id for ring in tx.outbox.waiting(tx.now(), limit=10)] == [unsent.id]
 
 
-def test_more_than_can_be_remembered_stays_for_the_scheduler_and_delays_no_request(
-    store: Store, ring_sender: RingSender, queue: InMemoryQueue
-) -> None:
+def test_more_than_can_be_remembered_stays_for_the_scheduler_and_delays_no_request(store, ring_sender, queue):
     ring_sender.close()  # from now on nothing is deleted
     unwritten = [Ring(0, JobKind.BULK, None, 1)] * 2000
 

@@ -3,7 +3,6 @@
 import httpx
 import pytest
 
-from nightshift.store import Store
 from nightshift.tenants.keys import key_id
 
 KEYS = "/v1/tenants/acme/keys"
@@ -23,16 +22,15 @@ def done(admin: httpx.Client, http: httpx.Client) -> list[str]:
     return [made["key"], rotated["key"], secret]
 
 
-def test_each_action_has_one_entry_with_its_actor(
-    admin: httpx.Client, http: httpx.Client, done: list[str]
-) -> None:
+def test_each_action_has_one_entry_with_its_actor(admin, http, done):
     entries = admin.get("/v1/audit").json()["data"]
     actor, tenants = (
         f"key:{key_id(client.headers['authorization'].removeprefix('Bearer '))}" for client in (admin, http)
     )
     old, new = (key_id(key) for key in done[:2])
 
-    assert [(each["action"], each["tenant"], each["object_id"], each["details"]) for each in entries] == [
+    fields = ("action", "tenant", "object_id", "details")
+    assert [tuple(entry[field] for field in fields) for entry in entries] == [
         ("tenant.deleted", "acme", None, {}),
         ("webhook_secret.created", "default", None, {}),
         ("key.revoked", "acme", new, {}),
@@ -41,11 +39,11 @@ def test_each_action_has_one_entry_with_its_actor(
         ("tenant.updated", "acme", None, {"disabled": True}),
         ("tenant.created", "acme", None, {}),
     ]
-    assert {each["actor"] for each in entries if each["tenant"] == "acme"} == {actor}
-    assert [each["actor"] for each in entries if each["tenant"] == "default"] == [tenants]
+    assert {entry["actor"] for entry in entries if entry["tenant"] == "acme"} == {actor}
+    assert [entry["actor"] for entry in entries if entry["tenant"] == "default"] == [tenants]
 
 
-def test_no_secret_is_in_the_log(admin: httpx.Client, store: Store, done: list[str]) -> None:
+def test_no_secret_is_in_the_log(admin, store, done):
     with store.database.read() as connection:
         rows = str(connection.exec_driver_sql("SELECT * FROM audit").all())
 
@@ -54,14 +52,14 @@ def test_no_secret_is_in_the_log(admin: httpx.Client, store: Store, done: list[s
         assert secret[20:] not in rows
 
 
-def test_a_change_of_nothing_has_no_entry(admin: httpx.Client) -> None:
+def test_a_change_of_nothing_has_no_entry(admin):
     admin.post("/v1/tenants", json={"name": "acme"})
 
     assert admin.patch("/v1/tenants/acme", json={}).status_code == 200
-    assert [each["action"] for each in admin.get("/v1/audit").json()["data"]] == ["tenant.created"]
+    assert [entry["action"] for entry in admin.get("/v1/audit").json()["data"]] == ["tenant.created"]
 
 
-def test_an_action_that_was_refused_has_no_entry(admin: httpx.Client) -> None:
+def test_an_action_that_was_refused_has_no_entry(admin):
     admin.post("/v1/tenants", json={"name": "acme"})
     key = admin.post(KEYS, json={}).json()["id"]
     admin.post(f"{KEYS}/{key}/rotate", json={})
@@ -69,11 +67,11 @@ def test_an_action_that_was_refused_has_no_entry(admin: httpx.Client) -> None:
     assert admin.post("/v1/tenants", json={"name": "acme"}).status_code == 409
     assert admin.post(f"{KEYS}/{key}/rotate", json={}).status_code == 409
 
-    actions = [each["action"] for each in admin.get("/v1/audit").json()["data"]]
+    actions = [entry["action"] for entry in admin.get("/v1/audit").json()["data"]]
     assert actions == ["key.rotated", "key.created", "tenant.created"]
 
 
-def test_the_log_is_listed_in_pages_and_by_tenant_and_action(admin: httpx.Client) -> None:
+def test_the_log_is_listed_in_pages_and_by_tenant_and_action(admin):
     for name in ("a", "b", "c"):
         admin.post("/v1/tenants", json={"name": name})
 
@@ -81,8 +79,8 @@ def test_the_log_is_listed_in_pages_and_by_tenant_and_action(admin: httpx.Client
     rest = admin.get("/v1/audit", params={"limit": 2, "after": first["last_id"]}).json()
     of_b = admin.get("/v1/audit", params={"tenant": "b", "action": "tenant.created"}).json()
 
-    assert [each["tenant"] for each in first["data"] + rest["data"]] == ["c", "b", "a"]
-    assert [each["tenant"] for each in of_b["data"]] == ["b"]
+    assert [entry["tenant"] for entry in first["data"] + rest["data"]] == ["c", "b", "a"]
+    assert [entry["tenant"] for entry in of_b["data"]] == ["b"]
     assert admin.get("/v1/audit", params={"action": "key.created"}).json()["data"] == []
     for wrong in ({"after": "3"}, {"action": "tenant.eaten"}):
         refused = admin.get("/v1/audit", params=wrong)

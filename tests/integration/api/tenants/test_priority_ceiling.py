@@ -7,7 +7,7 @@ import pytest
 
 from tests.integration.api.asking import CHAT, online
 from tests.integration.api.conftest import KeyMaker
-from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
+from tests.integration.api.fake_worker import CHAT_MODEL
 
 
 @pytest.fixture
@@ -24,25 +24,23 @@ def newest(client: httpx.Client) -> str:
 
 
 @pytest.mark.parametrize(
-    ("asked", "given"), [("interactive", "standard"), (None, "standard"), ("background", "background")]
+    ("wanted", "given"), [("interactive", "standard"), (None, "standard"), ("background", "background")]
 )
-def test_an_online_job_is_run_in_the_ceilings_class_at_best(
-    acme: httpx.Client, worker: FakeWorker, asked: str | None, given: str
-) -> None:
-    made = acme.post("/v1/jobs", json=online(priority=asked))
+def test_an_online_job_is_run_in_the_ceilings_class_at_best(acme, worker, wanted, given):
+    made = acme.post("/v1/jobs", json=online(priority=wanted))
 
     assert made.status_code == 202
     assert newest(acme) == given
 
 
-def test_a_chat_answer_names_the_tier_it_was_run_in(acme: httpx.Client, worker: FakeWorker) -> None:
+def test_a_chat_answer_names_the_tier_it_was_run_in(acme, worker):
     body = {"model": CHAT_MODEL, "messages": [{"role": "user", "content": "a"}], "service_tier": "priority"}
 
     assert acme.post(CHAT, json=body).json()["service_tier"] == "default"
     assert newest(acme) == "standard"
 
 
-def test_a_batch_is_run_in_the_ceilings_class_at_best(acme: httpx.Client) -> None:
+def test_a_batch_is_run_in_the_ceilings_class_at_best(acme):
     uploaded = acme.post("/v1/files", data={"purpose": "batch"}, files={"file": ("a.jsonl", b"{}\n")})
     batch = {
         "input_file_id": uploaded.json()["id"],
@@ -54,7 +52,7 @@ def test_a_batch_is_run_in_the_ceilings_class_at_best(acme: httpx.Client) -> Non
     assert acme.post("/v1/batches", json=batch).json()["nightshift"]["priority"] == "standard"
 
 
-def test_a_ceiling_is_changed_and_shown(admin: httpx.Client, acme: httpx.Client, worker: FakeWorker) -> None:
+def test_a_ceiling_is_changed_and_shown(admin, acme, worker):
     lifted = admin.patch("/v1/tenants/acme", json={"priority_ceiling": "interactive"}).json()
     acme.post("/v1/jobs", json=online(priority="interactive"))
     wrong = admin.patch("/v1/tenants/acme", json={"priority_ceiling": "best"})

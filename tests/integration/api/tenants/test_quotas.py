@@ -17,14 +17,13 @@ from api import access as slots
 from api.app import create_app
 from api.services.services import AppSettings
 from nightshift.jobs.json_text import json_bytes
-from nightshift.process.settings import DataSettings, QuotaSettings, SubmissionSettings
-from nightshift.store import Store
+from nightshift.process.settings import QuotaSettings, SubmissionSettings
 from scheduler.duties.ageing import Ageing
 from tests.helpers.fakes import InMemoryStreams
 from tests.integration.api.asking import CHAT, online
-from tests.integration.api.conftest import TIMEOUT_S, ClientMaker, KeyMaker
+from tests.integration.api.conftest import TIMEOUT_S, KeyMaker
 from tests.integration.api.declared import check_declared
-from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
+from tests.integration.api.fake_worker import CHAT_MODEL
 from tests.integration.api.serving import serving
 
 UPLOAD: Any = {"data": {"purpose": "batch"}, "files": {"file": ("a.jsonl", b"{}\n")}}
@@ -61,9 +60,7 @@ def code_of(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
 
 
-def test_requests_above_the_rate_are_told_when_to_come_back_and_others_are_not(
-    tenant_of: TenantMaker, worker: FakeWorker
-) -> None:
+def test_requests_above_the_rate_are_told_when_to_come_back_and_others_are_not(tenant_of, worker):
     acme, other = tenant_of("acme", requests_per_minute=2), tenant_of("other")
 
     answers = [acme.post(CHAT, json=HELLO) for _ in range(3)]
@@ -83,7 +80,7 @@ def test_requests_above_the_rate_are_told_when_to_come_back_and_others_are_not(
     assert acme.get("/v1/jobs").status_code == 200  # reading is not counted
 
 
-def test_a_request_without_the_body_that_it_may_have_counts_as_well(tenant_of: TenantMaker) -> None:
+def test_a_request_without_the_body_that_it_may_have_counts_as_well(tenant_of):
     acme = tenant_of("acme", requests_per_minute=1)
 
     answers = [acme.post("/v1/jobs/job_unknown/retry") for _ in range(2)]
@@ -91,9 +88,7 @@ def test_a_request_without_the_body_that_it_may_have_counts_as_well(tenant_of: T
     assert [answer.status_code for answer in answers] == [404, 429]
 
 
-def test_submissions_count_as_requests_and_bulk_jobs_cost_no_tokens(
-    tenant_of: TenantMaker, worker: FakeWorker, bulk: dict[str, object]
-) -> None:
+def test_submissions_count_as_requests_and_bulk_jobs_cost_no_tokens(tenant_of, worker, bulk):
     acme = tenant_of("acme", requests_per_minute=2, tokens_per_minute=1000)
 
     of_many, of_one = acme.post("/v1/jobs", json=bulk), acme.post("/v1/jobs", json=online())
@@ -105,7 +100,7 @@ def test_submissions_count_as_requests_and_bulk_jobs_cost_no_tokens(
     assert code_of(acme.post("/v1/jobs", json=bulk)) == (429, "rate_limit_exceeded")
 
 
-def test_tokens_are_counted_by_what_a_request_may_cost(tenant_of: TenantMaker, worker: FakeWorker) -> None:
+def test_tokens_are_counted_by_what_a_request_may_cost(tenant_of, worker):
     acme = tenant_of("acme", tokens_per_minute=1000)
 
     first = acme.post(CHAT, json=HELLO | {"max_tokens": 900})
@@ -124,23 +119,21 @@ def test_tokens_are_counted_by_what_a_request_may_cost(tenant_of: TenantMaker, w
 
 
 def test_the_official_client_waits_as_it_is_told_and_gives_up_where_waiting_is_pointless(
-    admin: httpx.Client, client_of: ClientMaker, worker: FakeWorker
-) -> None:
+    admin, client_of, worker
+):
     admin.post("/v1/tenants", json={"name": "acme", "quotas": {"tokens_per_minute": 10}})
-    asked: list[str] = []
-    hooks = httpx.Client(event_hooks={"request": [lambda request: asked.append(request.url.path)]})
+    paths: list[str] = []
+    hooks = httpx.Client(event_hooks={"request": [lambda request: paths.append(request.url.path)]})
     with hooks, pytest.raises(openai.RateLimitError) as refused:
         client_of("acme", http_client=hooks).chat.completions.create(
             model=CHAT_MODEL, messages=[{"role": "user", "content": "hello"}]
         )
 
     assert refused.value.code == "rate_limit_exceeded"
-    assert len(asked) == 1
+    assert len(paths) == 1
 
 
-def test_two_api_processes_share_a_rate(
-    settings: AppSettings, tenant_of: TenantMaker, worker: FakeWorker
-) -> None:
+def test_two_api_processes_share_a_rate(settings, tenant_of, worker):
     acme = tenant_of("acme", requests_per_minute=3)
     with serving(create_app(settings)) as second:
         urls = [str(acme.base_url).rstrip("/"), second] * 2
@@ -149,9 +142,7 @@ def test_two_api_processes_share_a_rate(
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
 
 
-def test_a_quota_is_raised_within_a_second_and_null_is_the_default(
-    admin: httpx.Client, settings: AppSettings, tenant_of: TenantMaker
-) -> None:
+def test_a_quota_is_raised_within_a_second_and_null_is_the_default(admin, settings, tenant_of):
     tenant_of("acme", requests_per_minute=1, open_streams=5)
 
     changed = admin.patch("/v1/tenants/acme", json={"quotas": {"requests_per_minute": None}}).json()
@@ -163,7 +154,7 @@ def test_a_quota_is_raised_within_a_second_and_null_is_the_default(
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, "9", True, 2**53])
-def test_a_quota_that_makes_no_sense_is_refused_by_name(admin: httpx.Client, value: object) -> None:
+def test_a_quota_that_makes_no_sense_is_refused_by_name(admin, value):
     refused = admin.post("/v1/tenants", json={"name": "acme", "quotas": {"open_streams": value}})
 
     assert refused.status_code == 400
@@ -183,7 +174,7 @@ def hanging(client: httpx.Client, head: str) -> Iterator[None]:
         yield
 
 
-def test_uploads_in_flight_are_limited_and_other_requests_are_not(tenant_of: TenantMaker) -> None:
+def test_uploads_in_flight_are_limited_and_other_requests_are_not(tenant_of):
     acme = tenant_of("acme", uploads_in_flight=1)
     with hanging(acme, "POST /v1/files"):
         refused = acme.post("/v1/files", **UPLOAD)
@@ -195,7 +186,7 @@ def test_uploads_in_flight_are_limited_and_other_requests_are_not(tenant_of: Ten
     assert used == {"limit": 1, "used": 1}
 
 
-def test_concurrent_requests_are_limited(tenant_of: TenantMaker) -> None:
+def test_concurrent_requests_are_limited(tenant_of):
     acme, other = tenant_of("acme", concurrent_requests=1), tenant_of("other", concurrent_requests=1)
 
     with hanging(acme, "POST /v1/files"):
@@ -203,7 +194,7 @@ def test_concurrent_requests_are_limited(tenant_of: TenantMaker) -> None:
         assert other.get("/v1/models").status_code == 200
 
 
-def test_streams_are_limited_whether_of_tokens_or_of_events(tenant_of: TenantMaker) -> None:
+def test_streams_are_limited_whether_of_tokens_or_of_events(tenant_of):
     """No worker answers: the streams stay open."""
     acme = tenant_of("acme", open_streams=1)
     job = acme.post("/v1/jobs", json=online()).json()["id"]
@@ -216,13 +207,11 @@ def test_streams_are_limited_whether_of_tokens_or_of_events(tenant_of: TenantMak
         assert len(acme.get("/v1/jobs").json()["data"]) == 1  # the refused one was not accepted
 
 
-def test_a_tenant_without_quotas_follows_so_many_jobs_at_a_time(
-    tenant_of: TenantMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tenant_without_quotas_follows_so_many_jobs_at_a_time(tenant_of, monkeypatch):
     monkeypatch.setattr(slots, "FOLLOWED_MAX", 1)
     acme, other = tenant_of("acme"), tenant_of("other")
     events = [
-        f"/v1/jobs/{each.post('/v1/jobs', json=online()).json()['id']}/events" for each in (acme, other)
+        f"/v1/jobs/{client.post('/v1/jobs', json=online()).json()['id']}/events" for client in (acme, other)
     ]
 
     with acme.stream("GET", events[0]) as followed:
@@ -232,9 +221,7 @@ def test_a_tenant_without_quotas_follows_so_many_jobs_at_a_time(
             assert others.status_code == 200
 
 
-def test_a_slot_is_free_again_after_the_request_however_it_ended(
-    tenant_of: TenantMaker, worker: FakeWorker
-) -> None:
+def test_a_slot_is_free_again_after_the_request_however_it_ended(tenant_of, worker):
     acme = tenant_of("acme", concurrent_requests=1, open_streams=1, uploads_in_flight=1)
     streamed = HELLO | {"stream": True}
 
@@ -249,9 +236,7 @@ def test_a_slot_is_free_again_after_the_request_however_it_ended(
     assert (limits["open_streams"]["used"], limits["uploads_in_flight"]["used"]) == (0, 0)
 
 
-def test_an_administrator_and_the_tenant_see_limits_and_use(
-    admin: httpx.Client, tenant_of: TenantMaker, worker: FakeWorker
-) -> None:
+def test_an_administrator_and_the_tenant_see_limits_and_use(admin, tenant_of, worker):
     acme = tenant_of("acme", requests_per_minute=5)
     acme.post(CHAT, json=HELLO)
 
@@ -263,7 +248,7 @@ def test_an_administrator_and_the_tenant_see_limits_and_use(
     assert of_acme["limits"]["requests_per_minute"] == {"limit": 5, "used": 1}
 
 
-def test_files_above_the_quota_are_refused_until_one_is_deleted(tenant_of: TenantMaker) -> None:
+def test_files_above_the_quota_are_refused_until_one_is_deleted(tenant_of):
     acme, other = tenant_of("acme", stored_files=1), tenant_of("other", stored_files=1)
     first = acme.post("/v1/files", **UPLOAD)
 
@@ -282,7 +267,7 @@ def test_files_above_the_quota_are_refused_until_one_is_deleted(tenant_of: Tenan
     assert acme.post("/v1/files", **UPLOAD).status_code == 200
 
 
-def test_bytes_above_the_quota_are_not_kept(tenant_of: TenantMaker, data: DataSettings) -> None:
+def test_bytes_above_the_quota_are_not_kept(tenant_of, data):
     acme = tenant_of("acme", stored_bytes=5)
     large = UPLOAD | {"files": {"file": ("a.jsonl", b"{}\n{}\n")}}
 
@@ -292,10 +277,10 @@ def test_bytes_above_the_quota_are_not_kept(tenant_of: TenantMaker, data: DataSe
     assert acme.get("/v1/limits").json()["limits"]["stored_bytes"] == {"limit": 5, "used": 3}
 
 
-def test_the_parts_of_uploads_count_as_stored_bytes(tenant_of: TenantMaker) -> None:
+def test_the_parts_of_uploads_count_as_stored_bytes(tenant_of):
     acme = tenant_of("acme", stored_bytes=5)
-    asked = {"filename": "a.jsonl", "purpose": "batch", "bytes": 3, "mime_type": "text/jsonl"}
-    uploads = [acme.post("/v1/uploads", json=asked).json()["id"] for _ in range(2)]
+    upload = {"filename": "a.jsonl", "purpose": "batch", "bytes": 3, "mime_type": "text/jsonl"}
+    uploads = [acme.post("/v1/uploads", json=upload).json()["id"] for _ in range(2)]
     part: Any = {"files": {"data": b"{}\n"}}
 
     first = acme.post(f"/v1/uploads/{uploads[0]}/parts", **part)
@@ -314,14 +299,12 @@ def stored_bytes(client: httpx.Client) -> int:
 
 
 @pytest.mark.parametrize("face", [CHAT, "/v1/jobs"])
-def test_bodies_and_answers_of_online_requests_count_until_they_are_deleted(
-    tenant_of: TenantMaker, worker: FakeWorker, store: Store, face: str
-) -> None:
+def test_bodies_and_answers_of_online_requests_count_until_they_are_deleted(tenant_of, worker, store, face):
     body = HELLO | {"messages": [{"role": "user", "content": "h\u00e9llo " * 100}]}
-    asked = body if face == CHAT else {"endpoint": CHAT, "body": body}
+    request = body if face == CHAT else {"endpoint": CHAT, "body": body}
     acme = tenant_of("acme", stored_bytes=4 * json_bytes(body))
 
-    answers = [acme.post(face, json=asked, headers={"Prefer": "wait=30"}) for _ in range(3)]
+    answers = [acme.post(face, json=request, headers={"Prefer": "wait=30"}) for _ in range(3)]
 
     assert [answer.is_success for answer in answers] == [True, True, False]
     assert code_of(answers[2]) == (429, "insufficient_quota")
@@ -331,12 +314,10 @@ def test_bodies_and_answers_of_online_requests_count_until_they_are_deleted(
     assert stored > 2 * json_bytes(body)
     Ageing(store, InMemoryStreams()).run_once(store.now() + timedelta(days=2))
     assert stored_bytes(acme) == 0
-    assert acme.post(face, json=asked).is_success
+    assert acme.post(face, json=request).is_success
 
 
-def test_a_batch_of_a_stored_file_is_refused_above_the_quota_since_its_results_are_stored(
-    tenant_of: TenantMaker, worker: FakeWorker
-) -> None:
+def test_a_batch_of_a_stored_file_is_refused_above_the_quota_since_its_results_are_stored(tenant_of, worker):
     acme = tenant_of("acme", stored_bytes=200)
     file_id = acme.post("/v1/files", **UPLOAD).json()["id"]
     assert acme.post(CHAT, json=HELLO).is_success
@@ -350,7 +331,7 @@ def test_a_batch_of_a_stored_file_is_refused_above_the_quota_since_its_results_a
     assert code_of(acme.post(CHAT, json=HELLO)) == (429, "insufficient_quota")
 
 
-def test_what_is_written_into_a_job_counts_as_stored_bytes(tenant_of: TenantMaker) -> None:
+def test_what_is_written_into_a_job_counts_as_stored_bytes(tenant_of):
     acme = tenant_of("acme", stored_bytes=2000)
     file_id = acme.post("/v1/files", **UPLOAD).json()["id"]
     before = stored_bytes(acme)
@@ -365,9 +346,7 @@ def test_what_is_written_into_a_job_counts_as_stored_bytes(tenant_of: TenantMake
     assert [code_of(answer) for answer in answers if not answer.is_success] == [(429, "insufficient_quota")]
 
 
-def test_uploads_racing_through_two_processes_do_not_exceed_the_quota(
-    settings: AppSettings, tenant_of: TenantMaker
-) -> None:
+def test_uploads_racing_through_two_processes_do_not_exceed_the_quota(settings, tenant_of):
     acme = tenant_of("acme", stored_files=3)
     with serving(create_app(settings)) as second, ThreadPoolExecutor(8) as pool:
         urls = [str(acme.base_url).rstrip("/"), second] * 6
@@ -377,7 +356,7 @@ def test_uploads_racing_through_two_processes_do_not_exceed_the_quota(
     assert len(acme.get("/v1/files").json()["data"]) == 3
 
 
-def test_requests_above_the_queue_are_refused_until_one_has_ended(tenant_of: TenantMaker) -> None:
+def test_requests_above_the_queue_are_refused_until_one_has_ended(tenant_of):
     """No worker answers."""
     acme, other = tenant_of("acme", queued_rows=1), tenant_of("other", queued_rows=1)
     first = acme.post("/v1/jobs", json=online()).json()["id"]
@@ -395,7 +374,7 @@ def test_requests_above_the_queue_are_refused_until_one_has_ended(tenant_of: Ten
     assert acme.get("/v1/limits").json()["limits"]["queued_rows"] == {"limit": 1, "used": 1}
 
 
-def test_a_request_that_never_fits_the_queued_tokens_is_not_retried(tenant_of: TenantMaker) -> None:
+def test_a_request_that_never_fits_the_queued_tokens_is_not_retried(tenant_of):
     acme = tenant_of("acme", queued_tokens=100)
 
     refused = acme.post(CHAT, json=HELLO | {"max_tokens": 100})
@@ -405,9 +384,7 @@ def test_a_request_that_never_fits_the_queued_tokens_is_not_retried(tenant_of: T
     assert acme.post("/v1/jobs", json=online()).status_code == 202
 
 
-def test_submissions_racing_through_two_processes_do_not_exceed_the_queue(
-    settings: AppSettings, tenant_of: TenantMaker
-) -> None:
+def test_submissions_racing_through_two_processes_do_not_exceed_the_queue(settings, tenant_of):
     acme = tenant_of("acme", queued_rows=3)
     with serving(create_app(settings)) as second, ThreadPoolExecutor(8) as pool:
         urls = [str(acme.base_url).rstrip("/"), second] * 6
@@ -422,9 +399,7 @@ class TestWithADefault:
     def settings(self, settings: AppSettings) -> AppSettings:
         return replace(settings, quotas=QuotaSettings(quota_requests_per_minute=1))
 
-    def test_it_holds_for_tenants_without_a_quota_of_their_own(
-        self, tenant_of: TenantMaker, worker: FakeWorker
-    ) -> None:
+    def test_it_holds_for_tenants_without_a_quota_of_their_own(self, tenant_of, worker):
         default, own = tenant_of("default-one"), tenant_of("own-one", requests_per_minute=2)
 
         assert [default.post(CHAT, json=HELLO).status_code for _ in range(2)] == [200, 429]

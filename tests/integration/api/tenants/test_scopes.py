@@ -39,9 +39,7 @@ def answer_to(api: SharedApi, route: tuple[str, str], key: str) -> httpx.Respons
 
 
 @pytest.mark.parametrize("route", NEEDED, ids=" ".join)
-def test_a_route_needs_its_scope_and_no_other(
-    shared_api: SharedApi, keys: dict[frozenset[Scope], str], route: tuple[str, str]
-) -> None:
+def test_a_route_needs_its_scope_and_no_other(shared_api, keys, route):
     needed = frozenset({Scope(NEEDED[route])})
 
     refused = answer_to(shared_api, route, keys[frozenset(Scope) - needed])
@@ -57,5 +55,5 @@ def test_a_route_needs_its_scope_and_no_other(
     assert served.status_code not in (401, 403)
 
 
-def test_a_key_that_is_unknown_is_refused_before_its_scopes_are_asked_for(shared_api: SharedApi) -> None:
+def test_a_key_that_is_unknown_is_refused_before_its_scopes_are_asked_for(shared_api):
     assert answer_to(shared_api, ("GET", "/v1/tenants"), "sk-unknown").status_code == 401

@@ -5,7 +5,6 @@ import pytest
 
 from nightshift.jobs import JobState
 from nightshift.lifecycle import transitions
-from nightshift.store import Store
 from tests.helpers.fakes import a_file
 from tests.integration.api.conftest import TIMEOUT_S
 
@@ -28,7 +27,7 @@ def with_key(admin: httpx.Client, tenant: str) -> httpx.Client:
     )
 
 
-def test_a_tenant_is_shown_as_it_was_created(admin: httpx.Client, acme: dict[str, object]) -> None:
+def test_a_tenant_is_shown_as_it_was_created(admin, acme):
     shown = admin.get("/v1/tenants/acme").json()
     del shown["limits"]
     assert shown == acme
@@ -44,7 +43,7 @@ def test_a_tenant_is_shown_as_it_was_created(admin: httpx.Client, acme: dict[str
     }
 
 
-def test_tenants_are_listed_in_pages(admin: httpx.Client) -> None:
+def test_tenants_are_listed_in_pages(admin):
     for name in ("a", "b", "c"):
         admin.post("/v1/tenants", json={"name": name})
 
@@ -66,15 +65,13 @@ def test_tenants_are_listed_in_pages(admin: httpx.Client) -> None:
         ({"name": "a", "colour": "red"}, "colour"),
     ],
 )
-def test_a_body_that_is_wrong_is_refused_by_the_fields_name(
-    admin: httpx.Client, body: dict[str, object], param: str
-) -> None:
+def test_a_body_that_is_wrong_is_refused_by_the_fields_name(admin, body, param):
     refused = admin.post("/v1/tenants", json=body)
 
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
 
 
-def test_a_name_is_given_once(admin: httpx.Client, acme: dict[str, object]) -> None:
+def test_a_name_is_given_once(admin, acme):
     again = admin.post("/v1/tenants", json={"name": "acme"})
     admin.delete("/v1/tenants/acme")
     after = admin.post("/v1/tenants", json={"name": "acme"})
@@ -83,15 +80,13 @@ def test_a_name_is_given_once(admin: httpx.Client, acme: dict[str, object]) -> N
     assert (after.status_code, after.json()["error"]["code"]) == (409, "tenant_deleted")
 
 
-def test_a_change_leaves_what_it_does_not_name(admin: httpx.Client, acme: dict[str, object]) -> None:
+def test_a_change_leaves_what_it_does_not_name(admin, acme):
     changed = admin.patch("/v1/tenants/acme", json={"description": "the only"}).json()
 
     assert changed == acme | {"description": "the only"}
 
 
-def test_a_disabled_tenants_keys_are_refused_until_it_is_enabled(
-    admin: httpx.Client, acme: dict[str, object]
-) -> None:
+def test_a_disabled_tenants_keys_are_refused_until_it_is_enabled(admin, acme):
     with with_key(admin, "acme") as tenant:
         shown = admin.patch("/v1/tenants/acme", json={"disabled": True}).json()
         refused = tenant.get("/v1/jobs")
@@ -103,9 +98,7 @@ def test_a_disabled_tenants_keys_are_refused_until_it_is_enabled(
     assert served.status_code == 200
 
 
-def test_a_deleted_tenant_is_not_found_and_its_keys_are_refused(
-    admin: httpx.Client, acme: dict[str, object]
-) -> None:
+def test_a_deleted_tenant_is_not_found_and_its_keys_are_refused(admin, acme):
     with with_key(admin, "acme") as tenant:
         deleted = admin.delete("/v1/tenants/acme")
         assert tenant.get("/v1/jobs").status_code == 401
@@ -118,9 +111,7 @@ def test_a_deleted_tenant_is_not_found_and_its_keys_are_refused(
         assert admin.request(method, f"/v1/tenants/acme{path}", json={}).status_code == 404
 
 
-def test_the_files_of_a_deleted_tenant_expire(
-    admin: httpx.Client, store: Store, acme: dict[str, object]
-) -> None:
+def test_the_files_of_a_deleted_tenant_expire(admin, store, acme):
     with store.transaction() as tx:
         for tenant_id in ("acme", "other"):
             tx.files.insert(a_file(tenant_id=tenant_id))
@@ -131,9 +122,7 @@ def test_the_files_of_a_deleted_tenant_expire(
         assert [file.tenant_id for file in tx.files.expired(tx.now(), limit=9)] == ["acme"]
 
 
-def test_a_tenant_with_jobs_that_have_not_ended_is_not_deleted(
-    admin: httpx.Client, acme: dict[str, object], store: Store
-) -> None:
+def test_a_tenant_with_jobs_that_have_not_ended_is_not_deleted(admin, acme, store):
     with with_key(admin, "acme") as tenant:
         uploaded = tenant.post("/v1/files", data={"purpose": "batch"}, files={"file": ("a.jsonl", b"{}\n")})
         batch = {
@@ -150,7 +139,7 @@ def test_a_tenant_with_jobs_that_have_not_ended_is_not_deleted(
     assert admin.delete("/v1/tenants/acme").status_code == 200
 
 
-def test_the_tenant_of_the_installation_is_not_deleted(admin: httpx.Client) -> None:
+def test_the_tenant_of_the_installation_is_not_deleted(admin):
     admin.post("/v1/tenants", json={"name": "default"})
 
     assert admin.delete("/v1/tenants/default").status_code == 409

@@ -10,7 +10,7 @@ from nightshift.jobs import Usage
 from nightshift.store import Store
 from nightshift.tenants.usage import usage_day
 from tests.integration.api.conftest import KeyMaker
-from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
+from tests.integration.api.fake_worker import CHAT_MODEL
 
 
 @pytest.fixture
@@ -30,9 +30,7 @@ def acme(base_url: str, make_key: KeyMaker) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_a_tenant_sees_its_own_usage_of_thirty_days(
-    acme: httpx.Client, http: httpx.Client, today: date
-) -> None:
+def test_a_tenant_sees_its_own_usage_of_thirty_days(acme, http, today):
     shown = acme.get("/v1/usage").json()
 
     assert shown["data"] == [
@@ -53,13 +51,13 @@ def test_a_tenant_sees_its_own_usage_of_thirty_days(
     assert http.get("/v1/usage").json()["data"] == []  # another tenant's
 
 
-def test_usage_is_asked_for_by_days_and_model_in_pages(acme: httpx.Client, today: date) -> None:
+def test_usage_is_asked_for_by_days_and_model_in_pages(acme, today):
     since = str(today - timedelta(days=40))
     first = acme.get("/v1/usage", params={"since": since, "limit": 1}).json()
     rest = acme.get("/v1/usage", params={"since": since, "limit": 1, "after": first["last_id"]}).json()
     of_old = acme.get("/v1/usage", params={"since": since, "until": since, "model": "old/demo"}).json()
 
-    assert [each["model"] for each in first["data"] + rest["data"]] == ["demo", "old/demo"]
+    assert [used["model"] for used in first["data"] + rest["data"]] == ["demo", "old/demo"]
     assert (first["has_more"], rest["has_more"]) == (True, False)
     assert of_old["data"] == rest["data"]
 
@@ -68,24 +66,22 @@ def test_usage_is_asked_for_by_days_and_model_in_pages(acme: httpx.Client, today
     ("name", "value"),
     [("since", "yesterday"), ("since", "2999-01-01"), ("until", "1"), ("after", "x"), ("limit", "1001")],
 )
-def test_a_parameter_that_is_wrong_is_refused_by_name(
-    shared_http: httpx.Client, name: str, value: str
-) -> None:
+def test_a_parameter_that_is_wrong_is_refused_by_name(shared_http, name, value):
     refused = shared_http.get("/v1/usage", params={name: value})
 
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, name)
 
 
-def test_administrators_see_a_tenants_usage(admin: httpx.Client, acme: httpx.Client, today: date) -> None:
+def test_administrators_see_a_tenants_usage(admin, acme, today):
     admin.post("/v1/tenants", json={"name": "acme"})
 
     assert admin.get("/v1/tenants/acme/usage").json() == acme.get("/v1/usage").json()
     assert admin.get("/v1/tenants/unknown/usage").status_code == 404
 
 
-def test_an_answer_is_counted(http: httpx.Client, worker: FakeWorker) -> None:
-    asked = {"model": CHAT_MODEL, "messages": [{"role": "user", "content": "one two"}]}
-    told = http.post("/v1/chat/completions", json=asked).json()["usage"]
+def test_an_answer_is_counted(http, worker):
+    body = {"model": CHAT_MODEL, "messages": [{"role": "user", "content": "one two"}]}
+    told = http.post("/v1/chat/completions", json=body).json()["usage"]
 
     [used] = http.get("/v1/usage").json()["data"]
 

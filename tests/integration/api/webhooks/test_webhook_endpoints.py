@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator
 
-import httpx
 import openai
 import pytest
 from standardwebhooks import Webhook as StandardWebhook
@@ -20,7 +19,6 @@ from nightshift.store import Store
 from nightshift.store.webhooks.deliveries import DeliveryFilters
 from tests.helpers.fakes import submit
 from tests.helpers.receiver import Receiver, receiver, says
-from tests.integration.api.conftest import KeyMaker
 from tests.integration.servers import ValkeyServer
 
 URL = "https://example.com/hook"
@@ -49,7 +47,7 @@ def an_end(store: Store, tenant_id: str = "default") -> str:
     return delivery.id
 
 
-def test_an_endpoint_is_created_shown_listed_changed_and_deleted(client: openai.OpenAI) -> None:
+def test_an_endpoint_is_created_shown_listed_changed_and_deleted(client):
     made = client.webhooks.create(name="pager", url=URL, event_types=["batch.completed", "batch.failed"])
     assert made.signing_secret.startswith("whsec_")
     assert made.signing_secret_hint == f"whsec_…{made.signing_secret[-4:]}"
@@ -73,16 +71,17 @@ def test_an_endpoint_is_created_shown_listed_changed_and_deleted(client: openai.
         client.webhooks.retrieve(made.id)
 
 
-def test_endpoints_are_listed_newest_first_over_several_pages(client: openai.OpenAI) -> None:
+def test_endpoints_are_listed_newest_first_over_several_pages(client):
     made = [
         client.webhooks.create(name=str(number), url=URL, event_types=["batch.failed"]) for number in range(5)
     ]
     listed = list(client.webhooks.list(limit=2))
-    assert {each.id for each in listed} == {each.id for each in made}
-    assert [each.created_at for each in listed] == sorted((each.created_at for each in listed), reverse=True)
+    assert {endpoint.id for endpoint in listed} == {endpoint.id for endpoint in made}
+    times = [endpoint.created_at for endpoint in listed]
+    assert times == sorted(times, reverse=True)
 
 
-def test_the_types_of_events_are_those_that_are_sent(client: openai.OpenAI) -> None:
+def test_the_types_of_events_are_those_that_are_sent(client):
     assert client.webhooks.event_types.list().data == list(EVENT_TYPES)
 
 
@@ -104,7 +103,7 @@ def test_the_types_of_events_are_those_that_are_sent(client: openai.OpenAI) -> N
         ({"nightshift": {"enabled": True}}, "nightshift.enabled"),
     ],
 )
-def test_a_field_that_is_wrong_is_named(http: httpx.Client, wrong: dict[str, object], param: str) -> None:
+def test_a_field_that_is_wrong_is_named(http, wrong, param):
     good = {"name": "pager", "url": URL, "event_types": ["*"]}
     endpoint = http.post(ENDPOINTS, json=good).json()["id"]
     if "nightshift" not in wrong:
@@ -117,15 +116,15 @@ def test_a_field_that_is_wrong_is_named(http: httpx.Client, wrong: dict[str, obj
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
 
 
-def test_only_so_many_endpoints_are_accepted(http: httpx.Client) -> None:
-    asked = {"name": "pager", "url": URL, "event_types": ["job.*"]}
-    statuses = [http.post(ENDPOINTS, json=asked).status_code for _ in range(ENDPOINTS_MAX + 1)]
+def test_only_so_many_endpoints_are_accepted(http):
+    body = {"name": "pager", "url": URL, "event_types": ["job.*"]}
+    statuses = [http.post(ENDPOINTS, json=body).status_code for _ in range(ENDPOINTS_MAX + 1)]
     assert statuses == [200] * ENDPOINTS_MAX + [409]
 
 
 def test_a_test_event_is_unwrapped_by_the_official_client_with_either_secret_while_they_overlap(
-    client: openai.OpenAI, there: Receiver
-) -> None:
+    client, there
+):
     made = client.webhooks.create(name="pager", url=there.numeric_url, event_types=["batch.failed"])
     rotated = client.webhooks.rotate_secret(made.id, keep_old_secret_active_for_24_hours=True)
     there.answer = says(418)
@@ -145,11 +144,9 @@ def test_a_test_event_is_unwrapped_by_the_official_client_with_either_secret_whi
 
 
 @pytest.mark.parametrize(("route", "body", "both"), [("rotate", None, True), ("rotate_secret", None, False)])
-def test_the_old_secret_signs_on_only_where_that_is_asked_for(
-    http: httpx.Client, there: Receiver, route: str, body: object, both: bool
-) -> None:
-    asked = {"name": "pager", "url": there.numeric_url, "event_types": ["*"]}
-    made = http.post(ENDPOINTS, json=asked).json()
+def test_the_old_secret_signs_on_only_where_that_is_asked_for(http, there, route, body, both):
+    body = {"name": "pager", "url": there.numeric_url, "event_types": ["*"]}
+    made = http.post(ENDPOINTS, json=body).json()
     rotated = http.post(f"{ENDPOINTS}/{made['id']}/{route}")
     assert rotated.headers["cache-control"] == "no-store"
     new = rotated.json()
@@ -162,9 +159,9 @@ def test_the_old_secret_signs_on_only_where_that_is_asked_for(
     StandardWebhook(new["signing_secret"]).verify(sent.body, dict(sent.headers))
 
 
-def test_a_test_of_a_receiver_that_does_not_answer_says_so(http: httpx.Client) -> None:
-    asked = {"name": "pager", "url": "http://127.0.0.1:1/", "event_types": ["*"]}
-    made = http.post(ENDPOINTS, json=asked).json()["id"]
+def test_a_test_of_a_receiver_that_does_not_answer_says_so(http):
+    body = {"name": "pager", "url": "http://127.0.0.1:1/", "event_types": ["*"]}
+    made = http.post(ENDPOINTS, json=body).json()["id"]
     for _ in range(SAMPLES_PER_TENANT_MAX + 1):  # each has ended before the next
         refused = http.post(f"{ENDPOINTS}/{made}/test", json={"event_type": "job.succeeded"})
         assert (refused.status_code, refused.json()["error"]["code"]) == (400, "webhook_no_answer")
@@ -172,9 +169,7 @@ def test_a_test_of_a_receiver_that_does_not_answer_says_so(http: httpx.Client) -
     assert unknown.json()["error"]["param"] == "event_type"
 
 
-def test_a_disabled_endpoint_says_why_and_can_be_enabled(
-    client: openai.OpenAI, http: httpx.Client, store: Store
-) -> None:
+def test_a_disabled_endpoint_says_why_and_can_be_enabled(client, http, store):
     made = client.webhooks.create(name="pager", url=URL, event_types=["batch.failed"])
     with store.transaction() as tx:
         endpoint = tx.webhook_endpoints.lock("default", made.id)
@@ -194,17 +189,17 @@ def test_a_disabled_endpoint_says_why_and_can_be_enabled(
     }
 
 
-def test_dead_letters_are_listed_by_endpoint_and_time_and_replayed(http: httpx.Client, store: Store) -> None:
-    asked = {"name": "pager", "url": URL, "event_types": ["*"]}
-    made = http.post(ENDPOINTS, json=asked).json()["id"]
+def test_dead_letters_are_listed_by_endpoint_and_time_and_replayed(http, store):
+    body = {"name": "pager", "url": URL, "event_types": ["*"]}
+    made = http.post(ENDPOINTS, json=body).json()["id"]
     path = f"{ENDPOINTS}/{made}"
     http.post(path, json={"nightshift": {"disabled": True}})
     dead = an_end(store)
     since = int(time.time()) - 60
 
     def listed(**filters: object) -> list[str]:
-        answer = http.get("/v1/deliveries", params={"webhook_endpoint_id": made} | filters)  # type: ignore[arg-type]
-        return [each["id"] for each in answer.json()["data"]]
+        answer = http.get("/v1/deliveries", params={"webhook_endpoint_id": made} | filters)
+        return [delivery["id"] for delivery in answer.json()["data"]]
 
     assert listed(status="dead", created_after=since) == [dead]
     assert listed(created_before=since) == listed(webhook_endpoint_id="whe_other") == []
@@ -220,40 +215,39 @@ def test_dead_letters_are_listed_by_endpoint_and_time_and_replayed(http: httpx.C
     replays = [
         http.post(f"{path}/replay", json={"since": since, "until": since + 3600}).json() for _ in range(2)
     ]
-    assert [(each["replayed"], each["has_more"]) for each in replays] == [(1, False), (0, False)]
+    assert [(replay["replayed"], replay["has_more"]) for replay in replays] == [(1, False), (0, False)]
     assert listed(status="pending") == [dead]
     assert http.post(f"/v1/deliveries/{dead}/replay").json()["status"] == "pending"  # it is owed already
     nothing = http.post(f"{path}/replay", json={"since": since, "until": since})
     assert (nothing.status_code, nothing.json()["error"]["param"]) == (400, "since")
 
 
-def test_one_call_replays_so_many_at_most_and_says_that_there_are_more(
-    http: httpx.Client, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_call_replays_so_many_at_most_and_says_that_there_are_more(http, store, monkeypatch):
     monkeypatch.setattr("nightshift.lifecycle.webhooks.replays.REPLAYED_MAX", 2)
-    asked = {"name": "pager", "url": URL, "event_types": ["*"]}
-    path = f"{ENDPOINTS}/{http.post(ENDPOINTS, json=asked).json()['id']}"
+    body = {"name": "pager", "url": URL, "event_types": ["*"]}
+    path = f"{ENDPOINTS}/{http.post(ENDPOINTS, json=body).json()['id']}"
     http.post(path, json={"nightshift": {"disabled": True}})
     for _ in range(3):
         an_end(store)
     http.post(path, json={"nightshift": {"disabled": False}})
 
     replays = [http.post(f"{path}/replay", json={"since": 0}).json() for _ in range(3)]
-    assert [(each["replayed"], each["has_more"]) for each in replays] == [(2, True), (1, False), (0, False)]
+    counts = [(replay["replayed"], replay["has_more"]) for replay in replays]
+    assert counts == [(2, True), (1, False), (0, False)]
 
 
-def test_another_tenants_endpoint_is_not_found(http: httpx.Client, store: Store, make_key: KeyMaker) -> None:
-    asked = {"name": "pager", "url": URL, "event_types": ["*"]}
-    made = http.post(ENDPOINTS, json=asked).json()["id"]
+def test_another_tenants_endpoint_is_not_found(http, store, make_key):
+    body = {"name": "pager", "url": URL, "event_types": ["*"]}
+    made = http.post(ENDPOINTS, json=body).json()["id"]
     delivery = an_end(store)
     stranger = {"authorization": f"Bearer {make_key('other')}"}
     bodies = {"test": {"event_type": "job.failed"}, "replay": {"since": 0}}
 
     paths = [
-        (method, route.path.format(webhook_endpoint_id=made))  # type: ignore[attr-defined]
+        (method, route.path.format(webhook_endpoint_id=made))
         for route in router.routes
-        if "{" in route.path  # type: ignore[attr-defined]
-        for method in route.methods  # type: ignore[attr-defined]
+        if "{" in route.path
+        for method in route.methods
     ]
     assert len(paths) == 7
     for method, path in [*paths, ("POST", f"/v1/deliveries/{delivery}/replay")]:
@@ -266,11 +260,9 @@ def test_another_tenants_endpoint_is_not_found(http: httpx.Client, store: Store,
     assert http.get(ENDPOINTS, params={"after": made}, headers=stranger).status_code == 404
 
 
-def test_what_is_done_is_in_the_audit_log_without_secrets(
-    http: httpx.Client, store: Store, there: Receiver
-) -> None:
-    asked = {"name": "pager", "url": there.numeric_url, "event_types": ["*"]}
-    path = f"{ENDPOINTS}/{http.post(ENDPOINTS, json=asked).json()['id']}"
+def test_what_is_done_is_in_the_audit_log_without_secrets(http, store, there):
+    body = {"name": "pager", "url": there.numeric_url, "event_types": ["*"]}
+    path = f"{ENDPOINTS}/{http.post(ENDPOINTS, json=body).json()['id']}"
     http.post(path, json={"name": "phone", "nightshift": {"disabled": True}})
     dead = an_end(store)
     http.post(path, json={"nightshift": {"disabled": False}})
@@ -280,11 +272,11 @@ def test_what_is_done_is_in_the_audit_log_without_secrets(
     http.delete(path)
 
     with store.snapshot() as tx:
-        found = [
-            (each.action, each.details) for each in reversed(tx.audit.list(limit=99, of_tenant="default"))
+        entries = [
+            (entry.action, entry.details) for entry in reversed(tx.audit.list(limit=99, of_tenant="default"))
         ]
-    assert found == [
-        ("webhook_endpoint.created", asked),
+    assert entries == [
+        ("webhook_endpoint.created", body),
         ("webhook_endpoint.updated", {"name": "phone", "disabled": True}),
         ("webhook_endpoint.updated", {"disabled": False}),
         ("webhook_endpoint.rotated", {"overlap_s": 86400}),

@@ -5,7 +5,6 @@ import logging
 from types import SimpleNamespace
 
 import httpx
-import pytest
 from prometheus_client import generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -32,7 +31,7 @@ async def failing_late(scope: Scope, receive: Receive, send: Send) -> None:
     raise ZeroDivisionError
 
 
-def test_an_unexpected_error_is_a_500_that_gives_nothing_away(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_error_is_a_500_that_gives_nothing_away(caplog):
     answer = get(Boundary(failing, HttpMetrics()))
 
     assert answer.status_code == 500
@@ -45,7 +44,7 @@ def test_an_unexpected_error_is_a_500_that_gives_nothing_away(caplog: pytest.Log
     assert vars(failure)["request_id"] == answer.headers["x-request-id"]
 
 
-def test_to_a_browser_an_unexpected_error_is_a_page(caplog: pytest.LogCaptureFixture) -> None:
+def test_to_a_browser_an_unexpected_error_is_a_page(caplog):
     app = Boundary(failing, HttpMetrics())
     shown = get(app, "/ui/jobs", "text/html,application/xhtml+xml")
 
@@ -58,7 +57,7 @@ def test_to_a_browser_an_unexpected_error_is_a_page(caplog: pytest.LogCaptureFix
     assert get(app, "/ui/jobs").json()["error"]["code"] == "internal_error"
 
 
-def test_an_answer_says_how_long_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_says_how_long_it_took(monkeypatch):
     times_s = iter((10.0, 10.25, 11.0))
     monkeypatch.setattr(boundary, "time", SimpleNamespace(monotonic=lambda: next(times_s)))
 
@@ -67,7 +66,7 @@ def test_an_answer_says_how_long_it_took(monkeypatch: pytest.MonkeyPatch) -> Non
     assert answer.headers["openai-processing-ms"] == "250"
 
 
-def test_an_answer_that_has_begun_is_cut_off_rather_than_mended() -> None:
+def test_an_answer_that_has_begun_is_cut_off_rather_than_mended():
     sent: list[Message] = []
 
     async def receive() -> Message:
@@ -83,7 +82,7 @@ def test_an_answer_that_has_begun_is_cut_off_rather_than_mended() -> None:
     assert sent[-1]["more_body"] is True  # so the server closes the connection, and the client notices
 
 
-def test_neither_paths_nor_queries_reach_the_log_or_the_metrics(caplog: pytest.LogCaptureFixture) -> None:
+def test_neither_paths_nor_queries_reach_the_log_or_the_metrics(caplog):
     metrics = HttpMetrics()
     with caplog.at_level(logging.INFO):
         get(Boundary(failing, metrics))

@@ -30,12 +30,12 @@ def nested(depth: int) -> bytes:
 @pytest.mark.parametrize(
     "value", [{}, {"a": [1, "é", None]}, {"a": "\\u0000"}, {"a": "😀"}, {"a": "\\ud800 as text"}]
 )
-def test_an_object_is_read_as_it_was_written(value: dict[str, object]) -> None:
+def test_an_object_is_read_as_it_was_written(value):
     assert parse_json_object(json.dumps(value).encode()) == value
     assert parse_json_object(json.dumps(value, ensure_ascii=False).encode()) == value
 
 
-def test_depth_is_allowed_up_to_the_limit() -> None:
+def test_depth_is_allowed_up_to_the_limit():
     parse_json_object(nested(JSON_DEPTH_MAX))
     for depth in (JSON_DEPTH_MAX + 1, 500, 100_000):
         with pytest.raises(InvalidRequest, match="levels deep"):
@@ -61,14 +61,14 @@ def test_depth_is_allowed_up_to_the_limit() -> None:
         b'{"a": [-' + b"9" * 100_000 + b"]}",
     ],
 )
-def test_anything_else_is_refused_with_a_code(raw: bytes) -> None:
+def test_anything_else_is_refused_with_a_code(raw):
     with pytest.raises(InvalidRequest) as refused:
         parse_json_object(raw)
     assert refused.value.code in ("invalid_json", "invalid_type")
 
 
 def read_body(path: str, pieces: list[bytes]) -> tuple[bytes, int]:
-    """What an application reads through the limit, and how many pieces were left unread."""
+    """Bytes that an application reads through the limit, and the number of pieces left unread."""
     left: Iterator[bytes] = iter(pieces)
     sent = 0
 
@@ -93,9 +93,7 @@ def read_body(path: str, pieces: list[bytes]) -> tuple[bytes, int]:
         (b'{"' + b"x" * 500 + rb'": "\u0000"}', "x" * 100),
     ],
 )
-def test_a_text_no_database_can_keep_is_refused_by_the_name_of_its_field(
-    raw: bytes, param: str | None
-) -> None:
+def test_a_text_no_database_can_keep_is_refused_by_the_name_of_its_field(raw, param):
     with pytest.raises(InvalidRequest) as refused:
         parse_json_object(raw)
 
@@ -104,17 +102,17 @@ def test_a_text_no_database_can_keep_is_refused_by_the_name_of_its_field(
     refused.value.message.encode()
 
 
-def test_a_body_at_the_limit_is_read() -> None:
+def test_a_body_at_the_limit_is_read():
     assert read_body("/v1/jobs", [b"x" * 60, b"y" * 40]) == (b"x" * 60 + b"y" * 40, 0)
 
 
-def test_a_body_above_the_limit_is_refused_whatever_it_comes_in() -> None:
+def test_a_body_above_the_limit_is_refused_whatever_it_comes_in():
     for pieces in ([b"x" * 101], [b"x"] * 101):
         with pytest.raises(RequestTooLarge):
             read_body("/v1/jobs", pieces)
 
 
-def test_uploads_have_a_limit_of_their_own() -> None:
+def test_uploads_have_a_limit_of_their_own():
     fits = [b"x" * (1000 + UPLOAD_OVERHEAD_BYTES)]
 
     assert len(read_body("/v1/files", fits)[0]) == 1000 + UPLOAD_OVERHEAD_BYTES
@@ -122,7 +120,7 @@ def test_uploads_have_a_limit_of_their_own() -> None:
         read_body("/v1/files", [*fits, b"x"])
 
 
-def test_parts_of_uploads_have_a_limit_of_their_own() -> None:
+def test_parts_of_uploads_have_a_limit_of_their_own():
     path = "/v1/uploads/upload_1/parts"
     fits = [b"x" * (PART_BYTES_MAX + UPLOAD_OVERHEAD_BYTES)]
 
@@ -132,7 +130,7 @@ def test_parts_of_uploads_have_a_limit_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/files", "/v1/chat/completions"])
-def test_what_is_too_large_is_told_how_a_larger_file_is_sent(path: str) -> None:
+def test_what_is_too_large_is_told_how_a_larger_file_is_sent(path):
     with pytest.raises(RequestTooLarge) as refused:
         read_body(path, [b"x" * (1001 + UPLOAD_OVERHEAD_BYTES)])
     assert refused.value.message.endswith(
@@ -140,12 +138,12 @@ def test_what_is_too_large_is_told_how_a_larger_file_is_sent(path: str) -> None:
     )
 
 
-def test_a_part_that_is_too_large_is_told_that_there_may_be_more_parts() -> None:
+def test_a_part_that_is_too_large_is_told_that_there_may_be_more_parts():
     with pytest.raises(RequestTooLarge, match=MORE_PARTS):
         read_body("/v1/uploads/upload_1/parts", [b"x" * (PART_BYTES_MAX + UPLOAD_OVERHEAD_BYTES + 1)])
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(limits, "BODY_S", 0.01)
     pieces: Iterator[Message] = iter([{"type": "http.request", "body": b"x", "more_body": True}])
 
@@ -159,7 +157,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyP
         asyncio.run(read_all(receive))
 
 
-def test_a_large_body_may_take_as_long_as_its_bytes_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_body_may_take_as_long_as_its_bytes_do(monkeypatch):
     """The time for its beginning alone is up when its second piece is read."""
     monkeypatch.setattr(limits, "BODY_S", 0.0)
     monkeypatch.setattr(limits, "BODY_BYTES_PER_S_MIN", 1 / 60)
@@ -175,9 +173,7 @@ def test_a_large_body_may_take_as_long_as_its_bytes_do(monkeypatch: pytest.Monke
     assert asyncio.run(read_all(receive)) == b"xy"
 
 
-def test_waiting_for_the_client_to_disconnect_has_no_time_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_waiting_for_the_client_to_disconnect_has_no_time_limit(monkeypatch):
     monkeypatch.setattr(limits, "BODY_S", 0.0)
     pieces = iter([{"type": "http.request", "body": b"x", "more_body": False}, {"type": "http.disconnect"}])
 
@@ -195,7 +191,7 @@ def test_waiting_for_the_client_to_disconnect_has_no_time_limit(
 
 
 @pytest.mark.parametrize("length", [b"1000000000000", b"9" * 19, b"9" * 5000])
-def test_a_body_that_announces_far_too_much_is_refused_before_it_is_read(length: bytes) -> None:
+def test_a_body_that_announces_far_too_much_is_refused_before_it_is_read(length):
     async def receive() -> Message:
         raise AssertionError("nothing is read")
 
@@ -212,7 +208,7 @@ async def sends_nothing(message: Message) -> None:
 
 
 async def read_all(receive: Receive, path: str = "/v1/jobs") -> bytes:
-    """What an application reads through the limit."""
+    """Bytes that an application reads through the limit."""
     body = bytearray()
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from starlette.types import Message, Receive, Scope, Send
@@ -52,18 +51,18 @@ def begun(others: list[str], after_turns: int) -> list[str]:
     return order
 
 
-def test_so_many_begin_in_a_turn_in_the_order_of_their_arrival() -> None:
+def test_so_many_begin_in_a_turn_in_the_order_of_their_arrival():
     assert [name for name in begun([], 0) if name.startswith("flood")] == [
         f"flood {number}" for number in range(ARRIVED)
     ]
 
 
-def test_a_health_check_begins_before_those_that_wait() -> None:
+def test_a_health_check_begins_before_those_that_wait():
     order = begun(["GET"], 1)
     assert BEGUN_PER_TURN <= order.index("GET") <= 3 * BEGUN_PER_TURN, "and not after all of them"
 
 
-def test_a_later_request_begins_behind_those_that_wait() -> None:
+def test_a_later_request_begins_behind_those_that_wait():
     assert begun(["POST"], 1)[-1] == "POST"
 
 
@@ -112,9 +111,7 @@ class Reads:
         pytest.param({"key": "made up"}, {"key": "a known key"}, id="with keys that are made up"),
     ],
 )
-def test_a_flood_of_one_callers_reads_holds_up_no_other_caller(
-    flood: dict[str, Any], other: dict[str, Any]
-) -> None:
+def test_a_flood_of_one_callers_reads_holds_up_no_other_caller(flood, other):
     async def run() -> None:
         reads = Reads()
         keys = [
@@ -131,7 +128,7 @@ def test_a_flood_of_one_callers_reads_holds_up_no_other_caller(
     asyncio.run(run())
 
 
-def test_a_health_check_waits_for_no_read() -> None:
+def test_a_health_check_waits_for_no_read():
     async def run() -> None:
         reads = Reads()
         await reads.ask(*(read("/flood") for _ in range(300)), read("/healthz"))
@@ -141,7 +138,7 @@ def test_a_health_check_waits_for_no_read() -> None:
     asyncio.run(run())
 
 
-def test_a_read_that_waits_for_a_store_holds_its_place_for_a_moment_only() -> None:
+def test_a_read_that_waits_for_a_store_holds_its_place_for_a_moment_only():
     async def run() -> None:
         reads = Reads(read_holds_s=0)
         await reads.ask(*(read("/hanging") for _ in range(3 * READS_PER_CALLER)))
@@ -152,7 +149,7 @@ def test_a_read_that_waits_for_a_store_holds_its_place_for_a_moment_only() -> No
     asyncio.run(run())
 
 
-def test_an_answer_that_has_begun_holds_no_place() -> None:
+def test_an_answer_that_has_begun_holds_no_place():
     """A stream, or a download that its client reads slowly."""
 
     async def run() -> None:
@@ -179,7 +176,7 @@ class Work:
         self._lock = threading.Lock()
         self.may_end = threading.Event()
 
-    def of(self, name: str) -> Callable[[], str]:
+    def noting(self, name: str) -> Callable[[], str]:
         def call() -> str:
             with self._lock:
                 self._running += 1
@@ -198,7 +195,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-def test_tenants_take_turns_and_one_call_runs_at_a_time() -> None:
+def test_tenants_take_turns_and_one_call_runs_at_a_time():
     work = Work()
 
     async def run() -> list[str]:
@@ -206,7 +203,7 @@ def test_tenants_take_turns_and_one_call_runs_at_a_time() -> None:
         calls = []
         for tenant, number in [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("c", 0), ("b", 1)]:
             name = f"{tenant}{number}"
-            calls.append(asyncio.ensure_future(turns.run(tenant, LARGE, work.of(name))))
+            calls.append(asyncio.ensure_future(turns.run(tenant, LARGE, work.noting(name))))
             await asyncio.sleep(0)
         await until(lambda: bool(work.begun))
         work.may_end.set()
@@ -217,14 +214,14 @@ def test_tenants_take_turns_and_one_call_runs_at_a_time() -> None:
     assert work.at_once == 1
 
 
-def test_small_bodies_wait_for_no_turn() -> None:
+def test_small_bodies_wait_for_no_turn():
     work = Work()
 
     async def run() -> None:
         turns = BodyTurns()
-        large = asyncio.ensure_future(turns.run("a", LARGE, work.of("large")))
+        large = asyncio.ensure_future(turns.run("a", LARGE, work.noting("large")))
         await until(lambda: work.begun == ["large"])
-        small = asyncio.ensure_future(turns.run("a", SMALL_BYTES, work.of("small")))
+        small = asyncio.ensure_future(turns.run("a", SMALL_BYTES, work.noting("small")))
         await until(lambda: "small" in work.begun)
         work.may_end.set()
         await asyncio.gather(large, small)
@@ -233,23 +230,25 @@ def test_small_bodies_wait_for_no_turn() -> None:
 
 
 @pytest.mark.parametrize("cancelled", [1, 2])
-def test_a_request_that_is_given_up_holds_up_no_other(cancelled: int) -> None:
+def test_a_request_that_is_given_up_holds_up_no_other(cancelled):
     work = Work()
 
     async def run() -> None:
         turns = BodyTurns()
-        calls = [asyncio.ensure_future(turns.run("a", LARGE, work.of(str(number)))) for number in range(4)]
+        calls = [
+            asyncio.ensure_future(turns.run("a", LARGE, work.noting(str(number)))) for number in range(4)
+        ]
         await until(lambda: bool(work.begun))
         calls[cancelled].cancel()
         work.may_end.set()
         await asyncio.gather(*calls, return_exceptions=True)
-        assert await turns.run("b", LARGE, work.of("last")) == "last"
+        assert await turns.run("b", LARGE, work.noting("last")) == "last"
 
     asyncio.run(run())
     assert work.begun == [str(number) for number in range(4) if number != cancelled] + ["last"]
 
 
-def test_so_many_requests_begin_at_a_time_and_the_next_in_their_tenants_turn() -> None:
+def test_so_many_requests_begin_at_a_time_and_the_next_in_their_tenants_turn():
     begun: list[str] = []
 
     async def run() -> None:
@@ -278,7 +277,7 @@ def test_so_many_requests_begin_at_a_time_and_the_next_in_their_tenants_turn() -
     assert begun[BEGUN_AT_ONCE:] == ["b0", f"a{BEGUN_AT_ONCE}", f"a{BEGUN_AT_ONCE + 1}"]
 
 
-def test_a_call_that_raises_leaves_its_turn() -> None:
+def test_a_call_that_raises_leaves_its_turn():
     async def run() -> None:
         turns = BodyTurns()
         with pytest.raises(ZeroDivisionError):

@@ -34,7 +34,7 @@ def call_delta(index: int, start: int, end: int, **fields: object) -> dict[str, 
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_calls_come_whole_and_in_order_whatever_is_lost_or_repeated(seed: int) -> None:
+def test_calls_come_whole_and_in_order_whatever_is_lost_or_repeated(seed):
     rng = random.Random(seed)
     deltas: list[tuple[bool, dict[str, object]]] = [
         (False, {"text": SAID[at : at + 3], "offset": at}) for at in range(0, len(SAID), 3)
@@ -43,14 +43,14 @@ def test_calls_come_whole_and_in_order_whatever_is_lost_or_repeated(seed: int) -
     again = rng.randint(0, len(deltas))  # another worker begins anew
     seen = [*deltas[:again], *deltas] if rng.random() < 0.5 else deltas
     transcript, content, calls = Transcript(), "", list[str]()
-    for is_call, each in seen:
+    for is_call, delta in seen:
         if rng.random() < 0.1:
             continue
         if not is_call:
-            new = transcript.take(each).text
+            new = transcript.take(delta).text
             assert not new or not calls
             content += new
-        elif (part := transcript.take_call(each)) is not None:
+        elif (part := transcript.take_call(delta)) is not None:
             assert part.is_first == (part.index == len(calls))
             calls += [""] if part.is_first else []
             assert part.index == len(calls) - 1
@@ -72,22 +72,22 @@ def test_calls_come_whole_and_in_order_whatever_is_lost_or_repeated(seed: int) -
     [{"call": "0"}, {"call": -1}, {"after": None}, {"offset": 1.5}, {"name": None}, {"arguments": 3}],
     ids=str,
 )
-def test_a_call_that_no_worker_wrote_is_malformed(fields: dict[str, object]) -> None:
+def test_a_call_that_no_worker_wrote_is_malformed(fields):
     with pytest.raises(MalformedDelta):
         Transcript().take_call(call_delta(0, 0, 4, **fields))
 
 
 @pytest.mark.parametrize("recorded", [[], ["g", ARGUMENTS[0]], ["f", "{}"]], ids=str)
-def test_a_call_that_is_recorded_otherwise_interrupts_the_stream(recorded: list[str]) -> None:
+def test_a_call_that_is_recorded_otherwise_interrupts_the_stream(recorded):
     transcript = Transcript()
     assert transcript.take_call(call_delta(0, 0, 4, after=0)) is not None
     functions = [{"name": recorded[0], "arguments": recorded[1]}] if recorded else []
 
     with pytest.raises(StreamInterrupted):
-        transcript.rest_of_calls([{"id": "c", "function": each} for each in functions])
+        transcript.rest_of_calls([{"id": "c", "function": function} for function in functions])
 
 
-def test_deltas_in_order_pass_as_they_are() -> None:
+def test_deltas_in_order_pass_as_they_are():
     transcript = Transcript()
 
     assert [take(transcript, delta(n, n + 5)) for n in (0, 5, 10)] == [
@@ -98,13 +98,13 @@ def test_deltas_in_order_pass_as_they_are() -> None:
     assert rest(transcript, ANSWER) == ANSWER[15:]
 
 
-def test_a_delta_without_a_place_follows_the_one_before_it() -> None:
+def test_a_delta_without_a_place_follows_the_one_before_it():
     transcript = Transcript()
 
     assert take(transcript, {"text": "a"}) + take(transcript, {"text": "b"}) == "ab"
 
 
-def test_a_repeated_delta_adds_nothing_and_an_overlapping_one_its_end() -> None:
+def test_a_repeated_delta_adds_nothing_and_an_overlapping_one_its_end():
     transcript = Transcript()
     take(transcript, delta(0, 10))
 
@@ -113,7 +113,7 @@ def test_a_repeated_delta_adds_nothing_and_an_overlapping_one_its_end() -> None:
     assert take(transcript, delta(5, 12)) == ANSWER[10:12]
 
 
-def test_after_a_gap_nothing_is_sent_until_the_record() -> None:
+def test_after_a_gap_nothing_is_sent_until_the_record():
     transcript = Transcript()
     take(transcript, delta(0, 5))
 
@@ -122,7 +122,7 @@ def test_after_a_gap_nothing_is_sent_until_the_record() -> None:
     assert rest(transcript, ANSWER) == ANSWER[5:]
 
 
-def test_a_delta_that_contradicts_what_was_sent_is_not_passed_on() -> None:
+def test_a_delta_that_contradicts_what_was_sent_is_not_passed_on():
     transcript = Transcript()
     take(transcript, delta(0, 5))
 
@@ -131,7 +131,7 @@ def test_a_delta_that_contradicts_what_was_sent_is_not_passed_on() -> None:
     assert transcript.sent == ANSWER[:5]
 
 
-def test_another_answer_than_the_one_sent_is_an_error() -> None:
+def test_another_answer_than_the_one_sent_is_an_error():
     transcript = Transcript()
     take(transcript, delta(0, 5))
 
@@ -140,7 +140,7 @@ def test_another_answer_than_the_one_sent_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_whatever_is_lost_or_repeated_the_text_adds_up(seed: int) -> None:
+def test_whatever_is_lost_or_repeated_the_text_adds_up(seed):
     print(f"seed {seed}")
     draw = random.Random(seed)
     transcript, received = Transcript(), ""
@@ -165,7 +165,7 @@ COLUMNS = {
 
 @pytest.mark.parametrize("logprobs", [CHAT, COLUMNS])
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_is_lost_or_repeated_the_logprobs_add_up(logprobs: JsonObject, seed: int) -> None:
+def test_whatever_is_lost_or_repeated_the_logprobs_add_up(logprobs, seed):
     print(f"seed {seed}")
     draw = random.Random(seed)
     transcript, received = Transcript(), since(logprobs, 12)
@@ -179,7 +179,7 @@ def test_whatever_is_lost_or_repeated_the_logprobs_add_up(logprobs: JsonObject, 
     assert joined(received, transcript.rest(Piece("", logprobs)).logprobs) == logprobs
 
 
-def test_tokens_without_text_are_something_to_send() -> None:
+def test_tokens_without_text_are_something_to_send():
     transcript = Transcript()
     first = {"text": "", "offset": 0, "logprobs": cut(CHAT, 0, 1), "token_offset": 0}
 
@@ -211,7 +211,7 @@ def joined(one: JsonObject, other: JsonObject | None) -> JsonObject:
     ],
     ids=str,
 )
-def test_a_delta_that_no_worker_wrote_leaves_everything_as_it_was(wrong: dict[str, object]) -> None:
+def test_a_delta_that_no_worker_wrote_leaves_everything_as_it_was(wrong):
     transcript = Transcript()
     take(transcript, delta(0, 5))
 

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
@@ -31,11 +30,11 @@ def rendered(metrics: list[Metric]) -> str:
 
 
 def shown(*waiting: object, workers: list[Worker] | None = None) -> str:
-    found = queue_metrics(waiting, workers or [], PACE, STARTS_AT + timedelta(seconds=60))  # type: ignore[arg-type]
-    return rendered(found)
+    metrics = queue_metrics(waiting, workers or [], PACE, STARTS_AT + timedelta(seconds=60))
+    return rendered(metrics)
 
 
-def test_the_queue_is_told_by_what_decides_who_may_run_it() -> None:
+def test_the_queue_is_told_by_what_decides_who_may_run_it():
     text = shown(a_waiting_job(queued=3, leased=2, rows_left=40), workers=[a_worker(models=("demo",))])
 
     labels = 'capacity="any",class="standard",kind="bulk",model="demo"'
@@ -52,7 +51,7 @@ def test_the_queue_is_told_by_what_decides_who_may_run_it() -> None:
         assert line in text
 
 
-def test_only_workers_that_are_ready_shorten_the_queue() -> None:
+def test_only_workers_that_are_ready_shorten_the_queue():
     workers = [a_worker(models=("demo",)), a_worker(id="wrk_2", models=("demo",), state=WorkerState.DRAINING)]
 
     text = shown(a_waiting_job(rows_left=40), workers=workers)
@@ -61,7 +60,7 @@ def test_only_workers_that_are_ready_shorten_the_queue() -> None:
     assert 'nightshift_workers{capacity="on_demand",state="draining"} 1.0' in text
 
 
-def test_many_models_are_folded_and_nothing_of_them_is_lost() -> None:
+def test_many_models_are_folded_and_nothing_of_them_is_lost():
     waiting = [a_waiting_job(model=f"model-{n}", queued=n + 1) for n in range(MODELS_MAX + 7)]
 
     families = {family.name: family for family in text_string_to_metric_families(shown(*waiting))}
@@ -74,7 +73,7 @@ def test_many_models_are_folded_and_nothing_of_them_is_lost() -> None:
     assert sum(sample.value for sample in families["nightshift_workers_wanted"].samples) == len(waiting)
 
 
-def test_a_models_name_cannot_break_the_page() -> None:
+def test_a_models_name_cannot_break_the_page():
     name = 'a"} 1\nnightshift_workers_wanted{model="b\\'
     text = shown(replace(a_waiting_job(), model=name))
 
@@ -82,7 +81,7 @@ def test_a_models_name_cannot_break_the_page() -> None:
         assert {sample.labels.get("model", name) for sample in family.samples} <= {name}
 
 
-def test_labels_of_models_are_given_in_order() -> None:
+def test_labels_of_models_are_given_in_order():
     assert model_labels(["b", "a", "b", "c"], limit=2) == {"b": "b", "a": "a", "c": OTHERS}
 
 
@@ -94,17 +93,17 @@ def measured(surroundings: Surroundings) -> dict[str, float]:
     return {sample.name: sample.value for metric in surroundings.collect() for sample in metric.samples}
 
 
-def test_redis_is_up_while_it_answers(tmp_path: Path) -> None:
+def test_redis_is_up_while_it_answers(tmp_path):
     assert measured(Surroundings(lambda: None, tmp_path))["nightshift_redis_up"] == 1
     assert measured(Surroundings(refuse, tmp_path))["nightshift_redis_up"] == 0
 
 
-def test_the_disk_is_the_one_of_the_data_directory(tmp_path: Path) -> None:
-    found = measured(Surroundings(lambda: None, tmp_path))
+def test_the_disk_is_the_one_of_the_data_directory(tmp_path):
+    values = measured(Surroundings(lambda: None, tmp_path))
 
-    assert 0 <= found["nightshift_disk_free_bytes"] <= found["nightshift_disk_bytes"]
-    assert found["nightshift_disk_bytes"] > 0
+    assert 0 <= values["nightshift_disk_free_bytes"] <= values["nightshift_disk_bytes"]
+    assert values["nightshift_disk_bytes"] > 0
 
 
-def test_a_disk_that_is_not_known_is_missing(tmp_path: Path) -> None:
+def test_a_disk_that_is_not_known_is_missing(tmp_path):
     assert set(measured(Surroundings(lambda: None, tmp_path / "none"))) == {"nightshift_redis_up"}

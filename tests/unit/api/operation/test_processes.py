@@ -55,7 +55,7 @@ def page(stack: ExitStack, *sockets: Path, config: ScrapeConfig = ScrapeConfig()
     return processes.exposition(own).decode().splitlines()
 
 
-def test_every_process_is_on_the_page(stack: ExitStack, running: Callable[[str], Path]) -> None:
+def test_every_process_is_on_the_page(stack, running):
     lines = page(stack, running("scheduler"), running("worker-1"), running("worker-2"))
 
     shown = {"feathers 3.0", "wings 2.0", 'wings{worker="worker-1"} 2.0', 'wings{worker="worker-2"} 2.0'}
@@ -64,13 +64,11 @@ def test_every_process_is_on_the_page(stack: ExitStack, running: Callable[[str],
         assert f'nightshift_process_up{{process="{name}"}} 1.0' in lines
 
 
-def test_without_others_it_is_the_own_page(stack: ExitStack) -> None:
+def test_without_others_it_is_the_own_page(stack):
     assert 'nightshift_process_up{process="api"} 1.0' in page(stack)
 
 
-def test_a_dead_process_is_named_and_the_others_are_there(
-    stack: ExitStack, running: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_a_dead_process_is_named_and_the_others_are_there(stack, running, tmp_path):
     left = tmp_path / "worker-2.sock"
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(left))  # nothing listens there any more
@@ -83,9 +81,7 @@ def test_a_dead_process_is_named_and_the_others_are_there(
     assert 'nightshift_process_up{process="worker-3"} 0.0' in lines
 
 
-def test_a_process_that_hangs_is_not_waited_for(
-    stack: ExitStack, running: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_a_process_that_hangs_is_not_waited_for(stack, running, tmp_path):
     stuck = stack.enter_context(socket.socket(socket.AF_UNIX))
     stuck.bind(str(tmp_path / "worker-2.sock"))
     stuck.listen()  # and never answers
@@ -96,7 +92,7 @@ def test_a_process_that_hangs_is_not_waited_for(
     assert 'nightshift_process_up{process="worker-2"} 0.0' in lines
 
 
-def test_a_page_that_is_too_long_is_left_out(stack: ExitStack, running: Callable[[str], Path]) -> None:
+def test_a_page_that_is_too_long_is_left_out(stack, running):
     lines = page(stack, running("worker-1"), config=ScrapeConfig(exposition_bytes_max=10))
 
     assert 'nightshift_process_up{process="worker-1"} 0.0' in lines
@@ -123,31 +119,31 @@ def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     }
 
 
-def of(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
+def sample(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
     return name, frozenset(labels.items())
 
 
-def test_workers_are_told_apart_by_a_label() -> None:
+def test_workers_are_told_apart_by_a_label():
     text = merged([parsed(an_exposition("worker-1", count=2)), parsed(an_exposition("worker-2", count=3))])
 
-    found = samples(text)
-    assert found[of("rows_total", model="demo", worker="worker-1")] == 2
-    assert found[of("rows_total", model="demo", worker="worker-2")] == 3
-    assert found[of("draining", worker="worker-1")] == 0
-    assert found[of("seconds_bucket", model="demo", le="1.0", worker="worker-2")] == 1
+    values = samples(text)
+    assert values[sample("rows_total", model="demo", worker="worker-1")] == 2
+    assert values[sample("rows_total", model="demo", worker="worker-2")] == 3
+    assert values[sample("draining", worker="worker-1")] == 0
+    assert values[sample("seconds_bucket", model="demo", le="1.0", worker="worker-2")] == 1
 
 
-def test_what_every_process_has_is_told_apart_by_the_process() -> None:
+def test_what_every_process_has_is_told_apart_by_the_process():
     text = merged(
         [parsed(an_exposition("api")), parsed(an_exposition("scheduler")), parsed(an_exposition("worker-1"))]
     )
 
-    found = samples(text)
+    values = samples(text)
     for process in ("api", "scheduler", "worker-1"):
-        assert found[of("process_open_fds", process=process)] == 7
+        assert values[sample("process_open_fds", process=process)] == 7
 
 
-def test_all_lines_of_a_metric_stand_together_and_it_is_described_once() -> None:
+def test_all_lines_of_a_metric_stand_together_and_it_is_described_once():
     lines = merged([parsed(an_exposition("worker-1")), parsed(an_exposition("worker-2"))]).splitlines()
 
     names = [line.removeprefix("# HELP ").removeprefix("# TYPE ")[:6] for line in lines]
@@ -157,21 +153,21 @@ def test_all_lines_of_a_metric_stand_together_and_it_is_described_once() -> None
 
 
 @given(ODD_TEXTS, ODD_TEXTS)
-def test_whatever_a_model_is_called_its_samples_keep_their_values(first: str, second: str) -> None:
+def test_whatever_a_model_is_called_its_samples_keep_their_values(first, second):
     """Line breaks, quotes, braces and backslashes among it."""
     text = merged([parsed(an_exposition("worker-1", first, 2)), parsed(an_exposition("worker-2", second, 3))])
 
-    found = samples(text)
-    assert found[of("rows_total", model=first, worker="worker-1")] == 2
-    assert found[of("rows_total", model=second, worker="worker-2")] == 3
-    assert len(found) == len(samples(an_exposition("worker-1").text)) * 2
+    values = samples(text)
+    assert values[sample("rows_total", model=first, worker="worker-1")] == 2
+    assert values[sample("rows_total", model=second, worker="worker-2")] == 3
+    assert len(values) == len(samples(an_exposition("worker-1").text)) * 2
 
 
 @pytest.mark.parametrize("text", ["<html>", "rows_total 3\n", "# TYPE rows counter\nwings 3\n"])
-def test_another_page_is_refused(text: str) -> None:
+def test_another_page_is_refused(text):
     with pytest.raises(NotMetrics):
         parsed(Exposition("worker-1", text))
 
 
-def test_empty_pages_are_an_empty_page() -> None:
+def test_empty_pages_are_an_empty_page():
     assert merged([parsed(Exposition("worker-1", ""))]).strip() == ""

@@ -35,7 +35,7 @@ STATUSES = {
 
 
 @pytest.mark.parametrize(("kind", "status"), STATUSES.items())
-def test_an_error_is_answered_with_its_status(kind: type[NightshiftError], status: int) -> None:
+def test_an_error_is_answered_with_its_status(kind, status):
     answer = error_response(kind())
     error = json.loads(bytes(answer.body))["error"]
 
@@ -44,7 +44,7 @@ def test_an_error_is_answered_with_its_status(kind: type[NightshiftError], statu
     assert (error["type"] == "server_error") == (status >= 500)
 
 
-def test_an_error_that_quotes_the_caller_stays_short() -> None:
+def test_an_error_that_quotes_the_caller_stays_short():
     answer = error_response(errors.InvalidRequest("x" * 10**6, param="x" * 10**6))
 
     error = json.loads(bytes(answer.body))["error"]
@@ -52,14 +52,14 @@ def test_an_error_that_quotes_the_caller_stays_short() -> None:
     assert error["message"].endswith("…")
 
 
-def test_what_never_changes_is_not_asked_again_and_what_passes_is_asked_later() -> None:
+def test_what_never_changes_is_not_asked_again_and_what_passes_is_asked_later():
     assert error_response(errors.Conflict()).headers["x-should-retry"] == "false"
     assert error_response(errors.TooManyRequests(retry_after_s=7)).headers["retry-after"] == "7"
     for away in (errors.DatabaseUnavailable(), errors.StorageUnavailable()):
         assert int(error_response(away).headers["retry-after"]) > 0
 
 
-def test_every_error_there_is_has_an_answer() -> None:
+def test_every_error_there_is_has_an_answer():
     kinds = [
         kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, NightshiftError)
     ]
@@ -82,9 +82,7 @@ BROWSER = b"text/html,application/xhtml+xml"
         ("/v1", BROWSER, "", True),
     ],
 )
-def test_browsers_get_pages_but_at_the_apis_routes_also_behind_a_path(
-    path: str, accept: bytes, root_path: str, is_wanted: bool
-) -> None:
+def test_browsers_get_pages_but_at_the_apis_routes_also_behind_a_path(path, accept, root_path, is_wanted):
     scope = {"type": "http", "path": path, "root_path": root_path, "headers": [(b"accept", accept)]}
 
     assert wants_page(scope) == is_wanted

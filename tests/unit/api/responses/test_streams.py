@@ -65,7 +65,7 @@ async def sent(answer: RecordedAnswer) -> tuple[list[MutableMapping[str, Any]], 
 
 
 @pytest.mark.parametrize("size_bytes", SIZES)
-def test_an_answer_is_sent_as_it_is_stored_and_other_work_is_done_between_its_pieces(size_bytes: int) -> None:
+def test_an_answer_is_sent_as_it_is_stored_and_other_work_is_done_between_its_pieces(size_bytes):
     text = "x" * size_bytes  # no JSON: that it is not read
 
     messages, beats = asyncio.run(sent(RecordedAnswer(418, text, Usage())))
@@ -76,17 +76,17 @@ def test_an_answer_is_sent_as_it_is_stored_and_other_work_is_done_between_its_pi
     pieces = [message["body"] for message in messages[1:]]
     assert b"".join(pieces) == text.encode()
     assert max(map(len, pieces)) <= PIECE_BYTES or size_bytes <= PIECE_BYTES
-    assert beats >= size_bytes // PIECE_BYTES - 1  # one before each further piece
+    assert beats >= size_bytes // PIECE_BYTES - 1  # one before item further piece
 
 
-def test_other_work_is_done_between_the_events_of_a_stream_that_are_at_hand() -> None:
+def test_other_work_is_done_between_the_events_of_a_stream_that_are_at_hand():
     async def events() -> AsyncGenerator[ServerSentEvent | bytes, None]:
         for number in range(200):
             yield event("x" * 4_096) if number % 2 else b"x" * 4_096
 
     async def run() -> tuple[int, int]:
         heartbeat = Heartbeat()
-        taken = [each async for each in in_turn(events())]
+        taken = [item async for item in in_turn(events())]
         heartbeat.stop()
         return len(taken), heartbeat.beats
 
@@ -95,7 +95,7 @@ def test_other_work_is_done_between_the_events_of_a_stream_that_are_at_hand() ->
     assert beats >= 200 * 4_096 // TURN_CHARS // 2
 
 
-def test_pieces_of_what_has_no_end_at_a_character_are_whole_bytes() -> None:
+def test_pieces_of_what_has_no_end_at_a_character_are_whole_bytes():
     content = ("é" * PIECE_BYTES).encode()[1:]
 
     async def pieces() -> list[bytes]:
@@ -126,9 +126,7 @@ def streaming(end: type[Exception]) -> FastAPI:
 
 
 @pytest.mark.parametrize("end", [ClientDisconnect, SendTimeoutError])
-def test_a_stream_without_a_client_is_logged_without_an_error(
-    end: type[Exception], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_stream_without_a_client_is_logged_without_an_error(end, caplog):
     sent: list[Message] = []
 
     async def receive() -> Message:

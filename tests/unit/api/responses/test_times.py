@@ -35,7 +35,7 @@ RUNNING = Job(
 )
 
 
-def test_a_job_that_has_done_a_quarter_takes_three_times_as_long_again() -> None:
+def test_a_job_that_has_done_a_quarter_takes_three_times_as_long_again():
     assert eta_at(RUNNING, START + timedelta(minutes=10)) == START + timedelta(minutes=40)
 
 
@@ -48,17 +48,17 @@ def test_a_job_that_has_done_a_quarter_takes_three_times_as_long_again() -> None
         replace(RUNNING, started_at=None),
     ],
 )
-def test_an_unknown_amount_has_no_eta(unknown: Job) -> None:
+def test_an_unknown_amount_has_no_eta(unknown):
     assert eta_at(unknown, START + timedelta(minutes=10)) is None
 
 
-def test_an_estimate_of_the_rows_is_good_enough() -> None:
+def test_an_estimate_of_the_rows_is_good_enough():
     estimated = replace(RUNNING, counts=Counts(None, 20, 5), rows_estimated=100, planned_at=START)
 
     assert eta_at(estimated, START + timedelta(minutes=10)) == START + timedelta(minutes=40)
 
 
-def test_while_the_input_is_being_cut_the_end_is_unknown() -> None:
+def test_while_the_input_is_being_cut_the_end_is_unknown():
     begun = replace(RUNNING, counts=Counts(None, 20, 5), rows_estimated=100, planned_at=None)
 
     assert eta_at(begun, START + timedelta(minutes=10)) is None

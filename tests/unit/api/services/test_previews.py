@@ -1,4 +1,4 @@
-"""What reading an input for a dry run may cost: limits of its process, its bytes, its tenant."""
+"""Reading an input for a dry run has limits: of its process, its bytes, its tenant."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ from nightshift.objectstore.sources import Sources
 from nightshift.process.settings import DataSettings, LocationSettings
 
 
-def asked(folder: Path, tenant_id: str = "default") -> PreviewRequest:
+def request_for(folder: Path, tenant_id: str = "default") -> PreviewRequest:
     return PreviewRequest(
         data=DataSettings(data_dir=folder / "data"),
         places=LocationSettings(file_roots=(str(folder),)),
@@ -61,35 +61,35 @@ def looked_at(folder: Path, **options: Any) -> list[Any]:
         "import sys; sys.stdout.write('{')",
     ],
 )
-def test_a_process_that_is_ended_leaves_an_answer_that_says_so(tmp_path: Path, program: str) -> None:
-    found = asyncio.run(Previews((sys.executable, "-c", program)).look(asked(tmp_path)))
+def test_a_process_that_is_ended_leaves_an_answer_that_says_so(tmp_path, program):
+    preview = asyncio.run(Previews((sys.executable, "-c", program)).look(request_for(tmp_path)))
 
-    assert found.is_cut_off
-
-
-def test_the_parts_that_came_before_the_end_are_kept() -> None:
-    found = parsed(b'{"PreviewedObjects": {"objects": 2}}\n{"PreviewedRows": {"rows_ch')
-
-    assert (found.objects, found.is_cut_off) == ({"objects": 2}, True)
+    assert preview.is_cut_off
 
 
-def test_a_tenant_may_have_so_many_under_way(tmp_path: Path) -> None:
+def test_the_parts_that_came_before_the_end_are_kept():
+    preview = parsed(b'{"PreviewedObjects": {"objects": 2}}\n{"PreviewedRows": {"rows_ch')
+
+    assert (preview.objects, preview.is_cut_off) == ({"objects": 2}, True)
+
+
+def test_a_tenant_may_have_so_many_under_way(tmp_path):
     async def scenario() -> None:
         under_test = Previews((sys.executable, "-c", ""))
         waiting = [
-            asyncio.create_task(under_test.look(asked(tmp_path, "slow")))
+            asyncio.create_task(under_test.look(request_for(tmp_path, "slow")))
             for _ in range(PREVIEWS_PER_TENANT_MAX)
         ]
         await asyncio.sleep(0)  # they have begun, and none can have ended
         with pytest.raises(TooManyRequests):
-            await under_test.look(asked(tmp_path, "slow"))
-        await asyncio.gather(under_test.look(asked(tmp_path, "other")), *waiting)
-        await under_test.look(asked(tmp_path, "slow"))
+            await under_test.look(request_for(tmp_path, "slow"))
+        await asyncio.gather(under_test.look(request_for(tmp_path, "other")), *waiting)
+        await under_test.look(request_for(tmp_path, "slow"))
 
     asyncio.run(scenario())
 
 
-def test_objects_beyond_the_limit_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_beyond_the_limit_are_not_counted(tmp_path, monkeypatch):
     monkeypatch.setattr(previews, "OBJECTS_MAX", 3)
     for number in range(4):
         (tmp_path / f"{number}.jsonl").write_text('{"text": "a"}\n')
@@ -101,7 +101,7 @@ def test_objects_beyond_the_limit_are_not_counted(tmp_path: Path, monkeypatch: p
     assert rows.rows_checked == 3
 
 
-def test_listing_ends_at_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listing_ends_at_its_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(previews, "LISTED_MAX", 2)
     for number in range(4):
         (tmp_path / f"{number}.jsonl").write_text("")
@@ -110,21 +110,21 @@ def test_listing_ends_at_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (objects.objects, objects.is_whole) == (2, False)
 
 
-def test_rows_are_tried_up_to_a_number_and_shown_up_to_another(tmp_path: Path) -> None:
+def test_rows_are_tried_up_to_a_number_and_shown_up_to_another(tmp_path):
     (tmp_path / "in.jsonl").write_text('{"text": "a"}\n' * 1000)
     _, rows = looked_at(tmp_path)
 
     assert (rows.rows_checked, len(rows.requests)) == (previews.ROWS_MAX, previews.SHOWN_MAX)
 
 
-def test_problems_are_counted_and_the_first_listed(tmp_path: Path) -> None:
+def test_problems_are_counted_and_the_first_listed(tmp_path):
     (tmp_path / "in.jsonl").write_text("{}\n" * 50)
     _, rows = looked_at(tmp_path)
 
     assert (rows.rows_with_problems, len(rows.problems)) == (50, previews.PROBLEMS_MAX)
 
 
-def test_blank_lines_are_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blank_lines_are_read_up_to_a_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(previews, "ROWS_BYTES_MAX", 1024)
     (tmp_path / "in.jsonl").write_bytes(b"\n" * (3 * 2**20) + b'{"text": "a"}\n')
     _, rows = looked_at(tmp_path)
@@ -133,7 +133,7 @@ def test_blank_lines_are_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("name", ["in.jsonl", "in.parquet"])
-def test_no_row_but_the_first_is_begun_when_the_time_is_over(tmp_path: Path, name: str) -> None:
+def test_no_row_but_the_first_is_begun_when_the_time_is_over(tmp_path, name):
     """As on a machine so slow that describing the objects takes all of it."""
     (tmp_path / "empty.jsonl").write_text("")
     if name == "in.jsonl":
@@ -180,20 +180,20 @@ def previewed_by(program: str, folder: Path) -> list[int]:
     (folder / "data").mkdir()
     ended = subprocess.run(
         [sys.executable, "-c", program],
-        input=pickle.dumps(asked(folder)),
+        input=pickle.dumps(request_for(folder)),
         capture_output=True,
         check=False,
     )
     return [json.loads(line)["PreviewedObjects"]["objects"] for line in ended.stdout.splitlines()]
 
 
-def test_a_first_row_that_does_not_end_is_ended_and_the_objects_are_kept(tmp_path: Path) -> None:
+def test_a_first_row_that_does_not_end_is_ended_and_the_objects_are_kept(tmp_path):
     program = CHILD.format(for_objects=0, for_rows=float("1e9"), cpu_max_s=1)
 
     assert previewed_by(program, tmp_path) == [1]
 
 
-def test_the_rows_have_their_time_whatever_the_objects_took(tmp_path: Path) -> None:
+def test_the_rows_have_their_time_whatever_the_objects_took(tmp_path):
     program = CHILD.format(for_objects=1.1, for_rows=0, cpu_max_s=4)
     _, more_s = previewed_by(program, tmp_path)
 
@@ -201,7 +201,7 @@ def test_the_rows_have_their_time_whatever_the_objects_took(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.csv", "a.jsonl"])
-def test_an_object_of_no_bytes_has_no_rows_as_in_a_job(tmp_path: Path, name: str) -> None:
+def test_an_object_of_no_bytes_has_no_rows_as_in_a_job(tmp_path, name):
     (tmp_path / name).write_bytes(b"")
     (tmp_path / "b.jsonl").write_text('{"text": "a"}\n')
     _, rows = looked_at(tmp_path)

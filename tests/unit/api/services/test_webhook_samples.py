@@ -17,17 +17,17 @@ class Receivers:
     """The hanging one answers when it is let go."""
 
     def __init__(self) -> None:
-        self.asked = threading.Semaphore(0)
+        self.called = threading.Semaphore(0)
         self.released = threading.Event()
 
     def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> EgressResponse:
-        self.asked.release()
+        self.called.release()
         if url == HANGING:
             assert self.released.wait(30)
         return EgressResponse(204, {}, b"")
 
 
-def test_a_tenant_may_wait_for_so_many_receivers_and_others_for_theirs() -> None:
+def test_a_tenant_may_wait_for_so_many_receivers_and_others_for_theirs():
     receivers = Receivers()
 
     async def scenario() -> None:
@@ -38,7 +38,7 @@ def test_a_tenant_may_wait_for_so_many_receivers_and_others_for_theirs() -> None
 
         waiting = [asyncio.create_task(send("slow", HANGING)) for _ in range(SAMPLES_PER_TENANT_MAX)]
         for _ in waiting:
-            await asyncio.to_thread(receivers.asked.acquire)
+            await asyncio.to_thread(receivers.called.acquire)
         with pytest.raises(TooManyRequests):
             await send("slow", HEALTHY)
         assert await send("quick", HEALTHY) == 204

@@ -28,12 +28,12 @@ from nightshift.endpoints.texts.choices import ChoicesEndpoint
         ("/v1/embeddings", "/v1/embeddings"),
     ],
 )
-def test_an_endpoint_is_named_by_its_route_or_in_short(name: str, endpoint: str) -> None:
+def test_an_endpoint_is_named_by_its_route_or_in_short(name, endpoint):
     assert endpoints.named(name).route == endpoint
 
 
 @pytest.mark.parametrize("name", ["", "/", "chats", "/v1/images", "/v2/embeddings", "v1"])
-def test_an_unknown_endpoint_is_answered_with_the_known_ones(name: str) -> None:
+def test_an_unknown_endpoint_is_answered_with_the_known_ones(name):
     with pytest.raises(ValueError, match=r"unknown endpoint .*/v1/chat/completions.*/v1/embeddings"):
         endpoints.named(name)
 
@@ -55,9 +55,7 @@ def parts(kind: type[Endpoint]) -> list[str]:
         for part in parts(base)
     ],
 )
-def test_an_endpoint_cannot_be_made_without_any_of_its_parts(
-    base: type[Endpoint], complete: type[Endpoint], part: str
-) -> None:
+def test_an_endpoint_cannot_be_made_without_any_of_its_parts(base, complete, part):
     have = {name: getattr(complete, name) for name in parts(base) if name != part}
     incomplete = type("Incomplete", (base,), have)
 
@@ -66,7 +64,7 @@ def test_an_endpoint_cannot_be_made_without_any_of_its_parts(
 
 
 @pytest.mark.parametrize("endpoint", endpoints.every(), ids=lambda endpoint: endpoint.name)
-def test_a_row_made_of_a_column_is_a_request_of_the_endpoint(endpoint: Endpoint) -> None:
+def test_a_row_made_of_a_column_is_a_request_of_the_endpoint(endpoint):
     body = endpoint.row_template("m", "some text")
 
     other_columns = sum(len(f"{{{{{name}}}}}") for name in columns(body))
@@ -75,17 +73,17 @@ def test_a_row_made_of_a_column_is_a_request_of_the_endpoint(endpoint: Endpoint)
 
 
 @pytest.mark.parametrize("endpoint", endpoints.every(), ids=lambda endpoint: endpoint.name)
-def test_a_row_without_an_answer_has_no_values(endpoint: Endpoint) -> None:
+def test_a_row_without_an_answer_has_no_values(endpoint):
     assert endpoint.values({}) == dict.fromkeys(endpoint.columns)
 
 
-def test_no_two_endpoints_share_a_route_a_name_or_an_operation() -> None:
+def test_no_two_endpoints_share_a_route_a_name_or_an_operation():
     for identity in ("route", "name", "operation"):
         values = [getattr(endpoint, identity) for endpoint in endpoints.every()]
         assert len(set(values)) == len(values), identity
 
 
-def test_every_endpoint_has_a_module_of_its_own() -> None:
+def test_every_endpoint_has_a_module_of_its_own():
     modules = [inspect.getmodule(type(endpoint)) for endpoint in endpoints.every()]
     assert len(set(modules)) == len(modules)
 
@@ -100,7 +98,5 @@ def test_every_endpoint_has_a_module_of_its_own() -> None:
         (None, None),  # rows are requests
     ],
 )
-def test_rows_have_vectors_of_one_size_if_no_row_can_ask_for_another(
-    template: dict[str, object] | None, size: int | None
-) -> None:
+def test_rows_have_vectors_of_one_size_if_no_row_can_ask_for_another(template, size):
     assert Embeddings().vector_size(template, 384) == size

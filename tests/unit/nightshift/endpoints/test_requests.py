@@ -1,4 +1,4 @@
-"""What a request may say, and how a refusal names the field that is wrong."""
+"""The fields of requests, and refusals that name the field that is wrong."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,6 @@ from nightshift.endpoints.responses.request import MOVED
 from nightshift.endpoints.texts.chat import ChatRequest
 from nightshift.endpoints.texts.completions import CompletionRequest
 from nightshift.errors import InvalidRequest
-from nightshift.jobs import JsonObject
 
 
 @pytest.mark.parametrize(
@@ -45,7 +44,7 @@ from nightshift.jobs import JsonObject
         ("logit_bias", {"5": 101}, "logit_bias.5"),
     ],
 )
-def test_a_refusal_names_the_field_as_the_caller_wrote_it(field: str, value: Any, param: str) -> None:
+def test_a_refusal_names_the_field_as_the_caller_wrote_it(field, value, param):
     body = {"model": "m", "prompt": "p", field: value}
 
     with pytest.raises(InvalidRequest) as refused:
@@ -66,7 +65,7 @@ def test_a_refusal_names_the_field_as_the_caller_wrote_it(field: str, value: Any
         (["a", [3]], ["a", [3]]),
     ],
 )
-def test_a_prompt_is_text_or_tokens_or_a_list_of_them(prompt: Any, prompts: list[Any]) -> None:
+def test_a_prompt_is_text_or_tokens_or_a_list_of_them(prompt, prompts):
     neutral = {"echo": False, "best_of": 1, "n": 2}
     request = endpoints.get("/v1/completions").parse({"model": "m", "prompt": prompt} | neutral)
 
@@ -75,7 +74,7 @@ def test_a_prompt_is_text_or_tokens_or_a_list_of_them(prompt: Any, prompts: list
     assert request.num_choices == 2 * len(prompts)
 
 
-def test_all_choices_of_all_prompts_together_are_limited() -> None:
+def test_all_choices_of_all_prompts_together_are_limited():
     with pytest.raises(InvalidRequest) as refused:
         endpoints.get("/v1/completions").parse({"model": "m", "prompt": ["a", "b"], "n": 65})
 
@@ -94,7 +93,7 @@ ROUTES = [endpoint.route for endpoint in endpoints.every()]
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_what_another_server_would_do_is_refused_by_name_rather_than_ignored(route: str) -> None:
+def test_what_another_server_would_do_is_refused_by_name_rather_than_ignored(route):
     endpoint, body = endpoints.get(route), minimal(route)
     for name in KNOWN.keys() - endpoint.request_type.model_fields:
         with pytest.raises(InvalidRequest) as refused:
@@ -104,7 +103,7 @@ def test_what_another_server_would_do_is_refused_by_name_rather_than_ignored(rou
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_a_known_parameter_that_asks_for_nothing_is_accepted_everywhere(route: str) -> None:
+def test_a_known_parameter_that_asks_for_nothing_is_accepted_everywhere(route):
     endpoint, body = endpoints.get(route), minimal(route)
     moved = MOVED if route == "/v1/responses" else {}
     for name in KNOWN.keys() - endpoint.request_type.model_fields:
@@ -129,7 +128,7 @@ KINDS: dict[str, list[Any]] = {"a string": ["a", ""], "an integer": [1, 9], "`tr
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_a_parameter_without_effect_is_accepted_and_its_type_is_checked(route: str) -> None:
+def test_a_parameter_without_effect_is_accepted_and_its_type_is_checked(route):
     endpoint, body = endpoints.get(route), minimal(route)
     paths = set()
     for path, field, _ in hints_of(endpoint.request_type):
@@ -148,7 +147,7 @@ def test_a_parameter_without_effect_is_accepted_and_its_type_is_checked(route: s
 
 
 @pytest.mark.parametrize("path", ["metadata.run", "prediction.type", "prediction.content[0].text"])
-def test_a_wrong_part_of_a_parameter_without_effect_is_named(path: str) -> None:
+def test_a_wrong_part_of_a_parameter_without_effect_is_named(path):
     wrong: dict[str, Any] = {
         "metadata.run": {"metadata": {"run": 7}},
         "prediction.type": {"prediction": {"type": "text", "content": "a"}},
@@ -162,7 +161,7 @@ def test_a_wrong_part_of_a_parameter_without_effect_is_named(path: str) -> None:
     assert refusal.value.param == path
 
 
-def test_every_parameter_of_ours_is_known_to_the_endpoints_that_lack_it() -> None:
+def test_every_parameter_of_ours_is_known_to_the_endpoints_that_lack_it():
     common, ours = ModelRequest.model_fields.keys(), set[str]()
     for endpoint in endpoints.every():
         ours |= endpoint.request_type.model_fields.keys()
@@ -179,7 +178,7 @@ def test_every_parameter_of_ours_is_known_to_the_endpoints_that_lack_it() -> Non
         ("/v1/embeddings", EmbeddingCreateParams),
     ],
 )
-def test_no_parameter_of_the_official_client_is_ignored(route: str, parameters: type) -> None:
+def test_no_parameter_of_the_official_client_is_ignored(route, parameters):
     fields = endpoints.get(route).request_type.model_fields.keys()
 
     assert set(parameters.__annotations__) <= fields | KNOWN.keys()
@@ -189,7 +188,7 @@ def test_no_parameter_of_the_official_client_is_ignored(route: str, parameters: 
 @pytest.mark.parametrize(
     ("value", "param"), [([7, -1], "stop_token_ids[1]"), ([True], "stop_token_ids[0]"), (5, "stop_token_ids")]
 )
-def test_a_wrong_stop_token_is_refused_by_its_place(route: str, value: Any, param: str) -> None:
+def test_a_wrong_stop_token_is_refused_by_its_place(route, value, param):
     with pytest.raises(InvalidRequest) as refused:
         endpoints.get(route).parse(minimal(route) | {"stop_token_ids": value})
 
@@ -209,14 +208,14 @@ def test_a_wrong_stop_token_is_refused_by_its_place(route: str, value: Any, para
         ({"role": "assistant", "content": "", "function_call": {"name": "f"}}, "messages[0]"),
     ],
 )
-def test_a_message_that_would_lose_something_is_refused(message: dict[str, Any], param: str) -> None:
+def test_a_message_that_would_lose_something_is_refused(message, param):
     with pytest.raises(InvalidRequest) as refused:
         endpoints.get("/v1/chat/completions").parse({"model": "m", "messages": [message]})
 
     assert refused.value.param == param
 
 
-def test_an_earlier_answer_may_be_a_refusal() -> None:
+def test_an_earlier_answer_may_be_a_refusal():
     said = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
     request = endpoints.get("/v1/chat/completions").parse({"model": "m", "messages": [said]})
 
@@ -224,7 +223,7 @@ def test_an_earlier_answer_may_be_a_refusal() -> None:
     assert request.prompts_given[0].messages == [{"role": "assistant", "content": "No."}]
 
 
-def test_options_of_a_stream_need_a_stream() -> None:
+def test_options_of_a_stream_need_a_stream():
     chat = {"model": "m", "messages": [{"role": "user", "content": "a"}], "stream_options": {}}
 
     for stream in (None, False):
@@ -278,9 +277,7 @@ MANY = Unread([{}] * 3000)
         ("score", {"text_1": "1", "text_2": MANY}),
     ],
 )
-def test_a_list_that_is_too_long_is_refused_before_its_entries_are_looked_at(
-    route: str, fields: JsonObject
-) -> None:
+def test_a_list_that_is_too_long_is_refused_before_its_entries_are_looked_at(route, fields):
     with pytest.raises(InvalidRequest) as refused:
         endpoints.get(f"/v1/{route}").parse({"model": "m", **fields})
     assert re.search("3000|at most|1 to", refused.value.message)
@@ -289,9 +286,7 @@ def test_a_list_that_is_too_long_is_refused_before_its_entries_are_looked_at(
 
 @pytest.mark.parametrize("wrong", [True, -1, 1.0, "1", None])
 @pytest.mark.parametrize(("route", "field"), [("completions", "prompt"), ("embeddings", "input")])
-def test_a_token_id_is_an_integer_of_at_least_0_wherever_it_stands(
-    route: str, field: str, wrong: object
-) -> None:
+def test_a_token_id_is_an_integer_of_at_least_0_wherever_it_stands(route, field, wrong):
     for given in ([1, wrong], [[1], [1, wrong]]):
         with pytest.raises(InvalidRequest) as refused:
             endpoints.get(f"/v1/{route}").parse({"model": "m", field: given})

@@ -3,7 +3,7 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import count
@@ -27,13 +27,14 @@ from nightshift.process.settings import (
 )
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
+from tests.helpers.altering_proxy import Alteration
 from tests.integration.api.conftest import insert_key
 from tests.integration.api.fake_worker import (
     CHAT_MODEL,
     EMBEDDING_MODEL,
     FakeWorker,
-    asked,
     head_of,
+    request_of,
     text_answer,
     text_endpoint,
 )
@@ -43,6 +44,15 @@ from tests.integration.servers import ValkeyServer
 NODE_MODULES = Path(__file__).parents[4] / "node" / "node_modules"
 OBJECT = '{"even": true}'  # of the schema that the checks ask for
 CALL = {"id": "call_1", "type": "function", "function": {"name": "record", "arguments": OBJECT}}
+
+
+def one_of_each_area(defects: Mapping[str, tuple[Alteration, list[str]]]) -> Iterator[Any]:
+    """The defects, of which the first that each area's checks find is in the default run."""
+    areas: set[str] = set()
+    for name, (_, checks) in defects.items():
+        area = checks[0].partition(".")[0]
+        yield pytest.param(name, marks=[pytest.mark.exhaustive] if area in areas else [])
+        areas.add(area)
 
 
 @dataclass
@@ -92,9 +102,9 @@ def obey(worker: FakeWorker, claim: OnlineClaim) -> None:
     """Call the tool, write an object of the schema, or repeat the prompt: as the request asks for."""
     if claim.job.spec.endpoint == "/v1/embeddings":
         worker.echo(claim)
-    elif asked(claim).callable_tools is not None:
+    elif request_of(claim).callable_tools is not None:
         worker.record(claim, _calling(claim))
-    elif asked(claim).guidance is not None:
+    elif request_of(claim).guidance is not None:
         worker.stream(claim, OBJECT, 0)
         worker.record(claim, text_answer(claim, OBJECT))
     else:
@@ -103,7 +113,7 @@ def obey(worker: FakeWorker, claim: OnlineClaim) -> None:
 
 def _calling(claim: OnlineClaim) -> Answer:
     usage, choice = Usage(3, 2), Choice("", "tool_calls", calls=[CALL])
-    body = text_endpoint(claim).answer(asked(claim), head_of(claim), choices=[choice], usage=usage)
+    body = text_endpoint(claim).answer(request_of(claim), head_of(claim), choices=[choice], usage=usage)
     return Answer(200, body, usage)
 
 

@@ -2,14 +2,10 @@
 
 from collections.abc import Sequence
 
-import pytest
-
 from conformance.checks import AREAS, node
 from conformance.outcomes import Outcome, Result
 from conformance.registry import selected
 from conformance.runner import Run
-from conformance.session import Options
-from tests.integration.api.openai.conformance.conftest import Served
 
 QUICK = [
     f"{area.name}.{check.name}"
@@ -24,7 +20,7 @@ def wrong(results: Sequence[Result]) -> dict[str, str]:
     return {f"{result.area}.{result.name}": result.detail for result in results if result.detail}
 
 
-def test_our_api_passes_every_check_of_the_python_client(served: Served) -> None:
+def test_our_api_passes_every_check_of_the_python_client(served):
     run = Run(served.options())  # the models are found, not named
     results = list(run.results(selected(AREAS, QUICK)))
 
@@ -33,9 +29,7 @@ def test_our_api_passes_every_check_of_the_python_client(served: Served) -> None
     assert all(name.startswith("files of batch_") for name in run.left_behind)
 
 
-def test_our_api_passes_every_check_of_the_node_client(
-    options: Options, node_client: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_our_api_passes_every_check_of_the_node_client(options, node_client, monkeypatch):
     monkeypatch.setenv("NODE_PATH", node_client)
     run = Run(options)
     results = list(run.results(selected(AREAS, NODE)))
@@ -46,9 +40,7 @@ def test_our_api_passes_every_check_of_the_node_client(
     assert all(name.startswith("files of batch_") for name in run.left_behind)
 
 
-def test_without_node_its_checks_are_skipped_and_say_what_to_install(
-    options: Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_node_its_checks_are_skipped_and_say_what_to_install(options, monkeypatch):
     monkeypatch.setenv("PATH", "")
     results = list(Run(options).results(selected(AREAS, ["node"])))
 

@@ -27,6 +27,7 @@ from tests.helpers.altering_proxy import (
     wrapped,
 )
 from tests.integration.api.fake_worker import CHAT_MODEL, EMBEDDING_MODEL
+from tests.integration.api.openai.conformance.conftest import one_of_each_area
 
 ALL = [f"{area.name}.{check.name}" for area in AREAS for check in area.checks if area is not node.AREA]
 QUICK_OF_NODE = [f"node.{check.name}" for check in node.AREA.checks if not check.is_slow]
@@ -44,26 +45,26 @@ HURRY = Options(
 
 
 def results_of(options: Options, only: list[str]) -> dict[str, Result]:
-    found = Run(options).results(selected(AREAS, only))
-    return {f"{result.area}.{result.name}": result for result in found}
+    results = Run(options).results(selected(AREAS, only))
+    return {f"{result.area}.{result.name}": result for result in results}
 
 
-def first_page_again(asked: Asked, forward: Forward) -> Reply:
-    return forward(replace(asked, path=re.sub("after=[^&]*&?", "", asked.path)))
+def first_page_again(request: Asked, forward: Forward) -> Reply:
+    return forward(replace(request, path=re.sub("after=[^&]*&?", "", request.path)))
 
 
-def ignoring_queries(asked: Asked, forward: Forward) -> Reply:
-    return forward(replace(asked, path=asked.path.partition("?")[0]))
+def ignoring_queries(request: Asked, forward: Forward) -> Reply:
+    return forward(replace(request, path=request.path.partition("?")[0]))
 
 
-def never_deleting(asked: Asked, forward: Forward) -> Reply:
-    if asked.method == "DELETE" and "/files/" in asked.path:
+def never_deleting(request: Asked, forward: Forward) -> Reply:
+    if request.method == "DELETE" and "/files/" in request.path:
         return Reply(200, {"content-type": "application/json"}, b'{"id": "x", "deleted": true}')
-    return forward(asked)
+    return forward(request)
 
 
 def last_page(data: dict[str, object]) -> dict[str, object]:
-    return data | {"has_more": False, "data": list(data["data"])[:1]}  # type: ignore[call-overload]
+    return data | {"has_more": False, "data": list(data["data"])[:1]}
 
 
 def detail_envelope(reply: Reply) -> Reply:
@@ -149,8 +150,8 @@ DEFECTS: dict[str, tuple[Alteration, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("defect", DEFECTS)
-def test_a_defect_is_found_by_the_checks_that_are_about_it(options: Options, defect: str) -> None:
+@pytest.mark.parametrize("defect", [*one_of_each_area(DEFECTS)])
+def test_a_defect_is_found_by_the_checks_that_are_about_it(options, defect):
     alter, finding = DEFECTS[defect]
     with altering(options.base_url, alter) as url:
         results = results_of(replace(options, base_url=url), finding)
@@ -162,15 +163,15 @@ def test_a_defect_is_found_by_the_checks_that_are_about_it(options: Options, def
 
 JSON = {"content-type": "application/json"}
 NONSENSE: dict[str, Callable[[Asked], Reply | None]] = {
-    "HTML": lambda asked: Reply(200, {"content-type": "text/html"}, b"<html>welcome</html>"),
-    "JSON that is no JSON": lambda asked: Reply(200, JSON, b'{"id": '),
-    "a list": lambda asked: Reply(200, JSON, b"[]"),
-    "an empty object": lambda asked: Reply(200, JSON, b"{}"),
-    "wrong types": lambda asked: Reply(
+    "HTML": lambda request: Reply(200, {"content-type": "text/html"}, b"<html>welcome</html>"),
+    "JSON that is no JSON": lambda request: Reply(200, JSON, b'{"id": '),
+    "a list": lambda request: Reply(200, JSON, b"[]"),
+    "an empty object": lambda request: Reply(200, JSON, b"{}"),
+    "wrong types": lambda request: Reply(
         200, JSON, b'{"id": 7, "object": [], "data": "x", "choices": 3, "status": {}, "usage": "much"}'
     ),
-    "server errors": lambda asked: Reply(500, JSON, b'{"error": "no"}'),
-    "closed connections": lambda asked: None,
+    "server errors": lambda request: Reply(500, JSON, b'{"error": "no"}'),
+    "closed connections": lambda request: None,
 }
 
 
@@ -180,7 +181,7 @@ FIRSTS = [f"{area.name}.{area.checks[0].name}" for area in AREAS if area is not 
 
 
 @pytest.mark.parametrize("nonsense", NONSENSE)
-def test_no_check_passes_against_nonsense_and_none_ends_in_a_traceback(nonsense: str) -> None:
+def test_no_check_passes_against_nonsense_and_none_ends_in_a_traceback(nonsense):
     with answering(NONSENSE[nonsense]) as url:
         results = results_of(replace(HURRY, base_url=url), ALL if nonsense in TELLING else FIRSTS)
 
@@ -188,9 +189,7 @@ def test_no_check_passes_against_nonsense_and_none_ends_in_a_traceback(nonsense:
     assert all(result.detail and "\n" not in result.detail for result in results.values())
 
 
-def test_no_check_of_the_node_client_passes_against_nonsense(
-    node_client: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_check_of_the_node_client_passes_against_nonsense(node_client, monkeypatch):
     monkeypatch.setenv("NODE_PATH", node_client)
     with answering(NONSENSE["wrong types"]) as url:
         results = results_of(replace(HURRY, base_url=url), QUICK_OF_NODE)
@@ -201,8 +200,8 @@ def test_no_check_of_the_node_client_passes_against_nonsense(
     assert all(result.detail and "\n" not in result.detail for result in results.values())
 
 
-def test_routes_that_are_missing_are_not_offered() -> None:
-    with answering(lambda asked: Reply(404, JSON, b'{"detail": "Not Found"}')) as url:
+def test_routes_that_are_missing_are_not_offered():
+    with answering(lambda request: Reply(404, JSON, b'{"detail": "Not Found"}')) as url:
         results = results_of(replace(HURRY, base_url=url), ["files", "batches", "chat", "embeddings"])
 
     assert {result.outcome for result in results.values()} == {Outcome.NOT_OFFERED}

@@ -25,6 +25,7 @@ from tests.helpers.altering_proxy import (
     setting,
     wrapped,
 )
+from tests.integration.api.openai.conformance.conftest import one_of_each_area
 
 CHAT, RESPONSES, COMPLETIONS = "/v1/chat/completions", "/v1/responses", "/v1/completions"
 ENDPOINTS = "/v1/webhook_endpoints"
@@ -35,9 +36,9 @@ NEWER = (completions, own, rates, responses, structured, uploads, webhooks)
 def replying(path: str, data: object, method: str = "GET|POST|PATCH|DELETE", status: int = 200) -> Alteration:
     """Nothing is done on paths that match, and this is answered."""
 
-    def alter(asked: Asked, forward: Forward) -> Reply:
-        is_meant = re.fullmatch(path, asked.path) and re.fullmatch(method, asked.method)
-        return Reply(status, JSON).with_json(data) if is_meant else forward(asked)
+    def alter(request: Asked, forward: Forward) -> Reply:
+        is_meant = re.fullmatch(path, request.path) and re.fullmatch(method, request.method)
+        return Reply(status, JSON).with_json(data) if is_meant else forward(request)
 
     return alter
 
@@ -45,12 +46,12 @@ def replying(path: str, data: object, method: str = "GET|POST|PATCH|DELETE", sta
 def ignoring(field: str) -> Alteration:
     """The server never sees this field of a body."""
 
-    def alter(asked: Asked, forward: Forward) -> Reply:
-        if not asked.body.startswith(b"{"):
-            return forward(asked)
-        body = json.loads(asked.body)
+    def alter(request: Asked, forward: Forward) -> Reply:
+        if not request.body.startswith(b"{"):
+            return forward(request)
+        body = json.loads(request.body)
         body.pop(field, None)
-        return forward(replace(asked, body=json.dumps(body).encode()))
+        return forward(replace(request, body=json.dumps(body).encode()))
 
     return alter
 
@@ -74,12 +75,12 @@ def only_call(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return changed
 
 
-def parts_as_sent(asked: Asked, forward: Forward) -> Reply:
+def parts_as_sent(request: Asked, forward: Forward) -> Reply:
     """An upload's parts are joined in another order than the one named."""
-    if asked.path.endswith("/complete"):
-        body = json.loads(asked.body)
-        asked = replace(asked, body=json.dumps(body | {"part_ids": body["part_ids"][::-1]}).encode())
-    return forward(asked)
+    if request.path.endswith("/complete"):
+        body = json.loads(request.body)
+        request = replace(request, body=json.dumps(body | {"part_ids": body["part_ids"][::-1]}).encode())
+    return forward(request)
 
 
 def showing_secrets() -> Alteration:
@@ -93,10 +94,10 @@ def showing_secrets() -> Alteration:
     return changing(f"{ENDPOINTS}(/[^/]+)?", change, "GET|POST")
 
 
-def never_deleting(asked: Asked, forward: Forward) -> Reply:
-    if asked.method == "DELETE" and "/files/" not in asked.path:
+def never_deleting(request: Asked, forward: Forward) -> Reply:
+    if request.method == "DELETE" and "/files/" not in request.path:
         return Reply(200, JSON).with_json({"id": "x", "deleted": True})
-    return forward(asked)
+    return forward(request)
 
 
 def repeated_409(reply: Reply) -> Reply:
@@ -225,19 +226,19 @@ NODE_DEFECTS: dict[str, tuple[Alteration, list[str]]] = {
 def outcomes(options: Options, alter: Alteration, finding: list[str]) -> dict[str, tuple[Outcome, str]]:
     with altering(options.base_url, alter) as url:
         results = Run(replace(options, base_url=url)).results(selected(AREAS, finding))
-        return {f"{each.area}.{each.name}": (each.outcome, each.detail) for each in results}
+        return {f"{result.area}.{result.name}": (result.outcome, result.detail) for result in results}
 
 
-@pytest.mark.parametrize("defect", DEFECTS)
-def test_a_defect_is_found_by_the_checks_that_are_about_it(options: Options, defect: str) -> None:
-    found = outcomes(options, *DEFECTS[defect])
+@pytest.mark.parametrize("defect", [*one_of_each_area(DEFECTS)])
+def test_a_defect_is_found_by_the_checks_that_are_about_it(options, defect):
+    results = outcomes(options, *DEFECTS[defect])
 
-    assert {name: outcome for name, (outcome, _) in found.items()} == dict.fromkeys(
+    assert {name: outcome for name, (outcome, _) in results.items()} == dict.fromkeys(
         DEFECTS[defect][1], Outcome.FAILED
-    ), found
+    ), results
 
 
-def test_a_model_that_writes_to_its_limit_is_no_defect(options: Options) -> None:
+def test_a_model_that_writes_to_its_limit_is_no_defect(options):
     """The client puts no response together that was cut off."""
 
     cut_off = replacing("/v1/responses", b"response.completed", b"response.incomplete")
@@ -248,7 +249,7 @@ def test_a_model_that_writes_to_its_limit_is_no_defect(options: Options) -> None
     }
 
 
-def test_every_quick_check_of_the_newer_areas_is_seen_to_fail() -> None:
+def test_every_quick_check_of_the_newer_areas_is_seen_to_fail():
     quick = {
         f"{module.AREA.name}.{check.name}"
         for module in NEWER
@@ -259,13 +260,11 @@ def test_every_quick_check_of_the_newer_areas_is_seen_to_fail() -> None:
     assert node.AREA.checks  # seen to fail against nonsense
 
 
-@pytest.mark.parametrize("defect", NODE_DEFECTS)
-def test_a_defect_is_found_with_the_node_client_too(
-    options: Options, node_client: str, monkeypatch: pytest.MonkeyPatch, defect: str
-) -> None:
+@pytest.mark.parametrize("defect", [*one_of_each_area(NODE_DEFECTS)])
+def test_a_defect_is_found_with_the_node_client_too(options, node_client, monkeypatch, defect):
     monkeypatch.setenv("NODE_PATH", node_client)
-    found = outcomes(options, *NODE_DEFECTS[defect])
+    results = outcomes(options, *NODE_DEFECTS[defect])
 
-    assert {name: outcome for name, (outcome, _) in found.items()} == dict.fromkeys(
+    assert {name: outcome for name, (outcome, _) in results.items()} == dict.fromkeys(
         NODE_DEFECTS[defect][1], Outcome.FAILED
-    ), found
+    ), results

@@ -1,4 +1,4 @@
-"""What requests for scores may say, and what their answers look like as bodies and as values."""
+"""Requests for scores, and their answers as bodies and as values."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ IDENTITY = Identity("job_1/0/0", 1_700_000_000)
 LABELS = ("ham", "spam", "eggs")
 
 
-def asked(route: str, **body: Any) -> ScoringRequest:
+def a_request(route: str, **body: Any) -> ScoringRequest:
     request = endpoints.get(route).parse({"model": "m", **body})
     assert isinstance(request, ScoringRequest)
     return request
@@ -27,22 +27,22 @@ def result(route: str, scores: list[list[float]], **body: Any) -> Result:
     endpoint = endpoints.get(route)
     assert isinstance(endpoint, ScoringEndpoint)
     labels = LABELS[: len(scores[0])]
-    return endpoint.result(asked(route, **body), Scored(IDENTITY, labels, [*map(packed, scores)], 7))
+    return endpoint.result(a_request(route, **body), Scored(IDENTITY, labels, [*map(packed, scores)], 7))
 
 
 def answer(route: str, scores: list[list[float]], **body: Any) -> JsonObject:
     """The body; made of the values alone where they say it all, which must make the same values again."""
     endpoint = endpoints.get(route)
-    found = result(route, scores, **body)
-    made = endpoint.body_of(Origin(IDENTITY, "m", PriorityClass.STANDARD), found)
-    assert endpoint.values(made) == found.values
+    scored = result(route, scores, **body)
+    made = endpoint.body_of(Origin(IDENTITY, "m", PriorityClass.STANDARD), scored)
+    assert endpoint.values(made) == scored.values
     return made
 
 
 USAGE = {"prompt_tokens": 7, "total_tokens": 7}
 
 
-def test_a_text_is_classified_with_the_scores_of_all_labels_in_the_models_order() -> None:
+def test_a_text_is_classified_with_the_scores_of_all_labels_in_the_models_order():
     body = answer("/v1/classifications", [[0.25, 0.5, 0.125]], input="a")
 
     assert body == {
@@ -63,20 +63,20 @@ def test_a_text_is_classified_with_the_scores_of_all_labels_in_the_models_order(
     }
 
 
-def test_of_many_labels_the_best_may_be_asked_for() -> None:
-    [found] = answer("/v1/classifications", [[0.25, 0.5, 0.375]], input="a", top_k=2)["data"]
+def test_of_many_labels_the_best_may_be_asked_for():
+    [entry] = answer("/v1/classifications", [[0.25, 0.5, 0.375]], input="a", top_k=2)["data"]
 
-    assert found["scores"] == [{"label": "spam", "score": 0.5}, {"label": "eggs", "score": 0.375}]
-    assert found["label"] == "spam"
+    assert entry["scores"] == [{"label": "spam", "score": 0.5}, {"label": "eggs", "score": 0.375}]
+    assert entry["label"] == "spam"
 
 
-def test_several_texts_are_classified_by_their_index() -> None:
+def test_several_texts_are_classified_by_their_index():
     body = answer("/v1/classifications", [[0.75, 0.25], [0.25, 0.75]], input=["a", {"text": "b"}])
 
-    assert [(each["index"], each["label"]) for each in body["data"]] == [(0, "ham"), (1, "spam")]
+    assert [(entry["index"], entry["label"]) for entry in body["data"]] == [(0, "ham"), (1, "spam")]
 
 
-def test_a_row_with_one_text_has_its_label_and_scores_as_columns() -> None:
+def test_a_row_with_one_text_has_its_label_and_scores_as_columns():
     values = result("/v1/classifications", [[0.25, 0.75]], input="a").values
 
     assert values == {
@@ -87,7 +87,7 @@ def test_a_row_with_one_text_has_its_label_and_scores_as_columns() -> None:
     }
 
 
-def test_documents_come_best_first_and_equal_ones_in_their_order() -> None:
+def test_documents_come_best_first_and_equal_ones_in_their_order():
     documents = ["a", {"text": "b"}, "c", "d"]
 
     body = answer("/v1/rerank", [[0.25], [0.5], [0.25], [-1.0]], query="q", documents=documents)
@@ -106,17 +106,17 @@ def test_documents_come_best_first_and_equal_ones_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("top_n", [1, 2, 9])
-def test_the_best_documents_may_be_asked_for_with_their_texts(top_n: int) -> None:
+def test_the_best_documents_may_be_asked_for_with_their_texts(top_n):
     fields = {"query": "q", "documents": ["a", {"text": "b"}], "top_n": top_n, "return_documents": True}
 
     results = answer("/v1/rerank", [[0.25], [0.5]], **fields)["results"]
 
-    assert [each["document"] for each in results] == [{"text": "b"}, {"text": "a"}][:top_n]
+    assert [result["document"] for result in results] == [{"text": "b"}, {"text": "a"}][:top_n]
 
 
-def test_documents_are_read_once_for_an_answer_with_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_are_read_once_for_an_answer_with_all_of_them(monkeypatch):
     fields = {"query": "q", "documents": ["a"] * TEXTS_MAX, "return_documents": True}
-    request = asked("/v1/rerank", **fields)
+    request = a_request("/v1/rerank", **fields)
     read: list[object] = []
     monkeypatch.setattr(rerank, "checked_text", lambda value, place: read.append(value) or value)
     scored = Scored(IDENTITY, LABELS[:1], [packed([0.5])] * TEXTS_MAX, 7)
@@ -126,7 +126,7 @@ def test_documents_are_read_once_for_an_answer_with_all_of_them(monkeypatch: pyt
     assert len(read) == TEXTS_MAX
 
 
-def test_scores_of_pairs_come_in_their_order() -> None:
+def test_scores_of_pairs_come_in_their_order():
     assert answer("/v1/score", [[0.5], [0.25]], text_1="q", text_2=["a", "b"]) == {
         "id": IDENTITY.id("score-"),
         "object": "list",
@@ -141,9 +141,9 @@ def test_scores_of_pairs_come_in_their_order() -> None:
     assert result("/v1/score", [[0.5]], text_1="q", text_2="a").values["score"] == packed([0.5])
 
 
-def test_texts_are_paired_one_with_each_or_each_with_its_own() -> None:
+def test_texts_are_paired_one_with_each_or_each_with_its_own():
     def pairs(**body: Any) -> list[tuple[str, str | None, str]]:
-        return [(each.text, each.pair, each.place) for each in asked("/v1/score", **body).texts]
+        return [(text.text, text.pair, text.place) for text in a_request("/v1/score", **body).texts]
 
     assert pairs(text_1="q", text_2="a") == [("q", "a", "text_2")]
     assert pairs(text_1=["q"], text_2=["a", "b"]) == [("q", "a", "text_2[0]"), ("q", "b", "text_2[1]")]
@@ -195,15 +195,15 @@ MANY = ["a"] * 10_000
         ("/v1/score", {"text_1": "q" * 5000, "text_2": ["a"] * 2000}, "text_2", "text_1 of 5000 characters"),
     ],
 )
-def test_a_wrong_field_is_named(route: str, body: JsonObject, param: str, said: str) -> None:
+def test_a_wrong_field_is_named(route, body, param, said):
     with pytest.raises(InvalidRequest, match=said) as refused:
-        asked(route, **body)
+        a_request(route, **body)
 
     assert refused.value.param == param
 
 
-def test_a_column_of_lists_or_of_single_texts_may_be_reranked() -> None:
+def test_a_column_of_lists_or_of_single_texts_may_be_reranked():
     template = endpoints.get("/v1/rerank").row_template("m", "{{text}}")
 
     assert template == {"model": "m", "query": "{{query}}", "documents": "{{text}}"}
-    assert len(asked("/v1/rerank", query="q", documents="a").texts) == 1
+    assert len(a_request("/v1/rerank", query="q", documents="a").texts) == 1

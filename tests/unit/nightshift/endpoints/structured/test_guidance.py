@@ -1,4 +1,4 @@
-"""What an answer must be: fields that are read, and schemas that are refused with their place."""
+"""The form of an answer: fields that are read, and schemas that are refused with their place."""
 
 import json
 from typing import Any
@@ -51,9 +51,7 @@ def response_format(schema: Any, **more: Any) -> dict[str, Any]:
     ],
     ids=str,
 )
-def test_every_way_to_hold_an_answer_to_a_form_is_read(
-    endpoint: str, fields: dict[str, Any], kind: str, text: str
-) -> None:
+def test_every_way_to_hold_an_answer_to_a_form_is_read(endpoint, fields, kind, text):
     guidance = parsed(endpoint, **fields)
 
     assert guidance is not None
@@ -61,7 +59,7 @@ def test_every_way_to_hold_an_answer_to_a_form_is_read(
 
 
 @pytest.mark.parametrize("fields", [{}, {"response_format": {"type": "text"}}, {"structured_outputs": {}}])
-def test_an_answer_may_be_any_text(fields: dict[str, Any]) -> None:
+def test_an_answer_may_be_any_text(fields):
     assert parsed(**fields) is None
 
 
@@ -83,12 +81,12 @@ AT = "response_format.json_schema.schema"
         ({"pattern": "a" * 2000}, f"{AT}.pattern"),
     ],
 )
-def test_a_wrong_schema_is_refused_with_the_place(schema: Any, param: str) -> None:
+def test_a_wrong_schema_is_refused_with_the_place(schema, param):
     assert refused(response_format=response_format(schema)).param == param
 
 
 @pytest.mark.parametrize("keyword", sorted(UNSUPPORTED))
-def test_a_keyword_that_is_not_supported_is_named(keyword: str) -> None:
+def test_a_keyword_that_is_not_supported_is_named(keyword):
     error = refused(guided_json={"items": {keyword: True}})
 
     assert (error.param, error.code) == (f"guided_json.items.{keyword}", "unsupported_parameter")
@@ -117,7 +115,7 @@ def test_a_keyword_that_is_not_supported_is_named(keyword: str) -> None:
     ],
     ids=lambda value: str(value)[:50],
 )
-def test_a_wrong_field_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
+def test_a_wrong_field_is_refused_by_name(fields, param):
     assert refused(**fields).param == param
 
 
@@ -128,16 +126,16 @@ def nested(depth: int) -> dict[str, Any]:
     return schema
 
 
-def test_a_schema_may_be_nested_so_deep_and_no_deeper() -> None:
+def test_a_schema_may_be_nested_so_deep_and_no_deeper():
     assert parsed(guided_json=nested(SCHEMA_DEPTH_MAX)) is not None
     assert "deep" in refused(guided_json=nested(SCHEMA_DEPTH_MAX + 1)).message
 
 
-def test_a_schema_that_is_too_large_is_refused() -> None:
+def test_a_schema_that_is_too_large_is_refused():
     assert str(SCHEMA_BYTES_MAX) in refused(guided_json={"title": "a" * SCHEMA_BYTES_MAX}).message
 
 
-def test_references_are_not_followed() -> None:
+def test_references_are_not_followed():
     """They would be 2**400 here: the test would not end."""
     twice = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(400)}
     assert parsed(guided_json={"$defs": twice | {"d400": {}}, "$ref": "#/$defs/d0"})

@@ -27,10 +27,10 @@ def allowed(mode: str, *tools: Any) -> dict[str, Any]:
 
 
 def deep_list(depth: int) -> list[Any]:
-    found: list[Any] = []
+    parts: list[Any] = []
     for _ in range(depth):
-        found = [found]
-    return found
+        parts = [parts]
+    return parts
 
 
 def parsed(**fields: Any) -> ChatRequest:
@@ -83,7 +83,7 @@ def call_text(name: str = "f", **arguments: Any) -> str:
     ],
     ids=lambda value: str(value)[:60],
 )
-def test_wrong_tools_are_refused_by_name(fields: dict[str, Any], param: str) -> None:
+def test_wrong_tools_are_refused_by_name(fields, param):
     with pytest.raises(InvalidRequest) as refused:
         parsed(**fields)
 
@@ -102,16 +102,14 @@ def test_wrong_tools_are_refused_by_name(fields: dict[str, Any], param: str) -> 
         ({"tool_choice": allowed("required", tool()), "parallel_tool_calls": False}, True, ["f"], False),
     ],
 )
-def test_a_choice_says_which_tools_an_answer_calls(
-    fields: dict[str, Any], must_call: bool, names: list[str], is_parallel: bool
-) -> None:
+def test_a_choice_says_which_tools_an_answer_calls(fields, must_call, names, is_parallel):
     tools = parsed(tools=[tool(), tool("g")], **fields).callable_tools
 
     assert tools is not None
     assert (tools.must_call, list(tools.callable), tools.is_parallel) == (must_call, names, is_parallel)
 
 
-def test_the_model_is_shown_all_tools_and_held_to_the_allowed_ones() -> None:
+def test_the_model_is_shown_all_tools_and_held_to_the_allowed_ones():
     request = parsed(tools=[tool(), tool("g")], tool_choice=allowed("required", tool("g")))
 
     assert request.prompts_given[0].tools == [tool(), tool("g")]
@@ -139,7 +137,7 @@ FLAT_FORM = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
     ],
     ids=["response_format", "guided_json", "text.format"],
 )
-def test_a_form_beside_tools_is_that_of_an_answer_without_calls(route: str, body: dict[str, Any]) -> None:
+def test_a_form_beside_tools_is_that_of_an_answer_without_calls(route, body):
     def form_with(choice: Any) -> tuple[bool, bool]:
         request = endpoints.get(route).parse(body | {"tool_choice": choice})
         assert isinstance(request, GenerationRequest)
@@ -154,14 +152,14 @@ def test_a_form_beside_tools_is_that_of_an_answer_without_calls(route: str, body
     assert form_with(named) == (True, False)
 
 
-def test_tools_that_may_not_be_called_are_not_shown_to_the_model() -> None:
+def test_tools_that_may_not_be_called_are_not_shown_to_the_model():
     request = parsed(tools=[tool()], tool_choice="none")
 
     assert (request.callable_tools, request.guidance) == (None, None)
     assert request.prompts_given[0].tools == ()
 
 
-def test_calls_and_their_results_go_to_the_template() -> None:
+def test_calls_and_their_results_go_to_the_template():
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
     answer = {"role": "assistant", "content": None, "tool_calls": [call]}
     result = {"role": "tool", "content": "3", "tool_call_id": "c1"}
@@ -193,7 +191,7 @@ def test_calls_and_their_results_go_to_the_template() -> None:
         ({"role": "tool", "content": "3"}, "messages[0]"),
     ],
 )
-def test_wrong_calls_in_messages_are_refused(message: dict[str, Any], param: str) -> None:
+def test_wrong_calls_in_messages_are_refused(message, param):
     with pytest.raises(InvalidRequest) as refused:
         parsed(messages=[message])
 
@@ -204,7 +202,7 @@ NO_OBJECTS = ['{"city": "Os', "{", "[1]", "null", '"a"', "Oslo", "[" * 100_000, 
 
 
 @pytest.mark.parametrize("text", NO_OBJECTS, ids=lambda text: text[:9])
-def test_the_arguments_of_a_call_that_was_cut_off_go_back_as_text(text: str) -> None:
+def test_the_arguments_of_a_call_that_was_cut_off_go_back_as_text(text):
     """An agent sends them with every later request, with what its tool said of them."""
     answer = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": text}}]}
     (prompt,) = parsed(messages=[answer], tools=[tool()]).prompts_given
@@ -214,7 +212,7 @@ def test_the_arguments_of_a_call_that_was_cut_off_go_back_as_text(text: str) -> 
 
 
 @pytest.mark.parametrize("field", ["tools", "guided_json"])
-def test_what_is_nested_too_deep_is_refused_by_name(field: str) -> None:
+def test_what_is_nested_too_deep_is_refused_by_name(field):
     schema = {"default": deep_list(10_000)}
     value = schema if field == "guided_json" else [tool(parameters=schema)]
     with pytest.raises(InvalidRequest) as refused:
@@ -223,7 +221,7 @@ def test_what_is_nested_too_deep_is_refused_by_name(field: str) -> None:
     assert refused.value.param == field
 
 
-def test_arguments_may_be_nested_deep() -> None:
+def test_arguments_may_be_nested_deep():
     arguments = '{"a": ' + "[" * 400 + "]" * 400 + "}"
     call = {"id": "c", "function": {"name": "f", "arguments": arguments}}
     message = {"role": "assistant", "tool_calls": [call]}
@@ -260,16 +258,14 @@ ONE = Tools([tool()], ["f"], must_call=False, is_parallel=False)
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_calls_are_read_out_of_a_text(
-    text: str, tools: Tools, content: str, calls: list[tuple[str, Any]]
-) -> None:
+def test_calls_are_read_out_of_a_text(text, tools, content, calls):
     said = read_calls(text, tools)
 
-    found = [(call.name, json.loads(call.arguments)) for call in said.calls]
-    assert (said.content, found, all(call.is_whole for call in said.calls)) == (content, calls, True)
+    read = [(call.name, json.loads(call.arguments)) for call in said.calls]
+    assert (said.content, read, all(call.is_whole for call in said.calls)) == (content, calls, True)
 
 
-def test_a_call_that_is_cut_off_has_the_beginning_of_its_arguments() -> None:
+def test_a_call_that_is_cut_off_has_the_beginning_of_its_arguments():
     said = read_calls("So:" + call_text() + call_text("g", a="b")[:-18], TOOLS)
 
     assert said.content == "So:"
@@ -280,7 +276,7 @@ def test_a_call_that_is_cut_off_has_the_beginning_of_its_arguments() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_is_streamed_makes_up_the_answer_however_it_is_divided(seed: int) -> None:
+def test_what_is_streamed_makes_up_the_answer_however_it_is_divided(seed):
     rng = random.Random(seed)
     parts = [" " * 700, "  ", "\n", "Sure", "<tool", "_call>", "<", call_text(a='}"\\', b=[{}]), "end"]
     text = "".join(rng.choices(parts, k=8))[: rng.randint(0, 900)]
@@ -303,7 +299,7 @@ def test_what_is_streamed_makes_up_the_answer_however_it_is_divided(seed: int) -
     assert [call.arguments for call in said.calls] == arguments
 
 
-def test_an_answer_with_calls_has_the_shape_of_openai() -> None:
+def test_an_answer_with_calls_has_the_shape_of_openai():
     chat = Chat()
     call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     shown = chat.choice_json(Choice("", "tool_calls", calls=[call]))
@@ -320,7 +316,7 @@ def test_an_answer_with_calls_has_the_shape_of_openai() -> None:
 
 
 @pytest.mark.parametrize("field", ["tools", "tool_choice", "parallel_tool_calls"])
-def test_completions_have_no_tools(field: str) -> None:
+def test_completions_have_no_tools(field):
     with pytest.raises(InvalidRequest) as refused:
         endpoints.get("/v1/completions").parse({"model": "m", "prompt": "p", field: [tool()]})
 
@@ -328,7 +324,7 @@ def test_completions_have_no_tools(field: str) -> None:
 
 
 @pytest.mark.parametrize(("choice", "content"), [("auto", None), ("required", None), ("none", "")])
-def test_a_stream_that_may_call_begins_without_content(choice: str, content: str | None) -> None:
+def test_a_stream_that_may_call_begins_without_content(choice, content):
     """An answer that only calls has none, and clients add up what the deltas have."""
     request = parsed(tools=[tool()], tool_choice=choice, stream=True)
     (opening,) = Chat().events(request, AnswerHead("c", 0, PriorityClass.STANDARD)).opening()

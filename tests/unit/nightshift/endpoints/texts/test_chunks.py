@@ -26,9 +26,7 @@ def logprobs_of(*tokens: str) -> dict[str, Any]:
         ([], [("", None)]),
     ],
 )
-def test_every_chunk_of_a_completion_with_logprobs_has_some(
-    pieces: list[Piece], chunks: list[tuple[str, int | None]]
-) -> None:
+def test_every_chunk_of_a_completion_with_logprobs_has_some(pieces, chunks):
     request = Completions().parse({"model": "m", "prompt": "p", "logprobs": 0, "stream": True})
     assert isinstance(request, GenerationRequest)
     events = Completions().events(request, AnswerHead("cmpl-1", 1, PriorityClass.STANDARD))

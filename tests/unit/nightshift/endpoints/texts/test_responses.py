@@ -95,7 +95,7 @@ def template_call(id: str = "c1") -> JsonObject:
     ],
     ids=str,
 )
-def test_items_become_the_messages_of_a_chat(input: Any, messages: list[JsonObject]) -> None:
+def test_items_become_the_messages_of_a_chat(input, messages):
     assert conversation(input) == messages
     assert conversation(input, instructions="Be kind.") == [
         {"role": "system", "content": "Be kind."},
@@ -136,7 +136,7 @@ def test_items_become_the_messages_of_a_chat(input: Any, messages: list[JsonObje
     ],
     ids=lambda value: str(value)[:60],
 )
-def test_a_wrong_item_is_refused_by_its_place(input: Any, param: str) -> None:
+def test_a_wrong_item_is_refused_by_its_place(input, param):
     refusal = refused(input)
 
     assert refusal.param == param
@@ -185,7 +185,7 @@ def test_a_wrong_item_is_refused_by_its_place(input: Any, param: str) -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_done_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
+def test_what_cannot_be_done_is_refused_by_name(fields, param):
     assert refused(**fields).param == param
 
 
@@ -201,13 +201,13 @@ def test_what_cannot_be_done_is_refused_by_name(fields: dict[str, Any], param: s
     ],
     ids=str,
 )
-def test_what_asks_for_nothing_else_is_accepted(fields: dict[str, Any]) -> None:
+def test_what_asks_for_nothing_else_is_accepted(fields):
     request = parsed(**fields)
 
     assert (request.guidance, request.callable_tools, request.logprobs_asked) == (None, None, None)
 
 
-def test_a_schema_and_tools_are_as_of_a_chat() -> None:
+def test_a_schema_and_tools_are_as_of_a_chat():
     schema = {"type": "object"}
     text = {"format": {"type": "json_schema", "name": "n", "schema": schema, "strict": True}}
     guidance = parsed(text=text).guidance
@@ -250,15 +250,15 @@ CALLED = {"id": "call_1", "type": "function", "function": {"name": "weather", "a
         ),
     ],
 )
-def test_an_answer_has_its_output_and_what_was_asked(choice: Choice, status: str, kinds: list[str]) -> None:
-    asked = {"instructions": "Be kind.", "metadata": {"a": "b"}, "top_p": 0.5, "max_output_tokens": 9}
-    body = answer(parsed(tools=[WEATHER], **asked), choice)
+def test_an_answer_has_its_output_and_what_was_asked(choice, status, kinds):
+    fields = {"instructions": "Be kind.", "metadata": {"a": "b"}, "top_p": 0.5, "max_output_tokens": 9}
+    body = answer(parsed(tools=[WEATHER], **fields), choice)
     response = Response.model_validate(body)
 
     assert (response.status, [item.type for item in response.output]) == (status, kinds)
     assert response.output_text == choice.text
     assert (response.incomplete_details is not None) == (status == "incomplete")
-    assert {name: body[name] for name in asked} == asked
+    assert {name: body[name] for name in fields} == fields
     assert (body["store"], body["service_tier"], body["tools"]) == (False, "default", [WEATHER])
     assert response.usage is not None
     assert (response.usage.input_tokens, response.usage.output_tokens, response.usage.total_tokens) == (
@@ -266,7 +266,7 @@ def test_an_answer_has_its_output_and_what_was_asked(choice: Choice, status: str
         2,
         5,
     )
-    assert answer(parsed(tools=[WEATHER], **asked), choice) == body, "it is the same at every attempt"
+    assert answer(parsed(tools=[WEATHER], **fields), choice) == body, "it is the same at every attempt"
 
 
 MESSAGE_BEGINS = ["response.output_item.added", "response.content_part.added"]
@@ -307,7 +307,7 @@ CALL_EVENTS = [
         ),
     ],
 )
-def test_events_come_in_order_and_are_numbered(pieces: list[str], choice: Choice, kinds: list[str]) -> None:
+def test_events_come_in_order_and_are_numbered(pieces, choice, kinds):
     request = parsed(stream=True)
     body = answer(request, choice)
     events = Responses().events(request, HEAD)
@@ -321,15 +321,15 @@ def test_events_come_in_order_and_are_numbered(pieces: list[str], choice: Choice
     data = [json.loads(event.data) for event in sent]
 
     assert [event.type for event in sent] == ["response.created", "response.in_progress", *kinds]
-    assert [each["type"] for each in data] == [event.type for event in sent]
-    assert [each["sequence_number"] for each in data] == [*range(len(sent))]
+    assert [event["type"] for event in data] == [event.type for event in sent]
+    assert [event["sequence_number"] for event in data] == [*range(len(sent))]
     assert data[0]["response"]["output"] == []
     assert data[-1]["response"] == body
-    done = [each["item"] for each in data if each["type"] == "response.output_item.done"]
+    done = [event["item"] for event in data if event["type"] == "response.output_item.done"]
     assert done == body["output"]
 
 
-def test_log_probabilities_without_text_begin_no_message() -> None:
+def test_log_probabilities_without_text_begin_no_message():
     """The tokens of a call leave no text, and the answer then has no message."""
     token = {"token": "<tool_call>", "logprob": -0.1, "bytes": None, "top_logprobs": []}
     request = parsed(stream=True, top_logprobs=1, include=["message.output_text.logprobs"])
@@ -344,7 +344,7 @@ def test_log_probabilities_without_text_begin_no_message() -> None:
 
 
 @pytest.mark.parametrize(("type", "code"), [("server_error", "server_error"), ("other", "invalid_prompt")])
-def test_a_failure_is_an_event(type: str, code: str) -> None:
+def test_a_failure_is_an_event(type, code):
     error = {"error": {"message": "It broke.", "type": type, "param": None, "code": "model_error"}}
     events = Responses().events(parsed(), HEAD)
     (failed,) = (json.loads(event.data) for event in events.failed(error))
