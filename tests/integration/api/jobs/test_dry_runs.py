@@ -18,6 +18,7 @@ from tests.integration.api.asking import CHAT, online
 from tests.integration.api.conftest import batch_lines
 from tests.integration.api.fake_worker import CHAT_MODEL
 
+MORE = pytest.mark.exhaustive
 DRY = {"dry_run": "true"}
 TEMPLATE = {"model": CHAT_MODEL, "messages": [{"role": "user", "content": "Sum up: {{text}}"}]}
 
@@ -73,7 +74,10 @@ def test_it_describes_the_input_and_the_first_requests_and_writes_nothing(http, 
     assert sorted(allowed.rglob("*")) == files_before
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "b.jsonl.gz", "c.csv", "d.parquet"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("a.jsonl", marks=MORE), "b.jsonl.gz", pytest.param("c.csv", marks=MORE), "d.parquet"],
+)
 def test_every_format_is_read_as_a_worker_reads_it(http, allowed, worker, name):
     write_each_format(allowed / "in")
     shown = http.post("/v1/jobs", params=DRY, json=a_bulk_job(allowed, f"in/{name}")).json()
@@ -112,8 +116,10 @@ def test_rows_that_a_worker_would_refuse_for_their_size_are_problems(http, allow
 
 @pytest.mark.parametrize(
     "contents",
-    [[b""] * 1_001 + [b'{"text": "a"}\n'], [b"\n" * 40_000_000 + b'{"text": "a"}\n']],
-    ids=["objects", "lines"],
+    [
+        pytest.param([b""] * 1_001 + [b'{"text": "a"}\n'], id="objects"),
+        pytest.param([b"\n" * 40_000_000 + b'{"text": "a"}\n'], id="lines", marks=MORE),
+    ],
 )
 def test_an_input_that_begins_empty_and_is_too_long_to_be_read_is_not_called_empty(
     http, allowed, worker, contents
@@ -129,10 +135,10 @@ def test_an_input_that_begins_empty_and_is_too_long_to_be_read_is_not_called_emp
 @pytest.mark.parametrize(
     ("content", "fields", "code"),
     [
-        (b"", {}, "empty_input"),
+        pytest.param(b"", {}, "empty_input", marks=MORE),
         (b"\n\n", {}, "empty_input"),
-        (None, {}, "object_not_found"),
-        (b'{"body": {}}\n', {"template": None}, "missing_required_parameter"),
+        pytest.param(None, {}, "object_not_found", marks=MORE),
+        pytest.param(b'{"body": {}}\n', {"template": None}, "missing_required_parameter", marks=MORE),
         (batch_lines(2, "other"), {"template": None}, "model_not_found"),
     ],
 )

@@ -117,6 +117,7 @@ def test_as_json_it_is_one_document_that_acts_on_no_terminal(environment, base_u
     assert [name for name in (*shown, *job) if f"`{name}`" not in page] == []
 
 
+@pytest.mark.exhaustive
 def test_without_a_server_it_is_one_line(environment):
     ended = top(environment("http://127.0.0.1:1"), "--once")
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1)
@@ -282,6 +283,7 @@ def test_a_signal_ends_it_and_leaves_the_terminal_as_it_was(environment, base_ur
         assert terminal.has_echo()
 
 
+@pytest.mark.exhaustive
 def test_control_c_ends_it(environment, base_url):
     with on_a_terminal(environment(base_url)) as terminal:
         terminal.until("4321")
