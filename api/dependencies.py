@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
 from fastapi import Depends, Header, Query, Request
@@ -21,7 +22,7 @@ from api.access import STREAMS, Authenticator, Caller, check_scope, scope_of, sl
 from api.middleware.boundary import RequestRecord
 from api.middleware.request_bodies import parse_json_object
 from api.middleware.turns import SMALL_BYTES
-from api.responses.times import EPOCH_MAX_S
+from api.responses.times import EPOCH_MAX_S, from_seconds
 from api.services.services import Services
 from nightshift.errors import InvalidRequest, NotFound
 from nightshift.jobs import Job, JsonObject
@@ -205,6 +206,14 @@ class Listing:
     limit: int
     after: str | None
 
+    def start(self, find: Callable[[str], T]) -> T | None:
+        """The element to go on after. `find` raises NotFound."""
+        return None if self.after is None else find(self.after)
+
+    def json(self, elements: Sequence[JsonObject]) -> JsonObject:
+        """The list envelope. `elements` has one more than `limit` if there are more."""
+        return list_json(elements, self.limit)
+
 
 async def _listing(
     limit: Annotated[int, Query(ge=1, le=LIST_LIMIT_MAX)] = LIST_LIMIT, after: str | None = None
@@ -213,6 +222,22 @@ async def _listing(
 
 
 ListingDep = Annotated[Listing, Depends(_listing)]
+
+
+async def _created_between(
+    created_after: EpochSeconds | None = None, created_before: EpochSeconds | None = None
+) -> tuple[datetime | None, datetime | None]:
+    """The first is inclusive and the second exclusive, for periods side by side. Raises InvalidRequest."""
+    if created_after is not None and created_before is not None and created_after >= created_before:
+        raise InvalidRequest(
+            f"Invalid 'created_before': {created_before} is not after 'created_after', {created_after}.",
+            param="created_before",
+        )
+    first = None if created_after is None else from_seconds(created_after)
+    return first, None if created_before is None else from_seconds(created_before)
+
+
+CreatedBetweenDep = Annotated[tuple[datetime | None, datetime | None], Depends(_created_between)]
 DryRunDep = Annotated[
     bool, Query(alias="dry_run", description="Check everything, look at the input, and submit nothing.")
 ]

@@ -58,11 +58,7 @@ def pause_job(job_id: str, services: ServicesDep, caller: CallerDep) -> Response
     return JSONResponse(_controlled(services, caller, job_id, pause))
 
 
-@router.post(
-    "/{job_id}/resume",
-    summary="Let a paused job go on",
-    response_model=DescribedJob,
-)
+@router.post("/{job_id}/resume", summary="Let a paused job go on", response_model=DescribedJob)
 def resume_job(job_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     def resume(tx: Transaction, job: Job) -> tuple[Ring, ...]:
         return controls.resume(tx, job, tx.now())

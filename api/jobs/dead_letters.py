@@ -5,7 +5,7 @@ from fastapi.responses import JSONResponse, Response
 
 from api.access import Caller
 from api.bodies.objects import DeadLetterObject, DeadLetterPage
-from api.dependencies import CallerDep, ListingDep, ServicesDep, list_json
+from api.dependencies import CallerDep, ListingDep, ServicesDep
 from api.responses.times import seconds
 from nightshift.errors import Conflict, NotFound
 from nightshift.jobs import JsonObject
@@ -16,11 +16,7 @@ from nightshift.store import Transaction
 router = APIRouter(prefix="/v1/dead_letters", tags=["Jobs"])
 
 
-@router.get(
-    "",
-    summary="List dead letters, the latest first",
-    response_model=DeadLetterPage,
-)
+@router.get("", summary="List dead letters, the latest first", response_model=DeadLetterPage)
 def list_dead_letters(
     services: ServicesDep,
     caller: CallerDep,
@@ -32,18 +28,14 @@ def list_dead_letters(
         rows = tx.dead_letters.list(
             caller.tenant_id,
             limit=listing.limit + 1,
-            after=None if listing.after is None else get_letter(tx, caller, listing.after, param="after"),
+            after=listing.start(lambda id: get_letter(tx, caller, id, param="after")),
             state=status,
             job_id=job_id,
         )
-    return JSONResponse(list_json([_letter_json(row) for row in rows], listing.limit))
+    return JSONResponse(listing.json([_letter_json(row) for row in rows]))
 
 
-@router.get(
-    "/{letter_id}",
-    summary="Describe a dead letter",
-    response_model=DeadLetterObject,
-)
+@router.get("/{letter_id}", summary="Describe a dead letter", response_model=DeadLetterObject)
 def get_dead_letter(letter_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     with services.store.snapshot() as tx:
         return JSONResponse(_letter_json(get_letter(tx, caller, letter_id)))

@@ -15,13 +15,12 @@ from api.bodies.objects import AcceptedJob, DescribedJob, JobPage
 from api.dependencies import (
     BodyDep,
     CallerDep,
+    CreatedBetweenDep,
     DryRunDep,
-    EpochSeconds,
     ListingDep,
     ServicesDep,
     Submission,
     get_job,
-    list_json,
     plain_route,
 )
 from api.jobs import dry_runs
@@ -31,10 +30,9 @@ from api.jobs.idempotency import Created, Repeatable, create_once, repeatable
 from api.jobs.online import until_ended
 from api.jobs.requests import bulk_job, online_job
 from api.jobs.views import accepted_json, described_json, head_json, listed_json
-from api.responses.times import from_seconds
 from api.services.services import Services
 from nightshift.endpoints.requests import ModelRequest
-from nightshift.errors import Conflict, InvalidRequest
+from nightshift.errors import Conflict
 from nightshift.jobs import Job, JobKind, JobState, JsonObject, NewJob
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import transitions
@@ -55,25 +53,17 @@ async def _filters(
     kind: JobKind | None = None,
     model: str | None = None,
     name: str | None = None,
-    created_after: EpochSeconds | None = None,
-    created_before: EpochSeconds | None = None,
+    created: CreatedBetweenDep = (None, None),
 ) -> JobFilters:
-    """`created_after` is inclusive and `created_before` exclusive, for periods side by side. Raises
-    InvalidRequest.
-    """
-    if created_after is not None and created_before is not None and created_after >= created_before:
-        raise InvalidRequest(
-            f"Invalid 'created_before': {created_before} is not after 'created_after', {created_after}.",
-            param="created_before",
-        )
+    created_from, created_before = created
     return JobFilters(
         states=tuple(status or ()),
         priority=priority,
         kind=kind,
         model=model,
         name=name,
-        created_from=None if created_after is None else from_seconds(created_after),
-        created_before=None if created_before is None else from_seconds(created_before),
+        created_from=created_from,
+        created_before=created_before,
     )
 
 
@@ -110,44 +100,27 @@ router.add_api_route(
 )
 
 
-@router.get(
-    "",
-    summary="List jobs, newest first",
-    response_model=JobPage,
-)
-def list_jobs(
-    services: ServicesDep,
-    caller: CallerDep,
-    listing: ListingDep,
-    filters: FiltersDep,
-) -> Response:
+@router.get("", summary="List jobs, newest first", response_model=JobPage)
+def list_jobs(services: ServicesDep, caller: CallerDep, listing: ListingDep, filters: FiltersDep) -> Response:
     with services.store.snapshot() as tx:
         now = tx.now()
         jobs = tx.jobs.list(
             caller.tenant_id,
             limit=listing.limit + 1,
-            after=None if listing.after is None else get_job(tx, caller, listing.after, param="after"),
+            after=listing.start(lambda id: get_job(tx, caller, id, param="after")),
             filters=filters,
         )
         rendered = listed_json(tx, jobs, now, services.settings.api.base_url)
-    return JSONResponse(list_json(rendered, listing.limit))
+    return JSONResponse(listing.json(rendered))
 
 
-@router.get(
-    "/{job_id}",
-    summary="Describe a job",
-    response_model=DescribedJob,
-)
+@router.get("/{job_id}", summary="Describe a job", response_model=DescribedJob)
 def describe_job(job_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     _, shown = _show(services, caller, job_id)
     return JSONResponse(shown)
 
 
-@router.post(
-    "/{job_id}/cancel",
-    summary="Cancel a job; what is done stays",
-    response_model=DescribedJob,
-)
+@router.post("/{job_id}/cancel", summary="Cancel a job; what is done stays", response_model=DescribedJob)
 def cancel_job(job_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     def stop(tx: Transaction) -> JsonObject:
         job, now = get_job(tx, caller, job_id), tx.now()
@@ -160,11 +133,7 @@ def cancel_job(job_id: str, services: ServicesDep, caller: CallerDep) -> Respons
     return JSONResponse(shown)
 
 
-@router.delete(
-    "/{job_id}",
-    summary="Delete a job that has ended",
-    response_model=DeletedJob,
-)
+@router.delete("/{job_id}", summary="Delete a job that has ended", response_model=DeletedJob)
 def delete_job(job_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     services.store.run(lambda tx: delete_ended(tx, lambda: get_job(tx, caller, job_id)))
     return JSONResponse(DeletedJob(id=job_id).model_dump())

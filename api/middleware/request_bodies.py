@@ -51,20 +51,8 @@ class BodyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            receive = _LimitedBody(
-                receive, self._bytes_max(scope), _announced_bytes(scope), self._advice(scope)
-            )
+            receive = _LimitedBody(receive, scope, self._settings)
         await self._app(scope, receive, send)
-
-    def _bytes_max(self, scope: Scope) -> int:
-        if scope["path"] == UPLOAD_PATH:
-            return self._settings.file_bytes_max + UPLOAD_OVERHEAD_BYTES
-        if PART_PATH.fullmatch(scope["path"]):
-            return PART_BYTES_MAX + UPLOAD_OVERHEAD_BYTES
-        return self._settings.body_bytes_max
-
-    def _advice(self, scope: Scope) -> str:
-        return MORE_PARTS if PART_PATH.fullmatch(scope["path"]) else larger_files(self._settings)
 
 
 def larger_files(settings: ApiSettings) -> str:
@@ -72,18 +60,17 @@ def larger_files(settings: ApiSettings) -> str:
     return f"Send a file of up to {settings.upload_bytes_max} bytes in parts, with POST /v1/uploads."
 
 
-def _announced_bytes(scope: Scope) -> int:
-    """The Content-Length; 0 if there is none that is a number."""
-    length: bytes = dict(scope.get("headers", ())).get(b"content-length", b"")
-    return int(length[:LENGTH_DIGITS_MAX]) if length.isdigit() else 0
-
-
 class _LimitedBody:
-    def __init__(self, receive: Receive, bytes_max: int, announced_bytes: int, advice: str) -> None:
+    def __init__(self, receive: Receive, scope: Scope, settings: ApiSettings) -> None:
         self._receive = receive
-        self._bytes_max = bytes_max
-        self._advice = advice
-        self._announced_bytes = announced_bytes
+        self._settings = settings
+        self._is_part = PART_PATH.fullmatch(scope["path"]) is not None
+        self._bytes_max = settings.body_bytes_max
+        if self._is_part or scope["path"] == UPLOAD_PATH:
+            file_bytes_max = PART_BYTES_MAX if self._is_part else settings.file_bytes_max
+            self._bytes_max = file_bytes_max + UPLOAD_OVERHEAD_BYTES
+        length: bytes = dict(scope.get("headers", ())).get(b"content-length", b"")
+        self._announced_bytes = int(length[:LENGTH_DIGITS_MAX]) if length.isdigit() else 0
         self._bytes_seen = 0
         self._began_s: float | None = None  # at the first read
         self._has_ended = False  # then `receive` waits for the disconnect
@@ -94,7 +81,6 @@ class _LimitedBody:
         if self._announced_bytes > 2 * self._bytes_max:
             raise self._too_large()  # more than would be discarded: not waited for
         message = await self._next()
-        self._bytes_seen += len(message.get("body", b""))
         if self._bytes_seen > self._bytes_max:
             await self._discard(message)
             raise self._too_large()
@@ -102,8 +88,9 @@ class _LimitedBody:
         return message
 
     def _too_large(self) -> RequestTooLarge:
+        advice = MORE_PARTS if self._is_part else larger_files(self._settings)
         return RequestTooLarge(
-            f"The request body is larger than the {self._bytes_max} bytes accepted here. {self._advice}"
+            f"The request body is larger than the {self._bytes_max} bytes accepted here. {advice}"
         )
 
     async def _next(self) -> Message:
@@ -113,18 +100,19 @@ class _LimitedBody:
         due_s = self._began_s + BODY_S + self._bytes_seen / BODY_BYTES_PER_S_MIN
         try:
             async with asyncio.timeout(due_s - now_s):
-                return await self._receive()
+                message = await self._receive()
         except TimeoutError as error:
             raise RequestTimedOut from error
+        self._bytes_seen += len(message.get("body", b""))
+        return message
 
     async def _discard(self, message: Message) -> None:
-        """Read and drop up to as much again, so that a client still sending gets the answer instead of a
+        """Reads and drops up to as much again, so that a client that still sends gets the answer instead of a
         broken pipe.
         """
         with suppress(RequestTimedOut):
             while message.get("more_body", False) and self._bytes_seen <= 2 * self._bytes_max:
                 message = await self._next()
-                self._bytes_seen += len(message.get("body", b""))
 
 
 def parse_json_object(raw: bytes) -> JsonObject:

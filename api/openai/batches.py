@@ -12,7 +12,7 @@ from api.access import Caller
 from api.bodies import parsed
 from api.bodies.jobs import BatchCreate, BatchOptions
 from api.bodies.objects import BatchObject, BatchPage
-from api.dependencies import BodyDep, CallerDep, ListingDep, ServicesDep, list_json
+from api.dependencies import BodyDep, CallerDep, ListingDep, ServicesDep
 from api.jobs.controls import DeletedBatch, delete_ended
 from api.jobs.events import Place, follow_job
 from api.jobs.idempotency import create_once, repeatable
@@ -76,7 +76,7 @@ def list_batches(services: ServicesDep, caller: CallerDep, listing: ListingDep) 
         jobs = tx.jobs.list(
             caller.tenant_id,
             limit=listing.limit + 1,
-            after=None if listing.after is None else _get(tx, caller, listing.after, param="after"),
+            after=listing.start(lambda id: _get(tx, caller, id, param="after")),
             filters=JobFilters(kind=JobKind.BULK, face=Face.OPENAI),
         )
         positions = queue_positions(tx, jobs)
@@ -84,7 +84,7 @@ def list_batches(services: ServicesDep, caller: CallerDep, listing: ListingDep) 
         rendered = [
             batch_json(job, positions.get(job.id), problem_json(problems.get(job.id)), now) for job in jobs
         ]
-    return JSONResponse(list_json(rendered, listing.limit))
+    return JSONResponse(listing.json(rendered))
 
 
 @router.get("/{batch_id}", summary="Describe a batch", response_model=BatchObject)

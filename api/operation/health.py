@@ -117,11 +117,7 @@ METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 router = APIRouter(tags=["Operation"])
 
 
-@router.get(
-    "/healthz",
-    summary="Whether the process answers at all",
-    response_model=HealthObject,
-)
+@router.get("/healthz", summary="Whether the process answers at all", response_model=HealthObject)
 async def healthz() -> Response:
     return JSONResponse({"status": "alive"})
 

@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BeforeValidator, Field
 
 from api.bodies import EpochTime, ListEnvelope, Record
-from api.dependencies import CallerDep, ListingDep, ServicesDep, list_json
+from api.dependencies import CallerDep, ListingDep, ServicesDep
 from nightshift.errors import InvalidRequest
 from nightshift.tenants.audit import Action
 
@@ -42,10 +42,10 @@ def list_audit(
     tenant: str | None = None,
     action: Action | None = None,
 ) -> Response:
-    before_id = None if listing.after is None else _number(listing.after)
+    before_id = listing.start(_number)
     with services.store.snapshot() as tx:
         entries = tx.audit.list(limit=listing.limit + 1, of_tenant=tenant, action=action, before_id=before_id)
-    return JSONResponse(list_json([AuditObject.shown(entry) for entry in entries], listing.limit))
+    return JSONResponse(listing.json([AuditObject.shown(entry) for entry in entries]))
 
 
 def _number(id: str) -> int:

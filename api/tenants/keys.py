@@ -8,7 +8,7 @@ from starlette.concurrency import run_in_threadpool
 
 from api.bodies import parsed
 from api.bodies.tenants import CreatedKeyObject, KeyCreate, KeyObject, KeyPage, KeyRotate
-from api.dependencies import BodyDep, CallerDep, ListingDep, ServicesDep, list_json
+from api.dependencies import BodyDep, CallerDep, ListingDep, ServicesDep
 from api.tenants.tenants import acting
 from nightshift.lifecycle.tenants import CreatedKey, get_key, get_tenant
 from nightshift.store import Transaction
@@ -39,9 +39,9 @@ async def create(tenant: str, services: ServicesDep, caller: CallerDep, body: Bo
 def list_keys(tenant: str, services: ServicesDep, caller: CallerDep, listing: ListingDep) -> Response:
     with services.store.snapshot() as tx:
         get_tenant(tx, tenant)
-        after = None if listing.after is None else get_key(tx, tenant, listing.after, param="after")
+        after = listing.start(lambda id: get_key(tx, tenant, id, param="after"))
         keys = tx.keys.page(tenant, limit=listing.limit + 1, after=after)
-    return JSONResponse(list_json([KeyObject.shown(key) for key in keys], listing.limit))
+    return JSONResponse(listing.json([KeyObject.shown(key) for key in keys]))
 
 
 @router.get("/{key_id}", summary="Describe a key, without the key", response_model=KeyObject)

@@ -7,7 +7,7 @@ from starlette.concurrency import run_in_threadpool
 from api.access import Caller
 from api.bodies import parsed
 from api.bodies.tenants import DeletedTenant, TenantCreate, TenantObject, TenantPage, TenantUpdate
-from api.dependencies import BodyDep, CallerDep, ListingDep, ServicesDep, list_json
+from api.dependencies import BodyDep, CallerDep, ListingDep, ServicesDep
 from api.services.services import Services
 from api.tenants.limits import LimitObject, limits_of
 from nightshift.lifecycle.tenants import Administration, get_tenant
@@ -37,9 +37,9 @@ async def create(services: ServicesDep, caller: CallerDep, body: BodyDep) -> Res
 @router.get("", summary="List tenants, newest first", response_model=TenantPage)
 def list_tenants(services: ServicesDep, caller: CallerDep, listing: ListingDep) -> Response:
     with services.store.snapshot() as tx:
-        after = None if listing.after is None else get_tenant(tx, listing.after, param="after")
+        after = listing.start(lambda name: get_tenant(tx, name, param="after"))
         tenants = tx.tenants.list(limit=listing.limit + 1, after=after)
-    return JSONResponse(list_json([TenantObject.shown(tenant) for tenant in tenants], listing.limit))
+    return JSONResponse(listing.json([TenantObject.shown(tenant) for tenant in tenants]))
 
 
 @router.get("/{tenant}", summary="Describe a tenant and what it uses", response_model=TenantDetails)

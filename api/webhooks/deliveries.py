@@ -7,9 +7,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
 from api.bodies import EpochTime, ListEnvelope, Record
-from api.dependencies import CallerDep, EpochSeconds, ListingDep, ServicesDep, list_json
-from api.responses.times import from_seconds
-from nightshift.errors import InvalidRequest
+from api.dependencies import CallerDep, CreatedBetweenDep, ListingDep, ServicesDep
 from nightshift.jobs import JsonObject
 from nightshift.lifecycle.webhooks.replays import get_delivery, replay_delivery
 from nightshift.outbound.webhooks import Delivery, DeliveryState
@@ -59,23 +57,15 @@ async def _filters(
     status: DeliveryState | None = None,
     job_id: str | None = None,
     webhook_endpoint_id: str | None = None,
-    created_after: EpochSeconds | None = None,
-    created_before: EpochSeconds | None = None,
+    created: CreatedBetweenDep = (None, None),
 ) -> DeliveryFilters:
-    """`created_after` is inclusive and `created_before` exclusive, for periods side by side. Raises
-    InvalidRequest.
-    """
-    if created_after is not None and created_before is not None and created_after >= created_before:
-        raise InvalidRequest(
-            f"Invalid 'created_before': {created_before} is not after 'created_after', {created_after}.",
-            param="created_before",
-        )
+    created_from, created_before = created
     return DeliveryFilters(
         job_id=job_id,
         endpoint_id=webhook_endpoint_id,
         state=status,
-        created_from=None if created_after is None else from_seconds(created_after),
-        created_before=None if created_before is None else from_seconds(created_before),
+        created_from=created_from,
+        created_before=created_before,
     )
 
 
@@ -87,13 +77,11 @@ def list_deliveries(
     filters: Annotated[DeliveryFilters, Depends(_filters)],
 ) -> Response:
     with services.store.snapshot() as tx:
-        after = None
-        if listing.after is not None:
-            after = get_delivery(tx, caller.tenant_id, listing.after, param="after")
+        after = listing.start(lambda id: get_delivery(tx, caller.tenant_id, id, param="after"))
         deliveries = tx.deliveries.list(
             caller.tenant_id, limit=listing.limit + 1, after=after, filters=filters
         )
-    return JSONResponse(list_json([_shown(delivery) for delivery in deliveries], listing.limit))
+    return JSONResponse(listing.json([_shown(delivery) for delivery in deliveries]))
 
 
 @router.get(

@@ -26,7 +26,7 @@ from api.bodies.webhooks import (
     WebhookEndpointWithSecretObject,
     WebhookEventTypeList,
 )
-from api.dependencies import BodyDep, CallerDep, ListingDep, OptionalBodyDep, ServicesDep, list_json
+from api.dependencies import BodyDep, CallerDep, ListingDep, OptionalBodyDep, ServicesDep
 from api.responses.times import from_seconds
 from api.services.services import Services
 from nightshift.errors import InvalidRequest
@@ -75,23 +75,18 @@ async def list_event_types(caller: CallerDep) -> Response:
 def create(services: ServicesDep, caller: CallerDep, body: BodyDep) -> Response:
     fields = parsed(WebhookEndpointCreate, body)
     check_webhook_url(fields.url, services.settings.submission, "url")
-    made = services.store.run(
-        lambda tx: _registry(tx, services, caller).create(
-            name=fields.name, url=fields.url, event_types=fields.event_types
-        )
+    return _with_secret(
+        services.store.run(lambda tx: _registry(tx, services, caller).create(**fields.model_dump()))
     )
-    return _with_secret(made)
 
 
 @router.get("/webhook_endpoints", summary="List receivers, newest first", response_model=WebhookEndpointPage)
 def list_endpoints(services: ServicesDep, caller: CallerDep, listing: ListingDep) -> Response:
     with services.store.snapshot() as tx:
-        after = None
-        if listing.after is not None:
-            after = get_endpoint(tx, caller.tenant_id, listing.after, param="after")
+        after = listing.start(lambda id: get_endpoint(tx, caller.tenant_id, id, param="after"))
         receivers = tx.webhook_endpoints.list(caller.tenant_id, limit=listing.limit + 1, after=after)
     shown = [WebhookEndpointObject.shown(receiver) for receiver in receivers]
-    return JSONResponse(list_json(shown, listing.limit))
+    return JSONResponse(listing.json(shown))
 
 
 @router.get(

@@ -3,13 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from nightshift.endpoints.answer_objects import ChatCompletionObject
 from nightshift.endpoints.parameters import AS_TEMPLATED, Effort, Flag, Verbosity, WithoutEffect
