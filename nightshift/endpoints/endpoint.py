@@ -4,6 +4,7 @@ A new endpoint is a module with a subclass of `Endpoint`, registered in `nightsh
 Workers run its requests by the kind of their model (`workers/serving`).
 """
 
+import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
@@ -36,6 +37,12 @@ class Endpoint(ABC):
     request_type: type[ModelRequest]
     answer_type: type[BaseModel] | None = None  # of the body, for the OpenAPI document
     columns: Mapping[str, ColumnType]  # of its answers in a part file
+
+    def __init__(self) -> None:
+        """Raises TypeError for an endpoint without one of these attributes."""
+        names = {name for kind in type(self).__mro__ for name in inspect.get_annotations(kind)}
+        if lacking := sorted(name for name in names if not hasattr(self, name)):
+            raise TypeError(f"{type(self).__name__} has no attribute {', '.join(lacking)}")
 
     def vector_size(self, template: JsonObject | None, dimensions: int) -> int | None:
         """The size of the vectors of a job's rows, if all have one; `dimensions`: the model's."""
