@@ -24,9 +24,7 @@ def test_a_chat_request_is_answered_with_what_the_worker_recorded(client, worker
 
     assert answer.choices[0].message.content == "one two three"
     assert answer.choices[0].finish_reason == "stop"
-    assert answer.usage is not None
     assert answer.usage.completion_tokens == 3
-    assert answer._request_id is not None
     assert answer._request_id.startswith("req_")
 
 
@@ -146,7 +144,6 @@ def test_a_large_answer_is_the_same_whole_streamed_and_among_the_results(client,
     assert len(whole.content) > 2 * LARGE_BYTES
     choice = whole.parse().choices[0]
     assert choice.message.content == text == "".join(chunk.delta.content or "" for chunk in chunks)
-    assert choice.logprobs is not None
     streamed = [token for chunk in chunks if chunk.logprobs for token in chunk.logprobs.content or ()]
     assert streamed == choice.logprobs.content
     assert row["response"]["body"]["choices"] == json.loads(whole.content)["choices"]
@@ -184,7 +181,6 @@ def test_several_choices_come_whole_and_streamed(client, worker):
         (0, "one two three"),
         (1, "one two three"),
     ]
-    assert whole.usage is not None
     assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (3, 6)
     for index in (0, 1):
         mine = [choice for chunk in chunks for choice in chunk.choices if choice.index == index]
@@ -222,8 +218,6 @@ def test_a_chats_logprobs_have_the_official_shape_whole_and_streamed(client, wor
     chunks = list(client.chat.completions.create(**request, stream=True))
 
     for choice in whole.choices:
-        assert choice.logprobs is not None
-        assert choice.logprobs.content is not None
         assert [entry.token for entry in choice.logprobs.content] == ["one", " two"]
         assert choice.logprobs.content[0].bytes == list(b"one")
         assert choice.logprobs.content[0].logprob == -0.25
@@ -247,7 +241,6 @@ def test_a_completions_logprobs_have_the_official_shape_whole_and_streamed(clien
     chunks = list(client.completions.create(**request, stream=True))
 
     for choice in whole.choices:
-        assert choice.logprobs is not None
         assert choice.logprobs.tokens == ["one", " two"]
         assert choice.logprobs.token_logprobs == [-0.25, -0.25]
         assert choice.logprobs.top_logprobs == [{"one": -0.25}, {" two": -0.25}]

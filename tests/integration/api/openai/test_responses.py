@@ -33,7 +33,6 @@ def test_a_response_is_answered_with_what_the_worker_recorded(client, worker):
     assert response.output_text == "one two three"
     assert (response.status, response.object, response.model) == ("completed", "response", CHAT_MODEL)
     assert response.instructions == "Repeat."
-    assert response.usage is not None
     assert response.usage.output_tokens == 3
 
 
@@ -51,7 +50,6 @@ def test_hints_are_accepted_and_the_answer_says_what_was_done(client, worker):
     )
 
     assert (response.output_text, response.truncation, response.safety_identifier) == ("one", "disabled", "s")
-    assert response.text is not None
     assert response.text.verbosity == "low"
 
 
@@ -156,7 +154,6 @@ def test_an_answer_that_is_cut_off_is_incomplete(client, worker):
     events = list(client.responses.create(**wanted, stream=True))
 
     assert whole.status == "incomplete"
-    assert whole.incomplete_details is not None
     assert whole.incomplete_details.reason == "max_output_tokens"
     assert events[-1].type == "response.incomplete"
     assert events[-1].response.output_text == "one"

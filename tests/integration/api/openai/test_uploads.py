@@ -45,7 +45,6 @@ def test_the_clients_helper_uploads_a_file_above_the_limit_of_one_request(
     assert (done.object, done.status, done.bytes) == ("upload", "completed", len(LINES))
     assert done.expires_at == done.created_at + 3600
     file = done.file
-    assert file is not None
     assert (file.filename, file.purpose, file.status) == ("large.jsonl", "batch", "processed")
     assert file.expires_at == file.created_at + 30 * 86400
     assert client.files.content(file.id).content == LINES
@@ -67,7 +66,6 @@ def test_parts_are_added_at_once_and_ordered_at_the_end(client):
     first = client.uploads.complete(upload_id, part_ids=added[::-1])
     again = client.uploads.complete(upload_id, part_ids=added[::-1])
 
-    assert first.file is not None
     assert first == again
     assert client.files.content(first.file.id).content == LINES
     assert first.file.expires_at == first.file.created_at + 7200

@@ -173,7 +173,6 @@ def test_a_disabled_endpoint_says_why_and_can_be_enabled(client, http, store):
     made = client.webhooks.create(name="pager", url=URL, event_types=["batch.failed"])
     with store.transaction() as tx:
         endpoint = tx.webhook_endpoints.lock("default", made.id)
-        assert endpoint is not None
         tx.webhook_endpoints.update(endpoint.disabled(DisabledReason.GONE, tx.now()))
 
     shown = http.get(f"{ENDPOINTS}/{made.id}").json()["nightshift"]

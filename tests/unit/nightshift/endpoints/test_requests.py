@@ -14,8 +14,6 @@ from nightshift import endpoints
 from nightshift.endpoints.parameters import KNOWN, hints_of, values_of
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.responses.request import MOVED
-from nightshift.endpoints.texts.chat import ChatRequest
-from nightshift.endpoints.texts.completions import CompletionRequest
 from nightshift.errors import InvalidRequest
 
 
@@ -69,7 +67,6 @@ def test_a_prompt_is_text_or_tokens_or_a_list_of_them(prompt, prompts):
     neutral = {"echo": False, "best_of": 1, "n": 2}
     request = endpoints.get("/v1/completions").parse({"model": "m", "prompt": prompt} | neutral)
 
-    assert isinstance(request, CompletionRequest)
     assert request.prompts_given == prompts
     assert request.num_choices == 2 * len(prompts)
 
@@ -219,7 +216,6 @@ def test_an_earlier_answer_may_be_a_refusal():
     said = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
     request = endpoints.get("/v1/chat/completions").parse({"model": "m", "messages": [said]})
 
-    assert isinstance(request, ChatRequest)
     assert request.prompts_given[0].messages == [{"role": "assistant", "content": "No."}]
 
 

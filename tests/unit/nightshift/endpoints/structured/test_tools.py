@@ -10,7 +10,7 @@ from nightshift import endpoints
 from nightshift.endpoints.structured.calls import AnswerReader, read_calls
 from nightshift.endpoints.structured.tools import Tools
 from nightshift.endpoints.texts.chat import Chat, ChatRequest
-from nightshift.endpoints.texts.generation import Choice, Conversation, GenerationRequest
+from nightshift.endpoints.texts.generation import Choice
 from nightshift.endpoints.texts.streams import AnswerHead, CallPiece
 from nightshift.errors import InvalidRequest
 from nightshift.jobs.priorities import PriorityClass
@@ -105,7 +105,6 @@ def test_wrong_tools_are_refused_by_name(fields, param):
 def test_a_choice_says_which_tools_an_answer_calls(fields, must_call, names, is_parallel):
     tools = parsed(tools=[tool(), tool("g")], **fields).callable_tools
 
-    assert tools is not None
     assert (tools.must_call, list(tools.callable), tools.is_parallel) == (must_call, names, is_parallel)
 
 
@@ -113,7 +112,6 @@ def test_the_model_is_shown_all_tools_and_held_to_the_allowed_ones():
     request = parsed(tools=[tool(), tool("g")], tool_choice=allowed("required", tool("g")))
 
     assert request.prompts_given[0].tools == [tool(), tool("g")]
-    assert request.guidance is not None
     assert ('"name\\": \\"f' in request.guidance.text, '"name\\": \\"g' in request.guidance.text) == (
         False,
         True,
@@ -140,8 +138,6 @@ FLAT_FORM = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
 def test_a_form_beside_tools_is_that_of_an_answer_without_calls(route, body):
     def form_with(choice: Any) -> tuple[bool, bool]:
         request = endpoints.get(route).parse(body | {"tool_choice": choice})
-        assert isinstance(request, GenerationRequest)
-        assert request.guidance is not None
         kinds = {"json_schema": (False, True), "grammar": (True, "form:" in request.guidance.text)}
         return kinds[request.guidance.kind]
 
@@ -165,7 +161,6 @@ def test_calls_and_their_results_go_to_the_template():
     result = {"role": "tool", "content": "3", "tool_call_id": "c1"}
     prompt = parsed(messages=[*CHAT["messages"], answer, result], tools=[tool()]).prompts_given[0]
 
-    assert isinstance(prompt, Conversation)
     assert prompt.messages[1]["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": 1}}
     assert prompt.messages[2] == result
     assert prompt.tools == [tool()]
@@ -207,7 +202,6 @@ def test_the_arguments_of_a_call_that_was_cut_off_go_back_as_text(text):
     answer = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": text}}]}
     (prompt,) = parsed(messages=[answer], tools=[tool()]).prompts_given
 
-    assert isinstance(prompt, Conversation)
     assert prompt.messages[0]["tool_calls"][0]["function"]["arguments"] == text
 
 

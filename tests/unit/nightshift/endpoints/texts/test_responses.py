@@ -214,13 +214,11 @@ def test_a_schema_and_tools_are_as_of_a_chat():
     request = parsed(tools=[WEATHER], tool_choice={"type": "function", "name": "weather"})
     tools = request.callable_tools
 
-    assert guidance is not None
     assert (guidance.kind, json.loads(guidance.text), guidance.field) == (
         "json_schema",
         schema,
         "text.format",
     )
-    assert tools is not None
     assert (tools.must_call, tools.callable, tools.is_parallel) == (True, ["weather"], False)
     function = {name: WEATHER[name] for name in ("name", "parameters", "strict")}
     assert request.tools_shown == [{"type": "function", "function": function}]
@@ -260,7 +258,6 @@ def test_an_answer_has_its_output_and_what_was_asked(choice, status, kinds):
     assert (response.incomplete_details is not None) == (status == "incomplete")
     assert {name: body[name] for name in fields} == fields
     assert (body["store"], body["service_tier"], body["tools"]) == (False, "default", [WEATHER])
-    assert response.usage is not None
     assert (response.usage.input_tokens, response.usage.output_tokens, response.usage.total_tokens) == (
         3,
         2,
