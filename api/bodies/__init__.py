@@ -46,12 +46,16 @@ class OpenAiBody(BaseModel):
 class Record(BaseModel):
     """An object of answers that is made of a domain value, from its attributes of the same names."""
 
-    model_config = ConfigDict(from_attributes=True)
+    model_config = ConfigDict(from_attributes=True, populate_by_name=True)
 
     @classmethod
-    def shown(cls, value: object) -> JsonObject:
-        """The value as answers show it."""
-        return cls.model_validate(value).model_dump(mode="json")
+    def shown(cls, value: object, **more: object) -> JsonObject:
+        """The value as answers show it. `more`: fields that it does not have."""
+        if not more:
+            return cls.model_validate(value).model_dump(mode="json")
+        names = {name: str(field.validation_alias or name) for name, field in cls.model_fields.items()}
+        own = {name: getattr(value, attribute) for name, attribute in names.items() if name not in more}
+        return cls.model_validate(own | more).model_dump(mode="json")
 
 
 class ListEnvelope(BaseModel):

@@ -2,11 +2,10 @@
 
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, FailFast, Field
+from pydantic import FailFast, Field
 
-from api.bodies import OpenAiBody
+from api.bodies import EpochTime, OpenAiBody, Record
 from api.bodies.jobs import OutputExpiry
-from api.responses.times import seconds
 from nightshift.endpoints.requests import Count, at_most
 from nightshift.jobs import JsonObject
 from nightshift.jobs.files import PARTS_MAX, File, FilePurpose
@@ -39,53 +38,42 @@ class UploadComplete(OpenAiBody):
     md5: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{32}$")] | None = None
 
 
-class FileObject(BaseModel):
+class FileObject(Record):
     """A File, as the answers have it."""
 
     id: str
     object: Literal["file"]
-    bytes: int
-    created_at: int
-    expires_at: int | None
+    bytes: int = Field(validation_alias="size_bytes")
+    created_at: EpochTime
+    expires_at: EpochTime | None
     filename: str
     purpose: str
     status: Literal["uploaded", "processed", "error"]
     status_details: str | None
 
 
-class UploadObject(BaseModel):
+class UploadObject(Record):
     """An Upload, as the answers have it."""
 
     id: str
     object: Literal["upload"]
-    bytes: int
-    created_at: int
-    expires_at: int
+    bytes: int = Field(validation_alias="size_bytes")
+    created_at: EpochTime
+    expires_at: EpochTime
     filename: str
     purpose: str
     status: Literal["pending", "completed", "cancelled", "expired"]
     file: FileObject | None
 
 
-class PartObject(BaseModel):
+class PartObject(Record):
     """A part of an Upload, as the answers have it."""
 
     id: str
     object: Literal["upload.part"]
-    created_at: int
+    created_at: EpochTime
     upload_id: str
 
 
 def file_json(file: File) -> JsonObject:
-    """A file as a File object."""
-    return {
-        "id": file.id,
-        "object": "file",
-        "bytes": file.size_bytes,
-        "created_at": seconds(file.created_at),
-        "expires_at": seconds(file.expires_at),
-        "filename": file.filename,
-        "purpose": file.purpose,
-        "status": "processed",
-        "status_details": None,
-    }
+    return FileObject.shown(file, object="file", status="processed", status_details=None)

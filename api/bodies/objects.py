@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from api.bodies import EpochTime, ListEnvelope, Record
 from api.bodies.figures import WorkerFiguresObject
@@ -268,17 +268,17 @@ class DeletedFile(BaseModel):
     deleted: Literal[True]
 
 
-class DeadLetterObject(BaseModel):
+class DeadLetterObject(Record):
     id: str
     object: Literal["dead_letter"]
-    status: DeadLetterState
+    status: DeadLetterState = Field(validation_alias="state")
     job_id: str
     custom_id: str | None
     cause: str
     crashes: int
     worker_id: str | None
-    died_at: int
-    decided_at: int | None
+    died_at: EpochTime
+    decided_at: EpochTime | None
     replay_job_id: str | None
 
 

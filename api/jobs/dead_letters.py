@@ -6,7 +6,6 @@ from fastapi.responses import JSONResponse, Response
 from api.access import Caller
 from api.bodies.objects import DeadLetterObject, DeadLetterPage
 from api.dependencies import CallerDep, ListingDep, ServicesDep
-from api.responses.times import seconds
 from nightshift.errors import Conflict, NotFound
 from nightshift.jobs import JsonObject
 from nightshift.jobs.dead_letters import DeadLetter, DeadLetterState
@@ -90,16 +89,4 @@ def _undecided(tx: Transaction, caller: Caller, letter_id: str) -> DeadLetter:
 
 
 def _letter_json(row: DeadLetter) -> JsonObject:
-    return {
-        "id": row.id,
-        "object": "dead_letter",
-        "status": row.state,
-        "job_id": row.job_id,
-        "custom_id": row.custom_id,
-        "cause": row.cause,
-        "crashes": row.crashes,
-        "worker_id": row.worker_id,
-        "died_at": seconds(row.died_at),
-        "decided_at": seconds(row.decided_at),
-        "replay_job_id": row.replay_job_id,
-    }
+    return DeadLetterObject.shown(row, object="dead_letter")

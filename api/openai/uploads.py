@@ -24,7 +24,6 @@ from api.openai.upload_forms import (
     printable_name,
     reading_form,
 )
-from api.responses.times import seconds
 from api.services.services import Services
 from nightshift.errors import InvalidRequest, NightshiftError, StorageError
 from nightshift.jobs import JsonObject
@@ -86,14 +85,7 @@ async def create_part(upload_id: str, request: Request, services: ServicesDep, c
         part = await services.storage_threads.for_tenant(caller.tenant_id).run(
             lambda: _keep_part(services, caller, upload_id, data)
         )
-    return JSONResponse(
-        {
-            "id": part.id,
-            "object": "upload.part",
-            "created_at": seconds(part.created_at),
-            "upload_id": upload_id,
-        }
-    )
+    return JSONResponse(PartObject.shown(part, object="upload.part"))
 
 
 @router.post("/{upload_id}/complete", summary="Make a file of an upload's parts", responses=_ANSWERS_UPLOAD)
@@ -180,14 +172,5 @@ async def _forget(services: Services, tenant_id: str, parts: Sequence[UploadPart
 
 
 def _upload_json(upload: Upload, file: File | None = None) -> JsonObject:
-    return {
-        "id": upload.id,
-        "object": "upload",
-        "bytes": upload.size_bytes,
-        "created_at": seconds(upload.created_at),
-        "expires_at": seconds(upload.expires_at),
-        "filename": upload.filename,
-        "purpose": upload.purpose,
-        "status": upload.status,
-        "file": None if file is None else file_json(file),
-    }
+    shown = None if file is None else file_json(file)
+    return UploadObject.shown(upload, object="upload", file=shown)
