@@ -1,19 +1,34 @@
 """Turns a checked body into a new job."""
 
-from dataclasses import replace
+import hashlib
+import json
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from api.bodies.jobs import BatchCreate, JobCreate, JobRetry, Options, endpoint_named, parse_duration
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import Face, Job, JobSpec, JsonObject, NewJob, Webhook
-from nightshift.jobs.json_text import fingerprint, json_bytes
+from nightshift.jobs.json_text import fingerprint
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle.submission import new_job
 
 JOBS_ROUTE: Final = "/v1/jobs"
 BATCHES_ROUTE: Final = "/v1/batches"
 UNCONVERTED: Final = ("retry_on_interrupt", "capacity", "metadata")  # a job records them as they were sent
+
+
+@dataclass(frozen=True)
+class EncodedBody:
+    """The size and digest of a request's body, from one encoding. The order of keys makes no difference."""
+
+    size_bytes: int  # as JSON, in ASCII
+    sha256: str
+
+    @classmethod
+    def from_json(cls, body: JsonObject) -> "EncodedBody":
+        text = json.dumps(body, sort_keys=True)
+        return cls(len(text), hashlib.sha256(text.encode()).hexdigest())
 
 
 def online_job(
@@ -25,14 +40,15 @@ def online_job(
         request = endpoint_named(fields.endpoint).parse(fields.body)
     except InvalidRequest as error:
         raise error.about(f"body.{error.param}" if error.param else "body") from error
+    encoded = EncodedBody.from_json(fields.body)
     new = new_job(
         tenant_id,
         Face.NATIVE,
         _spec(fields.endpoint, fields, fields.completion_window, window_max_s, fields.metadata),
-        fingerprint=fingerprint(JOBS_ROUTE, raw),
+        fingerprint=fingerprint(JOBS_ROUTE, raw | {"body": encoded.sha256}),
         priority=fields.priority or request.priority_class,
         model=request.model,
-        body_bytes=json_bytes(fields.body),
+        body_bytes=encoded.size_bytes,
     )
     return new, request
 

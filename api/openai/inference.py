@@ -1,7 +1,5 @@
 """The endpoints' routes, whole or streamed."""
 
-import hashlib
-import json
 import math
 
 from fastapi import APIRouter, Request
@@ -10,6 +8,7 @@ from starlette.concurrency import run_in_threadpool
 
 from api.dependencies import BodyDep, CallerDep, ServicesDep, Submission, plain_route
 from api.jobs.online import Waiting, answer
+from api.jobs.requests import EncodedBody
 from api.openai.streaming import Wanted, streamed
 from api.responses.streams import recorded
 from nightshift import endpoints
@@ -17,6 +16,7 @@ from nightshift.endpoints import Endpoint
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.texts.generation import GenerationRequest, TextEndpoint
 from nightshift.jobs import Face, JobSpec, JsonObject, NewJob
+from nightshift.jobs.json_text import fingerprint
 from nightshift.lifecycle.submission import new_job
 
 router = APIRouter(tags=["OpenAI"])
@@ -71,7 +71,7 @@ def _online_job(
     endpoint: Endpoint, request: ModelRequest, body: JsonObject, tenant_id: str, wait_s: float
 ) -> NewJob:
     """A job of one request, for whose answer the client waits `wait_s`."""
-    text = f"{endpoint.route} {json.dumps(body)}"  # encoded once, for its size and its digest
+    encoded = EncodedBody.from_json(body)
     return new_job(
         tenant_id,
         Face.OPENAI,
@@ -80,8 +80,8 @@ def _online_job(
             completion_window_s=math.ceil(wait_s),
             service_tier=request.service_tier,
         ),
-        fingerprint=hashlib.sha256(text.encode()).hexdigest(),
+        fingerprint=fingerprint(endpoint.route, {"body": encoded.sha256}),
         priority=request.priority_class,
         model=request.model,
-        body_bytes=len(text) - len(endpoint.route) - 1,
+        body_bytes=encoded.size_bytes,
     )

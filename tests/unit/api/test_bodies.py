@@ -1,11 +1,14 @@
 """The bodies of jobs, batches and uploads: absent fields, columns, durations, refusals."""
 
+import json
+
 import pytest
 from openai.types import batch_create_params, upload_create_params
 
 from api.bodies import parsed
 from api.bodies.files import UploadCreate
 from api.bodies.jobs import BatchCreate, JobCreate, parse_duration
+from api.jobs.requests import EncodedBody
 from api.responses.times import window_text
 from nightshift.endpoints.texts.chat import Chat
 from nightshift.errors import InvalidRequest
@@ -130,3 +133,11 @@ def test_anything_else_is_refused_by_name(text):
     with pytest.raises(InvalidRequest) as refused:
         parse_duration(text, "completion_window", 86400)
     assert refused.value.param == "completion_window"
+
+
+def test_a_body_is_the_same_in_another_order_of_its_keys_and_as_long_as_its_json():
+    one, other = ({"model": "m", "n": 1, "text": "é"}, {"text": "é", "n": 1, "model": "m"})
+
+    assert EncodedBody.from_json(one) == EncodedBody.from_json(other)
+    assert EncodedBody.from_json(one).size_bytes == len(json.dumps(one))
+    assert EncodedBody.from_json(one) != EncodedBody.from_json(one | {"n": 2})

@@ -89,16 +89,6 @@ def test_a_wrong_field_is_named(shared_client, fields, param):
     assert refused.value.request_id is not None
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [({"logprobs": 6}, "logprobs"), ({"best_of": 3}, "best_of"), ({"echo": True}, "echo"), ({"n": -1}, "n")],
-)
-def test_a_wrong_field_of_a_completion_is_named(shared_client, fields, param):
-    with pytest.raises(openai.BadRequestError) as refused:
-        shared_client.completions.create(model=CHAT_MODEL, prompt="x", **fields)
-    assert refused.value.param == param
-
-
 def test_a_missing_field_is_named(http):
     error = refusal(http.post(CHAT, json={"model": CHAT_MODEL}), 400)
 

@@ -36,6 +36,8 @@ from nightshift.errors import InvalidRequest
         ("prompt", [[True]], "prompt[0][0]"),
         ("prompt", ["a"] * 129, "prompt"),
         ("echo", True, "echo"),
+        ("logprobs", 6, "logprobs"),
+        ("n", -1, "n"),
         ("best_of", 2, "best_of"),
         ("prompt", None, "prompt"),
         ("temperature", 10**400, "temperature"),
