@@ -5,6 +5,7 @@
 The caller is authenticated before the body is read.
 """
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
@@ -175,6 +176,19 @@ class Submission:
         """Runs `check` in a thread, for a large body in its tenant's turn, and returns its result."""
         record: RequestRecord = self.request.state.record
         return await self.services.body_turns.run(self.caller.tenant_id, record.body_bytes, check)
+
+
+@dataclass(frozen=True)
+class EncodedBody:
+    """The size and digest of a request's body, from one encoding. The order of keys makes no difference."""
+
+    size_bytes: int  # as JSON, in ASCII
+    sha256: str
+
+    @classmethod
+    def from_json(cls, body: JsonObject) -> "EncodedBody":
+        text = json.dumps(body, sort_keys=True)
+        return cls(len(text), hashlib.sha256(text.encode()).hexdigest())
 
 
 def plain_route(answer: Callable[[Request], Awaitable[Response]]) -> type[APIRoute]:

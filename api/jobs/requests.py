@@ -1,11 +1,10 @@
 """Turns a checked body into a new job."""
 
-import hashlib
-import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from api.bodies.jobs import BatchCreate, JobCreate, JobRetry, Options, endpoint_named, parse_duration
+from api.dependencies import EncodedBody
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import Face, Job, JobSpec, JsonObject, NewJob, Webhook
@@ -16,19 +15,6 @@ from nightshift.lifecycle.submission import new_job
 JOBS_ROUTE: Final = "/v1/jobs"
 BATCHES_ROUTE: Final = "/v1/batches"
 UNCONVERTED: Final = ("retry_on_interrupt", "capacity", "metadata")  # a job records them as they were sent
-
-
-@dataclass(frozen=True)
-class EncodedBody:
-    """The size and digest of a request's body, from one encoding. The order of keys makes no difference."""
-
-    size_bytes: int  # as JSON, in ASCII
-    sha256: str
-
-    @classmethod
-    def from_json(cls, body: JsonObject) -> "EncodedBody":
-        text = json.dumps(body, sort_keys=True)
-        return cls(len(text), hashlib.sha256(text.encode()).hexdigest())
 
 
 def online_job(

@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Header, Query, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from api.access import Caller
@@ -12,7 +12,7 @@ from api.bodies.files import FileObject, file_json
 from api.bodies.objects import DeletedFile, FilePage
 from api.dependencies import CallerDep, ServicesDep, list_json
 from api.openai import partial_output
-from api.openai.ranges import Unsatisfiable, parse_range, unsatisfiable
+from api.openai.ranges import Unsatisfiable, parse_range, ranged, unsatisfiable
 from api.openai.upload_forms import keep_upload, read_form, reading_form
 from api.services.services import Services
 from nightshift.errors import InvalidRequest, NotFound, ObjectNotFound
@@ -24,7 +24,6 @@ from nightshift.store import Transaction
 router = APIRouter(prefix="/v1/files", tags=["OpenAI"])
 
 FILES_LIMIT: Final = 10_000
-CONTENT_TYPE: Final = "application/octet-stream"
 
 
 @router.post("", summary="Upload a file", response_model=FileObject)
@@ -107,16 +106,9 @@ async def get_file_content(
         content = await storage.begun(services.objects.stream(file.key, start, end))
     except ObjectNotFound as error:
         raise _no_such_file(file.id) from error
-    headers = {
-        "accept-ranges": "bytes",
-        "etag": f'"{file.sha256}"',
-        "content-disposition": _attachment(file.filename),
-    }
-    if part is None:
-        headers["content-length"] = str(file.size_bytes)
-        return StreamingResponse(content, 200, headers, media_type=CONTENT_TYPE)
-    headers |= {"content-length": str(part.end - part.start), "content-range": part.content_range}
-    return StreamingResponse(content, 206, headers, media_type=CONTENT_TYPE)
+    headers = {"etag": f'"{file.sha256}"', "content-disposition": _attachment(file.filename)}
+    length = file.size_bytes if part is None else part.end - part.start
+    return ranged(content, length, part, headers)
 
 
 def _check_room(services: Services, caller: Caller) -> None:

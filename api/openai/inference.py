@@ -6,9 +6,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
-from api.dependencies import BodyDep, CallerDep, ServicesDep, Submission, plain_route
+from api.dependencies import BodyDep, CallerDep, EncodedBody, ServicesDep, Submission, plain_route
 from api.jobs.online import Waiting, answer
-from api.jobs.requests import EncodedBody
 from api.openai.streaming import Wanted, streamed
 from api.responses.streams import recorded
 from nightshift import endpoints

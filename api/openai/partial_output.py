@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
 from api.access import Caller
-from api.openai.ranges import Unsatisfiable, parse_range, unsatisfiable
+from api.openai.ranges import Unsatisfiable, parse_range, ranged, unsatisfiable
 from api.responses.times import seconds
 from api.services.services import Services
 from api.services.threads import TenantStorageThreads
@@ -107,7 +107,6 @@ class PartialOutput:
         return list(output_lines(read_segment(self.services.objects, placed.listed.segment)))
 
 
-CONTENT_TYPE: Final = "application/octet-stream"
 INCOMPLETE: Final = {"x-nightshift-incomplete": "true"}  # more lines may come
 
 
@@ -155,11 +154,7 @@ async def content(output: PartialOutput, range: str | None, after_line: int | No
     start, end = (0, size_bytes) if part is None else (part.start, part.end)
     if after_line is not None:
         start = min(end, await storage.run(lambda: output.offset_after(after_line)))
-    headers["content-length"] = str(end - start)
-    if part is not None:
-        headers["content-range"] = part.content_range
-    pieces = storage.iterate(output.pieces(start, end))
-    return StreamingResponse(pieces, 200 if part is None else 206, headers, media_type=CONTENT_TYPE)
+    return ranged(storage.iterate(output.pieces(start, end)), end - start, part, headers)
 
 
 def _find(services: Services, caller: Caller, job_id: str) -> Job | None:

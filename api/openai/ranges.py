@@ -1,14 +1,17 @@
 """The Range header (RFC 9110, section 14)."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from nightshift.endpoints.answers import error_body
 
-_POSITION = re.compile(r"[0-9]{0,18}")  # no file position has 19 digits
+CONTENT_TYPE: Final = "application/octet-stream"
+
+_POSITION: Final = re.compile(r"[0-9]{0,18}")  # no file position has 19 digits
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,16 @@ def parse_range(header: str | None, size_bytes: int) -> ByteRange | None:
     if start >= size_bytes:
         raise Unsatisfiable
     return ByteRange(start, end, size_bytes)
+
+
+def ranged(
+    pieces: AsyncIterator[bytes], length: int, part: ByteRange | None, headers: Mapping[str, str]
+) -> Response:
+    """The answer with `length` bytes: of the whole file, or of a part of it."""
+    headers = {"accept-ranges": "bytes", **headers, "content-length": str(length)}
+    if part is not None:
+        headers["content-range"] = part.content_range
+    return StreamingResponse(pieces, 200 if part is None else 206, headers, media_type=CONTENT_TYPE)
 
 
 def unsatisfiable(size_bytes: int, headers: Mapping[str, str] | None = None) -> Response:

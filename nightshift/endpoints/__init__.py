@@ -43,10 +43,10 @@ def get(route: str) -> Endpoint:
 def named(name: str) -> Endpoint:
     """An endpoint by its route or name. Raises ValueError, which names the known ones."""
     said = name.strip("/").removeprefix("v1/")
-    for endpoint in every():
+    for endpoint in _BY_ROUTE.values():
         if said in (endpoint.name, endpoint.route.removeprefix("/v1/")):
             return endpoint
-    raise ValueError(f"unknown endpoint {name!r}: use one of {', '.join(e.route for e in every())}")
+    raise ValueError(f"unknown endpoint {name!r}: use one of {', '.join(_BY_ROUTE)}")
 
 
 for _endpoint in (Chat(), Completions(), Responses(), Embeddings(), Classifications(), Rerank(), Score()):

@@ -8,7 +8,7 @@ from openai.types import batch_create_params, upload_create_params
 from api.bodies import parsed
 from api.bodies.files import UploadCreate
 from api.bodies.jobs import BatchCreate, JobCreate, parse_duration
-from api.jobs.requests import EncodedBody
+from api.dependencies import EncodedBody
 from api.responses.times import window_text
 from nightshift.endpoints.texts.chat import Chat
 from nightshift.errors import InvalidRequest
