@@ -87,6 +87,7 @@ def test_a_worker_is_killed_again_and_again(service: Service, monitoring: Promet
     monitoring.wait_until_clear("NightshiftWorkersKilled")
 
 
+@pytest.mark.exhaustive
 def test_a_row_crashes_its_workers_until_it_is_a_dead_letter(
     service: Service, monitoring: Prometheus
 ) -> None:

@@ -54,12 +54,6 @@ class SleepyStore:
             Context().run(self.meanwhile)  # others do it: what is in force here is not in force for them
 
 
-@pytest.fixture(params=[False, True], ids=["leads no longer", "leads again"])
-def leads_afterwards(request: pytest.FixtureRequest) -> bool:
-    """The changes of a scheduler that wakes up."""
-    return bool(request.param)
-
-
 def the_output_is_of(place: Place, job: Job) -> None:
     """Checks that the folder has just what this job's manifest describes, and `_SUCCESS`."""
     manifest = json.loads(place.out("_manifest.json"))
@@ -80,15 +74,22 @@ def a_night(place: Place, clock: FakeClock, texts: list[str]) -> Job:
     return job
 
 
+def exhaustive_but(*taken: tuple[str, str, bool]) -> list[Any]:
+    """Each change by a scheduler that leads again or no longer; `make test` takes these."""
+    changes = [("publish", name) for name in ("part-", "errors-", "_manifest", "_SUCCESS")]
+    cases = [(*change, leads) for change in (*changes, ("delete", "part-")) for leads in (False, True)]
+    marks = {case: () if case in taken else (pytest.mark.exhaustive,) for case in cases}
+    return [pytest.param(*case, marks=marks[case]) for case in cases]
+
+
 @pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        ("publish", "part-"),
-        ("publish", "errors-"),
-        ("publish", "_manifest"),
-        ("publish", "_SUCCESS"),
-        ("delete", "part-"),
-    ],
+    ("change", "name", "leads_afterwards"),
+    exhaustive_but(
+        ("publish", "part-", True),
+        ("publish", "_manifest", False),
+        ("publish", "_SUCCESS", True),
+        ("delete", "part-", False),
+    ),
 )
 def test_the_next_job_to_write_to_a_place_keeps_it(
     place: Place,

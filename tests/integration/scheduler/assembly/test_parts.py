@@ -348,9 +348,16 @@ def test_files_of_the_user_stay(place: Place, clock: FakeClock) -> None:
         assert place.out(name) == b"mine"
 
 
-@pytest.mark.parametrize("name", ["_manifest.json", "_SUCCESS"])
 @pytest.mark.parametrize(
-    "content", [b"", b"{}", b'{"job_id": 7}', b'{"job_id": "theirs", "parts": []}', b"\xff"]
+    ("name", "content"),
+    [
+        ("_manifest.json", b""),
+        ("_manifest.json", b"{}"),
+        ("_manifest.json", b'{"job_id": 7}'),
+        ("_manifest.json", b'{"job_id": "theirs", "parts": []}'),
+        ("_manifest.json", b"\xff"),
+        ("_SUCCESS", b""),
+    ],
 )
 def test_a_folder_that_becomes_anothers_while_a_job_runs_is_not_written_over(
     place: Place, clock: FakeClock, name: str, content: bytes

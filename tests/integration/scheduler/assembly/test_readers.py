@@ -97,7 +97,11 @@ RULES: dict[str, Callable[[Path], Iterator[Path]]] = {
 
 
 @pytest.mark.parametrize("format", READERS)
-@pytest.mark.parametrize("inputs_max", [0, 1000], ids=["inputs in a file", "inputs in the manifest"])
+@pytest.mark.parametrize(
+    "inputs_max",
+    [0, pytest.param(1000, marks=pytest.mark.exhaustive)],
+    ids=["inputs in a file", "inputs in the manifest"],
+)
 def test_every_reader_finds_each_row_of_an_output_once_and_nothing_else(
     place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, format: str, inputs_max: int
 ) -> None:

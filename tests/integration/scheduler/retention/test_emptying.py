@@ -81,6 +81,7 @@ def test_nothing_is_left_of_what_jobs_had(place: Place, clock: FakeClock) -> Non
         assert tx.holdings.total("default") == Holding()
 
 
+@pytest.mark.exhaustive
 def test_a_database_that_was_emptied_has_room_for_as_much_again(
     sqlite_database: Database, clock: FakeClock, tmp_path: Path
 ) -> None:
