@@ -32,7 +32,7 @@ from nightshift.objectstore.sources import Sources
 from nightshift.process import memory
 from nightshift.process.settings import WorkerSettings
 from nightshift.store import Store
-from scheduler.duties.assembly import Assembly, AssemblyConfig
+from scheduler.duties.assembly import Assembly
 from scheduler.duties.running_output import OutputParts
 from scheduler.runtime.leadership import Elector
 from tests.helpers.fakes import a_new_job, a_spec
@@ -129,15 +129,7 @@ class Bench:
 
     def end(self, elector: Elector, job: Job) -> Job:
         """Assembly's passes until the job has ended."""
-        config = AssemblyConfig(LINE_BYTES_MAX)
-        assembly = Assembly(
-            self.store,
-            self.parts.objects,
-            self.parts.sources,
-            self.parts.locations,
-            config,
-            lambda: elector.lead,
-        )
+        assembly = Assembly(self.parts, lambda: elector.lead)
         while True:
             assembly.run_once(self.store.now())
             assembly.wait_until_idle(WAIT_S)
@@ -145,7 +137,7 @@ class Bench:
                 ended = tx.jobs.fetch(job.id)
             if ended.state.is_terminal:
                 return ended
-            time.sleep(config.interval_s)
+            time.sleep(assembly.interval_s)
 
 
 @contextmanager

@@ -46,7 +46,7 @@ from nightshift.store import Store, open_database
 from nightshift.store.databases.migrate import check_schema
 from nightshift.tenants.vault import Vault, open_vault
 from scheduler.duties.ageing import Ageing, AgeingConfig
-from scheduler.duties.assembly import Assembly, AssemblyConfig
+from scheduler.duties.assembly import Assembly
 from scheduler.duties.deletion import Deleting
 from scheduler.duties.job_events import Problems, Progress
 from scheduler.duties.planning import Planning, PlanningConfig
@@ -158,10 +158,13 @@ class Service:
         self._stop = stop
         self._leader_id = f"{socket.gethostname()[:20]}-{os.getpid()}-{secrets.token_hex(4)}"
         self._tickers: Sequence[Ticker] = ()
+        leadership = LeadershipConfig(
+            settings.leader_ttl_s, settings.leader_attempt_s, settings.leader_trust_s
+        )
         self._elector = elector = Elector(
             parts.store,
             self._leader_id,
-            _leadership(settings),
+            leadership,
             stalled=lambda: loop.stalled(self._tickers, settings.duty_stalled_s),
         )
         self.metrics = metrics = DutyMetrics(lambda: elector.is_leading)
@@ -197,16 +200,6 @@ def _loop_config(worker: WorkerSettings) -> LoopConfig:
     return LoopConfig(longest_s=min(LoopConfig.longest_s, worker.lease_ttl_s))
 
 
-def _leadership(settings: SchedulerSettings) -> LeadershipConfig:
-    """Raises ConfigurationError."""
-    try:
-        return LeadershipConfig(
-            ttl_s=settings.leader_ttl_s, attempt_s=settings.leader_attempt_s, trust_s=settings.leader_trust_s
-        )
-    except ValueError as error:
-        raise ConfigurationError(f"NIGHTSHIFT_LEADER_*: {error}") from error
-
-
 def duties(
     parts: Parts,
     settings: SchedulerSettings,
@@ -236,7 +229,7 @@ def duties(
         announced_models=submission.announced_models,
         default_quotas=QuotaSettings().defaults,
     )
-    assembly = AssemblyConfig(line_bytes_max=settings.line_bytes_max)
+    writing = PartDependencies(store, parts.objects, parts.sources, parts.locations, settings.line_bytes_max)
     stopping = StoppingConfig(grace_s=worker.stop_grace_s, notice_s=2 * worker.heartbeat_s)
     recovery = RecoveryConfig(
         attempts_max=settings.attempts_max,
@@ -261,27 +254,8 @@ def duties(
         Recovery(store, recovery),
         Deadlines(store),
         Stopping(store, stopping),
-        OutputParts(
-            PartDependencies(
-                store,
-                parts.objects,
-                parts.sources,
-                parts.locations,
-                settings.line_bytes_max,
-            ),
-            leader_id,
-            lambda: elector.lead,
-            may_continue=may_continue,
-        ),
-        Assembly(
-            store,
-            parts.objects,
-            parts.sources,
-            parts.locations,
-            assembly,
-            lambda: elector.lead,
-            may_continue,
-        ),
+        OutputParts(writing, leader_id, lambda: elector.lead, may_continue=may_continue),
+        Assembly(writing, lambda: elector.lead, may_continue=may_continue),
         Retention(store, parts.objects, retention, may_continue),
         Ageing(store, parts.streams, ageing, may_continue),
         Deleting(store, parts.objects, parts.streams, may_continue=may_continue),

@@ -17,27 +17,26 @@ from typing import Final
 from opentelemetry.trace import Span
 
 from nightshift.bulk.results.destinations import OutputTrouble, destination_of
-from nightshift.bulk.results.output_rows import Chunk, InputTrouble, Listing, Mismatch, OutputRows
+from nightshift.bulk.results.output_rows import Chunk, InputTrouble, Listing, Mismatch, shards_of_job
 from nightshift.bulk.results.part_encoding import Tally
-from nightshift.bulk.results.part_writer import TROUBLES, ResultsTrouble, problem_of
+from nightshift.bulk.results.part_writer import TROUBLES, PartDependencies, ResultsTrouble, problem_of
 from nightshift.errors import InvalidRequest, NightshiftError
-from nightshift.jobs import Counts, Face, InputError, Job, JobState, Shard, ShardState, StopReason
+from nightshift.jobs import Counts, Face, InputError, Job, JobState, ShardState, StopReason
 from nightshift.jobs.leases import Lead
 from nightshift.jobs.limits import failed_rows_passed, why_stopped
 from nightshift.jobs.part import OutputPart, PartProblem
 from nightshift.lifecycle import cutting
 from nightshift.lifecycle.transitions import counts_json, finish
-from nightshift.objectstore import Locations, ObjectStore, fenced
-from nightshift.objectstore.sources import Sources
+from nightshift.objectstore import fenced
 from nightshift.process import failpoints
 from nightshift.process.tracing.attributes import JOB, JOB_STATE, ROWS, ROWS_FAILED, TENANT
 from nightshift.process.tracing.spans import Value, end, follow
-from nightshift.store import PendingWork, Store
+from nightshift.store import PendingWork
 from scheduler.duties.running_output import cut_job
 from scheduler.output.manifests import Manifests, discard_staged
 from scheduler.output.output_files import OutputFiles, write_files
 from scheduler.output.publication import Publication
-from scheduler.runtime.duty import Interrupted, MayContinue, PassResult, check, working_under
+from scheduler.runtime.duty import Interrupted, MayContinue, PassResult, check, interruptible, working_under
 from scheduler.runtime.thread_pools import POSTPONED, JobPool, JobPoolConfig, leaves_a_thread
 
 log = logging.getLogger(__name__)
@@ -46,14 +45,13 @@ BROKEN: Final = PartProblem(
     error=InputError("internal_error", "an unforeseen error of the service", param="output"),
     is_permanent=False,
 )
-SHARDS_PAGE: Final = 64
+PARTS_PAGE: Final = 64
 INPUT_ERRORS_MAX: Final = 10  # of a job: a folder may have many objects that were cut in the same way
 LATE: Final = timedelta(days=1)  # after a job's deadline, for an output place that it named
 
 
 @dataclass(frozen=True)
 class AssemblyConfig:
-    line_bytes_max: int  # one input row, read again where it was not run
     interval_s: float = 0.25  # between passes: what a small job waits for its output
     pool: JobPoolConfig = field(default_factory=JobPoolConfig)  # jobs assembled at once
 
@@ -94,21 +92,18 @@ class Assembly:
 
     def __init__(
         self,
-        store: Store,
-        objects: ObjectStore,
-        sources: Sources,
-        locations: Locations,
-        config: AssemblyConfig,
+        dependencies: PartDependencies,
         lead: Callable[[], Lead | None],
+        config: AssemblyConfig = AssemblyConfig(),
         may_continue: MayContinue = lambda: True,
     ) -> None:
-        self._store = store
-        self._objects = objects
-        self._locations = locations
+        self._store = store = dependencies.store
+        self._objects = dependencies.objects
+        self._locations = dependencies.locations
         self._manifests = Manifests(store, Publication(store, lead))
         self._config = config
         self._may_continue = may_continue
-        self._rows = OutputRows(store, objects, sources, config.line_bytes_max)
+        self._rows = dependencies.rows
         self._pool = JobPool(
             self.name, self._waiting, self._assemble, config.pool, leaves_a_thread(config.pool.threads_max)
         )
@@ -212,8 +207,8 @@ class Assembly:
         log.warning("parts are gone", extra={"action": "parts_gone", "job": job.id, "parts": len(lost)})
         with self._store.transaction() as tx:
             return sum(
-                tx.parts.reopen(job.id, [part.first_shard for part in lost[first : first + SHARDS_PAGE]])
-                for first in range(0, len(lost), SHARDS_PAGE)
+                tx.parts.reopen(job.id, [part.first_shard for part in lost[first : first + PARTS_PAGE]])
+                for first in range(0, len(lost), PARTS_PAGE)
             )
 
     def _without_output(self, job: Job, problem: PartProblem) -> _Output:
@@ -271,24 +266,10 @@ class Assembly:
     def _chunks(self, job: Job, tally: Tally) -> Iterator[Chunk]:
         """Each counted as it is taken."""
         listing = Listing()
-        for shards in self._steps(job):
-            for shard in shards:
-                check(self._may_continue)
-                for chunk in self._rows.chunks(job, shard, listing):
-                    tally.count(chunk)
-                    yield chunk
-
-    def _steps(self, job: Job) -> Iterator[Sequence[Shard]]:
-        """The job's shards in input order, a page at a time."""
-        last_no = -1
-        while True:
-            check(self._may_continue)
-            with self._store.snapshot() as tx:
-                shards = tx.shards.of_job(job.id, after_no=last_no, limit=SHARDS_PAGE)
-            if not shards:
-                return
-            yield shards
-            last_no = shards[-1].shard_no
+        for shard in interruptible(shards_of_job(self._store, job.id), self._may_continue):
+            for chunk in self._rows.chunks(job, shard, listing):
+                tally.count(chunk)
+                yield chunk
 
     def _verdict(self, job: Job, counts: Counts) -> tuple[JobState, tuple[InputError, ...]]:
         with self._store.snapshot() as tx:

@@ -21,8 +21,7 @@ Each pass asks which of the jobs under way were stopped meanwhile: reading their
 
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
@@ -49,7 +48,7 @@ from scheduler.input.validation import plan_file
 from scheduler.input.writing import PlanOutcome, PlanWriter, param_of
 from scheduler.output.earlier_runs import check_output
 from scheduler.runtime.duty import Interrupted, MayContinue, PassResult, RingSender, working_under
-from scheduler.runtime.thread_pools import POSTPONED, JobPool, JobPoolConfig
+from scheduler.runtime.thread_pools import POSTPONED, JobPool, JobPoolConfig, in_turn
 
 log = logging.getLogger(__name__)
 
@@ -293,19 +292,6 @@ def may_plan_beside(job: Job, under_way: Sequence[Job], free: int) -> bool:
     held = sum(other.tenant_id == job.tenant_id for other in under_way)
     is_safe = job.planning_attempts == 0 or all(other.planning_attempts == 0 for other in under_way)
     return is_safe and may_take(1, held=held, free=free)
-
-
-def in_turn(jobs: Sequence[Job], turns: Mapping[str, int]) -> list[Job]:
-    """The jobs in rounds, one of each tenant in each; in a round, the tenant served longest ago first. Pure.
-
-    `jobs`: every tenant's in its own order. `turns`: when each tenant was served, as a count.
-    """
-    seen: Counter[str] = Counter()
-    keyed = []
-    for job in jobs:
-        keyed.append((seen[job.tenant_id], turns.get(job.tenant_id, 0), job))
-        seen[job.tenant_id] += 1
-    return [job for _, _, job in sorted(keyed, key=lambda turn: turn[:2])]
 
 
 def _fault(job: Job, error: Exception) -> InputError | None:

@@ -24,10 +24,6 @@ class RecoveryConfig:
     lease_ttl_s: float = LeaseConfig.ttl_s  # from a renewal until the lease runs out
     worker_silent_s: float = 3 * LeaseConfig.ttl_s  # without a heartbeat; then a worker is listed as stopped
 
-    def __post_init__(self) -> None:
-        if self.shards_per_pass_max < 1 or self.attempts_max < 1:
-            raise ValueError("recovery needs at least one shard a pass and one attempt a shard")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Rescued(PassResult):

@@ -30,10 +30,6 @@ class RingingConfig:
     bulk_waiting_max: int = 64  # bulk messages in the queue: enough to wake a fleet, which keeps claiming
     purge_interval_s: float = 60.0  # between purges of expired idempotency keys
 
-    def __post_init__(self) -> None:
-        if min(self.rings_per_sweep_max, self.bulk_waiting_max) < 1:
-            raise ValueError("limits of the ringing duty must be at least 1")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Rung(PassResult):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from nightshift.bulk.results.output_rows import shards_of_job
 from nightshift.bulk.results.row_results import json_line
 from nightshift.bulk.results.segments import read_segment
 from nightshift.bulk.rows.inputs import BadRow, Row, iter_rows
@@ -24,10 +25,9 @@ from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.objectstore.verdicts import as_input_error, storage_verdict
 from nightshift.store import Store
 from scheduler.input.pages import Refused
-from scheduler.runtime.duty import MayContinue, check
+from scheduler.runtime.duty import MayContinue, check, interruptible
 
 KEPT_S: Final = 30 * 86400  # as an upload
-SHARDS_PAGE: Final = 100
 
 GONE: Final = InputError("retried_job_gone", "The job to retry, or what its rows came to, is deleted.")
 NOTHING_TO_RUN: Final = InputError(
@@ -62,8 +62,7 @@ class RetryInputs:
                 tx.files.insert(_file(job, old, info, tx.now()))
 
     def _lines(self, old: Job, may_continue: MayContinue) -> Iterator[bytes]:
-        for shard in self._shards(old):
-            check(may_continue)
+        for shard in interruptible(shards_of_job(self.store, old.id), may_continue):
             segments = self._segments(shard)
             if shard.state is ShardState.DONE and not any(segment.failed for segment in segments):
                 continue
@@ -74,16 +73,6 @@ class RetryInputs:
                     line = {"custom_id": request.custom_id, "method": "POST", "url": old.spec.endpoint}
                     kept = {} if request.kept is None else {KEPT_FIELD: json.loads(request.kept)}
                     yield json_line(line | {"body": request.body} | kept)
-
-    def _shards(self, old: Job) -> Iterator[Shard]:
-        after_no = -1
-        while True:
-            with self.store.snapshot() as tx:
-                page = tx.shards.of_job(old.id, after_no=after_no, limit=SHARDS_PAGE)
-            if not page:
-                return
-            yield from page
-            after_no = page[-1].shard_no
 
     def _segments(self, shard: Shard) -> Sequence[Segment]:
         with self.store.snapshot() as tx:

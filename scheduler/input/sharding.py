@@ -26,10 +26,6 @@ class ShardLimits:
     first_page_shards: int = 64  # the first page is short, so that rows run soon
     page_listed: int = 50_000  # objects listed for one page: empty ones, and those beside a pattern
 
-    def __post_init__(self) -> None:
-        if min(self.shard_bytes, self.page_shards, self.first_page_shards, self.page_listed) < 1:
-            raise ValueError("a page has at least one shard, and a shard one byte")
-
 
 @dataclass(frozen=True, kw_only=True)
 class CutPage:

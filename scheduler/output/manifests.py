@@ -8,6 +8,7 @@ from typing import Final
 
 from nightshift.bulk.results.destinations import Destination, at_destination
 from nightshift.bulk.results.manifest import Manifest, ManifestInputs, ManifestModel
+from nightshift.bulk.results.output_rows import shards_of_job
 from nightshift.jobs import Counts, Job, JobState, JsonObject
 from nightshift.jobs.part import (
     FILE_PREFIXES,
@@ -23,7 +24,7 @@ from scheduler.output.earlier_runs import listed_by_others, owner_of, remove_rep
 from scheduler.output.publication import Publication
 
 PARTS_PAGE: Final = 1000
-SHARDS_PAGE: Final = 200  # each may have many objects
+LINES_JOINED: Final = 200  # written at a time
 INPUTS_MAX: Final = 1000  # in the manifest itself; more are listed in an object of their own
 
 
@@ -115,17 +116,12 @@ class Manifests:
 
     def _objects(self, job: Job) -> Iterator[JsonObject]:
         """Each once: shards of one object follow one another, but for those of a list that names it twice."""
-        last_no, last = -1, None
-        while True:
-            with self.store.snapshot() as tx:
-                page = tx.shards.of_job(job.id, after_no=last_no, limit=SHARDS_PAGE)
-            for source in chain.from_iterable(shard.sources for shard in page):
-                if source.uri != last:
-                    last = source.uri
-                    yield {"uri": source.uri, "etag": source.etag}
-            if not page:
-                return
-            last_no = page[-1].shard_no
+        last = None
+        shards = shards_of_job(self.store, job.id)
+        for source in chain.from_iterable(shard.sources for shard in shards):
+            if source.uri != last:
+                last = source.uri
+                yield {"uri": source.uri, "etag": source.etag}
 
 
 def _manifest(
@@ -176,7 +172,7 @@ def _joined(lines: Iterator[bytes]) -> Iterator[bytes]:
     held: list[bytes] = []
     for line in lines:
         held.append(line)
-        if len(held) == SHARDS_PAGE:
+        if len(held) == LINES_JOINED:
             yield b"".join(held)
             held = []
     yield b"".join(held)

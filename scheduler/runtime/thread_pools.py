@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -36,10 +36,6 @@ class JobPoolConfig:
     jobs_looked_at_max: int = 100  # per pass
     retry_first_s: float = 2.0  # after a job's first failure, then doubled …
     retry_max_s: float = 120.0  # … up to this
-
-    def __post_init__(self) -> None:
-        if self.threads_max < 1 or not 0 < self.retry_first_s <= self.retry_max_s:
-            raise ValueError("a job pool needs at least one thread, and a pause between tries")
 
     def retry_delay(self, failures: int) -> timedelta:
         """After so many failures in a row."""
@@ -168,15 +164,8 @@ class JobPool:
     def _in_turn(self, page: Sequence[Job]) -> Sequence[Job]:
         """Orders jobs in rounds, one of each tenant in each; those under way count as the first rounds."""
         with self._changed:
-            seen = self._num_under_way()
-        keyed = []
-        for job in page:
-            keyed.append((seen[job.tenant_id], job))
-            seen[job.tenant_id] += 1
-        return [job for _, job in sorted(keyed, key=lambda turn: turn[0])]
-
-    def _num_under_way(self) -> "Counter[str]":
-        return Counter(job.tenant_id for job in self._busy.values())
+            under_way = Counter(job.tenant_id for job in self._busy.values())
+        return in_turn(page, {}, under_way)
 
     def _is_in_backoff(self, job_id: str, now: datetime) -> bool:
         self._forget_old_backoffs(now)
@@ -228,6 +217,21 @@ class JobPool:
             if outcome is not None:
                 self._outcomes[outcome] += 1
             self._changed.notify_all()
+
+
+def in_turn(
+    jobs: Sequence[Job], turns: Mapping[str, int], under_way: "Counter[str] | None" = None
+) -> list[Job]:
+    """The jobs in rounds, one of each tenant in each; in a round, the tenant served longest ago first. Pure.
+
+    `jobs` has every tenant's in its own order. `turns` says when each tenant was served, as a count.
+    """
+    rounds = Counter(under_way)
+    keyed = []
+    for job in jobs:
+        keyed.append((rounds[job.tenant_id], turns.get(job.tenant_id, 0), job))
+        rounds[job.tenant_id] += 1
+    return [job for _, _, job in sorted(keyed, key=lambda turn: turn[:2])]
 
 
 def map_in_threads(function: Callable[[Item], Made], items: Sequence[Item], threads_max: int) -> list[Made]:

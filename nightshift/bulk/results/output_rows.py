@@ -25,6 +25,7 @@ from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.objectstore.verdicts import storage_verdict
 from nightshift.store import Store
 
+SHARDS_PAGE: Final = 100  # each may have many objects
 MISSING_MAX: Final = 10_000  # rows without a result held at a time …
 MISSING_CHARS_MAX: Final = 8 * 1024 * 1024  # … and of what is kept of them; one row may have more
 NOT_RUN_LINES_MAX: Final = 50_000  # of a file, some 12 MB; as many as OpenAI takes requests in a batch …
@@ -92,6 +93,21 @@ class Listing:
     def count(self, missing: Missing) -> None:
         self.lines_left -= 1
         self.chars_left -= missing.kept_chars
+
+
+def shards_of_job(
+    store: Store, job_id: str, first_no: int = 0, last_no: int | None = None
+) -> Iterator[Shard]:
+    """A job's shards in input order, read a page at a time."""
+    after_no = first_no - 1
+    while last_no is None or after_no < last_no:
+        limit = SHARDS_PAGE if last_no is None else min(SHARDS_PAGE, last_no - after_no)
+        with store.snapshot() as tx:
+            page = tx.shards.of_job(job_id, after_no=after_no, limit=limit)
+        if not page:
+            return
+        yield from page
+        after_no = page[-1].shard_no
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,14 @@ from opentelemetry.trace import Span
 from nightshift import endpoints
 from nightshift.bulk.results.destinations import Destination, OutputTrouble, at_destination, destination_of
 from nightshift.bulk.results.digest_files import DigestWriter
-from nightshift.bulk.results.output_rows import Chunk, InputTrouble, Listing, Mismatch, OutputRows
+from nightshift.bulk.results.output_rows import (
+    Chunk,
+    InputTrouble,
+    Listing,
+    Mismatch,
+    OutputRows,
+    shards_of_job,
+)
 from nightshift.bulk.results.part_encoding import PartEncoder, PartSchema, Tally, part_encoder
 from nightshift.bulk.results.part_leases import TTL_S, HeldPart, PartLost
 from nightshift.bulk.results.segments import DIGEST
@@ -50,7 +57,6 @@ from nightshift.store import Store
 log = logging.getLogger(__name__)
 
 ATTEMPTS_MAX: Final = 5  # of a part, whose writers died
-SHARDS_PAGE: Final = 64
 SPOOL_BYTES: Final = 16 * 1024 * 1024  # of failed rows in memory; more go to a temporary file
 CHUNK_BYTES: Final = 1024 * 1024
 RETRY: Final = Backoff(first_s=2.0, longest_s=120.0)
@@ -86,6 +92,10 @@ class PartDependencies:
     locations: Locations
     line_bytes_max: int  # of an input row
 
+    @property
+    def rows(self) -> OutputRows:
+        return OutputRows(self.store, self.objects, self.sources, self.line_bytes_max)
+
 
 class PartWriter:
     """Claims parts and writes them, in one thread at a time."""
@@ -99,9 +109,7 @@ class PartWriter:
         self._store = dependencies.store
         self._objects = dependencies.objects
         self._locations = dependencies.locations
-        self._rows = OutputRows(
-            dependencies.store, dependencies.objects, dependencies.sources, dependencies.line_bytes_max
-        )
+        self._rows = dependencies.rows
         self._owner = owner
         self._may_continue = may_continue
 
@@ -224,14 +232,11 @@ class PartWriter:
 
     def _shards(self, claim: PartClaim) -> Iterator[Shard]:
         last_no, part = claim.part.first_shard - 1, claim.part
-        while last_no < part.last_shard:
-            limit = min(SHARDS_PAGE, part.last_shard - last_no)
-            with self._store.snapshot() as tx:
-                page = tx.shards.of_job(part.job_id, after_no=last_no, limit=limit)
-            if not page:
-                raise Mismatch(f"shard {last_no + 1} is not there")
-            yield from page
-            last_no = page[-1].shard_no
+        for shard in shards_of_job(self._store, part.job_id, part.first_shard, part.last_shard):
+            yield shard
+            last_no = shard.shard_no
+        if last_no < part.last_shard:
+            raise Mismatch(f"shard {last_no + 1} is not there")
 
     def _schema(self, job: Job) -> PartSchema:
         assert job.model is not None, "a job with shards was planned, and so has a model"

@@ -142,18 +142,9 @@ class Place:
     def assembly(
         self, objects: Any = None, *, may_continue: MayContinue = lambda: True, **config: Any
     ) -> Assembly:
-        settings = AssemblyConfig(line_bytes_max=LINE_BYTES_MAX, **config)
-        objects = objects or self.objects
         assert self.elector.attempt()
-        return Assembly(
-            self.store,
-            objects,
-            self.sources,
-            self.locations,
-            settings,
-            lambda: self.elector.lead,
-            may_continue,
-        )
+        dependencies = self.part_dependencies(objects)
+        return Assembly(dependencies, lambda: self.elector.lead, AssemblyConfig(**config), may_continue)
 
     def output_parts(
         self, objects: Any = None, *, may_continue: MayContinue = lambda: True, **config: Any

@@ -23,10 +23,10 @@ from nightshift.objectstore import Locations, ObjectInfo, ObjectStore, ObjectUri
 from nightshift.objectstore.verdicts import as_input_error
 from nightshift.store import Store
 from nightshift.tenants.audit import Actor
-from scheduler.duties.planning import Planning, in_turn, may_plan_beside
+from scheduler.duties.planning import Planning, may_plan_beside
 from scheduler.runtime.duty import Interrupted
 from scheduler.runtime.leadership import Elector
-from scheduler.runtime.thread_pools import JobPoolConfig
+from scheduler.runtime.thread_pools import JobPoolConfig, in_turn
 from tests.helpers.fakes import MODEL, STARTS_AT, FakeClock, InMemoryQueue, a_job, a_spec, submit
 from tests.integration.scheduler.scheduling import (
     IDLE_S,
