@@ -1,14 +1,10 @@
-"""Delete what has had its time: ended jobs, and before them the bodies of online ones, the results of bulk
-ones, events and deliveries.
+"""Deletes what has had its time: ended jobs, and before them bodies, results, events and deliveries.
 
-Online jobs have few rows each and go at once, many in a transaction. What bulk jobs have may be millions of
-rows and objects: it becomes unreachable and is recorded as deleted, and the duty `deletion` does the rest.
-Tenants take turns, a batch each. Only the database decides, so an object store or Redis that is away changes
-nothing; a round that was killed is begun again, and finds less.
+Online jobs go at once, many in a transaction. What bulk jobs have becomes unreachable and is recorded as
+deleted, and the duty `deletion` does the rest. Tenants take turns, a batch each.
 
-A job stays for as long as an event of it is owed to a receiver, and then for its time again: the receiver
-asks for the job. Its parts go in their time. A request that is a dead letter stays whole until it is decided
-about, or for the time of a bulk job: a replay needs its body.
+A job stays for as long as a receiver is owed an event of it, and then for its time again. A request that is a
+dead letter stays whole until it is decided about, or for the time of a bulk job: a replay needs its body.
 """
 
 import time

@@ -1,8 +1,8 @@
-"""Put a job's output together once none of its rows will run any more, and end the job.
+"""Puts a job's output together once none of its rows will run any more, and ends the job.
 
-Of a native job the parts are written by then, or soon will be (`output_parts.py`). Rows are counted before
-the job ends: every one has exactly one line. An attempt that dies is repeated, and writes the same bytes to
-the same places. One that finds the job ended, or another scheduler leading, changes nothing.
+The parts of a native job are written by then, or soon will be (`running_output.py`). Every row has exactly
+one line. An attempt that dies is repeated, and writes the same bytes to the same places. One that finds the
+job ended, or another scheduler leading, changes nothing.
 """
 
 import logging

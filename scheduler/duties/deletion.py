@@ -1,9 +1,7 @@
-"""Finish what was recorded as deleted: the rows of jobs and of parts of jobs, and then their bytes.
+"""Deletes what was recorded as deleted: the rows of jobs and of parts of jobs, and then their bytes.
 
-Each tenant's oldest deletion is worked on in turn, a batch at a time, so that a job of a million rows keeps
-neither writers nor other tenants waiting. The record goes last: a pass that was killed is begun again, and
-finds less. While the object store is away, rows are deleted and bytes wait. Tokens of a deleted request leave
-Redis first; while Redis is away, they expire there within minutes.
+Tenants take turns, a batch each. The record goes last: a pass that was killed is begun again, and finds less.
+While the object store is away, rows are deleted and bytes wait.
 """
 
 import logging

@@ -1,22 +1,12 @@
-"""Plan jobs whose input has not been read: cut it into shards that workers may claim, or say what is wrong.
+"""Plans jobs: cuts their input into shards that workers may claim, or fails them with the reasons.
 
-An OpenAI file is validated row by row first; a native input is only surveyed. A job whose input cannot be run
-fails with the reasons; one whose storage is away is tried again.
+An input becomes pages of shards, each recorded in a transaction with the cursor from which the next one goes
+on. Rows of a page run while others are cut; of two schedulers one writes a page. A job gives its thread back
+after `turn_s`.
 
-The place of an output is looked at first: a job that could never write there runs no row.
-
-An input becomes pages of shards, each recorded in a transaction with the cursor from which the next one
-goes on. Rows of a page run while others are cut. Of two schedulers one writes a page.
-
-An attempt is counted in the database before it starts, and taken back once its end is known. What is left are
-attempts that killed their scheduler, or ended beside one that did. To tell these apart, of the jobs with such
-an attempt one at a time is planned; after `attempts_max` of them at one page a job fails.
-
-Tenants share the threads. One gets no further thread once it holds as many as are free
-(`tenants/fairness.py`), and of those that wait, the one served longest ago is first. A job whose input has
-many pages gives its thread back after `turn_s`, and waits for its next turn.
-
-Each pass asks which of the jobs under way were stopped meanwhile: reading their inputs ends at the next step.
+An attempt is counted in the database before it starts, and taken back once its end is known. A job with
+attempts left over may have killed a scheduler: such jobs are planned one at a time, and after `attempts_max`
+of them at one page the job fails.
 """
 
 import logging

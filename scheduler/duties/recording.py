@@ -1,4 +1,4 @@
-"""Record figures of the whole service at intervals, for the page and for `nightshift top`."""
+"""Records figures of the whole service at intervals, for the page and for `nightshift top`."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -1,7 +1,6 @@
-"""Correct the counters of what tenants hold, if they are not what there is.
+"""Corrects the counters of what tenants hold.
 
-They change in the transaction of what they count, so that only processes of an earlier release, which do not
-count, or an operator's own statements make them differ.
+They change in the transaction of what they count, so only an operator's own statements make them differ.
 """
 
 import logging

@@ -1,7 +1,6 @@
-"""Give back shards whose worker stopped renewing.
+"""Gives back shards whose lease has expired by the database's clock.
 
-A shard is expired when its lease is, by the database's clock. The worker is not asked: one that can answer
-would have renewed.
+The worker is not asked: one that can answer would have renewed.
 """
 
 from dataclasses import dataclass

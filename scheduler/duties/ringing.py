@@ -1,4 +1,4 @@
-"""Ring for work that no worker may know of: rings owed and not sent, and rings that Redis lost.
+"""Rings for work that no worker may know of: rings owed and not sent, and rings that Redis lost.
 
 A ring too many finds nothing to claim, so at least once is enough.
 """

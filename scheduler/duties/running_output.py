@@ -1,6 +1,6 @@
-"""Parts of the output of native jobs: cut from ended shards while a job runs, listed in its manifest.
+"""Cuts parts of the output of native jobs from ended shards while a job runs, and lists them in its manifest.
 
-They are written by threads of this process, and by workers. A pass itself only asks the database.
+Threads of this process and workers write them. A pass itself only asks the database.
 """
 
 import logging

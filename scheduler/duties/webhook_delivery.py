@@ -1,9 +1,8 @@
-"""Deliver the events owed to webhook endpoints, at least once under one id, and record every attempt.
+"""Delivers the events owed to webhook endpoints, at least once under one id, and records every attempt.
 
-A pass only starts attempts, each in its own thread. Limits per tenant and per destination keep slow receivers
-from delaying others, and one that keeps failing is left alone for a while (`runtime/circuits.py`): what is
-owed to it waits, and that is no attempt. A delivery is reserved first: if this process dies, it is due again
-later. A receiver that answers 410 is disabled: what is still owed to it is recorded as dead, not sent.
+A pass only starts attempts, each in its own thread. A delivery is reserved first: if this process dies, it is
+due again later. What is owed to a receiver that keeps failing waits (`webhooks/circuits.py`); what is owed to
+one that answers 410 is recorded as dead.
 """
 
 import logging

@@ -1,7 +1,6 @@
 """Writes the input of a retry: the requests of the earlier job's rows that did not succeed, as batch lines.
 
-A row counts by its first result, as in the output; one without a result was never run. Lines that made no
-request then make none now, and are left out.
+A row counts by its first result, as in the output. Lines that made no request then are left out.
 """
 
 import json

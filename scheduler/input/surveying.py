@@ -1,8 +1,7 @@
-"""Survey the input of a native job without reading it: its objects, about how many rows, whose model.
+"""Surveys the input of a native job without reading it: its objects, about how many rows, whose model.
 
-Only beginnings and footers are read: the cost grows with the objects, not with their size. A row that cannot
-be run gets its own error when it is run. Pages of the listing become pages of shards; what is held does not
-grow with the objects.
+Only beginnings and footers are read: the cost grows with the objects, not with their size. Pages of the
+listing become pages of shards; what is held does not grow with the objects.
 """
 
 from collections.abc import Iterator, Sequence

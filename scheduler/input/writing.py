@@ -1,4 +1,4 @@
-"""Records what planning found: pages of shards, or why a job is refused. Each in one transaction."""
+"""Records pages of shards, or why a job is refused, each in one transaction."""
 
 import logging
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""An OpenAI batch's output: one file of successes, one of everything else, in input order.
+"""Writes an OpenAI batch's output: one file of successes, one of everything else, in input order.
 
 Their ids derive from the job's, so a second attempt writes the same bytes to the same place. A file without
 lines is not written.

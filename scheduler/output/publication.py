@@ -1,7 +1,7 @@
-"""Puts the manifest and `_SUCCESS` of a job in place: as a leader's, not as one's that led once.
+"""Puts the manifest and `_SUCCESS` of a job in place, as the leader.
 
-What is begun is recorded with the job, by the leader alone. The next one discards it before it begins
-anything: a scheduler that comes too late finds its upload gone, and changes nothing.
+An upload is recorded with the job first, by the leader alone. The next leader discards it before it begins
+its own: a scheduler that comes too late finds its upload gone, and changes nothing.
 """
 
 from collections.abc import Callable

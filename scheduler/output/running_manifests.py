@@ -1,6 +1,6 @@
-"""Manifests of running jobs, each written in a thread of its own: a place that hangs delays no other job.
+"""Writes manifests of running jobs, each in its own thread: a place that hangs delays no other job.
 
-Tenants share the threads, as in planning. The last manifest of a job is written by assembly.
+Tenants share the threads, as in planning. Assembly writes the last manifest of a job.
 """
 
 import logging

@@ -1,8 +1,7 @@
 """Runs every duty in its own thread while this process leads, so that a slow one delays no other.
 
-A pass begins when the duty is due (`work_watch.py`), after its interval at the earliest. One that raises is
-tried again after a growing pause. On stop, a pass that cannot be interrupted is abandoned, since it is safe
-to repeat.
+A pass begins when the duty is due, after its interval at the earliest. One that raises is tried again after a
+growing pause. On stop, a pass that cannot be interrupted is abandoned, since it is safe to repeat.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Thread pools for slow work: on several jobs at once, and on several parts of one job.
+"""Thread pools for slow work: several jobs at once, or several parts of one job.
 
 A pass only starts work: a large input delays no small one. A job whose work failed backs off.
 """

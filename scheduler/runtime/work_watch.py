@@ -1,8 +1,8 @@
 """Says which duties are due: one look for all of them, so that a scheduler without work does nothing else.
 
-A look asks whether any process has committed (`store.Changes`). Only then, or when a time that a duty waits
-for has come, one query says what there is to do (`store/pending.py`), and each duty says from when that is
-its own. A duty stays due until it is no longer so. Whatever a look misses, `LoopConfig.longest_s` bounds.
+A look asks whether any process has committed. Only then, or when a time that a duty waits for has come, one
+query says what there is to do, and each duty says from when that is its own. `LoopConfig.longest_s` bounds
+what a look misses.
 """
 
 import logging

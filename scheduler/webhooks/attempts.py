@@ -1,4 +1,4 @@
-"""One attempt to deliver an event: sign, send, record, and what follows from it."""
+"""Makes one attempt to deliver an event: signs, sends and records it, and decides what follows."""
 
 import logging
 import time

@@ -1,8 +1,8 @@
-"""Which webhook destinations answer: how many attempts one may have, and when it gets none.
+"""Tells which webhook destinations answer: how many attempts one may have, and when it gets none.
 
-A destination is one tenant's URL. It has one place until it has answered. After several failures in a row its
-circuit opens: nothing is sent until the cool-down is over, then one attempt decides whether it closes. The
-cool-down doubles with each failure. Pure: not stored, so a new scheduler knows no destination.
+A destination has one slot until it has answered. After several failures in a row its circuit opens: nothing
+is sent until the cool-down is over, then one attempt decides whether it closes. The cool-down doubles with
+each failure. Not stored, so a new scheduler knows no destination. Pure.
 """
 
 from collections import OrderedDict

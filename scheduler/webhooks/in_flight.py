@@ -1,8 +1,7 @@
 """Limits the webhook attempts under way: in all, per tenant and per destination.
 
-A tenant gets no slot once it holds as many as are free (`tenants/fairness.py`): several tenants whose
-receivers hang cannot take every one. A destination that is not known to answer gets one slot, and those of a
-tenant together leave it some for the others.
+A tenant gets no slot once it holds as many as are free. A destination that is not known to answer gets one
+slot, and those of a tenant together leave it some for the others.
 """
 
 import threading
