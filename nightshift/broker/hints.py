@@ -10,7 +10,7 @@ from typing import Final
 
 import redis
 
-from nightshift.broker.token_streams import connection_url
+from nightshift.broker.token_streams import connect
 from nightshift.process.settings import QueueSettings
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ class HintPublisher:
     """The sending side. An unreachable Redis costs one bounded attempt."""
 
     def __init__(self, settings: QueueSettings) -> None:
-        self._redis = _connect(settings, settings.publish_timeout_s)
+        self._redis = connect(settings, settings.publish_timeout_s)
 
     def publish(self) -> bool:
         """Tell all workers to read their orders. False: Redis is away, and their next heartbeat reads
@@ -45,7 +45,7 @@ class HintListener:
     """Subscribes on its own thread and calls `on_hint` for each hint."""
 
     def __init__(self, settings: QueueSettings, on_hint: Callable[[], None]) -> None:
-        self._redis = _connect(settings, LISTEN_S + settings.publish_timeout_s)
+        self._redis = connect(settings, LISTEN_S + settings.publish_timeout_s)
         self._on_hint = on_hint
         self._is_stopping = threading.Event()
         self.is_listening = threading.Event()
@@ -80,11 +80,3 @@ class HintListener:
                     self.is_listening.set()
                 else:
                     self._on_hint()
-
-
-def _connect(settings: QueueSettings, timeout_s: float) -> redis.Redis:
-    return redis.Redis.from_url(
-        connection_url(settings.redis_url),
-        socket_timeout=timeout_s,
-        socket_connect_timeout=settings.publish_timeout_s,
-    )

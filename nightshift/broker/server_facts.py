@@ -7,7 +7,7 @@ from typing import Any
 
 import redis
 
-from nightshift.broker.token_streams import connection_url
+from nightshift.broker.token_streams import connect
 from nightshift.errors import QueueUnavailable
 from nightshift.process.settings import QueueSettings
 
@@ -49,12 +49,7 @@ def server_time(settings: QueueSettings) -> datetime:
 
 
 def _asked(settings: QueueSettings, command: str) -> Any:
-    client = redis.Redis.from_url(
-        connection_url(settings.redis_url),
-        socket_timeout=settings.publish_timeout_s,
-        socket_connect_timeout=settings.publish_timeout_s,
-    )
-    with closing(client):
+    with closing(connect(settings, settings.publish_timeout_s)) as client:
         try:
             return client.execute_command(command)
         except redis.RedisError as error:

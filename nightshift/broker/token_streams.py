@@ -30,6 +30,15 @@ def connection_url(redis_url: str) -> str:
     return redis_url.replace("redis+socket://", "unix://", 1)
 
 
+def connect(settings: QueueSettings, timeout_s: float) -> redis.Redis:
+    """A client that waits this long for an answer. It connects when it is first used."""
+    return redis.Redis.from_url(
+        connection_url(settings.redis_url),
+        socket_timeout=timeout_s,
+        socket_connect_timeout=settings.publish_timeout_s,
+    )
+
+
 class BrokenStream(Exception):
     """An entry that no worker wrote. The rest is not trusted; the answer is in the database."""
 
@@ -53,11 +62,7 @@ class StreamWriter:
     """Writes in pipelines. An unreachable Redis costs one bounded attempt."""
 
     def __init__(self, settings: QueueSettings) -> None:
-        self._redis = redis.Redis.from_url(
-            connection_url(settings.redis_url),
-            socket_timeout=settings.publish_timeout_s,
-            socket_connect_timeout=settings.publish_timeout_s,
-        )
+        self._redis = connect(settings, settings.publish_timeout_s)
 
     def write(self, entries: Sequence[Delta | End]) -> bool:
         """Append entries in order. False: Redis is away, and they are dropped."""
@@ -85,11 +90,7 @@ class StreamDeleter:
     """Deletes streams before they expire by themselves."""
 
     def __init__(self, settings: QueueSettings) -> None:
-        self._redis = redis.Redis.from_url(
-            connection_url(settings.redis_url),
-            socket_timeout=settings.publish_timeout_s,
-            socket_connect_timeout=settings.publish_timeout_s,
-        )
+        self._redis = connect(settings, settings.publish_timeout_s)
 
     def delete(self, shard_ids: Sequence[str]) -> None:
         """While Redis is away, they are left to expire."""

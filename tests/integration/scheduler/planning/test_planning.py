@@ -2,7 +2,7 @@
 
 import gzip
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -109,8 +109,9 @@ def test_while_redis_is_away_the_rings_of_a_planned_job_stay_owed(place: Place, 
 
 def test_every_bad_line_is_told_and_no_row_runs(place: Place, clock: FakeClock) -> None:
     bad = jsonl([a_line("a"), a_line("a"), a_line("b", method="GET"), a_line("c", url="/v1/embeddings")])
-    job = place.batch(bad + b"{not json\n" + jsonl([a_line("d", model="other"), {"custom_id": "e"}]))
-    failed = plan(place, job, clock)
+    more = jsonl([a_line("d", model="other"), {"custom_id": "e"}])
+    no_text = jsonl([a_line("f \ud800"), a_line("g") | {"\ud800": 1}, a_line("h\0")])
+    failed = plan(place, place.batch(bad + b"{not json\n" + more + no_text), clock)
     assert failed.state is JobState.FAILED
     assert codes(failed) == [
         ("duplicate_custom_id", 2),
@@ -119,25 +120,13 @@ def test_every_bad_line_is_told_and_no_row_runs(place: Place, clock: FakeClock) 
         ("invalid_json_line", 5),
         ("mismatched_model", 6),
         ("missing_required_parameter", 7),
+        ("invalid_json_line", 8),
+        ("invalid_json_line", 9),
+        ("missing_required_parameter", 10),
     ]
-    assert place.shards(job) == []
-    assert failed.counts.total == 0
-
-
-def test_texts_no_database_can_keep_are_told_by_their_lines(place: Place, clock: FakeClock) -> None:
-    half = [a_line("a \ud800"), a_line("b", model="\udfff"), a_line("c") | {"\ud800": 1}]
-    job = place.batch(jsonl([*half, a_line("d\0"), a_line("e", model="\0")]))
-    failed = plan(place, job, clock)
-    assert failed.state is JobState.FAILED
-    assert codes(failed) == [
-        ("invalid_json_line", 1),
-        ("invalid_json_line", 2),
-        ("invalid_json_line", 3),
-        ("missing_required_parameter", 4),
-        ("model_not_found", 5),
-    ]
-    assert "surrogate" in failed.errors[0].message
-    assert "NUL" in failed.errors[3].message
+    assert "surrogate" in failed.errors[6].message
+    assert "NUL" in failed.errors[8].message
+    assert (place.shards(failed), failed.counts.total) == ([], 0)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +135,8 @@ def test_texts_no_database_can_keep_are_told_by_their_lines(place: Place, clock:
         (b"", "empty_file"),
         (b"\n\n", "empty_file"),
         (jsonl([a_line("a", model="unheard-of")]), "model_not_found"),
+        (jsonl([a_line("a", model="\0")]), "model_not_found"),
+        (jsonl([a_line("a", model="\udfff")]), "invalid_json_line"),
     ],
 )
 def test_a_file_that_cannot_run_at_all_fails_its_batch(
@@ -169,9 +160,12 @@ def test_a_file_that_was_deleted_fails_its_batch(place: Place, clock: FakeClock)
     assert plan(place, job, clock).errors[0].code == "object_not_found"
 
 
-def test_a_batch_may_name_one_file_in_an_allowed_place(place: Place, clock: FakeClock) -> None:
-    (place.bucket / "in.jsonl").write_bytes(jsonl([a_line("a")]))
-    spec = a_spec(input=place.uri("in.jsonl"), output=None)
+@pytest.mark.parametrize(("name", "packed"), [("in.jsonl", bytes), ("in.jsonl.gz", gzip.compress)])
+def test_a_batch_may_name_one_file_in_an_allowed_place(
+    place: Place, clock: FakeClock, name: str, packed: Callable[[bytes], bytes]
+) -> None:
+    (place.bucket / name).write_bytes(packed(jsonl([a_line("a")])))
+    spec = a_spec(input=place.uri(name), output=None)
     named = submit(place.store, face=Face.OPENAI, model=None, spec=spec)
     assert plan(place, named, clock).counts.total == 1
 
@@ -188,14 +182,6 @@ def test_a_compressed_file_is_validated_by_its_lines_and_run_as_one_shard(
     assert (shard.format, shard.start, shard.end, shard.first_row) == ("jsonl.gz", 0, None, 0)
     assert place.work_off() == 1
     assert place.job(job).counts.succeeded == 10
-
-
-def test_a_compressed_file_may_lie_in_an_allowed_place(place: Place, clock: FakeClock) -> None:
-    (place.bucket / "in.jsonl.gz").write_bytes(gzip.compress(jsonl([a_line("a")])))
-    spec = a_spec(input=place.uri("in.jsonl.gz"), output=None)
-    named = submit(place.store, face=Face.OPENAI, model=None, spec=spec)
-
-    assert plan(place, named, clock).counts.total == 1
 
 
 @pytest.mark.parametrize(
@@ -593,29 +579,20 @@ class EndlessStore:
         return getattr(self._inner, name)
 
 
-def test_planning_a_job_that_is_cancelled_ends_at_the_next_step(place: Place, clock: FakeClock) -> None:
-    job = place.batch(b"anything")
-    endless = EndlessStore(place.objects)
-    duty = place.planning(endless)
-    duty.run_once(clock.now)
-    assert endless.reading.wait(IDLE_S)
-
-    with place.store.transaction() as tx:
-        assert request_stop(tx, job, StopReason.CANCELLED, tx.now())
-    duty.run_once(clock.now)
-
-    assert duty.wait_until_idle(IDLE_S)
-    assert place.job(job).planning_attempts == 0
-
-
-def test_planning_ends_at_the_next_step_when_the_scheduler_stops(place: Place, clock: FakeClock) -> None:
+@pytest.mark.parametrize("why", ["the job is cancelled", "the scheduler stops"])
+def test_planning_ends_at_the_next_step(place: Place, clock: FakeClock, why: str) -> None:
     stop, endless = threading.Event(), EndlessStore(place.objects)
     job = place.batch(b"anything")
     duty = place.planning(endless, may_continue=lambda: not stop.is_set())
     duty.run_once(clock.now)
     assert endless.reading.wait(IDLE_S)
 
-    stop.set()
+    if why == "the scheduler stops":
+        stop.set()
+    else:
+        with place.store.transaction() as tx:
+            assert request_stop(tx, job, StopReason.CANCELLED, tx.now())
+        duty.run_once(clock.now)
 
     assert duty.wait_until_idle(IDLE_S)
     assert place.job(job).planning_attempts == 0

@@ -6,8 +6,8 @@ code.
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping
+from datetime import timedelta
 
 import openai
 import pytest
@@ -16,46 +16,21 @@ from standardwebhooks import Webhook as StandardWebhook
 from nightshift.jobs import Face, InputError, Job, JobState, Webhook
 from nightshift.lifecycle import transitions
 from nightshift.outbound.safe_http import Egress, EgressConfig, EgressResponse, NoAnswer
-from nightshift.outbound.webhooks import Delivery, DeliveryState, new_secret
+from nightshift.outbound.webhooks import DeliveryState, new_secret
 from nightshift.store import Store
-from nightshift.store.webhooks.deliveries import DeliveryFilters
 from nightshift.tenants.vault import Vault
 from scheduler.duties.webhook_delivery import WebhookDelivery, WebhookDeliveryConfig
 from scheduler.webhooks.attempts import ENDPOINT_GONE
 from scheduler.webhooks.circuits import CircuitConfig
 from scheduler.webhooks.in_flight import SlotLimits
 from tests.helpers.fakes import FakeClock, a_spec, submit
-from tests.helpers.receiver import Receiver, Request, receiver, says
+from tests.helpers.receiver import Receiver, Request, says
 from tests.helpers.threads import spare_threads
+from tests.integration.scheduler.webhooks.conftest import IDLE_S, LOOPBACK, delivered, the_delivery
 
 pytestmark = pytest.mark.databases("postgresql")
 
 CONFIG = WebhookDeliveryConfig()
-IDLE_S = 30.0
-ANY_PORT = (range(1, 65536),)
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    """Starts now: receivers compare a webhook's timestamp with their own clock."""
-    return FakeClock(datetime.now(UTC).replace(microsecond=0))
-
-
-@pytest.fixture
-def vault() -> Vault:
-    return Vault("a key for tests")
-
-
-@pytest.fixture
-def there() -> Iterator[Receiver]:
-    with receiver(says(200, b"thanks")) as running:
-        yield running
-
-
-@pytest.fixture
-def duty(store: Store, vault: Vault) -> WebhookDelivery:
-    egress = Egress(EgressConfig(("127.0.0.0/8",), ANY_PORT))
-    return WebhookDelivery(store, vault, egress, CONFIG, jitter=lambda: 0.0)
 
 
 def ended(
@@ -77,19 +52,6 @@ def ended(
     with store.transaction() as tx:
         transitions.finish(tx, job, JobState.FAILED, tx.now(), errors=[InputError("empty_file", "no rows")])
     return job
-
-
-def delivered(duty: WebhookDelivery, clock: FakeClock) -> int:
-    """One pass, and the attempts it started are over. How many."""
-    started = duty.run_once(clock.now).started
-    assert duty.wait_until_idle(IDLE_S)
-    return started
-
-
-def the_delivery(store: Store, job: Job) -> Delivery:
-    with store.snapshot() as tx:
-        [delivery] = tx.deliveries.list(job.tenant_id, limit=10, filters=DeliveryFilters(job_id=job.id))
-        return delivery
 
 
 def tenant_secret(store: Store, vault: Vault, tenant_id: str = "default") -> str:
@@ -254,9 +216,8 @@ def test_a_redirect_inside_is_a_failed_attempt_and_is_not_followed(
 def test_a_url_that_leads_inside_is_a_dead_letter_that_says_why(
     store: Store, clock: FakeClock, vault: Vault, there: Receiver
 ) -> None:
-    duty = WebhookDelivery(
-        store, vault, Egress(EgressConfig(ports=ANY_PORT))
-    )  # this operator allows no network
+    only_public = EgressConfig(ports=LOOPBACK.ports)  # this operator allows no network
+    duty = WebhookDelivery(store, vault, Egress(only_public))
     job = ended(store, there.numeric_url)
     delivered(duty, clock)
     dead = the_delivery(store, job)
@@ -334,7 +295,7 @@ def test_a_receiver_that_keeps_failing_is_left_alone_and_its_events_wait_uncount
     there.answer = says(503)
     circuits = CircuitConfig(failures_max=2, cool_down_s=3600, cool_down_max_s=3600)
     config = WebhookDeliveryConfig(circuits=circuits)
-    duty = WebhookDelivery(store, vault, Egress(EgressConfig(("127.0.0.0/8",), ANY_PORT)), config)
+    duty = WebhookDelivery(store, vault, Egress(LOOPBACK), config)
     jobs = [ended(store, there.numeric_url) for _ in range(4)]
     assert [delivered(duty, clock) for _ in range(4)] == [1, 1, 0, 0]
     opened_at = clock.now

@@ -1,8 +1,8 @@
 """Registered endpoints get the events they ask for, signed with their own secrets, at no other's cost."""
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping
+from datetime import timedelta
 
 import pytest
 from standardwebhooks import Webhook as StandardWebhook
@@ -13,9 +13,9 @@ from nightshift.jobs import Face, Job, JobKind, JobState, Webhook
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.webhooks.endpoints import EndpointChanges, EndpointRegistry, EndpointWithSecret
 from nightshift.lifecycle.webhooks.replays import replay_delivery, replay_window
-from nightshift.outbound.safe_http import Egress, EgressConfig, EgressResponse, NoAnswer
+from nightshift.outbound.safe_http import EgressResponse, NoAnswer
 from nightshift.outbound.webhook_endpoints import ENDPOINTS_MAX, DisabledReason, WebhookEndpoint
-from nightshift.outbound.webhooks import Delivery, DeliveryState
+from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import Store
 from nightshift.store.webhooks.deliveries import DeliveryFilters
 from nightshift.tenants.audit import Action, Actor
@@ -23,36 +23,13 @@ from nightshift.tenants.vault import Vault
 from scheduler.duties.webhook_delivery import WebhookDelivery
 from scheduler.webhooks.attempts import ENDPOINT_DISABLED
 from tests.helpers.fakes import FakeClock, a_spec, asked, submit
-from tests.helpers.receiver import Receiver, receiver, says
+from tests.helpers.receiver import Receiver, says
+from tests.integration.scheduler.webhooks.conftest import IDLE_S, delivered, owed, the_delivery
 
 pytestmark = pytest.mark.databases("postgresql")
 
-IDLE_S = 30.0
 ACTOR = Actor("key:test")
 TENANTS = 20
-LOOPBACK = EgressConfig(("127.0.0.0/8",), (range(1, 65536),))
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    """Starts now: receivers compare a webhook's timestamp with their own clock."""
-    return FakeClock(datetime.now(UTC).replace(microsecond=0))
-
-
-@pytest.fixture
-def vault() -> Vault:
-    return Vault("a key for tests")
-
-
-@pytest.fixture
-def there() -> Iterator[Receiver]:
-    with receiver(says(200)) as running:
-        yield running
-
-
-@pytest.fixture
-def duty(store: Store, vault: Vault) -> WebhookDelivery:
-    return WebhookDelivery(store, vault, Egress(LOOPBACK), jitter=lambda: 0.0)
 
 
 class Registry:
@@ -100,23 +77,6 @@ def ended(
     with store.transaction() as tx:
         transitions.finish(tx, job, JobState.FAILED, tx.now())
     return job
-
-
-def owed(store: Store, job: Job) -> Sequence[Delivery]:
-    with store.snapshot() as tx:
-        return tx.deliveries.list(job.tenant_id, limit=100, filters=DeliveryFilters(job_id=job.id))
-
-
-def the_delivery(store: Store, job: Job) -> Delivery:
-    [delivery] = owed(store, job)
-    return delivery
-
-
-def delivered(duty: WebhookDelivery, clock: FakeClock) -> int:
-    """One pass, and the attempts it started are over. How many."""
-    started = duty.run_once(clock.now).started
-    assert duty.wait_until_idle(IDLE_S)
-    return started
 
 
 def verifies(request_of: Receiver, secret: str, nth: int = -1) -> bool:

@@ -1,7 +1,5 @@
 """Progress events: one owed at a time, to receivers that name them, beside others, none after the end."""
 
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,40 +7,21 @@ import pytest
 from nightshift.jobs import Counts, Face, Job, JobState, Usage, Webhook
 from nightshift.lifecycle import transitions
 from nightshift.lifecycle.webhooks.endpoints import EndpointChanges, EndpointRegistry
-from nightshift.outbound.safe_http import Egress, EgressConfig
+from nightshift.outbound.safe_http import Egress
 from nightshift.outbound.webhook_events import PROGRESS
-from nightshift.outbound.webhooks import Delivery, DeliveryState
+from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import Store
-from nightshift.store.webhooks.deliveries import DeliveryFilters
 from nightshift.tenants.audit import Actor
 from nightshift.tenants.vault import Vault
 from scheduler.duties.job_events import Progress
 from scheduler.duties.webhook_delivery import WebhookDelivery, WebhookDeliveryConfig
 from tests.helpers.fakes import FakeClock, a_spec, submit
 from tests.helpers.receiver import Receiver, receiver, says
+from tests.integration.scheduler.webhooks.conftest import IDLE_S, LOOPBACK, owed
 
 pytestmark = pytest.mark.databases("sqlite")
 
-IDLE_S = 30.0
 EVERY_S = 30.0
-LOOPBACK = EgressConfig(("127.0.0.0/8",), (range(1, 65536),))
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    """Starts now: receivers compare a webhook's timestamp with their own clock."""
-    return FakeClock(datetime.now(UTC).replace(microsecond=0))
-
-
-@pytest.fixture
-def vault() -> Vault:
-    return Vault("a key for tests")
-
-
-@pytest.fixture
-def there() -> Iterator[Receiver]:
-    with receiver(says(200)) as running:
-        yield running
 
 
 @pytest.fixture
@@ -79,11 +58,6 @@ class MakeRunning:
 @pytest.fixture
 def running(store: Store) -> MakeRunning:
     return MakeRunning(store)
-
-
-def owed(store: Store, job: Job) -> Sequence[Delivery]:
-    with store.snapshot() as tx:
-        return tx.deliveries.list(job.tenant_id, limit=100, filters=DeliveryFilters(job_id=job.id))
 
 
 def register(store: Store, vault: Vault, url: str, *types: str) -> str:
