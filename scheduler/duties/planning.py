@@ -31,7 +31,7 @@ from nightshift.process.tracing.attributes import JOB, OUTCOME, PAGE, TENANT
 from nightshift.process.tracing.spans import Value, end, follow
 from nightshift.store import PendingWork, Store
 from nightshift.tenants.quotas import NO_QUOTAS, Quotas, may_take
-from scheduler.input.pages import PageSize, Refused, ShardPage
+from scheduler.input.pages import Refused, ShardPage
 from scheduler.input.retry_inputs import RetryInputs
 from scheduler.input.surveying import SurveyConfig, Surveyor
 from scheduler.input.validation import plan_file
@@ -102,14 +102,13 @@ class Planning:
         self._store = store
         self._retries = retries
         self._lead = lead
-        page_size = self._page_size = PageSize(config.survey.limits.page_shards, clock)
-        self._writer = PlanWriter(store, ring_sender, config.default_quotas, page_size)
+        self._writer = PlanWriter(store, ring_sender, config.default_quotas)
         self._sources = sources
         self._locations = locations
         self._config = config
         self._may_continue = may_continue
         self._clock = clock
-        self._surveyor = Surveyor(store, sources, locations, config.survey, page_size)
+        self._surveyor = Surveyor(store, sources, locations, config.survey)
         self._pool = JobPool(self.name, self._waiting, self._plan, config.pool, self._may_start)
         self._stopped: frozenset[str] = frozenset()  # of the jobs under way
         self._stepped_s: dict[str, float] = {}  # when each job under way made its last step
@@ -270,7 +269,7 @@ class Planning:
             return
         source = self._sources.open(job.spec.input, job.tenant_id)
         line_bytes_max = self._config.survey.line_bytes_max
-        limits, page_shards = self._config.file, lambda: self._page_size.shards
+        limits, page_shards = self._config.file, self._config.survey.limits.page_shards
         yield from plan_file(job, source, catalogue, limits, page_shards, line_bytes_max, may_continue)
 
 

@@ -1,10 +1,7 @@
 """Pages of shards that planning makes of an input, each recorded in one transaction, or its refusal."""
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from nightshift.jobs import InputError, NewShard
 from nightshift.jobs.planning import PlanCursor
@@ -30,31 +27,3 @@ class Refused(Exception):
     def __init__(self, *errors: InputError) -> None:
         super().__init__("; ".join(error.message for error in errors))
         self.errors = errors
-
-
-LEAST: Final = 16  # what else a transaction does costs as much as these
-LONG_S: Final = 0.05
-SHORT_S: Final = LONG_S / 4  # twice as many take less than half of what is long
-
-
-class PageSize:
-    """Shards in a page, for all jobs together. Threads may change it side by side."""
-
-    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._least = min(LEAST, most)
-        self._most = most
-        self._clock = clock
-        self.shards = most
-
-    @contextmanager
-    def timed(self, shards: int) -> Iterator[None]:
-        """The block records so many shards. The next page is shorter if it takes long, and longer if it does
-        not.
-        """
-        began_s = self._clock()
-        yield
-        took_s = self._clock() - began_s
-        if took_s > LONG_S and shards > LEAST:
-            self.shards = max(self._least, self.shards // 2)
-        elif took_s < SHORT_S and shards >= self.shards:
-            self.shards = min(self._most, 2 * self.shards)

@@ -1,6 +1,6 @@
 """Cuts input into shards. Pure: sizes in, ranges out; the cost grows with the shards, not with the rows."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import ceil
@@ -42,12 +42,8 @@ class Cutter:
     objects behind the same cursor make the same shards.
     """
 
-    def __init__(
-        self, limits: ShardLimits, cursor: PlanCursor, page_shards: Callable[[], int] | None = None
-    ) -> None:
-        """`page_shards`: as many at most, as of now; by default those of the limits."""
+    def __init__(self, limits: ShardLimits, cursor: PlanCursor) -> None:
         self._limits = limits
-        self._page_shards = page_shards or (lambda: limits.page_shards)
         self._cursor = cursor
         self._first = cursor
         self._shards: list[NewShard] = []
@@ -89,9 +85,10 @@ class Cutter:
 
     @property
     def _is_full(self) -> bool:
-        is_first = self._first.shards == 0
-        most = self._page_shards()
-        return len(self._shards) >= (min(most, self._limits.first_page_shards) if is_first else most)
+        most = self._limits.page_shards
+        if self._first.shards == 0:
+            most = min(most, self._limits.first_page_shards)
+        return len(self._shards) >= most
 
     def _count(self, entry: InputObject | None) -> None:
         before = self._cursor

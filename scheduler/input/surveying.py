@@ -22,7 +22,7 @@ from nightshift.objectstore import Locations
 from nightshift.objectstore.sources import Sources, is_file_id
 from nightshift.store import Store
 from nightshift.tenants.rates import CHARS_PER_TOKEN
-from scheduler.input.pages import PageSize, Refused, ShardPage
+from scheduler.input.pages import Refused, ShardPage
 from scheduler.input.sharding import CutPage, Cutter, ShardLimits
 from scheduler.runtime.duty import MayContinue, check, interruptible
 from scheduler.runtime.thread_pools import map_in_threads
@@ -56,13 +56,12 @@ class Surveyor:
     sources: Sources
     locations: Locations
     config: SurveyConfig
-    page_size: PageSize
 
     def pages(self, job: Job, catalogue: Catalogue, may_continue: MayContinue) -> Iterator[ShardPage]:
         """Shards of about equal size, from the job's cursor on. Raises Refused, InvalidRequest, StorageError
         and Interrupted.
         """
-        cutter = Cutter(self.config.limits, job.plan_cursor, lambda: self.page_size.shards)
+        cutter = Cutter(self.config.limits, job.plan_cursor)
         model = job.model if job.plan_cursor.shards else None
         reading = _Reading(self.config.rows_bytes_max, may_continue, job.plan_cursor.blank_bytes)
 

@@ -5,7 +5,7 @@ only cut. Its first bytes say whether it is compressed, since an uploaded file's
 compressed file cannot be entered in the middle, and so is one shard.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nightshift import endpoints
@@ -31,12 +31,12 @@ def plan_file(
     source: Source,
     catalogue: Catalogue,
     limits: FileLimits,
-    page_shards: Callable[[], int],
+    page_shards: int,
     line_bytes_max: int,
     may_continue: MayContinue,
 ) -> Iterator[ShardPage]:
-    """Shards that begin and end exactly at rows, from the job's cursor on. `page_shards`: of a page, at most,
-    as of now. Raises Refused, InvalidRequest, StorageError and Interrupted.
+    """Shards that begin and end exactly at rows, from the job's cursor on. At most
+    `page_shards` are in a page. Raises Refused, InvalidRequest, StorageError and Interrupted.
     """
     assert job.spec.input is not None, "a bulk job has an input"
     info = source.store.head(source.key)
@@ -144,12 +144,12 @@ def begins_at(cursor: PlanCursor, uri: str, etag: str) -> Cut | None:
 
 
 def file_pages(
-    file: PlannedFile, cursor: PlanCursor, shards: Sequence[NewShard], page_shards: Callable[[], int]
+    file: PlannedFile, cursor: PlanCursor, shards: Sequence[NewShard], page_shards: int
 ) -> Iterator[ShardPage]:
-    """`shards`: all from the cursor on; at least one. `page_shards`: as many at most, as of now."""
+    """Pages of up to `page_shards`. `shards` are all from the cursor on, at least one."""
     taken = 0
     while taken < len(shards):
-        page = shards[taken : taken + page_shards()]
+        page = shards[taken : taken + page_shards]
         taken += len(page)
         following = shards[taken] if taken < len(shards) else None
         next = None if following is None else _cursor(file, cursor, following)

@@ -14,7 +14,7 @@ from nightshift.process import failpoints
 from nightshift.store import Store
 from nightshift.store.shards.shards import PreparedShards
 from nightshift.tenants.quotas import Quotas
-from scheduler.input.pages import PageSize, ShardPage
+from scheduler.input.pages import ShardPage
 from scheduler.runtime.duty import RingSender
 from scheduler.runtime.thread_pools import POSTPONED
 
@@ -35,7 +35,6 @@ class PlanWriter:
     store: Store
     ring_sender: RingSender
     default_quotas: Quotas
-    page_size: PageSize
 
     def write(self, job: Job, page: ShardPage) -> PlanOutcome:
         """Record the page that begins at the job's cursor, and ring."""
@@ -71,7 +70,7 @@ class PlanWriter:
         """
         is_last = page.next is None
         prepared = self._prepared(job, page)
-        with self.page_size.timed(len(page.shards)), self.store.transaction(redone=not is_last) as tx:
+        with self.store.transaction(redone=not is_last) as tx:
             now = tx.now()
             admit_planned(tx, job.tenant_id, self.default_quotas)
             return plan(

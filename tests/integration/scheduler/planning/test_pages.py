@@ -1,6 +1,5 @@
 """An input of many objects is cut page by page: whatever happens between two, every row has one result."""
 
-import itertools
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -471,20 +470,6 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> list[RecordedPage]:
 
     monkeypatch.setattr(Shards, "insert_bulk", insert_bulk)
     return recorded
-
-
-def test_pages_get_short_while_recording_them_takes_long(
-    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, pages: list[RecordedPage]
-) -> None:
-    job = place.native(name="in/", template=TEMPLATE, model=MODEL)
-    slow_clock = itertools.count()  # a second at each look
-    with counting(place, monkeypatch, objects=200):
-        plan(place, clock, place.planning(page_shards=100, clock=lambda: next(slow_clock)))
-
-    assert [page.shards for page in pages] == [64, 50, 25, 16, 16, 16, 13]
-    with place.store.snapshot() as tx:
-        numbers = [shard.shard_no for shard in tx.shards.of_job(job.id, limit=2000)]
-    assert numbers == list(range(200))
 
 
 def test_no_writer_waits_while_shards_are_made_into_rows(
