@@ -70,7 +70,7 @@ from scheduler.runtime.work_watch import WorkWatch
 
 log = logging.getLogger(__name__)
 
-SHARD_ROWS_MAX: Final = 2000  # of short rows, a shard has no more than these, however few bytes they are
+SHARD_ROWS_MAX: Final = 2000  # in a shard of short rows, however few bytes they are
 
 
 @dataclass(frozen=True)

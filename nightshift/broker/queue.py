@@ -32,7 +32,7 @@ BULK_TASK: Final = "nightshift.bulk"
 PRIORITY_STEPS: Final = list(range(10))
 PRIORITY_OF_RANK: Final = (0, 4, 8)
 
-TRACEPARENT_HEADER: Final = "traceparent"  # of a message: the span that has sent it
+TRACEPARENT_HEADER: Final = "traceparent"  # a message's header: the span that has sent it
 
 KEY_PREFIX: Final = "ns:"
 PING_KEY: Final = "ping"  # behind the prefix

@@ -22,7 +22,7 @@ from nightshift.tenants.rates import WINDOW_S, Rate, Taken, Window
 
 log = logging.getLogger(__name__)
 
-AWAY_S: Final = 5.0  # for which Redis is not asked again after it failed
+AWAY_S: Final = 5.0  # after a failure, until Redis is asked again
 CONNECTIONS_MAX: Final = 256  # per API process
 NAMESPACE: Final = "ns"
 

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 STREAM_TTL_S: Final = 600  # after the last write
 STREAM_ENTRIES_MAX: Final = 10_000
 READ_BLOCK_MS: Final = 1000
-CONNECTIONS_MAX: Final = 1024  # of streaming requests per API process
+CONNECTIONS_MAX: Final = 1024  # for streaming requests, per API process
 
 
 def connection_url(redis_url: str) -> str:

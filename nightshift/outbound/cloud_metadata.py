@@ -21,12 +21,12 @@ import httpx
 from nightshift.fleet.workers import NoticeKind
 from nightshift.outbound.http_deadline import BoundedBackend, Deadline
 
-METADATA_URL: Final = "http://169.254.169.254"  # for all three
+METADATA_URL: Final = "http://169.254.169.254"  # the same for all three
 ANSWER_TIMEOUT_S: Final = 2.0
 ANSWER_BYTES_MAX: Final = 256 * 1024
 AZURE_FIRST_TIMEOUT_S: Final = 125.0
 AWS_TOKEN_TTL_S: Final = 6 * 3600
-DMI: Final = Path("/sys/class/dmi/id")  # what the machine's firmware says of who made it
+DMI: Final = Path("/sys/class/dmi/id")  # the firmware's word on who made the machine
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Notice:
     provider: str
     kind: NoticeKind
     at: datetime | None  # when the machine ends, if known
-    event_id: str | None = None  # to acknowledge, if possible
+    event_id: str | None = None  # the event to acknowledge, if possible
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,12 @@ from nightshift.outbound.http_deadline import BoundedBackend, Clock, Deadline
 
 Resolver = Callable[[str, int], Sequence[str]]  # a host's addresses, as text. Raises OSError.
 
-HOST_CHARS_MAX: Final = 253  # of a name (RFC 1035)
+HOST_CHARS_MAX: Final = 253  # in a name (RFC 1035)
 
 _PORTS: Final = {"http": 80, "https": 443}
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 STANDARD_PORTS: Final = (range(80, 81), range(443, 444))
-_LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,63}")  # of a name
+_LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,63}")  # a part of a name
 
 
 class BlockedUrl(InvalidRequest):
@@ -52,7 +52,7 @@ class EgressConfig:
 
     allow_cidrs: tuple[str, ...] = ()  # networks allowed although not public
     ports: tuple[range, ...] = STANDARD_PORTS  # the allowed ones
-    deadline_s: float = 15.0  # for the whole request, from the DNS look-up to the last byte read
+    deadline_s: float = 15.0  # the whole request, from the DNS look-up to the last byte read
     connect_timeout_s: float = 5.0  # per address, to leave time for the next
     response_bytes_max: int = 64 * 1024  # the rest is cut off
 

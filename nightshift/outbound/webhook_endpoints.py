@@ -9,13 +9,13 @@ from nightshift.outbound.webhook_events import is_subscribed
 from nightshift.outbound.webhooks import GONE, DeliveryAttempt
 
 ENDPOINTS_MAX: Final = 20  # per tenant: an event makes a delivery for each at most
-SECRET_OVERLAP: Final = timedelta(hours=24)  # in which a rotated secret still signs beside the new one
-FAILING_MAX: Final = timedelta(days=5)  # of attempts without a success; then it is disabled
-HINT_CHARS: Final = 4  # of a secret, shown to tell it from others
+SECRET_OVERLAP: Final = timedelta(hours=24)  # a rotated secret still signs this long beside the new one
+FAILING_MAX: Final = timedelta(days=5)  # without a success; then the endpoint is disabled
+HINT_CHARS: Final = 4  # shown of a secret, to tell it from others
 
 
 class DisabledReason(StrEnum):
-    REQUESTED = "requested"  # by its tenant
+    REQUESTED = "requested"  # its tenant's wish
     GONE = "gone"  # it answered 410
     FAILING = "failing"  # no attempt succeeded for `FAILING_MAX`
 

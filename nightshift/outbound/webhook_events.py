@@ -10,7 +10,7 @@ from nightshift.jobs import Face, Job, JobKind, JobProblem, JobState, JsonObject
 from nightshift.jobs.ids import batch_id
 
 ALL: Final = "*"
-_FAMILY: Final = ".*"  # of `job.*`: every type that begins with `job.`
+_FAMILY: Final = ".*"  # `job.*` stands for every type that begins with `job.`
 
 BATCH_EVENT: Final = {
     JobState.SUCCEEDED: "batch.completed",

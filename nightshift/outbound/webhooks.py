@@ -21,9 +21,9 @@ SECRET_BYTES_ALLOWED: Final = range(24, 65)
 # Seconds after the previous attempt, beginning with the first. About 75.6 hours in all.
 RETRY_DELAYS_S: Final = (0, 5, 300, 1800, 7200, 18000, 36000, 50400, 72000, 86400)
 ATTEMPTS_MAX: Final = len(RETRY_DELAYS_S)
-JITTER: Final = 0.1  # of the delay, to spread retries to a recovered endpoint
+JITTER: Final = 0.1  # share of the delay, to spread retries to a recovered endpoint
 RETRY_AFTER_MAX_S: Final = 86400
-RESPONSE_HEAD_CHARS: Final = 2048  # of the receiver's answer, kept with the attempt
+RESPONSE_HEAD_CHARS: Final = 2048  # kept of the receiver's answer, with the attempt
 
 GONE: Final = 410  # the receiver wants no more events
 TOLERANCE_S: Final = 300
@@ -54,7 +54,7 @@ class Delivery:
     created_at: datetime
     delivered_at: datetime | None = None
     endpoint_id: str | None = None  # None: owed to the job's own URL
-    attempts_before: int = 0  # of `attempts`, those before the last replay
+    attempts_before: int = 0  # attempts before the last replay
     replayed_at: datetime | None = None  # last
 
 

@@ -32,7 +32,7 @@ class AgeingConfig:
     stays: RetentionSettings = field(default_factory=RetentionSettings)
     interval_s: float = 5.0  # between passes; a round is begun only …
     round_interval_s: float = 300.0  # … after this: what has had its time stays so much longer at most
-    jobs_per_step_max: int = 200  # of one transaction: writers wait for it
+    jobs_per_step_max: int = 200  # in one transaction, for which writers wait
     steps_per_pass_max: int = 50
 
 
@@ -41,13 +41,13 @@ class Aged(PassResult):
     """Counts of what a pass deleted, or recorded as deleted."""
 
     online_jobs: int = 0
-    bodies: int = 0  # of online jobs that stay
+    bodies: int = 0  # online jobs that stay without their bodies
     bulk_jobs: int = 0
-    results: int = 0  # of bulk jobs that stay
-    events: int = 0  # of so many jobs that stay
+    results: int = 0  # bulk jobs that stay without their results
+    events: int = 0  # jobs that stay without their events
     deliveries: int = 0
-    receivers: int = 0  # that want no more events of jobs which are gone
-    workers: int = 0  # that stopped
+    receivers: int = 0  # those of jobs that are gone
+    workers: int = 0  # stopped ones
 
 
 @dataclass(frozen=True)

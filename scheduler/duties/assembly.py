@@ -46,7 +46,7 @@ BROKEN: Final = PartProblem(
     is_permanent=False,
 )
 PARTS_PAGE: Final = 64
-INPUT_ERRORS_MAX: Final = 10  # of a job: a folder may have many objects that were cut in the same way
+INPUT_ERRORS_MAX: Final = 10  # told of a job: many objects may have been cut in the same way
 LATE: Final = timedelta(days=1)  # after a job's deadline, for an output place that it named
 
 
@@ -65,7 +65,7 @@ class Assembled(PassResult):
     ended: int = 0
     postponed: int = 0  # storage was away
     too_late: int = 0  # jobs that had ended meanwhile
-    waiting: int = 0  # for their last parts
+    waiting: int = 0  # jobs whose last parts are to be written
 
 
 class AlreadyEnded(Exception):

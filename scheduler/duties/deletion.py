@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class DeletionConfig:
     interval_s: float = 2.0
-    rows_per_step_max: int = 1000  # of one transaction: writers wait for it
+    rows_per_step_max: int = 1000  # in one transaction, for which writers wait
     shards_per_step_max: int = 200  # each has rows in other tables
     objects_per_step_max: int = 200
     steps_per_pass_max: int = 50
@@ -39,7 +39,7 @@ class Deleted(PassResult):
     parts: int = 0  # results or events of jobs that stay
     rows: int = 0  # segments, events, parts of the output, shards and deliveries
     objects: int = 0
-    failed: int = 0  # to be tried again in the next round
+    failed: int = 0  # they are tried again in the next round
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class _Step:
 
     rows: int = 0
     objects: int = 0
-    done: Deletion | None = None  # with this, nothing of it is left
+    done: Deletion | None = None  # the deletion that is complete
 
 
 class Deleting:

@@ -14,7 +14,7 @@ from scheduler.runtime.duty import PassResult
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded(PassResult):
-    problems: int = 0  # that have come, gone, or become others
+    problems: int = 0  # changes: come, gone, or another one
 
 
 class Problems:

@@ -55,15 +55,15 @@ SILENT: Final = InputError(
     param="input",
 )
 SILENT_S: Final = (
-    8.0  # of an attempt without a step: then its owner is told, before the store's time limits end it
+    8.0  # without a step; then the job's owner is told, before the store's time limits end the attempt
 )
 INPUTS_MAX: Final = 8  # read at once; a tenant alone has half of them
 
 
 @dataclass(frozen=True)
 class PlanningConfig:
-    file: FileLimits  # of OpenAI routes
-    survey: SurveyConfig  # of native jobs
+    file: FileLimits  # for OpenAI routes
+    survey: SurveyConfig  # for native jobs
     announced_models: tuple[str, ...] = ()  # known before a worker has registered them
     interval_s: float = 0.25  # between passes: what a small job waits before it may run
     pool: JobPoolConfig = field(default_factory=lambda: JobPoolConfig(threads_max=INPUTS_MAX))
@@ -110,9 +110,9 @@ class Planning:
         self._clock = clock
         self._surveyor = Surveyor(store, sources, locations, config.survey)
         self._pool = JobPool(self.name, self._waiting, self._plan, config.pool, self._may_start)
-        self._stopped: frozenset[str] = frozenset()  # of the jobs under way
+        self._stopped: frozenset[str] = frozenset()  # jobs under way that were stopped
         self._stepped_s: dict[str, float] = {}  # when each job under way made its last step
-        self._turns: dict[str, int] = {}  # of tenants with unplanned jobs: when each was last served
+        self._turns: dict[str, int] = {}  # when each tenant with unplanned jobs was last served
         self._turn = 0
         self.interval_s = config.interval_s
         self.wait_until_idle = self._pool.wait_until_idle

@@ -9,7 +9,7 @@ from nightshift.jobs.capacity.service_figures import summed
 from nightshift.store import Store, Transaction
 from scheduler.runtime.duty import PassResult
 
-FORGOTTEN_MAX: Final = 500  # in a pass: more than are recorded meanwhile
+FORGOTTEN_MAX: Final = 500  # records deleted in a pass: more than are made meanwhile
 
 
 @dataclass(frozen=True)

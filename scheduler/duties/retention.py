@@ -169,7 +169,7 @@ def _wanted_under_a_term(references: References, old: Sequence[ObjectInfo]) -> s
     named = {info.key: name for info in old if (name := _UNDER_A_TERM.fullmatch(info.key))}
     places = {key: (name["job"], int(name["shard"])) for key, name in named.items()}
     shards = references.of_shards(set(places.values()), list(named))
-    unknown = {info.key for info in old} - named.keys()  # of another form: kept
+    unknown = {info.key for info in old} - named.keys()  # their keys have another form: kept
     return unknown | {
         key for key, place in places.items() if _is_wanted(key, int(named[key]["term"]), shards.get(place))
     }

@@ -25,8 +25,8 @@ UNWRITTEN: Final = 0  # the id of a ring that is in no outbox
 class RingingConfig:
     interval_s: float = 1.0  # between sweeps
     outbox_age_s: float = 1.0  # the process that writes a ring sends it; after this long, this duty does
-    ring_after_s: float = 10.0  # for queued work
-    rings_per_sweep_max: int = 500  # of each sort: a sweep stays short after an outage of Redis
+    ring_after_s: float = 10.0  # then queued work is rung for again
+    rings_per_sweep_max: int = 500  # rings of each sort: a sweep stays short after an outage of Redis
     bulk_waiting_max: int = 64  # bulk messages in the queue: enough to wake a fleet, which keeps claiming
     purge_interval_s: float = 60.0  # between purges of expired idempotency keys
 

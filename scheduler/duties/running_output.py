@@ -24,7 +24,7 @@ from scheduler.output.running_manifests import ManifestOutcome, RunningManifests
 from scheduler.runtime.duty import MayContinue, PassResult, check, earliest
 from scheduler.runtime.thread_pools import POSTPONED
 
-ROWS_MAX: Final = 2**53  # of a part of a job that names no limit
+ROWS_MAX: Final = 2**53  # in a part, where the job names no limit
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class OutputParts:
             lambda: PartWriter(dependencies, owner, may_continue), config.threads_max
         )
         self._manifests = RunningManifests(dependencies, lead, config.manifests, may_continue)
-        self._seen: dict[str, OutputProgress] = {}  # by job, when it was last cut
+        self._seen: dict[str, OutputProgress] = {}  # each job's progress when it was last cut
         self._totals = OutputTotals()  # as of the last pass
         self.interval_s = config.interval_s
 

@@ -69,7 +69,7 @@ class StoppingConfig:
     interval_s: float = 1.0  # between passes
     jobs_per_pass_max: int = 100  # each in its own transaction; the longest waiting first
     shards_per_job_max: int = 1000  # taken away in one pass
-    grace_s: float = 30.0  # for rows in flight to finish
+    grace_s: float = 30.0  # while rows in flight finish
     notice_s: float = 2 * LeaseConfig.heartbeat_s  # on top: until a heartbeat tells the worker
 
     def is_over(self, told_at: datetime, now: datetime) -> bool:
@@ -79,8 +79,8 @@ class StoppingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Stopped(PassResult):
-    shards_ended: int = 0  # that waited in the queue
-    shards_taken: int = 0  # from workers that did not stop
+    shards_ended: int = 0  # queued ones
+    shards_taken: int = 0  # taken from workers that did not stop
     online_ended: int = 0  # online jobs whose shard had ended
 
 

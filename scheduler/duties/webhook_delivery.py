@@ -45,7 +45,7 @@ class Delivered(PassResult):
 
     started: int = 0
     delivered: int = 0
-    failed: int = 0  # to be tried again
+    failed: int = 0  # they are tried again
     dead: int = 0
 
 

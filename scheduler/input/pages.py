@@ -15,9 +15,9 @@ class ShardPage:
     shards: Sequence[NewShard]
     rows_total: int | None = None  # exact, of a validated file: with its last page
     rows_estimated: int | None = (
-        None  # of this page, from a sample; exact in a validated file's, if it has several
+        None  # in this page, from a sample; exact in a validated file's, if it has several
     )
-    tokens_estimated: int = 0  # of the prompts, by the input's bytes
+    tokens_estimated: int = 0  # in prompts, by the input's bytes
     next: PlanCursor | None = None  # where the next page begins; None: this is the last
 
 

@@ -12,16 +12,16 @@ from nightshift.errors import InvalidRequest
 from nightshift.jobs import NewShard, ShardObject
 from nightshift.jobs.planning import CutObject, PlanCursor
 
-IMAGES_MAX: Final = 128  # of a shard
-IMAGE_BYTES: Final = 64 * 1024 * 1024  # of their files, and one more …
-IMAGE_NAME_CHARS: Final = 64 * 1024  # … and of their names, which are recorded with the shard
-DOUBLINGS: Final = 16  # of the length of shards, until a job has all that it may have
+IMAGES_MAX: Final = 128  # in a shard
+IMAGE_BYTES: Final = 64 * 1024 * 1024  # their files have no more than this and one more …
+IMAGE_NAME_CHARS: Final = 64 * 1024  # … and their names, which are recorded with the shard
+DOUBLINGS: Final = 16  # shards get twice as long this often before a job has all that it may have
 
 
 @dataclass(frozen=True)
 class ShardLimits:
     shard_bytes: int
-    shards_max: int  # of a job, beside the first one of each of its objects
+    shards_max: int  # in a job, beside the first one of each of its objects
     page_shards: int = 250  # recorded in one transaction
     first_page_shards: int = 64  # the first page is short, so that rows run soon
     page_listed: int = 50_000  # objects listed for one page: empty ones, and those beside a pattern
@@ -30,8 +30,8 @@ class ShardLimits:
 @dataclass(frozen=True, kw_only=True)
 class CutPage:
     shards: Sequence[NewShard]
-    rows_estimated: int | None  # of the objects that begin in it, as far as known
-    size_bytes: int  # of these
+    rows_estimated: int | None  # rows of the objects that begin in it, as far as known
+    size_bytes: int  # bytes of these objects
     next: PlanCursor
     is_last: bool = False
 
@@ -47,7 +47,7 @@ class Cutter:
         self._cursor = cursor
         self._first = cursor
         self._shards: list[NewShard] = []
-        self._images: list[InputObject] = []  # of no shard yet; none between two pages
+        self._images: list[InputObject] = []  # in no shard yet; none between two pages
         self._image_bytes = 0
         self._image_name_chars = 0
         self._rows_estimated: int | None = None

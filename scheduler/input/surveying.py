@@ -28,7 +28,7 @@ from scheduler.runtime.duty import MayContinue, check, interruptible
 from scheduler.runtime.thread_pools import map_in_threads
 
 LISTED_AHEAD: Final = 64  # objects whose beginnings or footers are read side by side
-AHEAD_BYTES_MAX: Final = 256 * 1024  # of each; a longer footer is read by itself
+AHEAD_BYTES_MAX: Final = 256 * 1024  # read of each; a longer footer is read by itself
 
 NO_ROWS = InputError("empty_input", "The input has no rows.", param="input")
 
@@ -38,7 +38,7 @@ class SurveyConfig:
     limits: ShardLimits
     line_bytes_max: int  # one input row
     objects_sampled_max: int = 16  # the rest are estimated from these; each costs a request
-    sample_bytes: int = 64 * 1024  # of each
+    sample_bytes: int = 64 * 1024  # read of each
     read_at_once: int = 16  # beginnings and footers
     rows_tried_max: int = 100  # until one can run
 

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class PlanOutcome(StrEnum):
-    PLANNED = "planned"  # to its end
+    PLANNED = "planned"  # completely
     PAGE = "page"  # more pages follow
     YIELDED = "yielded"  # … in this job's next turn
     POSTPONED = POSTPONED  # … once rows of the tenant have ended: its quota is used up

@@ -20,7 +20,7 @@ from nightshift.objectstore import ObjectInfo, ObjectStore
 from nightshift.process import failpoints
 
 CHUNK_BYTES: Final = 1024 * 1024
-SPOOL_BYTES: Final = 16 * 1024 * 1024  # of error lines in memory; more go to a temporary file
+SPOOL_BYTES: Final = 16 * 1024 * 1024  # error lines in memory; more go to a temporary file
 KEPT_S: Final = 30 * 86400  # unless the batch says otherwise, as at OpenAI
 
 

@@ -19,7 +19,7 @@ from scheduler.webhooks.circuits import WebhookDestination
 class SlotLimits:
     in_all: int = 128  # each has a thread
     per_tenant: int = 32
-    per_tenant_unanswered: int = 24  # of these, for destinations not known to answer
+    per_tenant_unanswered: int = 24  # slots of these for destinations not known to answer
     per_destination: int = 4
 
 
@@ -31,7 +31,7 @@ class AttemptOutcome:
     state: DeliveryState
     answered: bool | None
     ended_at: datetime
-    seconds: float = 0.0  # that the attempt took
+    seconds: float = 0.0  # the attempt's duration
 
 
 def webhook_destination(delivery: Delivery) -> WebhookDestination:

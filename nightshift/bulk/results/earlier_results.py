@@ -36,7 +36,7 @@ from nightshift.store import Store
 
 log = logging.getLogger(__name__)
 
-DIGEST_BYTES_MAX: Final = 512 * MIB  # of one job: some 33 million rows
+DIGEST_BYTES_MAX: Final = 512 * MIB  # for one job: some 33 million rows
 FILE_BYTES_MAX: Final = 4 * ENTRIES_MAX * ENTRY_BYTES
 NEAR_FILES_MAX: Final = 8  # held in memory of a larger run, 4 MB each
 HELD_BYTES: Final = 128 * MIB  # results in open shards: those of the next rows are often there
@@ -122,7 +122,7 @@ class EarlierDigests:
         self._objects = objects
         self._files = files
         self._starts = [0, *accumulate(file.size_bytes for file in files)]
-        self._tables: OrderedDict[int, DigestTable | None] = OrderedDict()  # by file; None: it is lost
+        self._tables: OrderedDict[int, DigestTable | None] = OrderedDict()  # each file's; None: it is lost
         self._file: IO[bytes] | None = None
         self._map: memoryview | None = None
         self._holds_all = self._starts[-1] <= bytes_max

@@ -13,7 +13,7 @@ class ManifestModel:
     id: str | None
     revision: str | None = None  # None: not known
     dtype: str | None = None
-    dimensions: int | None = None  # of vectors
+    dimensions: int | None = None  # a vector's
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Manifest:
     settings: JsonObject
     inputs: ManifestInputs
     reused_job: str | None  # whose results rows had
-    parts: Sequence[PartFile]  # of good rows
-    errors: Sequence[PartFile]  # of rows without a good result
+    parts: Sequence[PartFile]  # files of good rows
+    errors: Sequence[PartFile]  # files of rows without a good result
 
     def to_json(self) -> bytes:
         said = {

@@ -28,9 +28,11 @@ from nightshift.store import Store
 SHARDS_PAGE: Final = 100  # each may have many objects
 MISSING_MAX: Final = 10_000  # rows without a result held at a time …
 MISSING_CHARS_MAX: Final = 8 * 1024 * 1024  # … and of what is kept of them; one row may have more
-NOT_RUN_LINES_MAX: Final = 50_000  # of a file, some 12 MB; as many as OpenAI takes requests in a batch …
+NOT_RUN_LINES_MAX: Final = 50_000  # in a file, some 12 MB; as many as OpenAI takes requests in a batch …
 NOT_RUN_CHARS_MAX: Final = 64 * 1024 * 1024  # … and of what is kept of them
-FULL_LISTINGS: Final = 4  # of so many parts that wait to be written; more share the lines of these
+FULL_LISTINGS: Final = (
+    4  # parts that wait to be written and have all lines; more parts share the lines of these
+)
 
 
 class Mismatch(Exception):
@@ -117,7 +119,7 @@ class OutputRows:
     store: Store
     objects: ObjectStore
     sources: Sources
-    line_bytes_max: int  # of an input row
+    line_bytes_max: int  # in an input row
 
     def chunks(self, job: Job, shard: Shard, listing: Listing) -> Iterator[Chunk]:
         """Every row of the shard, once. `listing`: of the file that they are written to.

@@ -14,7 +14,7 @@ from nightshift.bulk.rows.kept_values import NOTHING
 from nightshift.jobs.options import KEEP_ALL, KeepColumns
 
 WHOLE: Final = "input"
-PREFIX: Final = "input."  # of a name that the part has already
+PREFIX: Final = "input."  # goes before a name that the part has already
 
 
 def names_in_part(wish: KeepColumns | None, ours: Collection[str]) -> list[str]:

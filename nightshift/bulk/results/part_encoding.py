@@ -34,7 +34,7 @@ from nightshift.jobs.options import KeepColumns
 
 PARQUET: Final = "parquet"
 ROW_GROUP_BYTES: Final = 4 * 1024 * 1024  # as Arrow holds them
-COMPRESSION: Final = "zstd"  # of all but vectors, which it does not make smaller
+COMPRESSION: Final = "zstd"  # not for vectors, which it does not make smaller
 FLOAT_BYTES: Final = 4
 
 
@@ -46,9 +46,9 @@ class Tally:
     succeeded: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    reused: int = 0  # with the result of another row
-    truncated: int = 0  # with inputs that were cut
-    unlisted: int = 0  # that were not run, and have no line
+    reused: int = 0  # rows with the result of another one
+    truncated: int = 0  # rows with inputs that were cut
+    unlisted: int = 0  # rows that were not run, and have no line
 
     @property
     def failed(self) -> int:
@@ -140,7 +140,7 @@ class PartSchema:
     """The schema of every part of a job."""
 
     endpoint: Endpoint
-    dimensions: int | None = None  # of vectors; None: not known, or not one
+    dimensions: int | None = None  # a vector's; None: not known, or not one
     keeps_body: bool = False
     vector_type: str = "float32"  # or float16
     keep_columns: KeepColumns | None = None

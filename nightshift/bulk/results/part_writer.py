@@ -56,8 +56,8 @@ from nightshift.store import Store
 
 log = logging.getLogger(__name__)
 
-ATTEMPTS_MAX: Final = 5  # of a part, whose writers died
-SPOOL_BYTES: Final = 16 * 1024 * 1024  # of failed rows in memory; more go to a temporary file
+ATTEMPTS_MAX: Final = 5  # at a part whose writers died
+SPOOL_BYTES: Final = 16 * 1024 * 1024  # failed rows in memory; more go to a temporary file
 CHUNK_BYTES: Final = 1024 * 1024
 RETRY: Final = Backoff(first_s=2.0, longest_s=120.0)
 NEVER: Final = timedelta(days=3650)
@@ -90,7 +90,7 @@ class PartDependencies:
     objects: ObjectStore
     sources: Sources
     locations: Locations
-    line_bytes_max: int  # of an input row
+    line_bytes_max: int  # in an input row
 
     @property
     def rows(self) -> OutputRows:

@@ -56,9 +56,9 @@ class RowResult:
     usage: Usage
     values: Values = field(default_factory=dict)
     body_text: str | None = None  # JSON on one line; None: it is written from the values
-    kept: str | None = None  # of its input, JSON on one line; None: its job keeps nothing
-    digest: bytes | None = None  # of its request (`row_digests`); None: not known, or it has no good result
-    is_reused: bool = False  # from another row with this digest …
+    kept: str | None = None  # columns of its input, JSON on one line; None: its job keeps nothing
+    digest: bytes | None = None  # its request's (`row_digests`); None: not known, or it has no good result
+    is_reused: bool = False  # the result of another row with this digest …
     is_earlier: bool = False  # … of the job that this one reuses
 
     @classmethod

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SEGMENT_BYTES_MAX: Final = 1024 * 1024 * 1024  # a segment is read whole
 TRAILER_BYTES_MAX: Final = 128
 _KEPT: Final = "kept"  # a column of jobs that keep columns of their input
-DIGEST: Final = "digest"  # of the request of a good result
+DIGEST: Final = "digest"  # a column of digests of requests with a good result
 REUSED: Final = "reused"  # a column of segments with results of other rows
 _HEAD: Final = b"nightshift"
 _ENCODING: Final = Lock()  # a segment takes several times its size, and a process has several shards

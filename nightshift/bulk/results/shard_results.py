@@ -24,10 +24,10 @@ from nightshift.bulk.results.segments import SEGMENT_BYTES_MAX, decode_table, he
 from nightshift.jobs import Segment
 from nightshift.objectstore import ObjectStore, copy_verified, read_verified
 
-MEMORY_BYTES_MAX: Final = 1024 * 1024  # of segments in memory; those of larger shards go to a file
-WINDOW_BYTES: Final = 1024 * 1024  # of results taken at a time; one row may have more
+MEMORY_BYTES_MAX: Final = 1024 * 1024  # segments in memory; those of larger shards go to a file
+WINDOW_BYTES: Final = 1024 * 1024  # results taken at a time; one row may have more
 WINDOW_ROWS: Final = 65_536
-ROW_BYTES: Final = 64  # of a row without its texts and vectors
+ROW_BYTES: Final = 64  # a row without its texts and vectors
 
 ALIGNED_BYTES: Final = 64  # as Arrow's buffers are
 READ_AT_ONCE: Final = 8  # segments: most of a request is waiting
@@ -69,10 +69,12 @@ class ShardResults:
         self._streams = SegmentStreams(objects, segments, memory_bytes_max)
         self._heads: list[ShardHead] = []
         self._columns = pa.schema([])  # all that any segment has
-        self._starts: NDArray[np.int64] = np.zeros(0, np.int64)  # of each segment, among all results
+        self._starts: NDArray[np.int64] = np.zeros(
+            0, np.int64
+        )  # each segment's first place among all results
         self._order: NDArray[np.int64] = np.zeros(0, np.int64)  # where results lie, by row
         self._rows: NDArray[np.int32] = np.zeros(0, np.int32)  # ascending
-        self._sizes: NDArray[np.int64] = np.zeros(0, np.int64)  # of the same rows, in bytes
+        self._sizes: NDArray[np.int64] = np.zeros(0, np.int64)  # bytes of the same rows
 
     def __enter__(self) -> "ShardResults":
         try:
