@@ -24,7 +24,7 @@ from nightshift.jobs import BulkClaim, Face, Job, JsonObject, Segment, Shard, Us
 from nightshift.jobs.files import File, FilePurpose
 from nightshift.jobs.ids import new_id
 from nightshift.lifecycle import transitions
-from nightshift.objectstore import DirectoryStore, Locations, ObjectStore
+from nightshift.objectstore import DirectoryStore, Locations, ObjectStore, ObjectUri
 from nightshift.objectstore.sources import Sources
 from nightshift.store import Store
 from scheduler.duties.assembly import Assembly, AssemblyConfig
@@ -213,6 +213,15 @@ class Place:
 
     def uri(self, name: str) -> str:
         return f"{self.bucket.as_uri()}/{name}"
+
+    @property
+    def outputs(self) -> ObjectStore:
+        """The store in which jobs write their outputs."""
+        return self.locations.open(ObjectUri.parse(self.uri("out/")), "default")
+
+    def open_as(self, store: Any) -> None:
+        """Opens this store from now on, whatever place a job names."""
+        self.locations.open = lambda *which: store  # type: ignore[method-assign]
 
     # -- what became of it -----------------------------------------------------------------------------
 

@@ -7,8 +7,7 @@ import pytest
 from nightshift.bulk.results.segments import decode_segment, encode_segment
 from nightshift.errors import CredentialsRefused, ObjectNotFound, StorageDenied, StorageUnavailable
 from nightshift.jobs import JobState, ShardState, StopReason, Webhook
-from nightshift.objectstore import Locations, ObjectDamaged, ObjectUri
-from nightshift.tenants.keys import DEFAULT_TENANT
+from nightshift.objectstore import Locations, ObjectDamaged
 from scheduler.duties.assembly import LATE, Assembly
 from scheduler.runtime.thread_pools import JobPoolConfig
 from tests.helpers.fakes import FakeClock, claimed
@@ -87,15 +86,13 @@ def test_results_that_are_refused_in_our_own_store_are_waited_for_wherever_the_o
 
 
 def test_a_place_that_refuses_the_output_fails_its_job_and_expired_credentials_do_not(
-    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    place: Place, clock: FakeClock
 ) -> None:
     job = a_native_job(place, clock, ["a"])
     place.work_off()
     for error, state in ((CredentialsRefused(), JobState.FINALIZING), (StorageDenied(), JobState.FAILED)):
-        refusing = FailingStore(
-            place.locations.open(ObjectUri.parse(place.uri("out/")), DEFAULT_TENANT), "stage", error
-        )
-        monkeypatch.setattr(place.locations, "open", lambda *which, store=refusing: store)
+        refusing = FailingStore(place.outputs, "stage", error)
+        place.open_as(refusing)
         clock.advance(seconds=60)
         ended = assembled(place, job, clock)
         assert ended.state is state

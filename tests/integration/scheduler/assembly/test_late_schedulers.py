@@ -14,9 +14,8 @@ import pytest
 
 from nightshift.errors import StorageUnavailable
 from nightshift.jobs import Job, JobState
-from nightshift.objectstore import ObjectInfo, ObjectStore, ObjectUri, Staged
+from nightshift.objectstore import ObjectInfo, ObjectStore, Staged
 from nightshift.store.jobs.jobs import Jobs
-from nightshift.tenants.keys import DEFAULT_TENANT
 from tests.helpers.fakes import FakeClock
 from tests.integration.scheduler.assembly.conftest import TEXTS, a_batch, a_native_job, assembled
 from tests.integration.scheduler.scheduling import IDLE_S, Place
@@ -94,7 +93,6 @@ def exhaustive_but(*taken: tuple[str, str, bool]) -> list[Any]:
 def test_the_next_job_to_write_to_a_place_keeps_it(
     place: Place,
     clock: FakeClock,
-    monkeypatch: pytest.MonkeyPatch,
     change: str,
     name: str,
     leads_afterwards: bool,
@@ -103,17 +101,17 @@ def test_the_next_job_to_write_to_a_place_keeps_it(
     tonight = a_native_job(place, clock, [*TEXTS, "bad"])
     place.work_off()
     leads, nights = [True], [tonight]
-    destination = place.locations.open(ObjectUri.parse(place.uri("out/")), DEFAULT_TENANT)
+    destination = place.outputs
 
     def a_night_goes_by() -> None:
-        monkeypatch.setattr(place.locations, "open", lambda *which: destination)
+        place.open_as(destination)
         clock.advance(seconds=3600)  # its leases are over
         assert assembled(place, tonight, clock).state is JobState.SUCCEEDED
         nights.append(a_night(place, clock, [*(f"tomorrow's {text}" for text in TEXTS), "bad"]))
         leads[0] = leads_afterwards
 
     sleepy = SleepyStore(destination, change, name, a_night_goes_by)
-    monkeypatch.setattr(place.locations, "open", lambda *which: sleepy)
+    place.open_as(sleepy)
     place.write_parts(clock.now, place.output_parts(threads_max=1))
     duty = place.assembly(may_continue=lambda: leads[0])
     duty.run_once(clock.now)
@@ -123,16 +121,14 @@ def test_the_next_job_to_write_to_a_place_keeps_it(
     the_output_is_of(place, nights[1])
 
 
-def test_what_a_job_could_not_publish_is_not_in_the_way_of_the_next(
-    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_job_could_not_publish_is_not_in_the_way_of_the_next(place: Place, clock: FakeClock) -> None:
     tonight = a_native_job(place, clock, TEXTS)
     place.work_off()
-    destination = place.locations.open(ObjectUri.parse(place.uri("out/")), DEFAULT_TENANT)
+    destination = place.outputs
     away = SleepyStore(destination, "publish", "_manifest.json", refuse)
-    with monkeypatch.context() as patch:
-        patch.setattr(place.locations, "open", lambda *which: away)
-        assert assembled(place, tonight, clock).state is JobState.FINALIZING
+    place.open_as(away)
+    assert assembled(place, tonight, clock).state is JobState.FINALIZING
+    place.open_as(destination)
 
     assert assembled(place, tonight, clock).state is JobState.SUCCEEDED
 

@@ -7,8 +7,6 @@ from nightshift.errors import StorageDenied, StorageUnavailable
 from nightshift.jobs import Job, JobState
 from nightshift.jobs.part import OutputProblem
 from nightshift.lifecycle.cutting import problem_of
-from nightshift.objectstore import ObjectUri
-from nightshift.tenants.keys import DEFAULT_TENANT
 from tests.helpers.fakes import FakeClock
 from tests.integration.scheduler.assembly.conftest import TEXTS, a_batch, a_native_job, assembled
 from tests.integration.scheduler.scheduling import FailingStore, Place
@@ -28,22 +26,18 @@ def message(place: Place, job: Job) -> str | None:
     return None if shown is None else shown.problem.error.message
 
 
-def broken_from(
-    monkeypatch: pytest.MonkeyPatch, place: Place, operation: str, error: Exception, calls_before: int = 0
-) -> FailingStore:
-    inner = place.locations.open(ObjectUri.parse(place.uri("out/")), DEFAULT_TENANT)
+def broken_from(place: Place, operation: str, error: Exception, calls_before: int = 0) -> FailingStore:
+    inner = place.outputs
     broken = FailingStore(inner, operation, error, calls_before=calls_before)
-    monkeypatch.setattr(place.locations, "open", lambda *which: broken)
+    place.open_as(broken)
     return broken
 
 
-def test_a_part_that_waits_for_its_place_says_why_and_until_when(
-    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_that_waits_for_its_place_says_why_and_until_when(place: Place, clock: FakeClock) -> None:
     job = a_native_job(place, clock, TEXTS)
     place.work_off()
     assert problem(place, job) is None
-    away = broken_from(monkeypatch, place, "stage", AWAY)
+    away = broken_from(place, "stage", AWAY)
 
     place.write_parts(clock.now)
 
@@ -63,12 +57,10 @@ def test_a_part_that_waits_for_its_place_says_why_and_until_when(
     assert problem(place, job) is None
 
 
-def test_a_part_that_never_can_be_written_is_what_is_said(
-    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_that_never_can_be_written_is_what_is_said(place: Place, clock: FakeClock) -> None:
     job = a_native_job(place, clock, 4 * TEXTS, part_rows=1)
     place.work_off(shards=1)
-    away = broken_from(monkeypatch, place, "stage", AWAY)
+    away = broken_from(place, "stage", AWAY)
     place.write_parts(clock.now)
     away._error = StorageDenied("not yours")
     place.work_off(shards=1)
@@ -82,13 +74,13 @@ def test_a_part_that_never_can_be_written_is_what_is_said(
 
 
 def test_a_running_jobs_manifest_that_cannot_be_written_is_said_until_it_is(
-    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    place: Place, clock: FakeClock
 ) -> None:
     job = a_native_job(place, clock, 4 * TEXTS, part_rows=1)
     place.work_off(shards=1)
     duty = place.output_parts()
     place.write_parts(clock.now, duty)  # the part alone
-    away = broken_from(monkeypatch, place, "stage", AWAY)
+    away = broken_from(place, "stage", AWAY)
     place.write_parts(clock.now, duty)
 
     assert place.job(job).state is JobState.RUNNING
@@ -102,12 +94,12 @@ def test_a_running_jobs_manifest_that_cannot_be_written_is_said_until_it_is(
 
 
 def test_the_last_manifest_that_cannot_be_written_is_said_until_the_job_ends(
-    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    place: Place, clock: FakeClock
 ) -> None:
     job = a_native_job(place, clock, TEXTS)
     place.work_off()
     place.write_parts(clock.now)
-    away = broken_from(monkeypatch, place, "publish", AWAY)
+    away = broken_from(place, "publish", AWAY)
 
     assert assembled(place, job, clock).state is JobState.FINALIZING
     assert message(place, job) == "the bucket is away"
@@ -132,11 +124,11 @@ def test_an_unforeseen_error_is_said_without_its_words(place: Place, clock: Fake
 
 
 def test_a_job_without_a_complete_output_says_where_its_finished_rows_are(
-    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    place: Place, clock: FakeClock
 ) -> None:
     job = a_native_job(place, clock, TEXTS)
     place.work_off()
-    broken_from(monkeypatch, place, "stage", StorageDenied("not yours"))
+    broken_from(place, "stage", StorageDenied("not yours"))
 
     ended = assembled(place, job, clock)
 

@@ -14,8 +14,7 @@ from nightshift.bulk.results.part_writer import ATTEMPTS_MAX, PartWriter
 from nightshift.errors import OutputInUse, StorageDenied, StorageUnavailable
 from nightshift.jobs import Job, JobState, StopReason
 from nightshift.jobs.part import PartState
-from nightshift.objectstore import ObjectInfo, ObjectStore, ObjectUri, Staged, StagedUpload
-from nightshift.tenants.keys import DEFAULT_TENANT
+from nightshift.objectstore import ObjectInfo, ObjectStore, Staged, StagedUpload
 from scheduler.output.running_manifests import RunningManifestsConfig
 from tests.helpers.fakes import FakeClock, a_spec, submit
 from tests.integration.scheduler.assembly.conftest import TEXTS, a_native_job, assembled, ids, stop
@@ -48,9 +47,9 @@ class WatchedStore:
 
 
 @pytest.fixture
-def destination(place: Place, monkeypatch: pytest.MonkeyPatch) -> WatchedStore:
-    store = WatchedStore(place.locations.open(ObjectUri.parse(place.uri("out/")), DEFAULT_TENANT))
-    monkeypatch.setattr(place.locations, "open", lambda *which: store)
+def destination(place: Place) -> WatchedStore:
+    store = WatchedStore(place.outputs)
+    place.open_as(store)
     return store
 
 
@@ -200,15 +199,11 @@ def test_a_part_whose_writers_die_fails_its_job(place: Place, clock: FakeClock) 
     assert ended.counts.succeeded == 12
 
 
-def test_a_place_that_refuses_a_part_stops_the_job_early(
-    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_place_that_refuses_a_part_stops_the_job_early(place: Place, clock: FakeClock) -> None:
     job = a_native_job(place, clock, 4 * TEXTS, part_rows=1)
     place.work_off(shards=1)
-    refusing = FailingStore(
-        place.locations.open(ObjectUri.parse(place.uri("out/")), DEFAULT_TENANT), "stage", StorageDenied()
-    )
-    monkeypatch.setattr(place.locations, "open", lambda *which: refusing)
+    refusing = FailingStore(place.outputs, "stage", StorageDenied())
+    place.open_as(refusing)
     place.write_parts(clock.now)
     place.write_parts(clock.now)  # it sees what the writer's thread has met, if the pass before did not
 
@@ -237,14 +232,12 @@ def test_what_was_begun_does_not_stay_behind_a_job_that_fails(
     assert destination.staged_uploads(place.bucket / "out") == []
 
 
-def test_a_place_that_is_away_is_tried_again_later_and_later(
-    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_place_that_is_away_is_tried_again_later_and_later(place: Place, clock: FakeClock) -> None:
     job = a_native_job(place, clock, TEXTS)
     place.work_off()
-    inner = place.locations.open(ObjectUri.parse(place.uri("out/")), DEFAULT_TENANT)
+    inner = place.outputs
     away = FailingStore(inner, "stage", StorageUnavailable())
-    monkeypatch.setattr(place.locations, "open", lambda *which: away)
+    place.open_as(away)
     cut(place, clock.now)
 
     assert a_writer(place).write_next()
@@ -270,12 +263,12 @@ def test_a_manifest_that_cannot_be_put_in_place_leaves_nothing_else(place: Place
 
 
 def test_what_a_full_disk_has_of_a_part_is_discarded_at_once(
-    place: Place, clock: FakeClock, destination: WatchedStore, monkeypatch: pytest.MonkeyPatch
+    place: Place, clock: FakeClock, destination: WatchedStore
 ) -> None:
     a_native_job(place, clock, TEXTS)
     place.work_off()
     full = FailingStore(destination, "write_staged", StorageUnavailable())
-    monkeypatch.setattr(place.locations, "open", lambda *which: full)
+    place.open_as(full)
     cut(place, clock.now)
 
     assert a_writer(place).write_next()

@@ -11,8 +11,7 @@ import pytest
 from nightshift.bulk.results.part_writer import PartWriter
 from nightshift.errors import StorageDenied
 from nightshift.jobs import Job, JobState, StopReason
-from nightshift.objectstore import ObjectInfo, ObjectStore, ObjectUri, Staged
-from nightshift.tenants.keys import DEFAULT_TENANT
+from nightshift.objectstore import ObjectInfo, ObjectStore, Staged
 from scheduler.duties.running_output import OutputParts
 from scheduler.output.running_manifests import RunningManifests
 from tests.helpers.fakes import MODEL, FakeClock, a_spec, submit
@@ -54,7 +53,7 @@ class SlowPlaces:
 
 
 def store_of_outputs(place: Place) -> ObjectStore:
-    return place.locations.open(ObjectUri.parse(place.uri("out/")), DEFAULT_TENANT)
+    return place.outputs
 
 
 def with_written_parts(place: Place, clock: FakeClock, output: str, duty: OutputParts) -> Job:
@@ -76,11 +75,9 @@ def listed(place: Place, output: str) -> int:
     return len(said["parts"])
 
 
-def test_a_place_that_hangs_delays_no_other_job(
-    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_place_that_hangs_delays_no_other_job(place: Place, clock: FakeClock) -> None:
     places = SlowPlaces(store_of_outputs(place), "slow")
-    monkeypatch.setattr(place.locations, "open", lambda *which: places)
+    place.open_as(places)
     duty = place.output_parts(threads_max=0)
     with_written_parts(place, clock, "slow", duty)
     write_all(place)
@@ -110,11 +107,9 @@ def test_a_place_that_hangs_delays_no_other_job(
     assert listed(place, "slow") == len(place.shards(quick))
 
 
-def test_one_tenant_whose_places_hang_leaves_threads_for_the_others(
-    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_tenant_whose_places_hang_leaves_threads_for_the_others(place: Place, clock: FakeClock) -> None:
     places = SlowPlaces(store_of_outputs(place), "slow")
-    monkeypatch.setattr(place.locations, "open", lambda *which: places)
+    place.open_as(places)
     duty = place.output_parts(threads_max=0)
     for number in range(6):
         a_native_job(place, clock, ["a"], output=place.uri(f"slow/{number}/"))
@@ -137,22 +132,20 @@ def test_one_tenant_whose_places_hang_leaves_threads_for_the_others(
     assert duty.wait_until_idle(IDLE_S)
 
 
-def test_a_manifest_that_comes_after_the_last_one_is_not_written(
-    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_manifest_that_comes_after_the_last_one_is_not_written(place: Place, clock: FakeClock) -> None:
     inner = store_of_outputs(place)
     duty = place.output_parts(threads_max=0)
     job = with_written_parts(place, clock, "out", duty)
     write_all(place)
 
     def the_job_is_over() -> None:
-        monkeypatch.setattr(place.locations, "open", lambda *which: inner)
+        place.open_as(inner)
         place.work_off()
         place.assembly().run_once(clock.now)
         assert Context().run(assembled, place, job, clock).state is JobState.SUCCEEDED
 
     busy = BusyStore(inner, "stage", the_job_is_over)
-    monkeypatch.setattr(place.locations, "open", lambda *which: busy)
+    place.open_as(busy)
     duty.run_once(clock.now)
     assert duty.wait_until_idle(IDLE_S)
 
@@ -161,7 +154,7 @@ def test_a_manifest_that_comes_after_the_last_one_is_not_written(
 
 
 def test_a_manifest_of_a_running_job_never_replaces_that_of_its_assembly(
-    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    place: Place, clock: FakeClock
 ) -> None:
     inner = store_of_outputs(place)
     duty = place.output_parts(threads_max=0)
@@ -173,21 +166,19 @@ def test_a_manifest_of_a_running_job_never_replaces_that_of_its_assembly(
             assert tx.jobs.mark_finalizing(job.id, clock.now)
 
     busy = BusyStore(inner, "stage", the_job_is_finalized)
-    monkeypatch.setattr(place.locations, "open", lambda *which: busy)
+    place.open_as(busy)
     duty.run_once(clock.now)
     assert duty.wait_until_idle(IDLE_S)
 
     assert [path.name for path in (place.bucket / "out").iterdir()] == place.part_names()
 
 
-def test_a_place_that_refuses_the_manifest_stops_the_job_early(
-    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_place_that_refuses_the_manifest_stops_the_job_early(place: Place, clock: FakeClock) -> None:
     duty = place.output_parts(threads_max=0)
     job = with_written_parts(place, clock, "out", duty)
     write_all(place)
     refusing = FailingStore(store_of_outputs(place), "stage", StorageDenied())
-    monkeypatch.setattr(place.locations, "open", lambda *which: refusing)
+    place.open_as(refusing)
     duty.run_once(clock.now)
     assert duty.wait_until_idle(IDLE_S)
 

@@ -418,17 +418,15 @@ class CountingStore:
 
 
 @contextmanager
-def counting(place: Place, monkeypatch: pytest.MonkeyPatch, objects: int) -> Iterator[CountingStore]:
+def counting(place: Place, objects: int) -> Iterator[CountingStore]:
     store = CountingStore(place.objects, objects)
-    monkeypatch.setattr("nightshift.objectstore.Locations.open", lambda *arguments: store)
+    place.open_as(store)
     yield store
 
 
-def test_no_more_is_listed_than_a_page_needs_and_nothing_twice(
-    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_is_listed_than_a_page_needs_and_nothing_twice(place: Place, clock: FakeClock) -> None:
     job = place.native(name="in/", template=TEMPLATE, model=MODEL)
-    with counting(place, monkeypatch, objects=1000) as store:
+    with counting(place, objects=1000) as store:
         duty = place.planning(turn_s=0.0, page_shards=100)
         turn(place, clock, duty)
         assert store.listed <= 64 + LISTED_AHEAD
@@ -441,11 +439,9 @@ def test_no_more_is_listed_than_a_page_needs_and_nothing_twice(
     assert numbers == list(range(1000))
 
 
-def test_one_listing_serves_all_pages_of_a_turn(
-    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_listing_serves_all_pages_of_a_turn(place: Place, clock: FakeClock) -> None:
     job = place.native(name="in/", template=TEMPLATE, model=MODEL)
-    with counting(place, monkeypatch, objects=1000) as store:
+    with counting(place, objects=1000) as store:
         turn(place, clock, place.planning(page_shards=100))
         assert (store.listings, store.listed) == ([None], 1000)
     assert place.job(job).planned_at is not None
@@ -498,12 +494,10 @@ def test_only_the_last_page_waits_for_the_disk(
     assert [page.is_durable for page in pages] == [False, False, True]
 
 
-def test_between_two_pages_another_tenants_job_has_its_turn(
-    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_between_two_pages_another_tenants_job_has_its_turn(place: Place, clock: FakeClock) -> None:
     specs = [a_spec(input=place.uri("in/"), template=TEMPLATE) for _ in range(8)]
     large = [submit(place.store, tenant_id="heavy", model=MODEL, spec=spec) for spec in specs]
-    with counting(place, monkeypatch, objects=100_000):
+    with counting(place, objects=100_000):
         duty = place.planning(turn_s=0.0, page_shards=10)
         turn(place, clock, duty)
         other = place.batch(jsonl([a_line("a")]))
@@ -561,18 +555,16 @@ def parquet_folder(place: Place, objects: int) -> Job:
     return place.native(name="in/", template=TEMPLATE, model=MODEL)
 
 
-def meeting(place: Place, monkeypatch: pytest.MonkeyPatch, job: Job, parties: int) -> MeetingStore:
+def meeting(place: Place, job: Job, parties: int) -> MeetingStore:
     assert job.spec.input is not None
     store = MeetingStore(place.locations.open(ObjectUri.parse(job.spec.input), job.tenant_id), parties)
-    monkeypatch.setattr("nightshift.objectstore.Locations.open", lambda *arguments: store)
+    place.open_as(store)
     return store
 
 
-def test_footers_are_read_side_by_side_and_not_more_than_so_many(
-    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_footers_are_read_side_by_side_and_not_more_than_so_many(place: Place, clock: FakeClock) -> None:
     job, at_once = parquet_folder(place, 32), SurveyConfig.read_at_once
-    store = meeting(place, monkeypatch, job, parties=at_once)
+    store = meeting(place, job, parties=at_once)
 
     turn(place, clock, place.planning(shard_bytes=100_000))
 
@@ -586,7 +578,7 @@ def test_a_footer_too_long_to_be_held_beside_others_is_read_alone(
 ) -> None:
     monkeypatch.setattr(surveying, "AHEAD_BYTES_MAX", 100)
     job = parquet_folder(place, 5)
-    store = meeting(place, monkeypatch, job, parties=1)
+    store = meeting(place, job, parties=1)
 
     turn(place, clock, place.planning(shard_bytes=100_000))
 
