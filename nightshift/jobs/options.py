@@ -97,110 +97,56 @@ class About:
     of_batches: bool = False  # whether batches of the OpenAI routes have it, and a retry may change it
 
 
+def _limit(kind: Kind, help: str, metavar: str) -> About:
+    """A limit at which a job or a row is ended; a retry may change it."""
+    return About(kind, help, metavar, in_manifest=False, of_batches=True)
+
+
+def _of_parts(kind: Kind, help: str, metavar: str | None = None) -> About:
+    """The form of an output's part files."""
+    return About(kind, help, metavar, in_manifest=True, of_parts=True)
+
+
+_PART_BYTES_HELP = "End a part after so many bytes of results: 64MiB.  [default: 256MiB]"
+_KEEP_BODY_HELP = "In Parquet, put the whole answer beside its columns, as JSON."
+_KEEP_COLUMNS_HELP = "Columns of the input to put beside each answer, or all of them."
+_REUSE_HELP = "Take results of the same requests from an earlier run: of this --name, or a job."
+_REUSE_SAMPLED_HELP = "Also of rows whose answers are drawn at random, without a seed."
+_POOL_HELP = "Run on workers of this pool only, see NIGHTSHIFT_POOLS."
+_MAX_TOKENS_HELP = "Stop and fail once prompts and answers have more tokens than this."
+
+
 @dataclass(frozen=True, kw_only=True)
 class BulkOptions:
     """The options of a bulk job, as accepted. Online jobs have the defaults."""
 
-    max_error_rate: Annotated[
-        float | None,  # failed rows / rows
-        About(
-            Share(),
-            "Stop and fail if more than this share of rows fails: 0.05.",
-            "X",
-            in_manifest=False,
-            of_batches=True,
-        ),
+    max_error_rate: Annotated[  # failed rows / rows
+        float | None, _limit(Share(), "Stop and fail if more than this share of rows fails: 0.05.", "X")
     ] = None
     max_failed_rows: Annotated[
+        int | None, _limit(Count(0), "Stop and fail if more rows than this fail.", "N")
+    ] = None
+    max_tokens_total: Annotated[int | None, _limit(Count(1), _MAX_TOKENS_HELP, "N")] = None
+    row_timeout_s: Annotated[  # in the engine; a row that takes longer fails
         int | None,
-        About(
-            Count(0), "Stop and fail if more rows than this fail.", "N", in_manifest=False, of_batches=True
-        ),
+        _limit(Duration(ROW_TIMEOUT_MAX_S), "How long a model may take for a row: 30s, 5m, 1h.", "TIME"),
     ] = None
-    max_tokens_total: Annotated[
-        int | None,  # of prompts and completions
-        About(
-            Count(1),
-            "Stop and fail once prompts and answers have more tokens than this.",
-            "N",
-            in_manifest=False,
-            of_batches=True,
-        ),
-    ] = None
-    row_timeout_s: Annotated[
-        int | None,  # in the engine; a row that takes longer fails
-        About(
-            Duration(ROW_TIMEOUT_MAX_S),
-            "How long a model may take for a row: 30s, 5m, 1h.",
-            "TIME",
-            in_manifest=False,
-            of_batches=True,
-        ),
-    ] = None
-    part_bytes: Annotated[
-        int,  # of results as stored; then a part ends with its shard
-        About(
-            Size(PART_BYTES_MIN, PART_BYTES_MAX),
-            "End a part after so many bytes of results: 64MiB.  [default: 256MiB]",
-            "SIZE",
-            in_manifest=True,
-            of_parts=True,
-        ),
+    part_bytes: Annotated[  # of results as stored; then a part ends with its shard
+        int, _of_parts(Size(PART_BYTES_MIN, PART_BYTES_MAX), _PART_BYTES_HELP, "SIZE")
     ] = PART_BYTES
-    part_rows: Annotated[
-        int | None,  # likewise
-        About(Count(1), "Likewise after so many rows.", "N", in_manifest=True, of_parts=True),
+    part_rows: Annotated[int | None, _of_parts(Count(1), "Likewise after so many rows.", "N")] = None
+    keep_body: Annotated[bool, _of_parts(Switch(), _KEEP_BODY_HELP)] = False
+    embedding_dtype: Annotated[str, _of_parts(Choice(("float32", "float16")), "Of vectors in Parquet.")] = (
+        "float32"
+    )
+    keep_columns: Annotated[KeepColumns | None, _of_parts(ColumnNames(), _KEEP_COLUMNS_HELP, "A,B|all")] = (
+        None
+    )
+    reuse: Annotated[  # as asked; the manifest names the job that was found
+        str | None, About(Text(REUSE_PATTERN), _REUSE_HELP, "latest|DATE|JOB", in_manifest=False)
     ] = None
-    keep_body: Annotated[
-        bool,
-        About(
-            Switch(),
-            "In Parquet, put the whole answer beside its columns, as JSON.",
-            in_manifest=True,
-            of_parts=True,
-        ),
-    ] = False
-    embedding_dtype: Annotated[
-        str,
-        About(Choice(("float32", "float16")), "Of vectors in Parquet.", in_manifest=True, of_parts=True),
-    ] = "float32"
-    keep_columns: Annotated[
-        KeepColumns | None,
-        About(
-            ColumnNames(),
-            "Columns of the input to put beside each answer, or all of them.",
-            "A,B|all",
-            in_manifest=True,
-            of_parts=True,
-        ),
-    ] = None
-    reuse: Annotated[
-        str | None,  # as asked; the manifest names the job that was found
-        About(
-            Text(REUSE_PATTERN),
-            "Take results of the same requests from an earlier run: of this --name, or a job.",
-            "latest|DATE|JOB",
-            in_manifest=False,
-        ),
-    ] = None
-    reuse_sampled: Annotated[
-        bool,
-        About(
-            Switch(),
-            "Also of rows whose answers are drawn at random, without a seed.",
-            in_manifest=True,
-        ),
-    ] = False
-
-    pool: Annotated[
-        str | None,
-        About(
-            Text(POOL_PATTERN),
-            "Run on workers of this pool only, see NIGHTSHIFT_POOLS.",
-            "NAME",
-            in_manifest=False,
-        ),
-    ] = None
+    reuse_sampled: Annotated[bool, About(Switch(), _REUSE_SAMPLED_HELP, in_manifest=True)] = False
+    pool: Annotated[str | None, About(Text(POOL_PATTERN), _POOL_HELP, "NAME", in_manifest=False)] = None
 
     def of_parts(self) -> dict[str, Any]:
         """Options that jobs with the same part files have in common."""

@@ -1,24 +1,17 @@
-"""Connections and transactions on SQLite or PostgreSQL, and the database's clock.
-
-SQLite runs in WAL mode with `synchronous=FULL`, except in transactions that need not be durable. Writing
-transactions begin IMMEDIATE: a reader that upgrades to a writer fails at once, whatever the busy timeout.
-"""
+"""Transactions on SQLite or PostgreSQL, the database's clock, and the steps that all statements share."""
 
 import logging
 import os
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Engine,
     Executable,
     Insert,
     PoolProxiedConnection,
@@ -27,31 +20,26 @@ from sqlalchemy import (
     Tuple,
     UpdateBase,
     bindparam,
-    create_engine,
-    event,
     exc,
     text,
     tuple_,
 )
-from sqlalchemy.engine import URL, ExceptionContext, make_url
+from sqlalchemy.engine import URL, make_url
 
 from nightshift.errors import ConfigurationError, DatabaseUnavailable, DatabaseUnusable
-from nightshift.store.databases import connection_reuse, failures, statement_timeouts
+from nightshift.store.databases import failures, postgresql, sqlite
 from nightshift.store.tables import from_ms
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-_LOCKED_RETRY_S: Final = 0.01
 _DRIVERS: Final = frozenset({"sqlite", "sqlite+pysqlite", "postgresql+psycopg"})
-
-_INVALID_VALUE: Final = "22"  # the class of invalid values, by their SQLSTATE in PostgreSQL
 
 _NOW_MS = {
     # julianday is a double, good to about 0.05 ms at this epoch.
     "sqlite": text("SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"),
-    "postgresql": text(connection_reuse.NOW_MS),
+    "postgresql": text(postgresql.NOW_MS),
 }
 
 
@@ -78,9 +66,9 @@ class Database:
                 "NIGHTSHIFT_DATABASE_URL"
             )
         self._engine = (
-            _sqlite(parsed, pool_size, busy_timeout_s)
+            sqlite.engine(parsed, pool_size, busy_timeout_s)
             if self.is_sqlite
-            else _postgresql(parsed, pool_size, timeout_s)
+            else postgresql.engine(parsed, pool_size, timeout_s)
         )
 
     @property
@@ -119,7 +107,7 @@ class Database:
     def write_at_leisure(self) -> Iterator[Connection]:
         """As `write`, without a limit on statements, for schema changes."""
         with self.write() as connection:
-            with nullcontext() if self.is_sqlite else statement_timeouts.suspended(connection):
+            with nullcontext() if self.is_sqlite else postgresql.without_limits(connection):
                 yield connection
 
     @contextmanager
@@ -138,7 +126,7 @@ class Database:
 
     def now(self, connection: Connection) -> datetime:
         """The database's time, aware, UTC, in milliseconds."""
-        began_at_ms = None if self.is_sqlite else connection_reuse.time_of_begin_ms(connection)
+        began_at_ms = None if self.is_sqlite else postgresql.time_of_begin_ms(connection)
         if began_at_ms is not None:
             return from_ms(began_at_ms)
         return from_ms(int(connection.execute(_NOW_MS[self.dialect]).scalar_one()))
@@ -237,99 +225,3 @@ def _parse(url: str) -> URL:
             param="DATABASE_URL",
         )
     return parsed
-
-
-def _postgresql(url: URL, pool_size: int, timeout_s: float) -> Engine:
-    engine = create_engine(
-        url,
-        hide_parameters=True,  # they hold prompts, and errors are logged
-        pool_size=pool_size,
-        max_overflow=pool_size,
-        pool_timeout=timeout_s,
-        pool_pre_ping=True,
-        pool_use_lifo=True,  # the most recently used is the quickest
-        connect_args={
-            "connect_timeout": url.query.get("connect_timeout", statement_timeouts.CONNECT_TIMEOUT_S),
-            "options": statement_timeouts.server_options(url, timeout_s),
-        },
-    )
-    statement_timeouts.use_timed_connections(engine, timeout_s, connection_reuse.ReusedConnection)
-    connection_reuse.install(engine)
-    # One statement for many rows. psycopg would send one each with a single sync at the end; until then the
-    # server's time limits do not apply, and a vanished client keeps its locks.
-    engine.dialect.use_insertmanyvalues_wo_returning = True
-    event.listen(engine, "handle_error", _leave_a_server_that_cannot_write)
-    event.listen(engine, "handle_error", _show_no_values)
-    return engine
-
-
-def _leave_a_server_that_cannot_write(context: ExceptionContext) -> None:
-    """After a failover, connections to the new standby are useless."""
-    if failures.sqlstate(context.sqlalchemy_exception) == failures.READ_ONLY:
-        context.is_disconnect = True
-
-
-def _show_no_values(context: ExceptionContext) -> None:
-    """Errors are logged. PostgreSQL's details show the row that a constraint refuses and the text that is no
-    JSON; so does the message itself where a value is invalid (class 22).
-    """
-    original = context.original_exception
-    shown = getattr(getattr(original, "diag", None), "message_primary", None)
-    if shown is None:  # the driver's own
-        return
-    if (failures.sqlstate(context.sqlalchemy_exception) or "").startswith(_INVALID_VALUE):
-        shown = "a value is invalid"
-    whole = str(original)
-    original.args = (shown,)
-    if context.sqlalchemy_exception is not None:  # its message was made from the whole one
-        context.sqlalchemy_exception.args = tuple(
-            part.replace(whole, shown) if isinstance(part, str) else part
-            for part in context.sqlalchemy_exception.args
-        )
-
-
-def _sqlite(url: URL, pool_size: int, busy_timeout_s: float) -> Engine:
-    engine = create_engine(
-        url,
-        hide_parameters=True,  # they hold prompts, and errors are logged
-        pool_size=pool_size,
-        max_overflow=pool_size,
-        pool_use_lifo=True,  # the most recently used has warm caches
-        connect_args={"timeout": busy_timeout_s, "check_same_thread": False},
-    )
-    event.listen(engine, "connect", partial(_prepare_sqlite, busy_timeout_s))
-    event.listen(engine, "begin", _begin_sqlite)
-    return engine
-
-
-def _prepare_sqlite(busy_timeout_s: float, connection: Any, record: Any) -> None:
-    connection.isolation_level = None  # BEGIN is sent explicitly
-    _write_ahead(connection, busy_timeout_s)
-    connection.execute("PRAGMA foreign_keys=ON")
-
-
-def _write_ahead(connection: Any, busy_timeout_s: float) -> None:
-    """Set WAL mode, which the file keeps. Retried: SQLite's busy timeout does not cover another process
-    that is writing to a new file.
-    """
-    ends_s = monotonic() + busy_timeout_s
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if not failures.is_busy(error) or monotonic() >= ends_s:
-                raise
-        sleep(_LOCKED_RETRY_S)
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    options = connection.get_execution_options()
-    if options.get("nightshift_reads_only", False):
-        connection.exec_driver_sql("BEGIN")
-        return
-    synchronous = "FULL" if options.get("nightshift_durable", True) else "NORMAL"
-    if connection.info.get("synchronous") != synchronous:
-        connection.exec_driver_sql(f"PRAGMA synchronous={synchronous}")
-        connection.info["synchronous"] = synchronous
-    connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -204,7 +204,7 @@ def test_opening_a_new_file_waits_while_another_makes_its_tables(
     other = sqlite3.connect(tmp_path / "new.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     other.execute("CREATE TABLE first (id INTEGER)")
-    monkeypatch.setattr("nightshift.store.databases.database.sleep", lambda seconds: other.execute("COMMIT"))
+    monkeypatch.setattr("nightshift.store.databases.sqlite.sleep", lambda seconds: other.execute("COMMIT"))
     database = Database(f"sqlite:///{tmp_path / 'new.db'}")
 
     with database.read() as connection:

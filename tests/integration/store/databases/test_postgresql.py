@@ -17,7 +17,7 @@ from sqlalchemy import Connection, make_url, text
 from nightshift.errors import Conflicted, DatabaseUnavailable
 from nightshift.process.settings import DataSettings
 from nightshift.store import TRIES_MAX, Store, Transaction, open_database
-from nightshift.store.databases import connection_reuse, statement_timeouts
+from nightshift.store.databases import postgresql
 from nightshift.store.databases.database import Database
 from tests.helpers.fakes import planned
 from tests.integration.servers import HOST, PostgresServer
@@ -29,7 +29,7 @@ TIMEOUT_S = 0.3
 @pytest.fixture
 def impatient(postgresql_server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
     """Waits hardly longer than the server takes; each connection is in use once at a time."""
-    monkeypatch.setattr(statement_timeouts, "GRACE_S", 0.0)
+    monkeypatch.setattr(postgresql, "GRACE_S", 0.0)
     database = Database(postgresql_server.url(), timeout_s=TIMEOUT_S)
     yield database
     database.close()
@@ -71,7 +71,7 @@ def test_a_server_that_falls_silent_in_a_transaction_is_not_waited_for(impatient
 def test_a_connection_that_fell_silent_while_idle_is_replaced_unnoticed(
     impatient: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_reuse, "HEARD_LATELY_S", 0.0)
+    monkeypatch.setattr(postgresql, "HEARD_LATELY_S", 0.0)
     with impatient.read() as connection:
         backend = backend_of(connection)
 
@@ -87,12 +87,12 @@ def test_a_server_is_not_asked_again_whether_it_is_there_until_it_may_have_gone(
     postgresql_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = conninfo(postgresql_server)
-    with connection_reuse.ReusedConnection.connect(where, autocommit=True) as connection:
+    with postgresql.ServerConnection.connect(where, autocommit=True) as connection:
         connection.execute("SELECT 1")
         assert connection.was_heard_lately()
 
         with monkeypatch.context() as later:
-            later.setattr(connection_reuse, "HEARD_LATELY_S", 0.0)
+            later.setattr(postgresql, "HEARD_LATELY_S", 0.0)
             assert not connection.was_heard_lately(), "it is a long time ago"
 
         with psycopg.connect(where, autocommit=True) as other:
@@ -107,16 +107,16 @@ def test_a_transaction_that_wants_to_know_the_time_first_has_been_told(
     postgresql_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits = 0
-    wait = statement_timeouts.TimedConnection.wait
+    wait = postgresql.ServerConnection.wait
 
-    def counted(connection: statement_timeouts.TimedConnection, *arguments: Any, **options: Any) -> Any:
+    def counted(connection: postgresql.ServerConnection, *arguments: Any, **options: Any) -> Any:
         nonlocal waits
         waits += 1
         return wait(connection, *arguments, **options)
 
     with postgresql_database.read() as connection:
         early = postgresql_database.now(connection)
-    monkeypatch.setattr(statement_timeouts.TimedConnection, "wait", counted)
+    monkeypatch.setattr(postgresql.ServerConnection, "wait", counted)
     with postgresql_database.read() as connection:
         first = postgresql_database.now(connection)
         assert waits == 1, "BEGIN"
