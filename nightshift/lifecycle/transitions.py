@@ -230,18 +230,14 @@ def record_answer(tx: Transaction, claim: OnlineClaim, answer: Answer, now: date
     stored_bytes = len(recorded.text.encode())
     tx.jobs.add_progress(claim.job.id, Counts(None, 0, 0), answer.usage, stored_bytes)
     tx.holdings.add(claim.job.tenant_id, Holding(stored_bytes=stored_bytes))
-    assert claim.job.model is not None, "an online request names its model"
-    tx.usage.add(
-        claim.job.tenant_id, claim.job.model, usage_day(now), counts.succeeded, counts.failed, answer.usage
-    )
-    error = answer.body.get("error") or {}
-    errors = (
-        ()
-        if answer.succeeded
-        else (InputError(str(error.get("code") or "error"), str(error.get("message") or "")),)
-    )
-    state = JobState.SUCCEEDED if answer.succeeded else JobState.FAILED
-    return finish(tx, claim.job, state, now, counts=counts, errors=errors)
+    tenant, model = claim.job.tenant_id, claim.job.model
+    assert model is not None, "an online request names its model"
+    tx.usage.add(tenant, model, usage_day(now), counts.succeeded, counts.failed, answer.usage)
+    if answer.succeeded:
+        return finish(tx, claim.job, JobState.SUCCEEDED, now, counts=counts)
+    told = answer.body.get("error") or {}
+    error = InputError(str(told.get("code") or "error"), str(told.get("message") or ""))
+    return finish(tx, claim.job, JobState.FAILED, now, counts=counts, errors=(error,))
 
 
 def request_stop(tx: Transaction, job: Job, reason: StopReason, now: datetime) -> bool:
@@ -347,20 +343,14 @@ def record_returned(tx: Transaction, claim: BulkClaim, cause: str) -> None:
 
 def record_resumed(tx: Transaction, claim: BulkClaim, now: datetime) -> None:
     """Record the claim of a shard that a worker has had before."""
-    about = {
-        "shard": claim.shard.shard_no,
-        "worker_id": claim.lease.worker_id,
-        "rows_done": claim.shard.rows_done,
-    }
-    _append(tx, claim.job.id, SHARD_RESUMED, about, now)
+    shard = claim.shard
+    data = {"shard": shard.shard_no, "worker_id": claim.lease.worker_id, "rows_done": shard.rows_done}
+    tx.events.append(claim.job.id, SHARD_RESUMED, data, now)
 
 
 def _interrupted(
     tx: Transaction, type: str, job_id: str, shard_no: int, ended: Interruption, now: datetime
 ) -> None:
     tx.shards.record_interruption(job_id, shard_no, ended)
-    _append(tx, job_id, type, {"shard": shard_no, "worker_id": ended.worker_id, "cause": ended.cause}, now)
-
-
-def _append(tx: Transaction, job_id: str, type: str, about: JsonObject, now: datetime) -> None:
-    tx.events.append(job_id, type, about, now)
+    data = {"shard": shard_no, "worker_id": ended.worker_id, "cause": ended.cause}
+    tx.events.append(job_id, type, data, now)

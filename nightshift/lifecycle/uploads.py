@@ -113,9 +113,8 @@ def complete(
     """
     with store.snapshot() as tx:
         upload = find(tx, tenant_id, upload_id)
-        if upload.status is UploadStatus.COMPLETED:
-            return _completed_before(tx, upload, part_ids)
-        check_pending(upload, tx.now(), "complete")
+        if (ended := _ended(tx, upload, part_ids)) is not None:
+            return ended
         parts = in_order(tx.uploads.parts(tenant_id, upload_id), part_ids)
         check_size(upload, parts)
         # Before the bytes are stored: each order of the parts is another object.
@@ -125,10 +124,9 @@ def complete(
         file = _composed(objects, upload, parts, md5, now)
     except StorageError:  # the upload may have ended meanwhile, and its bytes be gone
         with store.snapshot() as tx:
-            upload = find(tx, tenant_id, upload_id)
-            if upload.status is UploadStatus.COMPLETED:
-                return _completed_before(tx, upload, part_ids)
-            check_pending(upload, tx.now(), "complete")
+            ended = _ended(tx, find(tx, tenant_id, upload_id), part_ids)
+        if ended is not None:
+            return ended
         raise
     failpoints.hit("api.bytes_stored")
     try:
@@ -138,6 +136,14 @@ def complete(
     except Conflict:  # the upload has ended, and never has this file
         objects.delete(file.key)
         raise
+
+
+def _ended(tx: Transaction, upload: Upload, part_ids: Sequence[str]) -> Ended | None:
+    """The result of an earlier completion by the same parts. None: it is pending. Raises Conflict."""
+    if upload.status is UploadStatus.COMPLETED:
+        return _completed_before(tx, upload, part_ids)
+    check_pending(upload, tx.now(), "complete")
+    return None
 
 
 def find(tx: Transaction, tenant_id: str, upload_id: str, *, to_change: bool = False) -> Upload:
