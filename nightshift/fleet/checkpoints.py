@@ -13,7 +13,7 @@ from nightshift.errors import ConfigurationError
 _HUB_ID: Final = re.compile(
     r"(?P<id>[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?)(@(?P<revision>[A-Za-z0-9][\w./-]{0,127}))?"
 )
-_PREPROCESSORS: Final = ("preprocessor_config.json", "processor_config.json")  # of images
+_PREPROCESSORS: Final = ("preprocessor_config.json", "processor_config.json")  # files of image models
 _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 _INDEX: Final = "model.safetensors.index.json"
 

@@ -13,7 +13,7 @@ from nightshift.fleet.durations import Durations, is_figure
 
 RATES_WINDOW_S: Final = 15.0  # rates are means over the last seconds, this many
 DURATIONS_WINDOW_S: Final = 60.0  # durations are of what ended within this many
-MODELS_MAX: Final = 32  # of a worker's report, the busiest first
+MODELS_MAX: Final = 32  # models in a worker's report, the busiest first
 INTERVAL_S: Final = 15.0  # between two figures of the whole service: no second is missing
 KEPT: Final = timedelta(days=2)  # 11,520 of them
 ALIVE_WITHIN: Final = timedelta(seconds=30)  # six heartbeats; an older report says nothing of now
@@ -27,7 +27,7 @@ class ModelFigures:
     waiting: int | None = None  # sequences or inputs without one
     kv_blocks_used: int | None = None
     kv_blocks: int | None = None
-    busy_fraction: float | None = None  # of the last seconds, from 0 to 1
+    busy_fraction: float | None = None  # busy share of the last seconds, from 0 to 1
     starved_fraction: float | None = None  # likewise: no step, although a shard of its jobs was held
     prompt_tokens_per_s: float | None = None
     generation_tokens_per_s: float | None = None
@@ -51,7 +51,7 @@ class DeviceFigures:
 
     kind: str  # as torch names it: cpu, cuda
     name: str | None = None
-    memory_used_bytes: int | None = None  # by all processes
+    memory_used_bytes: int | None = None  # used by all processes
     memory_bytes: int | None = None
     utilisation: float | None = None  # share of the last second in which a kernel ran, from 0 to 1
 
@@ -177,7 +177,7 @@ _MODEL_NUMBERS: Final = _names(ModelFigures, *_DURATIONS)
 _DEVICE_NUMBERS: Final = _names(DeviceFigures, "kind", "name")
 _WORKER_NUMBERS: Final = _names(WorkerFigures, "models", "device")
 _SERVICE_NUMBERS: Final = _names(ServiceFigures, "at", *_BY_NAME)
-_DIGITS: Final = 4  # of a rate: more say nothing
+_DIGITS: Final = 4  # decimals of a rate
 
 
 def _known(figures: Any, names: Iterable[str]) -> dict[str, Any]:

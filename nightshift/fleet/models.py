@@ -54,8 +54,8 @@ class Model:
     kind: ModelKind
     revision: str  # a hub revision, or a digest of the weights
     context_length: int | None = None  # tokens: prompt and output together; None: it was never loaded
-    dtype: str | None = None  # of its computation, such as bfloat16; None: not known
-    dimensions: int | None = None  # of its vectors; None: it makes none
+    dtype: str | None = None  # type of its computation, such as bfloat16; None: not known
+    dimensions: int | None = None  # size of its vectors; None: it makes none
     output_sizes: OutputSizes | None = None  # None: not known
     created_at: datetime | None = None  # first registered
-    position: int = 0  # in the worker's list; GET /v1/models keeps this order
+    position: int = 0  # place in the worker's list; GET /v1/models keeps this order

@@ -17,7 +17,7 @@ from typing import Final
 
 from nightshift.fleet.workers import ExitCause
 
-CRASHES_MAX: Final = 3  # of a row, where the last loss is explained and the row was alone
+CRASHES_MAX: Final = 3  # for a row, where the last loss is explained and the row was alone
 # Two among other rows and twenty alone. A healthy row is hit so often only where workers are killed all the
 # time: in 1000 random kills five alone happened to 18 rows of 10,712, twenty to none (docs/dead_letters.md).
 UNEXPLAINED_CRASHES_MAX: Final = 22
@@ -38,7 +38,7 @@ class LostShard:
     suspects: Mapping[int, int] = field(default_factory=dict)  # crashes of each suspected row
     is_isolating: bool = False  # suspects run alone
     is_waiting: bool = False  # an online request that has not begun to run alone
-    crashes_in_a_row: int = 0  # of `crashes`, those since it last made progress
+    crashes_in_a_row: int = 0  # crashes since it last made progress
 
     @property
     def ran_alone(self) -> bool:
@@ -113,7 +113,7 @@ class DeadLetter:
     tenant_id: str
     job_id: str
     shard_id: str
-    row: int  # in its shard, from 0
+    row: int  # number in its shard, from 0
     custom_id: str | None = None  # None: no worker has read it yet
     cause: ExitCause
     crashes: int  # workers lost while it was, or is taken to have been, in flight

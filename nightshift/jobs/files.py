@@ -102,7 +102,7 @@ class Upload:
     expires_at: datetime
     file_expires_after_s: int | None  # from the file's creation
     status: UploadStatus  # as recorded: one that is pending may have expired
-    file_id: str | None = None  # of a completed one
+    file_id: str | None = None  # file of a completed upload
 
     def status_at(self, now: datetime) -> UploadStatus:
         if self.status is UploadStatus.PENDING and now >= self.expires_at:

@@ -9,9 +9,9 @@ import secrets
 import string
 from typing import Final
 
-ALPHABET: Final = string.digits + string.ascii_lowercase  # in the order in which they sort
+ALPHABET: Final = string.digits + string.ascii_lowercase  # sorted
 SUFFIX_LENGTH: Final = 24  # 124 bits
-COUNTED_LENGTH: Final = 6  # of these, among ids made together, which have 93 bits in common
+COUNTED_LENGTH: Final = 6  # characters that differ among ids made together, which share 93 bits
 
 _ID: Final = re.compile(r"[a-z]{1,16}_[a-z0-9]{1,64}")
 

@@ -106,7 +106,7 @@ class JobSpec:
     completion_window_s: int
     input: str | None = None  # `s3://…`, `file:///…` or `file-…`; None for an online job
     output: str | None = None  # prefix; None for an online or OpenAI job
-    template: JsonObject | None = None  # with {{column}} placeholders; None: rows are requests
+    template: JsonObject | None = None  # has {{column}} placeholders; None: rows are requests
     id_column: str | None = None  # the column that becomes custom_id; None: the row's number
     format: str = "jsonl"  # jsonl or parquet
     max_runtime_s: int | None = None  # from the first claim
@@ -115,11 +115,11 @@ class JobSpec:
     output_expires_after_s: int | None = None  # OpenAI output files
     webhook: Webhook | None = None
     metadata: dict[str, str] | None = None
-    name: str | None = None  # with run_date: the key of a nightly run
+    name: str | None = None  # key of a nightly run, together with run_date
     run_date: str | None = None
     options: BulkOptions = field(default_factory=BulkOptions)
     reused_job: str | None = None  # the id of the job that `options.reuse` stands for
-    kept_in: str | None = None  # of a retry: the field of its rows with what is kept of the earlier job's
+    kept_in: str | None = None  # a retry's field for what is kept of the earlier job's rows
     service_tier: str | None = None  # echoed on OpenAI answers
 
     @property
@@ -238,16 +238,16 @@ class Job:
     output_file_id: str | None = None
     error_file_id: str | None = None
     tokens_redone: int = 0  # generated, lost with a worker, and generated again
-    rows_reused: int = 0  # with the result of another row
-    rows_unlisted: int = 0  # that were not run, are counted as failed, and have no line in the output
-    worker_time: WorkerTime = NO_TIME  # that its shards have taken, those of lost attempts too
+    rows_reused: int = 0  # rows with the result of another row
+    rows_unlisted: int = 0  # rows that were not run, count as failed, and have no line in the output
+    worker_time: WorkerTime = NO_TIME  # time that its shards have taken, lost attempts included
     retry_of: str | None = None  # the job whose rows without success it runs
     tokens_queued: int = 0  # what it counts for in its tenant's quota until it ends, as estimated
     planning_attempts: int = 0  # begun, and without a known end: each may have killed its scheduler
     plan_cursor: PlanCursor = FIRST_PAGE  # where the next page of shards begins
     results_deleted_at: datetime | None = None  # its rows' requests and results had their time
     traceparent: str | None = None  # the span that submitted it, as W3C has it; None: it is not traced
-    problem: JobProblem | None = None  # of a bulk job; None: there is none, or the job has ended
+    problem: JobProblem | None = None  # a bulk job's; None: there is none, or the job has ended
     problem_changes: int = 0  # how often `problem` has changed
 
     @property
@@ -317,9 +317,9 @@ class NewJob:
     fingerprint: str
     webhook_secret: bytes | None = None  # encrypted
     retry_of: str | None = None
-    tokens_queued: int = 0  # of an online request; a bulk job's are known once it is planned
-    body_bytes: int = 0  # of an online job's body, as JSON
-    stored_bytes: int = 0  # of its body and what its spec counts for, as JSON
+    tokens_queued: int = 0  # an online request's; a bulk job's are known once it is planned
+    body_bytes: int = 0  # size of an online job's body, as JSON
+    stored_bytes: int = 0  # size of its body and of the counted parts of its spec, as JSON
     traceparent: str | None = None
 
     def deadline_at(self, now: datetime) -> datetime:

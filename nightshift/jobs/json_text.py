@@ -14,7 +14,7 @@ Encode = Callable[[object], str]
 """A compact encoder's method."""
 
 LARGE_BYTES: Final = 1024 * 1024  # takes the standard library some 20 ms
-PARTS_MAX: Final = 512  # of a value that is written in one call
+PARTS_MAX: Final = 512  # parts of a value that is written in one call
 DECODED_DEPTH: Final = 5  # where the log-probabilities of single tokens lie in an answer
 
 _DECODER: Final = json.JSONDecoder()

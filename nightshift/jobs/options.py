@@ -78,7 +78,7 @@ PART_BYTES_MAX: Final = 64 * 1024 * 1024 * 1024
 ROW_TIMEOUT_MAX_S: Final = 86_400
 KEEP_ALL: Final = "all"  # the columns of the row, whatever they are
 KEPT_COLUMNS_MAX: Final = 1000
-KEPT_NAMES_CHARS_MAX: Final = 32_768  # of all names: every row has them once more
+KEPT_NAMES_CHARS_MAX: Final = 32_768  # characters of all names, which every row repeats
 REUSE_PATTERN: Final = r"^[0-9A-Za-z][0-9A-Za-z.:_+-]{0,63}$"  # latest, a date or a job
 
 KeepColumns = tuple[str, ...] | Literal["all"]
@@ -89,7 +89,7 @@ class About:
     """The declaration of an option beside its type and default."""
 
     kind: Kind
-    help: str  # of the command line
+    help: str  # help on the command line
     metavar: str | None = None  # likewise
     _: KW_ONLY
     in_manifest: bool  # whether it decides about an answer or its form
@@ -127,11 +127,11 @@ class BulkOptions:
         int | None, _limit(Count(0), "Stop and fail if more rows than this fail.", "N")
     ] = None
     max_tokens_total: Annotated[int | None, _limit(Count(1), _MAX_TOKENS_HELP, "N")] = None
-    row_timeout_s: Annotated[  # in the engine; a row that takes longer fails
+    row_timeout_s: Annotated[  # time in the engine; a row that takes longer fails
         int | None,
         _limit(Duration(ROW_TIMEOUT_MAX_S), "How long a model may take for a row: 30s, 5m, 1h.", "TIME"),
     ] = None
-    part_bytes: Annotated[  # of results as stored; then a part ends with its shard
+    part_bytes: Annotated[  # size of stored results at which a part ends with its shard
         int, _of_parts(Size(PART_BYTES_MIN, PART_BYTES_MAX), _PART_BYTES_HELP, "SIZE")
     ] = PART_BYTES
     part_rows: Annotated[int | None, _of_parts(Count(1), "Likewise after so many rows.", "N")] = None

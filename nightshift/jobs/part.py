@@ -49,8 +49,8 @@ PART_TRANSITIONS: Final[Mapping[PartState, frozenset[PartState]]] = {
 class PartUpload:
     """A file that was begun for a part. Recorded before any of its bytes are sent."""
 
-    name: str  # of the file in the output
-    key: str  # in the store of the output
+    name: str  # name of the file in the output
+    key: str  # key in the store of the output
     upload_id: str
     staged: JsonObject | None = None  # the store's record once all bytes are there; None: not yet
     counted: JsonObject | None = None  # what is in it, likewise: the counts of a `PartFile`
@@ -135,9 +135,9 @@ class OutputPart:
     owner: str | None  # while it is leased
     lease_expires_at: datetime | None
     attempts: int  # claims so far, without those that were given back
-    uploads: tuple[PartUpload, ...]  # of the last owner that recorded any: the next one discards them
+    uploads: tuple[PartUpload, ...]  # begun by the last owner that recorded any; the next one discards them
     files: tuple[PartFile, ...]  # once written; none of a part without rows
-    rows: int  # of its files
+    rows: int  # rows of its files
     succeeded: int
     failed: int
     problem: PartProblem | None = None
@@ -163,7 +163,7 @@ class PartClaim:
 class CutLimits:
     """When a run of shards is long enough for a part: as soon as it reaches any of these."""
 
-    part_bytes: int  # of results, as stored
+    part_bytes: int  # size of stored results
     part_rows: int
     part_shards: int = 1000  # what a pass of cutting looks at again while a run waits
     min_shards: int = 1  # … but a part has at least so many
@@ -181,7 +181,7 @@ class CutShard:
     is_ended: bool
     is_assigned: bool  # to a part
     rows: int = 0  # at least 1 where they are not counted
-    size_bytes: int = 0  # of its stored results
+    size_bytes: int = 0  # size of its stored results
 
     @property
     def is_free(self) -> bool:
@@ -280,7 +280,7 @@ RUN_CHARS: Final = 8
 
 FILE_PREFIXES: Final = ("part-", "errors-")
 RUN_MANIFEST_PREFIX: Final = "_manifest-"
-PREFIXES: Final = (*FILE_PREFIXES, RUN_MANIFEST_PREFIX, "_inputs-")  # of names that have a run
+PREFIXES: Final = (*FILE_PREFIXES, RUN_MANIFEST_PREFIX, "_inputs-")  # prefixes of names that have a run
 
 # Before runs had names of their own, a part was called `part-00000.jsonl`.
 _FILE: Final = re.compile(r"(part|errors)-[0-9]{5,}(-(?P<run>[a-z0-9]{8}))?\.(jsonl|parquet)")

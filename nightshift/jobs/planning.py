@@ -14,8 +14,8 @@ class CutObject:
 
     key: str
     etag: str | None
-    pieces: int  # that are cut
-    piece_bytes: int  # of each, as was decided at the first
+    pieces: int  # pieces that are cut
+    piece_bytes: int  # size of every piece, as decided at the first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +26,11 @@ class PlanCursor:
     after: str | None = None  # the last key that was listed and needs nothing more
     begun: CutObject | None = None  # the object that follows, if a page ended inside it
     listed: int = 0  # objects, those beside a pattern too
-    objects: int = 0  # of the input, empty ones too
-    size_bytes: int = 0  # of these
+    objects: int = 0  # objects of the input, empty ones too
+    size_bytes: int = 0  # size of these objects
     shards: int = 0
     extra_shards: int = 0  # beyond each object's first
-    sampled_rows: int = 0  # of the objects whose rows are known or estimated from themselves
+    sampled_rows: int = 0  # rows of objects that were counted or sampled
     sampled_bytes: int = 0
     blank_bytes: int = 0  # read without finding a row
 

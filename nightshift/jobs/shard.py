@@ -51,7 +51,7 @@ class NewShard:
     """A contiguous run of rows. `start` and `end` are bytes (JSONL) or row groups (Parquet)."""
 
     shard_no: int
-    uri: str  # of the object; of `objects`, the first one's
+    uri: str  # the object's; the first one's of `objects`
     format: str
     start: int
     end: int | None  # None: to the object's end
@@ -104,8 +104,8 @@ class Segment:
     usage: Usage
     size_bytes: int
     sha256: str
-    output_bytes: int | None = None  # of its successes' lines in an output file; None: not counted
-    reused: int = 0  # of its rows, with the result of another row …
+    output_bytes: int | None = None  # size of its successes' lines in an output file; None: not counted
+    reused: int = 0  # rows with the result of another row …
     earlier: int = 0  # … of the job that is reused
 
     @property

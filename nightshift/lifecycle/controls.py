@@ -91,7 +91,7 @@ def _ring_online(tx: Transaction, job: Job, priority: PriorityClass, now: dateti
     return tuple(tx.outbox.add(JobKind.ONLINE, priority.rank, now, shard_id=shard.id) for shard in waiting)
 
 
-DELIVERIES_AT_ONCE_MAX: Final = 1000  # of one job; the scheduler deletes the rest
+DELIVERIES_AT_ONCE_MAX: Final = 1000  # deliveries of one job; the scheduler deletes the rest
 
 
 def delete_job(tx: Transaction, job: Job, now: datetime) -> bool:

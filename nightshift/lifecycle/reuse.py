@@ -8,7 +8,7 @@ from nightshift.jobs import InputError, Job, JobKind, JobState, NewJob
 from nightshift.store import Transaction
 
 LATEST: Final = "latest"
-RUNS_LOOKED_AT_MAX: Final = 1000  # of a name, the newest
+RUNS_LOOKED_AT_MAX: Final = 1000  # the newest runs of a name
 
 
 def with_reused_job(tx: Transaction, new: NewJob) -> NewJob:

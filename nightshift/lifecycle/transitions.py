@@ -52,7 +52,7 @@ class Submitted:
     """An accepted job, and the rings to send after the commit."""
 
     job: Job
-    shard_id: str | None  # of an online job
+    shard_id: str | None  # an online job's
     rings: tuple[Ring, ...]
 
 
@@ -320,9 +320,9 @@ def _state_data(job: Job, state: JobState) -> JsonObject:
     return {"status": state, "counts": counts_json(job.counts)}
 
 
-SHARD_LOST: Final = "job.shard_lost"  # with its worker: `cause` is an ExitCause
-SHARD_RETURNED: Final = "job.shard_returned"  # by its worker: `cause` is one of the following
-SHARD_RESUMED: Final = "job.shard_resumed"  # by another worker, after the results that are listed
+SHARD_LOST: Final = "job.shard_lost"  # lost with its worker: `cause` is an ExitCause
+SHARD_RETURNED: Final = "job.shard_returned"  # returned by its worker: `cause` is one of the following
+SHARD_RESUMED: Final = "job.shard_resumed"  # resumed by another worker after the listed results
 
 INTERRUPTIONS: Final = (SHARD_LOST, SHARD_RETURNED, SHARD_RESUMED)
 

@@ -51,7 +51,7 @@ class Ended:
 
 def create(tx: Transaction, new: Upload, pending_max: int) -> None:
     """Raises TooManyRequests for a tenant with so many pending ones."""
-    tx.holdings.take_turn(new.tenant_id)  # those created at once are counted one by one
+    tx.holdings.take_turn(new.tenant_id)  # uploads created at once are counted one by one
     if tx.uploads.count_pending(new.tenant_id, new.created_at) >= pending_max:
         raise TooManyRequests(
             f"{pending_max} uploads of yours are pending already. Complete or cancel one first.",
@@ -219,7 +219,7 @@ def _pieces(objects: ObjectStore, parts: Sequence[UploadPart], md5: str | None) 
 
 def _record(tx: Transaction, upload: Upload, file: File, part_ids: Sequence[str]) -> Ended:
     known = find(tx, upload.tenant_id, upload.id, to_change=True)
-    if known.status is UploadStatus.COMPLETED:  # by the same request, sent twice
+    if known.status is UploadStatus.COMPLETED:  # the same request was sent twice
         return _completed_before(tx, known, part_ids)
     if known.status is UploadStatus.PENDING and tx.now() >= upload.expires_at + COMPOSING_MAX:
         raise Conflict(f"Cannot complete an upload with status '{UploadStatus.EXPIRED}'.")

@@ -70,7 +70,7 @@ __all__ = [
 Clock = Callable[[], datetime]
 T = TypeVar("T")
 
-TRIES_MAX: Final = 4  # of a transaction that loses against others
+TRIES_MAX: Final = 4  # tries of a transaction that loses against others
 CONFLICT_RETRY: Final = Backoff(
     first_s=0.02, longest_s=0.1
 )  # at most: jitter, so that two do not conflict again

@@ -80,18 +80,18 @@ class PendingWork:
     is_past_limit: bool = False  # a job, perhaps
     is_deleting: bool = False  # there are rows or bytes of deleted jobs
     is_online_queued: bool = False
-    first_deadline_at: datetime | None = None  # of a job's window
+    first_deadline_at: datetime | None = None  # end of a job's window
     first_runtime_deadline_at: datetime | None = None
-    first_lease_ends_at: datetime | None = None  # of a shard
+    first_lease_ends_at: datetime | None = None  # end of a shard's lease
     ring_owed_since: datetime | None = None  # the oldest in the outbox
     bulk_told_at: datetime | None = None  # when the shard next in line was rung for that was so longest ago
     bulk_delayed_until: datetime | None = None  # the first of the shards next in line that must still wait
-    next_delivery_at: datetime | None = None  # of any event but progress
-    next_progress_at: datetime | None = None  # of an event of progress
+    next_delivery_at: datetime | None = None  # any event but progress
+    next_progress_at: datetime | None = None  # events of progress
     first_part_lease_ends_at: datetime | None = None
     is_part_claimable: bool = False
     part_delayed_until: datetime | None = None  # the first of those that cannot be written at present
-    has_part_problem: bool = False  # of a running job: it may be one that no trying again would mend
+    has_part_problem: bool = False  # a running job's, which may be permanent
     output: OutputTotals = OutputTotals()
 
     @property

@@ -109,7 +109,7 @@ tenant = Table(
     Column("created_at", UtcTimestamp, nullable=False),
     Column("disabled_at", UtcTimestamp),
     Column("priority_ceiling", String(12), nullable=False, server_default="interactive"),
-    Column("quotas", JSON(none_as_null=True)),  # those of its own, by name
+    Column("quotas", JSON(none_as_null=True)),  # its own quotas, by name
     Column("deleted_at", UtcTimestamp),  # the row stays, so that no other tenant gets the name
     Index("ix_tenant_listing", "created_at", "id"),
 )
@@ -192,7 +192,7 @@ upload = Table(
     Column("expires_at", UtcTimestamp, nullable=False),
     Column("file_expires_after_s", Integer),
     Column("status", String(12), nullable=False),
-    Column("file_id", _Id),  # of a completed one
+    Column("file_id", _Id),  # file of a completed upload
     Index("ix_upload_due", "status", "expires_at"),
     Index("ix_upload_tenant", "tenant_id", "status", "expires_at"),
 )
@@ -233,7 +233,7 @@ job = Table(
     Column("priority_rank", Integer, nullable=False),
     Column("model", Text),
     Column("spec", JSON, nullable=False),
-    Column("fingerprint", String(64), nullable=False),  # of the request, to recognise a repeat
+    Column("fingerprint", String(64), nullable=False),  # digest of the request, to recognise a repeat
     Column("rows_total", BigInteger),
     Column("rows_estimated", BigInteger),
     Column("rows_succeeded", BigInteger, nullable=False, default=0),
@@ -255,17 +255,17 @@ job = Table(
     Column("error_file_id", _Id),
     Column("webhook_secret", LargeBinary),  # encrypted; None: the tenant's own signs
     Column("event_seq", Integer, nullable=False, default=0),  # the last event's number
-    Column("capacity", String(12), nullable=False, server_default="any"),  # of the workers that may run it
+    Column("capacity", String(12), nullable=False, server_default="any"),  # capacity of its workers
     Column("pool", String(63)),  # likewise; None: of any
     Column("tokens_redone", BigInteger, nullable=False, server_default=text("0")),  # generated twice
-    Column("rows_reused", BigInteger, nullable=False, server_default=text("0")),  # with another's result
+    Column("rows_reused", BigInteger, nullable=False, server_default=text("0")),  # rows with another's result
     Column("rows_unlisted", BigInteger, nullable=False, server_default=text("0")),  # not run, without a line
     Column("tokens_queued", BigInteger, nullable=False, server_default=text("0")),  # counted until it ends
     Column("stored_bytes", BigInteger, nullable=False, server_default=text("0")),  # see `Holding`
     Column("worker_ms_spot", BigInteger, nullable=False, server_default=text("0")),  # time of workers taken
     Column("worker_ms_on_demand", BigInteger, nullable=False, server_default=text("0")),
     Column("output_place", String(64)),  # a digest of the folder that it writes to
-    Column("output_upload", JSON(none_as_null=True)),  # of its manifest, as begun last by a leader
+    Column("output_upload", JSON(none_as_null=True)),  # its manifest's, as begun last by a leader
     Column("output_problem", JSON(none_as_null=True)),  # why its manifest, or its files, could not be written
     Column("input_fault", JSON(none_as_null=True)),  # why its input could not be planned the last time
     Column("current_problem", JSON(none_as_null=True)),  # as its owner was last told
@@ -325,7 +325,7 @@ job = Table(
     _partial(
         "ix_job_output_place",
         "output_place",
-        unique=True,  # of jobs that write to one folder
+        unique=True,  # one job writes to a folder
         where=WRITES_OUTPUT,
     ),
     _ended("ix_job_ended", without="deleted_at"),
@@ -380,14 +380,14 @@ shard = Table(
     Column("end", BigInteger),
     Column("carry_over_key", Text),
     Column("capacity", String(12), nullable=False, server_default="any"),  # the job's, for the claim to see
-    Column("source_etag", Text),  # of the input object when planned
+    Column("source_etag", Text),  # the input object's when planned
     Column("objects", JSON(none_as_null=True)),  # [uri, etag] of each that is a row; None: `uri` has the rows
     Column("tokens_in_flight", BigInteger, nullable=False, server_default=text("0")),  # from the last renewal
     Column("faults", Integer, nullable=False, server_default=text("0")),  # external, since the last segment
     Column("suspects", _Rows),  # rows in flight in this term, journalled before they began
     Column("is_isolating", Boolean, nullable=False, server_default=false()),  # its rows run alone, one by one
-    Column("part_first_shard", Integer),  # of the part of the output that it is in; None: of none yet
-    Column("result_bytes", BigInteger, nullable=False, server_default=text("0")),  # of its listed segments
+    Column("part_first_shard", Integer),  # first shard of its part of the output; None: it is in none yet
+    Column("result_bytes", BigInteger, nullable=False, server_default=text("0")),  # of listed segments
     Column("interruption", JSON(none_as_null=True)),  # how the last lease ended that did not end the shard
     Column("fault", JSON(none_as_null=True)),  # what was met in its work, since the last segment
     UniqueConstraint("job_id", "shard_no"),
@@ -419,7 +419,7 @@ output_part = Table(
     Column("attempts", Integer, nullable=False, default=0),
     Column("uploads", JSON(none_as_null=True)),  # begun by the last owner; None once written
     Column("files", JSON(none_as_null=True)),  # None until written
-    Column("problem", JSON(none_as_null=True)),  # of the last try
+    Column("problem", JSON(none_as_null=True)),  # the last try's
     Column("rows", BigInteger, nullable=False, default=0),
     Column("succeeded", BigInteger, nullable=False, default=0),
     Column("failed", BigInteger, nullable=False, default=0),
@@ -449,7 +449,7 @@ segment = Table(
     Column("cached_tokens", BigInteger, nullable=False),
     Column("size_bytes", BigInteger, nullable=False),
     Column("sha256", String(64), nullable=False),
-    Column("output_bytes", BigInteger),  # None: listed by a worker of the release before
+    Column("output_bytes", BigInteger),  # None: not counted
     Column("reused", Integer, nullable=False, server_default=text("0")),  # rows with another's result …
     Column("earlier", Integer, nullable=False, server_default=text("0")),  # … of the job that is reused
     UniqueConstraint("shard_id", "term", "seq"),
@@ -583,22 +583,22 @@ worker = Table(
     Column("host", Text, nullable=False),
     Column("pid", Integer, nullable=False),
     Column("state", String(12), nullable=False),
-    Column("models", JSON, nullable=False),  # that it can serve
-    Column("warm_models", JSON),  # those among them that are loaded, or being loaded; None: all
+    Column("models", JSON, nullable=False),  # models that it can serve
+    Column("warm_models", JSON),  # models that are loaded, or being loaded; None: all
     Column("started_at", UtcTimestamp, nullable=False),
     Column("heartbeat_at", UtcTimestamp, nullable=False),
     Column("capacity", String(12), nullable=False, server_default="on_demand"),
     Column("drain_requested_at", UtcTimestamp),
-    Column("notice_kind", String(16)),  # of the cloud, about its machine
+    Column("notice_kind", String(16)),  # the cloud's notice about its machine
     Column("notice_at", UtcTimestamp),  # when it was recorded first
     Column("notice_ends_at", UtcTimestamp),  # when the machine goes; None: the cloud does not say
     Column("ended_at", UtcTimestamp),
     Column("ended_cause", String(24)),
     Column("lost_at", UtcTimestamp),  # when its loss was counted
-    Column("figures", JSON(none_as_null=True)),  # of itself, as of its last heartbeat; None: it tells none
-    Column("pools", JSON),  # None: of a process of the release before
+    Column("figures", JSON(none_as_null=True)),  # its figures at the last heartbeat; None: it tells none
+    Column("pools", JSON),  # names of its pools
     Index("ix_worker_listing", "state", "started_at", "id"),
-    Index("ix_worker_heard_of", "heartbeat_at"),  # those that have ended stay for a while
+    Index("ix_worker_heard_of", "heartbeat_at"),  # ended workers stay for a while
 )
 
 # Figures of the whole service, at intervals.
@@ -618,7 +618,7 @@ model = Table(
     Column("revision", Text, nullable=False),
     Column("dtype", String(16)),
     Column("dimensions", Integer),
-    Column("output_sizes", JSON(none_as_null=True)),  # None: registered by a worker of the release before
+    Column("output_sizes", JSON(none_as_null=True)),  # None: not known
     Column("position", Integer, nullable=False, default=0),
     Column("created_at", UtcTimestamp, nullable=False),
 )
@@ -640,9 +640,9 @@ row_crash = Table(
     Column("shard_id", _Id, ForeignKey("shard.id"), primary_key=True),
     Column("row", BigInteger, primary_key=True, autoincrement=False),
     Column("crashes", Integer, nullable=False),
-    Column("explained", Integer, nullable=False),  # those in which the worker itself failed
+    Column("explained", Integer, nullable=False),  # crashes in which the worker itself failed
     Column("last_cause", String(24), nullable=False),
-    Column("lost_before", BigInteger, nullable=True),  # unused; processes of the release before insert it
+    Column("lost_before", BigInteger, nullable=True),  # unused
 )
 
 # Rows that crash their workers and are not run again.

@@ -57,5 +57,5 @@ class AuditEntry:
     actor: str
     action: str
     tenant_id: str | None  # None: the whole service's
-    object_id: str | None  # of the key, webhook endpoint, delivery or worker
+    object_id: str | None  # id of the key, webhook endpoint, delivery or worker
     details: JsonObject

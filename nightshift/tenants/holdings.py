@@ -15,12 +15,12 @@ STORED: Final = ("stored_files", "stored_bytes")
 class Holding:
     """Amounts; or changes of them, which may be negative."""
 
-    stored_files: int = 0  # on record, expired ones too until their bytes are deleted
-    stored_bytes: int = 0  # of these, of parts of uploads, and of jobs: what was sent, answers, segments
+    stored_files: int = 0  # files on record, expired ones too until their bytes are deleted
+    stored_bytes: int = 0  # size of these, of parts of uploads, and of jobs' requests, answers and segments
     online_requests: int = 0  # unanswered
     bulk_jobs: int = 0  # unfinished
-    bulk_rows: int = 0  # of these, without a result, as far as they are known or estimated
-    queued_tokens: int = 0  # of unfinished jobs and unanswered requests, as estimated
+    bulk_rows: int = 0  # rows of these without a result, as far as known or estimated
+    queued_tokens: int = 0  # tokens of unfinished jobs and unanswered requests, as estimated
 
     @property
     def queued_rows(self) -> int:

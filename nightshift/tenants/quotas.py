@@ -13,8 +13,8 @@ QUOTA_MAX: Final = 2**53 - 1  # JSON and Redis' scripts hold larger integers ine
 class Quotas:
     """None: no quota of the tenant's own, so the default holds; as a default: unlimited."""
 
-    requests_per_minute: int | None = None  # that ask a model, submit or create
-    tokens_per_minute: int | None = None  # of online requests, as estimated when they arrive
+    requests_per_minute: int | None = None  # requests that ask a model, submit or create
+    tokens_per_minute: int | None = None  # tokens of online requests, as estimated when they arrive
     concurrent_requests: int | None = None  # being answered, of each API process, as the next two
     open_streams: int | None = None  # answers as server-sent events
     uploads_in_flight: int | None = None

@@ -54,7 +54,7 @@ class Turns:
         self._free = places
         self._held: Counter[str] = Counter()
         self._waiting: dict[str, list[tuple[Rank, int, Place]]] = {}  # a heap for each tenant that waits
-        self._last_turn: dict[str, int] = {}  # for tenants that wait or hold
+        self._last_turn: dict[str, int] = {}  # the last turns of tenants that wait or hold
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._is_closed = False

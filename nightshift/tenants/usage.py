@@ -18,7 +18,7 @@ class DailyUsage:
     succeeded: int  # rows and requests
     failed: int
     prompt_tokens: int
-    cached_tokens: int  # of the prompt tokens
+    cached_tokens: int  # prompt tokens read from the prefix cache
     completion_tokens: int
 
     @property

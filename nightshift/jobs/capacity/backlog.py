@@ -16,7 +16,7 @@ class WaitingJob:
     kind: JobKind
     model: str
     priority: PriorityClass
-    capacity: str  # of the workers that may run it: spot, on_demand or any
+    capacity: str  # capacity of the workers that may run it: spot, on_demand or any
     created_at: datetime  # the oldest of them
     deadline_at: datetime  # the first of them
     queued: int  # shards, or online requests
@@ -24,7 +24,7 @@ class WaitingJob:
     rows_left: int  # as far as they are known or estimated
     rows_done: int = 0
     is_paused: bool = False  # nothing of it starts
-    pool: str | None = None  # of the workers that may run it; None: any
+    pool: str | None = None  # pool of the workers that may run it; None: any
 
 
 @dataclass(frozen=True, order=True)
@@ -42,7 +42,7 @@ class Backlog:
     queued: int = 0
     leased: int = 0
     rows_left: int = 0
-    oldest_at: datetime | None = None  # of what is queued, when its job was made
+    oldest_at: datetime | None = None  # creation of the oldest queued job
 
     def __add__(self, other: "Backlog") -> "Backlog":
         ages = [at for at in (self.oldest_at, other.oldest_at) if at is not None]

@@ -101,7 +101,7 @@ def slack_s(
     return least
 
 
-ANY_CAPACITY: Final = "any"  # of a job that runs on any machine
+ANY_CAPACITY: Final = "any"  # capacity of a job that runs on any machine
 
 
 @dataclass(frozen=True, order=True)

@@ -10,8 +10,8 @@ from nightshift.fleet.figures import ServiceFigures, WorkerFigures, merged_durat
 from nightshift.fleet.workers import Worker, WorkerState
 from nightshift.jobs.capacity.backlog import Backlog, WaitingJob, by_group
 
-PACE_WEIGHT: Final = 0.2  # of an interval in the pace so far: it follows a change within minutes
-BUSY_LEAST: Final = 0.2  # of an interval: what an engine did in less time says little of its pace
+PACE_WEIGHT: Final = 0.2  # weight of an interval in the pace, which follows a change within minutes
+BUSY_LEAST: Final = 0.2  # share of an interval: a pace measured in less time means little
 PACES_MAX: Final = 64  # models whose pace is remembered
 
 

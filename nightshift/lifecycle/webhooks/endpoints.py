@@ -62,7 +62,7 @@ class EndpointRegistry:
 
     def create(self, *, name: str, url: str, event_types: Sequence[str]) -> EndpointWithSecret:
         """Raises Conflict beyond `ENDPOINTS_MAX`."""
-        self._tx.holdings.take_turn(self._tenant_id)  # those created at once are counted one by one
+        self._tx.holdings.take_turn(self._tenant_id)  # endpoints created at once are counted one by one
         if self._tx.webhook_endpoints.count(self._tenant_id) >= ENDPOINTS_MAX:
             raise Conflict(
                 f"There are {ENDPOINTS_MAX} webhook endpoints already, which is the most a tenant may have.",

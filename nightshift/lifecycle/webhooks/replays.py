@@ -11,7 +11,7 @@ from nightshift.outbound.webhooks import Delivery, DeliveryState
 from nightshift.store import Transaction
 from nightshift.tenants.audit import Action, Actor
 
-REPLAYED_MAX: Final = 1000  # by one call; a further one takes the next
+REPLAYED_MAX: Final = 1000  # deliveries of one call; a further one takes the next
 
 
 @dataclass(frozen=True)

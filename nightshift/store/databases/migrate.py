@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 _PACKAGE = Path(__file__).resolve().parents[2]
 _PLACES: Final = (_PACKAGE / "_migrations", _PACKAGE.parent / "migrations")
 TRIES_MAX: Final = 10
-DIFFERENCES_SHOWN_MAX: Final = 4  # in a message, which has its own limit
+DIFFERENCES_SHOWN_MAX: Final = 4  # differences in a message, which has its own limit
 RETRY_S: Final = 0.5  # the longest delay between tries
 _ADVISORY_LOCK: Final = 0x6E736869667401  # an arbitrary number
 
@@ -84,7 +84,7 @@ def change_schema(database: Database, change: Callable[[Connection], None]) -> N
 @dataclass(frozen=True)
 class Revisions:
     applied: str | None  # None: no migration
-    newest: str  # of this code
+    newest: str  # the newest of this code
 
 
 def revisions(database: Database) -> Revisions:

@@ -42,14 +42,14 @@ _UNIQUE: Final = {
         " WHERE c.relname = ANY(:names) AND pg_table_is_visible(c.oid) AND i.indisunique AND i.indisvalid"
     ),
 }
-TABLES_SHOWN_MAX: Final = 3  # in a message, which has its own limit
+TABLES_SHOWN_MAX: Final = 3  # tables in a message, which has its own limit
 _WIDER: Final = frozenset({("INTEGER", "BIGINT"), ("VARCHAR", "TEXT")})  # what may stand for what
 
 
 @dataclass(frozen=True)
 class _Type:
     name: str
-    length: int | None = None  # of text, in characters; None: any
+    length: int | None = None  # characters of text; None: any
 
     def holds(self, other: "_Type") -> bool:
         """Whether every value of the other type can be stored."""

@@ -13,7 +13,7 @@ from nightshift.store.databases.database import Statements
 
 job = tables.job
 
-COUNTED_MAX: Final = 1000  # of each state, the oldest first: a page is the same work for any queue
+COUNTED_MAX: Final = 1000  # jobs of a state, the oldest first: a page is the same work for any queue
 _UNFINISHED: Final = tuple(state for state in JobState if not state.is_terminal)
 
 
@@ -26,7 +26,7 @@ class QueueGroup:
     kind: JobKind
     queued: int
     running: int  # or finalizing
-    paused: int  # of both
+    paused: int  # queued or running
     rows_left: int
 
 

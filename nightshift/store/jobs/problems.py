@@ -38,8 +38,8 @@ class MetFaults:
     """The last fault in each part of a job's work. None: there was none, or the work has succeeded since."""
 
     input: Fault | None = None  # as it was planned
-    shard: Fault | None = None  # of the first shard that has any, of those that failed first
-    part: Fault | None = None  # of its output
+    shard: Fault | None = None  # the first shard's; failed shards come first
+    part: Fault | None = None  # its output's
     manifest: Fault | None = None  # or of the files of a batch
 
 

@@ -22,7 +22,7 @@ class ShardReferences:
     state: ShardState
     term: Term
     carry_over_key: str | None
-    listed: frozenset[str]  # of the keys asked about
+    listed: frozenset[str]  # listed keys among those asked about
 
 
 class References(Statements):

@@ -50,7 +50,7 @@ job = tables.job
 shard = tables.shard
 request = tables.request
 
-ANY_CAPACITY = "any"  # of a job that runs on any machine
+ANY_CAPACITY = "any"  # capacity of a job that runs on any machine
 JOBS_LOOKED_AT_MAX = 8  # another claimer may have just taken the first ones' last shard
 
 

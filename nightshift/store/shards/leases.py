@@ -52,14 +52,14 @@ class ExpiredLease:
     worker_id: str
     expired_at: datetime  # by the database's clock; in the future where the worker is known to be dead
     attempts: int
-    attempts_in_a_row: int  # those since a segment was last listed, including the one that listed it
+    attempts_in_a_row: int  # attempts since a segment was last listed, including the one that listed it
     crash_count: int  # workers lost with it since it was last cleared, this one not counted
     stop_reason: StopReason | None
     retry_on_interrupt: bool
     in_flight: tuple[int, ...] = ()  # rows, as far as they were journalled
     is_isolating: bool = False  # its suspects ran alone
     tokens_in_flight: int = 0  # generated and in no checkpoint, at the last renewal
-    shard_no: int = 0  # in its job
+    shard_no: int = 0  # number in its job
 
 
 class Leases(Statements):

@@ -43,7 +43,7 @@ job = tables.job
 part = tables.output_part
 
 JOBS_LOOKED_AT_MAX = 8  # another claimer may have just taken the first ones' last part
-WRITING_STATES = (JobState.RUNNING, JobState.FINALIZING)  # of jobs with parts to write
+WRITING_STATES = (JobState.RUNNING, JobState.FINALIZING)  # states of jobs with parts to write
 
 LEASED = text(tables.PART_LEASED)  # the indexes' own words: with parameters SQLite does not use them
 _WITH_UPLOADS = text(tables.PART_WITH_UPLOADS)

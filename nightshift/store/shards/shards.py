@@ -52,7 +52,7 @@ from nightshift.store.databases.database import Statements, from_row
 from nightshift.store.databases.multi_insert import PreparedRows
 from nightshift.store.shards.cuts import note_ended
 
-INSERT_ROWS_MAX: Final = 500  # in one statement
+INSERT_ROWS_MAX: Final = 500  # rows of one statement
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ RUNG_SHARDS_MAX = 64  # … of each
 
 _INSERT_SEGMENT = insert(segment)
 
-_CHECKPOINT = (  # of a held shard; a total and a carry-over that are None stay as they are
+_CHECKPOINT = (  # a held shard's; a total and a carry-over of None stay as they are
     update(shard)
     .where(
         shard.c.id == bindparam("of"),

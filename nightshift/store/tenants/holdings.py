@@ -84,9 +84,9 @@ class Queue:
     own: Holding  # the tenant's
     quotas: Quotas  # the tenant's own
     online_total: int  # all tenants' unanswered requests
-    online_tenants: int  # with any
+    online_tenants: int  # tenants with any
     rows_total: int  # all tenants' rows of bulk jobs
-    bulk_tenants: int  # with an unfinished bulk job
+    bulk_tenants: int  # tenants with an unfinished bulk job
 
 
 class Holdings(Statements):

@@ -68,7 +68,7 @@ gone = tables.gone_endpoint
 class Owed:
     pending: int
     dead: int  # given up
-    oldest_at: datetime | None  # of those pending, when it was made
+    oldest_at: datetime | None  # creation of the oldest pending one
 
 
 class Deliveries(Statements):

@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
-from nightshift.jobs.uploads import PART_BYTES_MAX
 
 from nightshift.jobs.files import PART_BYTES_MAX
 from nightshift.process.settings import ApiSettings
