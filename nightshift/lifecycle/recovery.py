@@ -37,7 +37,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Recovered:
-    """How many shards met which verdict. Those whose term had moved on are not counted."""
+    """Number of shards that met each verdict. Those whose term had moved on are not counted."""
 
     retried: int = 0
     stopped: int = 0

@@ -324,8 +324,6 @@ SHARD_LOST: Final = "job.shard_lost"  # lost with its worker: `cause` is an Exit
 SHARD_RETURNED: Final = "job.shard_returned"  # returned by its worker: `cause` is one of the following
 SHARD_RESUMED: Final = "job.shard_resumed"  # resumed by another worker after the listed results
 
-INTERRUPTIONS: Final = (SHARD_LOST, SHARD_RETURNED, SHARD_RESUMED)
-
 HANDED_BACK: Final = "handed_back"  # the worker drains, or the job is paused
 POSTPONED: Final = "postponed"  # the storage could not be used
 BROKEN: Final = "broken"  # an unforeseen error

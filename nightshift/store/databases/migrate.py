@@ -93,12 +93,6 @@ def revisions(database: Database) -> Revisions:
         return Revisions(_revision(connection), _known_revisions()[0])
 
 
-def is_current(database: Database) -> bool:
-    """Whether the schema is exactly this code's."""
-    known = revisions(database)
-    return known.applied == known.newest
-
-
 def check_schema(database: Database) -> None:
     """The schema has all that this code needs: it is its own, or a compatible later one during a fleet's
     upgrade. Raises SchemaBehind, DatabaseUnusable, which says what differs, and DatabaseUnavailable.

@@ -393,7 +393,7 @@ class Shards(Statements):
         return self._count(job_id, OPEN_SHARD_STATES, limit=1) > 0
 
     def queued_of(self, job_id: str, limit: int) -> int:
-        """How many shards of the job are queued, counted up to `limit`."""
+        """Counts the queued shards of the job, up to `limit`."""
         return self._count(job_id, (ShardState.QUEUED,), limit)
 
     def _count(self, job_id: str, states: Sequence[ShardState], limit: int) -> int:

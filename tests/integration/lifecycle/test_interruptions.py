@@ -5,7 +5,7 @@ import pytest
 from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import Interruption, Job
 from nightshift.lifecycle import recovery
-from nightshift.lifecycle.transitions import INTERRUPTIONS
+from nightshift.lifecycle.transitions import SHARD_LOST, SHARD_RESUMED, SHARD_RETURNED
 from nightshift.store import Store
 from nightshift.store.jobs.events import Event
 from tests.helpers.fakes import claimed, commit_rows, completed, planned
@@ -14,6 +14,7 @@ from workers.shard.endings import Endings
 pytestmark = pytest.mark.databases("postgresql")
 
 ALL = 1000
+INTERRUPTIONS = (SHARD_LOST, SHARD_RETURNED, SHARD_RESUMED)
 
 
 def interruptions(store: Store, job: Job) -> list[Event]:

@@ -1,5 +1,6 @@
 """The problem of a job is known from the fault on until the work succeeds, and told once."""
 
+import json
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from nightshift.errors import CredentialsRefused, DatabaseUnavailable, StorageUnavailable
 from nightshift.fleet.workers import Capacity, ExitCause, WorkerState
-from nightshift.jobs import BulkClaim, Fault, InputError, Job, JobState, JsonObject, StopReason, Webhook
+from nightshift.jobs import Fault, InputError, Job, JobState, JsonObject, StopReason, Webhook
 from nightshift.jobs.part import CutLimits, PartProblem
 from nightshift.lifecycle import problems, recovery
 from nightshift.lifecycle.cutting import cut
@@ -208,10 +209,6 @@ def test_a_worker_that_was_lost_is_a_problem_until_another_goes_on(store: Store)
     assert shown(store, job) is None
 
 
-def waits_of(claim: BulkClaim, store: Store) -> ShardWaits:
-    return ShardWaits(claim, store)
-
-
 def test_a_worker_that_handed_back_in_order_is_none(store: Store) -> None:
     job = planned(store)
     Endings(claimed(store), store).hand_back(tokens_lost=0)
@@ -220,7 +217,7 @@ def test_a_worker_that_handed_back_in_order_is_none(store: Store) -> None:
 
 def test_what_a_shard_waits_for_under_its_lease_names_nothing_of_the_services_own(store: Store) -> None:
     job = planned(store)
-    waits_of(claimed(store), store).for_results(StorageUnavailable("s3://own/segments/other-tenant/x: 503"))
+    ShardWaits(claimed(store), store).for_results(StorageUnavailable("s3://own/segments/other-tenant/x: 503"))
     expected = "Results cannot be kept at present: the service's own store cannot be reached or is failing"
     assert message(store, job) == expected
 
@@ -448,8 +445,6 @@ def test_receivers_that_name_it_are_told_once_what_is_wrong_and_that_it_is_over(
 
 
 def owed(store: Store, job: Job) -> list[JsonObject]:
-    import json
-
     with store.snapshot() as tx:
         due = tx.deliveries.due(tx.now(), 10)
     return [json.loads(delivery.body)["data"] for delivery in due if delivery.job_id == job.id]

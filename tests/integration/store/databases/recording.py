@@ -1,4 +1,4 @@
-"""The statements that a database gets, their plans, and tables large enough for one."""
+"""The schema of a database, the statements that it gets, their plans, and tables large enough for one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +8,13 @@ from sqlalchemy import Connection, Table, event
 
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
+from nightshift.store.databases.migrate import revisions
+
+
+def is_current(database: Database) -> bool:
+    """Whether the schema is exactly this code's."""
+    known = revisions(database)
+    return known.applied == known.newest
 
 
 def plan_of(connection: Connection, statement: str, parameters: Any = ()) -> str:

@@ -17,8 +17,9 @@ from nightshift.process.exit_codes import CONFIGURATION_EXIT, UNAVAILABLE_EXIT
 from nightshift.store import Store, tables
 from nightshift.store.databases import migrate
 from nightshift.store.databases.database import Database
-from nightshift.store.databases.migrate import change_schema, check_schema, downgrade, is_current, upgrade
+from nightshift.store.databases.migrate import change_schema, check_schema, downgrade, upgrade
 from tests.helpers.fakes import claimed, planned
+from tests.integration.store.databases.recording import is_current
 from tests.integration.store.racing import WAIT_MAX_S, at_once
 
 

@@ -14,8 +14,9 @@ from sqlalchemy import Inspector, inspect, text
 
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
-from nightshift.store.databases.migrate import is_current, upgrade
+from nightshift.store.databases.migrate import upgrade
 from tests.helpers.fakes import MODEL, FakeClock, claimed, claimed_online, commit_rows, completed
+from tests.integration.store.databases.recording import is_current
 from tests.integration.store.databases.releases import dump_of, dumped, this_release
 
 TRIGGERS = {
