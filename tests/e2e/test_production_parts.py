@@ -15,7 +15,6 @@ import pytest
 from nightshift.cli.demo import demo_model_path, number_in_words
 from nightshift.jobs import JobState
 from nightshift.store.databases.database import Database
-from nightshift.store.databases.migrate import is_current
 from tests.e2e.service import (
     STOP_TIMEOUT_S,
     Service,
@@ -32,6 +31,7 @@ from tests.faults.kit.processes import is_running
 from tests.helpers.waiting import wait_for
 from tests.integration import servers
 from tests.integration.servers import PostgresServer, S3Server
+from tests.integration.store.databases.recording import is_current
 
 
 @pytest.fixture(scope="module")

@@ -182,7 +182,7 @@ OF_TENANTS: Final = {
     "scheduler/webhooks/circuits.py",
     "nightshift_engine/core/kv_blocks.py",
     "nightshift_engine/guidance/compiler.py",
-    "workers/shard/rows/earlier_jobs.py",  # by job, and the job's tenant is compared
+    "workers/shard/reader.py",  # by job, and the job's tenant is compared
     "workers/shard/run_once.py",  # by job and digest
 }
 OF_NO_TENANT: Final = {
@@ -198,7 +198,7 @@ OF_NO_TENANT: Final = {
     "nightshift/store/pending.py",  # statements
     "nightshift_engine/guidance/guide.py",  # threads
     "nightshift_engine/sampling/adjustments.py",  # a table of all bytes
-    "workers/serving/kinds/decoder.py",  # threads
+    "workers/serving/kinds/generators.py",  # threads
 }
 CACHES: Final = re.compile(r"lru_cache|@cache\b|OrderedDict\(|class Cached")
 

@@ -23,9 +23,9 @@ from nightshift.errors import ConfigurationError, DatabaseUnusable
 from nightshift.fleet.checkpoints import Checkpoint
 from nightshift.process.exit_codes import CONFIGURATION_EXIT
 from nightshift.store import Store, open_database
-from nightshift.store.databases.migrate import is_current
 from tests.helpers import fakes as testing
 from tests.helpers.waiting import wait_for
+from tests.integration.store.databases.recording import is_current
 
 
 @pytest.fixture
