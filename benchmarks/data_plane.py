@@ -40,7 +40,7 @@ from workers.leases.heartbeat import Heartbeat
 from workers.serving.models import Models
 from workers.serving.servers.encoder_server import EmbeddingServer
 from workers.shard.config import ShardConfig, ShardDependencies
-from workers.shard.reader import EarlierJobs
+from workers.shard.run_once import EarlierJobs
 from workers.shard.runner import ShardRunner
 
 SHARD_ROWS: Final = 2000

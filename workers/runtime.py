@@ -62,7 +62,7 @@ from workers.serving.residency.policy import ResidencyConfig
 from workers.serving.residency.residency import Residency
 from workers.shard.config import ShardConfig, ShardDependencies
 from workers.shard.figures import HeldTime
-from workers.shard.reader import EarlierJobs
+from workers.shard.run_once import EarlierJobs
 from workers.shard.shards import Shards
 
 log = logging.getLogger(__name__)

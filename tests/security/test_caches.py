@@ -182,8 +182,7 @@ OF_TENANTS: Final = {
     "scheduler/webhooks/circuits.py",
     "nightshift_engine/core/kv_blocks.py",
     "nightshift_engine/guidance/compiler.py",
-    "workers/shard/reader.py",  # by job, and the job's tenant is compared
-    "workers/shard/run_once.py",  # by job and digest
+    "workers/shard/run_once.py",  # by job and digest; by job, and the job's tenant is compared
 }
 OF_NO_TENANT: Final = {
     "api/access.py",  # a key's own caller, by its digest

@@ -2,8 +2,7 @@
 
     {"row": 7, "choices": [{"output_token_ids": […], "logprobs": […]}, …], "made_by": {…}}
 
-A line of an earlier release has `output_token_ids` at the top: one choice, without `made_by`. Values are
-validated: an invalid token id would become part of an answer, or end a worker.
+Values are validated: an invalid token id would become part of an answer, or end a worker.
 """
 
 import json
@@ -93,9 +92,7 @@ class CarryOver:
     @classmethod
     def from_json(cls, line: JsonObject) -> "CarryOver":
         """Raises InvalidState naming the first invalid part."""
-        if "choices" not in line:
-            return cls([ChoiceSoFar(_token_ids(line.get("output_token_ids")))])
-        choices, made_by = line["choices"], line.get("made_by", "")
+        choices, made_by = line.get("choices"), line.get("made_by", "")
         if not isinstance(choices, list):
             raise InvalidState("choices", "is no list")
         if not isinstance(made_by, dict | None):

@@ -23,16 +23,15 @@ from nightshift.errors import DatabaseUnavailable, NightshiftError, ObjectNotFou
 from nightshift.fleet.costs import NO_TIME, WorkerTime
 from nightshift.jobs import BulkClaim, Face, Segment, Usage, carry_over_key, carry_over_sha256, segment_key
 from nightshift.lifecycle import transitions
-from nightshift.objectstore import ObjectDamaged, ObjectStore, ObjectTooLarge, read_verified
+from nightshift.objectstore import ObjectDamaged, ObjectTooLarge, read_verified
 from nightshift.objectstore.verdicts import storage_verdict
 from nightshift.process import failpoints
-from nightshift.store import Store, Transaction
+from nightshift.store import Transaction
 from nightshift.store.shards.shards import AlreadyListed
 from nightshift_engine.errors import InvalidState
 from workers.leases.heartbeat import LeaseLost
 from workers.serving.carry_over import CarryOver, decode_carry_overs, encode_carry_overs
-from workers.shard.config import ShardConfig
-from workers.shard.figures import HeldTime, StorageCounts
+from workers.shard.config import ShardConfig, ShardDependencies
 
 log = logging.getLogger(__name__)
 
@@ -54,21 +53,11 @@ class Checkpoint:
 class Checkpoints:
     """Reads what earlier leases left, and writes for this one. One thread at a time."""
 
-    def __init__(
-        self,
-        claim: BulkClaim,
-        store: Store,
-        objects: ObjectStore,
-        storage: StorageCounts,
-        held_time: HeldTime,
-        carry_over_bytes_max: int,
-    ) -> None:
+    def __init__(self, claim: BulkClaim, dependencies: ShardDependencies, config: ShardConfig) -> None:
         self._claim = claim
-        self._held_time = held_time
-        self._storage = storage
-        self._carry_over_bytes_max = carry_over_bytes_max
-        self._store = store
-        self._objects = objects
+        self._held_time, self._storage = dependencies.held_time, dependencies.storage
+        self._store, self._objects = dependencies.store, dependencies.objects
+        self._carry_over_bytes_max = config.carry_over_bytes_max
         self._segments = 0
         self._carry_overs = 0
         self._carry_over_key = claim.shard.carry_over_key

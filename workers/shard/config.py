@@ -14,8 +14,7 @@ from workers.leases.heartbeat import Heartbeat
 from workers.leases.isolation import Isolation
 from workers.serving.models import Models
 from workers.shard.figures import HeldTime, StorageCounts
-from workers.shard.reader import EarlierJobs
-from workers.shard.run_once import WAITING_MAX, RunOnce
+from workers.shard.run_once import WAITING_MAX, EarlierJobs, RunOnce
 
 UPLOADS_MAX: Final = 4  # unlisted checkpoints; with so many, no row is admitted
 

@@ -2,29 +2,24 @@
 
 import logging
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from opentelemetry.trace import Span
 
 from nightshift import endpoints
-from nightshift.bulk.results.earlier_results import EarlierResults
 from nightshift.bulk.results.row_digests import RowDigests
 from nightshift.bulk.results.row_results import RowResult
 from nightshift.bulk.rows.inputs import BadRow, Row, iter_rows
 from nightshift.bulk.rows.requests import RowProblem, RowRequest, columns_of, parse_row, to_request
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.errors import DatabaseUnavailable, InvalidRequest, StorageError, StorageUnavailable
-from nightshift.jobs import BulkClaim, Job
-from nightshift.jobs.leases import fault_delay_s
-from nightshift.objectstore import ObjectStore
-from nightshift.objectstore.sources import Sources
+from nightshift.jobs import BulkClaim
 from nightshift.process.tracing.attributes import ROWS
 from nightshift.process.tracing.spans import NO_SPAN, lasting
-from nightshift.store import Store
-from workers.serving.models import Models
-from workers.shard.figures import CountedReader, StorageCounts
+from workers.shard.config import ShardConfig, ShardDependencies
+from workers.shard.figures import CountedReader
 from workers.shard.row import ShardRow
 
 log = logging.getLogger(__name__)
@@ -34,7 +29,6 @@ BATCH_ROWS: Final = 256
 BATCH_CHARS: Final = 1024 * 1024
 AHEAD_ROWS: Final = 512  # read, and not taken
 AHEAD_CHARS: Final = 4 * 1024 * 1024  # in their texts; one row may have more
-EARLIER_JOBS_MAX: Final = 4  # whose results are kept open
 LOOK_UP_FAULTS_MAX: Final = 20  # then rows are run as if there were no earlier results
 NUMBER_CHARS: Final = 10  # what a number takes, in characters of a text
 
@@ -48,74 +42,33 @@ class InputUnreadable(Exception):
         self.param = param
 
 
-class EarlierJobs:
-    """The ended jobs whose results this worker's shards reuse. Thread-safe."""
-
-    def __init__(self, store: Store, objects: ObjectStore) -> None:
-        self._store = store
-        self._objects = objects
-        self._lock = threading.Lock()
-        self._open: OrderedDict[str, EarlierResults] = OrderedDict()
-
-    def close(self) -> None:
-        with self._lock:
-            while self._open:
-                self._open.popitem()[1].close()
-
-    def reused_by(self, job: Job) -> EarlierResults | None:
-        """None: the job reuses nothing, or what it names is gone. Raises DatabaseUnavailable."""
-        if (id := job.spec.reused_job) is None:
-            return None
-        with self._lock:
-            if id not in self._open:
-                with self._store.snapshot() as tx:
-                    earlier = tx.jobs.get(job.tenant_id, id)
-                if earlier is None or earlier.results_deleted_at is not None:
-                    return None
-                self._open[id] = EarlierResults(self._store, self._objects, earlier)
-            self._open.move_to_end(id)
-            if len(self._open) > EARLIER_JOBS_MAX:
-                _, oldest = self._open.popitem(last=False)
-                oldest.close()
-            results = self._open[id]
-        return results if results.tenant_id == job.tenant_id else None
-
-
 class Reader:
     """One thread reads and puts rows, the shard's takes them."""
 
     def __init__(
         self,
         claim: BulkClaim,
-        sources: Sources,
-        models: Models,
-        earlier_jobs: EarlierJobs,
+        dependencies: ShardDependencies,
+        config: ShardConfig,
         *,
-        line_bytes_max: int,
         on_rows: Callable[[], None],
-        storage: StorageCounts | None = None,
-        fault_delay_s: Callable[[int, str], float] = fault_delay_s,
         begin_span: Callable[[], Span] = lambda: NO_SPAN,
     ) -> None:
         """`on_rows` is called when `is_behind` has ended. `begin_span`: that of the reading."""
         self._job = claim.job
         self._shard = claim.shard
-        self._sources = sources
-        self._storage = storage or StorageCounts()
+        self._dependencies = dependencies
+        self._config = config
         self._store: CountedReader | None = None  # once it is being read
-        self._models = models
-        self._earlier_jobs = earlier_jobs
         self._is_watched = claim.crash_history.is_watched
         self._ahead_rows = 1 if self._is_watched else AHEAD_ROWS
         self._endpoint = endpoints.get(claim.job.spec.endpoint)
-        self._server = models.find(claim.job.model, self._endpoint)
+        self._server = dependencies.models.find(claim.job.model, self._endpoint)
         self._digests: RowDigests | None = None
         if self._server is not None:
             self._digests = RowDigests(claim.job.tenant_id, self._endpoint.route, self._server.model)
-        self._line_bytes_max = line_bytes_max
         self._on_rows = on_rows
         self._begin_span = begin_span
-        self._fault_delay_s = fault_delay_s
         self._changed = threading.Condition()
         self._done: Collection[int] | None = None  # None: not known yet
         self._ahead: deque[ShardRow] = deque()
@@ -246,11 +199,11 @@ class Reader:
     def _rows(self) -> Iterator[Row | BadRow]:
         if self._is_closed:
             return
-        source = self._sources.open(self._shard.uri, self._job.tenant_id)
+        source = self._dependencies.sources.open(self._shard.uri, self._job.tenant_id)
         columns = columns_of(self._job.spec, self._shard)
-        store = self._store = CountedReader(source.store, self._storage)
+        store = self._store = CountedReader(source.store, self._dependencies.storage)
         yield from iter_rows(
-            store, source.key, self._shard, columns=columns, line_bytes_max=self._line_bytes_max
+            store, source.key, self._shard, columns=columns, line_bytes_max=self._config.line_bytes_max
         )
 
     def _prepared(self, row: Row | BadRow) -> ShardRow:
@@ -306,7 +259,7 @@ class Reader:
         faults = 0
         while not self._is_closed and faults < LOOK_UP_FAULTS_MAX:
             try:
-                earlier = self._earlier_jobs.reused_by(self._job)
+                earlier = self._dependencies.earlier_jobs.reused_by(self._job)
                 return {} if earlier is None else earlier.find(digests, self._shard.shard_no)
             except (DatabaseUnavailable, StorageUnavailable) as error:
                 about = {"action": "reuse_waits", "reason": error.message}
@@ -317,7 +270,9 @@ class Reader:
                 break
             faults += 1
             with self._changed:
-                self._changed.wait_for(lambda: self._is_closed, self._fault_delay_s(faults, self._job.id))
+                self._changed.wait_for(
+                    lambda: self._is_closed, self._config.fault_delay_s(faults, self._job.id)
+                )
         return {}
 
     def _tokenize(self, batch: Sequence[ShardRow]) -> None:

@@ -37,9 +37,9 @@ class RowQueue:
         self,
         claim: BulkClaim,
         dependencies: ShardDependencies,
+        config: ShardConfig,
         watch: Watch,
         *,
-        config: ShardConfig,
         earlier: Callable[[int], CarryOver | None],
         on_progress: Callable[[int, str, Progress], None],
         on_rows: Callable[[], None],
@@ -52,17 +52,8 @@ class RowQueue:
         self._claim = claim
         self._models = dependencies.models
         self._watch = watch
-        self._reader = Reader(
-            claim,
-            dependencies.sources,
-            dependencies.models,
-            dependencies.earlier_jobs,
-            line_bytes_max=config.line_bytes_max,
-            fault_delay_s=config.fault_delay_s,
-            on_rows=on_rows,
-            storage=dependencies.storage,
-            begin_span=(lambda: NO_SPAN) if trace is None else trace.reads,
-        )
+        begin_span = (lambda: NO_SPAN) if trace is None else trace.reads
+        self._reader = Reader(claim, dependencies, config, on_rows=on_rows, begin_span=begin_span)
         self._once = dependencies.once
         self._earlier = earlier
         self._on_progress = on_progress

@@ -1,4 +1,6 @@
-"""Rows of one job with the same digest are run once by this worker: the others take over its result.
+"""Results that rows take over: those of an earlier job, and those of other rows of the same job.
+
+Rows of one job with the same digest are run once by this worker.
 
 begin ──► a known result
      ├──► a turn that runs: then `ended`, `failed` (all that wait run) or `leave` (the next one runs)
@@ -12,8 +14,13 @@ from dataclasses import dataclass, field
 from sys import getsizeof
 from typing import Final
 
+from nightshift.bulk.results.earlier_results import EarlierResults
 from nightshift.bulk.results.row_results import RowResult
+from nightshift.jobs import Job
+from nightshift.objectstore import ObjectStore
+from nightshift.store import Store
 
+EARLIER_JOBS_MAX: Final = 4  # whose results are kept open
 WAITING_MAX: Final = 1024  # rows of a shard that wait for others
 KNOWN_BYTES_MAX: Final = 16 * 1024 * 1024  # in results, of all jobs; the oldest are forgotten
 ENTRY_BYTES: Final = 1024  # a result without its texts and vectors
@@ -100,3 +107,36 @@ class RunOnce:
 
 def _bytes_of(result: RowResult) -> int:
     return ENTRY_BYTES + sum(map(getsizeof, result.values.values())) + getsizeof(result.body_text)
+
+
+class EarlierJobs:
+    """The ended jobs whose results this worker's shards reuse. Thread-safe."""
+
+    def __init__(self, store: Store, objects: ObjectStore) -> None:
+        self._store = store
+        self._objects = objects
+        self._lock = threading.Lock()
+        self._open: OrderedDict[str, EarlierResults] = OrderedDict()
+
+    def close(self) -> None:
+        with self._lock:
+            while self._open:
+                self._open.popitem()[1].close()
+
+    def reused_by(self, job: Job) -> EarlierResults | None:
+        """None: the job reuses nothing, or what it names is gone. Raises DatabaseUnavailable."""
+        if (id := job.spec.reused_job) is None:
+            return None
+        with self._lock:
+            if id not in self._open:
+                with self._store.snapshot() as tx:
+                    earlier = tx.jobs.get(job.tenant_id, id)
+                if earlier is None or earlier.results_deleted_at is not None:
+                    return None
+                self._open[id] = EarlierResults(self._store, self._objects, earlier)
+            self._open.move_to_end(id)
+            if len(self._open) > EARLIER_JOBS_MAX:
+                _, oldest = self._open.popitem(last=False)
+                oldest.close()
+            results = self._open[id]
+        return results if results.tenant_id == job.tenant_id else None

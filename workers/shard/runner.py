@@ -78,22 +78,15 @@ class ShardRunner:
         self._rows = RowQueue(
             claim,
             dependencies,
+            config,
             watch(claim, dependencies.store, dependencies.isolation, config.rows_at_risk_max),
-            config=config,
             earlier=self._ledger.earlier,
             on_progress=lambda row, id, progress: messages.put(RowProgress(row, id, progress)),
             on_rows=lambda: messages.put(RowsRead()),
             on_turn=lambda row, result: messages.put(TurnCame(row, result)),
             trace=self._trace,
         )
-        self._checkpoints = Checkpoints(
-            claim,
-            dependencies.store,
-            dependencies.objects,
-            dependencies.storage,
-            dependencies.held_time,
-            config.carry_over_bytes_max,
-        )
+        self._checkpoints = Checkpoints(claim, dependencies, config)
         waits = self._waits = ShardWaits(claim, dependencies.store)
         self._uploads = Uploads(
             self._checkpoints.commit,

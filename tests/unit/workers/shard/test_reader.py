@@ -14,7 +14,7 @@ from nightshift.endpoints.texts.generation import GenerationRequest
 from nightshift.errors import InvalidRequest, StorageUnavailable
 from nightshift.jobs import ShardState
 from tests.unit.workers.scripted import ScriptedServer, chat_body, claim_bulk
-from tests.unit.workers.shard.helpers import Ground, batch_line, finished
+from tests.unit.workers.shard.helpers import CONFIG, Ground, batch_line, finished
 from workers.serving.model_server import Inference
 from workers.shard import reader as reading
 from workers.shard.reader import AHEAD_CHARS, AHEAD_ROWS, BATCH_ROWS, InputUnreadable, Reader, held_chars
@@ -84,15 +84,8 @@ def reader_of(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeR
         """A reader, and what it signals."""
         monkeypatch.setattr(reading, "iter_rows", input)
         ground.plan(1)
-        signals, parts = threading.Semaphore(0), ground.dependencies
-        reader = Reader(
-            claim_bulk(ground.store),
-            parts.sources,
-            parts.models,
-            parts.earlier_jobs,
-            line_bytes_max=10_000,
-            on_rows=signals.release,
-        )
+        signals, claim = threading.Semaphore(0), claim_bulk(ground.store)
+        reader = Reader(claim, ground.dependencies, CONFIG, on_rows=signals.release)
         made.append(reader)
         reader.start()
         reader.open(done)

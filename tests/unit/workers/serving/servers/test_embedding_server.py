@@ -2,7 +2,9 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,15 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from nightshift import endpoints
+from nightshift.endpoints.encoders.encoding import EncoderEndpoint, EncoderRequest
+from nightshift.endpoints.endpoint import ColumnType
 from nightshift.endpoints.requests import ModelRequest
+from nightshift.endpoints.results import Values
 from nightshift.errors import ConfigurationError, InvalidRequest
+from nightshift.jobs import JsonObject
 from nightshift_engine.encoders import EncoderText
+from nightshift_engine.encoders.texts import EncoderText
+from tests.helpers.fakes import offered
 from tests.unit.engine.tiny.encoders import (
     TOLERANCE,
     WORDS,
@@ -37,25 +45,48 @@ TEXT_IDS = [2, 5, 6, 7, 44, 3]
 Serve = Callable[..., Models]
 
 
+@contextmanager
+def serving(directory: Path) -> Iterator[Models]:
+    """A checkpoint's server; it is stopped at the end."""
+    fatal: list[BaseException] = []
+    [server] = load_models(SETTINGS.model_copy(update={"models": (str(directory),)}), fatal.append)
+    server.start()
+    yield Models([server])
+    server.stop()
+    assert fatal == []
+
+
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """A checkpoint's server; it is stopped at the end."""
-    started = []
+    with ExitStack() as started:
+        yield lambda directory: started.enter_context(serving(directory))
 
-    def start(directory: Path, **settings: Any) -> Models:
-        fatal: list[BaseException] = []
-        chosen = SETTINGS.model_copy(update={"models": (str(directory),)} | settings)
-        servers = load_models(chosen, fatal.append)
-        for server in servers:
-            server.start()
-        started.append((servers, fatal))
-        return Models(servers)
 
-    yield start
-    for servers, fatal in started:
-        for server in servers:
-            server.stop()
-        assert fatal == []
+@dataclass(frozen=True)
+class Served:
+    directory: Path
+    models: Models
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    directory = save_checkpoint(tmp_path_factory.mktemp("plain"), tiny_bert())
+    with serving(directory) as models:
+        yield Served(directory, models)
+
+
+@pytest.fixture(scope="module")
+def matryoshka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    directory = save_checkpoint(tmp_path_factory.mktemp("matryoshka"), tiny_bert())
+    with serving(change_config(directory, is_matryoshka=True)) as models:
+        yield Served(directory, models)
+
+
+@pytest.fixture(scope="module")
+def prompted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    directory = with_prompts(tmp_path_factory.mktemp("prompted"))
+    with serving(directory) as models:
+        yield Served(directory, models)
 
 
 def change_config(directory: Path, **fields: object) -> Path:
@@ -81,9 +112,8 @@ def refused(models: Models, text: object = TEXT, **fields: object) -> InvalidReq
 # --- dimensions ---
 
 
-def test_vectors_are_cut_and_have_unit_length_again(tmp_path: Path, serve: Serve) -> None:
-    directory = change_config(save_checkpoint(tmp_path, tiny_bert()), is_matryoshka=True)
-    models = serve(directory)
+def test_vectors_are_cut_and_have_unit_length_again(matryoshka: Served) -> None:
+    directory, models = matryoshka.directory, matryoshka.models
 
     [vector] = vectors_of(ask(models, dimensions=8))
 
@@ -94,20 +124,16 @@ def test_vectors_are_cut_and_have_unit_length_again(tmp_path: Path, serve: Serve
 
 
 @pytest.mark.parametrize("dimensions", [0, -1, 33, 10**12, 1.5, "8"])
-def test_a_size_that_there_is_not_is_refused_by_its_field(
-    tmp_path: Path, serve: Serve, dimensions: object
-) -> None:
-    models = serve(change_config(save_checkpoint(tmp_path, tiny_bert()), is_matryoshka=True))
-
-    assert refused(models, dimensions=dimensions).param == "dimensions"
+def test_a_size_that_there_is_not_is_refused_by_its_field(matryoshka: Served, dimensions: object) -> None:
+    assert refused(matryoshka.models, dimensions=dimensions).param == "dimensions"
 
 
 def test_a_checkpoint_that_does_not_say_so_is_cut_only_if_the_operator_does(
-    tmp_path: Path, serve: Serve
+    tmp_path: Path, serve: Serve, plain: Served
 ) -> None:
-    directory = save_checkpoint(tmp_path / "tiny", tiny_bert())
+    assert "nothing says that its vectors can be cut" in refused(plain.models, dimensions=8).message
 
-    assert "nothing says that its vectors can be cut" in refused(serve(directory), dimensions=8).message
+    directory = save_checkpoint(tmp_path / "tiny", tiny_bert())
 
     (directory / "nightshift.yaml").write_text("matryoshka_dimensions: [8, 16]\n")
     models = serve(directory)
@@ -128,9 +154,8 @@ def test_the_operator_may_forbid_what_a_checkpoint_says(tmp_path: Path, serve: S
 LONG = " ".join(WORDS * 3)  # 180 words, for a model of 64 tokens
 
 
-def test_a_text_that_is_too_long_is_refused_unless_it_may_be_cut(tmp_path: Path, serve: Serve) -> None:
-    directory = save_checkpoint(tmp_path, tiny_bert())
-    models = serve(directory)
+def test_a_text_that_is_too_long_is_refused_unless_it_may_be_cut(plain: Served) -> None:
+    directory, models = plain.directory, plain.models
 
     error = refused(models, ["w1", LONG])
     assert (error.param, error.code) == ("input", "context_length_exceeded")
@@ -160,9 +185,9 @@ def test_a_text_that_is_too_long_is_refused_unless_it_may_be_cut(tmp_path: Path,
     ],
 )
 def test_of_many_texts_none_is_tokenised_far_behind_the_first_that_is_refused(
-    tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch, place: int, wrong: object, said: str
+    plain: Served, monkeypatch: pytest.MonkeyPatch, place: int, wrong: object, said: str
 ) -> None:
-    models = serve(save_checkpoint(tmp_path, tiny_bert()))
+    models = plain.models
     [server] = models
     assert isinstance(server, EmbeddingServer)
     encode, counts = server.encode, Counter[str]()
@@ -191,9 +216,8 @@ def parsed(text: object) -> ModelRequest:
     return endpoints.get(ROUTE).parse({"model": "m", "input": text})
 
 
-def test_a_text_is_cut_to_what_is_asked_for(tmp_path: Path, serve: Serve) -> None:
-    directory = save_checkpoint(tmp_path, tiny_bert())
-    models = serve(directory)
+def test_a_text_is_cut_to_what_is_asked_for(plain: Served) -> None:
+    directory, models = plain.directory, plain.models
 
     answer = ask(models, TEXT, truncate_prompt_tokens=5)
     unchanged = ask(models, TEXT, truncate_prompt_tokens=6)
@@ -208,21 +232,16 @@ def test_a_text_is_cut_to_what_is_asked_for(tmp_path: Path, serve: Serve) -> Non
 
 
 @pytest.mark.parametrize("tokens", [0, -2, 65, 2, 1.5, "5"])
-def test_a_length_to_which_nothing_can_be_cut_is_refused(
-    tmp_path: Path, serve: Serve, tokens: object
-) -> None:
-    models = serve(save_checkpoint(tmp_path, tiny_bert()))
-
-    error = refused(models, TEXT, truncate_prompt_tokens=tokens)
+def test_a_length_to_which_nothing_can_be_cut_is_refused(plain: Served, tokens: object) -> None:
+    error = refused(plain.models, TEXT, truncate_prompt_tokens=tokens)
 
     assert error.param == ("input" if tokens == 2 else "truncate_prompt_tokens")
     if tokens == 2:
         assert "2 tokens leave no room for the text" in error.message
 
 
-def test_a_megabyte_that_is_cut_is_answered(tmp_path: Path, serve: Serve) -> None:
-    models = serve(save_checkpoint(tmp_path, tiny_bert()))
-    text = LONG * 2_000
+def test_a_megabyte_that_is_cut_is_answered(plain: Served) -> None:
+    models, text = plain.models, LONG * 2_000
     assert len(text) > 10**6
 
     answer = ask(models, text, truncate_prompt_tokens=64)
@@ -258,36 +277,32 @@ def with_prompts(directory: Path, *, include_prompt: bool = True, **config: obje
     ],
 )
 def test_a_prompt_comes_before_a_text_and_its_tokens_count(
-    tmp_path: Path, serve: Serve, fields: dict[str, str], prompt: list[int]
+    prompted: Served, fields: dict[str, str], prompt: list[int]
 ) -> None:
-    directory = with_prompts(tmp_path)
-
-    answer = ask(serve(directory), "w1 w2", **fields)
+    answer = ask(prompted.models, "w1 w2", **fields)
 
     token_ids = [2, *prompt, 5, 6, 3]
-    expected = reference(directory, [token_ids], mean_and_normalize)
+    expected = reference(prompted.directory, [token_ids], mean_and_normalize)
     np.testing.assert_allclose(vectors_of(answer), expected, atol=TOLERANCE, rtol=0)
     assert answer.usage.prompt_tokens == len(token_ids)
 
 
 @pytest.mark.parametrize("field", ["prompt_name", "input_type"])
 def test_a_prompt_that_a_checkpoint_has_not_is_refused_with_those_that_it_has(
-    tmp_path: Path, serve: Serve, field: str
+    prompted: Served, plain: Served, field: str
 ) -> None:
-    models = serve(with_prompts(tmp_path / "some"))
+    models = prompted.models
     error = refused(models, **{field: "classification"})
     assert (error.param, error.code) == (field, "invalid_value")
     assert "no prompt 'classification': it has passage, query, title" in error.message
 
-    none = refused(serve(save_checkpoint(tmp_path / "none", tiny_bert())), **{field: "query"})
+    none = refused(plain.models, **{field: "query"})
     assert (none.param, "it has none" in none.message) == (field, True)
     assert refused(models, TEXT_IDS, **{field: "query"}).param == field
 
 
-def test_two_prompts_are_refused(tmp_path: Path, serve: Serve) -> None:
-    models = serve(with_prompts(tmp_path))
-
-    assert "give one" in refused(models, prompt_name="query", input_type="query").message
+def test_two_prompts_are_refused(prompted: Served) -> None:
+    assert "give one" in refused(prompted.models, prompt_name="query", input_type="query").message
 
 
 def test_a_pooling_may_leave_the_prompts_tokens_out(tmp_path: Path, serve: Serve) -> None:
@@ -311,9 +326,8 @@ def test_a_pooling_may_leave_the_prompts_tokens_out(tmp_path: Path, serve: Serve
     np.testing.assert_allclose(vectors_of(plain), expected, atol=TOLERANCE, rtol=0)
 
 
-def test_a_text_behind_a_prompt_is_cut_with_it(tmp_path: Path, serve: Serve) -> None:
-    directory = with_prompts(tmp_path)
-    models = serve(directory)
+def test_a_text_behind_a_prompt_is_cut_with_it(prompted: Served) -> None:
+    directory, models = prompted.directory, prompted.models
 
     answer = ask(models, "w1 w2", prompt_name="query", truncate_prompt_tokens=5)
 
@@ -345,3 +359,54 @@ def test_a_vector_that_is_no_numbers_fails_its_request_and_no_other(tmp_path: Pa
 
     assert (bad.status_code, good.status_code) == (500, 200)
     assert "its vectors are no finite numbers" in bad.body["error"]["message"]
+
+
+SIZES = "/v1/sizes"
+
+
+class SizeRequest(EncoderRequest):
+    """An endpoint that an encoder serves is one module: this file has one."""
+
+    texts: list[str]
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        return self.texts
+
+
+class Sizes(EncoderEndpoint):
+    """POST /v1/sizes: texts in, the size of each vector out."""
+
+    route = SIZES
+    name = "sizes"
+    operation = "create_sizes"
+    summary = "Measure vectors"
+    request_type = SizeRequest
+    input_field = "texts"
+    columns: Mapping[str, ColumnType] = {"size": ColumnType.TEXT}
+
+    def row_template(self, model: str, placeholder: str) -> JsonObject:
+        return {"model": model, "texts": [placeholder]}
+
+    def check_line(self, body: JsonObject) -> int:
+        return len(body["texts"])
+
+    def answer(self, request: ModelRequest, embeddings: Sequence[bytes], prompt_tokens: int) -> JsonObject:
+        return {"model": request.model, "sizes": [len(vector) // 4 for vector in embeddings]}
+
+    def values(self, body: JsonObject) -> Values:
+        sizes = body.get("sizes") or [None]
+        return {"size": str(sizes[0])}
+
+
+@pytest.fixture
+def sizes() -> Iterator[None]:
+    with offered(Sizes()):
+        yield
+
+
+def test_a_new_endpoint_is_served_by_an_encoder(models: Models, sizes: None) -> None:
+    answer = submit(models, SIZES, {"model": models.ids[1], "texts": ["one", "two"]}).wait()
+
+    assert answer.body == {"model": models.ids[1], "sizes": [384, 384]}
+    assert answer.usage.prompt_tokens > 0

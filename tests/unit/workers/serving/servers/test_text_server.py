@@ -1,20 +1,25 @@
 """A real model behind its server: bodies in, answers out, on the engine's own thread."""
 
 import base64
+import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from nightshift.cli.demo import number_in_words
 from nightshift.errors import ConfigurationError, InvalidRequest, UnknownModel
-from nightshift.fleet.models import ModelKind
+from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import JsonObject
-from tests.unit.workers.serving.conftest import SETTINGS, chat, submit
+from tests.faults.kit.fake_engine import CONTEXT_LENGTH, FakeEngine
+from tests.unit.workers.serving.conftest import SETTINGS, Listener, chat, submit, texts
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
+from workers.serving.inference import SamplingDefaults
 from workers.serving.loading import load_models
 from workers.serving.models import Models
+from workers.serving.servers.text_server import TextServer
 
 CONTEXT_SENTENCE = "This model's maximum context length is 256 tokens."
 
@@ -197,3 +202,193 @@ def test_a_bias_on_a_token_the_model_does_not_have_is_refused_by_name(models: Mo
         chat(models, "7", logit_bias={"999999999": 1})
 
     assert refused.value.param == "logit_bias"
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"enum": [7, 12, "many"]}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_every_choice_of_a_chat_answers_in_its_schema(models: Models, temperature: float) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, "strict": True}}
+    answer = chat(models, "Which one?", response_format=form, temperature=temperature, n=3).wait()
+
+    for choice, text in zip(answer.body["choices"], texts(answer), strict=True):
+        assert json.loads(text)["n"] in (7, 12, "many")
+        assert choice["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize(
+    ("fields", "right"),
+    [
+        ({"guided_choice": ["one", "two"]}, ("one", "two")),
+        ({"guided_regex": "(x|y)"}, ("x", "y")),
+        ({"structured_outputs": {"grammar": 'start: "p" | "q"'}}, ("p", "q")),
+    ],
+    ids=str,
+)
+def test_a_completion_is_held_to_its_form(
+    models: Models, fields: dict[str, Any], right: tuple[str, ...]
+) -> None:
+    body = {"model": models.ids[0], "prompt": "Say", "seed": 3}
+    answer = submit(models, "/v1/completions", body | fields).wait()
+
+    assert answer.body["choices"][0]["text"] in right
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"guided_regex": "(a"}, "guided_regex"),
+        ({"guided_json": {"type": "string", "minLength": 3, "maxLength": 2}}, "guided_json"),
+        ({"structured_outputs": {"grammar": "start: missing"}, "n": 3}, "structured_outputs.grammar"),
+    ],
+    ids=str,
+)
+def test_a_form_that_cannot_be_compiled_is_an_invalid_request(
+    models: Models, fields: dict[str, Any], param: str
+) -> None:
+    listener = chat(models, f"about {param}", **fields)
+    answer = listener.wait()
+
+    assert (answer.status_code, answer.body["error"]["param"]) == (400, param)
+    assert chat(models, f"after {param}", guided_choice=["fine"]).wait().status_code == 200
+
+
+def test_a_chats_logprobs_spell_the_answer(models: Models) -> None:
+    listener = chat(models, "48213", logprobs=True, top_logprobs=3)
+    choice = listener.wait().body["choices"][0]
+    content = choice["logprobs"]["content"]
+
+    assert (
+        bytes(byte for entry in content for byte in entry["bytes"]).decode() == choice["message"]["content"]
+    )
+    assert len(content) == len(listener.token_ids) - 1, "the token that ended it is no part of it"
+    for entry in content:
+        assert len(entry["top_logprobs"]) == 3
+        assert entry["top_logprobs"][0] == {k: entry[k] for k in ("token", "logprob", "bytes")}, "greedy"
+        assert -20 < entry["logprob"] <= 0
+
+
+@pytest.mark.parametrize("bias", [-100, 100])
+def test_logprobs_say_what_the_model_thought_before_a_bias(models: Models, bias: int) -> None:
+    engine = models.get(models.ids[0])._engine
+    (plain,) = chat(models, "7", max_tokens=1, logprobs=True, top_logprobs=20).wait().body["choices"]
+    favourite, *others = plain["logprobs"]["content"][0]["top_logprobs"]
+    biased = engine.tokenizer.encode((favourite if bias < 0 else others[0])["token"])[0]
+
+    answer = chat(
+        models, "7", max_tokens=1, logprobs=True, top_logprobs=20, logit_bias={str(biased): bias}
+    ).wait()
+    entry = answer.body["choices"][0]["logprobs"]["content"][0]
+
+    assert entry["token"] == others[0]["token"]
+    assert entry["logprob"] == pytest.approx(others[0]["logprob"], abs=1e-4)
+    assert entry["top_logprobs"][0]["token"] == favourite["token"]
+
+
+def test_a_completions_logprobs_are_columns_with_offsets(models: Models) -> None:
+    body = {"model": models.ids[0], "prompt": "zwölf 🌙", "max_tokens": 40, "temperature": 1.9, "seed": 4}
+    choice = (
+        submit(models, "/v1/completions", body | {"logprobs": 2, "ignore_eos": True})
+        .wait()
+        .body["choices"][0]
+    )
+    columns = choice["logprobs"]
+
+    assert {len(column) for column in columns.values()} == {40}
+    assert columns["text_offset"] == sorted(columns["text_offset"])
+    for token, logprob, top, offset in zip(*columns.values(), strict=True):
+        assert top[token] == logprob
+        assert 2 <= len(top) <= 3
+        if not token.startswith(("bytes:", "<|")):
+            assert choice["text"][offset:].startswith(token)
+
+
+MODEL = "fake"
+TOKENS = 9
+
+
+class Stepped(TextServer):
+    """Its engine steps when the test says."""
+
+    def steps_by_hand(self, count: int) -> None:
+        for _ in range(count):
+            self._step()
+
+
+@pytest.fixture
+def server() -> Stepped:
+    model = Model(id=MODEL, kind=ModelKind.DECODER, context_length=CONTEXT_LENGTH, revision="r")
+    engine = FakeEngine(num_seqs_max=8)
+    return Stepped(model, engine, lambda error: None, SamplingDefaults())  # type: ignore[arg-type]
+
+
+def ask(server: Stepped, carry_over: CarryOver | None = None, **fields: object) -> Listener:
+    body = {"model": MODEL, "prompt": "hello", "max_tokens": TOKENS, "seed": 1, **fields}
+    return submit(Models([server]), "/v1/completions", body, carry_over=carry_over, is_streamed=False)
+
+
+def told(server: Stepped, choices: int = 1) -> list[list[int]]:
+    """The tokens of each choice."""
+    token_ids: list[list[int]] = [[] for _ in range(choices)]
+    for progress in server.generated("one"):
+        token_ids[progress.choice] += progress.token_ids
+    return token_ids
+
+
+def test_the_listener_hears_of_the_end_alone_and_every_token_is_told_once(server: Stepped) -> None:
+    listener = ask(server)
+    assert told(server) == [[]]
+    server.steps_by_hand(4)
+    first = told(server)[0]
+    assert told(server) == [[]]
+    server.steps_by_hand(3)
+    second = told(server)[0]
+    assert (len(first), len(second), listener.token_ids, listener.ended.is_set()) == (4, 3, [], False)
+
+    server.steps_by_hand(TOKENS - 7)
+
+    answer = listener.wait()
+    assert len(listener.token_ids) == 2
+    assert bytes(first + second + listener.token_ids).decode() == answer.body["choices"][0]["text"]
+    assert answer.usage.completion_tokens == TOKENS
+    assert told(server) == [[]]
+
+
+def test_choices_are_told_apart(server: Stepped) -> None:
+    listener = ask(server, n=2)
+    server.steps_by_hand(4)
+    token_ids = told(server, choices=2)
+    assert [len(ids_of_choice) for ids_of_choice in token_ids] == [4, 4]
+
+    server.steps_by_hand(TOKENS - 4)
+
+    for index, choice in enumerate(listener.wait().body["choices"]):
+        assert bytes(token_ids[index] + listener.choices[index].token_ids).decode() == choice["text"]
+
+
+def test_a_continued_request_tells_its_earlier_tokens_first(server: Stepped) -> None:
+    whole = ask(server)
+    server.steps_by_hand(TOKENS)
+    tokens = whole.token_ids
+
+    listener = ask(server, CarryOver([ChoiceSoFar(tokens[:5])]))
+    assert told(server) == [tokens[:5]]
+    server.steps_by_hand(TOKENS)
+
+    assert listener.token_ids == tokens[5:]
+    assert listener.wait().body["choices"] == whole.wait().body["choices"]
+
+
+def test_a_cancelled_request_tells_nothing(server: Stepped) -> None:
+    ask(server)
+    server.steps_by_hand(2)
+
+    server.cancel("one")
+
+    assert told(server) == [[]]

@@ -34,7 +34,10 @@ CITY: JsonObject = {
 CITY_FORMAT: JsonObject = {"type": "json_schema", "json_schema": {"name": "place", "schema": CITY}}
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["qwen", "hermes"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(False, id="qwen"), pytest.param(True, id="hermes", marks=pytest.mark.exhaustive)],
+)
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
     """`special` says how the tokenizer's files mark the tags."""
     directory: Path = save_trained(tmp_path_factory.mktemp("trained"), is_special=request.param)

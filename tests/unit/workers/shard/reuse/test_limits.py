@@ -87,15 +87,7 @@ def test_what_is_remembered_of_a_row_is_counted_and_none_of_its_own_is(ground: G
 
 def test_the_last_rows_are_not_overlooked_as_they_come(ground: Ground) -> None:
     ground.plan(1)
-    parts = ground.dependencies
-    reader = Reader(
-        claim_bulk(ground.store),
-        parts.sources,
-        parts.models,
-        parts.earlier_jobs,
-        line_bytes_max=10_000,
-        on_rows=lambda: None,
-    )
+    reader = Reader(claim_bulk(ground.store), ground.dependencies, CONFIG, on_rows=lambda: None)
 
     class Looked(deque):
         def __bool__(self) -> bool:

