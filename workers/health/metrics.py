@@ -5,7 +5,7 @@ database.
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -14,7 +14,7 @@ from nightshift.fleet.costs import NO_PRICES, Prices, WorkerTime
 from nightshift.fleet.figures import DeviceFigures
 from nightshift.process.metrics import engine
 from nightshift.process.metrics import worker as declared
-from nightshift.process.metrics.family import HistogramFamily, new_registry
+from nightshift.process.metrics.family import CounterFamily, GaugeFamily, HistogramFamily, new_registry
 from nightshift.process.metrics.processes import register_process
 from nightshift_engine import ClassHistograms, Histogram
 from workers.online.times import OnlineTimes, RequestTimes
@@ -62,58 +62,43 @@ class WorkerMetrics(Collector):
         register_process(self.registry)
 
     def collect(self) -> Iterator[Metric]:
-        held, draining = declared.LEASES.collected(), declared.DRAINING.collected()
-        for kind, count in self._held().items():
-            held.add_metric((kind,), count)
-        draining.add_metric((), float(self._is_draining()))
-        steps, seconds = declared.STEPS.collected(), declared.STEP_SECONDS.collected()
-        age, busy = declared.STEP_AGE.collected(), engine.BUSY.collected()
-        roofline = engine.ROOFLINE.collected()
-        for server in self._servers():
-            label = (server.model.id,)
-            busy.add_metric(label, server.busy_fraction)
-            fraction = server.roofline_fraction
-            if fraction is not None:
-                roofline.add_metric(label, fraction)
-            since_s = server.stepping_since_s
-            steps.add_metric(label, server.steps)
-            seconds.add_metric(label, server.step_seconds)
-            age.add_metric(label, 0.0 if since_s is None else max(0.0, time.monotonic() - since_s))
-        yield from (held, draining, steps, seconds, age, busy, roofline)
+        servers, now_s = list(self._servers()), time.monotonic()
+        since_s = {server.model.id: server.stepping_since_s for server in servers}
+        ages_s = {
+            id: 0.0 if began_s is None else max(0.0, now_s - began_s) for id, began_s in since_s.items()
+        }
+        yield filled(declared.LEASES, self._held())
+        yield filled(declared.DRAINING, {(): float(self._is_draining())})
+        yield filled(declared.STEPS, {server.model.id: server.steps for server in servers})
+        yield filled(declared.STEP_SECONDS, {server.model.id: server.step_seconds for server in servers})
+        yield filled(declared.STEP_AGE, ages_s)
+        yield filled(engine.BUSY, {server.model.id: server.busy_fraction for server in servers})
+        yield filled(engine.ROOFLINE, {server.model.id: server.roofline_fraction for server in servers})
         yield from self._shard_metrics()
         yield from self._device_metrics()
-        yield from self._residency_metrics()
-        yield from self._engine_metrics()
-        yield from request_metrics(self._servers(), self._online)
+        if self._residency is not None:
+            yield from _residency_metrics(servers, self._residency)
+        snapshots = [(server.model.id, server.engine_stats) for server in servers]  # as of their last steps
+        for attribute, family in engine.OF_STATS.items():  # encoders have fewer figures
+            yield filled(family, {id: getattr(stats, attribute, None) for id, stats in snapshots})
+        yield from request_metrics(servers, self._online)
 
     def _shard_metrics(self) -> Iterator[Metric]:
-        for family, of_models in (
-            (declared.ROWS, self._shards.rows_finished()),
-            (engine.STARVED, self._shards.starved_seconds()),
-        ):
-            counter = family.collected()
-            for model, count in of_models.items():
-                counter.add_metric((model,), count)
-            yield counter
-        storage = self._shards.storage
-        size, seconds = declared.STORAGE_BYTES.collected(), declared.STORAGE_SECONDS.collected()
-        for direction, amount in (("read", storage.read), ("written", storage.written)):
-            size.add_metric((direction,), amount.bytes)
-            seconds.add_metric((direction,), amount.seconds)
-        yield from (size, seconds)
-        time = self._shards.worker_time()
-        taken = declared.SHARD_SECONDS.collected()
-        taken.add_metric(("spot",), time.spot_s)
-        taken.add_metric(("on_demand",), time.on_demand_s)
-        yield taken
-        spent = self._shards.prices.cost(time)
-        if spent is not None:
-            cost = declared.COST.collected()
-            cost.add_metric((), spent)
-            yield cost
+        storage, worker_time = self._shards.storage, self._shards.worker_time()
+        transfers = {"read": storage.read, "written": storage.written}
+        yield filled(declared.ROWS, self._shards.rows_finished())
+        yield filled(engine.STARVED, self._shards.starved_seconds())
+        yield filled(declared.STORAGE_BYTES, {name: transfer.bytes for name, transfer in transfers.items()})
+        waits_s = {name: transfer.seconds for name, transfer in transfers.items()}
+        yield filled(declared.STORAGE_SECONDS, waits_s)
+        by_capacity = {"spot": worker_time.spot_s, "on_demand": worker_time.on_demand_s}
+        yield filled(declared.SHARD_SECONDS, by_capacity)
+        cost = self._shards.prices.cost(worker_time)
+        if cost is not None:
+            yield filled(declared.COST, {(): cost})
 
     def _device_metrics(self) -> Iterator[Metric]:
-        """Without what is not known."""
+        """Leaves out what is not known."""
         device = self._device()
         if device is None:
             return
@@ -123,37 +108,24 @@ class WorkerMetrics(Collector):
             (declared.DEVICE_UTILISATION, device.utilisation),
         ):
             if value is not None:
-                gauge = family.collected()
-                gauge.add_metric((device.name or device.kind,), value)
-                yield gauge
+                yield filled(family, {device.name or device.kind: value})
 
-    def _residency_metrics(self) -> Iterator[Metric]:
-        if self._residency is None:
-            return
-        warm = declared.MODEL_WARM.collected()
-        for server in self._servers():
-            warm.add_metric((server.model.id,), 1.0)
-        yield warm
-        for family, value in (
-            (declared.MODEL_LOADS, self._residency.loads),
-            (declared.MODEL_LOAD_SECONDS, self._residency.load_seconds),
-            (declared.MODEL_SWAPS, self._residency.swaps),
-            (declared.MODEL_REFUSALS, self._residency.refusals),
-        ):
-            counter = family.collected()
-            counter.add_metric((), value)
-            yield counter
 
-    def _engine_metrics(self) -> Iterator[Metric]:
-        """The engines' figures as of the end of their last steps."""
-        snapshots = [(server.model.id, server.engine_stats) for server in self._servers()]
-        for attribute, family in engine.OF_STATS.items():
-            metric = family.collected()
-            for model_id, stats in snapshots:
-                value = getattr(stats, attribute, None)
-                if value is not None:  # encoders have fewer figures
-                    metric.add_metric((model_id,), value)
-            yield metric
+def filled(family: CounterFamily | GaugeFamily, values: Mapping[Any, float | None]) -> Metric:
+    """A family's samples by label, or by its labels; without those that are not known."""
+    metric = family.collected()
+    for label, value in values.items():
+        if value is not None:
+            metric.add_metric(label if isinstance(label, tuple) else (label,), value)
+    return metric
+
+
+def _residency_metrics(servers: Iterable[ModelServer], counts: ResidencyCounts) -> Iterator[Metric]:
+    yield filled(declared.MODEL_WARM, {server.model.id: 1.0 for server in servers})
+    yield filled(declared.MODEL_LOADS, {(): counts.loads})
+    yield filled(declared.MODEL_LOAD_SECONDS, {(): counts.load_seconds})
+    yield filled(declared.MODEL_SWAPS, {(): counts.swaps})
+    yield filled(declared.MODEL_REFUSALS, {(): counts.refusals})
 
 
 OF_ENGINE: Final[dict[HistogramFamily, Callable[[ClassHistograms], Histogram]]] = {
@@ -169,7 +141,7 @@ ONLINE: Final[dict[HistogramFamily, Callable[[RequestTimes], Histogram]]] = {
 
 
 def request_metrics(servers: Iterable[ModelServer], online: OnlineTimes) -> Iterator[Metric]:
-    """As of now."""
+    """Histograms of requests and steps as they are now; named after vLLM's."""
     engines = [(server.model.id, server.histograms) for server in servers]
     batches, tokens = engine.BATCH_SIZE.collected(), engine.TOKENS_PER_STEP.collected()
     prompts, generated = declared.PROMPT_TOKENS.collected(), declared.GENERATION_TOKENS.collected()
