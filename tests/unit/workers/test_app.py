@@ -6,72 +6,63 @@ import sys
 
 import pytest
 
-from nightshift_engine import limit_spinning
-
 # In a process of its own: Celery's logging is set up once in a process, and stays.
 PROGRAM = """
-import logging, warnings
+import contextlib, logging, sys, warnings
 from celery.exceptions import SecurityWarning
-from workers.app import app
-
-app.log.setup(loglevel="WARNING", redirect_stdouts=True)  # as `celery worker --loglevel WARNING` does
-logging.getLogger("workers.runtime").info("worker ready")
-warnings.warn("you are root", SecurityWarning)
-"""
-
-
-@pytest.mark.parametrize(
-    ("level", "times"), [("info", 1), pytest.param("warning", 0, marks=pytest.mark.exhaustive)]
-)
-def test_the_operator_decides_the_log_level_of_a_worker_not_celery(level, times):
-    environment = os.environ | {"NIGHTSHIFT_LOG_LEVEL": level}
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True
-    )
-    assert ended.stderr.count("worker ready") == times
-    assert "you are root" not in ended.stderr
-
-
-LOADING_PROGRAM = """
-import contextlib, logging, sys
 from workers.app import app
 from workers.composition import load_models
 from nightshift.errors import ConfigurationError
 from nightshift.process.settings import WorkerSettings
 
-app.log.setup(loglevel="WARNING")
-assert "torch" not in sys.modules
+app.log.setup(loglevel="WARNING", redirect_stdouts=True)  # as `celery worker --loglevel WARNING` does
+logging.getLogger("workers.runtime").info("worker ready")
+warnings.warn("you are root", SecurityWarning)
+assert not {"torch", "transformers", "safetensors"} & set(sys.modules), "a worker starts without them"
 with contextlib.suppress(ConfigurationError):
     load_models(WorkerSettings(models=("/nowhere",)), lambda error: None)
 for library in ("huggingface_hub", "transformers"):
     logging.getLogger(f"{library}.somewhere").warning(f"{library} warns")
 """
+WITHOUT_TORCH = """
+import sys
+for absent in ("torch", "transformers", "safetensors"):
+    sys.modules[absent] = None  # importing it fails
+import workers.serving.hub
+"""
 
 
-@pytest.fixture(scope="module")
-def said_while_loading():
-    """The log of one process for all tests: it imports everything a model needs."""
-    spinning = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
-    environment = {name: value for name, value in os.environ.items() if name not in spinning}
-    return subprocess.run(
-        [sys.executable, "-c", LOADING_PROGRAM],
-        env=environment | {"OMP_DISPLAY_ENV": "verbose"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=240,
-    ).stderr
+@pytest.fixture(scope="module", params=["info", pytest.param("warning", marks=pytest.mark.exhaustive)])
+def said(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """The log level, and the log of one process for all tests: it imports everything a model needs."""
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    }
+    environment |= {"NIGHTSHIFT_LOG_LEVEL": request.param, "OMP_DISPLAY_ENV": "verbose"}
+    command = [sys.executable, "-c", PROGRAM]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=240)
+    return request.param, ended.stderr
 
 
-def test_libraries_imported_with_a_model_log_once(said_while_loading):
+def test_the_operator_decides_the_log_level_of_a_worker_not_celery(said: tuple[str, str]) -> None:
+    level, log = said
+    assert log.count("worker ready") == (level == "info")
+    assert "you are root" not in log
+
+
+def test_libraries_imported_with_a_model_log_once(said: tuple[str, str]) -> None:
     for library in ("huggingface_hub", "transformers"):
-        (line,) = (line for line in said_while_loading.splitlines() if f"{library} warns" in line)
+        (line,) = (line for line in said[1].splitlines() if f"{library} warns" in line)
         assert '"level": "warning"' in line
 
 
-def test_a_worker_limits_the_spinning_before_it_loads_torch(said_while_loading):
-    if "_OPENMP" not in said_while_loading:
+def test_a_worker_limits_the_spinning_before_it_loads_torch(said: tuple[str, str]) -> None:
+    if "_OPENMP" not in said[1]:
         pytest.skip("torch's OpenMP runtime does not say what it was told")
-    limited: dict[str, str] = {}
-    limit_spinning(limited)
-    assert f"GOMP_SPINCOUNT = '{limited['GOMP_SPINCOUNT']}'" in said_while_loading
+    assert f"GOMP_SPINCOUNT = '{SPIN_COUNT}'" in said[1]
+
+
+def test_models_are_found_without_torch_which_only_loading_one_needs() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr

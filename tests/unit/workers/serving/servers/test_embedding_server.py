@@ -22,7 +22,6 @@ from nightshift.endpoints.results import Values
 from nightshift.errors import ConfigurationError, InvalidRequest
 from nightshift.jobs import JsonObject
 from nightshift_engine.encoders import EncoderText
-from nightshift_engine.encoders.texts import EncoderText
 from tests.helpers.fakes import offered
 from tests.unit.engine.tiny.encoders import (
     TOLERANCE,

@@ -34,9 +34,18 @@ CITY: JsonObject = {
 CITY_FORMAT: JsonObject = {"type": "json_schema", "json_schema": {"name": "place", "schema": CITY}}
 
 
+MORE = pytest.mark.exhaustive
+
+
+def first_alone(cases: dict[str, JsonObject]) -> list[Any]:
+    """The cases, of which the default run takes the first."""
+    first, *others = cases.values()
+    return [first, *(pytest.param(other, marks=MORE) for other in others)]
+
+
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(False, id="qwen"), pytest.param(True, id="hermes", marks=pytest.mark.exhaustive)],
+    params=[pytest.param(False, id="qwen"), pytest.param(True, id="hermes", marks=MORE)],
 )
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
     """`special` says how the tokenizer's files mark the tags."""
@@ -67,7 +76,7 @@ def outcome(listener: Listener) -> tuple[str | None, list[tuple[str, str]]]:
     [
         (CALLS, None, [("weather", "Oslo")]),
         (CALLS_TWICE, None, [("weather", "Bonn"), ("time", "Lima")]),
-        (CALLS_IN_LETTERS, None, [("time", "Kiel")]),
+        pytest.param(CALLS_IN_LETTERS, None, [("time", "Kiel")], marks=MORE),
         (THINKS_AND_CALLS, "<think>\nhm\n</think>\n\n", [("weather", "Rome")]),
         (TALKS, ANSWERS[TALKS], []),
     ],
@@ -78,7 +87,7 @@ def test_a_model_decides_for_itself_what_it_calls(
     assert outcome(ask(trained, question)) == (content, calls)
 
 
-@pytest.mark.parametrize("choice", ["required", WEATHER], ids=["required", "named"])
+@pytest.mark.parametrize("choice", ["required", pytest.param(WEATHER, marks=MORE)], ids=["required", "named"])
 @pytest.mark.parametrize("question", [CALLS, TALKS])
 def test_a_model_that_must_call_calls_whatever_it_would_say(
     trained: Models, question: str, choice: str | JsonObject
@@ -116,7 +125,9 @@ def test_a_grammar_may_name_a_tag_as_a_token_or_as_text(trained: Models, grammar
     assert answer.body["choices"][0]["message"]["content"] == "<think>hm</think>"
 
 
-@pytest.mark.parametrize("text", ["<tool_call>", "a</think>", "<|im_start|>"])
+@pytest.mark.parametrize(
+    "text", ["<tool_call>", pytest.param("a</think>", marks=MORE), pytest.param("<|im_start|>", marks=MORE)]
+)
 def test_a_form_may_have_the_text_of_any_token(trained: Models, text: str) -> None:
     """A control token is no text: its name is written letter by letter."""
     answer = ask(trained, TALKS, tools=None, guided_choice=[text]).wait()
@@ -135,7 +146,11 @@ def test_a_form_may_have_the_text_of_any_token(trained: Models, text: str) -> No
     ],
     ids=str,
 )
-@pytest.mark.parametrize("form", [CITY_FORMAT, {"type": "json_object"}], ids=["schema", "object"])
+@pytest.mark.parametrize(
+    "form",
+    [CITY_FORMAT, pytest.param({"type": "json_object"}, marks=MORE)],
+    ids=["schema", "object"],
+)
 def test_a_model_with_tools_and_a_form_calls_or_answers_in_the_form(
     trained: Models,
     question: str,
@@ -212,7 +227,7 @@ UNUSABLE: dict[str, JsonObject] = {
 
 
 @pytest.mark.parametrize("parameters", UNUSABLE.values(), ids=UNUSABLE)
-@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize("choice", ["auto", pytest.param("required", marks=MORE)])
 def test_a_tool_that_is_not_strict_takes_any_object_where_its_schema_cannot_be_kept_to(
     trained: Models, parameters: JsonObject, choice: str
 ) -> None:
@@ -233,7 +248,7 @@ NOT_SUPPORTED: dict[str, JsonObject] = {
 }
 
 
-@pytest.mark.parametrize("other", NOT_SUPPORTED.values(), ids=NOT_SUPPORTED)
+@pytest.mark.parametrize("other", first_alone(NOT_SUPPORTED), ids=NOT_SUPPORTED)
 def test_a_tool_that_is_not_strict_is_kept_to_the_rest_of_its_schema(
     trained: Models, other: JsonObject
 ) -> None:
