@@ -45,7 +45,7 @@ class OutputParts:
             self._thread.join(timeout_s)
 
     def look(self) -> None:
-        """Write the parts there are for this worker. Raises WritingStopped."""
+        """Writes the parts there are for this worker. Raises WritingStopped."""
         try:
             while self._has_part() and self._writer.write_next():
                 pass

@@ -42,7 +42,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
     body_can_be_buffer = False
 
     def on_start(self) -> None:
-        """Load the models before Celery connects, so that no message waits for a model."""
+        """Loads the models before Celery connects, so that no message waits for a model."""
         with starting():
             self._runtime = self.compose()
         try:

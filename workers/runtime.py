@@ -133,7 +133,7 @@ class Runtime:
         self._drainer = threading.Thread(target=self._drain_when_told, name="drain", daemon=True)
 
     def start(self, stop_celery: Callable[[int], None] = lambda exit_code: None) -> None:
-        """Load the models, then open for work. Raises ConfigurationError when a model cannot be served.
+        """Loads the models, then opens for work. Raises ConfigurationError when a model cannot be served.
 
         `stop_celery` is called as a drain begins: Celery's main loop is to end too, with this exit code.
         """
@@ -252,7 +252,7 @@ class Runtime:
         return self._shutdown.exit_code
 
     def drain(self) -> None:
-        """Take nothing new, save what is under way, hand every lease back. Bounded by `drain_s`."""
+        """Takes nothing new, saves what is under way and hands every lease back. Bounded by `drain_s`."""
         if self._shutdown.begin_drain():
             self._drainer.join()
 

@@ -53,7 +53,7 @@ class ShardTrace:
 
     @classmethod
     def begin(cls, claim: BulkClaim) -> "ShardTrace | None":
-        """None: it is not recorded."""
+        """Begins the span of a lease. None: it is not recorded."""
         submit = claim.job.traceparent
         span = follow(submit, "shard", kind=SpanKind.CONSUMER, link=parsed(submit) if is_on() else None)
         return cls(span, claim) if span.is_recording() else None

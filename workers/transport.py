@@ -21,7 +21,7 @@ RECONNECT_S: Final = 1.0  # between connections
 
 
 class Message(virtual.Message):
-    """Names the queue to give it back to."""
+    """A message that names the queue to give it back to."""
 
     def __init__(self, payload: Mapping[str, Any], channel: Any = None, **options: Any) -> None:
         """Raises anything that kombu does."""
@@ -39,7 +39,7 @@ class QoS(virtual.QoS):
     """
 
     def restore_unacked(self) -> list[Any]:
-        """Up to the first that Redis does not take: kombu would wait for each, and write it to a file."""
+        """Gives messages back up to the first that Redis does not take: kombu would wait for each."""
         self._flush()  # type: ignore[no-untyped-call]
         try:
             while self._delivered:
@@ -108,7 +108,7 @@ class Transport(redis.Transport):
             drop(message, error)
 
     def _forget(self, message: Any) -> None:
-        """Else `restore_unacked` gives it back."""
+        """Acknowledges it; else `restore_unacked` gives it back."""
         for channel in self.channels:
             for tag, delivered in list(channel.qos._delivered.items()):
                 if delivered._raw is message:
@@ -116,7 +116,7 @@ class Transport(redis.Transport):
 
 
 def drop(message: Any, error: BaseException) -> None:
-    """Log it; the pool counts the signal."""
+    """Logs it; the pool counts the signal."""
     log.warning("message dropped", extra={"action": "message_dropped", "reason": repr(error)})
     task_rejected.send(sender=None, message=message, exc=error)
 

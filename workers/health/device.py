@@ -40,7 +40,7 @@ def device_reader(name: str) -> Callable[[], DeviceFigures | None]:
 
 
 def _unknown() -> None:
-    """Whatever runs the models, it is none of our engines."""
+    """Tells nothing: whatever runs the models, it is none of our engines."""
 
 
 def _host(kind: str) -> DeviceFigures:

@@ -30,7 +30,7 @@ SPACING_S: Final = 1.0  # between samples that are kept: heartbeats may follow e
 
 
 class Window:
-    """Samples of counters by name. For one thread."""
+    """Samples of counters by name, taken by one thread."""
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
@@ -55,7 +55,7 @@ class Window:
         }
 
     def rates(self) -> dict[str, float]:
-        """Per second; empty until there are two samples."""
+        """Rises per second; empty until there are two samples."""
         seconds = self._samples[-1][0] - self._samples[0][0] if self._samples else 0.0
         return {name: rise / seconds for name, rise in self.rises().items()} if seconds > 0 else {}
 
@@ -161,7 +161,7 @@ _STATM: Final = Path("/proc/self/statm")
 
 
 def resident_bytes() -> int | None:
-    """None: the system does not say."""
+    """Memory of this process. None: the system does not say."""
     try:
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):

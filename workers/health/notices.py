@@ -51,7 +51,7 @@ class SpotWatcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Does not wait for a look under way."""
+        """Stops without waiting for a look under way."""
         self._stopping.set()
 
     @property
@@ -61,21 +61,21 @@ class SpotWatcher:
         return None if is_old else self._last
 
     def look(self) -> Notice | None:
-        """Ask once."""
+        """Asks once."""
         if self._try(self._poll):
             self._answered_at_s = self._clock_s()
         self.has_looked.set()
         return self.current
 
     def acknowledge(self, event_id: str) -> bool:
-        """Say that it may happen now. False: the server did not take it."""
+        """Says that it may happen now. False: the server did not take it."""
         return self._try(lambda: self._provider.acknowledge(event_id))
 
     def _poll(self) -> None:
         self._last = self._provider.poll()
 
     def _try(self, ask: Callable[[], None]) -> bool:
-        """False: no answer. Failures in a row are logged once."""
+        """Returns False without an answer. Failures in a row are logged once."""
         try:
             ask()
         except Exception as error:  # noqa: BLE001 anything may answer at that address
@@ -102,7 +102,7 @@ class SpotWatcher:
 
 
 class Notices:
-    """Without a provider there are none."""
+    """Follows the notices of a provider; without one there are none."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Notices:
         return None if self._watcher is None else self._watcher.current
 
     def wait_until_withdrawn(self) -> None:
-        """Begin to watch. Returns once there is no notice that this worker would leave for."""
+        """Begins to watch. Returns once there is no notice that this worker would leave for."""
         if self._watcher is None:
             return
         self._is_waiting = True
@@ -152,7 +152,7 @@ class Notices:
         self._is_waiting = False
 
     def _acknowledge(self, watcher: SpotWatcher, event_id: str | None) -> None:
-        """Tell the cloud that it need not wait: no worker here has work. The machine's other workers had the
+        """Tells the cloud that it need not wait: no worker here has work. The machine's other workers had the
         same notice, and the time that a drain may take.
         """
         if event_id is None or event_id == self._acknowledged or not watcher.acknowledge(event_id):

@@ -27,17 +27,17 @@ class Registration:
         self._machine = machine
 
     def register(self) -> None:
-        """Record that the worker exists, and loads its models. Raises DatabaseUnusable."""
+        """Records that the worker exists, and loads its models. Raises DatabaseUnusable."""
         self._retry(lambda: check_schema(self._store.database))
         self._retry(self._insert)
 
     def open(self, models: Iterable[Model], warm: Sequence[str] | None = None) -> None:
-        """Record that it can serve these and is ready. `warm`: those that are loaded; None: all."""
+        """Records that it can serve these and is ready. `warm`: those that are loaded; None: all."""
         served = list(models)
         self._retry(lambda: self._serve(served, warm))
 
     def models_changed(self, served: Sequence[str], warm: Sequence[str], loaded: Model | None = None) -> None:
-        """Record what is served and warm, and what is known of a model now that it is loaded."""
+        """Records what is served and warm, and what is known of a model now that it is loaded."""
         self._retry(lambda: self._record(served, warm, loaded))
 
     def warm_elsewhere(self, tx: Transaction) -> set[str]:
@@ -51,7 +51,7 @@ class Registration:
             tx.workers.record_models(self._worker_id, served, warm)
 
     def _retry(self, act: Callable[[], None]) -> None:
-        """Wait for the database: a worker that ended would be restarted until its supervisor gave up.
+        """Waits for the database: a worker that ended would be restarted until its supervisor gave up.
 
         It is told once, and again where it is away for another kind of reason.
         """
@@ -92,7 +92,7 @@ class Registration:
             tx.workers.serves(self._worker_id, [model.id for model in models], now, warm)
 
     def mark(self, state: WorkerState) -> None:
-        """Without a database nothing is recorded: recovery then sees the heartbeats end."""
+        """Records the state; where the database is away, recovery sees the heartbeats end."""
         try:
             with self._store.transaction() as tx:
                 tx.workers.mark(self._worker_id, state, tx.now())

@@ -1,4 +1,4 @@
-"""Whether a worker process is to end, with which exit code. One that holds work drains first."""
+"""Decides whether a worker process ends, and with which exit code. One that holds work drains first."""
 
 import faulthandler
 import logging
@@ -58,7 +58,7 @@ class Shutdown:
             self.leave()
 
     def leave(self, exit_code: int = 0) -> None:
-        """Drain, and end the process. Returns at once. The first exit code but 0 counts."""
+        """Drains, and ends the process. Returns at once. The first exit code but 0 counts."""
         self._exit_code = self._exit_code or exit_code
         if self._holds_work.is_set():
             self._draining.set()
@@ -71,7 +71,7 @@ class Shutdown:
         self._holds_work.set()
 
     def begin_drain(self) -> bool:
-        """False: there is no work."""
+        """Begins to drain. False: there is no work."""
         if not self._holds_work.is_set():
             return False
         self._draining.set()
@@ -86,7 +86,7 @@ class Shutdown:
 
     @property
     def exit_code(self) -> int:
-        """After the drain."""
+        """The code to end with after the drain."""
         return self._exit_code or (NO_RESTART_EXIT if self._is_drain_requested else 0)
 
     @property
@@ -95,7 +95,7 @@ class Shutdown:
         return self.exit_code in IN_ORDER
 
     def drain_too_slow(self) -> None:
-        """End the process; the leases it holds expire."""
+        """Ends the process; the leases it holds expire."""
         log.critical("drain took too long", extra={"action": "drain_too_slow"})
         self.exit(self._exit_code_too_slow)
 
@@ -105,13 +105,13 @@ class Shutdown:
 
 
 def exit_process(exit_code: int) -> None:
-    """End now, whatever other threads are doing."""
+    """Ends now, whatever other threads are doing."""
     logging.shutdown()
     os._exit(exit_code)
 
 
 def engine_died(error: BaseException) -> None:
-    """End the process, which would hold its leases and do nothing."""
+    """Ends the process, which would hold its leases and do nothing."""
     log.critical("engine died", exc_info=error, extra={"action": "engine_died"})
     exit_process(EXIT_ENGINE_DIED)
 

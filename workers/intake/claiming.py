@@ -48,7 +48,7 @@ class Places(Protocol):
     def online_room(self) -> OnlineRoom: ...
 
     def bulk_room(self, models: Sequence[str]) -> Room | None:
-        """Which bulk shards may be claimed for these models. None: none."""
+        """Bulk shards that may be claimed for these models. None: there are none."""
 
     def run_online(self, claim: OnlineClaim, claimed_at_s: float) -> None: ...
 
@@ -131,7 +131,7 @@ class Intake:
         return self._thread.is_alive()
 
     def attach(self, subscription: Subscription) -> None:
-        """The consumer has (re)connected to Redis."""
+        """Tells that the consumer has (re)connected to Redis."""
         self._bulk_subscription.attach(subscription)
 
     def online_rang(
@@ -144,7 +144,7 @@ class Intake:
         self._put(BULK_RANK, priority, None, receipt)
 
     def message_dropped(self) -> None:
-        """The next poll adds it to the database's count."""
+        """Counts an unreadable message; the next poll adds it to the database's count."""
         with self._changed:
             self.messages_received += 1
             self._dropped += 1
@@ -154,7 +154,7 @@ class Intake:
             self._changed.notify()
 
     def models_changed(self) -> None:
-        """There may be work for a model that has become warm."""
+        """Looks for work, since a model has become warm."""
         with self._changed:
             self._next_until_s = 0.0
             self._online_may_wait = True
@@ -168,7 +168,7 @@ class Intake:
             self._changed.notify()
 
     def bulk_room_changed(self) -> None:
-        """Claims where it has not looked in vain."""
+        """Claims bulk, unless it has looked in vain in the same room."""
         with self._changed:
             self._changed.notify()
 
@@ -225,7 +225,7 @@ class Intake:
             self._changed.wait_for(lambda: self._is_stopping, timeout=seconds)
 
     def _take_online(self, *, poll: bool) -> None:
-        """Claim the requests that have rung. With fewer places, one tenant may have filled the queue: then
+        """Claims the requests that have rung. With fewer places, one tenant may have filled the queue: then
         claim those that are next by the database.
         """
         room = self._places.online_room()
@@ -267,7 +267,7 @@ class Intake:
         return self._online_may_wait or bool(self._left_out - room.full_tenants)
 
     def _next_online(self, count: int, room: OnlineRoom, *, poll: bool) -> Sequence[str]:
-        """The best first, as of a moment ago."""
+        """Ids of online requests, the best first, as of a moment ago."""
         if poll or not self._next or time.monotonic() >= self._next_until_s:
             with self._store.snapshot() as tx:
                 self._next = deque(
@@ -300,7 +300,7 @@ class Intake:
         )
 
     def _take_bulk(self, *, look: bool) -> None:
-        """Claim what there is room for. Tokens that may be for other workers are given back once the
+        """Claims what there is room for. Tokens that may be for other workers are given back once the
         subscription is paused.
         """
         tokens = self._heap.pop(BULK_RANK)

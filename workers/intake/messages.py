@@ -17,7 +17,7 @@ class Receipt(Protocol):
     def acknowledge(self) -> None: ...
 
     def give_back(self) -> None:
-        """Queue it again, for another worker."""
+        """Queues it again, for another worker."""
 
 
 @dataclass(order=True, frozen=True)
@@ -33,7 +33,7 @@ class Message:
 
 
 class MessageHeap:
-    """Not acknowledged yet. Thread-safe."""
+    """Messages that are not acknowledged yet. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -62,7 +62,7 @@ class MessageHeap:
             return any(message.kind_rank == kind_rank for message in self._heap)
 
     def pop(self, kind_rank: int, count: int | None = None) -> list[Message]:
-        """The best of one kind; without a count, all of them."""
+        """Takes the best of one kind; without a count, all of them."""
         with self._lock:
             wanted = sorted(message for message in self._heap if message.kind_rank == kind_rank)[:count]
             taken = {message.arrival for message in wanted}
@@ -95,7 +95,7 @@ class BulkSubscription:
                 subscription.pause()
 
     def want(self, is_wanted: bool) -> None:
-        """Ignored before the first connection."""
+        """Resumes or pauses it; ignored before the first connection."""
         with self._lock:
             if self._subscription is None or is_wanted == self._is_wanted:
                 return

@@ -36,13 +36,13 @@ class Holder(Protocol):
     """
 
     def lease_lost(self) -> None:
-        """Write nothing more."""
+        """Writes nothing more."""
 
     def stop_requested(self, reason: StopReason) -> None:
-        """Start nothing more; what runs may finish within the grace period. Called repeatedly."""
+        """Starts nothing more; what runs may finish within the grace period. Called repeatedly."""
 
     def pause_requested(self) -> None:
-        """Save what there is and give the lease back. Called repeatedly."""
+        """Saves what there is and gives the lease back. Called repeatedly."""
 
 
 @dataclass
@@ -102,7 +102,7 @@ class Heartbeat:
         return all(thread.is_alive() for thread in self._threads)
 
     def beat_now(self) -> None:
-        """Beat without waiting for the interval. Returns at once."""
+        """Beats without waiting for the interval. Returns at once."""
         self._wake.set()
 
     def clock_s(self) -> float:
@@ -116,7 +116,7 @@ class Heartbeat:
         claimed_at_s: float,
         tokens_at_risk: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Keep a lease from now on. `claimed_at_s` is this clock *before* the claim was asked for.
+        """Keeps a lease from now on. `claimed_at_s` is this clock *before* the claim was asked for.
 
         `tokens_at_risk`, called from the heartbeat's thread, returns how many tokens would be generated again
         if this process died. The holder of an earlier term of this shard is told that its lease is lost: it
@@ -138,13 +138,13 @@ class Heartbeat:
                 del self._held[lease.shard_id]
 
     def trusts(self, lease: Lease) -> bool:
-        """Whether results may still be written under this lease, as far as this worker can know."""
+        """Whether results may still be written under this lease, as far as this worker knows."""
         with self._lock:
             held = self._held.get(lease.shard_id)
             return held is not None and held.lease.term == lease.term and held.trust.holds(self._clock_s())
 
     def beat(self) -> bool:
-        """Renew everything once. False: the database is away."""
+        """Renews everything once. False: the database is away."""
         with self._lock:
             to_renew = list(self._held.values())
         at_risk = {held.lease.shard_id: held.tokens_at_risk() for held in to_renew}
@@ -177,7 +177,7 @@ class Heartbeat:
             return None
 
     def drop_untrusted(self) -> None:
-        """Give up leases not renewed for so long that another worker may have them."""
+        """Gives up leases not renewed for so long that another worker may have them."""
         with self._lock:
             now_s = self._clock_s()
             lost = [held for held in self._held.values() if held.trust.is_lost(now_s)]

@@ -1,4 +1,4 @@
-"""Which rows of a shard the engine may have now, where a row may have crashed the workers before.
+"""Decides which rows of a shard the engine may have now, where a row may have crashed workers before.
 
 A `Watch` is asked by the runner of one shard, on its thread. `Isolation` is the worker's: while it is held,
 one suspected row has the worker to itself.
@@ -38,7 +38,7 @@ class Isolation:
         return self._holder is not None
 
     def enter(self, holder: object) -> bool:
-        """One row or request goes in. False: another holder is alone, or waits to be."""
+        """Lets one row or request in. False: another holder is alone, or waits to be."""
         with self._changed:
             if self._holder not in (None, holder):
                 return False
@@ -46,7 +46,7 @@ class Isolation:
             return True
 
     def enter_alone(self, holder: object) -> bool:
-        """One goes in, and nothing else is inside. False: not yet; unless another holds the isolation, it is
+        """Lets one in where nothing else is inside. False: not yet; unless another holds the isolation, it is
         this holder's now, and nothing else enters.
         """
         with self._changed:
@@ -65,7 +65,7 @@ class Isolation:
             return self._inside[holder] > 0
 
     def recheck(self) -> None:
-        """Waiting threads ask their `gives_up` again."""
+        """Has waiting threads ask their `gives_up` again."""
         with self._changed:
             self._changed.notify_all()
 
@@ -113,7 +113,7 @@ class SuspectQueue(Generic[Request]):
         return self._thread.is_alive
 
     def stop(self) -> None:
-        """Begin no more; those queued must not be wanted any more. Returns at once; a begun one goes on."""
+        """Begins no more; those queued must not be wanted any more. Returns at once; a begun one goes on."""
         self._thread.stop()
         self._isolation.recheck()
 

@@ -54,7 +54,7 @@ class CallText:
 
     @property
     def delta(self) -> Delta:
-        """Without a `text`: readers of an earlier release take that for content."""
+        """Without a `text`, which readers take for content."""
         part = self.part
         data: JsonObject = {
             "index": self.choice,
@@ -103,7 +103,7 @@ class Publisher:
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """Send what is there, and end."""
+        """Sends what is there, and ends."""
         self._outbox.close()
         if self._thread.is_alive():
             self._thread.join()
@@ -140,7 +140,7 @@ class Publisher:
             entry.on_told()
 
     def _record(self, ended: Sequence[_Ended]) -> Sequence[_Ended]:
-        """Commit what has ended while its lease is trusted. Returns what was committed.
+        """Commits what has ended while its lease is trusted. Returns what was committed.
 
         In one transaction, which waits for the disk once; in smaller ones while that fails: the database may
         refuse one answer, and a large transaction meets more conflicts.

@@ -84,7 +84,7 @@ class OnlineRunner:
         return self._publisher.is_alive and self._suspects.is_alive
 
     def run(self, claim: OnlineClaim, claimed_at_s: float) -> None:
-        """Take a claimed request. It ends with an answer, an error answer, or back in the queue."""
+        """Takes a claimed request. It ends with an answer, an error answer, or back in the queue."""
         request = OnlineRequest(claim, self._drop, self._stop, submitted_s=claimed_at_s - claim.waited_s)
         if is_on():
             request.trace = OnlineTrace(claim, claimed_at_s)
@@ -100,7 +100,7 @@ class OnlineRunner:
             self._prepare(request)
 
     def drain(self, wait_s: float) -> None:
-        """Hand back what has not begun, wait `wait_s` for the rest, hand back what is left, and stop."""
+        """Hands back what has not begun, waits `wait_s` for the rest, hands back what is left, and stops."""
         self._preparing.stop()
         with self._lock:
             waiting = [request for request in self._open.values() if request.waits]
@@ -115,7 +115,7 @@ class OnlineRunner:
     # -- the beginning
 
     def _prepare(self, request: OnlineRequest) -> None:
-        """Begin it on another thread, in its tenant's turn. Without one it is handed back, which raises
+        """Begins it on another thread, in its tenant's turn. Without one it is handed back, which raises
         RuntimeError where one could not be started.
         """
         will_run = False
@@ -128,7 +128,7 @@ class OnlineRunner:
                 self._hand_back_all([request])
 
     def _begin(self, request: OnlineRequest) -> bool:
-        """Submit it to the engine. False: it was closed already."""
+        """Submits it to the engine. False: it was closed already."""
         with self._lock:
             if not self._is_open(request):
                 return False
@@ -149,7 +149,7 @@ class OnlineRunner:
         return True
 
     def _has_begun(self, request: OnlineRequest) -> None:
-        """Apply a cancel or an end that came during submission, when the engine did not know the request."""
+        """Applies a cancel or an end that came while the engine did not know the request yet."""
         with self._lock:
             request.is_beginning = False
             is_cancelled, has_ended = request.is_cancelled, request.has_ended
@@ -169,7 +169,7 @@ class OnlineRunner:
             raise Busy
 
     def _journal(self, request: OnlineRequest) -> None:
-        """Record that a suspected request runs, to attribute a crash to it. Raises Busy if that fails."""
+        """Records that a suspected request runs, to attribute a crash to it. Raises Busy if that fails."""
         try:
             with self._store.transaction() as tx:
                 is_recorded = tx.dead_letters.journal(request.claim.lease, [ONLINE_ROW])
@@ -233,7 +233,7 @@ class OnlineRunner:
             del self._num_of_tenant[tenant_id]
 
     def _cancel(self, request: OnlineRequest) -> bool:
-        """Close it and take it out of the engine. False: it was closed already."""
+        """Closes it and takes it out of the engine. False: it was closed already."""
         was_open = self._close(request, is_cancelled=True)
         if was_open and request.server is not None:
             request.server.cancel(request.inference_id)
@@ -287,7 +287,7 @@ class OnlineRunner:
         self._leave(request)
 
     def _leave(self, request: OnlineRequest) -> None:
-        """Leave the isolation, once the end is recorded and the engine cannot have the request: one
+        """Leaves the isolation, once the end is recorded and the engine cannot have the request: one
         journalled as running alone must have been alone.
         """
         with self._lock:

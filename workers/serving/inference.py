@@ -117,7 +117,7 @@ def sampling_params(request: GenerationRequest, seed: int, defaults: SamplingDef
 
 
 def check_length(text_chars: int, context_length: int, param: str, advice: str = "") -> None:
-    """Refuse a text that is far too long without tokenising it, which could take seconds.
+    """Refuses a text that is far too long without tokenising it, which could take seconds.
 
     Raises InvalidRequest. A text just too long passes; the engine counts its tokens.
     """
@@ -126,7 +126,7 @@ def check_length(text_chars: int, context_length: int, param: str, advice: str =
 
 
 def check_output_length(request: GenerationRequest, context_length: int) -> None:
-    """Refuse to generate more tokens than the context has. What no longer fits beside a prompt ends the
+    """Refuses to generate more tokens than the context has. What no longer fits beside a prompt ends the
     answer with `length`. Raises InvalidRequest naming the field.
     """
     for field, tokens_max in request.output_limits.items():
@@ -245,7 +245,7 @@ class _Choice:
         )
 
     def _read(self, visible: bytes, *, is_last: bool = False) -> None:
-        """Count the characters that are whole now."""
+        """Counts the characters that are whole now."""
         buffer = self._partial + visible
         text, num_bytes = codecs.utf_8_decode(buffer, "replace", is_last)
         self._num_characters += len(text)

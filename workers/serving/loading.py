@@ -202,7 +202,7 @@ def _make_modules_alone(turns: StepTurns) -> None:
 
 @contextmanager
 def _refusing(path_or_id: str) -> Iterator[None]:
-    """Say of an error that this model cannot be served."""
+    """Says of an error that this model cannot be served."""
     try:
         yield
     except (ConfigurationError, EngineError, OSError, ValueError, SafetensorError) as error:

@@ -101,7 +101,7 @@ class ModelConfig:
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """Name the file where it does not go with the model."""
+        """Names the file where it does not go with the model."""
         try:
             yield
         except InvalidBatching as error:

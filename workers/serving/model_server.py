@@ -94,7 +94,7 @@ class ModelServer(ABC):
         self._thread.start()
 
     def stop(self) -> None:
-        """Let the step in progress end and start no other."""
+        """Lets the step in progress end and starts no other."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify()
@@ -107,7 +107,7 @@ class ModelServer(ABC):
         """Where requests that name files find them; called before `start`."""
 
     def share_device(self, turns: StepTurns) -> None:
-        """Step in turn with other models; called before `start`."""
+        """Steps in turn with other models; called before `start`."""
         self._turns = turns
 
     @abstractmethod
@@ -130,12 +130,12 @@ class ModelServer(ABC):
 
     @abstractmethod
     def cancel(self, inference_id: str) -> None:
-        """Forget a request; its listener may still be called for what was under way. Unknown ids are
+        """Forgets a request; its listener may still be called for what was under way. Unknown ids are
         ignored.
         """
 
     def after_cancelled(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once nothing cancelled before this is in the engine, which a stuck step may never
+        """Calls `callback` once nothing cancelled before this is in the engine, which a stuck step may never
         reach. On the engine's thread; at once where that does not run.
         """
         with self._changed:

@@ -86,7 +86,7 @@ class Models:
             self._servers = self._servers | {server.model.id: server}
 
     def retire(self, model_id: str) -> None:
-        """Claim nothing more for it. Waits for a claim under way."""
+        """Claims nothing more for it. Waits for a claim under way."""
         with self._claiming:
             self._retired.add(model_id)
 
@@ -120,7 +120,7 @@ class Models:
         return server if server is not None and server.model.kind in endpoint.model_kinds else None
 
     def submit(self, inference: Inference) -> ModelServer:
-        """Hand a request to the model it names. Raises UnknownModel, InvalidRequest or Busy."""
+        """Hands a request to the model it names. Raises UnknownModel, InvalidRequest or Busy."""
         server = self.get(inference.request.model)
         if server.model.kind not in inference.endpoint.model_kinds:
             does = server.model.kind.does

@@ -45,7 +45,7 @@ class StepTurns:
 
     @contextmanager
     def turn(self, model_id: str, *, is_urgent: bool = False) -> Iterator[None]:
-        """Wait for the model's turn and hold it: for one step. `is_urgent`: a client waits for it."""
+        """Waits for the model's turn and holds it for one step. `is_urgent`: a client waits for it."""
         with self._changed:
             if is_urgent:
                 self._urgent_until_s[model_id] = self._clock_s() + URGENT_S

@@ -39,7 +39,7 @@ class ShardConfig:
     fault_delay_s: Callable[[int, str], float] = fault_delay_s  # after so many faults in a row
 
     def rows_in_flight(self, claim: BulkClaim) -> int:
-        """The most of this shard."""
+        """The most rows of this shard inside the engine."""
         kinds = endpoints.get(claim.job.spec.endpoint).model_kinds
         if claim.crash_history.is_watched or not all(kind.runs_in_one_step for kind in kinds):
             return self.rows_in_flight_max

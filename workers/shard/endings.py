@@ -113,7 +113,7 @@ class Endings:
         return f"failed: {error.message}"
 
     def _return(self, change: Callable[[Transaction], bool], cause: str, tokens_lost: int) -> bool:
-        """End the lease of a shard that goes on with another."""
+        """Ends the lease of a shard that goes on with another."""
 
         def work(tx: Transaction) -> bool:
             returned = change(tx)

@@ -87,7 +87,7 @@ class Reader:
         self._thread.start()
 
     def open(self, done: Collection[int]) -> None:
-        """Read all rows but these."""
+        """Reads all rows but these."""
         with self._changed:
             self._done = done
             self._changed.notify()
@@ -116,7 +116,7 @@ class Reader:
 
     @property
     def is_behind(self) -> bool:
-        """Whether none is there, and some may come."""
+        """Whether no row is there, and some may come."""
         return self.has_more and not self._ahead
 
     @property
@@ -160,7 +160,7 @@ class Reader:
         self._on_rows()
 
     def _read(self) -> int | None:
-        """The number of rows. None: it was closed first."""
+        """Returns the number of rows. None: it was closed first."""
         with self._changed:
             self._changed.wait_for(lambda: self._done is not None or self._is_closed)
         span = self._begin_span()
@@ -276,7 +276,7 @@ class Reader:
         return {}
 
     def _tokenize(self, batch: Sequence[ShardRow]) -> None:
-        """Not of a watched shard: a row that kills the process is to be known first."""
+        """Tokenises a batch, but none of a watched shard: a row that kills the process is to be known first."""
         if self._server is None or self._is_watched:
             return  # the model does it, or says what is wrong
         runnable = [(row, row.request) for row in batch if row.request is not None and row.known is None]
@@ -286,7 +286,7 @@ class Reader:
 
 
 def held_chars(value: Any) -> int:
-    """About what a request's body takes in memory. Its depth was limited when it was read."""
+    """Estimates what a request's body takes in memory. Its depth was limited when it was read."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):

@@ -117,7 +117,9 @@ class ShardRow:
 
 
 def hopeless_rows(rows: Iterable[ShardRow], longest: int, left_s: float, now_s: float) -> list[ShardRow]:
-    """Rows in flight that will not end within `left_s`; without a measured speed none.
+    """Returns the rows in flight that will not end within `left_s`; without a measured speed none.
+
+    A row that has not begun may be as fast as the fastest.
 
     A row ends at its `max_tokens` at the latest. It is taken to end no later than the longest row that has
     ended (`longest` tokens, or 0), unless it has more tokens already.
@@ -130,7 +132,7 @@ def hopeless_rows(rows: Iterable[ShardRow], longest: int, left_s: float, now_s: 
 
 
 def _tokens_per_s(row: ShardRow, now_s: float) -> float:
-    """Returns 0 where it is not known. A row that has not begun may be as fast as the fastest."""
+    """Speed of a row since its first tokens; 0 where it is not known."""
     if row.heard_s is None or now_s <= row.heard_s:
         return 0.0
     return (row.num_tokens - row.heard_tokens) / (now_s - row.heard_s)

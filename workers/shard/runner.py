@@ -142,7 +142,7 @@ class ShardRunner:
         return self._ledger.rows_finished
 
     def join(self, timeout_s: float) -> bool:
-        """False: it is still running."""
+        """Waits for its end. False: it is still running."""
         self._thread.join(timeout_s)
         return not self.is_alive
 
@@ -249,9 +249,7 @@ class ShardRunner:
             self._rows.on_admission_blocked()
 
     def _note_load(self) -> None:
-        """Less than 1 once the rows that it still has for the engine are known, and fewer than it may have
-        there.
-        """
+        """Lowers the load below 1 once its rows are all read and fewer than it may have in the engine."""
         most, left = self._rows_in_flight_max, self._rows.left if self._orders.may_begin else 0
         rows = most if left is None else min(most, left + len(self._ledger.in_flight))
         load = LOAD_STEPS * rows // most / LOAD_STEPS

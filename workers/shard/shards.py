@@ -62,7 +62,7 @@ class Shards:
             return sum(runner.claim.job.model == model_id for runner in self._running)
 
     def rows_finished(self) -> Mapping[str, int]:
-        """Since the start, by model, with those in no checkpoint."""
+        """Rows since the start, by model, with those in no checkpoint."""
         with self._lock:
             finished = Counter(self._rows_finished)
             for runner in self._running:
@@ -70,7 +70,7 @@ class Shards:
             return finished
 
     def hand_back_of(self, model_id: str) -> None:
-        """Tell the shards of this model's jobs to hand themselves back, with what they have."""
+        """Tells the shards of this model's jobs to hand themselves back, with what they have."""
         with self._lock:
             runners = [runner for runner in self._running if runner.claim.job.model == model_id]
         for runner in runners:
@@ -83,7 +83,7 @@ class Shards:
             return all(runner.is_alive for runner in self._running)
 
     def run(self, claim: BulkClaim, claimed_at_s: float) -> ShardRunner:
-        """Start a claimed shard. Raises RuntimeError if no thread can be started: it is handed back."""
+        """Starts a claimed shard. Raises RuntimeError if no thread can be started: it is handed back."""
         runner = ShardRunner(claim, self._dependencies, self._config, self._ended, self._load_fell)
         try:
             with self._lock:  # it must not end before it is in the set, nor be joined unstarted
@@ -100,7 +100,7 @@ class Shards:
         return runner
 
     def drain(self, until_s: float) -> None:
-        """Hand every shard back: its own thread does, with its results, or this one once `until_s`, on the
+        """Hands every shard back: its own thread does, with its results, or this one once `until_s`, on the
         monotonic clock, has come.
         """
         with self._lock:

@@ -134,7 +134,7 @@ class Residency:
         self._woken.set()
 
     def run_once(self, now_s: float) -> Load | Unload | None:
-        """Look at what waits and make at most one change. Raises DatabaseUnavailable."""
+        """Looks at what waits and makes at most one change. Raises DatabaseUnavailable."""
         with self._store.snapshot() as tx:
             waiting = tx.claims.waiting(self._models.ids_known, tx.now(), machine=self._machine)
             elsewhere = self._registered.warm_elsewhere(tx)

@@ -69,7 +69,7 @@ class EncoderServer(ModelServer):
         self._running: dict[str, Inference] = {}
 
     def check(self, endpoint: Endpoint, request: ModelRequest) -> None:
-        """Raise InvalidRequest for what this model cannot do, whatever the inputs."""
+        """Raises InvalidRequest for what this model cannot do, whatever the inputs."""
 
     def left(self, inference_id: str) -> None:
         """A request has left the engine."""
@@ -106,7 +106,7 @@ class EncoderServer(ModelServer):
             raise
 
     def enqueue(self, inference: Inference, inputs: Tokens) -> None:
-        """Hand the inputs of a running request to the engine. Raises Busy or InvalidRequest."""
+        """Hands the inputs of a running request to the engine. Raises Busy or InvalidRequest."""
         try:
             self._engine.add(_to_encode(inference, inputs))
         except EncodeQueueFull as error:

@@ -131,7 +131,7 @@ class ImageServer(EncoderServer):
     def _read_next(
         self, inference: Inference, left: deque[_NamedImage], read: "list[Pixels]", rank: Rank
     ) -> None:
-        """Read the first image that is left, in its tenant's turn."""
+        """Reads the first image that is left, in its tenant's turn."""
         self._threads.run(inference.tenant_id, lambda: self._read(inference, left, read, rank), rank=rank)
 
     def _read(self, inference: Inference, left: deque[_NamedImage], read: "list[Pixels]", rank: Rank) -> None:

@@ -219,7 +219,7 @@ class TextServer(ModelServer):
         ]
 
     def _add(self, inference: Inference, sequences: Sequence[EngineRequest]) -> None:
-        """Hand all choices to the engine, or none. Raises _Refused, and what else the engine raises."""
+        """Hands all choices to the engine, or none. Raises _Refused, and what else the engine raises."""
         added: list[str] = []
         try:
             earlier = self._so_far(inference, sequences)
