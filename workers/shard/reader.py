@@ -276,7 +276,7 @@ class Reader:
         return {}
 
     def _tokenize(self, batch: Sequence[ShardRow]) -> None:
-        """Tokenises rows, unless their shard is watched: a row that kills the process is to be known first."""
+        """Tokenises no row of a watched shard: one that kills the process is to be known first."""
         if self._server is None or self._is_watched:
             return  # the model does it, or says what is wrong
         runnable = [(row, row.request) for row in batch if row.request is not None and row.known is None]
