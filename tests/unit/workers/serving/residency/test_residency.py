@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -18,7 +18,6 @@ from nightshift.store import Store, Transaction
 from tests.helpers.fakes import a_worker
 from tests.unit.workers.scripted import (
     LEASE_TTL_S,
-    TENANT,
     ManualClock,
     ScriptedServer,
     a_job,
@@ -105,6 +104,18 @@ class Worker:
     def look(self) -> Load | Unload | None:
         return self.residency.run_once(self.clock())
 
+    def ask(self, model: str) -> str:
+        """An online request; its shard's id."""
+        new = replace(a_job(JobKind.ONLINE, model=model), priority=PriorityClass.INTERACTIVE)
+        with self.store.transaction() as tx:
+            submitted = transitions.submit_online(tx, new, chat_body("hi"), tx.now())
+        assert submitted.shard_id is not None
+        return submitted.shard_id
+
+    def claim(self, *shard_ids: str) -> Sequence[OnlineClaim]:
+        with self.store.transaction() as tx:
+            return tx.claims.online(shard_ids, "worker-1", self.models.warm, tx.now(), LEASE_TTL_S)
+
     @property
     def warm(self) -> set[str]:
         return set(self.models.warm)
@@ -115,46 +126,22 @@ def worker(store: Store, clock: ManualClock) -> Worker:
     return Worker(store, clock)
 
 
-def ask(store: Store, model: str, priority: PriorityClass = PriorityClass.INTERACTIVE) -> str:
-    """An online request; its shard's id."""
-
-    new = replace(a_job(JobKind.ONLINE, model=model), tenant_id=TENANT, priority=priority)
-    with store.transaction() as tx:
-        submitted = transitions.submit_online(tx, new, chat_body("hi"), tx.now())
-    assert submitted.shard_id is not None
-    return submitted.shard_id
-
-
-def claim(store: Store, shard_id: str, models: Sequence[str]) -> Sequence[OnlineClaim]:
-    with store.transaction() as tx:
-        return tx.claims.online([shard_id], "worker-1", models, tx.now(), LEASE_TTL_S)
-
-
-def claim_all(store: Store, shard_ids: Sequence[str], models: Collection[str]) -> Sequence[OnlineClaim]:
-    with store.transaction() as tx:
-        return tx.claims.online(shard_ids, "worker-1", [*models], tx.now(), LEASE_TTL_S)
-
-
-def test_a_model_is_loaded_when_a_request_waits_for_it_and_then_its_work_is_claimed(
-    store: Store, worker: Worker
-) -> None:
+def test_a_model_is_loaded_when_a_request_waits_for_it_and_then_its_work_is_claimed(worker: Worker) -> None:
     assert worker.look() is None
-    shard_id = ask(store, "embed")
-    assert not claim(store, shard_id, worker.models.warm)
+    shard_id = worker.ask("embed")
+    assert not worker.claim(shard_id)
 
     assert worker.look() == Load("embed")
 
     assert worker.warm == {"chat", "embed"}
     assert (worker.loads, worker.changes) == (["embed"], 1)
     assert [server.model.id for server in worker.prepared] == ["embed"]
-    assert claim(store, shard_id, worker.models.warm)
+    assert worker.claim(shard_id)
     assert worker.look() is None
 
 
-def test_others_hear_that_it_is_being_loaded_and_what_is_known_of_it_then(
-    store: Store, worker: Worker
-) -> None:
-    ask(store, "embed")
+def test_others_hear_that_it_is_being_loaded_and_what_is_known_of_it_then(worker: Worker) -> None:
+    worker.ask("embed")
     worker.look()
 
     served = ("chat", "embed", "translate")
@@ -162,31 +149,27 @@ def test_others_hear_that_it_is_being_loaded_and_what_is_known_of_it_then(
     assert [model.context_length for model in worker.registered.loaded] == [128]
 
 
-def test_a_job_waits_for_the_warm_work_before_its_model_replaces_another(
-    store: Store, worker: Worker, clock: ManualClock
-) -> None:
-    plan_bulk(store, "s3://bucket/a.jsonl", model="embed")
+def test_a_job_waits_for_the_warm_work_before_its_model_replaces_another(worker: Worker) -> None:
+    plan_bulk(worker.store, "s3://bucket/a.jsonl", model="embed")
     worker.look()
-    clock.advance(100)
-    plan_bulk(store, "s3://bucket/b.jsonl", model="translate")
+    worker.clock.advance(100)
+    plan_bulk(worker.store, "s3://bucket/b.jsonl", model="translate")
     assert worker.look() is None  # a shard of embed's job still waits
 
-    with store.transaction() as tx:
+    with worker.store.transaction() as tx:
         assert tx.claims.bulk("worker-1", ["embed"], tx.now(), LEASE_TTL_S)
     assert worker.look() == Load("translate", ("embed",))
     assert worker.warm == {"chat", "translate"}
     assert worker.residency.counts.swaps == 1
 
 
-def test_a_request_that_a_client_waits_for_replaces_a_model_that_runs_rows(
-    store: Store, worker: Worker, clock: ManualClock
-) -> None:
+def test_a_request_that_a_client_waits_for_replaces_a_model_that_runs_rows(worker: Worker) -> None:
     """Its shards go back to the queue with what they have; nothing more is claimed for it."""
-    plan_bulk(store, "s3://bucket/a.jsonl", model="embed", shards=5)
+    plan_bulk(worker.store, "s3://bucket/a.jsonl", model="embed", shards=5)
     worker.look()
     worker.work.shards["embed"] = 3
-    clock.advance(61)
-    ask(store, "translate")
+    worker.clock.advance(61)
+    worker.ask("translate")
 
     assert worker.look() == Load("translate", ("embed",))
 
@@ -196,14 +179,12 @@ def test_a_request_that_a_client_waits_for_replaces_a_model_that_runs_rows(
         worker.models.get("embed")
 
 
-def test_online_requests_of_a_model_that_goes_are_answered_first(
-    store: Store, worker: Worker, clock: ManualClock
-) -> None:
-    ask(store, "embed")
+def test_online_requests_of_a_model_that_goes_are_answered_first(worker: Worker) -> None:
+    worker.ask("embed")
     worker.look()
     worker.work.online["embed"] = 1
-    clock.advance(61)
-    ask(store, "translate")
+    worker.clock.advance(61)
+    worker.ask("translate")
     looking = threading.Thread(target=worker.look, daemon=True)
     looking.start()
     while "embed" in worker.warm:
@@ -215,36 +196,32 @@ def test_online_requests_of_a_model_that_goes_are_answered_first(
     assert worker.warm == {"chat", "translate"}
 
 
-def test_two_models_asked_for_in_turn_are_swapped_once_in_a_residency_time(
-    store: Store, worker: Worker, clock: ManualClock
-) -> None:
+def test_two_models_asked_for_in_turn_are_swapped_once_in_a_residency_time(worker: Worker) -> None:
     for _ in range(30):
-        ask(store, "embed")
-        ask(store, "translate")
+        worker.ask("embed")
+        worker.ask("translate")
         worker.look()
-        clock.advance(10)
+        worker.clock.advance(10)
 
     assert len(worker.loads) in range(4, 7)  # of 300 s
 
 
-def test_chats_are_answered_in_turns_of_a_residency_beside_a_flood_for_another_model(
-    store: Store, worker: Worker, clock: ManualClock
-) -> None:
+def test_chats_are_answered_in_turns_of_a_residency_beside_a_flood_for_another_model(worker: Worker) -> None:
     """The flood never ends, and has waited for longer than any chat."""
     for _ in range(20):
-        ask(store, "embed")
+        worker.ask("embed")
     waits: list[float] = []
     chats: list[tuple[str, float]] = []
     for second in range(0, 900, 5):
-        ask(store, "embed")
+        worker.ask("embed")
         if second % 60 == 0:
-            chats.append((ask(store, "translate"), clock()))
+            chats.append((worker.ask("translate"), worker.clock()))
         worker.look()
         if "translate" in worker.warm:
-            waits += [clock() - asked_s for _, asked_s in chats]
-            assert len(claim_all(store, [id for id, _ in chats], worker.warm)) == len(chats)
+            waits += [worker.clock() - asked_s for _, asked_s in chats]
+            assert len(worker.claim(*(id for id, _ in chats))) == len(chats)
             chats.clear()
-        clock.advance(5)
+        worker.clock.advance(5)
 
     assert len(waits) >= 12
     assert max(waits) <= 2 * CONFIG.residency_s
@@ -253,8 +230,8 @@ def test_chats_are_answered_in_turns_of_a_residency_beside_a_flood_for_another_m
 
 def test_models_that_fit_together_are_warm_together(store: Store, clock: ManualClock) -> None:
     worker = Worker(store, clock, room_for=2)
-    ask(store, "embed")
-    ask(store, "translate")
+    worker.ask("embed")
+    worker.ask("translate")
 
     worker.look()
     worker.look()
@@ -262,60 +239,56 @@ def test_models_that_fit_together_are_warm_together(store: Store, clock: ManualC
     assert worker.warm == {"chat", "embed", "translate"}
 
 
-def test_a_model_without_work_is_unloaded_and_its_memory_is_free(
-    store: Store, worker: Worker, clock: ManualClock
-) -> None:
-    shard_id = ask(store, "embed")
+def test_a_model_without_work_is_unloaded_and_its_memory_is_free(worker: Worker) -> None:
+    shard_id = worker.ask("embed")
     worker.look()
-    claim(store, shard_id, worker.models.warm)
+    worker.claim(shard_id)
     worker.work.online["embed"] = 1
-    clock.advance(10_000)
+    worker.clock.advance(10_000)
     assert worker.look() is None  # it still runs something
 
     worker.work.online["embed"] = 0
-    clock.advance(599)
+    worker.clock.advance(599)
     assert worker.look() is None
-    clock.advance(1)
+    worker.clock.advance(1)
     assert worker.look() == Unload("embed")
     assert worker.registered.history[-1] == (("chat", "embed", "translate"), ("chat",))
 
 
-def test_a_model_that_cannot_be_loaded_is_not_served_until_it_can_be(
-    store: Store, worker: Worker, clock: ManualClock
-) -> None:
+def test_a_model_that_cannot_be_loaded_is_not_served_until_it_can_be(worker: Worker) -> None:
     worker.broken.add("embed")
-    ask(store, "embed")
+    worker.ask("embed")
 
     worker.look()
     assert worker.registered.history[-1] == (("chat", "translate"), ("chat",))
     assert worker.look() is None  # not again at once
-    clock.advance(REFUSED.first_s)
+    worker.clock.advance(REFUSED.first_s)
     worker.look()
     assert worker.loads == ["embed", "embed"]
 
     worker.broken.clear()
-    clock.advance(REFUSED.first_s)
+    worker.clock.advance(REFUSED.first_s)
     assert worker.look() is None  # twice as long after the second failure
-    clock.advance(REFUSED.first_s)
+    worker.clock.advance(REFUSED.first_s)
     worker.look()
     assert worker.registered.history[-1] == (("chat", "embed", "translate"), ("chat", "embed"))
 
 
-def test_work_is_left_to_a_worker_that_has_its_model_warm(store: Store, worker: Worker) -> None:
+def test_work_is_left_to_a_worker_that_has_its_model_warm(worker: Worker) -> None:
     worker.registered.elsewhere = {"embed"}
-    ask(store, "embed")
+    worker.ask("embed")
 
     assert worker.look() is None
 
 
-def test_a_model_with_work_of_a_pool_of_other_workers_is_not_loaded(store: Store, worker: Worker) -> None:
-    plan_bulk(store, "s3://bucket/a.jsonl", model="embed", pool="gpu")
+def test_a_model_with_work_of_a_pool_of_other_workers_is_not_loaded(worker: Worker) -> None:
+    plan_bulk(worker.store, "s3://bucket/a.jsonl", model="embed", pool="gpu")
 
     assert worker.look() is None
 
 
-def test_after_it_was_told_to_stop_no_model_starts(store: Store, worker: Worker) -> None:
-    ask(store, "embed")
+def test_after_it_was_told_to_stop_no_model_starts(worker: Worker) -> None:
+    worker.ask("embed")
     worker.residency.stop()
 
     worker.look()
