@@ -132,16 +132,17 @@ class EncoderServer(ModelServer):
         self, endpoint: Endpoint, requests: Sequence[ModelRequest]
     ) -> list[Tokens | InvalidRequest | None]:
         """Requests with few texts together; one with many by itself, up to the first that is refused."""
-        parts = [self.parts(endpoint, request) for request in requests]
-        tokens: list[Tokens | InvalidRequest | None] = [
-            self._in_groups(endpoint, request, texts) if _has_many(texts) else None
-            for request, texts in zip(requests, parts, strict=True)
+        parts = [(request, self.parts(endpoint, request)) for request in requests]
+        few = [(request, texts) for request, texts in parts if texts is not None and not _has_many(texts)]
+        tokens = iter(self._tokenized(endpoint, few))
+        return [
+            None
+            if texts is None
+            else self._in_groups(endpoint, request, texts)
+            if _has_many(texts)
+            else next(tokens)
+            for request, texts in parts
         ]
-        few = [number for number, texts in enumerate(parts) if texts is not None and not _has_many(texts)]
-        tokenized = self._tokenized(endpoint, [(requests[number], parts[number] or ()) for number in few])
-        for number, tokens_of_request in zip(few, tokenized, strict=True):
-            tokens[number] = tokens_of_request
-        return tokens
 
     def _tokenized(
         self,
