@@ -1,4 +1,4 @@
-"""One row: rows in flight that need far more time than there is are told from those that may end."""
+"""One row: its tokens over several tries and leases, and whether it may end in the time there is."""
 
 from types import SimpleNamespace
 from typing import cast
@@ -7,6 +7,7 @@ import pytest
 
 from nightshift.endpoints.texts.chat import Chat
 from tests.unit.workers.scripted import chat_body
+from workers.serving.carry_over import CarryOver, ChoiceSoFar
 from workers.serving.model_server import ModelServer
 from workers.shard.row import SLACK, ShardRow, hopeless_rows
 
@@ -29,6 +30,39 @@ def a_row(tokens: int, tokens_max: int | None, measured_tokens: int = 0, measure
 
 def hopeless(rows: list[ShardRow], longest: int, left_s: float) -> list[int]:
     return [rows.index(row) for row in hopeless_rows(rows, longest, left_s, NOW_S)]
+
+
+def begun(so_far: CarryOver | None = None) -> ShardRow:
+    """A row with two choices."""
+    server = cast(ModelServer, SimpleNamespace(context_length=128, made_by=None))
+    row = ShardRow(0, "r0", None, Chat().parse(chat_body("hello", n=2)), server=server)
+    row.begin(so_far, NOW_S)
+    return row
+
+
+def choices(row: ShardRow) -> list[list[int]]:
+    return [choice.token_ids for choice in row.carry_over.choices]
+
+
+def test_a_row_that_begins_again_has_no_tokens_of_its_try_before() -> None:
+    row = begun()
+    row.add(0, [1, 2], ())
+    row.heard(NOW_S)
+    row.begin(None, NOW_S + 1)
+
+    assert (choices(row), row.heard_s) == ([[], []], None)
+
+
+def test_earlier_tokens_that_are_not_continued_are_dropped_from_all_choices() -> None:
+    so_far = CarryOver([ChoiceSoFar([7, 8]), ChoiceSoFar([9])])
+    continued, anew = begun(so_far), begun(so_far)
+    assert (choices(anew), anew.saved) == ([[7, 8], [9]], 3)
+
+    assert continued.add(0, [7, 8, 5], ()) == 0
+    assert anew.add(0, [5], ()) == 3
+
+    assert (choices(continued), continued.saved) == ([[7, 8, 5], [9]], 3)
+    assert (choices(anew), anew.saved) == ([[5], []], 0)
 
 
 def test_a_row_is_given_up_that_needs_more_than_the_time_with_some_slack() -> None:
