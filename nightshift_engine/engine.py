@@ -1,7 +1,6 @@
 """The engine: requests in, tokens and text out, one step at a time.
 
-Knows tokens, not jobs, rows, leases or HTTP. `add` and `abort` may be called from any thread and take effect
-at the next step; `step` is called by one engine thread in a loop, while `has_work`.
+`add` and `abort` may be called from any thread; `step` by one, in a loop, while `has_work`.
 """
 
 from __future__ import annotations
@@ -262,8 +261,8 @@ class Engine:
                 self._inbox.append(request_id)
 
     def step(self) -> list[Output]:
-        """Advances every sequence that fits the step's budget, and returns what is new. A step that raises
-        has lost nothing.
+        """Advances every sequence that fits the step, returns what is new. A step that raises loses
+        nothing.
         """
         self._take_inbox()
         if self._uncompiled:
@@ -435,9 +434,7 @@ class Engine:
             return self._grammars
 
     def _take_compiled(self) -> None:
-        """Admits the sequences whose grammars are compiled; with nothing else to do, waits for one a
-        moment.
-        """
+        """Admits sequences whose grammars are compiled; with nothing else to do, waits for one a moment."""
         if self._in_flight is None and not self._batcher.has_work:
             from .guidance.compiler import wait_for_any
 

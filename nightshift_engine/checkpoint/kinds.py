@@ -1,6 +1,4 @@
-"""The kinds of model that are served. Architecture and sentence-transformers' files decide which one a
-checkpoint is.
-"""
+"""The kinds of model that are served. Architecture and files decide which one a checkpoint is."""
 
 from __future__ import annotations
 
@@ -77,9 +75,7 @@ class Kind(ABC):
 
     @abstractmethod
     def recognises(self, checkpoint: Checkpoint) -> bool:
-        """Whether its configuration is of this kind. Raises `UnsupportedModel`, naming what keeps it from
-        being.
-        """
+        """Whether its configuration is of this kind. Raises `UnsupportedModel`, naming what is in the way."""
 
     @abstractmethod
     def unused(self, config: Any, loaded_as: str, names: Iterable[str]) -> list[str]:
@@ -165,9 +161,7 @@ class DecoderKind(Kind):
         return True
 
     def unused(self, config: Any, loaded_as: str, names: Iterable[str]) -> list[str]:
-        """Parts for images or sound that its decoder has not are not needed, nor layers that predict further
-        tokens.
-        """
+        """Neither parts for images or sound nor layers that predict further tokens are needed."""
         text_config = config.get_text_config()
         last: int = text_config.num_hidden_layers
         predicting = range(last, last + (getattr(text_config, "num_nextn_predict_layers", None) or 0))

@@ -1,6 +1,4 @@
-"""Reads the headers of safetensors files, and refuses integers and fp8 that have scales: transformers would
-cast them without.
-"""
+"""Reads the headers of safetensors files, and refuses weights that transformers would cast without scales."""
 
 from __future__ import annotations
 
@@ -76,7 +74,7 @@ def num_stored_elements(directory: Path, name: str) -> int:
 
 
 def weight_files(directory: Path, name: str) -> list[Path]:
-    """The files that transformers would load: one whole file, else those of the index. Raises
+    """The files that transformers would load: a whole one, else those of the index. Raises
     `ModelLoadFailed`.
     """
     if (directory / WHOLE).is_file():

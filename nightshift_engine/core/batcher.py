@@ -1,6 +1,4 @@
-"""Decides what each step computes: who is admitted, how many tokens each sequence gets, which are preempted.
-Pure.
-"""
+"""Decides what each step computes: who is admitted, how many tokens each gets, who is preempted. Pure."""
 
 from __future__ import annotations
 
@@ -148,9 +146,7 @@ class Batcher:
             sequence.num_computed_tokens_max = now
 
     def publish(self, chunk: Chunk, start: int) -> None:
-        """Lets others find the blocks that a chunk from token `start` on has filled, and gives back those
-        behind the windows.
-        """
+        """Lets others find the blocks that a chunk has filled, and gives back those behind the windows."""
         size, sequence = self._pool.block_size, chunk.sequence
         if start // size < (start + chunk.num_tokens) // size:  # not so in most steps of one that decodes
             stop = min(start + chunk.num_tokens, sequence.num_computed_tokens)
@@ -251,9 +247,7 @@ class Batcher:
     # Flows
 
     def _take_turns(self, rank: int, draft: Draft) -> None:
-        """Plans a class of several flows: what decodes, then prompts, the next of the flow that has had
-        least.
-        """
+        """Plans a class of several flows: what decodes, then prompts of the flow that has had least."""
         turns, prompts, decoding = self._turns[rank], dict[str, deque[Sequence]](), list[Sequence]()
         for sequence in list(self._running.by_rank[rank]):
             if sequence.num_uncomputed_tokens > 1:
@@ -384,8 +378,8 @@ class Batcher:
         return True
 
     def _set_aside(self, sequence: Sequence, missing: int, draft: Draft) -> None:
-        """Lets others pass a sequence that lacks memory. One that was preempted keeps its turn, as does a row
-        of the only flow.
+        """Lets others pass a sequence that lacks memory, but not a preempted one nor a row of the only
+        flow.
         """
         is_alone = sequence.group is not None and self._turns[sequence.rank].num_flows == 1
         if is_alone or sequence.num_computed_tokens_max > 0:

@@ -185,9 +185,7 @@ class BlockPool:
         return alone
 
     def note_miss(self, digest: bytes) -> None:
-        """Notes that a block was wanted that cannot be found. Had it been taken, more are kept from now
-        on.
-        """
+        """Notes that a block was wanted and is gone. Had it been taken, more are kept from now on."""
         if digest in self._taken:
             self._taken.clear()  # double once per prefix, not once per block
             self._kept_per_held *= 2

@@ -1,6 +1,4 @@
-"""Layers whose KV blocks come and go together, as in vLLM's hybrid KV cache manager: those of one sliding
-window.
-"""
+"""Layers whose KV blocks come and go together, those of one window, as in vLLM's hybrid KV cache."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Fills the block tables of sequences from one pool, group of layers by group, and empties them again.
+"""Fills and empties the block tables of sequences from one pool, group of layers by group.
 
-The tables of windowed groups hold the blocks in the window and in the chunk being computed: blocks before are
-given back when their step is settled, blocks after are allocated chunk by chunk. Their content stays
-findable; a prefix can be reused up to where the blocks in each window can still be found.
+Tables of windowed groups hold the blocks in the window and the chunk: those before are given back when their
+step is settled, and can be found as long as their content is there.
 """
 
 from __future__ import annotations
@@ -53,9 +52,7 @@ class KvTables:
     # Growing
 
     def allocate(self, sequence: Sequence, num_new: int, num_spared: int) -> int:
-        """Allocates blocks for up to `num_new` next tokens of a running sequence, leaving `num_spared`;
-        returns for how many.
-        """
+        """Allocates blocks for up to `num_new` next tokens, leaving `num_spared`; returns for how many."""
         free = self.pool.num_free
         ends = self._ends(sequence, num_new)
         allowed = max(0, free - num_spared)
@@ -146,9 +143,7 @@ class KvTables:
                 self.pool.release(sequence.drop_blocks_from(group, end))
 
     def release_tail(self, sequence: Sequence, needed: int) -> None:
-        """Gives back tail blocks until `needed` have become free: all of them where the window before the
-        tail is gone.
-        """
+        """Gives back tail blocks until `needed` are free: all where the window before the tail is gone."""
         kept, _ = self.tail_to_free(sequence, needed)
         self.pool.release(sequence.drop_blocks(kept))
         sequence.num_computed_tokens = min(sequence.num_computed_tokens, kept * self.pool.block_size)

@@ -53,11 +53,7 @@ Member = TypeVar("Member")
 
 
 class RankedHeap(Generic[Member]):
-    """A heap from whose middle members may leave; first is the lowest rank, of equal ones the lowest number.
-
-    A member that has left is dropped when it would be the first, or once those that left outnumber the
-    others: each operation is logarithmic on average, and what is held is a multiple of what is there.
-    """
+    """A heap from whose middle members may leave; first is the lowest rank, then the lowest number."""
 
     def __init__(self, is_there: Callable[[Member], bool]) -> None:
         self._is_there = is_there
@@ -250,12 +246,10 @@ _PrefixEntry = tuple[bytes, int, Sequence]
 
 
 class RowOrder:
-    """Waiting rows of one flow's jobs: next are those that share the most whole blocks with the one taken
-    last.
+    """Waiting rows of one flow's jobs: next is the longest of those that share most whole blocks with the
+    last one.
 
-    Of these the longest goes first. So equal beginnings come together (this walks the trie of all prompts
-    depth first), and where nothing is shared a job does not end with one long answer. Every operation is
-    logarithmic in what waits, but for the shifting of one array of pointers.
+    So equal beginnings come together, and where nothing is shared a job does not end with one long answer.
     """
 
     def __init__(self, block_size: int) -> None:
@@ -411,9 +405,7 @@ class SetAside:
         return None if first is None else first[0]
 
     def put(self, sequence: Sequence, missing: int) -> None:
-        """Puts it at the end of the line, or behind the one of its flow; one of the line stays in its
-        place.
-        """
+        """Puts it at the end of the line, or behind the one of its flow; one of the line stays there."""
         if (member := self._line.get(sequence)) is not None:
             member.missing = missing
             return

@@ -13,9 +13,7 @@ from .sampling_params import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class MadeBy:
-    """Everything that has a part in the numbers a token is sampled from: whether another engine may continue
-    it.
-    """
+    """Everything that has a part in the numbers a token is sampled from: what may continue elsewhere."""
 
     model_id: str
     """A name for people; the same model under two names is no difference."""
@@ -34,9 +32,7 @@ class MadeBy:
     deterministic: bool
 
     def accepts(self, other: MadeBy) -> bool:
-        """Whether what `other` began continues here exactly. Raises `IncompatibleState` if deterministic mode
-        could not promise it.
-        """
+        """Whether what `other` began continues here exactly. Raises `IncompatibleState`."""
         if self.model_digest != other.model_digest:
             theirs, ours = (f"{origin.model_id} ({origin.model_digest})" for origin in (other, self))
             raise IncompatibleState("model", theirs, ours)
@@ -115,9 +111,7 @@ class Request:
 
 
 class RequestTimes(Protocol):
-    """Times of a request, in seconds of `time.monotonic`, which is `time.perf_counter` wherever workers
-    run.
-    """
+    """Times of a request, in seconds of `time.monotonic`."""
 
     @property
     def added_s(self) -> float: ...
@@ -138,8 +132,7 @@ class RequestTimes(Protocol):
 class Output:
     """New text and tokens of one request, from one step; of `final_only` requests all, at their end.
 
-    Text may lag behind the tokens: half a character and a possible beginning of a stop string are held back.
-    The token that ended the sequence is among the ids, but neither it nor a stop string is in the text.
+    Text lags behind the tokens where it may be half a character or the beginning of a stop string.
     """
 
     id: str

@@ -84,9 +84,7 @@ class Roofline:
         self._is_windowed = any(layer.window is not None for layer in work.attention)
 
     def least_seconds(self, tokens: int, seen: int, rows: int, spans: Iterable[Span]) -> float:
-        """The least time of a step of `tokens` tokens; `rows` of them get logits, and `seen` are the tokens
-        they read.
-        """
+        """The least time of a step of `tokens` tokens that read `seen`; `rows` of them get logits."""
         work, pairs = self._work, seen
         if self._is_windowed or tokens != rows:
             spans = list(spans)
@@ -104,9 +102,7 @@ class Roofline:
 
 @dataclass(frozen=True, slots=True)
 class EncoderWork:
-    """Work of an encoder in whose layers every token sees every other, without embeddings, pooling and
-    heads.
-    """
+    """Work of an encoder of full attention, without embeddings, pooling and heads."""
 
     token_parameters: int
     """Parameters that every token passes."""

@@ -110,9 +110,7 @@ class PrefixesInFlight:
         return released
 
     def park(self, sequence: Sequence, digests: Seq[bytes]) -> bool:
-        """Lets a sequence wait for the last block of its run under way; False if there is none, or of a less
-        urgent class.
-        """
+        """Lets a sequence wait for the last block of its run under way; False if nothing as urgent is."""
         awaited = None
         for digest in digests:
             owner = self._owner_by_digest.get(digest)

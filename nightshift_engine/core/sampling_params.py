@@ -19,8 +19,8 @@ SEED_MIN, SEED_MAX = -(2**63), 2**64 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """Frozen, validated sampling parameters; temperature 0 means greedy. Raises `InvalidSamplingParams`
-    naming the field.
+    """Validated sampling parameters; temperature 0 is greedy. Raises `InvalidSamplingParams` naming the
+    field.
     """
 
     max_tokens: int | None = None

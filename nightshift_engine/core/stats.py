@@ -49,9 +49,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class ClassHistograms:
-    """Histograms of the requests of one priority class. An encoder fills the queue's alone, and counts
-    prompts.
-    """
+    """Histograms of the requests of one class. An encoder fills the queue's alone, and counts prompts."""
 
     queue_s: Histogram = field(default_factory=lambda: Histogram(QUEUE_BUCKETS_S))
     """Seconds from `add` to the first step that computes some of it."""

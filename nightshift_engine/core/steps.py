@@ -127,10 +127,8 @@ STEPS_BEFORE_GROWING_MAX = 8192
 
 
 class StepLimits:
-    """The configured limits of a step, and the present ones, which are never larger.
-
-    Running out of memory halves the step's tokens, then its sequences; steps that succeed double them again,
-    later each time that it was too early.
+    """Limits of a step as configured and at present: running out of memory halves them, success doubles
+    them.
     """
 
     def __init__(self, *, max_num_seqs: int, max_num_batched_tokens: int) -> None:
@@ -192,12 +190,7 @@ steps: where these are slow, few of them are many seconds."""
 
 
 class StepBudget:
-    """A time per step, in force while there is interactive traffic; `budget_ms` None means never.
-
-    Bulk is never kept out for good: its prompts always get a small chunk, or as much time as decoding takes;
-    its decoding rows are left out of steps with an interactive prompt only, and of no more than a few in a
-    row.
-    """
+    """A time per step while there is interactive traffic; None: never. Bulk always gets a small part."""
 
     def __init__(self, budget_ms: float | None) -> None:
         self._budget_s = budget_ms / 1000 if budget_ms is not None else None

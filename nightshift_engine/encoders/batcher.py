@@ -1,6 +1,4 @@
-"""Which inputs the next pass of an encoder takes, and how long it waits for more, as Triton's dynamic
-batcher. Pure.
-"""
+"""Inputs of an encoder's next pass, and its wait for more, as in Triton's dynamic batcher. Pure."""
 
 from __future__ import annotations
 

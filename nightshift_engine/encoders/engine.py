@@ -57,11 +57,7 @@ class _Unfinished:
 
 
 class EncoderEngine:
-    """Takes requests from any thread; one thread at a time calls `step`, as long as there is work.
-
-    A step is one forward pass. An input leaves the queue only with its vector in hand: a step that raises has
-    lost nothing and can be repeated.
-    """
+    """Takes requests from any thread; one calls `step`. A step that raises has lost nothing."""
 
     def __init__(
         self,
@@ -135,11 +131,7 @@ class EncoderEngine:
                 self._changed.wait(wait_us / 1_000_000)
 
     def step(self, num_tokens_max: int | None = None) -> list[EncodeOutput]:
-        """Runs one forward pass and returns the requests that it completed: often none.
-
-        `num_tokens_max` makes it a shorter pass than usual; a single input may always be one. Waits for up to
-        `max_queue_delay_microseconds` while its batch is small; does nothing where there is no work.
-        """
+        """Runs a forward pass of up to `num_tokens_max` tokens; returns the requests that it completed."""
         with self._stepping:
             with self._changed:
                 self.wait_for_batch()
@@ -180,9 +172,7 @@ class EncoderEngine:
         self.check(inputs)
 
     def check(self, inputs: Sequence[Input], first_index: int = 0) -> None:
-        """Raises EncodeInputTooLong and EncodeInputInvalid as `add` would; the first input is
-        `first_index`.
-        """
+        """Raises EncodeInputTooLong and EncodeInputInvalid as `add` would; `first_index` is the first's."""
         for index, input in enumerate(inputs, first_index):
             if not len(input):
                 raise EncodeInputInvalid("has no tokens", index)

@@ -1,6 +1,4 @@
-"""Sizes to which a model's vectors may be cut: only training for it (Matryoshka representation learning)
-makes that right.
-"""
+"""Sizes to which a model's vectors may be cut, if it was trained so (Matryoshka learning)."""
 
 from __future__ import annotations
 

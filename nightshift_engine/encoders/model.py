@@ -1,8 +1,4 @@
-"""A Hugging Face encoder as a function from token ids to vectors.
-
-Any model AutoModel knows whose output depends on its input alone, whatever it is batched with; loading tries
-that and refuses the others.
-"""
+"""A Hugging Face encoder whose output depends on its input alone: token ids to vectors."""
 
 from __future__ import annotations
 

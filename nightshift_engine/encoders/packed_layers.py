@@ -1,6 +1,4 @@
-"""Packed layers of what is built like BERT (RoBERTa, XLM-RoBERTa, ELECTRA, CamemBERT, DistilBERT), on a
-CPU.
-"""
+"""Packed layers of models built like BERT: RoBERTa, XLM-RoBERTa, ELECTRA, CamemBERT, DistilBERT."""
 
 from __future__ import annotations
 
@@ -45,9 +43,7 @@ class PackedTextLayers:
 
     @classmethod
     def pack(cls, model: Any, *, reads_first: bool = False) -> PackedTextLayers | None:
-        """Packs a model; None where that cannot be. With `reads_first`, the last layer computes the first
-        tokens alone.
-        """
+        """Packs a model, or returns None. With `reads_first`, the last layer computes first tokens alone."""
         dtype = DTYPES.get(model.dtype)
         if dtype is None or model.device.type != "cpu" or getattr(model.config, "is_decoder", False):
             return None
@@ -63,11 +59,7 @@ class PackedTextLayers:
             return None
 
     def __call__(self, input_ids: Tensor, mask: Tensor, type_ids: Tensor | None = None) -> Tensor:
-        """Vectors of tokens `[inputs, tokens, dimensions]`, those of padding of no meaning.
-
-        From ids, a 0/1 mask, and the number of the text that each token belongs to, `[inputs, tokens]` each.
-        With `reads_first`, the vectors are `[inputs, 1, dimensions]`.
-        """
+        """Vectors of tokens `[inputs, tokens, dimensions]`, of the first token alone with `reads_first`."""
         types = {} if type_ids is None else {"token_type_ids": type_ids}
         hidden: Tensor = self._embed(input_ids=input_ids, **types)
         if self._project is not None:

@@ -1,8 +1,6 @@
-"""How token vectors become one vector: the pooling that a checkpoint declares, and the modules after it.
+"""The pooling that a checkpoint declares, and the modules after it; without a declaration the common default.
 
-What is not computed exactly as sentence-transformers' files say is refused: a wrong embedding looks like a
-right one. A checkpoint that declares nothing gets the common default: mean pooling, or the last token where
-only that has seen the whole input, and L2 normalisation.
+What is not computed exactly as its files say is refused: a wrong embedding looks like a right one.
 """
 
 from __future__ import annotations
@@ -184,9 +182,7 @@ class Pooling:
 
     @classmethod
     def read(cls, directory: Path, hidden_size: int, device: torch.device) -> Pooling:
-        """Reads what the files of a model's directory declare. Raises UnsupportedModel for what is not
-        ours.
-        """
+        """Reads what the files of a directory declare. Raises UnsupportedModel for what is not ours."""
         settings = _transformer_settings(directory / "sentence_bert_config.json")
         if not (directory / "modules.json").exists():
             return cls(dimensions=hidden_size, **settings)

@@ -1,8 +1,6 @@
 """Decoding steps as CUDA graphs: recorded once per batch size, then replayed with a single launch.
 
-A graph reads and writes fixed addresses, so a step's inputs are copied into buffers that never move, and a
-batch is filled up to the next recorded size with dummy rows: one token of its own in a reserved block, which
-is never read. Sizes: 1, 2, 4, multiples of 8 to 256, then of 16, as in vLLM and mini-sglang.
+Inputs are copied into buffers that never move, and a batch is filled up with dummy rows in a reserved block.
 """
 
 from __future__ import annotations

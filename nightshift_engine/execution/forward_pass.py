@@ -61,9 +61,7 @@ class ForwardPass(Protocol):
     def watch_layers(
         self, on_layer: OnLayer, on_experts: OnExperts | None = None
     ) -> AbstractContextManager[None]:
-        """Puts what enters each layer through `on_layer`, and the choice of our kernels' experts through
-        `on_experts`.
-        """
+        """Puts what enters each layer through `on_layer`, and our choice of experts through `on_experts`."""
 
 
 class ModulePass:

@@ -59,11 +59,7 @@ class LayerKv:
 
 
 class KvMemory:
-    """KV memory of all layers; blocks are shared by number: block 7 is block 7 in every layer of its group.
-
-    With `transposed_keys` the keys of a block lie dimension by dimension, `[blocks, kv_heads, key_dim,
-    block_size]`, and `LayerKv.keys` is a view: the native kernel reads them so.
-    """
+    """KV memory of all layers: block 7 is block 7 in every layer of its group."""
 
     def __init__(
         self,
@@ -156,11 +152,7 @@ def num_blocks_for(
 
 
 def largest_step_bytes(config: EngineConfig, text_config: Any, dtype: torch.dtype) -> int:
-    """Memory that a step at the configured limits takes besides KV: activations, and logits.
-
-    Of a layer at a time: input, residual, queries, keys, values and output; three of the MLP's inner width.
-    Logits are float32; sampling has probabilities and three more of their size beside them.
-    """
+    """Memory that the largest step takes besides KV: activations, logits and probabilities."""
     hidden = int(text_config.hidden_size)
     inner = int(np.max(getattr(text_config, "intermediate_size", None) or 4 * hidden))  # some: one per layer
     activations = config.max_num_batched_tokens * (6 * hidden + 3 * inner) * dtype.itemsize

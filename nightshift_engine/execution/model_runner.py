@@ -1,8 +1,4 @@
-"""Runs the model over a step's chunks: token counts in, logits out.
-
-Lays the tokens of all chunks end to end in one row, tells the attention where each one's KV lies, and asks
-the model for logits of the sampled rows only. Decides neither the chunks nor what becomes of the logits.
-"""
+"""Runs the model over a step's chunks: token counts in, logits of the sampled rows out. Decides neither."""
 
 from __future__ import annotations
 

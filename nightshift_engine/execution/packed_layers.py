@@ -52,9 +52,7 @@ def _norm(norm: LayerNorm) -> Norm:
 
 
 class Stream:
-    """The rows of one pass: the float32 sums of what layers have added up, and those as a linear reads
-    them.
-    """
+    """Rows of one pass: the float32 sums of the layers so far, and those as a linear reads them."""
 
     def __init__(self, rows: Tensor, dtype: torch.dtype, buffers: Buffers, name: str = "rows") -> None:
         """`rows` `[rows, dimensions]`, contiguous; those of float32 are overwritten. Linears read `dtype`."""
@@ -236,9 +234,7 @@ def stored(linear: Linear, x: Tensor, buffers: Buffers, name: str) -> Tensor:
 
 
 def free_linears(modules: Iterable[Any], kept: frozenset[int] = frozenset()) -> None:
-    """Gives up the memory of linear layers that were packed, but for those whose weight is `kept`, by its
-    id.
-    """
+    """Gives up the memory of packed linear layers, but for weights whose ids are `kept`."""
     files = MappedFiles()
     for module in modules:
         if type(module) is torch.nn.Linear and id(module.weight) not in kept:

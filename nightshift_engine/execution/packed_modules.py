@@ -35,12 +35,7 @@ class PackedLinear(torch.nn.Module):
 
 
 def pack_modules(module: Any, packing: Packing, dtype: torch.dtype, *, head: Any = None) -> int:
-    """Replaces the linear layers and experts below `module` by packed ones, freeing their weights.
-
-    `dtype` is the model's; layers that it keeps in another, as some keep their router in float32, stay.
-    `head` is the layer that makes logits. Layers that share their weight with an embedding keep that one too.
-    Returns how many were replaced.
-    """
+    """Replaces linear layers and experts by packed ones, freeing their weights; returns how many."""
     shared = {
         id(embedding.weight) for embedding in module.modules() if isinstance(embedding, torch.nn.Embedding)
     }

@@ -103,11 +103,7 @@ class ThreadPolicy:
 
 
 class StepThreads:
-    """Sets the number of threads of the calling thread's steps, as `ThreadPolicy` decides.
-
-    For one thread, which calls `ended` after each step. Without our kernels, or where the system does not say
-    how long threads wait, nothing is ever set.
-    """
+    """Sets the number of threads of the calling thread's steps, as `ThreadPolicy` decides."""
 
     def __init__(self, runtime: Any = None, tasks: Path = TASKS) -> None:
         """`runtime` has OpenMP's functions; None: the one of our kernels."""

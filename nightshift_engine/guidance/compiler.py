@@ -137,9 +137,7 @@ class GrammarCompiler:
 
 
 def _token_table(tokenizer: Tokenizer, size: int, eos_token_ids: Sequence[int]) -> LLTokenizer:
-    """llguidance's view of a tokenizer, in which tokens of the form `<…>` match their text if they leave
-    any.
-    """
+    """llguidance's view of a tokenizer, in which tokens `<…>` match their text if they leave any."""
     eos = list(eos_token_ids) or None
     own = LLTokenizer(tokenizer.as_json(), n_vocab=size, eos_token=eos)
     return LLTokenizer(TokenizerWrapper(_TextTokens(own, tokenizer, size)), eos_token=eos)

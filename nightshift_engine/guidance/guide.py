@@ -1,6 +1,4 @@
-"""The state of one sequence in its grammar, a function of its output tokens, and the tokens that it allows
-next.
-"""
+"""The state of one sequence in its grammar, by its output tokens, and the tokens allowed next."""
 
 from __future__ import annotations
 

@@ -64,9 +64,7 @@ def read_work(
     model: Any, shapes: Mapping[int, KvShape], windows: Mapping[int, int | None], kv_dtype: torch.dtype,
     *, layer_dtype: LinearDType | None, head_dtype: LinearDType | None,
 ) -> ModelWork | None:  # fmt: skip
-    """Work of a decoder as transformers loaded it, packed in these dtypes or as it is; None where its experts
-    are unknown.
-    """
+    """Work of a decoder as it was loaded, or packed in these dtypes; None where its experts are unknown."""
     config = model.config.get_text_config()
     head = model.get_output_embeddings()
     head_weight = getattr(head, "weight", None)

@@ -1,6 +1,4 @@
-"""Loads a model, proves its modules against transformers' attention, packs it and proves the packed one
-against them.
-"""
+"""Loads a model, proves it against transformers' attention, packs it and proves it again."""
 
 from __future__ import annotations
 

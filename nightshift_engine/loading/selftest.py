@@ -79,9 +79,7 @@ class CheckedModel:
 
 
 def check_model(model: Any, name: str, attention: str = "torch") -> CheckedModel:
-    """Puts `model` on paged attention by the back end `attention` and proves it. Raises
-    `UnsupportedModel`.
-    """
+    """Puts `model` on paged attention by a back end and proves it. Raises `UnsupportedModel`."""
     try:
         return _check_model(model, name, attention)
     except UnsupportedModel as error:
@@ -149,11 +147,10 @@ def check_forward_pass(
     is_held: bool,
     is_quantized: bool = False,
 ) -> None:
-    """Proves that `forward_pass` computes what the model's own modules did. Raises `UnsupportedModel`.
+    """Proves that `forward_pass` computes what the model's own modules did, in small blocks and in those of
+    `block_size`.
 
-    Once in blocks so small that the prompts need several, and once in blocks of `block_size`, which the back
-    end may compute in another way. With `is_held`, its layers are compared (`reference.py`); without, its
-    logits are, after steps made exactly as they will be made for requests.
+    With `is_held` its layers are compared, else its logits. Raises `UnsupportedModel`.
     """
     compared = _Watched(forward_pass, checked.reference.replayed) if is_held else forward_pass
     for size in {BLOCK_SIZE, block_size}:
@@ -170,9 +167,7 @@ def check_forward_pass(
 def check_written_steps(
     forward_pass: ForwardPass, checked: CheckedModel, model: Any, name: str, attention: str
 ) -> None:
-    """Proves that steps of calls written down give the bits of those made layer by layer. Raises
-    `UnsupportedModel`.
-    """
+    """Proves that written-down steps give the bits of those made by layer. Raises `UnsupportedModel`."""
 
     def watch(_: list[Token], watch_layers: WatchLayers) -> AbstractContextManager[None]:
         return watch_layers(lambda _, hidden: hidden, lambda _, experts: experts)
@@ -218,9 +213,7 @@ def _check_layer_types(text_config: Any, name: str) -> None:
 
 @contextlib.contextmanager
 def _narrow_windows(model: Any, text_config: Any) -> Iterator[bool]:
-    """Sets every sliding window to `WINDOW`, so that it is reached, and restores them; yields whether there
-    are any.
-    """
+    """Sets every sliding window to `WINDOW`, so that it is reached; yields whether there are any."""
     owners = [text_config, *model.modules()]
     reach = getattr(text_config, "max_position_embeddings", None) or float("inf")
     windows = [(owner, _window_of(owner)) for owner in owners]

@@ -103,9 +103,7 @@ def load_checkpoint(
     class_of: Callable[[Any], Any] | None = None,
     **options: Any,
 ) -> LoadedCheckpoint:
-    """Loads a checkpoint by a class of transformers, from safetensors alone. Raises `ModelLoadFailed` or
-    `UnsupportedModel`.
-    """
+    """Loads a checkpoint from safetensors. Raises `ModelLoadFailed` or `UnsupportedModel`."""
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
         dtype = dtype_of(config)
@@ -203,9 +201,7 @@ def model_id(model: str) -> str:
 
 
 def model_digest(model: str, revision: str | None = None) -> str:
-    """A digest that tells these weights from others: of config.json, and of the name, size and ends of each
-    weight file.
-    """
+    """A digest of config.json, and of the name, size and ends of each weight file."""
     try:
         directory = Path(str(cached_file(model, "config.json", revision=revision))).parent
         digest = hashlib.sha256((directory / "config.json").read_bytes())
@@ -238,9 +234,7 @@ def weight_not_finite(model: Any) -> str | None:
 
 
 def check_vocabulary(tokenizer: Tokenizer, vocab_size: int, name: str) -> None:
-    """Refuses a tokenizer with more tokens than the model has embeddings, but for added ones, as for
-    padding.
-    """
+    """Refuses a tokenizer with more tokens than the model has embeddings, but for added ones."""
     if tokenizer.num_own_tokens > vocab_size:
         reason = f"its tokenizer has {tokenizer.num_own_tokens} tokens, and the model embeds {vocab_size}"
         raise UnsupportedModel(name, f"{reason}; take the tokenizer that the model was trained with")

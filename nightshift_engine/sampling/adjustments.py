@@ -18,11 +18,7 @@ from ..core.sequence import Sequence
 
 
 def mask_tokens(logits: Tensor, rows: Tensor, masks: Tensor) -> None:
-    """Sets the logits of tokens that are not allowed to minus infinity, in place.
-
-    `logits` `[rows, vocabulary]`, float32; `rows` `[guided]` says whose `masks` are: int32 `[guided,
-    vocabulary / 32, rounded up]`, a bit per token, lowest first. A NaN stays a NaN, so that it shows.
-    """
+    """Sets the logits of tokens whose bit in `masks` is not set to minus infinity; NaN stays."""
     by_bytes = masks.view(torch.uint8).flatten().int()
     added = _added_by_byte(logits.device).index_select(0, by_bytes).view(len(masks), -1)
     logits.index_add_(0, rows, added[:, : logits.shape[1]])
@@ -147,9 +143,7 @@ class Penalties:
 
 
 def _penalised(logits: Tensor, counts: Tensor | float, params: Tensor) -> Tensor:
-    """Applies the repetition, frequency and presence penalties `params` `[3, logits]`, as vLLM and
-    transformers do.
-    """
+    """Applies the repetition, frequency and presence penalties as vLLM and transformers do."""
     repetition, frequency, presence = params
     values = torch.where(logits > 0, logits / repetition, logits * repetition)
     values -= frequency * counts
@@ -192,9 +186,7 @@ class Adjustments:
         return penalties | (_entries("bias", self._bias) if self._bias else {}) | guided
 
     def step_arrays(self) -> dict[str, NDArray[Any]]:
-        """Arrays that a step needs besides: tokens that have come, those that grammars allow now, and early
-        ends.
-        """
+        """Arrays that a step needs besides: new tokens, those that grammars allow, and early ends."""
         changes = self._penalties.step_arrays() if self._penalties is not None else {}
         if self._guided:
             from ..guidance.guide import allowed_tokens  # needs llguidance

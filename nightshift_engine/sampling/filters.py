@@ -28,11 +28,7 @@ def may_look(values: Tensor) -> bool:
 
 
 def likeliest(logits: Tensor, count: int) -> Tensor:
-    """The first `count` tokens of each row's ranking, in its order: `[rows, count]`.
-
-    Of float32 `logits` `[rows, vocabulary]`, no fewer than `count`. Only chunks whose largest logits are
-    among the first `count` of these can hold such tokens: one pass finds them, the rest looks at no others.
-    """
+    """The first `count` tokens of each row's ranking, in its order: `[rows, count]`."""
     vocab_size = logits.shape[1]
     size = 1 << max(0, round(math.log2(vocab_size / count) / 2))  # as many chunks as candidates in them
     maxima = _chunk_maxima(logits, size)

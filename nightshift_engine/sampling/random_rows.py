@@ -1,6 +1,4 @@
-"""Rows of a batch that draw their tokens, each by its own parameters: those that do alike are computed
-together.
-"""
+"""Rows of a batch that draw their tokens by their own parameters: equal ways are computed together."""
 
 from __future__ import annotations
 
@@ -45,11 +43,7 @@ def _splitmix64(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def draw(probs: Tensor, numbers: Tensor) -> Tensor:
-    """One token per row of `probs` `[rows, vocabulary]`, where its number in [0, 1) falls: `[rows]`.
-
-    `numbers` `[rows]` are float64. A number below 1 times a total stays below the total, so no draw points
-    past the last possible token.
-    """
+    """One token per row of `probs`, where its number in [0, 1) falls; never an impossible one."""
     vocab_size = probs.shape[1]
     masses = chunk_sums(probs).double()
     cdf = masses.cumsum(dim=-1)
@@ -119,9 +113,7 @@ class _Columns:
         return _Columns(*(getattr(self, name)[rows] for name in self.__slots__))
 
     def wanted(self, mass: Tensor) -> Tensor:
-        """Weight that the kept tokens must have of `mass`; infinite where top_p is off, so that all are
-        kept.
-        """
+        """Weight that the kept tokens must have of `mass`; infinite, so all are kept, without top_p."""
         return torch.where(self.top_p < 1, self.top_p * mass, float("inf"))
 
 
@@ -254,9 +246,7 @@ def _top_k(params: SamplingParams, vocab_size: int) -> int:
 
 
 def _probabilities(logits: Tensor, columns: _Columns, params: list[SamplingParams]) -> Tensor:
-    """Probabilities of `logits` `[rows, vocabulary]` at their temperatures, without those that min_p
-    drops.
-    """
+    """Probabilities of `logits` at their temperatures, without those that min_p drops."""
     if any(row_params.temperature != 1.0 for row_params in params):
         logits = logits / columns.temperature.float().clamp(max=TEMPERATURE_MAX)
     probs = torch.softmax(logits, dim=-1)

@@ -41,9 +41,7 @@ class RawLogprobs:
         self._all = None  # as large as the logits
 
     def read(self, rows: Seq[int]) -> dict[int, TokenLogprobs]:
-        """Log-probabilities of the tokens chosen by row; `rows` as given. Call it once the device has come so
-        far.
-        """
+        """Log-probabilities of the tokens chosen by row, once the device has come so far."""
         chosen = self._chosen.tolist()
         top_ids, top_logprobs = self._top_ids.tolist(), self._top_logprobs.tolist()
         return {
@@ -112,9 +110,7 @@ class Sampler:
 
     @torch.inference_mode()
     def choose(self, logits: Tensor, sequences: Seq[Sequence], promised: Tensor | None = None) -> Choice:
-        """As `sample`, without waiting for the device: `Choice.read` waits. `promised` are tokens the host
-        does not know yet.
-        """
+        """As `sample`, without waiting for the device. `promised` tokens are not yet on the host."""
         batch, self._batch = self._batch, None
         if batch is None or batch.sequences != sequences or not batch.has_room:
             batch = _Batch(list(sequences), self._eos_token_ids, logits.shape[-1])
@@ -176,9 +172,7 @@ class _Batch:
 
 
 def _argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The likeliest token of each row, on a tie the lowest id, and whether the maximum is a number. NumPy
-    scans fastest.
-    """
+    """The likeliest token of each row, on a tie the lowest id, and whether the maximum is a number."""
     if logits.device.type != "cpu":
         tokens = logits.argmax(dim=-1)
         return tokens, torch.isfinite(logits.gather(1, tokens[:, None])[:, 0])

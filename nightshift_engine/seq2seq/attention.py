@@ -1,8 +1,4 @@
-"""The same attention by our own kernel, on a CPU: nothing is gathered or copied.
-
-To the kernel each token of a step is a sequence that decodes. Over its source it stores nothing, and a source
-is stored by a step without sequences.
-"""
+"""The same attention by our own kernel, on a CPU: each token of a step is a sequence that decodes."""
 
 from __future__ import annotations
 

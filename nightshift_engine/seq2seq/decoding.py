@@ -1,6 +1,4 @@
-"""Settings of a generation_config.json, as in `GenerationConfig`: honoured where they concern one output,
-else refused.
-"""
+"""Settings of a generation_config.json: honoured where they concern one output, else refused."""
 
 from __future__ import annotations
 

@@ -71,14 +71,10 @@ class Seq2seqDecoder(Protocol):
         """Distances back, int64 of any shape, to what is added to attention scores: `[*shape, heads]`."""
 
     def source_keys_values(self, hidden: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Keys and values of the encoder's states, layer by layer; those of the next layer may overwrite
-        them.
-        """
+        """Keys and values of the encoder's states, by layer; the next layer's may overwrite them."""
 
     def logits(self, token_ids: Tensor, positions: Tensor, rows: Tensor, attend: Attend) -> Tensor:
-        """`[rows, vocabulary]`, float32, of tokens `[tokens]`, those in `rows`. The next call may overwrite
-        them.
-        """
+        """Logits `[rows, vocabulary]`, float32, of the tokens in `rows`. The next call may overwrite them."""
 
 
 @dataclass(frozen=True, slots=True)

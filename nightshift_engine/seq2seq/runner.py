@@ -1,8 +1,4 @@
-"""Runs an encoder-decoder over a step's chunks: sources through the encoder, outputs through the decoder.
-
-To the batcher a source is the first part of a prompt. Its chunks only count; the encoder reads a source
-whole, in the step that brings its last chunk, together with the other sources of that step.
-"""
+"""Runs an encoder-decoder over a step's chunks: whole sources, then outputs."""
 
 from __future__ import annotations
 

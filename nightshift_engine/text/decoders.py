@@ -252,11 +252,7 @@ class TextStream:
 
 
 class StopMatcher:
-    """Passes text through until a stop string is complete, holding back what might become one.
-
-    Of several stop strings the one that is complete first wins, so the result does not depend on how the text
-    was cut into pieces.
-    """
+    """Passes text through until a stop string is complete, holding back what might become one."""
 
     __slots__ = ("_held", "_stops", "is_hit")
 

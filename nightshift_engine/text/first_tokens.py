@@ -68,9 +68,7 @@ class FirstTokensReader:
         return self._boundary is not None
 
     def read(self, texts: Sequence[str], limits: Sequence[int | None]) -> list[FirstTokens]:
-        """Reads at least the first so many tokens of each text; None: all. Raises `InvalidRequest` for no
-        text.
-        """
+        """Reads at least the first so many tokens of each text; None: all. Raises `InvalidRequest`."""
         sizes = [self._first_size(text, limit) for text, limit in zip(texts, limits, strict=True)]
         heads = self._encode([self._head(text, size) for text, size in zip(texts, sizes, strict=True)])
         return [self._enough(*text_limits) for text_limits in zip(texts, limits, sizes, heads, strict=True)]

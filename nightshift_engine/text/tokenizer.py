@@ -166,9 +166,7 @@ class Tokenizer:
         return self.encode_all([text], add_special_tokens=False)[0]
 
     def chat_text(self, messages: Sequence[Mapping[str, Any]], **template_arguments: Any) -> str:
-        """A conversation's text up to the assistant's answer. Raises `ChatTemplateFailed` without a chat
-        template, or by it.
-        """
+        """A conversation's text up to the assistant's answer. Raises `ChatTemplateFailed`."""
         if not self._hf.chat_template:
             raise ChatTemplateFailed("this model has no chat template; send a plain prompt instead")
         try:

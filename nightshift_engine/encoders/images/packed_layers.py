@@ -1,6 +1,4 @@
-"""Packed layers of vision transformers that norm what they read (ViT, DeiT, CLIP), in the places of
-transformers' own.
-"""
+"""Packed layers of vision transformers that norm what they read: ViT, DeiT, CLIP."""
 
 from __future__ import annotations
 

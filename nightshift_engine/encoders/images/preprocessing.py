@@ -37,11 +37,7 @@ def made_by(processor: Any) -> Make:
 
 
 class QuickSteps:
-    """Resizes and crops to whole pixel values, then looks values up in a table that the processor made.
-
-    To the bit what transformers' Pillow processors make, in less time. Used only where noise of several sizes
-    comes out the same as from the processor. Thread-safe.
-    """
+    """Resizes and crops, then looks values up in a table: the bits of the processor in less time."""
 
     def __init__(self, processor: Any, *, resizes_itself: bool) -> None:
         """`resizes_itself`: the processor does; else Pillow does, to the processor's height and width."""

@@ -1,8 +1,6 @@
 """A Hugging Face classifier as a function from token ids to a logit for each label.
 
-Loading tries that its output depends on its input alone. Of decoders with such a head, those are served whose
-logits are taken at the last token of each text, which is done here: transformers looks for it by the padding
-token, which a checkpoint need not have and a text may end with.
+Of decoders with such a head, those are served whose logits are taken at the last token of each text.
 """
 
 from __future__ import annotations

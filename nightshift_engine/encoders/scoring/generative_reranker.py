@@ -1,6 +1,4 @@
-"""A decoder that ranks: the score of a pair is how much rather it goes on with one token than another, as in
-LogitScore.
-"""
+"""A decoder that ranks a pair by how much rather it goes on with one token than another."""
 
 from __future__ import annotations
 

@@ -117,9 +117,7 @@ def _activation(problem_type: object, num_outputs: int, name: str) -> Activation
 
 
 def ranking_activation(config: Mapping[str, Any], num_outputs: int, name: str) -> Activation:
-    """The activation that config.json declares for relevance. Raises `UnsupportedModel` for one that is not
-    ours.
-    """
+    """The activation that config.json declares for relevance. Raises `UnsupportedModel`."""
     declared = (config.get("sentence_transformers") or {}).get("activation_fn")
     declared = declared or config.get("sbert_ce_default_activation_function")
     if declared is None:

@@ -30,9 +30,7 @@ class PairText:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Tokens that a tokenizer puts before, between and after texts, and the text that each token belongs
-    to.
-    """
+    """Tokens that a tokenizer puts around and between texts, and the text of each token."""
 
     around: tuple[tuple[int, ...], ...]
     """Token ids: before the first text, after each."""

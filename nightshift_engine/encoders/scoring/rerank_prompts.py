@@ -1,8 +1,4 @@
-"""The prompt of a generative reranker: a query and a document as its checkpoint declares.
-
-The prompt is text, and is tokenised as a whole: a tokenizer may join the first word of a text with what is
-before it. Only a document is ever cut, and what the prompt has behind it stays.
-"""
+"""The prompt of a generative reranker: a query and a document, which alone is ever cut."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Attention over the tokens of whole inputs, each of which sees its own input, by our own C++ kernel or by
-torch.
-"""
+"""Attention over the tokens of whole inputs, each over its own, by our own kernel or by torch."""
 
 from __future__ import annotations
 

@@ -38,11 +38,7 @@ class LatentHeads:
 
 
 def keep_latent(model: torch.nn.Module) -> int:
-    """Lets the attention modules of `model` that have latent KV give it to the hook; returns how many do.
-
-    They are known by what they are made of, as transformers writes them since its caches keep latent KV. What
-    expanded it, `kv_b_proj`, is gone then.
-    """
+    """Lets modules that have latent KV give it to the hook, without `kv_b_proj`; returns how many."""
     count = 0
     for module in model.modules():
         if _has_latent_kv(module):

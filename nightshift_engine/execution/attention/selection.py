@@ -37,9 +37,7 @@ def resolve_attention_backend(
     kv_dtype: torch.dtype | None = None,
     latent_dim: int = 0,
 ) -> str:
-    """The fastest back end that computes `dtype` over KV of `kv_dtype` on `device`. Raises `InvalidConfig` if
-    there is none.
-    """
+    """The fastest back end for `dtype` over KV of `kv_dtype`. Raises `InvalidConfig` if there is none."""
     kv_dtype = kv_dtype or dtype
     if name != "auto" and name not in BACKENDS:
         raise InvalidConfig(f"attention_backend must be one of {', '.join(BACKENDS)} here, got {name!r}")

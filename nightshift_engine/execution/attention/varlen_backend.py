@@ -1,6 +1,4 @@
-"""Paged attention by torch's own `varlen_attn` with block tables, where this torch has it (2.12 and
-newer).
-"""
+"""Paged attention by torch's own `varlen_attn` with block tables, from torch 2.12 on."""
 
 from __future__ import annotations
 

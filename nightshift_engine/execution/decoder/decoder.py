@@ -1,7 +1,6 @@
 """The forward pass of a decoder, written out: no module calls, fused and packed weights, kept buffers.
 
-One way through the layers for every family (`weights.py` says how they are connected) and every device
-(`operations.py`). Knows tensors; no sequences, and nothing of the modules that the weights came from.
+One way through the layers for every family (`weights.py`) and every device (`operations.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Operations of a written-out decoder between its linear layers: the part that differs between devices.
-
-`NativeOperations` does it on a CPU, `TritonOperations` on CUDA. Rows are tokens; the residual stream is
-float32 whatever the dtype of weights and activations.
-"""
+"""Operations of a written-out decoder between its linear layers, by device."""
 
 from __future__ import annotations
 
@@ -80,8 +76,4 @@ class MixtureOperations(Operations, Protocol):
         factor: float | None,
         out: Tensor,
     ) -> None:
-        """Each row's sum of its places of `y` by their weights; all float32.
-
-        And `shared`, which has the shape of `out`, times the sigmoids of `gates` `[rows, 1]`. Written to
-        `out`, or with a factor added to it.
-        """
+        """Each row's weighted sum of its places of `y`, and `shared` by the sigmoids of `gates`, to `out`."""

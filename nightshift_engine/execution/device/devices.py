@@ -78,11 +78,7 @@ class DeviceMemory:
 
     @classmethod
     def measure(cls, device: torch.device, gpu_memory_utilization: float) -> DeviceMemory:
-        """Measures what is there now. Load all weights first, then measure once for all engines.
-
-        On CUDA this process takes `gpu_memory_utilization` of the device in all, as in vLLM, or less where
-        others have taken more; on a CPU, KV takes a share of what is available.
-        """
+        """Measures what is there now, after all weights are loaded, by vLLM's `gpu_memory_utilization`."""
         if device.type == "cuda":
             torch.cuda.empty_cache()  # what loading has left over counts as used
             free, total = torch.cuda.mem_get_info(device)

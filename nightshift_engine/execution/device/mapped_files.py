@@ -1,8 +1,4 @@
-"""Gives back the memory of weights that are mapped from their file and have been packed elsewhere.
-
-A checkpoint is one mapping; while any tensor of it lives, every page that was read stays in memory. Only
-pages of mapped files are dropped; the kernel reads them again if they are needed.
-"""
+"""Gives back the memory of weights that are mapped from their file and have been packed elsewhere."""
 
 from __future__ import annotations
 

@@ -106,8 +106,8 @@ class ExpertKernels:
         *,
         keeps_choice: bool = False,
     ) -> None:
-        """The best experts of each row of `logits` and their weights; those in `chosen` with
-        `keeps_choice`.
+        """The best experts of each row of `logits` and their weights; with `keeps_choice` those in
+        `chosen`.
         """
         assert rule.is_valid, f"{rule} cannot be"
         assert rule.experts == logits.shape[1] <= self.experts_max, f"{logits.shape[1]} logits for {rule}"
@@ -164,11 +164,7 @@ class ExpertKernels:
         gates: Tensor | None = None,
         factor: float | None = None,
     ) -> None:
-        """Each token's sum of its rows of `y`, times their weights, to `out` `[tokens, n]`; all float32.
-
-        And `shared` `[tokens, n]`, times the sigmoid of `gates` `[tokens]` if there are any. With a
-        factor, so many times that is added to `out`.
-        """
+        """Each token's weighted sum of its rows of `y`, and `shared` by sigmoids of `gates`, to `out`."""
         assert y.is_contiguous(), "rows lie together"
         assert out.is_contiguous(), "rows lie together"
         call = _CombineCall(

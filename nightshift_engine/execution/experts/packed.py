@@ -42,11 +42,7 @@ class PackedExperts(torch.nn.Module):
 
 
 def pack_experts(module: Any, pack: PackGrouped) -> PackedExperts | None:
-    """The experts of a module packed, if they are gated MLPs whose weights lie side by side.
-
-    None for anything else. Weights: `gate_up_proj` `[experts, 2 * inner, hidden]`, `down_proj` `[experts,
-    hidden, inner]`, or transposed. That it computes the same is tried on a few tokens.
-    """
+    """The experts of a module packed, if they are gated MLPs whose weights lie side by side; else None."""
     if not is_experts(module):
         return None
     gate = activation_of(module.act_fn)

@@ -86,11 +86,7 @@ def attend_decodes(
     sinks: Tensor | None = None,  # [heads]
     programs_wanted: int = PROGRAMS_WANTED,
 ) -> None:
-    """Attention of each sequence's newest token. `parts` must have room for `max_seqlen_k`'s splits.
-
-    `max_seqlen_k` and `programs_wanted` only bound the work that is looked for and spread it, and do not
-    change the result: a graph is captured with the longest context possible.
-    """
+    """Attention of each sequence's newest token; how the work is spread changes no result."""
     shape = Shape.of_tensors(q, kv)
     num_sequences, num_splits = q.shape[0], -(-max_seqlen_k // split_size)
     assert parts.sums.shape[0] >= num_sequences, f"parts for {parts.sums.shape[0]} sequences"

@@ -1,8 +1,4 @@
-"""Puts a step's keys and values into KV memory, in Triton; as int8 or fp8 with a scale per token and head.
-
-A token's slot is block * block_size + offset; a negative slot is skipped. Two tokens never share a slot,
-except the reserved one that padding rows write to, whose content is never read.
-"""
+"""Puts a step's keys and values into their slots; as int8 or fp8 with a scale per token and head."""
 
 from __future__ import annotations
 

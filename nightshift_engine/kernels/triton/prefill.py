@@ -1,6 +1,4 @@
-"""Paged attention in Triton for chunks of prompts: a program takes a tile of queries and walks over their
-keys.
-"""
+"""Paged attention in Triton for chunks of prompts: a program walks a tile of queries over keys."""
 
 from __future__ import annotations
 
@@ -26,11 +24,7 @@ def attend_chunks(
     softcap: float | None = None,
     sinks: Tensor | None = None,  # [heads]
 ) -> None:
-    """Causal attention of any number of new tokens per sequence; the last query is the last key's token.
-
-    `window` is the number of tokens a query sees, itself included. `sinks` are logits that take weight and
-    give no value. Rows before `cu_seqlens_q[0]` and behind its last are left as they are.
-    """
+    """Causal attention of new tokens; `window` is what a query sees, itself included."""
     shape = Shape.of_tensors(q, kv)
     tile = _tile(shape, q.dtype)
     queries = tile.rows // shape.group

@@ -1,6 +1,4 @@
-"""A model as a description: its layers, and what comes before and after, by what its modules computed in one
-pass.
-"""
+"""A model as a description: its layers and what is around them, by what its modules computed."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ FIRST_POSITION = 3
 
 
 def recognise_decoder(model: Any, context_length: int | None = None) -> DecoderFacts:
-    """Raises `NotPlain` where the model differs from what can be written out, up to `context_length` tokens
-    if known.
-    """
+    """Raises `NotPlain` where the model cannot be written out, up to `context_length` tokens."""
     try:
         with torch.inference_mode():
             facts = _recognise(model, FIRST_POSITION)

@@ -1,8 +1,4 @@
-"""Runs a model once and notes what each of its modules was given and gave.
-
-A layer is then run alone, in float32, on the CPU and on numbers of our own choice, so that what it computes
-can be told from what is near it. Attention is stood in for: a token gets the values of its own position.
-"""
+"""Runs a model once and notes what each of its modules was given and gave, with attention stood in for."""
 
 from __future__ import annotations
 
