@@ -261,9 +261,7 @@ class Engine:
                 self._inbox.append(request_id)
 
     def step(self) -> list[Output]:
-        """Advances every sequence that fits the step, returns what is new. A step that raises loses
-        nothing.
-        """
+        """Advances every sequence that fits and returns what is new. A step that raises loses nothing."""
         self._take_inbox()
         if self._uncompiled:
             self._take_compiled()

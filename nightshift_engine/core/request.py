@@ -13,7 +13,7 @@ from .sampling_params import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class MadeBy:
-    """Everything that has a part in the numbers a token is sampled from: what may continue elsewhere."""
+    """Everything that has a part in the numbers that a token is sampled from."""
 
     model_id: str
     """A name for people; the same model under two names is no difference."""

@@ -110,7 +110,7 @@ class PrefixesInFlight:
         return released
 
     def park(self, sequence: Sequence, digests: Seq[bytes]) -> bool:
-        """Lets a sequence wait for the last block of its run under way; False if nothing as urgent is."""
+        """Lets a sequence wait for the last block of a run under way; False if none as urgent is."""
         awaited = None
         for digest in digests:
             owner = self._owner_by_digest.get(digest)

@@ -19,9 +19,7 @@ SEED_MIN, SEED_MAX = -(2**63), 2**64 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """Validated sampling parameters; temperature 0 is greedy. Raises `InvalidSamplingParams` naming the
-    field.
-    """
+    """Validated sampling parameters; temperature 0 is greedy. Raises `InvalidSamplingParams`."""
 
     max_tokens: int | None = None
     """New tokens at most; None means as many as the context holds."""

@@ -127,9 +127,7 @@ STEPS_BEFORE_GROWING_MAX = 8192
 
 
 class StepLimits:
-    """Limits of a step as configured and at present: running out of memory halves them, success doubles
-    them.
-    """
+    """Limits of a step: running out of memory halves the configured ones, success doubles them again."""
 
     def __init__(self, *, max_num_seqs: int, max_num_batched_tokens: int) -> None:
         self._configured = (max_num_seqs, max_num_batched_tokens)

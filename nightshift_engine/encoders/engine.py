@@ -57,7 +57,7 @@ class _Unfinished:
 
 
 class EncoderEngine:
-    """Takes requests from any thread; one calls `step`. A step that raises has lost nothing."""
+    """Takes requests from any thread; one calls `step`. A step that raises loses nothing."""
 
     def __init__(
         self,

@@ -83,7 +83,7 @@ class DecoderKernels:
         adds: bool = False,
         factor: float = 1.0,
     ) -> None:
-        """Norms rows of `x` `[.., n]` into `out` and all into themselves, or adds `factor` times them."""
+        """Norms rows of `x` into `out`, all of them into themselves too, or adds `factor` times them."""
         assert x.dtype == torch.float32, f"the kernel norms float32, not {x.dtype}"
         assert x.is_contiguous(), "rows lie together"
         call = _NormCall(

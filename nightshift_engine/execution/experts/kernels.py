@@ -106,9 +106,7 @@ class ExpertKernels:
         *,
         keeps_choice: bool = False,
     ) -> None:
-        """The best experts of each row of `logits` and their weights; with `keeps_choice` those in
-        `chosen`.
-        """
+        """The best experts of each row of `logits`, or with `keeps_choice` the chosen ones, and weights."""
         assert rule.is_valid, f"{rule} cannot be"
         assert rule.experts == logits.shape[1] <= self.experts_max, f"{logits.shape[1]} logits for {rule}"
         call = _ChooseCall(
