@@ -81,7 +81,7 @@ def test_narrow_kv_through_triton_gives_what_it_gives_in_plain_torch(
         engine = load_engine(
             directory, attention_backend=attention_backend, dtype="float32", kv_cache_dtype=kv_cache_dtype
         )
-        answers.append(greedy_answers(engine, PROMPTS, NEW_TOKENS))
+        answers.append(greedy_answers(engine, PROMPTS[:2], NEW_TOKENS))
 
     assert answers[0] == answers[1]
 
