@@ -10,8 +10,6 @@
 Every message gives the reason with the numbers, fit to be shown to the client that sent the request.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 

@@ -3,8 +3,6 @@
 Needs torch. A new kind is a class in `checkpoint/kinds.py`, and the code here that loads it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from .checkpoint.kinds import (

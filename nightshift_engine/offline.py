@@ -1,7 +1,5 @@
 """A list of prompts through an engine, in one call."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

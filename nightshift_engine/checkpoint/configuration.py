@@ -3,8 +3,6 @@
 Such a checkpoint would run, and answer something else than it was trained to.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The modules.json of sentence-transformers: what a model's vectors go through, and where its files lie."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

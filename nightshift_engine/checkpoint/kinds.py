@@ -1,7 +1,5 @@
 """The kinds of model that are served. Architecture and files decide which one a checkpoint is."""
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence

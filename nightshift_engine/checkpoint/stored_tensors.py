@@ -1,7 +1,5 @@
 """Reads the headers of safetensors files, and refuses weights that transformers would cast without scales."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -3,8 +3,6 @@
 Fields that are not named here are the libraries' to judge.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Decides what each step computes: who is admitted, how many tokens each gets, who is preempted. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Sequence as Seq
 

@@ -1,7 +1,5 @@
 """The configuration of an engine: plain values, checked when made. No torch, so they can be made anywhere."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ..errors import InvalidConfig

@@ -4,8 +4,6 @@ Tables of windowed groups hold the blocks in the window and the chunk: those bef
 step is settled, and can be found as long as their content is there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 

@@ -11,8 +11,6 @@ in its flow's turn, until others wait for it: then before all. Ages are counted 
 clock.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Callable, Container, Iterator
 from collections.abc import Sequence as Seq

@@ -111,7 +111,7 @@ class Request:
 
 
 class RequestTimes(Protocol):
-    """Times of a request, in seconds of `time.monotonic`."""
+    """Times of a request, in seconds of `time.monotonic`: of `time.perf_counter` where workers run."""
 
     @property
     def added_s(self) -> float: ...

@@ -7,8 +7,6 @@ P the parameters that one token passes in the layers, H those of the head, for t
 bytes of KV of a token, a the operations of attention for a token and one that it sees.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

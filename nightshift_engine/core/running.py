@@ -1,7 +1,5 @@
 """Running sequences, which of them lose their blocks first, and the prefixes that they are computing."""
 
-from __future__ import annotations
-
 from bisect import insort
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq

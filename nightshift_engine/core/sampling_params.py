@@ -1,7 +1,5 @@
 """How one request wants its tokens chosen, checked when made. Names and meanings are vLLM's."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Iterable, Mapping

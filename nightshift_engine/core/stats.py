@@ -3,8 +3,6 @@
 One thread observes; any may read, and may miss the newest observation.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """How an encoder engine batches: batch sizes and a delay by Triton's names, tokens, and length buckets."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Final
 

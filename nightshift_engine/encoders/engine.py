@@ -3,8 +3,6 @@
 There is no KV and no next token: an input is encoded once, in one forward pass, and is done. No torch.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence

@@ -1,7 +1,5 @@
 """Requests and outputs of an encoder engine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """A step's token ids to logits: through transformers' own modules here, or written out in `decoder/`."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager

@@ -5,8 +5,6 @@ head's key and value of a token has a scale of its own. Layers whose blocks come
 (`KvGroups`) are never in the same block, so those in the same place of their groups share memory.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Runs the model over a step's chunks: token counts in, logits of the sampled rows out. Decides neither."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence as Seq
 

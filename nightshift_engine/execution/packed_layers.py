@@ -1,7 +1,5 @@
 """Layers of encoders by packed linears: those of texts and images, and both sides of encoder-decoders."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Packed layers that stand in for those of transformers' modules, where a model runs through these."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -6,8 +6,6 @@ two more than one. Which it is, is tried: fewer threads compute for a moment, an
 nearly as much.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from dataclasses import dataclass

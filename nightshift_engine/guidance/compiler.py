@@ -3,8 +3,6 @@
 Compiling takes milliseconds, a large schema up to seconds. It holds no lock of Python's, so steps go on.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

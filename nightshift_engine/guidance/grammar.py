@@ -1,7 +1,5 @@
 """A grammar that a request's output must follow, before it is compiled."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from typing import Literal

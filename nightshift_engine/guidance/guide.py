@@ -1,7 +1,5 @@
 """The state of one sequence in its grammar, by its output tokens, and the tokens allowed next."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence as Seq
 from functools import cache

@@ -5,8 +5,6 @@ states the extended or the original length differs by kind of scaling; the rules
 (`_get_and_verify_max_len`), over the frequencies that transformers computes (`modeling_rope_utils.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

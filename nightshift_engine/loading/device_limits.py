@@ -6,8 +6,6 @@ numbers: others take less power, and so run faster. A device that others keep bu
 slow.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Memory that a model will take of its device, from its files alone, before anything of it is loaded."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Loads a model, proves it against transformers' attention, packs it and proves it again."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

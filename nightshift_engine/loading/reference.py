@@ -10,8 +10,6 @@ Modules choose experts by `torch.topk` (phimoe takes maxima, and masks those bel
 as it is called. A pass whose kernels choose hands over the last choice of each layer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any

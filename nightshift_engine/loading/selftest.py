@@ -6,8 +6,6 @@ those of transformers' own eager attention over each prompt alone. What the mode
 part.
 """
 
-from __future__ import annotations
-
 import contextlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """Loads a decoder from safetensors and says what its files promise: dtype, end-of-sequence ids, a digest."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

@@ -3,8 +3,6 @@
 They move the argmax too, so greedy rows need them as well. All rows of a step are changed together, in place.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Seq
 from functools import cache
 from typing import Any

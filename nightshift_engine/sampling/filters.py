@@ -5,8 +5,6 @@ top_p keeps the shortest beginning of the ranking whose probabilities sum up to 
 kept if those before it do not reach p. However a beginning is found, it is the same one.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

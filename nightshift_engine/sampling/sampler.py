@@ -6,8 +6,6 @@ recomputed, draws the same again. What a step needs on the device goes there in 
 for the device before `Choice.read`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field

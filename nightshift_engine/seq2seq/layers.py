@@ -1,7 +1,5 @@
 """A decoder with cross-attention, layer by layer, over the submodules of transformers' T5 or BART."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq

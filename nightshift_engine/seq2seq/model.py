@@ -1,7 +1,5 @@
 """Loads, proves and packs an encoder-decoder, and proves it again."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq

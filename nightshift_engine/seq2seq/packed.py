@@ -3,8 +3,6 @@
 A step of tokens that all have logits is written down once for its size (`native_calls.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from functools import partial

@@ -1,7 +1,5 @@
 """Runs an encoder-decoder over a step's chunks: whole sources, then outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass

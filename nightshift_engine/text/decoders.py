@@ -5,8 +5,6 @@ such pieces with a token per byte for characters that are in no piece. All give 
 output in one go gives beyond the prompt; a character that begins in the prompt is the prompt's.
 """
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice

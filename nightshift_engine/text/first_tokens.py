@@ -10,8 +10,6 @@ read: never more than three times the whole text.
     tokens  right   ^ boundary  may be others
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

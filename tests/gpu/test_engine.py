@@ -1,7 +1,5 @@
 """The engine on a device: the same tokens with graphs and overlap as without, and as `generate`."""
 
-from __future__ import annotations
-
 import logging
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Decoders of every kind on a device: greedy output equals that of `generate` on a CPU, recorded and not."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The Triton kernels on a device, on the problems of the unit tests and on larger ones."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

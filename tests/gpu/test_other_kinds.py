@@ -1,7 +1,5 @@
 """Encoders, classifiers, models of images and encoder-decoders on a device give what they give on a CPU."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sampling on a device keeps the tokens that the CPU keeps, and counts penalties as it does."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Bytes of unknown origin to an RGB image: of known formats only, its size looked at before its pixels."""
 
-from __future__ import annotations
-
 import io
 import re
 from typing import Final

@@ -3,8 +3,6 @@
 Loading tries that an image's answer depends on that image alone, whatever it is batched with.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from abc import abstractmethod

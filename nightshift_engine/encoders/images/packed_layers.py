@@ -1,7 +1,5 @@
 """Packed layers of vision transformers that norm what they read: ViT, DeiT, CLIP."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any, Final
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import NoRoomForText
 from ...text.first_tokens import FirstTokensReader
-from ...text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from ...text.tokenizer import Tokenizer  # which imports torch
 
 _SAMPLE = "a"
 

@@ -3,8 +3,6 @@
 How tokens become logits is a subclass's; that it depends on an input alone is checked here, at load.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Attention over the tokens of whole inputs, each over its own, by our own kernel or by torch."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from typing import Any, Protocol

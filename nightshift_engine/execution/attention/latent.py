@@ -5,8 +5,6 @@ So the query is multiplied instead of every key, and the weighted sum instead of
 that is one KV head, whose value is the latent vector and whose key is that with the rotated part.
 """
 
-from __future__ import annotations
-
 from types import MethodType
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which attention computes: chosen once, when a model is loaded."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 

@@ -1,7 +1,5 @@
 """Memory for activations that is kept from step to step, and steps written down over it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable
 
 import torch

@@ -3,8 +3,6 @@
 One way through the layers for every family (`weights.py`) and every device (`operations.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

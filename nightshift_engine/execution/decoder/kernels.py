@@ -1,7 +1,5 @@
 """`kernels/native/decoder.cpp`, called with tensors."""
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The decoder's operations on a CPU, by our own kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable
 
 import torch

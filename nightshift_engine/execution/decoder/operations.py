@@ -1,7 +1,5 @@
 """Operations of a written-out decoder between its linear layers, by device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable
 from typing import Protocol, runtime_checkable
 

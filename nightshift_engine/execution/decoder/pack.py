@@ -1,7 +1,5 @@
 """Takes a transformers decoder apart as it was recognised: its weights packed, its own freed as they are."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import replace

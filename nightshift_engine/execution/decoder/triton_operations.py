@@ -1,7 +1,5 @@
 """The decoder's operations on CUDA, by our Triton kernels. On a CPU under Triton's interpreter, for tests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable
 from typing import Literal
 

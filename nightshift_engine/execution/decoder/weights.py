@@ -1,7 +1,5 @@
 """Packed weights of a written-out decoder of any family, and how they are connected."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Gives back the memory of weights that are mapped from their file and have been packed elsewhere."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import mmap

@@ -5,8 +5,6 @@ team), and returns 0, or something else where it had no memory. What is written 
 structure, so the memory it points to must stay where it is: buffers are kept.
 """
 
-from __future__ import annotations
-
 import ctypes
 import threading
 from collections.abc import Iterator

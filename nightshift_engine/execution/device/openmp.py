@@ -1,7 +1,5 @@
 """How long OpenMP's threads spin when they wait, which is decided when torch loads its runtime."""
 
-from __future__ import annotations
-
 from collections.abc import MutableMapping
 
 SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")

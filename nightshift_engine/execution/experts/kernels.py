@@ -1,7 +1,5 @@
 """`kernels/native/experts.cpp`, called with tensors, and the rules of routers that it knows."""
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import dataclass
 from typing import Any, Literal

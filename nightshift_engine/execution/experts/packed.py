@@ -3,8 +3,6 @@
 Stands in for the experts' module of transformers, whose router stays as it is.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

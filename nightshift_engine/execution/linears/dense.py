@@ -3,8 +3,6 @@
 What follows a product, an activation or a gate, is our Triton kernel.
 """
 
-from __future__ import annotations
-
 import functools
 
 import torch

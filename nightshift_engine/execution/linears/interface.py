@@ -1,7 +1,5 @@
 """The functions that follow a linear layer, as torch computes them, and which of them another function is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol

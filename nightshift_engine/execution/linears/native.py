@@ -1,7 +1,5 @@
 """Linear layers by our own `kernels/native/linear.cpp`: in the processor's vectors or its matrix tiles."""
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any, get_args
 

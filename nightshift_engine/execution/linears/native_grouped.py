@@ -1,7 +1,5 @@
 """Linear layers of one shape side by side, by our own kernel, each for its own run of rows."""
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any
 

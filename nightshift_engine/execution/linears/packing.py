@@ -1,7 +1,5 @@
 """Packs linear layers for our own kernel or for oneDNN, whichever is measured to be faster here."""
 
-from __future__ import annotations
-
 import logging
 import time
 

@@ -7,8 +7,6 @@ itself, so half a file, or one from another source, is built again rather than l
 Where nothing can be built, one line is logged and the caller gets None: every kernel has a fallback in torch.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import logging

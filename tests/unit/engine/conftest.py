@@ -1,7 +1,5 @@
 """One tiny llama on disk, and an engine over it, for the tests that need just any model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """How a layer makes queries, keys and values of its input: linear layers, norms, rotary embedding."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 

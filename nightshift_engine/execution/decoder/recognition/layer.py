@@ -1,7 +1,5 @@
 """Describes a layer: its norms, its MLP or mixture, and how its branches return to the residual stream."""
 
-from __future__ import annotations
-
 import logging
 
 import torch

@@ -1,7 +1,5 @@
 """A model as a description: its layers and what is around them, by what its modules computed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

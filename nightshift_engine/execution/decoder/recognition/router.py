@@ -3,8 +3,6 @@
 Its own weights would not do: a correction is often all zeros, and then any use of it looks alike.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

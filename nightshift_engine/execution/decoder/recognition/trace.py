@@ -1,7 +1,5 @@
 """Runs a model once and notes what each of its modules was given and gave, with attention stood in for."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """Compares what modules computed: which tensor is which, by what factor one differs, which norm made it."""
 
-from __future__ import annotations
-
 import copy
 import math
 from typing import Any

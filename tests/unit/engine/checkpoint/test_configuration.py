@@ -1,7 +1,5 @@
 """A configuration that asks for what would be left out is refused by name, and none of transformers' own."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

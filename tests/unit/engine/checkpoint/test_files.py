@@ -1,7 +1,5 @@
 """Files that would make another model of a checkpoint, or none, are refused by name and with what to do."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which checkpoints generate, embed or score text, and which are refused: by architecture and by weights."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

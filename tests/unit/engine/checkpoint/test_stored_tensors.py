@@ -1,7 +1,5 @@
 """Weights that would be cast without a scale, and files that are not whole, are refused by name."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

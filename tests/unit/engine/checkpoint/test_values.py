@@ -1,7 +1,5 @@
 """A field that cannot be what it is, is named, before a library fails over it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

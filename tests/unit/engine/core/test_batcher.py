@@ -1,7 +1,5 @@
 """The batcher with a model that only counts: budgets, classes, preemption and progress."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Anything may happen in any order, in a memory of a few blocks: the batcher's books always agree."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st

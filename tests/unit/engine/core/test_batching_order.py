@@ -1,7 +1,5 @@
 """The order of admission: shared prefixes, long rows, and that no sequence starves."""
 
-from __future__ import annotations
-
 import random
 from itertools import count
 

@@ -1,7 +1,5 @@
 """No flow of inputs starves another of its class, however many inputs it has waiting."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from itertools import count

@@ -1,7 +1,5 @@
 """Requests of one flow do not hold up those of another of their class, however many or long they are."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import takewhile
 

@@ -1,7 +1,5 @@
 """Histograms of an engine's steps and requests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

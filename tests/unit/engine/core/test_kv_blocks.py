@@ -1,7 +1,5 @@
 """Blocks: never owned by two, never lost, and found again only by what they really hold."""
 
-from __future__ import annotations
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule

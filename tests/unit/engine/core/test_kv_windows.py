@@ -1,7 +1,5 @@
 """Block tables of layers with a sliding window: what they hold, and that no token misses what it sees."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st

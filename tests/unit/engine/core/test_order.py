@@ -1,7 +1,5 @@
 """A heap whose members leave from its middle, and the first of several flows, against plain lists."""
 
-from __future__ import annotations
-
 from collections import Counter
 from random import Random
 

@@ -1,7 +1,5 @@
 """A request that lacks memory at its turn holds up few others, and few hold it up."""
 
-from __future__ import annotations
-
 from itertools import count
 
 import pytest

@@ -1,7 +1,5 @@
 """Step times are learned, and keep bulk out of the way of interactive requests. All times are modelled."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 from statistics import quantiles

@@ -1,7 +1,5 @@
 """A model that only counts, over a memory that knows what lies in each slot: what a token sees is checked."""
 
-from __future__ import annotations
-
 from collections import deque
 
 from nightshift_engine.core.batcher import Batcher, Chunk

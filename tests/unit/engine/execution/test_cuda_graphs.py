@@ -3,8 +3,6 @@
 What is left to a device is the recording itself. Sizes, buffers and dummy rows are the same everywhere.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Which rows of a step get logits, and that they are those of the same tokens computed one by one."""
 
-from __future__ import annotations
-
 from array import array
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Modules whose linear layers are packed: which ones stay, and what may be asked of those that go."""
 
-from __future__ import annotations
-
 import copy
 import logging
 from pathlib import Path

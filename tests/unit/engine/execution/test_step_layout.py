@@ -1,7 +1,5 @@
 """Chunks of a step become rows end to end, each with the slot of its KV."""
 
-from __future__ import annotations
-
 import random
 
 import torch

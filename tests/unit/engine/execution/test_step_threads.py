@@ -1,7 +1,5 @@
 """How many threads compute a step beside neighbours: on simulated systems, and by the real one's files."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path

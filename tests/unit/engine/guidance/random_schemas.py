@@ -1,7 +1,5 @@
 """Random JSON schemas whose instances are short, and the check of an output against one."""
 
-from __future__ import annotations
-
 import json
 import random
 from typing import Any

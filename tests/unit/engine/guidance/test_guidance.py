@@ -1,7 +1,5 @@
 """Sequences with a grammar: outputs are in it, whether steps overlap, are preempted or resumed."""
 
-from __future__ import annotations
-
 import json
 import random
 import threading

@@ -1,7 +1,5 @@
 """The context a checkpoint may serve, and that positions beyond its original one are computed rightly."""
 
-from __future__ import annotations
-
 import random
 from copy import deepcopy
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Multi-head latent attention: KV memory keeps the latent vectors, whatever the number of heads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

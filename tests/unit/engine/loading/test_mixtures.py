@@ -4,8 +4,6 @@
 also loads each mixture in both dtypes of weights, and shifts the positions in both dtypes of the model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -37,6 +35,7 @@ from nightshift_engine.loading.selftest import (
     check_model,
     check_written_steps,
 )
+from tests.unit.engine.loading.test_selftest import halve_positions
 from tests.unit.engine.tiny.cases import mostly_exhaustive
 from tests.unit.engine.tiny.decoders import complete, greedy, load_engine, save_model
 
@@ -162,13 +161,7 @@ def test_a_router_that_errs_once_in_twenty_choices_is_refused_in_float32(
 def test_a_mixture_at_wrong_positions_is_refused(
     family: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = selftest.ModulePass.__call__
-
-    def shifted(self: Any, inputs: StepInputs, attention: AttentionStep) -> Tensor:
-        layout = replace(inputs.layout, positions=inputs.layout.positions // 2)
-        return real(self, replace(inputs, layout=layout), attention)
-
-    monkeypatch.setattr(selftest.ModulePass, "__call__", shifted)
+    halve_positions(monkeypatch)
     with pytest.raises(UnsupportedModel, match="logits differ"):
         check_model(mixture(family, dtype=dtype), family)
 

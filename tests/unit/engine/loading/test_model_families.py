@@ -5,8 +5,6 @@ with a token budget and a KV memory so small that prompts are cut and sequences 
 one family of each kind, `make test-all` all of them.
 """
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A model we would compute wrongly does not load, and the error gives the reason."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +32,28 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
 
 def load(directory: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager").eval()
+
+
+def drop_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers of mistral no longer pass their window on."""
+    real = modeling_mistral.ALL_ATTENTION_FUNCTIONS.get_interface
+
+    def without_window(name: str, default: Any) -> Any:
+        attention = real(name, default)
+        return lambda *args, sliding_window=None, **kwargs: attention(*args, **kwargs)
+
+    monkeypatch.setattr(modeling_mistral.ALL_ATTENTION_FUNCTIONS, "get_interface", without_window)
+
+
+def halve_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes by modules compute at half of each position."""
+    real = selftest.ModulePass.__call__
+
+    def shifted(self: Any, inputs: StepInputs, attention: AttentionStep) -> Tensor:
+        layout = replace(inputs.layout, positions=inputs.layout.positions // 2)
+        return real(self, replace(inputs, layout=layout), attention)
+
+    monkeypatch.setattr(selftest.ModulePass, "__call__", shifted)
 
 
 @pytest.mark.parametrize(
@@ -75,13 +95,7 @@ def test_a_window_that_reaches_only_the_mask_is_noticed(
 ) -> None:
     """A layer that does not pass its window on would see too much, but only beyond 4096 tokens."""
     model = load(checkpoint("mistral", sliding_window=4096, max_position_embeddings=8192))
-    real = modeling_mistral.ALL_ATTENTION_FUNCTIONS.get_interface
-
-    def without_window(name: str, default: Any) -> Any:
-        attention = real(name, default)
-        return lambda *args, sliding_window=None, **kwargs: attention(*args, **kwargs)
-
-    monkeypatch.setattr(modeling_mistral.ALL_ATTENTION_FUNCTIONS, "get_interface", without_window)
+    drop_windows(monkeypatch)
     with pytest.raises(UnsupportedModel, match="logits differ"):
         check_model(model, "far-sighted")
 
@@ -182,13 +196,7 @@ def test_a_wrong_position_is_far_outside_every_tolerance(
     checkpoint: Checkpoint, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load(checkpoint("llama")).to(dtype)
-    real = selftest.ModulePass.__call__
-
-    def shifted(self: Any, inputs: StepInputs, attention: AttentionStep) -> Tensor:
-        layout = replace(inputs.layout, positions=inputs.layout.positions // 2)
-        return real(self, replace(inputs, layout=layout), attention)
-
-    monkeypatch.setattr(selftest.ModulePass, "__call__", shifted)
+    halve_positions(monkeypatch)
     with pytest.raises(UnsupportedModel, match="logits differ"):
         check_model(model, "shifted")
 
@@ -197,13 +205,7 @@ def test_a_window_that_the_context_never_reaches_does_not_matter(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load(checkpoint("mistral", sliding_window=4096, max_position_embeddings=4096))
-    real = modeling_mistral.ALL_ATTENTION_FUNCTIONS.get_interface
-
-    def without_window(name: str, default: Any) -> Any:
-        attention = real(name, default)
-        return lambda *args, sliding_window=None, **kwargs: attention(*args, **kwargs)
-
-    monkeypatch.setattr(modeling_mistral.ALL_ATTENTION_FUNCTIONS, "get_interface", without_window)
+    drop_windows(monkeypatch)
     check_model(model, "far-sighted")
 
 

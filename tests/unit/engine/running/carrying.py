@@ -1,7 +1,5 @@
 """A request moves to another engine as it does in production: by the carry-over that a worker saves."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 

@@ -1,7 +1,5 @@
 """A model that returns scripted tokens, and engines over it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Seq
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ arrivals, KV memory so small that sequences are preempted, prefixes found or not
 move to another engine in the middle.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """An engine computes on the device it was given, whatever device its thread had before."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The engine at its boundary: what comes out of requests, which are refused, and who goes first."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

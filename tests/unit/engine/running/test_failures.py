@@ -1,7 +1,5 @@
 """Failures of a pass, of memory, of one sequence's numbers or text: other sequences are unharmed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Seq
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`generate`: a list of prompts through an engine in one call."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Seq
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Overlapping steps change no output: a step is launched before the tokens of the last are read."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """An interrupted request continues in another engine as if it had never stopped, or is refused."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal

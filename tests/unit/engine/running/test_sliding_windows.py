@@ -1,7 +1,5 @@
 """Models with sliding windows: the answers of `generate`, from KV memory that holds little but windows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A flow that has taken all slots yields some to others of its class, and every answer stays what it was."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """top_k, top_p and min_p keep exactly the tokens of their definition, on every way to find them."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

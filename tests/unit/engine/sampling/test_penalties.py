@@ -1,7 +1,5 @@
 """Penalties from counts that stay on the device equal those counted anew, at every step."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence as Seq
 from typing import Any

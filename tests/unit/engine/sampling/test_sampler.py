@@ -1,7 +1,5 @@
 """Sampling: the right distribution, from nothing but seed and position."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """Sampling parameters are right or refused, and the refusal names the field."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

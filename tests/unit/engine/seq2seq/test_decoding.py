@@ -1,7 +1,5 @@
 """Decoding as a checkpoint's generation config asks for it, compared with transformers' `generate`."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

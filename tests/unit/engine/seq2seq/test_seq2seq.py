@@ -1,7 +1,5 @@
 """Encoder-decoders answer as transformers' `generate` does, alone and batched, preempted and resumed."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Checkpoints of other shapes than the usual: each answers as `generate` does, or is refused by name."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

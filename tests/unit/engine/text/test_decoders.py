@@ -1,7 +1,5 @@
 """Tokens become text once, whole and in time, and what decoding everything in one go would give."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

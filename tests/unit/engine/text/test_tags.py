@@ -1,7 +1,5 @@
 """Tags of calls and thoughts that are tokens of their own: text in an answer, however files mark them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

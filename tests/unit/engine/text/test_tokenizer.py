@@ -1,7 +1,5 @@
 """The tokenizer's own: text and conversations to ids, what a token's bytes are, and stop strings."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -3,8 +3,6 @@
 What a device would refuse is refused: an operation on tensors of two devices. What it computes is the CPU's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

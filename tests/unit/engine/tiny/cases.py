@@ -1,7 +1,5 @@
 """Chooses cases for parametrised tests: all pairs of values, or a few by default and the others on demand."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from itertools import combinations, product
 from typing import Any

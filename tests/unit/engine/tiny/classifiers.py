@@ -1,7 +1,5 @@
 """Tiny classifiers with random weights, saved as the real ones are, and what they are held against."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

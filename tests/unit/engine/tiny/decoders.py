@@ -4,8 +4,6 @@ The weights are drawn wide (standard deviation 0.25), so that greedy output wand
 instead of settling into a loop, and a wrong mask or position shows within a few tokens.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable
 from dataclasses import fields, replace

@@ -1,7 +1,5 @@
 """Tiny decoders that rank by two tokens, saved as the real ones are, and what they are held against."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

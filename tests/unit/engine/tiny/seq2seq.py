@@ -1,7 +1,5 @@
 """Tiny encoder-decoders with random weights, saved to disk as the real ones are."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path

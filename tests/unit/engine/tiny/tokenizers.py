@@ -1,7 +1,5 @@
 """Tokenizers of the kinds there are, small, and what decoding everything in one go gives with them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any

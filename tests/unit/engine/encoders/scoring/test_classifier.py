@@ -1,7 +1,5 @@
 """A classifier's logits are those of plain transformers, alone and in every batch; others are refused."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from itertools import product

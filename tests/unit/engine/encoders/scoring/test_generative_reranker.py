@@ -1,7 +1,5 @@
 """Decoders that rank by yes and no: probabilities are those of plain transformers, alone and in batches."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Paged attention against attention written out in float64, over the shapes that models come in."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, replace
 from itertools import accumulate

@@ -4,8 +4,6 @@ Triton's interpreter runs our kernels on whole models. torch's own kernel is rep
 of what its documentation says of the arguments, so what is tested is what it is given.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The native kernel: right for every head shape, and the same bits however a step is put together."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

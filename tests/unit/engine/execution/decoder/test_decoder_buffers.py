@@ -1,7 +1,5 @@
 """Memory of a written-out decoder's activations: kept, grown, and laid out for the cache."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

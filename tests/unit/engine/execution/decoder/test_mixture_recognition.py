@@ -1,7 +1,5 @@
 """Mixtures written out: which routers are known, and that what is not known is left to its module."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from pathlib import Path

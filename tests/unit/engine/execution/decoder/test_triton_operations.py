@@ -3,8 +3,6 @@
 On a CPU under Triton's interpreter; tests/gpu runs it on a device.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Weights that have been packed do not stay in memory a second time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

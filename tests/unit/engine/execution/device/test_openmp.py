@@ -1,7 +1,5 @@
 """How OpenMP's threads wait in a worker."""
 
-from __future__ import annotations
-
 import pytest
 
 from nightshift_engine.execution.device.openmp import SPIN_VARIABLES, limit_spinning

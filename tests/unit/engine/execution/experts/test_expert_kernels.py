@@ -1,7 +1,5 @@
 """Which experts a token goes to, rows sorted by expert, and their sum: against the same in torch."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Experts packed: what transformers' own experts compute, and a token never depends on the others."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

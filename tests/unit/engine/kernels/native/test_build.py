@@ -1,7 +1,5 @@
 """Kernels are built once per machine, survive what lies in their cache, and can be done without."""
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import os

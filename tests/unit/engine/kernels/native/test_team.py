@@ -1,7 +1,5 @@
 """The threads that share a kernel's work, checked in C++ where they can be stopped at will."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path
