@@ -24,6 +24,7 @@ READMES = sorted(
     path
     for folder in (*FOLDERS, "benchmarks", "examples", "tests")
     for path in (ROOT / folder).rglob("README.md")
+    if "node_modules" not in path.parts
 )
 GUIDES = [path for path in sorted((ROOT / "docs").glob("*.md")) if path.name != "performance.md"]
 DOCUMENTS = [
@@ -32,7 +33,7 @@ DOCUMENTS = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
     ROOT / "SECURITY.md",
-    *(path for path in READMES if "node_modules" not in path.parts),
+    *READMES,
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 
@@ -66,6 +67,11 @@ def test_every_link_in_a_document_leads_somewhere(document: Path) -> None:
 @pytest.mark.parametrize("document", GUIDES, ids=name_of)
 def test_a_guide_is_read_in_five_minutes(document: Path) -> None:
     assert len(document.read_text(encoding="utf-8").split()) <= 1200
+
+
+@pytest.mark.parametrize("document", READMES, ids=name_of)
+def test_a_packages_readme_fits_a_screen_or_two(document: Path) -> None:
+    assert len(document.read_text(encoding="utf-8").splitlines()) <= 60
 
 
 def test_the_architecture_fits_a_few_screens() -> None:
