@@ -44,7 +44,7 @@ from nightshift.objectstore.objects import (
     checked_path_prefix,
     has_bytes,
     pieces_of,
-    read_within,
+    read_whole,
 )
 from nightshift.objectstore.time_limits import within
 
@@ -88,10 +88,7 @@ class DirectoryStore:
             return None  # deleted in between
 
     def read(self, key: str, size_bytes_max: int = READ_BYTES_MAX) -> bytes:
-        info = self.head(key)
-        if info is None:
-            raise ObjectNotFound(f"no such object: {self._named(key)}")
-        return read_within(self, key, info.size_bytes, size_bytes_max)
+        return read_whole(self, key, self._named(key), size_bytes_max)
 
     def stream(
         self,

@@ -120,10 +120,8 @@ class ObjectStore(ObjectReader, Protocol):
 
     @property
     def supports_conditional_put(self) -> bool:
-        """Whether the server itself refuses to replace an object; probed once.
-
-        Where False, `put(if_absent=True)` looks before it writes, and two simultaneous writers may both
-        succeed. Callers that need one winner use unique keys and let the database choose.
+        """Whether the server itself refuses to replace an object; probed once. Where not, of two writers with
+        `if_absent` at once both may succeed.
         """
 
     def put(
@@ -137,11 +135,8 @@ class ObjectStore(ObjectReader, Protocol):
     ) -> ObjectInfo:
         """Store an object whole or not at all, and return its size and sha256. Iterables are streamed.
 
-        Raises `StorageUnavailable` past `deadline_s`, retries included; without one, a transfer may last as
-        long as it makes progress.
-
-        With `if_absent`, raises `ObjectExists` if the key has other bytes. The same bytes count as written,
-        for retries whose first answer was lost, so this is no lock.
+        Raises `StorageUnavailable` past `deadline_s`, retries included. With `if_absent`, raises
+        `ObjectExists` if the key has other bytes; the same bytes count as written, so this is no lock.
         """
 
     def delete(self, key: str) -> None:
@@ -150,7 +145,7 @@ class ObjectStore(ObjectReader, Protocol):
     def stage(self, key: str, *, content_type: str | None = None) -> str:
         """Begin an object in steps: `stage`, `write_staged`, `publish`. Returns the upload's id.
 
-        Nothing appears before `publish`, and no listing shows it. Each step may be another process's.
+        Nothing appears before `publish`. Each step may be another process's.
         """
 
     def write_staged(
@@ -183,16 +178,13 @@ class ObjectStore(ObjectReader, Protocol):
     def staged(self, prefix: str = "", older_than: timedelta | None = None) -> Iterator[StagedUpload]:
         """Lists what was staged under a prefix and neither published nor discarded, in no order.
 
-        With `older_than`, what was begun (in a directory: last written) that long ago by the store's clock.
-        S3 also shows puts in parts that are under way. A server that cannot list them shows none.
+        With `older_than`, what was begun (in a directory: last written) that long ago by the store's clock. A
+        server that cannot list uploads shows none.
         """
 
     def forget_unfinished(self, older_than: timedelta, kept: Container[str] = ()) -> int:
-        """Remove unfinished objects that dead writers left, and a directory's empty folders. Returns how many
-        objects.
-
-        Only those begun more than `older_than` ago by the store's clock; younger ones may be in progress.
-        `kept`: ids of uploads that stay.
+        """Remove unfinished objects begun more than `older_than` ago by the store's clock, except those whose
+        ids are `kept`, and a directory's empty folders. Returns how many objects.
         """
 
     def close(self) -> None:
@@ -281,6 +273,14 @@ def pieces_of(data: bytes | Iterable[bytes], piece_bytes: int = STREAM_CHUNK_BYT
         view = memoryview(piece)
         for begin in range(0, len(view), piece_bytes):
             yield bytes(view[begin : begin + piece_bytes])
+
+
+def read_whole(store: ObjectReader, key: str, name: str, size_bytes_max: int) -> bytes:
+    """The bytes of an object, which `name` names in messages. Raises `ObjectNotFound`, `ObjectTooLarge`."""
+    info = store.head(key)
+    if info is None:
+        raise ObjectNotFound(f"no such object: {name}")
+    return read_within(store, key, info.size_bytes, size_bytes_max)
 
 
 def read_within(store: ObjectReader, key: str, size_bytes: int, size_bytes_max: int) -> bytes:

@@ -33,7 +33,7 @@ from nightshift.objectstore.objects import (
     checked_prefix,
     has_bytes,
     pieces_of,
-    read_within,
+    read_whole,
 )
 from nightshift.objectstore.s3_answers import (
     UNKNOWN_TO_SERVER,
@@ -143,10 +143,7 @@ class S3Store:
             raise
 
     def read(self, key: str, size_bytes_max: int = READ_BYTES_MAX) -> bytes:
-        info = self.head(key)
-        if info is None:
-            raise ObjectNotFound(f"no such object: {self._named(key)}")
-        return read_within(self, key, info.size_bytes, size_bytes_max)
+        return read_whole(self, key, self._named(key), size_bytes_max)
 
     def stream(
         self,

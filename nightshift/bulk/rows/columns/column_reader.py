@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -97,7 +97,7 @@ def _opened(
         return store.stream(key, start, end, if_match=etag)
 
     try:
-        with Decoder(layout, size_bytes, fetch) as decoder:
+        with closing(Decoder(layout, size_bytes, fetch)) as decoder:
             yield decoder
     except UnreadableInput as error:
         head = b"".join(fetch(0, min(HEAD_BYTES, size_bytes))) if size_bytes else b""

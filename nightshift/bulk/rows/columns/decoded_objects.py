@@ -4,7 +4,7 @@ import io
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import accumulate
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,18 +29,6 @@ class Unreadable(Exception):
     """Why the object cannot be read, as a sentence."""
 
 
-class _Object(Protocol):
-    def description(self) -> dict[str, Any]:
-        """The columns and row groups that planning and reading need to know."""
-
-    def schema(self) -> pa.Schema: ...
-
-    def rows_estimated(self) -> int | None:
-        """None: it has no rows, or they are not known without reading very much."""
-
-    def send_rows(self, names: Sequence[str], groups: Sequence[int | None], pieces: Pieces) -> None: ...
-
-
 def decode(channel: Channel, before_each: Callable[[], None]) -> None:
     """Open the object that is asked for, say what it is, and send what is asked of it.
 
@@ -50,7 +38,9 @@ def decode(channel: Channel, before_each: Callable[[], None]) -> None:
     try:
         question = _question(channel)
         file = RangeFile(channel, question["size_bytes"])
-        opened: _Object = ParquetObject(file) if question["format"] == "parquet" else ArrowObject(file)
+        opened: ParquetObject | ArrowObject = (
+            ParquetObject(file) if question["format"] == "parquet" else ArrowObject(file)
+        )
         channel.send_json(OPENED, opened.description())
         question = _question(channel)
         before_each()

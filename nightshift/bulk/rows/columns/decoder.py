@@ -65,12 +65,6 @@ class Decoder:
         self._end.close()
         self._watch.close()
 
-    def __enter__(self) -> "Decoder":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def answers(self, question: dict[str, Any]) -> Iterator[tuple[bytes, bytearray]]:
         """The messages that answer a question, the last of which is DONE or OPENED."""
         kind = ASKED

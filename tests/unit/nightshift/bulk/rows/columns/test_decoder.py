@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -64,7 +65,7 @@ def wait_for_end(process: int) -> None:
 def test_an_object_whose_decoding_ends_the_process_cannot_be_read(number: int, why: str) -> None:
     decoder, process = opened()
 
-    with decoder:
+    with closing(decoder):
         os.kill(process, number)
         with pytest.raises(UnreadableInput, match=why):
             list(decoder.answers(ROWS))
@@ -74,7 +75,7 @@ def test_an_object_whose_decoding_ends_the_process_cannot_be_read(number: int, w
 def test_a_signal_that_ends_the_service_does_not_make_an_object_unreadable(number: int) -> None:
     decoder, process = opened()
 
-    with decoder:
+    with closing(decoder):
         os.kill(process, number)
         os.kill(decoding_process.id or 0, number)
         assert b"".join(kind for kind, _ in decoder.answers(ROWS)).endswith(b"d")
@@ -106,7 +107,7 @@ def test_an_object_of_fewer_bytes_than_were_planned_is_cut_short() -> None:
 def test_another_process_is_started_in_place_of_one_that_was_killed() -> None:
     """Only those that were being started are lost, and worth another try."""
     decoder, _ = opened()
-    with decoder:
+    with closing(decoder):
         before = decoding_process.id
         assert before is not None
 
@@ -128,7 +129,7 @@ def test_credentials_are_kept_from_the_process(monkeypatch: pytest.MonkeyPatch) 
 
     decoder, process = opened()
 
-    with decoder:
+    with closing(decoder):
         names = re.findall(rb"([A-Z_]+)=", Path(f"/proc/{process}/environ").read_bytes())
     assert b"PATH" in names
     assert b"AWS_SECRET_ACCESS_KEY" not in names
