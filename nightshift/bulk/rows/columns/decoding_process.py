@@ -101,10 +101,11 @@ def _serve(served: socket.socket) -> None:
 
 
 def _limit_memory() -> None:
-    with open("/proc/self/statm", encoding="ascii") as pages:
-        held_bytes = int(pages.read().split()[0]) * resource.getpagesize()
-    _limit(resource.RLIMIT_AS, held_bytes + MEMORY_BYTES_MAX)
+    """Limit the address space, on Linux: macOS has no such limit."""
     _limit(resource.RLIMIT_CORE, 0)
+    with suppress(FileNotFoundError), open("/proc/self/statm", encoding="ascii") as pages:
+        held_bytes = int(pages.read().split()[0]) * resource.getpagesize()
+        _limit(resource.RLIMIT_AS, held_bytes + MEMORY_BYTES_MAX)
 
 
 def _limit_cpu() -> None:

@@ -1,6 +1,5 @@
 """Values of every type: the text that a template makes of each, its id, and which have none."""
 
-import io
 import json
 import re
 from collections.abc import Callable
@@ -9,7 +8,6 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from nightshift import endpoints
@@ -18,24 +16,13 @@ from nightshift.bulk.rows.requests import RowProblem, RowRequest, to_request
 from nightshift.jobs import JobSpec, JsonObject, NewShard
 from nightshift.jobs.options import KEEP_ALL, BulkOptions
 from nightshift.objectstore import ObjectStore
+from tests.unit.nightshift.bulk.rows.columns.tables import parquet, stream
 
+exhaustive = pytest.mark.exhaustive
 CHAT = "/v1/chat/completions"
 
 
-def parquet(table: pa.Table) -> bytes:
-    sink = io.BytesIO()
-    pq.write_table(table, sink)
-    return sink.getvalue()
-
-
-def arrow(table: pa.Table) -> bytes:
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
-
-
-COLUMNAR = pytest.mark.parametrize(("format", "write"), [("parquet", parquet), ("arrow", arrow)])
+COLUMNAR = pytest.mark.parametrize(("format", "write"), [("parquet", parquet), ("arrow", stream)])
 
 
 def made_of(
@@ -184,13 +171,7 @@ def test_kept_columns_show_what_has_no_text(store: ObjectStore) -> None:
     table = pa.table({"raw": [b"\x00\xff"], "n": [float("nan")], "d": [Decimal("1.10")]})
     kept = BulkOptions(keep_columns=["raw", "n", "d"])
 
-    [request] = made_of(
-        store,
-        parquet(table),
-        "parquet",
-        {"content": "x"},
-        options=kept,
-    )
+    [request] = made_of(store, parquet(table), "parquet", {"content": "x"}, options=kept)
 
     assert request.kept == '{"raw":"AP8=","n":"NaN","d":"1.10"}'
 
@@ -212,7 +193,10 @@ def test_requests_in_columns_are_refused_for_a_value_that_no_request_can_hold(st
 
 
 @pytest.mark.parametrize("endpoint", list(endpoints.every()), ids=str)
-@pytest.mark.parametrize(("value", "text"), [(48213, "48213"), (0.5, "0.5"), (True, "true")])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(48213, "48213"), *(pytest.param(*case, marks=exhaustive) for case in ((0.5, "0.5"), (True, "true")))],
+)
 @pytest.mark.parametrize("format", ["jsonl", "csv", "parquet", "arrow"])
 def test_an_input_column_of_numbers_is_their_text_for_every_endpoint_from_every_format(
     store: ObjectStore, endpoint: endpoints.Endpoint, value: Any, text: str, format: str
@@ -222,7 +206,7 @@ def test_an_input_column_of_numbers_is_their_text_for_every_endpoint_from_every_
         "jsonl": json.dumps({"c": value, "query": "q"}).encode(),
         "csv": f"c,query\n{text},q\n".encode(),
         "parquet": parquet(table),
-        "arrow": arrow(table),
+        "arrow": stream(table),
     }[format]
 
     [request] = made_of(store, content, format, endpoint.row_template("m", "{{c}}"))
@@ -337,7 +321,7 @@ def ids_of(store: ObjectStore, content: bytes, format: str) -> list[str]:
         *(
             (write(pa.table({"id": pa.array([1, None, -3]).cast(type)})), format)
             for type in (pa.int16(), pa.float64(), pa.float32(), pa.decimal128(38, 0), pa.decimal128(38, 9))
-            for format, write in (("parquet", parquet), ("arrow", arrow))
+            for format, write in (("parquet", parquet), ("arrow", stream))
         ),
     ],
 )
@@ -354,7 +338,7 @@ def test_a_whole_number_is_one_id_whatever_it_is_stored_as(
         (b'{"id": 9007199254740992.0}', "jsonl"),
         (b"id\n9007199254740993.0\n", "csv"),
         (parquet(pa.table({"id": [2.0**53]})), "parquet"),
-        (arrow(pa.table({"id": [-(2.0**60)]})), "arrow"),
+        (stream(pa.table({"id": [-(2.0**60)]})), "arrow"),
     ],
 )
 def test_an_id_that_may_have_been_rounded_is_refused_by_name(
