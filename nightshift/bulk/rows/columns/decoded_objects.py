@@ -105,13 +105,22 @@ class RangeFile(io.RawIOBase):
         self._held = [(start, self._fetched(start, end)) for start, end in ranges]
 
     def _range(self, start: int, end: int) -> memoryview:
-        for held_start, data in self._held:
-            if held_start <= start and end <= held_start + len(data):
-                return data[start - held_start : end - held_start]
+        held = self._held_from(start)[: end - start]
+        if len(held) == end - start:
+            return held
         if end - start >= AHEAD_BYTES:
-            return self._fetched(start, end)
+            data = memoryview(bytearray(end - start))
+            data[: len(held)] = held
+            self._channel.fetch(start + len(held), data[len(held) :])
+            return data
         self.hold([(start, min(start + AHEAD_BYTES, self.size_bytes))])
-        return self._held[0][1][: end - start]
+        return self._held_from(start)[: end - start]
+
+    def _held_from(self, start: int) -> memoryview:
+        for held_start, data in self._held:
+            if held_start <= start < held_start + len(data):
+                return data[start - held_start :]
+        return memoryview(b"")
 
     def _fetched(self, start: int, end: int) -> memoryview:
         data = memoryview(bytearray(end - start))

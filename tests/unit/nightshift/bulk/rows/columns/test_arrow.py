@@ -226,6 +226,14 @@ def test_only_the_named_columns_of_a_file_are_read(store: ObjectStore) -> None:
     assert sum(pieces) < len(content) / 2
 
 
+def test_batches_are_read_that_are_larger_than_what_is_read_ahead(store: ObjectStore) -> None:
+    texts = [str(number) * 700_000 for number in range(6)]
+
+    rows = rows_of(store, stream(pa.table({"t": texts}), 2), line_bytes_max=1_000_000)
+
+    assert data(rows) == [{"t": text} for text in texts]
+
+
 def test_a_row_that_is_too_large_is_a_row_with_an_error(store: ObjectStore) -> None:
     table = pa.table({"t": ["a", "x" * 30_000, "b", "y" * 17_000_000]})
 

@@ -148,3 +148,18 @@ def test_processes_end_with_the_one_that_reads() -> None:
     ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
 
     wait_for_end(int(ended.stdout))
+
+
+LIST_IMPORTS = """
+import sys
+import nightshift.bulk.rows.columns.decoding_process
+print(*(name for name in sys.modules if name.startswith("nightshift.") and "columns" not in name))
+"""
+
+
+def test_the_process_imports_nothing_else_of_the_service() -> None:
+    """It starts fast, and a file that takes it over finds no code that opens stores or databases."""
+    command = [sys.executable, "-c", LIST_IMPORTS]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert listed.stdout.split() == ["nightshift.bulk", "nightshift.bulk.rows"]
