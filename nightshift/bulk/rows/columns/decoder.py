@@ -28,7 +28,8 @@ from nightshift.bulk.rows.records import UnreadableInput
 from nightshift.errors import StorageUnavailable
 from nightshift.process.memory import ENVIRONMENT
 
-COMMAND: Final = (sys.executable, "-P", "-m", "nightshift.bulk.rows.columns.decoding_process")
+# Python 3.12 warns of forks beside threads; pyarrow's one is its allocator's, which is ready for them.
+COMMAND: Final = (sys.executable, "-P", "-W", "ignore", "-m", "nightshift.bulk.rows.columns.decoding_process")
 VARIABLES: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "HOME", "LANG", "LC_ALL", "TZ")
 """Variables of the environment that the process gets: others may be credentials."""
 ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -49,9 +50,9 @@ class Decoder:
         self._end, served = socket.socketpair()
         self._watch, watched = socket.socketpair()
         self._channel = Channel(self._end)
-        with served, watched:
-            decoding_process.fork(served, watched)
         try:
+            with served, watched:
+                decoding_process.fork(served, watched)
             [(_, opened)] = self.answers({"format": format, "size_bytes": size_bytes})
         except BaseException:
             self.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from nightshift.bulk.rows.columns import decoder
 from nightshift.bulk.rows.columns.decoder import Decoder, decoding_process
 from nightshift.bulk.rows.inputs import UnreadableInput
 from nightshift.errors import StorageUnavailable
@@ -30,9 +31,9 @@ def fetch(start: int, end: int) -> Iterator[bytes]:
 def opened() -> tuple[Decoder, int]:
     """An object that is open, and the process that decodes it."""
     before = children()
-    decoder = Decoder("parquet", len(CONTENT), fetch)
+    opened_object = Decoder("parquet", len(CONTENT), fetch)
     [process] = children() - before
-    return decoder, process
+    return opened_object, process
 
 
 def children() -> set[int]:
@@ -63,30 +64,30 @@ def wait_for_end(process: int) -> None:
     ],
 )
 def test_an_object_whose_decoding_ends_the_process_cannot_be_read(number: int, why: str) -> None:
-    decoder, process = opened()
+    opened_object, process = opened()
 
-    with closing(decoder):
+    with closing(opened_object):
         os.kill(process, number)
         with pytest.raises(UnreadableInput, match=why):
-            list(decoder.answers(ROWS))
+            list(opened_object.answers(ROWS))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_that_ends_the_service_does_not_make_an_object_unreadable(number: int) -> None:
-    decoder, process = opened()
+    opened_object, process = opened()
 
-    with closing(decoder):
+    with closing(opened_object):
         os.kill(process, number)
         os.kill(decoding_process.id or 0, number)
-        assert b"".join(kind for kind, _ in decoder.answers(ROWS)).endswith(b"d")
+        assert b"".join(kind for kind, _ in opened_object.answers(ROWS)).endswith(b"d")
 
 
 def test_a_process_ends_when_its_object_is_closed() -> None:
-    decoder, process = opened()
-    answers = decoder.answers(ROWS)
+    opened_object, process = opened()
+    answers = opened_object.answers(ROWS)
     next(answers)
 
-    decoder.close()
+    opened_object.close()
 
     wait_for_end(process)
 
@@ -106,30 +107,41 @@ def test_an_object_of_fewer_bytes_than_were_planned_is_cut_short() -> None:
 
 def test_another_process_is_started_in_place_of_one_that_was_killed() -> None:
     """Only those that were being started are lost, and worth another try."""
-    decoder, _ = opened()
-    with closing(decoder):
+    opened_object, _ = opened()
+    with closing(opened_object):
         before = decoding_process.id
         assert before is not None
 
         os.kill(before, signal.SIGKILL)
         wait_for_end(before)
 
-        assert list(decoder.answers(ROWS))
+        assert list(opened_object.answers(ROWS))
     try:
-        decoder, _ = opened()
+        opened_object, _ = opened()
     except StorageUnavailable:
-        decoder, _ = opened()
-    decoder.close()
+        opened_object, _ = opened()
+    opened_object.close()
     assert decoding_process.id not in (None, before)
+
+
+def test_a_process_that_cannot_start_is_worth_another_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoding_process.end()
+    monkeypatch.setattr(decoder, "COMMAND", ("/nowhere/python",))
+
+    with pytest.raises(StorageUnavailable, match="cannot start"):
+        Decoder("parquet", len(CONTENT), fetch)
+
+    monkeypatch.undo()
+    opened()[0].close()
 
 
 def test_credentials_are_kept_from_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a secret")
     decoding_process.end()
 
-    decoder, process = opened()
+    opened_object, process = opened()
 
-    with closing(decoder):
+    with closing(opened_object):
         names = re.findall(rb"([A-Z_]+)=", Path(f"/proc/{process}/environ").read_bytes())
     assert b"PATH" in names
     assert b"AWS_SECRET_ACCESS_KEY" not in names
@@ -138,7 +150,7 @@ def test_credentials_are_kept_from_the_process(monkeypatch: pytest.MonkeyPatch) 
 PROGRAM = """
 import os
 from tests.unit.nightshift.bulk.rows.columns.test_decoder import opened
-decoder, process = opened()
+opened_object, process = opened()
 print(process, flush=True)
 os._exit(0)
 """
