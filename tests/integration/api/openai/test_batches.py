@@ -116,17 +116,6 @@ def test_extension_fields_choose_priority_and_window(client):
     assert batch.model_extra["nightshift"]["priority"] == "background"
 
 
-def test_listing_pages_through_every_batch_once_newest_first(client):
-    ids = [create(client).id for _ in range(5)]
-
-    listed = [batch.id for batch in client.batches.list(limit=2)]
-
-    assert sorted(listed) == sorted(ids)
-    first_page = client.batches.list(limit=5)
-    assert first_page.has_more is False
-    assert [batch.id for batch in first_page.data] == listed
-
-
 @pytest.mark.parametrize(
     ("limit", "code", "message"),
     [

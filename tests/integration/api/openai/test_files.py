@@ -27,19 +27,6 @@ def form_part(name: str, content: bytes) -> bytes:
     return b'--x\r\ncontent-disposition: form-data; name="%b"\r\n\r\n%b\r\n' % (name.encode(), content)
 
 
-def test_bytes_paths_and_tuples_can_be_uploaded(client, tmp_path):
-    path = tmp_path / "in.jsonl"
-    path.write_bytes(LINES)
-
-    for given in (LINES, path, ("named.jsonl", LINES)):
-        file = client.files.create(file=given, purpose="batch")
-        assert file.object == "file"
-        assert file.bytes == len(LINES)
-        assert file.status == "processed"
-        assert client.files.content(file.id).content == LINES
-    assert file.filename == "named.jsonl"
-
-
 @pytest.mark.parametrize(
     ("filename", "header"),
     [

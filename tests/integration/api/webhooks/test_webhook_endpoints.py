@@ -71,16 +71,6 @@ def test_an_endpoint_is_created_shown_listed_changed_and_deleted(client):
         client.webhooks.retrieve(made.id)
 
 
-def test_endpoints_are_listed_newest_first_over_several_pages(client):
-    made = [
-        client.webhooks.create(name=str(number), url=URL, event_types=["batch.failed"]) for number in range(5)
-    ]
-    listed = list(client.webhooks.list(limit=2))
-    assert {endpoint.id for endpoint in listed} == {endpoint.id for endpoint in made}
-    times = [endpoint.created_at for endpoint in listed]
-    assert times == sorted(times, reverse=True)
-
-
 def test_the_types_of_events_are_those_that_are_sent(client):
     assert client.webhooks.event_types.list().data == list(EVENT_TYPES)
 
