@@ -35,7 +35,6 @@ from nightshift.store import PendingWork
 from scheduler.duties.running_output import cut_job
 from scheduler.output.manifests import Manifests, discard_staged
 from scheduler.output.output_files import OutputFiles, write_files
-from scheduler.output.publication import Publication
 from scheduler.runtime.duty import Interrupted, MayContinue, PassResult, check, interruptible, working_under
 from scheduler.runtime.thread_pools import POSTPONED, JobPool, JobPoolConfig, leaves_a_thread
 
@@ -100,7 +99,7 @@ class Assembly:
         self._store = store = dependencies.store
         self._objects = dependencies.objects
         self._locations = dependencies.locations
-        self._manifests = Manifests(store, Publication(store, lead))
+        self._manifests = Manifests(store, lead)
         self._config = config
         self._may_continue = may_continue
         self._rows = dependencies.rows

@@ -1,27 +1,36 @@
-"""Writes the manifest of a native job's output: while it runs, and for good."""
+"""Writes the manifest of a native job's output while it runs, and at its end with `_SUCCESS`.
+
+An upload is recorded with the job first, by the leader alone. The next leader discards it before it begins
+its own: a scheduler that comes too late finds its upload gone, and changes nothing.
+"""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
-from nightshift.bulk.results.destinations import Destination, at_destination
+from nightshift.bulk.results.destinations import Destination, OutputTrouble, at_destination
 from nightshift.bulk.results.manifest import Manifest, ManifestInputs, ManifestModel
 from nightshift.bulk.results.output_rows import shards_of_job
+from nightshift.errors import ObjectNotFound, StorageError
 from nightshift.jobs import Counts, Job, JobState, JsonObject
+from nightshift.jobs.leases import Lead
 from nightshift.jobs.part import (
     FILE_PREFIXES,
     MANIFEST_NAME,
     SUCCESS_NAME,
     OutputPart,
+    PartUpload,
     inputs_name,
     run_manifest_name,
     run_of,
 )
+from nightshift.process import failpoints
 from nightshift.store import Store
 from scheduler.output.earlier_runs import listed_by_others, owner_of, remove_replaced
-from scheduler.output.publication import Publication
+from scheduler.runtime.duty import Interrupted
 
 PARTS_PAGE: Final = 1000
 LINES_JOINED: Final = 200  # written at a time
@@ -31,12 +40,12 @@ INPUTS_MAX: Final = 1000  # in the manifest itself; more are listed in an object
 @dataclass(frozen=True)
 class Manifests:
     store: Store
-    publication: Publication
+    lead: Callable[[], Lead | None]
 
     def write(self, job: Job, destination: Destination) -> None:
-        """Writes what there is so far. Raises as `Publication.put`."""
+        """Writes what there is so far. Raises as `_put`."""
         said = _manifest(job, job.state, job.counts, self.parts(job), self._model(job), ManifestInputs())
-        self.publication.put(job, destination, self._name(job, destination), said.to_json())
+        self._put(job, destination, self._name(job, destination), said.to_json())
 
     def finish(
         self, job: Job, destination: Destination, state: JobState, counts: Counts, parts: Sequence[OutputPart]
@@ -44,7 +53,7 @@ class Manifests:
         """The complete manifest; of a job that succeeded `_SUCCESS` too, and then what it replaces goes.
 
         A reader of the manifest sees all of the earlier output or all of this one. Raises as
-        `Publication.put`.
+        `_put`.
         """
         succeeded = state is JobState.SUCCEEDED
         inputs = self._inputs(job, destination)
@@ -52,9 +61,9 @@ class Manifests:
         own_name = self._name(job, destination)
         replaced = listed_by_others(job, destination) if succeeded else set()
         name = MANIFEST_NAME if succeeded else own_name
-        self.publication.put(job, destination, name, said.to_json())
+        self._put(job, destination, name, said.to_json())
         if succeeded:
-            self.publication.put(job, destination, SUCCESS_NAME, b"")
+            self._put(job, destination, SUCCESS_NAME, b"")
             remove_replaced(job, destination, replaced, self.store)
             with at_destination():
                 destination.store.delete(destination.key(run_manifest_name(job.id)))
@@ -79,6 +88,39 @@ class Manifests:
                 for info in destination.store.list(destination.key(prefix))
             }
         return [part for part in parts if any(sizes.get(file.name) != file.size_bytes for file in part.files)]
+
+    def _put(self, job: Job, destination: Destination, name: str, data: bytes) -> None:
+        """Raises OutputTrouble, DatabaseUnavailable, and Interrupted where another may lead or the job has
+        another state by now.
+        """
+        target, key = destination.store, destination.key(name)
+        with self.store.snapshot() as tx:
+            before = tx.jobs.output_upload(job.id)
+        with at_destination():
+            if before is not None:
+                target.discard(before.key, before.upload_id)
+            upload = PartUpload(name=name, key=key, upload_id=target.stage(key))
+        if not self._recorded(job, upload):
+            with at_destination():
+                target.discard(key, upload.upload_id)
+            raise Interrupted
+        failpoints.hit("scheduler.output_begun")
+        try:
+            with at_destination():
+                target.publish(key, target.write_staged(key, upload.upload_id, [data]))
+        except OutputTrouble as trouble:
+            if isinstance(trouble.error, ObjectNotFound):  # the next leader has discarded it
+                raise Interrupted from trouble
+            with suppress(StorageError):  # it would stay in the user's folder
+                target.discard(key, upload.upload_id)
+            raise
+
+    def _recorded(self, job: Job, upload: PartUpload) -> bool:
+        lead = self.lead()
+        if lead is None:
+            return False
+        with self.store.transaction() as tx:
+            return tx.jobs.begin_output(job, upload, lead)
 
     def _name(self, job: Job, destination: Destination) -> str:
         """`_manifest.json`, but where the complete output of another run lies.

@@ -19,7 +19,6 @@ from nightshift.lifecycle.cutting import record_problem
 from nightshift.lifecycle.transitions import request_stop
 from nightshift.tenants.quotas import may_take
 from scheduler.output.manifests import Manifests
-from scheduler.output.publication import Publication
 from scheduler.runtime.duty import MayContinue, check
 from scheduler.runtime.thread_pools import JobPool, JobPoolConfig, PoolPass
 
@@ -53,7 +52,7 @@ class RunningManifests:
         self._store = dependencies.store
         self._objects = dependencies.objects
         self._locations = dependencies.locations
-        self._manifests = Manifests(dependencies.store, Publication(dependencies.store, lead))
+        self._manifests = Manifests(dependencies.store, lead)
         self._interval = timedelta(seconds=config.interval_s)
         self._threads_max = config.pool.threads_max
         self._may_continue = may_continue
