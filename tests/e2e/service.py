@@ -30,6 +30,7 @@ from tests.helpers.waiting import wait_for
 START_TIMEOUT_S = 180.0  # loading torch takes long on a machine that is busy with other tests
 STOP_TIMEOUT_S = 90.0
 JOB_TIMEOUT_S = 180.0
+ANSWER_TIMEOUT_S = 60.0  # a machine may be busy with other tests
 
 
 @dataclass
@@ -48,7 +49,8 @@ class Service:
         return openai.OpenAI(base_url=self.base_url, api_key=self.api_key)
 
     def http(self) -> httpx.Client:
-        return httpx.Client(base_url=self.base_url, headers={"authorization": f"Bearer {self.api_key}"})
+        headers = {"authorization": f"Bearer {self.api_key}"}
+        return httpx.Client(base_url=self.base_url, headers=headers, timeout=ANSWER_TIMEOUT_S)
 
     def client(self) -> Client:
         return Client(self.base_url.removesuffix("/v1"), self.api_key)

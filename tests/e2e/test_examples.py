@@ -16,7 +16,7 @@ from examples.harness.example import Example, NotHere, checked
 from examples.harness.service import Service, running
 
 ROOT = Path(__file__).resolve().parents[2]
-QUICK = ("fraud", "summary")  # the others train for longer
+QUICK = ("search", "summary")  # the others train a model
 EACH_EXAMPLE = [
     pytest.param(example, marks=() if example.name in QUICK else pytest.mark.exhaustive)
     for example in EXAMPLES
@@ -63,6 +63,7 @@ def test_an_example_finds_its_own_answers_right(
     assert checked(example, service, folder / "work" / example.name) == []
 
 
+@pytest.mark.exhaustive
 def test_a_model_that_was_trained_earlier_is_not_trained_again(
     models: dict[str, list[Path] | NotHere], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
