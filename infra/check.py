@@ -1,18 +1,95 @@
-"""Validates what is deployed rather than imported, without a network: `make check` runs it.
+"""Validates what is deployed rather than imported, and the words of the code: `make check` runs it, offline.
 
 Each validator is a program made for its kind of file. One that is not installed is reported as skipped, by
 name, and never passes in silence; a kind of file that has gone missing is a failure.
+
+Words: a docstring begins with a verb in the third person or with a noun phrase, and a variable says what it
+holds.
 """
 
+import ast
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 120
+
+CODE = (
+    *("nightshift", "nightshift_engine", "api", "scheduler", "workers", "conformance"),
+    *("benchmarks", "examples", "infra", "migrations", "tests"),
+)
+PENDING: tuple[str, ...] = (
+    "api/access/",
+    "api/app.py",
+    "api/bodies/",
+    "api/dependencies.py",
+    "api/jobs/",
+    "api/metrics/",
+    "api/middleware/",
+    "api/openai/",
+    "api/openapi.py",
+    "api/operation/",
+    "api/responses/",
+    "api/services/",
+    "api/tenants/",
+    "api/webhooks/",
+    "nightshift/broker/",
+    "nightshift/bulk/",
+    "nightshift/endpoints/",
+    "nightshift/fleet/",
+    "nightshift/jobs/",
+    "nightshift/lifecycle/",
+    "nightshift/objectstore/",
+    "nightshift/outbound/",
+    "nightshift/store/",
+    "nightshift/tenants/",
+    "nightshift_engine/",
+    "scheduler/",
+    "tests/faults/",
+    "tests/gpu/",
+    "tests/helpers/fakes.py",
+    "tests/integration/api/declared.py",
+    "tests/integration/api/fake_worker.py",
+    "tests/integration/api/jobs/",
+    "tests/integration/api/middleware/",
+    "tests/integration/api/openai/",
+    "tests/integration/api/operation/",
+    "tests/integration/api/services/",
+    "tests/integration/api/tenants/",
+    "tests/integration/api/waiting.py",
+    "tests/integration/api/webhooks/",
+    "tests/integration/broker/",
+    "tests/integration/lifecycle/",
+    "tests/integration/objectstore/",
+    "tests/integration/scheduler/",
+    "tests/integration/servers.py",
+    "tests/integration/store/",
+    "tests/security/costly/test_costly_inputs.py",
+    "tests/unit/api/",
+    "tests/unit/engine/",
+    "tests/unit/nightshift/bulk/",
+    "tests/unit/nightshift/endpoints/",
+    "tests/unit/nightshift/fleet/",
+    "tests/unit/nightshift/jobs/",
+    "tests/unit/nightshift/lifecycle/",
+    "tests/unit/nightshift/outbound/",
+    "tests/unit/nightshift/tenants/",
+    "tests/unit/scheduler/",
+    "tests/unit/workers/",
+    "workers/",
+)
+"""Folders and files whose words are not checked yet."""
+
+OPENINGS = re.compile(
+    r"(?:Of|What|That|Those|Likewise|So|Nor|None of|And|Until|Under|By|From|To|In|With|At|On|For)\b"
+)
+NAMES = frozenset({"found", "each", "asked", "of"})
+SHOWN_MAX = 100
 
 
 @dataclass(frozen=True)
@@ -72,8 +149,8 @@ CHECKS = (
 
 
 def main() -> int:
-    """Run every check; 0 if none failed."""
-    outcomes = [run(check) for check in CHECKS]
+    """Runs every check; 0 if none failed."""
+    outcomes = [*(run(check) for check in CHECKS), check_words()]
     return 1 if False in outcomes else 0
 
 
@@ -107,6 +184,50 @@ def find(program: str) -> str | None:
     """Beside this Python, else on PATH."""
     beside = Path(sys.executable).parent / program
     return str(beside) if beside.exists() else shutil.which(program)
+
+
+def check_words() -> bool:
+    """Prints every docstring and name that a reader has to guess at; True if there is none."""
+    paths = sorted(path for folder in CODE for path in (ROOT / folder).rglob("*.py"))
+    names = {path: path.relative_to(ROOT).as_posix() for path in paths}
+    lines = [
+        f"{name}:{violation}"
+        for path, name in names.items()
+        if not name.startswith(PENDING)
+        for violation in violations(path.read_text())
+    ]
+    if len(lines) > SHOWN_MAX:
+        lines[SHOWN_MAX:] = [f"and {len(lines) - SHOWN_MAX} more"]
+    sys.stdout.writelines(line + "\n" for line in lines)
+    sys.stdout.write(f"infra: {'FAILED' if lines else 'ok'}: words: {len(paths)} files\n")
+    return not lines
+
+
+def violations(source: str) -> Iterator[str]:
+    """Line number and reason of each violation in a module."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            text = node.value.value
+            opening = OPENINGS.match(text) if isinstance(text, str) else None
+            if opening:
+                yield f"{node.lineno}: a docstring begins with '{opening.group()}'"
+        name = _bound_name(node)
+        if name in NAMES:
+            yield f"{getattr(node, 'lineno', 1)}: the name '{name}' does not say what it holds"
+
+
+def _bound_name(node: ast.AST) -> str | None:
+    """The name that a node gives to a variable, a parameter, an attribute or a function."""
+    match node:
+        case (
+            ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name)
+        ):
+            return name.lstrip("_")
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            return name
+        case _:
+            return None
 
 
 def _say(outcome: bool | None, check: Check, detail: str) -> bool | None:

@@ -75,3 +75,30 @@ def test_a_validator_that_is_absent_is_skipped_by_name(check, tmp_path, capsys):
     absent = check.Check("compose files", ("no-such-program",), ("docker-compose.yml",), "pip install it")
     assert check.run(absent) is None
     assert "SKIPPED: compose files (no-such-program)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ('def f():\n    """Of all shards, the first."""\n', "2: a docstring begins with 'Of'"),
+        ('"""What is kept."""\n', "1: a docstring begins with 'What'"),
+        ("x = [each for each in y]\n", "1: the name 'each' does not say what it holds"),
+        ("def f(self, *, of=None): ...\n", "1: the name 'of' does not say what it holds"),
+        ("self._found = 1\n", "1: the name 'found' does not say what it holds"),
+        ("def asked(): ...\n", "1: the name 'asked' does not say what it holds"),
+    ],
+)
+def test_words_that_a_reader_has_to_guess_at_are_found(check, tmp_path, capsys, source, complaint):
+    (tmp_path / "nightshift").mkdir()
+    (tmp_path / "nightshift" / "shards.py").write_text(source)
+
+    assert check.check_words() is False
+    assert f"nightshift/shards.py:{complaint}\n" in capsys.readouterr().out
+
+
+def test_plain_words_are_accepted(check, tmp_path, capsys):
+    (tmp_path / "api").mkdir()
+    (tmp_path / "api" / "shards.py").write_text('"""Shards, newest first."""\nfirst_found = offset = 1\n')
+
+    assert check.check_words() is True
+    assert "infra: ok: words: 1 files" in capsys.readouterr().out
