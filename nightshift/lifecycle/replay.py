@@ -60,7 +60,7 @@ def _request(row: DeadLetter, store: Store, sources: Sources, line_bytes_max: in
 
 
 def _read(row: DeadLetter, job: Job, shard: Shard, sources: Sources, line_bytes_max: int) -> JsonObject:
-    """From the job's input, which must be as it was planned."""
+    """Reads the row from the job's input, which must be as it was planned."""
     try:
         source = sources.open(shard.uri, row.tenant_id)
         rows = iter_rows(
@@ -70,10 +70,10 @@ def _read(row: DeadLetter, job: Job, shard: Shard, sources: Sources, line_bytes_
             columns=columns_of(job.spec, shard),
             line_bytes_max=line_bytes_max,
         )
-        found = next((one for one in rows if one.index == row.row), None)
+        dead_row = next((one for one in rows if one.index == row.row), None)
     except (ObjectNotFound, ObjectChanged, LocationNotAllowed) as error:
         raise Conflict(f"The input of this row's job cannot be read any more: {error.message}") from error
-    request = None if found is None else to_request(found, job.spec, shard)
+    request = None if dead_row is None else to_request(dead_row, job.spec, shard)
     if not isinstance(request, RowRequest):
         raise Conflict("The input of this row's job has no such request any more.")
     return request.body

@@ -90,7 +90,7 @@ class Surveyor:
                 todo.append(
                     _Survey(entry, self.config.sample_bytes if is_sampled else self._head_bytes(entry))
                 )
-                objects += entry.found is not None
+                objects += entry.input_object is not None
             ahead = [survey for survey in todo if survey.reads]
             made = map_in_threads(
                 lambda survey: survey.made_ahead(may_continue), ahead, self.config.read_at_once
@@ -104,7 +104,10 @@ class Surveyor:
         """Bytes read of an object that is not sampled: a long one is only cut if its text can be entered in
         the middle. A short one is one shard, whose worker sees that.
         """
-        is_cut = listed.found is not None and listed.found.info.size_bytes > self.config.limits.shard_bytes
+        is_cut = (
+            listed.input_object is not None
+            and listed.input_object.info.size_bytes > self.config.limits.shard_bytes
+        )
         return HEAD_BYTES if is_cut else 0
 
     def _listed(self, job: Job, may_continue: MayContinue) -> Iterator[Listed]:
@@ -206,7 +209,7 @@ class _Survey:
     @property
     def reads(self) -> bool:
         """Whether that takes requests."""
-        entry = self.listed.found
+        entry = self.listed.input_object
         if entry is None or entry.info.size_bytes == 0 or entry.format is InputFormat.IMAGE:
             return False
         return entry.format is InputFormat.PARQUET or self.sample_bytes > 0
@@ -214,15 +217,15 @@ class _Survey:
     def made_ahead(self, may_continue: MayContinue) -> InputObject | None:
         """None: it takes too much memory to be made beside others."""
         check(may_continue)
-        assert self.listed.found is not None, "it is read"
-        reader = WatchedReader(self.listed.found.reader, range_bytes_max=AHEAD_BYTES_MAX)
+        assert self.listed.input_object is not None, "it is read"
+        reader = WatchedReader(self.listed.input_object.reader, range_bytes_max=AHEAD_BYTES_MAX)
         try:
-            return self._described(replace(self.listed.found, reader=reader))
+            return self._described(replace(self.listed.input_object, reader=reader))
         except ReadTooLarge:
             return None
 
     def made(self) -> InputObject | None:
-        return None if self.listed.found is None else self._described(self.listed.found)
+        return None if self.listed.input_object is None else self._described(self.listed.input_object)
 
     def _described(self, entry: FoundObject) -> InputObject:
         if entry.info.size_bytes == 0 and entry.format is not InputFormat.IMAGE:  # no Parquet either

@@ -390,7 +390,7 @@ def planned(store: Store, *, shards: int = 1, rows_total: int | None = None, **o
         return tx.jobs.fetch(job.id)
 
 
-def asked(store: Store, *, body: JsonObject | None = None, **overrides: Any) -> Submitted:
+def submit_online(store: Store, *, body: JsonObject | None = None, **overrides: Any) -> Submitted:
     """Accept an online request."""
     with store.transaction() as tx:
         return transitions.submit_online(tx, a_new_request(**overrides), body or {"messages": []}, tx.now())

@@ -56,7 +56,7 @@ class S3Server:
         return int(self.endpoint.rpartition(":")[2])
 
     def environment(self) -> dict[str, str]:
-        """What a process needs to reach it."""
+        """The variables that a process needs to reach it."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ACCESS_KEY_ID": self.access_key,
@@ -163,7 +163,7 @@ class ValkeyServer:
 
     @cached_property
     def client(self) -> redis.Redis:
-        """For a test to look into it."""
+        """A client, for a test to look into the server."""
         return redis.Redis(unix_socket_path=str(self.socket))
 
     def start(self) -> None:
@@ -176,7 +176,7 @@ class ValkeyServer:
         self._stack.close()
 
     def forget(self) -> None:
-        """What it had written to its file is lost as well. Kill it first."""
+        """Loses its file as well. Kill it first."""
         shutil.rmtree(self._folder / "appendonlydir")
 
     def freeze(self) -> None:
@@ -289,10 +289,10 @@ def postgresql(folder: Path, *, durable: bool = False) -> Iterator[PostgresServe
 
 def _site_of(package: str) -> Path:
     """Found without importing the package."""
-    found = importlib.util.find_spec(package)
-    assert found is not None, f"{package} is not installed"
-    assert found.origin is not None
-    return Path(found.origin).parent.parent
+    spec = importlib.util.find_spec(package)
+    assert spec is not None, f"{package} is not installed"
+    assert spec.origin is not None
+    return Path(spec.origin).parent.parent
 
 
 @contextmanager

@@ -33,7 +33,7 @@ class Listed:
     """A key that was listed, and its object unless it lies beside those of the input."""
 
     key: str
-    found: FoundObject | None
+    input_object: FoundObject | None
 
 
 def objects_at(

@@ -24,13 +24,13 @@ from tests.helpers.fakes import (
     a_spec,
     a_worker,
     an_attempt,
-    asked,
     claimed,
     commit_rows,
     completed,
     planned,
     rescue,
     submit,
+    submit_online,
 )
 from workers.shard.endings import Endings
 from workers.shard.waits import ShardWaits
@@ -375,7 +375,7 @@ def test_a_job_that_waits_for_nobody_but_its_owner_has_no_problem(store: Store, 
 
 
 def test_an_online_request_that_no_worker_takes_says_so_too(store: Store, clock: FakeClock) -> None:
-    job = asked(store).job
+    job = submit_online(store).job
     assert message(store, job) is None
     clock.advance(seconds=31)
     assert message(store, job) == f"No worker that runs serves the model '{MODEL}' at present"

@@ -15,12 +15,12 @@ from tests.helpers.fakes import (
     a_new_request,
     a_spec,
     a_worker,
-    asked,
     claim,
     claimed,
     claimed_online,
     completed,
     planned,
+    submit_online,
 )
 
 pytestmark = pytest.mark.databases("postgresql")
@@ -50,7 +50,7 @@ def tell_to_stop(store: Store, job: Job, reason: StopReason = StopReason.CANCELL
 
 def once_only(store: Store) -> Submitted:
     wishes = a_spec(completion_window_s=600, input=None, output=None, retry_on_interrupt=False)
-    return asked(store, spec=wishes, id=a_new_request().id)
+    return submit_online(store, spec=wishes, id=a_new_request().id)
 
 
 def attempts(store: Store, lease: Lease) -> int:
@@ -148,7 +148,7 @@ def test_a_shard_of_a_job_told_to_stop_is_not_retried(store: Store, clock: FakeC
 def test_an_online_request_is_answered_by_another_worker(
     store: Store, clock: FakeClock, duty: Recovery
 ) -> None:
-    submitted = asked(store)
+    submitted = submit_online(store)
     claimed_online(store, submitted.shard_id, "worker_1")
     assert duty.run_once(clock.advance(seconds=30)).retried == 1
     claimed_online(store, submitted.shard_id, "worker_2")
@@ -179,7 +179,7 @@ def test_an_online_request_that_may_run_only_once_goes_on_when_its_worker_leaves
 def test_a_cancelled_online_request_whose_worker_died_is_cancelled(
     store: Store, clock: FakeClock, duty: Recovery
 ) -> None:
-    submitted = asked(store)
+    submitted = submit_online(store)
     claimed_online(store, submitted.shard_id)
     tell_to_stop(store, submitted.job)
     assert duty.run_once(clock.advance(seconds=30)).stopped == 1
@@ -202,7 +202,7 @@ def test_a_row_that_ran_alone_answers_for_its_worker_whichever_lease_runs_out_fi
     store: Store, clock: FakeClock, duty: Recovery, is_first: bool
 ) -> None:
     """A shard that stood by was not in the engine. One beat renews all leases, not claimed at once."""
-    alone, bystander = asked(store).shard_id, asked(store).shard_id
+    alone, bystander = submit_online(store).shard_id, submit_online(store).shard_id
     for _ in range(2):
         claimed_online(store, alone)
         with store.transaction() as tx:

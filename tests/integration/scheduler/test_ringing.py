@@ -12,7 +12,15 @@ from nightshift.store import Store
 from nightshift.store.jobs.idempotency import KeptAnswer
 from nightshift.store.shards.shards import RUNG_SHARDS_MAX
 from scheduler.duties.ringing import Ringing, RingingConfig
-from tests.helpers.fakes import FakeClock, InMemoryQueue, asked, claimed, claimed_online, planned, rescue
+from tests.helpers.fakes import (
+    FakeClock,
+    InMemoryQueue,
+    claimed,
+    claimed_online,
+    planned,
+    rescue,
+    submit_online,
+)
 from tests.integration.servers import ValkeyServer
 
 pytestmark = pytest.mark.databases("sqlite")
@@ -27,7 +35,7 @@ def settled(store: Store) -> None:
 
 
 def test_a_ring_its_writer_did_not_send_is_sent_and_forgotten(store: Store, clock: FakeClock) -> None:
-    submitted = asked(store)
+    submitted = submit_online(store)
     queue = InMemoryQueue()
     duty = Ringing(store, queue)
     assert duty.run_once(clock.now).owed == 0  # its writer is about to send it
@@ -38,7 +46,7 @@ def test_a_ring_its_writer_did_not_send_is_sent_and_forgotten(store: Store, cloc
 
 
 def test_while_redis_is_away_rings_stay_owed(store: Store, clock: FakeClock) -> None:
-    asked(store)
+    submit_online(store)
     queue = InMemoryQueue()
     queue.is_away = True
     duty = Ringing(store, queue)
@@ -50,7 +58,7 @@ def test_while_redis_is_away_rings_stay_owed(store: Store, clock: FakeClock) -> 
 
 
 def test_an_online_request_whose_message_was_lost_is_rung_again(store: Store, clock: FakeClock) -> None:
-    lost, answered = asked(store), asked(store)
+    lost, answered = submit_online(store), submit_online(store)
     settled(store)
     claimed_online(store, answered.shard_id)
     queue = InMemoryQueue()
@@ -66,7 +74,7 @@ def test_an_online_request_whose_message_was_lost_is_rung_again(store: Store, cl
 def test_requests_whose_messages_all_wait_in_the_queue_are_not_rung_again(
     store: Store, clock: FakeClock
 ) -> None:
-    submitted = [asked(store) for _ in range(3)]
+    submitted = [submit_online(store) for _ in range(3)]
     settled(store)
     queue = InMemoryQueue()
     queue.ring([ring for one in submitted for ring in one.rings])
@@ -109,7 +117,7 @@ def test_a_rescued_shard_is_rung_at_the_next_sweep(store: Store, clock: FakeCloc
 
 
 def test_answers_kept_for_repeated_requests_are_forgotten_in_time(store: Store, clock: FakeClock) -> None:
-    job = asked(store).job
+    job = submit_online(store).job
     with store.transaction() as tx:
         kept = KeptAnswer("f" * 64, job.id, 202, {})
         tx.idempotency.keep(job.tenant_id, "key", kept, clock.now, clock.now + timedelta(hours=24))

@@ -11,12 +11,12 @@ from tests.helpers.fakes import (
     MODEL,
     FakeClock,
     a_spec,
-    asked,
     claimed,
     claimed_online,
     commit_rows,
     planned,
     submit,
+    submit_online,
 )
 
 pytestmark = pytest.mark.databases("postgresql")
@@ -84,7 +84,7 @@ def test_a_job_whose_input_was_never_read_expires_too(
 def test_an_online_request_without_an_answer_expires_at_once(
     store: Store, clock: FakeClock, deadlines: Deadlines
 ) -> None:
-    submitted = asked(store)
+    submitted = submit_online(store)
     assert deadlines.run_once(clock.advance(seconds=600)).expired == 1
     assert job_now(store, submitted.job).state is JobState.EXPIRED
 
@@ -139,7 +139,7 @@ def test_a_worker_has_its_grace_and_no_more(store: Store, clock: FakeClock, stop
 def test_an_online_request_whose_worker_does_not_stop_ends_without_it(
     store: Store, clock: FakeClock, stopping: Stopping
 ) -> None:
-    submitted = asked(store)
+    submitted = submit_online(store)
     claimed_online(store, submitted.shard_id)
     cancel(store, submitted.job)
     stopping.run_once(clock.advance(seconds=CONFIG.grace_s + CONFIG.notice_s))
@@ -149,7 +149,7 @@ def test_an_online_request_whose_worker_does_not_stop_ends_without_it(
 def test_an_online_request_whose_shard_is_over_ends_with_it(
     store: Store, clock: FakeClock, stopping: Stopping
 ) -> None:
-    submitted = asked(store)
+    submitted = submit_online(store)
     lease = claimed_online(store, submitted.shard_id).lease
     cancel(store, submitted.job)
     with store.transaction() as tx:

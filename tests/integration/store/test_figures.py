@@ -16,12 +16,12 @@ from nightshift.store import Store
 from tests.helpers.fakes import (
     FakeClock,
     a_worker,
-    asked,
     claimed,
     claimed_online,
     commit_rows,
     completed,
     planned,
+    submit_online,
 )
 
 pytestmark = pytest.mark.databases("postgresql")
@@ -90,9 +90,9 @@ def test_what_is_paused_waits_for_no_worker(store: Store) -> None:
 def test_online_requests_wait_until_they_are_claimed_and_again_when_they_come_back(
     store: Store, clock: FakeClock
 ) -> None:
-    first = asked(store)
+    first = submit_online(store)
     clock.advance(seconds=5)
-    second = asked(store)
+    second = submit_online(store)
     oldest = first.job.created_at
     assert waiting(store) == {ONLINE: Backlog(queued=2, rows_left=2, oldest_at=oldest)}
 

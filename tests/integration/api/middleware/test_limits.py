@@ -14,7 +14,7 @@ from api.middleware.turns import SMALL_BYTES, BodyMemory
 from api.services.services import AppSettings
 from nightshift.errors import TooManyRequests
 from nightshift.process.settings import ApiSettings, DataSettings, LocationSettings, SubmissionSettings
-from tests.helpers.fakes import asked, planned
+from tests.helpers.fakes import planned, submit_online
 from tests.helpers.waiting import wait_for
 from tests.integration.api.conftest import batch_lines
 from tests.integration.api.fake_worker import CHAT_MODEL
@@ -130,7 +130,7 @@ def test_more_online_requests_than_allowed_are_told_when_to_retry(http):
 
 def test_one_tenants_requests_are_refused_where_all_tenants_together_have_too_many(http, store):
     for number in range(2):
-        asked(store, tenant_id=f"other-{number}")
+        submit_online(store, tenant_id=f"other-{number}")
 
     refused = http.post(
         "/v1/jobs", json={"endpoint": "chat", "body": {"model": CHAT_MODEL, "messages": HELLO}}
@@ -144,7 +144,7 @@ def test_one_tenants_requests_are_refused_where_all_tenants_together_have_too_ma
 
 def test_a_tenant_with_less_than_its_share_is_let_in_where_another_has_filled_the_house(http, store):
     for _ in range(3):
-        asked(store, tenant_id="other")
+        submit_online(store, tenant_id="other")
 
     body = {"endpoint": "chat", "body": {"model": CHAT_MODEL, "messages": HELLO}}
     answers = [http.post("/v1/jobs", json=body) for _ in range(2)]

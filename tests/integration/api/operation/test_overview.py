@@ -10,7 +10,7 @@ from nightshift.fleet.workers import MachineNotice, NoticeKind, Worker, WorkerSt
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import Store
 from nightshift.tenants.keys import Scope
-from tests.helpers.fakes import asked, planned
+from tests.helpers.fakes import planned, submit_online
 
 FIGURES = WorkerFigures(
     models={
@@ -122,7 +122,7 @@ def test_the_history_is_what_was_recorded_lately(http, store):
 
 def test_a_tenants_queue_is_its_own(http, store, make_key):
     planned(store, shards=2, tenant_id="another", model="secret-model", rows_total=50)
-    asked(store, tenant_id="another", model="secret-model")
+    submit_online(store, tenant_id="another", model="secret-model")
     planned(store, shards=3, model="model-a", rows_total=30, priority=PriorityClass.BACKGROUND)
 
     shown = http.get("/v1/overview").json()

@@ -20,8 +20,8 @@ from tests.helpers.fakes import (
     a_worker,
     an_api_key,
     an_attempt,
-    asked,
     planned,
+    submit_online,
 )
 
 
@@ -47,7 +47,7 @@ class Rows:
 
 def add_rows(store: Store, tenant: str, text: str = "plain") -> Rows:
     """`text`: names the custom id, receiver, error, host, model, pool and key."""
-    online, bulk = asked(store, tenant_id=tenant), planned(store, tenant_id=tenant)
+    online, bulk = submit_online(store, tenant_id=tenant), planned(store, tenant_id=tenant)
     with store.transaction() as tx:
         letter = _letter(tx, tenant, online.job.id, text)
         delivery, endpoint = _delivery(tx, tenant, bulk.id, text)

@@ -12,7 +12,7 @@ from nightshift.fleet.costs import WorkerTime
 from nightshift.jobs import Job
 from nightshift.process.settings import ApiSettings
 from nightshift.store import Store
-from tests.helpers.fakes import asked, planned
+from tests.helpers.fakes import planned, submit_online
 from tests.integration.api.conftest import KeyMaker
 from tests.integration.api.page.conftest import SignedInMaker, browser, sign_in
 from tests.integration.api.page.test_views import new_tenant
@@ -47,7 +47,7 @@ def words(html: str) -> str:
 
 
 def test_a_job_and_the_list_show_what_a_job_costs(signed_in: httpx.Client, store: Store) -> None:
-    job, online = worked_on(store), asked(store).job
+    job, online = worked_on(store), submit_online(store).job
 
     assert "Cost 2.30 2 h spot, 10 min on demand" in words(signed_in.get(f"/ui/jobs/{job.id}").text)
     assert "Cost" not in words(signed_in.get(f"/ui/jobs/{online.id}").text)

@@ -10,7 +10,7 @@ from api.page import views
 from nightshift.jobs.ids import new_id
 from nightshift.store import Store, tables
 from nightshift.tenants.keys import Scope
-from tests.helpers.fakes import asked
+from tests.helpers.fakes import submit_online
 from tests.integration.api.page.conftest import SignedInMaker
 from tests.integration.api.page.rows import Rows, add_rows
 from tests.integration.api.page.test_views import act, new_tenant
@@ -32,7 +32,7 @@ def rows(page_store: Store) -> Rows:
 @pytest.fixture
 def ids(rows: Rows, page_store: Store) -> Mapping[str, list[str]]:
     """Ids by the name of the path parameter; of jobs, one of each kind."""
-    online = asked(page_store, tenant_id=rows.tenant).job.id
+    online = submit_online(page_store, tenant_id=rows.tenant).job.id
     return {
         "job_id": [online, rows.lease],
         "letter_id": [rows.letter],

@@ -10,7 +10,7 @@ from nightshift.jobs import JobKind
 from nightshift.jobs.shard import Ring
 from nightshift.process.settings import QueueSettings
 from nightshift.store import Store
-from tests.helpers.fakes import InMemoryQueue, asked
+from tests.helpers.fakes import InMemoryQueue, submit_online
 from tests.integration.api.waiting import wait_until_nothing_is_owed
 
 
@@ -34,7 +34,7 @@ def owed(store: Store) -> int:
 
 
 def a_ring(store: Store) -> Ring:
-    (ring,) = asked(store).rings
+    (ring,) = submit_online(store).rings
     return ring
 
 

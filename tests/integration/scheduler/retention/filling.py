@@ -16,7 +16,15 @@ from nightshift.lifecycle import cutting, transitions
 from nightshift.lifecycle.controls import delete_job
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store.jobs.idempotency import KeptAnswer
-from tests.helpers.fakes import FakeClock, a_worker, an_answer, an_attempt, asked, claimed, claimed_online
+from tests.helpers.fakes import (
+    FakeClock,
+    a_worker,
+    an_answer,
+    an_attempt,
+    claimed,
+    claimed_online,
+    submit_online,
+)
 from tests.integration.scheduler.assembly.conftest import a_batch, a_native_job, assembled, planned, stop
 from tests.integration.scheduler.assembly.test_retries import retry_of
 from tests.integration.scheduler.scheduling import Place
@@ -40,7 +48,7 @@ def fill(place: Place, clock: FakeClock) -> None:
 def an_answered_request(place: Place, clock: FakeClock) -> None:
     """Makes a request with an Idempotency-Key, and one that becomes a dead letter."""
     for is_dead in (False, True):
-        submitted = asked(place.store)
+        submitted = submit_online(place.store)
         keep_key(place, submitted.job, clock)
         claim = claimed_online(place.store, submitted.shard_id)
         with place.store.transaction() as tx:

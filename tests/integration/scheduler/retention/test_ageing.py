@@ -28,8 +28,8 @@ from tests.helpers.fakes import (
     a_worker,
     an_answer,
     an_attempt,
-    asked,
     claimed_online,
+    submit_online,
 )
 from tests.integration.scheduler.assembly.conftest import a_native_job, assembled
 from tests.integration.scheduler.scheduling import Place
@@ -50,7 +50,7 @@ STAYS = RetentionSettings(
 
 
 def ended_online(store: Store, tenant_id: str = "default") -> Job:
-    submitted = asked(store, tenant_id=tenant_id)
+    submitted = submit_online(store, tenant_id=tenant_id)
     claim = claimed_online(store, submitted.shard_id)
     with store.transaction() as tx:
         assert transitions.record_answer(tx, claim, an_answer(), tx.now())
@@ -86,8 +86,8 @@ def sees(store: Store, job: Job) -> tuple[bool, bool, int]:
 
 
 def test_what_an_online_job_has_goes_in_its_own_time(store: Store, clock: FakeClock) -> None:
-    submitted = asked(store)
-    unfinished = asked(store).job
+    submitted = submit_online(store)
+    unfinished = submit_online(store).job
     claim = claimed_online(store, submitted.shard_id)
     with store.transaction() as tx:
         assert transitions.record_answer(tx, claim, an_answer(), tx.now())

@@ -31,8 +31,8 @@ from tests.helpers.fakes import (
     a_delivery,
     an_answer,
     an_attempt,
-    asked,
     claimed_online,
+    submit_online,
 )
 from tests.integration.scheduler.assembly.conftest import a_batch, assembled
 from tests.integration.scheduler.scheduling import FailingStore, Place
@@ -185,7 +185,7 @@ def test_no_step_deletes_more_than_a_batch(place: Place, clock: FakeClock) -> No
 
 
 def test_an_online_job_is_deleted_with_its_request_and_its_answer(place: Place, clock: FakeClock) -> None:
-    submitted = asked(place.store, body={"messages": ["a prompt"]})
+    submitted = submit_online(place.store, body={"messages": ["a prompt"]})
     claim = claimed_online(place.store, submitted.shard_id)
     with place.store.transaction() as tx:
         assert transitions.record_answer(tx, claim, an_answer(), tx.now())
@@ -205,7 +205,7 @@ def deleter(valkey: ValkeyServer) -> Iterator[StreamDeleter]:
 
 def streamed_online(store: Store, valkey: ValkeyServer) -> tuple[Job, str]:
     """An online job that has ended, and the key of its tokens in Redis."""
-    submitted = asked(store)
+    submitted = submit_online(store)
     claim = claimed_online(store, submitted.shard_id)
     writer = StreamWriter(valkey.settings)
     assert writer.write([Delta(claim.lease.shard_id, {"text": "a secret"}), End(claim.lease.shard_id)])
@@ -246,7 +246,7 @@ def test_the_tokens_of_a_request_that_has_had_its_time_leave_redis(
 
 
 def test_a_deletion_goes_on_while_redis_is_away(place: Place, clock: FakeClock) -> None:
-    submitted = asked(place.store)
+    submitted = submit_online(place.store)
     claim = claimed_online(place.store, submitted.shard_id)
     with place.store.transaction() as tx:
         assert transitions.record_answer(tx, claim, an_answer(), tx.now())
@@ -344,7 +344,7 @@ def test_a_tenant_that_deletes_much_keeps_no_other_tenant_waiting(
 
 def ended_online(store: Store, tenant_id: str) -> Job:
     """A job of a tenant whose earlier ones are deleted already."""
-    submitted = asked(store, tenant_id=tenant_id)
+    submitted = submit_online(store, tenant_id=tenant_id)
     claim = claimed_online(store, submitted.shard_id)
     with store.transaction() as tx:
         assert transitions.record_answer(tx, claim, an_answer(), tx.now())

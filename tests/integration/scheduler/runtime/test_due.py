@@ -31,12 +31,12 @@ from tests.helpers.fakes import (
     InMemoryStreams,
     a_delivery,
     a_spec,
-    asked,
     claimed,
     commit_rows,
     completed,
     planned,
     submit,
+    submit_online,
 )
 from tests.integration.scheduler.assembly.conftest import TEMPLATE
 from tests.integration.scheduler.scheduling import IDLE_S, Place, jsonl
@@ -241,7 +241,7 @@ def test_a_delayed_shard_is_rung_for_when_it_may_be_claimed(
 
 
 def test_online_requests_in_the_queue_are_looked_after(store: Store, duties: Duties) -> None:
-    asked(store)
+    submit_online(store)
     assert duties.due() == {"ringing"}
 
 

@@ -22,7 +22,7 @@ from nightshift.tenants.audit import Action, Actor
 from nightshift.tenants.vault import Vault
 from scheduler.duties.webhook_delivery import WebhookDelivery
 from scheduler.webhooks.attempts import ENDPOINT_DISABLED
-from tests.helpers.fakes import FakeClock, a_spec, asked, submit
+from tests.helpers.fakes import FakeClock, a_spec, submit, submit_online
 from tests.helpers.receiver import Receiver, says
 from tests.integration.scheduler.webhooks.conftest import IDLE_S, delivered, owed, the_delivery
 
@@ -122,7 +122,7 @@ def test_a_chat_request_is_told_to_nobody_and_a_job_of_one_request_is(
 ) -> None:
     registry.add("https://all.example/")
     for face, count in ((Face.OPENAI, 0), (Face.NATIVE, 1)):
-        job = asked(store, face=face, kind=JobKind.ONLINE).job
+        job = submit_online(store, face=face, kind=JobKind.ONLINE).job
         with store.transaction() as tx:
             transitions.finish(tx, job, JobState.FAILED, tx.now())
         assert len(owed(store, job)) == count

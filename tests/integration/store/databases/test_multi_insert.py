@@ -9,7 +9,7 @@ from sqlalchemy.exc import IntegrityError
 from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
 from nightshift.store.databases.multi_insert import PreparedRows, insert_groups
-from tests.helpers.fakes import STARTS_AT, asked
+from tests.helpers.fakes import STARTS_AT, submit_online
 from tests.integration.store.databases.recording import recorded
 
 Row = tuple[Table, dict[str, Any]]
@@ -110,7 +110,7 @@ def test_no_groups_are_no_statement(database: Database) -> None:
 
 def test_accepting_a_request_takes_a_statement_that_psycopg_keeps_parsed(store: Store) -> None:
     with recorded(store.database) as statements:
-        asked(store)
+        submit_online(store)
 
     assert {len(parameters) for _, parameters in statements} <= set(range(51))  # psycopg's limit is 50
 

@@ -44,10 +44,10 @@ from tests.helpers.fakes import (
     a_job,
     a_worker,
     an_api_key,
-    asked,
     claimed,
     planned,
     submit,
+    submit_online,
 )
 from tests.integration.store.databases.recording import recorded
 
@@ -61,7 +61,7 @@ def large_store(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory)
     database = Database(f"sqlite:///{shutil.copy(sqlite_template, path)}")
     store = Store(database, clock=FakeClock())
     planned(store, shards=SHARDS)
-    asked(store)
+    submit_online(store)
     claimed(store)
     yield store
     database.close()

@@ -21,13 +21,13 @@ from tests.helpers.fakes import (
     FakeClock,
     a_shard,
     a_spec,
-    asked,
     claim,
     claimed,
     commit_rows,
     completed,
     planned,
     submit,
+    submit_online,
 )
 
 pytestmark = pytest.mark.databases("postgresql")
@@ -59,7 +59,7 @@ def test_a_better_class_is_claimed_first_from_then_on(store: Store, clock: FakeC
 
 
 def test_a_waiting_request_is_rung_for_under_its_new_class(store: Store) -> None:
-    request = asked(store, priority=PriorityClass.BACKGROUND)
+    request = submit_online(store, priority=PriorityClass.BACKGROUND)
 
     [ring] = change(store, request.job)
 
@@ -147,7 +147,7 @@ def test_a_repeat_changes_nothing_and_is_no_event(store: Store, clock: FakeClock
 
 def test_a_job_of_one_request_is_not_paused(store: Store) -> None:
     with pytest.raises(Conflict, match="one request"):
-        pause(store, asked(store).job)
+        pause(store, submit_online(store).job)
 
 
 def test_a_paused_job_is_planned_and_expires_at_its_deadline(store: Store, clock: FakeClock) -> None:

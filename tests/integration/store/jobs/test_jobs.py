@@ -22,12 +22,12 @@ from tests.helpers.fakes import (
     STARTS_AT,
     FakeClock,
     a_spec,
-    asked,
     claimed,
     commit_rows,
     completed,
     planned,
     submit,
+    submit_online,
 )
 from tests.integration.store.databases.recording import plan_of
 from tests.integration.store.racing import at_once, both_databases
@@ -221,7 +221,7 @@ def test_jobs_are_listed_by_what_they_are(
         "running": lambda: planned(store),
         "batch": lambda: submit(store, face=Face.OPENAI),
         "slow": lambda: submit(store, spec=a_spec(name="nightly"), priority=PriorityClass.BACKGROUND),
-        "online": lambda: asked(store).job,
+        "online": lambda: submit_online(store).job,
     }
     made = {}
     for name, make in makers.items():
@@ -252,7 +252,7 @@ def test_an_accepted_job_is_what_is_read_back(store: Store, clock: FakeClock) ->
     )
     clock.advance(seconds=0.123)  # times keep their milliseconds
     bulk = submit(store, spec=spec, webhook_secret=b"\x00encrypted\xff", model=None)
-    accepted = [bulk, submit(store, face=Face.OPENAI), asked(store).job]
+    accepted = [bulk, submit(store, face=Face.OPENAI), submit_online(store).job]
 
     with store.snapshot() as tx:
         assert [tx.jobs.get("default", job.id) for job in accepted] == accepted
@@ -276,7 +276,7 @@ def test_admission_counts_the_jobs_that_have_not_ended(store: Store) -> None:
     ended = planned(store)
     for _ in range(2):
         submit(store)
-    asked(store)
+    submit_online(store)
     completed(store, claimed(store).lease, rows_total=0)
     with store.transaction() as tx:
         assert tx.holdings.total("default").bulk_jobs == 3
@@ -291,7 +291,7 @@ def test_a_file_is_read_by_a_job_of_its_own_tenant_until_the_job_ends(store: Sto
     clock.advance(seconds=1)
     younger = planned(store, spec=a_spec(input="file-one"))
     submit(store, tenant_id="other", spec=a_spec(input="file-two"))
-    asked(store)
+    submit_online(store)
 
     with store.transaction() as tx:
         assert tx.jobs.reading("default", "file-one") == older
@@ -309,7 +309,7 @@ def test_jobs_are_planned_the_most_urgent_first(store: Store, clock: FakeClock) 
     clock.advance(seconds=1)
     second = submit(store)
     planned(store)
-    asked(store)
+    submit_online(store)
     stopped = submit(store)
     with store.transaction() as tx:
         tx.jobs.stop(stopped.id, StopReason.CANCELLED, tx.now())
@@ -406,7 +406,7 @@ def test_the_backlog_counts_what_has_not_ended_by_kind_and_state(store: Store) -
     planned(store)
     for _ in range(2):
         submit(store)
-    asked(store)
+    submit_online(store)
     claimed(store)
 
     with store.snapshot() as tx:

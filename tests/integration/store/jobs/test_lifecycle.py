@@ -13,12 +13,12 @@ from tests.helpers.fakes import (
     FakeClock,
     a_shard,
     an_answer,
-    asked,
     claimed,
     claimed_online,
     commit_rows,
     planned,
     submit,
+    submit_online,
 )
 from tests.integration.store.racing import at_once, both_databases
 from tests.integration.store.watching import (
@@ -49,7 +49,7 @@ def test_a_submitted_bulk_job_waits_for_the_scheduler(store: Store) -> None:
 
 
 def test_a_submitted_online_request_can_be_claimed_and_its_ring_is_owed(store: Store) -> None:
-    submitted = asked(store, priority=PriorityClass.STANDARD)
+    submitted = submit_online(store, priority=PriorityClass.STANDARD)
 
     [ring] = rings_waiting(store)
     assert (ring,) == submitted.rings
@@ -121,7 +121,7 @@ def test_the_rows_of_segments_add_up_to_the_job(store: Store) -> None:
 
 
 def test_an_answer_ends_its_job(store: Store, clock: FakeClock) -> None:
-    request = asked(store, **with_webhook())
+    request = submit_online(store, **with_webhook())
     claim = claimed_online(store, request.shard_id)
     clock.advance(seconds=2)
 
@@ -139,7 +139,7 @@ def test_an_answer_ends_its_job(store: Store, clock: FakeClock) -> None:
 
 
 def test_an_error_for_an_answer_fails_its_job_and_says_why(store: Store) -> None:
-    request = asked(store)
+    request = submit_online(store)
     claim = claimed_online(store, request.shard_id)
 
     with store.transaction() as tx:
@@ -153,7 +153,7 @@ def test_an_error_for_an_answer_fails_its_job_and_says_why(store: Store) -> None
 
 @both_databases
 def test_a_request_is_answered_once(store: Store) -> None:
-    request = asked(store)
+    request = submit_online(store)
     claim = claimed_online(store, request.shard_id)
 
     def answer(name: str) -> bool:

@@ -8,12 +8,12 @@ from nightshift.store.jobs.load import Pace
 from tests.helpers.fakes import (
     FakeClock,
     an_answer,
-    asked,
     claimed,
     claimed_online,
     commit_rows,
     planned,
     submit,
+    submit_online,
 )
 
 pytestmark = pytest.mark.databases("postgresql")
@@ -32,7 +32,7 @@ def bulk(tx: Transaction, tenant: str) -> tuple[int, int, int, int]:
 
 
 def test_requests_wait_until_they_are_answered_and_not_only_until_they_are_claimed(store: Store) -> None:
-    first, _, _ = asked(store), asked(store), asked(store, tenant_id="other")
+    first, _, _ = submit_online(store), submit_online(store), submit_online(store, tenant_id="other")
     claim = claimed_online(store, first.shard_id)
     with store.snapshot() as tx:
         assert online(tx, "default") == (2, 3, 2)
@@ -48,10 +48,10 @@ def test_requests_wait_until_they_are_answered_and_not_only_until_they_are_claim
 def test_the_oldest_request_is_the_one_that_no_worker_has_taken(store: Store, clock: FakeClock) -> None:
     with store.snapshot() as tx:
         assert tx.load.oldest_online() is None
-    first = asked(store)
+    first = submit_online(store)
     clock.advance(seconds=5)
     second_at = clock.now
-    asked(store, tenant_id="other")
+    submit_online(store, tenant_id="other")
 
     claimed_online(store, first.shard_id)
 

@@ -6,7 +6,7 @@ from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
 from nightshift.store.jobs.positions import POSITION_MAX
-from tests.helpers.fakes import FakeClock, asked, submit
+from tests.helpers.fakes import FakeClock, submit, submit_online
 from tests.integration.store.databases.recording import copy_rows
 
 pytestmark = pytest.mark.databases("postgresql")
@@ -23,7 +23,7 @@ def test_a_place_counts_better_classes_and_older_jobs(store: Store, clock: FakeC
     ]:
         made[name] = submit(store, priority=priority, tenant_id=name)
         clock.advance(seconds=1)
-    asked(store)
+    submit_online(store)
 
     with store.snapshot() as tx:
         places = {name: tx.positions.places([job])[job.id] for name, job in made.items()}

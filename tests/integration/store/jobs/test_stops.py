@@ -10,13 +10,13 @@ from nightshift.store import Store
 from tests.helpers.fakes import (
     FakeClock,
     an_answer,
-    asked,
     claimed,
     claimed_online,
     commit_rows,
     completed,
     planned,
     submit,
+    submit_online,
 )
 from tests.integration.store.watching import (
     events,
@@ -119,7 +119,7 @@ def test_a_job_that_has_ended_cannot_be_stopped(store: Store, state: JobState) -
 
 @pytest.mark.parametrize("reason", StopReason)
 def test_an_unclaimed_online_request_ends_with_the_stop(store: Store, reason: StopReason) -> None:
-    request = asked(store, **with_webhook())
+    request = submit_online(store, **with_webhook())
 
     assert request_stop(store, request.job, reason)
 
@@ -131,7 +131,7 @@ def test_an_unclaimed_online_request_ends_with_the_stop(store: Store, reason: St
 
 
 def test_an_online_request_that_is_running_ends_when_its_worker_obeys(store: Store) -> None:
-    request = asked(store)
+    request = submit_online(store)
     lease = claimed_online(store, request.shard_id).lease
     request_stop(store, request.job)
     assert fetch(store, request.job).state is JobState.RUNNING
@@ -145,7 +145,7 @@ def test_an_online_request_that_is_running_ends_when_its_worker_obeys(store: Sto
 
 
 def test_an_answer_that_was_ready_before_the_stop_arrived_counts(store: Store) -> None:
-    request = asked(store)
+    request = submit_online(store)
     claim = claimed_online(store, request.shard_id)
     request_stop(store, request.job)
 

@@ -18,7 +18,7 @@ from nightshift.jobs import (
 from nightshift.jobs.leases import Lease
 from nightshift.store import Store, Transaction, tables
 from nightshift.store.shards.leases import ExpiredLease
-from tests.helpers.fakes import MODEL, STARTS_AT, an_answer, asked, planned, submit
+from tests.helpers.fakes import MODEL, STARTS_AT, an_answer, planned, submit, submit_online
 
 pytestmark = pytest.mark.databases("postgresql")
 
@@ -102,7 +102,7 @@ def test_statements_move_shards_along_the_table_and_everywhere_it_allows(
 
 @pytest.mark.parametrize("before", ShardState)
 def test_an_online_claim_takes_a_queued_shard_only(store: Store, before: ShardState) -> None:
-    submitted = asked(store)
+    submitted = submit_online(store)
     shard_in(store, submitted.job.id, before)
     assert submitted.shard_id is not None
 

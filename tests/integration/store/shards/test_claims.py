@@ -26,12 +26,12 @@ from tests.helpers.fakes import (
     FakeClock,
     a_shard,
     a_spec,
-    asked,
     claim,
     claimed,
     claimed_online,
     planned,
     submit,
+    submit_online,
 )
 from tests.integration.store.racing import (
     WAIT_MAX_S,
@@ -73,7 +73,7 @@ def several_asked(
     """Online requests of a tenant, a second apart; their shards, the oldest first."""
     shard_ids = []
     for _ in range(count):
-        submitted = asked(store, tenant_id=tenant_id, priority=priority, model=model)
+        submitted = submit_online(store, tenant_id=tenant_id, priority=priority, model=model)
         clock.advance(seconds=1)
         assert submitted.shard_id is not None
         shard_ids.append(submitted.shard_id)
@@ -167,13 +167,13 @@ def test_of_a_tenant_with_many_rows_in_a_model_only_small_jobs_are_claimed(store
 
 def test_only_planned_work_of_the_workers_models_and_of_its_own_kind_is_claimed(store: Store) -> None:
     submit(store)  # its input has not been read
-    other, request = planned(store, model="other"), asked(store)
+    other, request = planned(store, model="other"), submit_online(store)
 
     assert claim(store) is None
     assert claim(store, models=[]) is None
     with store.snapshot() as tx:
         [shard] = tx.shards.of_job(other.id, limit=10)
-    assert online_claims(store, shard.id, asked(store, model="third").shard_id) == []
+    assert online_claims(store, shard.id, submit_online(store, model="third").shard_id) == []
     assert [lease.job_id for lease in online_claims(store, request.shard_id)] == [request.job.id]
     assert claim(store, models=["other", "another"]) is not None
 
@@ -335,7 +335,7 @@ def test_claimers_at_the_same_moment_never_get_the_same_shard(store: Store) -> N
 
 @both_databases
 def test_an_online_request_is_claimed_once_however_often_it_is_rung(store: Store) -> None:
-    shard_id = asked(store).shard_id
+    shard_id = submit_online(store).shard_id
 
     leases = at_once(
         *[lambda name=f"worker_{n}": online_claims(store, shard_id, worker_id=name) for n in range(4)]
@@ -367,7 +367,7 @@ def test_a_stop_and_a_first_claim_at_the_same_moment_do_not_block_each_other(
     """Both want the job and its shard. One that had the shard and waited for the job, while the other had the
     job and waited for the shard, would be broken off as a deadlock."""
     store = Store(postgresql_database, clock=clock)
-    submitted = asked(store) if kind is JobKind.ONLINE else None
+    submitted = submit_online(store) if kind is JobKind.ONLINE else None
     job = submitted.job if submitted else planned(store)
 
     def stop() -> bool:
@@ -396,7 +396,7 @@ def test_an_online_claim_brings_the_request_along_and_how_long_it_has_waited(
     store: Store, clock: FakeClock
 ) -> None:
     body = {"messages": [{"role": "user", "content": "48213"}]}
-    request = asked(store, body=body)
+    request = submit_online(store, body=body)
     clock.advance(seconds=7)
 
     claim = claimed_online(store, request.shard_id)
@@ -411,9 +411,9 @@ def test_a_worker_that_polls_finds_online_requests_in_the_order_they_came(
 ) -> None:
     waiting = []
     for _ in range(3):
-        waiting.append(asked(store).shard_id)
+        waiting.append(submit_online(store).shard_id)
         clock.advance(seconds=1)
-    asked(store, model="other")
+    submit_online(store, model="other")
     claimed_online(store, waiting[1])
 
     assert next_online(store) == [waiting[0], waiting[2]]
@@ -421,7 +421,7 @@ def test_a_worker_that_polls_finds_online_requests_in_the_order_they_came(
 
 
 def test_an_online_request_that_is_to_wait_is_not_looked_for(store: Store, clock: FakeClock) -> None:
-    request = asked(store)
+    request = submit_online(store)
     lease = claimed_online(store, request.shard_id).lease
     with store.transaction() as tx:
         tx.leases.delay(lease, clock.now + timedelta(seconds=5))
@@ -503,7 +503,7 @@ def test_what_waits_is_told_by_model_with_its_class_its_age_and_whether_it_is_du
     clock.advance(seconds=60)
     planned(store, model="a", priority=PriorityClass.STANDARD)
     planned(store, model="b", spec=a_spec(completion_window_s=1_200))  # within the half hour of the ramp
-    asked(store, model="c", priority=PriorityClass.INTERACTIVE)
+    submit_online(store, model="c", priority=PriorityClass.INTERACTIVE)
     planned(store, model="d")
     clock.advance(seconds=5)
 
@@ -553,7 +553,7 @@ def test_a_worker_claims_online_requests_that_want_its_kind_of_machine_or_any(
         kind: a_spec(completion_window_s=600, input=None, output=None, capacity=kind)
         for kind in ("spot", "any", "on_demand")
     }
-    asked_for = {asked(store, spec=spec).shard_id: kind for kind, spec in wishes.items()}
+    asked_for = {submit_online(store, spec=spec).shard_id: kind for kind, spec in wishes.items()}
 
     with store.transaction() as tx:
         queued = tx.claims.next_online([MODEL], tx.now(), 10, Machine(capacity))

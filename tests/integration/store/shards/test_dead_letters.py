@@ -18,11 +18,11 @@ from tests.helpers.fakes import (
     FakeClock,
     a_dead_letter,
     a_worker,
-    asked,
     claimed,
     claimed_online,
     commit_rows,
     planned,
+    submit_online,
 )
 from tests.integration.store.racing import at_once, both_databases
 
@@ -120,7 +120,7 @@ def test_what_a_worker_held_beside_a_row_that_ran_alone_is_not_charged(store: St
     isolating = claimed(store)
     planned(store)
     bystander = claimed(store)
-    online = asked(store)
+    online = submit_online(store)
     claimed_online(store, online.shard_id)
     begins(store, isolating, [4])
     dies(store)
@@ -160,7 +160,7 @@ def test_a_watched_shard_with_no_row_in_flight_is_not_charged_beside_others(stor
     dies(store)
     for _ in range(5):
         waits = claimed(store)
-        claimed_online(store, asked(store).shard_id)
+        claimed_online(store, submit_online(store).shard_id)
         dies(store)
 
     after = claimed(store)
@@ -178,7 +178,7 @@ def test_a_worker_that_was_too_slow_to_drain_makes_no_row_a_suspect(store: Store
 
 
 def test_an_online_request_that_crashes_three_workers_fails_and_says_why(store: Store) -> None:
-    online = asked(store)
+    online = submit_online(store)
     for runs_alone in (False, False, True):
         claim = claimed_online(store, online.shard_id)
         assert claim.runs_alone is runs_alone
@@ -195,7 +195,7 @@ def test_an_online_request_that_crashes_three_workers_fails_and_says_why(store: 
 
 
 def test_an_online_request_that_only_waits_to_run_alone_is_not_charged_a_crash(store: Store) -> None:
-    online = asked(store)
+    online = submit_online(store)
     for _ in range(7):
         claimed_online(store, online.shard_id)
         dies(store)
@@ -279,7 +279,7 @@ def test_of_two_that_notice_a_loss_at_once_one_counts_it(store: Store) -> None:
 
 
 def test_of_two_rows_journalled_as_alone_in_one_worker_neither_is_dead(store: Store) -> None:
-    requests = [asked(store), asked(store)]
+    requests = [submit_online(store), submit_online(store)]
     for is_alone in (False, False, True):
         claims = [claimed_online(store, one.shard_id) for one in requests]
         for claim in claims if is_alone else ():

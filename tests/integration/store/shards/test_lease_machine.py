@@ -26,7 +26,7 @@ from nightshift.lifecycle.recovery import recover_lost, release_worker
 from nightshift.store import Transaction
 from nightshift.store.databases.database import Database
 from nightshift.store.shards.shards import AlreadyListed
-from tests.helpers.fakes import MODEL, a_segment, a_spec, an_answer, asked, planned
+from tests.helpers.fakes import MODEL, a_segment, a_spec, an_answer, planned, submit_online
 from tests.integration.store.shards.lease_ground import LeaseGround
 from tests.integration.store.shards.lease_model import ATTEMPTS_MAX, WORKERS
 
@@ -71,7 +71,7 @@ class LeaseMachine(LeaseGround):
     @rule(**WISHES)
     def submit_online(self, tenant: str, capacity: str, retry: bool) -> None:
         spec = a_spec(input=None, output=None, capacity=capacity, retry_on_interrupt=retry)
-        self.accepted(asked(self.store, tenant_id=tenant, spec=spec).job)
+        self.accepted(submit_online(self.store, tenant_id=tenant, spec=spec).job)
 
     @ANY_HELD
     @rule(which=st.integers(0, JOBS_MAX))

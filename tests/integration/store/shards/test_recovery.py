@@ -15,11 +15,11 @@ from nightshift.store.shards.leases import ExpiredLease
 from tests.helpers.fakes import (
     FakeClock,
     a_spec,
-    asked,
     claimed,
     commit_rows,
     planned,
     rescue,
+    submit_online,
 )
 
 pytestmark = pytest.mark.databases("postgresql")
@@ -202,7 +202,7 @@ def test_work_without_a_ring_is_rung_once_per_interval(store: Store, clock: Fake
 
 
 def test_each_kind_of_work_is_rung_by_itself_best_class_first(store: Store, clock: FakeClock) -> None:
-    online = asked(store)
+    online = submit_online(store)
     planned(store, priority=PriorityClass.BACKGROUND)
     best = planned(store, priority=PriorityClass.INTERACTIVE)
     clock.advance(seconds=10)

@@ -15,12 +15,12 @@ from tests.helpers.fakes import (
     a_segment,
     a_shard,
     an_answer,
-    asked,
     claimed,
     claimed_online,
     commit_rows,
     planned,
     submit,
+    submit_online,
 )
 from tests.integration.store.databases.recording import recorded
 from tests.integration.store.racing import wait_until_blocked
@@ -109,7 +109,7 @@ def test_a_job_has_open_shards_until_all_have_ended(store: Store) -> None:
 
 
 def test_an_answer_comes_back_as_it_was_recorded(store: Store) -> None:
-    request = asked(store, body={"messages": [{"role": "user", "content": "☂"}]})
+    request = submit_online(store, body={"messages": [{"role": "user", "content": "☂"}]})
     claim = claimed_online(store, request.shard_id)
     answer = RecordedAnswer.from_answer(an_answer(body={"choices": [{"text": "ünïcode ☂ \0"}], "n": 1.5}))
     assert claim.body is not None
@@ -122,7 +122,7 @@ def test_an_answer_comes_back_as_it_was_recorded(store: Store) -> None:
 
 def test_queued_work_is_counted_by_kind(store: Store) -> None:
     planned(store, shards=3)
-    asked(store)
+    submit_online(store)
     claimed(store)
 
     with store.snapshot() as tx:

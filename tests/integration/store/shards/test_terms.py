@@ -13,13 +13,13 @@ from tests.helpers.fakes import (
     FakeClock,
     a_segment,
     an_answer,
-    asked,
     claimed,
     claimed_online,
     commit_rows,
     completed,
     planned,
     rescue,
+    submit_online,
 )
 
 pytestmark = pytest.mark.databases("postgresql")
@@ -71,7 +71,7 @@ def test_a_late_worker_cannot_write_while_its_shard_waits_runs_elsewhere_or_is_d
 
 
 def test_a_late_answer_is_not_recorded_and_the_right_one_is(store: Store, clock: FakeClock) -> None:
-    request = asked(store)
+    request = submit_online(store)
     old = claimed_online(store, request.shard_id, "worker_old")
     clock.advance(seconds=30)
     rescue(store)

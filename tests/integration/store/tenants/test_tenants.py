@@ -32,12 +32,12 @@ from tests.helpers.fakes import (
     an_attempt,
     an_upload,
     an_upload_part,
-    asked,
     claimed,
     claimed_online,
     commit_rows,
     planned,
     submit,
+    submit_online,
 )
 
 pytestmark = pytest.mark.databases("postgresql")
@@ -68,12 +68,12 @@ class Belongings:
 def belongings(store: Store, tenant_id: str) -> Belongings:
     spec = a_spec(name=RUN_NAME, run_date="2026-11-20")
     bulk = planned(store, tenant_id=tenant_id, fingerprint=FINGERPRINT, spec=spec)
-    asked(store, tenant_id=tenant_id)  # and not answered yet
+    submit_online(store, tenant_id=tenant_id)  # and not answered yet
     lease = claimed(store).lease
     commit_rows(store, lease, failed=1)
     dead = a_dead_letter(bulk, lease.shard_id, worker_id=lease.worker_id)
     submit(store, tenant_id=tenant_id, retry_of=bulk.id)
-    online = asked(store, tenant_id=tenant_id)
+    online = submit_online(store, tenant_id=tenant_id)
     file, answer = a_file(tenant_id=tenant_id), KeptAnswer(FINGERPRINT, bulk.id, 202, {})
     delivery = a_delivery(bulk)
     endpoint = a_webhook_endpoint(tenant_id=tenant_id)

@@ -16,11 +16,11 @@ from tests.helpers.fakes import (
     FakeClock,
     a_segment,
     an_answer,
-    asked,
     claimed,
     claimed_online,
     commit_rows,
     planned,
+    submit_online,
 )
 from tests.integration.store.racing import at_once, both_databases
 
@@ -37,7 +37,7 @@ def used(store: Store, tenant: str | None = None) -> Sequence[DailyUsage]:
 
 
 def answer(store: Store, status_code: int = 200, **overrides: object) -> None:
-    claim = claimed_online(store, asked(store, **overrides).shard_id)
+    claim = claimed_online(store, submit_online(store, **overrides).shard_id)
     with store.transaction() as tx:
         assert transitions.record_answer(tx, claim, an_answer(status_code), tx.now())
 

@@ -22,11 +22,11 @@ from tests.helpers.fakes import (
     a_webhook_endpoint,
     a_worker,
     an_api_key,
-    asked,
     claimed,
     commit_rows,
     completed,
     planned,
+    submit_online,
 )
 from tests.integration import servers
 from tests.integration.store.databases.releases import dump_of, this_release
@@ -39,7 +39,7 @@ def fill(store: Store) -> None:
     lease = claimed(store).lease
     commit_rows(store, lease, rows=ROWS)
     completed(store, lease, rows_total=ROWS)
-    asked(store)
+    submit_online(store)
     with store.transaction() as tx:
         tx.workers.register(a_worker(id=WORKER))
         tx.keys.insert(an_api_key())

@@ -155,7 +155,7 @@ def test_a_dead_worker_is_listed_as_stopped_and_why(store, handler):
 
 
 def test_an_online_request_that_was_told_to_stop_ends_with_its_worker(store, handler):
-    online = testing.asked(store)
+    online = testing.submit_online(store)
     testing.claimed_online(store, online.shard_id, "wrk_1")
     with store.transaction() as tx:
         request_stop(tx, online.job, StopReason.CANCELLED, tx.now())
@@ -167,7 +167,7 @@ def test_an_online_request_that_was_told_to_stop_ends_with_its_worker(store, han
 
 
 def test_a_request_that_has_cost_workers_often_enough_is_answered_with_an_error(store, queue):
-    online = testing.asked(store)
+    online = testing.submit_online(store)
     testing.claimed_online(store, online.shard_id, "wrk_1")
 
     WorkerExitHandler(store, queue, attempts_max=1)(an_exit())
