@@ -80,7 +80,6 @@ def everything(rows: int) -> pa.Table:
         pytest.param(stream, 5000, {}, marks=exhaustive),
         pytest.param(file, 5000, {"compression": "lz4"}, marks=exhaustive),
     ],
-    ids=str,
 )
 def test_rows_are_those_of_parquet(
     store: ObjectStore,
