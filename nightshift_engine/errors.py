@@ -98,7 +98,7 @@ class InvalidState(InvalidRequest):
 
 
 class IncompatibleState(InvalidRequest):
-    """A saved request cannot go on here: `field` names what was different where its tokens were made."""
+    """A saved request cannot go on here. `field` names what differs from the engine that made its tokens."""
 
     def __init__(self, field: str, theirs: object, ours: object) -> None:
         super().__init__(f"the saved state was made with {field} {theirs!r}; this engine has {ours!r}")

@@ -40,11 +40,11 @@ app.steps["consumer"].add(SubscriptionStep)
 
 @app.task(name=ONLINE_TASK)  # type: ignore[untyped-decorator]
 def online(shard_id: str) -> None:
-    """A client waits for this shard."""
+    """Names the task of a ring for an online shard. Raises RuntimeError outside our pool."""
     raise RuntimeError(_WRONG_POOL)
 
 
 @app.task(name=BULK_TASK)  # type: ignore[untyped-decorator]
 def bulk() -> None:
-    """There is bulk work."""
+    """Names the task of a ring for bulk work. Raises RuntimeError outside our pool."""
     raise RuntimeError(_WRONG_POOL)

@@ -19,7 +19,7 @@ from nightshift.fleet.workers import ExitCause
 
 CRASHES_MAX: Final = 3  # for a row, where the last loss is explained and the row was alone
 # Two among other rows and twenty alone. A healthy row is hit so often only where workers are killed all the
-# time: in 1000 random kills five alone happened to 18 rows of 10,712, twenty to none (docs/dead_letters.md).
+# time: in 1000 random kills five alone happened to 18 rows of 12,710, twenty to none (docs/dead_letters.md).
 UNEXPLAINED_CRASHES_MAX: Final = 22
 
 # Explained losses in a row with a shard none of whose rows had begun: reading it crashes the worker. After as

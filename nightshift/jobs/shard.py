@@ -105,8 +105,7 @@ class Segment:
     size_bytes: int
     sha256: str
     output_bytes: int | None = None  # size of its successes' lines in an output file; None: not counted
-    reused: int = 0  # rows with the result of another row …
-    earlier: int = 0  # … of the job that is reused
+    reused: int = 0  # rows with the result of another row
 
     @property
     def rows(self) -> int:

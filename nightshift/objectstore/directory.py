@@ -153,12 +153,6 @@ class DirectoryStore:
             write_staged(path, upload_id, measured)
         return Staged(upload_id=upload_id, size_bytes=measured.size_bytes, sha256=measured.sha256)
 
-    def copy_staged(self, key: str, upload_id: str, source: ObjectInfo) -> Staged:
-        staged = self.write_staged(key, upload_id, self.stream(source.key, if_match=source.etag))
-        if staged.sha256 != source.sha256:
-            raise ObjectChanged(f"{source.key} does not have the bytes that were written")
-        return staged
-
     def publish(self, key: str, staged: Staged) -> ObjectInfo:
         path = self._path(key)
         with writing(self._named(key)):

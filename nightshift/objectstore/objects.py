@@ -156,12 +156,6 @@ class ObjectStore(ObjectReader, Protocol):
         Raises `ObjectNotFound` if it was discarded, and `StorageUnavailable` past `deadline_s`.
         """
 
-    def copy_staged(self, key: str, upload_id: str, source: ObjectInfo) -> Staged:
-        """As `write_staged`, with the bytes of an object of this store; `source` has their sha256.
-
-        S3 copies them itself. Raises `ObjectNotFound` and `ObjectChanged` if the object is not as described.
-        """
-
     def publish(self, key: str, staged: Staged) -> ObjectInfo:
         """Let a staged object appear whole, in the place of what is there.
 

@@ -24,7 +24,6 @@ from nightshift.objectstore.objects import (
     STREAM_CHUNK_BYTES,
     TEMPORARY_PREFIX,
     Measured,
-    ObjectChanged,
     ObjectInfo,
     Staged,
     StagedUpload,
@@ -231,24 +230,6 @@ class S3Store:
             upload_id=upload_id,
             size_bytes=measured.size_bytes,
             sha256=measured.sha256,
-            part_etags=tuple(etags),
-        )
-
-    def copy_staged(self, key: str, upload_id: str, source: ObjectInfo) -> Staged:
-        assert source.sha256 is not None, "the server computes none"
-        name, source_key = self._named(source.key), self._full(source.key)
-        try:
-            with storage_errors(name):
-                etags = self._multipart(key).copy(upload_id, source_key, source.etag, source.size_bytes)
-        except ObjectExists as error:  # a condition that does not hold
-            raise ObjectChanged(f"{name} is another object by now") from error
-        present = self.head(source.key)  # some servers ignore the etag that is asked for
-        if present is None or present.etag != source.etag:
-            raise ObjectChanged(f"{name} was replaced as it was copied")
-        return Staged(
-            upload_id=upload_id,
-            size_bytes=source.size_bytes,
-            sha256=source.sha256,
             part_etags=tuple(etags),
         )
 

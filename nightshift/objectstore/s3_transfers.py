@@ -35,7 +35,6 @@ STEP_BYTES: Final = 64 * 1024  # per read from a socket, between checks of the r
 SLOW_GRACE_S: Final = 30.0  # for which a stream may be slower than the next line
 SLOW_BYTES_PER_S: Final = 16 * 1024  # a slower transfer counts as hanging
 
-COPIED_PART_BYTES: Final = 1024 * 1024 * 1024  # at most 5 GiB, and 10,000 parts
 PART_BYTES: Final = 16 * MIB  # of a multipart upload, except the last; a writer holds two
 PARTS_MAX: Final = 10_000  # S3's own limit
 CONFLICT_TRIES_MAX: Final = 5  # of a conditional write that the server asks to repeat
@@ -197,26 +196,6 @@ class Multipart:
     def write(self, upload_id: str, parts: Iterable[bytes]) -> list[str]:
         """Returns the parts' etags."""
         return [self._write_part(upload_id, number, part) for number, part in enumerate(parts, start=1)]
-
-    def copy(self, upload_id: str, source_key: str, etag: str, size_bytes: int) -> list[str]:
-        """Parts with the bytes of an object of this bucket, copied by the server. Returns their etags."""
-        etags = []
-        for number, start in enumerate(range(0, size_bytes, COPIED_PART_BYTES), start=1):
-            end = min(start + COPIED_PART_BYTES, size_bytes)
-            with within(REQUEST_S + (end - start) / SLOW_BYTES_PER_S):
-                answer = self._client.upload_part_copy(
-                    **self._target,
-                    UploadId=upload_id,
-                    PartNumber=number,
-                    CopySource={"Bucket": self._target["Bucket"], "Key": source_key},
-                    CopySourceIfMatch=sent_etag(etag),
-                    CopySourceRange=f"bytes={start}-{end - 1}",
-                )
-            copied = answer.get("CopyPartResult", {})
-            if "ETag" not in copied:  # rclone takes it for a part without bytes
-                raise StorageError(f"{self._target['Key']}: this server copies no parts of uploads")
-            etags.append(part_etag(copied, self._target["Key"]))
-        return etags
 
     def complete(self, upload_id: str, etags: Sequence[str], **condition: Any) -> Mapping[str, Any]:
         parts: list[CompletedPartTypeDef] = [

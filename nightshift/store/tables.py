@@ -451,7 +451,7 @@ segment = Table(
     Column("sha256", String(64), nullable=False),
     Column("output_bytes", BigInteger),  # None: not counted
     Column("reused", Integer, nullable=False, server_default=text("0")),  # rows with another's result …
-    Column("earlier", Integer, nullable=False, server_default=text("0")),  # … of the job that is reused
+    Column("earlier", Integer, nullable=False, server_default=text("0")),  # not written or read any more
     UniqueConstraint("shard_id", "term", "seq"),
     Index("ix_segment_job", "job_id", "id"),
     _partial("ix_segment_with_failures", "job_id", "id", where=HAS_FAILURES),

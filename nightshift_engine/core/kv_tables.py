@@ -147,7 +147,7 @@ class KvTables:
         sequence.num_computed_tokens = min(sequence.num_computed_tokens, kept * self.pool.block_size)
 
     def tail_to_free(self, sequence: Sequence, needed: int) -> tuple[int, int]:
-        """Returns how many blocks of each group to keep for `needed` to become free, and how many do."""
+        """Numbers of blocks: those of each group to keep so that `needed` become free, and those that do."""
         kept, freed = max(table.end for table in sequence.tables), 0
         while kept and freed < needed:
             kept -= 1

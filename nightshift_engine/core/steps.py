@@ -80,7 +80,7 @@ class StepTimeModel:
         )
 
     def tokens_within(self, shape: StepShape, kv_tokens_before: int, seconds: float) -> int | None:
-        """How many tokens of one more sequence, which has `kv_tokens_before` computed, fit into `seconds`.
+        """Number of tokens of one more sequence, with `kv_tokens_before` computed, that fit into `seconds`.
 
         None: any number, as far as is known. 0 or less: the step is too long without them.
         """

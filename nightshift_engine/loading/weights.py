@@ -216,7 +216,7 @@ def model_digest(model: str, revision: str | None = None) -> str:
 
 
 def instruction_set(device: str) -> str:
-    """The instructions, or the GPU's name, on which numbers depend besides the model."""
+    """The CPU's instruction set, or the GPU's name, on which computed numbers depend."""
     if device == "cuda":
         return torch.cuda.get_device_name()
     capability = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"

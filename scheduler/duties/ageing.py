@@ -170,8 +170,8 @@ class Ageing:
 
 
 def rules(stays: RetentionSettings) -> Sequence[Rule]:
-    """Whole jobs first: what goes with a job needs no step of its own. A part that stays as long as its job
-    has a rule too, since the job may stay longer. Pure.
+    """The rules of retention, whole jobs first: what goes with a job needs no step of its own. A part that
+    stays as long as its job has a rule too, since the job may stay longer. Pure.
     """
     online, bulk = JobKind.ONLINE, JobKind.BULK
     event_s = stays.event_retention_s

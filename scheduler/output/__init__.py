@@ -1,1 +1,1 @@
-"""A job's output, once no row of it runs any more: results in order, OpenAI files or part files."""
+"""A job's output: manifests while it runs, and at its end OpenAI files or the last parts."""

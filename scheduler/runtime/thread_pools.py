@@ -146,7 +146,7 @@ class JobPool:
 
     @property
     def under_way(self) -> Sequence[Job]:
-        """As they were when they were started."""
+        """The jobs under way, as they were when they were started."""
         with self._changed:
             return list(self._busy.values())
 

@@ -138,7 +138,6 @@ class Checkpoints:
             sha256=hashlib.sha256(encoded.data).hexdigest(),
             output_bytes=encoded.output_bytes,
             reused=sum(result.is_reused for result in results),
-            earlier=sum(result.is_earlier for result in results),
         )
 
     def _store_carry_over(self, unfinished: Mapping[int, CarryOver]) -> str:

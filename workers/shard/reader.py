@@ -251,7 +251,7 @@ class Reader:
         results = self._earlier_results([digest for _, digest in shared])
         for row, digest in shared:
             if (known := results.get(digest)) is not None:
-                row.known, row.is_earlier = known, True
+                row.known = known
                 row.chars += known.num_chars
 
     def _earlier_results(self, digests: Sequence[bytes]) -> Mapping[bytes, RowResult]:

@@ -46,7 +46,6 @@ class ShardRow:
     chars: int = 0  # in its texts
     state: RowState = RowState.READ
     known: RowResult | None = None  # another row's with the same digest, to be taken over
-    is_earlier: bool = False  # `known` is of the job that this one reuses
     tries: int = 0  # how often it has begun
     inference_id: str = ""  # of the last try
     server: ModelServer | None = None  # which has it

@@ -197,9 +197,7 @@ class RowQueue:
             self._take_turn(row)
         if row.known is not None:
             row.state = RowState.ENDED
-            return row.known.reused(
-                self._head, row.number, row.custom_id, row.kept, is_earlier=row.is_earlier
-            )
+            return row.known.reused(self._head, row.number, row.custom_id, row.kept)
         if row.state is RowState.WAITING:
             return None
         try:

@@ -58,8 +58,7 @@ class RowResult:
     body_text: str | None = None  # JSON on one line; None: it is written from the values
     kept: str | None = None  # columns of its input, JSON on one line; None: its job keeps nothing
     digest: bytes | None = None  # its request's (`row_digests`); None: not known, or it has no good result
-    is_reused: bool = False  # the result of another row with this digest …
-    is_earlier: bool = False  # … of the job that this one reuses
+    is_reused: bool = False  # the result of another row with this digest
 
     @classmethod
     def from_result(
@@ -113,13 +112,8 @@ class RowResult:
     def outcome(self) -> str:
         return "succeeded" if self.succeeded else "errored"
 
-    def reused(
-        self, shard: ShardHead, row: int, custom_id: str, kept: str | None, *, is_earlier: bool = False
-    ) -> "RowResult":
-        """As the result of another row with the same digest. The answer's id becomes that row's.
-
-        `is_earlier`: this is a result of the job that the other row's job reuses.
-        """
+    def reused(self, shard: ShardHead, row: int, custom_id: str, kept: str | None) -> "RowResult":
+        """As the result of another row with the same digest. The answer's id becomes that row's."""
         body_text = self.body_text
         if body_text is not None:
             body_text = endpoints.get(shard.endpoint).renamed(
@@ -133,7 +127,6 @@ class RowResult:
             body_text=body_text,
             kept=kept,
             is_reused=True,
-            is_earlier=is_earlier,
         )
 
     def with_body(self) -> "RowResult":

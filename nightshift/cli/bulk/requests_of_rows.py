@@ -99,7 +99,7 @@ def endpoint_of(name: str) -> endpoints.Endpoint:
 
 
 def window_of(text: str) -> str:
-    """A duration such as `8h`, as typed; the server checks the longest. Raises InvalidOption."""
+    """The duration as typed, such as `8h`; the server refuses one that is too long. Raises InvalidOption."""
     if _WINDOW.fullmatch(text) is None:
         raise InvalidOption("--window", f"{text!r} is no time such as 90m, 8h or 7d")
     return text

@@ -99,7 +99,7 @@ class Deletions(Statements):
         self._execute(delete(deletion).where(deletion.c.id == done.id))
 
     def streamed(self, job_ids: Collection[str]) -> Sequence[str]:
-        """The shards of those jobs that are online: their tokens may still be in Redis."""
+        """Ids of the online shards of these jobs, whose tokens may still be in Redis."""
         is_online = shard.c.job_id.in_(job_ids) & (shard.c.shard_no == 0) & (shard.c.kind == JobKind.ONLINE)
         return self._execute(select(shard.c.id).where(is_online)).scalars().all()
 

@@ -317,15 +317,6 @@ class Shards(Statements):
             select(segment).where(segment.c.shard_id == shard_id).order_by(segment.c.id), _to_segment
         )
 
-    def rows_earlier(self, job_id: str, first_no: int, last_no: int) -> int:
-        """Rows of these shards with a result of the job that their own job reuses."""
-        wanted = self._execute(
-            select(func.coalesce(func.sum(segment.c.earlier), 0))
-            .join(shard, shard.c.id == segment.c.shard_id)
-            .where(shard.c.job_id == job_id, shard.c.shard_no.between(first_no, last_no))
-        )
-        return int(wanted.scalar_one())
-
     def segments_of_job(
         self, tenant_id: str, job_id: str, *, after_id: int = 0, limit: int
     ) -> Sequence[ListedSegment]:

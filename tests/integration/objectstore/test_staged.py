@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,21 +17,16 @@ from nightshift.errors import (
     LocationNotAllowed,
     ObjectNotFound,
     StorageDenied,
-    StorageError,
     StorageUnavailable,
 )
 from nightshift.objectstore import (
-    MIB,
     DirectoryStore,
-    ObjectChanged,
-    ObjectInfo,
     ObjectStore,
     Staged,
     StagedUpload,
     fenced,
     open_store,
     s3,
-    s3_transfers,
 )
 from nightshift.objectstore.objects import TEMPORARY_PREFIX
 from nightshift.objectstore.s3 import S3Store
@@ -97,54 +92,6 @@ def test_a_staged_object_appears_whole_when_it_is_published(store: ObjectStore, 
     assert head is not None
     assert (head.size_bytes, head.etag) == (info.size_bytes, info.etag)
     assert (keys(store), uploads(store)) == ([KEY], [])
-
-
-# -- copies
-
-
-def copied_from(store: ObjectStore, source: ObjectInfo) -> Staged | None:
-    """None: this server copies no parts."""
-    upload_id = store.stage(KEY)
-    try:
-        return store.copy_staged(KEY, upload_id, source)
-    except (ObjectNotFound, ObjectChanged, StorageUnavailable):
-        store.discard(KEY, upload_id)
-        raise
-    except StorageError:
-        store.discard(KEY, upload_id)
-        return None
-
-
-@pytest.mark.parametrize("size_bytes", [more(1), 12_000_000])
-def test_a_staged_copy_is_published_as_any_other(
-    store: ObjectStore, size_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(s3_transfers, "COPIED_PART_BYTES", 5 * MIB)
-    body = os.urandom(size_bytes)
-    source = store.put("in/source é", body)
-    staged = copied_from(store, source)
-    if staged is None:
-        pytest.skip("this server copies no parts; parts are then written from their rows")
-    assert store.head(KEY) is None
-
-    info = store.publish(KEY, staged)
-
-    assert store.read(KEY) == body == store.read(source.key)
-    assert (info.size_bytes, info.sha256) == (size_bytes, hashlib.sha256(body).hexdigest())
-    assert uploads(store) == []
-
-
-@pytest.mark.parametrize("spoil", ["replaced", "removed"])
-def test_an_object_that_is_not_as_described_is_not_copied(store: ObjectStore, spoil: str) -> None:
-    source = store.put("in/source", b"whole")
-    if spoil == "replaced":
-        store.put("in/source", b"other")
-    else:
-        store.delete("in/source")
-
-    with suppress(ObjectNotFound, ObjectChanged):
-        assert copied_from(store, source) is None
-    assert (store.head(KEY), uploads(store)) == (None, [])
 
 
 def test_another_process_publishes_what_was_staged(place: Place) -> None:

@@ -72,13 +72,6 @@ def parquet_row_groups(
         return tuple(RowGroup(rows, group_bytes) for rows, group_bytes in decoder.groups)
 
 
-def parquet_schema(store: ObjectReader, key: str, size_bytes: int, etag: str) -> pa.Schema:
-    """Raises `UnreadableInput`, and `ObjectChanged` for another object."""
-    with _opened(store, key, size_bytes, Layout.PARQUET, etag) as decoder:
-        schemas = [payload for kind, payload in decoder.answers({"what": "schema"}) if kind == SCHEMA]
-        return pa.ipc.read_schema(pa.py_buffer(schemas[0]))
-
-
 def arrow_rows_estimated(
     store: ObjectReader, key: str, size_bytes: int, etag: str | None = None
 ) -> int | None:

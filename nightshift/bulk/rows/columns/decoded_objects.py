@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nightshift.bulk.rows.columns.messages import DONE, FAILED, MEMORY_BYTES_MAX, OPENED, SCHEMA, Channel
+from nightshift.bulk.rows.columns.messages import DONE, FAILED, MEMORY_BYTES_MAX, OPENED, Channel
 from nightshift.bulk.rows.columns.pieces import PIECE_ROWS, Pieces
 
 DECODED_BYTES: Final = 1024 * 1024  # of Parquet, at a time, as the footer says; in truth it may be more
@@ -48,9 +48,6 @@ def decode(channel: Channel, before_each: Callable[[], None]) -> None:
             pieces = Pieces(channel, question["row_bytes_max"], before_each)
             opened.send_rows(question["names"], question["groups"], pieces)
             channel.send_json(DONE, pieces.sent)
-        elif question["what"] == "schema":
-            channel.send(SCHEMA, memoryview(opened.schema().serialize()))
-            channel.send_json(DONE, None)
         else:
             channel.send_json(DONE, opened.rows_estimated())
     except MemoryError:
@@ -152,9 +149,6 @@ class ParquetObject:
             "groups": [(group.num_rows, group.total_byte_size) for group in groups],
         }
 
-    def schema(self) -> pa.Schema:
-        return self._schema
-
     def rows_estimated(self) -> int | None:
         return self._metadata.num_rows or None
 
@@ -239,9 +233,6 @@ class ArrowObject:
         fields = [self._schema.field(number) for number in range(len(self._schema.names))]
         unread = {field.name: str(field.type) for field in fields if not _has_arrays(field.type)}
         return {"names": self._schema.names, "unread": unread, "groups": []}
-
-    def schema(self) -> pa.Schema:
-        return self._schema
 
     def rows_estimated(self) -> int | None:
         """An estimate by the first batch with rows, of which a file's first column alone is read."""
