@@ -192,6 +192,7 @@ OF_NO_TENANT: Final = {
     "nightshift/lifecycle/catalogue.py",  # models
     "nightshift/process/logs.py",  # lines of the log, which tenants do not see
     "nightshift/bulk/rows/requests.py",  # functions of a format and of a URI alone
+    "nightshift/store/databases/database.py",  # which fields of a class have a column
     "nightshift/store/databases/migrate.py",  # the schema
     "nightshift/store/databases/multi_insert.py",  # statements
     "nightshift/store/pending.py",  # statements

@@ -105,6 +105,7 @@ def test_rows_of_a_model_that_makes_room_go_on_where_they_were(service: Service,
     assert len(lines) == ROWS
 
 
+@pytest.mark.exhaustive  # a worker's own test has the same flood
 def test_chats_are_answered_while_another_model_is_flooded(service: Service) -> None:
     """Goal: a chat waits for its model's turn, not for the end of what was asked of the other one first."""
     flood = {"endpoint": "embeddings", "body": {"model": "embedder", "input": ["w1 w2"] * 2_000}}

@@ -45,6 +45,7 @@ def test_warming_up_leaves_no_prefix_of_the_workload_in_any_cache() -> None:
     assert warm.isdisjoint(prompt[:32] for prompt, _ in workload.items)
 
 
+@pytest.mark.exhaustive
 def test_texts_and_queries_count_their_tokens_rows_and_documents() -> None:
     texts, rerank = make_workload("embeddings", count=3), make_workload("rerank", count=2)
 
