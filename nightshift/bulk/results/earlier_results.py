@@ -126,7 +126,7 @@ class EarlierDigests:
         self._file: IO[bytes] | None = None
         self._map: memoryview | None = None
         self._holds_all = self._starts[-1] <= bytes_max
-        if self._holds_all and files:
+        if self._holds_all and self._starts[-1]:
             self._file = TemporaryFile()  # noqa: SIM115 closed with the digests
             self._file.truncate(self._starts[-1])
             mapped = mmap.mmap(self._file.fileno(), self._starts[-1], access=mmap.ACCESS_READ)

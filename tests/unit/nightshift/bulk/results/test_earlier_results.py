@@ -163,6 +163,12 @@ def test_a_file_larger_than_any_is_not_read(
     assert objects.reads == []
 
 
-def test_a_run_without_digests_has_none(objects: Recording) -> None:
+@pytest.mark.parametrize("size_bytes", [None, 0], ids=["no file", "an empty file"])
+def test_a_run_without_digests_has_none(objects: Recording, earlier: Places, size_bytes: int | None) -> None:
+    first, *files = [file.key for file in digest_files(objects, "acme", "job_1")]
+    for key in files if size_bytes == 0 else [first, *files]:
+        objects.delete(key)
+    if size_bytes == 0:
+        objects.put(first, b"")
     with digests_of(objects, ALL) as held:
         assert held.find(others(3), 0) == {}
