@@ -192,6 +192,7 @@ def cut_off(module_service_of: ServiceOf) -> Callable[[float], Service]:
     ],
     ids=["", "it had been told to leave", "it had been told to leave, and takes too long"],
 )
+@pytest.mark.exhaustive
 def test_a_drain_that_the_operator_asked_for_is_remembered_with_the_database_away_at_the_end(
     cut_off, leaves_already, drain_s
 ):

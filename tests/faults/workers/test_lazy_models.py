@@ -135,6 +135,7 @@ def test_a_client_that_leaves_while_its_model_is_loaded_runs_nothing_and_others_
     assert len(added) == len(others)
 
 
+@pytest.mark.exhaustive
 def test_a_load_that_does_not_end_ends_the_worker_and_charges_nothing(service_of, tmp_path):
     settings = SETTINGS | {"FAKE_LOADING": str(tmp_path / "loading"), "MODEL_LOAD_TIMEOUT_S": "1"}
     service = service_of(Parts(), **settings)

@@ -69,6 +69,7 @@ def carried_over(service: Service, job: BulkJob) -> int:
         return sum(shard.carry_over_key is not None for shard in tx.shards.of_job(job.id, limit=1000))
 
 
+@pytest.mark.exhaustive
 def test_what_a_spot_machine_has_goes_on_elsewhere_as_its_jobs_allow(service_of, cloud):
     """Full load on a spot machine and on one that stays. The notice stands, is repeated, and is withdrawn."""
     cloud.trouble = Trouble.HANGS  # a worker starts all the same

@@ -194,7 +194,7 @@ def test_a_hidden_tab_asks_for_nothing_and_is_up_to_date_when_it_is_seen(
     expect(page.locator(".count")).to_have_text("30 of 100")
 
 
-@pytest.mark.parametrize("offset_days", [-400, 3])
+@pytest.mark.parametrize("offset_days", [-400, pytest.param(3, marks=pytest.mark.exhaustive)])
 def test_a_browser_whose_clock_is_off_shows_the_same_durations(
     visit: VisitMaker, page_store: Store, offset_days: int
 ) -> None:

@@ -55,7 +55,9 @@ def test_no_view_violates_a_rule_of_axe_or_leaves_the_screen_or_the_origin(
     assert seen.problems == []
 
 
-@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize(
+    "size", [pytest.param(WIDE, marks=pytest.mark.exhaustive), NARROW], ids=["wide", "narrow"]
+)
 def test_charts_stay_in_their_cards_and_scopes_beside_their_boxes(
     visit: VisitMaker, page_store: Store, size: dict[str, int]
 ) -> None:
@@ -74,7 +76,7 @@ def test_charts_stay_in_their_cards_and_scopes_beside_their_boxes(
     assert max(page.eval_on_selector_all(".checks input", boxes)) <= 24
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.exhaustive)])
 def test_the_form_to_sign_in_is_accessible(visit: VisitMaker, scheme: str) -> None:
     seen = visit(color_scheme=scheme, viewport=NARROW)
     seen.page.goto("about:blank")  # an open page shows the form by itself
