@@ -98,6 +98,12 @@ def a_list_of_a_fixed_size() -> bytes:
     return arrow(pa.table({"v": nulls}))
 
 
+def nulls_in_place_of_lists_of_a_fixed_size() -> bytes:
+    return arrow(
+        pa.table({"v": pa.array([None] * 1000, pa.list_(pa.float32(), 100_000))}), compression="zstd"
+    )
+
+
 def long_names_in_a_list() -> bytes:
     objects = pa.StructArray.from_arrays([pa.array([False] * 4000)], ["x" * 200_000])
     return arrow(pa.table({"t": pa.ListArray.from_arrays(pa.array([0, 4000], pa.int32()), objects)}))
@@ -141,6 +147,7 @@ COSTLY: list[Case] = [
     (dictionaries_that_grow, ["row"] * 1100),
     (a_list_of_very_many_nulls, ["line_too_long"]),
     (a_list_of_a_fixed_size, ["line_too_long"]),
+    (nulls_in_place_of_lists_of_a_fixed_size, ["row"] * 1000),
     (long_names_in_a_list, ["line_too_long"]),
     (one_bit_each, ["line_too_long"]),
     (very_many_rows, ["impossibly large length"]),

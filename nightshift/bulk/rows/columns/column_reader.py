@@ -1,6 +1,7 @@
 """Rows of Parquet and Arrow objects, and what planning needs of them."""
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -9,7 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from nightshift.bulk.rows.columns.column_rows import ColumnsRead, batch_rows, columns_read
-from nightshift.bulk.rows.columns.decoder import Decoder
+from nightshift.bulk.rows.columns.decoder import Decoder, DecodingKilled
 from nightshift.bulk.rows.columns.messages import BAD_VALUES, BATCH, SCHEMA, TOO_LONG
 from nightshift.bulk.rows.contents import HEAD_BYTES, why_unreadable
 from nightshift.bulk.rows.records import BadRow, Layout, Row, RowGroup, UnreadableInput
@@ -18,7 +19,11 @@ from nightshift.bulk.rows.values import Unusable
 from nightshift.objectstore import ObjectReader
 
 GROUP_ROWS_MAX: Final = 2**31
+KILLS_MAX: Final = 3
+"""So often the decoding of an object may be killed in one process: the object is then the likely cause."""
 _BEGINNINGS: Final = {Layout.PARQUET: (b"PAR1",), Layout.ARROW: (b"ARROW1", b"\xff\xff\xff\xff")}
+
+_kills: Counter[tuple[str, int, str | None]] = Counter()  # by key, size and ETag, in this process
 
 
 def column_rows(
@@ -35,8 +40,8 @@ def column_rows(
     """The rows with these columns, or parts of columns (None: all): of Parquet, those of the row groups from
     the first to before the second, or to the last one for None.
 
-    Rows of more than `row_bytes_max` decoded bytes make a `BadRow`. Raises `UnreadableInput`, and with an
-    `etag` `ObjectChanged` for another object.
+    Rows of more than `row_bytes_max` decoded bytes make a `BadRow`. Raises `UnreadableInput`,
+    `StorageUnavailable`, and with an `etag` `ObjectChanged` for another object.
     """
     with _opened(store, key, size_bytes, layout, etag) as decoder:
         if layout is Layout.PARQUET and not any(rows for rows, _ in decoder.groups):
@@ -47,11 +52,11 @@ def column_rows(
         bad_values: dict[str, Unusable] = {}
         for kind, payload in decoder.answers(question):
             if kind == BATCH:
-                batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
+                batch = _batch(payload, schema)
                 yield from batch_rows(batch, index, read.unread, bad_values)
                 index, bad_values = index + batch.num_rows, {}
             elif kind == SCHEMA:
-                schema = pa.ipc.read_schema(pa.py_buffer(payload))
+                schema = _schema(payload)
             elif kind == BAD_VALUES:
                 bad_values = {name: Unusable(name, why) for name, why in json.loads(payload).items()}
             elif kind == TOO_LONG:
@@ -82,6 +87,22 @@ def arrow_rows_estimated(
         return rows
 
 
+def _batch(payload: bytearray, schema: pa.Schema) -> pa.RecordBatch:
+    """Raises `UnreadableInput`."""
+    try:
+        return pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
+    except pa.ArrowException as error:
+        raise UnreadableInput(f"Its values cannot be read: {error}.") from error
+
+
+def _schema(payload: bytearray) -> pa.Schema:
+    """Raises `UnreadableInput`."""
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(payload))
+    except pa.ArrowException as error:
+        raise UnreadableInput(f"Its columns cannot be read: {error}.") from error
+
+
 @contextmanager
 def _opened(
     store: ObjectReader, key: str, size_bytes: int, layout: Layout, etag: str | None
@@ -92,6 +113,11 @@ def _opened(
     try:
         with closing(Decoder(layout, size_bytes, fetch)) as decoder:
             yield decoder
+    except DecodingKilled as error:
+        _kills[key, size_bytes, etag] += 1
+        if _kills[key, size_bytes, etag] < KILLS_MAX:
+            raise
+        raise UnreadableInput(f"{error.message} That happened {KILLS_MAX} times.") from error
     except UnreadableInput as error:
         head = b"".join(fetch(0, min(HEAD_BYTES, size_bytes))) if size_bytes else b""
         raise UnreadableInput(why_unreadable(error, head, _BEGINNINGS[layout])) from error

@@ -23,7 +23,6 @@ _UNREADABLE: Final = (ValueError, ArithmeticError, KeyError, pa.ArrowException)
 
 # As pyarrow writes times: their nanoseconds, and their zone.
 _NANOSECONDS: Final = re.compile(r"(.+\.[0-9]{6})([0-9]{3})(Z|[+-][0-9]{4})?")
-_FIRST: Final = pa.array([0])
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def batch_rows(
         columns = [_exact(column).to_pylist(maps_as_pydicts="strict") for column in batch.columns]
     except _UNREADABLE:  # one value fails the whole column
         for position in range(batch.num_rows):
-            row = batch.slice(position, 1)
+            row = batch.take(pa.array([position]))  # a slice of lists is cast with all their values
             record = {name: _only_value(row[number], name) for number, name in enumerate(names)}
             yield Row(first_index + position, {**record, **unread, **bad_values})
         return
@@ -99,11 +98,9 @@ def _exact(column: pa.Array) -> pa.Array:
     try:
         return column.cast(as_microseconds)
     except pa.ArrowInvalid:
-        if pa.types.is_temporal(type):
-            return _nanosecond_texts(column)
-        if len(column) > 1:
+        if not pa.types.is_temporal(type):
             raise
-        return column.take(_FIRST).cast(as_microseconds)  # a slice of lists is cast with all their values
+        return _nanosecond_texts(column)
 
 
 def _nulls(column: pa.Array) -> Any:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from nightshift.bulk.rows.columns.castable import has_part
 from nightshift.bulk.rows.columns.messages import DONE, FAILED, MEMORY_BYTES_MAX, OPENED, Channel
 from nightshift.bulk.rows.columns.pieces import PIECE_ROWS, Pieces
 
@@ -173,11 +174,13 @@ class ParquetObject:
                 with self._reader(metadata=self._metadata, buffer_size=buffer_bytes) as reader:
                     batches = reader.iter_batches(batch_rows, [group], list(names), use_threads=False)
                     _send_after(pieces.sent - first, batches, pieces)
-                return
+                break
             except MemoryError:
                 if batch_rows == 1:
                     raise Unreadable(f"A row {TOO_LARGE}.") from None
             batch_rows = max(1, batch_rows // 8)
+        if pieces.sent - first != rows:
+            raise Unreadable(f"Row group {group} has {pieces.sent - first} rows, and its footer says {rows}.")
 
     def _read_ahead(self, chunks: Sequence[Any]) -> int:
         """Read the columns of a small row group. Returns how much is read ahead of each column of another."""
@@ -231,7 +234,7 @@ class ArrowObject:
 
     def description(self) -> dict[str, Any]:
         fields = [self._schema.field(number) for number in range(len(self._schema.names))]
-        unread = {field.name: str(field.type) for field in fields if not _has_arrays(field.type)}
+        unread = {field.name: str(field.type) for field in fields if not _is_read(field.type)}
         return {"names": self._schema.names, "unread": unread, "groups": []}
 
     def rows_estimated(self) -> int | None:
@@ -277,6 +280,11 @@ class ArrowObject:
                 raise Unreadable("Its footer lists batches that overlap.")
             place = self._file.lowest_read
             yield batch
+
+
+def _is_read(type: pa.DataType) -> bool:
+    """Whether columns of a type are read. A slice of a union has all that the whole one has."""
+    return _has_arrays(type) and not has_part(type, pa.types.is_union)
 
 
 def _has_arrays(type: pa.DataType) -> bool:

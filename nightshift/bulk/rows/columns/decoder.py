@@ -22,6 +22,7 @@ from nightshift.bulk.rows.columns.messages import (
     MEMORY_BYTES_MAX,
     OPENED,
     Channel,
+    TooLargeMessage,
     range_of,
 )
 from nightshift.bulk.rows.records import UnreadableInput
@@ -34,14 +35,20 @@ VARIABLES: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "HOME
 """Variables of the environment that the process gets: others may be credentials."""
 ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
+KILLED: Final = "The process that decodes it was killed (SIGKILL), by an operator or for want of memory."
+
 Fetch = Callable[[int, int], Iterable[bytes]]
+
+
+class DecodingKilled(StorageUnavailable):
+    """Something else has ended the process that decoded the object, which its own limits do not do so."""
 
 
 class Decoder:
     """An object that is open in a process of its own, which ends with `close`.
 
-    Methods raise UnreadableInput for an object that cannot be read, or whose decoding ended the process, and
-    what `fetch` raises.
+    Methods raise UnreadableInput for an object that cannot be read, or whose decoding ended the process,
+    DecodingKilled, and what `fetch` raises.
     """
 
     def __init__(self, format: str, size_bytes: int, fetch: Fetch) -> None:
@@ -99,7 +106,11 @@ class Decoder:
             status = self._watch.recv(16)
             if not status:
                 raise StorageUnavailable("The process that decodes objects has ended.") from error
+            if int(status) == -signal.SIGKILL:
+                raise DecodingKilled(KILLED) from error
             raise UnreadableInput(_why_ended(int(status))) from error
+        except TooLargeMessage as error:
+            raise UnreadableInput(str(error)) from error
 
 
 def _why_ended(exit_code: int) -> str:

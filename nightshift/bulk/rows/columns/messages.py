@@ -11,6 +11,9 @@ MEMORY_BYTES_MAX: Final = 1024 * 1024 * 1024
 """Memory for decoding one object. Rows of Parquet are decoded a few at a time, but a batch of Arrow must be
 in memory whole, as must a row. Each object that is being read may take as much."""
 CPU_S: Final = 30  # what decoding may take between two batches; 1 GiB takes a few seconds
+MESSAGE_BYTES_MAX: Final = MEMORY_BYTES_MAX // 2
+"""What the process that reads accepts at once: the one that decodes has a message in memory beside the values
+that it is made of."""
 
 # From the process that decodes.
 OPENED: Final = b"o"  # JSON: the object's columns and row groups
@@ -29,6 +32,10 @@ _HEAD: Final = struct.Struct("<cQ")
 _RANGE: Final = struct.Struct("<QQ")
 
 
+class TooLargeMessage(Exception):
+    """The other end says that it sends more bytes at once than are accepted."""
+
+
 class Channel:
     """One end of the socket. Methods raise EOFError or OSError once the other end is closed."""
 
@@ -43,9 +50,12 @@ class Channel:
         self.send(kind, json.dumps(value).encode())
 
     def receive(self) -> tuple[bytes, bytearray]:
+        """Raises `TooLargeMessage`."""
         head = bytearray(_HEAD.size)
         self.receive_into(memoryview(head))
         kind, size_bytes = _HEAD.unpack(head)
+        if size_bytes > MESSAGE_BYTES_MAX:
+            raise TooLargeMessage(f"A part of it has {size_bytes} bytes, more than {MESSAGE_BYTES_MAX}.")
         payload = bytearray(size_bytes)
         self.receive_into(memoryview(payload))
         return kind, payload

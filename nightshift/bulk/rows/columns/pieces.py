@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nightshift.bulk.rows.columns.castable import castable
 from nightshift.bulk.rows.columns.messages import BAD_VALUES, BATCH, SCHEMA, TOO_LONG, Channel
 
 PIECE_ROWS: Final = 1024
@@ -33,6 +33,7 @@ class Pieces:
     def send(self, batch: pa.RecordBatch) -> None:
         """Raises `pa.ArrowInvalid` for damaged arrays, and MemoryError for a row that is too large."""
         suspects = _with_bad_text(batch)
+        batch = pa.RecordBatch.from_arrays([castable(column) for column in batch.columns], batch.schema.names)
         first, rows_max = self.sent, PIECE_ROWS
         while (start := self.sent - first) < batch.num_rows:
             try:
@@ -122,7 +123,7 @@ def plain_type(type: pa.DataType) -> pa.DataType:
         return type if storage == type.storage_type else storage
     fields = [type.field(number) for number in range(type.num_fields)]
     children = [field.with_type(plain_type(field.type)) for field in fields]
-    if pa.types.is_union(type) or (fields == children and not _is_list_view(type)):
+    if fields == children and not _is_list_view(type):
         return type
     if pa.types.is_struct(type):
         return pa.struct(children)
@@ -145,28 +146,35 @@ def _is_list_view(type: pa.DataType) -> bool:
 
 
 def decoded_bytes(values: pa.Array) -> int:
-    """The size of plain values: texts by their length, anything else by 8 bytes a value, with the names of
-    fields, which every object repeats.
+    """The size of plain values: 8 bytes a value, with the length of a text, and the names of fields, which
+    every object repeats. What is behind nulls counts, because a message has it.
     """
     type, count = values.type, len(values)
     if isinstance(type, pa.BaseExtensionType):
         return decoded_bytes(values.storage)
-    if pa.types.is_union(type):
-        return sum(len(repr(value.as_py())) for value in values)
     if pa.types.is_struct(type):
         names_bytes = sum(len(type.field(number).name) for number in range(type.num_fields))
         fields = sum(decoded_bytes(values.field(number)) for number in range(type.num_fields))
         return count * (VALUE_BYTES + names_bytes) + fields
-    if pa.types.is_map(type):
-        offsets = values.offsets
-        return count * VALUE_BYTES + sum(
-            decoded_bytes(part.slice(offsets[0].as_py(), offsets[-1].as_py() - offsets[0].as_py()))
-            for part in (values.keys, values.items)
-        )
-    if pa.types.is_nested(type):  # a list of some kind
-        return count * VALUE_BYTES + decoded_bytes(values.flatten())
+    if pa.types.is_fixed_size_list(type):
+        items = values.values.slice(values.offset * type.list_size, count * type.list_size)
+        return count * VALUE_BYTES + decoded_bytes(items)
+    if pa.types.is_nested(type):  # a list of some kind, or a map
+        parts = (values.keys, values.items) if pa.types.is_map(type) else (values.values,)
+        start, end = values.offsets[0].as_py(), values.offsets[-1].as_py()
+        return count * VALUE_BYTES + sum(decoded_bytes(part.slice(start, end - start)) for part in parts)
     if pa.types.is_fixed_size_binary(type):
         return count * max(VALUE_BYTES, int(type.byte_width))
     if any(is_kind(type) for is_kind in _TEXTS):
-        return int(pc.sum(pc.binary_length(values)).as_py() or 0)
+        return count * VALUE_BYTES + _text_bytes(values)
     return count * VALUE_BYTES
+
+
+def _text_bytes(values: pa.Array) -> int:
+    if not len(values):
+        return 0
+    is_large = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
+    buffers = [None, values.buffers()[1]]
+    offset_type = pa.int64() if is_large else pa.int32()
+    offsets = pa.Array.from_buffers(offset_type, len(values) + 1, buffers, offset=values.offset)
+    return int(offsets[-1].as_py() - offsets[0].as_py())

@@ -153,10 +153,85 @@ def test_views_dictionaries_and_runs_are_the_values_that_they_stand_for(
     assert ("line_too_long" in rows) == (line_bytes_max == 100)
 
 
-def test_a_union_is_its_values(store: ObjectStore) -> None:
-    union = pa.UnionArray.from_sparse(pa.array([0, 1], pa.int8()), [pa.array(["a", "b"]), pa.array([1, 2])])
+NULLS = pa.null()
+LISTS_OF_NULLS = [
+    pa.list_(NULLS),
+    pa.large_list(NULLS),
+    pa.list_(NULLS, 2),
+    pa.list_view(NULLS),
+    pa.large_list_view(NULLS),
+    pa.list_(pa.list_(NULLS)),
+    pa.list_(pa.struct({"q": NULLS, "r": pa.list_(NULLS)})),
+    pa.map_(pa.string(), NULLS),
+]
+REFERRED_TEXTS = [pa.string_view(), pa.dictionary(pa.int16(), pa.string())]
 
-    assert data(rows_of(store, stream(pa.table({"u": union})))) == [{"u": "a"}, {"u": 2}]
+
+def nulls_of(type: pa.DataType, count: int) -> Any:
+    """A value of a type that ends in nulls, with `count` parts."""
+    if pa.types.is_null(type):
+        return None
+    if pa.types.is_map(type):
+        return [(str(number), None) for number in range(count)]
+    if pa.types.is_struct(type):
+        return {field.name: nulls_of(field.type, count) for field in type}
+    length = type.list_size if pa.types.is_fixed_size_list(type) else count
+    return [nulls_of(type.value_type, count) for _ in range(length)]
+
+
+@pytest.mark.parametrize("type", LISTS_OF_NULLS, ids=str)
+@pytest.mark.parametrize("text", [*REFERRED_TEXTS, pa.float32()], ids=str)
+def test_lists_of_nulls_stay_those_of_their_rows(
+    store: ObjectStore, type: pa.DataType, text: pa.DataType
+) -> None:
+    """Also where pyarrow casts their column, and where another column has a value that is not read."""
+    texts = [number % 9 + 0.1 if text == pa.float32() else str(number % 9) for number in range(1500)]
+    records = [{"x": nulls_of(type, number % 4), "y": texts[number]} for number in range(1500)]
+    column = pa.array(records, pa.struct({"x": type, "y": text}))
+    times = pa.array([*range(1499), 10**12]).cast(pa.timestamp("s"))
+
+    rows = data(rows_of(store, stream(pa.table({"c": column, "t": times}), 1500)))
+
+    if pa.types.is_map(type):
+        records = [{**record, "x": dict(record["x"])} for record in records]
+    assert [row["c"] for row in rows] == records
+    assert [isinstance(row["t"], Unusable) for row in rows] == [False] * 1499 + [True]
+
+
+UNION = pa.UnionArray.from_sparse(
+    pa.array([0, 1], pa.int8()), [pa.array(["a", "b"]).dictionary_encode(), pa.array([1, 2])]
+)
+
+
+@pytest.mark.parametrize(
+    "union",
+    [
+        UNION,
+        pa.StructArray.from_arrays([UNION], ["in"]),
+        pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), UNION),
+    ],
+    ids=["union", "in a struct", "in a list"],
+)
+def test_a_union_is_not_read(store: ObjectStore, union: pa.Array) -> None:
+    content = stream(pa.table({"u": union, "n": [1, 2]}))
+
+    with pytest.raises(UnreadableInput, match=r"column 'u' has the type .*sparse_union.*, which is not read"):
+        rows_of(store, content, columns=["u"])
+    assert data(rows_of(store, content, columns=["n"])) == [{"n": 1}, {"n": 2}]
+    assert isinstance(data(rows_of(store, content))[0]["u"], Unusable)
+
+
+@pytest.mark.parametrize("name", ["read_record_batch", "read_schema"])
+def test_values_that_cannot_be_received_are_told_with_their_object(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise pa.ArrowKeyError("no dictionary")
+
+    monkeypatch.setattr(pa.ipc, name, fail)
+
+    with pytest.raises(UnreadableInput, match=r"^k cannot be read as Arrow IPC.*: .*no dictionary"):
+        rows_of(store, stream(pa.table({"n": [1]})))
 
 
 def test_a_view_of_bytes_that_are_not_there_is_damage(store: ObjectStore) -> None:

@@ -4,8 +4,11 @@ import os
 import re
 import select
 import signal
+import socket
+import struct
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,12 +16,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from nightshift.bulk.rows.columns import decoder
-from nightshift.bulk.rows.columns.decoder import Decoder, decoding_process
+from nightshift.bulk.rows.columns import column_reader, decoder, messages
+from nightshift.bulk.rows.columns.column_reader import KILLS_MAX
+from nightshift.bulk.rows.columns.decoder import Decoder, DecodingKilled, decoding_process
+from nightshift.bulk.rows.columns.messages import BATCH, MESSAGE_BYTES_MAX, Channel, TooLargeMessage
 from nightshift.bulk.rows.inputs import UnreadableInput
 from nightshift.errors import StorageUnavailable
-from nightshift.objectstore import ObjectChanged
-from tests.unit.nightshift.bulk.rows.columns.tables import parquet
+from nightshift.objectstore import ObjectChanged, ObjectStore
+from tests.unit.nightshift.bulk.rows.columns.tables import parquet, rows_of
 
 CONTENT = parquet(pa.table({"n": range(100_000)}))
 ROWS = {"what": "rows", "names": ["n"], "groups": [0, None], "row_bytes_max": 1000}
@@ -58,8 +63,8 @@ def wait_for_end(process: int) -> None:
 @pytest.mark.parametrize(
     ("number", "why"),
     [
-        (signal.SIGKILL, r"ended the process .* \(SIGKILL\): it is damaged, or takes more than \d+ bytes"),
-        (signal.SIGSEGV, r"\(SIGSEGV\)"),
+        (signal.SIGSEGV, r"ended the process .* \(SIGSEGV\): it is damaged, or takes more than \d+ bytes"),
+        (signal.SIGABRT, r"\(SIGABRT\)"),
         (signal.SIGXCPU, r"takes more than 30 s of CPU time"),
     ],
 )
@@ -70,6 +75,55 @@ def test_an_object_whose_decoding_ends_the_process_cannot_be_read(number: int, w
         os.kill(process, number)
         with pytest.raises(UnreadableInput, match=why):
             list(opened_object.answers(ROWS))
+
+
+def test_an_object_whose_process_was_killed_is_worth_another_try() -> None:
+    """No limit of its own kills it."""
+    opened_object, process = opened()
+
+    with closing(opened_object):
+        os.kill(process, signal.SIGKILL)
+        with pytest.raises(StorageUnavailable, match="SIGKILL"):
+            list(opened_object.answers(ROWS))
+
+
+def test_an_object_whose_process_is_killed_again_and_again_cannot_be_read(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one still can."""
+
+    def killed(*arguments: object) -> None:
+        raise DecodingKilled("killed")
+
+    monkeypatch.setattr(column_reader, "_kills", Counter())
+    with monkeypatch.context() as patched:
+        patched.setattr(Decoder, "answers", killed)
+        for _ in range(KILLS_MAX - 1):
+            with pytest.raises(StorageUnavailable):
+                rows_of(store, CONTENT, "parquet")
+        with pytest.raises(
+            UnreadableInput, match=f"^k cannot be read .*killed That happened {KILLS_MAX} times"
+        ):
+            rows_of(store, CONTENT, "parquet")
+        with pytest.raises(StorageUnavailable):
+            rows_of(store, CONTENT[:-1], "parquet")
+
+
+def test_a_message_is_refused_that_says_it_is_too_large() -> None:
+    """Before memory is taken for it."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(struct.pack("<cQ", BATCH, MESSAGE_BYTES_MAX + 1))
+        with pytest.raises(TooLargeMessage):
+            Channel(ours).receive()
+
+
+def test_an_object_of_too_large_a_message_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "MESSAGE_BYTES_MAX", 2000)
+    opened_object, _ = opened()
+
+    with closing(opened_object), pytest.raises(UnreadableInput, match="more than 2000"):
+        list(opened_object.answers(ROWS))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -35,6 +35,27 @@ def test_times_of_96_bits_are_read_whatever_their_year(store: ObjectStore, store
     assert rows == [{"at": text, "all": [text]} for text in texts]
 
 
+def test_lists_of_nulls_are_read_beside_a_value_that_is_not(store: ObjectStore) -> None:
+    records = [{"x": [None] * (number % 4 + 1), "y": 0.1} for number in range(30)]
+    type = pa.struct({"x": pa.list_(pa.null()), "y": pa.float32()})
+    times = pa.array([*range(29), 10**12]).cast(pa.timestamp("s"))
+
+    rows = data(rows_of(store, parquet(pa.table({"c": pa.array(records, type), "t": times})), "parquet"))
+
+    assert [row["c"] for row in rows] == records
+
+
+def test_a_footer_that_says_more_rows_than_there_are_is_damage(store: ObjectStore) -> None:
+    """The shards were planned by it."""
+    table = pa.table({"n": range(100)})
+    content = parquet(table, write_statistics=False, store_schema=False, use_dictionary=False)
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    said = content[footer:].replace(b"\xc8\x01", b"\xd0\x02")  # 168, as Thrift writes it
+
+    with pytest.raises(UnreadableInput, match=r"has 100 rows, and its footer says 168"):
+        rows_of(store, content[:footer] + said, "parquet")
+
+
 def test_a_row_group_may_have_no_rows(store: ObjectStore) -> None:
     table = pa.table({"a": pa.array([], pa.int64()), "b": pa.array([], pa.list_(pa.string()))})
 
