@@ -11,6 +11,8 @@ from nightshift.bulk.rows.columns.messages import BAD_VALUES, BATCH, SCHEMA, TOO
 PIECE_ROWS: Final = 1024
 PIECE_BYTES: Final = 16 * 1024 * 1024  # of a piece's values, decoded; one row may have more
 VALUE_BYTES: Final = 8  # of a number, decoded
+BAD_VALUE_SIGNS: Final = ("UTF8", "does not fit in precision", "the acceptable range", "whole number of days")
+"""What pyarrow says of one value of a sound array: of a text, a decimal, a time of day and a date."""
 _TEXTS: Final = (
     pa.types.is_string,
     pa.types.is_large_string,
@@ -32,7 +34,7 @@ class Pieces:
 
     def send(self, batch: pa.RecordBatch) -> None:
         """Raises `pa.ArrowInvalid` for damaged arrays, and MemoryError for a row that is too large."""
-        suspects = _with_bad_text(batch)
+        suspects = _with_bad_values(batch)
         batch = pa.RecordBatch.from_arrays([castable(column) for column in batch.columns], batch.schema.names)
         first, rows_max = self.sent, PIECE_ROWS
         while (start := self.sent - first) < batch.num_rows:
@@ -49,7 +51,7 @@ class Pieces:
         """Send rows by halves, if together they have more bytes than one may have."""
         size_bytes = sum(map(decoded_bytes, rows.columns))
         is_large = size_bytes > min(self._row_bytes_max, PIECE_BYTES)
-        if rows.num_rows > 1 and (is_large or any(_text_problem(rows[number]) for number in suspects)):
+        if rows.num_rows > 1 and (is_large or any(_problem(rows[number]) for number in suspects)):
             half = rows.num_rows // 2
             self._send(rows.slice(0, half), suspects)
             self._send(rows.slice(half), suspects)
@@ -60,7 +62,7 @@ class Pieces:
             self._send_piece(rows, suspects)
 
     def _send_piece(self, rows: pa.RecordBatch, suspects: Sequence[int]) -> None:
-        problems = {number: _text_problem(rows[number]) for number in suspects}
+        problems = {number: _problem(rows[number]) for number in suspects}
         bad_values = {number: problem for number, problem in problems.items() if problem is not None}
         for number in bad_values:
             rows = rows.set_column(number, rows.schema.field(number), pa.nulls(1, rows[number].type))
@@ -75,21 +77,24 @@ class Pieces:
         self.sent += rows.num_rows
 
 
-def _with_bad_text(batch: pa.RecordBatch) -> list[int]:
-    """The numbers of columns with text that is no UTF-8. Raises `pa.ArrowInvalid` for other damage."""
+def _with_bad_values(batch: pa.RecordBatch) -> list[int]:
+    """The numbers of columns with a value that is none of their type, as text that is no UTF-8.
+
+    Raises `pa.ArrowInvalid` for other damage.
+    """
     bad = []
     for number, column in enumerate(batch.columns):
         try:
             column.validate(full=True)
         except pa.ArrowInvalid as error:
-            if "UTF8" not in str(error):
+            if not any(sign in str(error) for sign in BAD_VALUE_SIGNS):
                 raise
             bad.append(number)
     return bad
 
 
-def _text_problem(column: pa.Array) -> str | None:
-    """Why values cannot be read as text. Others of the array that they are a slice of do not count."""
+def _problem(column: pa.Array) -> str | None:
+    """Why values are none of their type. Others of the array that they are a slice of do not count."""
     try:
         column.take(pa.array(range(len(column)))).validate(full=True)
     except pa.ArrowInvalid as error:

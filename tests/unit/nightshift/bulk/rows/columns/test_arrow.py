@@ -341,6 +341,31 @@ def test_text_that_is_no_utf8_spoils_only_rows_that_use_it(
         assert [rows[0]["t"], rows[2]["t"]] == ([["a"], ["c"]] if is_in_a_list else ["a", "c"])
 
 
+def decimals_too_long() -> pa.Array:
+    numbers = (123).to_bytes(16, "little") + (10**9).to_bytes(16, "little")
+    return pa.Array.from_buffers(pa.decimal128(5, 2), 2, [None, pa.py_buffer(numbers)])
+
+
+@pytest.mark.parametrize(
+    ("values", "first"),
+    [
+        (decimals_too_long(), Decimal("1.23")),
+        (pa.array([1, 86_400], pa.int32()).view(pa.time32("s")), "00:00:01"),
+        (pa.array([1000, 86_400 * 10**9], pa.int64()).view(pa.time64("ns")), "00:00:00.000001"),
+        (pa.array([0, 1], pa.int64()).view(pa.date64()), "1970-01-01"),
+    ],
+    ids=lambda values: str(values.type) if isinstance(values, pa.Array) else "",
+)
+def test_a_value_beyond_its_type_spoils_only_its_row(
+    store: ObjectStore, values: pa.Array, first: Any
+) -> None:
+    rows = data(rows_of(store, stream(pa.table({"v": values, "n": [1, 2]}))))
+
+    assert rows[0] == {"v": first, "n": 1}
+    assert isinstance(rows[1]["v"], Unusable)
+    assert rows[1]["n"] == 2
+
+
 WHOLE = stream(pa.table({"t": ["some text"] * 3000}))
 
 

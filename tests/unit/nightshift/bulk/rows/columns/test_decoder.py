@@ -119,10 +119,10 @@ def test_a_message_is_refused_that_says_it_is_too_large() -> None:
 
 
 def test_an_object_of_too_large_a_message_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "MESSAGE_BYTES_MAX", 2000)
     opened_object, _ = opened()
+    monkeypatch.setattr(messages, "MESSAGE_BYTES_MAX", 100)
 
-    with closing(opened_object), pytest.raises(UnreadableInput, match="more than 2000"):
+    with closing(opened_object), pytest.raises(UnreadableInput, match="more than 100"):
         list(opened_object.answers(ROWS))
 
 
