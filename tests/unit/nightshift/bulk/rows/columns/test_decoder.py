@@ -114,6 +114,7 @@ def test_a_message_is_refused_that_says_it_is_too_large() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(struct.pack("<cQ", BATCH, MESSAGE_BYTES_MAX + 1))
+        theirs.shutdown(socket.SHUT_WR)
         with pytest.raises(TooLargeMessage):
             Channel(ours).receive()
 
