@@ -20,7 +20,7 @@ from nightshift.objectstore import ObjectReader
 
 GROUP_ROWS_MAX: Final = 2**31
 KILLS_MAX: Final = 3
-"""So often the decoding of an object may be killed in one process: the object is then the likely cause."""
+"""The number of kills, in one process, after which the object itself is the likely cause."""
 _BEGINNINGS: Final = {Layout.PARQUET: (b"PAR1",), Layout.ARROW: (b"ARROW1", b"\xff\xff\xff\xff")}
 
 _kills: Counter[tuple[str, int, str | None]] = Counter()  # by key, size and ETag, in this process

@@ -41,7 +41,7 @@ Fetch = Callable[[int, int], Iterable[bytes]]
 
 
 class DecodingKilled(StorageUnavailable):
-    """Something else has ended the process that decoded the object, which its own limits do not do so."""
+    """A kill of the process that decoded the object, from outside: its own limits end it by other signals."""
 
 
 class Decoder:

@@ -12,8 +12,7 @@ MEMORY_BYTES_MAX: Final = 1024 * 1024 * 1024
 in memory whole, as must a row. Each object that is being read may take as much."""
 CPU_S: Final = 30  # what decoding may take between two batches; 1 GiB takes a few seconds
 MESSAGE_BYTES_MAX: Final = MEMORY_BYTES_MAX // 2
-"""What the process that reads accepts at once: the one that decodes has a message in memory beside the values
-that it is made of."""
+"""The largest message that is accepted: the process that decodes has it in memory beside the values in it."""
 
 # From the process that decodes.
 OPENED: Final = b"o"  # JSON: the object's columns and row groups

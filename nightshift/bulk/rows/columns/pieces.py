@@ -12,7 +12,7 @@ PIECE_ROWS: Final = 1024
 PIECE_BYTES: Final = 16 * 1024 * 1024  # of a piece's values, decoded; one row may have more
 VALUE_BYTES: Final = 8  # of a number, decoded
 BAD_VALUE_SIGNS: Final = ("UTF8", "does not fit in precision", "the acceptable range", "whole number of days")
-"""What pyarrow says of one value of a sound array: of a text, a decimal, a time of day and a date."""
+"""Words of pyarrow about one value of a sound array: a text, a decimal, a time of day, a date."""
 _TEXTS: Final = (
     pa.types.is_string,
     pa.types.is_large_string,
