@@ -34,7 +34,7 @@ WHITESPACE = r"[ \n\r\t]{1,32}"
 """Between the parts of JSON at most. Without a bound, a model may write nothing but spaces to its limit."""
 
 _LARK_PART = re.compile(
-    r"""//[^\n]* | \#[^\n]* | "(?:\\.|[^"\\\n])*+"? | /(?:\\.|[^/\\\n])++/? | (?P<name></?[\w-]+>)""",
+    r"""//[^\n]* | \#[^\n]* | "(?:\\.|[^"\\\n])*"? | /(?:\\.|[^/\\\n])+/? | (?P<name></?[\w-]+>)""",
     re.VERBOSE,
 )
 """A comment, a string, a regular expression, or the name of a token. What is not closed is read once, too."""
