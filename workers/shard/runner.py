@@ -69,11 +69,11 @@ class ShardRunner:
         self._rows_in_flight_max = config.rows_in_flight(claim)
         self._row_timeout_s = claim.job.spec.options.row_timeout_s
         self._gather_at_s = time.monotonic() + GATHER_S
-        # What calls back holds the messages, not the runner, which is freed at once when it has ended.
+        # Callbacks hold the messages, not the runner, which is freed at once when it has ended.
         messages: SimpleQueue[Message] = SimpleQueue()
         self._messages = messages
         self._orders = Orders(config)
-        # What a worker was lost with is to be known row by row.
+        # After a lost worker, results are recorded at once: they tell which rows it was not lost with.
         self._ledger = Ledger(config, is_spaced=not claim.crash_history.is_watched)
         self._rows = RowQueue(
             claim,

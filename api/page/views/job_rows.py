@@ -32,7 +32,6 @@ _TONES = {
     "cancelled": Tone.OVER,
     "expired": Tone.WARNING,
 }
-STATES = tuple(_TONES)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ HTTP_METHOD: Final = "http.request.method"
 HTTP_ROUTE: Final = "http.route"  # a template, without ids and without a query
 HTTP_STATUS: Final = "http.response.status_code"
 SERVER_ADDRESS: Final = "server.address"  # a webhook's receiver; its path may be a secret
-SERVER_PORT: Final = "server.port"
 
 # Ours.
 PROCESS: Final = "nightshift.process"  # an attribute of the resource: api, scheduler, worker

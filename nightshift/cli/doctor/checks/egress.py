@@ -13,7 +13,6 @@ from nightshift.fleet.workers import NoticeKind
 from nightshift.outbound.cloud_metadata import open_provider
 
 METADATA: Final = ip_address("169.254.169.254")  # where clouds keep a machine's credentials
-LOOPBACK: Final = "127.0.0.1"
 
 _NO_NOTICE: Final = (
     "workers run, and lose more when the machine goes: correct NIGHTSHIFT_SPOT_PROVIDER or "

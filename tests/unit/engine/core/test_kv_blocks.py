@@ -78,6 +78,15 @@ class PoolMachine(RuleBasedStateMachine):
             assert set(alone) == set(table.blocks) - others
 
     @invariant()
+    def those_who_would_give_back_free_the_blocks_that_no_other_holds(self) -> None:
+        for count in range(len(self.held) + 1):
+            staying = {block for table in self.held[count:] for block in table.blocks}
+            leaving = [table.blocks for table in self.held[:count]]
+            freed = len({block for blocks in leaving for block in blocks} - staying)
+            assert self.pool.can_free(self.pool.num_free + freed, leaving)
+            assert not self.pool.can_free(self.pool.num_free + freed + 1, leaving)
+
+    @invariant()
     def the_books_agree(self) -> None:
         self.pool.check_integrity([table.blocks for table in self.held])
         held = {block for table in self.held for block in table.blocks}
