@@ -3,7 +3,7 @@
 begin ──► in flight ──────── finish ──► result ── take_checkpoint ──► unlisted ── listed ──► done
             │   ▲ progress                ▲
             │   └───────                  │
-            ├── interrupt: it begins again│
+            ├── interrupt: begin continues│
             └── give_up                   └── finish, for a row that the engine never had
 """
 
@@ -37,7 +37,7 @@ class Ledger:
         self._clock_s = clock_s
         self._is_open = True
         self._in_flight: dict[int, ShardRow] = {}  # by number, in the order in which they began
-        self._earlier: dict[int, CarryOver] = {}  # for rows that this lease has not begun
+        self._earlier: dict[int, CarryOver] = {}  # of rows that are to begin
         self._results: list[RowResult] = []  # in no checkpoint
         self._held_chars = 0  # in them
         self._unlisted: deque[Checkpoint] = deque()
@@ -75,9 +75,11 @@ class Ledger:
         self._generated += row.num_tokens - (tokens_before - dropped)
 
     def interrupt(self, number: int) -> None:
-        """The engine broke the row off, and it may begin again; or it was cancelled."""
+        """The engine broke the row off, and the next try continues its tokens; or it was cancelled."""
         assert number in self._in_flight, f"row {number} is not in flight"
-        del self._in_flight[number]
+        row = self._in_flight.pop(number)
+        if row.num_tokens:
+            self._earlier[number] = row.carry_over
 
     def finish(self, result: RowResult) -> None:
         """Takes the result of a row in flight, or of one that was refused before."""
@@ -145,7 +147,7 @@ class Ledger:
         return len(self._unlisted)
 
     def earlier(self, number: int) -> CarryOver | None:
-        """The tokens that an earlier lease left of a row that has not begun."""
+        """The tokens that an earlier lease or try left of a row that is to begin."""
         return self._earlier.get(number)
 
     def tokens_at_risk(self) -> int:

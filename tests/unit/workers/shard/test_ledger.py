@@ -75,6 +75,22 @@ def test_a_row_that_the_engine_broke_off_has_no_result_and_may_begin_again(ledge
     assert ledger.in_flight[0].tries == 2
 
 
+def test_a_row_that_the_engine_broke_off_continues_from_its_tokens(ledger: Ledger) -> None:
+    ledger.begin(admitted(0))
+    ledger.progress(0, tokens(5, 6))
+    ledger.interrupt(0)
+
+    left = ledger.earlier(0)
+    assert left is not None
+    assert left.choices[0].token_ids == [5, 6]
+    ledger.begin(admitted(0, tries=2))
+    ledger.progress(0, tokens(5, 6, 7))  # it repeats them first
+    checkpoint = taken(ledger, of_everything=True)
+    assert checkpoint.unfinished is not None
+    assert checkpoint.unfinished[0].choices[0].token_ids == [5, 6, 7]
+    assert (checkpoint.tokens_covered, checkpoint.tokens_redone) == (3, 0)
+
+
 def test_a_checkpoint_is_due_after_enough_results_or_some_time_after_the_first(
     ledger: Ledger, clock: ManualClock
 ) -> None:
