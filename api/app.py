@@ -103,7 +103,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
 
 
 def _own_settings() -> AppSettings:
-    """Read and check the settings. Invalid ones end the process with one line, before the server can log a
+    """Reads and checks the settings. Invalid ones end the process with one line, before the server can log a
     traceback.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)

@@ -144,7 +144,7 @@ _ERROR: Final = {
 
 
 def document(app: FastAPI) -> None:
-    """Complete the description when it is first requested, and encode it once."""
+    """Completes the description when it is first requested, and encodes it once."""
     app.openapi = _completing(app.openapi)  # type: ignore[method-assign]
     encoded = cache(lambda: bytes(JSONResponse(app.openapi()).body))
 

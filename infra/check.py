@@ -23,7 +23,7 @@ CODE = (
     *("nightshift", "nightshift_engine", "api", "scheduler", "workers", "conformance"),
     *("benchmarks", "examples", "infra", "migrations", "tests"),
 )
-"""Folders and files whose words are not checked yet."""
+"""Folders whose words are checked."""
 
 OPENINGS = re.compile(
     r"(?:Of|What|That|Those|Likewise|So|Nor|None of|And|Until|Under|By|From|To|In|With|At|On|For)\b"

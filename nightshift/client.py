@@ -171,7 +171,7 @@ class Client:
         self._http.close()
 
     def submit_job(self, body: JsonObject, *, idempotency_key: str | None = None) -> RemoteJob:
-        """Submit a job with the body of `POST /v1/jobs`. Two calls with one key make one job.
+        """Submits a job with the body of `POST /v1/jobs`. Two calls with one key make one job.
 
         Without a key a random one is sent, so that a retry makes no second job. Raises ApiError,
         ServerUnreachable.
@@ -229,23 +229,23 @@ class Client:
     def change_job(
         self, job_id: str, *, priority: str | None = None, metadata: Mapping[str, str] | None = None
     ) -> RemoteJob:
-        """Change what is given; metadata is replaced whole. Raises ApiError (409: too late)."""
+        """Changes what is given; metadata is replaced whole. Raises ApiError (409: too late)."""
         changes = {"priority": priority, "metadata": None if metadata is None else dict(metadata)}
         body = {name: value for name, value in changes.items() if value is not None}
         return RemoteJob.from_json(self._call("PATCH", f"/v1/jobs/{_segment(job_id)}", json=body))
 
     def pause_job(self, job_id: str) -> RemoteJob:
-        """Let no more of a job run. A repeat changes nothing. Raises ApiError (409: too late)."""
+        """Pauses a job: no more of it runs. A repeat changes nothing. Raises ApiError (409: too late)."""
         return RemoteJob.from_json(self._call("POST", f"/v1/jobs/{_segment(job_id)}/pause"))
 
     def resume_job(self, job_id: str) -> RemoteJob:
-        """Let a paused job go on. A repeat changes nothing. Raises ApiError (409: too late)."""
+        """Resumes a paused job. A repeat changes nothing. Raises ApiError (409: too late)."""
         return RemoteJob.from_json(self._call("POST", f"/v1/jobs/{_segment(job_id)}/resume"))
 
     def retry_job(
         self, job_id: str, body: JsonObject | None = None, *, idempotency_key: str | None = None
     ) -> RemoteJob:
-        """Run the rows of an ended job that did not succeed again, as a new job, which is returned.
+        """Runs the rows of an ended job that did not succeed again, as a new job, which is returned.
 
         `body`: of `POST /v1/jobs/{id}/retry`, what the new job has instead of the earlier one's. Two calls
         with one key make one job; without a key a random one is sent. Raises ApiError (409: nothing to run).
@@ -255,11 +255,11 @@ class Client:
         return RemoteJob.from_json(self._call("POST", path, json=body or {}, headers=headers))
 
     def cancel_job(self, job_id: str) -> RemoteJob:
-        """Cancel a job; finished rows stay. Raises ApiError (409: too late)."""
+        """Cancels a job; finished rows stay. Raises ApiError (409: too late)."""
         return RemoteJob.from_json(self._call("POST", f"/v1/jobs/{_segment(job_id)}/cancel"))
 
     def delete_job(self, job_id: str) -> None:
-        """Delete a job that has ended. Raises ApiError (404: no such job; 409: it has not ended)."""
+        """Deletes a job that has ended. Raises ApiError (404: no such job; 409: it has not ended)."""
         try:
             self._call("DELETE", f"/v1/jobs/{_segment(job_id)}")
         except ApiError as error:  # a retry whose first answer was lost finds it no more
@@ -337,11 +337,11 @@ class Client:
         return self._pages("/v1/dead_letters", {"status": status} if status else {}, limit)
 
     def replay_dead_letter(self, id: str) -> JsonObject:
-        """Submit such a row again as a new job, the answer's `replay_job_id`."""
+        """Submits such a row again as a new job, the answer's `replay_job_id`."""
         return self._decide(id, "replay", DeadLetterState.REPLAYED)
 
     def discard_dead_letter(self, id: str) -> JsonObject:
-        """Mark such a row as decided without running it."""
+        """Marks such a row as decided without running it."""
         return self._decide(id, "discard", DeadLetterState.DISCARDED)
 
     def webhook_endpoints(self) -> Iterator[JsonObject]:
@@ -349,7 +349,7 @@ class Client:
         return self._pages(_ENDPOINTS, {})
 
     def add_webhook_endpoint(self, name: str, url: str, event_types: Sequence[str]) -> JsonObject:
-        """Register a receiver. Only this answer has its `signing_secret`."""
+        """Registers a receiver. Only this answer has its `signing_secret`."""
         body = {"name": name, "url": url, "event_types": list(event_types)}
         return self._call("POST", _ENDPOINTS, json=body, is_repeatable=False)
 
@@ -360,18 +360,18 @@ class Client:
         self._call("DELETE", f"{_ENDPOINTS}/{_segment(id)}", is_repeatable=False)
 
     def rotate_webhook_secret(self, id: str, *, keeps_old: bool) -> JsonObject:
-        """Make a new secret; only this answer has it. `keeps_old`: the old one signs too for 24 hours."""
+        """Makes a new secret; only this answer has it. `keeps_old`: the old one signs too for 24 hours."""
         body = {"keep_old_secret_active_for_24_hours": keeps_old}
         path = f"{_ENDPOINTS}/{_segment(id)}/rotate_secret"
         return self._call("POST", path, json=body, is_repeatable=False)
 
     def test_webhook_endpoint(self, id: str, event_type: str) -> JsonObject:
-        """Send a sample event. Raises ApiError (`webhook_no_answer`)."""
+        """Sends a sample event. Raises ApiError (`webhook_no_answer`)."""
         body = {"event_type": event_type}
         return self._call("POST", f"{_ENDPOINTS}/{_segment(id)}/test", json=body, is_repeatable=False)
 
     def replay_webhook_endpoint(self, id: str, since: datetime, until: datetime | None = None) -> int:
-        """Send a receiver's dead letters of events in [since, until) once more. How many."""
+        """Sends a receiver's dead letters of events in [since, until) once more. Returns their number."""
         body = {"since": int(since.timestamp())}
         if until is not None:
             body["until"] = int(until.timestamp())
@@ -389,7 +389,7 @@ class Client:
         return self._pages("/v1/deliveries", {name: value for name, value in wanted.items() if value}, limit)
 
     def replay_delivery(self, id: str) -> JsonObject:
-        """Send an event once more; one that is still owed stays as it is."""
+        """Sends an event once more; one that is still owed stays as it is."""
         return self._call("POST", f"/v1/deliveries/{_segment(id)}/replay")
 
     def _decide(self, id: str, decision: str, wanted: DeadLetterState) -> JsonObject:

@@ -101,7 +101,7 @@ def _token_ids(engine: Engine, prompt: Prompt) -> Sequence[int]:
 
 @contextmanager
 def _taken_back(engine: Engine, inside: set[str]) -> Iterator[None]:
-    """Where anything fails, or is interrupted, the engine is left without work."""
+    """Takes everything back: where anything fails, or is interrupted, the engine is left without work."""
     try:
         yield
     except BaseException:

@@ -87,7 +87,7 @@ class Parts:
 
 
 def main() -> int:
-    """Run until told to stop. Returns the exit code."""
+    """Runs until told to stop. Returns the exit code."""
     stop = _stop_signal()
     memory.share_free_memory()
     memory.give_back_large_blocks()
@@ -196,7 +196,7 @@ class Service:
 
 
 def _loop_config(worker: WorkerSettings) -> LoopConfig:
-    """Where leases are short, all that is waited for is."""
+    """The loop's times. Where leases are short, everything that is waited for is."""
     return LoopConfig(longest_s=min(LoopConfig.longest_s, worker.lease_ttl_s))
 
 

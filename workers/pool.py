@@ -142,11 +142,11 @@ class SubscriptionStep(bootsteps.StartStopStep):  # type: ignore[misc]
             runtime.intake.attach(CelerySubscription(consumer))
 
     def stop(self, consumer: Any) -> None:
-        """It ends with the connection."""
+        """Stops the pool, which ends with the connection."""
 
 
 def _stop_celery(exit_code: int) -> None:
-    """As after SIGTERM: unacknowledged messages go back to the queue."""
+    """Stops Celery as SIGTERM does: unacknowledged messages go back to the queue."""
     state.should_stop = exit_code
 
 

@@ -261,7 +261,7 @@ class Runtime:
         self._drain()
 
     def _drain(self) -> None:
-        """No step of this waits for the database before the shards are told to drain."""
+        """Drains the worker. No step of this waits for the database before the shards are told to drain."""
         began_s = time.monotonic()
         overdue = threading.Timer(self._settings.drain_s, self._shutdown.drain_too_slow)
         overdue.daemon = True

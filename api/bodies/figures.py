@@ -50,7 +50,9 @@ class DeviceFiguresObject(Record):
 
 
 class WorkerFiguresObject(Record):
-    """As of the worker's last heartbeat. `shards`, `requests`: leases held, of bulk and online work."""
+    """Figures of a worker at its last heartbeat. `shards`, `requests`: leases held, of bulk and online
+    work.
+    """
 
     shards: int | None
     requests: int | None

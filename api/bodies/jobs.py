@@ -171,7 +171,7 @@ BULK_FIELDS: Final = (
 
 
 class WebhookBody(OwnBody):
-    """Where to send a job's events. Without a secret the tenant's own signs."""
+    """The address to send a job's events to. Without a secret the tenant's own signs."""
 
     url: Uri
     events: Annotated[list[str], at_most(FIELDS_MAX)] = Field([])

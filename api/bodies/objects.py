@@ -133,7 +133,7 @@ class ListedJob(AcceptedJob, ShownOptions):
 
 
 class OutputProblemObject(BaseModel):
-    """Why a job's output cannot be written at present.
+    """The reason why a job's output cannot be written at present.
 
     A job fails with a permanent problem. `next_attempt_at` is null while an attempt is
     under way, and of the manifest, which is tried again after at most two

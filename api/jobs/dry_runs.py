@@ -226,7 +226,7 @@ def _needed(body: JsonObject | None, objects: JsonObject) -> Holding | None:
 def _of_the_job(
     services: Services, tx: Transaction, new: NewJob, preview: Preview, needed: Holding | None
 ) -> Sequence[DryRunProblem]:
-    """Why planning would refuse the job, but for what could not be read."""
+    """The reason why planning would refuse the job, apart from what could not be read."""
     problems: list[DryRunProblem] = []
     objects, rows = preview.objects or {}, preview.rows
     # The part of a longer input that was read may be empty: then nothing is known of the rest.

@@ -50,7 +50,7 @@ class Waiting:
 
 
 async def answer(services: Services, waiting: Waiting, gone: Gone) -> RecordedAnswer:
-    """Wait for the recorded outcome. Raises WaitedTooLong or ClientDisconnect after stopping the job."""
+    """Waits for the recorded outcome. Raises WaitedTooLong or ClientDisconnect after stopping the job."""
     async with stopping_if_abandoned(services, waiting):
         async with aclosing(follow(services, waiting, gone)) as entries:
             async for entry in entries:
@@ -86,7 +86,7 @@ async def follow(
 
 
 async def until_ended(services: Services, job: Job, shard_id: str | None, wait_s: float, gone: Gone) -> None:
-    """Wait until the job has ended, the time is up or the client has disconnected. The job goes on."""
+    """Waits until the job has ended, the time is up or the client has disconnected. The job goes on."""
     clock = asyncio.get_running_loop().time
     waits_until_s = clock() + wait_s
     async with aclosing(poll_or_deltas(services.streams, shard_id)) as items:
@@ -123,7 +123,7 @@ async def _entries(streams: StreamReader, shard_id: str) -> AsyncGenerator[Strea
 
 @asynccontextmanager
 async def stopping_if_abandoned(services: Services, waiting: Waiting) -> AsyncIterator[None]:
-    """Stop the job if the block raises or is cancelled."""
+    """Stops the job if the block raises or is cancelled."""
     try:
         yield
     except BaseException:
@@ -133,7 +133,7 @@ async def stopping_if_abandoned(services: Services, waiting: Waiting) -> AsyncIt
 
 
 def stop(services: Services, job: Job) -> None:
-    """Stop an unfinished job, which frees its slot."""
+    """Stops an unfinished job, which frees its slot."""
     try:
         stopped = services.store.run(
             lambda tx: transitions.request_stop(tx, job, StopReason.CANCELLED, tx.now())

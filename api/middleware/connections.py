@@ -80,7 +80,7 @@ class BoundedHttp(H11Protocol):
             self.timeout_keep_alive_handler()
 
     def _close_longest_waiting(self) -> None:
-        """Close the longest waiting connection; this one if all others are busy."""
+        """Closes the longest waiting connection; this one if all others are busy."""
         waiting = [held for held in self.connections if isinstance(held, BoundedHttp) and held.is_waiting]
         min(waiting, key=lambda held: held.waits_since_s).timeout_keep_alive_handler()
 

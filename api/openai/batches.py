@@ -205,7 +205,9 @@ def batch_json(job: Job, queue_position: int | None, problem: JsonObject | None,
 
 
 def _partial_output_file_id(job: Job) -> str | None:
-    """While rows may run; afterwards there is the output."""
+    """The id of the file of a running batch's output so far. Once the rows have ended, there is the
+    output.
+    """
     return None if job.planned_at is None or job.state.is_terminal else partial_output_file_id(job.id)
 
 

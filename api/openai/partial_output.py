@@ -111,7 +111,7 @@ INCOMPLETE: Final = {"x-nightshift-incomplete": "true"}  # more lines may come
 
 
 async def find(services: Services, caller: Caller, file_id: str) -> PartialOutput | None:
-    """None: this is no id of a partial output of the caller's tenant."""
+    """The partial output with this file id. None: it is no id of a partial output of the caller's tenant."""
     job_id = job_id_of_partial_output(file_id)
     if job_id is None:
         return None
@@ -120,7 +120,7 @@ async def find(services: Services, caller: Caller, file_id: str) -> PartialOutpu
 
 
 async def described(output: PartialOutput) -> JsonObject:
-    """As a File."""
+    """The partial output as a File."""
     job = output.job
     extent = await output.storage.run(output.extent)
     return {

@@ -152,7 +152,7 @@ def _take_delta(
 def _ending(
     endpoint: TextEndpoint, events: AnswerEvents, transcripts: Sequence[Transcript], outcome: RecordedAnswer
 ) -> Iterator[StreamEvent]:
-    """After the recorded outcome: what is missing of each choice, and the end."""
+    """The events after the recorded outcome: those that are missing of each choice, and the end."""
     body = outcome.body
     if not outcome.succeeded:
         yield from events.failed(body)

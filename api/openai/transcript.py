@@ -21,7 +21,7 @@ from nightshift.jobs import JsonObject
 
 
 class MalformedDelta(ValueError):
-    """No worker wrote this delta."""
+    """A delta that no worker wrote."""
 
 
 class _Sent:

@@ -103,7 +103,7 @@ def read_form(form: FormData, settings: ApiSettings) -> Upload:
 
 
 def keep_upload(store: Store, objects: ObjectStore, upload: Upload, tenant_id: str, quotas: Quotas) -> File:
-    """Store the bytes, then the record, so that a listed file can be read. Blocks.
+    """Stores the bytes, then the record, so that a listed file can be read. Blocks.
 
     Raises InvalidRequest, QuotaExceeded, StorageError, DatabaseUnavailable; an invalid file is not stored.
     """
@@ -126,7 +126,7 @@ def _record(store: Store, file: File, quotas: Quotas) -> None:
 
 
 def _stored(objects: ObjectStore, upload: Upload, tenant_id: str, now: datetime) -> File:
-    """Store the bytes under a new id."""
+    """Stores the bytes under a new id."""
     file_id = new_id("file", "-")
     pieces = checked_pieces(pieces_of_file(upload.content), upload.purpose, param="file")
     stored = objects.put(file_key(tenant_id, file_id), pieces, if_absent=True)

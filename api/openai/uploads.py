@@ -116,20 +116,20 @@ async def cancel_upload(upload_id: str, services: ServicesDep, caller: CallerDep
 
 
 def _expires_after_s(fields: UploadCreate) -> int | None:
-    """As of POST /v1/files."""
+    """Reads `expires_after` as POST /v1/files does."""
     if fields.expires_after is not None:
         return fields.expires_after.seconds
     return BATCH_EXPIRES_AFTER_S if fields.file_purpose is FilePurpose.BATCH else None
 
 
 def _check_pending(services: Services, tenant_id: str, upload_id: str) -> None:
-    """Before the body is read. Raises NotFound, Conflict."""
+    """Checks the upload before the body is read. Raises NotFound, Conflict."""
     with services.store.snapshot() as tx:
         uploads.check_pending(uploads.find(tx, tenant_id, upload_id), tx.now(), "add parts to")
 
 
 def _keep_part(services: Services, caller: Caller, upload_id: str, data: UploadFile) -> UploadPart:
-    """Store the bytes, then the record, so that a part on record can be read. Blocks."""
+    """Stores the bytes, then the record, so that a part on record can be read. Blocks."""
     part = UploadPart(
         id=new_id("part"),
         upload_id=upload_id,

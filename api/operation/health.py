@@ -40,7 +40,7 @@ class Part:
 
 
 def check_parts(services: Services) -> Sequence[Part]:
-    """Check every part now. Blocks up to their timeouts."""
+    """Checks every part now. Blocks up to their timeouts."""
     needs_worker = services.settings.api.ready_needs_worker
     database = _problem_with_database(services)
     return (

@@ -33,7 +33,7 @@ class DatabaseMetrics(Collector):
         self._store = store
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing, so that registering needs no database."""
+        """Describes nothing, so that registering needs no database."""
         yield from ()
 
     def collect(self) -> Iterator[Metric]:
@@ -160,7 +160,7 @@ class Surroundings(Collector):
         self._data_dir = data_dir
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing, so that registering asks no one."""
+        """Describes nothing, so that registering asks no one."""
         yield from ()
 
     def collect(self) -> Iterator[Metric]:

@@ -134,7 +134,7 @@ class Processes:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _scrape(self, name: str, path: Path) -> dict[str, Any] | None:
-        """None: it has no metrics to show."""
+        """The metrics of the process. None: it has no metrics to show."""
         try:
             return parsed(Exposition(name, self._read(path)))
         except (OSError, HTTPException, NotMetrics, UnicodeDecodeError) as error:

@@ -55,7 +55,7 @@ def check_origin(request: Request, base_url: str) -> None:
 
 
 def _netloc(url: str) -> str | None:
-    """None for what is no URL."""
+    """The network location of a URL; None for a text that is no URL."""
     try:
         return urlsplit(url).netloc
     except ValueError:

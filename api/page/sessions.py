@@ -52,7 +52,7 @@ class Sessions:
         self._longest = timedelta(seconds=settings.page_session_s)
 
     def begin(self, key: str) -> str:
-        """Sign in with a key. Returns the token for the cookie. Raises NotAuthenticated, TenantDisabled."""
+        """Signs in with a key. Returns the token for the cookie. Raises NotAuthenticated, TenantDisabled."""
         public_id = key_id(key)
         if public_id is None:
             raise NotAuthenticated
@@ -73,7 +73,9 @@ class Sessions:
         return token
 
     def find(self, token: str | None, *, is_click: bool) -> SignedIn | None:
-        """Who is signed in with this token. `is_click`: a person asks, rather than an open page."""
+        """The session that is signed in with this token. `is_click`: a person asks, rather than an open
+        page.
+        """
         if not token or len(token) > TOKEN_CHARS_MAX:
             return None
         with self._store.snapshot() as tx:

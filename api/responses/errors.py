@@ -156,7 +156,7 @@ def unexpected_error(request_id: str, *, as_page: bool = False) -> Response:
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Put the framework's errors in the envelope."""
+    """Puts the framework's errors in the envelope."""
     app.add_exception_handler(NightshiftError, _on_nightshift_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_parameter)
     app.add_exception_handler(HTTPException, on_http_exception)

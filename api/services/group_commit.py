@@ -59,7 +59,8 @@ class GroupCommit:
         self._is_led = False
 
     def submit(self, new: NewJob, body: JsonObject) -> Accepted:
-        """Accept a checked request and ring for it. Once this returns, the request runs even if Redis fails.
+        """Accepts a checked request and rings for it. Once this returns, the request runs even if Redis
+        fails.
 
         Raises UnknownModel, InvalidRequest, TooManyRequests, DatabaseUnavailable.
         """
@@ -86,7 +87,7 @@ class GroupCommit:
             self._lead()
 
     def _lead(self) -> None:
-        """Commit those that wait, and let the first that has come meanwhile lead."""
+        """Commits those that wait, and lets the first that has come meanwhile lead."""
         with self._lock:
             group, self._waiting = self._waiting[:GROUP_MAX], self._waiting[GROUP_MAX:]
         try:
@@ -147,6 +148,6 @@ def _error_type(outcome: Accepted | Exception | None) -> str | None:
 
 
 def _leave_alone(group: Sequence[_Entry], error: Exception) -> None:
-    """Have each tried in a transaction of its own, so that only one that cannot be accepted is refused."""
+    """Tries each request in a transaction of its own, so that only one that cannot be accepted is refused."""
     for entry in group:
         entry.is_alone, entry.outcome = len(group) > 1, error

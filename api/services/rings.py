@@ -47,7 +47,7 @@ class RingSender:
         self._thread.start()
 
     def send(self, rings: Sequence[Ring]) -> bool:
-        """Send committed rings. False: the scheduler will send them."""
+        """Sends committed rings. False: the scheduler will send them."""
         if not rings or time.monotonic() < self._rests_until_s:
             return False
         spans = _begin_spans(rings) if is_on() else ()
@@ -68,12 +68,12 @@ class RingSender:
         return True
 
     def hint(self) -> None:
-        """Tell workers to read a committed stop order now, before their next heartbeat."""
+        """Tells workers to read a committed stop order now, before their next heartbeat."""
         if time.monotonic() >= self._rests_until_s and not self._hint_publisher.publish():
             self._rests_until_s = time.monotonic() + RING_PAUSE_S
 
     def close(self) -> None:
-        """Delete the sent rings from the outbox, within `CLOSE_S`."""
+        """Deletes the sent rings from the outbox, within `CLOSE_S`."""
         with suppress(queue.Full):
             self._sent.put(None, timeout=CLOSE_S)
         self._thread.join(CLOSE_S)
@@ -111,7 +111,7 @@ def _begin_spans(rings: Sequence[Ring]) -> Sequence[tuple[Span, Ring]]:
 
 
 def _sent_by(span: Span, ring: Ring) -> Ring:
-    """Its message names the span, if there is one."""
+    """The ring, which names the span if there is one."""
     context = span.get_span_context()
     return replace(ring, traceparent=traceparent_of(context)) if context.is_valid else ring
 

@@ -69,8 +69,8 @@ class Services:
 
 
 def try_settings(settings: AppSettings) -> None:
-    """Open and close what the settings name, without connecting. Raises ConfigurationError,
-    InvalidRequest, OSError.
+    """Opens and closes what the settings name, without connecting. Raises ConfigurationError, InvalidRequest,
+    OSError.
     """
     open_database(settings.data).close()
     open_store(settings.data.resolved_storage_url).close()

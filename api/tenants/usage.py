@@ -45,7 +45,7 @@ class UsagePage(ListEnvelope):
 
 @dataclass(frozen=True)
 class UsageQuery:
-    """Which days and which model. A day is UTC's."""
+    """The days and the model of a usage query. A day is UTC's."""
 
     since: date | None
     until: date | None

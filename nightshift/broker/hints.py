@@ -27,7 +27,7 @@ class HintPublisher:
         self._redis = connect(settings, settings.publish_timeout_s)
 
     def publish(self) -> bool:
-        """Tell all workers to read their orders. False: Redis is away, and their next heartbeat reads
+        """Tells all workers to read their orders. False: Redis is away, and their next heartbeat reads
         them.
         """
         try:

@@ -102,7 +102,7 @@ class Queue:
         )
 
     def ring(self, rings: Sequence[Ring]) -> None:
-        """Send these rings. Raises QueueUnavailable; some may have been sent."""
+        """Sends these rings. Raises QueueUnavailable; some may have been sent."""
         try:
             with self._app.producer_pool.acquire(block=True, timeout=self._publish_timeout_s) as producer:
                 with producer.batch() if len(rings) > 1 else nullcontext():
@@ -116,7 +116,7 @@ class Queue:
         return self.lengths([queue])[0]
 
     def lengths(self, queues: Sequence[str]) -> list[int]:
-        """As `length`, of several over one connection."""
+        """The lengths of several queues, over one connection."""
         try:
             with self._app.connection_for_read() as connection:
                 connection.ensure_connection(max_retries=0, timeout=self._publish_timeout_s)

@@ -37,7 +37,7 @@ class RateLimits:
         self._away_until_s = 0.0
 
     async def take(self, tenant_id: str, rates: Sequence[Rate]) -> list[Taken]:
-        """Take a request's part of each rate: of all, or of none. One round trip; two if some refuse it.
+        """Takes a request's part of each rate: of all, or of none. One round trip; two if some refuse it.
 
         A rate that can never allow the cost refuses it.
         """

@@ -65,7 +65,7 @@ class StreamWriter:
         self._redis = connect(settings, settings.publish_timeout_s)
 
     def write(self, entries: Sequence[Delta | End]) -> bool:
-        """Append entries in order. False: Redis is away, and they are dropped."""
+        """Appends entries in order. False: Redis is away, and they are dropped."""
         pipeline = self._redis.pipeline(transaction=False)
         for entry in entries:
             key = _key(entry.shard_id)
@@ -93,7 +93,7 @@ class StreamDeleter:
         self._redis = connect(settings, settings.publish_timeout_s)
 
     def delete(self, shard_ids: Sequence[str]) -> None:
-        """While Redis is away, they are left to expire."""
+        """Deletes the streams. While Redis is away, they are left to expire."""
         if not shard_ids:
             return
         try:

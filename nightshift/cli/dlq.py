@@ -50,7 +50,7 @@ def discard(ids: Ids, json: Json = False) -> None:
 
 
 def _decide(ids: Sequence[str], decide: Callable[[str], JsonObject], done: str, json: bool) -> None:
-    """Decide each id in turn, past refusals, except a refused key, which concerns them all."""
+    """Decides each id in turn. Goes on past refusals, except a refused key, which concerns them all."""
     from nightshift.client import ApiError
 
     refusals = 0

@@ -77,7 +77,7 @@ def options(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command. Always ends by raising SystemExit."""
+    """Runs a command. Always ends by raising SystemExit."""
     bound_integers()
     try:
         app(args=None if arguments is None else list(arguments), prog_name="nightshift")

@@ -25,7 +25,7 @@ def is_interactive() -> bool:
 
 
 def say(message: str) -> None:
-    """Print a line on standard error."""
+    """Prints a line on standard error."""
     typer.echo(message, err=True)
 
 
@@ -47,7 +47,7 @@ def printable(text: str) -> str:
 
 
 def print_json(data: Any) -> None:
-    """Print JSON, with what would act on a terminal as escapes, which mean the same."""
+    """Prints JSON. Characters that would act on a terminal are written as escapes, which mean the same."""
     text = json.dumps(data, indent=2, ensure_ascii=False, default=str)
     typer.echo("".join(map(_escaped, text)) if not text.isascii() else text)
 
@@ -58,7 +58,7 @@ def _escaped(character: str) -> str:
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print columns without cutting them, so that a pipe gets what a terminal shows: no cell acts on it."""
+    """Prints columns without cutting them, so that a pipe gets what a terminal shows: no cell acts on it."""
     cells = [
         list(headings),
         *([("" if cell is None else printable(str(cell))) for cell in row] for row in rows),
@@ -77,7 +77,7 @@ def print_list(
     json: bool,
     as_json: Callable[[Item], Any] = lambda item: item,
 ) -> None:
-    """Print a list as a table, or all of it as JSON."""
+    """Prints a list as a table, or all of it as JSON."""
     if json:
         print_json([as_json(item) for item in items])
     else:
@@ -85,7 +85,7 @@ def print_list(
 
 
 def print_error(message: str) -> None:
-    """Print an error as one line."""
+    """Prints an error as one line."""
     say(f"nightshift: {' '.join(message.split())}")
 
 

@@ -46,7 +46,7 @@ def at_most(entries: int) -> BeforeValidator:
 
 
 def array_at_most(entries: int, path: str) -> BeforeValidator:
-    """As `at_most`, in OpenAI's words, for a field that OpenAI bounds."""
+    """A field's bound like `at_most`, in OpenAI's words, for a field that OpenAI bounds."""
 
     def check(value: object) -> object:
         if isinstance(value, list) and len(value) > entries:
@@ -114,7 +114,7 @@ class ModelRequest(BaseModel):
     @field_validator("priority", mode="before")
     @classmethod
     def _priority(cls, value: object) -> object:
-        """Also accepts vLLM's numbers: lower is sooner, 0 is the default."""
+        """Accepts vLLM's numbers too: lower is sooner, 0 is the default."""
         if isinstance(value, int) and not isinstance(value, bool):
             return PriorityClass.INTERACTIVE if value <= 0 else PriorityClass.BACKGROUND
         return value

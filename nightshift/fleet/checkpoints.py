@@ -125,7 +125,7 @@ def _on_the_hub(name: str, may_download: bool) -> Checkpoint:
 
 
 def not_downloaded(name: str) -> str:
-    """Why a hub id is not served, and what to do."""
+    """The reason why a hub id is not served, and what to do."""
     return (
         f"{name} is no directory, and as a hub id it is not in the cache of downloaded models; download it "
         "(hf download), or set NIGHTSHIFT_MODEL_DOWNLOADS=true to let workers do it"

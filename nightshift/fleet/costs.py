@@ -41,7 +41,7 @@ class Prices:
     on_demand: float | None = None
 
     def cost(self, time: WorkerTime) -> float | None:
-        """None: a price that it takes is not known."""
+        """The cost. None: a price that it takes is not known."""
         parts = [(time.spot_s, self.spot), (time.on_demand_s, self.on_demand)]
         if self == NO_PRICES or any(seconds > 0 and price is None for seconds, price in parts):
             return None

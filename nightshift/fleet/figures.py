@@ -72,7 +72,7 @@ class DeviceFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerFigures:
-    """As of a heartbeat."""
+    """Figures of a worker at a heartbeat."""
 
     models: Mapping[str, ModelFigures] = field(default_factory=dict)
     device: DeviceFigures | None = None
@@ -87,7 +87,7 @@ class WorkerFigures:
 
     @classmethod
     def from_json(cls, data: Any) -> Self | None:
-        """None: it is no report."""
+        """The figures in a report. None: it is no report."""
         if not isinstance(data, Mapping):
             return None
         models, device = data.get("models"), data.get("device")
@@ -128,7 +128,7 @@ class ServiceFigures:
     """Rows that one worker runs in a second, by model, as measured last while it was busy."""
 
     def to_json(self) -> dict[str, Any]:
-        """Without its time."""
+        """The figures without their time."""
         mappings = {name: dict(getattr(self, name)) for name in _BY_NAME if getattr(self, name)}
         return _known(self, _SERVICE_NUMBERS) | mappings
 

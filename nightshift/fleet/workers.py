@@ -36,7 +36,7 @@ EXIT_STUCK_LOAD: Final = 77
 
 
 class ExitCause(StrEnum):
-    """Why a worker process ended."""
+    """The cause of a worker process's end."""
 
     DRAINED = "drained"  # on request, with everything handed back
     DRAIN_TOO_SLOW = "drain_too_slow"  # on request, past its time limit

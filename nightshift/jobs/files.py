@@ -111,7 +111,7 @@ class Upload:
 
     @property
     def parts_bytes_max(self) -> int:
-        """Limit of all its parts together, so that some may be sent again."""
+        """The limit of all parts together, so that some may be sent again."""
         return self.size_bytes + max(self.size_bytes, PART_BYTES_MAX)
 
 

@@ -62,7 +62,7 @@ def sources(state: JobState) -> tuple[JobState, ...]:
 
 
 class StopReason(StrEnum):
-    """Why a job starts no more rows. The first reason stays."""
+    """The reason why a job starts no more rows. The first reason stays."""
 
     CANCELLED = "cancelled"
     EXPIRED = "expired"
@@ -298,7 +298,7 @@ class RecordedAnswer:
 
     @property
     def body(self) -> JsonObject:
-        """Read anew at each call."""
+        """The body, read anew at each call."""
         body: JsonObject = loads(self.text)
         return body
 

@@ -63,7 +63,7 @@ class LeaseConfig:
 
 @dataclass
 class Trust:
-    """How long a worker may rely on its leases, in seconds of its monotonic clock."""
+    """The time for which a worker may rely on its leases, in seconds of its monotonic clock."""
 
     config: LeaseConfig
     renewed_at_s: float = field(default=float("-inf"))

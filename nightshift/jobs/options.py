@@ -182,7 +182,7 @@ class Option:
 
     @property
     def name(self) -> str:
-        """Its name in requests and answers, where a duration names its unit itself."""
+        """The option's name in requests and answers, where a duration names its unit itself."""
         return self.field.removesuffix("_s") if isinstance(self.about.kind, Duration) else self.field
 
 

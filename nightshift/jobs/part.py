@@ -81,7 +81,7 @@ class PartFile:
     unlisted: int = 0  # rows that were not run and have no line, though they count
 
     def to_json(self) -> JsonObject:
-        """Without counts that earlier releases do not know, where they are 0."""
+        """The counts as JSON, without those that earlier releases do not know, where they are 0."""
         said = asdict(self)
         return {name: said[name] for name in said if said[name] or name not in LATER_COUNTS}
 
@@ -92,7 +92,7 @@ class PartFile:
 
 @dataclass(frozen=True, kw_only=True)
 class PartProblem:
-    """Why a part, or the manifest, could not be written the last time."""
+    """The reason why a part, or the manifest, could not be written the last time."""
 
     error: InputError
     is_permanent: bool  # trying again would not help
@@ -107,7 +107,7 @@ class PartProblem:
 
 @dataclass(frozen=True)
 class OutputProblem:
-    """Why an output cannot be written at present."""
+    """The reason why an output cannot be written at present."""
 
     problem: PartProblem
     next_attempt_at: datetime | None = None  # None: there is none, or its time is not known
@@ -161,7 +161,7 @@ class PartClaim:
 
 @dataclass(frozen=True)
 class CutLimits:
-    """When a run of shards is long enough for a part: as soon as it reaches any of these."""
+    """The limits of a part: a run of shards is long enough as soon as it reaches any of these."""
 
     part_bytes: int  # size of stored results
     part_rows: int
@@ -201,7 +201,7 @@ class NewPart:
 
 
 def cut_parts(shards: Sequence[CutShard], limits: CutLimits, *, is_complete: bool) -> list[NewPart]:
-    """Which runs of ended shards become parts now.
+    """The runs of ended shards that become parts now.
 
     `shards`: in order; of each ended and unassigned shard, both neighbours too, where they exist.
     `is_complete`: no shards will be added to the job.

@@ -20,7 +20,7 @@ class CutObject:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanCursor:
-    """Where the next page of shards begins. All counts are of the pages before it."""
+    """The place where the next page of shards begins. All counts are of the pages before it."""
 
     page: int = 0  # its number: so many are recorded
     after: str | None = None  # the last key that was listed and needs nothing more

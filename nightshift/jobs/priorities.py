@@ -72,7 +72,7 @@ SERVICE_TIER_OF_CLASS: Final = {
 
 @dataclass(frozen=True)
 class PriorityConfig:
-    """When a job counts as one class better."""
+    """The times after which a job counts as one class better."""
 
     deadline_ramp: timedelta = timedelta(minutes=30)  # until its deadline
     ageing: timedelta = timedelta(hours=6)  # since its creation

@@ -128,7 +128,7 @@ class CrashHistory:
 
 @dataclass(frozen=True)
 class Interruption:
-    """How a lease of a shard ended that goes on with another."""
+    """The end of a lease of a shard that goes on with another."""
 
     term: int
     worker_id: str

@@ -72,7 +72,7 @@ def admit_bulk(
 
 
 def admit_planned(tx: Transaction, tenant_id: str, defaults: Quotas) -> None:
-    """Let this transaction plan a job within the tenant's quotas. Raises QuotaExceeded at its end."""
+    """Lets this transaction plan a job within the tenant's quotas. Raises QuotaExceeded at its end."""
     quotas = _quotas_of(tx, tenant_id, defaults)
     if _limits_queue(quotas):
         tx.holdings.check_at_end(tenant_id, lambda held: _check_queued(held, quotas, Holding()))
@@ -157,7 +157,7 @@ def _limit_reached(queue: Queue, settings: SubmissionSettings) -> tuple[str, int
 
 
 def admit_stored(tx: Transaction, tenant_id: str, quotas: Quotas) -> None:
-    """Let this transaction store what is within the tenant's quotas. Raises QuotaExceeded at its end."""
+    """Lets this transaction store what is within the tenant's quotas. Raises QuotaExceeded at its end."""
     if quotas.stored_files is not None or quotas.stored_bytes is not None:
         tx.holdings.check_at_end(tenant_id, lambda held: _check_stored(held, quotas))
 

@@ -30,7 +30,7 @@ class JobChanges:
 
 
 def change(tx: Transaction, job: Job, changes: JobChanges, now: datetime) -> tuple[Ring, ...]:
-    """Change a job. Returns the rings to send after the commit. Raises Conflict."""
+    """Changes a job. Returns the rings to send after the commit. Raises Conflict."""
     tx.jobs.lock(job.id)
     job = tx.jobs.fetch(job.id)
     if changes.sets_metadata:
@@ -48,7 +48,8 @@ def change(tx: Transaction, job: Job, changes: JobChanges, now: datetime) -> tup
 
 
 def pause(tx: Transaction, job: Job, now: datetime) -> None:
-    """Claim no shard of it. Workers learn of it with a heartbeat, save what they have and hand theirs back.
+    """Pauses a job: no shard of it is claimed. Workers learn of it with a heartbeat, save what they have and
+    hand theirs back.
 
     A repeat changes nothing. Raises Conflict.
     """
@@ -62,7 +63,7 @@ def pause(tx: Transaction, job: Job, now: datetime) -> None:
 
 
 def resume(tx: Transaction, job: Job, now: datetime) -> tuple[Ring, ...]:
-    """Let its shards be claimed again. Returns the rings to send.
+    """Resumes a job: its shards may be claimed again. Returns the rings to send.
 
     A repeat changes nothing. Raises Conflict.
     """
@@ -95,7 +96,7 @@ DELIVERIES_AT_ONCE_MAX: Final = 1000  # deliveries of one job; the scheduler del
 
 
 def delete_job(tx: Transaction, job: Job, now: datetime) -> bool:
-    """Delete an ended job for its owner. False: it has not ended.
+    """Deletes an ended job for its owner. False: it has not ended.
 
     Its usage stays, and so do its input and output files, but not the input of a native retry, which the
     service wrote. What is still owed to its webhook is not sent.

@@ -34,7 +34,7 @@ def cut(
     is_complete: bool,
     after_no: int = -1,
 ) -> CutPass:
-    """Make parts of a page of the job's ended shards, as `cut_parts` decides.
+    """Makes parts of a page of the job's ended shards, as `cut_parts` decides.
 
     `is_complete`: no shards will be added to the job. Raises Conflicted where another scheduler cuts the same
     shards: nothing is changed, and `Store.run` tries again.
@@ -58,7 +58,9 @@ def is_written(tx: Transaction, job: Job) -> bool:
 
 
 def record_problem(store: Store, job_id: str, problem: PartProblem | None) -> None:
-    """Why the job's manifest cannot be written at present. None: it can. Writes only what has changed."""
+    """Records why the job's manifest cannot be written at present. None: it can. Writes only what has
+    changed.
+    """
     with store.snapshot() as tx:
         before = tx.jobs.output_problem(job_id)
     if before != problem:
@@ -67,7 +69,9 @@ def record_problem(store: Store, job_id: str, problem: PartProblem | None) -> No
 
 
 def problem_of(tx: Transaction, job: Job, now: datetime) -> OutputProblem | None:
-    """Why the job's output cannot be written at present. A time of the next attempt is in the future."""
+    """The reason why the job's output cannot be written at present. A time of the next attempt is in the
+    future.
+    """
     if job.kind is not JobKind.BULK or job.state.is_terminal:
         return None
     problem = tx.parts.problem(job.id)

@@ -97,7 +97,7 @@ class ProblemRecorder:
 
 
 def record_problem(tx: Transaction, job: Job, problem: JobProblem | None, now: datetime) -> bool:
-    """Record a change, with its event and its owed webhooks. False: the job is over, or known otherwise."""
+    """Records a change, with its event and its owed webhooks. False: the job is over, or known otherwise."""
     tx.jobs.lock(job.id)
     if not tx.problems.record(job, problem):
         return False

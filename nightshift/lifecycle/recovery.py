@@ -70,7 +70,7 @@ def recover_lost(
     attempts_max: int,
     now: datetime,
 ) -> Recovered:
-    """Decide about shards that were lost together, and carry it out. `causes` by worker id; one without a
+    """Decides about shards that were lost together, and carries it out. `causes` by worker id; one without a
     cause has let its leases expire.
     """
     verdicts: Counter[Verdict] = Counter()
@@ -141,7 +141,7 @@ def recover(
 def release_worker(
     tx: Transaction, worker_id: str, attempts_max: int, now: datetime, cause: ExitCause
 ) -> Recovered:
-    """Recover what a worker held whose process has ended, without waiting for its leases to expire."""
+    """Recovers what a worker held whose process has ended, without waiting for its leases to expire."""
     abandoned = tx.leases.of_worker(worker_id, LEASES_PER_WORKER_MAX)
     recovered = recover_lost(tx, abandoned, {worker_id: cause}, attempts_max, now)
     count_lost(tx, [worker_id], cause, now)
@@ -150,7 +150,7 @@ def release_worker(
 
 
 def count_lost(tx: Transaction, worker_ids: Sequence[str], cause: ExitCause, now: datetime) -> None:
-    """Count each lost worker once, however many notice. An exit in order is no loss."""
+    """Counts each lost worker once, however many notice. An exit in order is no loss."""
     if cause.is_crash:
         counted = sum(tx.workers.mark_loss_counted(id, now) for id in worker_ids)
         tx.counters.add(crash_counter(cause), counted)

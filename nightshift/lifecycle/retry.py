@@ -53,7 +53,7 @@ def check(old: Job) -> None:
 
 
 def submit(tx: Transaction, new: NewJob, submitter: Submitter, now: datetime) -> Submitted:
-    """Accept a retry. Raises Conflict, UnknownModel, TooManyRequests."""
+    """Accepts a retry. Raises Conflict, UnknownModel, TooManyRequests."""
     assert new.retry_of is not None, "a retry names its job"
     old = tx.jobs.get(new.tenant_id, new.retry_of)
     if old is None:

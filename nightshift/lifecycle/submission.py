@@ -84,12 +84,12 @@ class Submitter:
                 raise error.about(at or "body") from error
 
     def submit_online(self, tx: Transaction, new: NewJob, body: JsonObject, now: datetime) -> Submitted:
-        """Accept an online job. Raises UnknownModel, InvalidRequest, TooManyRequests."""
+        """Accepts an online job. Raises UnknownModel, InvalidRequest, TooManyRequests."""
         new = self.admit_online(tx, new, body, now)
         return transitions.insert_online(tx, [(new, body)], now)[0]
 
     def admit_online(self, tx: Transaction, new: NewJob, body: JsonObject, now: datetime) -> NewJob:
-        """Count an online job, which this transaction is to insert. Raises as `submit_online`."""
+        """Counts an online job, which this transaction is to insert. Raises as `submit_online`."""
         assert new.model is not None, "an online request names its model"
         self.try_model(tx, new)
         new = admit_online(tx, new, body, self.settings, self.default_quotas, now)
@@ -97,7 +97,7 @@ class Submitter:
         return new
 
     def submit_bulk(self, tx: Transaction, new: NewJob, now: datetime) -> Submitted:
-        """Accept a bulk job. Raises InvalidRequest, UnknownModel, TooManyRequests."""
+        """Accepts a bulk job. Raises InvalidRequest, UnknownModel, TooManyRequests."""
         assert new.spec.input is not None, "a bulk job names its input"
         if is_file_id(new.spec.input):
             file = tx.files.get_to_read(new.tenant_id, new.spec.input, now)
@@ -107,12 +107,12 @@ class Submitter:
         return self.submit_unread(tx, new, now)
 
     def try_online(self, tx: Transaction, new: NewJob, body: JsonObject, now: datetime) -> None:
-        """Raise what `submit_online` would; only reads."""
+        """Raises what `submit_online` would; only reads."""
         self.try_model(tx, new)
         admit_online(tx, new, body, self.settings, self.default_quotas, now)
 
     def try_bulk(self, tx: Transaction, new: NewJob, now: datetime) -> None:
-        """Raise what `submit_bulk` would; only reads."""
+        """Raises what `submit_bulk` would; only reads."""
         self.try_model(tx, new)
         self.try_file(tx, new, now)
         with_reused_job(tx, new)
@@ -132,11 +132,11 @@ class Submitter:
             self.catalogue.check(tx, new.model, new.spec.endpoint)
 
     def try_plan(self, tx: Transaction, new: NewJob, rows: int, tokens: int) -> None:
-        """Raise QuotaExceeded if so much more would be refused when the input is read; only reads."""
+        """Raises QuotaExceeded if so much more would be refused when the input is read; only reads."""
         check_planned(tx, new.tenant_id, self.default_quotas, rows, tokens)
 
     def submit_unread(self, tx: Transaction, new: NewJob, now: datetime) -> Submitted:
-        """Accept a bulk job whose input may not exist yet. Raises UnknownModel, TooManyRequests."""
+        """Accepts a bulk job whose input may not exist yet. Raises UnknownModel, TooManyRequests."""
         self.try_model(tx, new)
         admit_bulk(tx, new, self.settings, self.default_quotas, now)
         return transitions.submit_bulk(tx, new, now)
@@ -237,7 +237,7 @@ def _check_apart(source: ObjectUri, output: ObjectUri) -> None:
 
 
 def egress_config(settings: SubmissionSettings) -> EgressConfig:
-    """Where webhooks may go."""
+    """The networks and ports that webhooks may reach."""
     return EgressConfig(settings.webhook_allow_cidrs, settings.webhook_port_ranges)
 
 

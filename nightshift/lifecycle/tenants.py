@@ -54,7 +54,9 @@ def get_key(tx: Transaction, tenant: str, key_id: str, param: str = "id") -> Api
 
 
 class Administration:
-    """Each method is one change in the caller's open transaction, with its entry in the audit log."""
+    """Changes to tenants and keys, one in each method, in the caller's open transaction with its entry in the
+    audit log.
+    """
 
     def __init__(self, tx: Transaction, actor: Actor) -> None:
         self._tx = tx
@@ -91,7 +93,7 @@ class Administration:
         raise Conflict(f"There is a tenant '{name}' already.", param="name", code="tenant_exists")
 
     def ensure_tenant(self, name: str) -> None:
-        """Create a tenant that does not exist. Raises InvalidRequest, and Conflict if it was deleted."""
+        """Creates a tenant that does not exist. Raises InvalidRequest, and Conflict if it was deleted."""
         known = self._tx.tenants.find(name)
         if known is None or known.state is TenantState.DELETED:
             self.create_tenant(name)
@@ -105,7 +107,7 @@ class Administration:
         priority_ceiling: PriorityClass | None = None,
         quotas: QuotaChanges = _UNCHANGED,
     ) -> Tenant:
-        """Change what is given. `quotas`: by name; None: the default. Raises NotFound, InvalidRequest."""
+        """Changes what is given. `quotas`: by name; None: the default. Raises NotFound, InvalidRequest."""
         check_quotas(quotas)
         self._tx.tenants.lock(name)  # quotas are stored together: of two changes at once none is lost
         before = get_tenant(self._tx, name)
@@ -127,9 +129,9 @@ class Administration:
         return get_tenant(self._tx, name)
 
     def delete_tenant(self, name: str) -> None:
-        """Revoke its keys and let its files expire; its name is not given again. Raises NotFound, and
-        Conflict while a job of the tenant has not ended, and for the tenant `default`, which `nightshift up`
-        makes keys of.
+        """Deletes a tenant: revokes its keys and lets its files expire; its name is not given again. Raises
+        NotFound, and Conflict while a job of the tenant has not ended, and for the tenant `default`, which
+        `nightshift up` makes keys of.
         """
         get_tenant(self._tx, name)
         if name == DEFAULT_TENANT:
@@ -160,7 +162,7 @@ class Administration:
         return created
 
     def rotate_key(self, old: ApiKey, overlap: timedelta) -> CreatedKey:
-        """Make a key that replaces this one, with its name, scopes and length of life. The old one is valid
+        """Makes a key that replaces this one, with its name, scopes and length of life. The old one is valid
         for the overlap, unless it expires before. Raises Conflict for one that is not valid or was rotated.
         """
         until = self._now + overlap
@@ -178,7 +180,7 @@ class Administration:
         return created
 
     def revoke_key(self, key: ApiKey) -> ApiKey:
-        """Revoke a key; a repeat changes nothing."""
+        """Revokes a key; a repeat changes nothing."""
         if self._tx.keys.revoke(key.id, self._now):
             self._record(Action.KEY_REVOKED, key.tenant_id, key.id)
         revoked = self._tx.keys.find(key.id)

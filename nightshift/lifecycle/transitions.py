@@ -57,7 +57,7 @@ class Submitted:
 
 
 def submit_bulk(tx: Transaction, new: NewJob, now: datetime) -> Submitted:
-    """Accept a bulk job; the scheduler reads its input next. Raises OutputInUse."""
+    """Accepts a bulk job; the scheduler reads its input next. Raises OutputInUse."""
     job = tx.jobs.insert(new, now, output_place=place_of(new.spec))
     tx.events.begin(job.id, f"job.{job.state}", _state_data(job, job.state), now)
     tx.holdings.add(job.tenant_id, held_by(job) + Holding(stored_bytes=new.stored_bytes))
@@ -65,21 +65,21 @@ def submit_bulk(tx: Transaction, new: NewJob, now: datetime) -> Submitted:
 
 
 def submit_online(tx: Transaction, new: NewJob, body: JsonObject, now: datetime) -> Submitted:
-    """Accept an online request, claimable at once."""
+    """Accepts an online request, claimable at once."""
     assert new.model is not None, "an online request names its model"
     count_online(tx, new, now)
     return insert_online(tx, [(new, body)], now)[0]
 
 
 def count_online(tx: Transaction, new: NewJob, now: datetime) -> None:
-    """Count an online request, which `insert_online` records."""
+    """Counts an online request, which `insert_online` records."""
     tx.holdings.add(new.tenant_id, held_by(new.accepted(now)) + Holding(stored_bytes=new.stored_bytes))
 
 
 def insert_online(
     tx: Transaction, requests: Sequence[tuple[NewJob, JsonObject]], now: datetime
 ) -> Sequence[Submitted]:
-    """Record counted requests and their bodies, claimable at once."""
+    """Records counted requests and their bodies, claimable at once."""
     jobs = [new.accepted(now) for new, _ in requests]
     events = [(f"job.{job.state}", _state_data(job, job.state)) for job in jobs]
     rings = tx.online.insert(requests, events, now)
@@ -99,7 +99,7 @@ def plan(
     next: PlanCursor | None = None,
     prepared: PreparedShards | None = None,
 ) -> tuple[Ring, ...] | None:
-    """Record the page of a bulk job's shards that begins at the job's cursor, claimable from now on. None:
+    """Records the page of a bulk job's shards that begins at the job's cursor, claimable from now on. None:
     too late.
 
     `rows_total`: of the whole input, with its last page. `rows_estimated`: of the page; None: the total says
@@ -132,7 +132,7 @@ def plan(
 
 
 def refuse_input(tx: Transaction, job: Job, errors: Sequence[InputError], now: datetime) -> bool:
-    """Fail a job whose input cannot be run, as the page at its cursor says. False: too late.
+    """Fails a job whose input cannot be run, as the page at its cursor says. False: too late.
 
     Nothing is left of it if no page of shards was cut. Else it is stopped, and keeps what has finished.
     """
@@ -154,7 +154,7 @@ def claim_bulk(
     machine: Machine = Machine(),
     room: Room = ROOM_FOR_ALL,
 ) -> BulkClaim | None:
-    """Lease the best bulk shard that `room` does not leave out. The first of a job begins it, with its event
+    """Leases the best bulk shard that `room` does not leave out. The first of a job begins it, with its event
     and its owed webhooks.
     """
     claim = tx.claims.bulk(worker_id, models, now, ttl_s, machine=machine, room=room)
@@ -178,7 +178,7 @@ def commit_segment(
     tokens_in_flight: int = 0,
     worker_time: WorkerTime = NO_TIME,
 ) -> bool:
-    """List a stored segment and count its rows, and replace the stored carry-over; either may be None.
+    """Lists a stored segment, counts its rows, and replaces the stored carry-over; either may be None.
 
     `tokens_in_flight`: generated and in neither. `worker_time`: taken for the segment. False: the lease was
     lost. Raises AlreadyListed.
@@ -209,20 +209,20 @@ def commit_segment(
 
 
 def count_time(tx: Transaction, job_id: str, worker_time: WorkerTime) -> None:
-    """Count time of workers. It changes the job, and so comes before what changes its shards."""
+    """Counts time of workers. It changes the job, and so comes before what changes its shards."""
     if worker_time:
         tx.jobs.add_worker_time(job_id, worker_time)
 
 
 def count_redone(tx: Transaction, job_id: str, tokens: int) -> None:
-    """Count generated tokens that were lost; the next attempt generates them again."""
+    """Counts generated tokens that were lost; the next attempt generates them again."""
     if tokens > 0:
         tx.jobs.add_tokens_redone(job_id, tokens)
         tx.counters.add("tokens_redone", tokens)
 
 
 def record_answer(tx: Transaction, claim: OnlineClaim, answer: Answer, now: datetime) -> bool:
-    """Record an online request's answer and end its job. False: the lease was lost."""
+    """Records an online request's answer and ends its job. False: the lease was lost."""
     recorded = RecordedAnswer.from_answer(answer)
     if not tx.shards.record_result(claim.lease, recorded):
         return False
@@ -241,8 +241,8 @@ def record_answer(tx: Transaction, claim: OnlineClaim, answer: Answer, now: date
 
 
 def request_stop(tx: Transaction, job: Job, reason: StopReason, now: datetime) -> bool:
-    """Start no more rows, and stop unclaimed shards: the first here, the others in the stopping duty. False:
-    too late.
+    """Lets a job start no more rows, and stops unclaimed shards: the first here, the others in the stopping
+    duty. False: too late.
 
     A bulk job is then assembled with what it has; an unclaimed online job ends here.
     """
@@ -256,14 +256,14 @@ def request_stop(tx: Transaction, job: Job, reason: StopReason, now: datetime) -
 
 
 def cancel(tx: Transaction, job: Job, now: datetime) -> bool:
-    """Cancel a job for a client; a repeat changes nothing. False: too late."""
+    """Cancels a job for a client; a repeat changes nothing. False: too late."""
     if job.stop_reason is StopReason.CANCELLED and job.state in CANCELLED_IN_TIME:
         return True
     return request_stop(tx, job, StopReason.CANCELLED, now)
 
 
 def end_stopped_online(tx: Transaction, job: Job, now: datetime) -> bool:
-    """End an online job whose worker followed a stop order."""
+    """Ends an online job whose worker followed a stop order."""
     assert job.stop_reason is not None, "only a job that was told to stop ends like this"
     return finish(tx, job, job.stop_reason.final_state, now, counts=Counts(1, 0, 1))
 
@@ -280,7 +280,7 @@ def finish(
     output_file_id: str | None = None,
     error_file_id: str | None = None,
 ) -> bool:
-    """End a job once, with its event and its owed webhooks. False: it had ended before."""
+    """Ends a job once, with its event and its owed webhooks. False: it had ended before."""
     if job.kind is JobKind.BULK:
         tx.jobs.lock(job.id)  # its rows without a result are counted until here
         job = tx.jobs.fetch(job.id)
@@ -308,7 +308,7 @@ def finish(
 
 
 def counts_json(counts: Counts) -> JsonObject:
-    """As in the API and events."""
+    """The counts as in the API and events."""
     return {"total": counts.total, "succeeded": counts.succeeded, "failed": counts.failed}
 
 
@@ -340,7 +340,7 @@ def record_returned(tx: Transaction, claim: BulkClaim, cause: str) -> None:
 
 
 def record_resumed(tx: Transaction, claim: BulkClaim, now: datetime) -> None:
-    """Record the claim of a shard that a worker has had before."""
+    """Records the claim of a shard that a worker has had before."""
     shard = claim.shard
     data = {"shard": shard.shard_no, "worker_id": claim.lease.worker_id, "rows_done": shard.rows_done}
     tx.events.append(claim.job.id, SHARD_RESUMED, data, now)

@@ -68,7 +68,7 @@ def check_pending(upload: Upload, now: datetime, action: str) -> None:
 
 
 def add_part(tx: Transaction, part: UploadPart, quotas: Quotas = NO_QUOTAS) -> None:
-    """Record a part whose bytes are stored. Raises NotFound, Conflict, InvalidRequest; at the end of the
+    """Records a part whose bytes are stored. Raises NotFound, Conflict, InvalidRequest; at the end of the
     transaction QuotaExceeded.
     """
     upload = find(tx, part.tenant_id, part.upload_id, to_change=True)
@@ -88,7 +88,7 @@ def add_part(tx: Transaction, part: UploadPart, quotas: Quotas = NO_QUOTAS) -> N
 
 
 def cancel(tx: Transaction, tenant_id: str, upload_id: str) -> Ended:
-    """Cancel a pending upload; a cancelled one stays as it is. Raises NotFound, Conflict."""
+    """Cancels a pending upload; a cancelled one stays as it is. Raises NotFound, Conflict."""
     upload = find(tx, tenant_id, upload_id, to_change=True)
     if upload.status is UploadStatus.CANCELLED:
         return Ended(upload)
@@ -106,7 +106,7 @@ def complete(
     md5: str | None,
     quotas: Quotas = NO_QUOTAS,
 ) -> Ended:
-    """Put the parts together in this order and record the file. Blocks on the object store.
+    """Puts the parts together in this order and records the file. Blocks on the object store.
 
     `md5`: of the file, hex. Repeatable. Raises NotFound, Conflict, InvalidRequest, QuotaExceeded,
     StorageError.
@@ -183,7 +183,7 @@ def check_size(upload: Upload, parts: Sequence[UploadPart]) -> None:
 def _composed(
     objects: ObjectStore, upload: Upload, parts: Sequence[UploadPart], md5: str | None, now: datetime
 ) -> File:
-    """Store the file, whole or not at all."""
+    """Stores the file, whole or not at all."""
     file_id = composed_file_id(upload.id, [part.id for part in parts])
     pieces = checked_pieces(_pieces(objects, parts, md5), upload.purpose, param="part_ids")
     stored = objects.put(file_key(upload.tenant_id, file_id), pieces)
@@ -242,7 +242,7 @@ def _invalid_part(place: int, why: str) -> InvalidRequest:
 
 
 def expire(tx: Transaction, now: datetime, limit: int) -> Sequence[UploadPart]:
-    """End overdue uploads of all tenants. Returns their parts, whose bytes are of no more use."""
+    """Ends overdue uploads of all tenants. Returns their parts, whose bytes are of no more use."""
     parts: list[UploadPart] = []
     for upload in tx.uploads.overdue(now - COMPOSING_MAX, limit):
         parts += tx.uploads.end(upload.tenant_id, upload.id, UploadStatus.EXPIRED) or ()

@@ -190,7 +190,7 @@ class DirectoryStore:
         return count
 
     def close(self) -> None:
-        """Nothing is held open between calls."""
+        """Closes nothing: nothing is held open between calls."""
 
     def _named(self, key: str) -> str:
         """An object in a message, as a job names it."""

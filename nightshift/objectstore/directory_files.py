@@ -83,7 +83,7 @@ def pieces_between(file: BinaryIO, start: int, end: int | None, chunk_bytes: int
 
 
 def write_whole(path: Path, pieces: Iterable[bytes], if_absent: bool, umask: int | None) -> bool:
-    """Write a file whole or not at all. False if it had to be new and the name was taken."""
+    """Writes a file whole or not at all. False if it had to be new and the name was taken."""
     with _temporary_beside(path, umask) as file:
         for piece in pieces:
             check_time()
@@ -120,7 +120,7 @@ def opened_beside(path: Path, suffix: str = "", umask: int | None = None) -> Bin
 
 
 def begin_staged(path: Path, umask: int | None = None) -> str:
-    """Make an empty hidden file beside the target. Returns its name."""
+    """Makes an empty hidden file beside the target. Returns its name."""
     with opened_beside(path, suffix=f".{path.name}", umask=umask) as file:
         return Path(file.name).name
 
@@ -132,7 +132,7 @@ def target_of(name: str) -> str | None:
 
 
 def write_staged(path: Path, upload_id: str, pieces: Iterable[bytes]) -> None:
-    """Write the hidden file to the disk. Raises ObjectNotFound if it was discarded, before or meanwhile."""
+    """Writes the hidden file to the disk. Raises ObjectNotFound if it was discarded, before or meanwhile."""
     hidden = _hidden(path, upload_id)
     try:
         file = hidden.open("r+b")
@@ -151,7 +151,7 @@ def write_staged(path: Path, upload_id: str, pieces: Iterable[bytes]) -> None:
 
 
 def publish_staged(path: Path, staged: Staged) -> bool:
-    """Give the hidden file its name. False: it is not there, or not the one that was staged."""
+    """Gives the hidden file its name. False: it is not there, or not the one that was staged."""
     hidden = _hidden(path, staged.upload_id)
     try:
         if hidden.stat().st_size != staged.size_bytes:
@@ -197,7 +197,7 @@ def _open_to_others(path: Path, mode: int, umask: int | None) -> None:
 
 
 def _publish(temporary: Path, path: Path, if_absent: bool) -> bool:
-    """Give the finished file its name. False if it had to be new and the name was taken."""
+    """Gives the finished file its name. False if it had to be new and the name was taken."""
     if not if_absent:
         temporary.replace(path)
         return True
@@ -209,7 +209,7 @@ def _publish(temporary: Path, path: Path, if_absent: bool) -> bool:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the new name survive a power failure."""
+    """Makes the new name survive a power failure."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -218,7 +218,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def prune_empty(directory: Path, root: Path) -> None:
-    """Remove directories emptied by a delete."""
+    """Removes directories emptied by a delete."""
     while directory != root and directory.is_relative_to(root):
         try:
             directory.rmdir()
@@ -260,7 +260,7 @@ def _entry_name(entry: os.DirEntry[str], only_files: bool) -> str | None:
 
 @contextmanager
 def reading(key: str) -> Iterator[None]:
-    """Translate the operating system's errors."""
+    """Translates the operating system's errors."""
     try:
         yield
     except OSError as error:
@@ -271,7 +271,9 @@ def reading(key: str) -> Iterator[None]:
 
 @contextmanager
 def writing(key: str) -> Iterator[None]:
-    """As `reading`. A missing file was removed by another process: writing it again helps."""
+    """Translates errors as `reading` does. A missing file was removed by another process: writing it again
+    helps.
+    """
     try:
         yield
     except OSError as error:

@@ -41,7 +41,7 @@ def check_fence() -> None:
 
 
 def guard(client: "S3Client") -> None:
-    """Check the fence before each of this client's changing requests."""
+    """Checks the fence before each of this client's changing requests."""
     for operation in _CHANGES:
         client.meta.events.register(f"before-send.s3.{operation}", _before_send)
 

@@ -92,7 +92,9 @@ class _KeyOrder:
         self._latest: deque[str] = deque(maxlen=REPEATED_MAX)
 
     def is_next(self, key: str) -> bool:
-        """False: it was listed before, as some stores do between two pages while another client writes."""
+        """Whether the key is listed for the first time: some stores repeat one between two pages while
+        another client writes.
+        """
         encoded = os.fsencode(key)
         if encoded > self._last:
             self._last = encoded

@@ -116,7 +116,7 @@ class ObjectStore(ObjectReader, Protocol):
 
     @property
     def url(self) -> str:
-        """As given to `open_store`."""
+        """The URL as given to `open_store`."""
 
     @property
     def supports_conditional_put(self) -> bool:
@@ -133,17 +133,17 @@ class ObjectStore(ObjectReader, Protocol):
         content_type: str | None = None,
         deadline_s: float | None = None,
     ) -> ObjectInfo:
-        """Store an object whole or not at all, and return its size and sha256. Iterables are streamed.
+        """Stores an object whole or not at all, and returns its size and sha256. Iterables are streamed.
 
         Raises `StorageUnavailable` past `deadline_s`, retries included. With `if_absent`, raises
         `ObjectExists` if the key has other bytes; the same bytes count as written, so this is no lock.
         """
 
     def delete(self, key: str) -> None:
-        """Remove an object, if there is one."""
+        """Removes an object, if there is one."""
 
     def stage(self, key: str, *, content_type: str | None = None) -> str:
-        """Begin an object in steps: `stage`, `write_staged`, `publish`. Returns the upload's id.
+        """Begins an object in steps: `stage`, `write_staged`, `publish`. Returns the upload's id.
 
         Nothing appears before `publish`. Each step may be another process's.
         """
@@ -151,20 +151,20 @@ class ObjectStore(ObjectReader, Protocol):
     def write_staged(
         self, key: str, upload_id: str, pieces: Iterable[bytes], *, deadline_s: float | None = None
     ) -> Staged:
-        """Send all bytes of a staged object, streamed, once: after an error, discard it and stage it anew.
+        """Sends all bytes of a staged object, streamed, once: after an error, discard it and stage it anew.
 
         Raises `ObjectNotFound` if it was discarded, and `StorageUnavailable` past `deadline_s`.
         """
 
     def publish(self, key: str, staged: Staged) -> ObjectInfo:
-        """Let a staged object appear whole, in the place of what is there.
+        """Lets a staged object appear whole, in the place of what is there.
 
         A second call finds the object with these bytes and changes nothing. Raises `ObjectNotFound`, and
         changes nothing, if it was discarded and another object or none is there.
         """
 
     def discard(self, key: str, upload_id: str) -> None:
-        """Forget a staged object, if there is one: once this has returned, no process can publish it.
+        """Forgets a staged object, if there is one: once this has returned, no process can publish it.
 
         One that was published stays.
         """
@@ -177,12 +177,12 @@ class ObjectStore(ObjectReader, Protocol):
         """
 
     def forget_unfinished(self, older_than: timedelta, kept: Container[str] = ()) -> int:
-        """Remove unfinished objects begun more than `older_than` ago by the store's clock, except those whose
-        ids are `kept`, and a directory's empty folders. Returns how many objects.
+        """Removes unfinished objects begun more than `older_than` ago by the store's clock, except those
+        whose ids are `kept`, and a directory's empty folders. Returns how many objects.
         """
 
     def close(self) -> None:
-        """Close the connections."""
+        """Closes the connections."""
 
 
 def checked_key(key: str) -> str:
@@ -223,7 +223,7 @@ def checked_path_prefix(prefix: str) -> str:
 
 
 def _check_characters(key: str) -> None:
-    """Refuse what some store cannot represent or treats as special."""
+    """Refuses characters that some store cannot represent or treats as special."""
     if "\x00" in key:
         raise LocationNotAllowed(f"{key!r} contains a NUL character", param="key")
     if any(segment.startswith(TEMPORARY_PREFIX) for segment in key.split("/")):
@@ -310,7 +310,7 @@ def read_verified(
 def copy_verified(
     store: ObjectReader, key: str, sha256: str, size_bytes: int, file: IO[bytes], start: int
 ) -> None:
-    """Write an object of so many bytes into a file, from `start` on, again while their sha256 (hex) differs.
+    """Writes an object of so many bytes into a file, from `start` on, again while their sha256 (hex) differs.
 
     Raises as `read_verified`, and OSError.
     """

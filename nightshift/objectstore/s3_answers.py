@@ -56,7 +56,7 @@ class UploadGone(StorageUnavailable):
 
 @contextmanager
 def storage_errors(name: str) -> Iterator[None]:
-    """Translate S3's errors; `name` begins the message."""
+    """Translates S3's errors; `name` begins the message."""
     try:
         yield
     except OutOfTime as error:
@@ -101,7 +101,7 @@ def code_of(error: BaseException | None) -> str:
 
 
 def server_time(answer: Mapping[str, Any]) -> datetime:
-    """When the server answered, by its clock."""
+    """The time of the answer by the server's clock."""
     header = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
     return parsedate_to_datetime(header).astimezone(UTC) if header else datetime.now(UTC)
 
@@ -143,7 +143,7 @@ class Conditions:
 
 
 def probe_conditions(client: "S3Client", bucket: str, key: str) -> Conditions:
-    """Try each on an object under this key, which is removed again. Raises StorageError."""
+    """Tries each condition on an object under this key, which is removed again. Raises StorageError."""
 
     def put(body: bytes, **condition: Any) -> None:
         client.put_object(Bucket=bucket, Key=key, Body=body, **condition)
@@ -172,7 +172,7 @@ def refuses_replacing(client: "S3Client", bucket: str, key: str) -> bool:
 
 @contextmanager
 def _probing(client: "S3Client", bucket: str, key: str) -> Iterator[None]:
-    """Translate errors, and remove the object afterwards."""
+    """Translates errors, and removes the object afterwards."""
     try:
         with storage_errors(f"s3://{bucket}/{key}"):
             yield
@@ -182,7 +182,9 @@ def _probing(client: "S3Client", bucket: str, key: str) -> Iterator[None]:
 
 
 def _is_refused(call: Callable[[], object]) -> bool:
-    """False: it was carried out, or the server does not know the condition."""
+    """Whether the server refused a request by its condition. False: it carried it out, or does not know the
+    condition.
+    """
     try:
         call()
     except ClientError as error:

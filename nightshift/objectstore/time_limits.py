@@ -26,7 +26,7 @@ class OutOfTime(StorageUnavailable):
 
 @contextmanager
 def within(seconds: float | None) -> Iterator[None]:
-    """Limit this thread's requests in the block. None: the surrounding block's limit."""
+    """Limits this thread's requests in the block. None: the surrounding block's limit."""
     before = _ends_at_s.get()
     ends = [
         at_s for at_s in (before, None if seconds is None else time.monotonic() + seconds) if at_s is not None
@@ -54,7 +54,7 @@ class TimedBody(io.BytesIO):
 
 
 def watch(client: "S3Client") -> None:
-    """Check the time limit before each of this client's requests."""
+    """Checks the time limit before each of this client's requests."""
     client.meta.events.register("before-send.s3", _before_send)
 
 

@@ -112,7 +112,7 @@ class Provider(Protocol):
         """The current notice. Raises for an unusable answer."""
 
     def acknowledge(self, event_id: str) -> None:
-        """Tell the cloud that this machine may end now. Raises likewise."""
+        """Tells the cloud that this machine may end now. Raises likewise."""
 
 
 class Aws:
@@ -138,7 +138,7 @@ class Aws:
         """This cloud takes no acknowledgement."""
 
     def _get(self, path: str) -> str | None:
-        """None for a 404."""
+        """The body of an answer; None for a 404."""
         reply = self._ask(path)
         if reply.status == httpx.codes.UNAUTHORIZED:  # it lost its tokens
             self._token_ends_at_s = 0.0
@@ -263,7 +263,7 @@ def _is_event(event: object) -> bool:
 
 
 def _iso(text: object) -> datetime | None:
-    """None for text that is no time, or one outside UTC's range."""
+    """The time in an ISO text; None for text that is no time, or one outside UTC's range."""
     try:
         return datetime.fromisoformat(str(text)).astimezone(UTC)
     except (ValueError, OverflowError):

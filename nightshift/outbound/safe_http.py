@@ -106,7 +106,7 @@ class Egress:
         self._tls = tls or ssl.create_default_context()
 
     def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> EgressResponse:
-        """Send one request. Raises BlockedUrl and NoAnswer."""
+        """Sends one request. Raises BlockedUrl and NoAnswer."""
         target = _parsed(url, self._config.ports)
         deadline = Deadline(self._clock() + self._config.deadline_s, self._clock)
         backend = _GuardedBackend(self._config, self._allowed, self._resolve, deadline)

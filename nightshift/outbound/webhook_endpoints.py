@@ -61,7 +61,7 @@ class WebhookEndpoint:
         return replace(self, disabled_at=now, disabled_reason=reason)
 
     def enabled(self) -> "WebhookEndpoint":
-        """It may fail for `FAILING_MAX` again."""
+        """The endpoint, enabled again: it may fail for `FAILING_MAX` again."""
         return replace(self, disabled_at=None, disabled_reason=None, failing_since=None)
 
     def secrets(self, now: datetime) -> list[bytes]:

@@ -120,7 +120,7 @@ def headers(event_id: str, timestamp_s: int, body: str, secrets: Sequence[str]) 
 def verify(
     body: str, headers: dict[str, str], secret: str, now_s: int, tolerance_s: int = TOLERANCE_S
 ) -> None:
-    """Verify a webhook as a receiver does. `headers` are in lower case. Raises InvalidSignature."""
+    """Verifies a webhook as a receiver does. `headers` are in lower case. Raises InvalidSignature."""
     try:
         event_id, given = headers["webhook-id"], headers["webhook-signature"].split()
         timestamp_s = int(headers["webhook-timestamp"])

@@ -71,7 +71,7 @@ def set_up_logging(process: str, settings: LogSettings | None = None, stream: Te
 
 
 def adopt_libraries() -> None:
-    """Remove the libraries' handlers; call again after a late import, which adds them."""
+    """Removes the libraries' handlers; call again after a late import, which adds them."""
     for name in _WITH_HANDLERS:
         library = logging.getLogger(name)
         library.handlers.clear()

@@ -84,7 +84,7 @@ def _at_most(whole: str, whole_s: float, **parts_s: float) -> None:
 
 
 def _split(value: object) -> object:
-    """Split `a,b,c`; JSON in an environment variable invites quoting mistakes."""
+    """Splits `a,b,c`; JSON in an environment variable invites quoting mistakes."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return value
@@ -132,7 +132,7 @@ def _port_ranges(words: tuple[str, ...]) -> tuple[range, ...]:
 
 
 def _ports(value: object) -> object:
-    """Split, and checked. Raises ValueError."""
+    """Splits and checks ports. Raises ValueError."""
     words = _split(value)
     if isinstance(words, tuple):
         _port_ranges(words)
@@ -144,7 +144,7 @@ def _is_port(text: str) -> bool:
 
 
 def _cache_groups(value: object) -> object:
-    """Split, and parsed. Raises ValueError."""
+    """Splits and parses groups. Raises ValueError."""
     words = _split(value)
     return CacheGroups.parse(words) if isinstance(words, tuple) else words
 
@@ -259,7 +259,7 @@ class LocationSettings(_Settings):
 
 
 class ImageSettings(_Settings):
-    """Where images that requests name by https may be fetched from."""
+    """The hosts and networks that images may be fetched from which requests name by https."""
 
     image_allow_cidrs: Cidrs = ()
     """Private networks from which https images may be fetched."""
@@ -300,7 +300,7 @@ class PriceSettings(_Settings):
 
 
 class SubmissionSettings(RowSettings):
-    """Which jobs are accepted, and how many may wait."""
+    """Limits on which jobs are accepted, and on how many may wait."""
 
     models: Words = ()
     lazy_models: Words = ()
@@ -371,8 +371,8 @@ Retention = Annotated[float, Field(ge=60, le=YEARS, allow_inf_nan=False)]
 
 
 class RetentionSettings(_Settings):
-    """How long what belongs to a job stays after the job's end, deliveries after their event, and workers
-    after their last heartbeat.
+    """Times for which parts of a job stay after its end, deliveries after their event, and workers after
+    their last heartbeat.
     """
 
     online_job_retention_s: Retention = DAY_S
@@ -639,6 +639,6 @@ EVERY_CONCERN: Final[tuple[type[_Settings], ...]] = (
 
 
 def check_settings() -> None:
-    """Read all settings once, to report a bad one early. Raises InvalidSetting."""
+    """Reads all settings once, to report a bad one early. Raises InvalidSetting."""
     for concern in EVERY_CONCERN:
         concern()

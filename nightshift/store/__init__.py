@@ -152,7 +152,7 @@ class Store:
             tx.write_sums()
 
     def run(self, work: Callable[[Transaction], T], *, durable: bool = True) -> T:
-        """Do `work` in a transaction, again from the start after a conflict; its other effects must be
+        """Does `work` in a transaction, again from the start after a conflict; its other effects must be
         repeatable.
 
         Raises DatabaseUnavailable.
@@ -198,7 +198,9 @@ def open_database(settings: DataSettings) -> Database:
 
 
 def open_existing_database(settings: DataSettings) -> Database:
-    """As `open_database`, but creates nothing. Raises ConfigurationError if there is none."""
+    """Opens a database like `open_database`, but creates nothing. Raises ConfigurationError if there is
+    none.
+    """
     database = _database(settings)
     if not database.is_missing:
         return database

@@ -12,7 +12,7 @@ counter = tables.counter
 
 class Counters(Statements):
     def add(self, name: str, amount: int) -> None:
-        """Add to a counter, created on first use."""
+        """Adds to a counter, created on first use."""
         if amount == 0 or self._increment(name, amount):
             return
         if not self._inserts(insert(counter).values(name=name, value=amount)):

@@ -36,7 +36,7 @@ _CLASSES: Final = {priority.value: priority for priority in PriorityClass}
 
 class Figures(Statements):
     def record(self, figures: ServiceFigures) -> None:
-        """Once for a time: of two schedulers that both record one, the first counts."""
+        """Records figures once for a time: of two schedulers that both record one, the first counts."""
         known = select(service_figure.c.at).where(service_figure.c.at == figures.at)
         if self._execute(known).one_or_none() is None:
             values = {"at": figures.at, "figures": figures.to_json()}
@@ -47,7 +47,7 @@ class Figures(Statements):
         return self._one(rows, _to_figures)
 
     def since(self, at: datetime, limit: int, *, every: int = 1) -> Sequence[ServiceFigures]:
-        """After that time, the oldest first; about one of `every` so many, at equal distances."""
+        """The figures after that time, the oldest first; about one of `every` so many, at equal distances."""
         interval_no = type_coerce(service_figure.c.at, BigInteger) // int(1000 * INTERVAL_S)
         rows = (
             select(service_figure)
@@ -58,7 +58,7 @@ class Figures(Statements):
         return self._all(rows, _to_figures)
 
     def forget(self, before: datetime, limit: int) -> int:
-        """Delete the oldest from before then. Returns how many."""
+        """Deletes the oldest from before then. Returns how many."""
         old = select(service_figure.c.at).where(service_figure.c.at < before)
         page = old.order_by(service_figure.c.at).limit(limit).scalar_subquery()
         return self._execute(delete(service_figure).where(service_figure.c.at.in_(page))).rowcount

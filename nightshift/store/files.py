@@ -38,7 +38,7 @@ class Files(Statements):
         self._holdings = holdings
 
     def insert(self, new: File) -> None:
-        """Record a file whose bytes are stored."""
+        """Records a file whose bytes are stored."""
         self._holdings.add(new.tenant_id, Holding(stored_files=1, stored_bytes=new.size_bytes))
         self._execute(insert(file).values(vars(new)))
 
@@ -46,12 +46,12 @@ class Files(Statements):
         return self._one(_named(tenant_id, file_id).where(_is_alive(now)), _to_file)
 
     def get_to_read(self, tenant_id: str, file_id: str, now: datetime) -> File | None:
-        """As `get`, and the file cannot be deleted until this transaction ends."""
+        """A file as `get` returns it, which cannot be deleted until this transaction ends."""
         alive = _named(tenant_id, file_id).where(_is_alive(now))
         return self._one(alive.with_for_update(read=True, key_share=True), _to_file)
 
     def get_to_delete(self, tenant_id: str, file_id: str, now: datetime) -> File | None:
-        """As `get`, and no job over the file is submitted until this transaction ends."""
+        """A file as `get` returns it; no job over it is submitted until this transaction ends."""
         return self._one(_named(tenant_id, file_id).where(_is_alive(now)).with_for_update(), _to_file)
 
     def input(self, tenant_id: str, file_id: str) -> File | None:
@@ -80,7 +80,7 @@ class Files(Statements):
         return self._all(wanted.order_by(*order).limit(limit), _to_file)
 
     def delete(self, tenant_id: str, file_id: str) -> bool:
-        """Delete the record; the caller deletes the bytes afterwards. False: no such file."""
+        """Deletes the record; the caller deletes the bytes afterwards. False: no such file."""
         deleted: int | None = self._execute(
             delete(file)
             .where(file.c.id == file_id, file.c.tenant_id == tenant_id)
@@ -92,13 +92,13 @@ class Files(Statements):
         return True
 
     def expire(self, tenant_id: str, file_id: str, now: datetime) -> bool:
-        """Let the file be found no more, although an unfinished job still reads it. False: no such file."""
+        """Lets the file be found no more, although an unfinished job still reads it. False: no such file."""
         return self._changes_one(
             update(file).where(file.c.id == file_id, file.c.tenant_id == tenant_id).values(expires_at=now)
         )
 
     def expire_all(self, tenant_id: str, now: datetime) -> None:
-        """As `expire`, for all files of a tenant."""
+        """Expires all files of a tenant."""
         self._execute(
             update(file).where(file.c.tenant_id == tenant_id, _is_alive(now)).values(expires_at=now)
         )

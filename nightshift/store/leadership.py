@@ -18,7 +18,7 @@ leadership = tables.leadership
 
 @dataclass(frozen=True)
 class Leader:
-    """Who was last elected for a duty."""
+    """The process that was last elected for a duty."""
 
     leader_id: str
     term: Term
@@ -28,7 +28,7 @@ class Leader:
 
 class Leadership(Statements):
     def acquire(self, duty: str, leader_id: str, now: datetime, expires_at: datetime) -> Term | None:
-        """Take a duty that is free or expired. None: it is held."""
+        """Takes a duty that is free or expired. None: it is held."""
         taken = self._execute(
             update(leadership)
             .where(leadership.c.duty == duty, leadership.c.expires_at <= now)
@@ -42,11 +42,11 @@ class Leadership(Statements):
     def renew(
         self, duty: str, leader_id: str, term: Term, expires_at: datetime, stalled: str | None = None
     ) -> bool:
-        """Extend the lead, and say what stands still. False: it was lost."""
+        """Extends the lead, and says what stands still. False: it was lost."""
         return self._update_held(duty, leader_id, term, expires_at=expires_at, stalled=stalled)
 
     def resign(self, duty: str, leader_id: str, term: Term, now: datetime) -> bool:
-        """Give up a duty at once."""
+        """Gives up a duty at once."""
         return self._update_held(duty, leader_id, term, expires_at=now)
 
     def leader(self, duty: str) -> Leader | None:

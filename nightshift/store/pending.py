@@ -70,7 +70,7 @@ class OutputTotals:
 
 @dataclass(frozen=True, kw_only=True)
 class PendingWork:
-    """As of `at`, by the database's clock. A time of None: there is no such thing."""
+    """The work that was pending at `at`, by the database's clock. A time of None: there is no such thing."""
 
     at: datetime
     is_unplanned: bool = False  # a bulk job, at least in part

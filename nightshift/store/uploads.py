@@ -48,7 +48,7 @@ class Uploads(Statements):
         return self._execute(counted).scalar_one()
 
     def insert_part(self, new: UploadPart) -> None:
-        """Record a part whose bytes are stored."""
+        """Records a part whose bytes are stored."""
         self._holdings.add(new.tenant_id, Holding(stored_bytes=new.size_bytes))
         self._execute(insert(part).values(vars(new)))
 
@@ -66,7 +66,7 @@ class Uploads(Statements):
     def end(
         self, tenant_id: str, upload_id: str, status: UploadStatus, file_id: str | None = None
     ) -> Sequence[UploadPart] | None:
-        """End a pending upload and forget its parts, whose bytes the caller deletes afterwards.
+        """Ends a pending upload and forgets its parts, whose bytes the caller deletes afterwards.
 
         None: it is not pending.
         """
@@ -93,7 +93,7 @@ class Uploads(Statements):
         return self._all(wanted.limit(limit), _to_upload)
 
     def forget_ended(self, before: datetime) -> int:
-        """Delete the records of ended uploads that would have expired before this time."""
+        """Deletes the records of ended uploads that would have expired before this time."""
         return self._execute(
             delete(upload).where(upload.c.status != UploadStatus.PENDING, upload.c.expires_at <= before)
         ).rowcount

@@ -37,7 +37,7 @@ _NOT_STOPPED = [state for state in WorkerState if state is not WorkerState.STOPP
 
 class Workers(Statements):
     def register(self, new: Worker) -> None:
-        """Insert a worker. Does nothing on a retry whose first answer was lost."""
+        """Inserts a worker. Does nothing on a retry whose first answer was lost."""
         known = {
             "id": new.id,
             "host": new.host,
@@ -59,7 +59,7 @@ class Workers(Statements):
         figures: WorkerFigures | None = None,
         notice: MachineNotice | None = None,
     ) -> bool:
-        """Record a heartbeat, and what the worker tells of itself. True: it is to drain.
+        """Records a heartbeat, and what the worker tells about itself. True: it is to drain.
 
         Of a notice that stands, the time at which it was recorded first stays.
         """
@@ -83,15 +83,15 @@ class Workers(Statements):
         return wanted is not None
 
     def mark(self, worker_id: str, state: WorkerState, now: datetime) -> bool:
-        """Record a state and a heartbeat. False: not registered."""
+        """Records a state and a heartbeat. False: not registered."""
         return self._update(worker_id, state=state, heartbeat_at=now)
 
     def ended(self, worker_id: str, cause: ExitCause, now: datetime) -> bool:
-        """Record the end of its process; its last heartbeat stays."""
+        """Records the end of its process; its last heartbeat stays."""
         return self._update(worker_id, state=WorkerState.STOPPED, ended_at=now, ended_cause=cause)
 
     def mark_loss_counted(self, worker_id: str, now: datetime) -> bool:
-        """Record a loss. False: already counted, for another of its leases or before it woke up.
+        """Records a loss. False: already counted, for another of its leases or before it woke up.
 
         An unregistered worker counts each time.
         """
@@ -101,7 +101,7 @@ class Workers(Statements):
         return self._changes_one(counted) or self.state(worker_id) is None
 
     def request_drain(self, worker_id: str, now: datetime) -> bool:
-        """Ask a worker to drain at its next heartbeat; the first request's time stays.
+        """Asks a worker to drain at its next heartbeat; the first request's time stays.
 
         False: no such worker, or it has stopped.
         """
@@ -117,13 +117,13 @@ class Workers(Statements):
         return self._execute(wanted).one_or_none() is not None
 
     def state(self, worker_id: str) -> WorkerState | None:
-        """Its last reported state. None: no such worker."""
+        """The worker's last reported state. None: no such worker."""
         wanted = select(worker.c.state).where(worker.c.id == worker_id)
         state = self._execute(wanted).scalar_one_or_none()
         return None if state is None else WorkerState(state)
 
     def mark_lost(self, heard_before: datetime) -> tuple[str, ...]:
-        """Stop workers without a heartbeat since then. Returns their ids."""
+        """Stops workers without a heartbeat since then. Returns their ids."""
         stopped = self._execute(
             update(worker)
             .where(worker.c.state.in_(_NOT_STOPPED), worker.c.heartbeat_at < heard_before)
@@ -133,7 +133,7 @@ class Workers(Statements):
         return tuple(stopped.scalars())
 
     def forget_stopped(self, heard_before: datetime, limit: int) -> int:
-        """Delete the records of stopped workers without a heartbeat since then. Returns how many."""
+        """Deletes the records of stopped workers without a heartbeat since then. Returns how many."""
         stopped = select(worker.c.id).where(
             worker.c.state == WorkerState.STOPPED, worker.c.heartbeat_at <= heard_before
         )
@@ -143,7 +143,7 @@ class Workers(Statements):
     def serves(
         self, worker_id: str, models: Sequence[str], now: datetime, warm: Sequence[str] | None = None
     ) -> bool:
-        """Record that the worker can serve these models and is ready. `warm`: see `Worker`."""
+        """Records that the worker can serve these models and is ready. `warm`: see `Worker`."""
         return self._update(
             worker_id,
             models=list(models),
@@ -153,7 +153,7 @@ class Workers(Statements):
         )
 
     def record_models(self, worker_id: str, models: Sequence[str], warm: Sequence[str]) -> bool:
-        """Record what a worker can serve and what of it is warm, whatever its state."""
+        """Records what a worker can serve and what of it is warm, whatever its state."""
         return self._update(worker_id, models=list(models), warm_models=list(warm))
 
     def warm_elsewhere(self, worker_id: str, heartbeat_since: datetime) -> set[str]:
@@ -198,7 +198,7 @@ class Workers(Statements):
         return {id for models in self._execute(serving).scalars() for id in models}
 
     def register_model(self, new: Model, now: datetime) -> None:
-        """Register a served model, or update it. One that was never loaded keeps what is known of it while
+        """Registers a served model, or updates it. One that was never loaded keeps what is known of it while
         its files stay the same.
         """
         if new.context_length is None:

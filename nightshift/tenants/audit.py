@@ -29,7 +29,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class Actor:
-    """Who acted: a key over HTTP, a user of the machine by a command, or a process of the service."""
+    """The one who acted: a key over HTTP, a user of the machine by a command, or a process of the service."""
 
     text: str  # key:k3v9x1qz, user:alice or service:scheduler
 

@@ -11,7 +11,9 @@ QUOTA_MAX: Final = 2**53 - 1  # JSON and Redis' scripts hold larger integers ine
 
 @dataclass(frozen=True, kw_only=True)
 class Quotas:
-    """None: no quota of the tenant's own, so the default holds; as a default: unlimited."""
+    """Quotas of a tenant. None: no quota of the tenant's own, so the default holds; as a default:
+    unlimited.
+    """
 
     requests_per_minute: int | None = None  # requests that ask a model, submit or create
     tokens_per_minute: int | None = None  # tokens of online requests, as estimated when they arrive
@@ -63,7 +65,7 @@ def check_quotas(values: Mapping[str, int | None]) -> None:
 
 
 def fair_share(limit: int, tenants: int) -> int:
-    """Each tenant's part of a common limit that has been reached."""
+    """The part of each tenant in a common limit that has been reached."""
     return limit // tenants
 
 

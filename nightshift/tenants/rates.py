@@ -77,7 +77,7 @@ class Taken:
 
 
 def duration_text(seconds: float) -> str:
-    """As OpenAI's headers have it: `120ms`, `8.64s`, `6m0s`."""
+    """A duration as OpenAI's headers have it: `120ms`, `8.64s`, `6m0s`."""
     milliseconds = math.ceil(seconds * 1000)
     if milliseconds < 1000:
         return f"{milliseconds}ms"

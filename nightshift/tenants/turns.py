@@ -62,7 +62,7 @@ class Turns:
     def ask(
         self, tenant: str, on_granted: Callable[[Place], object], *, rank: Rank = (), amount: int = 1
     ) -> Place:
-        """Ask for a place; `leave` gives it back, or takes the question back.
+        """Asks for a place; `leave` gives it back, or takes the question back.
 
         `on_granted` is called once the place is held, on this thread or on one that leaves, and must return
         at once. What is more than all places is given all of them, alone.
@@ -91,7 +91,7 @@ class Turns:
 
     @contextmanager
     def hold(self, tenant: str, *, rank: Rank = (), amount: int = 1) -> Iterator[None]:
-        """Wait for a place, on a thread that may wait."""
+        """Waits for a place, on a thread that may wait."""
         granted = threading.Event()
         place = self.ask(tenant, lambda _: granted.set(), rank=rank, amount=amount)
         try:
@@ -170,7 +170,7 @@ class TurnThreads:
         self._threads: list[threading.Thread] = []
 
     def run(self, tenant: str, task: Callable[[], object], *, rank: Rank = ()) -> bool:
-        """False: the threads have been stopped, and the task will not run.
+        """Runs the task on a thread. False: the threads have been stopped, and the task will not run.
 
         Raises RuntimeError if a thread cannot be started: neither will it then.
         """
@@ -183,7 +183,7 @@ class TurnThreads:
         return True
 
     def stop(self) -> None:
-        """Start no task any more. The threads are not joined: what is under way may take seconds."""
+        """Starts no task any more. The threads are not joined: what is under way may take seconds."""
         with self._changed:
             self._is_stopped = True
         self._turns.close()
@@ -191,7 +191,7 @@ class TurnThreads:
             self._granted.put(None)
 
     def wait_until_idle(self, timeout_s: float) -> bool:
-        """False: tasks are under way, or wait and will run."""
+        """Waits until no task runs or waits. False: tasks are under way, or wait and will run."""
         with self._changed:
             return self._changed.wait_for(lambda: self._is_idle, timeout_s)
 
@@ -240,13 +240,13 @@ class TurnQueue(Generic[Item]):
             self._waiting.setdefault(tenant, deque()).append(item)
 
     def close(self) -> None:
-        """End after what is there."""
+        """Ends the queue after what is there."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
 
     def take(self, limit: int) -> list[Item]:
-        """Wait for items. Empty: the queue is closed, and has none."""
+        """Waits for items. Empty: the queue is closed, and has none."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_closed)
             taken: list[Item] = []

@@ -112,7 +112,7 @@ def read_json(path: Path, name: str) -> Any:
 
 
 def unreadable(directory: Path) -> str | None:
-    """Which of a directory's JSON files are no objects, with the reason: one that broke a library below."""
+    """The JSON files of a directory that are no objects, with the reason: one that broke a library below."""
     for path in sorted(directory.glob("*.json")):
         try:
             read_object(path, directory.name)
@@ -132,7 +132,7 @@ def pointer_reason(file: str) -> str:
 
 
 def _problem_of(path: Path) -> str | None:
-    """Why a library would read a file without end."""
+    """The reason why a library would read a file without end."""
     if path.exists() and not path.is_file() and not path.is_dir():
         return "is neither a file nor a directory"
     if path.suffix in _WEIGHTS or not any(path.match(pattern) for pattern in _READ_WHOLE):
@@ -236,7 +236,10 @@ class Module:
 
 
 def read_modules(directory: Path, name: str) -> list[Module] | None:
-    """None: there is no such file. Raises `ModelLoadFailed`, naming what is wrong in it."""
+    """The modules that `modules.json` lists. None: there is no such file.
+
+    Raises `ModelLoadFailed`, naming what is wrong in it.
+    """
     if not (directory / MODULES).is_file():
         return None
     listed = read_json(directory / MODULES, name)

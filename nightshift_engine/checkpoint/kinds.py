@@ -159,7 +159,7 @@ class DecoderKind(Kind):
         return True
 
     def unused(self, config: Any, loaded_as: str, names: Iterable[str]) -> list[str]:
-        """Neither parts for images or sound nor layers that predict further tokens are needed."""
+        """Returns those of neither parts for images or sound nor layers that predict further tokens."""
         text_config = config.get_text_config()
         last: int = text_config.num_hidden_layers
         predicting = range(last, last + (getattr(text_config, "num_nextn_predict_layers", None) or 0))
@@ -259,7 +259,7 @@ class ClassifierKind(Kind):
         return architecture.endswith(_CLASSIFIES_TEXTS) and architecture in _classes(checkpoint.config)
 
     def unused(self, config: Any, loaded_as: str, names: Iterable[str]) -> list[str]:
-        """All of them: scores come of the whole model."""
+        """Returns all of them: scores come from the whole model."""
         return sorted(without_old_buffers(names))
 
 
@@ -338,7 +338,7 @@ class Seq2seqKind(Kind):
         return sorted(name for name in names if not name.endswith(computed))
 
     def unused(self, config: Any, loaded_as: str, names: Iterable[str]) -> list[str]:
-        """All but sinusoids, which are computed, and embeddings that an older release saved twice."""
+        """Returns all but sinusoids, which are computed, and embeddings that an older release saved twice."""
         computed = ("embed_positions.weight", "embed_positions.weights", "embed_tokens.weight")
         return sorted(name for name in without_old_buffers(names) if not name.endswith(computed))
 

@@ -21,7 +21,7 @@ def problem_of(values: Mapping[str, Any]) -> str | None:
 
 
 def _is_size(value: Any) -> bool:
-    """Also sizes by layer, or height and width by name; None: that layer has none."""
+    """Whether a value is a size, or sizes by layer or by name; None among them is a layer without one."""
     if isinstance(value, list | dict):
         return all(map(_is_size, value.values() if isinstance(value, dict) else value))
     return value is None or (type(value) is int and 1 <= value <= SIZE_MAX)

@@ -40,7 +40,9 @@ def chain_digest(parent: bytes, token_ids: Sequence[int]) -> bytes:
 
 
 def salted(root: bytes, cache_salt: str) -> bytes:
-    """Where the chains of requests with this salt begin, so that no other request finds their blocks."""
+    """The digest with which the chains of requests with this salt begin, so that no other request finds their
+    blocks.
+    """
     if not cache_salt:
         return root
     return hashlib.blake2b(root + cache_salt.encode(), digest_size=DIGEST_BYTES, person=b"salt").digest()
@@ -125,7 +127,7 @@ class BlockPool:
         return blocks
 
     def num_known(self, digests: Iterable[bytes]) -> int:
-        """How many of the first `digests` can be found, up to the first that cannot."""
+        """The number of the first `digests` that can be found, up to the first that cannot."""
         count = 0
         for digest in digests:
             if digest not in self._block_by_digest:

@@ -72,7 +72,7 @@ def _group_size(counts: Mapping[int | None, int]) -> int:
 
 
 class BlockDemand:
-    """How many blocks a sequence needs in each group, by its tokens."""
+    """The numbers of blocks that a sequence needs in each group, by its tokens."""
 
     def __init__(self, windows: tuple[int | None, ...], block_size: int) -> None:
         assert windows, "a model has at least one group of layers"
@@ -89,7 +89,9 @@ class BlockDemand:
         return 0 if reach is None or num_tokens <= reach else (num_tokens - reach) // self._size
 
     def end_at_least(self, group: int, num_tokens: int, num_computed: int) -> int:
-        """Where a table has to end so that a sequence of `num_tokens` can go on, token by token."""
+        """The least end of a table, in blocks, with which a sequence can go on to `num_tokens`, token by
+        token.
+        """
         end, reach = -(-num_tokens // self._size), self._reaches[group]
         if reach is None:
             return end

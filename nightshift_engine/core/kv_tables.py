@@ -78,7 +78,7 @@ class KvTables:
         return rest == 0 and all(table.end == held for table in sequence.tables)
 
     def num_known(self, sequence: Sequence, digests: Seq[bytes]) -> int:
-        """How many of the first blocks, named by `digests`, a sequence holds or would find."""
+        """The number of the first blocks, named by `digests`, that a sequence holds or would find."""
         return self._find(sequence, digests)[0]
 
     def acquire_prefix(self, sequence: Sequence, digests: Seq[bytes]) -> FoundPrefix:
@@ -180,7 +180,7 @@ class KvTables:
         return digest + self._suffixes[group]
 
     def _ends(self, sequence: Sequence, num_new: int) -> list[int]:
-        """Where tables have to end for `num_new` tokens: full groups have room for all that are known."""
+        """The ends of tables for `num_new` tokens: full groups have room for all that are known."""
         blocks_for = self.pool.blocks_for
         every, next = blocks_for(sequence.num_tokens), blocks_for(sequence.num_computed_tokens + num_new)
         return [every] * len(self._unlimited) + [next] * len(self._windowed)
@@ -206,7 +206,7 @@ class KvTables:
                 sequence.add_blocks(self.pool.allocate(missing), group)
 
     def _admission(self, sequence: Sequence, prefix: FoundPrefix | None) -> list[tuple[int, int]]:
-        """Where the table of each group ends with what was found, and where it has to end."""
+        """The end of each group's table with what was found, and the end that it has to have."""
         computed, size = sequence.num_computed_tokens, self.pool.block_size
         if prefix is not None:
             computed = max(computed, prefix.num_blocks * size)
@@ -217,7 +217,7 @@ class KvTables:
         ]
 
     def _find(self, sequence: Sequence, digests: Seq[bytes]) -> tuple[int, bytes | None]:
-        """Where the longest prefix held or known ends, in blocks, and the name of one that is missing."""
+        """The end, in blocks, of the longest prefix held or known, and the name of one that is missing."""
         pool, held, count = self.pool, sequence.num_blocks, len(digests)
         missed = None
         for group in self._unlimited:
@@ -242,7 +242,7 @@ class KvTables:
         return None
 
     def _freed_at(self, sequence: Sequence, index: int) -> int:
-        """How many of the blocks at this index no other sequence holds."""
+        """The number of the blocks at this index that no other sequence holds."""
         blocks = [block for table in sequence.tables for block in table.between(index, index + 1)[1]]
         return sum(not self.pool.is_shared(block) for block in blocks)
 

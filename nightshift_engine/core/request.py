@@ -122,7 +122,7 @@ class RequestTimes(Protocol):
 
     @property
     def first_token_s(self) -> float | None:
-        """None: it has no tokens."""
+        """The time of the first token. None: it has no tokens."""
 
     @property
     def last_token_s(self) -> float: ...

@@ -130,7 +130,7 @@ class EncoderRoofline:
 
 
 def _pairs(span: Span, window: int | None) -> int:
-    """How many tokens those of a chunk see, themselves included."""
+    """The number of pairs: the tokens that those of a chunk see, themselves included."""
     start, count = span
     growing = count if window is None else min(count, max(0, window - start))
     beyond = 0 if window is None else (count - growing) * window

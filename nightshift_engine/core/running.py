@@ -56,7 +56,7 @@ class RunningSet:
 
 
 def least_urgent(candidates: Iterable[Sequence], pool: BlockPool, flow: str | None = None) -> Sequence | None:
-    """Which sequence releases blocks: of the least urgent class the youngest, so that those before it end.
+    """The sequence that releases blocks: of the least urgent class the youngest, so that those before it end.
 
     `flow`: whose sequence needs them. In its class it takes its own before those of others, however young.
     None if no candidate has a block that would become free.
@@ -71,7 +71,7 @@ def least_urgent(candidates: Iterable[Sequence], pool: BlockPool, flow: str | No
 
 
 class PrefixesInFlight:
-    """Which running sequence will publish which block digest, and which sequences wait for it."""
+    """The block digests that running sequences will publish, and the sequences that wait for them."""
 
     def __init__(self) -> None:
         self._owner_by_digest: dict[bytes, Sequence] = {}

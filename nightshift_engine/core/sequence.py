@@ -49,7 +49,7 @@ class TokenCounts:
         return self._counts[: len(self._place)]
 
     def look_up(self, token: int) -> tuple[int, float]:
-        """Where a listed token stands in `ids`, and its count."""
+        """The place of a listed token in `ids`, and its count."""
         place = self._place[token]
         return place, float(self._counts[place])
 
@@ -171,7 +171,7 @@ class Sequence:
 
     @property
     def next_output_index(self) -> int:
-        """Which of the output tokens is sampled next, counted from 0."""
+        """The index of the output token that is sampled next, counted from 0."""
         return self.num_tokens - self.num_prompt_tokens
 
     @property

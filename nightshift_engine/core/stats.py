@@ -37,7 +37,9 @@ class Histogram:
         return sum(self.counts)
 
     def cumulative(self) -> list[tuple[str, int]]:
-        """How many observations are at most each bound, the last of which is "+Inf": as Prometheus has it."""
+        """The numbers of observations that are at most each bound, the last of which is "+Inf": as Prometheus
+        has it.
+        """
         total, buckets = 0, []
         for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
             total += count

@@ -139,7 +139,7 @@ class StepLimits:
 
     @property
     def is_minimal(self) -> bool:
-        """Nothing is left to shrink: a step is a few tokens of one sequence."""
+        """Whether nothing is left to shrink: a step is a few tokens of one sequence."""
         return self.max_num_seqs == 1 and self.max_num_batched_tokens <= MIN_BATCHED_TOKENS
 
     @property
@@ -147,7 +147,9 @@ class StepLimits:
         return (self.max_num_seqs, self.max_num_batched_tokens) != self._configured
 
     def shrink(self, num_tokens: int, num_sequences: int) -> bool:
-        """After a step of this size ran out of memory. False: the limits were minimal already."""
+        """Shrinks the limits after a step of this size ran out of memory. False: they were minimal
+        already.
+        """
         if self.is_minimal:
             return False
         if self._has_grown:  # growing was premature
@@ -162,7 +164,7 @@ class StepLimits:
         return True
 
     def grow_after_success(self) -> None:
-        """After a step that fitted."""
+        """Grows the limits after a step that fitted."""
         if not self.is_reduced:
             return
         self._steps_succeeded += 1
@@ -214,7 +216,7 @@ class StepBudget:
             self._decoding.add(len(rows), sum(rows), len(rows))
 
     def allow(self, sequence: Sequence, wanted: int) -> int:
-        """How many of the `wanted` next tokens of a sequence this step has time for."""
+        """The number of the `wanted` next tokens of a sequence that this step has time for."""
         assert self._budget_s is not None, "in force without a budget"
         if sequence.rank == 0:
             return wanted
@@ -301,7 +303,7 @@ class Draft:
         self._budget = budget
 
     def tokens_for(self, sequence: Sequence) -> int:
-        """How many of a sequence's next tokens fit."""
+        """The number of a sequence's next tokens that fit."""
         wanted = sequence.num_uncomputed_tokens
         if wanted > self.tokens_left:
             wanted = self.tokens_left

@@ -167,7 +167,7 @@ class InputQueue:
         waiting.queue = None
 
     def position_of(self, waiting: WaitingInput) -> int:
-        """Its place by length."""
+        """The index of an input among those that wait, by length."""
         place = (waiting.num_tokens, waiting.number)
         position = bisect_left(self.by_length, place)
         assert self.by_length[position] == place, f"input {waiting.number} is not where its length says"
@@ -234,7 +234,7 @@ class EncoderBatcher:
         self.num_waiting -= 1
 
     def wait_us(self, now_us: int) -> int | None:
-        """How long to wait for more inputs; 0: a pass can start; None: nothing waits."""
+        """Microseconds to wait for more inputs; 0: a pass can start; None: nothing waits."""
         self._release(now_us)
         if any(self._ready.values()):
             return 0

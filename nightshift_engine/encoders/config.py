@@ -17,7 +17,7 @@ QUEUE_SIZE_MAX: Final = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DynamicBatching:
-    """When a batch is complete (Triton's names and meanings)."""
+    """The conditions under which a batch is complete (Triton's names and meanings)."""
 
     max_queue_delay_microseconds: int = 0
     """The longest that an input waits for others to join its batch; 0: a free device never waits."""
@@ -36,7 +36,7 @@ class DynamicBatching:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderConfig:
-    """How one encoder engine batches."""
+    """The batching of one encoder engine."""
 
     max_batch_size: int = 256
     """Inputs of one forward pass; 0, as in Triton: the model takes one at a time."""

@@ -38,7 +38,7 @@ class Encoder(Protocol):
         """Tokens of one forward pass, padding counted, beyond which the model gets no faster."""
 
     def objection(self, input: Any) -> str | None:
-        """Why an input of a right length cannot be encoded, after "input 3"; None: it can."""
+        """The reason why an input of a right length cannot be encoded, after "input 3"; None: it can."""
 
     def encode(self, inputs: Sequence[Any]) -> NDArray[np.float32]:
         """float32 [inputs, dimensions]; a row depends on its own input only."""

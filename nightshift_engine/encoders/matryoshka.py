@@ -45,7 +45,9 @@ class Matryoshka:
         return cls(is_so or _card_says_so(directory / _CARD), sizes)
 
     def objection(self, size: int, dimensions: int) -> str | None:
-        """Why vectors of a model with so many dimensions cannot have the size that is asked for."""
+        """The reason why vectors of a model with so many dimensions cannot have the size that is asked
+        for.
+        """
         if size == dimensions:
             return None
         if not 1 <= size <= dimensions:
@@ -59,7 +61,7 @@ class Matryoshka:
 
 
 def cut(vector: Vector, dimensions: int, *, is_normalized: bool) -> Vector:
-    """Its first numbers, of unit length again where the whole has it."""
+    """The first numbers of a vector, of unit length again where the whole has it."""
     part = vector[:dimensions]
     length = float(np.linalg.norm(part)) if is_normalized else 0.0
     return (part / length).astype(np.float32) if length else part.copy()

@@ -122,7 +122,7 @@ class EncoderModel:
         return self.pooling.is_normalized
 
     def objection(self, input: TextInput) -> str | None:
-        """Why token ids cannot be encoded, however many they are."""
+        """The reason why token ids cannot be encoded, however many they are."""
         return token_ids_objection(_ids(input), self.vocab_size)
 
     def encode(self, inputs: Sequence[TextInput]) -> NDArray[np.float32]:

@@ -159,7 +159,7 @@ def _encoder(model: Any) -> Any:
 
 
 def _is_like_bert(layer: Any) -> bool:
-    """No layer that BERT's has not, such as an adapter or a relative position; no cross-attention."""
+    """Whether a layer has only parts that BERT's has: no adapter, relative position or cross-attention."""
     linears = sum(type(module) is torch.nn.Linear for module in layer.modules())
     norms = sum(type(module) is torch.nn.LayerNorm for module in layer.modules())
     known = ("Linear", "LayerNorm", "Dropout")
@@ -169,6 +169,8 @@ def _is_like_bert(layer: Any) -> bool:
 
 
 def _has_layers_alone(model: Any) -> bool:
-    """No weights between its embeddings and its layers, as RemBERT's projection, or beside these."""
+    """Whether there are no weights between a model's embeddings and its layers, as RemBERT's projection, or
+    beside these.
+    """
     in_layers = {id(weight) for layer in _layers(model) for weight in layer.parameters()}
     return all(id(weight) in in_layers for weight in _encoder(model).parameters())

@@ -102,6 +102,6 @@ class TextTokenizer:
 
 
 def token_ids_objection(token_ids: Sequence[int], vocab_size: int) -> str | None:
-    """Why a model with so many embeddings cannot take these ids; None: it can."""
+    """The reason why a model with so many embeddings cannot take these ids; None: it can."""
     is_known = min(token_ids) >= 0 and max(token_ids) < vocab_size
     return None if is_known else f"has a token id outside 0 to {vocab_size - 1}"

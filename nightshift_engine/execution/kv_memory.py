@@ -70,7 +70,7 @@ class KvMemory:
         transposed_keys: bool = False,
         groups: KvGroups | None = None,
     ) -> None:
-        """Without `groups`, all layers are one."""
+        """Allocates memory by groups of layers. Without `groups`, all layers are one."""
         self.shapes = dict(shapes)
         self.groups = groups or KvGroups.single(shapes)
         self.num_blocks = num_blocks

@@ -220,7 +220,7 @@ def packed(pack: Pack, *linears: Any) -> Linear:
 
 
 def buffer_for(buffers: Buffers, name: str, rows: Tensor, columns: int) -> Tensor:
-    """As many rows as `rows`, in their dtype."""
+    """A buffer of as many rows as `rows`, in their dtype."""
     return buffers.get(name, len(rows), columns, rows.dtype, is_spaced=True)
 
 

@@ -120,7 +120,7 @@ def _attention(
 
 
 def _large_weights(model: Any) -> list[Tensor]:
-    """As numbers of eight bytes, which are summed as fast as they can be read."""
+    """Large weights as integers of eight bytes, which are summed as fast as they can be read."""
     chosen: list[Tensor] = []
     left = READ_BYTES_MAX
     for parameter in model.parameters():

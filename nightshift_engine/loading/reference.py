@@ -109,7 +109,7 @@ class ReferencePass:
         return max(indices, default=(layer, 0))
 
     def take_differences(self) -> tuple[float, float]:
-        """How far the layers and the choices of the passes replayed since the last call are off.
+        """The differences of the layers and choices of the passes replayed since the last call.
 
         The largest difference of a layer, 0 if none was watched: root mean square of what the hidden states
         differ in beyond their rounding, relative to what the layer added to them. And the share of experts

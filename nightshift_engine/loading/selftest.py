@@ -251,7 +251,7 @@ class _Watched:
 
 
 def _tokens(layout: StepLayout) -> list[Token]:
-    """Which tokens of which prompts the rows of a step are, by the first block of each sequence."""
+    """The prompt and position of each row of a step, told by the first block of its sequence."""
     owners = {blocks[0]: prompt for prompt, blocks in enumerate(PROMPT_BLOCKS)}
     prompts = torch.tensor([owners[block] for block in layout.block_tables[:, 0].tolist()])
     rows = prompts.repeat_interleave(layout.cu_seqlens_q.diff().cpu())
@@ -272,7 +272,7 @@ def _watch_modules(model: Any, on_layer: OnLayer, _: OnExperts) -> AbstractConte
 
 
 def _generated_logits(model: Any, prompt: Tensor, held: ReferencePass) -> Tensor:
-    """As `_reference_logits`, but token after token with a cache, as transformers generates.
+    """The logits like `_reference_logits`, but token after token with a cache, as transformers generates.
 
     The cache has its own idea of a window: a model whose layers ignore theirs is cut off by it all the same.
     """

@@ -58,7 +58,8 @@ def resolve_dtype(name: str, checkpoint_dtype: torch.dtype | None, device: torch
 
 
 def decoder_dtype(config: EngineConfig, hf_config: Any, device: torch.device) -> torch.dtype:
-    """As `resolve_dtype`, except that a bfloat16 checkpoint stays so on a CPU that computes it faster.
+    """The dtype as `resolve_dtype` gives it, except that a bfloat16 checkpoint stays so on a CPU that
+    computes it faster.
 
     Which one does is measured. A float32 checkpoint is never rounded without being asked.
     """

@@ -38,7 +38,7 @@ def likeliest(logits: Tensor, count: int) -> Tensor:
 
 
 def is_within(weights: Tensor, wanted: Tensor) -> Tensor:
-    """Which of ranked tokens, of `weights` `[rows, tokens]`, it takes to weigh `wanted` `[rows, 1]`.
+    """Whether each of ranked tokens, of `weights` `[rows, tokens]`, is taken to weigh `wanted` `[rows, 1]`.
 
     Both float64.
     """

@@ -227,7 +227,7 @@ def _draw_of_tried(logits: Tensor, probs: Tensor, wanted: Tensor, columns: _Colu
 
 
 def _draw_of_all(logits: Tensor, columns: _Columns, params: list[SamplingParams]) -> Tensor:
-    """No filter, or min_p alone."""
+    """Draws among all tokens, with no filter or min_p alone."""
     return draw(_probabilities(logits, columns, params), columns.number[:, 0])
 
 
@@ -257,6 +257,6 @@ def _probabilities(logits: Tensor, columns: _Columns, params: list[SamplingParam
 
 
 def _draw_among(ids: Tensor, weights: Tensor, columns: _Columns) -> Tensor:
-    """As `draw_among`, of tokens in any order."""
+    """Draws like `draw_among`, of tokens in any order."""
     ids, order = ids.sort(dim=-1)
     return draw_among(ids, weights.gather(1, order), columns.number[:, 0])

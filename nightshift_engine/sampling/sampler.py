@@ -108,7 +108,9 @@ class Sampler:
 
     @torch.inference_mode()
     def choose(self, logits: Tensor, sequences: Seq[Sequence], promised: Tensor | None = None) -> Choice:
-        """As `sample`, without waiting for the device. `promised` tokens are not yet on the host."""
+        """Samples like `sample`, without waiting for the device. `promised` tokens are not yet on the
+        host.
+        """
         batch, self._batch = self._batch, None
         if batch is None or batch.sequences != sequences or not batch.has_room:
             batch = _Batch(list(sequences), self._eos_token_ids, logits.shape[-1])

@@ -29,7 +29,7 @@ _NOT_HONOURED: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class DecodingRules:
-    """Which tokens cannot come next, whatever a request asks for."""
+    """The tokens that cannot come next, whatever a request asks for."""
 
     start_token_id: int
     """`decoder_start_token_id`: the first token that the decoder reads."""

@@ -82,7 +82,7 @@ class PackedEmbedding:
 
 
 class PackedEncoder:
-    """Not thread-safe: its buffers are kept from call to call."""
+    """An encoder with packed layers. Not thread-safe: its buffers are kept from call to call."""
 
     def __init__(self, model: Any, pack: Pack) -> None:
         """`model` is transformers' encoder-decoder."""
@@ -108,7 +108,7 @@ class PackedEncoder:
 
 
 class PackedDecoder:
-    """Not thread-safe: its buffers are kept from call to call."""
+    """A decoder with packed layers. Not thread-safe: its buffers are kept from call to call."""
 
     position_bias = None
 

@@ -278,7 +278,7 @@ class StopMatcher:
         return held
 
     def _first_complete(self, buffer: str) -> int | None:
-        """Where the stop string begins that ends first (of those, the longest)."""
+        """The start of the stop string that ends first (of those, the longest)."""
         starts = [(buffer.find(stop), stop) for stop in self._stops]
         ends = [(start + len(stop), start) for start, stop in starts if start >= 0]
         return min(ends)[1] if ends else None

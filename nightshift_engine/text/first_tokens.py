@@ -62,7 +62,7 @@ class FirstTokensReader:
 
     @property
     def reads_parts(self) -> bool:
-        """False: it may put any characters together, and so reads a text as a whole."""
+        """Whether a text can be read in parts. False: the model may put any characters together."""
         return self._boundary is not None
 
     def read(self, texts: Sequence[str], limits: Sequence[int | None]) -> list[FirstTokens]:
@@ -104,7 +104,7 @@ class FirstTokensReader:
 
 
 def _boundary_of(backend: Any) -> re.Pattern[str] | None:
-    """Where tokens on both sides do not depend on one another. None: such places are not known."""
+    """A pattern of places whose two sides have independent tokens. None: such places are not known."""
     if all(_splits(backend, before, " cd") for before in ("ab", "12", "?!")):
         has_marks = all(_splits(backend, "\u5b57", f"{mark}\u5b57") for mark in _MARKS)
         return _SPACE_OR_MARK if has_marks else _SPACE

@@ -73,7 +73,7 @@ class Tokenizer:
 
     @property
     def num_own_tokens(self) -> int:
-        """Without those added to its vocabulary."""
+        """The number of tokens without those added to its vocabulary."""
         return int(self._backend.get_vocab_size(with_added_tokens=False))
 
     @property
@@ -82,7 +82,7 @@ class Tokenizer:
         return set(self._backend.get_vocab(with_added_tokens=True).values())
 
     def spelled(self, token_id: int) -> bytes:
-        """As `token_bytes`, for a look at all tokens: it is not kept."""
+        """The bytes like `token_bytes`, for a look at all tokens: they are not kept."""
         return self._spelled(token_id)
 
     def added_from(self, first_id: int) -> list[str]:
@@ -106,7 +106,9 @@ class Tokenizer:
                 ) from error
 
     def as_json(self) -> str:
-        """As in a `tokenizer.json`, with the tokens that other files add, and no padding or truncation."""
+        """The tokenizer as in a `tokenizer.json`, with the tokens that other files add, and no padding or
+        truncation.
+        """
         return str(self.plain_backend().to_str())
 
     def plain_backend(self) -> Any:
@@ -131,7 +133,9 @@ class Tokenizer:
 
     @property
     def chat_template(self) -> str:
-        """Its Jinja source, that for tools if there are several; empty if there is none."""
+        """The Jinja source of the chat template, that for tools if there are several; empty if there is
+        none.
+        """
         template = self._hf.chat_template
         if isinstance(template, dict):
             template = template.get("tool_use") or template.get("default")

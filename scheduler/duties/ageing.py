@@ -52,7 +52,7 @@ class Aged(PassResult):
 
 @dataclass(frozen=True)
 class Rule:
-    """How long a part of the jobs of one kind stays."""
+    """The time for which a part of the jobs of one kind stays."""
 
     name: str  # a field of `Aged`
     kind: JobKind

@@ -118,7 +118,7 @@ class Assembly:
         return work.at if is_due else None
 
     def run_once(self, now: datetime) -> Assembled:
-        """Start work on jobs whose shards have all ended."""
+        """Starts work on jobs whose shards have all ended."""
         finalizing = self._mark_finalizing(now)
         pass_ = self._pool.run_once(now)
         return Assembled(
@@ -183,7 +183,7 @@ class Assembly:
         check(self._may_continue)  # last: the query took a while
 
     def _output(self, job: Job) -> _Output | None:
-        """None: some of it is still to be written."""
+        """The output. None: some of it is still to be written."""
         try:
             output = self._files(job) if job.face is Face.OPENAI else self._parts(job)
         except TROUBLES as error:
@@ -263,7 +263,7 @@ class Assembly:
         return _Output(counts, state, errors, unlisted)
 
     def _chunks(self, job: Job, tally: Tally) -> Iterator[Chunk]:
-        """Each counted as it is taken."""
+        """The chunks, each counted as it is taken."""
         listing = Listing()
         for shard in interruptible(shards_of_job(self._store, job.id), self._may_continue):
             for chunk in self._rows.chunks(job, shard, listing):

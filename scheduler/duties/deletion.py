@@ -172,7 +172,7 @@ class Deleting:
             return tx.deletions.streamed([deletion.job_id])
 
     def _batches(self, delete: Callable[[Transaction], int]) -> Iterator[_Step]:
-        """Not durable: what a power failure undoes is deleted again."""
+        """Batches of deletions. They are not durable: what a power failure undoes is deleted again."""
         while rows := self._store.run(delete, durable=False):
             failpoints.hit("scheduler.rows_deleted")
             yield _Step(rows=rows)

@@ -234,7 +234,7 @@ class Planning:
             job = replace(job, plan_cursor=page.next)
 
     def _objection_to_output(self, job: Job) -> InputError | None:
-        """Why the output can never be written, as far as its place says before any row has run.
+        """The reason why the output can never be written, as far as its place says before any row has run.
 
         One that is away now may be back before there is anything to write: the job is planned.
         """

@@ -43,7 +43,7 @@ class Recovery:
         self._outages = Outages(config.lease_ttl_s)
 
     def due_at(self, work: PendingWork) -> datetime | None:
-        """Also often enough to notice that the database was away."""
+        """The time of the next pass, often enough to notice that the database was away."""
         lost_at = self._stale_worker_check.due_at or work.at
         return earliest(work.first_lease_ends_at, lost_at, self._outages.due_at)
 
@@ -94,7 +94,7 @@ class Outages:
 
     @property
     def due_at(self) -> datetime | None:
-        """When the next pass is due, so that no gap between passes is taken for an outage."""
+        """The time of the next pass, so that no gap between passes is taken for an outage."""
         return None if self._passed_at is None else self._passed_at + self._ttl / 4
 
     def passed(self, now: datetime) -> None:
@@ -111,8 +111,8 @@ class Outages:
         return looks_since is not None and looks_since < moment
 
     def cause(self, expired: ExpiredLease) -> ExitCause:
-        """Why a lease ran out. Heartbeats that began in an outage may wait for their timeout until half a
-        lease after it: leases last renewed by then count as lost to the outage.
+        """The cause of a lease's end. Heartbeats that began in an outage may wait for their timeout until
+        half a lease after it: leases last renewed by then count as lost to the outage.
         """
         last_renewed_at = expired.expired_at - self._ttl
         if self._over_at is not None and last_renewed_at < self._over_at + self._ttl / 2:

@@ -103,7 +103,7 @@ class OutputParts:
         return self._manifests.blocked_s
 
     def wait_until_idle(self, timeout_s: float) -> bool:
-        """False: a part or a manifest is still being written."""
+        """Waits until nothing is being written. False: a part or a manifest still is."""
         ends_at_s = time.monotonic() + timeout_s
         is_idle = self._threads.wait_until_idle(timeout_s)
         return self._manifests.wait_until_idle(max(0.0, ends_at_s - time.monotonic())) and is_idle
@@ -126,7 +126,7 @@ class OutputParts:
         return parts
 
     def _stop_unwritable(self, now: datetime) -> int:
-        """Stop jobs whose output cannot be written: no further row is run in vain. Assembly says why."""
+        """Stops jobs whose output cannot be written: no further row is run in vain. Assembly says why."""
         with self._store.snapshot() as tx:
             job_ids = tx.parts.unwritable()
         for job_id in job_ids:
@@ -136,7 +136,7 @@ class OutputParts:
 
 
 def cut_job(store: Store, job: Job) -> int:
-    """Cut what can be. Returns how many parts."""
+    """Cuts what can be. Returns how many parts."""
     with store.snapshot() as tx:
         before = tx.parts.states(job.id).total()
     parts, after_no = 0, -1
@@ -176,7 +176,7 @@ class WriterThreads:
         self._busy = 0
 
     def wake(self) -> None:
-        """Let threads look for parts, as many as may run. Each ends when it finds none."""
+        """Lets threads look for parts, as many as may run. Each ends when it finds none."""
         with self._changed:
             missing = self._threads_max - self._busy
             self._busy += missing
@@ -189,7 +189,7 @@ class WriterThreads:
                 raise
 
     def wait_until_idle(self, timeout_s: float) -> bool:
-        """False: a part is still being written."""
+        """Waits until nothing is being written. False: a part still is."""
         with self._changed:
             return self._changed.wait_for(lambda: self._busy == 0, timeout_s)
 

@@ -76,7 +76,7 @@ class WebhookDelivery:
         return work.next_progress_at if self._config.of_progress else work.next_delivery_at
 
     def run_once(self, now: datetime) -> Delivered:
-        """Start the due attempts that the limits allow.
+        """Starts the due attempts that the limits allow.
 
         Raises RuntimeError if no thread can be started; what was not started is due again later.
         """

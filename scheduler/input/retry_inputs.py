@@ -42,7 +42,7 @@ class RetryInputs:
     line_bytes_max: int
 
     def write(self, job: Job, may_continue: MayContinue) -> None:
-        """Write the job's input unless it is recorded. Raises Refused, StorageError and Interrupted."""
+        """Writes the job's input unless it is recorded. Raises Refused, StorageError and Interrupted."""
         assert job.spec.input is not None, "a bulk job has an input"
         assert job.retry_of is not None, "only a retry's input is written"
         with self.store.snapshot() as tx:

@@ -215,7 +215,9 @@ class _Survey:
         return entry.format is InputFormat.PARQUET or self.sample_bytes > 0
 
     def made_ahead(self, may_continue: MayContinue) -> InputObject | None:
-        """None: it takes too much memory to be made beside others."""
+        """The object, described ahead of its turn. None: it takes too much memory to be made beside
+        others.
+        """
         check(may_continue)
         assert self.listed.input_object is not None, "it is read"
         reader = WatchedReader(self.listed.input_object.reader, range_bytes_max=AHEAD_BYTES_MAX)

@@ -132,7 +132,7 @@ class PlannedFile:
 
 
 def begins_at(cursor: PlanCursor, uri: str, etag: str) -> Cut | None:
-    """Where the next page begins. None: the file is still to be validated.
+    """The place where the next page begins. None: the file is still to be validated.
 
     Raises InvalidRequest if it is not the file that the last page ended in.
     """

@@ -37,7 +37,7 @@ class PlanWriter:
     default_quotas: Quotas
 
     def write(self, job: Job, page: ShardPage) -> PlanOutcome:
-        """Record the page that begins at the job's cursor, and ring."""
+        """Records the page that begins at the job's cursor, and rings."""
         try:
             rings = self._record(job, page)
         except QuotaExceeded as error:
@@ -63,7 +63,7 @@ class PlanWriter:
         return PlanOutcome.REFUSED if ended else PlanOutcome.TOO_LATE
 
     def _record(self, job: Job, page: ShardPage) -> tuple[Ring, ...] | None:
-        """None: too late. Raises QuotaExceeded.
+        """Records a page. None: too late. Raises QuotaExceeded.
 
         A page before the last one does not wait for the disk. One that a failure undoes is cut again, since
         its cursor is undone with it; a worker's claim of one of its shards keeps it.

@@ -48,7 +48,7 @@ def owner_of(destination: Destination) -> str | None:
 
 
 def check_output(output: str, tenant_id: str, locations: Locations) -> None:
-    """Look at a place before any row is run for it. Changes nothing there.
+    """Looks at a place before any row is run for it. Changes nothing there.
 
     Raises OutputTrouble, and InvalidRequest for a file, or a folder of another's output.
     """
@@ -77,7 +77,7 @@ def listed_by_others(job: Job, destination: Destination) -> set[str]:
 
 
 def remove_replaced(job: Job, destination: Destination, listed: set[str], store: Store) -> None:
-    """Remove what earlier runs wrote. Raises OutputTrouble."""
+    """Removes what earlier runs wrote. Raises OutputTrouble."""
     with at_destination():
         lying = {
             info.key.removeprefix(destination.prefix)
@@ -109,7 +109,7 @@ def _names(manifest: JsonObject) -> set[str]:
 
 
 def _parsed(data: bytes) -> JsonObject | None:
-    """None: it is no manifest of ours."""
+    """The parsed manifest. None: it is no manifest of ours."""
     if data.count(b"{") + data.count(b"[") > ENTRIES_MAX or data.count(b",") > VALUES_MAX:
         return None
     try:

@@ -157,7 +157,9 @@ class Manifests:
         return ManifestInputs(None, name, count)
 
     def _objects(self, job: Job) -> Iterator[JsonObject]:
-        """Each once: shards of one object follow one another, but for those of a list that names it twice."""
+        """The objects, each once: shards of one object follow one another, but for those of a list that names
+        it twice.
+        """
         last = None
         shards = shards_of_job(self.store, job.id)
         for source in chain.from_iterable(shard.sources for shard in shards):

@@ -45,7 +45,7 @@ class OutputFiles:
 
 
 def write_files(job: Job, chunks: Iterable[Chunk], objects: ObjectStore, now: datetime) -> OutputFiles:
-    """Write both files. Raises whatever taking the chunks does, and StorageError."""
+    """Writes both files. Raises whatever taking the chunks does, and StorageError."""
     with SpooledTemporaryFile(max_size=SPOOL_BYTES) as errors:
         output = _write(job, "output", _successes(chunks, errors), objects, now)
         errors.seek(0)

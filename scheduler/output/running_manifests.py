@@ -64,8 +64,8 @@ class RunningManifests:
         self.wait_until_idle = self._pool.wait_until_idle
 
     def due_at(self, now: datetime) -> datetime | None:
-        """When the next is due of the jobs of the last pass: `now` for one that was not begun, and while one
-        is being written. For any thread.
+        """The time when the next is due of the jobs of the last pass: `now` for one that was not begun, and
+        while one is being written. For any thread.
         """
         if self._pool.is_busy:
             return now
@@ -78,7 +78,7 @@ class RunningManifests:
         return self._pool.blocked_s
 
     def run_once(self, now: datetime, written: Mapping[str, int]) -> PoolPass:
-        """Start those that are due. `written`: how many parts of each running job are."""
+        """Starts the manifests that are due. `written`: number of written parts by running job."""
         self._written = written
         self._begun_at = {id: at for id, at in self._begun_at.items() if id in written}
         for job_id in set(self._listed) - set(written):
@@ -121,7 +121,7 @@ class RunningManifests:
         return ManifestOutcome.WRITTEN
 
     def _stop(self, job: Job, problem: PartProblem) -> ManifestOutcome:
-        """No further row is run in vain. Assembly says why."""
+        """Stops a job: no further row is run in vain. Assembly says why."""
         log.warning(
             "no output: %s", problem.error.message, extra={"action": "output_impossible", "job": job.id}
         )

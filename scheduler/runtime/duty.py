@@ -49,7 +49,7 @@ class Duty(Protocol):
 
     @property
     def interval_s(self) -> float:
-        """Between passes, at least."""
+        """The least seconds between passes."""
 
     def run_once(self, now: datetime) -> PassResult:
         """May raise anything: the loop logs it and tries again."""
@@ -57,7 +57,9 @@ class Duty(Protocol):
 
 @runtime_checkable
 class WaitsForWork(Protocol):
-    """It passes when it is due, and once in `LoopConfig.longest_s`. Other duties pass at their interval."""
+    """A duty that passes when it is due, and once in `LoopConfig.longest_s`. Other duties pass at their
+    interval.
+    """
 
     @property
     def name(self) -> str:
@@ -71,19 +73,19 @@ class WaitsForWork(Protocol):
 
 @runtime_checkable
 class RunsInBackground(Protocol):
-    """Its passes start work in threads that outlive them."""
+    """A duty whose passes start work in threads that outlive them."""
 
     def wait_until_idle(self, timeout_s: float) -> bool:
-        """False: work is still under way."""
+        """Waits until no work is under way. False: some still is."""
 
 
 @runtime_checkable
 class FillsThreads(Protocol):
-    """It works on jobs in a limited number of threads."""
+    """A duty that works on jobs in a limited number of threads."""
 
     @property
     def blocked_s(self) -> float:
-        """How long every thread has been busy without one becoming free; 0: one is free."""
+        """Seconds for which every thread has been busy without one becoming free; 0: one is free."""
 
 
 class Every:
@@ -95,11 +97,11 @@ class Every:
 
     @property
     def due_at(self) -> datetime | None:
-        """When it is due; None: at once."""
+        """The time when the duty is due; None: at once."""
         return None if self._done_at is None else self._done_at + self._interval
 
     def is_due(self, now: datetime) -> bool:
-        """True after the database's clock was set back, too."""
+        """Whether the duty is due; it also is after the database's clock was set back."""
         if self._done_at is not None and self._done_at <= now < self._done_at + self._interval:
             return False
         self._done_at = now
@@ -150,7 +152,7 @@ def take_turns(
 
 
 class RingSender(Protocol):
-    """Both raise QueueUnavailable."""
+    """A sender of rings. Both methods raise QueueUnavailable."""
 
     def ring(self, rings: Sequence[Ring]) -> None: ...
 
@@ -159,7 +161,7 @@ class RingSender(Protocol):
 
 @contextmanager
 def working_under(span: Span) -> Iterator[None]:
-    """Make it the current one. It ends with an error if the block raises, except to stop this scheduler."""
+    """Makes it the current one. It ends with an error if the block raises, except to stop this scheduler."""
     with under(span):
         try:
             yield

@@ -65,8 +65,8 @@ class Elector:
         return Lead(SCHEDULER_DUTY, self._leader_id, term) if term is not None and self.is_leading else None
 
     def attempt(self) -> bool:
-        """Take or renew the lead, once the schema is as it must be. Raises DatabaseUnavailable; earlier trust
-        then holds to its deadline. Raises DatabaseUnusable.
+        """Takes or renews the lead, once the schema is as it must be. Raises DatabaseUnavailable; earlier
+        trust then holds to its deadline. Raises DatabaseUnusable.
         """
         if not self._has_checked_schema:
             check_schema(self._store.database)

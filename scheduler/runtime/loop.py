@@ -38,7 +38,7 @@ class LoopConfig:
     stop_s: float = 5.0  # for a pass under way to end
 
     def retry_s(self, failures: int, error: Exception) -> float:
-        """After so many failed passes in a row."""
+        """Seconds to wait after so many failed passes in a row."""
         longest_s = self.away_max_s if isinstance(error, DatabaseUnavailable) else self.retry_max_s
         return Backoff(self.retry_first_s, longest_s).delay_s(failures)
 
@@ -72,7 +72,9 @@ class Ticker:
 
     @property
     def standing_s(self) -> float:
-        """How long the pass under way has lasted, or its threads have been blocked. For any thread."""
+        """Seconds for which the pass under way has lasted, or its threads have been blocked. For any
+        thread.
+        """
         began_s = self._began_s
         pass_s = 0.0 if began_s is None else self._clock() - began_s
         return max(pass_s, self.duty.blocked_s) if isinstance(self.duty, FillsThreads) else pass_s
@@ -105,7 +107,7 @@ class Ticker:
         return Pause(0.0) if has_more else self._pause()
 
     def _pause(self) -> Pause:
-        """After a pass that did all it could."""
+        """The pause after a pass that did all it could."""
         interval_s = self.duty.interval_s
         waits = isinstance(self.duty, WaitsForWork)
         return Pause(interval_s, self._config.longest_s if waits else interval_s)

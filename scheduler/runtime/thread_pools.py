@@ -38,7 +38,7 @@ class JobPoolConfig:
     retry_max_s: float = 120.0  # … up to this
 
     def retry_delay(self, failures: int) -> timedelta:
-        """After so many failures in a row."""
+        """The delay after so many failures in a row."""
         return timedelta(seconds=Backoff(self.retry_first_s, self.retry_max_s).delay_s(failures))
 
 
@@ -65,7 +65,7 @@ class PoolPass:
 
 
 class JobPool:
-    """Each job in its own thread. Thread-safe."""
+    """A pool with a thread for each job. Thread-safe."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class JobPool:
         self._changed = threading.Condition()
 
     def run_once(self, now: datetime, first: Sequence[Job] = ()) -> PoolPass:
-        """Start `first`, then waiting jobs, of the next page in each pass: backoffs hide no others.
+        """Starts `first`, then waiting jobs, of the next page in each pass: backoffs hide no others.
 
         Of a page, those of tenants with fewer jobs under way go first.
         """
@@ -116,13 +116,13 @@ class JobPool:
 
     @property
     def blocked_s(self) -> float:
-        """How long every thread has been busy without one becoming free; 0: one is free."""
+        """Seconds for which every thread has been busy without one becoming free; 0: one is free."""
         with self._changed:
             is_full = len(self._busy) >= self._config.threads_max
             return self._clock() - self._changed_at_s if is_full else 0.0
 
     def start(self, job: Job, now: datetime) -> bool:
-        """False: it is under way or in backoff, all threads are busy, or `may_start` said no.
+        """Starts a job. False: it is under way or in backoff, all threads are busy, or `may_start` said no.
 
         Raises RuntimeError if no thread can be started.
         """
@@ -157,7 +157,7 @@ class JobPool:
             return taken
 
     def wait_until_idle(self, timeout_s: float) -> bool:
-        """False: work is still under way."""
+        """Waits until no work is under way. False: some still is."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._busy, timeout_s)
 

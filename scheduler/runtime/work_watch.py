@@ -79,7 +79,7 @@ class WorkWatch:
         self._due[duty].wait(timeout_s)
 
     def close(self) -> None:
-        """Release the waiting duties."""
+        """Releases the waiting duties."""
         self._set_all_due()
 
     def run(self, stop: threading.Event) -> None:

@@ -85,7 +85,7 @@ class WebhookAttempts:
         self._jitter = jitter
 
     def make(self, delivery: Delivery) -> AttemptOutcome | None:
-        """Make the next attempt. None: another scheduler recorded it first."""
+        """Makes the next attempt. None: another scheduler recorded it first."""
         span = self._span(delivery)
         with lasting(span):
             return self._make(delivery, span)

@@ -24,7 +24,9 @@ class CircuitConfig:
     destinations_max: int = 10_000  # remembered; beyond it, the longest unused one counts as new
 
     def cool_down(self, failures: int) -> timedelta:
-        """How long nothing is sent after this many failures in a row; zero while the circuit is closed."""
+        """The time for which nothing is sent after this many failures in a row; zero while the circuit is
+        closed.
+        """
         beyond = failures - self.failures_max
         if beyond < 0:
             return timedelta(0)
@@ -38,7 +40,7 @@ class _Circuit:
 
 
 class Circuits:
-    """Not thread-safe."""
+    """The circuits of destinations. Not thread-safe."""
 
     def __init__(self, config: CircuitConfig) -> None:
         self._config = config
@@ -50,14 +52,14 @@ class Circuits:
         return known is not None and known.failures == 0
 
     def open_until(self, destination: WebhookDestination, now: datetime) -> datetime | None:
-        """When it may be tried again; None: now."""
+        """The time when the destination may be tried again; None: now."""
         known = self._known.get(destination)
         if known is None or known.open_until is None or known.open_until <= now:
             return None
         return known.open_until
 
     def record(self, destination: WebhookDestination, now: datetime, *, answered: bool) -> None:
-        """Take note of an attempt that has ended."""
+        """Takes note of an attempt that has ended."""
         known = self._known.pop(destination, _Circuit())
         if answered:
             known = _Circuit()

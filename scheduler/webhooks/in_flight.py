@@ -25,7 +25,7 @@ class SlotLimits:
 
 @dataclass(frozen=True)
 class AttemptOutcome:
-    """How an attempt ended. `answered` is None if that says nothing of its destination."""
+    """The outcome of an attempt. `answered` is None if that says nothing of its destination."""
 
     destination: WebhookDestination
     state: DeliveryState
@@ -71,8 +71,8 @@ class InFlightLimiter:
             return list(self._of_destination)
 
     def acquire(self, delivery: Delivery, *, answers: bool) -> bool:
-        """False: no slot is left for its tenant or destination. `answers`: whether the destination is known
-        to.
+        """Takes a slot. False: none is left for its tenant or destination. `answers`: whether the destination
+        is known to.
         """
         tenant, destination = delivery.tenant_id, webhook_destination(delivery)
         with self._changed:

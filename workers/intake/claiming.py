@@ -61,7 +61,7 @@ class Models(Protocol):
         """Models for which work may be claimed."""
 
     def claiming(self) -> AbstractContextManager[tuple[str, ...]]:
-        """They stay warm until what is claimed meanwhile has been handed to them."""
+        """Keeps models warm until what is claimed meanwhile has been handed to them."""
 
 
 @dataclass(frozen=True)
@@ -281,8 +281,8 @@ class Intake:
     def _claim_online(
         self, shard_ids: Sequence[str], models: Sequence[str], room: OnlineRoom
     ) -> Sequence[OnlineClaim]:
-        """Not durable: a power failure takes this worker with its database, and the requests are queued again
-        (`docs/leases.md`).
+        """Claims online requests. Not durable: a power failure takes this worker with its database, and the
+        requests are queued again (`docs/leases.md`).
         """
         if not shard_ids:
             return []

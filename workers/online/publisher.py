@@ -37,7 +37,7 @@ class Text:
 
     @property
     def delta(self) -> Delta:
-        """The offset tells a reader of a lost or repeated delta."""
+        """The delta with its offset, by which a reader notices a lost or repeated one."""
         data: JsonObject = {"index": self.choice, "offset": self.offset, "text": self.text}
         if self.logprobs is not None:
             data |= {"token_offset": self.token_offset, "logprobs": self.logprobs}
@@ -54,7 +54,7 @@ class CallText:
 
     @property
     def delta(self) -> Delta:
-        """Without a `text`, which readers take for content."""
+        """A delta. It has no `text` where there is none, which readers take for content."""
         part = self.part
         data: JsonObject = {
             "index": self.choice,
@@ -118,8 +118,9 @@ class Publisher:
         on_settled: Callable[[], None],
         on_told: Callable[[], None] = lambda: None,
     ) -> None:
-        """Without an answer, the job was told to stop. `on_settled` is called on the publisher's thread once
-        the end is recorded, or cannot be any more; `on_told` after its client has been told of it.
+        """Tells the end of a request. Without an answer, the job was told to stop. `on_settled` is called on
+        the publisher's thread once the end is recorded, or cannot be any more; `on_told` after its client has
+        been told of it.
         """
         self._outbox.put(claim.job.tenant_id, _Ended(claim, answer, on_settled, on_told))
 

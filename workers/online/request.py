@@ -52,7 +52,7 @@ class OnlineRequest:
         self.on_stop(self)
 
     def pause_requested(self) -> None:
-        """Only bulk jobs are paused."""
+        """Ignores a pause: only bulk jobs are paused."""
 
     def next_text(self, progress: Progress) -> Text:
         so_far = self._published.setdefault(progress.choice, _Published())

@@ -67,12 +67,12 @@ class OnlineRunner:
         return len(self._open)
 
     def count_of(self, model_id: str) -> int:
-        """Open requests for this model."""
+        """The number of open requests for this model."""
         with self._lock:
             return sum(request.claim.job.model == model_id for request in self._open.values())
 
     def counts_by_tenant(self) -> dict[str, int]:
-        """Open requests of each tenant that has any."""
+        """The numbers of open requests of each tenant that has any."""
         with self._lock:
             return dict(self._num_of_tenant)
 
@@ -216,7 +216,7 @@ class OnlineRunner:
         return request.inference_id in self._open
 
     def _close(self, request: OnlineRequest, *, is_cancelled: bool = False) -> bool:
-        """True for one caller, which decides how the request ends."""
+        """Closes a request. True for one caller, which decides how it ends."""
         with self._lock:
             was_open = self._open.pop(request.inference_id, None) is not None
             if was_open:
@@ -245,12 +245,12 @@ class OnlineRunner:
             self._publish_end(request, _answer(request.claim, result))
 
     def _stop(self, request: OnlineRequest) -> None:
-        """Its job was told to stop."""
+        """Stops a request whose job was told to stop."""
         if self._cancel(request):
             self._publish_end(request, None)
 
     def _drop(self, request: OnlineRequest) -> None:
-        """Its lease is lost: nothing is recorded."""
+        """Drops a request whose lease is lost: nothing is recorded."""
         self._cancel(request)
         if request.trace is not None:
             request.trace.given_up("lost")

@@ -26,7 +26,7 @@ class RecentShare:
                 self._samples.popleft()
 
     def at(self, clock_s: float, part_s: float) -> float | None:
-        """None: no time has passed."""
+        """The share at this time. None: no time has passed."""
         with self._lock:
             since_s, before_s = self._samples[0]
             for sample_s, part_then_s in self._samples:

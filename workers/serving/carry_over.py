@@ -34,7 +34,7 @@ class ChoiceSoFar:
         return ChoiceSoFar(list(self.token_ids), list(self.logprobs))
 
     def misfit(self, sampling: SamplingParams) -> str | None:
-        """Why this cannot be a prefix of the requested choice; None if it can."""
+        """The reason why this cannot be a prefix of the requested choice; None if it can."""
         if sampling.max_tokens is not None and len(self.token_ids) > sampling.max_tokens:
             return f"it has {len(self.token_ids)} tokens, of which {sampling.max_tokens} are asked for"
         if sampling.logprobs is None:
@@ -76,7 +76,7 @@ class CarryOver:
         return sum(len(choice.token_ids) for choice in self.choices)
 
     def misfit(self, wanted: Sequence[SamplingParams]) -> str | None:
-        """Why a request for these choices cannot continue from it; None if it can."""
+        """The reason why a request for these choices cannot continue from it; None if it can."""
         if len(self.choices) != len(wanted):
             return f"it has {len(self.choices)} choices, the request {len(wanted)}"
         pairs = zip(self.choices, wanted, strict=True)

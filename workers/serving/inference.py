@@ -189,7 +189,7 @@ class TextAnswer:
 
 
 class _Choice:
-    """Its completion, and its tokens as the answer shows them."""
+    """A choice: its completion, and its tokens as the answer shows them."""
 
     def __init__(self, endpoint: TextEndpoint, request: GenerationRequest, tokenizer: Tokenizer) -> None:
         self.completion = Completion(id="")

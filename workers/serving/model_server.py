@@ -104,7 +104,7 @@ class ModelServer(ABC):
         self._turns.forget(self.model.id)
 
     def use_files(self, files: Files) -> None:  # noqa: B027 most kinds need none
-        """Where requests that name files find them; called before `start`."""
+        """Sets the files that requests may name. Called before `start`."""
 
     def share_device(self, turns: StepTurns) -> None:
         """Steps in turn with other models; called before `start`."""
@@ -153,7 +153,7 @@ class ModelServer(ABC):
 
     @property
     def busy_seconds(self) -> float:
-        """How long it has been in steps since its start, the one under way included."""
+        """Seconds that the server has been in steps since its start, the one under way included."""
         ended_s, since_s = self.step_seconds, self.stepping_since_s
         return ended_s + (0.0 if since_s is None else max(0.0, time.monotonic() - since_s))
 
@@ -213,7 +213,7 @@ class ModelServer(ABC):
             self._on_fatal(error)
 
     def _call_after_cancelled(self) -> None:
-        """Between steps, or after the last. Without work the engine holds nothing."""
+        """Calls `callback` between steps, or after the last. Without work the engine holds nothing."""
         with self._changed:
             is_empty, waiting = not self._has_work or self._is_stopping, self._after_cancelled
             due = [callback for step, callback in waiting if is_empty or step <= self.steps]

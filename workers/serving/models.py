@@ -69,7 +69,7 @@ class Models:
         return tuple(id for id in list(self._servers) if id not in self._retired)
 
     def busy_seconds_of(self, model_id: str) -> float:
-        """How long its engine has been in steps since it was loaded; 0: it is not loaded."""
+        """Seconds that the model's engine has been in steps since it was loaded; 0: it is not loaded."""
         server = self._servers.get(model_id)
         return 0.0 if server is None else server.busy_seconds
 
@@ -80,7 +80,7 @@ class Models:
             yield self.warm
 
     def add(self, server: ModelServer) -> None:
-        """It is loaded and started."""
+        """Adds a model that is loaded and started."""
         with self._claiming:
             self._refused.discard(server.model.id)
             self._servers = self._servers | {server.model.id: server}
@@ -100,7 +100,7 @@ class Models:
         return server
 
     def refuse(self, model_id: str) -> None:
-        """It could not be loaded: until it can be, it is not served."""
+        """Refuses a model that could not be loaded: until it can be, it is not served."""
         self._refused.add(model_id)
 
     def __iter__(self) -> Iterator[ModelServer]:
@@ -115,7 +115,7 @@ class Models:
             raise UnknownModel.called(model_id) from error
 
     def find(self, model_id: str | None, endpoint: Endpoint) -> ModelServer | None:
-        """None: no such model serves this endpoint here."""
+        """The server of a model for this endpoint. None: no such model serves it here."""
         server = None if model_id is None else self._servers.get(model_id)
         return server if server is not None and server.model.kind in endpoint.model_kinds else None
 

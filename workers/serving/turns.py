@@ -70,8 +70,8 @@ class StepTurns:
                 self._changed.notify_all()
 
     def step_s(self, model_id: str) -> float | None:
-        """How long a step of this model should take now: less while a client waits for another. None: it does
-        not matter.
+        """Seconds that a step of this model should take now: less while a client waits for another. None: it
+        does not matter.
         """
         if self._urgent_step_s is None or not self._one_at_a_time:
             return None
@@ -81,8 +81,8 @@ class StepTurns:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """No step runs meanwhile: transformers changes torch's defaults for all threads while it makes the
-        modules of a model.
+        """Lets no step run meanwhile: transformers changes torch's defaults for all threads while it makes
+        the modules of a model.
         """
         with self._changed:
             self._pauses += 1

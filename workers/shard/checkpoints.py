@@ -230,7 +230,7 @@ class Uploads:
 
     @property
     def silent_s(self) -> float:
-        """How long the commit under way has lasted; 0: there is none. For any thread."""
+        """Seconds for which the commit under way has lasted; 0: there is none. For any thread."""
         asked_s = self._asked_s
         return 0.0 if asked_s is None else time.monotonic() - asked_s
 
@@ -247,7 +247,9 @@ class Uploads:
             pass
 
     def _write_next(self) -> bool:
-        """False: it was the last. Nothing of a listed one is held while the next is waited for."""
+        """Writes the next checkpoint. False: it was the last. Nothing of a listed one is held while the next
+        is waited for.
+        """
         checkpoint = self._waiting.get()
         if checkpoint is None:
             return False
@@ -261,7 +263,7 @@ class Uploads:
         return True
 
     def _write(self, checkpoint: Checkpoint) -> bool:
-        """False: abandoned. Raises non-retryable errors."""
+        """Writes a checkpoint. False: abandoned. Raises non-retryable errors."""
         faults = 0
         while not self._abandoned.is_set():
             wait_s = self._config.listing_retry_s

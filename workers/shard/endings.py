@@ -51,7 +51,7 @@ class Endings:
         return self._end(lambda tx: tx.shards.complete(self._lease, rows_total=rows_total))
 
     def stop(self) -> bool:
-        """Its job was told to stop."""
+        """Stops the shard, whose job was told to stop."""
         return self._end(lambda tx: tx.shards.stop_held(self._lease))
 
     def hand_back(self, tokens_lost: int) -> bool:
@@ -77,7 +77,7 @@ class Endings:
         return self._postpone(error, input_fault(error, param, in_our_store=is_ours), tokens_lost)
 
     def break_off(self, error: Exception, tokens_lost: int) -> str:
-        """After an unforeseen exception another worker may try, up to a limit."""
+        """Ends the shard after an unforeseen exception: another worker may try, up to a limit."""
         attempts = self._shard.attempts_in_a_row
         if attempts >= BROKEN_MAX:
             self._end(lambda tx: tx.shards.fail_held(self._lease))
@@ -103,7 +103,7 @@ class Endings:
         return f"postponed: {error.message}"
 
     def _fail(self, error: NightshiftError, why: InputError | None = None) -> str:
-        """No retry can succeed. `why`: of the input, which the job then fails with."""
+        """Fails the shard: no retry can succeed. `why`: of the input, which the job then fails with."""
 
         def change(tx: Transaction) -> bool:
             fault = None if why is None else Fault(error=why, met_at=tx.now())

@@ -84,8 +84,8 @@ class _HeldModel:
 
 
 class Starvation:
-    """How long engines stood still although a shard for them was held: they waited for its rows, or its
-    store. Thread-safe.
+    """The seconds for which engines stood still although a shard for them was held: they waited for its rows,
+    or its store. Thread-safe.
     """
 
     def __init__(self, busy_s: Callable[[str], float], clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -166,7 +166,7 @@ class CountedReader(ObjectReader):
 
     @property
     def silent_s(self) -> float:
-        """How long the request under way has had no answer; 0: there is none. For any thread."""
+        """Seconds for which the request under way has had no answer; 0: there is none. For any thread."""
         asked_s = self._asked_s
         return 0.0 if asked_s is None else time.monotonic() - asked_s
 

@@ -22,7 +22,9 @@ from workers.shard.row import ShardRow, hopeless_rows
 
 
 class Ledger:
-    """Only the runner's thread changes it, in order; any thread may ask for `tokens_at_risk`."""
+    """The ledger of a lease. Only the runner's thread changes it, in order; any thread may ask for
+    `tokens_at_risk`.
+    """
 
     def __init__(
         self,
@@ -143,7 +145,7 @@ class Ledger:
 
     @property
     def unlisted(self) -> int:
-        """How many checkpoints the database does not have yet."""
+        """The number of checkpoints that the database does not have yet."""
         return len(self._unlisted)
 
     def earlier(self, number: int) -> CarryOver | None:

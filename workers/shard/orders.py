@@ -42,7 +42,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Drain:
-    """Hand the shard back, with finished rows and the tokens of unfinished ones."""
+    """The order to hand the shard back, with finished rows and the tokens of unfinished ones."""
 
 
 Message = RowProgress | RowsRead | TurnCame | Checkpoint | Failure | Drain | StopReason
@@ -50,7 +50,7 @@ Message = RowProgress | RowsRead | TurnCame | Checkpoint | Failure | Drain | Sto
 
 
 class Orders:
-    """Without an order, the shard runs until every row has a result.
+    """The orders that a shard has. Without one, it runs until every row has a result.
 
     drain   begin nothing more, hand the shard back within `flush_s`; also of a job that is paused
     stop    begin nothing more; rows in flight may finish within `stop_grace_s`, and those that will not are

@@ -121,7 +121,9 @@ class Reader:
 
     @property
     def silent_s(self) -> float:
-        """How long the input's store has not answered the request that is under way; 0: there is none."""
+        """Seconds for which the input's store has not answered the request that is under way; 0: there is
+        none.
+        """
         return 0.0 if self._store is None else self._store.silent_s
 
     def check(self) -> None:

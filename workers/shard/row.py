@@ -32,7 +32,7 @@ class RowState(Enum):
 
 @dataclass(slots=True, eq=False)  # one for each row: frozen ones take longer to make
 class ShardRow:
-    """Only its shard's thread changes it, once the reader has given it away."""
+    """A row of a shard. Only its shard's thread changes it, once the reader has given it away."""
 
     number: int  # from 0 in its shard
     custom_id: str

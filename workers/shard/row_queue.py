@@ -31,7 +31,9 @@ ROW_TRIES_MAX: Final = 3  # for a row that the engine breaks off, before that is
 
 
 class RowQueue:
-    """Not thread-safe; `on_progress` is called from the engine's thread."""
+    """The rows of a shard on their way to the engine. Not thread-safe; `on_progress` is called from the
+    engine's thread.
+    """
 
     def __init__(
         self,
@@ -104,7 +106,9 @@ class RowQueue:
 
     @property
     def silent_s(self) -> float:
-        """How long the input's store has not answered the request that is under way; 0: there is none."""
+        """Seconds for which the input's store has not answered the request that is under way; 0: there is
+        none.
+        """
         return self._reader.silent_s
 
     def admit_next(self) -> ShardRow | RowResult | None:

@@ -124,7 +124,9 @@ class EarlierJobs:
                 self._open.popitem()[1].close()
 
     def reused_by(self, job: Job) -> EarlierResults | None:
-        """None: the job reuses nothing, or what it names is gone. Raises DatabaseUnavailable."""
+        """The earlier results that a job reuses. None: it reuses nothing, or what it names is gone. Raises
+        DatabaseUnavailable.
+        """
         if (id := job.spec.reused_job) is None:
             return None
         with self._lock:

@@ -57,7 +57,7 @@ class ShardRunner:
         on_end: Callable[["ShardRunner"], None],
         on_load_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """Both are called from its own thread, `on_load_change` after `held` has changed."""
+        """Takes two callbacks, both called from its own thread, `on_load_change` after `held` has changed."""
         self.claim = claim
         self.held = HeldShard(claim.job.tenant_id, claim.job.model or "", load=1.0)
         heartbeat = self._heartbeat = dependencies.heartbeat
@@ -304,7 +304,7 @@ class ShardRunner:
             self._finish(self._rows.timed_out(row, self._row_timeout_s), row)
 
     def _give_up_late_rows(self) -> None:
-        """After an order to stop, gives up rows that will not end in time: others need not wait for them."""
+        """Gives up rows, after an order to stop, that will not end in time: others need not wait for them."""
         if not self._orders.is_stopping:
             return
         for row in self._ledger.hopeless(self._orders.stop_in_s):

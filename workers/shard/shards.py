@@ -49,7 +49,7 @@ class Shards:
         return len(self._running)
 
     def room(self, models: Sequence[str]) -> Room | None:
-        """Which shards may be claimed for these models beside those that run."""
+        """The shards that may be claimed for these models beside those that run."""
         with self._lock:
             if self._room is None or self._room[0] != models:
                 held = [runner.held for runner in self._running]

@@ -42,7 +42,7 @@ class WorkerRow:
 
     @property
     def state(self) -> str:
-        """Its own, or what is known beside it."""
+        """The worker's own state, or one that is known beside it."""
         if self.worker.state is WorkerState.STOPPED:
             return "ended" if self.worker.ended_at else "stopped"
         if self.is_silent:

@@ -115,7 +115,7 @@ class EarlierResults:
 
 
 class EarlierDigests:
-    """Where a job's results are, by digest. Not thread-safe. `close` it."""
+    """The places of a job's results, by digest. Not thread-safe. `close` it."""
 
     def __init__(self, objects: ObjectStore, files: Sequence[DigestFileName], bytes_max: int) -> None:
         """`files` are sorted by part. Nothing is read yet. Raises OSError."""
@@ -166,7 +166,7 @@ class EarlierDigests:
         return sorted(numbers, key=lambda number: distances[self._files[number].first_shard])
 
     def _table(self, number: int) -> DigestTable | None:
-        """None: the file is lost. Raises StorageError."""
+        """The table of a shard's digests. None: the file is lost. Raises StorageError."""
         if number not in self._tables:
             try:
                 self._tables[number] = self._loaded(number)
@@ -193,7 +193,7 @@ class EarlierDigests:
 
 
 def _write(file: IO[bytes], data: bytes | memoryview, start: int) -> None:
-    """Not through a mapping: a full disk would end the process. Raises OSError."""
+    """Writes without a mapping, in which a full disk would end the process. Raises OSError."""
     view, done = memoryview(data), 0
     while done < len(view):
         done += os.pwrite(file.fileno(), view[done:], start + done)

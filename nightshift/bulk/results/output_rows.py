@@ -77,7 +77,7 @@ class Chunk:
 
 @dataclass
 class Listing:
-    """Which rows that were not run have a line in a file: the first ones, up to these limits."""
+    """The rows that were not run and have a line in a file: the first ones, up to these limits."""
 
     lines_left: int = field(default_factory=lambda: NOT_RUN_LINES_MAX)
     chars_left: int = field(default_factory=lambda: NOT_RUN_CHARS_MAX)

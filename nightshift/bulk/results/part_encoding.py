@@ -237,7 +237,7 @@ class PartSchema:
         return pa.chunked_array([self._vectors(chunk, type) for chunk in cells.chunks], type)
 
     def _vectors(self, cells: pa.Array, type: pa.DataType) -> pa.Array:
-        """Without a copy, where all have the model's size."""
+        """The vectors as fixed-size lists; without a copy where all have the model's size."""
         if self.dimensions is None:
             return _lists(cells).cast(type)
         size = self.dimensions * FLOAT_BYTES

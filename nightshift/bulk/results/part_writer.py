@@ -114,7 +114,7 @@ class PartWriter:
         self._may_continue = may_continue
 
     def write_next(self) -> bool:
-        """Claim the part that is most wanted, and write it. False: there is none.
+        """Claims the part that is most wanted, and writes it. False: there is none.
 
         A part that cannot be written now is handed back with the reason. Raises DatabaseUnavailable, and
         WritingStopped.
@@ -323,7 +323,7 @@ def _not_ours(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def problem_of(job: Job, error: Exception) -> PartProblem:
-    """Why a part, or the manifest, could not be written, and whether trying again may help."""
+    """The reason why a part, or the manifest, could not be written, and whether trying again may help."""
     if isinstance(error, Mismatch):
         log.error("rows do not add up: %s", error, extra={"action": "rows_mismatch", "job": job.id})
         return PartProblem(

@@ -113,7 +113,9 @@ class RowResult:
         return "succeeded" if self.succeeded else "errored"
 
     def reused(self, shard: ShardHead, row: int, custom_id: str, kept: str | None) -> "RowResult":
-        """As the result of another row with the same digest. The answer's id becomes that row's."""
+        """The result of this row taken over from another row with the same digest. The answer's id becomes
+        this row's.
+        """
         body_text = self.body_text
         if body_text is not None:
             body_text = endpoints.get(shard.endpoint).renamed(
@@ -133,11 +135,11 @@ class RowResult:
         return self if self.body_text is not None else replace(self, body_text=_dumps(self.body))
 
     def openai_line(self) -> bytes:
-        """Its line in an output or error file, with its newline."""
+        """The row's line in an output or error file, with its newline."""
         return self._line(self.id, "", "")
 
     def native_line(self, id: str | None = None) -> bytes:
-        """Its line in a part file, with its newline, or with another id."""
+        """The row's line in a part file, with its newline, or with another id."""
         columns = "" if self.kept is None else f',"columns":{self.kept}'
         return self._line(id or self.id, columns, f',"outcome":"{self.outcome}"')
 

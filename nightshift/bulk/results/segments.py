@@ -65,7 +65,7 @@ def _encoded(head: ShardHead, results: Sequence[RowResult], *, is_measured: bool
 
 
 def _written(head: ShardHead, results: Sequence[RowResult]) -> "pa.Buffer":
-    """As an Arrow stream. The columns that it is made of are gone when this returns."""
+    """The columns as an Arrow stream. They are gone when this returns."""
     import pyarrow as pa  # half a second, which the API need not spend
 
     columns: dict[str, Any] = {

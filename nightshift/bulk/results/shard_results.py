@@ -153,7 +153,7 @@ class ShardResults:
 
 
 def _order(rows: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Where the rows lie, by row; of one row's results, the first."""
+    """The places of the rows, by row; of one row's results, the first."""
     order = np.argsort(rows, kind="stable")
     ascending = rows[order]
     is_first = np.ones(len(order), bool)

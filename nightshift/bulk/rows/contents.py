@@ -55,7 +55,7 @@ _SEPARATORS: Final = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a
 
 @dataclass(frozen=True)
 class Content:
-    """How an object's text is stored."""
+    """The storage of an object's text: its layout and compression."""
 
     compression: Compression
     encoding: str  # as Python's codecs are called
@@ -71,7 +71,7 @@ PLAIN: Final = Content(Compression.NONE, "utf-8", is_array=False)
 
 
 def content_of(head: bytes, named: Compression) -> Content:
-    """How the text is stored, by its first bytes.
+    """Tells from its first bytes how the text is stored.
 
     `named`: the compression in the object's name, which counts where they show neither another one nor text.
 
@@ -126,8 +126,8 @@ def content_name(head: bytes) -> str | None:
 
 
 def why_unreadable(error: Exception, head: bytes, own: tuple[bytes, ...]) -> str:
-    """Why an object of columns cannot be read: what it is instead, if that is known, else the error. `own`:
-    how its format begins.
+    """The reason why an object of columns cannot be read: what it is instead, if that is known, else the
+    error. `own`: how its format begins.
     """
     name = None if head.startswith(own) else content_name(head)
     if name is not None:
@@ -152,7 +152,7 @@ def foreign_content(head: bytes) -> str | None:
 
 
 def line_hint(line: bytes, error: Exception | None = None) -> str | None:
-    """Why a line is no JSON object, as the end of a sentence about it. `error`: of its parser."""
+    """The reason why a line is no JSON object, as the end of a sentence about it. `error`: of its parser."""
     head = line[:HEAD_BYTES]
     name = foreign_content(head) if _is_utf8(head) else content_name(head)
     if name is not None:

@@ -48,7 +48,7 @@ class FirstRows:
         return self.model is not None and (self.has_request or self._has_other_problems)
 
     def objection(self) -> InputError | None:
-        """Why no row can run, as far as these tell. None if some may, or if there are none."""
+        """The reason why no row can run, as far as these tell. None if some may, or if there are none."""
         if not self.rows or self.is_settled:
             return None
         return NO_MODEL if self.has_request or self._first_problem is None else self._first_problem

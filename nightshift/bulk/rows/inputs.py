@@ -90,7 +90,7 @@ def describe(
     *,
     sample_bytes: int = SAMPLE_BYTES,
 ) -> InputObject:
-    """Describe an object by its Parquet footer, or an estimate from the first `sample_bytes` (0: none).
+    """Describes an object by its Parquet footer, or an estimate from the first `sample_bytes` (0: none).
 
     One of no bytes has no rows, in every format. `uri` is recorded in the shards. Raises `UnreadableInput`
     for an unknown or broken format.

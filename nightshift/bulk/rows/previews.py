@@ -140,7 +140,7 @@ class Previewer:
         yield self._rows(spec, objects)
 
     def _check_sizes(self, request: ModelRequest, endpoint: Endpoint) -> None:
-        """As a worker does before it runs a row. Raises InvalidRequest."""
+        """Checks sizes as a worker does before it runs a row. Raises InvalidRequest."""
         if (model := self.models.get(request.model)) is not None:
             check_sizes(endpoint, request, model, self.answer_bytes_max)
 
@@ -152,7 +152,7 @@ class Previewer:
         )
 
     def _described(self, entry: FoundObject, number: int) -> InputObject:
-        """Only of the first ones more than their size is read."""
+        """Describes the objects. More than its size is read only of the first ones."""
         if number < SAMPLED_MAX or entry.format is InputFormat.IMAGE:
             return entry.described(SAMPLE_BYTES)
         return InputObject(

@@ -9,7 +9,7 @@ from nightshift.jobs import JsonObject, ShardObject
 
 
 class Layout(StrEnum):
-    """How rows lie in an object once it is unpacked."""
+    """The layout of rows in an object once it is unpacked."""
 
     JSONL = "jsonl"
     CSV = "csv"
@@ -57,7 +57,7 @@ class InputFormat(StrEnum):
 
     @property
     def delimiter(self) -> str | None:
-        """Between the values of a record; None for other layouts."""
+        """The character between the values of a record; None for other layouts."""
         return {Layout.CSV: ",", Layout.TSV: "\t"}.get(self.layout)
 
 

@@ -49,7 +49,7 @@ class RowRequest:
 
 @dataclass(frozen=True, slots=True)
 class RowProblem:
-    """Why a row has no request."""
+    """The reason why a row has no request."""
 
     custom_id: str
     code: str
@@ -149,7 +149,7 @@ def _at(template: Any, param: str) -> str | None:
 
 
 def place_of(row_index: int, shard: NewShard, object: ShardObject | None = None) -> str:
-    """Where a row is, as the end of a message; of a long URI its end. `object`: one that is the row.
+    """The place of a row, as the end of a message; of a long URI its end. `object`: one that is the row.
 
     A shard that does not begin with its object knows its rows by where it begins.
     """
@@ -319,7 +319,7 @@ def check_custom_id(value: Any) -> None:
 
 
 def check_target(line: JsonObject, endpoint: str) -> None:
-    """Check the method and url of a batch line. Raises InvalidRequest."""
+    """Checks the method and url of a batch line. Raises InvalidRequest."""
     if line["method"] != "POST":
         message = f"'method' must be POST, not {quoted(line['method'])}."
         raise InvalidRequest(message, param="method", code="invalid_method")

@@ -103,6 +103,6 @@ def with_guesses(objects: Sequence[InputObject]) -> list[InputObject]:
 
 
 def rows_estimated(objects: Sequence[InputObject]) -> int | None:
-    """None if no object has an estimate. Pure."""
+    """The estimated number of rows. None if no object has an estimate. Pure."""
     known = [entry.rows_estimated for entry in objects if entry.rows_estimated is not None]
     return sum(known) if known else None

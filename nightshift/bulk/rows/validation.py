@@ -40,7 +40,7 @@ class FileLimits:
 
 @dataclass(frozen=True)
 class Cut:
-    """Where a shard begins."""
+    """The place where a shard begins."""
 
     offset: int
     first_row: int
@@ -65,7 +65,7 @@ class Cuts:
 
 @dataclass(frozen=True)
 class ValidationReport:
-    """If there are errors, no row may run."""
+    """The errors and counts of a file. If there are errors, no row may run."""
 
     rows: int
     model: str | None
@@ -76,7 +76,7 @@ class ValidationReport:
 def validate(
     lines: Iterable[Line], endpoint: Endpoint, serves: Callable[[str], InputError | None], limits: FileLimits
 ) -> ValidationReport:
-    """Check every line of a file. `serves` returns what is wrong with a model's id, or None.
+    """Checks every line of a file. `serves` returns what is wrong with a model's id, or None.
 
     Holds one line, and a digest of each row's id: about 100 bytes a row, 5 MB for 50,000 rows.
     """

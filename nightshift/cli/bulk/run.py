@@ -240,7 +240,7 @@ def _dry_run(body: dict[str, object], *, json: bool) -> NoReturn:
 
 @contextmanager
 def _submitting(body: dict[str, object]) -> Iterator[None]:
-    """Say what to do about the usual refusals."""
+    """Says what to do about the usual refusals."""
     from nightshift.client import ApiError
 
     try:
@@ -261,7 +261,7 @@ def _submitting(body: dict[str, object]) -> Iterator[None]:
 
 
 def _follow(client: "Client", job: "RemoteJob") -> "RemoteJob":
-    """Follow the job to its end. After Ctrl-C, which does not stop it, say how to return."""
+    """Follows the job to its end. After Ctrl-C, which does not stop it, says how to return."""
     from nightshift.cli.bulk.progress import progress_of
 
     try:
@@ -281,7 +281,7 @@ def _follow(client: "Client", job: "RemoteJob") -> "RemoteJob":
 
 
 def _explain(client: "Client", job: "RemoteJob", *, has_template: bool) -> None:
-    """Say why rows failed, and the usual cause."""
+    """Says why rows failed, and the usual cause."""
     why = most_frequent_error(client, job.id) if job.counts.failed else None
     if why is not None:
         say(f"nightshift: rows failed, most often: {why}")

@@ -172,7 +172,7 @@ class Embedded:
 
 @contextlib.contextmanager
 def held(data_dir: Path) -> Iterator[None]:
-    """Create and lock the data directory.
+    """Creates and locks the data directory.
 
     Raises ConfigurationError when another `nightshift up` holds it or it cannot be created.
     """
@@ -266,7 +266,7 @@ def set_up_database(data: DataSettings) -> Path:
 
 
 def release_predecessors(store: Store) -> int:
-    """Release what workers held when this machine stopped. Returns the number of shards.
+    """Releases what workers held when this machine stopped. Returns the number of shards.
 
     Safe only while the data directory is locked: then no worker of this database is alive.
     """
@@ -280,7 +280,7 @@ def release_predecessors(store: Store) -> int:
 
 
 def ensure_key(store: Store, path: Path) -> Path:
-    """Write a key to a file that only this user can read, and its hash to the database."""
+    """Writes a key to a file that only this user can read, and its hash to the database."""
     if path.exists() and _admits(store, path.read_text().strip()):
         return path
     with store.transaction() as tx:

@@ -59,7 +59,7 @@ Spawn = Callable[[Launch, IO[bytes] | None], Process]
 
 
 def run_program(launch: Launch, output: IO[bytes] | None) -> Process:
-    """Run a command line. `output` None: our own output."""
+    """Runs a command line. `output` None: our own output."""
     return subprocess.Popen(
         launch.command,
         env={**memory.ENVIRONMENT, **os.environ, **launch.environment},
@@ -109,7 +109,7 @@ class Supervisor:
             self._start(running)
 
     def watch(self, for_s: float | None = None) -> bool:
-        """Keep the children running for this long (None: until asked to stop).
+        """Keeps the children running for this long (None: until asked to stop).
 
         Returns False when it is time to `stop`: on request, or because `on_exit` gave a child up.
         """
@@ -130,7 +130,7 @@ class Supervisor:
         return False
 
     def stop(self) -> Sequence[ChildExit]:
-        """End every child, the last stage first, with SIGTERM and after its grace SIGKILL.
+        """Ends every child, the last stage first, with SIGTERM and after its grace SIGKILL.
 
         Returns the exits of those still running. May be called again.
         """
@@ -145,7 +145,7 @@ class Supervisor:
         return ended
 
     def ask_to_stop(self) -> None:
-        """Let `watch` return. A second call after `HURRY_AFTER_S` ends every grace period at once."""
+        """Lets `watch` return. A second call after `HURRY_AFTER_S` ends every grace period at once."""
         now_s = self._clock_s()
         if self._stop_asked_at_s is None:
             self._stop_asked_at_s = now_s
@@ -160,7 +160,7 @@ class Supervisor:
 
     @contextmanager
     def signals(self, forwarded: Sequence[int] = ()) -> Iterator[None]:
-        """While the block runs, SIGTERM, SIGINT and SIGHUP ask to stop, and `forwarded` signals go to the
+        """Lets SIGTERM, SIGINT and SIGHUP ask to stop while the block runs; `forwarded` signals go to the
         children.
         """
 
@@ -219,7 +219,7 @@ class Supervisor:
         self._exits.put(exit)
 
     def _next_exit(self, ends_at_s: float | None) -> "_Exit | None":
-        """Wait for an exit, at most until the next thing due."""
+        """Waits for an exit, at most until the next thing due."""
         times_s = [self._logs_checked_at_s + LOG_CHECK_S]
         times_s += [r.restart_at_s for r in self._all() if r.restart_at_s is not None]
         times_s += [ends_at_s] if ends_at_s is not None else []

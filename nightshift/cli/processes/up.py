@@ -195,7 +195,7 @@ class ExitReporter:
 
 
 def _wait_until_ready(supervisor: Supervisor, site: "Embedded") -> bool:
-    """False: it was asked to stop, or a process ended."""
+    """Waits until the service is ready. False: it was asked to stop, or a process ended."""
     import httpx
 
     with (

@@ -31,7 +31,7 @@ def find_server() -> Path:
 def command_line(
     data_dir: Path, *, port: int | None = None, socket: Path | None = None, server: Path | None = None
 ) -> list[str]:
-    """Run a server with its data in `data_dir` and its log on standard output.
+    """The command that runs a server with its data in `data_dir` and its log on standard output.
 
     It listens on a loopback port, a unix socket that only this user can open, or both. Raises
     ConfigurationError when there is no server to run.

@@ -176,8 +176,9 @@ class WorkerExitHandler:
         return AfterExit.RESTART
 
     def record_exit(self, ended: ChildExit, *, was_told: bool = False) -> "RecordedExit":
-        """Record the exit's cause, release the leases, and ring. `was_told`: the supervisor had asked it
-        to stop.
+        """Records the exit's cause, releases the leases, and rings. `was_told`: the supervisor had asked it
+        to
+        stop.
         """
         oom_kills = self._oom_kills()
         cause = cause_of(ended.returncode, oom_kills - self._oom_kills_before)

@@ -48,7 +48,9 @@ class FunctionCall(Part):
 
 
 class InputTokensDetails(Part):
-    """Neither is counted per answer: they depend on the other load. A job's usage has its cached tokens."""
+    """Details that are not counted per answer: they depend on the other load. A job's usage has its cached
+    tokens.
+    """
 
     cached_tokens: int = 0
     cache_write_tokens: int = 0
@@ -111,7 +113,7 @@ class ResponseObject(Part):
 
 
 def begun(request: ResponsesRequest, head: AnswerHead) -> ResponseObject:
-    """Before any output."""
+    """The events before any output."""
     return ResponseObject(
         id=head.id,
         created_at=head.created_s,

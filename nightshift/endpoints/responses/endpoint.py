@@ -59,7 +59,7 @@ class ResponseEvents(AnswerEvents):
         return [self._event(f"response.{name}", response=response) for name in ("created", "in_progress")]
 
     def piece(self, choice: int, piece: Piece) -> Sequence[StreamEvent]:
-        """Without text, as the tokens of a call leave none, it begins no message."""
+        """Adds a piece of text. An empty one, as the tokens of a call leave, begins no message."""
         self._text.append(piece.text)
         self._logprobs += piece.logprobs["content"] if piece.logprobs is not None else []
         if not (piece.text or self._has_message):
@@ -170,7 +170,9 @@ class Responses(TextEndpoint):
     id_prefix = "resp_"
 
     def echoed_bytes(self, request: GenerationRequest) -> int:
-        """Its answer repeats most of what a request says, with the default of what it does not say."""
+        """The bytes of its answer that repeat the request: what it says, and the defaults for what it does
+        not.
+        """
         own = _own(request)
         said = own.model_dump(exclude={"input"})
         return json_bytes(said) + DEFAULTS_BYTES + len(own.tools or ()) * TOOL_DEFAULTS_BYTES

@@ -297,7 +297,7 @@ class ResponsesRequest(CallingRequest):
 
     @classmethod
     def read_tools(cls, data: JsonObject) -> Tools | None:
-        """Without tools, what says that none is called is neutral."""
+        """Reads the tools. Without any, a choice that calls none is accepted."""
         if not data.get("tools"):
             is_neutral = data.get("tool_choice") in ("none", "auto")
             neutral = {"parallel_tool_calls": None} | ({"tool_choice": None} if is_neutral else {})

@@ -168,7 +168,7 @@ class _ObjectScan:
     is_escaped: bool = False  # the next character
 
     def end_in(self, piece: str) -> int | None:
-        """After the brace that closes the object; None: it is not in this piece."""
+        """The index after the brace that closes the object; None: it is not in this piece."""
         at = 0
         while at < len(piece):
             if self.is_escaped:
@@ -217,6 +217,6 @@ def _is_blank(content: str) -> bool:
 
 
 def _beginning_at_end(text: str) -> int:
-    """How many of the last characters may be the beginning of a call."""
+    """The number of last characters that may be the beginning of a call."""
     longest = min(len(BEGIN) - 1, len(text))
     return next((n for n in range(longest, 0, -1) if BEGIN.startswith(text[-n:])), 0)

@@ -98,7 +98,7 @@ def _below(keyword: str, value: Any, path: str) -> Iterator[_Placed]:
 
 
 def _check_reference(value: object, path: str, root: JsonObject) -> None:
-    """Within the schema, by a JSON pointer (RFC 6901)."""
+    """Follows a reference within the schema, by a JSON pointer (RFC 6901)."""
     if not isinstance(value, str) or not (value == "#" or value.startswith("#/")):
         raise _invalid(path, "a reference must be to a part of the same schema, such as '#/$defs/name'")
     target: Any = root

@@ -155,7 +155,7 @@ def _check_tools(given: Any, is_flat: bool) -> list[str]:
 
 
 def _check_tool(tool: Any, at: str, is_flat: bool) -> str:
-    """Its name."""
+    """Checks a tool. Returns its name."""
     kind = tool.get("type") if isinstance(tool, dict) else None
     if isinstance(kind, str) and kind != "function":
         raise InvalidRequest(

@@ -27,7 +27,7 @@ class ChunkOptions(StreamOptions):
 
 
 class ChoicesRequest(GenerationRequest):
-    """How many choices, and how long."""
+    """The number of choices and their lengths."""
 
     max_tokens: Count | None = None
     n: Annotated[int, Field(ge=1, le=CHOICES_MAX, strict=True)] | None = None

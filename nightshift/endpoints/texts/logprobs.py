@@ -37,7 +37,7 @@ def num_tokens(logprobs: JsonObject) -> int:
 
 
 def since(logprobs: JsonObject, start: int) -> JsonObject:
-    """Without the first `start` tokens."""
+    """The logprobs without those of the first `start` tokens."""
     return {name: part[start:] if isinstance(part, list) else part for name, part in logprobs.items()}
 
 

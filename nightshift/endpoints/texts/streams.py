@@ -60,7 +60,7 @@ class AnswerEvents(ABC):
 
     @abstractmethod
     def opening(self) -> Sequence[StreamEvent]:
-        """Before any text; may be none."""
+        """The events before any text; there may be none."""
 
     @abstractmethod
     def piece(self, choice: int, piece: Piece) -> Sequence[StreamEvent]:
@@ -81,7 +81,7 @@ class AnswerEvents(ABC):
 
     @abstractmethod
     def ending(self, answer: JsonObject) -> Sequence[StreamEvent]:
-        """After all choices."""
+        """The events after all choices."""
 
     @abstractmethod
     def failed(self, error: JsonObject) -> Sequence[StreamEvent]:

@@ -34,7 +34,7 @@ class EndpointWithSecret:
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointChanges:
-    """None: as it is."""
+    """Changes of an endpoint. None: as it is."""
 
     name: str | None = None
     url: str | None = None
@@ -51,7 +51,9 @@ def get_endpoint(tx: Transaction, tenant_id: str, id: str, param: str = "id") ->
 
 
 class EndpointRegistry:
-    """Each method is one change in the caller's open transaction, with its entry in the audit log."""
+    """Changes to webhook endpoints, one in each method, in the caller's open transaction with its entry in
+    the audit log.
+    """
 
     def __init__(self, tx: Transaction, vault: Vault, tenant_id: str, actor: Actor) -> None:
         self._tx = tx
@@ -86,7 +88,7 @@ class EndpointRegistry:
         return EndpointWithSecret(new, secret)
 
     def update(self, id: str, changes: EndpointChanges) -> WebhookEndpoint:
-        """Change what is given. What is owed goes to a new URL, which also enables an endpoint that was not
+        """Changes what is given. What is owed goes to a new URL, which also enables an endpoint that was not
         disabled by its tenant. Raises NotFound.
         """
         before = self._locked(id)
@@ -103,7 +105,7 @@ class EndpointRegistry:
         return after
 
     def rotate(self, id: str, *, keeps_old: bool) -> EndpointWithSecret:
-        """Make a new secret. `keeps_old`: the old one signs too, for `SECRET_OVERLAP`. Raises NotFound."""
+        """Makes a new secret. `keeps_old`: the old one signs too, for `SECRET_OVERLAP`. Raises NotFound."""
         before = self._locked(id)
         secret = new_secret()
         after = replace(
@@ -120,14 +122,14 @@ class EndpointRegistry:
         return EndpointWithSecret(after, secret)
 
     def delete(self, id: str) -> None:
-        """Delete the endpoint; what is owed to it becomes dead letters. Raises NotFound."""
+        """Deletes the endpoint; what is owed to it becomes dead letters. Raises NotFound."""
         self._locked(id)
         self._tx.webhook_endpoints.delete(self._tenant_id, id)
         self._tx.deliveries.give_up(self._tenant_id, id, GIVEN_UP_MAX)
         self._record(Action.WEBHOOK_ENDPOINT_DELETED, id)
 
     def note_test(self, id: str, event_type: str) -> None:
-        """Record a test in the audit log."""
+        """Records a test in the audit log."""
         self._record(Action.WEBHOOK_ENDPOINT_TESTED, id, {"event_type": event_type})
 
     def _locked(self, id: str) -> WebhookEndpoint:
@@ -141,8 +143,8 @@ class EndpointRegistry:
 
 
 def note_attempt(tx: Transaction, delivery: Delivery, made: DeliveryAttempt, now: datetime) -> None:
-    """Apply an attempt to the endpoint of its delivery: a success ends its failures; 410, or only
-    failures for too long, disable it. What is owed to it then becomes dead letters.
+    """Applies an attempt to the endpoint of its delivery: a success ends its failures; 410, or only failures
+    for too long, disable it. What is owed to it then becomes dead letters.
     """
     assert delivery.endpoint_id is not None, "a job's own URL is no endpoint"
     before = tx.webhook_endpoints.lock(delivery.tenant_id, delivery.endpoint_id)

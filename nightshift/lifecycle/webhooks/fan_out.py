@@ -12,7 +12,7 @@ from nightshift.store import Transaction
 
 
 def owe(tx: Transaction, job: Job, event_type: str, now: datetime) -> None:
-    """Record an event's deliveries, in the transaction that makes the event true. All have its id. That of a
+    """Records an event's deliveries, in the transaction that makes the event true. All have its id. That of a
     disabled endpoint is a dead letter, which can be replayed.
     """
     tx.deliveries.insert(*_deliveries(tx, job, event_type, now))

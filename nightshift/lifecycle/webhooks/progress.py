@@ -21,7 +21,7 @@ def is_news(tx: Transaction, job: Job) -> bool:
 
 
 def owe_progress(tx: Transaction, job_id: str, now: datetime) -> bool:
-    """Record the event if it is news. It is not recorded after the job's end: both lock the job."""
+    """Records the event if it is news. It is not recorded after the job's end: both lock the job."""
     tx.jobs.lock(job_id)
     job = tx.jobs.fetch(job_id)
     if not is_news(tx, job):

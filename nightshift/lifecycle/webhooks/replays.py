@@ -31,7 +31,7 @@ def get_delivery(tx: Transaction, tenant_id: str, id: str, param: str = "id") ->
 
 
 def replay_delivery(tx: Transaction, actor: Actor, tenant_id: str, id: str) -> Delivery:
-    """Send a delivery once more, whatever became of it; one that is still owed stays as it is. Raises
+    """Sends a delivery once more, whatever became of it; one that is still owed stays as it is. Raises
     NotFound, and Conflict for one whose endpoint gets no events.
     """
     delivery = get_delivery(tx, tenant_id, id)
@@ -47,7 +47,7 @@ def replay_delivery(tx: Transaction, actor: Actor, tenant_id: str, id: str) -> D
 def replay_window(
     tx: Transaction, actor: Actor, tenant_id: str, endpoint_id: str, since: datetime, until: datetime
 ) -> ReplayedWindow:
-    """Send an endpoint its dead letters of events in [since, until) once more, the oldest first. What was
+    """Sends an endpoint its dead letters of events in [since, until) once more, the oldest first. What was
     delivered or is owed stays as it is, so a repeat sends nothing twice. Raises NotFound, Conflict.
     """
     endpoint = get_endpoint(tx, tenant_id, endpoint_id)

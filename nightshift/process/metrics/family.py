@@ -44,7 +44,7 @@ class Family:
 
 @dataclass(frozen=True, kw_only=True)
 class CounterFamily(Family):
-    """It rises until its process ends; those that the database keeps, for ever."""
+    """A counter that rises until its process ends; those that the database keeps, for ever."""
 
     def __post_init__(self) -> None:
         assert self.name.endswith("_total"), f"{self.name} is a counter"

@@ -20,7 +20,7 @@ _OWNER_ONLY: Final = 0o600
 
 
 class MetricsServer:
-    """Open it before it is closed; a port and a socket may be opened, in any order."""
+    """A server of metrics. Open it before it is closed; a port and a socket may be opened, in any order."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry

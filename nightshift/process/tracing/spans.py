@@ -144,7 +144,9 @@ def traceparent_of(context: SpanContext) -> str:
 
 
 def parsed(traceparent: str | None) -> SpanContext | None:
-    """None for what is no valid `traceparent`. `tracestate` is a caller's free text, and not kept."""
+    """The span context of a `traceparent`; None for one that is not valid. `tracestate` is a caller's free
+    text, and not kept.
+    """
     if traceparent is None:
         return None
     extracted = _W3C.extract({"traceparent": traceparent}, Context())

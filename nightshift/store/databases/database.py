@@ -105,7 +105,7 @@ class Database:
 
     @contextmanager
     def write_at_leisure(self) -> Iterator[Connection]:
-        """As `write`, without a limit on statements, for schema changes."""
+        """A transaction like `write`, without a limit on statements, for schema changes."""
         with self.write() as connection:
             with nullcontext() if self.is_sqlite else postgresql.without_limits(connection):
                 yield connection
@@ -132,7 +132,7 @@ class Database:
         return from_ms(int(connection.execute(_NOW_MS[self.dialect]).scalar_one()))
 
     def server_version(self) -> str:
-        """As `postgresql 17.2`. Raises DatabaseUnavailable."""
+        """The server's name and version, such as `postgresql 17.2`. Raises DatabaseUnavailable."""
         with self.read() as connection:
             version = connection.dialect.server_version_info or ()
             return f"{self.dialect} {'.'.join(map(str, version))}".rstrip()
@@ -203,7 +203,7 @@ def position(columns: Sequence[ColumnElement[Any]], values: Sequence[Any]) -> Tu
 
 
 def place_of(url: URL) -> str:
-    """Where a database is, without what is secret: a file's path, or a server's URL."""
+    """The place of a database, without what is secret: a file's path, or a server's URL."""
     if url.get_backend_name() == "sqlite":
         return url.database or ""
     return url.set(username=None, password=None, query={}).render_as_string()

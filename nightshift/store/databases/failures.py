@@ -49,7 +49,7 @@ _NEXT_STEPS: Final = {
 
 
 def kind_of(error: exc.DBAPIError) -> type[NightshiftError] | None:
-    """None: an error of a value, or of this code."""
+    """The kind of a database's error. None: an error of a value, or of this code."""
     if error.orig is not None and is_permanent(error.orig):
         return DatabaseUnusable
     if isinstance(error, exc.InternalError) and not error.connection_invalidated:

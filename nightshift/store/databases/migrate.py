@@ -39,7 +39,7 @@ _ADVISORY_LOCK: Final = 0x6E736869667401  # an arbitrary number
 
 
 def upgrade(database: Database) -> None:
-    """Apply all migrations in one transaction. Raises ConfigurationError for a later release's schema, and
+    """Applies all migrations in one transaction. Raises ConfigurationError for a later release's schema, and
     DatabaseUnusable for one that is not what the migrations make, or older than they.
     """
     try:
@@ -63,7 +63,7 @@ def downgrade(database: Database, revision: str) -> None:
 
 
 def change_schema(database: Database, change: Callable[[Connection], None]) -> None:
-    """Change the schema in one transaction while the service runs.
+    """Changes the schema in one transaction while the service runs.
 
     Changed tables stay locked until the end, so a transaction that holds one and wants another can deadlock
     with this one: if PostgreSQL aborts it, it starts again.
@@ -145,7 +145,9 @@ def _unusable(applied: str | None, lacks: Sequence[str]) -> DatabaseUnusable:
 
 
 def _revision(connection: Connection) -> str | None:
-    """None: the database is empty. Raises DatabaseUnusable where `alembic_version` does not say it."""
+    """The schema's revision. None: the database is empty. Raises DatabaseUnusable where `alembic_version`
+    does not say it.
+    """
     context = MigrationContext.configure(connection)
     heads = context.get_current_heads()
     if not heads and (made := schema.tables_there(connection)):

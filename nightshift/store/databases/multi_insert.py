@@ -37,7 +37,7 @@ Shape = tuple[Table, tuple[str, ...]]  # a table and the given columns
 
 
 def insert_groups(connection: Connection, groups: Sequence[Sequence[Row]]) -> Sequence[int]:
-    """Insert groups of rows of the same tables and columns, referenced tables first. Returns the serial
+    """Inserts groups of rows of the same tables and columns, referenced tables first. Returns the serial
     numbers of their last rows.
     """
     if not groups:

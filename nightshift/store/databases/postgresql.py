@@ -159,7 +159,7 @@ def time_of_begin_ms(connection: Connection) -> int | None:
 
 @contextmanager
 def without_limits(connection: Connection) -> Iterator[None]:
-    """No limits within this transaction."""
+    """Lifts all limits within this transaction."""
     for limit in _LIMITS:
         connection.execute(text(f"SET LOCAL {limit} = 0"))
     ours: Any = connection.connection.dbapi_connection
@@ -171,7 +171,7 @@ def without_limits(connection: Connection) -> Iterator[None]:
 
 
 def _leave_a_server_that_cannot_write(context: ExceptionContext) -> None:
-    """After a failover, connections to the new standby are useless."""
+    """Leaves a server that cannot write: after a failover, connections to the new standby are useless."""
     if failures.sqlstate(context.sqlalchemy_exception) == failures.READ_ONLY:
         context.is_disconnect = True
 

@@ -38,8 +38,8 @@ def _prepare_sqlite(busy_timeout_s: float, connection: Any, record: Any) -> None
 
 
 def _write_ahead(connection: Any, busy_timeout_s: float) -> None:
-    """Set WAL mode, which the file keeps. Retried: SQLite's busy timeout does not cover another process
-    that is writing to a new file.
+    """Sets WAL mode, which the file keeps. Retried: SQLite's busy timeout does not cover another process that
+    is writing to a new file.
     """
     ends_s = monotonic() + busy_timeout_s
     while True:

@@ -23,17 +23,19 @@ class Controls(Statements):
         return self._update(tenant_id, job_id, priority=priority, priority_rank=priority.rank)
 
     def replace_spec(self, tenant_id: str, job_id: str, spec: JobSpec, more_bytes: int) -> bool:
-        """Only its metadata may differ, by so many bytes, and the caller has locked the job."""
+        """Replaces the spec. Only its metadata may differ, by so many bytes, and the caller has locked the
+        job.
+        """
         stored_bytes = job.c.stored_bytes + more_bytes
         return self._update(tenant_id, job_id, spec=spec.to_json(), stored_bytes=stored_bytes)
 
     def pause(self, tenant_id: str, job_id: str, now: datetime) -> bool:
-        """Let no shard of a bulk job be claimed. False also of an online job, and of one that is paused."""
+        """Lets no shard of a bulk job be claimed. False also of an online job, and of one that is paused."""
         guards = (job.c.kind == JobKind.BULK, job.c.paused_at.is_(None))
         return self._update(tenant_id, job_id, *guards, paused_at=now)
 
     def resume(self, tenant_id: str, job_id: str) -> bool:
-        """False also of a job that is not paused."""
+        """Lets a job's shards be claimed again. False also of a job that is not paused."""
         return self._update(tenant_id, job_id, job.c.paused_at.is_not(None), paused_at=None)
 
     def _update(self, tenant_id: str, job_id: str, *guards: ColumnElement[bool], **values: Any) -> bool:

@@ -46,22 +46,22 @@ class Deletions(Statements):
     # -- what makes a part unreachable -----------------------------------------------------------------
 
     def lock_ended(self, job_ids: Collection[str]) -> Sequence[str]:
-        """Which of these jobs have ended and are not deleted; locked until this transaction ends. One that
-        another transaction has locked is left out.
+        """The jobs among these that have ended and are not deleted; locked until this transaction ends. One
+        that another transaction has locked is left out.
         """
         wanted = select(job.c.id).where(job.c.id.in_(job_ids), *_ENDED)
         return self._execute(wanted.with_for_update(skip_locked=True)).scalars().all()
 
     def mark_deleted(self, tenant_id: str, job_id: str, now: datetime) -> bool:
-        """Let the job be found no more. False: it has not ended, or was deleted."""
+        """Lets the job be found no more. False: it has not ended, or was deleted."""
         return bool(self._mark([job_id], JobPart.JOB, now, job.c.tenant_id == tenant_id))
 
     def mark(self, job_ids: Collection[str], part: JobPart, now: datetime) -> Sequence[tuple[str, str]]:
-        """Let this part of ended jobs be found no more. Returns tenant and id of those that had it."""
+        """Lets this part of ended jobs be found no more. Returns tenant and id of those that had it."""
         return self._mark(job_ids, part, now)
 
     def record(self, marked: Collection[tuple[str, str]], part: JobPart, now: datetime) -> None:
-        """Record that this part of these jobs (tenant, id) is still to be deleted."""
+        """Records that this part of these jobs (tenant, id) is still to be deleted."""
         if marked:
             rows = [
                 {"tenant_id": tenant_id, "job_id": job_id, "part": part, "recorded_at": now}
@@ -106,7 +106,7 @@ class Deletions(Statements):
     # -- rows, in batches ------------------------------------------------------------------------------
 
     def delete_segments(self, part: Deletion, limit: int) -> int:
-        """Delete segments, and count their bytes no more. Returns how many."""
+        """Deletes segments and stops counting their bytes. Returns their number."""
         segment = tables.segment
         page = select(segment.c.id).where(_of_job(segment, part)).order_by(segment.c.id).limit(limit)
         gone = delete(segment).where(_of_job(segment, part), segment.c.id.in_(page.scalar_subquery()))
@@ -158,7 +158,7 @@ class Deletions(Statements):
         self._execute(delete(tables.dead_row).where(tables.dead_row.c.job_id == job_id))
 
     def delete_key(self, job_id: str) -> None:
-        """Forget the Idempotency-Key that made this job."""
+        """Forgets the Idempotency-Key that made this job."""
         self._execute(delete(tables.idempotency).where(tables.idempotency.c.job_id == job_id))
 
     # -- online jobs, which have few rows each ---------------------------------------------------------
@@ -191,7 +191,7 @@ class Deletions(Statements):
     # --------------------------------------------------------------------------------------------------
 
     def _count_deleted(self, job_ids: Collection[str]) -> None:
-        """Count what is stored of these locked jobs no more for their tenants."""
+        """Stops counting, for their tenants, what is stored of these locked jobs."""
         stored = select(job.c.tenant_id, func.sum(job.c.stored_bytes)).where(job.c.id.in_(job_ids))
         for tenant_id, stored_bytes in self._execute(stored.group_by(job.c.tenant_id)):
             self._holdings.add(tenant_id, Holding(stored_bytes=-int(stored_bytes)))

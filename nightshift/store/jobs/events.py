@@ -40,11 +40,11 @@ class Event:
 
 class Events(Statements):
     def begin(self, job_id: str, type: str, data: JsonObject, now: datetime) -> None:
-        """Add the first event of a job inserted by this transaction; the job's row counts it already."""
+        """Adds the first event of a job inserted by this transaction; the job's row counts it already."""
         self._execute(_INSERT, event_row(job_id, type, data, now))
 
     def append(self, job_id: str, type: str, data: JsonObject, now: datetime) -> int:
-        """Add an event and return its number.
+        """Adds an event and returns its number.
 
         The number comes from the job's row, locked until the commit, so no reader sees number 6 appear after
         7.

@@ -29,7 +29,7 @@ class Idempotency(Statements):
         return self._one(wanted.where(idempotency.c.expires_at > now), _to_answer)
 
     def keep(self, tenant_id: str, key: str, answer: KeptAnswer, now: datetime, expires_at: datetime) -> bool:
-        """Keep the first answer, in the transaction that makes it true. False: another was first.
+        """Keeps the first answer, in the transaction that makes it true. False: another was first.
 
         On False the caller must roll back: its job is a second one.
         """
@@ -44,7 +44,7 @@ class Idempotency(Statements):
         return self._inserts(insert(idempotency).values(kept))
 
     def purge(self, now: datetime) -> int:
-        """Delete expired keys. Returns how many."""
+        """Deletes expired keys. Returns how many."""
         return self._execute(delete(idempotency).where(idempotency.c.expires_at <= now)).rowcount
 
 

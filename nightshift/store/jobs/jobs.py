@@ -148,7 +148,7 @@ class Jobs(Statements):
     # -- creation and look-up, on behalf of a tenant ---------------------------------------------------
 
     def insert(self, new: NewJob, now: datetime, *, output_place: str | None = None) -> Job:
-        """Record an accepted bulk job, not planned yet. Raises OutputInUse while another writes there."""
+        """Records an accepted bulk job, not planned yet. Raises OutputInUse while another writes there."""
         try:
             with self._connection.begin_nested():
                 self._execute(_INSERT, new_row(new, now) | {"output_place": output_place})
@@ -234,7 +234,7 @@ class Jobs(Statements):
         return list(rows.scalars())
 
     def request_stop(self, tenant_id: str, job_id: str, reason: StopReason, now: datetime) -> bool:
-        """Start no more rows of this job. False: it was stopping, finalizing or over."""
+        """Lets this job start no more rows. False: it was stopping, finalizing or over."""
         return self._stop(reason, now, job.c.id == job_id, job.c.tenant_id == tenant_id)
 
     # -- the service's own duties, over all tenants ----------------------------------------------------
@@ -278,14 +278,14 @@ class Jobs(Statements):
         )
 
     def still_to_plan(self, job_ids: Sequence[str]) -> set[str]:
-        """Which of these are not planned to their end, stopped or over."""
+        """The jobs among these that are not planned to their end, stopped or over."""
         _, *others = UNPLANNED
         is_runnable = unindexed(job.c.state).in_(RUNNABLE_STATES)  # these few are found by their ids
         wanted = select(job.c.id).where(job.c.id.in_(job_ids), is_runnable, *others)
         return set(self._execute(wanted).scalars())
 
     def ended_runs(self, runs: Collection[str]) -> set[str]:
-        """Which of these beginnings of ids are those of jobs that have ended, and of no other."""
+        """The given beginnings of job ids whose jobs have all ended. One without jobs is left out."""
         ended = set()
         for run in runs:
             rest = SUFFIX_LENGTH - len(run)
@@ -301,7 +301,7 @@ class Jobs(Statements):
         return None if upload is None else PartUpload.from_json(upload)
 
     def begin_output(self, begins: Job, upload: PartUpload, lead: Lead) -> bool:
-        """Record what the leader begins of a job's manifest. False: the job's state is another by now, or
+        """Records what the leader begins of a job's manifest. False: the job's state is another by now, or
         another scheduler leads. So the manifest of a running job never replaces its last one.
         """
         return self._update(
@@ -313,7 +313,7 @@ class Jobs(Statements):
         )
 
     def output_problem(self, job_id: str) -> PartProblem | None:
-        """Why the job's manifest, or its files, could not be written the last time."""
+        """The reason why the job's manifest, or its files, could not be written the last time."""
         problem = self._execute(select(job.c.output_problem).where(job.c.id == job_id)).scalar_one()
         return None if problem is None else PartProblem.from_json(problem)
 
@@ -325,7 +325,7 @@ class Jobs(Statements):
         )
 
     def begin_planning(self, job_id: str, lead: Lead) -> int | None:
-        """Count an attempt to plan, before it starts. Returns how many have no known end, this one included.
+        """Counts an attempt to plan, before it starts. Returns how many have no known end, this one included.
 
         None: the job was planned to its end, stopped or over, or another scheduler leads.
         """
@@ -338,15 +338,15 @@ class Jobs(Statements):
         return attempts
 
     def end_planning(self, job_id: str, fault: Fault | None = None) -> None:
-        """Take back an attempt whose end is known, whatever came of it. `fault`: why it is tried again."""
+        """Takes back an attempt whose end is known, whatever came of it. `fault`: why it is tried again."""
         attempts = job.c.planning_attempts
         self._update(job.c.id == job_id, attempts > 0, planning_attempts=attempts - 1)
         if fault is not None:
             self.record_input_fault(job_id, fault)
 
     def record_input_fault(self, job_id: str, fault: Fault) -> None:
-        """Record why the input cannot be planned at present, until the next page of it is planned. Nothing is
-        recorded of a job that was planned, stopped or over meanwhile.
+        """Records why the input cannot be planned at present, until the next page of it is planned. Nothing
+        is recorded of a job that was planned, stopped or over meanwhile.
         """
         self._update(job.c.id == job_id, *UNPLANNED, input_fault=fault.to_json())
 
@@ -362,7 +362,7 @@ class Jobs(Statements):
         next: PlanCursor | None = None,
         now: datetime,
     ) -> bool:
-        """Record that this page of the input is cut into shards, of about so many rows and tokens. `next`:
+        """Records that this page of the input is cut into shards, of about so many rows and tokens. `next`:
         where the next one begins; None: it was the last.
 
         A model of None stays what it is. False: the page was cut, or the job stopped or over.
@@ -390,11 +390,11 @@ class Jobs(Statements):
         return self._execute(wanted).one_or_none() is not None
 
     def record_errors(self, job_id: str, errors: Sequence[InputError]) -> None:
-        """Record why a job that was told to stop will fail."""
+        """Records why a job that was told to stop will fail."""
         self._update(job.c.id == job_id, errors=[vars(error) for error in errors])
 
     def mark_started(self, job_id: str, now: datetime, max_runtime_s: int | None) -> bool:
-        """Record the job's first claim. False: not the first."""
+        """Records the job's first claim. False: not the first."""
         ends = None if max_runtime_s is None else now + timedelta(seconds=max_runtime_s)
         return self._changes_one(_START, {"of": job_id, "since": now, "until": ends})
 
@@ -407,7 +407,7 @@ class Jobs(Statements):
         self._execute(_LOCK, {"of": job_id})
 
     def add_progress(self, job_id: str, counts: Counts, usage: Usage, stored_bytes: int = 0) -> Progress:
-        """Add the rows of a newly listed segment or recorded result. Returns what the job then has.
+        """Adds the rows of a newly listed segment or recorded result. Returns what the job then has.
 
         `stored_bytes`: of the segment, or of an online job's answer.
         """
@@ -421,15 +421,15 @@ class Jobs(Statements):
         return Progress(row.tenant_id, row.model, counts)
 
     def add_tokens_redone(self, job_id: str, tokens: int) -> None:
-        """Count tokens that were lost with a worker or cannot be continued."""
+        """Counts tokens that were lost with a worker or cannot be continued."""
         self._update(job.c.id == job_id, tokens_redone=job.c.tokens_redone + tokens)
 
     def add_rows_reused(self, job_id: str, rows: int) -> None:
-        """Count rows that have the result of another."""
+        """Counts rows that have the result of another."""
         self._update(job.c.id == job_id, rows_reused=job.c.rows_reused + rows)
 
     def add_worker_time(self, job_id: str, time: WorkerTime) -> None:
-        """Count time of workers that shards of the job have taken."""
+        """Counts time of workers that shards of the job have taken."""
         self._update(
             job.c.id == job_id,
             worker_ms_spot=job.c.worker_ms_spot + round(time.spot_s * 1000),
@@ -473,7 +473,7 @@ class Jobs(Statements):
         return list(self._execute(wanted).scalars())
 
     def stop(self, job_id: str, reason: StopReason, now: datetime) -> bool:
-        """As `request_stop`, for the service itself."""
+        """Stops a job like `request_stop`, for the service itself."""
         return self._stop(reason, now, job.c.id == job_id)
 
     def stopping(self, limit: int) -> Sequence[Job]:

@@ -68,7 +68,7 @@ _NEWEST_FIRST = tuple(column.desc() for column in _ORDER)
 
 @dataclass(frozen=True, kw_only=True)
 class JobFilters:
-    """Which jobs. None, or no state: any."""
+    """Filters of a list of jobs. None, or no state: any."""
 
     kind: JobKind | None = None
     face: Face | None = None

@@ -17,7 +17,7 @@ _UNFINISHED = tuple(state for state in JobState if not state.is_terminal)
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast unfinished bulk jobs get on that are not paused."""
+    """The pace of unfinished bulk jobs that are not paused."""
 
     rows_done: int  # all tenants'
     running_since: datetime | None  # when the first of these jobs started; None: none runs
@@ -25,7 +25,7 @@ class Pace:
 
 class Load(Statements):
     def oldest_online(self) -> datetime | None:
-        """When the longest waiting online request was made."""
+        """The time at which the longest waiting online request was made."""
         oldest: datetime | None = self._execute(
             select(func.min(shard.c.enqueued_at)).where(
                 shard.c.state == ShardState.QUEUED, shard.c.kind == JobKind.ONLINE

@@ -22,7 +22,7 @@ class Online(Statements):
         events: Sequence[tuple[str, JsonObject]],
         now: datetime,
     ) -> Sequence[Ring]:
-        """Insert online jobs: of each its first event (type and data), its shard, its body, and its ring."""
+        """Inserts online jobs: of each its first event (type and data), its shard, its body, and its ring."""
         shard_ids = [new_id("shard") for _ in requests]
         groups = [
             (

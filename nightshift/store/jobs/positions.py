@@ -84,8 +84,8 @@ class Positions(Statements):
         return places
 
     def _created_between(self, alike: Sequence[Job]) -> Sequence[tuple[datetime, int]]:
-        """When runnable jobs of the same kind and class were created, from the first of these to the last,
-        and how many at a time.
+        """The times at which runnable jobs of the same kind and class were created, from the first of these
+        to the last, and the number at each time.
         """
         first, last = alike[0], alike[-1]
         if first.created_at == last.created_at:

@@ -53,7 +53,7 @@ class FailedDelivery:
 
 class Problems(Statements):
     def record(self, known: Job, problem: JobProblem | None) -> bool:
-        """Record another problem than the job's, or that there is none. False: it was recorded by another
+        """Records another problem than the job's, or that there is none. False: it was recorded by another
         process, or the job is over.
         """
         told = None if problem is None else Fault(error=problem.error, met_at=problem.since).to_json()

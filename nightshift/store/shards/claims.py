@@ -79,7 +79,7 @@ class Claims(Statements):
         machine: Machine = Machine(),
         room: Room = ROOM_FOR_ALL,
     ) -> BulkClaim | None:
-        """Lease the best bulk shard for these models on such a machine, ordered as in
+        """Leases the best bulk shard for these models on such a machine, ordered as in
         `nightshift/jobs/priorities.py`, of those that `room` does not leave out.
         """
         for candidate in self._best_jobs(models, now, priorities, machine, room):
@@ -108,7 +108,7 @@ class Claims(Statements):
         machine: Machine = Machine(),
         full_tenants: Collection[str] = (),
     ) -> Sequence[OnlineClaim]:
-        """Lease those of these online shards that are still queued, and of no full tenant; at most 64 per
+        """Leases those of these online shards that are still queued, and of no full tenant; at most 64 per
         call keep it short.
         """
         jobs = self._lock_jobs_of(shard_ids)
@@ -302,7 +302,7 @@ class Claims(Statements):
         return DeadLetters(self._connection).crash_history(claimed.id, claimed.crash_count)
 
     def _start(self, claimed: Job, now: datetime) -> bool:
-        """False: another claim has started it."""
+        """Starts a job with its first claim. False: another claim has started it."""
         if claimed.state is not JobState.QUEUED:
             return False
         return Jobs(self._connection).mark_started(claimed.id, now, claimed.spec.max_runtime_s)
@@ -413,7 +413,9 @@ def _online_claim(row: Row[Any], job: Job, body: JsonObject, now: datetime) -> O
 
 
 def _took_over(row: Row[Any]) -> Interruption | None:
-    """How the lease before ended. An entry of an earlier lease stays where a later one ended otherwise."""
+    """How the lease before ended, if it was interrupted. An entry of an earlier lease stays where a later one
+    ended otherwise.
+    """
     last = None if row.interruption is None else Interruption(**row.interruption)
     return last if last is not None and last.term == row.term - 1 else None
 

@@ -54,14 +54,14 @@ class OutputProgress:
 
 
 def note_ended(connection: Connection, job_id: str, shards: int = 1) -> None:
-    """Let the job's ended shards be looked at. In a worker's transaction before anything that locks a shard:
+    """Lets the job's ended shards be looked at. In a worker's transaction before anything that locks a shard:
     opposite orders would deadlock. Without it a shard waits for the next one that ends, or for the job's end.
     """
     connection.execute(_NOTE_ENDED, {"of": job_id, "more": shards})
 
 
 def note_written(connection: Connection, job_id: str, parts: int = 1) -> None:
-    """Let the job's manifest be written again."""
+    """Lets the job's manifest be written again."""
     connection.execute(_NOTE_WRITTEN, {"of": job_id, "more": parts})
 
 
@@ -100,7 +100,7 @@ class Cuts(Statements):
         return CutPage(sorted((*free, *neighbours), key=lambda one: one.shard_no), is_full=len(rows) == limit)
 
     def assign(self, job_id: str, part: NewPart) -> bool:
-        """Put a part's shards in it. False: not all of them had ended and were free; then roll back."""
+        """Puts a part's shards in it. False: not all of them had ended and were free; then roll back."""
         return (
             self._execute(
                 update(shard)
@@ -115,7 +115,7 @@ class Cuts(Statements):
         )
 
     def insert(self, job: Job, parts: Sequence[NewPart], now: datetime) -> None:
-        """Record parts, ready to be claimed. One without rows is written: it has no files."""
+        """Records parts, ready to be claimed. One without rows is written: it has no files."""
         rows = [
             {
                 "id": new_id("part"),

@@ -36,7 +36,7 @@ class DeadLetters(Statements):
     # -- under a lease ---------------------------------------------------------------------------------
 
     def journal(self, lease: Lease, rows: Sequence[int]) -> bool:
-        """Record which rows are in flight. False: the lease is gone."""
+        """Records which rows are in flight. False: the lease is gone."""
         return self._update_held(lease, suspects=sorted(rows))
 
     def clear_suspect(self, lease: Lease, row: int) -> bool:
@@ -102,7 +102,7 @@ class DeadLetters(Statements):
         )
 
     def replay(self, tenant_id: str, id: str, job_id: str, now: datetime) -> bool:
-        """It was submitted again, as this job. False: it was replayed or discarded already."""
+        """Notes that a row was submitted again, as this job. False: it was replayed or discarded already."""
         return self._decide(tenant_id, id, now, state=DeadLetterState.REPLAYED, replay_job_id=job_id)
 
     def discard(self, tenant_id: str, id: str, now: datetime) -> bool:

@@ -66,7 +66,7 @@ class Leases(Statements):
     def renew(
         self, held: Sequence[Lease], now: datetime, ttl_s: float, in_flight: Mapping[str, int] = {}
     ) -> Sequence[HeldLease]:
-        """Extend the held leases; one missing from the answer is lost.
+        """Extends the held leases; one missing from the answer is lost.
 
         Only those the worker knows of: a claim whose commit it never saw must expire. `in_flight`: by shard
         id, tokens generated and in no checkpoint.
@@ -88,7 +88,7 @@ class Leases(Statements):
         return [HeldLease(row.id, Term(row.term), *orders.get(row.job_id, (None, None))) for row in kept]
 
     def hand_back(self, lease: Lease, carry_over_key: str | None = None) -> bool:
-        """Return an unfinished shard to the queue without charging an attempt. False: the lease was lost.
+        """Returns an unfinished shard to the queue without charging an attempt. False: the lease was lost.
 
         Without a key the shard keeps its carry-over.
         """
@@ -103,7 +103,7 @@ class Leases(Statements):
         )
 
     def delay(self, lease: Lease, not_before: datetime, fault: Fault | None = None) -> bool:
-        """Return a shard to the queue until `not_before` after an external fault, which is counted; no
+        """Returns a shard to the queue until `not_before` after an external fault, which is counted; no
         attempt is.
         """
         return self._release(
@@ -118,7 +118,7 @@ class Leases(Statements):
         )
 
     def return_broken(self, lease: Lease, not_before: datetime, fault: Fault | None = None) -> bool:
-        """Return a shard to the queue after an unforeseen error, charging an attempt but no crash."""
+        """Returns a shard to the queue after an unforeseen error, charging an attempt but no crash."""
         return self._release(
             lease.shard_id,
             lease.term,
@@ -159,7 +159,7 @@ class Leases(Statements):
         not_before: datetime | None = None,
         fault: Fault | None = None,
     ) -> bool:
-        """Return it to the queue until `not_before`. False: the term has moved on.
+        """Returns it to the queue until `not_before`. False: the term has moved on.
 
         Without `counts_attempt`, the loss counts neither as an attempt nor as a crash. With `isolate`, its
         suspects run alone. `fault`: of the loss; None: what was met before stays.
@@ -180,7 +180,7 @@ class Leases(Statements):
         )
 
     def end(self, expired: ExpiredLease, state: ShardState) -> bool:
-        """End an abandoned shard as stopped or failed."""
+        """Ends an abandoned shard as stopped or failed."""
         return self._release(expired.shard_id, expired.term, state=state, fault=None)
 
     def _abandoned(

@@ -26,7 +26,7 @@ class Outbox(Statements):
         return Ring(ring_id, kind, shard_id, priority_rank)
 
     def add_bulk(self, count: int, priority_rank: int, now: datetime) -> Sequence[Ring]:
-        """Add rings for workers, each of which takes the best bulk work then: in one statement."""
+        """Adds rings for workers, each of which takes the best bulk work then: in one statement."""
         row = ring_row(JobKind.BULK, None, priority_rank, now)
         ids = insert_groups(self._connection, [[(outbox, row)]] * count)
         return [Ring(ring_id, JobKind.BULK, None, priority_rank) for ring_id in ids]
@@ -39,7 +39,7 @@ class Outbox(Statements):
         return [Ring(row.id, JobKind(row.kind), row.shard_id, row.priority_rank) for row in rows]
 
     def delete(self, ring_ids: Sequence[int]) -> None:
-        """Delete sent rings."""
+        """Deletes sent rings."""
         self._execute(delete(outbox).where(outbox.c.id.in_(ring_ids)))
 
     def length(self) -> int:

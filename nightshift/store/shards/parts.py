@@ -54,7 +54,7 @@ class Parts(Statements):
     # -- claiming --------------------------------------------------------------------------------------
 
     def claim(self, owner: str, now: datetime, ttl_s: float) -> PartClaim | None:
-        """Lease a part of the tenant with the fewest leased; among its jobs, those that wait for nothing but
+        """Leases a part of the tenant with the fewest leased; among its jobs, those that wait for nothing but
         their output first, the longest waiting first.
         """
         for candidate in self._best_jobs(now):
@@ -74,7 +74,7 @@ class Parts(Statements):
     # -- writes under a lease --------------------------------------------------------------------------
 
     def renew(self, held: Sequence[PartLease], now: datetime, ttl_s: float) -> Sequence[PartLease]:
-        """Extend these leases. Returns those that were held, with their new end; the others are lost."""
+        """Extends these leases. Returns those that were held, with their new end; the others are lost."""
         if not held:
             return []
         return self._all(
@@ -89,7 +89,7 @@ class Parts(Statements):
         )
 
     def record_uploads(self, lease: PartLease, uploads: Sequence[PartUpload]) -> bool:
-        """Replace what is recorded of the files begun for a part: before any of their bytes are sent, and
+        """Replaces what is recorded of the files begun for a part: before any of their bytes are sent, and
         again once they are staged. Uploads left out were discarded. False: the lease is lost.
         """
         return self._update_held(lease, uploads=[upload.to_json() for upload in uploads] or None)
@@ -118,7 +118,7 @@ class Parts(Statements):
         *,
         is_charged: bool = False,
     ) -> bool:
-        """Let another process claim the part, from `not_before` on. What is recorded of its uploads stays.
+        """Lets another process claim the part, from `not_before` on. What is recorded of its uploads stays.
         Only a charged attempt counts. False: the lease is lost.
         """
         return self._release(
@@ -130,7 +130,7 @@ class Parts(Statements):
         )
 
     def reopen(self, job_id: str, first_shards: Collection[int]) -> int:
-        """Let written parts of a job be written again, whose files are gone. Returns how many."""
+        """Lets written parts of a job be written again, whose files are gone. Returns their number."""
         return self._execute(
             update(part)
             .where(
@@ -198,7 +198,7 @@ class Parts(Statements):
         return self._execute(wanted).one_or_none() is not None
 
     def expire(self, now: datetime) -> int:
-        """Let parts be claimed again whose lease has expired. Returns how many."""
+        """Lets parts be claimed again whose lease has expired. Returns their number."""
         # An owner that renews at this moment keeps its part. SQLite's writers take turns anyway.
         expired = (
             select(part.c.id).where(LEASED, part.c.lease_expires_at <= now).with_for_update(skip_locked=True)

@@ -188,7 +188,7 @@ class Shards(Statements):
         return PreparedShards.of_job(self._connection.dialect.name, job, model, planned, now)
 
     def insert_bulk(self, prepared: PreparedShards) -> None:
-        """Record a bulk job's claimable shards."""
+        """Records a bulk job's claimable shards."""
         for rows in prepared.rows:
             rows.insert(self._connection)
 
@@ -203,7 +203,8 @@ class Shards(Statements):
         carry_over_key: str | None = None,
         tokens_in_flight: int = 0,
     ) -> bool:
-        """List a stored segment, set a stored carry-over, or both. False: the lease is lost, and the objects
+        """Lists a stored segment, sets a stored carry-over, or both. False: the lease is lost, and the
+        objects
         are garbage.
 
         Raises AlreadyListed. The caller adds the rows to the job (`jobs.add_progress`) in the same
@@ -224,7 +225,7 @@ class Shards(Statements):
         return holds
 
     def complete(self, lease: Lease, *, rows_total: int) -> bool:
-        """Mark the shard done if the lease holds and every row is listed; else False."""
+        """Marks the shard done if the lease holds and every row is listed; else False."""
         note_ended(self._connection, lease.job_id)
         return self._update_held(
             lease,
@@ -236,22 +237,22 @@ class Shards(Statements):
         )
 
     def stop_held(self, lease: Lease) -> bool:
-        """End a shard of a stopping job. Rows without a result get an error line at assembly."""
+        """Ends a shard of a stopping job. Rows without a result get an error line at assembly."""
         note_ended(self._connection, lease.job_id)
         return self._update_held(lease, state=ShardState.STOPPED, lease_until=None)
 
     def fail_held(self, lease: Lease, fault: Fault | None = None) -> bool:
-        """Give a shard up: no worker can finish it. `fault`: of its input, if it is the reason."""
+        """Gives a shard up: no worker can finish it. `fault`: of its input, if it is the reason."""
         note_ended(self._connection, lease.job_id)
         told = None if fault is None else fault.to_json()
         return self._update_held(lease, state=ShardState.FAILED, lease_until=None, fault=told)
 
     def record_fault(self, lease: Lease, fault: Fault | None) -> bool:
-        """Record what the shard's work waits for at present. None: nothing. False: the lease is lost."""
+        """Records what the shard's work waits for at present. None: nothing. False: the lease is lost."""
         return self._update_held(lease, fault=None if fault is None else fault.to_json())
 
     def record_interruption(self, job_id: str, shard_no: int, ended: Interruption) -> None:
-        """How a lease of a bulk shard ended that goes on, or is given up."""
+        """Records how a lease of a bulk shard ended that goes on, or is given up."""
         told = {"term": ended.term, "worker_id": ended.worker_id, "cause": ended.cause}
         self._execute(
             update(shard)
@@ -260,7 +261,7 @@ class Shards(Statements):
         )
 
     def record_result(self, lease: Lease, answer: RecordedAnswer) -> bool:
-        """Record an online request's only answer. False: the lease is lost."""
+        """Records an online request's only answer. False: the lease is lost."""
         holds = self._update_held(lease, state=ShardState.DONE, rows_done=1, lease_until=None)
         if holds:
             values = {"shard_id": lease.shard_id, "status_code": answer.status_code, **vars(answer.usage)}
@@ -302,7 +303,7 @@ class Shards(Statements):
         return Counter({ShardState(state): count for state, count in rows})
 
     def input_errors(self, job_id: str, limit: int) -> list[InputError]:
-        """Why the inputs of a job's first failed shards cannot be read."""
+        """The reasons why the inputs of a job's first failed shards cannot be read."""
         rows = self._execute(
             select(shard.c.fault)
             .where(shard.c.job_id == job_id, text(tables.WITH_FAULT), shard.c.state == ShardState.FAILED)
@@ -365,7 +366,7 @@ class Shards(Statements):
     # -- the service's own duties, over all tenants ----------------------------------------------------
 
     def stop_queued(self, job_id: str) -> int:
-        """Stop queued shards of a stopping job, at most `STOPPED_MAX`. Returns how many."""
+        """Stops queued shards of a stopping job, at most `STOPPED_MAX`. Returns how many."""
         is_queued = [shard.c.job_id == job_id, shard.c.state == ShardState.QUEUED]
         # The end of the range first: with it in a subquery PostgreSQL looks through all shards for each.
         end = (
@@ -428,7 +429,7 @@ class Shards(Statements):
         return unrung[:limit]
 
     def mark_signalled(self, shard_ids: Sequence[str], now: datetime) -> None:
-        """Record that rings were sent. Locked shards are skipped: they are being claimed or stopped, and
+        """Records that rings were sent. Locked shards are skipped: they are being claimed or stopped, and
         waiting could deadlock.
         """
         free = select(shard.c.id).where(shard.c.id.in_(shard_ids)).with_for_update(skip_locked=True)

@@ -97,21 +97,21 @@ class Holdings(Statements):
         self._queues: dict[str, Queue] = {}  # as read
 
     def add(self, tenant_id: str, change: Holding) -> None:
-        """Count a change that this transaction makes. Written at its end (`write`)."""
+        """Counts a change that this transaction makes. Written at its end (`write`)."""
         self._added[tenant_id] = self._added.get(tenant_id, Holding()) + change
 
     def check_at_end(self, tenant_id: str, check: Callable[[Holding], None]) -> None:
-        """Let `check` see what the tenant then holds; if it raises, the transaction is rolled back."""
+        """Lets `check` see what the tenant then holds; if it raises, the transaction is rolled back."""
         self._checks[tenant_id] = check
 
     def take_turn(self, tenant_id: str) -> None:
-        """Wait for the tenant's other transactions that do so or are checked at their end. What this one then
-        counts, theirs included, stays until it ends. The caller holds no other lock.
+        """Waits for the tenant's other transactions that do so or are checked at their end. What this one
+        then counts, theirs included, stays until it ends. The caller holds no other lock.
         """
         self._upsert(tenant_id, Holding(), is_first=True)
 
     def write(self) -> None:
-        """Write what was added: after all else, and in one order, so that transactions which count for the
+        """Writes what was added: after all else, and in one order, so that transactions which count for the
         same tenants wait for each other shortly and never in a circle.
         """
         for name in sorted(name for name, change in self._added.items() if change):

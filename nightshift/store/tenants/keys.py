@@ -39,7 +39,7 @@ class Keys(Statements):
         return self._all(ordered, _to_key)
 
     def revoke(self, key_id: str, now: datetime) -> bool:
-        """Revoke a key. False: unknown, or revoked before."""
+        """Revokes a key. False: unknown, or revoked before."""
         return self._changes_one(
             update(api_key)
             .where(api_key.c.id == key_id, api_key.c.revoked_at.is_(None))
@@ -47,7 +47,7 @@ class Keys(Statements):
         )
 
     def revoke_all(self, tenant: str, now: datetime) -> None:
-        """Revoke a tenant's keys that are not revoked yet."""
+        """Revokes a tenant's keys that are not revoked yet."""
         self._execute(
             update(api_key)
             .where(api_key.c.tenant_id == tenant, api_key.c.revoked_at.is_(None))
@@ -55,7 +55,7 @@ class Keys(Statements):
         )
 
     def replace(self, key_id: str, by_key_id: str, expires_at: datetime) -> bool:
-        """Record a key's successor, and until when the key itself is still valid. False: unknown, revoked,
+        """Records a key's successor, and until when the key itself is still valid. False: unknown, revoked,
         or replaced before.
         """
         return self._changes_one(
@@ -71,7 +71,7 @@ class Keys(Statements):
         ).scalar_one_or_none()
 
     def keep_webhook_secret(self, tenant_id: str, encrypted: bytes, now: datetime) -> bool:
-        """Set a tenant's webhook secret. False: it has one, which stays."""
+        """Sets a tenant's webhook secret. False: it has one, which stays."""
         new = {"tenant_id": tenant_id, "webhook_secret": encrypted, "created_at": now}
         return self._inserts(insert(tenant_secret).values(new))
 

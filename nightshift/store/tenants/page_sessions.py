@@ -46,7 +46,7 @@ class PageSessions(Statements):
         self._execute(delete(page_session).where(page_session.c.token_sha256 == token_sha256))
 
     def delete_ended(self, used_before: datetime, created_before: datetime, limit: int) -> None:
-        """Delete sessions that were last used before the one, or begun before the other."""
+        """Deletes sessions that were last used before the one time, or begun before the other."""
         ended = (
             select(page_session.c.token_sha256)
             .where(or_(page_session.c.used_at < used_before, page_session.c.created_at < created_before))

@@ -17,15 +17,15 @@ tenant = tables.tenant
 
 class Tenants(Statements):
     def insert(self, new: Tenant) -> bool:
-        """Record a new tenant. False: there is or was one of this name, which stays."""
+        """Records a new tenant. False: there is or was one of this name, which stays."""
         return self._inserts(insert(tenant).values(vars(new) | {"quotas": new.quotas.to_json()}))
 
     def find(self, id: str) -> Tenant | None:
-        """Also one that was deleted."""
+        """The tenant with this id, also one that was deleted."""
         return self._one(select(tenant).where(tenant.c.id == id), _to_tenant)
 
     def lock(self, id: str) -> None:
-        """Let no other transaction change it before the end of this one."""
+        """Locks a tenant: no other transaction changes it before the end of this one."""
         self._execute(select(tenant.c.id).where(tenant.c.id == id).with_for_update())
 
     def list(self, *, limit: int, after: Tenant | None = None) -> Sequence[Tenant]:
@@ -41,15 +41,15 @@ class Tenants(Statements):
         self._update(id, description=description)
 
     def limit_priority(self, id: str, ceiling: PriorityClass) -> None:
-        """Limit the class of jobs from now on."""
+        """Limits the class of jobs from now on."""
         self._update(id, priority_ceiling=ceiling)
 
     def limit(self, id: str, quotas: Quotas) -> None:
-        """Set quotas from now on; what is over one stays."""
+        """Sets quotas from now on; what is over one stays."""
         self._update(id, quotas=quotas.to_json())
 
     def disable(self, id: str, now: datetime) -> None:
-        """Refuse its keys from now on; the first time stays."""
+        """Refuses its keys from now on; the first time stays."""
         self._execute(
             update(tenant).where(tenant.c.id == id, tenant.c.disabled_at.is_(None)).values(disabled_at=now)
         )

@@ -35,7 +35,7 @@ class UsageSums(Statements):
         self._added: dict[_Key, list[int]] = {}
 
     def add(self, of_tenant: str, model: str, day: date, succeeded: int, failed: int, tokens: Usage) -> None:
-        """Count results that this transaction records. Written at its end (`write`)."""
+        """Counts results that this transaction records. Written at its end (`write`)."""
         amounts = (
             succeeded, failed, tokens.prompt_tokens, tokens.cached_tokens, tokens.completion_tokens
         )  # fmt: skip
@@ -44,7 +44,7 @@ class UsageSums(Statements):
             before[place] += amount
 
     def write(self) -> None:
-        """Write what was added: after all else, and in one order, so that transactions which count for the
+        """Writes what was added: after all else, and in one order, so that transactions which count for the
         same tenants wait for each other shortly and never in a circle.
         """
         for tenant, model, day in sorted(self._added):

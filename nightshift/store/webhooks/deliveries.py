@@ -29,7 +29,7 @@ delivery = tables.delivery
 
 @dataclass(frozen=True, kw_only=True)
 class DeliveryFilters:
-    """Which deliveries. None: any."""
+    """Filters of a list of deliveries. None: any."""
 
     job_id: str | None = None
     endpoint_id: str | None = None
@@ -73,7 +73,7 @@ class Owed:
 
 class Deliveries(Statements):
     def insert(self, *new: Delivery) -> None:
-        """Record owed events, in the transaction that makes them true."""
+        """Records owed events, in the transaction that makes them true."""
         if new:
             self._execute(insert(delivery), [vars(delivery) for delivery in new])
 
@@ -115,7 +115,7 @@ class Deliveries(Statements):
         )
 
     def reserve(self, due: Delivery, until: datetime) -> bool:
-        """Reserve a due delivery for one attempt. False: another sender has it. After a crash it is due at
+        """Reserves a due delivery for one attempt. False: another sender has it. After a crash it is due at
         `until`.
         """
         return self._changes_one(
@@ -130,7 +130,7 @@ class Deliveries(Statements):
         )
 
     def record(self, owed: Delivery, made: DeliveryAttempt, state: DeliveryState, next_at: datetime) -> bool:
-        """Record an attempt and its consequence. False: already recorded."""
+        """Records an attempt and its consequence. False: already recorded."""
         if not self._changes_one(
             update(delivery)
             .where(
@@ -160,8 +160,8 @@ class Deliveries(Statements):
         )
 
     def drop_owed(self, job_id: str, event_type: str) -> int:
-        """Forget a job's deliveries of this type that are still owed, with their attempts. How many. An
-        attempt under way is then not recorded.
+        """Forgets a job's deliveries of this type that are still owed, with their attempts. Returns their
+        number. An attempt under way is then not recorded.
         """
         owed = (
             delivery.c.job_id == job_id,
@@ -175,7 +175,7 @@ class Deliveries(Statements):
         return self._execute(delete(delivery).where(delivery.c.id.in_(ids))).rowcount
 
     def disable_endpoint(self, owed: Delivery, now: datetime) -> None:
-        """Record that the receiver wants no more events."""
+        """Records that the receiver wants no more events."""
         named = (gone.c.tenant_id == owed.tenant_id, gone.c.url_sha256 == _digest(owed.url))
         if self._changes_one(update(gone).where(*named).values(gone_at=now)):
             return
@@ -209,12 +209,14 @@ class Deliveries(Statements):
         )
 
     def give_up(self, tenant_id: str, endpoint_id: str, limit: int) -> int:
-        """Make dead letters of what is owed to an endpoint, beyond `limit` at its turn. Returns how many."""
+        """Makes dead letters of what is owed to an endpoint, beyond `limit` at its turn. Returns their
+        number.
+        """
         pending = delivery.c.state == DeliveryState.PENDING
         return self._change(tenant_id, endpoint_id, (pending,), limit, {"state": DeliveryState.DEAD})
 
     def redirect(self, tenant_id: str, endpoint_id: str, url: str) -> int:
-        """Send what is owed to an endpoint to its new URL. Returns how many."""
+        """Sends what is owed to an endpoint to its new URL. Returns the number of deliveries."""
         owed = (
             delivery.c.tenant_id == tenant_id,
             delivery.c.endpoint_id == endpoint_id,
@@ -223,7 +225,9 @@ class Deliveries(Statements):
         return self._execute(update(delivery).where(*owed).values(url=url)).rowcount
 
     def replay(self, ended: Delivery, url: str, now: datetime) -> bool:
-        """Owe it once more, under the same event id. False: it is owed, or was replayed meanwhile."""
+        """Owes a delivery once more, under the same event id. False: it is owed, or was replayed
+        meanwhile.
+        """
         return self._changes_one(
             update(delivery)
             .where(
@@ -245,7 +249,9 @@ class Deliveries(Statements):
         until: datetime,
         limit: int,
     ) -> int:
-        """Owe an endpoint its dead letters of events in [since, until) once more, oldest first. How many."""
+        """Owes an endpoint its dead letters of events in [since, until) once more, oldest first. Returns
+        their number.
+        """
         return self._change(tenant_id, endpoint_id, _dead(since, until), limit, _replayed(url, now))
 
     def has_dead(self, tenant_id: str, endpoint_id: str, *, since: datetime, until: datetime) -> bool:
@@ -263,7 +269,7 @@ class Deliveries(Statements):
         limit: int,
         values: dict[str, Any],
     ) -> int:
-        """Change an endpoint's oldest deliveries of those wanted. How many."""
+        """Changes an endpoint's oldest deliveries of those wanted. Returns their number."""
         oldest = (
             select(delivery.c.id)
             .where(delivery.c.tenant_id == tenant_id, delivery.c.endpoint_id == endpoint_id, *wanted)

@@ -20,7 +20,7 @@ class WebhookEndpoints(Statements):
         return self._get(tenant_id, id, is_locked=False)
 
     def lock(self, tenant_id: str, id: str) -> WebhookEndpoint | None:
-        """As `get`; no other transaction changes it before the end of this one."""
+        """The endpoint as `get` returns it; no other transaction changes it before the end of this one."""
         return self._get(tenant_id, id, is_locked=True)
 
     def _get(self, tenant_id: str, id: str, *, is_locked: bool) -> WebhookEndpoint | None:
@@ -57,7 +57,7 @@ class WebhookEndpoints(Statements):
         )
 
     def delete(self, tenant_id: str, id: str) -> bool:
-        """False: there is none."""
+        """Deletes an endpoint. False: there is none."""
         deleted = delete(endpoint).where(endpoint.c.id == id, endpoint.c.tenant_id == tenant_id)
         return self._changes_one(deleted)
 

@@ -71,13 +71,13 @@ def decode(data: bytes, pixels_max: int = IMAGE_PIXELS_MAX) -> Image.Image:
 
 
 def pixels_of(data: bytes, pixels_max: int = IMAGE_PIXELS_MAX) -> int:
-    """How many pixels an image says it has, of its header alone. Raises `ImageUnreadable`."""
+    """The number of pixels that an image says it has, from its header alone. Raises `ImageUnreadable`."""
     image = _opened(data, pixels_max)
     return image.width * image.height
 
 
 def _opened(data: bytes, pixels_max: int) -> Image.Image:
-    """Its header is read, its pixels are not."""
+    """The image with its header read and its pixels not."""
     if not data:
         raise ImageUnreadable("is empty: it has no bytes")
     if (size := _webp_size(data)) is not None:
@@ -118,7 +118,7 @@ def _after_chunk(data: bytes, position: int) -> int:
 
 
 def _after_segment(data: bytes, position: int) -> int:
-    """Fill bytes, and markers that stand alone, are parts too."""
+    """The index after a segment. Fill bytes, and markers that stand alone, are parts too."""
     if data.startswith(_START_OF_SCAN, position):
         return len(data)
     if _MARKER_WITH_LENGTH.match(data, position) is None:

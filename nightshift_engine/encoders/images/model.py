@@ -83,7 +83,7 @@ class ImageModel:
         return self._preprocessor.pixels(decode(data))
 
     def objection(self, input: Pixels) -> str | None:
-        """Why an input cannot be computed."""
+        """The reason why an input cannot be computed."""
         return None if input.values.shape == self._preprocessor.shape else "has another shape"
 
     @torch.inference_mode()

@@ -118,7 +118,7 @@ class Done(Module):
 
 
 def _parts(layer: Any) -> LayerParts | None:
-    """None for a layer of another kind, or with weights that those named have not."""
+    """The parts of a layer; None for a layer of another kind, or with weights in other modules."""
     linears = sum(type(module) is Linear for module in layer.modules())
     norms = sum(type(module) is LayerNorm for module in layer.modules())
     known = {

@@ -52,7 +52,7 @@ class QuickSteps:
 
     @classmethod
     def of_processor(cls, processor: Any) -> QuickSteps | None:
-        """None where they would not give the processor's own bits."""
+        """The quick steps of a processor. None where they do not give the processor's own bits."""
         for resizes_itself in (False, True):
             try:
                 quick = cls(processor, resizes_itself=resizes_itself)
@@ -102,7 +102,7 @@ class Pixels:
     values: NDArray[np.float32]  # [channels, height, width]
 
     def __len__(self) -> int:
-        """Its cost, in tokens."""
+        """The cost of the image, in tokens."""
         return tokens_of(self.values.shape)
 
 

@@ -116,7 +116,7 @@ class GenerativeReranker(TextScorer):
         max_length: int | None = None,
         revision: str | None = None,
     ) -> GenerativeReranker:
-        """As `ClassifierModel.load`."""
+        """Loads a model like `ClassifierModel.load`."""
         directory = local_directory(str(path_or_id), revision)
         name = str(directory)
         require_kind(name, None, CLASSIFIER)

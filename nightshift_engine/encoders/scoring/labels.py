@@ -74,7 +74,7 @@ def activated(logits: NDArray[np.float32], activation: Activation) -> NDArray[np
 
 
 def _names(id2label: object, num_outputs: int, name: str) -> tuple[str, ...]:
-    """Without a map, transformers' own."""
+    """The names of the labels; without a map, transformers' own."""
     if id2label is None:
         return tuple(f"LABEL_{index}" for index in range(num_outputs))
     if not isinstance(id2label, dict) or not all(isinstance(label, str) for label in id2label.values()):

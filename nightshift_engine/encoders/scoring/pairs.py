@@ -114,7 +114,7 @@ class PairTokenizer:
 
     @property
     def num_types(self) -> int:
-        """How many texts it tells apart."""
+        """The number of texts that the model tells apart."""
         return 1 + max(self._frames[1].text_types)
 
     def tokenize(self, inputs: Sequence[PairText]) -> list[FramedTokens]:
@@ -123,7 +123,7 @@ class PairTokenizer:
         return [self._framed(input, pieces) for input in inputs]
 
     def _pieces(self, inputs: Sequence[PairText]) -> dict[_Key, Sequence[int]]:
-        """Each text without special tokens, by itself and its limit."""
+        """The token ids of each text without special tokens, by the text and its limit."""
         wanted = [*dict.fromkeys(key for input in inputs for key in _keys(input))]
         beginnings = self._reader.read([text for text, _ in wanted], [limit for _, limit in wanted])
         return {key: first.encoded.ids[: key[1]] for key, first in zip(wanted, beginnings, strict=True)}
@@ -140,7 +140,7 @@ class PairTokenizer:
 
 
 def _keys(one: PairText) -> list[_Key]:
-    """Its texts, each with the tokens at which it is cut: only the last is."""
+    """The texts of a pair, each with the number of tokens at which it is cut: only the last one is."""
     if one.pair is None:
         return [(one.text, one.max_tokens)]
     return [(one.text, None), (one.pair, one.max_tokens)]

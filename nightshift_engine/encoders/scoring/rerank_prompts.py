@@ -112,7 +112,7 @@ class PromptTokenizer:
 
     @classmethod
     def of_checkpoint(cls, directory: Path, config: Any, tokenizer: Tokenizer) -> PromptTokenizer:
-        """As the checkpoint's files declare. Raises UnsupportedModel or ModelLoadFailed."""
+        """The prompts that the checkpoint's files declare. Raises UnsupportedModel or ModelLoadFailed."""
         instruction = Prompts.read(directory).default or None
         return cls(tokenizer, read_prompt(directory, config, tokenizer), instruction, str(directory))
 

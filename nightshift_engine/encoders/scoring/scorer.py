@@ -101,7 +101,7 @@ class TextScorer(ABC):
         """Logits of one text by transformers alone, float32 [labels]."""
 
     def objection(self, input: FramedTokens) -> str | None:
-        """Why an input cannot be scored, however long it is."""
+        """The reason why an input cannot be scored, however long it is."""
         return next(
             filter(
                 None,

@@ -198,7 +198,9 @@ class PaddedAttention:
 
 
 class SeparateAttention:
-    """Without padding, one input's tokens after the other's, and an attention for each."""
+    """Attention over inputs without padding: one input's tokens after the other's, and an attention for
+    each.
+    """
 
     def __init__(self, is_token: Tensor, num_heads: int) -> None:
         """`is_token`: bool `[inputs, tokens]`."""

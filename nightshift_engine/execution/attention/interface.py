@@ -130,5 +130,5 @@ class GroupedAttention:
         return self._steps[self._group_of[layer_index]]
 
     def attend(self, layer_index: int, query: Tensor, key: Tensor, value: Tensor, call: LayerCall) -> Tensor:
-        """As `AttentionStep.attend`."""
+        """The same as `AttentionStep.attend`."""
         return self.of_layer(layer_index).attend(layer_index, query, key, value, call)

@@ -96,7 +96,7 @@ class NativeAttention:
         call: LayerCall,
         out: Tensor | None = None,
     ) -> Tensor:
-        """As every back end does; `out`, if given, is written and returned."""
+        """Attends as every back end does; `out`, if given, is written and returned."""
         query, key, value = _elements_together(query), _elements_together(key), _elements_together(value)
         num_heads, num_tokens, _ = query.shape
         shape = self._kv.shapes[layer_index]

@@ -88,7 +88,7 @@ class _PrefillChunk:
 
 @dataclass(slots=True)
 class _TorchStep:
-    """Where each token of a forward pass reads and writes. Derived tensors are made once for all layers."""
+    """The KV slots of a forward pass. Tensors derived from them are made once for all layers."""
 
     kv: KvMemory
     slots: Tensor  # [tokens], where each token's KV is written

@@ -74,7 +74,7 @@ class _TritonStep:
         self._layout = layout
 
     def attend(self, layer_index: int, query: Tensor, key: Tensor, value: Tensor, call: LayerCall) -> Tensor:
-        """As `AttentionStep.attend`."""
+        """The same as `AttentionStep.attend`."""
         layout, count = self._layout, self._layout.num_decodes
         memory = self._attention.write(layer_index, key, value, layout)
         query = query.transpose(0, 1)  # [tokens, heads, dim]

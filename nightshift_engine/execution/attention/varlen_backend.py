@@ -59,7 +59,7 @@ class _VarlenStep:
         self._offsets = layout.slot_mapping % kv.block_size
 
     def attend(self, layer_index: int, query: Tensor, key: Tensor, value: Tensor, call: LayerCall) -> Tensor:
-        """As `AttentionStep.attend`."""
+        """The same as `AttentionStep.attend`."""
         if not call.is_plain:
             raise UnsupportedAttention("varlen_attn has neither softcap nor sinks; use another back end")
         layer, layout = self._kv.layers[layer_index], self._layout

@@ -74,4 +74,6 @@ class MixtureOperations(Operations, Protocol):
         factor: float | None,
         out: Tensor,
     ) -> None:
-        """Each row's weighted sum of its places of `y`, and `shared` by the sigmoids of `gates`, to `out`."""
+        """Writes each row's weighted sum of its places of `y`, and `shared` by the sigmoids of `gates`, to
+        `out`.
+        """

@@ -175,7 +175,9 @@ class _Packer:
         return left
 
     def _mixture(self, module: Any, facts: MixtureFacts) -> Mixture | None:
-        """None, and nothing freed, where our kernels cannot compute its experts or its router."""
+        """The packed experts. None, and nothing freed, where our kernels cannot compute its experts or its
+        router.
+        """
         block, experts = module.get_submodule(facts.path), module.get_submodule(facts.experts)
         tensors = dict(block.named_parameters()) | dict(block.named_buffers())
         weight = tensors[facts.router.weight].detach()

@@ -137,7 +137,7 @@ class ModuleMlp:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """How a branch returns to the residual stream: `factor * norm(branch)` is added."""
+    """The way in which a branch returns to the residual stream: `factor * norm(branch)` is added."""
 
     norm: Norm | None
     factor: float
@@ -188,7 +188,7 @@ class DecoderWeights:
 
     @property
     def rotaries(self) -> list[Rotary]:
-        """Each one once."""
+        """The distinct rotary embeddings."""
         rotations = (layer.attention.rotation for layer in self.layers)
         return list(
             {id(rotation.rotary): rotation.rotary for rotation in rotations if rotation is not None}.values()

@@ -160,7 +160,9 @@ class ExpertKernels:
         gates: Tensor | None = None,
         factor: float | None = None,
     ) -> None:
-        """Each token's weighted sum of its rows of `y`, and `shared` by sigmoids of `gates`, to `out`."""
+        """Writes each token's weighted sum of its rows of `y`, and `shared` by sigmoids of `gates`, to
+        `out`.
+        """
         assert y.is_contiguous(), "rows lie together"
         assert out.is_contiguous(), "rows lie together"
         call = _CombineCall(

@@ -55,7 +55,9 @@ class GroupedLinear(Protocol):
     """As `Linear`'s."""
 
     def store(self, x: Tensor, starts: Tensor, out: Tensor) -> None:
-        """As `Linear.store`; layer g computes rows `starts[g]` to `starts[g + 1]`, int64 `[groups + 1]`."""
+        """Stores like `Linear.store`; layer g computes rows `starts[g]` to `starts[g + 1]`, int64 `[groups +
+        1]`.
+        """
 
 
 class PackGrouped(Protocol):
@@ -66,7 +68,7 @@ class PackGrouped(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How a model's linear layers are packed: those inside, the one that makes logits, and experts."""
+    """The packing of a model's linear layers: those inside, the one that makes logits, and experts."""
 
     layers: Pack
     head: Pack

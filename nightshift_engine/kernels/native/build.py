@@ -38,7 +38,7 @@ DIGEST_BYTES = 32
 
 
 class BuildFailed(Exception):
-    """No library could be made; the message says why."""
+    """The library could not be made; the message says why."""
 
 
 _lock = threading.Lock()
@@ -57,7 +57,9 @@ def load_kernels(name: str, *extra_flags: str) -> ctypes.CDLL | None:
 
 
 def cache_directory() -> Path:
-    """Where libraries are kept: `NIGHTSHIFT_KERNEL_CACHE`, else a folder of the user's XDG cache."""
+    """The directory that keeps libraries: `NIGHTSHIFT_KERNEL_CACHE`, else a folder of the user's XDG
+    cache.
+    """
     if configured := os.environ.get("NIGHTSHIFT_KERNEL_CACHE"):
         return Path(configured)
     xdg_cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

@@ -39,7 +39,9 @@ def split_tokens(context_length: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SplitParts:
-    """Where decoding programs leave their parts; one set serves all layers, one after another."""
+    """The buffers in which decoding programs leave their parts; one set serves all layers, one after
+    another.
+    """
 
     sums: Tensor  # [sequences, heads, splits, value_dim], float32
     maxima: Tensor  # [sequences, heads, splits], float32, in units of log2

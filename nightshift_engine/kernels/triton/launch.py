@@ -90,7 +90,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """How much a program takes at once, and how it is compiled."""
+    """The size of what a program takes at once, and how it is compiled."""
 
     rows: int  # query heads times queries
     columns: int  # keys

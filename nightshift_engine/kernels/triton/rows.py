@@ -144,7 +144,7 @@ def activate(x: Tensor, activation: str, out: Tensor) -> None:
 
 
 def _weight_stride(heads: HeadRows, head_dim: int) -> int:
-    """Between the weights of two heads; 0 where they share theirs."""
+    """The stride between the weights of two heads; 0 where they share theirs."""
     weight = heads.norm.weight
     return head_dim if weight is not None and weight.numel() > head_dim else 0
 

@@ -35,7 +35,7 @@ def store_rows(memory, rows, numbers, is_row, DIM: tl.constexpr, DIM_PADDED: tl.
 
 @triton.jit
 def kv_rows(strides, blocks, kv_head, offsets):
-    """Where tokens lie in KV memory (or in its scales) with these strides of block, head and token."""
+    """The places of tokens in KV memory (or in its scales) with these strides of block, head and token."""
     return blocks * strides[0] + kv_head * strides[1] + offsets * strides[2]
 
 

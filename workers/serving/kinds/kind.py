@@ -73,7 +73,7 @@ class Loaded:
 
 
 class ServedKind(ABC):
-    """How one kind of model is loaded and which server runs its steps.
+    """The way in which one kind of model is loaded, and the server that runs its steps.
 
     What an input costs is the server's to say, in the tokens that its batcher counts.
     """

@@ -50,7 +50,7 @@ class Work(Protocol):
         """Requests and shards of this model."""
 
     def hand_back_of(self, model_id: str) -> None:
-        """Its bulk shards go back to the queue with what they have."""
+        """Hands back a model's bulk shards: they go to the queue with what they have."""
 
 
 class Registered(Protocol):
@@ -121,7 +121,7 @@ class Residency:
             self._thread.start()
 
     def stop(self) -> None:
-        """It changes nothing more. A load under way is not waited for, and its model not started."""
+        """Stops: it changes nothing more. A load under way is not waited for, and its model not started."""
         self._stopping.set()
         self._woken.set()
 
@@ -130,7 +130,7 @@ class Residency:
         return not self._models.lazy or self._stopping.is_set() or self._thread.is_alive()
 
     def wake(self) -> None:
-        """Work may wait for a cold model."""
+        """Wakes the thread: work may wait for a cold model."""
         self._woken.set()
 
     def run_once(self, now_s: float) -> Load | Unload | None:
@@ -221,7 +221,7 @@ class Residency:
         self._on_change()
 
     def _refuse(self, model_id: str, error: ConfigurationError) -> None:
-        """It is not served until it can be loaded, so that requests for it are refused by name."""
+        """Refuses a model until it can be loaded, so that requests for it are refused by name."""
         times, _ = self._refused.get(model_id, (0, 0.0))
         again_s = REFUSED.delay_s(times + 1)
         self._refused[model_id] = (times + 1, self._clock_s() + again_s)

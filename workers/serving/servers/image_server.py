@@ -270,7 +270,9 @@ class ImageEmbeddingServer(ImageServer):
 
 
 def decodes_at_once() -> int:
-    """As many as there are cores: more would take them from the thread that computes."""
+    """The number of images decoded at once: one for each core. More would take cores from the thread that
+    computes.
+    """
     return min(DECODES_MAX, len(os.sched_getaffinity(0)))
 
 

@@ -57,7 +57,8 @@ class Seq2seqServer(TextServer):
     def _sequences(
         self, inference: Inference, endpoint: TextEndpoint, request: GenerationRequest, ids: Sequence[str]
     ) -> list[EngineRequest]:
-        """As of a decoder, with the source and the decoder's first tokens in place of the prompt.
+        """The sequences, as of a decoder, with the source and the decoder's first tokens in place of the
+        prompt.
 
         Without `max_tokens` an output is as long as it gets: a translation that is cut is of no use.
         """

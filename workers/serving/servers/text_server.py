@@ -250,7 +250,7 @@ class TextServer(ModelServer):
         return [ChoiceSoFar() for _ in sequences]
 
     def _why_not(self, carry_over: CarryOver, sequences: Sequence[EngineRequest]) -> str | None:
-        """Why the carry-over cannot be continued here; None if it can."""
+        """The reason why the carry-over cannot be continued here; None if it can."""
         misfit = carry_over.misfit([sequence.sampling for sequence in sequences])
         if misfit is not None:
             return misfit

@@ -69,7 +69,9 @@ def column_rows(
 def parquet_row_groups(
     store: ObjectReader, key: str, size_bytes: int, etag: str | None = None
 ) -> tuple[RowGroup, ...]:
-    """Read from the footer. Raises `UnreadableInput`; with an `etag`, `ObjectChanged`."""
+    """The row groups of a Parquet object, from its footer. Raises `UnreadableInput`; with an `etag`,
+    `ObjectChanged`.
+    """
     with _opened(store, key, size_bytes, Layout.PARQUET, etag) as decoder:
         for number, (rows, _) in enumerate(decoder.groups):
             if not 0 <= rows <= GROUP_ROWS_MAX:
@@ -124,7 +126,7 @@ def _opened(
 
 
 def _columns_read(decoder: Decoder, columns: Collection[str] | None) -> ColumnsRead:
-    """Which columns are read for these columns and parts of columns. None: all that can be.
+    """The columns that are read for these columns and parts of columns. None: all that can be.
 
     Raises `UnreadableInput` for one of a type that is not read.
     """

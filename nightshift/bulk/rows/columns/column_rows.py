@@ -34,7 +34,7 @@ class ColumnsRead:
 
 
 def columns_read(names: Sequence[str], columns: Collection[str] | None) -> ColumnsRead:
-    """Which of an object's columns are read for these columns and parts of columns. None: all.
+    """The columns of an object that are read for these columns and parts of columns. None: all.
 
     Raises `UnreadableInput` for a column among them that the object has twice.
     """
@@ -116,7 +116,7 @@ def _nanosecond_texts(column: pa.Array) -> pa.Array:
 
 
 def _iso(text: str) -> str:
-    """As `isoformat` writes it, with nanoseconds where there are any."""
+    """The time as `isoformat` writes it, with nanoseconds where there are any."""
     match = _NANOSECONDS.fullmatch(text)
     assert match is not None, "pyarrow writes nine digits"
     time, nanoseconds, zone = match[1].replace(" ", "T"), match[2], match[3] or ""

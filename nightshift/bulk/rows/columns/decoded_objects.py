@@ -27,11 +27,11 @@ TOO_LARGE: Final = f"takes more than {MEMORY_BYTES_MAX} bytes of memory decoded"
 
 
 class Unreadable(Exception):
-    """Why the object cannot be read, as a sentence."""
+    """The reason why the object cannot be read, as a sentence."""
 
 
 def decode(channel: Channel, before_each: Callable[[], None]) -> None:
-    """Open the object that is asked for, say what it is, and send what is asked of it.
+    """Opens the object that is asked for, says what it is, and sends what is asked of it.
 
     `before_each` is called before the object is opened and before each piece of it is sent.
     """
@@ -98,7 +98,7 @@ class RangeFile(io.RawIOBase):
         return self._range(start, end)
 
     def hold(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Read these ranges now, in place of those held before."""
+        """Reads these ranges now, in place of those held before."""
         self._held = []
         self._held = [(start, self._fetched(start, end)) for start, end in ranges]
 
@@ -183,7 +183,9 @@ class ParquetObject:
             raise Unreadable(f"Row group {group} has {pieces.sent - first} rows, and its footer says {rows}.")
 
     def _read_ahead(self, chunks: Sequence[Any]) -> int:
-        """Read the columns of a small row group. Returns how much is read ahead of each column of another."""
+        """Reads the columns of a small row group. Returns how much is read ahead of each column of
+        another.
+        """
         ranges = sorted(map(self._place, chunks))
         if sum(end - start for start, end in ranges) > GROUP_BYTES:
             self._file.hold([])
@@ -214,7 +216,7 @@ def _is_in(path: str, names: Collection[str]) -> bool:
 
 
 def _send_after(rows: int, batches: Iterator[pa.RecordBatch], pieces: Pieces) -> None:
-    """Send batches without their first rows."""
+    """Sends batches without their first rows."""
     for batch in batches:
         pieces.send(batch.slice(min(rows, batch.num_rows)))
         rows = max(0, rows - batch.num_rows)

@@ -89,7 +89,7 @@ class Decoder:
                 yield kind, payload
 
     def _send(self, start: int, end: int) -> None:
-        """Send the bytes [start, end) of the object."""
+        """Sends the bytes [start, end) of the object."""
         for piece in self._fetch(start, end):
             start += len(piece)
             with self._alive():
@@ -99,7 +99,7 @@ class Decoder:
 
     @contextmanager
     def _alive(self) -> Iterator[None]:
-        """Say how the process ended, where it did."""
+        """Raises an error that says how the process ended, where it did."""
         try:
             yield
         except (EOFError, OSError) as error:

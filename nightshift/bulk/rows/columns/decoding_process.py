@@ -88,7 +88,7 @@ class _Forks:
 
 
 def _serve(served: socket.socket) -> None:
-    """Decode one object, in the forked process, which ends with it."""
+    """Decodes one object, in the forked process, which ends with it."""
     try:
         signal.set_wakeup_fd(-1)
         os.dup2(os.open(os.devnull, os.O_RDWR), 2)  # what a library says as it crashes may quote the object
@@ -101,7 +101,7 @@ def _serve(served: socket.socket) -> None:
 
 
 def _limit_memory() -> None:
-    """Limit the address space, on Linux: macOS has no such limit."""
+    """Limits the address space, on Linux: macOS has no such limit."""
     _limit(resource.RLIMIT_CORE, 0)
     with suppress(FileNotFoundError), open("/proc/self/statm", encoding="ascii") as pages:
         held_bytes = int(pages.read().split()[0]) * resource.getpagesize()
@@ -109,12 +109,12 @@ def _limit_memory() -> None:
 
 
 def _limit_cpu() -> None:
-    """Give the process CPU_S more from now on."""
+    """Gives the process CPU_S more from now on."""
     _limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + CPU_S)
 
 
 def _limit(kind: int, value: int) -> None:
-    """Set a limit of this process, within what its parents have left it."""
+    """Sets a limit of this process, within what its parents have left it."""
     _, hard = resource.getrlimit(kind)
     resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 

@@ -67,7 +67,7 @@ class Channel:
             place = place[received:]
 
     def fetch(self, start: int, place: memoryview) -> None:
-        """Fill `place` with the object's bytes from `start` on."""
+        """Fills `place` with the object's bytes from `start` on."""
         self.send(FETCH, _RANGE.pack(start, start + len(place)))
         self.receive_into(place)
 

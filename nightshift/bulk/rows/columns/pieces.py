@@ -48,7 +48,7 @@ class Pieces:
                 rows_max = max(1, rows_max // 8)
 
     def _send(self, rows: pa.RecordBatch, suspects: Sequence[int]) -> None:
-        """Send rows by halves, if together they have more bytes than one may have."""
+        """Sends rows by halves, if together they have more bytes than one may have."""
         size_bytes = sum(map(decoded_bytes, rows.columns))
         is_large = size_bytes > min(self._row_bytes_max, PIECE_BYTES)
         if rows.num_rows > 1 and (is_large or any(_problem(rows[number]) for number in suspects)):
@@ -94,7 +94,9 @@ def _with_bad_values(batch: pa.RecordBatch) -> list[int]:
 
 
 def _problem(column: pa.Array) -> str | None:
-    """Why values are none of their type. Others of the array that they are a slice of do not count."""
+    """The reason why values are none of their type. Others of the array that they are a slice of do not
+    count.
+    """
     try:
         column.take(pa.array(range(len(column)))).validate(full=True)
     except pa.ArrowInvalid as error:

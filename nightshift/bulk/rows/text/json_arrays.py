@@ -82,7 +82,7 @@ class _Elements:
             raise UnreadableInput(f"The JSON array is cut short: it goes on after line {self._line}.")
 
     def _pass_between(self, data: bytes, place: int) -> int:
-        """Goes behind the bracket that begins an element, or the array, or ends it."""
+        """Passes the bracket that begins an element, or the array, or ends it."""
         blanks = _BETWEEN.match(data, place)
         assert blanks is not None, "it may be empty"
         self._line += data.count(b"\n", place, blanks.end())
@@ -109,8 +109,8 @@ class _Elements:
             self._held.add(mark)
 
     def _pass_within(self, data: bytes, place: int) -> int:
-        """Goes behind the next bracket or quote that is not passed over, to the end of a value without
-        brackets, or as far as a pattern reaches.
+        """Passes the next bracket or quote that is not passed over, to the end of a value without brackets,
+        or as far as a pattern reaches.
         """
         pattern = _TO_COMMA if self._is_bare else _TO_BRACKET
         passed = (_TO_QUOTE if self._is_in_string else pattern).match(data, place)

@@ -97,7 +97,7 @@ def split_lines(
     skip_blank: bool = False,
     blank_end: BlankEnd | None = None,
 ) -> Iterator[Line]:
-    """Cut a stream that begins at byte `offset` into lines; only those that start before `starts_before`.
+    """Cuts a stream that begins at byte `offset` into lines; only those that start before `starts_before`.
 
     Holds one chunk and at most `line_bytes_max` bytes. Drops a byte order mark at the object's beginning,
     accepts a missing last newline, and keeps a `\\r` before a newline. With `skip_blank`, counts blank lines

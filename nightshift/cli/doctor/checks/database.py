@@ -11,7 +11,7 @@ from nightshift.store.databases.migrate import check_schema, revisions
 
 
 def look_at_database(site: Site) -> Finding:
-    """It answers. Raises ConfigurationError."""
+    """The database answers. Raises ConfigurationError."""
     with site.database() as store:
         try:
             return ok(f"{store.database.server_version()} answers")

@@ -149,7 +149,7 @@ def _loaded_here(site: Site, ids: set[str]) -> str | None:
 
 
 def _gpus(program: str | None) -> list[str]:
-    """Each GPU in words. Raises _DriverSilent."""
+    """The GPUs in words. Raises _DriverSilent."""
     if program is None:
         raise _DriverSilent("nvidia-smi is not installed")
     command = [program, f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]

@@ -21,7 +21,7 @@ _LOOK: Final = "look for 'retention' in the scheduler's log (of `nightshift up`:
 
 
 def look_at_retention(site: Site) -> Finding:
-    """While there are old objects, each round of the duty marks its beginning."""
+    """The duty marks the beginning of each round while there are old objects."""
     with site.objects() as store:
         marked = store.head(CLOCK_KEY)
         now = _time_of(store)

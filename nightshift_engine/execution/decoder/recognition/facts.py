@@ -99,7 +99,7 @@ class MixtureFacts:
 
 @dataclass(frozen=True, slots=True)
 class JoinFacts:
-    """How a branch returns to the residual stream: `factor * norm(branch)` is added."""
+    """The way in which a branch returns to the residual stream: `factor * norm(branch)` is added."""
 
     norm: NormFacts | None
     factor: float

@@ -57,7 +57,7 @@ def _fused(ups: list[ModuleCall], down: ModuleCall, act: ModuleCall, name: Activ
 
 
 def _activation(call: ModuleCall) -> Activation | None:
-    """Which function of single numbers the module is; None if it is none that we have."""
+    """The function of single numbers that the module is; None if it is none that we have."""
     if not call.is_leaf or next(call.module.parameters(), None) is not None or call.x.shape != call.y.shape:
         return None
     return activation_of(call.module)
@@ -198,7 +198,7 @@ def _is_within(path: str, parent: str) -> bool:
 
 
 def _residual(trace: LayerTrace, attention: _Branch, mlp: _Branch) -> tuple[MlpInput, float, float]:
-    """Where the MLP reads, and the factors with which both branches are added. Raises `NotPlain`."""
+    """The input of the MLP, and the factors with which both branches are added. Raises `NotPlain`."""
     shares_norm = mlp.norm_call is not None and mlp.norm_call is attention.norm_call
     is_parallel = shares_norm or same(mlp.reads, trace.x)
     stream = trace.x if is_parallel else mlp.reads

@@ -151,7 +151,7 @@ def _trial(
 
 
 def _uses(names: list[str]) -> Iterator[tuple[str | None, str | None]]:
-    """Which vector may be the linear layer's bias, and which the correction; all of them are used."""
+    """Possible pairs of the linear layer's bias and the correction; each uses all the vectors."""
     if len(names) > 2:
         return
     padded: list[str | None] = [*names, None, None]
