@@ -3,13 +3,15 @@
 #
 #   0 1 * * *  NIGHTSHIFT_API_KEY=… /srv/nightshift/examples/nightly.sh s3://docs/new/*.parquet s3://docs/vectors/
 #
-# MODEL is the encoder's id (`GET /v1/models`), COLUMN the input's column with the text.
+# MODEL is the model's id (`GET /v1/models`), ENDPOINT the endpoint that it serves (chat, embeddings, …),
+# COLUMN the input's column with the text, FORMAT that of the output (jsonl or parquet).
 set -euo pipefail
 PATH="$(cd "$(dirname "$0")/.." && pwd)/.venv/bin:$PATH"  # cron's has no `nightshift`
 
 input=${1:?usage: nightly.sh INPUT OUTPUT}
 parent=${2:?usage: nightly.sh INPUT OUTPUT}
 model=${MODEL:-all-MiniLM-L6-v2}
+endpoint=${ENDPOINT:-embeddings}
 column=${COLUMN:-text}
 
 # One run, and one output folder, per day.
@@ -17,7 +19,7 @@ day=$(date +%F)
 output=${parent%/}/$day/
 code=0
 nightshift run "$input" --output "$output" --name nightly --date "$day" --wait \
-  --endpoint embeddings --model "$model" --input-column "$column" --format parquet \
+  --endpoint "$endpoint" --model "$model" --input-column "$column" --format "${FORMAT:-parquet}" \
   --priority background --window 8h || code=$?
 
 case $code in

@@ -91,7 +91,7 @@ class UnknownModel(InvalidRequest):
         """The error in OpenAI's sentence, which clients look for; `served`: the models that there are
         instead.
         """
-        listed = "" if served is None else f" Served are: {', '.join(served) or 'none'}."
+        listed = "" if served is None else f" Models that are served: {', '.join(served) or 'none'}."
         return cls(
             f"The model `{name}` does not exist or you do not have access to it.{listed}", param="model"
         )

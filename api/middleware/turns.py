@@ -98,7 +98,7 @@ class BodyMemory:
     """Bytes of large request bodies in progress, by tenant, for one event loop.
 
     A body is in memory before its request is admitted, until the answer. A tenant's slow uploads leave memory
-    for others (`tenants/fairness.py`).
+    for others (`nightshift/tenants/turns.py`).
     """
 
     def __init__(self, bytes_max: int) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, replay and discard rows that killed their workers.", no_args_is_help=True)
 
-Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Dead letters: dlq_….")]
+Ids = Annotated[list[str], typer.Argument(metavar="ID", help="Dead letters: dlq_….")]
 
 
 @app.command("list")

@@ -116,7 +116,7 @@ def update(
 
 @app.command()
 def pause(job_id: JobId, json: Json = False) -> None:
-    """Let no more of a job run until it is resumed. Its deadline stays."""
+    """Pause a job until it is resumed. Its deadline stays."""
     with open_client() as client:
         job = client.pause_job(job_id)
     _print_change(job.data, f"{job.id} is paused", json)
@@ -124,7 +124,7 @@ def pause(job_id: JobId, json: Json = False) -> None:
 
 @app.command()
 def resume(job_id: JobId, json: Json = False) -> None:
-    """Let a paused job go on."""
+    """Resume a paused job."""
     with open_client() as client:
         job = client.resume_job(job_id)
     _print_change(job.data, f"{job.id} goes on", json)
@@ -143,7 +143,9 @@ def retry(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Run the rows of an ended job that did not succeed again, as a new job, whose id is printed."""
+    """Run an ended job's unsuccessful rows again.
+
+    They run as a new job, whose id is printed."""
     options = {"output": output, "priority": priority}
     body = {name: value for name, value in options.items() if value is not None}
     with open_client() as client:
@@ -195,7 +197,9 @@ def results(
         str | None, typer.Option(metavar="ID", help="Only rows after the one with this id.")
     ] = None,
 ) -> None:
-    """Print the rows that have their result so far, one JSON object a line, in the order they got it.
+    """Print the results so far, as JSON lines.
+
+    Rows come in the order in which they got their result.
 
     Rows that were never run are not among them; they are in the job's output.
     """

@@ -11,16 +11,16 @@ from nightshift.cli.terminal import fail, print_json, print_list, say, time_text
 from nightshift.jobs import JsonObject
 from nightshift.outbound.webhooks import DeliveryState, is_taken
 
-app = typer.Typer(
-    help="Register receivers of events, test them, and send again what they missed.", no_args_is_help=True
-)
+app = typer.Typer(help="Register and test receivers of events; send events again.", no_args_is_help=True)
 
 EndpointId = Annotated[str, typer.Argument(metavar="ID", help="A webhook endpoint: whe_….")]
 
 
 @app.command()
 def secret(json: Json = False) -> None:
-    """Print the secret that signs webhooks to jobs' own URLs (Standard Webhooks); made at the first call.
+    """Print the secret that signs jobs' own webhooks.
+
+    The secret signs webhooks to the URLs that jobs name (Standard Webhooks). It is made at the first call.
 
     A job that brings its own secret is signed with that one instead, and an endpoint has its own.
     """
@@ -75,7 +75,7 @@ def enable(endpoint_id: EndpointId) -> None:
 
 @app.command()
 def disable(endpoint_id: EndpointId) -> None:
-    """Send an endpoint nothing until it is enabled; its events become dead letters."""
+    """Disable an endpoint: its events become dead letters until it is enabled."""
     _disable(endpoint_id, True)
     say(f"disabled {endpoint_id}")
 
@@ -92,7 +92,7 @@ def delete(endpoint_id: EndpointId) -> None:
 def rotate(
     endpoint_id: EndpointId,
     at_once: Annotated[
-        bool, typer.Option("--at-once", help="The old secret signs no more.  [default: for 24 hours]")
+        bool, typer.Option("--at-once", help="End the old secret now.  [default: it signs too for 24 hours]")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -108,8 +108,9 @@ def send_sample(
     event: Annotated[str, typer.Option(metavar="TYPE", help="The type of the sample.")] = "job.succeeded",
     json: Json = False,
 ) -> None:
-    """Send a sample event and print the status of the answer. It is an error unless the receiver took it: a
-    status from 200 to 299.
+    """Send a sample event and print the answer's status.
+
+    It is an error unless the receiver took it: a status from 200 to 299.
     """
     with open_client() as client:
         result = client.test_webhook_endpoint(endpoint_id, event)
@@ -130,7 +131,7 @@ def deliveries(
     limit: Annotated[int, typer.Option(min=1, help="The newest so many.")] = 20,
     json: Json = False,
 ) -> None:
-    """List what is owed and was sent, newest first."""
+    """List deliveries, owed and sent, newest first."""
     with open_client() as client:
         deliveries = list(client.deliveries(status=status, endpoint_id=endpoint, limit=limit))
     headings = ("ID", "STATUS", "EVENT", "JOB", "ATTEMPTS", "CREATED", "ENDPOINT", "URL")
@@ -140,10 +141,10 @@ def deliveries(
 @app.command()
 def replay(
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="Deliveries: dlv_….", show_default=False)
+        list[str] | None, typer.Argument(metavar="ID", help="Deliveries: dlv_….", show_default=False)
     ] = None,
     endpoint: Annotated[
-        str | None, typer.Option(metavar="ID", help="Instead: the dead letters of this endpoint …")
+        str | None, typer.Option(metavar="ID", help="The dead letters of this endpoint, instead of ids …")
     ] = None,
     since: Annotated[
         datetime | None, typer.Option(formats=TIME_FORMATS, help="… of events from this time on, UTC …")
@@ -153,7 +154,10 @@ def replay(
         typer.Option(formats=TIME_FORMATS, help="… and before this one.  [default: now]", show_default=False),
     ] = None,
 ) -> None:
-    """Send events once more, under their own ids. What was delivered is sent again only by its id."""
+    """Send events once more, under their own ids.
+
+    A delivered event is sent again only by its id.
+    """
     if bool(ids) == bool(endpoint) or bool(endpoint) != (since is not None) or (until and not endpoint):
         raise typer.BadParameter("give the ids of deliveries, or --endpoint and --since")
     with open_client() as client:

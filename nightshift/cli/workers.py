@@ -23,7 +23,7 @@ def list_workers(
     """List workers, newest first. Models in brackets are not loaded."""
     with operator_store(data_dir) as store, store.snapshot() as tx:
         workers = [worker for worker in tx.workers.list() if all or worker.state is not WorkerState.STOPPED]
-    headings = ("ID", "HOST", "PID", "STATUS", "CAPACITY", "MODELS", "STARTED", "HEARD OF", "ENDED")
+    headings = ("ID", "HOST", "PID", "STATUS", "CAPACITY", "MODELS", "STARTED", "HEARTBEAT", "ENDED")
     print_list(workers, headings, _line, json=json, as_json=_as_json)
 
 
@@ -32,7 +32,7 @@ def drain(
     worker_id: Annotated[str, typer.Argument(metavar="ID", help="As shown by `nightshift workers list`.")],
     data_dir: DataDir = None,
 ) -> None:
-    """Send a worker away: it hands back what it has, and ends.
+    """Drain a worker: it hands back what it has, and ends.
 
     It hears of it with its next heartbeat, within seconds. `nightshift worker` then ends with exit code 0 and
     starts no other.

@@ -1,7 +1,7 @@
 """The parameters of requests that are known, of OpenAI's API and of its extensions.
 
-An endpoint has some of them, `hints.py` says which without effect. It refuses the others by name, rather than
-answer something else than was asked for; a value that asks for nothing is accepted.
+An endpoint has some of them. It refuses the others by name, rather than answer something else than was asked
+for; a value that asks for nothing is accepted.
 """
 
 from collections.abc import Iterator, Mapping

@@ -111,8 +111,8 @@ _PART_BYTES_HELP = "End a part after so many bytes of results: 64MiB.  [default:
 _KEEP_BODY_HELP = "In Parquet, put the whole answer beside its columns, as JSON."
 _KEEP_COLUMNS_HELP = "Columns of the input to put beside each answer, or all of them."
 _REUSE_HELP = "Take results of the same requests from an earlier run: of this --name, or a job."
-_REUSE_SAMPLED_HELP = "Also of rows whose answers are drawn at random, without a seed."
-_POOL_HELP = "Run on workers of this pool only, see NIGHTSHIFT_POOLS."
+_REUSE_SAMPLED_HELP = "With --reuse, take answers too that were drawn at random, without a seed."
+_POOL_HELP = "Run only on workers of this pool (NIGHTSHIFT_POOLS)."
 _MAX_TOKENS_HELP = "Stop and fail once prompts and answers have more tokens than this."
 
 
@@ -129,16 +129,16 @@ class BulkOptions:
     max_tokens_total: Annotated[int | None, _limit(Count(1), _MAX_TOKENS_HELP, "N")] = None
     row_timeout_s: Annotated[  # time in the engine; a row that takes longer fails
         int | None,
-        _limit(Duration(ROW_TIMEOUT_MAX_S), "How long a model may take for a row: 30s, 5m, 1h.", "TIME"),
+        _limit(Duration(ROW_TIMEOUT_MAX_S), "Time that a model may take for a row: 30s, 5m, 1h.", "TIME"),
     ] = None
     part_bytes: Annotated[  # size of stored results at which a part ends with its shard
         int, _of_parts(Size(PART_BYTES_MIN, PART_BYTES_MAX), _PART_BYTES_HELP, "SIZE")
     ] = PART_BYTES
-    part_rows: Annotated[int | None, _of_parts(Count(1), "Likewise after so many rows.", "N")] = None
+    part_rows: Annotated[int | None, _of_parts(Count(1), "End a part after so many rows.", "N")] = None
     keep_body: Annotated[bool, _of_parts(Switch(), _KEEP_BODY_HELP)] = False
-    embedding_dtype: Annotated[str, _of_parts(Choice(("float32", "float16")), "Of vectors in Parquet.")] = (
-        "float32"
-    )
+    embedding_dtype: Annotated[
+        str, _of_parts(Choice(("float32", "float16")), "Type of vectors in Parquet.")
+    ] = "float32"
     keep_columns: Annotated[KeepColumns | None, _of_parts(ColumnNames(), _KEEP_COLUMNS_HELP, "A,B|all")] = (
         None
     )

@@ -2,7 +2,7 @@
 
 A scaled rotary embedding extends the context that a model was first trained on. Whether a configuration
 states the extended or the original length differs by kind of scaling; the rules are those of vLLM
-(`_get_and_verify_max_len`), over the frequencies that transformers computes (`modeling_rope_utils.py`).
+(`_get_and_verify_max_len`), over the frequencies that `transformers.modeling_rope_utils` computes.
 """
 
 from collections.abc import Callable

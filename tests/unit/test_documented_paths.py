@@ -37,8 +37,14 @@ DOCUMENTS = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 
-# `a/`, `a/b.py`, `a/*.py`; not `.bench/` (made by a command) and not `/v1/jobs`.
+# A folder, a file or a pattern; not `.bench/` (made by a command) and not `/v1/jobs`.
 PATH = re.compile(r"(?:\.\./)*[\w*-][\w.*-]*(?:/[\w.*-]+)*(?:/|\.(?:py|md|sh|toml|txt|yml|cpp|h|jinja))")
+MODULE = re.compile(r"\w+(?:/\w+)*\.py")
+MODULES = [
+    f"/{path.relative_to(ROOT).as_posix()}"
+    for folder in (*FOLDERS, "benchmarks", "examples", "tests")
+    for path in (ROOT / folder).rglob("*.py")
+]
 CODE = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -54,6 +60,19 @@ def test_every_path_in_a_document_exists(document: Path) -> None:
     paths = [code for code in CODE.findall(text) if PATH.fullmatch(code)]
 
     assert [path for path in paths if not exists(path, document)] == []
+
+
+@pytest.mark.parametrize("folder", [*FOLDERS, "benchmarks", "examples", "tests"])
+def test_every_module_that_code_names_exists(folder: str) -> None:
+    """A comment or a docstring names another module from the root or by the end of its path."""
+    missing = [
+        f"{name_of(module)}: {named}"
+        for module in sorted((ROOT / folder).rglob("*.py"))
+        for named in CODE.findall(module.read_text(encoding="utf-8"))
+        if MODULE.fullmatch(named) and not any(path.endswith(f"/{named}") for path in MODULES)
+    ]
+
+    assert missing == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)

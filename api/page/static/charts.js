@@ -20,12 +20,14 @@
 
   function rough(value) {
     if (value >= 1e6) return +(value / 1e6).toPrecision(3) + " M";
-    if (value >= 1e4) return +(value / 1e3).toPrecision(3) + " k";
+    if (value >= 1e3) return +(value / 1e3).toPrecision(3) + " k";
     return value >= 100 ? value.toFixed(0) : String(+value.toPrecision(3));
   }
 
-  function clock(at) {
-    return new Date(at * 1000).toISOString().slice(11, 16);
+  // With seconds where the ticks are less than a minute apart.
+  function clocks(ticks) {
+    const end = ticks.length > 1 && ticks[1] - ticks[0] < 60 ? 19 : 16;
+    return ticks.map((at) => new Date(at * 1000).toISOString().slice(11, end));
   }
 
   function options(figure, series) {
@@ -39,7 +41,7 @@
       legend: { show: false },
       scales: { y: { range: (_, low, high) => [0, figure.dataset.most ? +figure.dataset.most : Math.max(high * 1.1, 0.001)] } },
       axes: [
-        { stroke: soft, grid: { show: false }, ticks: grid, size: 28, font: "12px system-ui", values: (_, at) => at.map(clock) },
+        { stroke: soft, grid: { show: false }, ticks: grid, size: 28, font: "12px system-ui", values: (_, at) => clocks(at) },
         { stroke: soft, grid, ticks: { show: false }, size: 52, font: "12px system-ui", values: (_, at) => at.map(rough) },
       ],
       series: [{}, ...series.map((name, place) => ({ label: name, stroke: colour(place ? "second" : "first"), width: 1.75, spanGaps: false, value: shown, points: { show: false } }))],

@@ -58,7 +58,7 @@ def create(
 def list_keys(
     tenant: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Only this tenant's keys.  [default: all]", show_default=False),
+        typer.Option(metavar="NAME", help="Only this tenant's keys.  [default: all]", show_default=False),
     ] = None,
     data_dir: DataDir = None,
     json: Json = False,

@@ -45,7 +45,7 @@ _NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 @app.command()
 def create(
     name: Name,
-    description: Annotated[str, typer.Option(help="Who it is; shown in listings.")] = "",
+    description: Annotated[str, typer.Option(help="Description, shown in listings.")] = "",
     priority_ceiling: Ceiling = None,
     quota: QuotaOptions = None,
     data_dir: DataDir = None,
@@ -83,7 +83,7 @@ def show(name: Name, data_dir: DataDir = None, json: Json = False) -> None:
 def update(
     name: Name,
     description: Annotated[
-        str | None, typer.Option(help="Who it is.  [default: as it was]", show_default=False)
+        str | None, typer.Option(help="Description.  [default: as it was]", show_default=False)
     ] = None,
     disabled: Annotated[
         bool | None,
@@ -98,7 +98,7 @@ def update(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Describe a tenant otherwise, limit its priority or what it uses, disable it, or enable it again."""
+    """Change a tenant's description, priority or quotas, or disable it."""
     if (description, disabled, priority_ceiling, quota) == (None, None, None, None):
         raise typer.BadParameter(
             "say what to change: --description, --disable, --enable, --priority-ceiling, --quota"
@@ -119,7 +119,10 @@ def update(
 
 @app.command()
 def delete(name: Name, data_dir: DataDir = None) -> None:
-    """Delete a tenant for good and revoke its keys. Its jobs must have ended; its name is not given again."""
+    """Delete a tenant and revoke its keys.
+
+    Its jobs must have ended. Its name is not given again.
+    """
     from nightshift.lifecycle.tenants import Administration
 
     with operator_store(data_dir) as store, store.transaction() as tx:

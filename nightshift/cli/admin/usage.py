@@ -35,7 +35,9 @@ def usage(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Show requests and tokens per tenant, model and day, newest day first.
+    """Show usage by tenant, model and day.
+
+    Requests and tokens, newest day first.
 
     A row counts on the day its result is recorded, once, however often it was begun.
     """

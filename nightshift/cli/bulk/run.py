@@ -50,7 +50,7 @@ EndpointName = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="Its name, such as chat or embeddings, or its route, such as /v1/completions.",
+        help="The endpoint's name, such as chat or embeddings, or its route, such as /v1/completions.",
     ),
 ]
 ModelId = Annotated[
@@ -61,25 +61,30 @@ TemplateFile = Annotated[
     typer.Option(metavar="FILE", help="JSON file with the request made of each row; {{column}} is replaced."),
 ]
 InputColumn = Annotated[
-    str | None, typer.Option(metavar="C", help="Instead of a template: the column with the text or prompt.")
+    str | None, typer.Option(metavar="C", help="The column with the text or prompt, instead of a template.")
 ]
 IdColumn = Annotated[
     str | None, typer.Option(metavar="C", help="The column that identifies a row in the output.")
 ]
-Format = Annotated[OutputFormat, typer.Option(help="Of the part files.")]
-Priority = Annotated[PriorityClass, typer.Option(help="Who goes first.")]
-Window = Annotated[str, typer.Option(metavar="TIME", help="How long it may take from now: 90m, 8h, 2d.")]
-Webhook = Annotated[str | None, typer.Option(metavar="URL", help="Told when the job has ended.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Stay until the job has ended.")]
+Format = Annotated[OutputFormat, typer.Option(help="Format of the part files.")]
+Priority = Annotated[PriorityClass, typer.Option(help="Priority class of the job.")]
+Window = Annotated[
+    str, typer.Option(metavar="TIME", help="Time that the job may take from now: 90m, 8h, 2d.")
+]
+Webhook = Annotated[
+    str | None, typer.Option(metavar="URL", help="Receiver of a webhook when the job has ended.")
+]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Check everything, look at the first rows, and submit nothing.")
 ]
 Name = Annotated[
     str | None,
-    typer.Option(metavar="KEY", help="Of a recurring run: the same name and date is the same job."),
+    typer.Option(metavar="KEY", help="Name of a recurring run: the same name and date is the same job."),
 ]
 Date = Annotated[
-    str | None, typer.Option(metavar="D", help="With --name.  [default: today]", show_default=False)
+    str | None,
+    typer.Option(metavar="D", help="Date of the run, with --name.  [default: today]", show_default=False),
 ]
 
 

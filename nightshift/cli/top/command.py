@@ -29,7 +29,9 @@ def top(
     ] = 2.0,
     json: Json = False,
 ) -> None:
-    """Show what the service does: throughput, latency, queue, workers, running jobs.
+    """Show what the service does now.
+
+    Throughput, latency, queue, workers, running jobs.
 
     Live in a terminal: q quits, s sorts the jobs by something else, w the workers. In a pipe, and with
     --once, one screen is printed; with --json, one document. Workers and figures are the whole service's.

@@ -57,7 +57,7 @@ def test_a_model_is_served_as_soon_as_a_worker_has_registered_it(
 ) -> None:
     register(store, "first", ModelKind.DECODER)
     check(store, catalogue, "first")
-    with pytest.raises(UnknownModel, match="Served are: first, announced"):
+    with pytest.raises(UnknownModel, match="Models that are served: first, announced"):
         check(store, catalogue, "second")
 
     register(store, "second", ModelKind.DECODER)
@@ -123,7 +123,8 @@ def test_a_model_whose_workers_have_stopped_is_refused_with_what_is_served(
 
     assert listed(store, catalogue) == ["announced"]
     with pytest.raises(
-        UnknownModel, match=r"^The model `earlier` does not exist or you .* it\. Served are: announced\.$"
+        UnknownModel,
+        match=r"^The model `earlier` does not exist or you .* it\. Models that are served: announced\.$",
     ):
         check(store, catalogue, "earlier")
 

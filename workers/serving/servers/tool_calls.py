@@ -1,7 +1,7 @@
 """Reads in a model's chat template whether it shows tools, and how their calls are written.
 
-Source: the templates of Qwen 2.5, Qwen 3 and Hermes 2 Pro, which write a call as in `endpoints/tools.py`.
-Qwen3-Coder and GLM 4.5 use the same tag around another form.
+Source: the templates of Qwen 2.5, Qwen 3 and Hermes 2 Pro, which write a call as in
+`nightshift/endpoints/structured/tools.py`. Qwen3-Coder and GLM 4.5 use the same tag around another form.
 """
 
 from collections.abc import Sequence
