@@ -21,7 +21,7 @@ LazyModels = Annotated[
     typer.Option(
         "--lazy-model",
         metavar="PATH_OR_ID",
-        help="Likewise, but loaded when work waits for it, and unloaded when it has none. May be repeated.  "
+        help="The same, but loaded when work waits for it, and unloaded when it has none. May be repeated.  "
         "[default: NIGHTSHIFT_LAZY_MODELS]",
         show_default=False,
     ),
