@@ -177,8 +177,7 @@ class WorkerExitHandler:
 
     def record_exit(self, ended: ChildExit, *, was_told: bool = False) -> "RecordedExit":
         """Records the exit's cause, releases the leases, and rings. `was_told`: the supervisor had asked it
-        to
-        stop.
+        to stop.
         """
         oom_kills = self._oom_kills()
         cause = cause_of(ended.returncode, oom_kills - self._oom_kills_before)

@@ -204,8 +204,7 @@ class Shards(Statements):
         tokens_in_flight: int = 0,
     ) -> bool:
         """Lists a stored segment, sets a stored carry-over, or both. False: the lease is lost, and the
-        objects
-        are garbage.
+        objects are garbage.
 
         Raises AlreadyListed. The caller adds the rows to the job (`jobs.add_progress`) in the same
         transaction.
