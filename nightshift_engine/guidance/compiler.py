@@ -21,6 +21,7 @@ from ..errors import GrammarFailed
 from ..text.tokenizer import Tokenizer
 from .grammar import Grammar
 from .guide import Guide
+from .schemas import PATTERNS_COMBINED_MAX, patterns_combined
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ class GrammarCompiler:
         key = (cache_salt, grammar.digest)
         with self._lock:
             compiled = self._known.get(key)
-            if compiled is not None and not compiled.is_late:
+            if compiled is not None:  # one that is late is refused again, until it is done or forgotten
                 self._known.move_to_end(key)
                 return compiled
             compiling = self._known[key] = Compiling()
@@ -169,6 +170,7 @@ def wait_for_any(compiling: Iterable[Compiling], timeout_s: float) -> None:
 
 def _matcher(table: LLTokenizer, grammar: Grammar) -> LLMatcher:
     """Raises GrammarFailed."""
+    _check_patterns(grammar)
     try:
         matcher = _compiled(table, grammar)
         if matcher.is_error() and grammar.kind == "grammar":
@@ -178,6 +180,26 @@ def _matcher(table: LLTokenizer, grammar: Grammar) -> LLMatcher:
     if matcher.is_error():
         raise GrammarFailed(_reason(_with_line(matcher.get_error(), grammar, table)))
     return matcher
+
+
+def _check_patterns(grammar: Grammar) -> None:
+    """Raises GrammarFailed for a schema that would take llguidance without end, whatever its limits."""
+    rules = _JSON_RULE.finditer(grammar.text) if grammar.kind == "grammar" else ()
+    texts = (
+        [grammar.text] if grammar.kind == "json_schema" else [rule["json"][len("%json ") :] for rule in rules]
+    )
+    for text in texts:
+        try:
+            combined = patterns_combined(json.loads(text))
+        except ValueError:  # llguidance says what is wrong with it
+            continue
+        except RecursionError:
+            raise GrammarFailed("it is nested too deeply") from None
+        if combined > PATTERNS_COMBINED_MAX:
+            raise GrammarFailed(
+                f"its allOf combines up to {combined} patterns or formats for one text, and at most "
+                f"{PATTERNS_COMBINED_MAX} are accepted"
+            )
 
 
 def _compiled(table: LLTokenizer, grammar: Grammar) -> LLMatcher:

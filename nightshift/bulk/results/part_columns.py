@@ -11,6 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from nightshift.bulk.rows.kept_values import NOTHING
+from nightshift.bulk.rows.values import integer, json_text, number
 from nightshift.jobs.options import KEEP_ALL, KeepColumns
 
 WHOLE: Final = "input"
@@ -43,14 +44,19 @@ def kept_columns(
 def _arrays(wish: KeepColumns, texts: Iterable[str | None]) -> Sequence[pa.Array]:
     if wish == KEEP_ALL:
         return [_array(None if text == NOTHING else text for text in texts)]
-    rows = [({} if text is None else json.loads(text) or {}) for text in texts]
+    rows = [({} if text is None else _read(text) or {}) for text in texts]
     return [_array(_text(row.get(name)) for row in rows) for name in wish]
+
+
+def _read(text: str) -> Any:
+    """The kept columns, with numbers as they are written in a row."""
+    return json.loads(text, parse_float=number, parse_int=integer)
 
 
 def _text(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return json_text(value, (",", ":"), default=str)
 
 
 def _array(texts: Iterable[str | None]) -> pa.Array:

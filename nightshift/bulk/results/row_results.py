@@ -170,15 +170,17 @@ class NotExecuted:
         return "errored" if self.reason is StopReason.FAILED else self.reason.value
 
     def openai_line(self) -> bytes:
-        return json_line(self._line({}))
+        return self._line("", "")
 
     def native_line(self) -> bytes:
-        columns = {} if self.kept is None else {"columns": json.loads(self.kept)}
-        return json_line(self._line(columns) | {"outcome": self.outcome})
+        """The row's line in a part file. The columns' text goes into it as it is."""
+        columns = "" if self.kept is None else f',"columns":{self.kept}'
+        return self._line(columns, f',"outcome":"{self.outcome}"')
 
-    def _line(self, columns: JsonObject) -> JsonObject:
-        error = {"code": self.problem.code, "message": self.problem.message}
-        return {"id": self.id, "custom_id": self.custom_id, **columns, "response": None, "error": error}
+    def _line(self, columns: str, more: str) -> bytes:
+        error = _dumps({"code": self.problem.code, "message": self.problem.message})
+        head = f'"id":"{self.id}","custom_id":{_dumps(self.custom_id)}{columns}'
+        return _encoded(f'{{{head},"response":null,"error":{error}{more}}}')
 
 
 def output_lines(results: Iterable[RowResult]) -> Iterator[bytes]:

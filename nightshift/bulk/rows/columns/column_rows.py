@@ -13,10 +13,14 @@ from typing import Any, Final
 from uuid import UUID
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nightshift.bulk.rows.records import Row
 from nightshift.bulk.rows.templates import refuse_twice, root_of
-from nightshift.bulk.rows.values import Unusable, decimal_text
+from nightshift.bulk.rows.values import EXACT_MAX, Unusable, decimal_text
+
+FLOAT_WHOLE_FROM: Final = 2**24  # from here on a float is whole, and has fewer digits than its number …
+HALF_WHOLE_FROM: Final = 2**11  # … and one of 16 bits
 
 # What pyarrow raises for a value: KeyError for a time zone, ArithmeticError for a decimal of too many digits.
 _UNREADABLE: Final = (ValueError, ArithmeticError, KeyError, pa.ArrowException)
@@ -88,10 +92,15 @@ def _exact(column: pa.Array) -> pa.Array:
     type = column.type
     if pa.types.is_float16(type):
         halves = column.to_numpy(zero_copy_only=False)
-        return pa.array([float(str(half)) for half in halves], pa.float64(), mask=_nulls(column))
+        shortest = pa.array([float(str(half)) for half in halves], pa.float64(), mask=_nulls(column))
+        exact = pa.array([float(half) for half in halves], pa.float64(), mask=_nulls(column))
+        return _whole_exact(shortest, exact, HALF_WHOLE_FROM)
     as_texts = with_floats_as(type, pa.string())
     if as_texts is not type:  # 0.1 is the shortest text for its float, and no other double's
-        return column.cast(as_texts).cast(microseconds(with_floats_as(type, pa.float64())))
+        shortest = column.cast(as_texts).cast(microseconds(with_floats_as(type, pa.float64())))
+        if pa.types.is_float32(type):
+            return _whole_exact(shortest, column.cast(pa.float64()), FLOAT_WHOLE_FROM)
+        return shortest
     as_microseconds = microseconds(type)
     if as_microseconds is type:
         return column
@@ -101,6 +110,13 @@ def _exact(column: pa.Array) -> pa.Array:
         if not pa.types.is_temporal(type):
             raise
         return _nanosecond_texts(column)
+
+
+def _whole_exact(shortest: pa.Array, exact: pa.Array, whole_from: int) -> pa.Array:
+    """The doubles of the shortest texts, but the very numbers where all are whole: these may be ids."""
+    size = pc.abs(exact)
+    is_whole = pc.and_(pc.greater_equal(size, whole_from), pc.less(size, EXACT_MAX))
+    return pc.if_else(is_whole, exact, shortest)
 
 
 def _nulls(column: pa.Array) -> Any:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from nightshift.bulk.rows.columns.castable import has_part
 from nightshift.bulk.rows.columns.messages import DONE, FAILED, MEMORY_BYTES_MAX, OPENED, Channel
-from nightshift.bulk.rows.columns.pieces import PIECE_ROWS, Pieces
+from nightshift.bulk.rows.columns.pieces import PIECE_ROWS, Pieces, Unreadable
 
 DECODED_BYTES: Final = 1024 * 1024  # of Parquet, at a time, as the footer says; in truth it may be more
 AHEAD_BYTES: Final = 1024 * 1024  # read at once, at least
@@ -24,10 +24,6 @@ FOOTER_LIST_MAX: Final = 100_000  # row groups, columns: Thrift makes room for a
 INT96_UNIT: Final = "us"  # as nanoseconds, times before 1677 and after 2262 would become others
 ARROW_FILE: Final = b"ARROW1\0\0"
 TOO_LARGE: Final = f"takes more than {MEMORY_BYTES_MAX} bytes of memory decoded"
-
-
-class Unreadable(Exception):
-    """The reason why the object cannot be read, as a sentence."""
 
 
 def decode(channel: Channel, before_each: Callable[[], None]) -> None:
@@ -46,7 +42,7 @@ def decode(channel: Channel, before_each: Callable[[], None]) -> None:
         question = _question(channel)
         before_each()
         if question["what"] == "rows":
-            pieces = Pieces(channel, question["row_bytes_max"], before_each)
+            pieces = Pieces(channel, question["row_bytes_max"], file.size_bytes, before_each)
             opened.send_rows(question["names"], question["groups"], pieces)
             channel.send_json(DONE, pieces.sent)
         else:
@@ -141,6 +137,15 @@ class ParquetObject:
             self._schema = reader.schema_arrow
         columns = self._metadata.schema
         self._paths = [columns.column(number).path for number in range(self._metadata.num_columns)]
+        self._is_flat = [
+            columns.column(number).max_repetition_level == 0 for number in range(self._metadata.num_columns)
+        ]
+        groups = map(self._metadata.row_group, range(self._metadata.num_row_groups))
+        rows = sum(group.num_rows for group in groups)
+        if rows != self._metadata.num_rows:
+            raise Unreadable(
+                f"Its row groups have {rows} rows, and its footer says {self._metadata.num_rows}."
+            )
 
     def description(self) -> dict[str, Any]:
         groups = map(self._metadata.row_group, range(self._metadata.num_row_groups))
@@ -167,6 +172,12 @@ class ParquetObject:
         buffer_bytes = self._read_ahead(chunks)
         size_bytes = sum(chunk.total_uncompressed_size for chunk in chunks)
         rows = self._metadata.row_group(group).num_rows
+        for leaf, chunk in zip(leaves, chunks, strict=True):
+            if self._is_flat[leaf] and chunk.num_values != rows:
+                raise Unreadable(
+                    f"Row group {group} has {rows} rows, and its column '{self._paths[leaf]}' "
+                    f"{chunk.num_values} values."
+                )
         batch_rows = max(1, min(PIECE_ROWS, rows * DECODED_BYTES // max(1, size_bytes)))
         first = pieces.sent
         while True:

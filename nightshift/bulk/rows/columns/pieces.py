@@ -11,6 +11,8 @@ from nightshift.bulk.rows.columns.messages import BAD_VALUES, BATCH, SCHEMA, TOO
 PIECE_ROWS: Final = 1024
 PIECE_BYTES: Final = 16 * 1024 * 1024  # of a piece's values, decoded; one row may have more
 VALUE_BYTES: Final = 8  # of a number, decoded
+DECODED_RATIO_MAX: Final = 1000  # rows that share long values reach some 100, a bomb a million
+DECODED_GRACE_BYTES: Final = 64 * 1024 * 1024  # before the ratio counts
 BAD_VALUE_SIGNS: Final = ("UTF8", "does not fit in precision", "the acceptable range", "whole number of days")
 """Words of pyarrow about one value of a sound array: a text, a decimal, a time of day, a date."""
 _TEXTS: Final = (
@@ -21,26 +23,35 @@ _TEXTS: Final = (
 )
 
 
+class Unreadable(Exception):
+    """The reason why the object cannot be read, as a sentence."""
+
+
 class Pieces:
     """Sends the rows of batches. `sent`: how many so far, with those that are too long."""
 
-    def __init__(self, channel: Channel, row_bytes_max: int, before_each: Callable[[], None]) -> None:
-        """`before_each` is called before each piece."""
+    def __init__(
+        self, channel: Channel, row_bytes_max: int, object_bytes: int, before_each: Callable[[], None]
+    ) -> None:
+        """`object_bytes`: the object's size. `before_each` is called before each piece."""
         self.sent = 0
+        self._bytes_left = max(DECODED_GRACE_BYTES, DECODED_RATIO_MAX * object_bytes)
         self._channel = channel
         self._row_bytes_max = row_bytes_max
         self._before_each = before_each
         self._has_schema = False
 
     def send(self, batch: pa.RecordBatch) -> None:
-        """Raises `pa.ArrowInvalid` for damaged arrays, and MemoryError for a row that is too large."""
+        """Raises `pa.ArrowInvalid` for damaged arrays, MemoryError for a row that is too large, and
+        Unreadable for rows that together have far more bytes than the object.
+        """
         suspects = _with_bad_values(batch)
         batch = pa.RecordBatch.from_arrays([castable(column) for column in batch.columns], batch.schema.names)
         first, rows_max = self.sent, PIECE_ROWS
         while (start := self.sent - first) < batch.num_rows:
             try:
                 rows = batch.slice(start, rows_max)
-                columns = [plain(column) for column in rows.columns]
+                columns = list(map(_plain_column, rows.columns, rows.schema.names))
                 self._send(pa.RecordBatch.from_arrays(columns, names=rows.schema.names), suspects)
             except MemoryError:
                 if rows_max == 1:
@@ -59,6 +70,12 @@ class Pieces:
             self._channel.send_json(TOO_LONG, size_bytes)
             self.sent += 1
         else:
+            self._bytes_left -= size_bytes
+            if self._bytes_left < 0:
+                raise Unreadable(
+                    f"Its rows have more than {DECODED_RATIO_MAX} times its bytes: put long values that many "
+                    "rows repeat into the template."
+                )
             self._send_piece(rows, suspects)
 
     def _send_piece(self, rows: pa.RecordBatch, suspects: Sequence[int]) -> None:
@@ -102,6 +119,15 @@ def _problem(column: pa.Array) -> str | None:
     except pa.ArrowInvalid as error:
         return f"has a value of the type {column.type} that cannot be read: {error}"
     return None
+
+
+def _plain_column(column: pa.Array, name: str) -> pa.Array:
+    """Raises Unreadable, naming the column, for a value that Python cannot hold in a type without a cast."""
+    try:
+        return plain(column)
+    except (ValueError, ArithmeticError, KeyError) as error:
+        reason = f"has a value of the type {column.type} that cannot be read: {error}"
+        raise Unreadable(f"The column '{name}' {reason}") from error
 
 
 def plain(values: pa.Array) -> pa.Array:
