@@ -1,4 +1,4 @@
-"""Patterns that a schema combines for one text are counted: llguidance takes a time that doubles with each."""
+"""Patterns that a schema combines for one text are counted: llguidance takes twice the time for each more."""
 
 import json
 from typing import Any
