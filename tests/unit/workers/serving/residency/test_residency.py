@@ -196,23 +196,13 @@ def test_online_requests_of_a_model_that_goes_are_answered_first(worker: Worker)
     assert worker.warm == {"chat", "translate"}
 
 
-def test_two_models_asked_for_in_turn_are_swapped_once_in_a_residency_time(worker: Worker) -> None:
-    for _ in range(30):
-        worker.ask("embed")
-        worker.ask("translate")
-        worker.look()
-        worker.clock.advance(10)
-
-    assert len(worker.loads) in range(4, 7)  # of 300 s
-
-
 def test_chats_are_answered_in_turns_of_a_residency_beside_a_flood_for_another_model(worker: Worker) -> None:
     """The flood never ends, and has waited for longer than any chat."""
     for _ in range(20):
         worker.ask("embed")
     waits: list[float] = []
     chats: list[tuple[str, float]] = []
-    for second in range(0, 900, 5):
+    for second in range(0, 480, 10):
         worker.ask("embed")
         if second % 60 == 0:
             chats.append((worker.ask("translate"), worker.clock()))
@@ -221,11 +211,11 @@ def test_chats_are_answered_in_turns_of_a_residency_beside_a_flood_for_another_m
             waits += [worker.clock() - asked_s for _, asked_s in chats]
             assert len(worker.claim(*(id for id, _ in chats))) == len(chats)
             chats.clear()
-        worker.clock.advance(5)
+        worker.clock.advance(10)
 
-    assert len(waits) >= 12
+    assert len(waits) >= 6
     assert max(waits) <= 2 * CONFIG.residency_s
-    assert len(worker.loads) <= 1 + 900 / CONFIG.residency_s
+    assert len(worker.loads) <= 1 + 480 / CONFIG.residency_s
 
 
 def test_models_that_fit_together_are_warm_together(store: Store, clock: ManualClock) -> None:
