@@ -51,19 +51,12 @@ def begun(others: list[str], after_turns: int) -> list[str]:
     return order
 
 
-def test_so_many_begin_in_a_turn_in_the_order_of_their_arrival():
-    assert [name for name in begun([], 0) if name.startswith("flood")] == [
-        f"flood {number}" for number in range(ARRIVED)
-    ]
+def test_so_many_begin_in_a_turn_in_the_order_of_their_arrival_and_a_health_check_before_those_that_wait():
+    flood = [f"flood {number}" for number in range(ARRIVED)]
 
-
-def test_a_health_check_begins_before_those_that_wait():
+    assert begun(["POST"], 1) == [*flood, "POST"]
     order = begun(["GET"], 1)
     assert BEGUN_PER_TURN <= order.index("GET") <= 3 * BEGUN_PER_TURN, "and not after all of them"
-
-
-def test_a_later_request_begins_behind_those_that_wait():
-    assert begun(["POST"], 1)[-1] == "POST"
 
 
 def read(path: str, address: str = "10.0.0.1", key: str | None = None) -> Scope:
@@ -242,6 +235,8 @@ def test_a_request_that_is_given_up_holds_up_no_other(cancelled):
         calls[cancelled].cancel()
         work.may_end.set()
         await asyncio.gather(*calls, return_exceptions=True)
+        with pytest.raises(ZeroDivisionError):
+            await turns.run("a", LARGE, lambda: 1 // 0)
         assert await turns.run("b", LARGE, work.noting("last")) == "last"
 
     asyncio.run(run())
@@ -275,13 +270,3 @@ def test_so_many_requests_begin_at_a_time_and_the_next_in_their_tenants_turn():
 
     asyncio.run(run())
     assert begun[BEGUN_AT_ONCE:] == ["b0", f"a{BEGUN_AT_ONCE}", f"a{BEGUN_AT_ONCE + 1}"]
-
-
-def test_a_call_that_raises_leaves_its_turn():
-    async def run() -> None:
-        turns = BodyTurns()
-        with pytest.raises(ZeroDivisionError):
-            await turns.run("a", LARGE, lambda: 1 // 0)
-        assert await turns.run("a", LARGE, lambda: 1) == 1
-
-    asyncio.run(run())

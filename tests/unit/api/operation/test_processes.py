@@ -64,10 +64,6 @@ def test_every_process_is_on_the_page(stack, running):
         assert f'nightshift_process_up{{process="{name}"}} 1.0' in lines
 
 
-def test_without_others_it_is_the_own_page(stack):
-    assert 'nightshift_process_up{process="api"} 1.0' in page(stack)
-
-
 def test_a_dead_process_is_named_and_the_others_are_there(stack, running, tmp_path):
     left = tmp_path / "worker-2.sock"
     with socket.socket(socket.AF_UNIX) as killed:
@@ -167,7 +163,3 @@ def test_whatever_a_model_is_called_its_samples_keep_their_values(first, second)
 def test_another_page_is_refused(text):
     with pytest.raises(NotMetrics):
         parsed(Exposition("worker-1", text))
-
-
-def test_empty_pages_are_an_empty_page():
-    assert merged([parsed(Exposition("worker-1", ""))]).strip() == ""
