@@ -136,17 +136,11 @@ def test_a_model_is_loaded_when_a_request_waits_for_it_and_then_its_work_is_clai
     assert worker.warm == {"chat", "embed"}
     assert (worker.loads, worker.changes) == (["embed"], 1)
     assert [server.model.id for server in worker.prepared] == ["embed"]
+    served = ("chat", "embed", "translate")
+    assert worker.registered.history == [(served, ("chat", "embed"))] * 2, "while it is loaded, and then"
+    assert [model.context_length for model in worker.registered.loaded] == [128]
     assert worker.claim(shard_id)
     assert worker.look() is None
-
-
-def test_others_hear_that_it_is_being_loaded_and_what_is_known_of_it_then(worker: Worker) -> None:
-    worker.ask("embed")
-    worker.look()
-
-    served = ("chat", "embed", "translate")
-    assert worker.registered.history == [(served, ("chat", "embed")), (served, ("chat", "embed"))]
-    assert [model.context_length for model in worker.registered.loaded] == [128]
 
 
 def test_a_job_waits_for_the_warm_work_before_its_model_replaces_another(worker: Worker) -> None:
@@ -264,15 +258,10 @@ def test_a_model_that_cannot_be_loaded_is_not_served_until_it_can_be(worker: Wor
     assert worker.registered.history[-1] == (("chat", "embed", "translate"), ("chat", "embed"))
 
 
-def test_work_is_left_to_a_worker_that_has_its_model_warm(worker: Worker) -> None:
+def test_work_is_left_to_workers_of_its_pool_and_to_one_that_has_its_model_warm(worker: Worker) -> None:
+    plan_bulk(worker.store, "s3://bucket/a.jsonl", model="translate", pool="gpu")
     worker.registered.elsewhere = {"embed"}
     worker.ask("embed")
-
-    assert worker.look() is None
-
-
-def test_a_model_with_work_of_a_pool_of_other_workers_is_not_loaded(worker: Worker) -> None:
-    plan_bulk(worker.store, "s3://bucket/a.jsonl", model="embed", pool="gpu")
 
     assert worker.look() is None
 

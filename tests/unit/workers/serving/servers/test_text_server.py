@@ -33,16 +33,6 @@ def test_a_chat_is_answered_with_what_was_streamed(models: Models) -> None:
     assert answer.body["created"] == 1_700_000_000
 
 
-def test_many_at_once_are_each_answered_right(models: Models) -> None:
-    numbers = range(100, 900, 13)
-    listeners = {number: chat(models, str(number)) for number in numbers}
-
-    answers = {number: listener.wait() for number, listener in listeners.items()}
-
-    said = {number: answer.body["choices"][0]["message"]["content"] for number, answer in answers.items()}
-    assert said == {number: number_in_words(number) for number in numbers}
-
-
 def test_sampling_without_a_seed_depends_on_the_row_alone(models: Models) -> None:
     said = {
         chat(models, "hello", temperature=1.5, max_tokens=8).wait().body["choices"][0]["message"]["content"]

@@ -77,7 +77,7 @@ def test_a_call_after_text_is_taken_apart(saying: Callable[[str], Models]) -> No
     assert listener.num_parts > 2, "they come as they are generated"
 
 
-@pytest.mark.parametrize("fields", [{}, {"tool_choice": "none"}, {"tool_choice": "auto"}], ids=str)
+@pytest.mark.parametrize("fields", [{}, {"tool_choice": "none"}], ids=str)
 def test_a_model_may_answer_without_a_call(saying: Callable[[str], Models], fields: dict[str, Any]) -> None:
     listener = ask(saying("No need to."), **fields)
 
