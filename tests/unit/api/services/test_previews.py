@@ -89,36 +89,22 @@ def test_a_tenant_may_have_so_many_under_way(tmp_path):
     asyncio.run(scenario())
 
 
-def test_objects_beyond_the_limit_are_not_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr(previews, "OBJECTS_MAX", 3)
+@pytest.mark.parametrize(("limit", "maximum", "rows_checked"), [("OBJECTS_MAX", 3, 3), ("LISTED_MAX", 2, 2)])
+def test_objects_are_listed_and_looked_at_up_to_a_number(tmp_path, monkeypatch, limit, maximum, rows_checked):
+    monkeypatch.setattr(previews, limit, maximum)
     for number in range(4):
         (tmp_path / f"{number}.jsonl").write_text('{"text": "a"}\n')
     objects, rows = looked_at(tmp_path)
 
-    assert (objects.objects, objects.is_whole) == (3, False)
-    assert rows.rows_checked == 3
+    assert (objects.objects, objects.is_whole) == (maximum, False)
+    assert rows.rows_checked == rows_checked
 
 
-def test_listing_ends_at_its_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(previews, "LISTED_MAX", 2)
-    for number in range(4):
-        (tmp_path / f"{number}.jsonl").write_text("")
-    objects, _ = looked_at(tmp_path)
-
-    assert (objects.objects, objects.is_whole) == (2, False)
-
-
-def test_rows_are_tried_up_to_a_number_and_shown_up_to_another(tmp_path):
-    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n' * 1000)
+def test_rows_are_tried_shown_and_their_problems_listed_up_to_a_number(tmp_path):
+    (tmp_path / "in.jsonl").write_text("{}\n" * 50 + '{"text": "a"}\n' * 1000)
     _, rows = looked_at(tmp_path)
 
     assert (rows.rows_checked, len(rows.requests)) == (previews.ROWS_MAX, previews.SHOWN_MAX)
-
-
-def test_problems_are_counted_and_the_first_listed(tmp_path):
-    (tmp_path / "in.jsonl").write_text("{}\n" * 50)
-    _, rows = looked_at(tmp_path)
-
     assert (rows.rows_with_problems, len(rows.problems)) == (50, previews.PROBLEMS_MAX)
 
 
