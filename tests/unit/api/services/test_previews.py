@@ -130,6 +130,15 @@ def test_no_row_but_the_first_is_begun_when_the_time_is_over(tmp_path, name):
     assert rows.requests[0].body["prompt"] == "a"
 
 
+def test_objects_of_no_bytes_have_no_rows_as_in_a_job(tmp_path):
+    for name in ("a.parquet", "a.arrow", "a.csv", "a.jsonl"):
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "b.jsonl").write_text('{"text": "a"}\n')
+    _, rows = looked_at(tmp_path)
+
+    assert (rows.rows_checked, rows.problems, rows.is_end) == (1, [], True)
+
+
 CHILD = """
 import resource, time
 from api.services import preview_child
@@ -182,12 +191,3 @@ def test_the_rows_have_their_time_whatever_the_objects_took(tmp_path):
     _, more_s = previewed_by(program, tmp_path)
 
     assert more_s >= 1
-
-
-@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.csv", "a.jsonl"])
-def test_an_object_of_no_bytes_has_no_rows_as_in_a_job(tmp_path, name):
-    (tmp_path / name).write_bytes(b"")
-    (tmp_path / "b.jsonl").write_text('{"text": "a"}\n')
-    _, rows = looked_at(tmp_path)
-
-    assert (rows.rows_checked, rows.problems, rows.is_end) == (1, [], True)

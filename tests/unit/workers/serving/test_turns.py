@@ -143,16 +143,6 @@ def test_a_pause_begins_when_the_steps_under_way_have_ended(clock: Clock) -> Non
     assert paused.wait(WAIT_MAX_S)
 
 
-def test_a_step_that_raises_gives_its_turn_back(clock: Clock) -> None:
-    turns = StepTurns(one_at_a_time=True, clock_s=clock)
-    with pytest.raises(ValueError), turns.turn("chat"):
-        raise ValueError
-
-    steps = Steps(turns, clock)
-    steps.run("chat", 1, 0.01).join(WAIT_MAX_S)
-    assert steps.order == ["chat"]
-
-
 def test_none_of_three_models_starves() -> None:
     """Short, middling and long steps: while all have work, each has a third of the time."""
     clock = Clock(looks_between_steps=2000)  # a busy machine may hold a thread up between two steps
