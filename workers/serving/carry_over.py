@@ -67,11 +67,6 @@ class CarryOver:
     made_by: JsonObject | None = None  # a model server's; None: not known
 
     @property
-    def is_empty(self) -> bool:
-        """Whether it has no tokens."""
-        return self.num_tokens == 0
-
-    @property
     def num_tokens(self) -> int:
         return sum(len(choice.token_ids) for choice in self.choices)
 

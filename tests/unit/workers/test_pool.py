@@ -96,19 +96,17 @@ def test_an_online_message_names_a_shard_and_keeps_its_priority(pool: EnginePool
     assert pool._runtime.intake.online == [("shard_1", 4)]
     assert told.done == 0, "it is acknowledged when its claim has committed"
 
-
-def test_an_online_message_names_the_span_that_has_sent_it(pool: EnginePool) -> None:
-    deliver(pool, ONLINE_TASK, message("shard_1"), traceparent=TRACEPARENT)
-
-    assert pool._runtime.intake.senders == [TRACEPARENT]
+    told = deliver(pool, ONLINE_TASK, message("shard_2", {"hint": "of a later version"}))
+    assert pool._runtime.intake.online[1:] == [("shard_2", 0)]
+    assert told.done == 0
 
 
-@pytest.mark.parametrize("traceparent", [None, 7, ["a"], {}, b"00", "x" * 10_000_000, True])
-def test_what_cannot_name_a_span_is_ignored(pool: EnginePool, traceparent: Any) -> None:
+@pytest.mark.parametrize("traceparent", [TRACEPARENT, None, 7, ["a"], {}, b"00", "x" * 10_000_000, True])
+def test_an_online_message_may_name_the_span_that_has_sent_it(pool: EnginePool, traceparent: Any) -> None:
     deliver(pool, ONLINE_TASK, message("shard_1"), traceparent=traceparent)
 
     assert pool._runtime.intake.online == [("shard_1", 0)]
-    assert pool._runtime.intake.senders == [None]
+    assert pool._runtime.intake.senders == [traceparent if traceparent == TRACEPARENT else None]
 
 
 def test_a_bulk_message_says_nothing_but_that_there_is_work(pool: EnginePool) -> None:
@@ -117,42 +115,26 @@ def test_a_bulk_message_says_nothing_but_that_there_is_work(pool: EnginePool) ->
     assert pool._runtime.intake.bulk == [8]
 
 
+PICKLE = {"content_type": "application/x-python-serialize"}
+UNREADABLE = [message(), message(5), message(["a"]), '["a", {}]', "{not json", "null", "[]", "7", b"\xff\xfe"]
+
+
 @pytest.mark.parametrize(
-    "body",
+    ("task", "body", "more"),
     [
-        message(),
-        message(5),
-        message(["a"]),
-        '["a", {}]',
-        "{not json",
-        "null",
-        "[]",
-        "7",
-        b"\xff\xfe",
-        message("shard_\x00"),
+        *((ONLINE_TASK, body, {}) for body in [*UNREADABLE, message("shard_\x00")]),
+        (ONLINE_TASK, "cos\nsystem\n(S'true'\ntR.", PICKLE),
+        ("nightshift.of_tomorrow", message("shard_1"), {}),
     ],
 )
-def test_an_unreadable_message_is_acknowledged_and_dropped(pool: EnginePool, body: Any) -> None:
-    told = deliver(pool, ONLINE_TASK, body)
+def test_an_unreadable_message_is_acknowledged_and_dropped(
+    pool: EnginePool, task: str, body: Any, more: dict[str, str]
+) -> None:
+    told = deliver(pool, task, body, **more)
 
     assert told.done == 1
     assert pool._runtime.intake.online == []
     assert pool._runtime.intake.dropped == 1
-
-
-def test_a_task_of_another_version_is_acknowledged_and_dropped(pool: EnginePool) -> None:
-    told = deliver(pool, "nightshift.of_tomorrow", message("shard_1"))
-
-    assert told.done == 1
-    assert pool._runtime.intake.dropped == 1
-
-
-def test_arguments_that_a_later_version_adds_are_ignored(pool: EnginePool) -> None:
-    """While a fleet is upgraded, new schedulers ring for old workers."""
-    told = deliver(pool, ONLINE_TASK, message("shard_1", {"hint": "warm"}))
-
-    assert pool._runtime.intake.online == [("shard_1", 0)]
-    assert told.done == 0
 
 
 def test_a_token_that_is_not_needed_goes_back_into_the_queue(pool: EnginePool) -> None:
@@ -163,15 +145,6 @@ def test_a_token_that_is_not_needed_goes_back_into_the_queue(pool: EnginePool) -
     assert told.done == 0
     assert told.failed[0].type is Reject
     assert told.failed[0].exception.exc.requeue
-
-
-def test_a_pickled_message_is_dropped_unread(pool: EnginePool) -> None:
-    told = deliver(
-        pool, ONLINE_TASK, "cos\nsystem\n(S'true'\ntR.", content_type="application/x-python-serialize"
-    )
-
-    assert told.done == 1
-    assert pool._runtime.intake.online == []
 
 
 @pytest.mark.parametrize(

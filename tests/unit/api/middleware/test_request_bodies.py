@@ -67,20 +67,6 @@ def test_anything_else_is_refused_with_a_code(raw):
     assert refused.value.code in ("invalid_json", "invalid_type")
 
 
-def read_body(path: str, pieces: list[bytes]) -> tuple[bytes, int]:
-    """Bytes that an application reads through the limit, and the number of pieces left unread."""
-    left: Iterator[bytes] = iter(pieces)
-    sent = 0
-
-    async def receive() -> Message:
-        nonlocal sent
-        sent += 1
-        return {"type": "http.request", "body": next(left), "more_body": sent < len(pieces)}
-
-    body = asyncio.run(read_all(receive, path))
-    return body, len(pieces) - sent
-
-
 @pytest.mark.parametrize(
     ("raw", "param"),
     [
@@ -102,45 +88,36 @@ def test_a_text_no_database_can_keep_is_refused_by_the_name_of_its_field(raw, pa
     refused.value.message.encode()
 
 
-def test_a_body_at_the_limit_is_read():
-    assert read_body("/v1/jobs", [b"x" * 60, b"y" * 40]) == (b"x" * 60 + b"y" * 40, 0)
+IN_PARTS = f"Send a file of up to {SETTINGS.upload_bytes_max} bytes in parts, with POST /v1/uploads."
 
 
-def test_a_body_above_the_limit_is_refused_whatever_it_comes_in():
-    for pieces in ([b"x" * 101], [b"x"] * 101):
-        with pytest.raises(RequestTooLarge):
-            read_body("/v1/jobs", pieces)
+@pytest.mark.parametrize(
+    ("path", "bytes_max", "advice"),
+    [
+        ("/v1/jobs", 100, IN_PARTS),
+        ("/v1/chat/completions", 100, IN_PARTS),
+        ("/v1/files", 1000 + UPLOAD_OVERHEAD_BYTES, IN_PARTS),
+        ("/v1/uploads/upload_1/parts", PART_BYTES_MAX + UPLOAD_OVERHEAD_BYTES, MORE_PARTS),
+    ],
+)
+def test_a_body_is_read_up_to_its_routes_limit_and_refused_above_whatever_it_comes_in(
+    path, bytes_max, advice
+):
+    assert read_body(path, [b"x" * 60, b"y" * (bytes_max - 60)]) == b"x" * 60 + b"y" * (bytes_max - 60)
+    for pieces in ([b"x" * (bytes_max + 1)], [b"x" * bytes_max, b"y"]):
+        with pytest.raises(RequestTooLarge) as refused:
+            read_body(path, pieces)
+        assert advice in refused.value.message
 
 
-def test_uploads_have_a_limit_of_their_own():
-    fits = [b"x" * (1000 + UPLOAD_OVERHEAD_BYTES)]
+def read_body(path: str, pieces: list[bytes]) -> bytes:
+    """Bytes that an application reads through the limit."""
+    left = [*pieces]
 
-    assert len(read_body("/v1/files", fits)[0]) == 1000 + UPLOAD_OVERHEAD_BYTES
-    with pytest.raises(RequestTooLarge):
-        read_body("/v1/files", [*fits, b"x"])
+    async def receive() -> Message:
+        return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
 
-
-def test_parts_of_uploads_have_a_limit_of_their_own():
-    path = "/v1/uploads/upload_1/parts"
-    fits = [b"x" * (PART_BYTES_MAX + UPLOAD_OVERHEAD_BYTES)]
-
-    assert len(read_body(path, fits)[0]) == PART_BYTES_MAX + UPLOAD_OVERHEAD_BYTES
-    with pytest.raises(RequestTooLarge):
-        read_body(path, [*fits, b"x"])
-
-
-@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/files", "/v1/chat/completions"])
-def test_what_is_too_large_is_told_how_a_larger_file_is_sent(path):
-    with pytest.raises(RequestTooLarge) as refused:
-        read_body(path, [b"x" * (1001 + UPLOAD_OVERHEAD_BYTES)])
-    assert refused.value.message.endswith(
-        f"Send a file of up to {SETTINGS.upload_bytes_max} bytes in parts, with POST /v1/uploads."
-    )
-
-
-def test_a_part_that_is_too_large_is_told_that_there_may_be_more_parts():
-    with pytest.raises(RequestTooLarge, match=MORE_PARTS):
-        read_body("/v1/uploads/upload_1/parts", [b"x" * (PART_BYTES_MAX + UPLOAD_OVERHEAD_BYTES + 1)])
+    return asyncio.run(read_all(receive, path))
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch):

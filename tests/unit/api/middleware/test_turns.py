@@ -51,19 +51,12 @@ def begun(others: list[str], after_turns: int) -> list[str]:
     return order
 
 
-def test_so_many_begin_in_a_turn_in_the_order_of_their_arrival():
-    assert [name for name in begun([], 0) if name.startswith("flood")] == [
-        f"flood {number}" for number in range(ARRIVED)
-    ]
+def test_so_many_begin_in_a_turn_in_the_order_of_their_arrival_and_a_health_check_before_those_that_wait():
+    flood = [f"flood {number}" for number in range(ARRIVED)]
 
-
-def test_a_health_check_begins_before_those_that_wait():
+    assert begun(["POST"], 1) == [*flood, "POST"]
     order = begun(["GET"], 1)
     assert BEGUN_PER_TURN <= order.index("GET") <= 3 * BEGUN_PER_TURN, "and not after all of them"
-
-
-def test_a_later_request_begins_behind_those_that_wait():
-    assert begun(["POST"], 1)[-1] == "POST"
 
 
 def read(path: str, address: str = "10.0.0.1", key: str | None = None) -> Scope:
@@ -111,7 +104,7 @@ class Reads:
         pytest.param({"key": "made up"}, {"key": "a known key"}, id="with keys that are made up"),
     ],
 )
-def test_a_flood_of_one_callers_reads_holds_up_no_other_caller(flood, other):
+def test_a_flood_of_one_callers_reads_holds_up_no_other_caller_and_no_health_check(flood, other):
     async def run() -> None:
         reads = Reads()
         keys = [
@@ -120,20 +113,10 @@ def test_a_flood_of_one_callers_reads_holds_up_no_other_caller(flood, other):
         ]
         await reads.ask(*(read("/flood", **fields) for fields in keys))
         assert reads.begun["/flood"] == READS_PER_CALLER
-        await reads.ask(read("/other", **other))
-        assert reads.begun["/other"] == 1
+        await reads.ask(read("/other", **other), read("/healthz", **flood))
+        assert (reads.begun["/other"], reads.begun["/healthz"]) == (1, 1)
         await reads.end()
         assert reads.begun["/flood"] == 300, "and none is lost"
-
-    asyncio.run(run())
-
-
-def test_a_health_check_waits_for_no_read():
-    async def run() -> None:
-        reads = Reads()
-        await reads.ask(*(read("/flood") for _ in range(300)), read("/healthz"))
-        assert reads.begun["/healthz"] == 1
-        await reads.end()
 
     asyncio.run(run())
 
@@ -242,6 +225,8 @@ def test_a_request_that_is_given_up_holds_up_no_other(cancelled):
         calls[cancelled].cancel()
         work.may_end.set()
         await asyncio.gather(*calls, return_exceptions=True)
+        with pytest.raises(ZeroDivisionError):
+            await turns.run("a", LARGE, lambda: 1 // 0)
         assert await turns.run("b", LARGE, work.noting("last")) == "last"
 
     asyncio.run(run())
@@ -275,13 +260,3 @@ def test_so_many_requests_begin_at_a_time_and_the_next_in_their_tenants_turn():
 
     asyncio.run(run())
     assert begun[BEGUN_AT_ONCE:] == ["b0", f"a{BEGUN_AT_ONCE}", f"a{BEGUN_AT_ONCE + 1}"]
-
-
-def test_a_call_that_raises_leaves_its_turn():
-    async def run() -> None:
-        turns = BodyTurns()
-        with pytest.raises(ZeroDivisionError):
-            await turns.run("a", LARGE, lambda: 1 // 0)
-        assert await turns.run("a", LARGE, lambda: 1) == 1
-
-    asyncio.run(run())

@@ -104,24 +104,6 @@ def test_a_delta_without_a_place_follows_the_one_before_it():
     assert take(transcript, {"text": "a"}) + take(transcript, {"text": "b"}) == "ab"
 
 
-def test_a_repeated_delta_adds_nothing_and_an_overlapping_one_its_end():
-    transcript = Transcript()
-    take(transcript, delta(0, 10))
-
-    assert take(transcript, delta(0, 10)) == ""
-    assert take(transcript, delta(2, 6)) == ""
-    assert take(transcript, delta(5, 12)) == ANSWER[10:12]
-
-
-def test_after_a_gap_nothing_is_sent_until_the_record():
-    transcript = Transcript()
-    take(transcript, delta(0, 5))
-
-    assert take(transcript, delta(10, 15)) == ""
-    assert take(transcript, delta(15, 20)) == ""
-    assert rest(transcript, ANSWER) == ANSWER[5:]
-
-
 def test_a_delta_that_contradicts_what_was_sent_is_not_passed_on():
     transcript = Transcript()
     take(transcript, delta(0, 5))
@@ -139,12 +121,12 @@ def test_another_answer_than_the_one_sent_is_an_error():
         rest(transcript, "fifty-one")
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", range(20))
 def test_whatever_is_lost_or_repeated_the_text_adds_up(seed):
     print(f"seed {seed}")
     draw = random.Random(seed)
     transcript, received = Transcript(), ""
-    for _ in range(30):
+    for _ in range(60):
         start = draw.randrange(len(ANSWER))
         received += take(transcript, delta(start, start + draw.randrange(8)))
         assert ANSWER.startswith(received)

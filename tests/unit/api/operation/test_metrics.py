@@ -12,7 +12,7 @@ from api.operation.metrics import Surroundings, queue_metrics
 from nightshift.errors import QueueUnavailable
 from nightshift.fleet.figures import ServiceFigures
 from nightshift.fleet.workers import Worker, WorkerState
-from nightshift.process.metrics.family import MODELS_MAX, OTHERS, model_labels
+from nightshift.process.metrics.family import MODELS_MAX, OTHERS
 from tests.helpers.fakes import STARTS_AT, a_worker
 from tests.unit.nightshift.jobs.capacity.test_demand import a_waiting_job
 
@@ -35,7 +35,9 @@ def shown(*waiting: object, workers: list[Worker] | None = None) -> str:
 
 
 def test_the_queue_is_told_by_what_decides_who_may_run_it():
-    text = shown(a_waiting_job(queued=3, leased=2, rows_left=40), workers=[a_worker(models=("demo",))])
+    draining = a_worker(models=("demo",), state=WorkerState.DRAINING)  # shortens no queue
+    workers = [a_worker(models=("demo",)), draining]
+    text = shown(a_waiting_job(queued=3, leased=2, rows_left=40), workers=workers)
 
     labels = 'capacity="any",class="standard",kind="bulk",model="demo"'
     for line in (
@@ -47,17 +49,9 @@ def test_the_queue_is_told_by_what_decides_who_may_run_it():
         'nightshift_workers_wanted{capacity="any",model="demo"} 1.0',
         'nightshift_deadline_slack_seconds{class="standard"} 900.0',
         'nightshift_workers{capacity="on_demand",state="ready"} 1.0',
+        'nightshift_workers{capacity="on_demand",state="draining"} 1.0',
     ):
         assert line in text
-
-
-def test_only_workers_that_are_ready_shorten_the_queue():
-    workers = [a_worker(models=("demo",)), a_worker(id="wrk_2", models=("demo",), state=WorkerState.DRAINING)]
-
-    text = shown(a_waiting_job(rows_left=40), workers=workers)
-
-    assert 'nightshift_deadline_slack_seconds{class="standard"} 900.0' in text
-    assert 'nightshift_workers{capacity="on_demand",state="draining"} 1.0' in text
 
 
 def test_many_models_are_folded_and_nothing_of_them_is_lost():
@@ -79,10 +73,6 @@ def test_a_models_name_cannot_break_the_page():
 
     for family in text_string_to_metric_families(text):
         assert {sample.labels.get("model", name) for sample in family.samples} <= {name}
-
-
-def test_labels_of_models_are_given_in_order():
-    assert model_labels(["b", "a", "b", "c"], limit=2) == {"b": "b", "a": "a", "c": OTHERS}
 
 
 def refuse() -> None:

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from api.page.views.timeline import SAMPLES, WIDTH, sampled, timeline
-from nightshift.jobs import Counts, Face, Job, JobKind, JobSpec, JobState, Usage
-from nightshift.jobs.priorities import PriorityClass
+from nightshift.jobs import Counts, JobState
 from nightshift.lifecycle.transitions import SHARD_LOST, SHARD_RESUMED
 from nightshift.store.jobs.events import Event
+from tests.helpers.fakes import a_job
 
 T0 = datetime(2026, 11, 25, 2, tzinfo=UTC)
 
@@ -18,19 +18,10 @@ def at(minutes: float) -> datetime:
     return T0 + timedelta(minutes=minutes)
 
 
-JOB = Job(
-    id="job_1",
-    tenant_id="default",
-    kind=JobKind.BULK,
-    face=Face.NATIVE,
+JOB = a_job(
     state=JobState.SUCCEEDED,
-    priority=PriorityClass.STANDARD,
-    model="m",
-    spec=JobSpec(endpoint="/v1/embeddings", completion_window_s=3600),
     counts=Counts(100, 100, 0),
-    usage=Usage(),
     created_at=T0,
-    deadline_at=at(60),
     planned_at=at(0.5),
     started_at=at(1),
     finalizing_at=at(9),
@@ -68,11 +59,7 @@ def test_a_job_under_way_is_drawn_until_now() -> None:
 
 
 def test_a_job_that_has_just_been_submitted_is_drawn_too() -> None:
-    job = replace(
-        JOB, state=JobState.QUEUED, planned_at=None, started_at=None, finalizing_at=None, finished_at=None
-    )
-
-    drawn = timeline(job, [], [], 1, T0)
+    drawn = timeline(a_job(created_at=T0), [], [], 1, T0)
 
     assert [moment.words for moment in drawn.moments] == ["Submitted"]
     assert drawn.curve == ""

@@ -89,36 +89,22 @@ def test_a_tenant_may_have_so_many_under_way(tmp_path):
     asyncio.run(scenario())
 
 
-def test_objects_beyond_the_limit_are_not_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr(previews, "OBJECTS_MAX", 3)
+@pytest.mark.parametrize(("limit", "maximum", "rows_checked"), [("OBJECTS_MAX", 3, 3), ("LISTED_MAX", 2, 2)])
+def test_objects_are_listed_and_looked_at_up_to_a_number(tmp_path, monkeypatch, limit, maximum, rows_checked):
+    monkeypatch.setattr(previews, limit, maximum)
     for number in range(4):
         (tmp_path / f"{number}.jsonl").write_text('{"text": "a"}\n')
     objects, rows = looked_at(tmp_path)
 
-    assert (objects.objects, objects.is_whole) == (3, False)
-    assert rows.rows_checked == 3
+    assert (objects.objects, objects.is_whole) == (maximum, False)
+    assert rows.rows_checked == rows_checked
 
 
-def test_listing_ends_at_its_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(previews, "LISTED_MAX", 2)
-    for number in range(4):
-        (tmp_path / f"{number}.jsonl").write_text("")
-    objects, _ = looked_at(tmp_path)
-
-    assert (objects.objects, objects.is_whole) == (2, False)
-
-
-def test_rows_are_tried_up_to_a_number_and_shown_up_to_another(tmp_path):
-    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n' * 1000)
+def test_rows_are_tried_shown_and_their_problems_listed_up_to_a_number(tmp_path):
+    (tmp_path / "in.jsonl").write_text("{}\n" * 50 + '{"text": "a"}\n' * 1000)
     _, rows = looked_at(tmp_path)
 
     assert (rows.rows_checked, len(rows.requests)) == (previews.ROWS_MAX, previews.SHOWN_MAX)
-
-
-def test_problems_are_counted_and_the_first_listed(tmp_path):
-    (tmp_path / "in.jsonl").write_text("{}\n" * 50)
-    _, rows = looked_at(tmp_path)
-
     assert (rows.rows_with_problems, len(rows.problems)) == (50, previews.PROBLEMS_MAX)
 
 
@@ -142,6 +128,15 @@ def test_no_row_but_the_first_is_begun_when_the_time_is_over(tmp_path, name):
 
     assert (objects.is_whole, rows.rows_checked, rows.is_end) == (False, 1, False)
     assert rows.requests[0].body["prompt"] == "a"
+
+
+def test_objects_of_no_bytes_have_no_rows_as_in_a_job(tmp_path):
+    for name in ("a.parquet", "a.arrow", "a.csv", "a.jsonl"):
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "b.jsonl").write_text('{"text": "a"}\n')
+    _, rows = looked_at(tmp_path)
+
+    assert (rows.rows_checked, rows.problems, rows.is_end) == (1, [], True)
 
 
 CHILD = """
@@ -196,12 +191,3 @@ def test_the_rows_have_their_time_whatever_the_objects_took(tmp_path):
     _, more_s = previewed_by(program, tmp_path)
 
     assert more_s >= 1
-
-
-@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.csv", "a.jsonl"])
-def test_an_object_of_no_bytes_has_no_rows_as_in_a_job(tmp_path, name):
-    (tmp_path / name).write_bytes(b"")
-    (tmp_path / "b.jsonl").write_text('{"text": "a"}\n')
-    _, rows = looked_at(tmp_path)
-
-    assert (rows.rows_checked, rows.problems, rows.is_end) == (1, [], True)

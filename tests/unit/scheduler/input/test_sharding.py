@@ -110,14 +110,6 @@ def test_a_large_input_gets_longer_shards_and_not_more_of_them() -> None:
     assert shards[-1].end == 10**12
 
 
-def test_every_object_has_a_shard_however_many_there_are() -> None:
-    shards = cut_objects([jsonl(1000)] * 51, LIMITS)
-
-    assert len({shard.uri for shard in shards}) == 1
-    assert 51 < len(shards) <= 51 + 50
-    assert sum(shard.start == 0 for shard in shards) == 51
-
-
 def test_shards_grow_with_their_number_as_nobody_knows_what_follows() -> None:
     shards = cut_objects([jsonl(600, str(number)) for number in range(100)], LIMITS)
 
@@ -182,12 +174,6 @@ def test_what_cannot_be_entered_in_the_middle_is_one_shard() -> None:
     assert (shard.start, shard.end, shard.rows_estimated, shard.format) == (0, None, 5, "csv")
 
 
-def test_shards_keep_the_order_of_the_objects() -> None:
-    shards = cut_objects([jsonl(150, "b"), jsonl(0, "empty"), jsonl(50, "a")], LIMITS)
-
-    assert [(shard.shard_no, shard.uri) for shard in shards] == [(0, "b"), (1, "b"), (2, "a")]
-
-
 def test_estimated_rows_are_shared_among_the_shards() -> None:
     shards = cut_objects([jsonl(400, rows=100)], LIMITS)
 
@@ -209,14 +195,14 @@ def image(number: int, file_bytes: int = 1000) -> InputObject:
     return image_object(f"s3://photos/{number:07}.jpg", f"etag-{number}", file_bytes)
 
 
-def test_a_hundred_thousand_images_are_hundreds_of_shards() -> None:
+def test_tens_of_thousands_of_images_are_a_hundred_shards() -> None:
     """Each image is in one of them, in the order of the listing."""
-    shards = cut_objects([image(number) for number in range(100_000)], LIMITS)
-    assert len(shards) == -(-100_000 // IMAGES_MAX) < 1_000
+    shards = cut_objects([image(number) for number in range(20_000)], LIMITS)
+    assert len(shards) == -(-20_000 // IMAGES_MAX) < 200
     assert [shard.shard_no for shard in shards] == list(range(len(shards)))
     sources = (source for shard in shards for source in shard.sources)
     assert all(source.uri == f"s3://photos/{number:07}.jpg" for number, source in enumerate(sources))
-    assert sum(shard.rows_estimated or 0 for shard in shards) == 100_000
+    assert sum(shard.rows_estimated or 0 for shard in shards) == 20_000
 
 
 def test_a_shard_of_images_has_their_etags_and_one_alone_is_a_shard_as_before() -> None:
@@ -235,12 +221,6 @@ def test_large_images_and_those_of_long_names_are_fewer_in_a_shard() -> None:
     assert [len(shard.objects) for shard in large] == [4, 4]
     long = [image_object(f"s3://photos/{number:04}{'x' * 1000}.jpg", "e", 10) for number in range(200)]
     assert max(len(shard.objects) for shard in cut_objects(long, LIMITS)) < 70
-
-
-def test_images_beside_tables_keep_their_places() -> None:
-    inputs = [image(0), image(1), jsonl(50, "2.jsonl"), image(3), image(4)]
-    shards = cut_objects(inputs, LIMITS)
-    assert [shard.format for shard in shards] == ["images", "jsonl", "images"]
 
 
 @given(

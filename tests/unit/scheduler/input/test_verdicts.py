@@ -86,10 +86,7 @@ def test_a_model_is_known_by_registration_or_by_announcement(
     catalogue = Catalogue([DECODER, ENCODER], announced=["/models/announced", "org/announced"])
     objection = catalogue.objection(model, endpoint)
     assert (objection and objection.code) == code
-
-
-def test_where_nothing_is_registered_nothing_is_unknown() -> None:
-    assert Catalogue([]).objection("anything", "/v1/chat/completions") is None
+    assert Catalogue([]).objection(model, endpoint) is None, "where nothing is registered, nothing is unknown"
 
 
 def an_object(size_bytes: int, rows: int | None) -> InputObject:
@@ -99,7 +96,4 @@ def an_object(size_bytes: int, rows: int | None) -> InputObject:
 def test_objects_not_sampled_are_taken_to_be_like_those_that_were() -> None:
     guessed = with_guesses([an_object(1000, 10), an_object(3000, 10), an_object(2000, None)])
     assert [entry.rows_estimated for entry in guessed] == [10, 10, 10]
-
-
-def test_without_a_sample_nothing_is_guessed() -> None:
-    assert with_guesses([an_object(1000, None)]) == [an_object(1000, None)]
+    assert with_guesses([an_object(1000, None)]) == [an_object(1000, None)], "there is no sample"

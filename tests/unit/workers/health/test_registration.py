@@ -8,7 +8,7 @@ import pytest
 
 from nightshift.errors import DatabaseUnavailable, DatabaseUnusable, SchemaBehind
 from nightshift.fleet.models import Model, ModelKind
-from nightshift.fleet.workers import Capacity, Machine, WorkerState
+from nightshift.fleet.workers import Capacity, Machine, Worker, WorkerState
 from nightshift.store import Store, Transaction
 from tests.helpers.databases import migrated_sqlite
 from workers.health.registration import Registration
@@ -34,13 +34,23 @@ def test_a_worker_that_starts_without_a_database_waits_for_it(
     store: Store, outages: list[DatabaseUnavailable]
 ) -> None:
     """If it ended, it would be restarted in vain until its supervisor gave up."""
+    registration = Registration(store, "worker-1", Machine(Capacity.ON_DEMAND, ("night", "large")))
     outages += [DatabaseUnavailable(), DatabaseUnavailable()]
-    Registration(store, "worker-1", Machine(Capacity.ON_DEMAND, ("night", "large"))).register()
+    registration.register()
+    starting = only_worker(store)
+    outages += [DatabaseUnavailable(), DatabaseUnavailable()]
+    registration.open([Model(id="demo", kind=ModelKind.DECODER, context_length=128, revision="r1")])
+    ready = only_worker(store)
 
+    assert (starting.id, starting.state) == ("worker-1", WorkerState.STARTING)
+    assert starting.pools == ("night", "large")
+    assert (ready.models, ready.state) == (("demo",), WorkerState.READY)
+
+
+def only_worker(store: Store) -> Worker:
     with store.snapshot() as tx:
         [worker] = tx.workers.list()
-    assert (worker.id, worker.state) == ("worker-1", WorkerState.STARTING)
-    assert worker.pools == ("night", "large")
+    return worker
 
 
 def test_a_wait_is_told_once_for_each_kind_of_reason(
@@ -64,16 +74,3 @@ def test_a_worker_whose_schema_lacks_something_does_not_wait_for_it(
     with pytest.raises(DatabaseUnusable, match=r"column segment\.earlier is missing"):
         Registration(Store(database), "worker-1", Machine(Capacity.ON_DEMAND)).register()
     database.close()
-
-
-def test_a_worker_that_has_loaded_its_models_waits_likewise(
-    store: Store, outages: list[DatabaseUnavailable]
-) -> None:
-    registration = Registration(store, "worker-1", Machine(Capacity.ON_DEMAND))
-    registration.register()
-    outages += [DatabaseUnavailable(), DatabaseUnavailable()]
-    registration.open([Model(id="demo", kind=ModelKind.DECODER, context_length=128, revision="r1")])
-
-    with store.snapshot() as tx:
-        [worker] = tx.workers.list()
-    assert (worker.models, worker.state) == (("demo",), WorkerState.READY)

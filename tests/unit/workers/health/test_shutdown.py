@@ -1,7 +1,5 @@
 """When a worker drains, when it ends at once, and with which exit code."""
 
-from dataclasses import dataclass, field
-
 import pytest
 
 from nightshift.fleet.workers import EXIT_DRAIN_TOO_SLOW, EXIT_QUEUE_CONNECTION_LOST
@@ -10,53 +8,41 @@ from workers.health import shutdown as module
 from workers.health.shutdown import Shutdown
 
 
-@dataclass
-class Process:
-    exit_codes: list[int] = field(default_factory=list)
+@pytest.fixture
+def exit_codes() -> list[int]:
+    return []
 
 
 @pytest.fixture
-def process() -> Process:
-    return Process()
+def shutdown(exit_codes: list[int]) -> Shutdown:
+    """The shutdown of a process with work."""
+    shutdown = Shutdown(exit_codes.append)
+    shutdown.work_begins()
+    return shutdown
 
 
-@pytest.fixture
-def shutdown(process: Process) -> Shutdown:
-    return Shutdown(process.exit_codes.append)
-
-
-def test_a_process_without_work_ends_at_once(shutdown: Shutdown, process: Process) -> None:
+def test_a_process_without_work_ends_at_once(exit_codes: list[int]) -> None:
+    shutdown = Shutdown(exit_codes.append)
     shutdown.told_to_stop()
 
-    assert process.exit_codes == [0]
+    assert exit_codes == [0]
     assert not shutdown.begin_drain()
 
 
-def test_a_process_with_work_drains(shutdown: Shutdown, process: Process) -> None:
-    shutdown.work_begins()
-    shutdown.told_to_stop()
-
-    assert shutdown.is_draining
-    assert shutdown.is_in_order
-    assert process.exit_codes == []
-
-
-def test_a_second_sigterm_ends_a_drain_only_a_while_after_the_first(
-    shutdown: Shutdown, process: Process, monkeypatch: pytest.MonkeyPatch
+def test_a_process_with_work_drains_and_a_second_sigterm_ends_that_only_a_while_after_the_first(
+    shutdown: Shutdown, exit_codes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutdown.work_begins()
     shutdown.told_to_stop()
     shutdown.told_to_stop()
-    assert process.exit_codes == []
+    assert (shutdown.is_draining, shutdown.is_in_order, exit_codes) == (True, True, [])
 
     monkeypatch.setattr(module, "HURRY_AFTER_S", 0)
     shutdown.told_to_stop()
 
-    assert process.exit_codes == [EXIT_DRAIN_TOO_SLOW]
+    assert exit_codes == [EXIT_DRAIN_TOO_SLOW]
 
 
 def test_the_first_reason_to_leave_decides_the_exit_code(shutdown: Shutdown) -> None:
-    shutdown.work_begins()
     shutdown.leave(EXIT_QUEUE_CONNECTION_LOST)
     shutdown.leave_once()
     shutdown.drain_requested()
@@ -66,7 +52,6 @@ def test_the_first_reason_to_leave_decides_the_exit_code(shutdown: Shutdown) -> 
 
 
 def test_an_operators_drain_is_remembered_by_a_worker_that_leaves_already(shutdown: Shutdown) -> None:
-    shutdown.work_begins()
     shutdown.told_to_stop()
     shutdown.drain_requested()
 
@@ -75,12 +60,11 @@ def test_an_operators_drain_is_remembered_by_a_worker_that_leaves_already(shutdo
 
 
 def test_a_drain_that_takes_too_long_ends_and_says_whether_an_operator_wanted_it(
-    shutdown: Shutdown, process: Process
+    shutdown: Shutdown, exit_codes: list[int]
 ) -> None:
-    shutdown.work_begins()
     shutdown.leave()
     shutdown.drain_too_slow()
     shutdown.drain_requested()
     shutdown.drain_too_slow()
 
-    assert process.exit_codes == [EXIT_DRAIN_TOO_SLOW, NO_RESTART_LATE_EXIT]
+    assert exit_codes == [EXIT_DRAIN_TOO_SLOW, NO_RESTART_LATE_EXIT]

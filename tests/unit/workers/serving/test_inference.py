@@ -37,51 +37,32 @@ def test_a_request_that_says_nothing_is_sampled_as_at_openai() -> None:
 
 
 def test_what_a_request_says_reaches_the_engine() -> None:
-    params = sampling(
-        temperature=0.5,
-        top_p=0.9,
-        top_k=5,
-        min_p=0.1,
-        seed=3,
-        stop=["a", "b"],
-        stop_token_ids=[4],
-        max_completion_tokens=9,
-        max_tokens=2,
-        presence_penalty=1,
-        frequency_penalty=-1,
-        repetition_penalty=1.1,
-        logit_bias={"5": -100},
-        ignore_eos=True,
-    )
-    assert params == SamplingParams(
-        temperature=0.5,
-        top_p=0.9,
-        top_k=5,
-        min_p=0.1,
-        seed=3,
-        stop=("a", "b"),
-        stop_token_ids=(4,),
-        max_tokens=9,
-        presence_penalty=1,
-        frequency_penalty=-1,
-        repetition_penalty=1.1,
-        logit_bias={5: -100},
-        ignore_eos=True,
+    fields = {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 5,
+        "min_p": 0.1,
+        "seed": 3,
+        "presence_penalty": 1,
+        "frequency_penalty": -1,
+        "repetition_penalty": 1.1,
+        "ignore_eos": True,
+    }
+    lists = {"stop": ["a", "b"], "stop_token_ids": [4], "logit_bias": {"5": -100}}
+
+    assert sampling(**fields, **lists, max_completion_tokens=9, max_tokens=2) == SamplingParams(
+        **fields, stop=("a", "b"), stop_token_ids=(4,), logit_bias={5: -100}, max_tokens=9
     )
 
 
 def test_where_a_request_is_silent_the_models_own_configuration_speaks() -> None:
-    defaults = SamplingDefaults.from_generation_config({"do_sample": True, "temperature": 0.6, "top_k": 20})
+    def defaults(**config: Any) -> SamplingDefaults:
+        return SamplingDefaults.from_generation_config(config)
 
-    assert sampling(defaults).temperature == 0.6
-    assert sampling(defaults).top_k == 20
-    assert sampling(defaults, temperature=0.0).temperature == 0.0
-
-
-def test_a_model_that_does_not_sample_is_greedy_by_default() -> None:
-    assert (
-        sampling(SamplingDefaults.from_generation_config({"do_sample": False, "top_k": 50})).temperature == 0
-    )
+    sampled = defaults(do_sample=True, temperature=0.6, top_k=20)
+    assert (sampling(sampled).temperature, sampling(sampled).top_k) == (0.6, 20)
+    assert sampling(sampled, temperature=0.0).temperature == 0.0
+    assert sampling(defaults(do_sample=False, top_k=50)).temperature == 0, "it is greedy"
 
 
 def test_a_field_the_engine_refuses_is_named() -> None:
@@ -114,8 +95,12 @@ class Letters:
         return token_id == 256
 
 
+def an_answer(request: Any, endpoint: Any = None) -> TextAnswer:
+    return TextAnswer(endpoint or Chat(), request, Identity("n", 5), Letters(), PriorityClass.STANDARD)
+
+
 def test_outputs_add_up_to_one_answer() -> None:
-    answer = TextAnswer(Chat(), chat(), Identity("n", 5), Letters(), PriorityClass.STANDARD)
+    answer = an_answer(chat())
 
     assert answer.take(0, output("he", [1])).result is None
     final = answer.take(0, output("llo", [2, 3], "length"))
@@ -128,7 +113,7 @@ def test_outputs_add_up_to_one_answer() -> None:
 
 def test_logprobs_of_half_characters_are_escaped_and_an_ending_token_left_out() -> None:
     request = chat(logprobs=True, top_logprobs=1)
-    answer = TextAnswer(Chat(), request, Identity("n", 5), Letters(), PriorityClass.STANDARD)
+    answer = an_answer(request)
     ids = [*"é".encode(), 256]
     logprobs = [TokenLogprobs(-0.5, (65,), (-0.1,)), TokenLogprobs(float("-inf"), (256,), (-0.2,))]
 
@@ -159,7 +144,7 @@ def test_a_completions_logprobs_count_characters() -> None:
         {"model": "demo", "prompt": "x", "logprobs": 1, "max_tokens": 4}
     )
     assert isinstance(request, CompletionRequest)
-    answer = TextAnswer(Completions(), request, Identity("n", 5), Letters(), PriorityClass.STANDARD)
+    answer = an_answer(request, Completions())
     ids = [*"aéb".encode()]
     done = replace(output("aéb", ids, "length"), logprobs=[TokenLogprobs(-0.5, (97,), (-0.5,)) for _ in ids])
 
@@ -186,23 +171,7 @@ def test_choices_draw_from_seeds_of_their_own() -> None:
     assert all(0 <= seed < 2**63 for seed in seeds)
 
 
-def test_an_answer_waits_for_its_last_choice() -> None:
-    answer = TextAnswer(Chat(), chat(n=2), Identity("n", 5), Letters(), PriorityClass.STANDARD)
-
-    assert answer.take(1, output("b", [2], "stop")).result is None
-    final = answer.take(0, output("a", [1, 1], "length")).result
-
-    assert final is not None
-    assert final.body is not None
-    assert [choice["message"]["content"] for choice in final.body["choices"]] == ["a", "b"]
-    assert [choice["finish_reason"] for choice in final.body["choices"]] == ["length", "stop"]
-    assert (final.usage.prompt_tokens, final.usage.completion_tokens) == (3, 3)
-
-
 def test_a_sequence_the_engine_gave_up_is_a_failure_with_its_reason() -> None:
-    progress = TextAnswer(Chat(), chat(), Identity("n", 5), Letters(), PriorityClass.STANDARD).take(
-        0, output("", [], "abort", "not finite")
-    )
+    progress = an_answer(chat()).take(0, output("", [], "abort", "not finite"))
 
-    assert progress.result is None
-    assert progress.failed == "not finite"
+    assert (progress.result, progress.failed) == (None, "not finite")

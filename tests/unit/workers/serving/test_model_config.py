@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from nightshift.errors import ConfigurationError
-from nightshift.process.settings import WorkerSettings
 from nightshift_engine.encoders import DynamicBatching, EncoderConfig, Matryoshka
 from workers.serving.model_config import FILE_BYTES_MAX, ModelConfig, read_model_configs
 
@@ -54,28 +53,25 @@ def wrong_yaml(directory: Path, fields: str) -> str:
 # --- what is read ---
 
 
-def test_a_file_says_how_a_model_is_batched(tmp_path):
-    configs = read_model_configs([write(tmp_path, "models.yaml", YAML)], ["minilm"])
-
-    assert batching_of(configs["minilm"]) == SAID
+def said_of(directory: Path, text: str) -> ModelConfig:
+    return read_model_configs([write(directory, "models.yaml", text)], ["minilm"])["minilm"]
 
 
-def batching_of(config: ModelConfig) -> EncoderConfig:
-    """The fields of batching that a file gives."""
-    values = {field.name: getattr(config.batching, field.name) for field in fields(EncoderConfig)}
-    return EncoderConfig(**values)
+@pytest.mark.parametrize(
+    ("text", "batching"),
+    [
+        (YAML, SAID),
+        ("models:\n  minilm: {}\n", EncoderConfig()),
+        ("models:\n  minilm:\n    max_batch_size: 010\n", EncoderConfig(max_batch_size=10)),
+        ("models:\n  minilm:\n    length_buckets: []\n", EncoderConfig(length_buckets=())),
+    ],
+    ids=["everything", "nothing is the default", "decimal as it is written", "no buckets"],
+)
+def test_a_file_says_how_a_model_is_batched(tmp_path, text, batching):
+    config = said_of(tmp_path, text).batching
 
-
-def test_numbers_are_decimal_as_they_are_written(tmp_path):
-    path = write(tmp_path, "models.yaml", "models:\n  minilm:\n    max_batch_size: 010\n")
-
-    assert read_model_configs([path], ["minilm"])["minilm"].batching.max_batch_size == 10
-
-
-def test_what_a_file_does_not_say_is_the_default(tmp_path):
-    path = write(tmp_path, "models.yaml", "models:\n  minilm: {}\n")
-
-    assert batching_of(read_model_configs([path], ["minilm"])["minilm"]) == EncoderConfig()
+    said = {field.name: getattr(config, field.name) for field in fields(EncoderConfig)}
+    assert EncoderConfig(**said) == batching
 
 
 @pytest.mark.parametrize(
@@ -88,29 +84,7 @@ def test_what_a_file_does_not_say_is_the_default(tmp_path):
     ],
 )
 def test_a_file_may_say_to_which_sizes_vectors_can_be_cut(tmp_path, said, expected):
-    path = write(tmp_path, "models.yaml", f"models:\n  minilm:\n    {said}\n")
-    assert read_model_configs([path], ["minilm"])["minilm"].matryoshka == expected
-
-
-@pytest.mark.parametrize(
-    ("fields", "says"),
-    [
-        ("matryoshka_dimensions: [0]", "line 3: matryoshka_dimensions: must be up to 64 sizes of at least 1"),
-        ("is_matryoshka: 5", "line 3: is_matryoshka: it should be a valid boolean"),
-        (
-            "is_matryoshka: false\nmatryoshka_dimensions: [8]",
-            "line 4: matryoshka_dimensions: is_matryoshka says that there are none",
-        ),
-    ],
-)
-def test_a_wrong_size_is_an_error_with_its_line(tmp_path, fields, says):
-    assert wrong_yaml(tmp_path, fields).startswith(says)
-
-
-def test_without_length_buckets_is_not_the_same_as_with_the_default_ones(tmp_path):
-    path = write(tmp_path, "models.yaml", "models:\n  minilm:\n    length_buckets: []\n")
-
-    assert read_model_configs([path], ["minilm"])["minilm"].batching.length_buckets == ()
+    assert said_of(tmp_path, f"models:\n  minilm:\n    {said}\n").matryoshka == expected
 
 
 def test_a_file_beside_the_checkpoint_configures_it_unless_the_setting_does(tmp_path):
@@ -133,53 +107,46 @@ def test_models_of_other_workers_may_be_in_the_same_file(tmp_path, caplog):
     assert caplog.records[0].models == ["bge"]
 
 
-def test_the_setting_is_a_list_of_files(monkeypatch):
-    monkeypatch.setenv("NIGHTSHIFT_MODEL_CONFIG_FILES", "a.yaml, b.yaml")
-
-    assert WorkerSettings().model_config_files == ("a.yaml", "b.yaml")
-
-
 # --- what is wrong ---
 
 
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        (
-            "max_batchsize: 64",
-            "line 3: max_batchsize: there is no such field; there are max_batch_size, max_",
-        ),
+        ("max_batchsize: 64", "line 3: max_batchsize: there is no such field; there are max_batch_size, ma"),
         ("max_batch_size: many", "line 3: max_batch_size: it should be a valid integer, unable to parse s"),
-        ("max_batch_size: 1.5", "line 3: max_batch_size: it should be a valid integer, unable to parse "),
         ("max_batch_size: [64]", "line 3: max_batch_size: it should be a valid integer, got"),
-        ("max_batch_size:", "line 3: max_batch_size: it should be a valid integer"),
         ("max_batch_size: -1", "line 3: max_batch_size: must be 0 to 65536, got -1"),
         ("max_batch_size: 99999999999999999999", "line 3: max_batch_size: must be 0 to 65536, got 99"),
         ("dynamic_batching: 5", "line 3: dynamic_batching: it should hold fields"),
         ("length_buckets: 5", "line 3: length_buckets: it should be a valid list, got '5'"),
         ("max_batch_size: 8\nlength_buckets: [64, 32]", "line 4: length_buckets: must ascend, got [64, 32]"),
         ("max_batch_size: 8\nmax_batch_size: 9", "line 4: this is no YAML: max_batch_size is there twice"),
+        ("matryoshka_dimensions: [0]", "line 3: matryoshka_dimensions: must be up to 64 sizes of at least 1"),
+        (
+            "is_matryoshka: false\nmatryoshka_dimensions: [8]",
+            "line 4: matryoshka_dimensions: is_matryoshka says that there are none",
+        ),
+        (
+            "max_batch_size: 8\ndynamic_batching:\n  preferred_batch_size: [8, 16]",
+            "line 5: dynamic_batching.preferred_batch_size: must not exceed max_batch_size, 8, got 16",
+        ),
+        (
+            "dynamic_batching:\n  max_queue_delay_microseconds: 10000001",
+            "line 4: dynamic_batching.max_queue_delay_microseconds: must be 0",
+        ),
+        (
+            "dynamic_batching:\n  max_queue_delay_us: 5",
+            "line 4: dynamic_batching.max_queue_delay_us: there is no such field; there are max_queue_",
+        ),
+        (
+            "dynamic_batching:\n  preferred_batch_size: [0]",
+            "line 4: dynamic_batching.preferred_batch_size: must be 1 to 65536, got 0",
+        ),
     ],
 )
 def test_a_wrong_field_is_named_with_its_line(tmp_path, fields, said):
     assert wrong_yaml(tmp_path, fields).startswith(said)
-
-
-@pytest.mark.parametrize(
-    ("field", "said"),
-    [
-        ("max_queue_delay_us: 5", "max_queue_delay_us: there is no such field; there are max_queue_delay_m"),
-        ("max_queue_delay_microseconds: -1", "max_queue_delay_microseconds: must be 0"),
-        ("max_queue_delay_microseconds: 10000001", "max_queue_delay_microseconds: must be 0"),
-        ("preferred_batch_size: [8, 16]", "preferred_batch_size: must not exceed max_batch_size, 8, got 16"),
-        ("preferred_batch_size: [8, x]", "preferred_batch_size: it should be a valid integer"),
-        ("preferred_batch_size: [0]", "preferred_batch_size: must be 1 to 65536, got 0"),
-    ],
-)
-def test_a_wrong_field_of_dynamic_batching_is_named_with_its_line(tmp_path, field, said):
-    in_yaml = wrong_yaml(tmp_path, f"max_batch_size: 8\ndynamic_batching:\n  {field}")
-
-    assert in_yaml.startswith(f"line 5: dynamic_batching.{said}")
 
 
 @pytest.mark.parametrize(
@@ -201,7 +168,7 @@ def test_a_field_that_is_no_longer_read_says_so_and_what_to_do(tmp_path, field, 
     assert "Delete the field" in said
 
 
-def test_protobuf_text_is_refused_with_what_to_write_instead(tmp_path):
+def test_protobuf_text_is_refused_with_what_to_write_instead_and_left_alone_beside_yaml(tmp_path):
     checkpoint = tmp_path / "minilm"
     checkpoint.mkdir()
     beside = write(checkpoint, "config.pbtxt", "max_batch_size: 8")
@@ -212,11 +179,6 @@ def test_protobuf_text_is_refused_with_what_to_write_instead(tmp_path):
         assert error.value.message.startswith(f"{beside}: protobuf text is not read. Write the model's max_")
         assert "nightshift.yaml" in error.value.message
 
-
-def test_a_protobuf_file_is_left_alone_where_yaml_configures_the_model(tmp_path):
-    checkpoint = tmp_path / "minilm"
-    checkpoint.mkdir()
-    write(checkpoint, "config.pbtxt", "max_batch_size: 8")
     write(checkpoint, "nightshift.yaml", "max_batch_size: 9")
 
     assert read_model_configs([], [str(checkpoint)])["minilm"].batching.max_batch_size == 9
@@ -258,10 +220,10 @@ def test_a_model_in_two_files_is_refused_with_both_places(tmp_path):
     ("text", "said"),
     [
         ("a" * 10_000_000, f"line 1: the file goes on beyond {FILE_BYTES_MAX} bytes"),
-        ("a: {" * 10_000, "line 1: its fields and lists are nested too deeply"),
-        ("a: [" + "[" * 10_000, "line 1: its fields and lists are nested too deeply"),
+        ("a: {" * 2_000, "line 1: its fields and lists are nested too deeply"),
+        ("a: [" + "[" * 2_000, "line 1: its fields and lists are nested too deeply"),
     ],
-    ids=["10 MB", "10,000 braces", "10,000 brackets"],
+    ids=["10 MB", "braces", "brackets"],
 )
 def test_what_would_cost_too_much_is_refused(tmp_path, text, said):
     assert problem(tmp_path, "models.yaml", text) == said

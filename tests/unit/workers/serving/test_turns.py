@@ -79,22 +79,6 @@ def test_two_models_never_step_at_once(clock: Clock) -> None:
     assert len(steps.order) == 400
 
 
-def test_a_model_of_short_steps_has_as_much_time_as_one_of_long_steps(clock: Clock) -> None:
-    """Ten short steps are as long as a long one, and so they come before the next."""
-    turns = StepTurns(one_at_a_time=True, clock_s=clock)
-    steps = Steps(turns, clock)
-    release = held(turns)
-    threads = [steps.run("chat", 1_000, 0.01), steps.run("embed", 20, 0.1)]
-    release()
-    for thread in threads:
-        thread.join(WAIT_MAX_S)
-
-    together = steps.order[: len(steps.order) - steps.order[::-1].index("embed")]
-    chats, embeds = together.count("chat"), together.count("embed")
-    assert embeds == 20
-    assert 0.8 <= chats * 0.01 / (embeds * 0.1) <= 1.2
-
-
 def test_a_model_that_was_idle_has_saved_no_time(clock: Clock) -> None:
     turns = StepTurns(one_at_a_time=True, clock_s=clock)
     steps = Steps(turns, clock)
@@ -159,16 +143,6 @@ def test_a_pause_begins_when_the_steps_under_way_have_ended(clock: Clock) -> Non
     assert paused.wait(WAIT_MAX_S)
 
 
-def test_a_step_that_raises_gives_its_turn_back(clock: Clock) -> None:
-    turns = StepTurns(one_at_a_time=True, clock_s=clock)
-    with pytest.raises(ValueError), turns.turn("chat"):
-        raise ValueError
-
-    steps = Steps(turns, clock)
-    steps.run("chat", 1, 0.01).join(WAIT_MAX_S)
-    assert steps.order == ["chat"]
-
-
 def test_none_of_three_models_starves() -> None:
     """Short, middling and long steps: while all have work, each has a third of the time."""
     clock = Clock(looks_between_steps=2000)  # a busy machine may hold a thread up between two steps
@@ -227,15 +201,6 @@ def test_steps_are_to_be_short_while_a_client_waits_for_another_model(clock: Clo
 
     assert turns.step_s("embed") == 0.05  # between two steps of the chat
     clock.now_s += URGENT_S
-    assert turns.step_s("embed") is None
-
-
-def test_a_model_that_has_gone_hurries_no_other(clock: Clock) -> None:
-    turns = StepTurns(one_at_a_time=True, urgent_step_s=0.05, clock_s=clock)
-    with turns.turn("chat", is_urgent=True):
-        pass
-    turns.forget("chat")
-
     assert turns.step_s("embed") is None
 
 

@@ -60,40 +60,26 @@ def test_a_shard_alone_has_all_the_time_and_two_have_half_each(held: HeldTime, c
     assert held.total == WorkerTime(spot_s=21)
 
 
-def test_time_is_charged_once(held: HeldTime, clock: ManualClock) -> None:
-    held.begin(A)
-    clock.advance(10)
-
-    assert [charged(held, A), charged(held, A)] == [10, 0]
-
-
-def test_what_could_not_be_recorded_is_charged_the_next_time(held: HeldTime, clock: ManualClock) -> None:
+def test_time_is_charged_once_and_to_the_lease_that_held_the_shard(
+    held: HeldTime, clock: ManualClock
+) -> None:
+    clock.advance(100)  # without a shard
     held.begin(A)
     clock.advance(10)
     with pytest.raises(RuntimeError), held.charged(A):
         raise RuntimeError("the database is away")
     clock.advance(2)
+    assert [charged(held, A), charged(held, A)] == [12, 0]
 
-    assert charged(held, A) == 12
-
-
-def test_time_without_a_shard_is_no_ones(held: HeldTime, clock: ManualClock) -> None:
-    clock.advance(100)
-    held.begin(A)
-    clock.advance(1)
-    held.end(A)
-    clock.advance(100)
-
-    assert held.total == WorkerTime(spot_s=1)
-
-
-def test_a_later_lease_of_a_shard_has_nothing_of_an_earlier_one(held: HeldTime, clock: ManualClock) -> None:
-    held.begin(A)
-    clock.advance(10)
-    held.begin(a_lease("a", term=2))
+    later = a_lease("a", term=2)
+    held.begin(later)
     clock.advance(4)
+    assert charged(held, later) == 2
 
-    assert charged(held, a_lease("a", term=2)) == 2
+    for lease in (A, later):
+        held.end(lease)
+    clock.advance(100)
+    assert held.total == WorkerTime(spot_s=16)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.integers(0, 100)), max_size=40))
@@ -142,35 +128,18 @@ def test_an_engine_starves_while_a_shard_is_held_and_no_step_runs(
     assert starvation.seconds() == {"demo": 6.0}, "without a shard it rests"
 
 
-def test_several_shards_of_a_model_starve_it_once(starvation: Starvation, clock: ManualClock) -> None:
-    starvation.begin("demo")
-    starvation.begin("demo")
-    clock.advance(5)
-    starvation.end("demo")
-    clock.advance(5)
-    starvation.end("demo")
-
-    assert starvation.seconds() == {"demo": 10.0}
-
-
-def test_models_starve_apart(starvation: Starvation, busy: dict[str, float], clock: ManualClock) -> None:
-    starvation.begin("demo")
-    starvation.begin("other")
-    clock.advance(8)
-    busy["other"] = 8.0
-
-    assert starvation.seconds() == {"demo": 8.0, "other": 0.0}
-
-
-def test_time_in_steps_before_the_shard_came_is_not_counted(
+def test_models_starve_apart_and_several_shards_of_one_starve_it_once(
     starvation: Starvation, busy: dict[str, float], clock: ManualClock
 ) -> None:
-    busy["demo"] = 50.0
-    starvation.begin("demo")
-    clock.advance(10)
-    busy["demo"] = 53.0
+    busy["other"] = 50.0  # before its shard came
+    for model in ("demo", "demo", "other"):
+        starvation.begin(model)
+    clock.advance(5)
+    starvation.end("demo")
+    clock.advance(5)
+    busy["other"] = 53.0
 
-    assert starvation.seconds() == {"demo": 7.0}
+    assert starvation.seconds() == {"demo": 10.0, "other": 7.0}
 
 
 class Broken:

@@ -1,6 +1,5 @@
 """The ledger of one lease: which changes it takes, which it refuses, and what it says afterwards."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -32,16 +31,6 @@ def ledger(clock: ManualClock) -> Ledger:
     return Ledger(config, clock_s=clock)
 
 
-def test_a_row_is_in_flight_from_its_begin_until_it_has_a_result(ledger: Ledger) -> None:
-    ledger.begin(admitted(0))
-    assert list(ledger.in_flight) == [0]
-
-    ledger.finish(result(0))
-
-    assert not ledger.in_flight
-    assert taken(ledger).results == [result(0)]
-
-
 def test_the_rows_that_began_first_are_the_oldest(ledger: Ledger, clock: ManualClock) -> None:
     assert ledger.oldest_age_s is None
     for row in (7, 3):
@@ -56,23 +45,6 @@ def test_the_rows_that_began_first_are_the_oldest(ledger: Ledger, clock: ManualC
     ledger.interrupt(7)
     ledger.begin(admitted(7, tries=2))
     assert [row.number for row in ledger.begun_before(5)] == [3]
-
-
-def test_a_row_that_is_refused_has_its_result_without_ever_being_in_flight(ledger: Ledger) -> None:
-    ledger.finish(result(0))
-
-    assert taken(ledger).results == [result(0)]
-
-
-def test_a_row_that_the_engine_broke_off_has_no_result_and_may_begin_again(ledger: Ledger) -> None:
-    ledger.begin(admitted(0))
-    ledger.interrupt(0)
-    assert not ledger.in_flight
-    assert ledger.take_checkpoint(None) is None
-
-    ledger.begin(admitted(0, tries=2))
-
-    assert ledger.in_flight[0].tries == 2
 
 
 def test_a_row_that_the_engine_broke_off_continues_from_its_tokens(ledger: Ledger) -> None:
@@ -133,18 +105,14 @@ def test_tokens_are_at_risk_until_the_checkpoint_that_has_them_is_listed(ledger:
     assert (ledger.unlisted, ledger.tokens_at_risk()) == (0, 0)
 
 
-def test_the_last_checkpoint_has_the_tokens_of_rows_that_are_then_given_up(ledger: Ledger) -> None:
+def test_the_last_checkpoint_has_the_tokens_of_rows_that_have_just_begun(ledger: Ledger) -> None:
     ledger.begin(admitted(0))
     ledger.progress(0, tokens(1, 2))
 
-    last = taken(ledger, of_everything=True)
-    ledger.give_up()
-    ledger.listed(last)
+    unfinished = taken(ledger, of_everything=True).unfinished
 
-    assert last.unfinished is not None
-    assert [choice.token_ids for choice in last.unfinished[0].choices] == [[1, 2]]
-    assert not ledger.in_flight
-    assert ledger.tokens_at_risk() == 0
+    assert unfinished is not None
+    assert [choice.token_ids for choice in unfinished[0].choices] == [[1, 2]]
 
 
 def test_a_row_continues_what_an_earlier_lease_left_and_that_is_saved_until_it_does(ledger: Ledger) -> None:
@@ -159,31 +127,6 @@ def test_a_row_continues_what_an_earlier_lease_left_and_that_is_saved_until_it_d
     unfinished = taken(ledger, of_everything=True).unfinished
     assert unfinished is not None
     assert [unfinished[row].choices[0].token_ids for row in (0, 1)] == [[7, 8, 9], [7, 8]]
-
-
-REFUSED: dict[str, Callable[[Ledger], object]] = {
-    "progress of a row that has not begun": lambda ledger: ledger.progress(0, tokens(1)),
-    "interruption of a row that has not begun": lambda ledger: ledger.interrupt(0),
-    "a row begun twice": lambda ledger: (ledger.begin(admitted(0)), ledger.begin(admitted(0, tries=2))),
-    "progress after the result": lambda ledger: (
-        ledger.begin(admitted(0)),
-        ledger.finish(result(0)),
-        ledger.progress(0, tokens(1)),
-    ),
-    "earlier tokens after rows have begun": lambda ledger: (ledger.begin(admitted(0)), ledger.resume({})),
-    "a row begun after giving up": lambda ledger: (ledger.give_up(), ledger.begin(admitted(0))),
-    "a result after giving up": lambda ledger: (ledger.give_up(), ledger.finish(result(0))),
-    "a checkpoint after giving up": lambda ledger: (ledger.give_up(), ledger.take_checkpoint(None)),
-    "giving up twice": lambda ledger: (ledger.give_up(), ledger.give_up()),
-    "a checkpoint listed that was not taken": lambda ledger: ledger.listed(Checkpoint()),
-    "checkpoints listed out of order": lambda ledger: (two_taken(ledger), ledger.listed(taken(ledger))),
-}
-
-
-@pytest.mark.parametrize("changes", REFUSED.values(), ids=REFUSED.keys())
-def test_a_change_out_of_order_is_refused(ledger: Ledger, changes: Callable[[Ledger], object]) -> None:
-    with pytest.raises(AssertionError):
-        changes(ledger)
 
 
 def admitted(row: int, tries: int = 1) -> ShardRow:
@@ -204,13 +147,6 @@ def taken(ledger: Ledger, **how: Any) -> Checkpoint:
     checkpoint = ledger.take_checkpoint(None, **how)
     assert checkpoint is not None
     return checkpoint
-
-
-def two_taken(ledger: Ledger) -> None:
-    """Two checkpoints are on their way, and there is a result for a third."""
-    ledger.finish(result(0))
-    taken(ledger)
-    ledger.finish(result(1))
 
 
 def test_results_of_quick_rows_wait_for_others_but_not_for_too_many() -> None:

@@ -20,11 +20,10 @@ from nightshift.endpoints.texts.generation import Choice, Conversation
 from nightshift.endpoints.texts.logprobs import Chosen
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
-from nightshift.process.settings import WorkerSettings
 from tests.helpers.fakes import offered
 from tests.unit.workers.scripted import claim_bulk
+from tests.unit.workers.serving.conftest import started
 from tests.unit.workers.shard.helpers import Ground, finished
-from workers.serving.loading import load_models
 from workers.serving.models import Models
 
 ROUTE = "/v1/spellings"
@@ -84,13 +83,8 @@ class Spellings(ChoicesEndpoint):
 
 @pytest.fixture
 def models() -> Iterator[Models]:
-    fatal: list[BaseException] = []
-    settings = WorkerSettings(models=(str(demo_model_path()),), device="cpu", dtype="float32")
-    (server,) = load_models(settings, fatal.append)
-    server.start()
-    yield Models([server])
-    server.stop()
-    assert fatal == []
+    with started(demo_model_path()) as models:
+        yield models
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from tests.unit.workers.scripted import ScriptedServer, chat_body, claim_bulk
 from tests.unit.workers.shard.helpers import CONFIG, Ground, batch_line, finished
 from workers.serving.model_server import Inference
 from workers.shard import reader as reading
-from workers.shard.reader import AHEAD_CHARS, AHEAD_ROWS, BATCH_ROWS, InputUnreadable, Reader, held_chars
+from workers.shard.reader import AHEAD_CHARS, AHEAD_ROWS, BATCH_ROWS, Reader, held_chars
 from workers.shard.row import ShardRow
 
 
@@ -108,49 +108,43 @@ def taken(reader: Reader, signals: threading.Semaphore) -> list[ShardRow]:
     return rows
 
 
-def test_all_rows_come_in_order_but_those_that_are_done(reader_of: MakeReader) -> None:
-    input = Input(rows=700)
-    input.let(700)
-    reader, signals = reader_of(input, done={0, 5, 699})
+def test_all_rows_come_in_order_but_those_that_are_done_in_batches_that_grow_to_a_limit(
+    reader_of: MakeReader, model: Tokenizing
+) -> None:
+    input = Input(rows=1000)
+    input.let(1000)
+    reader, signals = reader_of(input, done={0, 5, 999})
 
     rows = taken(reader, signals)
 
-    assert [row.number for row in rows] == [n for n in range(700) if n not in {0, 5, 699}]
-    assert reader.total == 700
+    assert [row.number for row in rows] == [n for n in range(1000) if n not in {0, 5, 999}]
+    assert reader.total == 1000
     assert rows[0].custom_id == "r1"
     assert all(row.tokens for row in rows)
-
-
-def test_rows_are_tokenised_in_batches_that_grow_to_a_limit(reader_of: MakeReader, model: Tokenizing) -> None:
-    input = Input(rows=1000)
-    input.let(1000)
-    taken(*reader_of(input))
-
-    assert sum(model.batches) == 1000
+    assert sum(model.batches) == 997
     assert model.batches[:6] == [8, 16, 32, 64, 128, 256]
     assert max(model.batches) == BATCH_ROWS
 
 
-def test_a_reader_waits_once_so_many_rows_are_ahead(reader_of: MakeReader) -> None:
-    input = Input(rows=10 * AHEAD_ROWS)
-    input.let(input.rows)
+@pytest.mark.parametrize(
+    ("rows", "text", "ahead_min", "ahead_max"),
+    [
+        (3 * AHEAD_ROWS, "row", AHEAD_ROWS, AHEAD_ROWS + BATCH_ROWS),
+        (40, "x" * (AHEAD_CHARS // 10), 1, 20),
+    ],
+    ids=["rows", "characters"],
+)
+def test_a_reader_waits_once_so_much_is_ahead(
+    reader_of: MakeReader, rows: int, text: str, ahead_min: int, ahead_max: int
+) -> None:
+    input = Input(rows, text)
+    input.let(rows)
     reader, signals = reader_of(input)
     read_before = stands_still(reader)
 
-    assert AHEAD_ROWS <= read_before <= AHEAD_ROWS + BATCH_ROWS
+    assert ahead_min <= read_before <= ahead_max
     assert input.read == read_before
-
-    assert len(taken(reader, signals)) == input.rows
-
-
-def test_a_reader_waits_once_so_many_characters_are_ahead(reader_of: MakeReader) -> None:
-    text = "x" * (AHEAD_CHARS // 10)
-    input = Input(rows=40, text=text)
-    input.let(input.rows)
-    reader, signals = reader_of(input)
-
-    assert stands_still(reader) < 20
-    assert len(taken(reader, signals)) == 40
+    assert len(taken(reader, signals)) == rows
 
 
 def stands_still(reader: Reader) -> int:
@@ -159,18 +153,6 @@ def stands_still(reader: Reader) -> int:
         while not reader._is_full:
             reader._changed.wait(0.01)
         return len(reader._ahead)
-
-
-def test_what_was_read_before_a_failure_is_given_first(reader_of: MakeReader) -> None:
-    input = Input(rows=3)
-    input.error = StorageUnavailable("the store is away")
-    input.let(3)
-    reader, signals = reader_of(input)
-
-    assert [row.number for row in taken(reader, signals)] == [0, 1, 2]
-    assert not reader.is_behind
-    with pytest.raises(InputUnreadable, match="away"):
-        reader.check()
 
 
 def test_rows_run_while_others_are_still_to_come(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,6 +210,7 @@ def test_rows_before_an_unreadable_one_are_run_to_their_end(
 
     assert set(ground.by_id) == {"r0", "r1", "r2"}
     assert ground.state is ShardState.QUEUED
+    assert (ground.fault or "").startswith("The input cannot be read at present")
 
 
 def test_token_ids_count_as_text_that_is_ahead() -> None:

@@ -3,8 +3,6 @@
 from types import SimpleNamespace
 from typing import cast
 
-import pytest
-
 from nightshift.endpoints.texts.chat import Chat
 from tests.unit.workers.scripted import chat_body
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
@@ -71,36 +69,19 @@ def test_a_row_is_given_up_that_needs_more_than_the_time_with_some_slack() -> No
     assert hopeless(at_ten_per_s, 0, left_s=60 / SLACK) == [1]
 
 
-@pytest.mark.parametrize(
-    ("tokens", "longest", "is_hopeless"),
-    [
-        (100, 0, True),  # no row has ended
-        (100, 150, False),  # as others, it ends after 150 tokens
-        (100, 5000, True),
-        (200, 150, True),  # it has more than any other had
-    ],
-)
-def test_a_row_is_taken_to_end_like_the_longest_that_has_ended(
-    tokens: int, longest: int, is_hopeless: bool
-) -> None:
-    assert hopeless([a_row(tokens, 100_000, 100, 10.0)], longest, left_s=30) == ([0] if is_hopeless else [])
+def test_a_row_is_taken_to_end_like_the_longest_that_has_ended() -> None:
+    row, longer = a_row(100, 100_000, 100, 10.0), a_row(200, 100_000, 100, 10.0)
+
+    assert [hopeless([row], longest, left_s=30) for longest in (0, 150, 5000)] == [[0], [], [0]]
+    assert hopeless([longer], 150, left_s=30) == [0], "it has more than any other had"
 
 
 def test_a_row_that_has_not_begun_may_be_as_fast_as_the_fastest() -> None:
-    fast, slow, waiting, long = (
-        a_row(50, 60, 50, 1.0),
-        a_row(10, 5000, 10, 10.0),
-        a_row(0, 1000),
-        a_row(0, 9000),
-    )
+    fast, slow = a_row(50, 60, 50, 1.0), a_row(10, 5000, 10, 10.0)
 
-    assert hopeless([fast, slow, waiting, long], 0, left_s=30) == [1, 3]
+    assert hopeless([fast, slow, a_row(0, 1000), a_row(0, 9000)], 0, left_s=30) == [1, 3]
 
 
-def test_without_a_measured_speed_no_row_is_given_up() -> None:
+def test_without_a_measured_speed_or_tokens_to_come_no_row_is_given_up() -> None:
     assert hopeless([a_row(0, 10**9), a_row(40, 10**9, 0, 0.5)], 0, left_s=1) == []
-    assert hopeless([], 0, left_s=1) == []
-
-
-def test_a_row_that_generates_nothing_is_waited_for() -> None:
     assert hopeless([a_row(0, None), a_row(5, 10**9, 5, 1.0)], 0, left_s=1) == [1]

@@ -129,17 +129,6 @@ def test_a_row_that_is_no_longer_run_has_the_columns_that_are_kept(ground: Groun
     assert [json.loads(results[id].kept or "")["doc"] for id in ("r0", "r1")] == ["poison", "good"]
 
 
-def test_no_more_rows_are_in_flight_than_allowed(ground: Ground) -> None:
-    runner = ground.run(20, replace(CONFIG, rows_in_flight_max=3))
-    submitted = 0
-    while submitted < 20:
-        inferences = ground.begun(min(3, 20 - submitted))
-        assert len(inferences) <= 3
-        ground.answer(*inferences)
-        submitted += len(inferences)
-    finished(runner)
-
-
 def test_the_next_worker_runs_only_what_no_listed_segment_has(ground: Ground) -> None:
     first = ground.run(6, replace(CONFIG, segment_rows=2))
     ground.answer(*ground.begun(6)[:4])

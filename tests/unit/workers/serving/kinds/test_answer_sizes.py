@@ -168,7 +168,6 @@ SIZES: Final = OutputSizes(token=10, logprob=100, label=50, labels=500)
             {"n": 128, "logprobs": True, "top_logprobs": 20, "max_tokens": 9},
             ["'n' 128", "'max_tokens' 9", "'top_logprobs' 20"],
         ),
-        ("/v1/chat/completions", {"n": 128, "logprobs": True}, ["'n' 128", "'max_completion_tokens' 12"]),
         ("/v1/completions", {"n": 64, "logprobs": 5}, ["'n' 64", "'prompt' 2", "'logprobs' 5"]),
         ("/v1/embeddings", {"input": ["a"] * 900}, ["'input' 900", "'dimensions' 100", "float"]),
         ("/v1/classifications", {"input": ["a"] * 900}, ["'input' 900"]),

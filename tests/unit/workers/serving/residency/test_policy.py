@@ -46,23 +46,17 @@ def test_a_model_that_fits_is_loaded_at_once() -> None:
     assert change({"b": resident()}, {"a": want()}, ("b", "pinned"), capacity=20) == Load("a")
 
 
-def test_nothing_is_loaded_that_nothing_waits_for() -> None:
-    assert change({}, {}) is None
-
-
 def test_warm_work_goes_before_that_of_a_cold_model_that_does_not_fit_beside() -> None:
     assert change({"b": resident()}, {"a": want()}, ("b",)) is None
     assert change({"b": resident()}, {"a": want()}, ("pinned",)) is None
     assert change({"b": resident()}, {"a": want()}) == Load("a", ("b",))
+    assert change({"b": resident()}, {"a": want(is_due=True)}, ("b",)) == Load("a", ("b",))
+    assert change({"b": resident()}, {}) is None
 
 
 def test_cold_work_of_a_better_class_than_all_that_is_warm_goes_first() -> None:
     assert change({"b": resident()}, {"a": want(rank=1)}, {"b": 2, "pinned": 2}) == Load("a", ("b",))
     assert change({"b": resident()}, {"a": want(rank=1)}, {"b": 2, "pinned": 1}) is None
-
-
-def test_work_that_is_due_has_its_model_loaded_though_warm_work_waits() -> None:
-    assert change({"b": resident()}, {"a": want(is_due=True)}, ("b",)) == Load("a", ("b",))
 
 
 def test_a_model_that_runs_something_goes_only_for_work_that_is_due() -> None:
@@ -122,11 +116,8 @@ def test_a_model_without_work_is_unloaded_after_its_idle_time() -> None:
     assert change({"b": resident(idle_s=600)}, {}, ("b",)) is None
     assert change({"b": resident(idle_s=None)}, {}) is None
 
-
-def test_with_an_idle_time_of_0_it_stays_until_its_memory_is_needed() -> None:
     residents = Residents({"b": resident(idle_s=9_999)}, 10)
-
-    assert next_change(residents, {}, {}, NOW_S, ResidencyConfig(idle_s=0)) is None
+    assert next_change(residents, {}, {}, NOW_S, ResidencyConfig(idle_s=0)) is None, "0: it stays"
 
 
 def test_a_model_that_cannot_fit_even_alone_moves_no_other() -> None:

@@ -50,10 +50,6 @@ def test_a_stop_string_ends_each_choice_by_itself(models: Models) -> None:
     assert [reason == "stop" for reason in reasons][: len(free)] >= ["e" in text for text in free]
 
 
-def test_greedy_choices_are_all_the_same(models: Models) -> None:
-    assert texts(chat(models, "31", n=3).wait()) == [number_in_words(31)] * 3
-
-
 @pytest.mark.parametrize("params", [{}, WARM | {"logprobs": True, "top_logprobs": 2}])
 def test_a_request_of_several_choices_goes_on_from_what_each_of_them_had(
     models: Models, params: dict[str, Any]
@@ -67,22 +63,9 @@ def test_a_request_of_several_choices_goes_on_from_what_each_of_them_had(
         ChoiceSoFar(whole.choices[n].token_ids[:cut], whole.choices[n].logprobs[:cut])
         for n, cut in cuts.items()
     ]
-    carry_over = CarryOver(so_far, made_by)
-    line = json.loads(json.dumps(carry_over.to_json(7)))
-    body = {
-        "model": models.ids[0],
-        "messages": [{"role": "user", "content": "5151"}],
-        "temperature": 0,
-        "n": 3,
-    }
+    carry_over = CarryOver.from_json(json.loads(json.dumps(CarryOver(so_far, made_by).to_json(7))))
 
-    continued = submit(
-        models,
-        "/v1/chat/completions",
-        body | params | {"n": 3},
-        id="again",
-        carry_over=CarryOver.from_json(line),
-    )
+    continued = chat(models, "5151", n=3, carry_over=carry_over, **params)
 
     assert texts(continued.wait()) == texts(expected)
     assert continued.answer is not None
@@ -113,6 +96,19 @@ def test_several_prompts_are_each_completed_as_if_alone(models: Models) -> None:
     assert completed(together) == [text for answer in alone for text in completed(answer)]
     assert together.usage.prompt_tokens == sum(answer.usage.prompt_tokens for answer in alone)
     assert together.usage.completion_tokens == sum(answer.usage.completion_tokens for answer in alone) == 36
+
+
+def test_what_an_earlier_lease_left_of_each_prompt_is_continued(models: Models) -> None:
+    body = {"model": models.ids[0], "prompt": ["1 2", "7", "48213"], "max_tokens": 8, "ignore_eos": True}
+    whole = submit(models, "/v1/completions", body, id="whole")
+    expected = whole.wait()
+    for choice, kept in enumerate((8, 3, 0)):
+        del whole.choices[choice].token_ids[kept:]
+    carry_over = CarryOver([whole.choices[choice] for choice in range(3)], models.get(models.ids[0]).made_by)
+
+    continued = submit(models, "/v1/completions", body, id="again", carry_over=carry_over).wait()
+
+    assert continued.body == expected.body
 
 
 def test_one_prompt_several_times_is_drawn_differently_unless_a_seed_is_given(models: Models) -> None:
@@ -155,19 +151,16 @@ def of_nonsense(*likeliest: int) -> ChoiceSoFar:
         pytest.param([NONSENSE], {}, {"logprobs": True}, id="logprobs missing"),
         pytest.param([of_nonsense()], {}, {}, id="logprobs not asked for"),
         pytest.param([of_nonsense(5)], {}, {"logprobs": True, "top_logprobs": 2}, id="likeliest too few"),
-        pytest.param(
-            [of_nonsense(10**9)], {}, {"logprobs": True, "top_logprobs": 1}, id="likeliest there are not"
-        ),
+        pytest.param([of_nonsense(10**9)], {}, {"logprobs": True, "top_logprobs": 1}, id="likeliest unknown"),
     ],
 )
 def test_what_cannot_be_continued_begins_anew(
     models: Models, choices: list[ChoiceSoFar], changes: dict[str, Any], fields: dict[str, Any]
 ) -> None:
     carry_over = CarryOver(choices, dict(models.get(models.ids[0]).made_by or {}) | changes)
-    body = {"model": models.ids[0], "messages": [{"role": "user", "content": "46"}], "temperature": 0}
-    expected = submit(models, "/v1/chat/completions", body | fields, id="undisturbed").wait()
+    expected = chat(models, "46", **fields).wait()
 
-    answer = submit(models, "/v1/chat/completions", body | fields, id="anew", carry_over=carry_over).wait()
+    answer = chat(models, "46", carry_over=carry_over, **fields).wait()
 
     assert texts(answer) == texts(expected)
     assert answer.usage.completion_tokens == expected.usage.completion_tokens
@@ -202,8 +195,7 @@ def test_a_failing_choice_fails_its_request_alone(models: Models, monkeypatch: p
         return logits
 
     monkeypatch.setattr(runner, "forward", sick)
-    body = {"model": models.ids[0], "messages": [{"role": "user", "content": "sick"}], "n": 3}
-    doomed = submit(models, "/v1/chat/completions", body | {"max_tokens": 60, "ignore_eos": True}, id="sick")
+    doomed = chat(models, "sick", n=3, temperature=1, max_tokens=60, ignore_eos=True)
     healthy = chat(models, "99")
 
     assert texts(healthy.wait()) == [number_in_words(99)]

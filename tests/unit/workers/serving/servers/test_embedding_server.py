@@ -2,8 +2,8 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,9 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from nightshift import endpoints
-from nightshift.endpoints.encoders.encoding import EncoderEndpoint, EncoderRequest
-from nightshift.endpoints.endpoint import ColumnType
 from nightshift.endpoints.requests import ModelRequest
-from nightshift.endpoints.results import Values
 from nightshift.errors import ConfigurationError, InvalidRequest
-from nightshift.jobs import JsonObject
 from nightshift_engine.encoders import EncoderText
-from tests.helpers.fakes import offered
 from tests.unit.engine.tiny.encoders import (
     TOLERANCE,
     WORDS,
@@ -32,8 +27,7 @@ from tests.unit.engine.tiny.encoders import (
     save_checkpoint,
     tiny_bert,
 )
-from tests.unit.workers.serving.conftest import SETTINGS, submit
-from workers.serving.loading import load_models
+from tests.unit.workers.serving.conftest import started, submit
 from workers.serving.models import Models
 from workers.serving.servers.encoder_server import TEXTS_AT_ONCE, EmbeddingServer
 
@@ -44,21 +38,10 @@ TEXT_IDS = [2, 5, 6, 7, 44, 3]
 Serve = Callable[..., Models]
 
 
-@contextmanager
-def serving(directory: Path) -> Iterator[Models]:
-    """A checkpoint's server; it is stopped at the end."""
-    fatal: list[BaseException] = []
-    [server] = load_models(SETTINGS.model_copy(update={"models": (str(directory),)}), fatal.append)
-    server.start()
-    yield Models([server])
-    server.stop()
-    assert fatal == []
-
-
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    with ExitStack() as started:
-        yield lambda directory: started.enter_context(serving(directory))
+    with ExitStack() as servers:
+        yield lambda directory: servers.enter_context(started(directory))
 
 
 @dataclass(frozen=True)
@@ -70,21 +53,21 @@ class Served:
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     directory = save_checkpoint(tmp_path_factory.mktemp("plain"), tiny_bert())
-    with serving(directory) as models:
+    with started(directory) as models:
         yield Served(directory, models)
 
 
 @pytest.fixture(scope="module")
 def matryoshka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     directory = save_checkpoint(tmp_path_factory.mktemp("matryoshka"), tiny_bert())
-    with serving(change_config(directory, is_matryoshka=True)) as models:
+    with started(change_config(directory, is_matryoshka=True)) as models:
         yield Served(directory, models)
 
 
 @pytest.fixture(scope="module")
 def prompted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     directory = with_prompts(tmp_path_factory.mktemp("prompted"))
-    with serving(directory) as models:
+    with started(directory) as models:
         yield Served(directory, models)
 
 
@@ -106,6 +89,12 @@ def refused(models: Models, text: object = TEXT, **fields: object) -> InvalidReq
     with pytest.raises(InvalidRequest) as error:
         submit(models, ROUTE, {"model": models.ids[0], "input": text, **fields})
     return error.value
+
+
+def assert_embeds(answer: Any, served: Served, *token_ids: Sequence[int]) -> None:
+    """The vectors are those of the reference for these tokens."""
+    expected = reference(served.directory, [[*ids] for ids in token_ids], mean_and_normalize)
+    np.testing.assert_allclose(vectors_of(answer), expected, atol=TOLERANCE, rtol=0)
 
 
 # --- dimensions ---
@@ -154,7 +143,7 @@ LONG = " ".join(WORDS * 3)  # 180 words, for a model of 64 tokens
 
 
 def test_a_text_that_is_too_long_is_refused_unless_it_may_be_cut(plain: Served) -> None:
-    directory, models = plain.directory, plain.models
+    models = plain.models
 
     error = refused(models, ["w1", LONG])
     assert (error.param, error.code) == ("input", "context_length_exceeded")
@@ -164,14 +153,28 @@ def test_a_text_that_is_too_long_is_refused_unless_it_may_be_cut(plain: Served) 
     assert error.message.endswith("With 'truncate_prompt_tokens': -1 its first tokens are taken.")
 
     answer = ask(models, ["w1", LONG, "w2"], truncate_prompt_tokens=-1)
-    expected = reference(directory, [[2, 5, 3], [2, *range(4, 64), 4, 5, 3], [2, 6, 3]], mean_and_normalize)
-    np.testing.assert_allclose(vectors_of(answer), expected, atol=TOLERANCE, rtol=0)
+    assert_embeds(answer, plain, [2, 5, 3], [2, *range(4, 64), 4, 5, 3], [2, 6, 3])
     tokens = 3 + 64 + 3
-    assert answer.body["usage"] == {
-        "prompt_tokens": tokens,
-        "total_tokens": tokens,
-        "truncated_inputs": 1,
-    }
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens, "truncated_inputs": 1}
+    assert answer.body["usage"] == usage
+
+
+@pytest.mark.parametrize(
+    ("given", "tokens", "kept", "is_cut"),
+    [
+        (TEXT, 5, [2, 5, 6, 7, 3], 1),
+        (TEXT, 6, TEXT_IDS, 0),
+        (TEXT_IDS, 5, TEXT_IDS[:5], 1),
+        (TEXT, None, TEXT_IDS, None),
+    ],
+)
+def test_a_text_is_cut_to_what_is_asked_for(
+    plain: Served, given: object, tokens: int | None, kept: list[int], is_cut: int | None
+) -> None:
+    answer = ask(plain.models, given, **({"truncate_prompt_tokens": tokens} if tokens else {}))
+
+    assert_embeds(answer, plain, kept)
+    assert answer.body["usage"].get("truncated_inputs") == is_cut
 
 
 @pytest.mark.parametrize(
@@ -213,21 +216,6 @@ def test_of_many_texts_none_is_tokenised_far_behind_the_first_that_is_refused(
 
 def parsed(text: object) -> ModelRequest:
     return endpoints.get(ROUTE).parse({"model": "m", "input": text})
-
-
-def test_a_text_is_cut_to_what_is_asked_for(plain: Served) -> None:
-    directory, models = plain.directory, plain.models
-
-    answer = ask(models, TEXT, truncate_prompt_tokens=5)
-    unchanged = ask(models, TEXT, truncate_prompt_tokens=6)
-    ids = ask(models, TEXT_IDS, truncate_prompt_tokens=5)
-
-    expected = reference(directory, [[2, 5, 6, 7, 3], TEXT_IDS, TEXT_IDS[:5]], mean_and_normalize)
-    vectors = np.concatenate([vectors_of(body) for body in (answer, unchanged, ids)])
-    np.testing.assert_allclose(vectors, expected, atol=TOLERANCE, rtol=0)
-    counted = [listener.body["usage"]["truncated_inputs"] for listener in (answer, unchanged, ids)]
-    assert counted == [1, 0, 1]
-    assert "truncated_inputs" not in ask(models, TEXT).body["usage"]
 
 
 @pytest.mark.parametrize("tokens", [0, -2, 65, 2, 1.5, "5"])
@@ -280,10 +268,8 @@ def test_a_prompt_comes_before_a_text_and_its_tokens_count(
 ) -> None:
     answer = ask(prompted.models, "w1 w2", **fields)
 
-    token_ids = [2, *prompt, 5, 6, 3]
-    expected = reference(prompted.directory, [token_ids], mean_and_normalize)
-    np.testing.assert_allclose(vectors_of(answer), expected, atol=TOLERANCE, rtol=0)
-    assert answer.usage.prompt_tokens == len(token_ids)
+    assert_embeds(answer, prompted, [2, *prompt, 5, 6, 3])
+    assert answer.usage.prompt_tokens == len(prompt) + 4
 
 
 @pytest.mark.parametrize("field", ["prompt_name", "input_type"])
@@ -298,10 +284,7 @@ def test_a_prompt_that_a_checkpoint_has_not_is_refused_with_those_that_it_has(
     none = refused(plain.models, **{field: "query"})
     assert (none.param, "it has none" in none.message) == (field, True)
     assert refused(models, TEXT_IDS, **{field: "query"}).param == field
-
-
-def test_two_prompts_are_refused(prompted: Served) -> None:
-    assert "give one" in refused(prompted.models, prompt_name="query", input_type="query").message
+    assert "give one" in refused(models, prompt_name="query", input_type="query").message
 
 
 def test_a_pooling_may_leave_the_prompts_tokens_out(tmp_path: Path, serve: Serve) -> None:
@@ -310,30 +293,24 @@ def test_a_pooling_may_leave_the_prompts_tokens_out(tmp_path: Path, serve: Serve
     """
     directory = with_prompts(tmp_path, include_prompt=False, default_prompt_name=None)
     models = serve(directory)
-    texts = ["w1 w2", " ".join(WORDS[:40])]
-
-    answer = ask(models, texts, prompt_name="query")
-    plain = ask(models, texts)
+    texts, words = ["w1 w2", " ".join(WORDS[:40])], [[5, 6], [*range(4, 44)]]
 
     def pool(tokens: torch.Tensor) -> torch.Tensor:
         return mean_and_normalize(tokens[3:])
 
-    words = [[5, 6], [*range(4, 44)]]
     expected = reference(directory, [[2, 54, 55, *ids_of_words, 3] for ids_of_words in words], pool)
+    answer = ask(models, texts, prompt_name="query")
     np.testing.assert_allclose(vectors_of(answer), expected, atol=TOLERANCE, rtol=0)
-    expected = reference(directory, [[2, *ids_of_words, 3] for ids_of_words in words], mean_and_normalize)
-    np.testing.assert_allclose(vectors_of(plain), expected, atol=TOLERANCE, rtol=0)
+    plain = ask(models, texts)
+    assert_embeds(plain, Served(directory, models), *([2, *ids_of_words, 3] for ids_of_words in words))
 
 
 def test_a_text_behind_a_prompt_is_cut_with_it(prompted: Served) -> None:
-    directory, models = prompted.directory, prompted.models
+    answer = ask(prompted.models, "w1 w2", prompt_name="query", truncate_prompt_tokens=5)
 
-    answer = ask(models, "w1 w2", prompt_name="query", truncate_prompt_tokens=5)
-
-    expected = reference(directory, [[2, 54, 55, 5, 3]], mean_and_normalize)
-    np.testing.assert_allclose(vectors_of(answer), expected, atol=TOLERANCE, rtol=0)
+    assert_embeds(answer, prompted, [2, 54, 55, 5, 3])
     assert answer.body["usage"]["truncated_inputs"] == 1
-    error = refused(models, "w1 w2", prompt_name="query", truncate_prompt_tokens=3)
+    error = refused(prompted.models, "w1 w2", prompt_name="query", truncate_prompt_tokens=3)
     assert "3 tokens leave no room for the text" in error.message
 
 
@@ -353,59 +330,7 @@ def test_a_vector_that_is_no_numbers_fails_its_request_and_no_other(tmp_path: Pa
     save_file(weights, path, metadata={"format": "pt"})
     models = serve(tmp_path)
 
-    bad = submit(models, ROUTE, {"model": models.ids[0], "input": ["w1", WORDS[56]]}).wait()
-    good = submit(models, ROUTE, {"model": models.ids[0], "input": "w1"}).wait()
+    bad, good = ask(models, ["w1", WORDS[56]]), ask(models, "w1")
 
     assert (bad.status_code, good.status_code) == (500, 200)
     assert "its vectors are no finite numbers" in bad.body["error"]["message"]
-
-
-SIZES = "/v1/sizes"
-
-
-class SizeRequest(EncoderRequest):
-    """An endpoint that an encoder serves is one module: this file has one."""
-
-    texts: list[str]
-
-    @property
-    def inputs(self) -> Sequence[str]:
-        return self.texts
-
-
-class Sizes(EncoderEndpoint):
-    """POST /v1/sizes: texts in, the size of each vector out."""
-
-    route = SIZES
-    name = "sizes"
-    operation = "create_sizes"
-    summary = "Measure vectors"
-    request_type = SizeRequest
-    input_field = "texts"
-    columns: Mapping[str, ColumnType] = {"size": ColumnType.TEXT}
-
-    def row_template(self, model: str, placeholder: str) -> JsonObject:
-        return {"model": model, "texts": [placeholder]}
-
-    def check_line(self, body: JsonObject) -> int:
-        return len(body["texts"])
-
-    def answer(self, request: ModelRequest, embeddings: Sequence[bytes], prompt_tokens: int) -> JsonObject:
-        return {"model": request.model, "sizes": [len(vector) // 4 for vector in embeddings]}
-
-    def values(self, body: JsonObject) -> Values:
-        sizes = body.get("sizes") or [None]
-        return {"size": str(sizes[0])}
-
-
-@pytest.fixture
-def sizes() -> Iterator[None]:
-    with offered(Sizes()):
-        yield
-
-
-def test_a_new_endpoint_is_served_by_an_encoder(models: Models, sizes: None) -> None:
-    answer = submit(models, SIZES, {"model": models.ids[1], "texts": ["one", "two"]}).wait()
-
-    assert answer.body == {"model": models.ids[1], "sizes": [384, 384]}
-    assert answer.usage.prompt_tokens > 0

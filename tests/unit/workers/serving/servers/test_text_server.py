@@ -14,10 +14,9 @@ from nightshift.errors import ConfigurationError, InvalidRequest, UnknownModel
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import JsonObject
 from tests.faults.kit.fake_engine import CONTEXT_LENGTH, FakeEngine
-from tests.unit.workers.serving.conftest import SETTINGS, Listener, chat, submit, texts
+from tests.unit.workers.serving.conftest import Listener, chat, load, submit, texts
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
 from workers.serving.inference import SamplingDefaults
-from workers.serving.loading import load_models
 from workers.serving.models import Models
 from workers.serving.servers.text_server import TextServer
 
@@ -34,47 +33,12 @@ def test_a_chat_is_answered_with_what_was_streamed(models: Models) -> None:
     assert answer.body["created"] == 1_700_000_000
 
 
-def test_many_at_once_are_each_answered_right(models: Models) -> None:
-    numbers = range(100, 900, 13)
-    listeners = {number: chat(models, str(number)) for number in numbers}
-
-    answers = {number: listener.wait() for number, listener in listeners.items()}
-
-    said = {number: answer.body["choices"][0]["message"]["content"] for number, answer in answers.items()}
-    assert said == {number: number_in_words(number) for number in numbers}
-
-
-def test_tokens_of_an_earlier_attempt_are_continued_and_not_generated_again(models: Models) -> None:
-    whole = chat(models, "77077")
-    expected = whole.wait()
-    body = {"model": models.ids[0], "messages": [{"role": "user", "content": "77077"}], "temperature": 0}
-
-    continued = submit(
-        models,
-        "/v1/chat/completions",
-        body,
-        id="second",
-        carry_over=CarryOver([ChoiceSoFar(whole.token_ids[:3])]),
-    )
-
-    assert continued.wait().body == expected.body
-    assert continued.token_ids == whole.token_ids
-
-
 def test_sampling_without_a_seed_depends_on_the_row_alone(models: Models) -> None:
     said = {
         chat(models, "hello", temperature=1.5, max_tokens=8).wait().body["choices"][0]["message"]["content"]
         for _ in range(3)
     }
     assert len(said) == 1
-
-
-def test_a_prompt_longer_than_the_context_is_refused_with_the_numbers(models: Models) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        chat(models, "7" * 1000)
-    assert refused.value.code == "context_length_exceeded"
-    assert refused.value.param == "messages"
-    assert refused.value.message.startswith(f"{CONTEXT_SENTENCE} However, a prompt of 10")
 
 
 def test_a_plain_prompt_is_completed_to_its_token_limit(models: Models) -> None:
@@ -99,12 +63,6 @@ def test_a_stop_token_ends_the_answer_and_is_no_part_of_it(models: Models) -> No
     assert text.startswith(said)
 
 
-def test_a_stop_token_that_the_model_does_not_have_is_refused_by_name(models: Models) -> None:
-    with pytest.raises(InvalidRequest, match="1000000") as refused:
-        chat(models, "77077", stop_token_ids=[1_000_000])
-    assert refused.value.param == "stop_token_ids"
-
-
 def test_embeddings_come_in_input_order_and_in_both_encodings(models: Models) -> None:
     texts = ["a cat", "a kitten", "quarterly revenue, and a good deal more of it than anybody expected"]
     body: JsonObject = {"model": models.ids[1], "input": texts}
@@ -119,32 +77,13 @@ def test_embeddings_come_in_input_order_and_in_both_encodings(models: Models) ->
     assert cat @ kitten > 0.5 > cat @ revenue
 
 
-def test_dimensions_the_model_does_not_have_are_refused(models: Models) -> None:
-    with pytest.raises(InvalidRequest, match="384") as refused:
-        submit(models, "/v1/embeddings", {"model": models.ids[1], "input": "x", "dimensions": 100})
-    assert refused.value.param == "dimensions"
-
-
 def test_a_model_is_asked_only_for_what_it_does(models: Models) -> None:
     with pytest.raises(InvalidRequest, match="makes embeddings"):
-        submit(
-            models,
-            "/v1/chat/completions",
-            {"model": models.ids[1], "messages": [{"role": "user", "content": "x"}]},
-        )
+        submit(models, "/v1/completions", {"model": models.ids[1], "prompt": "x"})
     with pytest.raises(InvalidRequest, match="generates text"):
         submit(models, "/v1/embeddings", {"model": models.ids[0], "input": "x"})
     with pytest.raises(UnknownModel):
         submit(models, "/v1/embeddings", {"model": "unknown", "input": "x"})
-
-
-def test_a_cancelled_request_is_forgotten_and_its_place_is_free(models: Models) -> None:
-    server = models.get(models.ids[0])
-    endless = chat(models, "123", ignore_eos=True)
-    server.cancel("123")
-
-    assert chat(models, "124").wait().status_code == 200
-    assert not endless.ended.is_set()
 
 
 def test_models_say_what_they_are(models: Models) -> None:
@@ -156,7 +95,7 @@ def test_models_say_what_they_are(models: Models) -> None:
 
 def test_a_directory_without_a_model_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=str(tmp_path)):
-        load_models(SETTINGS.model_copy(update={"models": (str(tmp_path),)}), lambda error: None)
+        load(tmp_path)
 
 
 @pytest.mark.parametrize("extreme", [{"temperature": 1e-40}, {"temperature": 2, "repetition_penalty": 0.01}])
@@ -180,28 +119,33 @@ def test_a_text_that_is_far_too_long_is_refused_before_tokens_are_made_of_it(
     assert refused.value.message.startswith(f"{CONTEXT_SENTENCE} However, 'messages' has 3800")
 
 
-@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
-def test_more_tokens_than_the_context_has_are_refused_not_cut(models: Models, field: str) -> None:
-    context_length = models.get(models.ids[0]).model.context_length
-
+@pytest.mark.parametrize(
+    ("prompt", "fields", "param", "said"),
+    [
+        ("7" * 1000, {}, "prompt", f"{CONTEXT_SENTENCE} However, a prompt of 10"),
+        ("", {}, "prompt", "The prompt has no tokens"),
+        ("7", {"max_tokens": 257}, "max_tokens", f"{CONTEXT_SENTENCE} However, max_tokens is too large: 257"),
+        ("7", {"stop_token_ids": [1_000_000]}, "stop_token_ids", "1000000"),
+        ("7", {"logit_bias": {"999999999": 1}}, "logit_bias", "Logit_bias has token id 999999999"),
+    ],
+    ids=["too long", "empty", "tokens too many", "stop token", "bias"],
+)
+def test_what_can_never_run_is_refused_by_its_field(
+    models: Models, prompt: str, fields: dict[str, Any], param: str, said: str
+) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        chat(models, "7", **{field: context_length + 1})
+        submit(models, "/v1/completions", {"model": models.ids[0], "prompt": prompt, **fields})
 
-    assert (refused.value.param, refused.value.code) == (field, "context_length_exceeded")
-    assert refused.value.message == f"{CONTEXT_SENTENCE} However, {field} is too large: 257."
-    assert chat(models, "7", **{field: context_length}).wait().status_code == 200
-
-
-def test_an_empty_prompt_is_refused_in_the_callers_words(models: Models) -> None:
-    with pytest.raises(InvalidRequest, match="The prompt has no tokens"):
-        submit(models, "/v1/completions", {"model": models.ids[0], "prompt": ""})
+    assert refused.value.param == param
+    assert said in refused.value.message
+    assert (refused.value.code == "context_length_exceeded") == (CONTEXT_SENTENCE in said)
 
 
-def test_a_bias_on_a_token_the_model_does_not_have_is_refused_by_name(models: Models) -> None:
-    with pytest.raises(InvalidRequest, match=r"Logit_bias has token id 999999999") as refused:
-        chat(models, "7", logit_bias={"999999999": 1})
-
-    assert refused.value.param == "logit_bias"
+def test_as_many_tokens_may_be_asked_for_as_the_context_has(models: Models) -> None:
+    assert chat(models, "7", max_completion_tokens=256).wait().status_code == 200
+    with pytest.raises(InvalidRequest) as refused:
+        chat(models, "7", max_completion_tokens=257)
+    assert refused.value.param == "max_completion_tokens"
 
 
 SCHEMA = {
@@ -289,24 +233,6 @@ def test_logprobs_say_what_the_model_thought_before_a_bias(models: Models, bias:
     assert entry["token"] == others[0]["token"]
     assert entry["logprob"] == pytest.approx(others[0]["logprob"], abs=1e-4)
     assert entry["top_logprobs"][0]["token"] == favourite["token"]
-
-
-def test_a_completions_logprobs_are_columns_with_offsets(models: Models) -> None:
-    body = {"model": models.ids[0], "prompt": "zwölf 🌙", "max_tokens": 40, "temperature": 1.9, "seed": 4}
-    choice = (
-        submit(models, "/v1/completions", body | {"logprobs": 2, "ignore_eos": True})
-        .wait()
-        .body["choices"][0]
-    )
-    columns = choice["logprobs"]
-
-    assert {len(column) for column in columns.values()} == {40}
-    assert columns["text_offset"] == sorted(columns["text_offset"])
-    for token, logprob, top, offset in zip(*columns.values(), strict=True):
-        assert top[token] == logprob
-        assert 2 <= len(top) <= 3
-        if not token.startswith(("bytes:", "<|")):
-            assert choice["text"][offset:].startswith(token)
 
 
 MODEL = "fake"

@@ -109,18 +109,20 @@ def test_a_row_whose_twin_fails_is_run_itself(ground: Ground) -> None:
 
 
 def test_a_row_whose_twin_was_lost_with_its_lease_is_run_itself(ground: Ground) -> None:
-    first = ground.run(same(1), spec={"shards": 2})
+    first = ground.run(same(1), spec={"shards": 3})
     ground.begun(1)
-    second = ground.lease()
-    wait_until(lambda: second._rows.num_waiting == 1)
+    others = [ground.lease(), ground.lease()]
+    for other in others:
+        wait_until(lambda other=other: other._rows.num_waiting == 1)
 
     first.lease_lost()
     finished(first)
     [inference] = [left for left in ground.begun(1) if left.identity.name.endswith("/1/0")]
     ground.answer(inference)
-    finished(second)
+    for other in others:
+        finished(other)
 
-    assert len(ground.results) == 1
+    assert (len(ground.results), len(ground.model.submitted)) == (2, 2)
 
 
 def test_a_shard_that_leaves_does_not_keep_its_twin_waiting(ground: Ground) -> None:
