@@ -194,15 +194,3 @@ def test_a_classifiers_packed_layers_that_compute_something_else_are_not_used(tm
     assert "packed layers differ" in caplog.text
     logits = classifier.encode(classifier.tokenize_all(texts))
     np.testing.assert_allclose(logits, reference_logits(directory, texts), atol=2e-5, rtol=0)
-
-
-def test_the_linear_layers_that_a_classifier_has_packed_keep_no_memory_of_their_own(tmp_path, monkeypatch):
-    packed = []
-    free = PackedTextLayers.free_originals
-    monkeypatch.setattr(
-        PackedTextLayers, "free_originals", lambda layers, model: packed.append(model) or free(layers, model)
-    )
-    ClassifierModel.load(save_classifier(tmp_path, num_labels=3), "float32")
-
-    [base] = packed
-    assert sum(p.numel() for p in base.encoder.layer.parameters() if p.dim() > 1) == 0

@@ -89,16 +89,6 @@ def test_layers_with_other_parts_stay(tmp_path: Path, family: str) -> None:
     assert num_packed(model) == 0
 
 
-def test_layers_are_put_back(tmp_path: Path) -> None:
-    model = loaded(tmp_path, "ViT")
-    pixels = torch.randn(2, 3, 32, 32)
-    with torch.inference_mode():
-        expected = model(pixel_values=pixels)[0]
-        swap(model).undo()
-        assert num_packed(model) == 0
-        assert torch.equal(model(pixel_values=pixels)[0], expected)
-
-
 def test_layers_that_compute_something_else_are_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
