@@ -57,7 +57,6 @@ def test_a_request_larger_than_a_step_is_spread_over_several_and_answered_once()
 
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_is_asked_aborted_and_batched_every_vector_finds_its_request(seed):
-    print(f"seed {seed}")
     random = Random(seed)
     model = FormulaEncoder()
     budget = random.choice([100, 250, 1_000])

@@ -103,7 +103,6 @@ def test_inputs_are_put_into_passes(
 
 @pytest.mark.parametrize("seed", mostly_exhaustive(range(20), default=range(5)))
 def test_length_buckets_cover_every_input_once_within_budget_and_with_little_padding(seed):
-    print(f"seed {seed}")
     random = Random(seed)
     inputs = [[0] * int(random.paretovariate(0.7)) for _ in range(200)]
 
@@ -118,7 +117,6 @@ def test_length_buckets_cover_every_input_once_within_budget_and_with_little_pad
 
 @pytest.mark.parametrize("seed", mostly_exhaustive(range(3), default=[0]))
 def test_with_a_backlog_at_most_8_percent_of_lognormal_lengths_is_padding(seed):
-    print(f"seed {seed}")
     random = Random(seed)
     lengths = [min(512, max(8, round(90 * random.lognormvariate(0, 0.8)))) for _ in range(6_000)]
     batcher = batcher_of(1_024)

@@ -23,10 +23,14 @@ def num_packed(model: Any) -> int:
 
 
 @pytest.mark.parametrize(
-    ("family", "head"),
-    [("ViT", "ForImageClassification"), ("DeiT", "ForImageClassification"), ("CLIPVision", "Model")],
+    ("family", "head", "has_kernels"),
+    [
+        ("ViT", "ForImageClassification", True),
+        ("ViT", "ForImageClassification", False),
+        ("DeiT", "ForImageClassification", True),
+        ("CLIPVision", "Model", True),
+    ],
 )
-@pytest.mark.parametrize("has_kernels", [True, False])
 def test_packed_layers_give_the_outputs_of_those_they_replace(
     tmp_path: Path, family: str, head: str, has_kernels: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

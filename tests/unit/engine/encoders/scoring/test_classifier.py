@@ -19,13 +19,16 @@ from transformers import (
 
 from nightshift_engine.checkpoint.kinds import read_kind
 from nightshift_engine.encoders.model import EncoderModel
+from nightshift_engine.encoders.packed_layers import PackedBase
 from nightshift_engine.encoders.scoring.classifier import ClassifierModel
 from nightshift_engine.encoders.scoring.pairs import PairText
 from nightshift_engine.errors import ModelLoadFailed, UnsupportedModel
+from nightshift_engine.execution.packed_layers import FirstTokenLayer
 from tests.unit.engine.tiny.cases import mostly_exhaustive
 from tests.unit.engine.tiny.classifiers import (
     DECODERS,
     FAMILIES,
+    LIKE_BERT,
     change_config,
     reference_logits,
     save_classifier,
@@ -40,22 +43,41 @@ Tensors = dict[str, torch.Tensor]
 
 
 @pytest.mark.parametrize(
-    "family", mostly_exhaustive(FAMILIES, default=["bert", "xlm-roberta", "deberta-v2", "modernbert"])
+    ("family", "dtype", "has_kernels"),
+    mostly_exhaustive(
+        [
+            *product(LIKE_BERT, ["float32", "bfloat16"], [True, False]),
+            *product(sorted(FAMILIES.keys() - {*LIKE_BERT}), ["float32"], [True]),
+        ],
+        default=[
+            *((family, "float32", True) for family in (*LIKE_BERT, "deberta-v2", "modernbert")),
+            ("bert", "bfloat16", False),
+            ("distilbert", "float32", False),
+        ],
+    ),
 )
 def test_logits_of_texts_and_pairs_are_those_of_transformers_alone_and_batched(
-    tmp_path: Path, family: str
+    tmp_path: Path, family: str, dtype: str, has_kernels: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory = save_classifier(tmp_path, family, num_labels=3)
-    texts = some_texts(1, 4, 20, 60, 50, 33, 3, 8)
-    classifier = ClassifierModel.load(directory, "float32", "cpu")
+    """Also on packed layers, which compute no more than a head reads."""
+    if not has_kernels:
+        monkeypatch.setenv("NIGHTSHIFT_NATIVE_KERNELS", "0")
+    directory = save_classifier(tmp_path, family, num_labels=3, max_position_embeddings=130)
+    save_tokenizer(directory, has_types=family not in ("distilbert", "modernbert"), model_max_length=128)
+    texts = some_texts(1, 4, 20, 60, 50, 33, 3, 8, 100, 90, 64)  # some are run with padding, some without
+    classifier = ClassifierModel.load(directory, dtype, "cpu")
     tokens = classifier.tokenize_all(texts)
 
     expected = reference_logits(directory, texts)
     alone = np.concatenate([classifier.encode([text]) for text in tokens])
 
+    tolerance = TOLERANCE if dtype == "float32" else 0.05 * np.abs(expected).max()
     assert np.ptp(expected) > 0.05, "texts must have different scores for this to show anything"
-    np.testing.assert_allclose(alone, expected, atol=TOLERANCE, rtol=0)
-    np.testing.assert_allclose(classifier.encode(tokens), expected, atol=TOLERANCE, rtol=0)
+    np.testing.assert_allclose(alone, expected, atol=tolerance, rtol=0)
+    np.testing.assert_allclose(classifier.encode(tokens), expected, atol=tolerance, rtol=0)
+    base = classifier._model.base_model
+    assert isinstance(base, PackedBase) == (classifier.roofline is not None) == (family in LIKE_BERT)
+    assert not isinstance(base, PackedBase) or isinstance(base._layers._layers[-1], FirstTokenLayer)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,6 @@ def reference() -> Any:
 
 
 def words(count: int) -> str:
-    print(f"seed {SEED}")
     random = Random(SEED)
     letters = "aeiourstlnmp 漢é🙂-.,"
     return "".join(random.choice(letters) for _ in range(count))
