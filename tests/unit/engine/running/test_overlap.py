@@ -52,7 +52,6 @@ def result(completion: Completion) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_every_request_is_answered_as_without_overlap_in_a_cramped_engine(llama: Path, seed: int) -> None:
-    print(f"{seed=}")
     requests = [random_request(n, random.Random(seed * 1000 + n)) for n in range(16)]
     answers = []
     for overlap_steps in (False, True):
@@ -66,7 +65,6 @@ def test_every_request_is_answered_as_without_overlap_in_a_cramped_engine(llama:
 
 @pytest.mark.parametrize("seed", [3, 4])
 def test_arrivals_and_aborts_change_no_other_request(llama: Path, seed: int) -> None:
-    print(f"{seed=}")
     requests = [random_request(n, random.Random(seed * 1000 + n)) for n in range(12)]
     plain = {r.id: result(c) for r, c in zip(requests, complete(make_engine(llama), *requests), strict=True)}
     engine, rng = make_engine(llama, overlap_steps=True, **CRAMPED), random.Random(seed)
