@@ -267,7 +267,7 @@ def test_a_block_is_left_for_each_running_sequence_and_the_new_one() -> None:
 
 
 @pytest.mark.parametrize(("length", "num_computed"), [(10, 2), (8, 4)])
-def test_of_a_prompt_seen_before_only_the_last_tokens_are_computed(length: int, num_computed: int) -> None:
+def test_only_the_last_tokens_of_a_prompt_seen_before_are_computed(length: int, num_computed: int) -> None:
     model = FakeModel(blocks=20, budget=64)
     first = model.add("first", length)
     model.run()

@@ -51,7 +51,7 @@ def test_rows_of_a_job_with_a_common_prefix_follow_one_another() -> None:
 
 
 @pytest.mark.parametrize("is_aborted", ["first", "second"])
-def test_of_two_that_share_a_prefix_either_can_be_aborted_while_it_is_computed(is_aborted: str) -> None:
+def test_either_of_two_that_share_a_prefix_can_be_aborted_while_it_is_computed(is_aborted: str) -> None:
     model = FakeModel(blocks=200, budget=8)
     sequences = {id: model.add(id, [*range(40), last]) for id, last in (("first", 100), ("second", 200))}
     model.step()

@@ -147,7 +147,7 @@ def test_a_document_is_cut_and_what_is_behind_it_stays(tmp_path: Path, extra_tok
     assert short.token_ids == ids(model_card_prompt("q", "w"))
 
 
-def test_the_limits_of_a_reranker(tmp_path: Path) -> None:
+def test_a_reranker_has_the_context_of_its_positions_and_refuses_what_has_no_tokens(tmp_path: Path) -> None:
     reranker = GenerativeReranker.load(declare_logit_score(save_reranker(tmp_path, template=TEMPLATE)))
 
     assert reranker.max_length == POSITIONS
