@@ -158,13 +158,22 @@ def test_a_mixture_at_wrong_positions_is_refused(
 @pytest.mark.parametrize(
     ("family", "wrong"),
     mostly_exhaustive(
-        product(["qwen3_moe", "mixtral", "gpt_oss"], ["scale", "tail", "neighbour"]),
-        default=[("qwen3_moe", "scale"), ("mixtral", "tail"), ("gpt_oss", "neighbour")],
+        [
+            *product(["qwen3_moe", "mixtral", "gpt_oss"], ["scale", "tail", "neighbour"]),
+            ("qwen3_moe", "late"),
+        ],
+        default=[
+            ("qwen3_moe", "scale"),
+            ("mixtral", "tail"),
+            ("gpt_oss", "neighbour"),
+            ("qwen3_moe", "late"),
+        ],
     ),
 )
 def test_a_mixture_with_wrong_attention_is_refused(
     family: str, wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The logits of a deep model hide what differs late and little among rounding; its own layer does not."""
     real = TorchAttention.step
 
     def step(self: TorchAttention, layout: Any) -> AttentionStep:
@@ -172,43 +181,24 @@ def test_a_mixture_with_wrong_attention_is_refused(
             layout = replace(layout, seq_lens=(layout.seq_lens - 1).clamp(min=1))
         if wrong == "neighbour":  # the sequences read one another's blocks
             layout = replace(layout, block_tables=layout.block_tables.flip(0))
-        return Changed(real(self, layout)) if wrong == "scale" else real(self, layout)
+        return Faulty(real(self, layout), wrong)
 
     monkeypatch.setattr(TorchAttention, "step", step)
-    with pytest.raises(UnsupportedModel, match="logits differ"):
+    with pytest.raises(UnsupportedModel, match="layer by layer" if wrong == "late" else "logits differ"):
         check_model(mixture(family), family)
 
 
-class Changed:
-    """Attention whose scale is not what the layer asked for."""
+class Faulty:
+    """Attention of another scale than the layer asked for, or a fifth too small late in the model."""
 
-    def __init__(self, step: AttentionStep) -> None:
-        self._step = step
-
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, call: LayerCall) -> Tensor:
-        return self._step.attend(layer, query, key, value, replace(call, scale=call.scale * 0.7))
-
-
-def test_a_layer_that_differs_late_and_little_is_found_in_a_deep_model(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The logits of a deep model hide it among rounding; its own layer does not."""
-    real = TorchAttention.step
-    monkeypatch.setattr(TorchAttention, "step", lambda self, layout: LateFault(real(self, layout)))
-
-    with pytest.raises(UnsupportedModel, match="layer by layer"):
-        check_model(mixture("qwen3_moe"), "late")
-
-
-class LateFault:
-    """Attention that is a fifth too small in one late layer."""
-
-    def __init__(self, step: AttentionStep) -> None:
-        self._step = step
+    def __init__(self, step: AttentionStep, wrong: str) -> None:
+        self._step, self._wrong = step, wrong
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, call: LayerCall) -> Tensor:
+        if self._wrong == "scale":
+            call = replace(call, scale=call.scale * 0.7)
         out = self._step.attend(layer, query, key, value, call)
-        return out * 0.8 if layer == 12 else out
+        return out * 0.8 if self._wrong == "late" and layer == 12 else out
 
 
 class Rounding:

@@ -28,7 +28,7 @@ from tests.unit.engine.tiny.decoders import (
 )
 
 CPU = torch.device("cpu")
-NEW_TOKENS = 4
+NEW_TOKENS = 3
 PROMPTS = [[5, 9, 200, 31, 7, 77, 8, 120, 3], [41] * 5, list(range(60, 80))]
 
 # Triton's interpreter is slow for each program of each layer: few heads, and no more layers than kinds.
