@@ -114,7 +114,12 @@ def test_longrope_serves_its_original_context_and_the_longer_one_if_asked() -> N
         pytest.param("llama", {"rope_parameters": YARN}, None, marks=pytest.mark.exhaustive),
         pytest.param("qwen3", {"rope_parameters": YARN, "head_dim": 8}, 128, marks=pytest.mark.exhaustive),
         pytest.param("llama", {"rope_parameters": LINEAR}, None, marks=pytest.mark.exhaustive),
-        ("llama", {"rope_parameters": LLAMA3, "max_position_embeddings": 128}, None),
+        pytest.param(
+            "llama",
+            {"rope_parameters": LLAMA3, "max_position_embeddings": 128},
+            None,
+            marks=pytest.mark.exhaustive,
+        ),
         (
             "gpt_oss",
             {

@@ -29,8 +29,8 @@ from nightshift_engine.kernels.triton.launch import PagedKv  # noqa: E402
 
 CPU = torch.device("cpu")
 DEFAULT = (
-    *("plain", "multi-query, odd group", "blocks of 12", "dim 96, values of 64", "window of 1"),
-    *("window, softcap and sinks", "float16", "int8 KV, bfloat16"),
+    *("multi-query, odd group", "dim 96, values of 64", "window, softcap and sinks", "float16"),
+    "int8 KV, bfloat16",
 )
 """Between them, every option in a dtype; the interpreter is slow."""
 WITH_SEVERAL_KV_HEADS = ("plain", "multi-head", "sinks", "int8 KV")
