@@ -54,7 +54,7 @@ class Runner(Protocol):
     """A model runner as the engine needs it; `ModelRunner` is the real one."""
 
     def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
-        """Logits `[rows, vocabulary]`, in the order of `chunks`: `num_sampled` rows of each that is last.
+        """Logits `[rows, vocabulary]`, in the order of `chunks`: a row of each that is last.
 
         `promised` are the tokens that the step before sampled; sequences with a promised token need them.
         """

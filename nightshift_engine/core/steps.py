@@ -279,9 +279,6 @@ class Chunk:
 
     sequence: Sequence
     num_tokens: int
-    num_sampled: int = 1
-    """Its last rows that get logits, 1 to `num_tokens`, if it is the sequence's last: the next token is
-    sampled from the last of them; those before it can check tokens that were guessed."""
 
     @property
     def is_last(self) -> bool:

@@ -58,7 +58,7 @@ class ModelRunner:
     def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
         """Computes all chunks; logits `[rows, vocabulary]` in the order given, float32.
 
-        Each chunk that is its sequence's last has `num_sampled` rows: those of its last tokens, in order.
+        Each chunk that is its sequence's last has a row: that of its last token.
         `promised` are the tokens of the step before, on the device, for sequences that do not know theirs.
         """
         begun_s = time.monotonic()

@@ -83,8 +83,6 @@ def lay_out(chunks: Seq[Chunk], block_size: int, device: torch.device) -> StepIn
     known = _column([len(sequence.token_ids) for sequence in sequences])
     promised = _column([sequence.num_promised for sequence in sequences])
     is_last = seq_lens == known + promised
-    num_sampled = _column([chunk.num_sampled for chunk in chunks])[order]
-    assert (num_sampled <= counts).all(), "a chunk cannot sample more rows than it computes"
     # Only a sequence's last token can be promised, so it is the last one of its chunk.
     awaits = (is_last & (promised > 0)).nonzero()[0]
     on_device = to_device(
@@ -95,7 +93,7 @@ def lay_out(chunks: Seq[Chunk], block_size: int, device: torch.device) -> StepIn
             **{f"slot_mapping {group}": of_group for group, of_group in enumerate(slots)},
             "positions": positions,
             "input_ids": _token_ids(sequences, computed, known, counts),
-            "logits_rows": _logits_rows(order, ends, np.where(is_last, num_sampled, 0)),
+            "logits_rows": _logits_rows(order, ends, is_last),
             "promised_rows": ends[awaits] - 1,
             "promised_sources": _column([sequences[index].promised_row for index in awaits.tolist()]),
         },
@@ -161,10 +159,9 @@ def _token_ids(
 
 
 def _logits_rows(
-    order: NDArray[np.int64], ends: NDArray[np.int64], num_sampled: NDArray[np.int64]
+    order: NDArray[np.int64], ends: NDArray[np.int64], is_last: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """The last `num_sampled` rows of each chunk, ascending, in the order in which chunks were given."""
-    given_ends, counts = np.empty_like(ends), np.empty_like(num_sampled)
-    given_ends[order], counts[order] = ends, num_sampled
-    stops = np.cumsum(counts)
-    return np.repeat(given_ends - stops, counts) + np.arange(stops[-1])
+    """The last row of each chunk that is its sequence's last, in the order in which chunks were given."""
+    given_ends = np.empty_like(ends)
+    given_ends[order] = np.where(is_last, ends, 0)
+    return given_ends[given_ends > 0] - 1

@@ -15,6 +15,7 @@ from tests.unit.engine.tiny.decoders import byte_tokenizer, greedy, load_engine,
 
 
 def change_config(directory: Path, **fields: Any) -> Path:
+    """None is written as it is."""
     path = directory / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
     return directory
@@ -68,9 +69,7 @@ def test_a_configuration_of_what_is_not_served_is_refused_by_name(
         ({"auto_map": ["code.Model"]}, r"auto_map \['code.Model'\]; it must be an object"),
         ({"model_type": 7}, "model_type 7; it must be a text"),
         ({"num_labels": "two"}, "num_labels 'two'; it must be a whole number of 0 or more"),
-        ({"num_labels": -1}, "num_labels -1; it must be a whole number of 0 or more"),
         ({"hidden_size": -64}, "hidden_size -64; it must be a whole number"),
-        ({"vocab_size": 2**62}, f"vocab_size {2**62}; it must be a whole number"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps NaN, which is no number"),
         ({"tie_word_embeddings": "x"}, "Validation error for field 'tie_word_embeddings'"),
     ],
@@ -136,17 +135,12 @@ def test_a_directory_that_does_not_exist_is_said_not_to(name: str) -> None:
         load_engine(Path(name))
 
 
-def test_a_file_in_place_of_a_directory_is_said_to_be_one(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(b"")
-
-    with pytest.raises(ModelLoadFailed, match="it is a file, not a directory"):
-        load_engine(path)
-
-
-def test_a_directory_without_a_configuration_is_said_to_have_none(tmp_path: Path) -> None:
+def test_a_directory_without_a_configuration_is_said_to_have_none_or_to_be_a_file(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadFailed, match=r"there is no config\.json in its directory"):
         load_engine(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ModelLoadFailed, match="it is a file, not a directory"):
+        load_engine(tmp_path / "model.safetensors")
 
 
 def test_a_chat_template_that_is_no_jinja_is_refused_with_its_line(tmp_path: Path) -> None:

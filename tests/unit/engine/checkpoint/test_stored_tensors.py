@@ -50,10 +50,11 @@ def test_a_weight_that_would_be_cast_without_its_scale_is_refused_by_name(
         load_engine(directory)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
-def test_a_weight_in_another_floating_dtype_is_served(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_weights_in_other_floating_dtypes_are_served(tmp_path: Path) -> None:
     directory = save_model(tmp_path / "model")
-    store(directory, **{WEIGHT: weight(directory, WEIGHT).to(dtype)})
+    for name, dtype in (("up", torch.float16), ("gate", torch.bfloat16), ("down", torch.float64)):
+        name = f"model.layers.1.mlp.{name}_proj.weight"
+        store(directory, **{name: weight(directory, name).to(dtype)})
 
     [completion] = complete(load_engine(directory), Request("one", [1, 2], greedy(2)))
 
@@ -98,7 +99,6 @@ def test_a_weight_that_is_called_like_an_old_constant_is_none(tmp_path: Path) ->
 
 def test_the_integers_that_a_family_keeps_are_not_weights(tmp_path: Path) -> None:
     """Every family here: all tensors of its own that are no floating numbers."""
-    kept = 0
     for case, sizes in CASES.items():
         family = case.split(",")[0]
         without = GPT2_NAMES if family in ("gpt2", "gpt_bigcode") else ()
@@ -107,11 +107,9 @@ def test_the_integers_that_a_family_keeps_are_not_weights(tmp_path: Path) -> Non
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
         numbers = {key: value for key, value in model.state_dict().items() if not value.is_floating_point()}
-        kept += len(numbers)
         path = tmp_path / "model.safetensors"
         save_file({key: torch.zeros(value.shape, dtype=value.dtype) for key, value in numbers.items()}, path)
         check_stored_tensors(tmp_path, case, config, AutoModelForCausalLM)
-    print(f"{kept=}")
 
 
 class Table(torch.nn.Module):

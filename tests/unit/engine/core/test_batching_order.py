@@ -8,28 +8,9 @@ import pytest
 from nightshift_engine.core import order as queue
 from nightshift_engine.core import order as row_order
 from nightshift_engine.core.order import DEPARTED_MAX, PASSES_BEFORE_OVERDUE
-from nightshift_engine.core.request import PriorityClass, Request
+from nightshift_engine.core.request import Request
 from nightshift_engine.core.sequence import Sequence
 from tests.unit.engine.core.test_batcher import FakeModel, ids
-
-
-def add(
-    model: FakeModel,
-    id: str,
-    tokens: list[int],
-    *,
-    new: int = 4,
-    group: str | None = None,
-    priority: PriorityClass = "standard",
-) -> Sequence:
-    sequence = Sequence(
-        Request(id, tokens, priority=priority, group=group),
-        arrival=model.arrivals,
-        num_tokens_max=len(tokens) + new,
-    )
-    model.arrivals += 1
-    model.batcher.add(sequence)
-    return sequence
 
 
 def num_tokens_computed(model: FakeModel) -> int:
@@ -42,42 +23,18 @@ def num_tokens_computed(model: FakeModel) -> int:
 def test_requests_with_one_prefix_that_arrive_together_compute_it_once() -> None:
     model = FakeModel(blocks=200, slots=8, budget=16)
     for number in range(8):
-        add(model, str(number), [*range(40), 100 + number], new=3)
+        model.add(str(number), [*range(40), 100 + number], new=3)
 
     # The prefix once; of each its own last prompt token, and two of the three tokens generated.
     assert num_tokens_computed(model) == 40 + 8 * (1 + 2)
     assert model.batcher.num_deferrals == 7
 
 
-def test_a_sequence_waiting_for_a_prefix_goes_on_when_its_computation_is_aborted() -> None:
-    model = FakeModel(blocks=200, budget=8)
-    first = add(model, "first", [*range(40), 100])
-    add(model, "second", [*range(40), 200])
-    model.step()
-    assert [sequence.id for sequence in model.batcher.waiting] == ["second"]
-    model.batcher.remove(first)
-
-    assert ids(model.step()) == ["second"]
-    model.run()
-
-
-def test_a_sequence_waiting_for_a_prefix_can_be_aborted() -> None:
-    model = FakeModel(blocks=200, budget=8)
-    add(model, "first", [*range(40), 100])
-    second = add(model, "second", [*range(40), 200])
-    model.step()
-    model.batcher.remove(second)
-    model.run()
-
-    assert model.finished == ["first"]
-    assert model.pool.num_free == 200
-
-
 def test_an_urgent_request_does_not_wait_for_a_prefix_that_bulk_is_computing() -> None:
     model = FakeModel(blocks=200, budget=8)
-    add(model, "bulk", [*range(40), 100], priority="background")
+    model.add("bulk", [*range(40), 100], priority="background")
     model.step()
-    add(model, "urgent", [*range(40), 200], priority="interactive")
+    model.add("urgent", [*range(40), 200], priority="interactive")
 
     assert ids(model.step()) == ["urgent"]
     model.run()
@@ -86,29 +43,33 @@ def test_an_urgent_request_does_not_wait_for_a_prefix_that_bulk_is_computing() -
 def test_rows_of_a_job_with_a_common_prefix_follow_one_another() -> None:
     model = FakeModel(blocks=200, slots=1, budget=64)
     for number in range(12):  # three documents, asked four questions each, in turn
-        add(model, f"{number % 3}-{number // 3}", [*[number % 3] * 20, 100 + number], group="job")
+        model.add(f"{number % 3}-{number // 3}", [*[number % 3] * 20, 100 + number], group="job")
     model.run()
 
     assert [id[0] for id in model.finished] == ["0"] * 4 + ["1"] * 4 + ["2"] * 4
     assert model.batcher.num_tokens_reused == 3 * 3 * 20
 
 
-def test_the_longest_of_the_rows_next_in_line_goes_first() -> None:
-    model = FakeModel(blocks=200, slots=1, budget=64)
-    for name, new in (("short", 2), ("long", 30), ("middle", 9)):
-        add(model, name, [len(name), 1], new=new, group="job")
-    model.run()
+@pytest.mark.parametrize("is_aborted", ["first", "second"])
+def test_either_of_two_that_share_a_prefix_can_be_aborted_while_it_is_computed(is_aborted: str) -> None:
+    model = FakeModel(blocks=200, budget=8)
+    sequences = {id: model.add(id, [*range(40), last]) for id, last in (("first", 100), ("second", 200))}
+    model.step()
+    assert model.waiting == ["second"]
+    model.batcher.remove(sequences.pop(is_aborted))
 
-    assert model.finished == ["long", "middle", "short"]
+    assert ids(model.step()) == [*sequences]
+    model.run()
+    assert model.pool.num_free == 200
 
 
 @pytest.mark.parametrize("num_others", [0, 300])
 def test_rows_that_share_nothing_go_longest_first_however_many_they_are(num_others: int) -> None:
     model = FakeModel(blocks=4000, slots=8, budget=64)
     for number in range(num_others):
-        add(model, f"other-{number}", [50_000 + number] * 5, new=3, group="job")
+        model.add(f"other-{number}", [50_000 + number] * 5, new=3, group="job")
     for number in range(8):
-        add(model, f"long-{number}", [1000 * number, 1], new=9, group="job")
+        model.add(f"long-{number}", [1000 * number, 1], new=9, group="job")
 
     assert {id.split("-")[0] for id in ids(model.step())} == {"long"}
 
@@ -117,8 +78,7 @@ def test_of_documents_the_one_with_the_longest_answer_comes_first_and_whole() ->
     model = FakeModel(blocks=200, slots=1, budget=64)
     for number in range(9):  # three documents below one beginning, asked three questions each, in turn
         new = 30 if number == 4 else 2 + number // 3
-        add(
-            model,
+        model.add(
             f"{number % 3}-{number // 3}",
             [*range(8), *[number % 3] * 12, number],
             new=new,
@@ -132,9 +92,9 @@ def test_of_documents_the_one_with_the_longest_answer_comes_first_and_whole() ->
 def test_rows_that_waited_for_a_prefix_come_next_when_it_is_computed() -> None:
     model = FakeModel(blocks=200, slots=2, budget=24)
     for number in range(3):
-        add(model, f"document-{number}", [*[7] * 40, number], new=9, group="job")
+        model.add(f"document-{number}", [*[7] * 40, number], new=9, group="job")
     for number in range(6):
-        add(model, f"other-{number}", [number] * 6, new=8, group="job")
+        model.add(f"other-{number}", [number] * 6, new=8, group="job")
     model.run()
 
     assert {"document-0", "document-1", "document-2"} < set(model.finished[:4]), model.finished
@@ -142,9 +102,9 @@ def test_rows_that_waited_for_a_prefix_come_next_when_it_is_computed() -> None:
 
 def test_online_requests_are_taken_in_order_and_before_rows_of_jobs() -> None:
     model = FakeModel(blocks=200, slots=1)
-    add(model, "row", [1, 2], group="job")
-    add(model, "b", [9, 9])
-    add(model, "a", [1, 1], new=20)
+    model.add("row", [1, 2], group="job")
+    model.add("b", [9, 9])
+    model.add("a", [1, 1], new=20)
     model.run()
 
     assert model.finished == ["b", "a", "row"]
@@ -155,12 +115,12 @@ def test_a_short_row_is_admitted_however_many_long_ones_keep_coming(
 ) -> None:
     monkeypatch.setattr(queue, "PASSES_BEFORE_DUE", 64)
     model = FakeModel(blocks=200, slots=2, budget=64)
-    add(model, "short", [99], new=1, group="job")
+    model.add("short", [99], new=1, group="job")
     for number in count():
         if "short" in model.finished:
             break
-        add(model, f"long-{number}", [1, 2], new=5, group="job")
-        add(model, f"longer-{number}", [1, 3], new=5, group="job")
+        model.add(f"long-{number}", [1, 2], new=5, group="job")
+        model.add(f"longer-{number}", [1, 3], new=5, group="job")
         model.step()
         assert len(model.finished) < 4 * 64, "passed without end"
 
@@ -171,13 +131,13 @@ def test_a_long_row_is_admitted_however_many_short_ones_keep_coming(
     monkeypatch.setattr(queue, "PASSES_BEFORE_DUE", 64)
     model = FakeModel(blocks=12, slots=4, budget=64)
     for number in range(4):
-        add(model, f"early-{number}", [5, number], new=4, group="job")
+        model.add(f"early-{number}", [5, number], new=4, group="job")
     model.step()
-    add(model, "long", [99] * 30, new=10, group="job")
+    model.add("long", [99] * 30, new=10, group="job")
     for number in count():
         if "long" in model.finished:
             break
-        add(model, f"short-{number}", [5, 100 + number], new=4, group="job")
+        model.add(f"short-{number}", [5, 100 + number], new=4, group="job")
         model.step()
         assert len(model.finished) < 4 * 64, "passed without end"
 
@@ -185,23 +145,23 @@ def test_a_long_row_is_admitted_however_many_short_ones_keep_coming(
 def test_bulk_advances_however_many_interactive_requests_keep_coming() -> None:
     """More interactive requests than there are slots for, so that by class alone bulk would never run."""
     model = FakeModel(blocks=40, slots=2, budget=16)
-    bulk = add(model, "bulk", [1, 2, 3], new=40, priority="background")
-    standard = add(model, "standard", [1, 2, 4], new=40, group="job")
+    bulk = model.add("bulk", [1, 2, 3], new=40, priority="background")
+    standard = model.add("standard", [1, 2, 4], new=40, group="job")
     for number in count():
         if {"bulk", "standard"} <= set(model.finished):
             break
         for twin in "ab":
-            add(model, f"{number}{twin}", [7, number], new=3, priority="interactive")
+            model.add(f"{number}{twin}", [7, number], new=3, priority="interactive")
         model.step()
         assert len(model.finished) < 20 * PASSES_BEFORE_OVERDUE, (bulk.num_tokens, standard.num_tokens)
 
 
 def test_running_bulk_advances_beside_endless_interactive_prompts() -> None:
     model = FakeModel(blocks=100, slots=8, budget=16)
-    add(model, "bulk", [1, 2, 3], new=10, priority="background")
+    model.add("bulk", [1, 2, 3], new=10, priority="background")
     model.step()
     for number in range(60):  # each fills a step
-        add(model, str(number), [number] * 16, new=1, priority="interactive")
+        model.add(str(number), [number] * 16, new=1, priority="interactive")
         model.step()
 
     assert "bulk" in model.finished
@@ -214,7 +174,7 @@ def test_the_order_of_ten_thousand_waiting_rows_costs_no_pass_over_them(
     model = FakeModel(blocks=64, slots=4, budget=64)
     rng = random.Random(7)
     for number in range(10_000):
-        add(model, str(number), [rng.randrange(50) for _ in range(8)], new=50, group="job")
+        model.add(str(number), [rng.randrange(50) for _ in range(8)], new=50, group="job")
     looked_at: list[str] = []
     tokens_to_come = row_order._tokens_to_come
     monkeypatch.setattr(

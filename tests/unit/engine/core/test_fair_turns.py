@@ -1,6 +1,5 @@
 """No flow of inputs starves another of its class, however many inputs it has waiting."""
 
-import random
 from collections.abc import Sequence
 from itertools import count
 
@@ -78,16 +77,6 @@ def test_flows_that_always_wait_have_the_same_tokens_each() -> None:
         flow: sum(input.num_tokens for input in done if input.flow == flow) for flow in ("short", "long")
     }
     assert tokens["short"] == pytest.approx(tokens["long"], abs=3 * BUDGET)
-
-
-def test_a_flow_alone_goes_in_the_order_of_its_arrival() -> None:
-    rng = random.Random(7)
-    queue = Queue(length_buckets=())
-    queue.add("one", *(rng.randint(1, BUDGET) for _ in range(200)))
-
-    numbers = [input.number for input in queue.run(passes=200)]
-
-    assert numbers == list(range(200))
 
 
 def test_a_less_urgent_class_waits_whatever_its_flow_has_had() -> None:

@@ -103,16 +103,6 @@ TestPoolMachine = PoolMachine.TestCase
 TestPoolMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-def test_a_released_block_is_found_again_by_its_digest() -> None:
-    pool = BlockPool(num_blocks=4, block_size=BLOCK_SIZE)
-    digest = chain_digest(b"", [1, 2])
-    blocks = pool.allocate(1)
-    pool.publish([blocks[0]], [digest])
-    pool.release(blocks)
-
-    assert pool.acquire_prefix([digest]) == blocks
-
-
 def test_blank_blocks_are_used_before_cached_content_is_given_up() -> None:
     pool = BlockPool(num_blocks=3, block_size=BLOCK_SIZE)
     digest = chain_digest(b"", [1, 2])

@@ -1,5 +1,7 @@
 """Block tables of layers with a sliding window: what they hold, and that no token misses what it sees."""
 
+from itertools import cycle, product
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -9,13 +11,18 @@ from nightshift_engine.core.kv_groups import BlockDemand, KvGroups, group_layers
 from nightshift_engine.core.request import PriorityClass
 from tests.unit.engine.core.test_batcher import CLASSES
 from tests.unit.engine.core.windowed_model import WindowedModel
+from tests.unit.engine.tiny.cases import mostly_exhaustive
 
 STEPS_TO_DRAIN = 4_000
 WINDOWS: list[tuple[int | None, ...]] = [(6,), (1,), (None, 6), (None, 5, 5, 5), (None, None, 9), (3, 11)]
 
 
-@pytest.mark.parametrize("windows", WINDOWS)
-@pytest.mark.parametrize("overlaps", [False, True])
+@pytest.mark.parametrize(
+    ("windows", "overlaps"),
+    mostly_exhaustive(
+        product(WINDOWS, [False, True]), default=[*zip(WINDOWS, cycle([True, False]), strict=False)]
+    ),
+)
 def test_a_windowed_group_holds_its_window_and_a_chunk_however_long_the_sequence(
     windows: tuple[int | None, ...], overlaps: bool
 ) -> None:
@@ -169,7 +176,7 @@ class WindowMachine(RuleBasedStateMachine):
 
 
 TestWindowMachine = WindowMachine.TestCase
-TestWindowMachine.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)
+TestWindowMachine.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
 
 
 SHAPE = (1, 256, 256)

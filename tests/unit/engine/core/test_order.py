@@ -23,27 +23,21 @@ def test_the_first_is_the_lowest_of_those_that_are_there(ranks: list[int | None]
         assert heap.first() == lowest
 
 
-def test_what_has_left_is_not_held_for_long() -> None:
+def test_what_leaves_is_not_held_for_long_however_often_it_comes_back() -> None:
     there = {-1}
     heap = RankedHeap[int](there.__contains__)
     heap.push(0, -1, -1)
-    for number in range(5 * DEPARTED_MAX):
+
+    def come_and_go(number: int) -> None:
         there.add(number)
         heap.push(1, number, number)
         there.discard(number)
 
-    assert heap.first() == (0, -1)
+    for number in range(5 * DEPARTED_MAX):
+        come_and_go(number)
     assert len(heap) <= DEPARTED_MAX + 2
-
-
-def test_what_leaves_and_comes_back_again_and_again_is_held_a_few_times() -> None:
-    there = {-1}
-    heap = RankedHeap[int](there.__contains__)
-    heap.push(0, -1, -1)
     for _ in range(5 * DEPARTED_MAX):
-        there.add(1)
-        heap.push(1, 1, 1)
-        there.discard(1)
+        come_and_go(1)
     there.add(1)
     for _ in range(5 * DEPARTED_MAX):
         heap.push(1, 1, 1)

@@ -66,8 +66,7 @@ def test_a_row_whose_cached_prefix_takes_up_the_time_left_runs_in_the_next_step(
     model.add("online", prompt=4, new=100, priority="interactive")
     model.step()
     model.add("short", prompt=4, new=100)
-    row = Sequence(Request("row", [*done.token_ids[:100], *range(10)]), arrival=9, num_tokens_max=120)
-    model.batcher.add(row)
+    row = model.add("row", [*done.token_ids[:100], *range(10)], new=10)
     steps = [ids(model.step()) for _ in range(5)]
 
     assert steps[0] == ["online", "short"]
@@ -155,13 +154,13 @@ class Machine:
 def test_interactive_requests_wait_little_longer_beside_bulk_which_keeps_most_of_its_throughput() -> None:
     """One interactive request per second. Aims: at most 1.5 times the time alone, 90 % of bulk."""
     rng = random.Random(11)
-    arrivals_s = [second + rng.random() for second in range(2, 30)]
+    arrivals_s = [second + rng.random() for second in range(2, 22)]
     alone, beside = Machine(10.0, with_bulk=False), Machine(10.0)
     bulk_only, unbounded = Machine(10.0), Machine(None)
-    alone.run(arrivals_s, 30)
-    beside.run(arrivals_s, 30)
-    unbounded.run(arrivals_s, 30)
-    bulk_only.run([], 30)
+    alone.run(arrivals_s, 22)
+    beside.run(arrivals_s, 22)
+    unbounded.run(arrivals_s, 22)
+    bulk_only.run([], 22)
     figures = (
         f"p95 alone {alone.ttft_p95_s:.4f} beside {beside.ttft_p95_s:.4f} "
         f"unbounded {unbounded.ttft_p95_s:.4f} bulk {beside.bulk_tokens / bulk_only.bulk_tokens:.3f}"

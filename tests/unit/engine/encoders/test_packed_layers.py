@@ -1,36 +1,25 @@
 """Packed layers compute what transformers' own do, below heads too; only those like BERT's are packed."""
 
-from itertools import product
-
 import numpy as np
 import pytest
 import torch
 from transformers import (
     BertConfig,
     BertModel,
-    DistilBertConfig,
-    DistilBertModel,
-    ElectraConfig,
-    ElectraModel,
     LayoutLMConfig,
     LayoutLMModel,
     MPNetConfig,
     MPNetModel,
     RemBertConfig,
     RemBertModel,
-    RobertaConfig,
-    RobertaModel,
-    XLMRobertaConfig,
-    XLMRobertaModel,
 )
 from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
 
 from nightshift_engine.encoders.model import EncoderModel
-from nightshift_engine.encoders.packed_layers import PackedBase, PackedTextLayers
+from nightshift_engine.encoders.packed_layers import PackedTextLayers
 from nightshift_engine.encoders.scoring.classifier import ClassifierModel
-from nightshift_engine.execution.packed_layers import FirstTokenLayer, PackedLayer, Stream
-from tests.unit.engine.tiny.cases import mostly_exhaustive
-from tests.unit.engine.tiny.classifiers import reference_logits, save_classifier, save_tokenizer, some_texts
+from nightshift_engine.execution.packed_layers import PackedLayer, Stream
+from tests.unit.engine.tiny.classifiers import reference_logits, save_classifier, some_texts
 from tests.unit.engine.tiny.encoders import (
     SIZES,
     TOLERANCE,
@@ -38,18 +27,10 @@ from tests.unit.engine.tiny.encoders import (
     random_inputs,
     reference,
     save_checkpoint,
+    tiny_bert,
 )
 
 TOKENS = {"vocab_size": 64, "pad_token_id": 0}
-LIKE_BERT = [
-    (BertModel, BertConfig, {}),
-    (BertModel, BertConfig, {"hidden_act": "gelu_new"}),
-    (BertModel, BertConfig, {"hidden_act": "relu"}),
-    (RobertaModel, RobertaConfig, {"max_position_embeddings": 66}),
-    (XLMRobertaModel, XLMRobertaConfig, {"max_position_embeddings": 66}),
-    (ElectraModel, ElectraConfig, {"embedding_size": 16}),
-    (DistilBertModel, DistilBertConfig, {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}),
-]
 
 
 def model_of(model_class, config_class, fields):
@@ -57,38 +38,15 @@ def model_of(model_class, config_class, fields):
     return model_class(config_class(**TOKENS, **SIZES | fields)).eval()
 
 
-@pytest.mark.parametrize(("model_class", "config_class", "fields"), LIKE_BERT)
-@pytest.mark.parametrize(
-    ("has_kernels", "seed"),
-    mostly_exhaustive(product([True, False], range(2)), default=[(True, 0)]),
-)
-def test_packed_layers_give_the_vectors_of_the_plain_model(
-    tmp_path, model_class, config_class, fields, seed, has_kernels, monkeypatch
-):
-    print(f"seed {seed}")
-    if not has_kernels:
-        monkeypatch.setenv("NIGHTSHIFT_NATIVE_KERNELS", "0")
-    directory = save_checkpoint(tmp_path, model_of(model_class, config_class, fields))
-    lengths = [1, 40, 3, 17, 64, 17, 63, 50]  # some are run with padding, some without
-    inputs = random_inputs(seed, lengths)
-
-    encoder = EncoderModel.load(directory)
-
-    assert encoder._packed is not None
-    assert encoder.roofline is not None
-    expected = reference(directory, inputs, mean_and_normalize)
-    np.testing.assert_allclose(encoder.encode(inputs), expected, atol=TOLERANCE, rtol=0)
-
-
 def test_the_linear_layers_that_were_packed_keep_no_memory_of_their_own(tmp_path):
-    encoder = EncoderModel.load(save_checkpoint(tmp_path, model_of(*LIKE_BERT[0])))
+    encoder = EncoderModel.load(save_checkpoint(tmp_path, tiny_bert()))
 
     layers = encoder._model.encoder.layer
     assert sum(p.numel() for p in layers.parameters() if p.dim() > 1) == 0
 
 
 def test_packed_layers_that_compute_something_else_are_not_used(tmp_path, monkeypatch, caplog):
-    directory = save_checkpoint(tmp_path, model_of(*LIKE_BERT[0]))
+    directory = save_checkpoint(tmp_path, tiny_bert())
     monkeypatch.setattr(Stream, "add", lambda stream, linear, x: None)
 
     encoder = EncoderModel.load(directory)
@@ -101,7 +59,7 @@ def test_packed_layers_that_compute_something_else_are_not_used(tmp_path, monkey
 
 
 def test_a_longer_batch_after_a_shorter_one_does_not_change_the_shorter(tmp_path):
-    encoder = EncoderModel.load(save_checkpoint(tmp_path, model_of(*LIKE_BERT[0])))
+    encoder = EncoderModel.load(save_checkpoint(tmp_path, tiny_bert()))
     [short] = random_inputs(3, [5])
 
     first = encoder.encode([short])
@@ -134,44 +92,6 @@ def test_a_model_whose_embeddings_want_more_than_tokens_keeps_its_own_layers(tmp
     np.testing.assert_allclose(encoder.encode([[5, 6, 7]]), expected, atol=TOLERANCE, rtol=0)
 
 
-LIKE_BERT_WITH_HEADS = ["bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert"]
-
-
-@pytest.mark.parametrize(
-    ("family", "dtype", "has_kernels"),
-    mostly_exhaustive(
-        product(LIKE_BERT_WITH_HEADS, ["float32", "bfloat16"], [True, False]),
-        default=[
-            *((family, "float32", True) for family in LIKE_BERT_WITH_HEADS),
-            ("bert", "bfloat16", False),
-            ("distilbert", "float32", False),
-        ],
-    ),
-)
-def test_a_classifier_runs_on_packed_layers_that_compute_no_more_than_its_head_reads(
-    tmp_path, family, dtype, has_kernels, monkeypatch
-):
-    if not has_kernels:
-        monkeypatch.setenv("NIGHTSHIFT_NATIVE_KERNELS", "0")
-    positions = {"max_position_embeddings": 130}
-    directory = save_classifier(tmp_path, family, num_labels=3, **positions)
-    save_tokenizer(directory, has_types=family != "distilbert", model_max_length=128)
-    texts = some_texts(1, 4, 20, 60, 50, 33, 3, 8, 100, 90, 64)  # some are run with padding, some without
-
-    classifier = ClassifierModel.load(directory, dtype)
-
-    base = classifier._model.base_model
-    assert isinstance(base, PackedBase)
-    assert classifier.roofline is not None
-    assert isinstance(base._layers._layers[-1], FirstTokenLayer)
-    expected = reference_logits(directory, texts)
-    tolerance = 2e-5 if dtype == "float32" else 0.05 * np.abs(expected).max()
-    tokens = classifier.tokenize_all(texts)
-    alone = np.concatenate([classifier.encode([text]) for text in tokens])
-    np.testing.assert_allclose(classifier.encode(tokens), expected, atol=tolerance, rtol=0)
-    np.testing.assert_allclose(alone, expected, atol=tolerance, rtol=0)
-
-
 def test_a_head_that_reads_more_than_the_first_token_gets_all_of_them(tmp_path, monkeypatch):
     monkeypatch.setattr(RobertaClassificationHead, "forward", lambda head, x: head.out_proj(x[:, :2].mean(1)))
     directory = save_classifier(tmp_path, "roberta", num_labels=3)
@@ -194,15 +114,3 @@ def test_a_classifiers_packed_layers_that_compute_something_else_are_not_used(tm
     assert "packed layers differ" in caplog.text
     logits = classifier.encode(classifier.tokenize_all(texts))
     np.testing.assert_allclose(logits, reference_logits(directory, texts), atol=2e-5, rtol=0)
-
-
-def test_the_linear_layers_that_a_classifier_has_packed_keep_no_memory_of_their_own(tmp_path, monkeypatch):
-    packed = []
-    free = PackedTextLayers.free_originals
-    monkeypatch.setattr(
-        PackedTextLayers, "free_originals", lambda layers, model: packed.append(model) or free(layers, model)
-    )
-    ClassifierModel.load(save_classifier(tmp_path, num_labels=3), "float32")
-
-    [base] = packed
-    assert sum(p.numel() for p in base.encoder.layer.parameters() if p.dim() > 1) == 0

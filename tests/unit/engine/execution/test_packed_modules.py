@@ -15,6 +15,7 @@ from nightshift_engine.errors import UnsupportedModel
 from nightshift_engine.execution.linears.native import NativeLinear
 from nightshift_engine.execution.linears.packing import native_packing
 from nightshift_engine.execution.packed_modules import PackedLinear, pack_modules
+from tests.unit.engine.loading.test_model_families import CASES
 from tests.unit.engine.tiny.decoders import (
     greedy_answers,
     load_engine,
@@ -25,19 +26,6 @@ from tests.unit.engine.tiny.decoders import (
 pytestmark = pytest.mark.skipif(
     not NativeLinear.can_pack("float32", 1), reason="no compiler, so no native kernels"
 )
-
-LATENT = {
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 24,
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "qk_nope_head_dim": 8,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 12,
-    "num_key_value_heads": 4,
-    "first_k_dense_replace": 1,
-}
 
 
 def test_a_layer_that_a_model_keeps_in_another_dtype_stays() -> None:
@@ -69,7 +57,7 @@ def test_a_model_that_reads_the_weights_of_its_layers_runs_with_them_as_they_are
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(DeepseekV2MLP, "forward", multiply_by_hand)
-    directory = save_model(tmp_path / "model", "deepseek_v2", **LATENT)
+    directory = save_model(tmp_path / "model", "deepseek_v2", **CASES["deepseek_v2"])
     prompts = [[5, 6, 7], list(range(20, 40))]
 
     with caplog.at_level(logging.WARNING):

@@ -13,6 +13,7 @@ from nightshift_engine import Request
 from nightshift_engine.errors import InvalidConfig, UnsupportedModel
 from nightshift_engine.loading.context import context_length
 from nightshift_engine.text.tokenizer import Tokenizer
+from tests.unit.engine.execution.decoder.test_decoder import LLAMA3_ROPE
 from tests.unit.engine.tiny.decoders import (
     BASE,
     byte_tokenizer,
@@ -27,14 +28,7 @@ from tests.unit.engine.tiny.decoders import (
 TOKENIZER = Tokenizer(byte_tokenizer())
 YARN: dict[str, Any] = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0}
 LINEAR: dict[str, Any] = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0}
-LLAMA3: dict[str, Any] = {
-    "rope_type": "llama3",
-    "rope_theta": 10_000.0,
-    "factor": 4.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
+LLAMA3 = LLAMA3_ROPE | {"factor": 4.0}
 LONGROPE: dict[str, Any] = {
     "rope_type": "longrope",
     "rope_theta": 10_000.0,
@@ -117,10 +111,15 @@ def test_longrope_serves_its_original_context_and_the_longer_one_if_asked() -> N
 @pytest.mark.parametrize(
     ("model_type", "fields", "wanted"),
     [
-        ("llama", {"rope_parameters": YARN}, None),
+        pytest.param("llama", {"rope_parameters": YARN}, None, marks=pytest.mark.exhaustive),
         pytest.param("qwen3", {"rope_parameters": YARN, "head_dim": 8}, 128, marks=pytest.mark.exhaustive),
         pytest.param("llama", {"rope_parameters": LINEAR}, None, marks=pytest.mark.exhaustive),
-        ("llama", {"rope_parameters": LLAMA3, "max_position_embeddings": 128}, None),
+        pytest.param(
+            "llama",
+            {"rope_parameters": LLAMA3, "max_position_embeddings": 128},
+            None,
+            marks=pytest.mark.exhaustive,
+        ),
         (
             "gpt_oss",
             {

@@ -19,15 +19,14 @@ from tests.unit.engine.tiny.seq2seq import save_seq2seq
 
 
 @pytest.mark.parametrize(
-    ("family", "facts"),
+    ("family", "facts", "kv"),
     [
-        ("llama", {"num_hidden_layers": 3, "head_dim": 16}),
-        ("gemma", {"num_key_value_heads": 1, "head_dim": 24}),
-        ("gpt_neox", {"without": ("num_key_value_heads",)}),
-        ("deepseek_v3", LATENT),
+        ("llama", {"num_hidden_layers": 3, "head_dim": 16}, "int8"),
+        ("gemma", {"num_key_value_heads": 1, "head_dim": 24}, "auto"),
+        pytest.param("gpt_neox", {"without": ("num_key_value_heads",)}, "auto", marks=pytest.mark.exhaustive),
+        ("deepseek_v3", LATENT, "auto"),
     ],
 )
-@pytest.mark.parametrize("kv", ["auto", "int8"])
 def test_kv_is_estimated_as_the_layers_present_it(
     tmp_path: Path, family: str, facts: dict[str, Any], kv: Any
 ) -> None:

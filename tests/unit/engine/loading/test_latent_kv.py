@@ -9,18 +9,14 @@ from transformers import AutoModelForCausalLM
 
 from nightshift_engine import Request
 from nightshift_engine.errors import InvalidConfig, UnsupportedModel
-from nightshift_engine.execution.attention.interface import LayerCall
-from nightshift_engine.execution.attention.native_backend import native_kernels
 from nightshift_engine.execution.attention.selection import resolve_attention_backend
-from nightshift_engine.execution.kv_memory import KvShape
 from nightshift_engine.loading.selftest import check_model
-from tests.unit.engine.execution.attention.test_attention import make_cases, memory, paged, written_out
 from tests.unit.engine.loading.test_model_families import LATENT
 from tests.unit.engine.tiny.decoders import (
     complete,
     greedy,
-    load_engine,
     make_cramped_engine,
+    make_engine,
     random_prompts,
     reference_greedy,
     save_model,
@@ -45,7 +41,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_same_memory_holds_as_many_more_tokens_as_latent_vectors_are_smaller(checkpoint: Path) -> None:
     tokens = 64
-    engine = load_engine(checkpoint, num_kv_blocks=None, kv_cache_bytes=tokens * EXPANDED_BYTES)
+    engine = make_engine(checkpoint, num_kv_blocks=None, kv_cache_bytes=tokens * EXPANDED_BYTES)
 
     assert EXPANDED_BYTES / KEPT_BYTES == 8.8
     assert engine.stats().blocks_total * 4 == tokens * 88 // 10 // 4 * 4
@@ -75,22 +71,6 @@ def test_latent_attention_built_otherwise_is_refused_with_the_bytes_it_would_tak
     said = rf"latent KV of {2 * (16 + 8) * 4} bytes a token would be kept expanded, in {EXPANDED_BYTES}"
     with pytest.raises(UnsupportedModel, match=said):
         check_model(model, "m")
-
-
-@pytest.mark.parametrize("backend", ["torch", "native"])
-@pytest.mark.parametrize("block_size", [4, 32])
-def test_heads_as_wide_as_real_latent_vectors_are_attended_to_rightly(backend: str, block_size: int) -> None:
-    """DeepSeek-V2-Lite: sixteen heads over vectors of 512 and a rotated part of 64."""
-    if backend == "native" and native_kernels() is None:
-        pytest.skip("no compiler, so no native kernels")
-    shape, call = KvShape(1, 576, 512), LayerCall(scale=0.05, window=None, softcap=None, sinks=None)
-    cases = make_cases(
-        [(4, 1), (22, 1), (0, 9), (7, 2)], num_heads=16, shape=shape, seed=3, block_size=block_size
-    )
-    attended = paged(cases, memory(backend, shape, block_size), call, backend)
-
-    for got, case in zip(attended, cases, strict=True):
-        torch.testing.assert_close(got.double(), written_out(case, call), rtol=1e-4, atol=1e-5)
 
 
 def test_kernels_for_narrower_heads_are_not_chosen_for_latent_vectors() -> None:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
 from nightshift_engine import Engine, EngineConfig, Request
-from nightshift_engine.errors import InvalidConfig, ModelLoadFailed, UnsupportedModel
+from nightshift_engine.errors import InvalidConfig, ModelLoadFailed
 from nightshift_engine.loading.weights import eos_token_ids, model_id, resolve_device, resolve_dtype
 from nightshift_engine.text.tokenizer import Tokenizer
 from tests.unit.engine.tiny.decoders import (
@@ -23,6 +23,7 @@ from tests.unit.engine.tiny.decoders import (
     complete,
     greedy,
     load_engine,
+    make_engine,
     save_model,
 )
 
@@ -34,24 +35,33 @@ def test_the_engine_says_what_it_loaded(engine: Engine, llama: Path) -> None:
     assert (stats.running, stats.waiting, stats.blocks_free, stats.blocks_total) == (0, 0, 256, 256)
 
 
-def test_weights_that_are_not_all_there_are_refused_by_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "change", "reason"),
+    [
+        (
+            "model.layers.1.self_attn.q_proj.weight",
+            lambda weight: None,
+            r"1 weights are missing: model.layers.1.self_attn.q_proj",
+        ),
+        (
+            "lm_head.weight",
+            lambda weight: weight[:, :-1].contiguous(),
+            r"shape: lm_head.weight \(\[258, 31\], not \[258, 32\]\)",
+        ),
+    ],
+    ids=["missing", "of another shape"],
+)
+def test_a_weight_that_is_not_whole_is_refused_by_name(
+    tmp_path: Path, name: str, change: Any, reason: str
+) -> None:
     """The rest would be random numbers, and the self-test compares a model only with itself."""
     directory = save_model(tmp_path / "model")
     weights = load_file(directory / "model.safetensors")
-    del weights["model.layers.1.self_attn.q_proj.weight"]
-    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    weights[name] = change(weights[name])
+    kept = {name: weight for name, weight in weights.items() if weight is not None}
+    save_file(kept, directory / "model.safetensors", metadata={"format": "pt"})
 
-    with pytest.raises(ModelLoadFailed, match=r"1 weights are missing: model.layers.1.self_attn.q_proj"):
-        load_engine(directory)
-
-
-def test_weights_of_another_shape_are_refused_by_name(tmp_path: Path) -> None:
-    directory = save_model(tmp_path / "model")
-    weights = load_file(directory / "model.safetensors")
-    weights["lm_head.weight"] = weights["lm_head.weight"][:, :-1].contiguous()
-    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
-
-    with pytest.raises(ModelLoadFailed, match=r"shape: lm_head.weight \(\[258, 31\], not \[258, 32\]\)"):
+    with pytest.raises(ModelLoadFailed, match=reason):
         load_engine(directory)
 
 
@@ -91,40 +101,24 @@ def test_an_end_of_sequence_the_model_cannot_say_does_not_end_the_engine(tmp_pat
     assert len(completion.token_ids) == 3
 
 
-def test_a_context_longer_than_the_models_is_refused(llama: Path) -> None:
-    with pytest.raises(InvalidConfig, match="max_model_len 129 exceeds the model's context of 128 tokens"):
-        load_engine(llama, max_model_len=129)
-    assert load_engine(llama, max_model_len=64).context_length == 64
-
-
-def test_a_model_that_is_not_served_is_refused_for_that_and_not_for_stating_no_context(
-    tmp_path: Path,
-) -> None:
-    """Setting max_model_len would not help: bloom's attention cannot be ours."""
-    directory = save_model(tmp_path / "model", "bloom", n_layer=2, n_head=4, without=("num_hidden_layers",))
-
-    with pytest.raises(UnsupportedModel, match="attention does not go through"):
-        load_engine(directory)
-
-
 def test_kv_memory_can_be_sized_in_bytes_or_left_to_the_engine(llama: Path) -> None:
     block_bytes = 2 * 4 * 2 * (8 + 8) * 4  # layers, tokens, KV heads, key and value dims, float32
 
     assert (
-        load_engine(llama, num_kv_blocks=None, kv_cache_bytes=10 * block_bytes + 1).stats().blocks_total == 10
+        make_engine(llama, num_kv_blocks=None, kv_cache_bytes=10 * block_bytes + 1).stats().blocks_total == 10
     )
     assert load_engine(llama, num_kv_blocks=None, max_num_seqs=3).stats().blocks_total == 3 * CONTEXT // 4
     with pytest.raises(
         InvalidConfig,
         match=r"KV memory of 1023 bytes does not hold one block of 1024 bytes; .* set num_kv_blocks",
     ):
-        load_engine(llama, num_kv_blocks=None, kv_cache_bytes=block_bytes - 1)
+        make_engine(llama, num_kv_blocks=None, kv_cache_bytes=block_bytes - 1)
 
 
 @pytest.mark.parametrize("size", [{"num_kv_blocks": 2**40}, {"num_kv_blocks": None, "kv_cache_bytes": 2**70}])
 def test_more_kv_memory_than_there_is_is_refused(llama: Path, size: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfig, match=r"no memory for \d+ KV blocks"):
-        load_engine(llama, **size)
+        make_engine(llama, **size)
 
 
 def test_kv_memory_leaves_room_for_the_largest_step(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,10 +169,6 @@ TOKENIZER = Tokenizer(byte_tokenizer())
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
-def config(model_type: str, **overrides: Any) -> Any:
-    return AutoConfig.for_model(model_type, **(BASE | overrides))
-
-
 def test_auto_is_float32_on_cpu_and_the_checkpoints_own_on_cuda() -> None:
     assert resolve_dtype("auto", torch.bfloat16, CPU) == torch.float32
     assert resolve_dtype("auto", torch.bfloat16, CUDA) == torch.bfloat16
@@ -210,7 +200,7 @@ def test_ends_of_sequence_come_from_generation_config_and_tokenizer(
     configured: Any, expected: set[int]
 ) -> None:
     generation_config = SimpleNamespace(eos_token_id=configured)
-    model = SimpleNamespace(generation_config=generation_config, config=config("llama", vocab_size=258))
+    model = SimpleNamespace(generation_config=generation_config, config=AutoConfig.for_model("llama", **BASE))
 
     assert eos_token_ids(model, TOKENIZER) == expected
 

@@ -35,6 +35,7 @@ from nightshift_engine.loading.selftest import (
     check_model,
     check_written_steps,
 )
+from tests.unit.engine.loading.test_model_families import CASES
 from tests.unit.engine.loading.test_selftest import halve_positions
 from tests.unit.engine.tiny.cases import mostly_exhaustive
 from tests.unit.engine.tiny.decoders import complete, greedy, load_engine, save_model
@@ -58,18 +59,7 @@ WIDE: dict[str, Any] = {
     "mlp_only_layers": [],
     "pad_token_id": 0,
 }
-LATENT: dict[str, Any] = {
-    "num_key_value_heads": 4,
-    "head_dim": 8,
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "qk_nope_head_dim": 8,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 12,
-    "first_k_dense_replace": 1,
-    "n_group": 4,
-    "topk_group": 2,
-}
+LATENT = CASES["deepseek_v3"] | {"head_dim": 8, "moe_intermediate_size": 32, "n_group": 4, "topk_group": 2}
 SHAPES = {  # layers, experts, experts per token
     "qwen3_moe": (16, 64, 8),
     "mixtral": (8, 8, 2),
@@ -97,7 +87,6 @@ def fields(family: str) -> dict[str, Any]:
 
 def mixture(family: str, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> Any:
     """Random and wide, so that every layer matters and experts score nearly alike often enough."""
-    print(f"{seed=}")
     torch.manual_seed(seed)
     config = AutoConfig.for_model(family, **fields(family))
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
@@ -108,20 +97,20 @@ def mixture(family: str, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("family", mostly_exhaustive(SHAPES, default=DEFAULT_FAMILIES))
+@pytest.mark.parametrize("family", mostly_exhaustive(SHAPES, default=DEFAULT_FAMILIES[::3]))
 def test_rounding_that_chooses_other_experts_is_no_reason_to_refuse(family: str, seed: int) -> None:
     check_model(mixture(family, seed), family)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("family", mostly_exhaustive(SHAPES, default=DEFAULT_FAMILIES))
+@pytest.mark.parametrize("family", mostly_exhaustive(SHAPES, default=DEFAULT_FAMILIES[1:3]))
 def test_in_float32_hardly_any_expert_may_be_another(family: str, seed: int) -> None:
     checked = check_model(mixture(family, seed, torch.float32), family)
 
     assert checked.reference.chooses_experts
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", mostly_exhaustive([torch.bfloat16, torch.float32], [torch.float32]))
 @torch.inference_mode()
 def test_a_router_that_errs_once_in_twenty_choices_is_refused_in_float32(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
@@ -154,7 +143,7 @@ def test_a_router_that_errs_once_in_twenty_choices_is_refused_in_float32(
         product(SHAPES, [torch.bfloat16, torch.float32]),
         default=[
             ("mixtral", torch.float32),
-            *((family, torch.bfloat16) for family in DEFAULT_FAMILIES),  # whose limits are the wider ones
+            ("deepseek_v3", torch.bfloat16),  # whose limits are the wider ones
         ],
     ),
 )
@@ -169,13 +158,22 @@ def test_a_mixture_at_wrong_positions_is_refused(
 @pytest.mark.parametrize(
     ("family", "wrong"),
     mostly_exhaustive(
-        product(["qwen3_moe", "mixtral", "gpt_oss"], ["scale", "tail", "neighbour"]),
-        default=[("qwen3_moe", "scale"), ("mixtral", "tail"), ("gpt_oss", "neighbour")],
+        [
+            *product(["qwen3_moe", "mixtral", "gpt_oss"], ["scale", "tail", "neighbour"]),
+            ("qwen3_moe", "late"),
+        ],
+        default=[
+            ("qwen3_moe", "scale"),
+            ("mixtral", "tail"),
+            ("gpt_oss", "neighbour"),
+            ("qwen3_moe", "late"),
+        ],
     ),
 )
 def test_a_mixture_with_wrong_attention_is_refused(
     family: str, wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The logits of a deep model hide what differs late and little among rounding; its own layer does not."""
     real = TorchAttention.step
 
     def step(self: TorchAttention, layout: Any) -> AttentionStep:
@@ -183,43 +181,24 @@ def test_a_mixture_with_wrong_attention_is_refused(
             layout = replace(layout, seq_lens=(layout.seq_lens - 1).clamp(min=1))
         if wrong == "neighbour":  # the sequences read one another's blocks
             layout = replace(layout, block_tables=layout.block_tables.flip(0))
-        return Changed(real(self, layout)) if wrong == "scale" else real(self, layout)
+        return Faulty(real(self, layout), wrong)
 
     monkeypatch.setattr(TorchAttention, "step", step)
-    with pytest.raises(UnsupportedModel, match="logits differ"):
+    with pytest.raises(UnsupportedModel, match="layer by layer" if wrong == "late" else "logits differ"):
         check_model(mixture(family), family)
 
 
-class Changed:
-    """Attention whose scale is not what the layer asked for."""
+class Faulty:
+    """Attention of another scale than the layer asked for, or a fifth too small late in the model."""
 
-    def __init__(self, step: AttentionStep) -> None:
-        self._step = step
-
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, call: LayerCall) -> Tensor:
-        return self._step.attend(layer, query, key, value, replace(call, scale=call.scale * 0.7))
-
-
-def test_a_layer_that_differs_late_and_little_is_found_in_a_deep_model(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The logits of a deep model hide it among rounding; its own layer does not."""
-    real = TorchAttention.step
-    monkeypatch.setattr(TorchAttention, "step", lambda self, layout: LateFault(real(self, layout)))
-
-    with pytest.raises(UnsupportedModel, match="layer by layer"):
-        check_model(mixture("qwen3_moe"), "late")
-
-
-class LateFault:
-    """Attention that is a fifth too small in one late layer."""
-
-    def __init__(self, step: AttentionStep) -> None:
-        self._step = step
+    def __init__(self, step: AttentionStep, wrong: str) -> None:
+        self._step, self._wrong = step, wrong
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, call: LayerCall) -> Tensor:
+        if self._wrong == "scale":
+            call = replace(call, scale=call.scale * 0.7)
         out = self._step.attend(layer, query, key, value, call)
-        return out * 0.8 if layer == 12 else out
+        return out * 0.8 if self._wrong == "late" and layer == 12 else out
 
 
 class Rounding:
@@ -287,7 +266,7 @@ def test_a_mixture_written_out_wrongly_is_refused(wrong: str, monkeypatch: pytes
     def combine(self: Any, y: Tensor, places: Tensor, *others: Any) -> None:
         real_combine(self, y, places.flip(0) if wrong == "sum" else places, *others)
 
-    model = mixture("qwen3_moe")
+    model = mixture("mixtral")
     decoder, checked = written_out(model, "wrong")
     monkeypatch.setattr(NativeOperations, "choose_experts", choose)
     monkeypatch.setattr(NativeOperations, "combine", combine)
@@ -298,7 +277,7 @@ def test_a_mixture_written_out_wrongly_is_refused(wrong: str, monkeypatch: pytes
 @needs_bfloat16
 @torch.inference_mode()
 def test_steps_written_down_that_give_other_logits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = mixture("qwen3_moe")
+    model = mixture("mixtral")
     decoder, checked = written_out(model, "steps")
     real = WrittenCalls.run
 
@@ -316,7 +295,7 @@ def test_a_mixture_decodes_by_calls_that_were_written_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measuring, "_seconds", lambda pack, *_: float("native" not in pack.__qualname__))
-    directory = save_model(tmp_path / "model", "qwen3_moe", **fields("qwen3_moe"))
+    directory = save_model(tmp_path / "model", "mixtral", **fields("mixtral"))
     engine = load_engine(directory, dtype="bfloat16", block_size=32)
     runs: list[WrittenCalls] = []
     real = WrittenCalls.run
@@ -331,7 +310,7 @@ def test_a_mixture_decodes_by_calls_that_were_written_down(
     ("family", "weight_dtype"),
     mostly_exhaustive(
         product(["qwen3_moe", "mixtral", "ernie4_5_moe", "hunyuan_v1_moe"], ["auto", "int8"]),
-        default=[("mixtral", "int8"), ("ernie4_5_moe", "auto")],
+        default=[("mixtral", "int8")],
     ),
 )
 def test_a_mixture_in_bfloat16_is_loaded_and_answers(tmp_path: Path, family: str, weight_dtype: str) -> None:

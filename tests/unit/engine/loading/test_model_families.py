@@ -23,7 +23,7 @@ from tests.unit.engine.tiny.decoders import (
     save_model,
 )
 
-NEW_TOKENS = 20
+NEW_TOKENS = 12
 PROMPT_LENGTHS = (9, 12, 30, 5)
 SEED = 5
 
@@ -126,24 +126,22 @@ CASES: dict[str, dict[str, Any]] = {
 KINDS = {
     "llama, one KV head",
     "llama, odd head dim",
-    "mistral, window of two",
     "qwen3",
     "gemma2",
     "gpt2",
     "opt",
     "gpt_neox",
-    "phi3",
     "olmo2",
     "smollm3",
     "cohere2",
     "mixtral",
-    "gpt_oss",
-    "deepseek_v3",
     "minicpm3",
     "llama4_text",
     "gemma4_text",
 }
-"""Between them, they have every part that the other families are made of."""
+"""Between them and those of test_sliding_windows.py, test_latent_kv.py and test_context.py (mistral, gpt_oss,
+deepseek_v3, phi3), they have every part that the other families are made of.
+"""
 
 
 @pytest.fixture(params=mostly_exhaustive(CASES, default=KINDS))
@@ -154,14 +152,13 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_greedy_output_equals_generate(checkpoint: Path) -> None:
-    print(f"{SEED=}")
     rng = random.Random(SEED)
     prompts = [[rng.randrange(256) for _ in range(length)] for length in PROMPT_LENGTHS]
     requests = [Request(str(n), prompt, greedy(NEW_TOKENS)) for n, prompt in enumerate(prompts)]
     expected = reference_greedy(checkpoint, prompts, NEW_TOKENS)
 
     roomy = make_engine(checkpoint)
-    alone = [complete(roomy, request)[0].token_ids for request in requests[:2]]
+    alone = [complete(roomy, request)[0].token_ids for request in requests[:1]]
     batched = [completion.token_ids for completion in complete(roomy, *requests)]
     windows = roomy._tables.windows
     num_blocks = BlockDemand(windows, block_size=4).blocks_for(max(PROMPT_LENGTHS) + NEW_TOKENS)
@@ -170,7 +167,7 @@ def test_greedy_output_equals_generate(checkpoint: Path) -> None:
     )
     squeezed = [completion.token_ids for completion in complete(cramped, *requests)]
 
-    assert alone == expected[:2]
+    assert alone == expected[:1]
     assert batched == expected
     assert squeezed == expected
     if None in windows:  # else one sequence after another fits, and none outgrows its window

@@ -90,94 +90,6 @@ def test_a_model_that_claims_our_attention_but_does_not_call_it_is_refused(check
         check_model(model, "sly")
 
 
-def test_a_window_that_reaches_only_the_mask_is_noticed(
-    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A layer that does not pass its window on would see too much, but only beyond 4096 tokens."""
-    model = load(checkpoint("mistral", sliding_window=4096, max_position_embeddings=8192))
-    drop_windows(monkeypatch)
-    with pytest.raises(UnsupportedModel, match="logits differ"):
-        check_model(model, "far-sighted")
-
-
-def test_a_model_that_makes_up_its_own_positions_is_refused(checkpoint: Checkpoint) -> None:
-    model = load(checkpoint("llama"))
-    real = model.forward
-
-    def forward(input_ids: Tensor, position_ids: Tensor | None = None, **kwargs: Any) -> Any:
-        return real(input_ids=input_ids, **kwargs)
-
-    model.forward = forward
-    with pytest.raises(UnsupportedModel, match="logits differ"):
-        check_model(model, "lost")
-
-
-def test_a_model_that_takes_no_positions_is_refused(checkpoint: Checkpoint) -> None:
-    model = load(checkpoint("llama"))
-    real = model.forward
-    model.forward = lambda input_ids, use_cache=False: real(input_ids=input_ids, use_cache=use_cache)
-
-    with pytest.raises(UnsupportedModel, match="position_ids"):
-        check_model(model, "placeless")
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("name", ["lm_head.weight", "model.layers.1.mlp.up_proj.weight"])
-def test_a_weight_that_is_not_finite_is_refused_by_name(
-    checkpoint: Checkpoint, name: str, value: float
-) -> None:
-    model = load(checkpoint("llama"))
-    torch.nn.init.constant_(model.get_parameter(name)[:3], value)
-
-    with pytest.raises(UnsupportedModel, match=f"its weight {name} has NaN or infinite values in float32"):
-        check_model(model, "broken")
-
-
-def test_a_weight_that_float16_cannot_hold_is_named(checkpoint: Checkpoint) -> None:
-    model = load(checkpoint("llama"))
-    torch.nn.init.constant_(model.lm_head.weight, 1e6)
-
-    with pytest.raises(UnsupportedModel, match=r"lm_head.weight has NaN or infinite values in float16"):
-        check_model(model.half(), "broken")
-
-
-def test_logits_that_are_not_numbers_are_refused_though_all_weights_are(checkpoint: Checkpoint) -> None:
-    model = load(checkpoint("llama"))
-    torch.nn.init.constant_(model.lm_head.weight, 3e38)
-
-    with pytest.raises(UnsupportedModel, match="logits differ"):
-        check_model(model, "overflowing")
-
-
-def test_the_test_leaves_the_models_windows_as_they_were(checkpoint: Checkpoint) -> None:
-    model = load(checkpoint("gemma2", head_dim=8, query_pre_attn_scalar=8, sliding_window=64))
-    check_model(model, "gemma2")
-
-    assert model.config.sliding_window == 64
-    assert [layer.self_attn.sliding_window for layer in model.model.layers] == [64, None]
-    assert model.config._attn_implementation == ATTENTION_NAME
-
-
-def test_windows_are_restored_even_if_the_model_is_refused(checkpoint: Checkpoint) -> None:
-    model = load(checkpoint("mistral", sliding_window=64))
-    torch.nn.init.constant_(model.lm_head.weight, float("nan"))
-    with pytest.raises(UnsupportedModel):
-        check_model(model, "broken")
-
-    assert model.config.sliding_window == 64
-
-
-@pytest.mark.parametrize(
-    ("overrides", "reason"),
-    [({"sliding_window": 0}, "does not see itself"), ({"num_hidden_layers": 0}, "it has 0 layers")],
-)
-def test_a_model_that_makes_no_sense_is_refused(
-    checkpoint: Checkpoint, overrides: dict[str, int], reason: str
-) -> None:
-    with pytest.raises(UnsupportedModel, match=reason):
-        check_model(load(checkpoint("mistral", **overrides)), "senseless")
-
-
 def test_shapes_come_from_the_layers_not_from_the_configuration(checkpoint: Checkpoint) -> None:
     model = load(checkpoint("llama", head_dim=10))
 
@@ -191,6 +103,107 @@ def test_half_precision_passes_within_its_own_tolerance(checkpoint: Checkpoint, 
     check_model(load(checkpoint("llama")).to(dtype), "half")
 
 
+@pytest.mark.parametrize(
+    ("context", "is_noticed"), [(8192, True), (4096, False)], ids=["is noticed", "never reached"]
+)
+def test_a_window_that_attention_is_not_told_is_noticed_where_the_context_reaches_it(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, context: int, is_noticed: bool
+) -> None:
+    """A layer that does not pass its window on would see too much, but only beyond 4096 tokens."""
+    model = load(checkpoint("mistral", sliding_window=4096, max_position_embeddings=context))
+    drop_windows(monkeypatch)
+    if not is_noticed:
+        check_model(model, "far-sighted")
+        return
+    with pytest.raises(UnsupportedModel, match="logits differ"):
+        check_model(model, "far-sighted")
+
+
+def test_the_check_leaves_the_models_windows_as_they_were(checkpoint: Checkpoint) -> None:
+    model = load(checkpoint("gemma2", head_dim=8, query_pre_attn_scalar=8, sliding_window=64))
+    check_model(model, "gemma2")
+    assert model.config._attn_implementation == ATTENTION_NAME
+    torch.nn.init.constant_(model.get_input_embeddings().weight, float("nan"))
+    with pytest.raises(UnsupportedModel):
+        check_model(model, "broken")
+
+    assert model.config.sliding_window == 64
+    assert [layer.self_attn.sliding_window for layer in model.model.layers] == [64, None]
+
+
+@pytest.mark.parametrize(
+    ("family", "overrides", "reason"),
+    [
+        ("mistral", {"sliding_window": 0}, "does not see itself"),
+        ("mistral", {"sliding_window": 1}, "it has a sliding window"),
+        ("mistral", {"num_hidden_layers": 0}, "it has 0 layers"),
+        # A llama has no windows; one stray key in its configuration, and its cache forgets all the same.
+        ("llama", {"sliding_window": 24}, "with a cache, its logits differ"),
+    ],
+)
+def test_a_model_that_makes_no_sense_is_refused(
+    checkpoint: Checkpoint, family: str, overrides: dict[str, int], reason: str
+) -> None:
+    with pytest.raises(UnsupportedModel, match=reason):
+        check_model(load(checkpoint(family, **overrides)), "senseless")
+
+
+UP_PROJ = "model.layers.1.mlp.up_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "dtype", "reason"),
+    [
+        (
+            "lm_head.weight",
+            float("nan"),
+            torch.float32,
+            "its weight {} has NaN or infinite values in float32",
+        ),
+        (UP_PROJ, float("inf"), torch.float32, "its weight {} has NaN or infinite values in float32"),
+        ("lm_head.weight", 1e6, torch.float16, "its weight {} has NaN or infinite values in float16"),
+        ("lm_head.weight", 3e38, torch.float32, "logits differ"),  # though all weights are numbers
+    ],
+)
+def test_a_weight_that_makes_no_numbers_is_refused_by_name(
+    checkpoint: Checkpoint, name: str, value: float, dtype: torch.dtype, reason: str
+) -> None:
+    model = load(checkpoint("llama"))
+    torch.nn.init.constant_(model.get_parameter(name)[:3], value)
+
+    with pytest.raises(UnsupportedModel, match=reason.format(name)):
+        check_model(model.to(dtype), "broken")
+
+
+def fail(*args: Any, **kwargs: Any) -> Any:
+    raise IndexError("a layer of my own")
+
+
+@pytest.mark.parametrize(
+    ("forward", "reason"),
+    [
+        (
+            lambda real: lambda input_ids, position_ids=None, **others: real(input_ids, **others),
+            "logits differ",
+        ),
+        (
+            lambda real: lambda input_ids, use_cache=False: real(input_ids, use_cache=use_cache),
+            "position_ids",
+        ),
+        (lambda real: fail, "transformers itself cannot run it: IndexError: a layer"),
+    ],
+    ids=["positions of its own", "no positions", "an error"],
+)
+def test_a_model_that_cannot_be_told_where_its_tokens_are_is_refused(
+    checkpoint: Checkpoint, forward: Callable[[Any], Any], reason: str
+) -> None:
+    model = load(checkpoint("llama"))
+    model.forward = forward(model.forward)
+
+    with pytest.raises(UnsupportedModel, match=reason):
+        check_model(model, "lost")
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_wrong_position_is_far_outside_every_tolerance(
     checkpoint: Checkpoint, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
@@ -199,42 +212,3 @@ def test_a_wrong_position_is_far_outside_every_tolerance(
     halve_positions(monkeypatch)
     with pytest.raises(UnsupportedModel, match="logits differ"):
         check_model(model, "shifted")
-
-
-def test_a_window_that_the_context_never_reaches_does_not_matter(
-    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = load(checkpoint("mistral", sliding_window=4096, max_position_embeddings=4096))
-    drop_windows(monkeypatch)
-    check_model(model, "far-sighted")
-
-
-def test_a_model_that_transformers_itself_cannot_run_is_refused_with_its_reason(
-    checkpoint: Checkpoint,
-) -> None:
-    model = load(checkpoint("llama"))
-
-    def broken(*args: Any, **kwargs: Any) -> Any:
-        raise IndexError("a layer of my own")
-
-    model.forward = broken
-    with pytest.raises(UnsupportedModel, match="transformers itself cannot run it: IndexError: a layer"):
-        check_model(model, "broken")
-
-
-@pytest.mark.parametrize("window", [1, 0])
-def test_a_window_of_which_transformers_makes_something_else_is_refused(
-    checkpoint: Checkpoint, window: int
-) -> None:
-    model = load(checkpoint("mistral", sliding_window=window))
-
-    with pytest.raises(UnsupportedModel, match="it has a sliding window"):
-        check_model(model, "short-sighted")
-
-
-def test_a_window_that_only_the_cache_of_transformers_obeys_is_refused(checkpoint: Checkpoint) -> None:
-    """A llama has no windows; one stray key in its configuration, and its cache forgets all the same."""
-    model = load(checkpoint("llama", sliding_window=24))
-
-    with pytest.raises(UnsupportedModel, match="with a cache, its logits differ"):
-        check_model(model, "forgetful")

@@ -5,11 +5,8 @@ arrivals, KV memory so small that sequences are preempted, prefixes found or not
 move to another engine in the middle.
 """
 
-import json
 import os
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +24,6 @@ from tests.unit.engine.tiny.decoders import (
     collect,
     load_engine,
     make_engine,
-    run_to_end,
     save_model,
 )
 
@@ -55,7 +51,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 NUM_REQUESTS = 12
-SCHEDULES = int(os.environ.get("SCHEDULES", "3"))
+SCHEDULES = int(os.environ.get("SCHEDULES", "2"))
 
 Completions = dict[str, Completion]
 Bits = dict[str, list[bytes]]
@@ -142,14 +138,11 @@ def alone(checkpoint: Path, wanted: list[Request]) -> tuple[Completions, Bits]:
     return completions, bits
 
 
-def scheduled(
-    checkpoint: Path, wanted: list[Request], chance: random.Random
-) -> tuple[Completions, Bits, int]:
-    """All requests through one random schedule; the last number counts preemptions."""
+def scheduled(checkpoint: Path, wanted: list[Request], chance: random.Random) -> tuple[Completions, Bits]:
+    """All requests through one random schedule."""
     torch.set_num_threads(chance.choice([1, 2, 7]))  # of seven some always stand still
     bits: Bits = {}
     completions: Completions = {}
-    preemptions = 0
 
     def engine_of_any_size() -> Engine:
         engine = make(
@@ -170,58 +163,25 @@ def scheduled(
         if chance.random() < 0.02:  # the machine goes away
             inside = [request for request in wanted if request not in arriving]
             saved = save(engine, inside, completions)
-            preemptions += engine.stats().preemptions
             engine = engine_of_any_size()
             moved = resumed(engine, inside, saved)
             for request in chance.sample(moved, len(moved)):
                 completions.pop(request.id, None)  # its first output repeats them
                 engine.add(request)
         collect(completions, engine.step())
-    return completions, bits, preemptions + engine.stats().preemptions
+    return completions, bits
 
 
 def test_tokens_and_logits_are_bitwise_the_same_in_every_schedule(checkpoint: Path) -> None:
     seed = int(os.environ.get("SEED", "0"))
     wanted = requests(seed)
     expected, bits = alone(checkpoint, wanted)
-    preemptions = 0
     for schedule in range(SCHEDULES):
         print(f"seed {seed}, schedule {schedule}")
-        got, got_bits, preempted = scheduled(checkpoint, wanted, random.Random(f"{seed} {schedule}"))
-        preemptions += preempted
+        got, got_bits = scheduled(checkpoint, wanted, random.Random(f"{seed} {schedule}"))
         for request in wanted:
             assert got[request.id].token_ids == expected[request.id].token_ids
             assert got_bits[request.id] == bits[request.id], f"logits of {request.id} differ"
-    print(f"{preemptions} preemptions")
-
-
-def resume_and_print(directory: str) -> None:
-    """Continues, in a process of its own, the carry-over that comes on standard input."""
-    torch.set_num_threads(2)
-    engine = make(Path(directory), block_size=16)
-    for request in resumed(engine, requests(7), sys.stdin.buffer.read()):
-        engine.add(request)
-    print(json.dumps({done.id: done.token_ids for done in run_to_end(engine).values()}))
-
-
-@pytest.mark.exhaustive  # test_resume.py has the same without determinism
-def test_what_another_process_continues_is_what_this_one_would_have_written(llama: Path) -> None:
-    wanted = requests(7)
-    expected, _ = alone(llama, wanted)
-    engine = make(llama)
-    for request in wanted:
-        engine.add(request)
-    completions: Completions = {}
-    for _ in range(12):
-        collect(completions, engine.step())
-    saved = save(engine, wanted, completions)
-    assert saved, "everything finished before the move"
-    code = f"from {__name__} import resume_and_print; resume_and_print({str(llama)!r})"
-    moved = subprocess.run(
-        [sys.executable, "-c", code], input=saved, capture_output=True, check=True, timeout=120
-    )
-    tokens = {id: done.token_ids for id, done in completions.items()} | json.loads(moved.stdout)
-    assert tokens == {id: done.token_ids for id, done in expected.items()}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,50 +43,28 @@ def test_outputs_add_up_to_the_completion(llama: Path) -> None:
     assert outputs[-1].token_ids == [EOS]
 
 
-def test_an_end_of_sequence_can_be_ignored(llama: Path) -> None:
-    engine = scripted(llama, "ab")
-    done = complete(engine, Request("a", [1], greedy(7, ignore_eos=True)))[0]
-
-    assert done.text == "ababa"
-    assert done.finish_reason == "length"
-    assert done.token_ids.count(EOS) == 2
-
-
 @pytest.mark.parametrize(
-    ("stop", "text"),
-    [("two", "one "), ("e t", "on"), ("three four", "one two "), ("never", "one two three four")],
+    ("script", "params", "text", "reason"),
+    [
+        ("one two three four", {"stop": ("two",)}, "one ", "stop"),
+        ("one two three four", {"stop": ("e t",)}, "on", "stop"),
+        ("one two three four", {"stop": ("three four",)}, "one two ", "stop"),
+        ("one two three four", {"stop": ("never",), "ignore_eos": False}, "one two three four", "stop"),
+        ("one;two", {"stop_token_ids": (ord(";") - 33,)}, "one", "stop"),
+        ("maybe stop", {"stop": ("stopping",), "max_tokens": 8}, "maybe st", "length"),
+        ("aXbXc", {"stop": ("X",), "min_tokens": 3}, "aXb", "stop"),
+        ("ab", {"max_tokens": 7}, "ababa", "length"),
+    ],
 )
-def test_a_stop_string_ends_the_text_before_itself(llama: Path, stop: str, text: str) -> None:
-    engine = scripted(llama, "one two three four")
-    done = complete(engine, Request("a", [1], SamplingParams(temperature=0, stop=(stop,))))[0]
+def test_a_text_ends_before_what_stops_it(
+    llama: Path, script: str, params: dict[str, Any], text: str, reason: str
+) -> None:
+    engine = scripted(llama, script)
+    assert engine.tokenizer.encode(";") == [ord(";") - 33]
 
-    assert done.text == text
-    assert done.finish_reason == "stop"
+    [done] = complete(engine, Request("a", [1], greedy(**({"max_tokens": 30} | params))))
 
-
-def test_a_stop_token_ends_the_text_before_itself(llama: Path) -> None:
-    engine = scripted(llama, "one;two")
-    semicolon = engine.tokenizer.encode(";")
-    done = complete(
-        engine, Request("a", [1], SamplingParams(temperature=0, stop_token_ids=tuple(semicolon)))
-    )[0]
-
-    assert (done.text, done.finish_reason) == ("one", "stop")
-    assert done.token_ids[-1:] == semicolon
-
-
-def test_text_held_back_for_a_stop_string_is_given_out_at_the_length_limit(llama: Path) -> None:
-    engine = scripted(llama, "maybe stop")
-    done = complete(engine, Request("a", [1], greedy(8, stop=("stopping",))))[0]
-
-    assert (done.text, done.finish_reason) == ("maybe st", "length")
-
-
-def test_stop_strings_are_not_looked_for_before_min_tokens(llama: Path) -> None:
-    engine = scripted(llama, "aXbXc")
-    done = complete(engine, Request("a", [1], greedy(20, stop=("X",), min_tokens=3)))[0]
-
-    assert done.text == "aXb"
+    assert (done.text, done.finish_reason) == (text, reason)
 
 
 def test_min_tokens_puts_off_the_end_of_sequence(engine: Engine) -> None:
@@ -96,19 +75,19 @@ def test_min_tokens_puts_off_the_end_of_sequence(engine: Engine) -> None:
     assert done.token_ids[-1] == EOS
 
 
-def test_max_tokens_beyond_the_context_is_clipped_to_it(engine: Engine) -> None:
-    done = complete(engine, Request("a", list(range(CONTEXT - 5)), greedy(1000)))[0]
-
-    assert len(done.token_ids) == 5
-    assert done.finish_reason == "length"
-
-
-def test_max_tokens_beyond_the_kv_memory_is_clipped_to_it(llama: Path) -> None:
-    engine = make_engine(llama, num_kv_blocks=5)
-    done = complete(engine, Request("a", list(range(10)), greedy(1000)))[0]
-
-    assert len(done.token_ids) == 10
-    assert done.finish_reason == "length"
+@pytest.mark.parametrize(
+    ("settings", "longest", "limit"), [({}, CONTEXT, "context"), ({"num_kv_blocks": 5}, 20, "KV memory")]
+)
+def test_prompt_and_answer_are_no_longer_than_context_and_memory(
+    llama: Path, settings: dict[str, int], longest: int, limit: str
+) -> None:
+    engine = make_engine(llama, **settings)
+    for num_left in (5, 1):
+        [done] = complete(engine, Request("a", [1] * (longest - num_left), greedy(1000)))
+        assert (len(done.token_ids), done.finish_reason) == (num_left, "length")
+    refusal = f"{longest} tokens and one new token exceed the {limit} of {longest} tokens"
+    with pytest.raises(PromptTooLong, match=refusal):
+        engine.add(Request("a", [1] * longest, greedy(1)))
 
 
 def test_a_shared_beginning_is_reused_and_changes_nothing(engine: Engine, llama: Path) -> None:
@@ -161,21 +140,6 @@ def test_an_interactive_request_overtakes_bulk_that_fills_the_engine(llama: Path
 
 
 # What is refused
-
-
-def test_a_prompt_that_fills_the_context_is_refused_with_the_numbers(engine: Engine) -> None:
-    with pytest.raises(PromptTooLong, match=r"128 tokens and one new token exceed the context of 128 tokens"):
-        engine.add(Request("a", [1] * CONTEXT, greedy(1)))
-    engine.add(Request("a", [1] * (CONTEXT - 1), greedy(1)))
-    assert len(run_to_end(engine)["a"].token_ids) == 1
-
-
-def test_a_prompt_that_fills_the_kv_memory_is_refused_with_the_numbers(llama: Path) -> None:
-    engine = make_engine(llama, num_kv_blocks=5)
-    with pytest.raises(PromptTooLong, match=r"20 tokens and one new token exceed the KV memory of 20 tokens"):
-        engine.add(Request("a", [1] * 20, greedy(1)))
-    engine.add(Request("a", [1] * 19, greedy(1)))
-    assert len(run_to_end(engine)["a"].token_ids) == 1
 
 
 @pytest.mark.parametrize(
@@ -249,43 +213,22 @@ def test_stats_count_what_happened(engine: Engine) -> None:
     assert stats.tokens_computed == 3 + 3 + 2 + 1  # a sampled token is computed only if another follows
 
 
-def test_an_abort_takes_effect_at_the_next_step_and_is_reported(engine: Engine) -> None:
+def test_an_abort_takes_effect_at_the_next_step_and_is_reported_once(engine: Engine) -> None:
+    engine.abort("never seen")
     for id in ("running", "other"):
         engine.add(Request(id, [1, 2, 3], greedy(10)))
     engine.step()
-    engine.abort("running")
+    engine.add(Request("not begun", [1, 2, 3], greedy(10)))
+    for id in ("running", "running", "not begun"):
+        engine.abort(id)
 
     outputs = {output.id: output for output in engine.step()}
 
-    assert outputs["running"].finish_reason == "abort"
-    assert outputs["running"].token_ids == []
-    assert outputs["running"].error is None
+    for id in ("running", "not begun"):
+        assert (outputs[id].finish_reason, outputs[id].token_ids, outputs[id].error) == ("abort", [], None)
     assert outputs["other"].finish_reason is None
-    engine.check_integrity()
-
-
-def test_a_request_aborted_before_it_started_never_runs(engine: Engine) -> None:
-    engine.add(Request("a", [1, 2, 3], greedy(10)))
-    engine.abort("a")
-
-    assert [output.finish_reason for output in engine.step()] == ["abort"]
-    assert not engine.has_work
-    assert engine.stats().tokens_computed == 0
-
-
-def test_aborting_what_is_not_there_is_ignored(engine: Engine) -> None:
-    engine.abort("never seen")
-    complete(engine, Request("a", [1], greedy(1)))
-    engine.abort("a")
-
-    assert engine.step() == []
-
-
-def test_aborting_twice_reports_once(engine: Engine) -> None:
-    engine.add(Request("a", [1], greedy(10)))
-    engine.step()
-    engine.abort("a")
-    engine.abort("a")
-
-    assert len(engine.step()) == 1
+    assert [output.id for output in engine.step()] == ["other"]
+    assert engine.stats().tokens_computed == 3 + 3 + 2, "and nothing of what had not begun"
+    run_to_end(engine)
+    engine.abort("other")
     assert engine.step() == []

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence as Seq
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -77,10 +78,6 @@ def test_no_more_than_a_window_is_in_the_engine(llama: Path, monkeypatch: pytest
     assert max(waiting) == 2
 
 
-def test_there_may_be_no_prompts(engine: Engine) -> None:
-    assert generate(engine, []) == []
-
-
 # What is refused
 
 
@@ -102,14 +99,16 @@ def test_a_wrong_prompt_is_named_before_anything_runs(engine: Engine, prompt: Se
     assert not engine.has_work
 
 
-def test_a_single_text_is_no_list_of_prompts(engine: Engine) -> None:
-    with pytest.raises(InvalidRequest, match="give a list"):
-        generate(engine, "Good night")
-
-
-def test_as_many_params_as_prompts(engine: Engine) -> None:
-    with pytest.raises(InvalidRequest, match="params has 1 entries for 2 prompts"):
-        generate(engine, [[1], [2]], [greedy(4)])
+@pytest.mark.parametrize(
+    ("prompts", "params", "reason"),
+    [("Good night", None, "give a list"), ([[1], [2]], [greedy(4)], "params has 1 entries for 2 prompts")],
+)
+def test_what_is_no_list_of_prompts_with_their_params_is_refused(
+    engine: Engine, prompts: Any, params: Any, reason: str
+) -> None:
+    assert generate(engine, []) == []
+    with pytest.raises(InvalidRequest, match=reason):
+        generate(engine, prompts, params)
 
 
 def test_an_engine_with_other_work_is_refused(engine: Engine) -> None:

@@ -15,6 +15,7 @@ from nightshift_engine import Completion, Engine, InvalidRequest, MadeBy, Reques
 from nightshift_engine.errors import IncompatibleState, InvalidState
 from tests.unit.engine.running.carrying import continued, resumed, save
 from tests.unit.engine.running.scripted_runner import scripted
+from tests.unit.engine.tiny.cases import mostly_exhaustive
 from tests.unit.engine.tiny.decoders import (
     EOS,
     collect,
@@ -63,68 +64,36 @@ def run_steps(engine: Engine, wanted: list[Request], steps: int) -> dict[str, Co
     return completions
 
 
-def saved_after(engine: Engine, steps: int) -> bytes:
-    return save(engine, requests(), run_steps(engine, requests(), steps))
-
-
-@pytest.mark.parametrize("steps", [0, 1, 6, 19])
-def test_an_unfinished_request_continues_elsewhere_as_if_nothing_had_happened(
-    llama: Path, steps: int
-) -> None:
-    expected = complete(make_engine(llama), *requests())
-    there = make_engine(llama, block_size=8)
-
-    finished = complete(there, *resumed(there, requests(), saved_after(make_engine(llama), steps)))
-
-    for wanted, got in zip(expected, finished, strict=True):
-        assert (got.token_ids, got.text, got.finish_reason) == (
-            wanted.token_ids,
-            wanted.text,
-            wanted.finish_reason,
-        )
-        assert [token.top_ids for token in got.logprobs] == [token.top_ids for token in wanted.logprobs]
-        assert [token.logprob for token in got.logprobs] == pytest.approx(
-            [e.logprob for e in wanted.logprobs]
-        )
-
-
 @pytest.mark.parametrize(
-    "params", [greedy(18), SamplingParams(max_tokens=18, ignore_eos=True, repetition_penalty=1.3)]
+    ("here", "there"),
+    [
+        ({}, {"block_size": 8}),
+        ({"max_num_batched_tokens": 20}, {}),
+        ({"overlap_steps": True}, {"overlap_steps": True}),  # a token in flight is sampled again
+    ],
+    ids=["blocks of another size", "prompts in parts", "overlapping steps"],
 )
-@pytest.mark.parametrize("steps", [1, 2, 7, 17, 19])
-def test_requests_of_a_cramped_engine_continue_in_a_roomy_one(
-    llama: Path, params: SamplingParams, steps: int
+@pytest.mark.parametrize("steps", mostly_exhaustive(range(20), default=[0, 1, 2, 6, 19]))
+def test_unfinished_requests_continue_elsewhere_as_if_nothing_had_happened(
+    llama: Path, here: dict[str, Any], there: dict[str, Any], steps: int
 ) -> None:
-    wanted = [Request(str(n), prompt, params) for n, prompt in enumerate(random_prompts(4))]
+    penalised = SamplingParams(max_tokens=18, ignore_eos=True, repetition_penalty=1.3)
+    random = [Request(str(n), prompt, penalised) for n, prompt in enumerate(random_prompts(4))]
+    wanted = [*requests(), *random]
     expected = complete(make_engine(llama), *wanted)
-    here, there = make_engine(llama, max_num_batched_tokens=20), make_engine(llama, block_size=8)
-    so_far = run_steps(here, wanted, steps)
+    lost, other = make_engine(llama, **here), make_engine(llama, **there)
+    so_far = run_steps(lost, wanted, steps)
 
-    for request in resumed(there, wanted, save(here, wanted, so_far)):
-        there.add(request)
-    finished = so_far | run_to_end(there)
+    for request in resumed(other, wanted, save(lost, wanted, so_far)):
+        so_far.pop(request.id, None)  # its first output repeats them
+        other.add(request)
+    finished = so_far | run_to_end(other)
 
     for done in expected:
-        assert finished[done.id].token_ids == done.token_ids
-        assert finished[done.id].text == done.text
-        assert finished[done.id].finish_reason == done.finish_reason
-
-
-@pytest.mark.parametrize("steps", range(1, 8))
-def test_a_token_in_flight_when_the_engine_is_lost_is_sampled_again(llama: Path, steps: int) -> None:
-    wanted = [
-        Request("a", [5, 6, 7], greedy(10)),
-        Request("b", [9] * 12, SamplingParams(temperature=1.0, seed=4, max_tokens=10, ignore_eos=True)),
-    ]
-    expected = complete(make_engine(llama), *wanted)
-    here, there = make_engine(llama, overlap_steps=True), make_engine(llama, overlap_steps=True)
-    saved = save(here, wanted, run_steps(here, wanted, steps))
-
-    finished = complete(there, *resumed(there, wanted, saved))
-
-    assert [(done.token_ids, done.text) for done in finished] == [
-        (done.token_ids, done.text) for done in expected
-    ]
+        got = finished[done.id]
+        assert (got.token_ids, got.text, got.finish_reason) == (done.token_ids, done.text, done.finish_reason)
+        assert [token.top_ids for token in got.logprobs] == [token.top_ids for token in done.logprobs]
+        assert [token.logprob for token in got.logprobs] == pytest.approx([e.logprob for e in done.logprobs])
 
 
 @pytest.mark.parametrize("cut", range(1, 12))
@@ -144,18 +113,13 @@ def test_a_resumed_request_gives_its_whole_text_once(llama: Path, cut: int) -> N
 def test_a_resumed_request_that_was_already_done_ends_without_computing(llama: Path) -> None:
     done = complete(scripted(llama, "hello END"), Request("a", [1], greedy(30, stop=("END",))))[0]
     engine = scripted(llama, "hello END")
-    cases = {
-        "stop string": Request(
-            "stop string", [1], greedy(30, stop=("END",)), output_token_ids=done.token_ids
-        ),
-        "eos": Request("eos", [1], SamplingParams(), output_token_ids=[*done.token_ids, EOS]),
-        "length": Request("length", [1], greedy(3), output_token_ids=done.token_ids),
-    }
-    completions = {request.id: complete(engine, request)[0] for request in cases.values()}
-
-    assert (completions["stop string"].text, completions["stop string"].finish_reason) == ("hello ", "stop")
-    assert (completions["eos"].text, completions["eos"].finish_reason) == ("hello END", "stop")
-    assert (completions["length"].text, completions["length"].finish_reason) == ("hel", "length")
+    for params, tokens, wanted in (
+        (greedy(30, stop=("END",)), done.token_ids, ("hello ", "stop")),
+        (SamplingParams(), [*done.token_ids, EOS], ("hello END", "stop")),
+        (greedy(3), done.token_ids, ("hel", "length")),
+    ):
+        [ended] = complete(engine, Request("a", [1], params, output_token_ids=tokens))
+        assert (ended.text, ended.finish_reason) == wanted
     assert engine.stats().tokens_computed == 0
 
 
@@ -169,7 +133,8 @@ def test_tokens_without_the_logprobs_that_were_asked_for_are_refused(llama: Path
 
 def test_another_models_tokens_are_refused_by_name(llama: Path, tmp_path: Path) -> None:
     """Same architecture, same file names, same sizes: other weights."""
-    carry_over = decode_carry_overs(saved_after(make_engine(llama), 3))[0]
+    made = make_engine(llama)
+    carry_over = decode_carry_overs(save(made, requests(), run_steps(made, requests(), 3)))[0]
     other = make_engine(save_model(tmp_path / llama.name, seed=99))
 
     with pytest.raises(IncompatibleState, match="made with model") as refused:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nightshift_engine import SamplingParams
 from nightshift_engine.sampling import filters, random_rows
-from nightshift_engine.sampling.filters import beginning, likeliest
+from nightshift_engine.sampling.filters import beginning
 from nightshift_engine.sampling.random_rows import seeds_column, uniform
 from nightshift_engine.sampling.sampler import Sampler
 from tests.unit.engine.sampling.test_sampler import EOS, sample, sequence
@@ -35,18 +35,6 @@ def some_logits(rng: np.random.Generator, vocab_size: int) -> NDArray[np.float32
     chosen = kinds[rng.integers(len(kinds))].astype(np.float32)
     chosen[rng.integers(vocab_size)] = np.float32(chosen.max() if np.isfinite(chosen.max()) else 0.0)
     return chosen  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_the_likeliest_tokens_are_the_first_of_the_ranking(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    vocab_size = int(rng.integers(1, 3000))
-    count = int(min(vocab_size, rng.integers(1, 200)))
-    rows = np.stack([some_logits(rng, vocab_size) for _ in range(3)])
-
-    ids = likeliest(torch.from_numpy(rows), count)
-
-    assert ids.tolist() == [ranking(row)[:count].tolist() for row in rows]
 
 
 def by_definition(logits: NDArray[np.float32], weights: NDArray[np.float64], wanted: float) -> list[int]:
@@ -82,29 +70,6 @@ def test_a_beginning_is_the_shortest_that_weighs_enough(way: str, seed: int) -> 
     for row in range(3):
         expected = by_definition(logits[row], probs[row].double().numpy(), float(wanted[row]))
         assert kept[row].nonzero()[:, 0].tolist() == expected
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("seed", range(20))
-def test_a_count_keeps_exactly_so_many_whatever_ties(way: str, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    vocab_size = int(rng.integers(1, 2000))
-    logits = some_logits(rng, vocab_size)
-    count = int(rng.integers(1, vocab_size + 1))
-
-    kept = WAYS[way](
-        torch.from_numpy(logits)[None], torch.ones(1, 1), torch.tensor([[count]], dtype=torch.float64)
-    )
-
-    assert kept[0].nonzero()[:, 0].tolist() == sorted(ranking(logits)[:count].tolist())
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_an_infinite_mass_keeps_everything(way: str) -> None:
-    logits = torch.tensor([[0.0, float("-inf"), -3e38, 3e38]])
-    kept = WAYS[way](logits, torch.softmax(logits, -1), torch.full((1, 1), float("inf"), dtype=torch.float64))
-
-    assert kept.all()
 
 
 def kept_by(logits: Tensor, **sampling: Any) -> set[int]:

@@ -75,7 +75,13 @@ def test_a_grammar_decides_where_a_rule_of_the_checkpoint_would_forbid_all_it_al
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("guidance_scale", 1.5), ("force_words_ids", [[3]]), ("bad_words_ids", [[3, 4]])],
+    [
+        ("guidance_scale", 1.5),
+        ("force_words_ids", [[3]]),
+        ("bad_words_ids", [[3, 4]]),
+        ("encoder_no_repeat_ngram_size", 3),
+        ("begin_suppress_tokens", [3]),
+    ],
 )
 def test_a_setting_that_is_not_computed_is_refused_by_name(tmp_path: Path, field: str, value: object) -> None:
     with pytest.raises(UnsupportedModel, match=field):

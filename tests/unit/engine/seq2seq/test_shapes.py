@@ -1,4 +1,4 @@
-"""Checkpoints of other shapes than the usual: each answers as `generate` does, or is refused by name."""
+"""Checkpoints of all families and of unusual shapes answer as `generate` does, or are refused by name."""
 
 import json
 import random
@@ -17,6 +17,7 @@ from tests.unit.engine.tiny.cases import mostly_exhaustive
 from tests.unit.engine.tiny.decoders import complete, engine_config
 from tests.unit.engine.tiny.seq2seq import (
     BLOCK_SIZE,
+    FAMILIES,
     START,
     generate,
     make_seq2seq_engine,
@@ -26,7 +27,7 @@ from tests.unit.engine.tiny.seq2seq import (
     translation,
 )
 
-NUM_TOKENS = 24
+NUM_TOKENS = 16
 GREEDY = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
 
 
@@ -40,14 +41,16 @@ def check_answers(directory: Path, engine: Engine, sources: list[list[int]], **s
     requests = [translation(str(at), source, sampling=GREEDY) for at, source in enumerate(sources)]
 
     batched = complete(engine, *requests)
-    alone = [complete(engine, request)[0] for request in requests]
+    alone = [complete(engine, request)[0] for request in requests[:3]]
 
     assert tokens_of(batched) == expected
-    assert tokens_of(alone) == expected
+    assert tokens_of(alone) == expected[:3]
+    assert [completion.num_prompt_tokens for completion in batched] == [*map(len, sources)]
     engine.check_integrity()
 
 
-SHAPES = [
+SHAPES: list[tuple[str, dict[str, Any]]] = [
+    *((family, {}) for family in FAMILIES),
     ("t5", {"d_model": 24, "d_kv": 12, "num_heads": 5, "num_layers": 3, "num_decoder_layers": 1}),
     ("t5", {"relative_attention_num_buckets": 4, "relative_attention_max_distance": 20, "d_ff": 20}),
     ("flan-t5", {"feed_forward_proj": "gated-silu", "num_heads": 3, "layer_norm_epsilon": 1e-3}),
@@ -65,8 +68,12 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize(("family", "shape"), mostly_exhaustive(SHAPES, default=SHAPES[::3]))
-def test_other_shapes_answer_as_generate_does(tmp_path: Path, family: str, shape: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("family", "shape"), mostly_exhaustive(SHAPES, default=[*SHAPES[: len(FAMILIES)], *SHAPES[8::5]])
+)
+def test_outputs_are_those_of_generate_alone_and_batched(
+    tmp_path: Path, family: str, shape: dict[str, Any]
+) -> None:
     directory = save_seq2seq(tmp_path, family, **shape)
     engine = make_seq2seq_engine(directory, num_kv_blocks=70, max_num_batched_tokens=37)
     check_answers(directory, engine, sources_of(1, 2, 40, 7, 64, 1, 19))
@@ -87,10 +94,7 @@ def test_sources_beyond_the_length_of_training_answer_as_generate_does(tmp_path:
     check_answers(directory, engine, sources_of(600, 1, 900))
 
 
-FAMILIES = ("t5", "flan-t5", "bart", "mbart", "marian", "m2m_100", "pegasus")
-
-
-@pytest.mark.parametrize("family", mostly_exhaustive(FAMILIES, default=["flan-t5", "m2m_100"]))
+@pytest.mark.parametrize("family", mostly_exhaustive(sorted(FAMILIES.keys() - {"mt5"}), default=["flan-t5"]))
 def test_bfloat16_is_proven_against_transformers_and_answers(tmp_path: Path, family: str) -> None:
     """Its logits are compared with those of transformers' own model when it is loaded."""
     directory = save_seq2seq(tmp_path, family)

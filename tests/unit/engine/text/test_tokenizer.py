@@ -10,7 +10,6 @@ from nightshift_engine import InvalidRequest
 from nightshift_engine.errors import ChatTemplateFailed
 from nightshift_engine.text.decoders import StopMatcher
 from nightshift_engine.text.tokenizer import Tokenizer
-from tests.unit.engine.text.test_decoders import stream_text
 from tests.unit.engine.tiny.decoders import EOS, byte_tokenizer
 from tests.unit.engine.tiny.tokenizers import BPE, BYTES, CORPUS, FALLBACK
 
@@ -71,19 +70,6 @@ def test_only_a_possible_beginning_of_a_stop_string_is_held_back() -> None:
         "",
     ]
     assert matcher.is_hit
-
-
-def test_a_stop_string_across_tokens_ends_the_stream_without_showing_itself() -> None:
-    stream = BYTES.text_stream([], stop=["🌙"])
-
-    assert stream_text(stream, BYTES.encode("night 🌙 day")) == "night "
-    assert stream.is_stopped
-
-
-def test_chat_messages_become_ids_that_end_where_the_answer_begins() -> None:
-    ids = BYTES.render_chat([{"role": "user", "content": "hi"}])
-
-    assert BYTES.decode(ids) == "<user>hi\n<assistant>"
 
 
 @pytest.mark.parametrize("tokenizer", [BYTES, BPE], ids=["bytes", "bpe"])

@@ -8,18 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
     AutoTokenizer,
-    PreTrainedTokenizerFast,
 )
 
 from nightshift_engine.encoders.scoring.pairs import PairText
-from tests.unit.engine.tiny.encoders import SIZES, WORDS
+from tests.unit.engine.tiny.encoders import SIZES, WORDS, save_tokenizer
 
-_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 _TOKENS = {"vocab_size": 64, "pad_token_id": 0, "bos_token_id": 2, "cls_token_id": 2, "eos_token_id": 3}
 
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -43,6 +40,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 """Encoders with a head over labels, and their sizes."""
 
+LIKE_BERT = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert")
+"""Encoders whose layers are packed."""
+
 DECODERS = ("llama", "qwen3", "mistral", "gemma2")
 """Decoders with such a head."""
 
@@ -63,21 +63,6 @@ def save_classifier(directory: Path, family: str = "bert", *, seed: int = 0, **o
     model.save_pretrained(directory)
     save_tokenizer(directory, has_types=family not in ("distilbert", "modernbert", *DECODERS))
     return directory
-
-
-def save_tokenizer(directory: Path, *, has_types: bool = True, has_pairs: bool = True, **more: Any) -> None:
-    words = [*_SPECIAL, *WORDS]
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    if has_pairs:
-        tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    names = ["input_ids", "attention_mask"] + ["token_type_ids"] * has_types
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        unk_token="[UNK]",
-        model_input_names=names,
-        **({"pad_token": "[PAD]", "model_max_length": 64} | more),
-    ).save_pretrained(directory)
 
 
 def change_config(directory: Path, **fields: Any) -> Path:

@@ -26,6 +26,7 @@ CONTEXT = 128
 NOT_LOADED = (
     "block_size",
     "num_kv_blocks",
+    "kv_cache_bytes",
     "max_num_seqs",
     "max_num_batched_tokens",
     "cuda_graphs",
@@ -118,7 +119,8 @@ def load_engine(directory: Path, **overrides: Any) -> Engine:
 def make_engine(directory: Path, **overrides: Any) -> Engine:
     """A fresh engine over a model that is loaded once, for tests that are not about loading."""
     config = engine_config(directory, **overrides)
-    assert config.num_kv_blocks is not None, "the size of KV memory is part of loading otherwise"
+    has_size = config.num_kv_blocks is not None or config.kv_cache_bytes is not None
+    assert has_size, "the size of KV memory is part of loading otherwise"
     defaults = {field.name: field.default for field in fields(EngineConfig) if field.name in NOT_LOADED}
     return Engine.over(replace(_load_once(replace(config, **defaults)), config=config))
 
@@ -139,7 +141,6 @@ def make_cramped_engine(directory: Path, **overrides: Any) -> Engine:
 
 
 def random_prompts(count: int, seed: int = 3) -> list[list[int]]:
-    print(f"prompt seed {seed}")
     rng = random.Random(seed)
     return [[rng.randrange(256) for _ in range(rng.randint(2, 25))] for _ in range(count)]
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,16 +46,24 @@ def mean_and_normalize(tokens: torch.Tensor) -> torch.Tensor:
 
 def save_checkpoint(directory: Path, model: PreTrainedModel, positions: int = 64) -> Path:
     """A random model with a tokenizer of 60 words, as it would lie in a directory."""
+    model.save_pretrained(directory)
+    save_tokenizer(directory, model_max_length=positions)
+    return directory
+
+
+def save_tokenizer(directory: Path, *, has_types: bool = True, has_pairs: bool = True, **more: Any) -> None:
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS]
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", model_max_length=positions
-    )
-    model.save_pretrained(directory)
-    fast.save_pretrained(directory)
-    return directory
+    if has_pairs:
+        tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    names = ["input_ids", "attention_mask"] + ["token_type_ids"] * has_types
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        unk_token="[UNK]",
+        model_input_names=names,
+        **({"pad_token": "[PAD]", "model_max_length": 64} | more),
+    ).save_pretrained(directory)
 
 
 def tiny_bert(max_position_embeddings: int = 64) -> BertModel:

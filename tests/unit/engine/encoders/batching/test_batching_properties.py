@@ -1,7 +1,7 @@
 """Properties of the batching policy for any configuration and any arrivals, checked by hypothesis."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -99,21 +99,31 @@ comings = st.lists(arrivals, max_size=60)
 
 @settings(max_examples=300, deadline=None)
 @given(walks, comings)
-def test_every_input_is_taken_once_within_every_limit(walk, coming):
+def test_each_input_is_taken_once_within_every_limit_and_the_oldest_of_the_most_urgent_class_first(
+    walk, coming
+):
+    """The oldest input of a class goes at each pass of the class, so that none is overtaken for ever."""
     walk.run(coming)
 
+    check_limits(walk, len(coming))
+    check_order(walk)
+    if walk.config.length_buckets == ():
+        for priority in CLASSES:
+            numbers = [
+                input.number for _, inputs in walk.passes for input in inputs if input.priority == priority
+            ]
+            assert numbers == sorted(numbers)
+
+
+def check_limits(walk: Walk, num_inputs: int) -> None:
     taken = [waiting.number for _, inputs in walk.passes for waiting in inputs]
-    assert sorted(taken) == list(range(len(coming)))
+    assert sorted(taken) == list(range(num_inputs))
     for _, inputs in walk.passes:
         assert len(inputs) <= max(1, walk.config.max_batch_size)
         assert len(inputs) == 1 or len(inputs) * max(input.num_tokens for input in inputs) <= walk.budget
 
 
-@settings(max_examples=300, deadline=None)
-@given(walks, comings)
-def test_the_first_of_a_pass_is_the_oldest_of_the_most_urgent_class(walk, coming):
-    """The oldest input of a class goes at each pass of the class, so that none is overtaken for ever."""
-    walk.run(coming)
+def check_order(walk: Walk) -> None:
     delay_us = walk.config.dynamic_batching.max_queue_delay_microseconds
     everyone = [waiting for _, inputs in walk.passes for waiting in inputs]
     started = {waiting.number: at_us for at_us, inputs in walk.passes for waiting in inputs}
@@ -133,17 +143,3 @@ def test_the_first_of_a_pass_is_the_oldest_of_the_most_urgent_class(walk, coming
             if urgent == CLASSES.index(first.priority):
                 assert first.number in numbers
     assert all(started[waiting.number] >= waiting.arrived_us for waiting in everyone)
-
-
-@settings(max_examples=200, deadline=None)
-@given(walks, comings)
-def test_without_length_buckets_a_class_is_served_in_the_order_of_arrival(walk, coming):
-    walk = Walk(replace(walk.config, length_buckets=()), walk.budget, walk.pass_us)
-
-    walk.run(coming)
-
-    for priority in CLASSES:
-        numbers = [
-            input.number for _, inputs in walk.passes for input in inputs if input.priority == priority
-        ]
-        assert numbers == sorted(numbers)

@@ -104,30 +104,25 @@ def test_an_urgent_batch_goes_first_and_the_others_not_later_than_their_delay():
     assert [waiting.number for waiting in batcher.plan(5_000)] == [0]
 
 
-def test_a_waiting_step_is_released_by_the_input_that_completes_its_batch():
+@pytest.mark.parametrize(
+    ("release", "finished"),
+    [
+        (lambda engine: engine.add(request("b", 3)), {"a", "b"}),  # it completes the batch
+        (lambda engine: engine.abort("a"), set()),
+    ],
+    ids=["an input", "an abort"],
+)
+def test_a_waiting_step_is_released(release, finished):
     engine = engine_of(preferred_batch_size=(2,), max_queue_delay_microseconds=TEN_SECONDS_US)
     engine.add(request("a", 3))
     outputs: list[EncodeOutput] = []
     step = threading.Thread(target=lambda: outputs.extend(engine.step()))
     step.start()
 
-    engine.add(request("b", 3))
+    release(engine)
     step.join()
 
-    assert {output.id for output in outputs} == {"a", "b"}
-
-
-def test_a_waiting_step_is_released_when_its_only_request_is_aborted():
-    engine = engine_of(preferred_batch_size=(2,), max_queue_delay_microseconds=TEN_SECONDS_US)
-    engine.add(request("a", 3))
-    outputs: list[EncodeOutput] = []
-    step = threading.Thread(target=lambda: outputs.extend(engine.step()))
-    step.start()
-
-    engine.abort("a")
-    step.join()
-
-    assert outputs == []
+    assert {output.id for output in outputs} == finished
 
 
 def test_the_wait_for_a_batch_ends_before_the_step_that_starts_it():

@@ -1,9 +1,12 @@
 """A classifier's logits are those of plain transformers, alone and in every batch; others are refused."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,21 +15,20 @@ from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
-    BertConfig,
-    BertForSequenceClassification,
 )
 
 from nightshift_engine.checkpoint.kinds import read_kind
-from nightshift_engine.encoders.engine import EncoderEngine
 from nightshift_engine.encoders.model import EncoderModel
-from nightshift_engine.encoders.request import EncodeRequest
+from nightshift_engine.encoders.packed_layers import PackedBase
 from nightshift_engine.encoders.scoring.classifier import ClassifierModel
 from nightshift_engine.encoders.scoring.pairs import PairText
 from nightshift_engine.errors import ModelLoadFailed, UnsupportedModel
+from nightshift_engine.execution.packed_layers import FirstTokenLayer
 from tests.unit.engine.tiny.cases import mostly_exhaustive
 from tests.unit.engine.tiny.classifiers import (
     DECODERS,
     FAMILIES,
+    LIKE_BERT,
     change_config,
     reference_logits,
     save_classifier,
@@ -37,24 +39,45 @@ from tests.unit.engine.tiny.encoders import SIZES
 
 TOLERANCE = 2e-5
 
+Tensors = dict[str, torch.Tensor]
+
 
 @pytest.mark.parametrize(
-    "family", mostly_exhaustive(FAMILIES, default=["bert", "xlm-roberta", "deberta-v2", "modernbert"])
+    ("family", "dtype", "has_kernels"),
+    mostly_exhaustive(
+        [
+            *product(LIKE_BERT, ["float32", "bfloat16"], [True, False]),
+            *product(sorted(FAMILIES.keys() - {*LIKE_BERT}), ["float32"], [True]),
+        ],
+        default=[
+            *((family, "float32", True) for family in (*LIKE_BERT, "deberta-v2", "modernbert")),
+            ("bert", "bfloat16", False),
+            ("distilbert", "float32", False),
+        ],
+    ),
 )
 def test_logits_of_texts_and_pairs_are_those_of_transformers_alone_and_batched(
-    tmp_path: Path, family: str
+    tmp_path: Path, family: str, dtype: str, has_kernels: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory = save_classifier(tmp_path, family, num_labels=3)
-    texts = some_texts(1, 4, 20, 60, 50, 33, 3, 8)
-    classifier = ClassifierModel.load(directory, "float32", "cpu")
+    """Also on packed layers, which compute no more than a head reads."""
+    if not has_kernels:
+        monkeypatch.setenv("NIGHTSHIFT_NATIVE_KERNELS", "0")
+    directory = save_classifier(tmp_path, family, num_labels=3, max_position_embeddings=130)
+    save_tokenizer(directory, has_types=family not in ("distilbert", "modernbert"), model_max_length=128)
+    texts = some_texts(1, 4, 20, 60, 50, 33, 3, 8, 100, 90, 64)  # some are run with padding, some without
+    classifier = ClassifierModel.load(directory, dtype, "cpu")
     tokens = classifier.tokenize_all(texts)
 
     expected = reference_logits(directory, texts)
     alone = np.concatenate([classifier.encode([text]) for text in tokens])
 
+    tolerance = TOLERANCE if dtype == "float32" else 0.05 * np.abs(expected).max()
     assert np.ptp(expected) > 0.05, "texts must have different scores for this to show anything"
-    np.testing.assert_allclose(alone, expected, atol=TOLERANCE, rtol=0)
-    np.testing.assert_allclose(classifier.encode(tokens), expected, atol=TOLERANCE, rtol=0)
+    np.testing.assert_allclose(alone, expected, atol=tolerance, rtol=0)
+    np.testing.assert_allclose(classifier.encode(tokens), expected, atol=tolerance, rtol=0)
+    base = classifier._model.base_model
+    assert isinstance(base, PackedBase) == (classifier.roofline is not None) == (family in LIKE_BERT)
+    assert not isinstance(base, PackedBase) or isinstance(base._layers._layers[-1], FirstTokenLayer)
 
 
 @pytest.mark.parametrize(
@@ -76,22 +99,6 @@ def test_a_decoder_with_such_a_head_is_scored_at_its_last_token_with_a_padding_t
     np.testing.assert_allclose(logits, expected, atol=TOLERANCE, rtol=0)
 
 
-def test_through_the_engine_a_request_has_logits_for_each_of_its_texts(tmp_path: Path) -> None:
-    directory = save_classifier(tmp_path, num_labels=3)
-    classifier = ClassifierModel.load(directory, "float32", "cpu")
-    texts = some_texts(3, 30, 5, 60)
-    engine = EncoderEngine(classifier)
-    engine.add(EncodeRequest("one", classifier.tokenize_all(texts)))
-
-    outputs = []
-    while engine.has_work:  # a step is one pass, over texts of like length
-        outputs += engine.step()
-
-    [output] = outputs
-    np.testing.assert_allclose(output.embeddings, reference_logits(directory, texts), atol=TOLERANCE, rtol=0)
-    engine.check_integrity()
-
-
 def test_the_second_of_two_texts_is_told_from_the_first(tmp_path: Path) -> None:
     classifier = ClassifierModel.load(save_classifier(tmp_path), "float32", "cpu")
 
@@ -99,15 +106,83 @@ def test_the_second_of_two_texts_is_told_from_the_first(tmp_path: Path) -> None:
 
     assert (pair.token_ids, pair.type_ids) == ([2, 5, 6, 3, 7, 3], [0, 0, 0, 0, 1, 1])
     assert (text.token_ids, text.type_ids) == ([2, 5, 6, 3], [0, 0, 0, 0])
-
-
-def test_a_token_id_that_the_model_has_not_is_named(tmp_path: Path) -> None:
-    classifier = ClassifierModel.load(save_classifier(tmp_path), "float32", "cpu")
-
-    [pair] = classifier.tokenize_all([PairText("w1 w2", "w3")])
-
     assert classifier.objection(pair) is None
     assert classifier.objection(replace(pair, texts=([5], [64]))) == "has a token id outside 0 to 63"
+
+
+def save_bert(
+    directory: Path, *, with_weights: Tensors | None = None, without: str = "", **fields: Any
+) -> None:
+    """A classifier whose weights and configuration are changed."""
+    path = save_classifier(directory, num_labels=fields.pop("num_labels", 2)) / "model.safetensors"
+    weights = {name: weight for name, weight in load_file(path).items() if not without or without not in name}
+    save_file(weights | (with_weights or {}), path, metadata={"format": "pt"})
+    change_config(directory, **fields)
+
+
+def save_gpt2(directory: Path) -> None:
+    config = AutoConfig.for_model("gpt2", vocab_size=64, n_embd=32, n_layer=1, n_head=4, n_positions=64)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(directory)
+    save_tokenizer(directory)
+
+
+def save_special_token(directory: Path) -> None:
+    path = save_classifier(directory) / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    tokenizer["post_processor"]["cls"] = ["[CLS]", 64]
+    path.write_text(json.dumps(tokenizer))
+
+
+EMBEDDINGS = "bert.embeddings.word_embeddings.weight"  # also of words that no check at load would use
+REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no head": (
+        partial(save_bert, without="classifier"),
+        r"2 weights are missing: classifier\.bias, classifier\.weight",
+    ),
+    "a weight that would be left out": (
+        partial(save_bert, with_weights={"adapter.weight": torch.ones(3)}),
+        r"has no use for adapter\.weight",
+    ),
+    "NaN": (
+        partial(save_bert, with_weights={EMBEDDINGS: torch.full((64, 32), torch.nan)}),
+        r"word_embeddings\.weight has NaN or infinite values",
+    ),
+    "infinity": (
+        partial(save_bert, with_weights={EMBEDDINGS: torch.full((64, 32), torch.inf)}),
+        r"word_embeddings\.weight has NaN or infinite values",
+    ),
+    "code of its own": (
+        partial(save_bert, auto_map={"AutoModelForSequenceClassification": "modeling.Mine"}),
+        "code of their own",
+    ),
+    "a head of another size": (
+        partial(save_bert, num_labels=3, id2label={"0": "a", "1": "b"}, label2id=None),
+        r"2 weights have another shape: classifier\.bias \(\[3\], not \[2\]\)",
+    ),
+    "a gap among labels": (
+        partial(save_bert, id2label={"0": "ham", "2": "spam"}, label2id=None),
+        "missing: 1; belonging to none: 2",
+    ),
+    "a special token without an embedding": (
+        save_special_token,
+        "puts around a text has a token id outside 0 to 63",
+    ),
+    "padding that is seen": (
+        lambda directory: save_classifier(directory, "fnet", **SIZES),
+        "batching changes its scores",
+    ),
+    "a last token that is found otherwise": (save_gpt2, "GPT2ForSequenceClassification finds the last token"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_be_scored_wrongly_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    save, reason = REFUSED[name]
+    (tmp_path / "modeling.py").write_text("raise SystemExit('this was run')")
+    save(tmp_path)
+
+    with pytest.raises((UnsupportedModel, ModelLoadFailed), match=reason):
+        ClassifierModel.load(tmp_path, "float32", "cpu")
 
 
 @pytest.mark.parametrize("modules", [None, "[]"])
@@ -123,107 +198,11 @@ def test_a_classifier_is_one_whatever_lies_beside_it_and_never_an_embedder(
         EncoderModel.load(directory)
 
 
-def test_weights_decide_as_well_as_names(tmp_path: Path) -> None:
-    """A head under the name of a base model is no embedder, and a base model under a head's no classifier."""
-    directory = change_config(save_classifier(tmp_path / "head"), architectures=["BertModel"])
-    with pytest.raises(UnsupportedModel, match="with a head of its own, it is not an embedder"):
-        EncoderModel.load(directory)
-
-    path = save_classifier(tmp_path / "base") / "model.safetensors"
-    weights = {name: weight for name, weight in load_file(path).items() if not name.startswith("classifier")}
-    save_file(weights, path, metadata={"format": "pt"})
-    with pytest.raises(ModelLoadFailed, match=r"2 weights are missing: classifier\.bias, classifier\.weight"):
-        ClassifierModel.load(path.parent)
-
-
-def test_a_weight_that_would_be_left_out_is_refused_by_name(tmp_path: Path) -> None:
-    path = save_classifier(tmp_path) / "model.safetensors"
-    save_file(load_file(path) | {"adapter.weight": torch.ones(3)}, path, metadata={"format": "pt"})
-
-    with pytest.raises(UnsupportedModel, match=r"has no use for adapter\.weight"):
-        ClassifierModel.load(tmp_path)
-
-
-@pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_weights_that_are_no_finite_numbers_are_refused_by_name(tmp_path: Path, value: float) -> None:
-    """Also of a word that no check at load would use."""
-    path = save_classifier(tmp_path) / "model.safetensors"
-    weights = load_file(path)
-    weights["bert.embeddings.word_embeddings.weight"][60] = value
-    save_file(weights, path, metadata={"format": "pt"})
-
-    with pytest.raises(UnsupportedModel, match=r"word_embeddings\.weight has NaN or infinite values"):
-        ClassifierModel.load(tmp_path)
-
-
-def test_code_of_a_checkpoint_is_never_run(tmp_path: Path) -> None:
-    auto_map = {"AutoModelForSequenceClassification": "modeling.Mine"}
-    (tmp_path / "modeling.py").write_text("raise SystemExit('this was run')")
-
-    with pytest.raises(UnsupportedModel, match="code of their own"):
-        ClassifierModel.load(change_config(save_classifier(tmp_path), auto_map=auto_map))
-
-
-def test_a_model_that_sees_padding_is_refused(tmp_path: Path) -> None:
-    directory = save_classifier(tmp_path, "fnet", **SIZES)
-    with pytest.raises(UnsupportedModel, match="batching changes its scores"):
-        ClassifierModel.load(directory, "float32", "cpu")
-
-
-def test_a_decoder_whose_last_token_is_found_otherwise_is_refused_by_name(tmp_path: Path) -> None:
-    config = AutoConfig.for_model("gpt2", vocab_size=64, n_embd=32, n_layer=1, n_head=4, n_positions=64)
-    AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
-    save_tokenizer(tmp_path)
-
-    with pytest.raises(UnsupportedModel, match="GPT2ForSequenceClassification finds the last token"):
-        ClassifierModel.load(tmp_path)
-
-
-def test_a_head_of_another_size_than_the_configurations_is_refused(tmp_path: Path) -> None:
-    BertForSequenceClassification(BertConfig(vocab_size=64, num_labels=3, **SIZES)).save_pretrained(tmp_path)
-    save_tokenizer(tmp_path)
-    change_config(tmp_path, id2label={"0": "a", "1": "b"}, label2id=None)
-
-    with pytest.raises(
-        ModelLoadFailed, match=r"2 weights have another shape: classifier\.bias \(\[3\], not \[2\]\)"
-    ):
-        ClassifierModel.load(tmp_path)
-
-
-def test_a_map_of_labels_with_a_gap_is_refused_by_what_is_missing(tmp_path: Path) -> None:
-    directory = save_classifier(tmp_path, num_labels=2)
-    change_config(directory, id2label={"0": "ham", "2": "spam"}, label2id=None)
-
-    with pytest.raises(UnsupportedModel, match="missing: 1; belonging to none: 2"):
-        ClassifierModel.load(directory)
-
-
-def test_a_tokenizer_without_a_padding_token_is_served(tmp_path: Path) -> None:
-    directory = save_classifier(tmp_path, "bert", num_labels=2)
-    save_tokenizer(directory, pad_token=None)
-    texts = some_texts(4, 30)
-    classifier = ClassifierModel.load(directory, "float32", "cpu")
-
-    logits = classifier.encode(classifier.tokenize_all(texts))
-
-    np.testing.assert_allclose(logits, reference_logits(directory, texts), atol=TOLERANCE, rtol=0)
-
-
 def test_a_model_that_tells_no_texts_apart_though_its_tokenizer_does_takes_one(tmp_path: Path) -> None:
     directory = save_classifier(tmp_path, "roberta", num_labels=2, type_vocab_size=1)
     assert not ClassifierModel.load(directory, "float32", "cpu").takes_pairs
     save_tokenizer(directory, has_types=False)
     assert ClassifierModel.load(directory, "float32", "cpu").takes_pairs
-
-
-def test_a_special_token_without_an_embedding_is_refused(tmp_path: Path) -> None:
-    path = save_classifier(tmp_path) / "tokenizer.json"
-    tokenizer = json.loads(path.read_text())
-    tokenizer["post_processor"]["cls"] = ["[CLS]", 64]
-    path.write_text(json.dumps(tokenizer))
-
-    with pytest.raises(UnsupportedModel, match="puts around a text has a token id outside 0 to 63"):
-        ClassifierModel.load(tmp_path)
 
 
 def test_a_tokenizer_that_puts_nothing_between_two_texts_takes_one(tmp_path: Path) -> None:

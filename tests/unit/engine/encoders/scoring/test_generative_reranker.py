@@ -1,6 +1,7 @@
 """Decoders that rank by yes and no: probabilities are those of plain transformers, alone and in batches."""
 
 import json
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -103,13 +104,6 @@ def test_an_instruction_is_the_requests_else_the_checkpoints(tmp_path: Path) -> 
     assert probabilities(reranker, pairs) == pytest.approx(expected, abs=TOLERANCE)
 
 
-def test_a_template_without_a_place_for_an_instruction_takes_none(tmp_path: Path) -> None:
-    template = "{{ messages[-2].content }}<|im_end|>{{ messages[-1].content }}"
-    reranker = GenerativeReranker.load(declare_logit_score(save_reranker(tmp_path, template=template)))
-
-    assert not reranker.takes_instructions
-
-
 def test_content_may_be_in_parts(tmp_path: Path) -> None:
     structured = TEMPLATE.replace("message.content", "message.content[0].text")
     directory = declare_logit_score(save_reranker(tmp_path, template=structured), format="structured")
@@ -153,24 +147,15 @@ def test_a_document_is_cut_and_what_is_behind_it_stays(tmp_path: Path, extra_tok
     assert short.token_ids == ids(model_card_prompt("q", "w"))
 
 
-def test_a_limit_without_room_for_the_document_is_refused(tmp_path: Path) -> None:
+def test_a_reranker_has_the_context_of_its_positions_and_refuses_what_has_no_tokens(tmp_path: Path) -> None:
     reranker = GenerativeReranker.load(declare_logit_score(save_reranker(tmp_path, template=TEMPLATE)))
 
+    assert reranker.max_length == POSITIONS
+    assert reranker._model.get_output_embeddings().weight.shape == (2, 32), "only the rows that are read"
     with pytest.raises(InvalidRequest, match="40 tokens leave no room"):
         reranker.tokenize_all([PairText("q", "a document", 40)])
-
-
-def test_half_of_a_surrogate_pair_is_no_text(tmp_path: Path) -> None:
-    reranker = GenerativeReranker.load(declare_logit_score(save_reranker(tmp_path, template=TEMPLATE)))
-
     with pytest.raises(InvalidRequest, match="UTF-8"):
         reranker.tokenize_all([PairText("q", "\ud800")])
-
-
-def test_only_the_rows_of_the_head_that_are_read_are_kept(tmp_path: Path) -> None:
-    reranker = GenerativeReranker.load(declare_logit_score(save_reranker(tmp_path, template=TEMPLATE)))
-
-    assert reranker._model.get_output_embeddings().weight.shape == (2, 32)
 
 
 def test_a_decoder_of_which_nothing_says_that_it_ranks_generates(tmp_path: Path) -> None:
@@ -184,63 +169,82 @@ def test_a_decoder_of_which_nothing_says_that_it_ranks_generates(tmp_path: Path)
     assert read_kind(str(directory)).name == "classifier"
 
 
-def without_message(directory: Path) -> None:
-    path = directory / "sentence_bert_config.json"
-    config = json.loads(path.read_text())
-    del config["modality_config"]["message"]
-    path.write_text(json.dumps(config))
+def changed(file: str, change: Callable[[str], str]) -> Callable[[Path], object]:
+    return lambda directory: (directory / file).write_text(change((directory / file).read_text()))
 
 
-def with_processing(directory: Path) -> None:
-    path = directory / "sentence_bert_config.json"
-    path.write_text(
-        json.dumps(json.loads(path.read_text()) | {"processing_kwargs": {"text": {"max_length": 9}}})
-    )
-
-
-def with_third_module(directory: Path) -> None:
-    path = directory / "modules.json"
+def with_module(text: str) -> str:
     dense = {"path": "2_Dense", "type": "sentence_transformers.base.modules.dense.Dense"}
-    path.write_text(json.dumps([*json.loads(path.read_text()), dense]))
+    return json.dumps([*json.loads(text), dense])
 
 
-def of_other_code(directory: Path) -> None:
-    path = directory / "modules.json"
-    path.write_text(path.read_text().replace("sentence_transformers.cross_encoder", "mine"))
+def with_processing(text: str) -> str:
+    return json.dumps(json.loads(text) | {"processing_kwargs": {"text": {"max_length": 9}}})
+
+
+def without_message(text: str) -> str:
+    config = json.loads(text)
+    del config["modality_config"]["message"]
+    return json.dumps(config)
+
+
+SCORE, TRANSFORMER = "1_LogitScore/config.json", "sentence_bert_config.json"
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (without_message, r"declares no .*prompt for its pairs \(message\)"),
-        (with_processing, "more than add_generation_prompt"),
-        (with_third_module, "Transformer, LogitScore, Dense"),
-        (of_other_code, "its modules Transformer, LogitScore are none that we compute"),
+        (changed(TRANSFORMER, without_message), r"declares no .*prompt for its pairs \(message\)"),
+        (changed(TRANSFORMER, with_processing), "more than add_generation_prompt"),
+        (changed("modules.json", with_module), "Transformer, LogitScore, Dense"),
+        (
+            changed("modules.json", lambda text: text.replace("sentence_transformers.cross_encoder", "mine")),
+            "its modules Transformer, LogitScore are none that we compute",
+        ),
+        *(
+            (
+                changed(SCORE, lambda _, id=id: json.dumps({"true_token_id": id})),
+                f"by the token {id!r}, which its vocabulary has not",
+            )
+            for id in (-1, 10_000, None, True, "yes")
+        ),
+        (lambda directory: (directory / SCORE).unlink(), r"config\.json cannot be read"),
+        (
+            lambda directory: change_config(directory, auto_map={"AutoModelForCausalLM": "modeling.Mine"}),
+            "code of their own",
+        ),
     ],
 )
 def test_what_is_declared_otherwise_is_refused_by_name(tmp_path: Path, change: Any, reason: str) -> None:
     directory = declare_logit_score(save_reranker(tmp_path, template=TEMPLATE))
+    (directory / "modeling.py").write_text("raise SystemExit('this was run')")
     change(directory)
 
-    with pytest.raises(UnsupportedModel, match=reason):
+    with pytest.raises((UnsupportedModel, ModelLoadFailed), match=reason):
         GenerativeReranker.load(directory)
+
+
+UNSHOWN = 'does not show a message of the role "query"'
 
 
 @pytest.mark.parametrize(
     ("template", "reason"),
     [
         (None, "no chat template"),
-        ("{{ messages[0].content }}", 'does not show a message of the role "query"'),
-        (
-            "{{ messages[-1].content }}{{ messages[-2].content }}",
-            'does not show a message of the role "query"',
-        ),
+        ("{{ messages[0].content }}", UNSHOWN),
+        ("{{ messages[-1].content }}{{ messages[-2].content }}", UNSHOWN),
         ("{{ raise_exception('user first') }}", "user first"),
+        ("{{ messages[-2].content }}<|im_end|>{{ messages[-1].content }}", None),
     ],
 )
-def test_a_template_that_shows_no_pair_is_refused(tmp_path: Path, template: str | None, reason: str) -> None:
+def test_a_template_must_show_the_pair_and_may_take_no_instruction(
+    tmp_path: Path, template: str | None, reason: str | None
+) -> None:
     directory = declare_logit_score(save_reranker(tmp_path, template=template))
 
+    if reason is None:
+        assert not GenerativeReranker.load(directory).takes_instructions
+        return
     with pytest.raises(UnsupportedModel, match=reason):
         GenerativeReranker.load(directory)
 
@@ -258,38 +262,6 @@ def test_tokens_that_make_no_score_are_refused(tmp_path: Path, fields: dict[str,
 
     with pytest.raises(UnsupportedModel, match=reason):
         GenerativeReranker.load(directory)
-
-
-@pytest.mark.parametrize("id", [-1, 10_000, None, True, "yes"])
-def test_a_token_that_the_vocabulary_has_not_is_refused(tmp_path: Path, id: object) -> None:
-    directory = declare_logit_score(save_reranker(tmp_path, template=TEMPLATE))
-    (directory / "1_LogitScore" / "config.json").write_text(json.dumps({"true_token_id": id}))
-
-    with pytest.raises(UnsupportedModel, match=f"by the token {id!r}, which its vocabulary has not"):
-        GenerativeReranker.load(directory)
-
-
-def test_a_module_without_its_file_is_refused_by_name(tmp_path: Path) -> None:
-    directory = declare_logit_score(save_reranker(tmp_path, template=TEMPLATE))
-    (directory / "1_LogitScore" / "config.json").unlink()
-
-    with pytest.raises(ModelLoadFailed, match=r"config\.json cannot be read"):
-        GenerativeReranker.load(directory)
-
-
-def test_code_of_a_checkpoint_is_never_run(tmp_path: Path) -> None:
-    directory = declare_logit_score(save_reranker(tmp_path, template=TEMPLATE))
-    (directory / "modeling.py").write_text("raise SystemExit('this was run')")
-    change_config(directory, auto_map={"AutoModelForCausalLM": "modeling.Mine"})
-
-    with pytest.raises(UnsupportedModel, match="code of their own"):
-        GenerativeReranker.load(directory)
-
-
-def test_the_context_is_that_of_the_positions(tmp_path: Path) -> None:
-    reranker = GenerativeReranker.load(declare_logit_score(save_reranker(tmp_path, template=TEMPLATE)))
-
-    assert reranker.max_length == POSITIONS
 
 
 def test_a_reranker_converted_to_a_head_over_labels_reads_pairs_in_its_template(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from tests.unit.engine.tiny.decoders import (
 )
 
 CPU = torch.device("cpu")
-NEW_TOKENS = 4
+NEW_TOKENS = 3
 PROMPTS = [[5, 9, 200, 31, 7, 77, 8, 120, 3], [41] * 5, list(range(60, 80))]
 
 # Triton's interpreter is slow for each program of each layer: few heads, and no more layers than kinds.
@@ -68,7 +68,7 @@ def test_greedy_output_through_triton_equals_generate(name: str, tmp_path: Path)
     assert greedy_answers(engine, PROMPTS, NEW_TOKENS) == wanted
 
 
-@pytest.mark.parametrize("kv_cache_dtype", mostly_exhaustive(["int8", "bfloat16"], default=["int8"]))
+@pytest.mark.parametrize("kv_cache_dtype", mostly_exhaustive(["int8", "bfloat16"], default=[]))
 def test_narrow_kv_through_triton_gives_what_it_gives_in_plain_torch(
     kv_cache_dtype: str, tmp_path: Path
 ) -> None:

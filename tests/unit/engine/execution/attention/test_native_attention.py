@@ -73,26 +73,6 @@ def test_long_sequences_are_split_and_merged(window: int | None) -> None:
     check(lengths, 4, KvShape(2, 16, 16), block_size=128, call=call)
 
 
-@pytest.mark.parametrize("dtype", mostly_exhaustive([torch.float32, torch.bfloat16], [torch.float32]))
-def test_threads_that_lose_their_cores_change_nothing(dtype: torch.dtype) -> None:
-    """More threads than cores: some stand still at any time, and others take over what they are in."""
-    if not native_attention_computes(dtype, dtype):
-        pytest.skip(f"this processor has no kernel for {dtype}")
-    shape = KvShape(2, 64, 64)
-    lengths = [(2 * SPLIT_KEYS + 70, 1), (300, 1), (SPLIT_KEYS - 20, 90), (0, 200)]
-    cases = [rounded(case, dtype) for case in make_cases(lengths, 8, shape, seed=10, block_size=128)]
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        expected = paged(cases, memory("native", shape, 128, dtype), PLAIN, "native")
-        torch.set_num_threads(9)
-        for _ in range(20):
-            got = paged(cases, memory("native", shape, 128, dtype), PLAIN, "native")
-            assert all(map(torch.equal, got, expected))
-    finally:
-        torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_in_and_out(dtype: torch.dtype) -> None:
     """Sums are made in float32, so only the output is rounded, and in bfloat16 the weights of the values."""
@@ -256,12 +236,6 @@ def test_long_sequences_have_the_same_bits_whole_and_token_by_token() -> None:
 
     assert_same_bits(results[1], results[0])
     assert_same_bits(results[2], results[0])
-
-
-def test_denormals_survive_the_kernel() -> None:
-    NativeAttention(memory("native", KvShape(1, 8, 8), BLOCK))
-
-    assert (torch.tensor(1e-40) * 1.0).item() != 0.0
 
 
 def check(

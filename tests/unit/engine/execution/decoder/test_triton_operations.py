@@ -70,7 +70,6 @@ def test_logits_equal_those_of_the_models_own_modules(name: str, tmp_path: Path)
 
     assert not decoder.has_modules
     assert relative_error(model, decoder, rows=[3, 20, TOKENS - 1]) < 1e-5
-    assert relative_error(model, decoder, rows=list(range(TOKENS)), seed=1) < 1e-5
 
 
 @pytest.mark.parametrize("name", mostly_exhaustive(ELSEWHERE, default=["phi3, fused gate"]))
@@ -110,6 +109,7 @@ def test_a_model_on_another_device_is_proven_there(tmp_path: Path, monkeypatch: 
     assert proven.facts.device == "cuda"
 
 
+@pytest.mark.exhaustive
 def test_a_mixture_stays_a_module(tmp_path: Path) -> None:
     model = stir(load(save_model(tmp_path, "mixtral", num_local_experts=4)))
     decoder = read(copy.deepcopy(model))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import random
 from array import array
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from nightshift_engine.execution.model_runner import ModelRunner
 from nightshift_engine.execution.step_layout import StepLayout
 from nightshift_engine.loading.selftest import check_model
 from tests.unit.engine.execution.decoder.test_decoder import load, read
+from tests.unit.engine.tiny.cases import mostly_exhaustive
 from tests.unit.engine.tiny.decoders import VOCAB_SIZE, save_model
 
 pytestmark = pytest.mark.skipif(
@@ -95,8 +97,13 @@ def count_written(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> list[int
     return written
 
 
-@pytest.mark.parametrize("model_type", ["llama", "mixtral", "qwen2_moe"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("model_type", "dtype"),
+    mostly_exhaustive(
+        product(["llama", "mixtral", "qwen2_moe"], NAMES),
+        default=[("llama", torch.float32), ("mixtral", torch.bfloat16), ("qwen2_moe", torch.float32)],
+    ),
+)
 def test_random_steps_give_the_bits_of_steps_call_by_call(
     dtype: torch.dtype, model_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,27 +54,6 @@ def test_packed_experts_compute_what_their_module_does(model_type: str, tokens: 
         assert torch.allclose(packed(*given), module(*given), atol=1e-5)
 
 
-def test_a_token_gets_the_same_bits_whatever_the_others_choose(tmp_path: Path) -> None:
-    module = experts_of(load(save_model(tmp_path, "mixtral", **FAMILIES["mixtral"])))
-    packed = pack_experts(module, native_grouped_pack("float32"))
-    assert packed is not None
-    x, index, weights = routed(33)
-    with torch.inference_mode():
-        together = packed(x, index, weights)
-        alone = [packed(x[n : n + 1], index[n : n + 1], weights[n : n + 1]) for n in range(len(x))]
-    assert torch.equal(together, torch.cat(alone))
-
-
-def test_float32_experts_of_a_bfloat16_checkpoint_are_kept_in_half_the_memory(tmp_path: Path) -> None:
-    module = experts_of(load(save_model(tmp_path, "mixtral", **FAMILIES["mixtral"]))).bfloat16().float()
-    packed = pack_experts(copy.deepcopy(module), native_grouped_pack("float32"))
-    assert packed is not None
-    x, index, weights = routed(33)
-    with torch.inference_mode():
-        assert torch.allclose(packed(x, index, weights), module(x, index, weights), rtol=1e-5, atol=1e-5)
-    assert packed.down._weights.nbytes == 2 * module.down_proj.numel()
-
-
 @pytest.mark.skipif(not NativeLinear.can_pack("bfloat16", 2), reason="this processor has no AVX512_BF16")
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 def test_narrow_experts_are_near_those_in_float32(dtype: Any, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "cache"
 
 
-@pytest.mark.parametrize("content", [b"", b"not a library at all, but long enough to hold a digest", None])
+@pytest.mark.parametrize("content", [b"not a library at all, but long enough to hold a digest", None])
 def test_a_broken_file_in_the_cache_is_built_again(
     tmp_path: Path, built: Path, content: bytes | None
 ) -> None:
@@ -178,7 +178,7 @@ def test_loading_a_kernel_leaves_denormals_alone() -> None:
 @pytest.mark.parametrize(
     ("instructions", "kernel"),
     mostly_exhaustive(
-        product(INSTRUCTIONS, KERNELS), default=[*zip(INSTRUCTIONS, KERNELS[::2], strict=False)]
+        product(INSTRUCTIONS, KERNELS), default=[*zip(INSTRUCTIONS[::2], KERNELS[::2], strict=False)]
     ),
 )
 def test_every_kernel_compiles_for_processors_that_this_one_is_not(instructions: str, kernel: Path) -> None:

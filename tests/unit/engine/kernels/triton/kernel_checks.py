@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from tests.unit.engine.kernels.triton.attention_problems import (
     ERROR_MAX,
     PROBLEMS,
     Inputs,
+    Problem,
     attend_reference,
     random_inputs,
     write_reference,
@@ -22,12 +23,14 @@ from tests.unit.engine.kernels.triton.attention_problems import (
 SPLIT_SIZE = 32
 
 
-def check_kernels(device: torch.device, names: list[str]) -> Iterator[Check]:
+def check_kernels(
+    device: torch.device, names: list[str], problems: Mapping[str, Problem] = PROBLEMS
+) -> Iterator[Check]:
     """Chunks, split decoding and KV writes in Triton against float64."""
     from nightshift_engine.kernels.triton.kv_write import write_kv
 
     for name in names:
-        problem = PROBLEMS[name]
+        problem = problems[name]
         if problem.kv_dtype == torch.float8_e4m3fn and not _has_fp8(device):
             continue
         inputs = random_inputs(problem, 1, device)
