@@ -1,9 +1,7 @@
 import json
 import re
 import socket
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from nightshift.cli.doctor.checks import machine, models
 from nightshift.cli.doctor.checks import service as service_checks
 from tests.faults.kit import metadata
 from tests.faults.kit.metadata import Trouble
+from tests.helpers.altering_proxy import Asked, Reply, answering
 
 
 @pytest.fixture
@@ -234,51 +233,33 @@ def test_a_warning_does_not_make_it_fail(nightshift, healthy, monkeypatch):
     assert "canary-password" not in ended.out
 
 
-class FakeService(ThreadingHTTPServer):
+class FakeService:
     """Two models, and workers that are ready for some; admits one key."""
 
     key = "ns_live_key"
     ready: tuple[str, ...] = ("minilm", "llama")
 
-    @property
-    def base_url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
+    def __call__(self, request: Asked) -> Reply:
+        if request.path == "/readyz":
+            return self._json({"status": "ready"})
+        if request.headers.get("authorization") != f"Bearer {self.key}":
+            return self._json({"error": {"message": "Incorrect API key provided."}}, 401)
+        if request.path == "/v1/models":
+            return self._json({"data": [{"id": "minilm"}, {"id": "llama"}]})
+        ready, stopped = {"status": "ready", "models": self.ready}, {"status": "stopped", "models": ["llama"]}
+        return self._json({"data": [ready, stopped]})
 
-    def answer(self, path: str, key: str) -> tuple[int, object]:
-        if path == "/readyz":
-            return 200, {"status": "ready"}
-        if key != f"Bearer {self.key}":
-            return 401, {"error": {"message": "Incorrect API key provided."}}
-        if path == "/v1/models":
-            return 200, {"data": [{"id": "minilm"}, {"id": "llama"}]}
-        return 200, {
-            "data": [{"status": "ready", "models": self.ready}, {"status": "stopped", "models": ["llama"]}]
-        }
-
-
-class Answers(BaseHTTPRequestHandler):
-    server: FakeService
-
-    def do_GET(self) -> None:
-        status, body = self.server.answer(self.path, self.headers.get("authorization", ""))
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(json.dumps(body).encode())
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Tests are silent."""
+    def _json(self, body: object, status: int = 200) -> Reply:
+        return Reply(status, {}, json.dumps(body).encode())
 
 
 @pytest.fixture
 def service(healthy: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeService]:
-    with FakeService(("127.0.0.1", 0), Answers) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        monkeypatch.setenv("NIGHTSHIFT_BASE_URL", server.base_url)
-        monkeypatch.setenv("NIGHTSHIFT_API_KEY", server.key)
-        yield server
-        server.shutdown()
-        thread.join()
+    fake = FakeService()
+    with answering(fake) as url:
+        monkeypatch.setenv("NIGHTSHIFT_BASE_URL", url.removesuffix("/v1"))
+        monkeypatch.setenv("NIGHTSHIFT_API_KEY", fake.key)
+        yield fake
 
 
 def test_of_a_service_that_runs_the_models_are_listed(nightshift, service):
