@@ -59,7 +59,7 @@ def test_a_number_is_written_without_and_and_with_hyphenated_tens(n, words):
 def test_words_read_back_give_the_number():
     seed = 11
     print(f"seed {seed}")
-    for n in [*range(2_000), *Random(seed).sample(range(1_000_000), 20_000)]:
+    for n in [*range(2_000), *Random(seed).sample(range(1_000_000), 5_000)]:
         assert value_of(number_in_words(n)) == n
 
 
@@ -70,10 +70,10 @@ def test_a_number_out_of_range_is_refused(n):
 
 
 def test_about_one_number_in_fifty_is_held_out_and_none_below_a_thousand():
-    held_out = sum(map(is_held_out, range(1_000_000)))
+    held_out = sum(map(is_held_out, range(100_000)))
 
     assert not any(map(is_held_out, range(1_000)))
-    assert held_out == 19_768
+    assert held_out == 1_937
 
 
 def test_the_demo_models_id_is_the_last_part_of_its_path():

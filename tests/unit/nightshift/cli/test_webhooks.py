@@ -86,22 +86,22 @@ def test_an_endpoint_is_tested_disabled_enabled_and_deleted(nightshift, requests
     ]
 
 
-@pytest.mark.parametrize("status_code", [100, 199, 300, 302, 308, 400, 404, 410, 429, 500, 503])
-@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize(
+    ("status_code", "is_taken"),
+    [
+        *((status_code, False) for status_code in (199, 300, 404, 503)),
+        *((status_code, True) for status_code in (200, 299)),
+    ],
+)
+@pytest.mark.parametrize("options", [(), ("--json",)])
 def test_a_test_that_the_receiver_did_not_take_fails_with_its_status(
-    nightshift, server, status_code, as_json
+    nightshift, server, status_code, is_taken, options
 ):
     server.instead = lambda request: httpx.Response(200, json={"status_code": status_code})
-    ended = nightshift("webhooks", "test", "whe_1", *(["--json"] if as_json else []))
-    assert ended.code == 1
-    assert f"whe_1 did not take the event: it answered {status_code}" in ended.err
+    ended = nightshift("webhooks", "test", "whe_1", *options)
+    assert ended.code == (0 if is_taken else 1)
+    assert (f"whe_1 did not take the event: it answered {status_code}" in ended.err) is not is_taken
     assert str(status_code) in ended.out
-
-
-@pytest.mark.parametrize("status_code", [200, 202, 204, 299])
-def test_a_test_that_the_receiver_took_is_done(nightshift, server, status_code):
-    server.instead = lambda request: httpx.Response(200, json={"status_code": status_code})
-    assert nightshift("webhooks", "test", "whe_1").code == 0
 
 
 def test_a_test_without_an_answer_fails_with_the_reason(nightshift, server):
