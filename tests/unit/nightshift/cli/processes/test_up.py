@@ -255,7 +255,7 @@ def test_the_base_url_can_be_reached_whatever_is_listened_on(site, host, base_ur
 
 
 def test_jobs_may_name_where_the_user_stands_or_what_the_operator_allows(data, data_dir, monkeypatch):
-    """And never where the keys are: in the root directory, nothing but the data directory's own files."""
+    """Never where the keys are: in the root directory, nothing but the data directory's own files."""
     assert embedded.allowed_file_roots(data) == (str(Path.cwd()), str(data_dir / "files"))
     monkeypatch.chdir("/")
     assert embedded.allowed_file_roots(data) == (str(data_dir / "files"),)
