@@ -10,25 +10,26 @@ from nightshift.bulk.rows.inputs import BadRow, Row
 from nightshift.bulk.rows.requests import RowProblem, RowRequest, columns_of, kept_of, to_request
 from nightshift.jobs import JobSpec, JsonObject, NewShard
 from nightshift.jobs.options import BulkOptions, KeepColumns
+from tests.unit.nightshift.bulk.rows.columns.tables import a_job, a_shard
 
 TEMPLATE: JsonObject = {"model": "m", "prompt": "{{text}}"}
 FOLDERS = "s3://b/in/lang=en/part-0.parquet"
 
 
-def a_spec(keep: KeepColumns | None, **more: Any) -> JobSpec:
+def spec(keep: KeepColumns | None, **more: Any) -> JobSpec:
     fields = {"template": TEMPLATE, "options": BulkOptions(keep_columns=keep)} | more
-    return JobSpec(endpoint="/v1/completions", completion_window_s=60, **fields)
+    return a_job(endpoint="/v1/completions", **fields)
 
 
-def a_shard(uri: str = "file-1") -> NewShard:
-    return NewShard(shard_no=0, uri=uri, format="parquet", start=0, end=None)
+def a_file(uri: str = "file-1") -> NewShard:
+    return a_shard("parquet", uri)
 
 
 def made_of(
     data: JsonObject | BadRow, keep: KeepColumns | None, uri: str = "file-1", **more: Any
 ) -> RowRequest | RowProblem:
     row = data if isinstance(data, BadRow) else Row(0, data)
-    return to_request(row, a_spec(keep, **more), a_shard(uri))
+    return to_request(row, spec(keep, **more), a_file(uri))
 
 
 def test_columns_are_kept_in_the_order_asked_and_null_where_the_row_has_none() -> None:
@@ -49,7 +50,7 @@ def test_all_columns_are_those_of_the_row_and_of_its_folders() -> None:
 
 def test_a_job_without_kept_columns_keeps_nothing() -> None:
     assert made_of({"text": "a"}, None).kept is None
-    assert kept_of(BadRow(0, "line_too_long", "long"), a_spec(None), a_shard()) is None
+    assert kept_of(BadRow(0, "line_too_long", "long"), spec(None), a_file()) is None
 
 
 def test_a_request_in_batch_line_form_has_its_fields_as_columns() -> None:
@@ -82,7 +83,7 @@ def test_a_number_beyond_json_is_an_error_of_its_row_that_names_the_column() -> 
 
     assert isinstance(refused, RowProblem)
     assert (refused.code, refused.param, "'n'" in refused.message) == ("invalid_value", "keep_columns", True)
-    assert kept_of(Row(0, {"n": json.loads("1e400")}), a_spec("all"), a_shard()) == "null"
+    assert kept_of(Row(0, {"n": json.loads("1e400")}), spec("all"), a_file()) == "null"
 
 
 def test_a_retry_keeps_what_was_kept_of_the_earlier_jobs_row() -> None:
@@ -95,4 +96,4 @@ def test_a_retry_keeps_what_was_kept_of_the_earlier_jobs_row() -> None:
     ("keep", "read"), [(("id", "lang", "n.m"), {"text", "id", "n.m"}), ("all", None), (None, {"text"})]
 )
 def test_kept_columns_are_read(keep: KeepColumns | None, read: set[str] | None) -> None:
-    assert columns_of(a_spec(keep), a_shard(FOLDERS)) == read
+    assert columns_of(spec(keep), a_file(FOLDERS)) == read
