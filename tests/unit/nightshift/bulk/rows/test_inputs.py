@@ -460,7 +460,7 @@ TWO_ROWS = {
 def test_rows_of_another_object_than_the_one_planned_are_never_taken_for_its_own(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch, format: InputFormat, change: str
 ) -> None:
-    """Nor those of an object that grows or goes in mid-run, whose size was known."""
+    """The size of an object that grows or goes in mid-run was known."""
     content = packed(TWO_ROWS[format.layout], format)
     planned = store.put("in/k", content)
     assert describe(store, planned, "in/k", format).etag == planned.etag

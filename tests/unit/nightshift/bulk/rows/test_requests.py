@@ -134,7 +134,7 @@ def test_folders_are_columns() -> None:
     ],
 )
 def test_the_place_of_a_row_is_its_object_and_its_number(shard: NewShard, end: str) -> None:
-    """Of a later shard, the place where the shard begins is said; of an object that is a row, the object."""
+    """A later shard is said with its beginning, and an object that is a row by itself."""
     assert place_of(4, shard) == end
     image = ShardObject("s3://b/b.png", None)
     assert place_of(4, a_shard("images"), image) == " It is 's3://b/b.png'."
