@@ -291,12 +291,6 @@ def test_children_do_not_outlive_a_supervisor_that_is_killed(log):
     wait_until_dead(child_pid)
 
 
-def test_the_wait_before_a_restart_doubles_up_to_its_limit():
-    backoff = RestartBackoff(first_s=0.5, factor=2.0, longest_s=30.0)
-    delays_s = [backoff.delay_s(exits) for exits in (1, 2, 3, 4, 7, 8, 1_000_000)]
-    assert delays_s == [0.5, 1.0, 2.0, 4.0, 30.0, 30.0, 30.0]
-
-
 def test_a_child_that_lived_long_enough_starts_from_the_shortest_wait_again():
     clock = Clock()
     lives_s = iter([1, 1, 61, 1])
