@@ -236,8 +236,8 @@ def test_listing_asks_for_what_it_is_told_to_and_stops_at_its_limit(connect):
 
     params = server.requests[0].url.params
     assert params.get_list("status") == ["queued", "running"]
-    asked = about | {"created_after": "1795392000", "limit": "100"}
-    assert dict(params.remove("status")) == asked
+    query = about | {"created_after": "1795392000", "limit": "100"}
+    assert dict(params.remove("status")) == query
 
     server = Server(page(JOB, JOB, has_more=True))
     assert len(list(connect(server).list_jobs(limit=2))) == 2
