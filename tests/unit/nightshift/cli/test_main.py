@@ -96,11 +96,8 @@ def test_leases_that_cannot_be_kept_are_one_line_too(nightshift, monkeypatch, co
 @pytest.mark.parametrize(
     "command",
     [
-        ("workers", "list"),
-        ("workers", "drain", "wrk_1"),
-        ("worker", "--check"),
-        ("keys", "list"),
-        ("keys", "create"),
+        *(("workers", "list"), ("workers", "drain", "wrk_1"), ("worker", "--check")),
+        *(("keys", "list"), ("keys", "create")),
     ],
     ids=" ".join,
 )

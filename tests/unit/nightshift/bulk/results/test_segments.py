@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nightshift.bulk.results.row_results import RowResult, output_lines
@@ -37,11 +37,13 @@ results_of_values = st.builds(replace, results, status_code=st.just(200), values
 some = st.lists(results | results_of_values, max_size=5)
 
 
+@settings(max_examples=50)
 @given(some)
 def test_a_segment_gives_back_what_was_put_in(rows: list[RowResult]) -> None:
     assert decode_segment(encode_segment(HEAD, rows).data) == rows
 
 
+@settings(max_examples=50)
 @given(some)
 def test_a_measured_segment_has_the_bodies_and_the_length_of_the_lines(rows: list[RowResult]) -> None:
     encoded = encode_segment(HEAD, rows, is_measured=True)
@@ -52,6 +54,7 @@ def test_a_measured_segment_has_the_bodies_and_the_length_of_the_lines(rows: lis
     assert [*output_lines(stored)] == [*output_lines(rows)]
 
 
+@settings(max_examples=50)
 @given(rows=some, data=st.data())
 def test_a_truncated_segment_is_refused(rows: list[RowResult], data: st.DataObject) -> None:
     segment = encode_segment(HEAD, rows).data
@@ -61,6 +64,7 @@ def test_a_truncated_segment_is_refused(rows: list[RowResult], data: st.DataObje
         decode_segment(segment[:length])
 
 
+@settings(max_examples=50)
 @given(rows=some, data=st.data())
 def test_a_segment_with_a_changed_byte_never_gives_other_results(
     rows: list[RowResult], data: st.DataObject

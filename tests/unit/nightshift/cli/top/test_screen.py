@@ -125,67 +125,38 @@ def test_of_a_low_terminal_the_room_goes_to_what_needs_it():
     assert sum("nightly-" in line for line in lines) > 15
 
 
-def test_a_problem_is_said_above_what_is_old():
+def test_a_problem_is_said_above_what_is_old_and_so_are_workers_that_are_wanted_and_not_there():
     text = shown(a_night(), 60, view=View(problem="trying again in 4 s; this is old: No answer"))
     assert "trying again in 4 s; this is old: No answer" in text
     assert "nightly-1" in text
-
-
-def test_workers_that_are_wanted_and_not_there_are_said():
     assert "more workers wanted: qwen3-8b 2 of 5 (any)\n" in shown(a_night())
     assert "more workers" not in shown(a_night(workers_wanted=None)), "the key is no administrator's"
 
 
-def test_sorting_goes_round():
-    view = View()
-    for _ in JOB_ORDERS:
+def test_jobs_are_sorted_by_what_is_asked_for_and_sorting_goes_round():
+    results = ((300, 1, 0), (100, 5, 3), (200, 9, 1))
+    night = a_night(
+        jobs=[
+            a_job(n, expires_at=NOW_S + left, counts={"total": 10, "succeeded": succeeded, "failed": failed})
+            for n, (left, succeeded, failed) in enumerate(results, start=1)
+        ]
+    )
+    view, orders = View(), {}
+    for name, *_ in JOB_ORDERS:
+        text = shown(night, view=view)
+        orders[name] = "".join(sorted("123", key=lambda n: text.index(f"nightly-{n}")))
         view = view.next_jobs()
+    assert orders == {"deadline": "231", "failed rows": "231", "progress": "321", "name": "123"}
     for _ in WORKER_ORDERS:
         view = view.next_workers()
     assert view == View()
 
 
-def order_of(view: View, night: Snapshot, words: list[str]) -> list[str]:
-    text = shown(night, view=view)
-    return sorted(words, key=text.index)
-
-
-def test_jobs_are_sorted_by_what_is_asked_for():
-    night = a_night(
-        jobs=[
-            a_job(1, expires_at=NOW_S + 300, counts={"total": 10, "succeeded": 1, "failed": 0}),
-            a_job(2, expires_at=NOW_S + 100, counts={"total": 10, "succeeded": 5, "failed": 3}),
-            a_job(3, expires_at=NOW_S + 200, counts={"total": 10, "succeeded": 9, "failed": 1}),
-        ]
-    )
-    names = ["nightly-1", "nightly-2", "nightly-3"]
-    orders = {
-        JOB_ORDERS[n][0]: [name[-1] for name in order_of(View(jobs_by=n), night, names)] for n in range(4)
-    }
-    assert orders == {
-        "deadline": ["2", "3", "1"],
-        "failed rows": ["2", "3", "1"],
-        "progress": ["3", "2", "1"],
-        "name": ["1", "2", "3"],
-    }
-
-
 HOSTILE = [
-    "\x1b[2J\x1b[31mred",
-    "\x1b]0;title\x07",
-    "\x9b31m",
-    "a\rb\nc",
-    "\u202eevil\u202c",
-    "\u2066x\u2069",
-    "zero\u200bwidth\ufeff",
-    "a" + "\u0301" * 500,
-    "漢字" * 40,
-    "👩‍👩‍👧‍👦" * 10,
-    "[bold red]markup[/]",
-    ":boom:",
-    "\udc80surrogate",
-    "tab\there",
-    "x" * 10_000,
+    *("\x1b[2J\x1b[31mred", "\x1b]0;title\x07", "\x9b31m", "a\rb\nc"),
+    *("\u202eevil\u202c", "\u2066x\u2069", "zero\u200bwidth\ufeff", "a" + "\u0301" * 500),
+    *("漢字" * 40, "👩‍👩‍👧‍👦" * 10, "[bold red]markup[/]", ":boom:"),
+    *("\udc80surrogate", "tab\there", "x" * 10_000),
 ]
 
 
