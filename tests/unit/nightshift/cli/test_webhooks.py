@@ -41,9 +41,8 @@ def requests(server):
             element = DELIVERY if path == "/v1/deliveries" else ENDPOINT
             return httpx.Response(200, json={"data": [element], "has_more": False, "last_id": element["id"]})
         if path.startswith(PATH) and path.endswith("/replay"):
-            return httpx.Response(
-                200, json={"replayed": 1000 if len(seen) == 1 else 7, "has_more": len(seen) == 1}
-            )
+            more = len(seen) == 1
+            return httpx.Response(200, json={"replayed": 1000 if more else 7, "has_more": more})
         return httpx.Response(200, json=ENDPOINT | {"signing_secret": "whsec_new", "status_code": 204})
 
     server.instead = answer
@@ -57,9 +56,8 @@ def test_endpoints_are_listed_with_why_they_are_disabled(nightshift, requests):
 
 
 def test_adding_and_rotating_print_the_secret_alone(nightshift, requests):
-    added = nightshift(
-        "webhooks", "add", "https://hooks.example/x", "--event", "job.*", "--event", "batch.failed"
-    )
+    events = ("--event", "job.*", "--event", "batch.failed")
+    added = nightshift("webhooks", "add", "https://hooks.example/x", *events)
     assert added.out == "whsec_new\n"
     assert nightshift("webhooks", "rotate", "whe_1").out == "whsec_new\n"
     nightshift("webhooks", "rotate", "whe_1", "--at-once")

@@ -86,24 +86,39 @@ def test_a_port_in_use_is_said_before_anything_starts(nightshift, data_dir):
     assert not (data_dir / "logs").exists()
 
 
-def test_an_address_of_another_machine_is_named_with_its_option(nightshift):
-    ended = nightshift("up", "--host", "192.0.2.1")  # of the documentation's network
+SAME_PORT = (
+    "NIGHTSHIFT_WORKER_METRICS_PORT is 19401, and only one of 2 workers could serve its metrics there: "
+    "set it to 0. GET /metrics of the API shows those of all\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("environment", "options", "said"),
+    [
+        (
+            *({}, ("--host", "192.0.2.1")),  # of the documentation's network
+            r"host: 192\.0\.2\.1:8000 cannot be listened on.*name an address of this machine with --host",
+        ),
+        (
+            *({"NIGHTSHIFT_WORKER_METRICS_PORT": "19401"}, ("--workers", "2")),
+            re.escape(f"workers: {SAME_PORT}"),
+        ),
+        ({}, ("--data-dir", f"{__file__}/data"), "data-dir: "),
+        (
+            *({valkey.OVERRIDE: "/nowhere/valkey-server"}, ("--port", "0")),
+            ".*/nowhere/valkey-server, which cannot be run",
+        ),
+    ],
+    ids=["an address of another machine", "one port for two workers", "a file", "no server to embed"],
+)
+def test_what_cannot_work_is_said_with_its_option(nightshift, monkeypatch, environment, options, said):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    ended = nightshift("up", *options)
+
     assert ended.code == 1
-    assert "nightshift: host: 192.0.2.1:8000 cannot be listened on" in ended.err
-    assert "name an address of this machine with --host" in ended.err
-
-
-def test_workers_that_would_want_the_same_port_are_refused(nightshift, monkeypatch, data_dir):
-    monkeypatch.setenv("NIGHTSHIFT_WORKER_METRICS_PORT", "19401")
-
-    ended = nightshift("up", "--workers", "2")
-
-    assert (ended.code, ended.err) == (
-        1,
-        "nightshift: workers: NIGHTSHIFT_WORKER_METRICS_PORT is 19401, and only one of 2 workers could serve "
-        "its metrics there: set it to 0. GET /metrics of the API shows those of all\n",
-    )
-    assert not data_dir.exists()
+    assert re.match(f"nightshift: {said}", ended.err, re.DOTALL)
 
 
 def test_a_second_up_in_the_same_directory_is_refused(nightshift, data_dir):
@@ -131,13 +146,6 @@ with held(pathlib.Path({str(data_dir)!r})):
         holder.wait()
     with embedded.held(data_dir):
         assert (data_dir / "up.lock").exists()
-
-
-def test_a_data_directory_that_cannot_be_made_is_said(nightshift, tmp_path):
-    (tmp_path / "file").touch()
-    ended = nightshift("up", "--data-dir", str(tmp_path / "file" / "data"))
-    assert ended.code == 1
-    assert ended.err.startswith("nightshift: data-dir: ")
 
 
 def test_port_0_means_a_free_one():
@@ -173,13 +181,8 @@ def test_several_workers_share_the_cores_unless_the_operator_gives_them_threads(
 
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
-    assert threads_of(site) == {
-        "valkey": None,
-        "api": None,
-        "scheduler": None,
-        "worker-1": "4",
-        "worker-2": "4",
-    }
+    shared = {"worker-1": "4", "worker-2": "4"}
+    assert threads_of(site) == {"valkey": None, "api": None, "scheduler": None} | shared
     assert threads_of(replace(site, workers=9))["worker-9"] == "1"
     assert threads_of(replace(site, workers=1))["worker-1"] is None
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
@@ -232,13 +235,6 @@ def test_a_long_path_gets_a_socket_that_the_kernel_can_name(data_dir, monkeypatc
             wait_for("its socket", socket_path.exists)
             server.terminate()
     assert not socket_path.parent.exists()
-
-
-def test_without_a_server_to_embed_it_says_what_to_install(nightshift, monkeypatch):
-    monkeypatch.setenv(valkey.OVERRIDE, "/nowhere/valkey-server")
-    ended = nightshift("up", "--port", "0")
-    assert ended.code == 1
-    assert "/nowhere/valkey-server, which cannot be run" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -396,32 +392,27 @@ def test_it_says_which_networks_and_ports_webhooks_may_reach(announced, monkeypa
     ("ended", "workers", "after", "said"),
     [
         (
-            an_exit(-9),
-            2,
-            AfterExit.RESTART,
+            *(an_exit(-9), 2, AfterExit.RESTART),
             "api (pid 1) was ended by SIGKILL after 1.0 s; starting it again",
         ),
         (an_exit(CONFIGURATION_EXIT), 2, AfterExit.GIVE_UP, ""),
         (DRAINED, 2, AfterExit.LEAVE, "worker-1 was drained and stays away; the others go on"),
         (
-            DRAINED,
-            1,
-            AfterExit.LEAVE,
+            *(DRAINED, 1, AfterExit.LEAVE),
             "worker-1 was drained and stays away; no worker is left: start `nightshift up` again",
         ),
     ],
 )
-def test_once_it_was_ready_an_exit_is_reported_and_followed_by(ended, workers, after, said, capsys):
+def test_an_exit_is_reported_and_followed_by(ended, workers, after, said, capsys):
+    """Before it was ready, a death means that it cannot start."""
     reporter = ExitReporter(workers)
+    assert reporter(an_exit()) is AfterExit.GIVE_UP
+    assert reporter.fatal == an_exit()
+    capsys.readouterr()
+
     reporter.is_ready = True
     assert reporter(ended) is after
     assert capsys.readouterr().err.removesuffix("\n") == said
-
-
-def test_before_it_was_ready_a_death_means_that_it_cannot_start():
-    reporter = ExitReporter(workers=2)
-    assert reporter(an_exit()) is AfterExit.GIVE_UP
-    assert reporter.fatal == an_exit()
 
 
 @pytest.mark.parametrize(
