@@ -109,7 +109,7 @@ def test_a_wide_network_that_an_operator_allows_does_not_open_a_metadata_server(
     wide = [ipaddress.ip_network(network) for network in ("0.0.0.0/0", "::/0", "169.254.0.0/16")]
 
     assert any(ipaddress.ip_address(server) in network for network in METADATA_NETWORKS)
-    for form in ("IPv4", "mapped", "NAT64", "6to4"):
+    for form in ("IPv4", "mapped", "NAT64", "6to4", "ISATAP", "Teredo client"):
         address = ipaddress.ip_address(forms_of(server)[form])
         assert not is_allowed(address, wide)
         assert is_allowed(address, [*wide, ipaddress.ip_network(server)]), "by itself it may be allowed"

@@ -490,3 +490,6 @@ def test_a_range_is_pinned_where_it_reaches_past_its_end_too(store: ObjectStore)
 
     with pytest.raises(ObjectChanged):
         next(rows)
+    for start in (0, 8):
+        with pytest.raises(ObjectChanged):
+            next(iter_rows(store, "k", a_shard(start=start, end=16, source_etag=etag), line_bytes_max=200))
