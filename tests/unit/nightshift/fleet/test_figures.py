@@ -46,22 +46,17 @@ def test_a_report_is_read_as_it_was_told() -> None:
     assert WorkerFigures.from_json(json.loads(json.dumps(report.to_json()))) == report
 
 
-def test_what_is_not_known_is_absent_and_stays_unknown() -> None:
+def test_what_is_not_known_is_absent_and_what_a_later_release_tells_besides_is_passed_over() -> None:
     told = WorkerFigures(models={"demo": ModelFigures(running=0)}, device=DeviceFigures(kind="cpu")).to_json()
-
     assert told == {"device": {"kind": "cpu"}, "models": {"demo": {"running": 0}}}
     figures = WorkerFigures.from_json(told)
     assert figures is not None
     assert figures.device is not None
     assert (figures.device.utilisation, figures.models["demo"].waiting) == (None, None)
 
-
-def test_what_a_later_release_tells_besides_is_passed_over() -> None:
     told = {"models": {"demo": {"running": 1, "colour": "red", "waiting": "many"}, "odd": 3}, "wings": 2}
-
     assert WorkerFigures.from_json(told) == WorkerFigures(models={"demo": ModelFigures(running=1)})
-    assert WorkerFigures.from_json(None) is None
-    assert WorkerFigures.from_json([]) is None
+    assert WorkerFigures.from_json(None) is WorkerFigures.from_json([]) is None
 
 
 @pytest.mark.parametrize(

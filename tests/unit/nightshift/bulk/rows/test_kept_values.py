@@ -54,17 +54,16 @@ def test_a_job_without_kept_columns_keeps_nothing() -> None:
 
 
 def test_a_request_in_batch_line_form_has_its_fields_as_columns() -> None:
+    """A row without a request keeps its columns, and an unreadable one nothing."""
     line = {"custom_id": "r", "body": {"model": "m"}, "note": "n"}
-
     assert made_of(line, ("note", "body.model"), template=None).kept == '{"note":"n","body.model":"m"}'
-    refused = made_of(line | {"body": 1}, ("note",), template=None)
-    assert (type(refused), refused.kept) == (RowProblem, '{"note":"n"}')
 
-
-def test_a_row_without_a_request_keeps_its_columns_and_an_unreadable_one_nothing() -> None:
-    refused = made_of({"id": 1}, ("id",))
-    assert (type(refused), refused.kept) == (RowProblem, '{"id":1}')
-    assert made_of(BadRow(0, "line_too_long", "long"), ("id",)).kept == "null"
+    for refused, kept in (
+        (made_of(line | {"body": 1}, ("note",), template=None), '{"note":"n"}'),
+        (made_of({"id": 1}, ("id",)), '{"id":1}'),
+        (made_of(BadRow(0, "line_too_long", "long"), ("id",)), "null"),
+    ):
+        assert (type(refused), refused.kept) == (RowProblem, kept)
 
 
 def test_kept_columns_that_are_too_large_are_an_error_of_their_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,14 +51,13 @@ def test_what_a_killed_process_has_left_is_replaced(server: MetricsServer, tmp_p
     assert "wings 2.0" in read(tmp_path / "worker-1.sock")
 
 
-def test_a_port_that_is_taken_is_said_with_its_setting(server: MetricsServer) -> None:
+def test_a_port_that_is_taken_and_a_socket_that_cannot_be_made_are_said(
+    server: MetricsServer, tmp_path: Path
+) -> None:
     port = server.open_port(0, "WORKER_METRICS_PORT")
 
     with pytest.raises(ConfigurationError, match=f"port {port}: .*set NIGHTSHIFT_SCHEDULER_METRICS"):
         MetricsServer(new_registry()).open_port(port, "SCHEDULER_METRICS_PORT")
-
-
-def test_a_socket_that_cannot_be_made_is_said(server: MetricsServer, tmp_path: Path) -> None:
     for path in (tmp_path / "nowhere" / "a.sock", tmp_path / ("long" * 40)):
         with pytest.raises(ConfigurationError, match="metrics cannot be served on"):
             server.open_socket(path)
