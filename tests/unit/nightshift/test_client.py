@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import httpx
 import pytest
@@ -51,12 +52,23 @@ def connect() -> Iterator[Callable[..., Client]]:
         client.close()
 
 
-def refusal(status: int, **error: str) -> httpx.Response:
-    return httpx.Response(status, json={"error": {"message": "no", "type": "invalid_request_error", **error}})
+def ok(body: Any, status: int = 200) -> httpx.Response:
+    return httpx.Response(status, json=body)
+
+
+def page(*data: dict[str, Any], has_more: bool) -> httpx.Response:
+    return ok({"data": data, "has_more": has_more, "last_id": data[-1]["id"] if data else None})
+
+
+def refusal(status: int, retry_after: str | None = None, **error: str) -> httpx.Response:
+    answer = ok({"error": {"message": "no", "type": "invalid_request_error", **error}}, status)
+    if retry_after is not None:
+        answer.headers["retry-after"] = retry_after
+    return answer
 
 
 def test_a_job_is_read_as_the_server_describes_it(connect):
-    job = connect(Server(httpx.Response(200, json=JOB))).get_job("job_1")
+    job = connect(Server(ok(JOB))).get_job("job_1")
 
     assert job.state is JobState.RUNNING
     assert (job.counts.total, job.counts.succeeded, job.counts.failed) == (None, 3, 1)
@@ -66,14 +78,11 @@ def test_a_job_is_read_as_the_server_describes_it(connect):
     assert job.data == JOB
 
 
-def test_a_known_total_is_preferred_to_an_estimate(connect):
+def test_a_known_total_is_preferred_to_an_estimate_and_a_short_answer_is_a_job_too(connect):
     counts = {"total": 12, "succeeded": 0, "failed": 0}
-    job = connect(Server(httpx.Response(200, json=JOB | {"counts": counts}))).get_job("job_1")
-    assert job.rows_expected == 12
+    assert connect(Server(ok(JOB | {"counts": counts}))).get_job("job_1").rows_expected == 12
 
-
-def test_the_short_answer_to_a_create_is_a_job_too(connect):
-    answer = httpx.Response(202, json={"id": "job_1", "status": "queued", "queue_position": 1})
+    answer = ok({"id": "job_1", "status": "queued", "queue_position": 1}, 202)
     job = connect(Server(answer)).submit_job({"endpoint": "chat"})
     assert (job.state, job.rows_done, job.rows_expected) == (JobState.QUEUED, 0, None)
 
@@ -93,75 +102,59 @@ def test_what_no_request_can_be_made_with_is_refused_with_its_variable_named(bas
     assert api_key not in refused.value.message
 
 
-def test_every_call_carries_the_key(connect):
-    server = Server(httpx.Response(200, json=JOB))
-    connect(server).get_job("job_1")
-    assert server.requests[0].headers["authorization"] == "Bearer ns_live_key"
-
-
 @pytest.mark.parametrize("base_url", ["http://server", "http://server/", "http://server/v1"])
-def test_a_base_url_is_understood_with_and_without_v1(connect, base_url):
-    server = Server(httpx.Response(200, json=JOB))
+def test_a_base_url_is_understood_with_and_without_v1_and_every_call_carries_the_key(connect, base_url):
+    server = Server(ok(JOB))
     connect(server, base_url=base_url).get_job("job_1")
-    assert str(server.requests[0].url) == "http://server/v1/jobs/job_1"
+    [request] = server.requests
+    assert str(request.url) == "http://server/v1/jobs/job_1"
+    assert request.headers["authorization"] == "Bearer ns_live_key"
 
 
-def test_a_refusal_says_what_the_server_said(connect):
-    client = connect(Server(refusal(400, param="output", code="location_not_allowed")))
+def test_a_refusal_says_what_the_server_said_and_is_not_repeated(connect):
+    server = Server(refusal(400, param="output", code="location_not_allowed"))
     with pytest.raises(ApiError) as caught:
-        client.submit_job({})
-    assert (caught.value.status, caught.value.code, caught.value.param, caught.value.message) == (
-        400,
-        "location_not_allowed",
-        "output",
-        "no",
-    )
-
-
-def test_a_refusal_that_is_not_ours_still_says_something(connect):
-    client = connect(Server(httpx.Response(404, text="<html>nginx</html>")))
-    with pytest.raises(ApiError, match="HTTP 404 from http://server/v1/jobs/job_1: <html>nginx"):
-        client.get_job("job_1")
-
-
-def test_an_answer_that_is_no_json_is_an_error(connect):
-    client = connect(Server(httpx.Response(200, text="hello")))
-    with pytest.raises(ApiError, match="is it a Nightshift server"):
-        client.get_job("job_1")
-
-
-def test_a_refused_request_is_not_repeated(connect):
-    server = Server(refusal(422, code="idempotency_key_reused"))
-    with pytest.raises(ApiError):
         connect(server).submit_job({})
+    refused = caught.value
+    assert (refused.status, refused.code, refused.param) == (400, "location_not_allowed", "output")
+    assert refused.message == "no"
     assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (
+            httpx.Response(404, text="<html>nginx</html>"),
+            "HTTP 404 from http://server/v1/jobs/job_1: <html>nginx",
+        ),
+        (httpx.Response(200, text="hello"), "is it a Nightshift server"),
+    ],
+)
+def test_an_answer_that_is_not_ours_is_an_error_that_says_something(connect, answer, said):
+    with pytest.raises(ApiError, match=said):
+        connect(Server(answer)).get_job("job_1")
 
 
 @pytest.mark.parametrize(
     "trouble", [refusal(503), refusal(429), refusal(502), httpx.ReadTimeout("slow"), httpx.ReadError("reset")]
 )
-def test_a_create_is_repeated_under_the_same_key(connect, trouble):
-    server = Server(trouble, trouble, httpx.Response(202, json=JOB))
-    connect(server).submit_job({"endpoint": "chat"})
-
-    keys = {request.headers["idempotency-key"] for request in server.requests}
-    assert len(server.requests) == 3
-    assert len(keys) == 1
-
-
-def test_two_creates_have_different_keys(connect):
-    server = Server(httpx.Response(202, json=JOB))
+def test_a_create_is_repeated_under_its_own_key(connect, trouble):
+    server = Server(trouble, trouble, ok(JOB, 202))
     client = connect(server)
-    client.submit_job({})
-    client.submit_job({})
-    assert len({request.headers["idempotency-key"] for request in server.requests}) == 2
+    client.submit_job({"endpoint": "chat"})
+    client.submit_job({"endpoint": "chat"})
+
+    first, *repeats, second = [request.headers["idempotency-key"] for request in server.requests]
+    assert repeats == [first, first]
+    assert second != first
 
 
 REPLAYED = {"id": "dlq_1", "status": "replayed", "replay_job_id": "job_2"}
 
 
 def test_a_replay_whose_answer_was_lost_has_succeeded_all_the_same(connect):
-    server = Server(httpx.ReadError("reset"), refusal(409), httpx.Response(200, json=REPLAYED))
+    server = Server(httpx.ReadError("reset"), refusal(409), ok(REPLAYED))
 
     assert connect(server).replay_dead_letter("dlq_1") == REPLAYED
     assert [request.method for request in server.requests] == ["POST", "POST", "GET"]
@@ -178,7 +171,7 @@ def test_a_delete_whose_answer_was_lost_has_succeeded_all_the_same(connect):
     "answers",
     [
         [refusal(409)],  # nothing was lost: it was decided before
-        [httpx.ReadError("reset"), refusal(409), httpx.Response(200, json=REPLAYED)],  # otherwise than asked
+        [httpx.ReadError("reset"), refusal(409), ok(REPLAYED)],  # otherwise than asked
     ],
 )
 def test_a_request_that_was_decided_otherwise_stays_refused(connect, answers):
@@ -189,14 +182,14 @@ def test_a_request_that_was_decided_otherwise_stays_refused(connect, answers):
 
 
 def test_an_id_cannot_lead_to_another_route(connect):
-    server = Server(httpx.Response(200, json=REPLAYED))
+    server = Server(ok(REPLAYED))
     connect(server).discard_dead_letter("dlq_1/replay?")
 
     assert server.requests[0].url.raw_path == b"/v1/dead_letters/dlq_1%2Freplay%3F/discard"
 
 
 def test_a_nightly_run_is_known_by_its_name_and_brings_no_key(connect):
-    server = Server(httpx.Response(202, json=JOB))
+    server = Server(ok(JOB, 202))
     connect(server).submit_job({"name": "docs", "date": "2026-11-20"})
     assert "idempotency-key" not in server.requests[0].headers
     assert json.loads(server.requests[0].content) == {"name": "docs", "date": "2026-11-20"}
@@ -213,9 +206,7 @@ def test_repeats_end_and_wait_longer_each_time(connect):
 
 def test_retry_after_is_honoured(connect):
     sleeps: list[float] = []
-    busy = refusal(429)
-    busy.headers["retry-after"] = "3"
-    connect(Server(busy, httpx.Response(200, json=JOB)), sleeps).get_job("job_1")
+    connect(Server(refusal(429, retry_after="3"), ok(JOB)), sleeps).get_job("job_1")
     assert sleeps == [3.0]
 
 
@@ -227,62 +218,42 @@ def test_a_server_that_is_not_there_is_said_at_once(connect):
 
 
 def test_listing_goes_on_from_page_to_page(connect):
-    def page(*ids: str, has_more: bool) -> httpx.Response:
-        data = [JOB | {"id": id} for id in ids]
-        return httpx.Response(
-            200, json={"data": data, "has_more": has_more, "last_id": ids[-1] if ids else None}
-        )
+    jobs = [JOB | {"id": f"job_{number}"} for number in (3, 2, 1)]
+    server = Server(page(*jobs[:2], has_more=True), page(jobs[2], has_more=False))
 
-    server = Server(page("job_3", "job_2", has_more=True), page("job_1", has_more=False))
-    ids = [job.id for job in connect(server).list_jobs(status="running")]
+    assert [job.id for job in connect(server).list_jobs(status="running")] == ["job_3", "job_2", "job_1"]
 
-    assert ids == ["job_3", "job_2", "job_1"]
     assert "after" not in server.requests[0].url.params
     assert dict(server.requests[1].url.params) == {"status": "running", "limit": "100", "after": "job_2"}
 
 
-def test_listing_asks_for_what_it_is_told_to(connect):
-    server = Server(httpx.Response(200, json={"data": [], "has_more": False, "last_id": None}))
+def test_listing_asks_for_what_it_is_told_to_and_stops_at_its_limit(connect):
+    server = Server(page(has_more=False))
+    about = {"kind": "bulk", "model": "m", "name": "nightly"}
     since = datetime(2026, 11, 23, tzinfo=UTC)
-    wanted = {"kind": "bulk", "model": "m", "name": "nightly", "created_after": since}
 
-    assert list(connect(server).list_jobs(status=("queued", "running"), **wanted)) == []
+    assert list(connect(server).list_jobs(status=("queued", "running"), created_after=since, **about)) == []
 
-    assert server.requests[0].url.params.get_list("status") == ["queued", "running"]
-    query = dict(server.requests[0].url.params)
-    assert query | {"status": None} == {
-        "status": None,
-        "kind": "bulk",
-        "model": "m",
-        "name": "nightly",
-        "created_after": "1795392000",
-        "limit": "100",
-    }
+    params = server.requests[0].url.params
+    assert params.get_list("status") == ["queued", "running"]
+    query = about | {"created_after": "1795392000", "limit": "100"}
+    assert dict(params.remove("status")) == query
 
-
-def test_listing_stops_at_its_limit(connect):
-    page = {"data": [JOB, JOB], "has_more": True, "last_id": "job_1"}
-    server = Server(httpx.Response(200, json=page))
+    server = Server(page(JOB, JOB, has_more=True))
     assert len(list(connect(server).list_jobs(limit=2))) == 2
     assert [request.url.params["limit"] for request in server.requests] == ["2"]
 
 
-def test_events_end_with_the_job(connect):
+def test_events_end_with_the_job_and_pings_call_back(connect):
     body = (
-        ': ping\n\nid: 1-0\nevent: job.running\ndata: {"type": "job.running"}\n\n'
+        ': ping\n\nid: 1-0\nevent: job.running\ndata: {"type": "job.running"}\n\n: ping\n\n'
         'id: 2-0\nevent: job.succeeded\ndata: {"type": "job.succeeded"}\n\n'
     )
-    events = list(connect(Server(httpx.Response(200, text=body))).events("job_1"))
-    assert [event.id for event in events] == ["1-0", "2-0"]
-    assert [event.is_last for event in events] == [False, True]
-
-
-def test_a_stream_without_events_calls_back(connect):
-    body = ': ping\n\n: ping\n\nid: 1-0\nevent: job.succeeded\ndata: {"type": "job.succeeded"}\n\n'
-    told = []
+    pings: list[str] = []
     client = connect(Server(httpx.Response(200, text=body)))
-    assert len(list(client.events("job_1", on_keep_alive=lambda: told.append("ping")))) == 1
-    assert told == ["ping", "ping"]
+    events = list(client.events("job_1", on_keep_alive=lambda: pings.append("ping")))
+    assert [(event.id, event.is_last) for event in events] == [("1-0", False), ("2-0", True)]
+    assert pings == ["ping", "ping"]
 
 
 def test_a_broken_event_stream_is_taken_up_where_it_broke(connect):
@@ -304,8 +275,8 @@ def test_a_broken_event_stream_is_taken_up_where_it_broke(connect):
 def test_an_event_stream_is_asked_for_again_while_the_server_is_away(connect, status):
     """Behind a proxy, or while its database is away, a server that restarts answers, but not with events."""
     sleeps: list[float] = []
-    away, end = refusal(status), httpx.Response(200, text="id: 8-0\nevent: job.succeeded\ndata: {}\n\n")
-    away.headers["retry-after"] = "3"
+    end = httpx.Response(200, text="id: 8-0\nevent: job.succeeded\ndata: {}\n\n")
+    away = refusal(status, retry_after="3")
     events = list(connect(Server(away, refusal(status), end), sleeps).events("job_1", after="7-0"))
 
     assert [event.type for event in events] == ["job.succeeded"]
@@ -326,7 +297,7 @@ def test_a_server_that_stays_away_is_given_up_about_two_minutes_later(connect, t
 
 
 def test_a_job_that_is_followed_is_looked_at_again_when_its_server_has_come_back(connect):
-    server = Server(httpx.ConnectError("refused"), refusal(502), httpx.Response(200, json=JOB))
+    server = Server(httpx.ConnectError("refused"), refusal(502), ok(JOB))
 
     assert connect(server).get_job("job_1", is_followed=True).id == "job_1"
 
@@ -355,14 +326,11 @@ def test_results_are_streamed_and_go_on_after_a_broken_stream(connect):
 
 
 def test_results_are_read_page_by_page_from_a_place_on(connect):
-    def page(*ids: str, has_more: bool) -> httpx.Response:
-        data = [{"id": id} for id in ids]
-        return httpx.Response(200, json={"data": data, "has_more": has_more, "last_id": ids[-1]})
+    data = [{"id": "row_1_5"}, {"id": "row_2_0"}, {"id": "row_2_1"}]
+    server = Server(page(*data[:2], has_more=True), page(data[2], has_more=False))
 
-    server = Server(page("row_1_5", "row_2_0", has_more=True), page("row_2_1", has_more=False))
-    rows = list(connect(server).results("job_1", after="row_1_4"))
+    assert list(connect(server).results("job_1", after="row_1_4")) == data
 
-    assert [row["id"] for row in rows] == ["row_1_5", "row_2_0", "row_2_1"]
     assert [request.url.params["after"] for request in server.requests] == ["row_1_4", "row_2_0"]
     assert server.requests[0].url.path == "/v1/jobs/job_1/results"
 

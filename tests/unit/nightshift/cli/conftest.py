@@ -12,6 +12,8 @@ import pytest
 
 from nightshift.cli.main import main
 from nightshift.client import Client
+from nightshift.store import Store
+from tests.helpers.databases import migrated_sqlite
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,14 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory = tmp_path / "data"
     monkeypatch.setenv("NIGHTSHIFT_DATA_DIR", str(directory))
     return directory
+
+
+@pytest.fixture
+def store(data_dir: Path) -> Iterator[Store]:
+    """The installation's database, set up and without rows."""
+    database = migrated_sqlite(data_dir / "nightshift.db")
+    yield Store(database)
+    database.close()
 
 
 @pytest.fixture

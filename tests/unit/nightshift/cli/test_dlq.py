@@ -55,7 +55,7 @@ def letters(monkeypatch):
     return letters
 
 
-def test_dead_letters_are_listed_as_a_table(nightshift, letters):
+def test_dead_letters_are_listed_as_a_table_and_those_in_a_state_as_json(nightshift, letters):
     headings, line = nightshift("dlq", "list").out.splitlines()
 
     assert headings.split() == [
@@ -64,46 +64,35 @@ def test_dead_letters_are_listed_as_a_table(nightshift, letters):
     assert line.split()[:6] == ["dlq_1", "dead", "job_1", "row-7", "out_of_memory", "3"]
     assert "2023-11-14 22:13:20Z" in line
 
-
-def test_only_those_in_a_state_are_asked_for(nightshift, letters):
     assert nightshift("dlq", "list", "--status", "dead", "--json").json == [LETTER]
-    assert "status=dead" in letters.requests[0]
-
-
-def test_a_replayed_row_says_as_which_job_it_runs_again(nightshift, letters):
-    ended = nightshift("dlq", "replay", "dlq_1")
-
-    assert (ended.code, ended.err) == (0, "dlq_1 runs again as job_2\n")
-
-
-def test_a_discarded_row_says_so(nightshift, letters):
-    assert nightshift("dlq", "discard", "dlq_1").err == "dlq_1 is discarded\n"
-
-
-def test_a_second_decision_is_one_line_and_exit_code_1(nightshift, letters):
-    nightshift("dlq", "replay", "dlq_1")
-    ended = nightshift("dlq", "discard", "dlq_1")
-
-    assert (ended.code, ended.out) == (1, "")
-    assert ended.err == "nightshift: Dead letter dlq_1 is replayed already.\n"
+    assert "status=dead" in letters.requests[1]
 
 
 @pytest.mark.parametrize(
     ("command", "done"), [("replay", "dlq_1 runs again as job_2"), ("discard", "dlq_1 is discarded")]
 )
-def test_a_refusal_does_not_keep_the_others_from_being_decided(nightshift, letters, command, done):
-    ended = nightshift("dlq", command, "dlq_2", "dlq_1", "dlq_1")
+def test_a_letter_is_decided_once(nightshift, letters, command, done):
+    ended = nightshift("dlq", command, "dlq_1")
+    assert (ended.code, ended.err) == (0, f"{done}\n")
+
+    ended = nightshift("dlq", "discard", "dlq_1")
+    said = f"nightshift: Dead letter dlq_1 is {letters.letter['status']} already.\n"
+    assert (ended.code, ended.out, ended.err) == (1, "", said)
+
+
+def test_a_refusal_does_not_keep_the_others_from_being_decided(nightshift, letters):
+    ended = nightshift("dlq", "discard", "dlq_2", "dlq_1", "dlq_1")
 
     assert ended.code == 1
     assert ended.err.splitlines() == [
         "nightshift: dlq_2: No such DeadLetter object; `nightshift dlq list` shows those there are",
-        done,
-        f"nightshift: Dead letter dlq_1 is {letters.letter['status']} already.",
+        "dlq_1 is discarded",
+        "nightshift: Dead letter dlq_1 is discarded already.",
     ]
 
 
-def test_a_key_that_is_refused_is_not_tried_on_every_letter(nightshift, letters, monkeypatch):
-    monkeypatch.setattr(letters, "key_is_good", False)
+def test_a_key_that_is_refused_is_not_tried_on_every_letter(nightshift, letters):
+    letters.key_is_good = False
     ended = nightshift("dlq", "discard", "dlq_1", "dlq_2")
 
     assert (ended.code, ended.err) == (1, "nightshift: Incorrect API key provided.\n")

@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import httpx
 import pytest
@@ -6,28 +7,13 @@ import pytest
 from nightshift.cli.jobs import _event_text
 
 
-def test_jobs_are_listed_as_a_table(nightshift, server):
-    ended = nightshift("jobs", "list")
-    headings, line = ended.out.splitlines()
-    assert headings.split() == [
-        "JOB",
-        "STATUS",
-        "NAME",
-        "DATE",
-        "PRIORITY",
-        "ENDPOINT",
-        "MODEL",
-        "DONE",
-        "FAILED",
-        "ROWS",
-        "CREATED",
-    ]
+def test_jobs_are_listed_as_a_table_and_as_json(nightshift, server):
+    headings, line = nightshift("jobs", "list").out.splitlines()
+    names = "JOB STATUS NAME DATE PRIORITY ENDPOINT MODEL DONE FAILED ROWS CREATED"
+    assert headings.split() == names.split()
     about = ["job_1", "succeeded", "docs", "2026-11-20", "standard", "/v1/embeddings", "minilm"]
     assert line.split()[:7] == about
     assert line.endswith("2023-11-14 22:13:20Z")
-
-
-def test_jobs_are_listed_as_json(nightshift, server):
     assert nightshift("jobs", "list", "--json").json == [server.job]
 
 
@@ -49,42 +35,33 @@ def test_a_job_is_shown_in_lines_without_what_is_empty(nightshift, server):
     assert "created_at:          2023-11-14 22:13:20Z\n" in out
     assert "errors" not in out
     assert "links" not in out
+    for id in ("job_1", "batch_1"):
+        assert nightshift("jobs", "show", id, "--json").json == server.job
 
 
-def test_a_switch_of_a_job_is_shown_as_json_has_it(nightshift, server):
-    server.instead = lambda request: httpx.Response(200, json=server.job | {"keep_body": False})
-    assert "keep_body:           false\n" in nightshift("jobs", "show", "job_1").out
+def problem(code: str, message: str, is_permanent: bool) -> dict[str, Any]:
+    return {"code": code, "message": message, "is_permanent": is_permanent}
 
 
 @pytest.mark.parametrize(
-    ("is_permanent", "line"),
+    ("field", "value", "shown"),
     [
-        (False, "the output cannot be written at present: the bucket is away; tried again"),
-        (True, "the output cannot be written: the bucket is away; the job stops"),
+        ("keep_body", False, "false"),
+        (
+            *("output_problem", problem("storage_unavailable", "the bucket is away.", False)),
+            "the output cannot be written at present: the bucket is away; tried again",
+        ),
+        (
+            *("output_problem", problem("storage_unavailable", "the bucket is away.", True)),
+            "the output cannot be written: the bucket is away; the job stops",
+        ),
+        ("problem", problem("no_worker", "None\x1b[2J.", False), "None\ufffd[2J; tried again"),
+        ("problem", problem("no_worker", "None\x1b[2J.", True), "None\ufffd[2J; the job fails with it"),
     ],
 )
-def test_what_keeps_an_output_from_being_written_is_a_line(nightshift, server, is_permanent, line):
-    problem = {"code": "storage_unavailable", "message": "the bucket is away.", "is_permanent": is_permanent}
-    server.instead = lambda request: httpx.Response(200, json=server.job | {"output_problem": problem})
-    assert f"output_problem:      {line}\n" in nightshift("jobs", "show", "job_1").out
-
-
-@pytest.mark.parametrize(("is_permanent", "rest"), [(False, "tried again"), (True, "the job fails with it")])
-def test_what_keeps_a_job_from_going_on_is_a_line_that_acts_on_no_terminal(
-    nightshift, server, is_permanent, rest
-):
-    problem = {"code": "no_worker", "message": "None is there\x1b[2J.", "is_permanent": is_permanent}
-    server.instead = lambda request: httpx.Response(200, json=server.job | {"problem": problem})
-    assert f"problem:             None is there\ufffd[2J; {rest}\n" in nightshift("jobs", "show", "job_1").out
-
-
-def test_a_job_is_known_by_its_batch_id_too(nightshift, server):
-    assert nightshift("jobs", "show", "batch_1", "--json").json == server.job
-    assert nightshift("jobs", "results", "batch_1").code == 0
-
-
-def test_a_job_is_shown_as_json(nightshift, server):
-    assert nightshift("jobs", "show", "job_1", "--json").json == server.job
+def test_a_field_of_a_job_is_a_line_that_acts_on_no_terminal(nightshift, server, field, value, shown):
+    server.instead = lambda request: httpx.Response(200, json=server.job | {field: value})
+    assert f"{field + ':':21}{shown}\n" in nightshift("jobs", "show", "job_1").out
 
 
 def test_a_job_that_is_not_there_is_one_line_and_exit_code_1(nightshift, server):
@@ -128,19 +105,18 @@ def test_an_update_of_nothing_or_of_no_pair_is_a_mistake(nightshift, server, opt
 def test_an_ended_job_is_deleted(nightshift, server):
     ended = nightshift("jobs", "delete", "batch_1")
     assert (ended.code, ended.err) == (0, "job_1 is deleted\n")
-    assert nightshift("jobs", "delete", "job_1", "--json").json == {
-        "id": "job_1",
-        "object": "job",
-        "deleted": True,
-    }
+    deleted = {"id": "job_1", "object": "job", "deleted": True}
+    assert nightshift("jobs", "delete", "job_1", "--json").json == deleted
     assert nightshift("jobs", "delete", "job_2").code == 1
 
 
-def test_events_are_followed_to_the_end(nightshift, server):
-    assert [line.split()[2] for line in nightshift("jobs", "events", "job_1").out.splitlines()] == [
-        "job.running",
-        "job.succeeded",
-    ]
+def test_events_are_followed_to_the_end_as_lines_or_as_json(nightshift, server):
+    lines = nightshift("jobs", "events", "job_1").out.splitlines()
+    assert [line.split()[2] for line in lines] == ["job.running", "job.succeeded"]
+
+    told = [json.loads(line) for line in nightshift("jobs", "events", "job_1", "--json").out.splitlines()]
+    events = [(event["event_id"], event["type"]) for event in told]
+    assert events == [("1-0", "job.running"), ("2-0", "job.succeeded")]
 
 
 def test_events_and_counts_are_readable_text():
@@ -152,21 +128,14 @@ def test_events_and_counts_are_readable_text():
     assert _event_text({"type": "job.stopping", "reason": "cancelled"}) == "job.stopping  reason cancelled"
 
 
-def test_events_as_json_are_one_object_a_line(nightshift, server):
-    lines = [json.loads(line) for line in nightshift("jobs", "events", "job_1", "--json").out.splitlines()]
-    assert [(line["event_id"], line["type"]) for line in lines] == [
-        ("1-0", "job.running"),
-        ("2-0", "job.succeeded"),
-    ]
+def test_results_are_printed_as_they_come_and_a_job_that_runs_says_that_there_will_be_more(
+    nightshift, server
+):
+    for id in ("job_1", "batch_1"):
+        ended = nightshift("jobs", "results", id)
+        assert [json.loads(line)["custom_id"] for line in ended.out.splitlines()] == ["a", "b"]
+        assert ended.err == ""
 
-
-def test_results_are_printed_as_they_come(nightshift, server):
-    ended = nightshift("jobs", "results", "job_1")
-    assert [json.loads(line)["custom_id"] for line in ended.out.splitlines()] == ["a", "b"]
-    assert ended.err == ""
-
-
-def test_results_of_a_job_that_still_runs_say_that_there_will_be_more(nightshift, server):
     server.status = "running"
     assert nightshift("jobs", "results", "job_1").err == "job_1 is running: there will be more\n"
 

@@ -8,17 +8,8 @@ import pytest
 from nightshift.cli.terminal import print_json, print_table, printable
 
 ACTS = [
-    "\x1b[2J",
-    "\x1b]0;title\x07",
-    "\x9b31m",
-    "\r",
-    "\n",
-    "\x08",
-    "\u202e",
-    "\u2066",
-    "\u200b",
-    "\ufeff",
-    "\u2028",
+    *("\x1b[2J", "\x1b]0;title\x07", "\x9b31m", "\r", "\n", "\x08"),
+    *("\u202e", "\u2066", "\u200b", "\ufeff", "\u2028"),
 ]
 
 

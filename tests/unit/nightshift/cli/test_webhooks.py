@@ -41,9 +41,8 @@ def requests(server):
             element = DELIVERY if path == "/v1/deliveries" else ENDPOINT
             return httpx.Response(200, json={"data": [element], "has_more": False, "last_id": element["id"]})
         if path.startswith(PATH) and path.endswith("/replay"):
-            return httpx.Response(
-                200, json={"replayed": 1000 if len(seen) == 1 else 7, "has_more": len(seen) == 1}
-            )
+            more = len(seen) == 1
+            return httpx.Response(200, json={"replayed": 1000 if more else 7, "has_more": more})
         return httpx.Response(200, json=ENDPOINT | {"signing_secret": "whsec_new", "status_code": 204})
 
     server.instead = answer
@@ -57,9 +56,8 @@ def test_endpoints_are_listed_with_why_they_are_disabled(nightshift, requests):
 
 
 def test_adding_and_rotating_print_the_secret_alone(nightshift, requests):
-    added = nightshift(
-        "webhooks", "add", "https://hooks.example/x", "--event", "job.*", "--event", "batch.failed"
-    )
+    events = ("--event", "job.*", "--event", "batch.failed")
+    added = nightshift("webhooks", "add", "https://hooks.example/x", *events)
     assert added.out == "whsec_new\n"
     assert nightshift("webhooks", "rotate", "whe_1").out == "whsec_new\n"
     nightshift("webhooks", "rotate", "whe_1", "--at-once")
@@ -86,22 +84,22 @@ def test_an_endpoint_is_tested_disabled_enabled_and_deleted(nightshift, requests
     ]
 
 
-@pytest.mark.parametrize("status_code", [100, 199, 300, 302, 308, 400, 404, 410, 429, 500, 503])
-@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize(
+    ("status_code", "is_taken"),
+    [
+        *((status_code, False) for status_code in (199, 300, 404, 503)),
+        *((status_code, True) for status_code in (200, 299)),
+    ],
+)
+@pytest.mark.parametrize("options", [(), ("--json",)])
 def test_a_test_that_the_receiver_did_not_take_fails_with_its_status(
-    nightshift, server, status_code, as_json
+    nightshift, server, status_code, is_taken, options
 ):
     server.instead = lambda request: httpx.Response(200, json={"status_code": status_code})
-    ended = nightshift("webhooks", "test", "whe_1", *(["--json"] if as_json else []))
-    assert ended.code == 1
-    assert f"whe_1 did not take the event: it answered {status_code}" in ended.err
+    ended = nightshift("webhooks", "test", "whe_1", *options)
+    assert ended.code == (0 if is_taken else 1)
+    assert (f"whe_1 did not take the event: it answered {status_code}" in ended.err) is not is_taken
     assert str(status_code) in ended.out
-
-
-@pytest.mark.parametrize("status_code", [200, 202, 204, 299])
-def test_a_test_that_the_receiver_took_is_done(nightshift, server, status_code):
-    server.instead = lambda request: httpx.Response(200, json={"status_code": status_code})
-    assert nightshift("webhooks", "test", "whe_1").code == 0
 
 
 def test_a_test_without_an_answer_fails_with_the_reason(nightshift, server):

@@ -1,44 +1,31 @@
 """`nightshift workers`: what the operator sees of them, and sending one away."""
 
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
-from nightshift.cli.session import data_settings
 from nightshift.fleet.workers import Capacity, ExitCause, MachineNotice, NoticeKind, WorkerState
-from nightshift.store import Store
-from tests.helpers import fakes as testing
-from tests.helpers.databases import migrated_sqlite
+from tests.helpers.fakes import a_worker
 
 
-@pytest.fixture
-def store(data_dir: Path) -> Iterator[Store]:
+@pytest.fixture(autouse=True)
+def workers(store) -> None:
     """One worker that is ready, on a spot machine, and one that was killed."""
-    database = migrated_sqlite(data_settings().data_dir / "nightshift.db")
-    store = Store(database)
     with store.transaction() as tx:
-        tx.workers.register(testing.a_worker(id="wrk_1", capacity=Capacity.SPOT, models=("demo",)))
-        tx.workers.register(testing.a_worker(id="wrk_0"))
+        tx.workers.register(a_worker(id="wrk_1", capacity=Capacity.SPOT, models=("demo",)))
+        tx.workers.register(a_worker(id="wrk_0"))
         tx.workers.ended("wrk_0", ExitCause.KILLED, tx.now())
-    yield store
-    database.close()
 
 
-def test_workers_that_live_are_listed(nightshift, store):
+def test_workers_that_live_are_listed_and_those_that_have_stopped_if_asked_for(nightshift):
     [shown] = nightshift("workers", "list", "--json").json
-
     assert (shown["id"], shown["status"], shown["capacity"]) == ("wrk_1", "ready", "spot")
     assert (shown["models"], shown["drain_requested_at"], shown["ended_cause"]) == (["demo"], None, None)
     table = nightshift("workers", "list").out
     assert "wrk_1" in table
     assert "wrk_0" not in table
 
-
-def test_workers_that_have_stopped_are_listed_with_the_cause_if_asked_for(nightshift, store):
     listed = {shown["id"]: shown for shown in nightshift("workers", "list", "--all", "--json").json}
-
     assert (listed["wrk_0"]["status"], listed["wrk_0"]["ended_cause"]) == ("stopped", "killed")
     assert listed["wrk_0"]["ended_at"] is not None
     assert "killed" in nightshift("workers", "list", "--all").out
@@ -66,7 +53,7 @@ def test_a_worker_whose_machine_goes_says_so(nightshift, store):
 
 
 @pytest.mark.parametrize("worker_id", ["wrk_0", "wrk_9"])
-def test_a_worker_that_has_stopped_or_never_was_cannot_be_drained(nightshift, store, worker_id):
+def test_a_worker_that_has_stopped_or_never_was_cannot_be_drained(nightshift, worker_id):
     ended = nightshift("workers", "drain", worker_id)
 
     assert (ended.code, ended.err) == (

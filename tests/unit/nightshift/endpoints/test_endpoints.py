@@ -16,20 +16,15 @@ from nightshift.endpoints.texts.choices import ChoicesEndpoint
 
 
 @pytest.mark.parametrize(
-    ("name", "endpoint"),
+    ("endpoint", "names"),
     [
-        ("/v1/chat/completions", "/v1/chat/completions"),
-        ("v1/chat/completions", "/v1/chat/completions"),
-        ("chat/completions", "/v1/chat/completions"),
-        ("chat", "/v1/chat/completions"),
-        ("completions", "/v1/completions"),
-        ("/v1/completions", "/v1/completions"),
-        ("embeddings", "/v1/embeddings"),
-        ("/v1/embeddings", "/v1/embeddings"),
+        ("/v1/chat/completions", ["v1/chat/completions", "chat/completions", "chat"]),
+        ("/v1/completions", ["completions"]),
+        ("/v1/embeddings", ["embeddings"]),
     ],
 )
-def test_an_endpoint_is_named_by_its_route_or_in_short(name, endpoint):
-    assert endpoints.named(name).route == endpoint
+def test_an_endpoint_is_named_by_its_route_or_in_short(endpoint, names):
+    assert {endpoints.named(name).route for name in (endpoint, *names)} == {endpoint}
 
 
 @pytest.mark.parametrize("name", ["", "/", "chats", "/v1/images", "/v2/embeddings", "v1"])
@@ -72,22 +67,16 @@ def test_a_row_made_of_a_column_is_a_request_of_the_endpoint(endpoint):
     other_columns = sum(len(f"{{{{{name}}}}}") for name in columns(body))
     assert endpoint.parse(body).text_chars == len("some text") + other_columns
     endpoint.check_line(body)
+    assert endpoint.values({}) == dict.fromkeys(endpoint.columns), "there was no answer"
 
 
-@pytest.mark.parametrize("endpoint", endpoints.every(), ids=lambda endpoint: endpoint.name)
-def test_a_row_without_an_answer_has_no_values(endpoint):
-    assert endpoint.values({}) == dict.fromkeys(endpoint.columns)
-
-
-def test_no_two_endpoints_share_a_route_a_name_or_an_operation():
-    for identity in ("route", "name", "operation"):
-        values = [getattr(endpoint, identity) for endpoint in endpoints.every()]
-        assert len(set(values)) == len(values), identity
-
-
-def test_every_endpoint_has_a_module_of_its_own():
-    modules = [inspect.getmodule(type(endpoint)) for endpoint in endpoints.every()]
-    assert len(set(modules)) == len(modules)
+def test_no_two_endpoints_share_a_route_a_name_an_operation_or_a_module():
+    identities = [
+        (endpoint.route, endpoint.name, endpoint.operation, inspect.getmodule(type(endpoint)))
+        for endpoint in endpoints.every()
+    ]
+    for values in zip(*identities, strict=True):
+        assert len(set(values)) == len(values), values
 
 
 @pytest.mark.parametrize(

@@ -37,30 +37,23 @@ def test_the_demo_model_is_complete():
 
 
 @pytest.mark.parametrize(
-    ("missing", "complaint"),
+    ("files", "complaint"),
     [
-        ("config.json", "config.json is missing"),
-        ("tokenizer.json", "the tokenizer is missing"),
-        ("model.safetensors", "only safetensors are loaded"),
+        (FILES[1:], "config.json is missing"),
+        ((FILES[0], FILES[2]), "the tokenizer is missing"),
+        (FILES[:2], "only safetensors are loaded"),
+        ((*FILES[:2], "pytorch_model.bin"), "only safetensors are loaded"),  # pickled weights do not count
     ],
 )
-def test_what_a_directory_lacks_is_named(tmp_path, missing, complaint):
-    directory = a_directory(tmp_path / "m", *(name for name in FILES if name != missing))
+def test_what_a_directory_lacks_is_named(tmp_path, files, complaint):
+    directory = a_directory(tmp_path / "m", *files)
     with pytest.raises(ConfigurationError, match=complaint):
         find(str(directory))
 
 
-def test_pickled_weights_do_not_count(tmp_path):
-    directory = a_directory(tmp_path / "m", "config.json", "tokenizer.json", "pytorch_model.bin")
-    with pytest.raises(ConfigurationError, match="only safetensors are loaded"):
-        find(str(directory))
-
-
 def test_every_part_of_divided_weights_must_be_there(tmp_path):
-    directory = a_directory(
-        tmp_path / "m", "config.json", "tokenizer.json", "model-00001-of-00002.safetensors"
-    )
     parts = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    directory = a_directory(tmp_path / "m", *FILES[:2], parts["a"])
     (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": parts}))
     with pytest.raises(ConfigurationError, match=r"weights are missing \(model-00002-of-00002"):
         find(str(directory))
@@ -83,26 +76,16 @@ def test_a_comma_in_a_path_is_refused_because_lists_of_models_are_written_with_i
         find(str(a_directory(tmp_path / "a,b", *FILES)))
 
 
-@pytest.mark.parametrize("name", ["gpt2", "org/Llama-3.2_1B"])
-def test_a_hub_id_keeps_its_name_and_may_still_have_to_be_downloaded(name):
+@pytest.mark.parametrize(
+    ("name", "id"),
+    [
+        *((name, name) for name in ("gpt2", "org/Llama-3.2_1B")),
+        *((f"org/tiny@{revision}", "org/tiny") for revision in ("0a1b2c3", "v1.0", "refs/pr/7")),
+    ],
+)
+def test_a_hub_id_keeps_its_name_without_its_revision_and_may_have_to_be_downloaded(name, id):
     checkpoint = find(name, may_download=True)
-    assert (checkpoint.id, checkpoint.reference, checkpoint.directory) == (name, name, None)
-
-
-@pytest.mark.parametrize("revision", ["0a1b2c3", "v1.0", "refs/pr/7"])
-def test_a_hub_id_may_name_a_revision_which_is_no_part_of_the_models_name(revision):
-    checkpoint = find(f"org/tiny@{revision}", may_download=True)
-    assert (checkpoint.id, checkpoint.reference) == ("org/tiny", f"org/tiny@{revision}")
-
-
-def test_two_revisions_of_a_model_have_one_name():
-    with pytest.raises(ConfigurationError, match="'org/tiny'"):
-        check_distinct(["org/tiny@v1", "org/tiny@v2"])
-
-
-def test_a_downloaded_hub_id_is_found_in_the_cache(a_cache_of_its_own):
-    snapshot = a_directory(a_cache_of_its_own / "models--org--tiny" / "snapshots" / "abc", "config.json")
-    assert find("org/tiny").directory == snapshot
+    assert (checkpoint.id, checkpoint.reference, checkpoint.directory) == (id, name, None)
 
 
 def test_of_several_snapshots_the_one_of_the_revision_is_found(a_cache_of_its_own):

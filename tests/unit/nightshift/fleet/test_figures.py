@@ -1,7 +1,6 @@
 """Figures of workers as JSON, and of the service as their sums."""
 
 import json
-from datetime import timedelta
 from math import inf, nan
 from typing import Any
 
@@ -16,32 +15,16 @@ from nightshift.fleet.figures import (
     WorkerFigures,
 )
 from nightshift.fleet.workers import Worker, WorkerState
-from nightshift.jobs import JobKind
-from nightshift.jobs.capacity.backlog import WaitingJob
 from nightshift.jobs.capacity.service_figures import PACE_WEIGHT, summed
 from nightshift.jobs.priorities import PriorityClass
 from tests.helpers.fakes import STARTS_AT, a_worker
+from tests.unit.nightshift.jobs.capacity.test_demand import a_waiting_job
 
 TIMES = Durations.from_counts((0.1, 0.5), [1, 2, 0])
 
 
 def a_report(**figures: float) -> WorkerFigures:
     return WorkerFigures(models={"demo": ModelFigures(**figures)})  # type: ignore[arg-type]
-
-
-def a_waiting_job(**overrides: object) -> WaitingJob:
-    known = {
-        "kind": JobKind.BULK,
-        "model": "demo",
-        "priority": PriorityClass.STANDARD,
-        "capacity": "any",
-        "created_at": STARTS_AT,
-        "deadline_at": STARTS_AT + timedelta(hours=8),
-        "queued": 3,
-        "leased": 1,
-        "rows_left": 400,
-    }
-    return WaitingJob(**{**known, **overrides})  # type: ignore[arg-type]
 
 
 def working(report: WorkerFigures | None, state: WorkerState = WorkerState.READY) -> Worker:
@@ -63,22 +46,17 @@ def test_a_report_is_read_as_it_was_told() -> None:
     assert WorkerFigures.from_json(json.loads(json.dumps(report.to_json()))) == report
 
 
-def test_what_is_not_known_is_absent_and_stays_unknown() -> None:
+def test_what_is_not_known_is_absent_and_what_a_later_release_tells_besides_is_passed_over() -> None:
     told = WorkerFigures(models={"demo": ModelFigures(running=0)}, device=DeviceFigures(kind="cpu")).to_json()
-
     assert told == {"device": {"kind": "cpu"}, "models": {"demo": {"running": 0}}}
     figures = WorkerFigures.from_json(told)
     assert figures is not None
     assert figures.device is not None
     assert (figures.device.utilisation, figures.models["demo"].waiting) == (None, None)
 
-
-def test_what_a_later_release_tells_besides_is_passed_over() -> None:
     told = {"models": {"demo": {"running": 1, "colour": "red", "waiting": "many"}, "odd": 3}, "wings": 2}
-
     assert WorkerFigures.from_json(told) == WorkerFigures(models={"demo": ModelFigures(running=1)})
-    assert WorkerFigures.from_json(None) is None
-    assert WorkerFigures.from_json([]) is None
+    assert WorkerFigures.from_json(None) is WorkerFigures.from_json([]) is None
 
 
 @pytest.mark.parametrize(
@@ -118,7 +96,10 @@ def test_the_service_is_the_sum_of_its_workers() -> None:
     service = summed(
         STARTS_AT,
         [*map(working, reports), working(None), working(None, WorkerState.STARTING)],
-        [a_waiting_job(), a_waiting_job(priority=PriorityClass.BACKGROUND, queued=7, leased=0)],
+        [
+            a_waiting_job(queued=3, leased=1, rows_left=400),
+            a_waiting_job(priority=PriorityClass.BACKGROUND, queued=7, rows_left=400),
+        ],
     )
 
     assert service.workers == 3
@@ -130,18 +111,15 @@ def test_the_service_is_the_sum_of_its_workers() -> None:
 
 
 def test_what_is_paused_is_not_queued() -> None:
-    service = summed(STARTS_AT, [], [a_waiting_job(is_paused=True)])
+    service = summed(STARTS_AT, [], [a_waiting_job(is_paused=True, leased=1)])
 
     assert (service.queued, service.rows_left, service.running) == ({}, {}, {"standard": 1})
 
 
 def test_quantiles_are_of_the_requests_of_all_workers() -> None:
-    reports = [
-        WorkerFigures(models={"demo": ModelFigures(first_token_s={"interactive": TIMES})}),
-        WorkerFigures(models={"demo": ModelFigures(first_token_s={"interactive": TIMES})}),
-    ]
+    report = WorkerFigures(models={"demo": ModelFigures(first_token_s={"interactive": TIMES})})
 
-    service = summed(STARTS_AT, [working(report) for report in reports], [])
+    service = summed(STARTS_AT, [working(report)] * 2, [])
 
     assert service.first_token_p50_s == {"interactive": 0.2}
     assert set(service.first_token_p95_s) == {"interactive"}

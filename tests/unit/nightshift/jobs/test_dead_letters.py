@@ -18,24 +18,29 @@ WAITING = LostShard(crashes=1)  # watched, and none of its rows is in flight
 ALONE = LostShard(crashes=2, in_flight=(4,), suspects={4: 2, 5: 2}, is_isolating=True)
 
 
-def test_an_unwatched_shard_is_charged_and_no_row_of_it() -> None:
-    assert charges(ExitCause.ABORTED, [UNWATCHED]) == [Charge(shard=True)]
-
-
-def test_journalled_rows_are_charged_and_run_alone_from_then_on() -> None:
-    assert charges(ExitCause.ABORTED, [WATCHED]) == [Charge(shard=True, rows=(3, 4, 5), isolate=True)]
-
-
-def test_a_row_that_ran_alone_at_the_third_loss_is_dead_and_its_shard_is_not_charged() -> None:
-    charged = charges(ExitCause.OUT_OF_MEMORY, [ALONE])
-
-    assert charged == [Charge(shard=False, rows=(4,), dead_row=4, isolate=True)]
-
-
-def test_after_the_last_suspect_the_rows_run_together_again() -> None:
-    last = LostShard(crashes=2, in_flight=(4,), suspects={4: 2}, is_isolating=True)
-
-    assert not charges(ExitCause.ABORTED, [last])[0].isolate
+@pytest.mark.parametrize(
+    ("lost", "charge"),
+    [
+        pytest.param(UNWATCHED, Charge(shard=True), id="an unwatched shard, and no row of it"),
+        pytest.param(
+            WATCHED,
+            Charge(shard=True, rows=(3, 4, 5), isolate=True),
+            id="journalled rows, which run alone from then on",
+        ),
+        pytest.param(
+            ALONE,
+            Charge(shard=False, rows=(4,), dead_row=4, isolate=True),
+            id="a row that ran alone at the third loss is dead, and its shard is not charged",
+        ),
+        pytest.param(
+            LostShard(crashes=2, in_flight=(4,), suspects={4: 2}, is_isolating=True),
+            Charge(shard=False, rows=(4,), dead_row=4, isolate=False),
+            id="after the last suspect the rows run together again",
+        ),
+    ],
+)
+def test_a_crash_is_charged_to_what_may_have_caused_it(lost: LostShard, charge: Charge) -> None:
+    assert charges(ExitCause.ABORTED, [lost]) == [charge]
 
 
 @pytest.mark.parametrize(

@@ -13,17 +13,13 @@ def test_an_id_says_what_it_names_and_is_random() -> None:
 
 
 def test_ids_fit_the_columns_they_are_kept_in() -> None:
-    assert (
-        max(len(new_id(prefix)) for prefix in ("worker", "shard", "batch", "leader")) <= job.c.id.type.length
-    )
+    longest = max(len(new_id(prefix)) for prefix in ("worker", "shard", "batch", "leader"))
+    assert longest <= job.c.id.type.length
 
 
 def test_a_job_has_one_id_in_two_spellings() -> None:
     assert batch_id("job_abc") == "batch_abc"
     assert job_id_of_batch("batch_abc") == "job_abc"
-
-
-def test_what_is_no_batch_id_names_no_job() -> None:
     for text in ("job_abc", "file-abc", "abc", "", "xbatch_abc"):
         assert job_id_of_batch(text) is None
 

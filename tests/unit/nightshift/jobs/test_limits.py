@@ -9,6 +9,12 @@ from tests.helpers.fakes import a_job, a_spec
 ROWS_MIN = 100
 
 
+def passed(counts: Counts = Counts(), usage: Usage = Usage(), **limits: float | None) -> str | None:
+    """The code of the limit that a job has passed."""
+    limit = limit_passed(a_job(spec=a_spec(**limits), counts=counts, usage=usage), ROWS_MIN)
+    return limit.code if limit else None
+
+
 @pytest.mark.parametrize(
     ("rate", "counts", "aborts"),
     [
@@ -25,28 +31,23 @@ ROWS_MIN = 100
 def test_a_job_is_aborted_once_its_error_rate_is_exceeded(
     rate: float | None, counts: Counts, aborts: bool
 ) -> None:
-    job = a_job(spec=a_spec(max_error_rate=rate), counts=counts)
-    passed = limit_passed(job, ROWS_MIN)
-    assert (passed.code if passed else None) == ("max_error_rate_exceeded" if aborts else None)
+    assert passed(counts, max_error_rate=rate) == ("max_error_rate_exceeded" if aborts else None)
 
 
 def test_of_a_job_of_unknown_size_nothing_is_said_about_the_whole() -> None:
     assert failed_rows_passed(a_spec(max_error_rate=0.05), Counts(None, 0, 1000)) is None
 
 
-@pytest.mark.parametrize(("failed", "code"), [(3, None), (4, "max_failed_rows_exceeded")])
-def test_failed_rows_have_a_limit_of_their_own(failed: int, code: str | None) -> None:
-    job = a_job(spec=a_spec(max_failed_rows=3), counts=Counts(None, 10, failed))
-    passed = limit_passed(job, ROWS_MIN)
-    assert (passed.code if passed else None) == code
+def test_failed_rows_and_tokens_have_limits_of_their_own() -> None:
+    """Prompts and completions have theirs together."""
+    rows = [passed(Counts(None, 10, failed), max_failed_rows=3) for failed in (3, 4)]
+    tokens = [
+        passed(usage=Usage(prompt_tokens=60, completion_tokens=said, cached_tokens=50), max_tokens_total=100)
+        for said in (40, 41)
+    ]
 
-
-@pytest.mark.parametrize(("tokens", "code"), [(100, None), (101, "max_tokens_total_exceeded")])
-def test_prompts_and_completions_have_a_limit_together(tokens: int, code: str | None) -> None:
-    usage = Usage(prompt_tokens=60, completion_tokens=tokens - 60, cached_tokens=50)
-    job = a_job(spec=a_spec(max_tokens_total=100), usage=usage)
-    passed = limit_passed(job, ROWS_MIN)
-    assert (passed.code if passed else None) == code
+    assert rows == [None, "max_failed_rows_exceeded"]
+    assert tokens == [None, "max_tokens_total_exceeded"]
 
 
 def test_a_stopped_job_says_which_limit_it_passed_although_its_other_rows_now_count_as_failed() -> None:

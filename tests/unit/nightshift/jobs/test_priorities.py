@@ -1,6 +1,6 @@
 """Who goes first, computed without a database. `tests/integration/store` holds the SQL against it."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -21,39 +21,35 @@ RECENT, LATE = NOW - timedelta(hours=1), NOW + timedelta(hours=12)
 moments = st.timedeltas(timedelta(days=-10), timedelta(days=10)).map(lambda away: NOW + away)
 
 
-def test_a_class_has_its_rank() -> None:
-    assert [priority.rank for priority in PriorityClass] == [0, 1, 2]
-
-
-@pytest.mark.parametrize("priority", PriorityClass)
-def test_a_job_that_is_neither_old_nor_urgent_has_the_rank_of_its_class(priority: PriorityClass) -> None:
-    assert effective_rank(priority, RECENT, LATE, NOW, CONFIG) == priority.rank
-
-
-@pytest.mark.parametrize(("minutes_left", "rank"), [(31, 2), (30, 1), (0, 1), (-5, 1)])
-def test_a_near_deadline_is_worth_one_class(minutes_left: int, rank: int) -> None:
-    deadline = NOW + timedelta(minutes=minutes_left)
-
-    assert effective_rank(BACKGROUND, RECENT, deadline, NOW, CONFIG) == rank
-
-
-@pytest.mark.parametrize(("hours_waited", "rank"), [(5.99, 1), (6, 0), (100, 0)])
-def test_a_long_wait_is_worth_one_class(hours_waited: float, rank: int) -> None:
-    created = NOW - timedelta(hours=hours_waited)
-
-    assert effective_rank(STANDARD, created, LATE, NOW, CONFIG) == rank
-
-
-def test_old_and_urgent_together_are_still_one_class() -> None:
-    assert effective_rank(BACKGROUND, NOW - timedelta(days=2), NOW, NOW, CONFIG) == 1
+@pytest.mark.parametrize(
+    ("priority", "created", "deadline", "rank"),
+    [
+        *((priority, RECENT, LATE, rank) for rank, priority in enumerate(PriorityClass)),
+        # A near deadline is worth one class.
+        *(
+            (BACKGROUND, RECENT, NOW + timedelta(minutes=minutes), rank)
+            for minutes, rank in ((31, 2), (30, 1), (0, 1), (-5, 1))
+        ),
+        # A long wait is worth one class.
+        *(
+            (STANDARD, NOW - timedelta(hours=hours), LATE, rank)
+            for hours, rank in ((5.99, 1), (6, 0), (100, 0))
+        ),
+        (BACKGROUND, NOW - timedelta(days=2), NOW, 1),  # both together are still worth one
+    ],
+)
+def test_a_job_has_the_rank_of_its_class_or_a_better_one_when_it_is_old_or_urgent(
+    priority: PriorityClass, created: datetime, deadline: datetime, rank: int
+) -> None:
+    assert effective_rank(priority, created, deadline, NOW, CONFIG) == rank
 
 
 @given(st.sampled_from(PriorityClass), moments, moments)
 def test_nothing_goes_before_interactive_and_no_job_loses_by_waiting(
-    priority: PriorityClass, created: object, deadline: object
+    priority: PriorityClass, created: datetime, deadline: datetime
 ) -> None:
-    rank = effective_rank(priority, created, deadline, NOW, CONFIG)  # type: ignore[arg-type]
-    later = effective_rank(priority, created, deadline, NOW + timedelta(hours=1), CONFIG)  # type: ignore[arg-type]
+    rank = effective_rank(priority, created, deadline, NOW, CONFIG)
+    later = effective_rank(priority, created, deadline, NOW + timedelta(hours=1), CONFIG)
 
     assert max(0, priority.rank - 1) <= later <= rank <= priority.rank
 

@@ -46,25 +46,22 @@ def filled(
     return shards
 
 
-def test_an_idle_worker_has_room_for_all() -> None:
+def test_an_idle_worker_has_room_for_all_and_one_that_holds_all_it_may_has_none() -> None:
     assert room_beside([], MODELS, FULL_MAX) == ROOM_FOR_ALL
     assert ROOM_FOR_ALL.is_for_all
     assert not Room(full_models=frozenset({"m"})).is_for_all
+    assert room_beside(held(HELD_MAX, load=SMALL), MODELS, FULL_MAX) is None
 
 
 def test_a_model_has_the_rows_of_so_many_full_shards() -> None:
-    assert filled([], "a", load=LARGE) == held(FULL_MAX)
+    full, few_rows = held(FULL_MAX), held(FULL_MAX, load=1 / 8)
+
+    assert filled([], "a", load=LARGE) == full
     assert may(held(FULL_MAX - 1) + held(1, load=7 / 8), "a")
-
-
-def test_shards_with_few_rows_left_leave_their_places() -> None:
-    shards = held(FULL_MAX, load=1 / 8)
-    assert filled(shards, "a", load=LARGE) == shards + held(FULL_MAX)
-
-
-def test_each_model_has_rows_of_its_own() -> None:
-    shards = held(FULL_MAX)
-    assert filled(shards, "a", "other", LARGE) == shards + held(FULL_MAX, model="other")
+    assert filled(few_rows, "a", load=LARGE) == few_rows + full, "few rows leave their places"
+    assert filled(full, "a", "other", LARGE) == full + held(FULL_MAX, model="other")
+    assert not may(full, "a")
+    assert may(full, "a", is_small=True), "a small job does not wait for the rows of large ones"
 
 
 def test_a_tenant_may_always_have_the_rows_of_one_shard_of_a_model() -> None:
@@ -73,22 +70,14 @@ def test_a_tenant_may_always_have_the_rows_of_one_shard_of_a_model() -> None:
     assert may([*shards, *held(1, "b", load=7 / 8)], "b"), "its next one is read before the rows are run"
 
 
-def test_a_small_job_does_not_wait_for_the_rows_of_large_ones() -> None:
-    assert not may(held(FULL_MAX), "a")
-    assert may(held(FULL_MAX), "a", is_small=True)
-
-
-def test_a_tenant_leaves_places_to_others_whatever_it_has_waiting() -> None:
+def test_a_tenant_leaves_places_to_others_and_to_another_model_whatever_it_has_waiting() -> None:
     few_rows = 1 / 8
     assert filled([], "a", load=few_rows) == held(LARGE_MAX, load=few_rows)
     shards = filled([], "a")
     assert shards == held(SMALL_MAX, load=SMALL)
     assert may(shards, "b")
     assert may(shards, "b", "other")
-
-
-def test_a_tenants_jobs_for_one_model_leave_it_places_for_another() -> None:
-    assert may(filled([], "a"), "a", "other")
+    assert may(shards, "a", "other")
 
 
 def test_a_small_job_of_each_model_has_a_place_beside_large_jobs_of_all() -> None:
@@ -134,10 +123,6 @@ def test_hundreds_of_tenants_leave_places_for_other_models() -> None:
 
     assert len(shards) == 56
     assert may(shards, "tenant-299", "other")
-
-
-def test_a_worker_that_holds_all_it_may_takes_nothing() -> None:
-    assert room_beside(held(HELD_MAX, load=SMALL), MODELS, FULL_MAX) is None
 
 
 @pytest.mark.parametrize("full_shards_max", [1, 2, 8])

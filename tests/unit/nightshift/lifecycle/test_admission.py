@@ -23,13 +23,13 @@ def test_a_queue_drains_in_its_length_at_its_pace(waiting: int, per_second: floa
     assert estimated_drain_s(waiting, per_second) == seconds
 
 
-def test_a_full_queue_is_waited_for_as_long_as_its_oldest_entry_has() -> None:
-    assert estimated_drain_s(500, per_second(500, seconds=8)) == 8
-
-
-def test_a_queue_that_has_just_filled_has_no_known_rate() -> None:
-    assert estimated_drain_s(500, per_second(500, seconds=0)) == 1
-
-
-def test_a_job_that_has_not_begun_gives_no_hope_within_the_minute() -> None:
-    assert estimated_drain_s(500, per_second(0, seconds=30)) == RETRY_AFTER_MAX_S
+@pytest.mark.parametrize(
+    ("taken", "seconds", "wait_s"),
+    [
+        (500, 8, 8),  # as long as its oldest entry has waited
+        (500, 0, 1),  # it has just filled
+        (0, 30, RETRY_AFTER_MAX_S),  # a job that has not begun gives no hope within the minute
+    ],
+)
+def test_a_full_queue_is_waited_for_at_its_rate(taken: int, seconds: float, wait_s: int) -> None:
+    assert estimated_drain_s(500, per_second(taken, seconds=seconds)) == wait_s

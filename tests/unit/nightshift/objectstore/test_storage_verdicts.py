@@ -7,27 +7,27 @@ from nightshift.errors import (
     LocationNotAllowed,
     ObjectNotFound,
     StorageDenied,
+    StorageError,
     StorageUnavailable,
 )
 from nightshift.objectstore import ObjectChanged, ObjectDamaged, ObjectTooLarge
 from nightshift.objectstore.verdicts import storage_verdict
 
 
-@pytest.mark.parametrize("in_our_store", [True, False])
-def test_a_store_that_is_away_is_tried_again_ours_or_the_users(in_our_store: bool) -> None:
-    assert storage_verdict(StorageUnavailable(), in_our_store=in_our_store) == "retry"
-
-
-def test_a_refusal_of_our_own_store_waits_for_the_operator_and_fails_no_job() -> None:
-    assert storage_verdict(StorageDenied(), in_our_store=True) == "pause"
-
-
-def test_a_refusal_of_a_place_the_job_named_is_the_jobs_own_fault() -> None:
-    assert storage_verdict(StorageDenied(), in_our_store=False) == "fail"
-
-
-def test_credentials_that_are_refused_wait_for_the_operator_whatever_place_they_were_for() -> None:
-    assert storage_verdict(CredentialsRefused(), in_our_store=False) == "pause"
+@pytest.mark.parametrize(
+    ("error", "in_our_store", "verdict"),
+    [
+        (StorageUnavailable(), True, "retry"),
+        (StorageUnavailable(), False, "retry"),
+        (StorageDenied(), True, "pause"),  # the operator's to mend, and no job fails
+        (StorageDenied(), False, "fail"),  # the job named the place
+        (CredentialsRefused(), False, "pause"),  # whatever place they were for
+    ],
+)
+def test_a_fault_is_tried_again_waits_for_the_operator_or_is_the_jobs_own(
+    error: StorageError, in_our_store: bool, verdict: str
+) -> None:
+    assert storage_verdict(error, in_our_store=in_our_store) == verdict
 
 
 @pytest.mark.parametrize("in_our_store", [True, False])

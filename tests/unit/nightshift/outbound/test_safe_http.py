@@ -2,6 +2,7 @@
 
 import datetime
 import ipaddress
+import itertools
 import ssl
 import threading
 from collections.abc import Sequence
@@ -54,32 +55,14 @@ def test_a_global_address_is_public(address: str) -> None:
 @pytest.mark.parametrize(
     "address",
     [
-        "127.0.0.1",
-        "0.0.0.0",
-        "10.1.2.3",
-        "172.16.0.1",
-        "192.168.1.1",
+        *("127.0.0.1", "0.0.0.0", "10.1.2.3", "172.16.0.1", "192.168.1.1", "255.255.255.255"),
         "169.254.169.254",  # where clouds keep their secrets
         "100.64.0.1",  # carrier-grade NAT
-        "192.0.0.9",
-        "198.18.0.1",
-        "224.0.0.1",
-        "240.0.0.1",
-        "255.255.255.255",
-        "::",
-        "::1",
-        "::127.0.0.1",
-        "fe80::1",
-        "fc00::1",
-        "fec0::1",
-        "ff02::1",
-        "2001:db8::1",
-        "::ffff:127.0.0.1",  # IPv4 inside IPv6, in all its ways
-        "::ffff:169.254.169.254",
-        "64:ff9b::7f00:1",
-        "64:ff9b:1::1",
-        "2002:7f00:1::1",
-        "2001:0:7f00:1::",
+        *("192.0.0.9", "198.18.0.1", "224.0.0.1", "240.0.0.1"),
+        *("::", "::1", "::127.0.0.1", "fe80::1", "fc00::1", "fec0::1", "ff02::1", "2001:db8::1"),
+        # IPv4 inside IPv6, in all its ways
+        *("::ffff:127.0.0.1", "::ffff:169.254.169.254", "64:ff9b::7f00:1", "64:ff9b:1::1"),
+        *("2002:7f00:1::1", "2001:0:7f00:1::"),
     ],
 )
 def test_an_address_that_leads_inside_is_not_public(address: str) -> None:
@@ -113,40 +96,23 @@ def forms_of(ipv4: str) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("form", forms_of("8.8.8.8"))
 @pytest.mark.parametrize("server", [*METADATA_SERVERS, "10.1.2.3", "127.0.0.1"])
-def test_an_address_that_is_refused_is_refused_in_every_form(server: str, form: str) -> None:
-    address = forms_of(server)[form]
-
-    assert not is_public(ipaddress.ip_address(address))
-    with pytest.raises(BlockedUrl):
-        check_url(f"http://[{address}]/" if ":" in address else f"http://{address}/")
-
-
-@pytest.mark.parametrize(
-    "address",
-    ["fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:42::42", "fe80::a9fe:a9fe"],
-)
-def test_a_metadata_server_s_ipv6_address_is_refused(address: str) -> None:
-    with pytest.raises(BlockedUrl):
-        check_url(f"http://[{address}]/")
+def test_an_address_that_is_refused_is_refused_in_every_form(server: str) -> None:
+    for form, address in forms_of(server).items():
+        assert not is_public(ipaddress.ip_address(address)), form
+        with pytest.raises(BlockedUrl):
+            check_url(f"http://[{address}]/" if ":" in address else f"http://{address}/")
 
 
-@pytest.mark.parametrize("form", ["IPv4", "mapped", "NAT64", "6to4"])
 @pytest.mark.parametrize("server", METADATA_SERVERS)
-def test_a_wide_network_that_an_operator_allows_does_not_open_a_metadata_server(
-    server: str, form: str
-) -> None:
-    address = ipaddress.ip_address(forms_of(server)[form])
+def test_a_wide_network_that_an_operator_allows_does_not_open_a_metadata_server(server: str) -> None:
     wide = [ipaddress.ip_network(network) for network in ("0.0.0.0/0", "::/0", "169.254.0.0/16")]
 
-    assert not is_allowed(address, wide)
-    assert is_allowed(address, [*wide, ipaddress.ip_network(server)]), "by itself it may be allowed"
-
-
-def test_every_metadata_server_is_in_the_list_of_networks() -> None:
-    for server in METADATA_SERVERS:
-        assert any(ipaddress.ip_address(server) in network for network in METADATA_NETWORKS)
+    assert any(ipaddress.ip_address(server) in network for network in METADATA_NETWORKS)
+    for form in ("IPv4", "mapped", "NAT64", "6to4", "ISATAP", "Teredo client"):
+        address = ipaddress.ip_address(forms_of(server)[form])
+        assert not is_allowed(address, wide)
+        assert is_allowed(address, [*wide, ipaddress.ip_network(server)]), "by itself it may be allowed"
 
 
 @pytest.mark.parametrize("name", sorted(METADATA_NAMES))
@@ -163,36 +129,16 @@ def test_a_metadata_server_s_name_is_refused_without_a_look_up(name: str) -> Non
 @pytest.mark.parametrize(
     "url",
     [
-        "ftp://example.com/",
-        "file:///etc/passwd",
-        "javascript:alert(1)",
-        "example.com/hook",
-        "http://",
-        "http://user@example.com/",
-        "http://user:password@example.com/",
-        "http://127.0.0.1/",
-        "http://127.0.0.1./",
+        *("ftp://example.com/", "file:///etc/passwd", "javascript:alert(1)", "example.com/hook", "http://"),
+        *("http://user@example.com/", "http://user:password@example.com/"),
+        *("http://127.0.0.1/", "http://127.0.0.1./", "http://localhost:8080/", "http://a.localhost/"),
         "http://2130706433/",  # 127.0.0.1 as one number
-        "http://0x7f.1/",
-        "http://0177.0.0.1/",
-        "http://127.1/",
-        "http://localhost:8080/",
-        "http://a.localhost/",
-        "http://[::1]/",
-        "http://[::ffff:127.0.0.1]/",
-        "http://169.254.169.254/latest/meta-data/",
-        "http://example.com:99999/",
-        "http://example.com:0/",
-        "http://[::1/",
+        *("http://0x7f.1/", "http://0177.0.0.1/", "http://127.1/"),
+        *("http://[::1]/", "http://[::ffff:127.0.0.1]/", "http://169.254.169.254/latest/meta-data/"),
+        *("http://example.com:99999/", "http://example.com:0/", "http://[::1/"),
         "http://[2606:4700::1111%25eth0]/",  # a zone is ours alone
-        "http://[2606:4700::1111%eth0]/",
-        "http://xn--/",
-        "http://xn--a.com/",
-        "http://a b.com/",
-        "http://a%20b.com/",
-        "http://.../",
-        "http://a..b/",
-        "http://.example.com/",
+        *("http://[2606:4700::1111%eth0]/", "http://xn--/", "http://xn--a.com/"),
+        *("http://a b.com/", "http://a%20b.com/", "http://.../", "http://a..b/", "http://.example.com/"),
         f"http://{'a' * 64}.com/",
         f"http://{'a.' * 125}com.de/",  # 256 characters
         "http://" + "ü" * 60 + ".com/",  # 63 at most once it is ASCII
@@ -269,13 +215,8 @@ def test_what_is_posted_arrives_under_the_name_it_was_sent_to() -> None:
 @pytest.mark.parametrize(
     "addresses",
     [
-        ["127.0.0.1"],
-        ["::ffff:127.0.0.1"],
-        ["169.254.169.254"],
-        ["168.63.129.16"],
-        ["8.8.8.8", "127.0.0.1"],
-        ["8.8.8.8", "168.63.129.16"],
-        ["64:ff9b::7f00:1"],
+        *(["127.0.0.1"], ["::ffff:127.0.0.1"], ["169.254.169.254"], ["168.63.129.16"], ["64:ff9b::7f00:1"]),
+        *(["8.8.8.8", "127.0.0.1"], ["8.8.8.8", "168.63.129.16"]),
     ],
 )
 def test_a_name_that_leads_inside_is_refused_whatever_else_it_leads_to(addresses: list[str]) -> None:
@@ -284,17 +225,12 @@ def test_a_name_that_leads_inside_is_refused_whatever_else_it_leads_to(addresses
     assert there.requests == []
 
 
-def test_a_name_that_changes_its_mind_is_asked_once_and_its_first_answer_is_used() -> None:
-    names = FakeNames(HERE, ["10.0.0.1"])
+def test_a_name_is_asked_once_for_each_call_and_its_first_answer_is_used() -> None:
+    names = FakeNames(HERE, ["10.0.0.1"])  # it changes its mind
+    client = egress(names)
     with receiver(says(200)) as there:
-        assert egress(names).post(there.url, b"", {}).status == 200
-    assert names.hosts == ["hooks.example.test"]
-
-
-def test_every_call_looks_again() -> None:
-    client = egress(FakeNames(HERE, ["10.0.0.1"]))
-    with receiver(says(200)) as there:
-        client.post(there.url, b"", {})
+        assert client.post(there.url, b"", {}).status == 200
+        assert names.hosts == ["hooks.example.test"]
         with pytest.raises(BlockedUrl):
             client.post(there.url, b"", {})
 
@@ -333,28 +269,22 @@ def test_an_endless_answer_is_cut_off() -> None:
 
 
 def test_a_slow_answer_ends_at_the_deadline_of_the_whole_call() -> None:
-    ticks = iter(range(10_000))  # a clock on which every look costs a second
-    client = Egress(
-        EgressConfig((LOOPBACK,), ANY_PORT), resolve=FakeNames(HERE), clock=lambda: float(next(ticks))
-    )
+    ticks = itertools.count()  # a clock on which every look costs a second
+    config = EgressConfig((LOOPBACK,), ANY_PORT)
+    client = Egress(config, resolve=FakeNames(HERE), clock=lambda: float(next(ticks)))
     with receiver(goes_on_for_ever(b".")) as there, pytest.raises(NoAnswer, match="deadline"):
         client.post(there.url, b"", {})
 
 
-def test_an_endpoint_that_says_nothing_is_no_answer() -> None:
+def test_an_endpoint_that_says_nothing_or_is_not_there_is_no_answer() -> None:
     hung_up = threading.Event()
     client = egress(FakeNames(HERE), deadline_s=0.2, connect_timeout_s=0.2)
     with receiver(says_nothing_until(hung_up)) as there:
         with pytest.raises(NoAnswer):
             client.post(there.url, b"", {})
         hung_up.set()
-
-
-def test_an_endpoint_that_is_not_there_is_no_answer() -> None:
-    with receiver(says(200)) as there:
-        url = there.url
     with pytest.raises(NoAnswer):
-        egress(FakeNames(HERE)).post(url, b"", {})
+        client.post(there.url, b"", {})
 
 
 def test_the_next_address_is_tried_when_one_is_dead() -> None:
@@ -405,19 +335,11 @@ def certified(directory: Path, name: str) -> ssl.SSLContext:
     """A server's side of TLS, with a certificate of its own making for this name."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+    builder = x509.CertificateBuilder(subject, subject, key.public_key(), 1, now - day, now + day)
+    builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    certificate = builder.sign(key, hashes.SHA256())
     pem = serialization.Encoding.PEM
     (directory / "certificate.pem").write_bytes(certificate.public_bytes(pem))
     (directory / "key.pem").write_bytes(

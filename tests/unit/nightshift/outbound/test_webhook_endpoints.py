@@ -34,11 +34,9 @@ def test_one_success_begins_the_five_days_again() -> None:
     assert after(well, 500, 6 * DAY).is_enabled
 
 
-def test_410_disables_it_at_once() -> None:
+def test_410_disables_it_at_once_and_its_first_reason_stays() -> None:
     assert after(a_webhook_endpoint(), 410, timedelta(0)).disabled_reason is DisabledReason.GONE
 
-
-def test_it_stays_disabled_for_its_first_reason_and_a_success_enables_nothing() -> None:
     disabled = a_webhook_endpoint().disabled(DisabledReason.REQUESTED, STARTS_AT)
     assert after(disabled, 410, DAY) == disabled
     assert not after(disabled, 200, DAY).is_enabled

@@ -3,7 +3,7 @@ import json
 import logging
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -29,13 +29,20 @@ def logging_as_it_was() -> Iterator[None]:
     logging.captureWarnings(False)
 
 
-def settings(**chosen: str) -> LogSettings:
-    return LogSettings(_env_file=None, **chosen)  # type: ignore[call-arg, arg-type]
+@pytest.fixture
+def logged() -> Callable[..., io.StringIO]:
+    """Sets logging up, and returns what it writes to."""
+
+    def set_up(process: str = "api", stream: io.StringIO | None = None, **chosen: str) -> io.StringIO:
+        stream = stream or io.StringIO()
+        set_up_logging(process, LogSettings(_env_file=None, **chosen), stream)
+        return stream
+
+    return set_up
 
 
-def test_for_machines_an_event_is_a_json_object_with_its_fields():
-    stream = io.StringIO()
-    set_up_logging("worker", settings(log_format="json"), stream)
+def test_for_machines_an_event_is_a_json_object_with_its_fields(logged):
+    stream = logged("worker", log_format="json")
 
     log.warning("lease lost", extra={"action": "lease_lost", "shard": "shard_1", "term": 3})
 
@@ -52,9 +59,8 @@ def test_for_machines_an_event_is_a_json_object_with_its_fields():
     }
 
 
-def test_for_people_an_event_is_one_line_without_the_action():
-    stream = io.StringIO()
-    set_up_logging("worker", settings(log_format="human"), stream)
+def test_for_people_an_event_is_one_line_without_the_action(logged):
+    stream = logged("worker", log_format="human")
 
     log.warning("lease %s", "lost", extra={"action": "lease_lost", "shard": "shard_1", "term": 3})
 
@@ -62,17 +68,15 @@ def test_for_people_an_event_is_one_line_without_the_action():
 
 
 @pytest.mark.parametrize("format", ["human", "json"])
-def test_a_message_cannot_forge_a_line_of_the_log(format):
-    stream = io.StringIO()
-    set_up_logging("api", settings(log_format=format), stream)
+def test_a_message_cannot_forge_a_line_of_the_log(logged, format):
+    stream = logged(log_format=format)
     log.info("file stored", extra={"filename_given": "a\n20:35:28 info api  all is well"})
     assert len(stream.getvalue().splitlines()) == 1
 
 
 @pytest.mark.parametrize("format", ["human", "json"])
-def test_an_exception_is_logged_with_its_trace(format):
-    stream = io.StringIO()
-    set_up_logging("api", settings(log_format=format), stream)
+def test_an_exception_is_logged_with_its_trace(logged, format):
+    stream = logged(log_format=format)
     try:
         raise ValueError("the cause")
     except ValueError:
@@ -81,55 +85,50 @@ def test_an_exception_is_logged_with_its_trace(format):
     assert "test_logs.py" in stream.getvalue()
 
 
-def test_on_a_terminal_lines_are_for_people_and_elsewhere_for_machines():
+def test_on_a_terminal_lines_are_for_people_and_elsewhere_for_machines(logged):
     terminal, pipe = Terminal(), io.StringIO()
     for stream in (terminal, pipe):
-        set_up_logging("api", settings(), stream)
+        logged(stream=stream)
         log.info("hello")
     assert not terminal.getvalue().startswith("{")
     assert json.loads(pipe.getvalue())["message"] == "hello"
 
 
-def test_what_lies_below_the_level_is_not_written():
-    stream = io.StringIO()
-    set_up_logging("api", settings(log_level="warning"), stream)
+def test_what_lies_below_the_level_is_not_written(logged):
+    stream = logged(log_level="warning")
     log.info("detail")
     assert stream.getvalue() == ""
 
 
-def test_libraries_are_heard_when_they_warn_and_not_when_they_narrate():
-    stream = io.StringIO()
-    set_up_logging("api", settings(), stream)
+def test_libraries_are_heard_when_they_warn_and_not_when_they_narrate(logged):
+    stream = logged()
     logging.getLogger("httpx").info("HTTP Request: GET …")
     logging.getLogger("celery.worker").warning("connection lost")
     assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["connection lost"]
 
 
-def test_a_library_with_handlers_of_its_own_does_not_write_twice():
+def test_a_library_with_handlers_of_its_own_does_not_write_twice(logged):
     own = io.StringIO()
     uvicorn = logging.getLogger("uvicorn")
     uvicorn.addHandler(logging.StreamHandler(own))
     uvicorn.propagate = False
-    stream = io.StringIO()
 
-    set_up_logging("api", settings(), stream)
+    stream = logged()
     uvicorn.warning("shutting down")
 
     assert own.getvalue() == ""
     assert json.loads(stream.getvalue())["message"] == "shutting down"
 
 
-def test_set_up_twice_it_writes_once():
-    stream = io.StringIO()
-    set_up_logging("api", settings(), stream)
-    set_up_logging("api", settings(), stream)
+def test_set_up_twice_it_writes_once(logged):
+    stream = logged()
+    logged(stream=stream)
     log.info("hello")
     assert len(stream.getvalue().splitlines()) == 1
 
 
-def test_warnings_of_python_are_events_too():
-    stream = io.StringIO()
-    set_up_logging("api", settings(), stream)
+def test_warnings_of_python_are_events_too(logged):
+    stream = logged()
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         # catch_warnings puts the printer back that captureWarnings has replaced
@@ -139,8 +138,8 @@ def test_warnings_of_python_are_events_too():
     assert "old habits" in stream.getvalue()
 
 
-def test_without_a_stream_it_writes_to_standard_error(capsys):
-    set_up_logging("api", settings(), sys.stderr)
+def test_without_a_stream_it_writes_to_standard_error(logged, capsys):
+    logged(stream=sys.stderr)
     log.info("hello")
     captured = capsys.readouterr()
     assert "hello" in captured.err
@@ -193,9 +192,8 @@ def test_what_is_remembered_of_warnings_is_bounded(monkeypatch: pytest.MonkeyPat
     assert [log.passes(message) for message in ("a", "b", "c", "c", "a")] == [0, 0, 0, None, 0]
 
 
-def test_in_a_log_a_state_that_stays_is_one_line():
-    stream = io.StringIO()
-    set_up_logging("worker", settings(log_format="human"), stream)
+def test_in_a_log_a_state_that_stays_is_one_line(logged):
+    stream = logged("worker", log_format="human")
     for _ in range(3):
         try:
             raise OSError("no room")

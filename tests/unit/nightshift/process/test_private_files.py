@@ -171,20 +171,16 @@ def test_new_files_of_the_service_are_its_own_and_outputs_of_jobs_are_for_their_
     assert [mode(path) for path in (tmp_path / "out" / "a" / "b").iterdir()] == [0o644, 0o644]
 
 
-def test_children_make_outputs_as_the_first_process_was_started_to(data: DataSettings) -> None:
+def test_children_make_outputs_as_the_first_process_was_started_to_unless_an_operator_says_how(
+    data: DataSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     os.umask(0o027)
     keep_files_private(data)
     keep_files_private(data)  # a child inherits the environment, and the umask of its parent
-
     assert LocationSettings(_env_file=None).output_umask == 0o027
 
-
-def test_an_operator_may_say_how_outputs_are_made(
-    data: DataSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("NIGHTSHIFT_OUTPUT_UMASK", "007")
     keep_files_private(data)
-
     assert LocationSettings(_env_file=None).output_umask == 0o007
 
 

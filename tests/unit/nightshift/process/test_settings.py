@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import UnionType
 from typing import Union, get_args, get_origin
@@ -28,71 +29,67 @@ from nightshift.process.settings import (
 PAGE = (Path(__file__).resolve().parents[4] / "docs/reference/settings.md").read_text(encoding="utf-8")
 
 
+Setting = Callable[[str, str], None]
+
+
 @pytest.fixture(autouse=True)
-def empty_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither the machine's variables nor a .env file in the checkout."""
+def put(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Setting:
+    """Sets a variable, where there are neither the machine's own nor a .env file of the checkout."""
     for name in [name for name in os.environ if name.startswith("NIGHTSHIFT_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
+    return lambda name, value: monkeypatch.setenv(f"NIGHTSHIFT_{name}", value)
 
 
-def test_the_environment_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NIGHTSHIFT_REDIS_URL", "redis://queue.example:6379/1")
-    monkeypatch.setenv("NIGHTSHIFT_PUBLISH_TIMEOUT_S", "0.25")
+def test_the_environment_decides(put: Setting) -> None:
+    put("REDIS_URL", "redis://queue.example:6379/1")
+    put("PUBLISH_TIMEOUT_S", "0.25")
 
     assert QueueSettings() == QueueSettings(redis_url="redis://queue.example:6379/1", publish_timeout_s=0.25)
 
 
-def test_a_dotenv_file_decides_unless_the_environment_does(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_dotenv_file_decides_unless_the_environment_does(put: Setting, tmp_path: Path) -> None:
     (tmp_path / ".env").write_text(
         "NIGHTSHIFT_BASE_URL=http://from-file\nNIGHTSHIFT_ONLINE_QUEUE_MAX=7\nOTHER=1\n"
     )
-    monkeypatch.setenv("NIGHTSHIFT_ONLINE_QUEUE_MAX", "8")
+    put("ONLINE_QUEUE_MAX", "8")
 
     assert (ApiSettings().base_url, SubmissionSettings().online_queue_max) == ("http://from-file", 8)
 
 
-def test_without_settings_everything_is_in_the_data_directory(tmp_path: Path) -> None:
+def test_everything_is_in_the_data_directory_but_what_is_said_to_be_elsewhere(tmp_path: Path) -> None:
     settings = DataSettings(data_dir=Path("data"))
-
     assert settings.resolved_database_url == f"sqlite:///{tmp_path}/data/nightshift.db"
     assert settings.resolved_storage_url == f"file://{tmp_path}/data/objects"
     assert DataSettings().data_dir == Path.home() / ".nightshift"
 
-
-def test_a_database_and_a_store_elsewhere_are_taken_as_they_are() -> None:
-    settings = DataSettings(database_url="postgresql://db.example/ns", storage_url="s3://bucket/prefix")
-
-    assert settings.resolved_database_url == "postgresql://db.example/ns"
-    assert settings.resolved_storage_url == "s3://bucket/prefix"
+    elsewhere = DataSettings(database_url="postgresql://db.example/ns", storage_url="s3://bucket/prefix")
+    assert elsewhere.resolved_database_url == "postgresql://db.example/ns"
+    assert elsewhere.resolved_storage_url == "s3://bucket/prefix"
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [("", ()), ("one", ("one",)), ("one,two", ("one", "two")), (" one , two ,, ", ("one", "two"))],
 )
-def test_lists_are_written_with_commas(
-    monkeypatch: pytest.MonkeyPatch, text: str, words: tuple[str, ...]
-) -> None:
-    monkeypatch.setenv("NIGHTSHIFT_S3_BUCKETS", text)
-    monkeypatch.setenv("NIGHTSHIFT_MODELS", text)
+def test_lists_are_written_with_commas(put: Setting, text: str, words: tuple[str, ...]) -> None:
+    put("S3_BUCKETS", text)
+    put("MODELS", text)
 
     assert LocationSettings().s3_buckets == words
     assert WorkerSettings().models == words
     assert SubmissionSettings().models == words
 
 
-def test_ports_are_numbers_and_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ports_are_numbers_and_ranges(put: Setting) -> None:
     assert SubmissionSettings().webhook_port_ranges == (range(80, 81), range(443, 444))
-    monkeypatch.setenv("NIGHTSHIFT_WEBHOOK_PORTS", "443, 8000-8999")
+    put("WEBHOOK_PORTS", "443, 8000-8999")
     assert SubmissionSettings().webhook_port_ranges == (range(443, 444), range(8000, 9000))
 
 
 @pytest.mark.parametrize("text", ["", "https", "443-", "-443", "0", "443,70000", "1-70000"])
-def test_ports_that_are_none_are_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setenv("NIGHTSHIFT_WEBHOOK_PORTS", text)
+def test_ports_that_are_none_are_refused(put: Setting, text: str) -> None:
+    put("WEBHOOK_PORTS", text)
     with pytest.raises(InvalidSetting, match=f"NIGHTSHIFT_WEBHOOK_PORTS is '{text}'"):
         SubmissionSettings()
 
@@ -101,11 +98,11 @@ def test_jobs_may_name_no_location_until_the_operator_says_so() -> None:
     assert LocationSettings() == LocationSettings(s3_buckets=(), file_roots=())
 
 
-def test_a_worker_has_the_leases_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_has_the_leases_it_is_told(put: Setting) -> None:
     assert WorkerSettings().lease == LeaseConfig()
-    monkeypatch.setenv("NIGHTSHIFT_LEASE_TTL_S", "3")
-    monkeypatch.setenv("NIGHTSHIFT_HEARTBEAT_S", "0.5")
-    monkeypatch.setenv("NIGHTSHIFT_LEASE_TRUST_S", "2")
+    put("LEASE_TTL_S", "3")
+    put("HEARTBEAT_S", "0.5")
+    put("LEASE_TRUST_S", "2")
 
     assert WorkerSettings().lease == LeaseConfig(ttl_s=3, heartbeat_s=0.5, trust_s=2)
 
@@ -115,10 +112,10 @@ def test_settings_never_change_once_read() -> None:
         QueueSettings().publish_timeout_s = 5  # type: ignore[misc]
 
 
-def test_a_setting_that_makes_no_sense_names_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NIGHTSHIFT_ONLINE_SLOTS", "many")
+def test_a_setting_that_makes_no_sense_names_itself(put: Setting) -> None:
+    put("ONLINE_SLOTS", "many")
 
-    monkeypatch.setenv("NIGHTSHIFT_SPOT_PROVIDER", "ibm")
+    put("SPOT_PROVIDER", "ibm")
 
     with pytest.raises(InvalidSetting) as refused:
         WorkerSettings()
@@ -133,11 +130,9 @@ def test_a_setting_that_makes_no_sense_names_itself(monkeypatch: pytest.MonkeyPa
     "setting",
     ["LEASE_TTL_S=20", "LEASE_TRUST_S=5", "HEARTBEAT_S=20", "LEADER_TTL_S=10", "LEADER_TRUST_S=3"],
 )
-def test_times_by_which_no_lease_and_no_lead_can_be_kept_are_refused(
-    monkeypatch: pytest.MonkeyPatch, setting: str
-) -> None:
+def test_times_by_which_no_lease_and_no_lead_can_be_kept_are_refused(put: Setting, setting: str) -> None:
     name, value = setting.split("=")
-    monkeypatch.setenv(f"NIGHTSHIFT_{name}", value)
+    put(name, value)
 
     with pytest.raises(InvalidSetting, match=f"NIGHTSHIFT_{name}.* must hold, and they are .*{value}"):
         check_settings()
@@ -169,9 +164,9 @@ def test_an_address_of_redis_is_taken_as_it_is(value: str) -> None:
 
 
 def test_what_is_left_for_bulk_when_a_worker_drains_is_part_of_what_it_has(
-    monkeypatch: pytest.MonkeyPatch,
+    put: Setting,
 ) -> None:
-    monkeypatch.setenv("NIGHTSHIFT_DRAIN_S", "4")
+    put("DRAIN_S", "4")
 
     with pytest.raises(InvalidSetting, match="NIGHTSHIFT_BULK_DRAIN_S is part of NIGHTSHIFT_DRAIN_S"):
         WorkerSettings()
@@ -197,35 +192,22 @@ MAY_BE_0 = {
     *("ONLINE_QUEUE_MAX", "ONLINE_QUEUE_TOTAL_MAX", "BULK_JOBS_MAX", "BULK_ROWS_MAX", "BULK_ROWS_TOTAL_MAX"),
     *("SCHEDULER_METRICS_PORT", "WORKER_METRICS_PORT"),
     *("WORKER_PRICE_PER_HOUR_SPOT", "WORKER_PRICE_PER_HOUR_ON_DEMAND"),
-    *(
-        "CARRY_OVER_INTERVAL_S",
-        "SEGMENT_SPACING_S",
-        "STOP_GRACE_S",
-        "STEP_TIMEOUT_S",
-        "MODEL_LOAD_TIMEOUT_S",
-        "DEAF_AFTER_S",
-    ),
+    *("CARRY_OVER_INTERVAL_S", "SEGMENT_SPACING_S", "STOP_GRACE_S"),
+    *("STEP_TIMEOUT_S", "MODEL_LOAD_TIMEOUT_S", "DEAF_AFTER_S"),
     *("MODEL_RESIDENCY_S", "MODEL_IDLE_S", "OUTPUT_UMASK"),
 }
 
 
-@pytest.mark.parametrize("value", ["-1", "nan", "inf", "1e300", "9" * 30])
 @pytest.mark.parametrize("name", NUMBERS)
-def test_no_number_may_be_less_than_nothing_or_without_end(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+def test_no_number_may_be_less_than_nothing_or_without_end_or_0_unless_the_documentation_explains_it(
+    put: Setting, name: str
 ) -> None:
-    monkeypatch.setenv(f"NIGHTSHIFT_{name}", value)
+    for value in ("-1", "nan", "inf", "1e300", "9" * 30):
+        put(name, value)
+        with pytest.raises(InvalidSetting, match=f"^NIGHTSHIFT_{name} is '{value}': it should be "):
+            check_settings()
 
-    with pytest.raises(InvalidSetting, match=f"^NIGHTSHIFT_{name} is '{value}': it should be "):
-        check_settings()
-
-
-@pytest.mark.parametrize("name", NUMBERS)
-def test_nothing_may_be_0_but_what_the_documentation_explains(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setenv(f"NIGHTSHIFT_{name}", "0")
-
+    put(name, "0")
     if name in MAY_BE_0:
         check_settings()
         (row,) = [line for line in PAGE.splitlines() if re.match(rf"\| [^|]*`{name}`[^|]* \|", line)]
@@ -243,25 +225,15 @@ def test_nothing_may_be_0_but_what_the_documentation_explains(
         ("SPOT_METADATA_URL", "http://[::1"),
         ("SPOT_METADATA_URL", "http://127.0.0.1:70000"),
         ("SPOT_METADATA_URL", "169.254.169.254"),
+        ("LOG_LEVEL", "loud"),
+        ("DATABASE_POOL_SIZE", "loud"),
     ],
 )
-def test_ports_networks_and_addresses_that_cannot_be_are_refused(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str
-) -> None:
-    monkeypatch.setenv(f"NIGHTSHIFT_{name}", value)
+def test_settings_are_checked_before_anything_is_started(put: Setting, name: str, value: str) -> None:
+    check_settings()
+    put(name, value)
 
     with pytest.raises(InvalidSetting, match=f"^NIGHTSHIFT_{name} is "):
-        check_settings()
-
-
-@pytest.mark.parametrize("name", ["LOG_LEVEL", "DATABASE_POOL_SIZE", "PUBLISH_TIMEOUT_S", "ATTEMPTS_MAX"])
-def test_settings_can_be_checked_before_anything_is_started(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    check_settings()
-    monkeypatch.setenv(f"NIGHTSHIFT_{name}", "loud")
-
-    with pytest.raises(InvalidSetting, match=f"^NIGHTSHIFT_{name} is 'loud'"):
         check_settings()
 
 
@@ -296,19 +268,17 @@ def test_settings_can_be_logged_without_giving_secrets_away() -> None:
     ],
 )
 def test_nothing_is_kept_longer_than_the_job_it_goes_with(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str, whole: str
+    put: Setting, name: str, value: str, whole: str
 ) -> None:
-    monkeypatch.setenv(f"NIGHTSHIFT_{name}", value)
+    put(name, value)
 
     with pytest.raises(InvalidSetting, match=f"NIGHTSHIFT_{name} ≤ NIGHTSHIFT_{whole} must hold"):
         RetentionSettings()
 
 
 @pytest.mark.parametrize("value", ["0", "59", "-1", "nan", "inf", "315360001", "a week"])
-def test_a_retention_that_makes_no_sense_is_refused_by_name(
-    monkeypatch: pytest.MonkeyPatch, value: str
-) -> None:
-    monkeypatch.setenv("NIGHTSHIFT_ONLINE_BODY_RETENTION_S", value)
+def test_a_retention_that_makes_no_sense_is_refused_by_name(put: Setting, value: str) -> None:
+    put("ONLINE_BODY_RETENTION_S", value)
 
     with pytest.raises(InvalidSetting, match="NIGHTSHIFT_ONLINE_BODY_RETENTION_S"):
         RetentionSettings()

@@ -8,24 +8,14 @@ from nightshift.process.settings import QuotaSettings
 from nightshift.tenants.quotas import QUOTA_MAX, QUOTA_NAMES, Quotas, check_quotas
 
 
-def test_a_tenants_own_quotas_come_before_the_defaults() -> None:
+def test_a_tenants_own_quotas_come_before_the_defaults_and_are_stored_by_name() -> None:
     defaults = Quotas(requests_per_minute=10, open_streams=2)
+    own = Quotas(requests_per_minute=99)
 
-    assert Quotas(requests_per_minute=99).over(defaults) == Quotas(requests_per_minute=99, open_streams=2)
-
-
-def test_a_change_leaves_the_others_as_they_were_and_none_brings_the_default_back() -> None:
-    before = Quotas(requests_per_minute=10, open_streams=2)
-
-    assert before.changed({"open_streams": None, "tokens_per_minute": 5}) == Quotas(
-        requests_per_minute=10, tokens_per_minute=5
-    )
-
-
-def test_quotas_are_stored_by_name_and_unknown_names_are_ignored() -> None:
-    quotas = Quotas(uploads_in_flight=3)
-
-    assert Quotas.from_json(quotas.to_json() | {"of_a_later_release": 1}) == quotas
+    assert own.over(defaults) == Quotas(requests_per_minute=99, open_streams=2)
+    assert Quotas.from_json(own.to_json() | {"of_a_later_release": 1}) == own
+    changed = defaults.changed({"open_streams": None, "tokens_per_minute": 5})
+    assert changed == Quotas(requests_per_minute=10, tokens_per_minute=5), "None brings the default back"
 
 
 @pytest.mark.parametrize(

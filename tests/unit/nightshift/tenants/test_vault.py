@@ -15,7 +15,7 @@ def open_at(data_dir: Path, secret_key: str = "") -> Vault:
     return open_vault(secret_key, data_dir)
 
 
-def test_what_was_encrypted_can_be_read_with_the_same_key_only() -> None:
+def test_what_was_encrypted_can_be_read_with_the_same_key_only_and_as_it_was() -> None:
     token = Vault("a long secret key").encrypt("whsec_ünïcode")
 
     assert b"whsec" not in token
@@ -23,15 +23,8 @@ def test_what_was_encrypted_can_be_read_with_the_same_key_only() -> None:
     with pytest.raises(ConfigurationError, match="NIGHTSHIFT_SECRET_KEY") as raised:
         Vault("another key").decrypt(token)
     assert raised.value.param == "SECRET_KEY"
-
-
-def test_a_token_that_was_tampered_with_is_refused() -> None:
-    vault = Vault("key")
-    token = bytearray(vault.encrypt("whsec_secret"))
-    token[20] ^= 1
-
     with pytest.raises(ConfigurationError):
-        vault.decrypt(bytes(token))
+        Vault("a long secret key").decrypt(token[:20] + bytes([token[20] ^ 1]) + token[21:])
 
 
 def test_the_key_is_made_on_first_use_for_its_owner_only(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Digest files say where the results of a job with a digest are."""
 
 import random
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -16,14 +15,9 @@ from nightshift.bulk.results.digest_files import (
     keys_of,
 )
 from nightshift.bulk.results.row_digests import DIGEST_BYTES
-from nightshift.objectstore import ObjectStore, open_store
+from nightshift.objectstore import ObjectStore
 
 Places = dict[bytes, tuple[int, int]]
-
-
-@pytest.fixture
-def objects(tmp_path: Path) -> ObjectStore:
-    return open_store(tmp_path.as_uri())
 
 
 def written(objects: ObjectStore, shards: dict[int, list[bytes | None]], first_shard: int = 0) -> list[bytes]:

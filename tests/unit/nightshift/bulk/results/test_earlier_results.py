@@ -3,7 +3,6 @@
 import random
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +13,7 @@ from nightshift.bulk.results.digest_files import ENTRY_BYTES, DigestWriter, dige
 from nightshift.bulk.results.earlier_results import NEAR_FILES_MAX, EarlierDigests
 from nightshift.bulk.results.row_digests import DIGEST_BYTES
 from nightshift.errors import StorageUnavailable
-from nightshift.objectstore import ObjectStore, open_store
+from nightshift.objectstore import ObjectStore
 
 ROWS = 400  # of a shard, which is a part
 FILE_BYTES = 16 + ROWS * ENTRY_BYTES
@@ -44,8 +43,8 @@ class Recording:
 
 
 @pytest.fixture
-def objects(tmp_path: Path) -> Recording:
-    return Recording(open_store(tmp_path.as_uri()))
+def objects(objects: ObjectStore) -> Recording:
+    return Recording(objects)
 
 
 @pytest.fixture
@@ -94,9 +93,7 @@ def test_every_digest_is_found_and_no_other_and_each_file_is_read_once(
     assert len(objects.reads) == len(set(objects.reads)) == SHARDS
 
 
-def test_rows_in_the_order_of_the_earlier_run_read_the_file_of_their_part_alone(
-    objects: Recording, earlier: Places
-) -> None:
+def test_rows_of_a_part_read_its_file_alone(objects: Recording, earlier: Places) -> None:
     with digests_of(objects, ALL) as held:
         for start in range(0, ROWS, 50):
             digests = of_shard(earlier, 4)[start : start + 50]

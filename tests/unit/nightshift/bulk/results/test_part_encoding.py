@@ -1,6 +1,5 @@
 """Part files have the rows that were put in, good and failed ones with one schema."""
 
-import hashlib
 import io
 import json
 import random
@@ -18,83 +17,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nightshift.bulk.results import shard_results
-from nightshift.bulk.results.output_rows import Chunk, Missing
-from nightshift.bulk.results.part_encoding import PartEncoder, PartSchema, lines, part_encoder
-from nightshift.bulk.results.row_results import NotExecuted, RowResult, ShardHead
+from nightshift.bulk.results.output_rows import Chunk
+from nightshift.bulk.results.part_encoding import PartSchema, lines, part_encoder
+from nightshift.bulk.results.row_results import RowResult
 from nightshift.bulk.results.segments import encode_segment, value_column
-from nightshift.bulk.results.shard_results import READ_AT_ONCE, ShardResults, Window
-from nightshift.endpoints import Endpoint
+from nightshift.bulk.results.shard_results import READ_AT_ONCE, ShardResults
 from nightshift.endpoints.encoders.classifications import Classifications
 from nightshift.endpoints.encoders.embeddings import Embeddings
-from nightshift.endpoints.results import TRUNCATED, Result, Values, count_bytes
+from nightshift.endpoints.results import TRUNCATED, Result, count_bytes
 from nightshift.endpoints.texts.chat import Chat
-from nightshift.endpoints.texts.generation import Choice
-from nightshift.jobs import Segment, StopReason, Usage
+from nightshift.jobs import Usage
 from nightshift.objectstore import MIB, DirectoryStore, ObjectDamaged, ObjectStore
 from nightshift.objectstore.objects import DAMAGED_TRIES_MAX
 from tests.helpers.fakes import a_shard_head
-
-CHAT = a_shard_head()
-EMBEDDINGS = a_shard_head(endpoint="/v1/embeddings")
-USAGE = Usage(3, 2)
-
-
-@pytest.fixture
-def objects(tmp_path) -> ObjectStore:
-    return DirectoryStore(tmp_path)
-
-
-def listed(objects: ObjectStore, head: ShardHead, *segments: Sequence[RowResult]) -> list[Segment]:
-    stored = []
-    for seq, results in enumerate(segments):
-        data = encode_segment(head, results).data
-        key = f"segments/acme/job_1/000000/t1-{seq:06d}.arrow"
-        objects.put(key, data)
-        stored.append(
-            Segment(
-                key=key,
-                term=1,
-                seq=seq,
-                succeeded=len(results),
-                failed=0,
-                usage=Usage(),
-                size_bytes=len(data),
-                sha256=hashlib.sha256(data).hexdigest(),
-            )
-        )
-    return stored
-
-
-def windows(objects: ObjectStore, *segments: Sequence[RowResult], head: ShardHead = CHAT) -> list[Window]:
-    with ShardResults(objects, listed(objects, head, *segments)) as results:
-        return [*results.windows()]
-
-
-def said(row: int, text: str = "hello") -> RowResult:
-    result = Result(200, USAGE, Chat().values_of(Choice(text, "stop")))
-    return RowResult.from_result(CHAT, row, f"r{row}", result)
-
-
-def refused(row: int, head: ShardHead = CHAT) -> RowResult:
-    body = {"error": {"code": "too_long", "message": "Too long."}}
-    return RowResult.from_result(head, row, f"r{row}", Result(400, Usage(), body=body))
-
-
-def embedded(row: int, values: Values, **more: object) -> RowResult:
-    return RowResult.from_result(EMBEDDINGS, row, f"r{row}", Result(200, Usage(3), values, **more))  # type: ignore[arg-type]
-
-
-def not_run(row: int) -> Missing:
-    return Missing(row, NotExecuted(custom_id=f"r{row}", id="batch_req_1", reason=StopReason.EXPIRED))
-
-
-def table_of(file: PartEncoder, chunks: Sequence[Chunk]) -> pa.Table:
-    data = b"".join(piece for chunk in chunks for piece in file.add(chunk)) + b"".join(file.end())
-    return pq.read_table(io.BytesIO(data))
-
-
-def parquet(endpoint: Endpoint, chunks: Sequence[Chunk], **options: object) -> pa.Table:
-    return table_of(part_encoder("parquet", PartSchema(endpoint, **options)), chunks)  # type: ignore[arg-type]
+from tests.unit.nightshift.bulk.results.shards import (
+    CHAT,
+    EMBEDDINGS,
+    embedded,
+    embeddings,
+    listed,
+    not_run,
+    parquet,
+    refused,
+    said,
+    segment_of,
+    table_of,
+    windows,
+)
 
 
 def test_results_come_by_row_and_the_first_of_a_row_counts(objects: ObjectStore) -> None:
@@ -111,7 +60,7 @@ def test_a_shard_is_read_some_rows_at_a_time(
     monkeypatch.setattr(shard_results, "WINDOW_BYTES", 1000)
     texts = ["x" * size for size in (400, 300, 5000, 10, 900, 20, 30)]
     rows = [said(row, text) for row, text in enumerate(texts)]
-    segments = listed(objects, CHAT, rows[4:], rows[:4])
+    segments = listed(objects, rows[4:], rows[:4])
 
     with ShardResults(objects, segments, memory_bytes_max) as results:
         read_texts = [[result.values["text"] for result in window.results()] for window in results.windows()]
@@ -133,7 +82,7 @@ def test_rows_are_taken_of_the_segments_that_they_lie_in(
         "table",
         lambda streams, number: opened.append(number) or table(streams, number),
     )
-    segments = listed(objects, CHAT, *([said(4 * n + row, "x" * 100) for row in range(4)] for n in range(20)))
+    segments = listed(objects, *([said(4 * n + row, "x" * 100) for row in range(4)] for n in range(20)))
 
     with ShardResults(objects, segments) as results:
         all_windows = list(results.windows())
@@ -145,9 +94,7 @@ def test_rows_are_taken_of_the_segments_that_they_lie_in(
 
 def test_the_segments_of_a_large_shard_are_never_whole_in_memory(objects: ObjectStore) -> None:
     texts = [random.Random(row).randbytes(1500).hex() for row in range(4000)]
-    segments = listed(
-        objects, CHAT, *([said(row, texts[row]) for row in range(n, 4000, 2)] for n in range(2))
-    )
+    segments = listed(objects, *([said(row, texts[row]) for row in range(n, 4000, 2)] for n in range(2)))
     assert min(segment.size_bytes for segment in segments) > 4 * MIB
 
     tracemalloc.start()
@@ -171,7 +118,7 @@ def test_the_segments_of_a_large_shard_are_never_whole_in_memory(objects: Object
 def test_segments_are_read_at_the_same_time_and_given_in_their_order(
     objects: ObjectStore, memory_bytes_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    segments = listed(objects, CHAT, *([said(row)] for row in range(READ_AT_ONCE + 2)))
+    segments = listed(objects, *([said(row)] for row in range(READ_AT_ONCE + 2)))
     all_read = threading.Barrier(READ_AT_ONCE)
     stream = DirectoryStore.stream
 
@@ -196,7 +143,7 @@ def not_asked(*arguments: object) -> None:
 def test_a_damaged_segment_is_read_again_and_then_refused(
     objects: ObjectStore, memory_bytes_max: int, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    segments = listed(objects, CHAT, [said(0)], [said(1)])
+    segments = listed(objects, [said(0)], [said(1)])
     reads: list[str] = []
     stream = DirectoryStore.stream
 
@@ -235,22 +182,8 @@ class Held:
     """Objects in memory."""
 
     def __init__(self, data: Sequence[bytes]) -> None:
-        self._data = {
-            f"segments/acme/job_1/000000/t1-{n:06d}.arrow": segment for n, segment in enumerate(data)
-        }
-        self.segments = [
-            Segment(
-                key=key,
-                term=1,
-                seq=seq,
-                succeeded=1,
-                failed=0,
-                usage=Usage(),
-                size_bytes=len(segment),
-                sha256=hashlib.sha256(segment).hexdigest(),
-            )
-            for seq, (key, segment) in enumerate(self._data.items())
-        ]
+        self.segments = [segment_of(*numbered) for numbered in enumerate(data)]
+        self._data = {segment.key: content for segment, content in zip(self.segments, data, strict=True)}
 
     def stream(self, key: str, start: int, end: int) -> Iterator[bytes]:
         yield self._data[key][start:end]
@@ -260,7 +193,7 @@ def test_good_and_failed_rows_have_one_schema(objects: ObjectStore) -> None:
     [window] = windows(objects, [said(0), refused(1)])
     chunk = Chunk(window, [not_run(2)])
 
-    good, bad = (parquet(Chat(), [half]) for half in (Chunk(chunk.succeeded()), chunk.failed()))
+    good, bad = (parquet(Chat(), half) for half in (Chunk(chunk.succeeded()), chunk.failed()))
 
     assert good.schema == bad.schema
     assert good.to_pylist() == [
@@ -285,7 +218,7 @@ def test_rows_that_were_not_run_lie_between_the_others(objects: ObjectStore) -> 
     [window] = windows(objects, [said(0), said(3), refused(5)])
     chunk = Chunk(window, [not_run(1), not_run(2), not_run(4)])
 
-    assert parquet(Chat(), [chunk])["custom_id"].to_pylist() == [f"r{row}" for row in range(6)]
+    assert parquet(Chat(), chunk)["custom_id"].to_pylist() == [f"r{row}" for row in range(6)]
     told = [json.loads(line)["custom_id"] for _, line in lines(chunk, native=True)]
     assert told == [f"r{row}" for row in range(6)]
 
@@ -293,22 +226,19 @@ def test_rows_that_were_not_run_lie_between_the_others(objects: ObjectStore) -> 
 def test_vectors_are_lists_of_one_size(objects: ObjectStore) -> None:
     vectors = [array("f", [row, 0.5]).tobytes() for row in range(3)]
     rows = [embedded(row, {"embedding": vector}) for row, vector in enumerate(vectors)]
-    [window] = windows(objects, [*rows, refused(3, EMBEDDINGS)], head=EMBEDDINGS)
+    window = embeddings(objects, *rows, refused(3, EMBEDDINGS))
 
-    table = parquet(Embeddings(), [Chunk(window)], dimensions=2)
+    table = parquet(Embeddings(), Chunk(window), dimensions=2)
 
     assert table.schema.field("embedding").type == pa.list_(pa.float32(), 2)
     assert table["embedding"].to_pylist() == [[0, 0.5], [1, 0.5], [2, 0.5], None]
-    unknown = parquet(Embeddings(), [Chunk(window)])
-    assert unknown["embedding"].to_pylist() == table["embedding"].to_pylist()
 
 
 @pytest.mark.parametrize("dimensions", [2, None])
 def test_vectors_may_have_half_the_bytes(objects: ObjectStore, dimensions: int | None) -> None:
-    vector = array("f", [0.1, 65_504]).tobytes()
-    [window] = windows(objects, [embedded(0, {"embedding": vector})], head=EMBEDDINGS)
+    window = embeddings(objects, embedded(0, {"embedding": array("f", [0.1, 65_504]).tobytes()}))
 
-    table = parquet(Embeddings(), [Chunk(window)], dimensions=dimensions, vector_type="float16")
+    table = parquet(Embeddings(), Chunk(window), dimensions=dimensions, vector_type="float16")
 
     assert table.schema.field("embedding").type.value_type == pa.float16()
     assert table["embedding"].to_pylist() == [[pytest.approx(0.1, rel=1e-3), 65_504]]
@@ -316,9 +246,9 @@ def test_vectors_may_have_half_the_bytes(objects: ObjectStore, dimensions: int |
 
 def test_a_vector_of_another_size_is_left_out_and_its_body_has_it(objects: ObjectStore) -> None:
     short = embedded(1, {"embedding": array("f", [1.0]).tobytes()})
-    [window] = windows(objects, [embedded(0, {"embedding": bytes(8)}), short], head=EMBEDDINGS)
+    window = embeddings(objects, embedded(0, {"embedding": bytes(8)}), short)
 
-    rows = parquet(Embeddings(), [Chunk(window)], dimensions=2, keeps_body=True).to_pylist()
+    rows = parquet(Embeddings(), Chunk(window), dimensions=2, keeps_body=True).to_pylist()
 
     assert [row["embedding"] for row in rows] == [[0, 0], None]
     assert json.loads(rows[1]["body"])["data"][0]["embedding"] == [1.0]
@@ -328,9 +258,9 @@ def test_vectors_that_may_have_any_size_are_lists_of_any_length(objects: ObjectS
     sizes = [3, 0, 1, None, 7]
     vectors = [None if size is None else array("f", range(size)).tobytes() for size in sizes]
     rows = [embedded(row, {"embedding": vector}) for row, vector in enumerate(vectors)]
-    [window] = windows(objects, rows, head=EMBEDDINGS)
+    window = embeddings(objects, *rows)
 
-    table = parquet(Embeddings(), [Chunk(window, [not_run(5)])])
+    table = parquet(Embeddings(), Chunk(window, [not_run(5)]))
 
     assert table.schema.field("embedding").type == pa.list_(pa.float32())
     expected = [None if size is None else [*range(size)] for size in (*sizes, None)]
@@ -343,10 +273,10 @@ def test_rows_whose_inputs_were_cut_are_counted(objects: ObjectStore) -> None:
         embedded(row, {"embedding": bytes(8), TRUNCATED: None if count is None else count_bytes(count)})
         for row, count in enumerate(counts)
     ]
-    [window] = windows(objects, rows, head=EMBEDDINGS)
+    window = embeddings(objects, *rows)
     file = part_encoder("parquet", PartSchema(Embeddings(), dimensions=2))
 
-    table = table_of(file, [Chunk(window)])
+    table = table_of(file, Chunk(window))
 
     assert table.schema.field("truncated_inputs").type == pa.int32()
     assert table["truncated_inputs"].to_pylist() == counts
@@ -357,10 +287,10 @@ def test_rows_whose_inputs_were_cut_are_counted(objects: ObjectStore) -> None:
 
 
 def test_results_of_the_release_before_have_no_counts(objects: ObjectStore) -> None:
-    [window] = windows(objects, [embedded(0, {"embedding": bytes(8)})], head=EMBEDDINGS)
+    window = embeddings(objects, embedded(0, {"embedding": bytes(8)}))
     table = window.table.drop_columns([value_column(TRUNCATED)])
 
-    [row] = parquet(Embeddings(), [Chunk(replace(window, table=table))], dimensions=2).to_pylist()
+    [row] = parquet(Embeddings(), Chunk(replace(window, table=table)), dimensions=2).to_pylist()
 
     assert (row["embedding"], row["truncated_inputs"]) == ([0, 0], None)
 
@@ -368,21 +298,19 @@ def test_results_of_the_release_before_have_no_counts(objects: ObjectStore) -> N
 def test_a_row_with_several_vectors_has_them_in_its_body_alone(objects: ObjectStore) -> None:
     request = Embeddings().parse({"model": "demo", "input": ["a", "b"]})
     result = Embeddings().result(request, [bytes(8), bytes(8)], 2)
-    [window] = windows(objects, [RowResult.from_result(EMBEDDINGS, 0, "r0", result)], head=EMBEDDINGS)
+    window = embeddings(objects, RowResult.from_result(EMBEDDINGS, 0, "r0", result))
 
-    [row] = parquet(Embeddings(), [Chunk(window)], dimensions=2, keeps_body=True).to_pylist()
+    [row] = parquet(Embeddings(), Chunk(window), dimensions=2, keeps_body=True).to_pylist()
 
     assert row["embedding"] is None
     assert len(json.loads(row["body"])["data"]) == 2
 
 
 def test_half_a_character_is_escaped_where_only_text_may_be(objects: ObjectStore) -> None:
-    half = RowResult.from_result(
-        CHAT, 0, "\ud83d", Result(200, USAGE, Chat().values_of(Choice("a\udc00", "stop")))
-    )
+    half = replace(said(0, "a\udc00"), custom_id="\ud83d")
     [window] = windows(objects, [half])
 
-    [row] = parquet(Chat(), [Chunk(window)]).to_pylist()
+    [row] = parquet(Chat(), Chunk(window)).to_pylist()
 
     assert (row["custom_id"], row["text"]) == ("\\ud83d", "a\\udc00")
     [(_, line)] = lines(Chunk(window), native=True)
@@ -404,12 +332,7 @@ def test_the_same_rows_give_the_same_bytes_and_few_row_groups(objects: ObjectSto
 def test_the_bytes_of_a_part_come_as_its_rows_do(objects: ObjectStore) -> None:
     """The memory that a part takes does not grow with it."""
     vector = random.Random(1).randbytes(1536)
-    rows = [
-        RowResult.from_result(
-            EMBEDDINGS, row, f"r{row}", Result(200, USAGE, {"embedding": vector, TRUNCATED: None})
-        )
-        for row in range(2000)
-    ]
+    rows = [embedded(row, {"embedding": vector, TRUNCATED: None}) for row in range(2000)]
     all_windows = windows(objects, rows, head=EMBEDDINGS)
     assert len(all_windows) > 1, "a shard is not one window"
     file = part_encoder("parquet", PartSchema(Embeddings(), dimensions=384))
@@ -442,7 +365,7 @@ def test_scores_are_a_label_a_number_and_lists(objects: ObjectStore) -> None:
     done = RowResult.from_result(head, 0, "r0", Result(200, Usage(3), values))
     [window] = windows(objects, [done, refused(1, head)], head=head)
 
-    table = parquet(Classifications(), [Chunk(window)])
+    table = parquet(Classifications(), Chunk(window))
 
     columns = [table.column(name).to_pylist() for name in ("label", "score", "labels", "scores")]
     assert columns == [["spam", None], [0.75, None], ['["ham","spam"]', None], [[0.25, 0.75], None]]

@@ -7,14 +7,8 @@ import pytest
 
 from nightshift.bulk.results.row_results import INTERRUPTED, NotExecuted, RowResult, json_line
 from nightshift.endpoints.results import Result
-from nightshift.jobs import StopReason, Usage
+from nightshift.jobs import JsonObject, StopReason, Usage
 from tests.helpers.fakes import a_shard_head
-
-
-def result(status_code: int = 200, body: Any = None) -> RowResult:
-    return RowResult.from_result(
-        a_shard_head(), 0, "r1", Result(status_code, Usage(3, 2, 1), body=body or {})
-    )
 
 
 def openai_line(line: RowResult | NotExecuted) -> dict[str, Any]:
@@ -27,77 +21,51 @@ def native_line(line: RowResult | NotExecuted) -> dict[str, Any]:
     return said
 
 
-def test_a_row_that_succeeded_is_an_output_line() -> None:
-    line = result(body={"object": "chat.completion"})
+@pytest.mark.parametrize(
+    ("status_code", "body", "outcome"),
+    [
+        (200, {"object": "chat.completion"}, "succeeded"),
+        (400, {"error": {"message": "too long", "code": "context_length_exceeded"}}, "errored"),
+    ],
+)
+def test_a_row_that_was_run_is_a_line_with_its_response(
+    status_code: int, body: JsonObject, outcome: str
+) -> None:
+    row = RowResult.from_result(a_shard_head(), 0, "r1", Result(status_code, Usage(3, 2, 1), body=body))
 
-    assert openai_line(line) == {
-        "id": line.id,
+    assert openai_line(row) == {
+        "id": row.id,
         "custom_id": "r1",
-        "response": {
-            "status_code": 200,
-            "request_id": line.request_id,
-            "body": {"object": "chat.completion"},
-        },
+        "response": {"status_code": status_code, "request_id": row.request_id, "body": body},
         "error": None,
     }
-    assert native_line(line) == openai_line(line) | {"outcome": "succeeded"}
-    assert line.succeeded
+    assert native_line(row) == openai_line(row) | {"outcome": outcome}
+    assert row.succeeded == (outcome == "succeeded")
 
 
-def test_a_row_that_was_refused_is_an_error_line_with_a_response() -> None:
-    error = {
-        "error": {
-            "message": "too long",
-            "type": "invalid_request_error",
-            "param": None,
-            "code": "context_length_exceeded",
-        }
-    }
-    line = result(status_code=400, body=error)
-
-    assert openai_line(line) == {
-        "id": line.id,
-        "custom_id": "r1",
-        "response": {"status_code": 400, "request_id": line.request_id, "body": error},
-        "error": None,
-    }
-    assert native_line(line)["outcome"] == "errored"
-    assert not line.succeeded
+TOO_LATE = "This request could not be executed before the completion window expired."  # OpenAI's own text
 
 
 @pytest.mark.parametrize(
-    ("reason", "code", "outcome"),
+    ("reason", "error", "code", "message", "outcome"),
     [
-        (StopReason.EXPIRED, "batch_expired", "expired"),
-        (StopReason.CANCELLED, "batch_cancelled", "cancelled"),
-        (StopReason.FAILED, "batch_failed", "errored"),
+        (StopReason.EXPIRED, None, "batch_expired", TOO_LATE, "expired"),
+        (StopReason.CANCELLED, None, "batch_cancelled", None, "cancelled"),
+        (StopReason.FAILED, None, "batch_failed", None, "errored"),
+        (StopReason.FAILED, INTERRUPTED, "interrupted", INTERRUPTED.message, "errored"),
     ],
 )
-def test_a_row_that_was_not_executed_has_no_response(reason: StopReason, code: str, outcome: str) -> None:
-    line = native_line(NotExecuted(custom_id="r3", id="batch_req_c", reason=reason))
+def test_a_row_that_was_not_executed_has_no_response_and_says_why(
+    reason: StopReason, error: Any, code: str, message: str | None, outcome: str
+) -> None:
+    line = NotExecuted(custom_id="r3", id="batch_req_c", reason=reason, error=error)
 
-    assert (line["response"], line["error"]["code"], line["outcome"]) == (None, code, outcome)
-
-
-def test_a_row_that_was_interrupted_says_so() -> None:
-    line = NotExecuted(custom_id="r3", id="batch_req_c", reason=StopReason.FAILED, error=INTERRUPTED)
-
-    assert native_line(line)["error"] == {"code": "interrupted", "message": INTERRUPTED.message}
-    assert native_line(line)["outcome"] == "errored"
-
-
-def test_the_text_of_an_expired_row_is_openais_own() -> None:
-    line = openai_line(NotExecuted(custom_id="r3", id="batch_req_c", reason=StopReason.EXPIRED))
-
-    assert line == {
-        "id": "batch_req_c",
-        "custom_id": "r3",
-        "response": None,
-        "error": {
-            "code": "batch_expired",
-            "message": "This request could not be executed before the completion window expired.",
-        },
-    }
+    said = openai_line(line)
+    message = message or said["error"]["message"]
+    assert message
+    error = {"code": code, "message": message}
+    assert said == {"id": "batch_req_c", "custom_id": "r3", "response": None, "error": error}
+    assert native_line(line) == said | {"outcome": outcome}
 
 
 def test_lines_are_one_line_of_utf8_each_whatever_is_in_them() -> None:

@@ -1,10 +1,10 @@
 """Segments give back what was put in, and are whole or refused."""
 
 import json
-from typing import Any
+from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nightshift.bulk.results.row_results import RowResult, output_lines
@@ -14,9 +14,8 @@ from nightshift.endpoints.results import Result
 from nightshift.endpoints.texts.chat import Chat
 from nightshift.endpoints.texts.generation import Choice
 from nightshift.jobs import Usage
-from tests.helpers.fakes import a_shard_head
-
-HEAD = a_shard_head()
+from tests.unit.nightshift.bulk.results.shards import CHAT as HEAD
+from tests.unit.nightshift.bulk.results.shards import EMBEDDINGS, embedded, said
 
 texts = st.text(st.characters(), max_size=20)  # lone surrogates included: JSON can say them
 usages = st.builds(Usage, st.integers(0, 2**40), st.integers(0, 9), st.integers(0, 9))
@@ -34,23 +33,17 @@ results = st.builds(
     body=bodies,
     kept=st.none() | bodies.map(json.dumps),
 )
-rows_of_values = st.builds(
-    lambda row, custom_id, usage, values: RowResult.from_result(
-        HEAD, row, custom_id, Result(200, usage, values)
-    ),
-    row=st.integers(0, 2**31 - 1),
-    custom_id=texts,
-    usage=usages,
-    values=answers,
-)
-some = st.lists(results | rows_of_values, max_size=5)
+results_of_values = st.builds(replace, results, status_code=st.just(200), values=answers, body_text=st.none())
+some = st.lists(results | results_of_values, max_size=5)
 
 
+@settings(max_examples=50)
 @given(some)
 def test_a_segment_gives_back_what_was_put_in(rows: list[RowResult]) -> None:
     assert decode_segment(encode_segment(HEAD, rows).data) == rows
 
 
+@settings(max_examples=50)
 @given(some)
 def test_a_measured_segment_has_the_bodies_and_the_length_of_the_lines(rows: list[RowResult]) -> None:
     encoded = encode_segment(HEAD, rows, is_measured=True)
@@ -61,6 +54,7 @@ def test_a_measured_segment_has_the_bodies_and_the_length_of_the_lines(rows: lis
     assert [*output_lines(stored)] == [*output_lines(rows)]
 
 
+@settings(max_examples=50)
 @given(rows=some, data=st.data())
 def test_a_truncated_segment_is_refused(rows: list[RowResult], data: st.DataObject) -> None:
     segment = encode_segment(HEAD, rows).data
@@ -70,6 +64,7 @@ def test_a_truncated_segment_is_refused(rows: list[RowResult], data: st.DataObje
         decode_segment(segment[:length])
 
 
+@settings(max_examples=50)
 @given(rows=some, data=st.data())
 def test_a_segment_with_a_changed_byte_never_gives_other_results(
     rows: list[RowResult], data: st.DataObject
@@ -85,30 +80,27 @@ def test_a_segment_with_a_changed_byte_never_gives_other_results(
 
 
 def test_two_segments_in_one_object_are_refused() -> None:
-    one, other = (encode_segment(HEAD, [row_of_values(row)]).data for row in (0, 1))
+    one, other = (encode_segment(HEAD, [said(row)]).data for row in (0, 1))
 
     with pytest.raises(CorruptSegment):
         decode_segment(one + other)
 
 
 def test_an_answer_of_values_has_the_body_that_the_endpoint_would_have_written() -> None:
-    row = row_of_values(3)
+    (stored,) = decode_segment(encode_segment(HEAD, [said(3)]).data)
 
-    (stored,) = decode_segment(encode_segment(HEAD, [row]).data)
-
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": "hello", "refusal": None},
+        "logprobs": None,
+        "finish_reason": "stop",
+    }
     assert stored.body == {
         "id": HEAD.identity(3).id("chatcmpl-"),
         "object": "chat.completion",
         "created": HEAD.created_s,
         "model": HEAD.model,
-        "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": "hello", "refusal": None},
-                "logprobs": None,
-                "finish_reason": "stop",
-            }
-        ],
+        "choices": [choice],
         "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
         "service_tier": "default",
         "system_fingerprint": None,
@@ -116,11 +108,10 @@ def test_an_answer_of_values_has_the_body_that_the_endpoint_would_have_written()
 
 
 def test_a_vector_takes_its_own_size_and_little_more() -> None:
-    head = a_shard_head(endpoint="/v1/embeddings")
     vectors = [bytes([number % 256]) * 1536 for number in range(256)]
-    rows = [vector_row(head, number, vector) for number, vector in enumerate(vectors)]
+    rows = [embedded(number, {"embedding": vector}) for number, vector in enumerate(vectors)]
 
-    segment = encode_segment(head, rows).data
+    segment = encode_segment(EMBEDDINGS, rows).data
 
     assert len(segment) / 256 < 1_800
     assert [result.values["embedding"] for result in decode_segment(segment)] == vectors
@@ -137,16 +128,6 @@ def test_a_vector_of_one_input_is_written_as_a_float_only_where_json_is_read() -
     assert encoded.values == plain.values
     assert encoded.body is not None
     assert encoded.body["data"][0]["embedding"] == "AACAPwAAAL8="
-    row = RowResult.from_result(a_shard_head(endpoint="/v1/embeddings"), 0, "a", plain)
+    row = RowResult.from_result(EMBEDDINGS, 0, "a", plain)
     assert row.body == Embeddings().answer(request, [vector], 2)
     assert row.body["data"][0]["embedding"] == [1.0, -0.5]
-
-
-def row_of_values(row: int) -> RowResult:
-    values = Chat().values_of(Choice("hello", "stop"))
-    return RowResult.from_result(HEAD, row, "r", Result(200, Usage(3, 2, 1), values))
-
-
-def vector_row(head: Any, row: int, vector: bytes) -> RowResult:
-    result = Result(200, Usage(12), {"embedding": vector})
-    return RowResult.from_result(head, row, f"doc-{row:012d}", result)

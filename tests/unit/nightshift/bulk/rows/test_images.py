@@ -1,25 +1,33 @@
 """Image objects as rows: one an object, whatever its bytes are."""
 
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
 from nightshift.bulk.rows.inputs import BadRow, InputFormat, Row, describe, format_of, iter_rows
 from nightshift.bulk.rows.requests import RowRequest, to_request
 from nightshift.jobs import JobSpec, NewShard, ShardObject
-from nightshift.objectstore import ObjectStore, open_store
+from nightshift.objectstore import ObjectStore
+from tests.unit.nightshift.bulk.rows.columns.tables import a_job, a_shard
 
 KEY = "photos/date=2026-11-20/ä b.JPG"
 URI = "s3://bucket/" + KEY
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> ObjectStore:
-    return open_store(f"file://{tmp_path}")
-
-
 def shard(etag: str | None = None) -> NewShard:
-    return NewShard(shard_no=3, uri=URI, format=InputFormat.IMAGE, start=0, end=None, source_etag=etag)
+    return a_shard(InputFormat.IMAGE, URI, source_etag=etag)
+
+
+def shard_of(*objects: ShardObject) -> NewShard:
+    return a_shard(InputFormat.IMAGES, objects[0].uri, objects=objects)
+
+
+def spec(**template: str) -> JobSpec:
+    return a_job(
+        endpoint="/v1/embeddings",
+        input="s3://bucket/photos/",
+        template={"model": "m", "input": "{{image}}", **template},
+    )
 
 
 def rows(store: ObjectStore, shard: NewShard) -> list[Row | BadRow]:
@@ -45,36 +53,19 @@ def test_an_object_is_one_row_and_is_not_read(store: ObjectStore, content: bytes
 
 def test_a_row_is_named_by_its_key_unless_the_job_names_a_column(store: ObjectStore) -> None:
     store.put(KEY, [b"."])
-    template = {"model": "m", "input": "{{image}}"}
     for id_column, wanted in ((None, KEY), ("name", "ä b.JPG")):
-        spec = JobSpec(
-            endpoint="/v1/embeddings",
-            completion_window_s=60,
-            input="s3://bucket/photos/",
-            template=template,
-            id_column=id_column,
-        )
-        request = to_request(rows(store, shard())[0], spec, shard())
+        request = to_request(rows(store, shard())[0], replace(spec(), id_column=id_column), shard())
         assert isinstance(request, RowRequest)
         assert (request.custom_id, request.body["input"]) == (wanted, URI)
 
 
 def test_a_shard_has_a_row_for_each_of_its_objects_in_order(store: ObjectStore) -> None:
     """Columns that folders name are those of each row's own object."""
-    objects = tuple(
+    objects = [
         ShardObject(f"s3://bucket/photos/day={number}/{number}.jpg", f"etag-{number}") for number in range(3)
-    )
-    many = NewShard(
-        shard_no=1, uri=objects[0].uri, format=InputFormat.IMAGES, start=0, end=None, objects=objects
-    )
-    spec = JobSpec(
-        endpoint="/v1/embeddings",
-        completion_window_s=60,
-        input="s3://bucket/photos/",
-        template={"model": "m", "input": "{{image}}", "user": "{{day}}"},
-    )
-    made = [to_request(row, spec, many) for row in rows(store, many)]
-    assert made == [
+    ]
+    many = shard_of(*objects)
+    assert [to_request(row, spec(user="{{day}}"), many) for row in rows(store, many)] == [
         RowRequest(
             f"photos/day={number}/{number}.jpg",
             {"model": "m", "input": image.uri, "user": str(number)},
@@ -85,9 +76,6 @@ def test_a_shard_has_a_row_for_each_of_its_objects_in_order(store: ObjectStore) 
 
 
 def test_a_file_uri_is_named_by_its_path(store: ObjectStore) -> None:
-    objects = (ShardObject("file:///srv/a%20b.png", "1"), ShardObject("file:///srv/c.png", "2"))
-    many = NewShard(
-        shard_no=0, uri=objects[0].uri, format=InputFormat.IMAGES, start=0, end=None, objects=objects
-    )
+    many = shard_of(ShardObject("file:///srv/a%20b.png", "1"), ShardObject("file:///srv/c.png", "2"))
     keys = [row.data["key"] for row in rows(store, many) if isinstance(row, Row)]
     assert keys == ["srv/a b.png", "srv/c.png"]

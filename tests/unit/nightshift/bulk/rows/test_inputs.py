@@ -3,8 +3,7 @@
 import gzip
 import io
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -29,32 +28,19 @@ from nightshift.bulk.rows.values import Unusable
 from nightshift.errors import ObjectNotFound
 from nightshift.jobs import NewShard
 from nightshift.objectstore import ObjectChanged, ObjectInfo, ObjectStore
-from tests.unit.nightshift.bulk.rows.columns.tables import parquet, stream
+from tests.unit.nightshift.bulk.rows.columns import tables
+from tests.unit.nightshift.bulk.rows.columns.tables import a_shard, data, parquet, stream, zstd
 
 IMAGES = (InputFormat.IMAGE, InputFormat.IMAGES)  # test_images.py has them
 OF_ROWS = [format for format in InputFormat if format not in IMAGES]
 
 
-def shard(format: str = "jsonl", start: int = 0, end: int | None = None) -> NewShard:
-    return NewShard(shard_no=0, uri="k", format=format, start=start, end=end)
+def rows_of(store: ObjectStore, content: bytes, format: str = "jsonl", **options: Any) -> list[Row | BadRow]:
+    return tables.rows_of(store, content, format, **{"line_bytes_max": 200, **options})
 
 
-def rows_of(
-    store: ObjectStore,
-    content: bytes,
-    format: str = "jsonl",
-    *,
-    line_bytes_max: int = 200,
-    columns: Collection[str] | None = None,
-    **place: int,
-) -> list[Row | BadRow]:
-    store.put("k", content)
-    read = iter_rows(store, "k", shard(format, **place), line_bytes_max=line_bytes_max, columns=columns)
-    return list(read)
-
-
-def data(rows: Sequence[Row | BadRow]) -> list[Any]:
-    return [row.data if isinstance(row, Row) else row.code for row in rows]
+def read(store: ObjectStore, shard: NewShard, key: str = "k") -> list[Row | BadRow]:
+    return list(iter_rows(store, key, shard, line_bytes_max=200))
 
 
 # --- JSONL ---
@@ -87,9 +73,11 @@ def test_a_bad_line_is_a_row_with_an_error_and_the_others_go_on(store: ObjectSto
     assert from_the_middle[0].message.startswith("The line at byte 8: the line is not valid JSON")
 
 
-def test_an_empty_object_has_no_rows(store: ObjectStore) -> None:
-    assert rows_of(store, b"") == []
-    assert rows_of(store, b"\n\n") == []
+@pytest.mark.parametrize(
+    ("content", "format"), [(b"", "jsonl"), (b"\n\n", "jsonl"), (b"", "csv"), (b"a,b\n", "csv")]
+)
+def test_an_empty_object_has_no_rows(store: ObjectStore, content: bytes, format: str) -> None:
+    assert rows_of(store, content, format) == []
 
 
 def test_a_shard_has_the_rows_of_its_range(store: ObjectStore) -> None:
@@ -101,7 +89,7 @@ def test_a_shard_has_the_rows_of_its_range(store: ObjectStore) -> None:
 def test_a_missing_object_is_an_error_when_reading_begins(store: ObjectStore) -> None:
     for format in OF_ROWS:
         with pytest.raises(ObjectNotFound):
-            list(iter_rows(store, "none", shard(format), line_bytes_max=100))
+            read(store, a_shard(format), "none")
 
 
 # --- columns that are not used ---
@@ -177,50 +165,28 @@ def test_where_a_column_is_missing_those_there_are_are_named_and_not_read(
 # --- compression ---
 
 
-def zstd(content: bytes) -> bytes:
-    return bytes(pa.Codec("zstd").compress(content, asbytes=True))
-
-
 def packed(content: bytes, format: InputFormat) -> bytes:
     pack = {Compression.GZIP: gzip.compress, Compression.ZSTD: zstd, Compression.NONE: bytes}
     return pack[format.compression](content)
 
 
-def test_gzipped_lines_are_read_through_all_members(store: ObjectStore) -> None:
-    content = (
-        gzip.compress(b'{"a":1}\n{"a"') + gzip.compress(b":2}\n") + b"\0" * 100 + gzip.compress(b'{"a":3}')
-    )
-
-    assert data(rows_of(store, content, "jsonl.gz")) == [{"a": 1}, {"a": 2}, {"a": 3}]
-
-
 SKIPPABLE_FRAME = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"abcd"
 
 
-def test_zstd_lines_are_read_through_all_frames(store: ObjectStore) -> None:
-    content = zstd(b'{"a":1}\n{"a"') + SKIPPABLE_FRAME + zstd(b":2}\n") + zstd(b"") + zstd(b'{"a":3}')
-
-    assert data(rows_of(store, content, "jsonl.zst")) == [{"a": 1}, {"a": 2}, {"a": 3}]
-
-
 @pytest.mark.parametrize("chunk_bytes", [1, 7, 100, 10_000])
-@pytest.mark.parametrize("compression", [Compression.GZIP, Compression.ZSTD])
-def test_unpacking_does_not_depend_on_how_the_bytes_arrive(
-    chunk_bytes: int, compression: Compression
+@pytest.mark.parametrize(
+    ("kind", "pack", "between"),
+    [(Compression.GZIP, gzip.compress, b"\0\0"), (Compression.ZSTD, zstd, SKIPPABLE_FRAME)],
+)
+def test_all_members_and_frames_are_unpacked_however_the_bytes_arrive(
+    chunk_bytes: int, kind: Compression, pack: Callable[[bytes], bytes], between: bytes
 ) -> None:
     content = b"".join(b"line %d\n" % number for number in range(2000))
-    pieces = {
-        Compression.GZIP: gzip.compress(content[:5000])
-        + b"\0\0"
-        + gzip.compress(b"")
-        + gzip.compress(content[5000:])
-        + b"\0",
-        Compression.ZSTD: zstd(content[:5000]) + SKIPPABLE_FRAME + zstd(content[5000:]),
-    }[compression]
+    packed = pack(content[:5000]) + between + pack(b"") + pack(content[5000:])
+    packed += b"\0" if kind is Compression.GZIP else b""
+    chunks = (packed[at : at + chunk_bytes] for at in range(0, len(packed), chunk_bytes))
 
-    chunks = (pieces[at : at + chunk_bytes] for at in range(0, len(pieces), chunk_bytes))
-
-    assert b"".join(unpacked(chunks, compression)) == content
+    assert b"".join(unpacked(chunks, kind)) == content
 
 
 # Its header asks for a window of 2 GiB.
@@ -230,24 +196,18 @@ LARGE_WINDOW = b'(\xb5/\xfd\x00\xa8\x85\x00\x00@{"a":1}\n\x01\x005\xbf\xbep\x01'
 @pytest.mark.parametrize(
     ("compression", "content"),
     [
-        (Compression.GZIP, gzip.compress(b"x" * 1000)[:-1]),
-        (Compression.GZIP, gzip.compress(b"x" * 1000)[:20]),
-        (Compression.GZIP, gzip.compress(b"a") + gzip.compress(b"b")[:5]),
-        (Compression.GZIP, b"this is not gzip"),
-        (Compression.GZIP, gzip.compress(b"a") + b"garbage"),
-        (Compression.ZSTD, zstd(b"x" * 1000)[:-1]),
-        (Compression.ZSTD, zstd(b"x" * 1000)[:3]),
-        (Compression.ZSTD, zstd(b"a") + zstd(b"b")[:5]),
-        (Compression.ZSTD, b"this is not zstd"),
-        (Compression.ZSTD, zstd(b"a") + b"garbage"),
-        (Compression.ZSTD, LARGE_WINDOW),
-    ],
-    ids=[
-        f"{kind}, {why}"
-        for kind in ("gzip", "zstd")
-        for why in ("last byte", "half", "second", "never", "more")
+        pytest.param(kind, content, id=f"{kind}, {why}")
+        for kind, pack in ((Compression.GZIP, gzip.compress), (Compression.ZSTD, zstd))
+        for why, content in {
+            "last byte": pack(b"x" * 1000)[:-1],
+            "beginning": pack(b"x" * 1000)[:3],
+            "middle": pack(b"x" * 1000)[:-9],
+            "second": pack(b"a") + pack(b"b")[:5],
+            "never": b"this is neither",
+            "more": pack(b"a") + b"garbage",
+        }.items()
     ]
-    + ["zstd, window"],
+    + [pytest.param(Compression.ZSTD, LARGE_WINDOW, id="zstd, window")],
 )
 def test_what_is_cut_short_or_damaged_is_never_a_short_input(
     compression: Compression, content: bytes
@@ -387,11 +347,6 @@ def test_a_csv_may_have_ten_thousand_columns(store: ObjectStore) -> None:
     assert rows[1].message == "Line 3: 2 fields where the header has 10000."
 
 
-def test_an_empty_csv_has_no_rows(store: ObjectStore) -> None:
-    assert rows_of(store, b"", "csv") == []
-    assert rows_of(store, b"a,b\n", "csv") == []
-
-
 # --- describing ---
 
 
@@ -411,17 +366,19 @@ def test_rows_are_estimated_from_the_beginning(store: ObjectStore, name: str) ->
     assert 40_000 < sampled.rows_estimated < 60_000
 
 
-def test_the_last_line_counts_without_its_end(store: ObjectStore) -> None:
-    assert described(store, "a.jsonl", b"{}\n{}").rows_estimated == 2
-
-
-def test_the_header_of_a_csv_is_no_row_of_the_estimate(store: ObjectStore) -> None:
-    assert described(store, "a.csv", b"id,text\n1,a\n2,b\n").rows_estimated == 2
-    assert described(store, "a.csv", b"id,text\n").rows_estimated is None
-
-
-def test_nothing_is_read_for_an_estimate_that_is_not_wanted(store: ObjectStore) -> None:
-    assert described(store, "a.jsonl", b"{}\n" * 10, sample_bytes=0).rows_estimated is None
+@pytest.mark.parametrize(
+    ("key", "content", "options", "rows"),
+    [
+        ("a.jsonl", b"{}\n{}", {}, 2),  # the last line counts without its end
+        ("a.csv", b"id,text\n1,a\n2,b\n", {}, 2),  # the header is no row
+        ("a.csv", b"id,text\n", {}, None),
+        ("a.jsonl", b"{}\n" * 10, {"sample_bytes": 0}, None),  # nothing is read where none is wanted
+    ],
+)
+def test_only_rows_are_estimated(
+    store: ObjectStore, key: str, content: bytes, options: dict[str, int], rows: int | None
+) -> None:
+    assert described(store, key, content, **options).rows_estimated == rows
 
 
 def test_a_format_may_be_said_instead_of_guessed(store: ObjectStore) -> None:
@@ -474,77 +431,65 @@ def test_an_object_that_cannot_be_unpacked_is_named_with_the_row_before(
     store: ObjectStore, format: str, content: bytes, why: str
 ) -> None:
     store.put("in/k", content)
-    read: list[Row | BadRow] = []
+    rows: list[Row | BadRow] = []
 
     with pytest.raises(UnreadableInput) as caught:
-        read.extend(iter_rows(store, "in/k", shard(format), line_bytes_max=200))
+        rows.extend(iter_rows(store, "in/k", a_shard(format, "k"), line_bytes_max=200))
 
-    after = f" after row {len(read)}, and no row after that one is read" if read else ""
+    after = f" after row {len(rows)}, and no row after that one is read" if rows else ""
     assert caught.value.message.startswith(f"k cannot be read{after}: ")
     assert why in caught.value.message
-    assert data(read) == [{"n": number} for number in range(len(read))]
+    assert data(rows) == [{"n": number} for number in range(len(rows))]
 
 
 # --- an input that is replaced ---
 
 
+TABLE = pa.table({"a": ["1", "2"]})
+TWO_ROWS = {
+    Layout.JSONL: b'{"a":"1"}\n{"a":"2"}\n',
+    Layout.CSV: b"a\n1\n2\n",
+    Layout.TSV: b"a\n1\n2\n",
+    Layout.PARQUET: parquet(TABLE),
+    Layout.ARROW: stream(TABLE),
+}
+
+
 @pytest.mark.parametrize("format", OF_ROWS)
+@pytest.mark.parametrize("change", ["replaced", "appended", "deleted"])
 def test_rows_of_another_object_than_the_one_planned_are_never_taken_for_its_own(
-    store: ObjectStore, format: InputFormat
-) -> None:
-    content = {
-        Layout.JSONL: b'{"a":1}\n{"a":2}\n',
-        Layout.CSV: b"a\n1\n2\n",
-        Layout.TSV: b"a\n1\n2\n",
-        Layout.PARQUET: parquet(pa.table({"a": [1, 2]})),
-        Layout.ARROW: stream(pa.table({"a": [1, 2]})),
-    }[format.layout]
-    content = packed(content, format)
-    planned = describe(store, store.put("k", content), "k", format)
-    pinned = replace(shard(format), uri="s3://b/in/k", source_etag=planned.etag)
-    assert len(list(iter_rows(store, "k", pinned, line_bytes_max=200))) == 2
-
-    store.put("k", content)  # the same bytes, but that cannot be known without reading them all
-
-    assert len(list(iter_rows(store, "k", shard(format), line_bytes_max=200))) == 2
-    with pytest.raises(ObjectChanged):
-        list(iter_rows(store, "k", pinned, line_bytes_max=200))
-
-
-@pytest.mark.parametrize("format", OF_ROWS)
-@pytest.mark.parametrize("change", ["appended", "deleted"])
-def test_an_object_that_grows_or_goes_in_mid_run_is_an_error_that_names_it(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch, format: InputFormat, change: str
 ) -> None:
-    monkeypatch.setattr(store, "head", lambda key: planned)  # the size that was known
-    table = pa.table({"a": ["1", "2"]})
-    content = {
-        Layout.JSONL: b'{"a":"1"}\n{"a":"2"}\n',
-        Layout.CSV: b"a\n1\n2\n",
-        Layout.TSV: b"a\n1\n2\n",
-        Layout.PARQUET: parquet(table),
-        Layout.ARROW: stream(table),
-    }[format.layout]
-    content = packed(content, format)
+    """The size of an object that grows or goes in mid-run was known."""
+    content = packed(TWO_ROWS[format.layout], format)
     planned = store.put("in/k", content)
-    pinned = replace(shard(format), uri="s3://b/in/k", source_etag=planned.etag)
+    assert describe(store, planned, "in/k", format).etag == planned.etag
+    pinned = a_shard(format, "s3://b/in/k", source_etag=planned.etag)
+    assert len(read(store, pinned, "in/k")) == 2
 
-    if change == "deleted":
-        store.delete("in/k")
+    if change == "replaced":
+        store.put("in/k", content)  # the same bytes, but that cannot be known without reading them all
+        assert len(read(store, a_shard(format), "in/k")) == 2
     else:
+        monkeypatch.setattr(store, "head", lambda key: planned)
+        store.delete("in/k")
+    if change == "appended":
         store.put("in/k", content * 2)
 
     with pytest.raises((ObjectChanged, ObjectNotFound), match="s3://b/in/k") as caught:
-        list(iter_rows(store, "in/k", pinned, line_bytes_max=200))
+        read(store, pinned, "in/k")
     assert isinstance(caught.value, ObjectNotFound if change == "deleted" else ObjectChanged)
 
 
 def test_a_range_is_pinned_where_it_reaches_past_its_end_too(store: ObjectStore) -> None:
     etag = store.put("k", b'{"a":1}\n{"a":2}\n').etag
-    rows = iter_rows(store, "k", replace(shard(end=9), source_etag=etag), line_bytes_max=200)
+    rows = iter_rows(store, "k", a_shard(end=9, source_etag=etag), line_bytes_max=200)
     assert next(rows) == Row(0, {"a": 1})
 
     store.put("k", b'{"a":1}\n{"a":3}\n')
 
     with pytest.raises(ObjectChanged):
         next(rows)
+    for start in (0, 8):
+        with pytest.raises(ObjectChanged):
+            next(iter_rows(store, "k", a_shard(start=start, end=16, source_etag=etag), line_bytes_max=200))

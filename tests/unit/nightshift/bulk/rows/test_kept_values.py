@@ -10,25 +10,26 @@ from nightshift.bulk.rows.inputs import BadRow, Row
 from nightshift.bulk.rows.requests import RowProblem, RowRequest, columns_of, kept_of, to_request
 from nightshift.jobs import JobSpec, JsonObject, NewShard
 from nightshift.jobs.options import BulkOptions, KeepColumns
+from tests.unit.nightshift.bulk.rows.columns.tables import a_job, a_shard
 
 TEMPLATE: JsonObject = {"model": "m", "prompt": "{{text}}"}
 FOLDERS = "s3://b/in/lang=en/part-0.parquet"
 
 
-def a_spec(keep: KeepColumns | None, **more: Any) -> JobSpec:
+def spec(keep: KeepColumns | None, **more: Any) -> JobSpec:
     fields = {"template": TEMPLATE, "options": BulkOptions(keep_columns=keep)} | more
-    return JobSpec(endpoint="/v1/completions", completion_window_s=60, **fields)
+    return a_job(endpoint="/v1/completions", **fields)
 
 
-def a_shard(uri: str = "file-1") -> NewShard:
-    return NewShard(shard_no=0, uri=uri, format="parquet", start=0, end=None)
+def a_file(uri: str = "file-1") -> NewShard:
+    return a_shard("parquet", uri)
 
 
 def made_of(
     data: JsonObject | BadRow, keep: KeepColumns | None, uri: str = "file-1", **more: Any
 ) -> RowRequest | RowProblem:
     row = data if isinstance(data, BadRow) else Row(0, data)
-    return to_request(row, a_spec(keep, **more), a_shard(uri))
+    return to_request(row, spec(keep, **more), a_file(uri))
 
 
 def test_columns_are_kept_in_the_order_asked_and_null_where_the_row_has_none() -> None:
@@ -49,21 +50,20 @@ def test_all_columns_are_those_of_the_row_and_of_its_folders() -> None:
 
 def test_a_job_without_kept_columns_keeps_nothing() -> None:
     assert made_of({"text": "a"}, None).kept is None
-    assert kept_of(BadRow(0, "line_too_long", "long"), a_spec(None), a_shard()) is None
+    assert kept_of(BadRow(0, "line_too_long", "long"), spec(None), a_file()) is None
 
 
 def test_a_request_in_batch_line_form_has_its_fields_as_columns() -> None:
+    """A row without a request keeps its columns, and an unreadable one nothing."""
     line = {"custom_id": "r", "body": {"model": "m"}, "note": "n"}
-
     assert made_of(line, ("note", "body.model"), template=None).kept == '{"note":"n","body.model":"m"}'
-    refused = made_of(line | {"body": 1}, ("note",), template=None)
-    assert (type(refused), refused.kept) == (RowProblem, '{"note":"n"}')
 
-
-def test_a_row_without_a_request_keeps_its_columns_and_an_unreadable_one_nothing() -> None:
-    refused = made_of({"id": 1}, ("id",))
-    assert (type(refused), refused.kept) == (RowProblem, '{"id":1}')
-    assert made_of(BadRow(0, "line_too_long", "long"), ("id",)).kept == "null"
+    for refused, kept in (
+        (made_of(line | {"body": 1}, ("note",), template=None), '{"note":"n"}'),
+        (made_of({"id": 1}, ("id",)), '{"id":1}'),
+        (made_of(BadRow(0, "line_too_long", "long"), ("id",)), "null"),
+    ):
+        assert (type(refused), refused.kept) == (RowProblem, kept)
 
 
 def test_kept_columns_that_are_too_large_are_an_error_of_their_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_a_number_beyond_json_is_an_error_of_its_row_that_names_the_column() -> 
 
     assert isinstance(refused, RowProblem)
     assert (refused.code, refused.param, "'n'" in refused.message) == ("invalid_value", "keep_columns", True)
-    assert kept_of(Row(0, {"n": json.loads("1e400")}), a_spec("all"), a_shard()) == "null"
+    assert kept_of(Row(0, {"n": json.loads("1e400")}), spec("all"), a_file()) == "null"
 
 
 def test_a_retry_keeps_what_was_kept_of_the_earlier_jobs_row() -> None:
@@ -95,4 +95,4 @@ def test_a_retry_keeps_what_was_kept_of_the_earlier_jobs_row() -> None:
     ("keep", "read"), [(("id", "lang", "n.m"), {"text", "id", "n.m"}), ("all", None), (None, {"text"})]
 )
 def test_kept_columns_are_read(keep: KeepColumns | None, read: set[str] | None) -> None:
-    assert columns_of(a_spec(keep), a_shard(FOLDERS)) == read
+    assert columns_of(spec(keep), a_file(FOLDERS)) == read

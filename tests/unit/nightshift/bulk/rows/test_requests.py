@@ -1,6 +1,5 @@
 """The request of a row, its id, and the reason why it has none."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +16,8 @@ from nightshift.bulk.rows.requests import (
     to_request,
 )
 from nightshift.errors import InvalidRequest
-from nightshift.jobs import JobSpec, JsonObject, NewShard, ShardObject
+from nightshift.jobs import JsonObject, NewShard, ShardObject
+from tests.unit.nightshift.bulk.rows.columns.tables import a_job, a_shard
 
 LINE: JsonObject = {
     "custom_id": "r1",
@@ -31,9 +31,8 @@ TEMPLATE: JsonObject = {"model": "m", "messages": [{"role": "user", "content": "
 def made_of(
     row: Row | BadRow | JsonObject, *, first_row: int | None = None, uri: str = "file-1", **spec: Any
 ) -> RowRequest | RowProblem:
-    shard = NewShard(shard_no=3, uri=uri, format="jsonl", start=0, end=None, first_row=first_row)
-    job = JobSpec(endpoint="/v1/chat/completions", completion_window_s=60, **spec)
-    return to_request(Row(4, row) if isinstance(row, dict) else row, job, shard)
+    shard = a_shard(uri=uri, shard_no=3, first_row=first_row)
+    return to_request(Row(4, row) if isinstance(row, dict) else row, a_job(**spec), shard)
 
 
 def test_a_batch_line_is_its_body_under_its_own_id() -> None:
@@ -88,25 +87,16 @@ def test_an_id_column_must_hold_an_id(value: Any) -> None:
 def test_a_problem_keeps_the_rows_own_name_where_it_has_one() -> None:
     assert made_of(LINE | {"method": "GET"}).custom_id == "r1"
     assert made_of({"id": "doc-1"}, template=TEMPLATE, id_column="id").custom_id == "doc-1"
-
-
-def test_a_bad_row_stays_what_it_is() -> None:
-    assert made_of(BadRow(4, "line_too_long", "too long")) == RowProblem(
-        "shard-3-row-5", "line_too_long", "too long"
-    )
+    unread = made_of(BadRow(4, "line_too_long", "too long"))
+    assert unread == RowProblem("shard-3-row-5", "line_too_long", "too long")
 
 
 @pytest.mark.parametrize("spec", [{}, {"template": TEMPLATE}, {"template": TEMPLATE, "id_column": "id"}])
 @pytest.mark.parametrize(
     "data",
     [
-        {},
-        LINE,
-        {"id": "a", "text": "x"},
-        {"id": "x" * 999},
-        {"custom_id": "x" * 65},
-        {"id": "a\0"},
-        {"custom_id": "a\0"},
+        *({}, LINE, {"id": "a", "text": "x"}, {"id": "x" * 999}),
+        *({"custom_id": "x" * 65}, {"id": "a\0"}, {"custom_id": "a\0"}),
     ],
 )
 @pytest.mark.parametrize("uri", ["file-1", "s3://b/id=7/a.jsonl"])
@@ -114,8 +104,7 @@ def test_a_row_is_called_the_same_whether_it_was_run_or_not(
     spec: JsonObject, data: JsonObject, uri: str
 ) -> None:
     """Assembly names rows that were never run; it must come to the names a worker would have given."""
-    shard = NewShard(shard_no=3, uri=uri, format="jsonl", start=0, end=None)
-    job = JobSpec(endpoint="/v1/chat/completions", completion_window_s=60, **spec)
+    shard, job = a_shard(uri=uri, shard_no=3), a_job(**spec)
 
     assert custom_id_of(Row(4, data), job, shard) == to_request(Row(4, data), job, shard).custom_id
 
@@ -128,42 +117,27 @@ def test_folders_are_columns() -> None:
     request = made_of({"n": {"m": 1}, "lang": "de"}, uri=uri, **spec)
 
     assert request == RowRequest("2026-11-20", {"text": "2026-11-20 en 1"})
-    shard = NewShard(shard_no=0, uri=uri, format="parquet", start=0, end=None)
-    job = JobSpec(endpoint="/v1/chat/completions", completion_window_s=60, **spec)
-    assert columns_of(job, shard) == {"n.m"}
-    assert columns_of(replace(job, template=None, id_column=None), shard) == {
-        "custom_id",
-        "method",
-        "url",
-        "body",
-    }
+    shard = a_shard("parquet", uri)
+    assert columns_of(a_job(**spec), shard) == {"n.m"}
+    assert columns_of(a_job(), shard) == {"custom_id", "method", "url", "body"}
 
 
 @pytest.mark.parametrize(
-    ("uri", "end"),
+    ("shard", "end"),
     [
-        ("s3://in/day=1/a.jsonl", " It is row 5 of 's3://in/day=1/a.jsonl'."),
-        ("s3://in/\n'\x1b[31m.jsonl", ' It is row 5 of "s3://in/\\n\'\\x1b[31m.jsonl".'),
-        (f"s3://in/{'d' * 1000}/a.jsonl", f" It is row 5 of '…{'d' * 192}/a.jsonl'."),
-        ("file-abc", " It is row 5 of 'file-abc'."),
+        (a_shard(uri="s3://in/day=1/a.jsonl"), " It is row 5 of 's3://in/day=1/a.jsonl'."),
+        (a_shard(uri="s3://in/\n'\x1b[31m.jsonl"), ' It is row 5 of "s3://in/\\n\'\\x1b[31m.jsonl".'),
+        (a_shard(uri=f"s3://in/{'d' * 1000}/a.jsonl"), f" It is row 5 of '…{'d' * 192}/a.jsonl'."),
+        (a_shard(uri="file-abc"), " It is row 5 of 'file-abc'."),
+        (a_shard(start=100, end=200), " It is row 5 from byte 100 on of 's3://b/k'."),
+        (a_shard("parquet", start=2, end=3), " It is row 5 from row group 2 on of 's3://b/k'."),
     ],
 )
-def test_the_place_of_a_row_is_its_object_and_its_number(uri: str, end: str) -> None:
-    assert place_of(4, NewShard(shard_no=3, uri=uri, format="jsonl", start=0, end=None)) == end
-
-
-def test_the_place_of_a_row_of_a_later_shard_says_where_the_shard_begins() -> None:
-    lines = NewShard(shard_no=3, uri="s3://b/k", format="jsonl", start=100, end=200)
-    groups = replace(lines, format="parquet", start=2, end=3)
-
-    assert place_of(0, lines) == " It is row 1 from byte 100 on of 's3://b/k'."
-    assert place_of(0, groups) == " It is row 1 from row group 2 on of 's3://b/k'."
-
-
-def test_the_place_of_an_object_that_is_a_row_is_the_object() -> None:
-    images = NewShard(shard_no=3, uri="s3://b/a.png", format="images", start=0, end=None)
-
-    assert place_of(1, images, ShardObject("s3://b/b.png", None)) == " It is 's3://b/b.png'."
+def test_the_place_of_a_row_is_its_object_and_its_number(shard: NewShard, end: str) -> None:
+    """A later shard is said with its beginning, and an object that is a row by itself."""
+    assert place_of(4, shard) == end
+    image = ShardObject("s3://b/b.png", None)
+    assert place_of(4, a_shard("images"), image) == " It is 's3://b/b.png'."
 
 
 @pytest.mark.parametrize(
@@ -181,7 +155,7 @@ def test_what_is_wrong_with_a_request_names_the_columns_that_it_is_made_of(
     param: str | None, end: str
 ) -> None:
     template = {**TEMPLATE, "user": "{{b}}-{{ a }}", "temperature": 2}
-    job = JobSpec(endpoint="/v1/chat/completions", completion_window_s=60, template=template)
+    job = a_job(template=template)
 
     def parse(body: JsonObject) -> Any:
         raise InvalidRequest("It is wrong.", param=param, code="invalid_type")

@@ -73,20 +73,8 @@ def test_a_part_of_a_column_is_named_by_its_path(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "a.c",
-        "a.b.c",
-        "a[0]",
-        "l[2]",
-        "l.x",
-        "l[-1]",
-        "l[x]",
-        "a..b",
-        "a.",
-        ".a",
-        "[0]",
-        "a]b",
-        "x.y",
-        "l[0]y",
+        *("a.c", "a.b.c", "a[0]", "a..b", "a.", ".a", "a]b", "[0]", "x.y"),
+        *("l[2]", "l.x", "l[-1]", "l[x]", "l[0]y"),
     ],
 )
 def test_a_part_that_is_not_there_is_named(name: str) -> None:

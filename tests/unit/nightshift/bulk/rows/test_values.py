@@ -13,26 +13,38 @@ import pytest
 from nightshift import endpoints
 from nightshift.bulk.rows.inputs import BadRow, Row, iter_rows
 from nightshift.bulk.rows.requests import RowProblem, RowRequest, to_request
-from nightshift.jobs import JobSpec, JsonObject, NewShard
+from nightshift.jobs import JsonObject
 from nightshift.jobs.options import KEEP_ALL, BulkOptions
 from nightshift.objectstore import ObjectStore
-from tests.unit.nightshift.bulk.rows.columns.tables import parquet, stream
+from tests.unit.nightshift.bulk.rows.columns.tables import a_job, a_shard, parquet, stream
 
 exhaustive = pytest.mark.exhaustive
-CHAT = "/v1/chat/completions"
 
 
 COLUMNAR = pytest.mark.parametrize(("format", "write"), [("parquet", parquet), ("arrow", stream)])
 
 
 def made_of(
-    store: ObjectStore, content: bytes, format: str, template: JsonObject, **spec: Any
+    store: ObjectStore, content: bytes, format: str, template: JsonObject | None, **spec: Any
 ) -> list[RowRequest | RowProblem]:
-    """The texts that a job makes of an object's rows."""
+    """The requests that a job makes of an object's rows."""
     store.put("k", content)
-    shard = NewShard(shard_no=0, uri="s3://b/k", format=format, start=0, end=None)
-    job = JobSpec(endpoint=CHAT, completion_window_s=60, template=template, **spec)
+    shard, job = a_shard(format), a_job(template=template, **spec)
     return [to_request(row, job, shard) for row in iter_rows(store, "k", shard, line_bytes_max=10_000)]
+
+
+def problem_of(*case: Any, **spec: Any) -> RowProblem:
+    """Why an object's only row has no request."""
+    [problem] = made_of(*case, **spec)
+    assert isinstance(problem, RowProblem)
+    return problem
+
+
+def body_of(*case: Any, **spec: Any) -> JsonObject:
+    """The body that is made of an object's only row."""
+    [request] = made_of(*case, **spec)
+    assert isinstance(request, RowRequest)
+    return request.body
 
 
 def made_of_column(
@@ -45,14 +57,10 @@ def made_of_column(
 
 def texts_of(made: list[RowRequest | RowProblem]) -> list[Any]:
     """The texts, which are the same alone and beside other words."""
-    bodies = [request.body if isinstance(request, RowRequest) else request for request in made]
-    for body in bodies:
-        assert (
-            not isinstance(body, dict)
-            or not isinstance(body["content"], str)
-            or (body["prompt"] == f"<{body['content']}>")
-        )
-    return [body["content"] if isinstance(body, dict) else body for body in bodies]
+    bodies = [request.body for request in made if isinstance(request, RowRequest)]
+    assert len(bodies) == len(made), made
+    assert all(body["prompt"] == f"<{body['content']}>" for body in bodies)
+    return [body["content"] for body in bodies]
 
 
 SECOND = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -121,7 +129,7 @@ def test_beside_other_words_a_list_and_a_struct_are_json(
 ) -> None:
     [request] = made_of_column(store, values, format, write)
 
-    assert isinstance(request, RowRequest)
+    assert isinstance(request, RowRequest), request
     assert request.body == {"content": json.loads(text), "prompt": f"<{text}>"}
 
 
@@ -161,10 +169,9 @@ def test_a_value_without_a_text_is_refused_by_its_column(
 def test_a_value_that_no_template_names_spoils_no_row(store: ObjectStore) -> None:
     table = pa.table({"text": ["a"], "image": [{"bytes": b"\xff", "path": "a.png"}], "n": [float("nan")]})
 
-    [request] = made_of(store, parquet(table), "parquet", {"content": "{{text}} {{image.path}}"})
-
-    assert isinstance(request, RowRequest)
-    assert request.body == {"content": "a a.png"}
+    assert body_of(store, parquet(table), "parquet", {"content": "{{text}} {{image.path}}"}) == {
+        "content": "a a.png"
+    }
 
 
 def test_kept_columns_show_what_has_no_text(store: ObjectStore) -> None:
@@ -178,11 +185,8 @@ def test_kept_columns_show_what_has_no_text(store: ObjectStore) -> None:
 
 def test_requests_in_columns_are_refused_for_a_value_that_no_request_can_hold(store: ObjectStore) -> None:
     body = pa.array([{"temperature": float("nan")}, {"temperature": 0.5}])
-    store.put("k", parquet(pa.table({"body": body})))
-    shard = NewShard(shard_no=0, uri="s3://b/k", format="parquet", start=0, end=None)
-    job = JobSpec(endpoint=CHAT, completion_window_s=60)
 
-    bad, good = (to_request(row, job, shard) for row in iter_rows(store, "k", shard, line_bytes_max=1000))
+    bad, good = made_of(store, parquet(pa.table({"body": body})), "parquet", None)
 
     assert isinstance(bad, RowProblem)
     assert (bad.code, bad.param) == ("invalid_value", "body")
@@ -209,28 +213,25 @@ def test_an_input_column_of_numbers_is_their_text_for_every_endpoint_from_every_
         "arrow": stream(table),
     }[format]
 
-    [request] = made_of(store, content, format, endpoint.row_template("m", "{{c}}"))
+    body = body_of(store, content, format, endpoint.row_template("m", "{{c}}"))
 
     as_text = endpoint.row_template("m", text)
-    assert isinstance(request, RowRequest)
-    assert request.body == json.loads(json.dumps(as_text).replace("{{query}}", "q"))
+    assert body == json.loads(json.dumps(as_text).replace("{{query}}", "q"))
 
 
 def test_a_number_stays_one_where_requests_have_numbers(store: ObjectStore) -> None:
     table = pa.table({"n": [2], "d": [Decimal("2.00")], "t": [Decimal("0.5")], "ids": [[1, 2]]})
     template = {"max_tokens": "{{n}}", "top_k": "{{d}}", "temperature": "{{t}}", "input": "{{ids}}"}
 
-    [request] = made_of(store, parquet(table), "parquet", template)
+    body = body_of(store, parquet(table), "parquet", template)
 
-    assert isinstance(request, RowRequest)
-    assert request.body == {"max_tokens": 2, "top_k": 2, "temperature": 0.5, "input": [1, 2]}
-    assert isinstance(request.body["top_k"], int)
+    assert body == {"max_tokens": 2, "top_k": 2, "temperature": 0.5, "input": [1, 2]}
+    assert isinstance(body["top_k"], int)
 
 
 def test_a_number_beyond_doubles_in_json_is_refused_by_its_column(store: ObjectStore) -> None:
-    [problem] = made_of(store, b'{"c": 1e999}', "jsonl", {"content": "{{c}}"})
+    problem = problem_of(store, b'{"c": 1e999}', "jsonl", {"content": "{{c}}"})
 
-    assert isinstance(problem, RowProblem)
     assert (problem.code, problem.param) == ("invalid_value", "c")
 
 
@@ -249,12 +250,10 @@ def test_a_number_of_json_is_the_text_that_it_was_written_as(store: ObjectStore,
     array = made_of(store, b"[" + record + b"]", "jsonl", template)
     csv = made_of(store, f"c\n{number}\n".encode(), "csv", template)
     part = made_of(store, record, "jsonl", {"content": "{{o.n[0]}}", "prompt": "<{{o.n[0]}}>"})
-    whole = made_of(store, record, "jsonl", {"content": "{{o}}", "prompt": "<{{o}}>"})
+    whole = body_of(store, record, "jsonl", {"content": "{{o}}", "prompt": "<{{o}}>"})
 
     assert texts_of(lines) == texts_of(array) == texts_of(csv) == texts_of(part) == [number]
-    [request] = whole
-    assert isinstance(request, RowRequest)
-    assert request.body["prompt"] == f'<{{"n": [{number}], "t": "é"}}>'
+    assert whole["prompt"] == f'<{{"n": [{number}], "t": "é"}}>'
 
 
 @pytest.mark.parametrize("number", WRITTEN)
@@ -271,12 +270,10 @@ def test_a_number_of_json_is_still_a_number_where_requests_have_numbers(store: O
     content = b'{"t": 0.70, "text": "a"}'
     template = {"model": "m", "messages": [{"role": "user", "content": "{{text}}"}], "temperature": "{{t}}"}
 
-    [request] = made_of(store, content, "jsonl", template)
+    body = body_of(store, content, "jsonl", template)
 
-    assert isinstance(request, RowRequest)
-    assert request.body["temperature"] == 0.7
-    assert json.loads(json.dumps(request.body))["temperature"] == 0.7
-    endpoints.get(CHAT).parse(request.body)
+    assert body["temperature"] == json.loads(json.dumps(body))["temperature"] == 0.7
+    endpoints.get("/v1/chat/completions").parse(body)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +290,7 @@ def test_a_row_with_a_field_twice_in_what_its_job_uses_is_refused_by_name(
     store: ObjectStore, content: bytes
 ) -> None:
     store.put("k", content + b"\n")
-    shard = NewShard(shard_no=0, uri="s3://b/k", format="jsonl", start=0, end=None)
+    shard = a_shard()
 
     for columns in (None, {"c"}, {"c.x"}, {"id", "c[0]"}):
         [row] = iter_rows(store, "k", shard, line_bytes_max=10_000, columns=columns)
@@ -344,9 +341,8 @@ def test_a_whole_number_is_one_id_whatever_it_is_stored_as(
 def test_an_id_that_may_have_been_rounded_is_refused_by_name(
     store: ObjectStore, content: bytes, format: str
 ) -> None:
-    [problem] = made_of(store, content, format, {"content": "x"}, id_column="id")
+    problem = problem_of(store, content, format, {"content": "x"}, id_column="id")
 
-    assert isinstance(problem, RowProblem)
     assert (problem.code, problem.param) == ("missing_id", "id")
     assert "id column 'id' has a floating-point number of 2**53 or more" in problem.message
 
@@ -376,8 +372,7 @@ def test_texts_and_exact_numbers_are_ids_as_they_are(store: ObjectStore) -> None
 def test_any_other_value_is_no_id_and_named_by_its_kind(store: ObjectStore, value: Any, why: str) -> None:
     content = parquet(pa.table({"id": [value]}))
 
-    [problem] = made_of(store, content, "parquet", {"content": "x"}, id_column="id")
+    problem = problem_of(store, content, "parquet", {"content": "x"}, id_column="id")
 
-    assert isinstance(problem, RowProblem)
     assert (problem.code, problem.param) == ("missing_id", "id")
     assert problem.message.startswith(f"The row's id column 'id' {why}")

@@ -1,19 +1,4 @@
-from pathlib import Path
-
-import pytest
-
-from nightshift.cli.session import data_settings
-from nightshift.store import Store
-from tests.helpers.databases import migrated_sqlite
 from tests.helpers.fakes import a_worker
-
-
-@pytest.fixture
-def store(data_dir: Path):
-    """The installation's database, set up."""
-    database = migrated_sqlite(data_settings().data_dir / "nightshift.db")
-    yield Store(database)
-    database.close()
 
 
 def test_what_commands_do_is_logged_under_the_user_of_the_machine(nightshift, store, monkeypatch):

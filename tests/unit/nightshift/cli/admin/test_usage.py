@@ -1,25 +1,19 @@
 from datetime import date, timedelta
-from pathlib import Path
 
 import pytest
 
-from nightshift.cli.session import data_settings
 from nightshift.jobs import Usage
-from nightshift.store import Store
 from nightshift.tenants.usage import first_day, usage_day
-from tests.helpers.databases import migrated_sqlite
 
 
 @pytest.fixture
-def today(data_dir: Path) -> date:
+def today(store) -> date:
     """Today's date, in an installation with usage today and forty days before."""
-    database = migrated_sqlite(data_settings().data_dir / "nightshift.db")
-    with Store(database).transaction() as tx:
+    with store.transaction() as tx:
         day = usage_day(tx.now())
         tx.usage.add("acme", "demo", day, 3, 1, Usage(30, 12, 6))
         tx.usage.add("other", "demo", day, 1, 0, Usage(1, 1, 0))
         tx.usage.add("acme", "old", day - timedelta(days=40), 1, 0, Usage(1, 1, 0))
-    database.close()
     return day
 
 

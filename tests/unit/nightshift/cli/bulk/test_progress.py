@@ -54,68 +54,55 @@ def test_progress_in_words(job, pace, words):
     assert describe(job, pace) == words
 
 
-def test_in_a_pipe_progress_is_silent(capsys):
-    with progress_of("job_1") as show:
-        show(a_job(1, 2))
-    assert capsys.readouterr() == ("", "")
+@pytest.fixture
+def terminal(monkeypatch):
+    """Makes a terminal of so many columns of what the command writes to."""
+
+    def columns(count: int) -> None:
+        monkeypatch.setattr("nightshift.cli.bulk.progress.is_interactive", lambda: True)
+        for name, value in {"COLUMNS": str(count), "TTY_COMPATIBLE": "1", "NO_COLOR": "1"}.items():
+            monkeypatch.setenv(name, value)
+
+    return columns
 
 
-def test_at_80_columns_progress_is_one_line(capsys, monkeypatch):
-    monkeypatch.setattr("nightshift.cli.bulk.progress.is_interactive", lambda: True)
+def test_at_80_columns_progress_is_one_line(capsys, monkeypatch, terminal):
+    terminal(80)
     monkeypatch.setattr(Pace, "rows_per_s", 45.0)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("TTY_COMPATIBLE", "1")
-    monkeypatch.setenv("NO_COLOR", "1")
     job_id = "job_4kabcdefghijklmnopqrstuv"
     counts = {"total": 12345, "succeeded": 12000, "failed": 300}
-    job = RemoteJob.from_json({"id": job_id, "status": "finalizing", "counts": counts})
     with progress_of(job_id) as show:
-        show(job)
-    drawn = capsys.readouterr().err
-    frames = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "\n", drawn).splitlines()
+        show(RemoteJob.from_json({"id": job_id, "status": "finalizing", "counts": counts}))
+
+    drawn = capsys.readouterr()
+    assert drawn.out == ""
+    frames = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "\n", drawn.err).splitlines()
     line = next(line for line in frames if "12300" in line)  # a slow machine draws it more than once
     assert "job_4kabcd… finalizing" in line
     assert "━" * 7 in line
     assert "12300/12345 rows, 300 failed, 0:00:01 left" in line
 
 
-def with_problem(message: str | None, status: str = "running") -> RemoteJob:
-    problem = None if message is None else {"code": message, "message": message, "is_permanent": False}
-    return RemoteJob.from_json({"id": "job_1", "status": status, "problem": problem})
-
-
-def test_what_keeps_a_job_from_going_on_stays_above_the_bar_once(capsys, monkeypatch):
-    monkeypatch.setattr("nightshift.cli.bulk.progress.is_interactive", lambda: True)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("TTY_COMPATIBLE", "1")
-
+def show_problems(*messages: str | None, end: str | None = None) -> None:
+    """Follows a job that these problems keep from going on, one after the other."""
+    statuses = [*((message, "running") for message in messages), *([(None, end)] if end else [])]
     with progress_of("job_1") as show:
-        for message in (None, "[away]", "[away]", None, "full", "full"):
-            show(with_problem(message))
+        for message, status in statuses:
+            problem = message and {"code": message, "message": message, "is_permanent": False}
+            show(RemoteJob.from_json({"id": "job_1", "status": status, "problem": problem}))
+
+
+def test_what_keeps_a_job_from_going_on_stays_above_the_bar_once(capsys, terminal):
+    terminal(200)
+
+    show_problems(None, "[away]", "[away]", None, "full", "full")
 
     drawn = capsys.readouterr().err
-    assert drawn.count("[away]; tried again") == 1
-    assert drawn.count("full; tried again") == 1
-    assert drawn.count("job_1 goes on") == 1
+    for said in ("[away]; tried again", "full; tried again", "job_1 goes on"):
+        assert drawn.count(said) == 1
 
 
-def test_in_a_pipe_nothing_is_said_but_what_keeps_a_job_from_going_on(capsys, monkeypatch):
-    monkeypatch.setattr("nightshift.cli.bulk.progress.is_interactive", lambda: False)
-
-    with progress_of("job_1") as show:
-        for message in (None, "away", "away", None, "full"):
-            show(with_problem(message))
-        show(with_problem(None, "failed"))  # its end says more
+def test_in_a_pipe_nothing_is_said_but_what_keeps_a_job_from_going_on(capsys):
+    show_problems(None, "away", "away", None, "full", end="failed")  # its end says more
 
     assert capsys.readouterr() == ("", "away; tried again\njob_1 goes on\nfull; tried again\n")
-
-
-def test_on_a_terminal_progress_is_drawn(capsys, monkeypatch):
-    monkeypatch.setattr("nightshift.cli.bulk.progress.is_interactive", lambda: True)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("TTY_COMPATIBLE", "1")
-    with progress_of("job_1") as show:
-        show(a_job(1, 2))
-    drawn = capsys.readouterr()
-    assert "1/2 rows" in drawn.err
-    assert drawn.out == ""

@@ -1,7 +1,6 @@
 """Disks, limits and ports of this machine."""
 
 import os
-import resource
 import socket
 import subprocess
 import sys
@@ -48,15 +47,19 @@ def test_room_on_the_disk_is_judged(site, free_bytes, status):
 
 
 @pytest.mark.parametrize(
-    ("free", "status"), [(10**6, Status.OK), (15_000, Status.WARNING), (999, Status.ERROR), (0, Status.ERROR)]
+    ("files", "free", "status"),
+    [
+        (10**6, 10**6, Status.OK),
+        (10**6, 15_000, Status.WARNING),
+        (10**6, 999, Status.ERROR),
+        (10**6, 0, Status.ERROR),
+        (0, 0, Status.OK),  # a file system without a table of inodes has enough
+    ],
 )
-def test_inodes_are_judged_although_bytes_are_free(site, free, status):
-    assert machine.look_at_inodes(site, a_disk(f_favail=free)).status is status
-    assert machine.look_at_space(site, a_disk(f_favail=free)).status is Status.OK
-
-
-def test_a_file_system_without_a_table_of_inodes_has_enough(site):
-    assert machine.look_at_inodes(site, a_disk(f_files=0, f_favail=0)).status is Status.OK
+def test_inodes_are_judged_although_bytes_are_free(site, files, free, status):
+    disk = a_disk(f_files=files, f_favail=free)
+    assert machine.look_at_inodes(site, disk).status is status
+    assert machine.look_at_space(site, disk).status is Status.OK
 
 
 @pytest.fixture
@@ -95,20 +98,16 @@ def test_a_directory_that_cannot_be_written_to_is_an_error(tmp_path, monkeypatch
     assert machine.look_at_directory(Site(data=DataSettings(data_dir=tmp_path))).status is Status.ERROR
 
 
-@pytest.mark.parametrize(
-    ("limit", "status"), [(20_000, Status.OK), (512, Status.WARNING), (64, Status.ERROR)]
-)
-def test_the_limit_on_open_files_is_the_processes_own(limit, status):
-    """The check runs in a process that has this limit."""
-    code = "from nightshift.cli.doctor.checks import machine; print(machine.look_at_open_files().status)"
-    ended = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)),
+def test_the_limit_on_open_files_is_the_processes_own():
+    """The check runs in a process that has these limits, one after the other."""
+    code = (
+        "import resource\nfrom nightshift.cli.doctor.checks import machine\n"
+        "for limit in (20_000, 512, 64):\n"
+        "    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, 20_000))\n"
+        "    print(machine.look_at_open_files().status)"
     )
-    assert ended.stdout.strip() == status
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == [Status.OK, Status.WARNING, Status.ERROR]
 
 
 def test_a_machine_with_nearly_all_files_open_is_an_error(tmp_path):
@@ -119,29 +118,20 @@ def test_a_machine_with_nearly_all_files_open_is_an_error(tmp_path):
     assert machine.look_at_open_files(lambda: 20_000, numbers).status is Status.OK
 
 
-def metrics_site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheduler: int, worker: int) -> Site:
+def metrics_status(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheduler: int, worker: int) -> Status:
     monkeypatch.setenv("NIGHTSHIFT_SCHEDULER_METRICS_PORT", str(scheduler))
     monkeypatch.setenv("NIGHTSHIFT_WORKER_METRICS_PORT", str(worker))
-    return Site(data=DataSettings(data_dir=tmp_path))
+    return machine.look_at_metrics_ports(Site(data=DataSettings(data_dir=tmp_path))).status
 
 
 def test_a_metrics_port_is_free_or_ours_or_taken(monkeypatch, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        taken = metrics_site(monkeypatch, tmp_path, port, 0)
         monkeypatch.setattr(machine, "ANSWER_TIMEOUT_S", 0.2)
-        assert machine.look_at_metrics_ports(taken).status is Status.ERROR
-    assert machine.look_at_metrics_ports(taken).status is Status.OK, "it is free now"
+        assert metrics_status(monkeypatch, tmp_path, port, 0) is Status.ERROR
+    assert metrics_status(monkeypatch, tmp_path, port, 0) is Status.OK, "it is free now"
     with metadata.serving() as other:  # a web server that serves no metrics of ours
-        busy = metrics_site(monkeypatch, tmp_path, 0, int(other.url.rpartition(":")[2]))
-        assert machine.look_at_metrics_ports(busy).status is Status.ERROR
-
-
-def test_one_port_for_two_is_an_error(monkeypatch, tmp_path):
-    assert (
-        machine.look_at_metrics_ports(metrics_site(monkeypatch, tmp_path, 9100, 9100)).status is Status.ERROR
-    )
-
-
-def test_without_metrics_ports_there_is_nothing_to_look_at(site):
-    assert machine.look_at_metrics_ports(site).status is Status.SKIPPED
+        port = int(other.url.rpartition(":")[2])
+        assert metrics_status(monkeypatch, tmp_path, 0, port) is Status.ERROR
+    assert metrics_status(monkeypatch, tmp_path, 9100, 9100) is Status.ERROR, "one port for two"
+    assert metrics_status(monkeypatch, tmp_path, 0, 0) is Status.SKIPPED

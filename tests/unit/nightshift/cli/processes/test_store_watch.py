@@ -39,21 +39,15 @@ def test_a_store_that_takes_no_requests_is_told_of_once_and_so_is_its_return() -
     assert said.empty()
 
 
-def test_of_a_store_that_takes_requests_nothing_is_said() -> None:
-    said: list[str] = []
-    store = Store()
-    with StoreWatch({"the store": store}, said.append, AT_ONCE).running():
-        store.wait_until_asked(3)
-    assert said == []
-
-
-def test_another_reason_is_told() -> None:
+def test_nothing_is_said_of_a_store_that_takes_requests_and_another_reason_is() -> None:
     said: SimpleQueue[str] = SimpleQueue()
-    store = Store("one")
+    store = Store()
     with StoreWatch({"the store": store}, said.put, AT_ONCE).running():
-        assert "one" in said.get(timeout=WAIT_S)
-        store.reason = "another"
-        assert "another" in said.get(timeout=WAIT_S)
+        store.wait_until_asked(3)
+        assert said.empty()
+        for reason in ("one", "another"):
+            store.reason = reason
+            assert reason in said.get(timeout=WAIT_S)
 
 
 def test_a_store_that_hangs_is_told_of_and_hides_no_other() -> None:

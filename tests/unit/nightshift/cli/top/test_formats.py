@@ -4,42 +4,17 @@ from nightshift.cli.top import formats
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, "-"), (0.0, "0"), (3.24, "3.2"), (9.0, "9"), (120.4, "120"), (48_210.0, "48.2k")],
-)
-def test_rates(value, text):
-    assert formats.rate(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
+    ("shown", "texts"),
     [
-        (None, "-"),
-        (0, "0"),
-        (9_999, "9999"),
-        (10_000, "10.0k"),
-        (250_000, "250k"),
-        (1_250_000, "1.2M"),
-        (3_000_000_000, "3.0G"),
+        (formats.rate, {None: "-", 0.0: "0", 3.24: "3.2", 9.0: "9", 120.4: "120", 48_210.0: "48.2k"}),
+        (formats.count, {None: "-", 0: "0", 9_999: "9999", 10_000: "10.0k", 250_000: "250k"}),
+        (formats.count, {1_250_000: "1.2M", 3_000_000_000: "3.0G"}),
+        (formats.seconds, {None: "-", 0.008: "8 ms", 0.24: "240 ms", 1.26: "1.3 s", 90.0: "90 s"}),
+        (formats.span, {0: "0s", 45.9: "45s", 720: "12m", 11_100: "3h05", 187_200: "2d04h", -61: "-1m"}),
     ],
 )
-def test_counts(value, text):
-    assert formats.count(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(None, "-"), (0.008, "8 ms"), (0.24, "240 ms"), (1.26, "1.3 s"), (90.0, "90 s")]
-)
-def test_seconds(value, text):
-    assert formats.seconds(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0, "0s"), (45.9, "45s"), (720, "12m"), (11_100, "3h05"), (187_200, "2d04h"), (-61, "-1m")],
-)
-def test_spans(value, text):
-    assert formats.span(value) == text
+def test_a_figure_is_short(shown, texts):
+    assert {value: shown(value) for value in texts} == texts
 
 
 @pytest.mark.parametrize(

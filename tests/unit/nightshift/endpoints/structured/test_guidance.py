@@ -1,40 +1,31 @@
 """The form of an answer: fields that are read, and schemas that are refused with their place."""
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
 
-from nightshift import endpoints
 from nightshift.endpoints.structured.guidance import Guidance
 from nightshift.endpoints.structured.schemas import SCHEMA_BYTES_MAX, SCHEMA_DEPTH_MAX, UNSUPPORTED
-from nightshift.endpoints.texts.generation import GenerationRequest
-from nightshift.errors import InvalidRequest
+from tests.unit.nightshift.endpoints import parsing
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-BODIES = {
-    "/v1/completions": {"model": "m", "prompt": "p"},
-    "/v1/chat/completions": {"model": "m", "messages": [{"role": "user", "content": "a"}]},
-}
 
 
-def parsed(endpoint: str = "/v1/completions", **fields: Any) -> Guidance | None:
-    request = endpoints.get(endpoint).parse(BODIES[endpoint] | fields)
-    assert isinstance(request, GenerationRequest)
-    return request.guidance
+def parsed(route: str = "/v1/completions", **fields: Any) -> Guidance | None:
+    guidance: Guidance | None = parsing.parsed(route, **fields).guidance
+    return guidance
 
 
-def refused(**fields: Any) -> InvalidRequest:
-    with pytest.raises(InvalidRequest) as refusal:
-        parsed(**fields)
-    return refusal.value
+refused = partial(parsing.refused, "/v1/completions")
 
 
 def response_format(schema: Any, **more: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "n", "schema": schema} | more}
 
 
-@pytest.mark.parametrize("endpoint", BODIES)
+@pytest.mark.parametrize("endpoint", ["/v1/completions", "/v1/chat/completions"])
 @pytest.mark.parametrize(
     ("fields", "kind", "text"),
     [
@@ -125,12 +116,9 @@ def nested(depth: int) -> dict[str, Any]:
     return schema
 
 
-def test_a_schema_may_be_nested_so_deep_and_no_deeper():
+def test_a_schema_has_limits_of_depth_and_size():
     assert parsed(guided_json=nested(SCHEMA_DEPTH_MAX)) is not None
     assert "deep" in refused(guided_json=nested(SCHEMA_DEPTH_MAX + 1)).message
-
-
-def test_a_schema_that_is_too_large_is_refused():
     assert str(SCHEMA_BYTES_MAX) in refused(guided_json={"title": "a" * SCHEMA_BYTES_MAX}).message
 
 

@@ -2,20 +2,18 @@
 
 import json
 import random
+from functools import partial
 from typing import Any
 
 import pytest
 
-from nightshift import endpoints
 from nightshift.endpoints.structured.calls import AnswerReader, read_calls
 from nightshift.endpoints.structured.tools import Tools
-from nightshift.endpoints.texts.chat import Chat, ChatRequest
+from nightshift.endpoints.texts.chat import Chat
 from nightshift.endpoints.texts.generation import Choice
 from nightshift.endpoints.texts.streams import AnswerHead, CallPiece
-from nightshift.errors import InvalidRequest
 from nightshift.jobs.priorities import PriorityClass
-
-CHAT = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
+from tests.unit.nightshift.endpoints import parsing
 
 
 def tool(name: str = "f", **function: Any) -> dict[str, Any]:
@@ -33,10 +31,8 @@ def deep_list(depth: int) -> list[Any]:
     return parts
 
 
-def parsed(**fields: Any) -> ChatRequest:
-    request = endpoints.get("/v1/chat/completions").parse(CHAT | fields)
-    assert isinstance(request, ChatRequest)
-    return request
+CHAT = "/v1/chat/completions"
+parsed, refused = partial(parsing.parsed, CHAT), partial(parsing.refused, CHAT)
 
 
 def call_text(name: str = "f", **arguments: Any) -> str:
@@ -84,10 +80,7 @@ def call_text(name: str = "f", **arguments: Any) -> str:
     ids=lambda value: str(value)[:60],
 )
 def test_wrong_tools_are_refused_by_name(fields, param):
-    with pytest.raises(InvalidRequest) as refused:
-        parsed(**fields)
-
-    assert refused.value.param == param
+    assert refused(**fields).param == param
 
 
 @pytest.mark.parametrize(
@@ -112,10 +105,8 @@ def test_the_model_is_shown_all_tools_and_held_to_the_allowed_ones():
     request = parsed(tools=[tool(), tool("g")], tool_choice=allowed("required", tool("g")))
 
     assert request.prompts_given[0].tools == [tool(), tool("g")]
-    assert ('"name\\": \\"f' in request.guidance.text, '"name\\": \\"g' in request.guidance.text) == (
-        False,
-        True,
-    )
+    allowed_names = [f'"name\\": \\"{name}' in request.guidance.text for name in "fg"]
+    assert allowed_names == [False, True]
 
 
 FORM = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
@@ -125,23 +116,22 @@ FLAT_FORM = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
 @pytest.mark.parametrize(
     ("route", "body"),
     [
-        ("/v1/chat/completions", CHAT | {"tools": [tool()], "response_format": FORM}),
-        ("/v1/chat/completions", CHAT | {"tools": [tool()], "guided_json": {"type": "object"}}),
+        (CHAT, {"tools": [tool()], "response_format": FORM}),
+        (CHAT, {"tools": [tool()], "guided_json": {"type": "object"}}),
         (
             "/v1/responses",
-            {"model": "m", "input": "a", "tools": [tool()["function"] | {"type": "function"}]}
-            | {"text": {"format": FLAT_FORM}},
+            {"tools": [tool()["function"] | {"type": "function"}], "text": {"format": FLAT_FORM}},
         ),
     ],
     ids=["response_format", "guided_json", "text.format"],
 )
 def test_a_form_beside_tools_is_that_of_an_answer_without_calls(route, body):
     def form_with(choice: Any) -> tuple[bool, bool]:
-        request = endpoints.get(route).parse(body | {"tool_choice": choice})
+        request = parsing.parsed(route, **body, tool_choice=choice)
         kinds = {"json_schema": (False, True), "grammar": (True, "form:" in request.guidance.text)}
         return kinds[request.guidance.kind]
 
-    named = tool() if route == "/v1/chat/completions" else {"type": "function", "name": "f"}
+    named = tool() if route == CHAT else {"type": "function", "name": "f"}
 
     calls_or_form = {choice: form_with(choice) for choice in ("none", "auto", "required")}
     assert calls_or_form == {"none": (False, True), "auto": (True, True), "required": (True, False)}
@@ -159,38 +149,34 @@ def test_calls_and_their_results_go_to_the_template():
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
     answer = {"role": "assistant", "content": None, "tool_calls": [call]}
     result = {"role": "tool", "content": "3", "tool_call_id": "c1"}
-    prompt = parsed(messages=[*CHAT["messages"], answer, result], tools=[tool()]).prompts_given[0]
+    prompt = parsed(messages=[parsing.MESSAGE, answer, result], tools=[tool()]).prompts_given[0]
 
     assert prompt.messages[1]["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": 1}}
     assert prompt.messages[2] == result
     assert prompt.tools == [tool()]
 
 
+def calling(**function: Any) -> dict[str, Any]:
+    """An assistant's message with a call."""
+    return {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", **function}}]}
+
+
+CALL = "messages[0].tool_calls[0]"
+
+
 @pytest.mark.parametrize(
     ("message", "param"),
     [
-        ({"role": "assistant", "tool_calls": [{"id": "c"}]}, "messages[0].tool_calls[0].function"),
-        (
-            {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": [1]}}]},
-            "messages[0].tool_calls[0].function.arguments",
-        ),
-        (
-            {
-                "role": "assistant",
-                "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "[" + "{}," * 300_000}}],
-            },
-            "messages[0].tool_calls[0].function.arguments",
-        ),
+        ({"role": "assistant", "tool_calls": [{"id": "c"}]}, f"{CALL}.function"),
+        (calling(arguments=[1]), f"{CALL}.function.arguments"),
+        (calling(arguments="[" + "{}," * 300_000), f"{CALL}.function.arguments"),
         ({"role": "assistant", "content": None}, "messages[0].content"),
         ({"role": "user", "content": "a", "tool_calls": [{}]}, "messages[0]"),
         ({"role": "tool", "content": "3"}, "messages[0]"),
     ],
 )
 def test_wrong_calls_in_messages_are_refused(message, param):
-    with pytest.raises(InvalidRequest) as refused:
-        parsed(messages=[message])
-
-    assert refused.value.param == param
+    assert refused(messages=[message]).param == param
 
 
 NO_OBJECTS = ['{"city": "Os', "{", "[1]", "null", '"a"', "Oslo", "[" * 100_000, '{"city": "\ud83c"']
@@ -199,8 +185,7 @@ NO_OBJECTS = ['{"city": "Os', "{", "[1]", "null", '"a"', "Oslo", "[" * 100_000, 
 @pytest.mark.parametrize("text", NO_OBJECTS, ids=lambda text: text[:9])
 def test_the_arguments_of_a_call_that_was_cut_off_go_back_as_text(text):
     """An agent sends them with every later request, with what its tool said of them."""
-    answer = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": text}}]}
-    (prompt,) = parsed(messages=[answer], tools=[tool()]).prompts_given
+    (prompt,) = parsed(messages=[calling(arguments=text)], tools=[tool()]).prompts_given
 
     assert prompt.messages[0]["tool_calls"][0]["function"]["arguments"] == text
 
@@ -209,18 +194,12 @@ def test_the_arguments_of_a_call_that_was_cut_off_go_back_as_text(text):
 def test_what_is_nested_too_deep_is_refused_by_name(field):
     schema = {"default": deep_list(10_000)}
     value = schema if field == "guided_json" else [tool(parameters=schema)]
-    with pytest.raises(InvalidRequest) as refused:
-        parsed(**{field: value})
-
-    assert refused.value.param == field
+    assert refused(**{field: value}).param == field
 
 
 def test_arguments_may_be_nested_deep():
     arguments = '{"a": ' + "[" * 400 + "]" * 400 + "}"
-    call = {"id": "c", "function": {"name": "f", "arguments": arguments}}
-    message = {"role": "assistant", "tool_calls": [call]}
-
-    assert parsed(messages=[message]).text_chars > 0
+    assert parsed(messages=[calling(arguments=arguments)]).text_chars > 0
 
 
 TOOLS = Tools([tool(), tool("g")], ["f", "g"], must_call=False, is_parallel=True)
@@ -311,10 +290,7 @@ def test_an_answer_with_calls_has_the_shape_of_openai():
 
 @pytest.mark.parametrize("field", ["tools", "tool_choice", "parallel_tool_calls"])
 def test_completions_have_no_tools(field):
-    with pytest.raises(InvalidRequest) as refused:
-        endpoints.get("/v1/completions").parse({"model": "m", "prompt": "p", field: [tool()]})
-
-    assert refused.value.param == field
+    assert parsing.refused("/v1/completions", **{field: [tool()]}).param == field
 
 
 @pytest.mark.parametrize(("choice", "content"), [("auto", None), ("required", None), ("none", "")])

@@ -1,6 +1,7 @@
 """POST /v1/responses: what a request may say, the answer's object, and the events of its stream."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from nightshift.endpoints.texts.streams import AnswerHead, CallPiece, Piece
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.priorities import PriorityClass
+from tests.unit.nightshift.endpoints import parsing
 
 HEAD = AnswerHead("resp_1", 1_700_000_000, PriorityClass.STANDARD)
 USAGE = Usage(3, 2, 1)
@@ -21,9 +23,11 @@ CALL = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments"
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": "3 C"}
 
 
+ROUTE = "/v1/responses"
+
+
 def parsed(input: Any = "a", **fields: Any) -> ResponsesRequest:
-    request = Responses().parse({"model": "m", "input": input} | fields)
-    assert isinstance(request, ResponsesRequest)
+    request: ResponsesRequest = parsing.parsed(ROUTE, input=input, **fields)
     return request
 
 
@@ -34,9 +38,7 @@ def conversation(input: Any, **fields: Any) -> list[JsonObject]:
 
 
 def refused(input: Any = "a", **fields: Any) -> InvalidRequest:
-    with pytest.raises(InvalidRequest) as refusal:
-        parsed(input, **fields)
-    return refusal.value
+    return parsing.refused(ROUTE, input=input, **fields)
 
 
 def said(text: Any, type: str = "input_text") -> dict[str, Any]:
@@ -214,11 +216,8 @@ def test_a_schema_and_tools_are_as_of_a_chat():
     request = parsed(tools=[WEATHER], tool_choice={"type": "function", "name": "weather"})
     tools = request.callable_tools
 
-    assert (guidance.kind, json.loads(guidance.text), guidance.field) == (
-        "json_schema",
-        schema,
-        "text.format",
-    )
+    form = (guidance.kind, json.loads(guidance.text), guidance.field)
+    assert form == ("json_schema", schema, "text.format")
     assert (tools.must_call, tools.callable, tools.is_parallel) == (True, ["weather"], False)
     function = {name: WEATHER[name] for name in ("name", "parameters", "strict")}
     assert request.tools_shown == [{"type": "function", "function": function}]
@@ -241,11 +240,7 @@ CALLED = {"id": "call_1", "type": "function", "function": {"name": "weather", "a
         (Choice("hel", "length"), "incomplete", ["message"]),
         (Choice("", "tool_calls", calls=[CALLED]), "completed", ["function_call"]),
         (Choice("So:", "length", calls=[CALLED]), "incomplete", ["message", "function_call"]),
-        (
-            Choice("So:", "tool_calls", calls=[CALLED, CALLED]),
-            "completed",
-            ["message", *["function_call"] * 2],
-        ),
+        (Choice("So:", "stop", calls=[CALLED] * 2), "completed", ["message", *["function_call"] * 2]),
     ],
 )
 def test_an_answer_has_its_output_and_what_was_asked(choice, status, kinds):
@@ -258,14 +253,12 @@ def test_an_answer_has_its_output_and_what_was_asked(choice, status, kinds):
     assert (response.incomplete_details is not None) == (status == "incomplete")
     assert {name: body[name] for name in fields} == fields
     assert (body["store"], body["service_tier"], body["tools"]) == (False, "default", [WEATHER])
-    assert (response.usage.input_tokens, response.usage.output_tokens, response.usage.total_tokens) == (
-        3,
-        2,
-        5,
-    )
+    usage = response.usage
+    assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (3, 2, 5)
     assert answer(parsed(tools=[WEATHER], **fields), choice) == body, "it is the same at every attempt"
 
 
+COMPLETED = "response.completed"
 MESSAGE_BEGINS = ["response.output_item.added", "response.content_part.added"]
 MESSAGE_ENDS = ["response.output_text.done", "response.content_part.done", "response.output_item.done"]
 CALL_EVENTS = [
@@ -276,50 +269,42 @@ CALL_EVENTS = [
 ]
 
 
+TEXT = "response.output_text.delta"
+
+
+def sent(request: ResponsesRequest, body: JsonObject, pieces: Sequence[Piece], calls: Sequence[Any]) -> Any:
+    """The events of a streamed answer, each call in two pieces."""
+    events = Responses().events(request, HEAD)
+    sent = [*events.opening(), *(event for piece in pieces for event in events.piece(0, piece))]
+    for index, call in enumerate(calls):
+        for start, text in ((True, "{"), (False, "}")):
+            sent += events.call_piece(0, CallPiece(index, call["function"]["name"], text, start, call["id"]))
+    return [*sent, *events.closing(0, body), *events.ending(body)]
+
+
 @pytest.mark.parametrize(
     ("pieces", "choice", "kinds"),
     [
-        (
-            ["he", "llo"],
-            Choice("hello", "stop"),
-            [*MESSAGE_BEGINS, *["response.output_text.delta"] * 2, *MESSAGE_ENDS, "response.completed"],
-        ),
+        (["he", "llo"], Choice("hello", "stop"), [*MESSAGE_BEGINS, TEXT, TEXT, *MESSAGE_ENDS, COMPLETED]),
         ([], Choice("", "length"), [*MESSAGE_BEGINS, *MESSAGE_ENDS, "response.incomplete"]),
-        ([], Choice("", "tool_calls", calls=[CALLED]), [*CALL_EVENTS, "response.completed"]),
+        ([], Choice("", "tool_calls", calls=[CALLED]), [*CALL_EVENTS, COMPLETED]),
         (
             ["So:"],
             Choice("So:", "tool_calls", calls=[CALLED]),
-            [
-                *MESSAGE_BEGINS,
-                "response.output_text.delta",
-                *MESSAGE_ENDS,
-                *CALL_EVENTS,
-                "response.completed",
-            ],
+            [*MESSAGE_BEGINS, TEXT, *MESSAGE_ENDS, *CALL_EVENTS, COMPLETED],
         ),
-        (
-            [],
-            Choice("", "tool_calls", calls=[CALLED, CALLED]),
-            [*CALL_EVENTS, *CALL_EVENTS, "response.completed"],
-        ),
+        ([], Choice("", "tool_calls", calls=[CALLED, CALLED]), [*CALL_EVENTS, *CALL_EVENTS, COMPLETED]),
     ],
 )
 def test_events_come_in_order_and_are_numbered(pieces, choice, kinds):
     request = parsed(stream=True)
     body = answer(request, choice)
-    events = Responses().events(request, HEAD)
-    sent = [*events.opening()]
-    for text in pieces:
-        sent += events.piece(0, Piece(text))
-    for index, call in enumerate(choice.calls):
-        for start, text in ((True, "{"), (False, "}")):
-            sent += events.call_piece(0, CallPiece(index, call["function"]["name"], text, start, call["id"]))
-    sent += [*events.closing(0, body), *events.ending(body)]
-    data = [json.loads(event.data) for event in sent]
+    events = sent(request, body, [*map(Piece, pieces)], choice.calls)
+    data = [json.loads(event.data) for event in events]
 
-    assert [event.type for event in sent] == ["response.created", "response.in_progress", *kinds]
-    assert [event["type"] for event in data] == [event.type for event in sent]
-    assert [event["sequence_number"] for event in data] == [*range(len(sent))]
+    assert [event.type for event in events] == ["response.created", "response.in_progress", *kinds]
+    assert [event["type"] for event in data] == [event.type for event in events]
+    assert [event["sequence_number"] for event in data] == [*range(len(events))]
     assert data[0]["response"]["output"] == []
     assert data[-1]["response"] == body
     done = [event["item"] for event in data if event["type"] == "response.output_item.done"]
@@ -331,13 +316,11 @@ def test_log_probabilities_without_text_begin_no_message():
     token = {"token": "<tool_call>", "logprob": -0.1, "bytes": None, "top_logprobs": []}
     request = parsed(stream=True, top_logprobs=1, include=["message.output_text.logprobs"])
     body = answer(request, Choice("", "tool_calls", calls=[CALLED]))
-    events = Responses().events(request, HEAD)
-    sent = [*events.opening(), *events.piece(0, Piece("", {"content": [token]}))]
-    for start, text in ((True, "{"), (False, "}")):
-        sent += events.call_piece(0, CallPiece(0, CALLED["function"]["name"], text, start, CALLED["id"]))
-    sent += events.closing(0, body)
 
-    assert [event.type for event in sent] == ["response.created", "response.in_progress", *CALL_EVENTS]
+    events = sent(request, body, [Piece("", {"content": [token]})], [CALLED])
+
+    kinds = ["response.created", "response.in_progress", *CALL_EVENTS, COMPLETED]
+    assert [event.type for event in events] == kinds
 
 
 @pytest.mark.parametrize(("type", "code"), [("server_error", "server_error"), ("other", "invalid_prompt")])

@@ -16,6 +16,7 @@ from tests.helpers.fakes import STARTS_AT
 SECOND = timedelta(seconds=1)
 MANY = 10**9
 LEAST = int(LEAST_S)
+ANY = Pool("demo", "any")
 
 works = st.lists(
     st.builds(Work, st.integers(1, 400).map(float), st.integers(LEAST, 4 * LEAST).map(float)), max_size=6
@@ -92,26 +93,22 @@ def wanted(*waiting: WaitingJob, pace: float | None = 1.0, warm: bool = True) ->
 
 
 def test_workers_are_wanted_by_the_pace_and_the_deadline() -> None:
-    assert wanted(a_waiting_job()) == {Pool("demo", "any"): 4}
-    assert wanted(a_waiting_job(), pace=2.0) == {Pool("demo", "any"): 2}
-    assert wanted(a_waiting_job(deadline_at=STARTS_AT + 500 * SECOND)) == {Pool("demo", "any"): 8}
+    """A job that is late is to be done soon, by as many workers as it has shards."""
+    late = a_waiting_job(deadline_at=STARTS_AT - SECOND)
+
+    assert wanted(a_waiting_job()) == {ANY: 4}
+    assert wanted(a_waiting_job(), pace=2.0) == {ANY: 2}
+    assert wanted(a_waiting_job(deadline_at=STARTS_AT + 500 * SECOND)) == {ANY: 8}
+    assert wanted(late) == {ANY: 67}
+    assert wanted(replace(late, queued=5)) == {ANY: 5}
+    assert wanted(a_waiting_job(), pace=None) == {ANY: 1}, "one will measure the model"
+    assert wanted(a_waiting_job(is_paused=True)) == {}
 
 
 def test_models_and_capacities_want_workers_of_their_own() -> None:
     workers = wanted(a_waiting_job(), a_waiting_job(capacity="spot"), a_waiting_job(model="other"))
 
-    assert workers == {Pool("demo", "any"): 4, Pool("demo", "spot"): 4, Pool("other", "any"): 4}
-
-
-def test_a_paused_job_wants_none() -> None:
-    assert wanted(a_waiting_job(is_paused=True)) == {}
-
-
-def test_one_that_is_late_is_to_be_done_soon_by_as_many_as_it_has_shards() -> None:
-    late = a_waiting_job(deadline_at=STARTS_AT - SECOND)
-
-    assert wanted(late) == {Pool("demo", "any"): 67}
-    assert wanted(replace(late, queued=5)) == {Pool("demo", "any"): 5}
+    assert workers == {ANY: 4, Pool("demo", "spot"): 4, Pool("other", "any"): 4}
 
 
 def test_what_no_worker_has_loaded_leaves_less_time() -> None:
@@ -120,33 +117,20 @@ def test_what_no_worker_has_loaded_leaves_less_time() -> None:
     assert wanted(cold, warm=False) == wanted(a_waiting_job())
 
 
-def test_a_model_that_was_never_measured_wants_one_that_will_be() -> None:
-    assert wanted(a_waiting_job(), pace=None) == {Pool("demo", "any"): 1}
-
-
 def slack(*waiting: WaitingJob, workers: int = 2) -> dict[str, float]:
     return slack_s(waiting, {"demo": 2.0}, STARTS_AT, {"demo": workers} if workers else {})
 
 
 def test_slack_is_the_time_from_the_predicted_end_to_the_deadline() -> None:
-    assert slack(a_waiting_job()) == {"standard": 0.0}
-    assert slack(a_waiting_job(), workers=4) == {"standard": 500.0}
-
-
-def test_a_better_class_goes_first_and_the_others_wait_for_it() -> None:
+    """A better class goes first; of each, the job counts that is closest to its deadline."""
+    job = a_waiting_job()
     first = a_waiting_job(priority=PriorityClass.INTERACTIVE, rows_left=400)
-
-    assert slack(a_waiting_job(), first) == {"interactive": 900.0, "standard": -100.0}
-
-
-def test_of_a_class_the_job_that_is_closest_to_its_deadline_counts() -> None:
     later = a_waiting_job(deadline_at=STARTS_AT + 9000 * SECOND)
 
-    assert slack(later, a_waiting_job()) == {"standard": 0.0}
-
-
-def test_without_a_worker_one_is_counted_on_once_it_has_started() -> None:
-    assert slack(a_waiting_job(), workers=0) == {"standard": 1000 - 2000 - COLD_START_S}
+    assert slack(job) == slack(later, job) == {"standard": 0.0}
+    assert slack(job, workers=4) == {"standard": 500.0}
+    assert slack(job, first) == {"interactive": 900.0, "standard": -100.0}
+    assert slack(job, workers=0) == {"standard": 1000 - 2000 - COLD_START_S}, "one is counted on to start"
 
 
 def test_what_is_paused_or_online_or_not_measured_has_no_slack() -> None:

@@ -1,56 +1,35 @@
 """Workers wanted beside those there: which worker counts for which pool."""
 
-from datetime import timedelta
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nightshift.fleet.figures import ServiceFigures
 from nightshift.fleet.workers import Capacity, WorkerState
-from nightshift.jobs import JobKind
 from nightshift.jobs.capacity.backlog import WaitingJob
 from nightshift.jobs.capacity.demand import Pool, PoolSupply, supply
-from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle.problems import why_unserved
 from nightshift.store.jobs.problems import Wanted
 from tests.helpers.fakes import STARTS_AT, a_worker
+from tests.unit.nightshift.jobs.capacity.test_demand import a_waiting_job
 
 
-def waiting(
-    model: str = "m", capacity: str = "any", rows_left: int = 1000, shards: int = 10, pool: str | None = None
-) -> WaitingJob:
-    return WaitingJob(
-        kind=JobKind.BULK,
-        model=model,
-        priority=PriorityClass.STANDARD,
-        capacity=capacity,
-        created_at=STARTS_AT,
-        deadline_at=STARTS_AT + timedelta(seconds=1000),
-        queued=shards,
-        leased=0,
-        rows_left=rows_left,
-        pool=pool,
-    )
+def waiting(**overrides: object) -> WaitingJob:
+    return a_waiting_job(**{"model": "m", "queued": 10, "rows_left": 1000, **overrides})
 
 
 PACED = ServiceFigures(at=STARTS_AT, rows_per_busy_s={"m": 0.25})
 
 
-def test_ready_workers_with_the_model_count():
+def test_ready_workers_with_the_model_count_and_one_that_starts_as_coming():
     alive = [
         a_worker(models=("m",)),
         a_worker(models=("other",)),
         a_worker(models=("m",), state=WorkerState.DRAINING),
+        a_worker(models=(), state=WorkerState.STARTING),
     ]
     (pool,) = supply([waiting()], alive, PACED, STARTS_AT)
-    assert pool == PoolSupply(Pool("m", "any"), wanted=4, ready=1, starting=0)
-    assert pool.missing == 3
-
-
-def test_a_worker_that_starts_counts_as_coming():
-    alive = [a_worker(models=("m",)), a_worker(models=(), state=WorkerState.STARTING)]
-    (pool,) = supply([waiting()], alive, PACED, STARTS_AT)
-    assert (pool.ready, pool.starting, pool.missing) == (1, 1, 2)
+    assert pool == PoolSupply(Pool("m", "any"), wanted=4, ready=1, starting=1)
+    assert pool.missing == 2
 
 
 def test_a_jobs_capacity_decides_which_workers_may_run_it():
@@ -61,11 +40,8 @@ def test_a_jobs_capacity_decides_which_workers_may_run_it():
     pools = supply(
         [waiting(capacity="spot"), waiting(capacity="on_demand"), waiting()], alive, None, STARTS_AT
     )
-    assert {supplied.pool.capacity: supplied.ready for supplied in pools} == {
-        "spot": 1,
-        "on_demand": 1,
-        "any": 2,
-    }
+    ready = {supplied.pool.capacity: supplied.ready for supplied in pools}
+    assert ready == {"spot": 1, "on_demand": 1, "any": 2}
 
 
 @given(

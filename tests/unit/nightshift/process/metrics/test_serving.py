@@ -27,19 +27,21 @@ def read(path: Path) -> str:
         return client.get("http://localhost/metrics").text
 
 
-def test_metrics_are_shown_on_a_port_and_on_a_socket(server: MetricsServer, tmp_path: Path) -> None:
-    port = server.open_port(0, "WORKER_METRICS_PORT")
-    server.open_socket(tmp_path / "worker-1.sock")
+def test_metrics_are_shown_on_a_port_and_on_a_socket_that_only_its_user_can_read_until_the_end(
+    server: MetricsServer, tmp_path: Path
+) -> None:
+    port, socket = server.open_port(0, "WORKER_METRICS_PORT"), tmp_path / "worker-1.sock"
+    server.open_socket(socket)
 
     shown = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text
     assert "wings 2.0" in shown
-    assert read(tmp_path / "worker-1.sock") == shown
+    assert read(socket) == shown
+    assert stat.S_IMODE(socket.stat().st_mode) == 0o600
 
-
-def test_only_its_user_can_read_a_socket(server: MetricsServer, tmp_path: Path) -> None:
-    server.open_socket(tmp_path / "worker-1.sock")
-
-    assert stat.S_IMODE((tmp_path / "worker-1.sock").stat().st_mode) == 0o600
+    server.close()
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False)
+    assert not socket.exists()
 
 
 def test_what_a_killed_process_has_left_is_replaced(server: MetricsServer, tmp_path: Path) -> None:
@@ -49,24 +51,13 @@ def test_what_a_killed_process_has_left_is_replaced(server: MetricsServer, tmp_p
     assert "wings 2.0" in read(tmp_path / "worker-1.sock")
 
 
-def test_a_port_that_is_taken_is_said_with_its_setting(server: MetricsServer) -> None:
+def test_a_port_that_is_taken_and_a_socket_that_cannot_be_made_are_said(
+    server: MetricsServer, tmp_path: Path
+) -> None:
     port = server.open_port(0, "WORKER_METRICS_PORT")
 
     with pytest.raises(ConfigurationError, match=f"port {port}: .*set NIGHTSHIFT_SCHEDULER_METRICS"):
         MetricsServer(new_registry()).open_port(port, "SCHEDULER_METRICS_PORT")
-
-
-def test_a_socket_that_cannot_be_made_is_said(server: MetricsServer, tmp_path: Path) -> None:
     for path in (tmp_path / "nowhere" / "a.sock", tmp_path / ("long" * 40)):
         with pytest.raises(ConfigurationError, match="metrics cannot be served on"):
             server.open_socket(path)
-
-
-def test_nothing_listens_any_more_after_the_end(server: MetricsServer, tmp_path: Path) -> None:
-    port = server.open_port(0, "WORKER_METRICS_PORT")
-    server.open_socket(tmp_path / "worker-1.sock")
-    server.close()
-
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False)
-    assert not (tmp_path / "worker-1.sock").exists()

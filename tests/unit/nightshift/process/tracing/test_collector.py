@@ -12,21 +12,12 @@ from nightshift.process.tracing.spans import is_on
 
 COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "https://127.0.0.1:1"}
 GOOD = (
-    "api-key=abc",
-    "Authorization=Bearer%20abc",
-    "Authorization=Bearer abc",
-    "a=1, b = 2 ,",
-    "x=a=b==",
-    "x=",
+    *("api-key=abc", "Authorization=Bearer%20abc", "Authorization=Bearer abc"),
+    *("a=1, b = 2 ,", "x=a=b==", "x="),
 )
 BAD = (
-    "Authorization Bearer s3cret",
-    "a=1,s3cret",
-    "=s3cret",
-    "a b=s3cret",
-    "x=s3cret%0Ay",
-    "x=s3cret;y",
-    "ä=s3cret",
+    *("Authorization Bearer s3cret", "a=1,s3cret", "=s3cret", "a b=s3cret"),
+    *("x=s3cret%0Ay", "x=s3cret;y", "ä=s3cret"),
 )
 
 
@@ -62,22 +53,18 @@ def test_the_headers_for_traces_count_where_both_are_set() -> None:
         check_collector(both | {"OTEL_EXPORTER_OTLP_TRACES_HEADERS": " "})
 
 
-@pytest.fixture
-def certificate(tmp_path: Path) -> Path:
-    """One that is its own authority, with its key in key.pem."""
-    path = tmp_path / "certificate.pem"
-    options = ("-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=collector", "-days", "1")
-    written = ("-keyout", str(tmp_path / "key.pem"), "-out", str(path))
+def test_files_that_are_there_are_taken_and_a_certificate_without_its_key_is_said(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"  # its own authority
+    options = ("-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1")
+    written = ("-subj", "/CN=collector", "-keyout", str(key), "-out", str(certificate))
     subprocess.run(["openssl", "req", *options, *written], check=True, capture_output=True)
-    return path
+    ours = {"OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE": str(certificate)}
+    theirs = {"OTEL_EXPORTER_OTLP_CERTIFICATE": str(certificate)}
 
-
-def test_files_that_are_there_are_taken(certificate: Path) -> None:
-    key = str(certificate.parent / "key.pem")
-    both = {"OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE": str(certificate), "OTEL_EXPORTER_OTLP_CLIENT_KEY": key}
-
-    check_collector({"OTEL_EXPORTER_OTLP_CERTIFICATE": str(certificate)} | both)
-    check_collector({"OTEL_EXPORTER_OTLP_CERTIFICATE": str(certificate.parent)})
+    check_collector(theirs | ours | {"OTEL_EXPORTER_OTLP_CLIENT_KEY": str(key)})
+    check_collector({"OTEL_EXPORTER_OTLP_CERTIFICATE": str(tmp_path)})
+    with pytest.raises(NotTraced, match="CLIENT_CERTIFICATE names no certificate with its key"):
+        check_collector(ours)
 
 
 @pytest.mark.parametrize("name", ["CERTIFICATE", "CLIENT_CERTIFICATE", "TRACES_CERTIFICATE"])
@@ -96,8 +83,3 @@ def test_a_file_that_is_missing_or_no_certificate_is_said(
     [record] = caplog.records
     assert f"{variable} names no" in record.getMessage()
     assert ("No such file" in record.getMessage()) is (content is None)
-
-
-def test_a_certificate_without_its_key_is_said(certificate: Path) -> None:
-    with pytest.raises(NotTraced, match="CLIENT_CERTIFICATE names no certificate with its key"):
-        check_collector({"OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE": str(certificate)})

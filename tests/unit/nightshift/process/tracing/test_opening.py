@@ -11,6 +11,7 @@ from nightshift.process.tracing.opening import are_wanted, open_traces
 from nightshift.process.tracing.spans import is_on, serve
 
 COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
+PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL"
 
 
 @pytest.mark.parametrize(
@@ -23,15 +24,8 @@ COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
         ({"OTEL_TRACES_EXPORTER": "otlp"}, True),
         (COLLECTOR | {"OTEL_TRACES_EXPORTER": "none"}, False),
         (COLLECTOR | {"OTEL_SDK_DISABLED": "TRUE"}, False),
-        (COLLECTOR | {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, True),
-        (
-            COLLECTOR
-            | {
-                "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
-                "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
-            },
-            True,
-        ),
+        (COLLECTOR | {PROTOCOL: "http/protobuf"}, True),
+        (COLLECTOR | {PROTOCOL: "grpc", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"}, True),
     ],
 )
 def test_traces_are_on_where_a_collector_is_named(environment: dict[str, str], wanted: bool) -> None:
@@ -56,7 +50,7 @@ def test_an_endpoint_that_is_no_url_is_said_without_what_may_be_secret(
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+        (PROTOCOL, "grpc"),
         ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json"),
         ("OTEL_TRACES_EXPORTER", "zipkin"),
     ],

@@ -1,14 +1,14 @@
-"""Objects of Parquet and Arrow, and the rows that are read of them."""
+"""Objects of Parquet and Arrow, shards of them, and the rows that are read of these."""
 
 import io
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nightshift.bulk.rows.inputs import BadRow, Row, iter_rows
-from nightshift.jobs import NewShard
+from nightshift.jobs import JobSpec, NewShard
 from nightshift.objectstore import ObjectStore
 
 
@@ -34,6 +34,19 @@ def file(table: pa.Table, batch_rows: int = 1000, **options: Any) -> bytes:
     return sink.getvalue()
 
 
+def zstd(content: bytes) -> bytes:
+    return bytes(pa.Codec("zstd").compress(content, asbytes=True))
+
+
+def a_shard(format: str = "jsonl", uri: str = "s3://b/k", **overrides: Any) -> NewShard:
+    """A shard with all of an object."""
+    return NewShard(**{"shard_no": 0, "uri": uri, "format": format, "start": 0, "end": None, **overrides})
+
+
+def a_job(**spec: Any) -> JobSpec:
+    return JobSpec(**{"endpoint": "/v1/chat/completions", "completion_window_s": 60, **spec})
+
+
 def rows_of(
     store: ObjectStore,
     content: bytes,
@@ -41,13 +54,12 @@ def rows_of(
     *,
     line_bytes_max: int = 10_000,
     columns: Collection[str] | None = None,
-    start: int = 0,
-    end: int | None = None,
+    **shard: Any,
 ) -> list[Row | BadRow]:
     store.put("k", content)
-    shard = NewShard(shard_no=0, uri="k", format=format, start=start, end=end)
-    return list(iter_rows(store, "k", shard, line_bytes_max=line_bytes_max, columns=columns))
+    shard_of_rows = a_shard(format, "k", **shard)
+    return list(iter_rows(store, "k", shard_of_rows, line_bytes_max=line_bytes_max, columns=columns))
 
 
-def data(rows: list[Row | BadRow]) -> list[Any]:
+def data(rows: Sequence[Row | BadRow]) -> list[Any]:
     return [row.data if isinstance(row, Row) else row.code for row in rows]

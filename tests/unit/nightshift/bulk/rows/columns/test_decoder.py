@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -61,29 +61,25 @@ def wait_for_end(process: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "why"),
+    ("number", "error", "why"),
     [
-        (signal.SIGSEGV, r"ended the process .* \(SIGSEGV\): it is damaged, or takes more than \d+ bytes"),
-        (signal.SIGABRT, r"\(SIGABRT\)"),
-        (signal.SIGXCPU, r"takes more than 30 s of CPU time"),
+        (
+            *(signal.SIGSEGV, UnreadableInput),
+            r"ended the process .* \(SIGSEGV\): it is damaged, or takes more than \d+ bytes",
+        ),
+        (signal.SIGABRT, UnreadableInput, r"\(SIGABRT\)"),
+        (signal.SIGXCPU, UnreadableInput, r"takes more than 30 s of CPU time"),
+        (signal.SIGKILL, StorageUnavailable, "SIGKILL"),  # no limit of its own kills it: worth another try
     ],
 )
-def test_an_object_whose_decoding_ends_the_process_cannot_be_read(number: int, why: str) -> None:
+def test_an_object_whose_decoding_ends_the_process_cannot_be_read_unless_it_was_killed(
+    number: int, error: type[Exception], why: str
+) -> None:
     opened_object, process = opened()
 
     with closing(opened_object):
         os.kill(process, number)
-        with pytest.raises(UnreadableInput, match=why):
-            list(opened_object.answers(ROWS))
-
-
-def test_an_object_whose_process_was_killed_is_worth_another_try() -> None:
-    """No limit of its own kills it."""
-    opened_object, process = opened()
-
-    with closing(opened_object):
-        os.kill(process, signal.SIGKILL)
-        with pytest.raises(StorageUnavailable, match="SIGKILL"):
+        with pytest.raises(error, match=why):
             list(opened_object.answers(ROWS))
 
 
@@ -147,15 +143,12 @@ def test_a_process_ends_when_its_object_is_closed() -> None:
     wait_for_end(process)
 
 
-def test_what_the_store_raises_is_raised_and_ends_the_process() -> None:
+def test_what_the_store_raises_is_raised_and_fewer_bytes_than_planned_are_cut_short() -> None:
     def changed(start: int, end: int) -> Iterator[bytes]:
         raise ObjectChanged("it is another one now")
 
     with pytest.raises(ObjectChanged):
         Decoder("parquet", len(CONTENT), changed)
-
-
-def test_an_object_of_fewer_bytes_than_were_planned_is_cut_short() -> None:
     with pytest.raises(UnreadableInput, match="cut short"):
         Decoder("parquet", len(CONTENT) + 100, fetch)
 
@@ -166,16 +159,13 @@ def test_another_process_is_started_in_place_of_one_that_was_killed() -> None:
     with closing(opened_object):
         before = decoding_process.id
         assert before is not None
-
         os.kill(before, signal.SIGKILL)
         wait_for_end(before)
 
         assert list(opened_object.answers(ROWS))
-    try:
-        opened_object, _ = opened()
-    except StorageUnavailable:
-        opened_object, _ = opened()
-    opened_object.close()
+    with suppress(StorageUnavailable):
+        opened()[0].close()
+    opened()[0].close()
     assert decoding_process.id not in (None, before)
 
 

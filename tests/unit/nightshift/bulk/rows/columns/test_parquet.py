@@ -9,9 +9,8 @@ import pytest
 
 from nightshift.bulk.rows.inputs import BadRow, Row, UnreadableInput, describe, iter_rows
 from nightshift.bulk.rows.watched_reader import WatchedReader
-from nightshift.jobs import NewShard
 from nightshift.objectstore import ObjectStore
-from tests.unit.nightshift.bulk.rows.columns.tables import data, parquet, rows_of, stream
+from tests.unit.nightshift.bulk.rows.columns.tables import a_shard, data, parquet, rows_of, stream
 
 
 def test_a_shard_has_the_rows_of_its_row_groups(store: ObjectStore) -> None:
@@ -139,7 +138,7 @@ def test_only_the_named_columns_are_read(
     )
     pieces: list[int] = []
     info = store.put("k", parquet(table))
-    shard = NewShard(shard_no=0, uri="k", format="parquet", start=0, end=None)
+    shard = a_shard("parquet", "k")
 
     reader = WatchedReader(store, pieces.append)
     rows = data(list(iter_rows(reader, "k", shard, columns=columns, line_bytes_max=10_000_000)))
@@ -189,7 +188,7 @@ def test_damage_behind_the_first_rows_is_named_with_the_row_before(
     store: ObjectStore, format: str, content: bytes
 ) -> None:
     store.put("k", content)
-    shard = NewShard(shard_no=0, uri="k", format=format, start=0, end=None)
+    shard = a_shard(format, "k")
     read: list[Row | BadRow] = []
 
     with pytest.raises(UnreadableInput) as caught:

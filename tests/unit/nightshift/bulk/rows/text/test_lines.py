@@ -1,9 +1,7 @@
 """Every line exactly once, wherever the ranges are cut; and never more in memory than one line."""
 
 import itertools
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +16,8 @@ from nightshift.bulk.rows.text.lines import (
     parse_object,
     split_lines,
 )
-from nightshift.objectstore import DirectoryStore, ObjectStore
+from nightshift.bulk.rows.watched_reader import WatchedReader
+from nightshift.objectstore import ObjectStore
 
 LINE_BYTES_MAX = 12
 
@@ -31,6 +30,18 @@ contents = st.lists(pieces, max_size=30).map(b"".join)
 def lines(content: bytes, chunk_bytes: int = 5, **options: Any) -> list[Line]:
     chunks = (content[at : at + chunk_bytes] for at in range(0, len(content), chunk_bytes))
     return list(split_lines(chunks, line_bytes_max=LINE_BYTES_MAX, **options))
+
+
+class Held:
+    """An object in memory."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def stream(
+        self, key: str, start: int = 0, end: int | None = None, *_: int, **pin: Any
+    ) -> Iterator[bytes]:
+        yield self._content[start:end]
 
 
 def is_blank(line: Line) -> bool:
@@ -78,48 +89,38 @@ def test_blank_lines_are_skipped_many_at_a_time(blank: bytes) -> None:
 @given(content=contents, cuts=st.lists(st.integers(0, 120), max_size=6))
 def test_ranges_that_cover_an_object_give_every_line_once(content: bytes, cuts: list[int]) -> None:
     bounds = [0, *sorted({cut for cut in cuts if 0 < cut < len(content)}), len(content)]
-    with tempfile.TemporaryDirectory() as folder:
-        store = DirectoryStore(Path(folder))
-        store.put("k", content)
-
-        split = [
-            (line.offset, line.data)
-            for start, end in itertools.pairwise(bounds)
-            for line in lines_in_range(store, "k", start, end, line_bytes_max=LINE_BYTES_MAX)
-            if not is_blank(line)
-        ]
+    split = [
+        (line.offset, line.data)
+        for start, end in itertools.pairwise(bounds)
+        for line in lines_in_range(Held(content), "k", start, end, line_bytes_max=LINE_BYTES_MAX)
+        if not is_blank(line)
+    ]
 
     assert split == [line for line in expected_lines(content) if line[1] is None or line[1].strip()]
 
 
 @given(content=contents, start=st.integers(0, 120), length=st.integers(0, 120))
 def test_a_range_gives_the_lines_that_begin_in_it(content: bytes, start: int, length: int) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        store = DirectoryStore(Path(folder))
-        store.put("k", content)
+    split = lines_in_range(Held(content), "k", start, start + length, line_bytes_max=LINE_BYTES_MAX)
 
-        split = lines_in_range(store, "k", start, start + length, line_bytes_max=LINE_BYTES_MAX)
-
-        expected = [
-            (offset, data)
-            for offset, data in expected_lines(content)
-            if start <= offset < start + length and (data is None or data.strip())
-        ]
-        assert [(line.offset, line.data) for line in split if not is_blank(line)] == expected
+    expected = [
+        (offset, data)
+        for offset, data in expected_lines(content)
+        if start <= offset < start + length and (data is None or data.strip())
+    ]
+    assert [(line.offset, line.data) for line in split if not is_blank(line)] == expected
 
 
-def test_the_last_line_needs_no_newline() -> None:
-    assert [line.data for line in lines(b"a\nb")] == [b"a", b"b"]
-
-
-def test_a_line_too_long_is_passed_over_and_the_next_is_read() -> None:
-    split = lines(b"a\n" + b"x" * 1000 + b"\nb\n")
-
-    assert [line.data for line in split] == [b"a", None, b"b"]
-
-
-def test_a_line_of_exactly_the_limit_is_read() -> None:
-    assert lines(b"x" * LINE_BYTES_MAX + b"\n")[0].data == b"x" * LINE_BYTES_MAX
+@pytest.mark.parametrize(
+    ("content", "data"),
+    [
+        (b"a\nb", [b"a", b"b"]),  # the last line needs no newline
+        (b"a\n" + b"x" * 1000 + b"\nb\n", [b"a", None, b"b"]),  # one too long is passed over
+        (b"x" * LINE_BYTES_MAX + b"\n", [b"x" * LINE_BYTES_MAX]),  # the limit itself is not too long
+    ],
+)
+def test_a_line_is_read_up_to_its_limit(content: bytes, data: list[bytes | None]) -> None:
+    assert [line.data for line in lines(content)] == data
 
 
 def test_a_line_that_goes_on_for_ever_does_not_fill_the_memory() -> None:
@@ -138,35 +139,23 @@ def test_a_line_that_goes_on_for_ever_does_not_fill_the_memory() -> None:
     assert [line.data for line in split] == [None]
 
 
-def test_a_long_line_is_not_read_past_what_shows_that_it_is_too_long(store: ObjectStore) -> None:
-    store.put("k", b"x" * 1_000_000)
-    read = _Counting(store)
+@pytest.mark.parametrize(
+    ("content", "end", "data", "bytes_read_max"),
+    [
+        (b"x" * 1_000_000, 100, [None], 2000),  # a long line, no further than shows that it is too long
+        (b"aaa\nbbb\nccc\n", 8, [b"aaa", b"bbb"], 8),  # a range whose last line ends with it
+    ],
+)
+def test_no_more_bytes_are_read_than_are_needed(
+    store: ObjectStore, content: bytes, end: int, data: list[bytes | None], bytes_read_max: int
+) -> None:
+    store.put("k", content)
+    pieces: list[int] = []
 
-    split = list(lines_in_range(read, "k", 0, 100, line_bytes_max=1000))  # type: ignore[arg-type]
+    split = lines_in_range(WatchedReader(store, pieces.append), "k", 0, end, line_bytes_max=1000)
 
-    assert [line.data for line in split] == [None]
-    assert read.bytes_read <= 2000
-
-
-def test_bytes_after_the_range_are_not_read_when_its_last_line_ends_with_it(store: ObjectStore) -> None:
-    store.put("k", b"aaa\nbbb\nccc\n")
-    read = _Counting(store)
-
-    split = list(lines_in_range(read, "k", 0, 8, line_bytes_max=1000))  # type: ignore[arg-type]
-
-    assert [line.data for line in split] == [b"aaa", b"bbb"]
-    assert read.bytes_read == 8
-
-
-class _Counting:
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-        self.bytes_read = 0
-
-    def stream(self, *args: int, **options: str | None) -> Iterator[bytes]:
-        for piece in self._store.stream(*args, **options):  # type: ignore[arg-type]
-            self.bytes_read += len(piece)
-            yield piece
+    assert [line.data for line in split] == data
+    assert sum(pieces) <= bytes_read_max
 
 
 @pytest.mark.parametrize(
@@ -193,13 +182,7 @@ def test_a_line_that_is_no_object_says_why(data: bytes | None, code: str, says: 
     assert caught.value.code == code
 
 
-def test_many_brackets_side_by_side_are_not_deep() -> None:
-    assert len(parse_object(b'{"a": [' + b",".join([b"[]"] * 1000) + b"]}")["a"]) == 1000
-
-
-def test_a_whole_surrogate_pair_is_a_character() -> None:
-    assert parse_object(rb'{"a": "\ud83d\uDE00 \\ud83d"}') == {"a": "\U0001f600 \\ud83d"}
-
-
-def test_a_carriage_return_is_part_of_no_value() -> None:
+def test_what_looks_wrong_and_is_not_is_read() -> None:
+    assert len(parse_object(b'{"a": [' + b",".join([b"[]"] * 1000) + b"]}")["a"]) == 1000, "not deep"
+    assert parse_object(rb'{"a": "\ud83d\uDE00 \\ud83d"}') == {"a": "\U0001f600 \\ud83d"}, "a whole pair"
     assert parse_object(b'{"a": 1}\r') == {"a": 1}
