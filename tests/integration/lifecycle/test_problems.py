@@ -35,8 +35,6 @@ from tests.helpers.fakes import (
 from workers.shard.endings import Endings
 from workers.shard.waits import ShardWaits
 
-pytestmark = pytest.mark.databases("postgresql")
-
 EXPIRED = CredentialsRefused("s3://inbox/plain/: ExpiredToken: The provided token has expired.")
 READING = (
     "The input cannot be read at present: s3://inbox/plain/: ExpiredToken: The provided token has expired"

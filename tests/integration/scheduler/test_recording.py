@@ -2,15 +2,11 @@
 
 from datetime import timedelta
 
-import pytest
-
 from nightshift.fleet.figures import ModelFigures, WorkerFigures
 from nightshift.fleet.workers import WorkerState
 from nightshift.store import Store
 from scheduler.duties.recording import Recording, RecordingConfig
 from tests.helpers.fakes import FakeClock, a_worker, planned
-
-pytestmark = pytest.mark.databases("sqlite")
 
 
 def reporting(store: Store, *, rows_per_s: float, **about: object) -> None:

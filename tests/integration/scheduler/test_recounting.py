@@ -1,13 +1,9 @@
 """Counters that are not what there is are corrected."""
 
-import pytest
-
 from nightshift.store import Store
 from nightshift.tenants.holdings import Holding
 from scheduler.duties.recounting import Recounting
 from tests.helpers.fakes import a_file
-
-pytestmark = pytest.mark.databases("sqlite")
 
 
 def test_what_was_not_counted_is_counted_once(store: Store) -> None:

@@ -2,8 +2,6 @@
 
 from datetime import timedelta
 
-import pytest
-
 from nightshift.broker.queue import BULK_QUEUE, ONLINE_QUEUE, Queue
 from nightshift.jobs import JobKind
 from nightshift.jobs.priorities import PriorityClass
@@ -22,8 +20,6 @@ from tests.helpers.fakes import (
     submit_online,
 )
 from tests.integration.servers import ValkeyServer
-
-pytestmark = pytest.mark.databases("sqlite")
 
 CONFIG = RingingConfig()
 

@@ -1,11 +1,7 @@
 """Sums over the whole service."""
 
-import pytest
-
 from nightshift.store import Store
 from tests.integration.store.racing import at_once, both_databases
-
-pytestmark = pytest.mark.databases("postgresql")
 
 
 def count(store: Store, name: str, amount: int) -> None:

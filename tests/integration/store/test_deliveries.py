@@ -11,8 +11,6 @@ from nightshift.store.webhooks.deliveries import DeliveryFilters, Owed
 from tests.helpers.fakes import FakeClock, a_delivery, an_attempt, submit
 from tests.integration.store.racing import at_once, both_databases
 
-pytestmark = pytest.mark.databases("postgresql")
-
 RESERVED = timedelta(seconds=30)
 
 

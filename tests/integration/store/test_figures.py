@@ -4,8 +4,6 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 
-import pytest
-
 from nightshift.fleet.figures import INTERVAL_S, ModelFigures, ServiceFigures, WorkerFigures
 from nightshift.fleet.workers import WorkerState
 from nightshift.jobs import JobKind
@@ -23,8 +21,6 @@ from tests.helpers.fakes import (
     planned,
     submit_online,
 )
-
-pytestmark = pytest.mark.databases("postgresql")
 
 REPORT = WorkerFigures(models={"demo": ModelFigures(running=3)}, shards=1)
 BULK = Group(JobKind.BULK, "demo", PriorityClass.STANDARD, "any")

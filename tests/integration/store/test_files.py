@@ -8,8 +8,6 @@ from nightshift.jobs.files import File, FilePurpose
 from nightshift.store import Store
 from tests.helpers.fakes import FakeClock, a_file
 
-pytestmark = pytest.mark.databases("postgresql")
-
 
 def keep(store: Store, *files: File) -> None:
     with store.transaction() as tx:

@@ -2,14 +2,10 @@
 
 from datetime import timedelta
 
-import pytest
-
 from nightshift.jobs.leases import Term
 from nightshift.store import Store
 from tests.helpers.fakes import FakeClock
 from tests.integration.store.racing import at_once, both_databases
-
-pytestmark = pytest.mark.databases("postgresql")
 
 TTL = timedelta(seconds=10)
 

@@ -3,15 +3,11 @@
 from dataclasses import replace
 from datetime import timedelta
 
-import pytest
-
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.fleet.workers import Capacity, ExitCause, MachineNotice, NoticeKind, WorkerState
 from nightshift.store import Store
 from tests.helpers.fakes import FakeClock, a_worker
 from tests.integration.store.racing import at_once, both_databases
-
-pytestmark = pytest.mark.databases("postgresql")
 
 MODEL = Model(id="demo", kind=ModelKind.DECODER, context_length=512, revision="abc")
 

@@ -12,8 +12,6 @@ from tests.helpers.fakes import FakeClock, claimed
 from tests.integration.scheduler.assembly.conftest import TEXTS, a_batch, assembled, ids, planned, stop
 from tests.integration.scheduler.scheduling import Place, a_line, jsonl
 
-pytestmark = pytest.mark.databases("sqlite")
-
 
 def test_a_batch_ends_with_one_file_of_answers_in_input_order(place: Place, clock: FakeClock) -> None:
     job = a_batch(place, clock, TEXTS)

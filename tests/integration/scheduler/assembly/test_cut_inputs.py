@@ -21,8 +21,6 @@ from tests.integration.scheduler.assembly.conftest import TEMPLATE, assembled, p
 from tests.integration.scheduler.scheduling import LINE_BYTES_MAX, Place, echoed, jsonl, result_of
 from workers.shard.endings import Endings
 
-pytestmark = pytest.mark.databases("sqlite")
-
 ROWS: list[JsonObject] = [{"text": os.urandom(100).hex()} for _ in range(2000)]
 TABLE = pa.Table.from_pylist(ROWS)
 

@@ -14,8 +14,6 @@ from tests.helpers.fakes import FakeClock, claimed
 from tests.integration.scheduler.assembly.conftest import TEXTS, a_batch, a_native_job, assembled, ids, stop
 from tests.integration.scheduler.scheduling import BusyStore, FailingStore, Place, jsonl
 
-pytestmark = pytest.mark.databases("sqlite")
-
 
 def test_a_second_attempt_writes_the_same_bytes_to_the_same_places(place: Place, clock: FakeClock) -> None:
     job = a_batch(place, clock, ["good", "bad", "good"])

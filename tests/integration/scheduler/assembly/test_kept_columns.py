@@ -15,8 +15,6 @@ from tests.integration.scheduler.assembly.conftest import TEMPLATE, assembled, p
 from tests.integration.scheduler.assembly.test_retries import part_lines, retry_of
 from tests.integration.scheduler.scheduling import Place, jsonl
 
-pytestmark = pytest.mark.databases("sqlite")
-
 ROWS: list[dict[str, Any]] = [
     {"text": "bad" if n % 4 == 3 else f"text {n}", "doc": n, "meta": {"tag": f"é{n}"}} for n in range(12)
 ]

@@ -23,8 +23,6 @@ from tests.integration.scheduler.assembly.conftest import (
 )
 from tests.integration.scheduler.scheduling import Place, jsonl
 
-pytestmark = pytest.mark.databases("sqlite")
-
 
 def test_a_native_job_ends_with_parts_a_manifest_and_success(place: Place, clock: FakeClock) -> None:
     job = a_native_job(place, clock, [*TEXTS, "bad"])

@@ -1,7 +1,5 @@
 """A job shows why its output is not written while it waits for that, and not any longer."""
 
-import pytest
-
 from nightshift.cli.bulk.run import OUTPUT_INCOMPLETE
 from nightshift.errors import StorageDenied, StorageUnavailable
 from nightshift.jobs import Job, JobState
@@ -10,8 +8,6 @@ from nightshift.lifecycle.cutting import problem_of
 from tests.helpers.fakes import FakeClock
 from tests.integration.scheduler.assembly.conftest import TEXTS, a_batch, a_native_job, assembled
 from tests.integration.scheduler.scheduling import FailingStore, Place
-
-pytestmark = pytest.mark.databases("sqlite")
 
 AWAY = StorageUnavailable("the bucket is away")
 

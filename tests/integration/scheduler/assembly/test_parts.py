@@ -20,8 +20,6 @@ from tests.helpers.fakes import FakeClock, a_spec, submit
 from tests.integration.scheduler.assembly.conftest import TEXTS, a_native_job, assembled, ids, stop
 from tests.integration.scheduler.scheduling import IDLE_S, FailingStore, Place
 
-pytestmark = pytest.mark.databases("sqlite")
-
 
 @dataclass
 class WatchedStore:

@@ -22,8 +22,6 @@ from tests.integration.scheduler.assembly.conftest import (
 )
 from tests.integration.scheduler.scheduling import IDLE_S, Place, echoed, lines_of
 
-pytestmark = pytest.mark.databases("sqlite")
-
 
 def retry_of(place: Place, old: Job) -> Job:
     """A retry is accepted; its input has not been written."""

@@ -18,8 +18,6 @@ from tests.helpers.fakes import MODEL, FakeClock, a_spec, submit
 from tests.integration.scheduler.assembly.conftest import TEMPLATE, TEXTS, a_native_job, assembled, planned
 from tests.integration.scheduler.scheduling import IDLE_S, BusyStore, FailingStore, Place, jsonl
 
-pytestmark = pytest.mark.databases("sqlite")
-
 SIGNAL_S = 60.0
 
 

@@ -23,8 +23,6 @@ from tests.integration.scheduler.assembly.conftest import (
 )
 from tests.integration.scheduler.scheduling import Place
 
-pytestmark = pytest.mark.databases("sqlite")
-
 LINES_MAX = 3
 
 

@@ -15,8 +15,6 @@ from tests.helpers.fakes import MODEL, FakeClock
 from tests.integration.scheduler.planning.test_planning import TEMPLATE, plan
 from tests.integration.scheduler.scheduling import Place, claimed, jsonl
 
-pytestmark = pytest.mark.databases("sqlite")
-
 
 @pytest.fixture
 def place(place: Place) -> Place:

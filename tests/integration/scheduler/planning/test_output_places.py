@@ -11,8 +11,6 @@ from scheduler.duties.planning import Planning
 from tests.helpers.fakes import MODEL, FakeClock
 from tests.integration.scheduler.scheduling import IDLE_S, FailingStore, Place, jsonl
 
-pytestmark = pytest.mark.databases("sqlite")
-
 TEMPLATE = {"model": MODEL, "messages": [{"role": "user", "content": "{{text}}"}]}
 
 

@@ -29,8 +29,6 @@ from scheduler.input.writing import PlanOutcome
 from tests.helpers.fakes import MODEL, FakeClock, InMemoryQueue, a_spec, claimed, submit
 from tests.integration.scheduler.scheduling import IDLE_S, Place, a_line, jsonl, lines_of
 
-pytestmark = pytest.mark.databases("sqlite")
-
 TEMPLATE = {"model": MODEL, "messages": [{"role": "user", "content": "{{text}}"}]}
 ONE_PAGE_A_TURN = {"turn_s": 0.0, "page_shards": 3, "first_page_shards": 2}
 

@@ -38,8 +38,6 @@ from tests.integration.scheduler.scheduling import (
     jsonl,
 )
 
-pytestmark = pytest.mark.databases("sqlite")
-
 TEMPLATE = {"model": MODEL, "messages": [{"role": "user", "content": "{{text}}"}]}
 
 

@@ -16,8 +16,6 @@ from nightshift.tenants.vault import Vault
 from tests.helpers.fakes import MODEL, FakeClock, a_spec
 from tests.integration.scheduler.scheduling import IDLE_S, Place, a_line, jsonl
 
-pytestmark = pytest.mark.databases("sqlite")
-
 TENANT = "default"
 VAULT = Vault("a key")
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

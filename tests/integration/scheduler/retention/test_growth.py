@@ -2,16 +2,12 @@
 
 from pathlib import Path
 
-import pytest
-
 from nightshift.store import Store
 from tests.helpers.fakes import FakeClock
 from tests.integration.scheduler.retention.days import SETTLED_HOUR, Day, Load, growth
 
 HOURS = 7
 GROWTH_MAX = 1.1  # a page more or less; three times as many hours would be 3
-
-pytestmark = pytest.mark.databases("sqlite")
 
 
 def test_neither_database_nor_objects_grow_with_the_hours(

@@ -9,6 +9,7 @@ from nightshift.store.databases.migrate import upgrade
 from scheduler.runtime.leadership import Elector, LeadershipConfig
 from tests.helpers.fakes import FakeClock
 from tests.integration.store.databases.recording import recorded
+from tests.integration.store.racing import both_databases
 
 WAIT_MAX_S = 60
 CONFIG = LeadershipConfig(ttl_s=15, attempt_s=3, trust_s=10)
@@ -50,6 +51,7 @@ def test_a_leader_that_renews_goes_on_leading(store: Store, clock: FakeClock) ->
     assert first.is_leading
 
 
+@both_databases
 def test_a_standby_keeps_no_writer_waiting(store: Store, clock: FakeClock) -> None:
     elector(store, clock, "first").attempt()
     with recorded(store.database) as statements:
@@ -139,6 +141,7 @@ class Watched(Elector):
         return is_leading
 
 
+@both_databases
 def test_an_elector_that_came_before_the_schema_leads_once_it_is_there(empty_database_url: str) -> None:
     """As while the migrations still run, or a backup is restored."""
     database = Database(empty_database_url)

@@ -8,8 +8,6 @@ from nightshift.store import Store
 from tests.helpers.fakes import MODEL, TTL_S, a_spec, claimed, planned
 from tests.integration.store.racing import at_once, both_databases
 
-pytestmark = pytest.mark.databases("postgresql")
-
 ALL = 10
 
 

@@ -30,8 +30,6 @@ from tests.helpers.fakes import (
     submit_online,
 )
 
-pytestmark = pytest.mark.databases("postgresql")
-
 SOON = JobChanges(priority=PriorityClass.INTERACTIVE)
 
 

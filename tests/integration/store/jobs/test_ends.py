@@ -12,8 +12,6 @@ from tests.helpers.fakes import FakeClock, claim, submit
 from tests.integration.store.racing import at_once, both_databases
 from tests.integration.store.watching import HOOK, events, fetch, finalizing, finish, owed, with_webhook
 
-pytestmark = pytest.mark.databases("postgresql")
-
 
 @pytest.mark.parametrize("state", [state for state in JobState if state.is_terminal])
 def test_a_job_ends_once_with_its_final_counts(store: Store, clock: FakeClock, state: JobState) -> None:

@@ -1,12 +1,8 @@
 """A job's history: numbered without gaps, also by writers at the same moment."""
 
-import pytest
-
 from nightshift.store import Store
 from tests.helpers.fakes import FakeClock, submit
 from tests.integration.store.racing import at_once, both_databases
-
-pytestmark = pytest.mark.databases("postgresql")
 
 
 def test_a_stream_goes_on_after_the_last_event_it_has_seen(store: Store, clock: FakeClock) -> None:

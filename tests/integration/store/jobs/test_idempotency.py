@@ -2,15 +2,11 @@
 
 from datetime import timedelta
 
-import pytest
-
 from nightshift.lifecycle import transitions
 from nightshift.store import Store
 from nightshift.store.jobs.idempotency import KeptAnswer
 from tests.helpers.fakes import FakeClock, a_new_job, submit
 from tests.integration.store.racing import at_once, both_databases
-
-pytestmark = pytest.mark.databases("postgresql")
 
 DAY = timedelta(days=1)
 

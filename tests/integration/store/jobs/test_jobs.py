@@ -32,8 +32,6 @@ from tests.helpers.fakes import (
 from tests.integration.store.databases.recording import plan_of
 from tests.integration.store.racing import at_once, both_databases
 
-pytestmark = pytest.mark.databases("postgresql")
-
 
 def ids(jobs: Any) -> list[str]:
     return [job.id for job in jobs]

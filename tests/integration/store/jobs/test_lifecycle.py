@@ -2,8 +2,6 @@
 
 from datetime import timedelta
 
-import pytest
-
 from nightshift.jobs import Counts, InputError, JobKind, JobState, Usage
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.lifecycle import transitions
@@ -30,8 +28,6 @@ from tests.integration.store.watching import (
     shard_states,
     with_webhook,
 )
-
-pytestmark = pytest.mark.databases("postgresql")
 
 # -- submit and plan -----------------------------------------------------------------------------------
 

@@ -1,7 +1,5 @@
 """How much waits: of one tenant, and of all."""
 
-import pytest
-
 from nightshift.lifecycle.transitions import record_answer
 from nightshift.store import Store, Transaction
 from nightshift.store.jobs.load import Pace
@@ -15,8 +13,6 @@ from tests.helpers.fakes import (
     submit,
     submit_online,
 )
-
-pytestmark = pytest.mark.databases("postgresql")
 
 
 def online(tx: Transaction, tenant: str) -> tuple[int, int, int]:

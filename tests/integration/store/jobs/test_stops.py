@@ -29,8 +29,6 @@ from tests.integration.store.watching import (
     with_webhook,
 )
 
-pytestmark = pytest.mark.databases("postgresql")
-
 
 def queued_and_unplanned(store: Store) -> Job:
     return submit(store)

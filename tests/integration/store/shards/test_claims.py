@@ -41,8 +41,6 @@ from tests.integration.store.racing import (
     wait_until_blocked,
 )
 
-pytestmark = pytest.mark.databases("postgresql")
-
 INTERACTIVE, STANDARD, BACKGROUND = PriorityClass
 DAY_S = 86_400
 SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(2, 6))]

@@ -26,8 +26,6 @@ from tests.integration.store.shards.parts_ground import (
     with_ended,
 )
 
-pytestmark = pytest.mark.databases("postgresql")
-
 WHOLE = CutLimits(part_bytes=10**12, part_rows=10**9)
 MANY = 20_000
 

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import pytest
-
 from nightshift.fleet.workers import ExitCause, WorkerState
 from nightshift.jobs import BulkClaim, Counts, CrashHistory, JobState, ShardState
 from nightshift.jobs.dead_letters import (
@@ -25,8 +23,6 @@ from tests.helpers.fakes import (
     submit_online,
 )
 from tests.integration.store.racing import at_once, both_databases
-
-pytestmark = pytest.mark.databases("postgresql")
 
 ATTEMPTS_MAX = 20
 TENANT = "default"

@@ -1,12 +1,8 @@
 """The outbox: rings owed to Redis, written with the work they announce."""
 
-import pytest
-
 from nightshift.jobs import JobKind
 from nightshift.store import Store
 from tests.helpers.fakes import FakeClock
-
-pytestmark = pytest.mark.databases("postgresql")
 
 
 def test_rings_wait_in_order_until_they_are_sent(store: Store, clock: FakeClock) -> None:

@@ -23,8 +23,6 @@ from tests.integration.store.shards.parts_ground import (
     with_ended,
 )
 
-pytestmark = pytest.mark.databases("postgresql")
-
 Write = Callable[[Transaction, PartLease], bool]
 
 WRITES: dict[str, Write] = {

@@ -22,8 +22,6 @@ from tests.helpers.fakes import (
     submit_online,
 )
 
-pytestmark = pytest.mark.databases("postgresql")
-
 RING_AFTER = timedelta(seconds=10)
 
 

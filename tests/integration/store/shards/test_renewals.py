@@ -1,15 +1,11 @@
 """Heartbeats: leases are kept, lost ones are missed, and stop orders ride along."""
 
-import pytest
-
 from nightshift.jobs import StopReason
 from nightshift.jobs.leases import Lease, Term
 from nightshift.lifecycle import transitions
 from nightshift.store import Store
 from nightshift.store.shards.leases import HeldLease
 from tests.helpers.fakes import FakeClock, claimed, planned, rescue
-
-pytestmark = pytest.mark.databases("postgresql")
 
 
 def renew(store: Store, *held: Lease, ttl_s: float = 30) -> list[HeldLease]:

@@ -25,8 +25,6 @@ from tests.helpers.fakes import (
 from tests.integration.store.databases.recording import recorded
 from tests.integration.store.racing import wait_until_blocked
 
-pytestmark = pytest.mark.databases("postgresql")
-
 
 def test_shards_come_back_as_they_were_planned(store: Store) -> None:
     job = submit(store)

@@ -2,14 +2,10 @@
 
 from datetime import timedelta
 
-import pytest
-
 from nightshift.store import Store
 from nightshift.tenants.keys import ApiKey, key_id, new_key
 from tests.helpers.fakes import FakeClock, an_api_key
 from tests.integration.store.racing import at_once, both_databases
-
-pytestmark = pytest.mark.databases("postgresql")
 
 
 def keep(store: Store, *keys: ApiKey) -> None:

@@ -24,8 +24,6 @@ from tests.helpers.fakes import (
 )
 from tests.integration.store.racing import at_once, both_databases
 
-pytestmark = pytest.mark.databases("postgresql")
-
 EVER = (date(2000, 1, 1), date(2100, 1, 1))
 DAY = STARTS_AT.date()
 OTHER = "other-model"
