@@ -67,10 +67,3 @@ def test_rows_wait_until_they_have_a_result(store: Store, clock: FakeClock) -> N
         assert bulk(tx, "default") == (2, 6, 106, 2)
         assert bulk(tx, "tenant_without_jobs") == (0, 0, 106, 2)
         assert tx.load.bulk_pace() == Pace(rows_done=4, running_since=started_at)
-
-
-def test_a_house_with_nothing_to_do_has_no_load(store: Store) -> None:
-    with store.snapshot() as tx:
-        assert online(tx, "default") == (0, 0, 0)
-        assert bulk(tx, "default") == (0, 0, 0, 0)
-        assert tx.load.bulk_pace() == Pace(0, None)

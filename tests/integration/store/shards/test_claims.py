@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from nightshift.fleet.workers import Capacity, Machine
-from nightshift.jobs import Job, JobKind, JobState, ShardState, StopReason
+from nightshift.jobs import Job, JobKind, JobState, StopReason
 from nightshift.jobs.leases import Lease
 from nightshift.jobs.planning import PlanCursor
 from nightshift.jobs.priorities import ROOM_FOR_ALL, SMALL_JOB_ROWS, PriorityClass, PriorityConfig, Room
@@ -81,37 +81,6 @@ def several_asked(
 # -- what a claim does ---------------------------------------------------------------------------------
 
 
-def test_a_claim_leases_the_shard_under_its_first_term(store: Store, clock: FakeClock) -> None:
-    job = planned(store)
-
-    claim = claimed(store, "worker_7", ttl_s=30)
-
-    assert claim.job.id == job.id
-    assert claim.lease.job_id == job.id
-    assert claim.lease.tenant_id == job.tenant_id
-    assert claim.lease.term == 1
-    assert claim.lease.worker_id == "worker_7"
-    assert claim.lease.expires_at == clock.now + timedelta(seconds=30)
-    assert claim.shard.state is ShardState.LEASED
-    assert claim.shard.attempts == 1
-
-
-def test_the_first_claim_starts_the_job_and_its_run_time(store: Store, clock: FakeClock) -> None:
-    job = planned(store, shards=2, spec=a_spec(max_runtime_s=3600))
-    clock.advance(minutes=5)
-
-    claimed(store)
-    clock.advance(minutes=59)
-    claimed(store)
-
-    with store.transaction() as tx:
-        started = tx.jobs.fetch(job.id)
-        assert started.state is JobState.RUNNING
-        assert started.started_at == STARTS_AT + timedelta(minutes=5)
-        assert tx.jobs.overdue(clock.now, limit=10) == []
-        assert [late.id for late in tx.jobs.overdue(clock.advance(minutes=1), limit=10)] == [job.id]
-
-
 def test_the_shards_of_a_job_are_claimed_in_the_order_of_the_input(store: Store) -> None:
     planned(store, shards=4)
 
@@ -177,38 +146,6 @@ def test_only_planned_work_of_the_workers_models_and_of_its_own_kind_is_claimed(
 
 
 # -- which one -----------------------------------------------------------------------------------------
-
-
-def test_within_a_class_the_earlier_deadline_goes_first_and_then_the_older_job(
-    store: Store, clock: FakeClock
-) -> None:
-    late = planned(store, spec=a_spec(completion_window_s=DAY_S))
-    clock.advance(seconds=10)
-    early = planned(store, spec=a_spec(completion_window_s=DAY_S // 2))
-    clock.advance(seconds=10)
-    as_late_but_younger = planned(store, spec=a_spec(completion_window_s=DAY_S - 20))
-
-    assert [claimed(store).job.id for _ in range(3)] == [early.id, late.id, as_late_but_younger.id]
-
-
-def test_a_job_near_its_deadline_goes_before_its_class(store: Store, clock: FakeClock) -> None:
-    urgent = planned(store, priority=BACKGROUND, shards=2, spec=a_spec(completion_window_s=7200))
-    clock.advance(minutes=89, seconds=59)
-    standard = planned(store, priority=STANDARD, shards=2)
-
-    assert claimed(store).job.id == standard.id  # 30 minutes and one second are left
-    clock.advance(seconds=1)
-    assert claimed(store).job.id == urgent.id
-
-
-def test_a_job_that_has_waited_for_long_goes_before_its_class(store: Store, clock: FakeClock) -> None:
-    old = planned(store, priority=BACKGROUND, shards=2, spec=a_spec(completion_window_s=2 * DAY_S))
-    clock.advance(hours=5, minutes=59)
-    standard = planned(store, priority=STANDARD, shards=2, spec=a_spec(completion_window_s=3 * DAY_S))
-
-    assert claimed(store).job.id == standard.id
-    clock.advance(minutes=1)
-    assert claimed(store).job.id == old.id
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -402,20 +339,6 @@ def test_an_online_claim_brings_the_request_along_and_how_long_it_has_waited(
     assert (claim.job.id, claim.body, claim.lease.term, claim.waited_s) == (request.job.id, body, 1, 7)
     with store.snapshot() as tx:
         assert tx.jobs.fetch(request.job.id).state is JobState.RUNNING
-
-
-def test_a_worker_that_polls_finds_online_requests_in_the_order_they_came(
-    store: Store, clock: FakeClock
-) -> None:
-    waiting = []
-    for _ in range(3):
-        waiting.append(submit_online(store).shard_id)
-        clock.advance(seconds=1)
-    submit_online(store, model="other")
-    claimed_online(store, waiting[1])
-
-    assert next_online(store) == [waiting[0], waiting[2]]
-    assert next_online(store, limit=1) == [waiting[0]]
 
 
 def test_an_online_request_that_is_to_wait_is_not_looked_for(store: Store, clock: FakeClock) -> None:

@@ -88,17 +88,6 @@ def test_many_parts_are_cut_in_several_transactions(store: Store, monkeypatch: p
     assert ranges(store, job) == [(number, number) for number in range(5)]
 
 
-def test_shards_of_a_stopped_job_are_cut_although_they_never_ran(store: Store) -> None:
-    job = with_ended(store, 3, ended=[0])
-    with store.transaction() as tx:
-        transitions.request_stop(tx, job, StopReason.CANCELLED, tx.now())
-
-    cut(store, job, WHOLE)
-
-    [part] = parts(store, job)
-    assert (part.first_shard, part.last_shard, part.state) == (0, 2, PartState.READY)
-
-
 def test_a_part_without_rows_has_nothing_to_be_written(store: Store) -> None:
     job = planned(store, shards=2)
     with store.transaction() as tx:
@@ -113,33 +102,6 @@ def test_a_part_without_rows_has_nothing_to_be_written(store: Store) -> None:
     assert (part.state, part.files, part.rows) == (PartState.WRITTEN, (), 0)
     with store.snapshot() as tx:
         assert cutting.is_written(tx, job)
-
-
-def test_a_stopped_shard_whose_rows_nobody_counted_may_have_some(store: Store) -> None:
-    job = planned(store, shards=1)
-    with store.transaction() as tx:
-        transitions.request_stop(tx, job, StopReason.CANCELLED, tx.now())
-
-    cut(store, job)
-
-    assert [part.state for part in parts(store, job)] == [PartState.READY]
-
-
-def test_an_output_is_written_once_all_ended_shards_are_in_written_parts(store: Store) -> None:
-    job = with_ended(store, 2, ended=[0, 1])
-
-    def is_written() -> bool:
-        with store.snapshot() as tx:
-            return cutting.is_written(tx, job)
-
-    assert not is_written()
-    cut(store, job)
-    assert not is_written()
-    with store.transaction() as tx:
-        claim = tx.parts.claim("s", tx.now(), 30.0)
-        assert claim is not None
-        assert tx.parts.record_written(claim.lease, [])
-    assert is_written()
 
 
 # -- whether there is something to cut -------------------------------------------------------------------
