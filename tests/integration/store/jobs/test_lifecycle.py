@@ -16,14 +16,7 @@ from tests.helpers.fakes import (
     submit_online,
 )
 from tests.integration.store.racing import at_once, both_databases
-from tests.integration.store.watching import (
-    HOOK,
-    events,
-    fetch,
-    owed,
-    rings_waiting,
-    with_webhook,
-)
+from tests.integration.store.watching import HOOK, events, fetch, owed, rings_waiting, with_webhook
 
 
 def test_a_large_job_rings_a_bounded_number_of_times(store: Store) -> None:

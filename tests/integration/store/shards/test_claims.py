@@ -40,6 +40,7 @@ from tests.integration.store.racing import (
     in_background,
     wait_until_blocked,
 )
+from tests.integration.store.watching import fetch, request_stop
 
 INTERACTIVE, STANDARD, BACKGROUND = PriorityClass
 DAY_S = 86_400
@@ -201,41 +202,34 @@ def aged_backlog(store: Store, clock: FakeClock, tenant_id: str, **options: Any)
     clock.advance(hours=6)
 
 
-def test_a_backlog_that_has_grown_old_does_not_keep_another_tenant_waiting(
-    store: Store, clock: FakeClock
-) -> None:
-    aged_backlog(store, clock, "large")
-    planned(store, tenant_id="small", shards=3)
-
-    served = [claimed(store).lease.tenant_id for _ in range(8)]
-
-    assert served == ["large", "small", "large", "small", "large", "small", "large", "large"]
-
-
-def test_a_lower_class_that_has_grown_old_takes_turns_with_the_better_one(
-    store: Store, clock: FakeClock
-) -> None:
-    aged_backlog(store, clock, "old", priority=BACKGROUND)
-    planned(store, tenant_id="new", shards=20, priority=STANDARD)
-
-    assert [claimed(store).lease.tenant_id for _ in range(6)] == ["old", "new"] * 3
-
-
-def test_the_turns_of_what_has_grown_old_are_shared_within_its_class(store: Store, clock: FakeClock) -> None:
-    aged_backlog(store, clock, "old", priority=BACKGROUND)
-    planned(store, tenant_id="new", shards=20, priority=STANDARD)
-    planned(store, tenant_id="joined", shards=2, priority=BACKGROUND)
-
-    served = [claimed(store).lease.tenant_id for _ in range(8)]
-
-    assert served == ["old", "new", "joined", "old", "new", "joined", "old", "new"]
+# An aged backlog of a class, then other jobs (tenant, class and shards), and the tenants served in turn.
+AGED = {
+    "it keeps no other tenant waiting": (
+        ("old", STANDARD),
+        [("new", STANDARD, 3)],
+        ["old", "new", "old", "new", "old", "new", "old", "old"],
+    ),
+    "a lower class takes turns with the better one": (
+        ("old", BACKGROUND),
+        [("new", STANDARD, 20)],
+        ["old", "new"] * 3,
+    ),
+    "its turns are shared within its class": (
+        ("old", BACKGROUND),
+        [("new", STANDARD, 20), ("joined", BACKGROUND, 2)],
+        ["old", "new", "joined", "old", "new", "joined", "old", "new"],
+    ),
+}
 
 
-def test_a_tenant_that_asks_for_haste_does_not_keep_another_waiting(store: Store) -> None:
-    planned(store, tenant_id="hasty", shards=20, spec=a_spec(completion_window_s=1800))
-    planned(store, tenant_id="patient", shards=3)
+@pytest.mark.parametrize("name", AGED)
+def test_turns_beside_a_backlog_that_has_grown_old(store: Store, clock: FakeClock, name: str) -> None:
+    (tenant_id, priority), others, served = AGED[name]
+    aged_backlog(store, clock, tenant_id, priority=priority)
+    for other, of_class, shards in others:
+        planned(store, tenant_id=other, priority=of_class, shards=shards)
 
-    assert [claimed(store).lease.tenant_id for _ in range(6)] == ["hasty", "patient"] * 3
+    assert [claimed(store).lease.tenant_id for _ in served] == served
 
 
 def test_what_has_grown_old_goes_on_even_if_its_tenant_has_the_most_in_flight(
@@ -245,6 +239,13 @@ def test_what_has_grown_old_goes_on_even_if_its_tenant_has_the_most_in_flight(
     planned(store, tenant_id="only", shards=20, priority=STANDARD)
 
     assert [claimed(store).job.priority for _ in range(6)] == [BACKGROUND] * 6
+
+
+def test_a_tenant_that_asks_for_haste_does_not_keep_another_waiting(store: Store) -> None:
+    planned(store, tenant_id="hasty", shards=20, spec=a_spec(completion_window_s=1800))
+    planned(store, tenant_id="patient", shards=3)
+
+    assert [claimed(store).lease.tenant_id for _ in range(6)] == ["hasty", "patient"] * 3
 
 
 # -- several at once -----------------------------------------------------------------------------------
@@ -306,8 +307,7 @@ def test_a_stop_and_a_first_claim_at_the_same_moment_do_not_block_each_other(
     job = submitted.job if submitted else planned(store)
 
     def stop() -> bool:
-        with store.transaction() as tx:
-            return transitions.request_stop(tx, job, StopReason.CANCELLED, tx.now())
+        return request_stop(store, job, StopReason.CANCELLED)
 
     def first_claim() -> bool:
         return bool(online_claims(store, submitted.shard_id)) if submitted else claim(store) is not None
@@ -337,8 +337,7 @@ def test_an_online_claim_brings_the_request_along_and_how_long_it_has_waited(
     claim = claimed_online(store, request.shard_id)
 
     assert (claim.job.id, claim.body, claim.lease.term, claim.waited_s) == (request.job.id, body, 1, 7)
-    with store.snapshot() as tx:
-        assert tx.jobs.fetch(request.job.id).state is JobState.RUNNING
+    assert fetch(store, request.job).state is JobState.RUNNING
 
 
 def test_an_online_request_that_is_to_wait_is_not_looked_for(store: Store, clock: FakeClock) -> None:

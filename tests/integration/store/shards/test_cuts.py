@@ -17,14 +17,8 @@ from nightshift.store.shards.cuts import OutputProgress
 from tests.helpers.fakes import FakeClock, a_shard, claimed, commit_rows, completed, planned, submit
 from tests.integration.store.databases.recording import copy_rows, plan_of, recorded
 from tests.integration.store.racing import at_once, both_databases, in_background, wait_until_blocked
-from tests.integration.store.shards.parts_ground import (
-    SMALL,
-    cut,
-    end,
-    parts,
-    ranges,
-    with_ended,
-)
+from tests.integration.store.shards.parts_ground import SMALL, cut, end, parts, ranges, with_ended
+from tests.integration.store.watching import request_stop, stop_held
 
 WHOLE = CutLimits(part_bytes=10**12, part_rows=10**9)
 MANY = 20_000
@@ -104,6 +98,23 @@ def test_a_part_without_rows_has_nothing_to_be_written(store: Store) -> None:
         assert cutting.is_written(tx, job)
 
 
+def test_an_output_is_written_once_all_ended_shards_are_in_written_parts(store: Store) -> None:
+    job = with_ended(store, 2, ended=[0, 1])
+
+    def is_written() -> bool:
+        with store.snapshot() as tx:
+            return cutting.is_written(tx, job)
+
+    assert not is_written()
+    cut(store, job)
+    assert not is_written()
+    with store.transaction() as tx:
+        claim = tx.parts.claim("s", tx.now(), 30.0)
+        assert claim is not None
+        assert tx.parts.record_written(claim.lease, [])
+    assert is_written()
+
+
 # -- whether there is something to cut -------------------------------------------------------------------
 
 
@@ -127,11 +138,9 @@ def test_a_job_is_cut_again_when_a_shard_has_ended_and_not_before(store: Store) 
     seen.append(progress(store, job))
     with store.transaction() as tx:
         held = claimed_in(tx)
-    with store.transaction() as tx:
-        transitions.request_stop(tx, job, StopReason.CANCELLED, tx.now())
+    request_stop(store, job, StopReason.CANCELLED)
     seen.append(progress(store, job))
-    with store.transaction() as tx:
-        tx.shards.stop_held(held)
+    stop_held(store, held)
     seen.append(progress(store, job))
 
     assert None not in seen

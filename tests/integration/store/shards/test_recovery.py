@@ -9,13 +9,7 @@ from nightshift.jobs import CrashHistory, ShardState, StopReason
 from nightshift.jobs.leases import Term
 from nightshift.store import Store, tables
 from nightshift.store.shards.leases import ExpiredLease, HeldLease
-from tests.helpers.fakes import (
-    TTL_S,
-    FakeClock,
-    claimed,
-    planned,
-    rescue,
-)
+from tests.helpers.fakes import TTL_S, FakeClock, claimed, commit_rows, planned, rescue
 from tests.integration.store.watching import request_stop
 
 
@@ -37,6 +31,19 @@ def test_a_shard_that_broke_is_charged_an_attempt_and_no_crash_and_one_that_wait
     claim = claimed(store)
     assert (claim.shard.attempts, claim.shard.faults) == (2, 1)
     assert claim.crash_history == CrashHistory()
+
+
+def test_a_shard_handed_back_is_not_charged_and_keeps_its_rows_and_its_carry_over(store: Store) -> None:
+    planned(store)
+    for number, carry_over in enumerate((None, "segments/first", "segments/second", None)):
+        lease = claimed(store).lease
+        commit_rows(store, lease, number)
+        with store.transaction() as tx:
+            assert tx.leases.hand_back(lease, carry_over)
+
+    shard = claimed(store).shard
+    assert (shard.attempts, shard.term, shard.rows_done) == (1, 5, 16)
+    assert shard.carry_over_key == "segments/second"
 
 
 def test_a_lease_that_was_taken_over_is_not_taken_back(store: Store, clock: FakeClock) -> None:
