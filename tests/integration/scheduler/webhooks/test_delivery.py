@@ -4,17 +4,14 @@ A real receiver on the loopback, which the operator allows here; its verificatio
 code.
 """
 
-import threading
-from collections.abc import Mapping
 from datetime import timedelta
 
 import openai
 import pytest
 from standardwebhooks import Webhook as StandardWebhook
 
-from nightshift.jobs import Face, InputError, Job, JobState, Webhook
-from nightshift.lifecycle import transitions
-from nightshift.outbound.safe_http import Egress, EgressConfig, EgressResponse, NoAnswer
+from nightshift.jobs import Face
+from nightshift.outbound.safe_http import Egress, EgressConfig
 from nightshift.outbound.webhooks import DeliveryState, new_secret
 from nightshift.store import Store
 from nightshift.tenants.vault import Vault
@@ -22,35 +19,21 @@ from scheduler.duties.webhook_delivery import WebhookDelivery, WebhookDeliveryCo
 from scheduler.webhooks.attempts import ENDPOINT_GONE
 from scheduler.webhooks.circuits import CircuitConfig
 from scheduler.webhooks.in_flight import SlotLimits
-from tests.helpers.fakes import FakeClock, a_spec, submit
+from tests.helpers.fakes import FakeClock
 from tests.helpers.receiver import Receiver, Request, says
 from tests.helpers.threads import spare_threads
-from tests.integration.scheduler.webhooks.conftest import IDLE_S, LOOPBACK, delivered, the_delivery
+from tests.integration.scheduler.webhooks.conftest import (
+    IDLE_S,
+    LOOPBACK,
+    Endpoints,
+    delivered,
+    ended,
+    the_delivery,
+)
 
 pytestmark = pytest.mark.databases("postgresql")
 
 CONFIG = WebhookDeliveryConfig()
-
-
-def ended(
-    store: Store,
-    url: str,
-    *,
-    tenant_id: str = "default",
-    face: Face = Face.NATIVE,
-    secret: bytes | None = None,
-) -> Job:
-    """A job with a webhook has ended, and its event is owed."""
-    job = submit(
-        store,
-        tenant_id=tenant_id,
-        face=face,
-        webhook_secret=secret,
-        spec=a_spec(webhook=Webhook(url, events=())),
-    )
-    with store.transaction() as tx:
-        transitions.finish(tx, job, JobState.FAILED, tx.now(), errors=[InputError("empty_file", "no rows")])
-    return job
 
 
 def tenant_secret(store: Store, vault: Vault, tenant_id: str = "default") -> str:
@@ -230,20 +213,6 @@ def test_an_answer_no_database_could_keep_is_kept_as_far_as_it_can_be(
 
 
 # -- at least once, and not at another's cost ----------------------------------------------------------------
-
-
-class Endpoints:
-    """Answers for tenants' endpoints without a network: some hold the line until they are let go."""
-
-    def __init__(self) -> None:
-        self.urls: list[str] = []
-        self.released = threading.Event()
-
-    def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> EgressResponse:
-        self.urls.append(url)
-        if "slow" in url and not self.released.wait(IDLE_S):
-            raise NoAnswer
-        return EgressResponse(200, {}, b"")
 
 
 def test_a_slow_endpoint_holds_up_no_other_tenant(store: Store, clock: FakeClock, vault: Vault) -> None:
