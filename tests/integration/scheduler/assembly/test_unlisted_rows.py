@@ -123,6 +123,7 @@ def test_a_shard_that_was_given_up_has_no_more_lines_than_a_job_that_was_stopped
     assert len(missing) <= LINES_MAX
 
 
+@pytest.mark.exhaustive
 def test_a_packed_input_of_many_tiny_lines_becomes_no_mass_of_error_lines(place: Place) -> None:
     rows = NOT_RUN_LINES_MAX + 10_000
     (place.bucket / "in.jsonl.gz").write_bytes(gzip.compress(b'{"text":1}\n' * rows))
