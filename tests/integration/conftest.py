@@ -3,7 +3,7 @@
 import functools
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -19,15 +19,31 @@ from tests.helpers.fakes import FakeClock
 from tests.integration import servers
 from tests.integration.servers import PostgresServer, S3Server, ValkeyServer
 
+HERE = Path(__file__).parent
+DATABASES = ("sqlite", "postgresql")
+# The database of `make test` for tests that name none. Tests of other folders run on both.
+USUAL_DATABASE = {"store": "postgresql", "lifecycle": "postgresql", "scheduler": "sqlite"}
+ON_BOTH = HERE / "store" / "databases"
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leaves the other database to `make test-all` where a test or its module names the one that it needs."""
+    """Leaves the other database to `make test-all`."""
     for item in items:
-        named, call = item.get_closest_marker("databases"), getattr(item, "callspec", None)
-        dialect = None if call is None else call.params.get("dialect")
-        if named is not None and dialect not in (None, *named.args):
+        dialect = item.callspec.params.get("dialect") if hasattr(item, "callspec") else None
+        if dialect is not None and dialect not in _databases(item):
             item.add_marker(pytest.mark.exhaustive)
+
+
+def _databases(item: pytest.Item) -> Sequence[str]:
+    """Names of the databases on which `make test` runs a test."""
+    named = item.get_closest_marker("databases")
+    folder = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
+    if named is not None:
+        return named.args
+    if folder not in USUAL_DATABASE or item.path.is_relative_to(ON_BOTH):
+        return DATABASES
+    return [USUAL_DATABASE[folder]]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -76,9 +92,9 @@ def store(database: Database, clock: FakeClock) -> Store:
     return Store(database, clock=clock)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=DATABASES)
 def dialect(request: pytest.FixtureRequest) -> str:
-    """Each database in turn; the `databases` marker names those of `make test`."""
+    """Each database in turn; `USUAL_DATABASE` and the `databases` marker name those of `make test`."""
     return str(request.param)
 
 

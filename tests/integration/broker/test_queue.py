@@ -82,20 +82,18 @@ def waiting(server: ValkeyServer) -> list[str]:
     return [json.loads(base64.b64decode(envelope["body"]))[0][0] for envelope in envelopes]
 
 
-def test_an_online_ring_names_the_shard_and_nothing_else(queue: Queue, valkey: ValkeyServer) -> None:
-    queue.ring([online("shard_k3v9")])
+def test_an_online_ring_names_the_shard_and_nothing_else_and_a_bulk_ring_nothing(
+    queue: Queue, valkey: ValkeyServer
+) -> None:
+    queue.ping()
+    assert queue.length(ONLINE_QUEUE) == 0
+    queue.ring([online("shard_k3v9"), bulk(), bulk()])
+    assert (queue.length(ONLINE_QUEUE), queue.length(BULK_QUEUE)) == (1, 2)
 
     [message] = heard(valkey, ONLINE_QUEUE, count=1)
-    assert message.headers["task"] == ONLINE_TASK
-    assert arguments(message) == ["shard_k3v9"]
-
-
-def test_a_bulk_ring_names_nothing(queue: Queue, valkey: ValkeyServer) -> None:
-    queue.ring([bulk()])
-
+    assert (message.headers["task"], arguments(message)) == (ONLINE_TASK, ["shard_k3v9"])
     [message] = heard(valkey, BULK_QUEUE, count=1)
-    assert message.headers["task"] == BULK_TASK
-    assert arguments(message) == []
+    assert (message.headers["task"], arguments(message)) == (BULK_TASK, [])
 
 
 def test_messages_lie_in_redis_as_json_under_our_prefix(queue: Queue, valkey: ValkeyServer) -> None:
@@ -106,15 +104,6 @@ def test_messages_lie_in_redis_as_json_under_our_prefix(queue: Queue, valkey: Va
     envelope = json.loads(valkey.client.lrange("ns:online", 0, -1)[0])
     assert envelope["content-type"] == "application/json"
     assert json.loads(base64.b64decode(envelope["body"]))[0] == ["shard_1"]
-
-
-def test_a_ring_waits_until_a_worker_fetches_it(queue: Queue, valkey: ValkeyServer) -> None:
-    assert queue.length(ONLINE_QUEUE) == 0
-
-    queue.ring([online("a"), online("b", rank=2), bulk()])
-
-    assert queue.length(ONLINE_QUEUE) == 2
-    assert queue.length(BULK_QUEUE) == 1
 
 
 def test_better_classes_are_fetched_first_and_each_in_order(queue: Queue, valkey: ValkeyServer) -> None:
@@ -153,13 +142,15 @@ def test_rings_of_many_threads_all_arrive(valkey: ValkeyServer) -> None:
     queue.close()
 
 
-def test_a_queue_that_answers_can_be_pinged(queue: Queue) -> None:
-    queue.ping()
-
-
 @pytest.mark.parametrize("fault", AWAY)
-@pytest.mark.parametrize("was_used_before", [True, False])
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(
+    ("was_used_before", "count"),
+    [
+        (True, 3),
+        (False, 1),
+        *(pytest.param(*case, marks=pytest.mark.exhaustive) for case in ((True, 1), (False, 3))),
+    ],
+)
 def test_a_ring_fails_when_redis_is_away(
     own_valkey: ValkeyServer, fault: str, was_used_before: bool, count: int
 ) -> None:

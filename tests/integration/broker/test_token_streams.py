@@ -10,6 +10,7 @@ import redis
 from nightshift.broker import token_streams
 from nightshift.broker.token_streams import BrokenStream, Delta, End, StreamReader, StreamWriter
 from nightshift.process.settings import QueueSettings
+from tests.integration.broker.test_queue import AWAY
 from tests.integration.servers import ValkeyServer
 
 WAIT_MAX_S = 20.0
@@ -105,25 +106,13 @@ def test_a_reader_that_comes_back_starts_from_the_first_entry(
     run(test)
 
 
-def test_streams_do_not_mix(valkey: ValkeyServer, writer: StreamWriter) -> None:
-    first, second = tokens("shard_1", 3), tokens("shard_2", 3)
-    mixed = [entry for pair in zip(first, second, strict=True) for entry in pair]
-    writer.write([*mixed, End("shard_2"), End("shard_1")])
-
-    async def test() -> None:
-        async with reading(valkey) as reader:
-            assert await entries(reader, "shard_1") == [*first, End("shard_1")]
-            assert await entries(reader, "shard_2") == [*second, End("shard_2")]
-
-    run(test)
-
-
 def test_many_streams_are_read_at_once(valkey: ValkeyServer, writer: StreamWriter) -> None:
     names = [f"shard_{n}" for n in range(50)]
 
     async def test() -> None:
         async with reading(valkey) as reader:
             answers = [asyncio.create_task(entries(reader, name)) for name in names]
+            await asyncio.to_thread(writer.write, [])
             await asyncio.to_thread(writer.write, [Delta(name, {"name": name}) for name in names])
             await asyncio.to_thread(writer.write, [End(name) for name in names])
             for name, answer in zip(names, answers, strict=True):
@@ -132,33 +121,19 @@ def test_many_streams_are_read_at_once(valkey: ValkeyServer, writer: StreamWrite
     run(test)
 
 
-def test_a_stream_expires_by_itself(valkey: ValkeyServer, writer: StreamWriter) -> None:
-    writer.write(tokens("shard_1", 1))
-
-    assert 0 < valkey.client.ttl("ns:stream:shard_1") <= token_streams.STREAM_TTL_S
-
-
-def test_a_stream_is_bounded(valkey: ValkeyServer, writer: StreamWriter) -> None:
+def test_a_stream_is_bounded_and_expires_by_itself(valkey: ValkeyServer, writer: StreamWriter) -> None:
     for _ in range(3):
         writer.write(tokens("shard_1", 5000))
 
+    assert 0 < valkey.client.ttl("ns:stream:shard_1") <= token_streams.STREAM_TTL_S
     assert token_streams.STREAM_ENTRIES_MAX <= valkey.client.xlen("ns:stream:shard_1") < 11_000
 
 
-def test_writing_nothing_is_fine(writer: StreamWriter) -> None:
-    assert writer.write([]) is True
-
-
-@pytest.mark.parametrize("fault", ["killed", "frozen", "full"])
+@pytest.mark.parametrize("fault", AWAY)
 def test_entries_are_dropped_when_redis_is_away(own_valkey: ValkeyServer, fault: str) -> None:
     writer = StreamWriter(imslow(own_valkey))
     assert writer.write(tokens("shard_1", 1))
-    if fault == "killed":
-        own_valkey.kill()
-    elif fault == "frozen":
-        own_valkey.freeze()
-    else:
-        own_valkey.client.config_set("maxmemory", 1)
+    AWAY[fault](own_valkey)
 
     assert writer.write(tokens("shard_1", 1)) is False
     assert writer.write([End("shard_1")]) is False
@@ -181,7 +156,7 @@ def test_a_reader_is_told_when_redis_is_away(own_valkey: ValkeyServer, fault: st
         reader = StreamReader(imslow(own_valkey))
         stream = reader.read("shard_1")
         assert await anext(stream) is None
-        own_valkey.kill() if fault == "killed" else own_valkey.freeze()
+        AWAY[fault](own_valkey)
         with pytest.raises(redis.RedisError):
             await anext(stream)
         await reader.close()

@@ -13,6 +13,7 @@ from kombu.transport import TRANSPORT_ALIASES
 from nightshift.broker.queue import ONLINE_QUEUE, Queue, celery_app
 from nightshift.jobs import JobKind
 from nightshift.jobs.shard import Ring
+from tests.integration.broker.test_queue import AWAY
 from tests.integration.servers import ValkeyServer
 from workers import transport
 
@@ -56,10 +57,6 @@ def ring_for(server: ValkeyServer, *shards: str) -> None:
     queue.close()
 
 
-def full(server: ValkeyServer) -> None:
-    server.client.config_set("maxmemory", 1)
-
-
 def lying(server: ValkeyServer) -> list[dict[str, Any]]:
     """The messages no worker holds, the next one first."""
     return [json.loads(raw) for raw in reversed(server.client.lrange("ns:online", 0, -1))]
@@ -89,25 +86,19 @@ def test_a_message_that_is_refused_rings_for_another(rung: ValkeyServer) -> None
         held[0].reject(requeue=True)
 
         assert [message["headers"]["argsrepr"] for message in lying(rung)] == ["['b']", "['a']"]
-
-
-def test_what_is_given_back_keeps_its_order(rung: ValkeyServer) -> None:
     with listening(rung, 2):
         pass
+    assert [message["headers"]["argsrepr"] for message in lying(rung)] == ["['b']", "['a']"], "in its order"
 
-    assert [message["headers"]["argsrepr"] for message in lying(rung)] == ["['a']", "['b']"]
 
-
-@pytest.mark.parametrize(
-    "fault", [ValkeyServer.freeze, ValkeyServer.kill, full], ids=["frozen", "killed", "full"]
-)
+@pytest.mark.parametrize("fault", AWAY)
 def test_what_cannot_be_given_back_is_tried_once_and_takes_no_place(
-    own_valkey: ValkeyServer, fault: Callable[[ValkeyServer], None], caplog: pytest.LogCaptureFixture
+    own_valkey: ValkeyServer, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     ring_for(own_valkey, "a", "b", "c", "d")
     with listening(own_valkey, 4) as held:
         channel = held[0].channel
-        fault(own_valkey)
+        AWAY[fault](own_valkey)
         held[0].reject(requeue=True)
         assert channel.qos.can_consume()
         assert channel.qos.restore_unacked() == []

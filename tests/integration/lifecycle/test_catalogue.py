@@ -11,8 +11,6 @@ from nightshift.lifecycle.catalogue import CACHED_S, RESTARTED_WITHIN, CachedCat
 from nightshift.store import Store
 from tests.helpers.fakes import a_worker
 
-pytestmark = pytest.mark.databases("postgresql")
-
 
 class Seconds:
     """A clock that a test moves."""

@@ -1,7 +1,5 @@
 """Interruptions of a bulk job are among its events, and an orderly course is not."""
 
-import pytest
-
 from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import Interruption, Job
 from nightshift.lifecycle import recovery
@@ -10,8 +8,6 @@ from nightshift.store import Store
 from nightshift.store.jobs.events import Event
 from tests.helpers.fakes import claimed, commit_rows, completed, planned
 from workers.shard.endings import Endings
-
-pytestmark = pytest.mark.databases("postgresql")
 
 ALL = 1000
 INTERRUPTIONS = (SHARD_LOST, SHARD_RETURNED, SHARD_RESUMED)

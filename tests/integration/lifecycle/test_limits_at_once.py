@@ -15,8 +15,6 @@ from nightshift.tenants.vault import Vault
 from tests.helpers.fakes import an_upload
 from tests.integration.store.racing import at_once, both_databases
 
-pytestmark = pytest.mark.databases("postgresql")
-
 TENANT = "alpha"
 AT_ONCE = 6
 VAULT = Vault("a key for tests")

@@ -32,10 +32,9 @@ from tests.helpers.fakes import (
     submit,
     submit_online,
 )
+from tests.integration.store.watching import fetch
 from workers.shard.endings import Endings
 from workers.shard.waits import ShardWaits
-
-pytestmark = pytest.mark.databases("postgresql")
 
 EXPIRED = CredentialsRefused("s3://inbox/plain/: ExpiredToken: The provided token has expired.")
 READING = (
@@ -81,8 +80,7 @@ def told(store: Store, job: Job) -> list[JsonObject | None]:
 
 
 def recorded(store: Store, job: Job) -> str | None:
-    with store.snapshot() as tx:
-        problem = tx.jobs.fetch(job.id).problem
+    problem = fetch(store, job).problem
     return None if problem is None else problem.error.message
 
 
@@ -396,8 +394,7 @@ def test_a_jobs_end_is_the_end_of_its_problem_and_nothing_more_is_told(store: St
 def test_of_two_schedulers_one_tells(store: Store) -> None:
     job = submit(store)
     fail_input(store, job)
-    with store.snapshot() as tx:
-        known = tx.jobs.fetch(job.id)
+    known = fetch(store, job)
     problem = problems.JobProblem(AWAY, store.now())
     for expected in (True, False):
         with store.transaction() as tx:
@@ -414,8 +411,7 @@ def test_a_place_that_comes_and_goes_fills_no_table(
         fail_input(store, job, replace(AWAY, code=code))
         assert record(store) == 1
     assert len(told(store, job)) == 3
-    with store.snapshot() as tx:
-        problem = tx.jobs.fetch(job.id).problem
+    problem = fetch(store, job).problem
     assert problem is not None
     assert problem.error.code == "f", "the job shows the last"
 

@@ -17,8 +17,6 @@ from nightshift.lifecycle.reuse import other_model, with_reused_job
 from nightshift.store import Store
 from tests.helpers.fakes import MODEL, a_new_job, a_spec
 
-pytestmark = pytest.mark.databases("postgresql")
-
 _seconds = count()
 
 

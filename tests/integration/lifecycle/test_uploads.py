@@ -22,8 +22,6 @@ from tests.integration.scheduler.scheduling import BusyStore
 from tests.integration.servers import S3Server
 from tests.integration.store.racing import both_databases
 
-pytestmark = pytest.mark.databases("postgresql")
-
 TENANT = "default"
 PIECES = [b'{"a": 1}\n', b'{"b": 2}\n', b'{"c": 3}\n']
 WHOLE = b"".join(PIECES)

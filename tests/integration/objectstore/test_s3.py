@@ -68,23 +68,6 @@ def test_a_body_that_is_always_cut_short_is_an_error_and_not_a_short_object(
             list(store.stream("k"))
 
 
-def test_an_object_replaced_while_it_is_read_is_an_error_and_not_a_mixture(
-    moto_server: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bucket = moto_server.new_bucket()
-    with closing(through_proxy(moto_server, bucket, monkeypatch, port_of(moto_server))) as direct:
-        direct.put("k", b"a" * 2_000_000)
-        with (
-            cutting_proxy(port_of(moto_server), cuts=1, after_bytes=500_000) as port,
-            closing(through_proxy(moto_server, bucket, monkeypatch, port)) as store,
-        ):
-            stream = store.stream("k")
-            next(stream)
-            direct.put("k", b"b" * 2_000_000)
-            with pytest.raises(StorageUnavailable, match="replaced"):
-                list(stream)
-
-
 def test_a_wrong_secret_is_denied_and_not_retried_for_long(
     rclone_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ from nightshift.jobs import BulkClaim, Face, Job, JsonObject, Segment, Shard, Us
 from nightshift.jobs.files import File, FilePurpose
 from nightshift.jobs.ids import new_id
 from nightshift.lifecycle import transitions
+from nightshift.lifecycle.transitions import Submitted
 from nightshift.objectstore import DirectoryStore, Locations, ObjectStore, ObjectUri
 from nightshift.objectstore.sources import Sources
 from nightshift.store import Store
@@ -35,9 +36,19 @@ from scheduler.input.sharding import ShardLimits
 from scheduler.input.surveying import SurveyConfig
 from scheduler.runtime.duty import MayContinue
 from scheduler.runtime.leadership import Elector
-from tests.helpers.fakes import MODEL, InMemoryQueue, a_spec, claimed, submit
+from tests.helpers.fakes import (
+    MODEL,
+    InMemoryQueue,
+    a_spec,
+    an_answer,
+    claimed,
+    claimed_online,
+    submit,
+    submit_online,
+)
 
 IDLE_S = 60.0
+TEMPLATE = {"model": MODEL, "messages": [{"role": "user", "content": "{{text}}"}]}
 LINE_BYTES_MAX = 100_000
 
 Answer = Callable[[RowRequest], tuple[int, JsonObject]]  # status and body
@@ -162,11 +173,20 @@ class Place:
         objects = objects or self.objects
         return PartDependencies(self.store, objects, self.sources, self.locations, LINE_BYTES_MAX)
 
-    def write_parts(self, now: datetime, duty: OutputParts | None = None) -> None:
-        """One pass, and every part that can be written is."""
-        duty = duty or self.output_parts()
-        duty.run_once(now)
+    def run(self, duty: Any) -> Any:
+        """One pass of a duty, and what it started is over. Returns the pass."""
+        made = duty.run_once(self.store.now())
         assert duty.wait_until_idle(IDLE_S)
+        return made
+
+    def plan(self, job: Job, duty: Planning | None = None) -> Job:
+        """One pass of planning. Returns the job as it is then."""
+        self.run(duty or self.planning())
+        return self.job(job)
+
+    def write_parts(self, duty: OutputParts | None = None) -> None:
+        """One pass, and every part that can be written is."""
+        self.run(duty or self.output_parts())
 
     def part_names(self, kind: str = "part") -> list[str]:
         """Names of the output's files of this kind, in order."""
@@ -324,3 +344,12 @@ def jsonl(values: Iterable[Any]) -> bytes:
 
 def lines_of(data: bytes) -> list[JsonObject]:
     return [json.loads(line) for line in data.splitlines()]
+
+
+def answered(store: Store, status_code: int = 200, **overrides: Any) -> Submitted:
+    """An online request that has its answer."""
+    submitted = submit_online(store, **overrides)
+    claim = claimed_online(store, submitted.shard_id)
+    with store.transaction() as tx:
+        assert transitions.record_answer(tx, claim, an_answer(status_code), tx.now())
+    return submitted

@@ -1,16 +1,15 @@
-"""Figures of the whole service are recorded at intervals and kept for a while."""
+"""Figures of the whole service are recorded at intervals and kept for a while; its counters are corrected."""
 
 from datetime import timedelta
-
-import pytest
 
 from nightshift.fleet.figures import ModelFigures, WorkerFigures
 from nightshift.fleet.workers import WorkerState
 from nightshift.store import Store
+from nightshift.tenants.holdings import Holding
 from scheduler.duties.recording import Recording, RecordingConfig
-from tests.helpers.fakes import FakeClock, a_worker, planned
-
-pytestmark = pytest.mark.databases("sqlite")
+from scheduler.duties.recounting import Recounting
+from tests.helpers.fakes import FakeClock, a_file, a_worker, planned
+from tests.integration.store.watching import holding
 
 
 def reporting(store: Store, *, rows_per_s: float, **about: object) -> None:
@@ -61,3 +60,13 @@ def test_a_pace_is_remembered_while_nothing_runs(store: Store, clock: FakeClock)
         latest = tx.figures.latest()
     assert latest is not None
     assert (latest.workers, latest.rows_per_busy_s) == (0, {"demo": 5.0})
+
+
+def test_counters_that_are_not_what_there_is_are_corrected_once(store: Store, clock: FakeClock) -> None:
+    with store.transaction() as tx:
+        tx.files.insert(a_file(tenant_id="acme", size_bytes=10))
+        tx.holdings._added.clear()  # as a process of the release before does it
+    duty = Recounting(store, interval_s=300)
+
+    assert [duty.run_once(clock.now).corrected for _ in range(2)] == [1, 0]
+    assert holding(store, "acme") == Holding(stored_files=1, stored_bytes=10)

@@ -3,10 +3,10 @@
 import pytest
 
 from nightshift.fleet.workers import ExitCause, WorkerState
-from nightshift.jobs import Job, JobState, ShardState, StopReason
+from nightshift.jobs import JobState, ShardState
 from nightshift.jobs.leases import Lease
 from nightshift.lifecycle.recovery import LEASES_EXPIRED, release_worker
-from nightshift.lifecycle.transitions import Submitted, request_stop
+from nightshift.lifecycle.transitions import Submitted
 from nightshift.store import Store
 from scheduler.duties.recovery import Recovery, RecoveryConfig
 from tests.helpers.fakes import (
@@ -22,6 +22,7 @@ from tests.helpers.fakes import (
     planned,
     submit_online,
 )
+from tests.integration.store.watching import counters, fetch, request_stop, shard_states
 
 pytestmark = pytest.mark.databases("postgresql")
 
@@ -31,21 +32,6 @@ CONFIG = RecoveryConfig(attempts_max=3)
 @pytest.fixture
 def duty(store: Store) -> Recovery:
     return Recovery(store, CONFIG)
-
-
-def state_of(store: Store, job: Job) -> JobState:
-    with store.snapshot() as tx:
-        return tx.jobs.fetch(job.id).state
-
-
-def shard_states(store: Store, job: Job) -> list[ShardState]:
-    with store.snapshot() as tx:
-        return [shard.state for shard in tx.shards.of_job(job.id, limit=100)]
-
-
-def tell_to_stop(store: Store, job: Job, reason: StopReason = StopReason.CANCELLED) -> None:
-    with store.transaction() as tx:
-        assert request_stop(tx, job, reason, tx.now())
 
 
 def once_only(store: Store) -> Submitted:
@@ -90,7 +76,7 @@ def test_a_shard_tried_often_enough_is_given_up(store: Store, clock: FakeClock, 
     duty.run_once(clock.advance(seconds=15))
     assert duty.run_once(clock.advance(seconds=15)).given_up == 1
     assert shard_states(store, job) == [ShardState.FAILED]
-    assert state_of(store, job) is JobState.RUNNING  # it goes on to be assembled with what it has
+    assert fetch(store, job).state is JobState.RUNNING  # it goes on to be assembled with what it has
 
 
 def test_leases_that_ran_out_while_the_database_was_away_are_not_charged(
@@ -103,8 +89,7 @@ def test_leases_that_ran_out_while_the_database_was_away_are_not_charged(
         lease = claimed(store, ttl_s=30).lease
         assert duty.run_once(clock.advance(seconds=40)).retried == 1
         assert attempts(store, lease) == 0
-    with store.snapshot() as tx:
-        assert tx.counters.values() == {LEASES_EXPIRED: 2 * CONFIG.attempts_max}
+    assert counters(store) == {LEASES_EXPIRED: 2 * CONFIG.attempts_max}
 
 
 @pytest.mark.parametrize(
@@ -133,25 +118,7 @@ def test_a_worker_that_dies_is_charged_unless_an_outage_may_have_kept_it_from_re
 
     assert sum(made.retried for made in passes) == 1
     assert attempts(store, lease) == charged
-    with store.snapshot() as tx:
-        assert tx.counters.values().get("crashes.lease_expired", 0) == charged
-
-
-def test_a_shard_of_a_job_told_to_stop_is_not_retried(store: Store, clock: FakeClock, duty: Recovery) -> None:
-    job = planned(store)
-    claimed(store, ttl_s=30)
-    tell_to_stop(store, job)
-    assert duty.run_once(clock.advance(seconds=30)).stopped == 1
-    assert shard_states(store, job) == [ShardState.STOPPED]
-
-
-def test_an_online_request_is_answered_by_another_worker(
-    store: Store, clock: FakeClock, duty: Recovery
-) -> None:
-    submitted = submit_online(store)
-    claimed_online(store, submitted.shard_id, "worker_1")
-    assert duty.run_once(clock.advance(seconds=30)).retried == 1
-    claimed_online(store, submitted.shard_id, "worker_2")
+    assert counters(store).get("crashes.lease_expired", 0) == charged
 
 
 def test_an_online_request_that_may_run_only_once_fails(
@@ -160,20 +127,9 @@ def test_an_online_request_that_may_run_only_once_fails(
     submitted = once_only(store)
     claimed_online(store, submitted.shard_id)
     assert duty.run_once(clock.advance(seconds=30)).given_up == 1
-    with store.snapshot() as tx:
-        ended = tx.jobs.fetch(submitted.job.id)
+    ended = fetch(store, submitted.job)
     assert (ended.state, ended.counts.failed, ended.counts.total) == (JobState.FAILED, 1, 1)
     assert ended.errors[0].code == "interrupted"
-
-
-def test_an_online_request_that_may_run_only_once_goes_on_when_its_worker_leaves_in_order(
-    store: Store,
-) -> None:
-    submitted = once_only(store)
-    lease = claimed_online(store, submitted.shard_id, "worker_1").lease
-    with store.transaction() as tx:
-        assert tx.leases.hand_back(lease)
-    claimed_online(store, submitted.shard_id, "worker_2")
 
 
 def test_a_cancelled_online_request_whose_worker_died_is_cancelled(
@@ -181,9 +137,9 @@ def test_a_cancelled_online_request_whose_worker_died_is_cancelled(
 ) -> None:
     submitted = submit_online(store)
     claimed_online(store, submitted.shard_id)
-    tell_to_stop(store, submitted.job)
+    request_stop(store, submitted.job)
     assert duty.run_once(clock.advance(seconds=30)).stopped == 1
-    assert state_of(store, submitted.job) is JobState.CANCELLED
+    assert fetch(store, submitted.job).state is JobState.CANCELLED
 
 
 def test_a_fleet_that_died_at_once_is_rescued_in_slices(store: Store, clock: FakeClock) -> None:
@@ -262,8 +218,7 @@ def test_a_worker_that_is_lost_without_work_is_counted_too(
     falls_silent(store, clock)
     pass_by(duty, clock, 2 * CONFIG.worker_silent_s)
 
-    with store.snapshot() as tx:
-        assert tx.counters.values() == {"crashes.lease_expired": 1}
+    assert counters(store) == {"crashes.lease_expired": 1}
 
 
 def test_a_worker_that_could_not_be_heard_is_not_counted_as_lost(

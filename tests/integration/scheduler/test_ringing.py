@@ -4,10 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from nightshift.broker.queue import BULK_QUEUE, ONLINE_QUEUE, Queue
+from nightshift.broker.queue import BULK_QUEUE
 from nightshift.jobs import JobKind
 from nightshift.jobs.priorities import PriorityClass
-from nightshift.jobs.shard import Ring
 from nightshift.store import Store
 from nightshift.store.jobs.idempotency import KeptAnswer
 from nightshift.store.shards.shards import RUNG_SHARDS_MAX
@@ -21,9 +20,7 @@ from tests.helpers.fakes import (
     rescue,
     submit_online,
 )
-from tests.integration.servers import ValkeyServer
-
-pytestmark = pytest.mark.databases("sqlite")
+from tests.integration.store.watching import hand_back
 
 CONFIG = RingingConfig()
 
@@ -104,14 +101,17 @@ def test_messages_that_no_worker_fetches_do_not_pile_up(store: Store, clock: Fak
     assert queue.length(BULK_QUEUE) == CONFIG.bulk_waiting_max
 
 
-def test_a_rescued_shard_is_rung_at_the_next_sweep(store: Store, clock: FakeClock) -> None:
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost with its worker", "handed back"])
+def test_a_shard_that_comes_back_is_rung_at_the_next_sweep(
+    store: Store, clock: FakeClock, is_lost: bool
+) -> None:
     planned(store)
     settled(store)
     duty = Ringing(store, InMemoryQueue())
     assert duty.run_once(clock.advance(seconds=CONFIG.ring_after_s)).again == 1
-    claimed(store, ttl_s=1)
+    lease = claimed(store, ttl_s=1).lease
     clock.advance(seconds=1)  # much sooner than it would be rung again
-    rescue(store)
+    assert rescue(store) if is_lost else hand_back(store, lease)
     duty = Ringing(store, InMemoryQueue())
     assert duty.run_once(clock.now).again == 1
 
@@ -124,15 +124,6 @@ def test_answers_kept_for_repeated_requests_are_forgotten_in_time(store: Store, 
     duty = Ringing(store, InMemoryQueue())
     assert duty.run_once(clock.advance(hours=23)).purged == 0
     assert duty.run_once(clock.advance(hours=1)).purged == 1
-
-
-def test_a_real_queue_tells_how_many_messages_wait(valkey: ValkeyServer) -> None:
-    queue = Queue(valkey.settings)
-    assert queue.length(ONLINE_QUEUE) == 0
-    queue.ring([Ring(1, JobKind.ONLINE, "shard_1", 0), Ring(2, JobKind.ONLINE, "shard_2", 1)])
-    queue.ring([Ring(3, JobKind.BULK, None, 2)])
-    assert (queue.length(ONLINE_QUEUE), queue.length(BULK_QUEUE)) == (2, 1)
-    queue.close()
 
 
 def test_of_a_job_with_very_many_shards_a_few_are_rung_for_and_others_jobs_too(

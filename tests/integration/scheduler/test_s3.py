@@ -11,9 +11,7 @@ from nightshift.store import Store
 from nightshift.store.databases.database import Database
 from nightshift.tenants.keys import DEFAULT_TENANT
 from tests.helpers.fakes import MODEL, FakeClock
-from tests.integration.scheduler.scheduling import IDLE_S, Place, jsonl, lines_of
-
-TEMPLATE = {"model": MODEL, "messages": [{"role": "user", "content": "{{text}}"}]}
+from tests.integration.scheduler.scheduling import TEMPLATE, Place, jsonl, lines_of
 
 
 @pytest.fixture
@@ -22,9 +20,7 @@ def store(sqlite_database: Database, clock: FakeClock) -> Store:
     return Store(sqlite_database, clock=clock)
 
 
-def test_rows_go_from_a_bucket_to_a_bucket(
-    store: Store, clock: FakeClock, tmp_path: Path, bucket: str
-) -> None:
+def test_rows_go_from_a_bucket_to_a_bucket(store: Store, tmp_path: Path, bucket: str) -> None:
     place = Place.at(store, tmp_path, (bucket,))
     place.serve_model()
     remote = place.locations.open(ObjectUri.parse(f"s3://{bucket}/"), DEFAULT_TENANT)
@@ -34,13 +30,10 @@ def test_rows_go_from_a_bucket_to_a_bucket(
         input=f"s3://{bucket}/in/", output=f"s3://{bucket}/out", template=TEMPLATE, model=MODEL
     )
 
-    planning, assembly = place.planning(), place.assembly()
-    planning.run_once(clock.now)
-    assert planning.wait_until_idle(IDLE_S)
+    place.run(place.planning())
     place.work_off()
-    place.write_parts(clock.now)
-    assembly.run_once(clock.now)
-    assert assembly.wait_until_idle(IDLE_S)
+    place.write_parts()
+    place.run(place.assembly())
 
     assert place.job(job).state is JobState.SUCCEEDED
     manifest = json.loads(remote.read("out/_manifest.json"))

@@ -2,8 +2,7 @@
 
 import pytest
 
-from nightshift.jobs import Job, JobState, ShardState, StopReason
-from nightshift.lifecycle.transitions import request_stop
+from nightshift.jobs import JobState, ShardState, StopReason
 from nightshift.store import Store
 from nightshift.store.shards.shards import STOPPED_MAX
 from scheduler.duties.stopping import Deadlines, DeadlinesConfig, Stopping, StoppingConfig
@@ -18,6 +17,7 @@ from tests.helpers.fakes import (
     submit,
     submit_online,
 )
+from tests.integration.store.watching import fetch, hand_back, request_stop, shard_states, stop_held
 
 pytestmark = pytest.mark.databases("postgresql")
 
@@ -34,21 +34,6 @@ def stopping(store: Store) -> Stopping:
     return Stopping(store, CONFIG)
 
 
-def job_now(store: Store, job: Job) -> Job:
-    with store.snapshot() as tx:
-        return tx.jobs.fetch(job.id)
-
-
-def shard_states(store: Store, job: Job) -> list[ShardState]:
-    with store.snapshot() as tx:
-        return [shard.state for shard in tx.shards.of_job(job.id, limit=100)]
-
-
-def cancel(store: Store, job: Job) -> None:
-    with store.transaction() as tx:
-        assert request_stop(tx, job, StopReason.CANCELLED, tx.now())
-
-
 # -- told to stop ------------------------------------------------------------------------------------------
 
 
@@ -57,7 +42,7 @@ def test_a_job_past_its_window_is_told_to_stop(store: Store, clock: FakeClock, d
     claimed(store)
     assert deadlines.run_once(clock.advance(seconds=59)).expired == 0
     assert deadlines.run_once(clock.advance(seconds=1)).expired == 1
-    assert job_now(store, job).stop_reason is StopReason.EXPIRED
+    assert fetch(store, job).stop_reason is StopReason.EXPIRED
     assert shard_states(store, job) == [ShardState.LEASED, ShardState.STOPPED]
     assert deadlines.run_once(clock.now).expired == 0
 
@@ -69,7 +54,7 @@ def test_a_job_past_its_run_time_is_told_to_stop_from_its_first_claim_on(
     assert deadlines.run_once(clock.advance(hours=1)).expired == 0
     claimed(store)
     assert deadlines.run_once(clock.advance(seconds=60)).expired == 1
-    assert job_now(store, job).stop_reason is StopReason.EXPIRED
+    assert fetch(store, job).stop_reason is StopReason.EXPIRED
 
 
 def test_a_job_whose_input_was_never_read_expires_too(
@@ -86,7 +71,7 @@ def test_an_online_request_without_an_answer_expires_at_once(
 ) -> None:
     submitted = submit_online(store)
     assert deadlines.run_once(clock.advance(seconds=600)).expired == 1
-    assert job_now(store, submitted.job).state is JobState.EXPIRED
+    assert fetch(store, submitted.job).state is JobState.EXPIRED
 
 
 def test_a_job_with_too_many_failed_rows_is_told_to_stop(
@@ -98,15 +83,7 @@ def test_a_job_with_too_many_failed_rows_is_told_to_stop(
     assert deadlines.run_once(clock.now).failed == 0  # too few to tell
     commit_rows(store, lease, 1, rows=31)
     assert deadlines.run_once(clock.now).failed == 1  # 5 of 40
-    assert job_now(store, job).stop_reason is StopReason.FAILED
-
-
-def test_failed_rows_stop_no_job_that_did_not_ask_for_it(
-    store: Store, clock: FakeClock, deadlines: Deadlines
-) -> None:
-    planned(store)
-    commit_rows(store, claimed(store).lease, rows=100, failed=100)
-    assert deadlines.run_once(clock.now).failed == 0
+    assert fetch(store, job).stop_reason is StopReason.FAILED
 
 
 # -- and stopped -------------------------------------------------------------------------------------------
@@ -117,9 +94,8 @@ def test_a_shard_handed_back_after_the_stop_ends_instead_of_waiting_for_ever(
 ) -> None:
     job = planned(store)
     lease = claimed(store).lease
-    cancel(store, job)
-    with store.transaction() as tx:
-        assert tx.leases.hand_back(lease)
+    request_stop(store, job)
+    assert hand_back(store, lease)
     assert stopping.run_once(clock.now).shards_ended == 1
     assert shard_states(store, job) == [ShardState.STOPPED]
 
@@ -127,7 +103,7 @@ def test_a_shard_handed_back_after_the_stop_ends_instead_of_waiting_for_ever(
 def test_a_worker_has_its_grace_and_no_more(store: Store, clock: FakeClock, stopping: Stopping) -> None:
     job = planned(store)
     lease = claimed(store, ttl_s=3600).lease
-    cancel(store, job)
+    request_stop(store, job)
     assert stopping.run_once(clock.advance(seconds=CONFIG.grace_s)).shards_taken == 0
     assert commit_rows(store, lease)
 
@@ -141,9 +117,9 @@ def test_an_online_request_whose_worker_does_not_stop_ends_without_it(
 ) -> None:
     submitted = submit_online(store)
     claimed_online(store, submitted.shard_id)
-    cancel(store, submitted.job)
+    request_stop(store, submitted.job)
     stopping.run_once(clock.advance(seconds=CONFIG.grace_s + CONFIG.notice_s))
-    assert job_now(store, submitted.job).state is JobState.CANCELLED
+    assert fetch(store, submitted.job).state is JobState.CANCELLED
 
 
 def test_an_online_request_whose_shard_is_over_ends_with_it(
@@ -151,11 +127,10 @@ def test_an_online_request_whose_shard_is_over_ends_with_it(
 ) -> None:
     submitted = submit_online(store)
     lease = claimed_online(store, submitted.shard_id).lease
-    cancel(store, submitted.job)
-    with store.transaction() as tx:
-        tx.shards.stop_held(lease)  # and the worker died before it could say so of the job
+    request_stop(store, submitted.job)
+    stop_held(store, lease)  # and the worker died before it could say so of the job
     assert stopping.run_once(clock.now).online_ended == 1
-    ended = job_now(store, submitted.job)
+    ended = fetch(store, submitted.job)
     assert (ended.state, ended.counts.total, ended.counts.failed) == (JobState.CANCELLED, 1, 1)
 
 
@@ -164,7 +139,7 @@ def test_a_job_of_very_many_shards_is_stopped_in_short_transactions(
 ) -> None:
     job = planned(store, shards=2 * STOPPED_MAX + 1)
 
-    cancel(store, job)
+    request_stop(store, job)
     with store.snapshot() as tx:
         assert tx.shards.states(job.id)[ShardState.STOPPED] == STOPPED_MAX
         assert tx.claims.bulk("worker", [MODEL], tx.now(), 30) is None

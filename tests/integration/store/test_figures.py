@@ -1,10 +1,8 @@
-"""Figures of the service over time, and what waits for workers, as the database has it."""
+"""Figures and counters of the service over time, and what waits for workers, as the database has it."""
 
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
-
-import pytest
 
 from nightshift.fleet.figures import INTERVAL_S, ModelFigures, ServiceFigures, WorkerFigures
 from nightshift.fleet.workers import WorkerState
@@ -23,8 +21,8 @@ from tests.helpers.fakes import (
     planned,
     submit_online,
 )
-
-pytestmark = pytest.mark.databases("postgresql")
+from tests.integration.store.racing import at_once, both_databases
+from tests.integration.store.watching import counters, hand_back
 
 REPORT = WorkerFigures(models={"demo": ModelFigures(running=3)}, shards=1)
 BULK = Group(JobKind.BULK, "demo", PriorityClass.STANDARD, "any")
@@ -101,8 +99,7 @@ def test_online_requests_wait_until_they_are_claimed_and_again_when_they_come_ba
         ONLINE: Backlog(queued=1, leased=1, rows_left=2, oldest_at=second.job.created_at)
     }
 
-    with store.transaction() as tx:
-        assert tx.leases.hand_back(claim.lease)
+    assert hand_back(store, claim.lease)
     assert waiting(store) == {ONLINE: Backlog(queued=2, rows_left=2, oldest_at=oldest)}
 
 
@@ -125,3 +122,15 @@ def test_of_many_figures_some_are_read_at_equal_distances(store: Store) -> None:
     assert len(whole) == 48
     assert len(some) == 8
     assert {later.at - one.at for one, later in pairwise(some)} == {timedelta(seconds=6 * INTERVAL_S)}
+
+
+@both_databases
+def test_counters_add_up_by_name_and_several_who_count_at_once_lose_nothing(store: Store) -> None:
+    def count() -> None:
+        for name, amount in (("rows_redone", 1), ("tokens_redone", 12), ("rows_dead", 0)):
+            with store.transaction() as tx:
+                tx.counters.add(name, amount)
+
+    at_once(*[count] * 8)
+
+    assert counters(store) == {"rows_redone": 8, "tokens_redone": 96}

@@ -8,8 +8,6 @@ from nightshift.jobs.files import File, FilePurpose
 from nightshift.store import Store
 from tests.helpers.fakes import FakeClock, a_file
 
-pytestmark = pytest.mark.databases("postgresql")
-
 
 def keep(store: Store, *files: File) -> None:
     with store.transaction() as tx:
@@ -17,48 +15,24 @@ def keep(store: Store, *files: File) -> None:
             tx.files.insert(file)
 
 
-def test_a_file_comes_back_as_it_was(store: Store) -> None:
-    file = a_file(filename='../ünïcode "quoted".jsonl', size_bytes=5_000_000_000)
-    keep(store, file)
-
-    with store.snapshot() as tx:
-        assert tx.files.get("default", file.id, tx.now()) == file
-        assert tx.files.get("default", "file-unknown", tx.now()) is None
-
-
-def test_an_expired_file_is_not_found(store: Store, clock: FakeClock) -> None:
-    file = a_file(expires_at=clock.now + timedelta(hours=1))
+def test_a_file_is_found_until_it_expires_and_by_its_job_until_it_is_deleted(
+    store: Store, clock: FakeClock
+) -> None:
+    odd = {"filename": '../ünïcode "quoted".jsonl', "size_bytes": 5_000_000_000}
+    file = a_file(expires_at=clock.now + timedelta(hours=1), **odd)
     keep(store, file)
 
     clock.advance(minutes=59)
     with store.snapshot() as tx:
         assert tx.files.get("default", file.id, tx.now()) == file
+        assert tx.files.get("default", "file-unknown", tx.now()) is None
     clock.advance(minutes=1)
-    with store.snapshot() as tx:
+    with store.transaction() as tx:
         assert tx.files.get("default", file.id, tx.now()) is None
         assert tx.files.list("default", tx.now(), limit=10) == []
-
-
-def test_a_job_reads_the_file_it_was_submitted_over_though_it_has_expired_since(
-    store: Store, clock: FakeClock
-) -> None:
-    file = a_file(expires_at=clock.now + timedelta(hours=1))
-    keep(store, file)
-    clock.advance(hours=2)
-
-    with store.snapshot() as tx:
-        assert tx.files.input("default", file.id) == file
-        assert tx.files.input("another", file.id) is None
-
-
-def test_a_file_is_deleted_once(store: Store) -> None:
-    file = a_file()
-    keep(store, file)
-
-    with store.transaction() as tx:
-        assert tx.files.delete("default", file.id) is True
-        assert tx.files.delete("default", file.id) is False
-        assert tx.files.get("default", file.id, tx.now()) is None
+        assert (tx.files.input("default", file.id), tx.files.input("another", file.id)) == (file, None)
+        assert [tx.files.delete("default", file.id) for _ in range(2)] == [True, False]
+        assert tx.files.input("default", file.id) is None
 
 
 @pytest.mark.parametrize("newest_first", [True, False])

@@ -2,14 +2,10 @@
 
 from datetime import timedelta
 
-import pytest
-
 from nightshift.jobs.leases import Term
 from nightshift.store import Store
 from tests.helpers.fakes import FakeClock
 from tests.integration.store.racing import at_once, both_databases
-
-pytestmark = pytest.mark.databases("postgresql")
 
 TTL = timedelta(seconds=10)
 
@@ -29,19 +25,6 @@ def resign(store: Store, leader_id: str, term: Term) -> bool:
         return tx.leadership.resign("scheduler", leader_id, term, tx.now())
 
 
-def test_a_duty_has_one_leader(store: Store) -> None:
-    assert acquire(store, "a") == 1
-    assert acquire(store, "b") is None
-    assert acquire(store, "a") is None  # it renews; a namesake that restarted must wait
-
-
-def test_duties_are_led_separately(store: Store) -> None:
-    acquire(store, "a")
-
-    with store.transaction() as tx:
-        assert tx.leadership.acquire("retention", "b", tx.now(), tx.now() + TTL) == 1
-
-
 @both_databases
 def test_of_many_that_start_together_one_leads(store: Store, clock: FakeClock) -> None:
     first = at_once(*[lambda name=name: acquire(store, name) for name in "abcd"])
@@ -55,6 +38,8 @@ def test_of_many_that_start_together_one_leads(store: Store, clock: FakeClock) -
 def test_a_leader_that_slept_is_followed_under_a_new_term_and_refused(store: Store, clock: FakeClock) -> None:
     old = acquire(store, "a")
     assert old is not None
+    with store.transaction() as tx:
+        assert tx.leadership.acquire("retention", "b", tx.now(), tx.now() + TTL) == 1, "another duty"
     for _ in range(2):
         clock.advance(seconds=9)
         assert acquire(store, "b") is None
@@ -62,17 +47,10 @@ def test_a_leader_that_slept_is_followed_under_a_new_term_and_refused(store: Sto
     clock.advance(seconds=10)
 
     assert acquire(store, "b") == 2
+    assert acquire(store, "b") is None, "a namesake that restarted must wait"
     assert renew(store, "a", old) is False
     assert resign(store, "a", old) is False
     assert renew(store, "b", Term(2)) is True
     clock.advance(seconds=10)
     assert acquire(store, "a") == 3, "under the same name"
     assert renew(store, "a", old) is False
-
-
-def test_a_leader_that_resigns_is_followed_at_once(store: Store) -> None:
-    term = acquire(store, "a")
-    assert term is not None
-
-    assert resign(store, "a", term)
-    assert acquire(store, "b") == 2

@@ -3,27 +3,13 @@
 from dataclasses import replace
 from datetime import timedelta
 
-import pytest
-
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.fleet.workers import Capacity, ExitCause, MachineNotice, NoticeKind, WorkerState
 from nightshift.store import Store
 from tests.helpers.fakes import FakeClock, a_worker
 from tests.integration.store.racing import at_once, both_databases
 
-pytestmark = pytest.mark.databases("postgresql")
-
 MODEL = Model(id="demo", kind=ModelKind.DECODER, context_length=512, revision="abc")
-
-
-def test_a_worker_comes_back_as_it_was_registered(store: Store) -> None:
-    worker = a_worker(
-        models=("demo", "minilm"), state=WorkerState.STARTING, capacity=Capacity.SPOT, pools=("night",)
-    )
-
-    with store.transaction() as tx:
-        tx.workers.register(worker)
-        assert tx.workers.list() == [worker]
 
 
 def test_workers_in_some_states_come_in_pages_newest_first(store: Store, clock: FakeClock) -> None:
@@ -55,7 +41,8 @@ def test_models_come_in_pages_by_id(store: Store, clock: FakeClock) -> None:
 
 
 def test_a_worker_whose_registration_was_not_answered_registers_again(store: Store) -> None:
-    worker = a_worker()
+    wishes = {"capacity": Capacity.SPOT, "pools": ("night",)}
+    worker = a_worker(models=("demo", "minilm"), state=WorkerState.STARTING, **wishes)
     for _ in range(2):
         with store.transaction() as tx:
             tx.workers.register(worker)

@@ -1,11 +1,13 @@
 """A job seen from outside its transactions, and orders to it, each in its own."""
 
 from nightshift.jobs import Counts, Job, JobState, ShardState, StopReason, Webhook
+from nightshift.jobs.leases import Lease
 from nightshift.jobs.shard import Ring
 from nightshift.lifecycle import transitions
 from nightshift.outbound.webhooks import Delivery
 from nightshift.store import Store
 from nightshift.store.webhooks.deliveries import DeliveryFilters
+from nightshift.tenants.holdings import Holding
 from tests.helpers.fakes import a_spec, claimed, completed, planned
 
 HOOK = "https://receiver.example/hook"
@@ -59,3 +61,25 @@ def finalizing(store: Store, **overrides: object) -> Job:
     with store.transaction() as tx:
         assert tx.jobs.mark_finalizing(job.id, tx.now())
         return tx.jobs.fetch(job.id)
+
+
+def hand_back(store: Store, lease: Lease) -> bool:
+    with store.transaction() as tx:
+        return tx.leases.hand_back(lease)
+
+
+def stop_held(store: Store, lease: Lease) -> bool:
+    with store.transaction() as tx:
+        return tx.shards.stop_held(lease)
+
+
+def counters(store: Store) -> dict[str, int]:
+    with store.snapshot() as tx:
+        return dict(tx.counters.values())
+
+
+def holding(store: Store, tenant_id: str = "default") -> Holding:
+    """The counters of a tenant, which a recount finds too."""
+    with store.snapshot() as tx:
+        assert tx.holdings.differences() == {}
+        return tx.holdings.total(tenant_id)

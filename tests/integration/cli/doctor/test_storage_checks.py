@@ -13,14 +13,7 @@ from nightshift.objectstore import open_store
 from nightshift.objectstore.s3_answers import Conditions, probe_conditions
 from scheduler.duties.retention import Retention
 from tests.integration.cli.doctor.conftest import Look, expect
-from tests.integration.objectstore.s3_faults import (
-    FaultyS3,
-    Pretended,
-    Refused,
-    Slow,
-    WrongClock,
-    faulty_s3,
-)
+from tests.integration.objectstore.s3_faults import FaultyS3, Pretended, Refused, Slow, WrongClock, faulty_s3
 from tests.integration.servers import S3Server, free_port
 
 OF_STORAGE = ("storage", "storage.multipart", "storage.latency", "storage.clock", "storage.uploads")
@@ -53,9 +46,8 @@ def front(moto_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fa
         yield front
 
 
-@pytest.mark.parametrize("id", OF_STORAGE)
-def test_a_store_that_works_is_well_and_is_left_as_it_was(look: Look, kind: str, data_dir: Path, id: str):
-    assert look(id).status is Status.OK
+def test_a_store_that_works_is_well_and_is_left_as_it_was(look: Look, kind: str, data_dir: Path):
+    assert [id for id in OF_STORAGE if look(id).status is not Status.OK] == []
     url = os.environ.get("NIGHTSHIFT_STORAGE_URL") or (data_dir / "objects").as_uri()
     store = open_store(url)
     assert (list(store.list()), list(store.staged())) == ([], [])

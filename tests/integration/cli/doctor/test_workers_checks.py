@@ -58,7 +58,8 @@ def test_work_without_a_worker_is_an_error(look: Look, store: Store):
 
 def test_work_with_a_worker_is_well(look: Look, store: Store):
     planned(store, shards=2, model="demo_model")
-    register(store, WorkerState.READY)
+    planned(store, model="demo_model", spec=a_spec(pool="nightly"))
+    register(store, WorkerState.READY, pools=("daily", "nightly"))
     assert look("workers").status is Status.OK
 
 
@@ -78,12 +79,6 @@ def test_work_for_a_pool_without_a_worker_is_an_error(look: Look, store: Store):
         "demo_model (1 wanted, 0 ready, capacity spot, pool nightly) and no worker",
         "`NIGHTSHIFT_CAPACITY=spot NIGHTSHIFT_POOLS=nightly nightshift up` again",
     )
-
-
-def test_work_for_a_pool_with_a_worker_is_well(look: Look, store: Store):
-    planned(store, model="demo_model", spec=a_spec(pool="nightly"))
-    register(store, WorkerState.READY, pools=("daily", "nightly"))
-    assert look("workers").status is Status.OK
 
 
 def test_more_work_than_the_workers_end_in_time_is_a_warning(look: Look, store: Store):

@@ -16,12 +16,10 @@ from nightshift.bulk.rows.requests import to_request
 from nightshift.errors import NightshiftError
 from nightshift.jobs import BulkClaim, Job, JobState, JsonObject
 from nightshift.lifecycle.problems import ShownProblem, shown_problem
-from tests.helpers.fakes import MODEL, FakeClock, claimed
-from tests.integration.scheduler.assembly.conftest import TEMPLATE, assembled, planned
-from tests.integration.scheduler.scheduling import LINE_BYTES_MAX, Place, echoed, jsonl, result_of
+from tests.helpers.fakes import MODEL, claimed
+from tests.integration.scheduler.assembly.conftest import assembled, planned
+from tests.integration.scheduler.scheduling import LINE_BYTES_MAX, TEMPLATE, Place, echoed, jsonl, result_of
 from workers.shard.endings import Endings
-
-pytestmark = pytest.mark.databases("sqlite")
 
 ROWS: list[JsonObject] = [{"text": os.urandom(100).hex()} for _ in range(2000)]
 TABLE = pa.Table.from_pylist(ROWS)
@@ -88,12 +86,12 @@ def problem(place: Place, job: Job) -> ShownProblem | None:
         return shown_problem(tx, tx.jobs.fetch(job.id), tx.now())
 
 
-def a_job(place: Place, clock: FakeClock, name: str, content: bytes) -> Job:
+def a_job(place: Place, name: str, content: bytes) -> Job:
     (place.bucket / "in").mkdir()
     (place.bucket / "in" / "a.jsonl").write_bytes(jsonl(ROWS[:20]))
     (place.bucket / "in" / name).write_bytes(content)
     (place.bucket / "in" / "c.jsonl").write_bytes(jsonl(ROWS[:20]))
-    return planned(place, place.native(name="in/", template=TEMPLATE, model=MODEL), clock)
+    return planned(place, place.native(name="in/", template=TEMPLATE, model=MODEL))
 
 
 @pytest.mark.parametrize(
@@ -106,14 +104,14 @@ def a_job(place: Place, clock: FakeClock, name: str, content: bytes) -> Job:
     ],
 )
 def test_a_job_over_an_object_that_is_cut_writes_what_finished_and_fails_by_its_name(
-    place: Place, clock: FakeClock, name: str
+    place: Place, name: str
 ) -> None:
-    job = a_job(place, clock, name, BAD[name]())
+    job = a_job(place, name, BAD[name]())
 
     rows = run_all(place)
 
     cause = problem(place, job)
-    ended = assembled(place, job, clock)
+    ended = assembled(place, job)
     (error,) = ended.errors
     assert ended.state is JobState.FAILED
     assert (error.code, error.param) == ("unreadable_input", "input")
@@ -145,10 +143,10 @@ def deleted(place: Place) -> None:
     ],
 )
 def test_an_object_that_is_replaced_or_deleted_while_its_job_runs_fails_it_by_its_name(
-    place: Place, clock: FakeClock, happens: Callable[[Place], None], code: str, says: str
+    place: Place, happens: Callable[[Place], None], code: str, says: str
 ) -> None:
     """Results that it has from before are written, too."""
-    job = a_job(place, clock, "b.jsonl", jsonl(ROWS[:1]))
+    job = a_job(place, "b.jsonl", jsonl(ROWS[:1]))
     while not (half := claimed(place.store)).shard.uri.endswith("b.jsonl"):
         run_as_far_as_possible(place, half)
     place.commit(half, 0, place.results(half))
@@ -160,7 +158,7 @@ def test_an_object_that_is_replaced_or_deleted_while_its_job_runs_fails_it_by_it
     Endings(half, place.store).after_input(caught.value, tokens_lost=0)
     run_all(place)
 
-    ended = assembled(place, job, clock)
+    ended = assembled(place, job)
     (error,) = ended.errors
     assert (ended.state, error.code) == (JobState.FAILED, code)
     assert says in error.message

@@ -65,11 +65,11 @@ def the_output_is_of(place: Place, job: Job) -> None:
     assert lying == {"_manifest.json", "_SUCCESS", *(file["name"] for file in files)}
 
 
-def a_night(place: Place, clock: FakeClock, texts: list[str]) -> Job:
+def a_night(place: Place, texts: list[str]) -> Job:
     """A job that ends with its output."""
-    job = a_native_job(place, clock, texts)
+    job = a_native_job(place, texts)
     place.work_off()
-    assert assembled(place, job, clock).state is JobState.SUCCEEDED
+    assert assembled(place, job).state is JobState.SUCCEEDED
     return job
 
 
@@ -91,14 +91,10 @@ def exhaustive_but(*taken: tuple[str, str, bool]) -> list[Any]:
     ),
 )
 def test_the_next_job_to_write_to_a_place_keeps_it(
-    place: Place,
-    clock: FakeClock,
-    change: str,
-    name: str,
-    leads_afterwards: bool,
+    place: Place, clock: FakeClock, change: str, name: str, leads_afterwards: bool
 ) -> None:
-    a_night(place, clock, ["last night's"])
-    tonight = a_native_job(place, clock, [*TEXTS, "bad"])
+    a_night(place, ["last night's"])
+    tonight = a_native_job(place, [*TEXTS, "bad"])
     place.work_off()
     leads, nights = [True], [tonight]
     destination = place.outputs
@@ -106,31 +102,30 @@ def test_the_next_job_to_write_to_a_place_keeps_it(
     def a_night_goes_by() -> None:
         place.open_as(destination)
         clock.advance(seconds=3600)  # its leases are over
-        assert assembled(place, tonight, clock).state is JobState.SUCCEEDED
-        nights.append(a_night(place, clock, [*(f"tomorrow's {text}" for text in TEXTS), "bad"]))
+        assert assembled(place, tonight).state is JobState.SUCCEEDED
+        nights.append(a_night(place, [*(f"tomorrow's {text}" for text in TEXTS), "bad"]))
         leads[0] = leads_afterwards
 
     sleepy = SleepyStore(destination, change, name, a_night_goes_by)
     place.open_as(sleepy)
-    place.write_parts(clock.now, place.output_parts(threads_max=1))
+    place.write_parts(place.output_parts(threads_max=1))
     duty = place.assembly(may_continue=lambda: leads[0])
-    duty.run_once(clock.now)
-    assert duty.wait_until_idle(IDLE_S)
+    place.run(duty)
 
     assert len(nights) == 2, "it never fell asleep"
     the_output_is_of(place, nights[1])
 
 
-def test_what_a_job_could_not_publish_is_not_in_the_way_of_the_next(place: Place, clock: FakeClock) -> None:
-    tonight = a_native_job(place, clock, TEXTS)
+def test_what_a_job_could_not_publish_is_not_in_the_way_of_the_next(place: Place) -> None:
+    tonight = a_native_job(place, TEXTS)
     place.work_off()
     destination = place.outputs
     away = SleepyStore(destination, "publish", "_manifest.json", refuse)
     place.open_as(away)
-    assert assembled(place, tonight, clock).state is JobState.FINALIZING
+    assert assembled(place, tonight).state is JobState.FINALIZING
     place.open_as(destination)
 
-    assert assembled(place, tonight, clock).state is JobState.SUCCEEDED
+    assert assembled(place, tonight).state is JobState.SUCCEEDED
 
     the_output_is_of(place, tonight)
 
@@ -142,10 +137,10 @@ def test_a_pass_that_looked_before_a_job_ended_does_not_begin_it_again(
     monkeypatch: pytest.MonkeyPatch,
     accepted: Callable[[Place, FakeClock, list[str]], Job],
 ) -> None:
-    job = accepted(place, clock, TEXTS)
+    job = accepted(place, TEXTS)
     place.work_off()
     duty = place.assembly()
-    ended = assembled(place, job, clock, duty)
+    ended = assembled(place, job, duty)
     assert ended.state is JobState.SUCCEEDED
     written = times_of_writing(place)
 

@@ -4,32 +4,20 @@ import io
 import json
 
 import pyarrow.parquet as pq
-import pytest
 
-from nightshift.bulk.results import output_rows as shard_rows
 from nightshift.bulk.rows.requests import RowRequest
 from nightshift.fleet.models import ModelKind
 from nightshift.jobs import JobState, JsonObject, StopReason
 from nightshift.jobs.part import part_name
-from tests.helpers.fakes import MODEL, FakeClock
-from tests.integration.scheduler.assembly.conftest import (
-    TEMPLATE,
-    TEXTS,
-    a_native_job,
-    assembled,
-    ids,
-    planned,
-    stop,
-)
-from tests.integration.scheduler.scheduling import Place, jsonl
-
-pytestmark = pytest.mark.databases("sqlite")
+from tests.helpers.fakes import MODEL
+from tests.integration.scheduler.assembly.conftest import TEXTS, a_native_job, assembled, ids, planned, stop
+from tests.integration.scheduler.scheduling import TEMPLATE, Place, jsonl
 
 
-def test_a_native_job_ends_with_parts_a_manifest_and_success(place: Place, clock: FakeClock) -> None:
-    job = a_native_job(place, clock, [*TEXTS, "bad"])
+def test_a_native_job_ends_with_parts_a_manifest_and_success(place: Place) -> None:
+    job = a_native_job(place, [*TEXTS, "bad"])
     place.work_off()
-    ended = assembled(place, job, clock)
+    ended = assembled(place, job)
     [part], [errors] = place.part_names(), place.part_names("errors")
     assert ended.state is JobState.SUCCEEDED
     assert [line["outcome"] for line in place.part_lines()] == ["succeeded"] * 12
@@ -51,52 +39,27 @@ def test_a_native_job_ends_with_parts_a_manifest_and_success(place: Place, clock
     assert place.out("_SUCCESS") == b""
 
 
-def test_a_cancelled_native_job_has_its_parts_and_no_success(place: Place, clock: FakeClock) -> None:
-    job = a_native_job(place, clock, TEXTS)
-    place.work_off(shards=1)
-    stop(place, job, StopReason.CANCELLED)
-    ended = assembled(place, job, clock)
-    manifest = json.loads(place.out("_manifest.json"))
-    outcomes = [line["outcome"] for kind in ("part", "errors") for line in place.part_lines(kind)]
-    assert (ended.state, manifest["status"]) == (JobState.CANCELLED, "cancelled")
-    assert len(outcomes) == 12
-    assert set(outcomes) == {"succeeded", "cancelled"}
-    assert not (place.bucket / "out" / "_SUCCESS").exists()
-
-
-def test_rows_that_were_never_run_are_all_there_however_few_are_held_at_a_time(
-    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shard_rows, "MISSING_MAX", 2)
-    job = a_native_job(place, clock, TEXTS)
-    stop(place, job, StopReason.CANCELLED)
-    assembled(place, job, clock)
-    assert [line["outcome"] for line in place.part_lines("errors")] == ["cancelled"] * 12
-
-
-def test_a_native_job_without_a_place_of_its_own_has_its_parts_in_ours(
-    place: Place, clock: FakeClock
-) -> None:
+def test_a_native_job_without_a_place_of_its_own_has_its_parts_in_ours(place: Place) -> None:
     file = place.upload(jsonl([{"text": "hello"}]))
-    job = planned(place, place.native(input=file.id, output=None, template=TEMPLATE, model=MODEL), clock)
+    job = planned(place, place.native(input=file.id, output=None, template=TEMPLATE, model=MODEL))
     place.work_off()
-    assert assembled(place, job, clock).state is JobState.SUCCEEDED
+    assert assembled(place, job).state is JobState.SUCCEEDED
     names = [info.key.rpartition("/")[2] for info in place.objects.list(f"results/default/{job.id}/")]
     assert names == ["_SUCCESS", "_manifest.json", part_name(0, job.id, "jsonl")]
 
 
-def test_rows_are_called_by_the_column_that_names_them(place: Place, clock: FakeClock) -> None:
+def test_rows_are_called_by_the_column_that_names_them(place: Place) -> None:
     (place.bucket / "in.jsonl").write_bytes(jsonl([{"text": "a", "doc": 7}, {"text": "b", "doc": "x"}]))
-    job = planned(place, place.native(model=MODEL, template=TEMPLATE, id_column="doc"), clock)
+    job = planned(place, place.native(model=MODEL, template=TEMPLATE, id_column="doc"))
     stop(place, job, StopReason.EXPIRED)
-    assembled(place, job, clock)
+    assembled(place, job)
     assert ids(place.part_lines("errors")) == ["7", "x"]
 
 
-def test_parts_may_be_parquet_with_the_answer_in_a_column(place: Place, clock: FakeClock) -> None:
-    job = a_native_job(place, clock, ["hello", "bad"], format="parquet", keep_body=True)
+def test_parts_may_be_parquet_with_the_answer_in_a_column(place: Place) -> None:
+    job = a_native_job(place, ["hello", "bad"], format="parquet", keep_body=True)
     place.work_off()
-    assembled(place, job, clock)
+    assembled(place, job)
     files = [place.out(name) for kind in ("part", "errors") for name in place.part_names(kind)]
     rows = [row for file in files for row in pq.read_table(io.BytesIO(file)).to_pylist()]
     assert [(row["outcome"], row["status_code"], row["text"]) for row in rows] == [
@@ -107,7 +70,7 @@ def test_parts_may_be_parquet_with_the_answer_in_a_column(place: Place, clock: F
     assert json.loads(rows[0]["body"])["choices"][0]["message"]["content"] == "hello"
 
 
-def test_embeddings_are_a_column_of_float32(place: Place, clock: FakeClock) -> None:
+def test_embeddings_are_a_column_of_float32(place: Place) -> None:
     def embedded(request: RowRequest) -> tuple[int, JsonObject]:
         text = request.body["input"]
         vectors: list[object] = ["AACAPwAAAEA="] if text == "base64" else [[0.5, 0.25]]
@@ -117,12 +80,12 @@ def test_embeddings_are_a_column_of_float32(place: Place, clock: FakeClock) -> N
     template = {"model": "encoder", "input": "{{text}}"}
     (place.bucket / "in.jsonl").write_bytes(jsonl([{"text": "floats"}, {"text": "base64"}]))
     wishes = {"endpoint": "/v1/embeddings", "template": template, "format": "parquet"}
-    job = planned(place, place.native(model="encoder", **wishes), clock)
+    job = planned(place, place.native(model="encoder", **wishes))
     with place.store.transaction() as tx:
         claim = tx.claims.bulk("worker_1", ["encoder"], tx.now(), 30)
     assert claim is not None
     place.run_shard(claim, embedded)
-    assembled(place, job, clock)
+    assembled(place, job)
     table = pq.read_table(io.BytesIO(place.out(part_name(0, job.id, "parquet"))))
     assert str(table.schema.field("embedding").type) == "list<element: float>"
     assert table["embedding"].to_pylist() == [[0.5, 0.25], [1.0, 2.0]]

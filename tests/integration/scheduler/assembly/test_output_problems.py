@@ -1,7 +1,5 @@
 """A job shows why its output is not written while it waits for that, and not any longer."""
 
-import pytest
-
 from nightshift.cli.bulk.run import OUTPUT_INCOMPLETE
 from nightshift.errors import StorageDenied, StorageUnavailable
 from nightshift.jobs import Job, JobState
@@ -10,8 +8,6 @@ from nightshift.lifecycle.cutting import problem_of
 from tests.helpers.fakes import FakeClock
 from tests.integration.scheduler.assembly.conftest import TEXTS, a_batch, a_native_job, assembled
 from tests.integration.scheduler.scheduling import FailingStore, Place
-
-pytestmark = pytest.mark.databases("sqlite")
 
 AWAY = StorageUnavailable("the bucket is away")
 
@@ -34,12 +30,12 @@ def broken_from(place: Place, operation: str, error: Exception, calls_before: in
 
 
 def test_a_part_that_waits_for_its_place_says_why_and_until_when(place: Place, clock: FakeClock) -> None:
-    job = a_native_job(place, clock, TEXTS)
+    job = a_native_job(place, TEXTS)
     place.work_off()
     assert problem(place, job) is None
     away = broken_from(place, "stage", AWAY)
 
-    place.write_parts(clock.now)
+    place.write_parts()
 
     shown = problem(place, job)
     assert shown is not None
@@ -53,18 +49,18 @@ def test_a_part_that_waits_for_its_place_says_why_and_until_when(place: Place, c
     assert shown is not None
     assert shown.next_attempt_at is None, "it is due"
     away.is_broken = False
-    place.write_parts(clock.now)
+    place.write_parts()
     assert problem(place, job) is None
 
 
-def test_a_part_that_never_can_be_written_is_what_is_said(place: Place, clock: FakeClock) -> None:
-    job = a_native_job(place, clock, 4 * TEXTS, part_rows=1)
+def test_a_part_that_never_can_be_written_is_what_is_said(place: Place) -> None:
+    job = a_native_job(place, 4 * TEXTS, part_rows=1)
     place.work_off(shards=1)
     away = broken_from(place, "stage", AWAY)
-    place.write_parts(clock.now)
+    place.write_parts()
     away._error = StorageDenied("not yours")
     place.work_off(shards=1)
-    place.write_parts(clock.now)
+    place.write_parts()
 
     shown = problem(place, job)
 
@@ -76,12 +72,12 @@ def test_a_part_that_never_can_be_written_is_what_is_said(place: Place, clock: F
 def test_a_running_jobs_manifest_that_cannot_be_written_is_said_until_it_is(
     place: Place, clock: FakeClock
 ) -> None:
-    job = a_native_job(place, clock, 4 * TEXTS, part_rows=1)
+    job = a_native_job(place, 4 * TEXTS, part_rows=1)
     place.work_off(shards=1)
     duty = place.output_parts()
-    place.write_parts(clock.now, duty)  # the part alone
+    place.write_parts(duty)  # the part alone
     away = broken_from(place, "stage", AWAY)
-    place.write_parts(clock.now, duty)
+    place.write_parts(duty)
 
     assert place.job(job).state is JobState.RUNNING
     assert message(place, job) == "the bucket is away"
@@ -89,48 +85,44 @@ def test_a_running_jobs_manifest_that_cannot_be_written_is_said_until_it_is(
     away.is_broken = False
     for _ in range(2):  # its pause begins with a pass
         clock.advance(seconds=30)
-        place.write_parts(clock.now, duty)
+        place.write_parts(duty)
     assert message(place, job) is None
 
 
-def test_the_last_manifest_that_cannot_be_written_is_said_until_the_job_ends(
-    place: Place, clock: FakeClock
-) -> None:
-    job = a_native_job(place, clock, TEXTS)
+def test_the_last_manifest_that_cannot_be_written_is_said_until_the_job_ends(place: Place) -> None:
+    job = a_native_job(place, TEXTS)
     place.work_off()
-    place.write_parts(clock.now)
+    place.write_parts()
     away = broken_from(place, "publish", AWAY)
 
-    assert assembled(place, job, clock).state is JobState.FINALIZING
+    assert assembled(place, job).state is JobState.FINALIZING
     assert message(place, job) == "the bucket is away"
 
     away.is_broken = False
-    assert assembled(place, job, clock).state is JobState.SUCCEEDED
+    assert assembled(place, job).state is JobState.SUCCEEDED
     assert message(place, job) is None
 
 
-def test_an_unforeseen_error_is_said_without_its_words(place: Place, clock: FakeClock) -> None:
-    job = a_batch(place, clock, TEXTS)
+def test_an_unforeseen_error_is_said_without_its_words(place: Place) -> None:
+    job = a_batch(place, TEXTS)
     place.work_off()
     broken = FailingStore(place.objects, "put", RuntimeError("/srv/secret"))
 
     duty = place.assembly(broken)
-    assert assembled(place, job, clock, duty).state is JobState.FINALIZING
+    assert assembled(place, job, duty).state is JobState.FINALIZING
     assert message(place, job) == "an unforeseen error of the service"
 
     broken.is_broken = False
-    assert assembled(place, job, clock).state is JobState.SUCCEEDED
+    assert assembled(place, job).state is JobState.SUCCEEDED
     assert message(place, job) is None
 
 
-def test_a_job_without_a_complete_output_says_where_its_finished_rows_are(
-    place: Place, clock: FakeClock
-) -> None:
-    job = a_native_job(place, clock, TEXTS)
+def test_a_job_without_a_complete_output_says_where_its_finished_rows_are(place: Place) -> None:
+    job = a_native_job(place, TEXTS)
     place.work_off()
     broken_from(place, "stage", StorageDenied("not yours"))
 
-    ended = assembled(place, job, clock)
+    ended = assembled(place, job)
 
     cause, where = ended.errors
     assert (ended.state, cause.code, cause.message) == (JobState.FAILED, "storage_denied", "not yours")

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,6 @@ from scheduler.output.running_manifests import RunningManifestsConfig
 from tests.helpers.fakes import FakeClock, a_spec, submit
 from tests.integration.scheduler.assembly.conftest import TEXTS, a_native_job, assembled, ids, stop
 from tests.integration.scheduler.scheduling import IDLE_S, FailingStore, Place
-
-pytestmark = pytest.mark.databases("sqlite")
 
 
 @dataclass
@@ -67,18 +64,34 @@ def a_writer(place: Place, owner: str = "worker_1") -> PartWriter:
     return PartWriter(place.part_dependencies(), owner)
 
 
-def cut(place: Place, now: datetime) -> None:
+def cut(place: Place) -> None:
     """Without a thread that writes."""
-    place.output_parts(threads_max=0).run_once(now)
+    place.output_parts(threads_max=0).run_once(place.store.now())
 
 
-def test_parts_and_their_manifest_lie_there_while_the_job_runs(place: Place, clock: FakeClock) -> None:
-    job = a_native_job(place, clock, 4 * TEXTS, part_rows=1)
+def with_parts(place: Place, texts: list[str] = TEXTS) -> Job:
+    """A job whose rows are done, and whose parts wait for a writer."""
+    job = a_native_job(place, texts)
+    place.work_off()
+    cut(place)
+    return job
+
+
+def a_writer_dies(place: Place, destination: WatchedStore, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+    """It dies at this operation."""
+    with monkeypatch.context() as patch:
+        patch.setattr(destination, at, killed, raising=False)
+        with pytest.raises(Killed):
+            a_writer(place, "dying").write_next()
+
+
+def test_parts_and_their_manifest_lie_there_while_the_job_runs(place: Place) -> None:
+    job = a_native_job(place, 4 * TEXTS, part_rows=1)
     duty = place.output_parts()
     assert place.work_off(shards=2) == 2
 
-    place.write_parts(clock.now, duty)
-    place.write_parts(clock.now, duty)  # the manifest has what an earlier pass wrote
+    place.write_parts(duty)
+    place.write_parts(duty)  # the manifest has what an earlier pass wrote
 
     said = manifest(place)
     assert place.job(job).state is JobState.RUNNING
@@ -88,7 +101,7 @@ def test_parts_and_their_manifest_lie_there_while_the_job_runs(place: Place, clo
     first = {name: place.out(name) for name in place.part_names()}
 
     place.work_off()
-    ended = assembled(place, job, clock)
+    ended = assembled(place, job)
 
     assert ended.counts.succeeded == 48
     assert first.items() < {name: place.out(name) for name in place.part_names()}.items()
@@ -99,10 +112,10 @@ def test_parts_and_their_manifest_lie_there_while_the_job_runs(place: Place, clo
     ]
 
 
-def test_a_part_ends_with_the_shard_that_fills_it(place: Place, clock: FakeClock) -> None:
-    job = a_native_job(place, clock, 4 * TEXTS, part_rows=15)
+def test_a_part_ends_with_the_shard_that_fills_it(place: Place) -> None:
+    job = a_native_job(place, 4 * TEXTS, part_rows=15)
     place.work_off()
-    assembled(place, job, clock)
+    assembled(place, job)
 
     rows = [file["rows"] for file in manifest(place)["parts"]]
     shards = [shard.rows_total or 0 for shard in place.shards(job)]
@@ -111,33 +124,28 @@ def test_a_part_ends_with_the_shard_that_fills_it(place: Place, clock: FakeClock
 
 
 def test_a_manifest_is_not_replaced_at_every_part(place: Place, clock: FakeClock) -> None:
-    a_native_job(place, clock, 4 * TEXTS, part_rows=1)
+    a_native_job(place, 4 * TEXTS, part_rows=1)
     duty = place.output_parts(manifests=RunningManifestsConfig(interval_s=5.0))
     written = []
     for _ in range(4):
         place.work_off(shards=1)
-        place.write_parts(clock.now, duty)
-        place.write_parts(clock.now, duty)
+        place.write_parts(duty)
+        place.write_parts(duty)
         written.append(len(manifest(place)["parts"]))
 
     assert written == [1, 1, 1, 1]
     clock.advance(seconds=5)
-    place.write_parts(clock.now, duty)
+    place.write_parts(duty)
     assert len(manifest(place)["parts"]) == 4
 
 
 def test_the_next_writer_publishes_what_was_staged_and_writes_nothing_again(
     place: Place, clock: FakeClock, destination: WatchedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = a_native_job(place, clock, [*TEXTS, "bad"])
-    place.work_off()
-    cut(place, clock.now)
-    with monkeypatch.context() as patch:
-        patch.setattr(destination, "publish", killed)
-        with pytest.raises(Killed):
-            a_writer(place, "dying").write_next()
+    job = with_parts(place, [*TEXTS, "bad"])
+    a_writer_dies(place, destination, monkeypatch, at="publish")
     clock.advance(seconds=60)
-    cut(place, clock.now)  # expires its lease
+    cut(place)  # expires its lease
     staged = [*destination.staged_keys]
     assert len(staged) == 2
 
@@ -151,16 +159,11 @@ def test_the_next_writer_publishes_what_was_staged_and_writes_nothing_again(
 def test_what_was_staged_in_part_is_discarded_by_the_next_writer(
     place: Place, clock: FakeClock, destination: WatchedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = a_native_job(place, clock, [*TEXTS, "bad"])
-    place.work_off()
-    cut(place, clock.now)
-    with monkeypatch.context() as patch:
-        patch.setattr(destination, "write_staged", killed, raising=False)
-        with pytest.raises(Killed):
-            a_writer(place, "dying").write_next()
+    job = with_parts(place, [*TEXTS, "bad"])
+    a_writer_dies(place, destination, monkeypatch, at="write_staged")
     [begun] = list(destination.staged_uploads(place.bucket / "out"))
     clock.advance(seconds=60)
-    cut(place, clock.now)
+    cut(place)
 
     assert a_writer(place).write_next()
 
@@ -171,11 +174,11 @@ def test_what_was_staged_in_part_is_discarded_by_the_next_writer(
     assert len(place.part_lines()) == 12
 
 
-def test_failed_rows_alone_make_no_part_of_good_ones(place: Place, clock: FakeClock) -> None:
-    job = a_native_job(place, clock, ["bad", "bad"])
+def test_failed_rows_alone_make_no_part_of_good_ones(place: Place) -> None:
+    job = a_native_job(place, ["bad", "bad"])
     place.work_off()
 
-    assert assembled(place, job, clock).state is JobState.SUCCEEDED
+    assert assembled(place, job).state is JobState.SUCCEEDED
 
     assert (place.part_names(), len(place.part_lines("errors"))) == ([], 2)
     assert manifest(place)["parts"] == []
@@ -183,32 +186,30 @@ def test_failed_rows_alone_make_no_part_of_good_ones(place: Place, clock: FakeCl
 
 
 def test_a_part_whose_writers_die_fails_its_job(place: Place, clock: FakeClock) -> None:
-    job = a_native_job(place, clock, TEXTS)
-    place.work_off()
-    cut(place, clock.now)
+    job = with_parts(place)
     for _ in range(ATTEMPTS_MAX):
         with place.store.transaction() as tx:
             assert tx.parts.claim("dying", clock.now, 30) is not None
         clock.advance(seconds=60)
-        cut(place, clock.now)
+        cut(place)
 
     assert a_writer(place).write_next()
-    ended = assembled(place, job, clock)
+    ended = assembled(place, job)
 
     assert (ended.state, ended.errors[0].code) == (JobState.FAILED, "part_failed")
     assert ended.counts.succeeded == 12
 
 
-def test_a_place_that_refuses_a_part_stops_the_job_early(place: Place, clock: FakeClock) -> None:
-    job = a_native_job(place, clock, 4 * TEXTS, part_rows=1)
+def test_a_place_that_refuses_a_part_stops_the_job_early(place: Place) -> None:
+    job = a_native_job(place, 4 * TEXTS, part_rows=1)
     place.work_off(shards=1)
     refusing = FailingStore(place.outputs, "stage", StorageDenied())
     place.open_as(refusing)
-    place.write_parts(clock.now)
-    place.write_parts(clock.now)  # it sees what the writer's thread has met, if the pass before did not
+    place.write_parts()
+    place.write_parts()  # it sees what the writer's thread has met, if the pass before did not
 
     assert place.job(job).stop_reason is StopReason.FAILED
-    ended = assembled(place, job, clock)
+    ended = assembled(place, job)
     assert (ended.state, ended.errors[0].code, ended.errors[0].param) == (
         JobState.FAILED,
         "storage_denied",
@@ -217,28 +218,26 @@ def test_a_place_that_refuses_a_part_stops_the_job_early(place: Place, clock: Fa
 
 
 def test_what_was_begun_does_not_stay_behind_a_job_that_fails(
-    place: Place, clock: FakeClock, destination: WatchedStore, monkeypatch: pytest.MonkeyPatch
+    place: Place, destination: WatchedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = a_native_job(place, clock, [*TEXTS, "bad"])
-    place.work_off()
-    cut(place, clock.now)
+    job = with_parts(place, [*TEXTS, "bad"])
     with monkeypatch.context() as patch:
         patch.setattr(destination, "publish", refused)
         assert a_writer(place).write_next()
     assert destination.staged_uploads(place.bucket / "out")
 
-    assert assembled(place, job, clock).state is JobState.FAILED
+    assert assembled(place, job).state is JobState.FAILED
 
     assert destination.staged_uploads(place.bucket / "out") == []
 
 
 def test_a_place_that_is_away_is_tried_again_later_and_later(place: Place, clock: FakeClock) -> None:
-    job = a_native_job(place, clock, TEXTS)
+    job = a_native_job(place, TEXTS)
     place.work_off()
     inner = place.outputs
     away = FailingStore(inner, "stage", StorageUnavailable())
     place.open_as(away)
-    cut(place, clock.now)
+    cut(place)
 
     assert a_writer(place).write_next()
     assert not a_writer(place).write_next()  # it rests
@@ -249,27 +248,25 @@ def test_a_place_that_is_away_is_tried_again_later_and_later(place: Place, clock
     away.is_broken = False
     clock.advance(seconds=2)
     assert a_writer(place).write_next()
-    assert assembled(place, job, clock).state is JobState.SUCCEEDED
+    assert assembled(place, job).state is JobState.SUCCEEDED
 
 
-def test_a_manifest_that_cannot_be_put_in_place_leaves_nothing_else(place: Place, clock: FakeClock) -> None:
+def test_a_manifest_that_cannot_be_put_in_place_leaves_nothing_else(place: Place) -> None:
     (place.bucket / "out" / "_manifest.json").mkdir(parents=True)
-    job = a_native_job(place, clock, TEXTS)
+    job = a_native_job(place, TEXTS)
     place.work_off()
 
-    assert assembled(place, job, clock).state is JobState.FAILED
+    assert assembled(place, job).state is JobState.FAILED
 
     assert [path.name for path in (place.bucket / "out").glob(".*")] == []
 
 
-def test_what_a_full_disk_has_of_a_part_is_discarded_at_once(
-    place: Place, clock: FakeClock, destination: WatchedStore
-) -> None:
-    a_native_job(place, clock, TEXTS)
+def test_what_a_full_disk_has_of_a_part_is_discarded_at_once(place: Place, destination: WatchedStore) -> None:
+    a_native_job(place, TEXTS)
     place.work_off()
     full = FailingStore(destination, "write_staged", StorageUnavailable())
     place.open_as(full)
-    cut(place, clock.now)
+    cut(place)
 
     assert a_writer(place).write_next()
 
@@ -277,19 +274,17 @@ def test_what_a_full_disk_has_of_a_part_is_discarded_at_once(
     assert destination.staged_uploads(place.bucket / "out") == []
 
 
-def test_a_reader_of_the_manifest_sees_all_of_the_old_output_or_all_of_the_new(
-    place: Place, clock: FakeClock
-) -> None:
-    old = a_native_job(place, clock, ["old"])
+def test_a_reader_of_the_manifest_sees_all_of_the_old_output_or_all_of_the_new(place: Place) -> None:
+    old = a_native_job(place, ["old"])
     place.work_off()
-    assembled(place, old, clock)
+    assembled(place, old)
     [old_name] = place.part_names()
 
-    new = a_native_job(place, clock, [*TEXTS, "new"], part_rows=1)
+    new = a_native_job(place, [*TEXTS, "new"], part_rows=1)
     duty = place.output_parts()
     place.work_off(shards=1)
-    place.write_parts(clock.now, duty)
-    place.write_parts(clock.now, duty)
+    place.write_parts(duty)
+    place.write_parts(duty)
 
     assert (manifest(place)["job_id"], manifest(place)["complete"]) == (old.id, True)
     assert old_name in place.part_names()
@@ -297,30 +292,30 @@ def test_a_reader_of_the_manifest_sees_all_of_the_old_output_or_all_of_the_new(
     assert (manifest(place, own)["job_id"], manifest(place, own)["complete"]) == (new.id, False)
 
     place.work_off()
-    assembled(place, new, clock)
+    assembled(place, new)
 
     lying = {path.name for path in (place.bucket / "out").iterdir()}
     assert manifest(place)["job_id"] == new.id
     assert lying == {"_manifest.json", "_SUCCESS", *(file["name"] for file in manifest(place)["parts"])}
 
 
-def test_a_job_that_fails_leaves_the_earlier_output_as_it_is(place: Place, clock: FakeClock) -> None:
-    old = a_native_job(place, clock, ["old"])
+def test_a_job_that_fails_leaves_the_earlier_output_as_it_is(place: Place) -> None:
+    old = a_native_job(place, ["old"])
     place.work_off()
-    assembled(place, old, clock)
+    assembled(place, old)
     before = {name: place.out(name) for name in ("_manifest.json", "_SUCCESS", *place.part_names())}
 
-    new = a_native_job(place, clock, TEXTS, part_rows=1)
+    new = a_native_job(place, TEXTS, part_rows=1)
     place.work_off(shards=1)
     stop(place, new, StopReason.CANCELLED)
-    assert assembled(place, new, clock).state is JobState.CANCELLED
+    assert assembled(place, new).state is JobState.CANCELLED
 
     assert {name: place.out(name) for name in before} == before
     [own] = (path.name for path in (place.bucket / "out").glob("_manifest-*"))
     assert (manifest(place, own)["status"], manifest(place, own)["complete"]) == ("cancelled", True)
 
 
-def test_files_of_the_user_stay(place: Place, clock: FakeClock) -> None:
+def test_files_of_the_user_stay(place: Place) -> None:
     (place.bucket / "out").mkdir()
     mine = (
         "part-of-it.txt",
@@ -333,9 +328,9 @@ def test_files_of_the_user_stay(place: Place, clock: FakeClock) -> None:
     )
     for name in mine:
         (place.bucket / "out" / name).write_text("mine")
-    job = a_native_job(place, clock, ["a"])
+    job = a_native_job(place, ["a"])
     place.work_off()
-    assembled(place, job, clock)
+    assembled(place, job)
 
     for name in mine:
         assert place.out(name) == b"mine"
@@ -353,14 +348,14 @@ def test_files_of_the_user_stay(place: Place, clock: FakeClock) -> None:
     ],
 )
 def test_a_folder_that_becomes_anothers_while_a_job_runs_is_not_written_over(
-    place: Place, clock: FakeClock, name: str, content: bytes
+    place: Place, name: str, content: bytes
 ) -> None:
-    job = a_native_job(place, clock, TEXTS)
+    job = a_native_job(place, TEXTS)
     place.work_off()
     (place.bucket / "out").mkdir()
     (place.bucket / "out" / name).write_bytes(content)
 
-    ended = assembled(place, job, clock)
+    ended = assembled(place, job)
 
     assert (ended.state, ended.errors[0].code, ended.errors[0].param) == (
         JobState.FAILED,
@@ -371,48 +366,46 @@ def test_a_folder_that_becomes_anothers_while_a_job_runs_is_not_written_over(
 
 
 @pytest.mark.parametrize("rest", [b'"parts": [' + b"[" * 200_000, b'"parts": [' + b"0," * 3_000_000, b"\xff"])
-def test_a_manifest_that_would_cost_too_much_to_read_is_replaced_unread(
-    place: Place, clock: FakeClock, rest: bytes
-) -> None:
+def test_a_manifest_that_would_cost_too_much_to_read_is_replaced_unread(place: Place, rest: bytes) -> None:
     (place.bucket / "out").mkdir()
     (place.bucket / "out" / "_manifest.json").write_bytes(b'{"job_id": "job_old", ' + rest)
     (place.bucket / "out" / "part-00000.jsonl").write_text("{}\n")
-    job = a_native_job(place, clock, ["a"])
+    job = a_native_job(place, ["a"])
     place.work_off()
 
-    assert assembled(place, job, clock).state is JobState.SUCCEEDED
+    assert assembled(place, job).state is JobState.SUCCEEDED
 
     assert manifest(place)["job_id"] == job.id
     assert place.out("part-00000.jsonl") == b"{}\n"
 
 
-def test_a_job_stops_early_for_a_folder_that_becomes_anothers(place: Place, clock: FakeClock) -> None:
-    job = a_native_job(place, clock, 4 * TEXTS, part_rows=1)
+def test_a_job_stops_early_for_a_folder_that_becomes_anothers(place: Place) -> None:
+    job = a_native_job(place, 4 * TEXTS, part_rows=1)
     (place.bucket / "out").mkdir()
     (place.bucket / "out" / "_manifest.json").write_text("{}")
     duty = place.output_parts()
     place.work_off(shards=1)
-    place.write_parts(clock.now, duty)
-    place.write_parts(clock.now, duty)
+    place.write_parts(duty)
+    place.write_parts(duty)
 
     assert place.job(job).stop_reason is StopReason.FAILED
 
 
-def test_a_part_that_was_taken_away_is_written_again(place: Place, clock: FakeClock) -> None:
-    job = a_native_job(place, clock, [*TEXTS, "bad"], part_rows=1)
+def test_a_part_that_was_taken_away_is_written_again(place: Place) -> None:
+    job = a_native_job(place, [*TEXTS, "bad"], part_rows=1)
     place.work_off()
-    place.write_parts(clock.now)
+    place.write_parts()
     whole = {name: place.out(name) for kind in ("part", "errors") for name in place.part_names(kind)}
     first, *_ = place.part_names()
     (place.bucket / "out" / first).unlink()
     (place.bucket / "out" / place.part_names("errors")[0]).write_bytes(b"cut")
 
-    assert assembled(place, job, clock).state is JobState.SUCCEEDED
+    assert assembled(place, job).state is JobState.SUCCEEDED
 
     assert {name: place.out(name) for name in whole} == whole
 
 
-def test_the_output_of_an_earlier_run_is_replaced(place: Place, clock: FakeClock) -> None:
+def test_the_output_of_an_earlier_run_is_replaced(place: Place) -> None:
     (place.bucket / "out").mkdir()
     (place.bucket / "out" / "part-00000.jsonl").write_text("{}\n")
     (place.bucket / "out" / "_inputs-zzzzzzzz.ndjson").write_text("{}\n")
@@ -423,11 +416,11 @@ def test_the_output_of_an_earlier_run_is_replaced(place: Place, clock: FakeClock
     }
     (place.bucket / "out" / "_manifest.json").write_text(json.dumps(old))
     (place.bucket / "out" / "_SUCCESS").touch()
-    job = a_native_job(place, clock, ["a"])
+    job = a_native_job(place, ["a"])
     place.work_off()
-    place.write_parts(clock.now)
+    place.write_parts()
     assert manifest(place)["job_id"] == "job_old", "the earlier output is whole until the new one is"
-    assembled(place, job, clock)
+    assembled(place, job)
 
     lying = {path.name for path in (place.bucket / "out").iterdir()}
     assert lying == {"_manifest.json", "_SUCCESS", *place.part_names()}
@@ -435,8 +428,8 @@ def test_the_output_of_an_earlier_run_is_replaced(place: Place, clock: FakeClock
 
 
 @pytest.mark.parametrize("spelling", ["out/", "out"])
-def test_two_jobs_never_write_to_one_folder_at_a_time(place: Place, clock: FakeClock, spelling: str) -> None:
-    first = a_native_job(place, clock, ["a"])
+def test_two_jobs_never_write_to_one_folder_at_a_time(place: Place, spelling: str) -> None:
+    first = a_native_job(place, ["a"])
 
     with pytest.raises(OutputInUse, match=first.id) as refused:
         place.native(output=place.uri(spelling))
@@ -446,20 +439,20 @@ def test_two_jobs_never_write_to_one_folder_at_a_time(place: Place, clock: FakeC
     assert first.id not in str(told_another.value)
 
     place.work_off()
-    assembled(place, first, clock)
+    assembled(place, first)
     assert place.native(output=place.uri(spelling)).state is JobState.QUEUED
 
 
-def test_the_folder_is_a_dataset_at_every_moment(place: Place, clock: FakeClock) -> None:
+def test_the_folder_is_a_dataset_at_every_moment(place: Place) -> None:
     texts = [*TEXTS, *(3 * ["bad"]), *TEXTS]
-    job = a_native_job(place, clock, texts, format="parquet", part_rows=1)
+    job = a_native_job(place, texts, format="parquet", part_rows=1)
     duty = place.output_parts()
     seen = []
     while place.work_off(shards=1):
-        place.write_parts(clock.now, duty)
+        place.write_parts(duty)
         seen.append(dataset(place).count_rows())
         assert counted_by_duckdb(place) == seen[-1]
-    assembled(place, job, clock)
+    assembled(place, job)
 
     table = dataset(place).to_table()
     assert counted_by_duckdb(place) == 27
@@ -496,7 +489,7 @@ def killed(*args: object, **more: object) -> None:
 
 
 def test_an_assembly_that_waits_for_a_part_has_nothing_new_to_log(place: Place, clock: FakeClock) -> None:
-    job = a_native_job(place, clock, TEXTS)
+    job = a_native_job(place, TEXTS)
     place.work_off()
     duty = place.assembly()
     passes = []

@@ -15,7 +15,6 @@ import pytest
 
 from nightshift.jobs import JobState, JsonObject
 from scheduler.output import manifests
-from tests.helpers.fakes import FakeClock
 from tests.integration.scheduler.assembly.conftest import TEXTS, a_native_job, assembled, ids
 from tests.integration.scheduler.scheduling import Place
 
@@ -103,13 +102,13 @@ RULES: dict[str, Callable[[Path], Iterator[Path]]] = {
     ids=["inputs in a file", "inputs in the manifest"],
 )
 def test_every_reader_finds_each_row_of_an_output_once_and_nothing_else(
-    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, format: str, inputs_max: int
+    place: Place, monkeypatch: pytest.MonkeyPatch, format: str, inputs_max: int
 ) -> None:
     """Rows that failed, too: their files have the same columns, and `outcome` tells them apart."""
     monkeypatch.setattr(manifests, "INPUTS_MAX", inputs_max)
-    job = a_native_job(place, clock, ROWS, format=format, id_column="text", part_rows=4)
+    job = a_native_job(place, ROWS, format=format, id_column="text", part_rows=4)
     place.work_off()
-    assert assembled(place, job, clock).state is JobState.SUCCEEDED
+    assert assembled(place, job).state is JobState.SUCCEEDED
 
     folder = place.bucket / "out"
     read = {name: sorted(reader(folder)) for name, reader in READERS[format].items()}
@@ -119,17 +118,15 @@ def test_every_reader_finds_each_row_of_an_output_once_and_nothing_else(
 
 
 @pytest.mark.parametrize("format", READERS)
-def test_a_folder_is_read_while_its_second_run_writes_beside_the_first(
-    place: Place, clock: FakeClock, format: str
-) -> None:
+def test_a_folder_is_read_while_its_second_run_writes_beside_the_first(place: Place, format: str) -> None:
     for texts, shards in ((["old"], 1000), (ROWS, 1)):
-        job = a_native_job(place, clock, texts, format=format, id_column="text", part_rows=1)
+        job = a_native_job(place, texts, format=format, id_column="text", part_rows=1)
         duty = place.output_parts()
         place.work_off(shards=shards)
         for _ in range(2):  # the second lists what the first has written
-            place.write_parts(clock.now, duty)
+            place.write_parts(duty)
         if texts == ["old"]:
-            assembled(place, job, clock)
+            assembled(place, job)
 
     folder = place.bucket / "out"
     assert len(list(folder.glob("_manifest*.json"))) == 2

@@ -15,10 +15,8 @@ from nightshift.objectstore import ObjectInfo, ObjectStore, Staged
 from scheduler.duties.running_output import OutputParts
 from scheduler.output.running_manifests import RunningManifests
 from tests.helpers.fakes import MODEL, FakeClock, a_spec, submit
-from tests.integration.scheduler.assembly.conftest import TEMPLATE, TEXTS, a_native_job, assembled, planned
-from tests.integration.scheduler.scheduling import IDLE_S, BusyStore, FailingStore, Place, jsonl
-
-pytestmark = pytest.mark.databases("sqlite")
+from tests.integration.scheduler.assembly.conftest import TEXTS, a_native_job, assembled, planned
+from tests.integration.scheduler.scheduling import IDLE_S, TEMPLATE, BusyStore, FailingStore, Place, jsonl
 
 SIGNAL_S = 60.0
 
@@ -56,11 +54,11 @@ def store_of_outputs(place: Place) -> ObjectStore:
     return place.outputs
 
 
-def with_written_parts(place: Place, clock: FakeClock, output: str, duty: OutputParts) -> Job:
+def with_written_parts(place: Place, output: str, duty: OutputParts) -> Job:
     """A running job with a written part that no manifest has, and shards to come."""
-    job = a_native_job(place, clock, 4 * TEXTS, part_rows=1, output=place.uri(f"{output}/"))
+    job = a_native_job(place, 4 * TEXTS, part_rows=1, output=place.uri(f"{output}/"))
     place.work_off(shards=1)
-    duty.run_once(clock.now)
+    duty.run_once(place.store.now())
     return job
 
 
@@ -79,13 +77,13 @@ def test_a_place_that_hangs_delays_no_other_job(place: Place, clock: FakeClock) 
     places = SlowPlaces(store_of_outputs(place), "slow")
     place.open_as(places)
     duty = place.output_parts(threads_max=0)
-    with_written_parts(place, clock, "slow", duty)
+    with_written_parts(place, "slow", duty)
     write_all(place)
     duty.run_once(clock.now)
     assert places.waiting.acquire(timeout=SIGNAL_S)
 
     place.work_off()
-    quick = a_native_job(place, clock, 4 * TEXTS, part_rows=1)
+    quick = a_native_job(place, 4 * TEXTS, part_rows=1)
     place.work_off()
     assert duty.run_once(clock.now).parts > len(place.shards(quick)), "those of both are cut"
     write_all(place)
@@ -102,8 +100,7 @@ def test_a_place_that_hangs_delays_no_other_job(place: Place, clock: FakeClock) 
     places.may_go_on.set()
     assert duty.wait_until_idle(IDLE_S)
     assert listed(place, "slow") == 1, "as of when it began"
-    duty.run_once(clock.now)
-    assert duty.wait_until_idle(IDLE_S)
+    place.run(duty)
     assert listed(place, "slow") == len(place.shards(quick))
 
 
@@ -112,11 +109,11 @@ def test_one_tenant_whose_places_hang_leaves_threads_for_the_others(place: Place
     place.open_as(places)
     duty = place.output_parts(threads_max=0)
     for number in range(6):
-        a_native_job(place, clock, ["a"], output=place.uri(f"slow/{number}/"))
+        a_native_job(place, ["a"], output=place.uri(f"slow/{number}/"))
         place.work_off()
     (place.bucket / "in.jsonl").write_bytes(jsonl({"text": text} for text in TEXTS))
     spec = a_spec(input=place.uri("in.jsonl"), output=place.uri("out/"), template=TEMPLATE)
-    theirs = planned(place, submit(place.store, tenant_id="other", model=MODEL, spec=spec), clock)
+    theirs = planned(place, submit(place.store, tenant_id="other", model=MODEL, spec=spec))
     place.work_off()
     duty.run_once(clock.now)
     write_all(place)
@@ -135,19 +132,18 @@ def test_one_tenant_whose_places_hang_leaves_threads_for_the_others(place: Place
 def test_a_manifest_that_comes_after_the_last_one_is_not_written(place: Place, clock: FakeClock) -> None:
     inner = store_of_outputs(place)
     duty = place.output_parts(threads_max=0)
-    job = with_written_parts(place, clock, "out", duty)
+    job = with_written_parts(place, "out", duty)
     write_all(place)
 
     def the_job_is_over() -> None:
         place.open_as(inner)
         place.work_off()
         place.assembly().run_once(clock.now)
-        assert Context().run(assembled, place, job, clock).state is JobState.SUCCEEDED
+        assert Context().run(assembled, place, job).state is JobState.SUCCEEDED
 
     busy = BusyStore(inner, "stage", the_job_is_over)
     place.open_as(busy)
-    duty.run_once(clock.now)
-    assert duty.wait_until_idle(IDLE_S)
+    place.run(duty)
 
     said = json.loads(place.out("_manifest.json"))
     assert (said["complete"], len(said["parts"])) == (True, len(place.shards(job)))
@@ -158,7 +154,7 @@ def test_a_manifest_of_a_running_job_never_replaces_that_of_its_assembly(
 ) -> None:
     inner = store_of_outputs(place)
     duty = place.output_parts(threads_max=0)
-    job = with_written_parts(place, clock, "out", duty)
+    job = with_written_parts(place, "out", duty)
     write_all(place)
 
     def the_job_is_finalized() -> None:
@@ -167,29 +163,27 @@ def test_a_manifest_of_a_running_job_never_replaces_that_of_its_assembly(
 
     busy = BusyStore(inner, "stage", the_job_is_finalized)
     place.open_as(busy)
-    duty.run_once(clock.now)
-    assert duty.wait_until_idle(IDLE_S)
+    place.run(duty)
 
     assert [path.name for path in (place.bucket / "out").iterdir()] == place.part_names()
 
 
 def test_a_place_that_refuses_the_manifest_stops_the_job_early(place: Place, clock: FakeClock) -> None:
     duty = place.output_parts(threads_max=0)
-    job = with_written_parts(place, clock, "out", duty)
+    job = with_written_parts(place, "out", duty)
     write_all(place)
     refusing = FailingStore(store_of_outputs(place), "stage", StorageDenied())
     place.open_as(refusing)
-    duty.run_once(clock.now)
-    assert duty.wait_until_idle(IDLE_S)
+    place.run(duty)
 
     assert place.job(job).stop_reason is StopReason.FAILED
     assert duty.run_once(clock.now).stopped == 1
-    ended = assembled(place, job, clock)
+    ended = assembled(place, job)
     assert (ended.state, ended.errors[0].code) == (JobState.FAILED, "storage_denied")
 
 
 def test_a_thread_that_hangs_is_seen_when_there_is_no_other(
-    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RunningManifests, "blocked_s", 7.0)
 

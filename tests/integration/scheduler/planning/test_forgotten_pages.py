@@ -13,10 +13,9 @@ from nightshift.store.databases.migrate import upgrade
 from scheduler.input.writing import PlanOutcome
 from tests.helpers.fakes import MODEL, FakeClock
 from tests.integration import servers
-from tests.integration.scheduler.scheduling import IDLE_S, Place, jsonl
+from tests.integration.scheduler.scheduling import TEMPLATE, Place, jsonl
 from tests.integration.servers import PostgresServer
 
-TEMPLATE = {"model": MODEL, "messages": [{"role": "user", "content": "{{text}}"}]}
 FORGETFUL = "wal_writer_delay = 10s\n"  # what no commit waits for reaches the disk so much later
 
 
@@ -38,9 +37,7 @@ def place(server: PostgresServer, clock: FakeClock, tmp_path: Path) -> Iterator[
         yield new_place
 
 
-def test_a_page_that_the_database_forgot_is_cut_again(
-    place: Place, clock: FakeClock, server: PostgresServer
-) -> None:
+def test_a_page_that_the_database_forgot_is_cut_again(place: Place, server: PostgresServer) -> None:
     (place.bucket / "in").mkdir()
     for number in range(12):
         (place.bucket / "in" / f"{number:03}.jsonl").write_bytes(jsonl([{"text": f"text {number}"}]))
@@ -57,8 +54,7 @@ def test_a_page_that_the_database_forgot_is_cut_again(
 
     assert (ahead.plan_cursor.shards, place.job(job).plan_cursor.shards) == (5, 2)
     assert duty._writer.write(ahead, next(pages)) is PlanOutcome.TOO_LATE
-    duty.run_once(clock.now)
-    assert duty.wait_until_idle(IDLE_S)
+    place.run(duty)
     assert place.job(job).planned_at is not None
     assert [(shard.shard_no, shard.uri) for shard in place.shards(job)] == [
         (number, place.uri(f"in/{number:03}.jsonl")) for number in range(12)

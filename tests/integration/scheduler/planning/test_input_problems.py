@@ -24,10 +24,8 @@ from tests.integration.objectstore.s3_faults import (
     Unreachable,
     faulty_s3,
 )
-from tests.integration.scheduler.scheduling import IDLE_S, Place, jsonl
+from tests.integration.scheduler.scheduling import IDLE_S, TEMPLATE, Place, jsonl
 from tests.integration.servers import S3Server
-
-TEMPLATE = {"model": MODEL, "messages": [{"role": "user", "content": "{{text}}"}]}
 
 
 @dataclass
@@ -43,9 +41,7 @@ class Site:
         )
 
     def plan(self) -> None:
-        duty = self.place.planning()
-        duty.run_once(self.clock.now)
-        assert duty.wait_until_idle(IDLE_S)
+        self.place.run(self.place.planning())
 
     def problem(self, job: Job) -> ShownProblem | None:
         with self.place.store.snapshot() as tx:

@@ -18,10 +18,9 @@ from nightshift.store.databases.database import Database
 from nightshift.tenants.keys import DEFAULT_TENANT
 from scheduler.output import manifests
 from tests.helpers.fakes import MODEL, FakeClock
-from tests.integration.scheduler.assembly.conftest import TEMPLATE, a_native_job, assembled, planned
+from tests.integration.scheduler.assembly.conftest import a_native_job, assembled, planned
 from tests.integration.scheduler.assembly.test_retries import retry_of
-from tests.integration.scheduler.planning.test_planning import plan
-from tests.integration.scheduler.scheduling import LINE_BYTES_MAX, Place, jsonl, lines_of
+from tests.integration.scheduler.scheduling import LINE_BYTES_MAX, TEMPLATE, Place, jsonl, lines_of
 from tests.integration.servers import S3Server
 
 ODD_KEYS = ["in/b.jsonl", "in//a.jsonl", "in/sub//c", "in/folder/", "in/50%2F #?+*.jsonl", "in/\u00e9\x01"]
@@ -38,7 +37,7 @@ def inputs_of(manifest: bytes) -> list[str]:
 
 
 def test_rows_of_every_key_are_run_retried_and_named(
-    store: Store, clock: FakeClock, tmp_path: Path, moto_server: S3Server
+    store: Store, tmp_path: Path, moto_server: S3Server
 ) -> None:
     bucket = moto_server.new_bucket()
     place = Place.at(store, tmp_path, (bucket,))
@@ -48,9 +47,9 @@ def test_rows_of_every_key_are_run_retried_and_named(
     for key in ODD_KEYS:
         moto_server.client.put_object(Bucket=bucket, Key=key, Body=jsonl([{"text": key}, {"text": "bad"}]))
     location = {"input": f"s3://{bucket}/in/", "output": f"s3://{bucket}/out/"}
-    job = planned(place, place.native(**location, template=TEMPLATE, model=MODEL), clock)
+    job = planned(place, place.native(**location, template=TEMPLATE, model=MODEL))
     place.work_off()
-    job = assembled(place, job, clock)
+    job = assembled(place, job)
 
     assert (job.state, job.counts.succeeded, job.counts.failed) == (
         JobState.SUCCEEDED,
@@ -63,28 +62,28 @@ def test_rows_of_every_key_are_run_retried_and_named(
     answers = [line["response"]["body"] for line in lines_of(remote.read(f"out/{part['name']}"))]
     assert [body["choices"][0]["message"]["content"] for body in answers] == sorted(ODD_KEYS)
 
-    again = planned(place, retry_of(place, job), clock)
+    again = planned(place, retry_of(place, job))
     place.work_off(lambda request: (200, {}))
-    assert assembled(place, again, clock).counts.succeeded == len(ODD_KEYS)
+    assert assembled(place, again).counts.succeeded == len(ODD_KEYS)
     place.locations.close()
 
 
 @pytest.mark.parametrize("format", ["jsonl", "parquet"])
 def test_the_folder_that_a_job_wrote_is_an_input_with_its_rows_alone(
-    store: Store, clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
 ) -> None:
     monkeypatch.setattr(manifests, "INPUTS_MAX", 0)
     place = Place.at(store, tmp_path)
     place.serve_model()
-    first = a_native_job(place, clock, ["a", "b", "bad"], format=format)
+    first = a_native_job(place, ["a", "b", "bad"], format=format)
     place.work_off()
-    assembled(place, first, clock)
+    assembled(place, first)
 
     template = {"model": MODEL, "messages": [{"role": "user", "content": "{{custom_id}}"}]}
     wishes = {"template": template, "output": place.uri("next/")}
-    second = planned(place, place.native(name="out/", model=MODEL, **wishes), clock)
+    second = planned(place, place.native(name="out/", model=MODEL, **wishes))
     place.work_off()
-    assert assembled(place, second, clock).counts.succeeded == 3
+    assert assembled(place, second).counts.succeeded == 3
 
     (listed,) = (place.bucket / "next").glob("_inputs-*")
     read = [json.loads(line)["uri"] for line in listed.read_text().splitlines()]
@@ -101,7 +100,7 @@ UNREADABLE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_a_job_fails_by_the_name_of_what_cannot_be_read_and_a_dry_run_says_the_same(
-    store: Store, clock: FakeClock, tmp_path: Path, name: str
+    store: Store, tmp_path: Path, name: str
 ) -> None:
     place = Place.at(store, tmp_path)
     place.serve_model()
@@ -110,7 +109,7 @@ def test_a_job_fails_by_the_name_of_what_cannot_be_read_and_a_dry_run_says_the_s
     UNREADABLE[name](place.bucket / "in" / name)
 
     job = place.native(name="in/", template=TEMPLATE, model=MODEL)
-    failed = plan(place, job, clock)
+    failed = place.plan(job)
 
     (error,) = failed.errors
     assert (failed.state, error.code, error.param) == (JobState.FAILED, "unreadable_input", "input")
@@ -141,7 +140,7 @@ def test_a_dry_run_says_that_the_job_would_wait_and_the_problem_that_it_would_sh
     monkeypatch.setattr(DirectoryStore, method, fail)
 
     problem = previewed(place, job)
-    waiting = plan(place, job, clock)
+    waiting = place.plan(job)
 
     assert not waiting.state.is_terminal
     with store.snapshot() as tx:

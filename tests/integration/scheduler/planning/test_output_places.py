@@ -7,13 +7,7 @@ from nightshift.jobs import Job, JobState
 from nightshift.jobs.part import MANIFEST_NAME
 from nightshift.objectstore import ObjectStore, ObjectUri
 from nightshift.tenants.keys import DEFAULT_TENANT
-from scheduler.duties.planning import Planning
-from tests.helpers.fakes import MODEL, FakeClock
-from tests.integration.scheduler.scheduling import IDLE_S, FailingStore, Place, jsonl
-
-pytestmark = pytest.mark.databases("sqlite")
-
-TEMPLATE = {"model": MODEL, "messages": [{"role": "user", "content": "{{text}}"}]}
+from tests.integration.scheduler.scheduling import TEMPLATE, FailingStore, Place, jsonl
 
 
 @pytest.fixture
@@ -22,12 +16,8 @@ def place(place: Place) -> Place:
     return place
 
 
-def planned(place: Place, clock: FakeClock, output: str = "out/", duty: Planning | None = None) -> Job:
-    job = place.native(template=TEMPLATE, output=place.uri(output))
-    duty = duty or place.planning()
-    duty.run_once(clock.now)
-    assert duty.wait_until_idle(IDLE_S)
-    return place.job(job)
+def planned(place: Place, output: str = "out/") -> Job:
+    return place.plan(place.native(template=TEMPLATE, output=place.uri(output)))
 
 
 def refused(place: Place, job: Job) -> tuple[str, str | None]:
@@ -47,58 +37,49 @@ def outputs_fail(monkeypatch: pytest.MonkeyPatch, place: Place, error: StorageEr
 
 
 @pytest.mark.parametrize("name", ["_manifest.json", "_SUCCESS"])
-def test_a_job_for_a_folder_of_anothers_output_runs_no_row(place: Place, clock: FakeClock, name: str) -> None:
+def test_a_job_for_a_folder_of_anothers_output_runs_no_row(place: Place, name: str) -> None:
     (place.bucket / "out").mkdir()
     (place.bucket / "out" / name).write_text("theirs")
 
-    job = planned(place, clock)
+    job = planned(place)
 
     assert refused(place, job) == ("output_not_ours", "output")
     assert place.out(name) == b"theirs"
 
 
 @pytest.mark.parametrize("output", ["out", "out/"])
-def test_a_job_for_a_file_runs_no_row(place: Place, clock: FakeClock, output: str) -> None:
+def test_a_job_for_a_file_runs_no_row(place: Place, output: str) -> None:
     (place.bucket / "out").write_text("theirs")
 
-    assert refused(place, planned(place, clock, output)) == ("output_not_a_folder", "output")
+    assert refused(place, planned(place, output)) == ("output_not_a_folder", "output")
 
 
-def test_a_job_for_a_place_that_refuses_runs_no_row(
-    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_for_a_place_that_refuses_runs_no_row(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs_fail(monkeypatch, place, StorageDenied())
 
-    assert refused(place, planned(place, clock)) == ("storage_denied", "output")
+    assert refused(place, planned(place)) == ("storage_denied", "output")
 
 
-def test_a_job_for_a_place_that_is_not_allowed_runs_no_row(place: Place, clock: FakeClock) -> None:
-    job = place.native(template=TEMPLATE, output="file:///elsewhere/out/")
-    duty = place.planning()
-    duty.run_once(clock.now)
-    assert duty.wait_until_idle(IDLE_S)
+def test_a_job_for_a_place_that_is_not_allowed_runs_no_row(place: Place) -> None:
+    job = place.plan(place.native(template=TEMPLATE, output="file:///elsewhere/out/"))
 
-    assert refused(place, place.job(job)) == ("location_not_allowed", "output")
+    assert refused(place, job) == ("location_not_allowed", "output")
 
 
 def test_a_place_that_is_away_does_not_keep_rows_from_running(
-    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outputs_fail(monkeypatch, place, StorageUnavailable())
 
-    job = planned(place, clock)
+    job = planned(place)
 
     assert job.planned_at is not None
     assert place.shards(job)
+    assert not (place.bucket / "out").exists(), "looking makes no folder"
 
 
-def test_the_folder_of_last_nights_run_is_ours(place: Place, clock: FakeClock) -> None:
+def test_the_folder_of_last_nights_run_is_ours(place: Place) -> None:
     (place.bucket / "out").mkdir()
     (place.bucket / "out" / MANIFEST_NAME).write_text('{"job_id": "job_1", "parts": []}')
 
-    assert planned(place, clock).planned_at is not None
-
-
-def test_looking_makes_no_folder(place: Place, clock: FakeClock) -> None:
-    assert planned(place, clock).planned_at is not None
-    assert not (place.bucket / "out").exists()
+    assert planned(place).planned_at is not None

@@ -18,7 +18,6 @@ from nightshift.jobs.planning import PlanCursor
 from nightshift.jobs.shard import Ring
 from nightshift.lifecycle import controls, retry
 from nightshift.lifecycle.tenants import Administration
-from nightshift.lifecycle.transitions import request_stop
 from nightshift.objectstore import ObjectInfo, ObjectStore, ObjectUri
 from nightshift.store.shards.shards import PreparedShards, Shards
 from nightshift.tenants.audit import Actor
@@ -27,11 +26,9 @@ from scheduler.input import surveying
 from scheduler.input.surveying import LISTED_AHEAD, NO_ROWS, SurveyConfig
 from scheduler.input.writing import PlanOutcome
 from tests.helpers.fakes import MODEL, FakeClock, InMemoryQueue, a_spec, claimed, submit
-from tests.integration.scheduler.scheduling import IDLE_S, Place, a_line, jsonl, lines_of
+from tests.integration.scheduler.scheduling import IDLE_S, TEMPLATE, Place, a_line, jsonl, lines_of
+from tests.integration.store.watching import request_stop
 
-pytestmark = pytest.mark.databases("sqlite")
-
-TEMPLATE = {"model": MODEL, "messages": [{"role": "user", "content": "{{text}}"}]}
 ONE_PAGE_A_TURN = {"turn_s": 0.0, "page_shards": 3, "first_page_shards": 2}
 
 
@@ -43,21 +40,19 @@ def a_folder(place: Place, objects: int) -> Job:
     return place.native(name="in/", template=TEMPLATE, model=MODEL)
 
 
-def turn(place: Place, clock: FakeClock, duty: Planning) -> Planned:
+def turn(place: Place, duty: Planning) -> Planned:
     """One turn of every job, and then its outcomes."""
-    duty.run_once(clock.now)
-    assert duty.wait_until_idle(IDLE_S)
+    place.run(duty)
     ended = duty._pool.take_outcomes()
     return Planned(
         **{outcome.value: ended[outcome] for outcome in PlanOutcome if outcome is not PlanOutcome.PAGE}
     )
 
 
-def plan(place: Place, clock: FakeClock, duty: Planning, turns: int = 50) -> int:
+def plan(place: Place, duty: Planning, turns: int = 50) -> int:
     """Turns until none is left to take. Returns how many."""
     for count in range(turns):
-        duty.run_once(clock.now)
-        assert duty.wait_until_idle(IDLE_S)
+        place.run(duty)
         with place.store.snapshot() as tx:
             if not tx.jobs.to_plan(1):
                 return count + 1
@@ -73,17 +68,16 @@ def texts(place: Place, job: Job) -> list[str]:
     ]
 
 
-def assemble(place: Place, clock: FakeClock) -> None:
-    place.write_parts(clock.now)
+def assemble(place: Place) -> None:
+    place.write_parts()
     duty = place.assembly()
-    duty.run_once(clock.now)
-    assert duty.wait_until_idle(IDLE_S)
+    place.run(duty)
 
 
-def test_rows_run_while_the_rest_of_the_input_is_listed(place: Place, clock: FakeClock) -> None:
+def test_rows_run_while_the_rest_of_the_input_is_listed(place: Place) -> None:
     job, duty = a_folder(place, 10), place.planning(**ONE_PAGE_A_TURN)
 
-    assert turn(place, clock, duty).yielded == 1
+    assert turn(place, duty).yielded == 1
 
     begun = place.job(job)
     assert (begun.planned_at, begun.model, begun.rows_expected, begun.rows_estimated) == (
@@ -96,12 +90,12 @@ def test_rows_run_while_the_rest_of_the_input_is_listed(place: Place, clock: Fak
     assert place.work_off() == 2
     assert place.job(job).state is JobState.RUNNING
 
-    assert plan(place, clock, duty) == 3
+    assert plan(place, duty) == 3
     planned = place.job(job)
     assert planned.planned_at is not None
     assert planned.rows_expected == 10
     place.work_off()
-    assemble(place, clock)
+    assemble(place)
     assert place.job(job).state is JobState.SUCCEEDED
     assert texts(place, job) == [f"text {number}" for number in range(10)]
     with place.store.snapshot() as tx:
@@ -112,20 +106,20 @@ def test_rows_run_while_the_rest_of_the_input_is_listed(place: Place, clock: Fak
     ]
 
 
-def test_workers_that_ran_out_of_shards_are_rung_for_the_next_page(place: Place, clock: FakeClock) -> None:
+def test_workers_that_ran_out_of_shards_are_rung_for_the_next_page(place: Place) -> None:
     a_folder(place, 8)
     duty = place.planning(**ONE_PAGE_A_TURN)
-    turn(place, clock, duty)
-    turn(place, clock, duty)
+    turn(place, duty)
+    turn(place, duty)
     assert len(place.queue.rings) == 2  # for the first page: its shards are still there
     place.work_off()
-    turn(place, clock, duty)
+    turn(place, duty)
     assert len(place.queue.rings) == 5
 
 
-def test_a_job_is_not_finalized_between_two_pages(place: Place, clock: FakeClock) -> None:
+def test_a_job_is_not_finalized_between_two_pages(place: Place) -> None:
     job, duty = a_folder(place, 5), place.planning(**ONE_PAGE_A_TURN)
-    turn(place, clock, duty)
+    turn(place, duty)
     place.work_off()
 
     with place.store.snapshot() as tx:
@@ -133,11 +127,11 @@ def test_a_job_is_not_finalized_between_two_pages(place: Place, clock: FakeClock
         assert [waiting.id for waiting in tx.jobs.to_plan(10)] == [job.id]
 
 
-def test_another_scheduler_goes_on_behind_the_last_page(place: Place, clock: FakeClock) -> None:
+def test_another_scheduler_goes_on_behind_the_last_page(place: Place) -> None:
     job = a_folder(place, 12)
-    turn(place, clock, place.planning(**ONE_PAGE_A_TURN))
-    turn(place, clock, place.planning(turn_s=0.0, page_shards=4))
-    plan(place, clock, place.planning(shard_bytes=1))  # of these, none was begun
+    turn(place, place.planning(**ONE_PAGE_A_TURN))
+    turn(place, place.planning(turn_s=0.0, page_shards=4))
+    plan(place, place.planning(shard_bytes=1))  # of these, none was begun
 
     shards = place.shards(job)
     assert [shard.shard_no for shard in shards] == list(range(len(shards)))
@@ -146,11 +140,11 @@ def test_another_scheduler_goes_on_behind_the_last_page(place: Place, clock: Fak
     ]
 
 
-def test_an_object_that_is_cut_in_several_pages_is_cut_as_in_one(place: Place, clock: FakeClock) -> None:
+def test_an_object_that_is_cut_in_several_pages_is_cut_as_in_one(place: Place) -> None:
     (place.bucket / "in.jsonl").write_bytes(jsonl({"text": f"text {number}"} for number in range(200)))
     job = place.native(template=TEMPLATE, model=MODEL)
     duty = place.planning(**ONE_PAGE_A_TURN)
-    turns = plan(place, clock, duty)
+    turns = plan(place, duty)
     shards = place.shards(job)
     assert turns > len(shards) // 3 > 3
     assert [shard.start for shard in shards[1:]] == [shard.end for shard in shards[:-1]]
@@ -158,13 +152,13 @@ def test_an_object_that_is_cut_in_several_pages_is_cut_as_in_one(place: Place, c
     assert place.job(job).counts.succeeded == 200
 
 
-def test_a_late_scheduler_writes_no_page_and_refuses_no_job(place: Place, clock: FakeClock) -> None:
+def test_a_late_scheduler_writes_no_page_and_refuses_no_job(place: Place) -> None:
     job = a_folder(place, 12)
     duty, other = place.planning(**ONE_PAGE_A_TURN), place.planning(**ONE_PAGE_A_TURN)
-    turn(place, clock, duty)
+    turn(place, duty)
     pages = duty._pages(place.job(job))
     late, page = place.job(job), next(pages)
-    turn(place, clock, other)
+    turn(place, other)
     before = place.shards(job)
 
     assert duty._writer.write(late, page) is PlanOutcome.TOO_LATE
@@ -179,7 +173,7 @@ def a_batch(place: Place, rows: int) -> Job:
 
 
 def test_a_batch_file_is_checked_once_and_recorded_in_pages(
-    place: Place, clock: FakeClock, pages: list["RecordedPage"], monkeypatch: pytest.MonkeyPatch
+    place: Place, pages: list["RecordedPage"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked: list[str | None] = []
     check_line = Chat.check_line
@@ -192,12 +186,12 @@ def test_a_batch_file_is_checked_once_and_recorded_in_pages(
     job = a_batch(place, 40)
     duty = place.planning(turn_s=0.0, page_shards=3, shard_rows=5, shard_bytes=10_000)
 
-    assert turn(place, clock, duty).yielded == 1
+    assert turn(place, duty).yielded == 1
     begun = place.job(job)
     assert (begun.planned_at, begun.model, begun.counts.total) == (None, MODEL, None)
     assert len(place.shards(job)) == 3
     assert place.work_off() == 3
-    assert plan(place, clock, duty) == 2
+    assert plan(place, duty) == 2
 
     assert checked == [f"text {number}" for number in range(40)]
     assert [page.shards for page in pages] == [3, 3, 2]
@@ -211,7 +205,7 @@ def test_a_batch_file_is_checked_once_and_recorded_in_pages(
         ]
     assert event.data == {"shards": 8, "rows_total": 40}
     place.work_off()
-    assemble(place, clock)
+    assemble(place)
     ended = place.job(job)
     assert (ended.state, ended.counts.succeeded) == (JobState.SUCCEEDED, 40)
     assert len({line["custom_id"] for line in place.file_lines(ended, ended.output_file_id)}) == 40
@@ -219,11 +213,9 @@ def test_a_batch_file_is_checked_once_and_recorded_in_pages(
         assert tx.holdings.differences() == {}
 
 
-def test_a_batch_file_of_one_page_is_counted_as_before(
-    place: Place, clock: FakeClock, pages: list["RecordedPage"]
-) -> None:
+def test_a_batch_file_of_one_page_is_counted_as_before(place: Place, pages: list["RecordedPage"]) -> None:
     job = a_batch(place, 40)
-    plan(place, clock, place.planning(page_shards=100))
+    plan(place, place.planning(page_shards=100))
     assert [page.is_durable for page in pages] == [True]
     planned = place.job(job)
     assert (planned.counts.total, planned.rows_estimated) == (40, None)
@@ -232,11 +224,11 @@ def test_a_batch_file_of_one_page_is_counted_as_before(
         assert tx.holdings.differences() == {}
 
 
-def test_a_scheduler_with_other_limits_cuts_the_rest_of_a_batch_file(place: Place, clock: FakeClock) -> None:
+def test_a_scheduler_with_other_limits_cuts_the_rest_of_a_batch_file(place: Place) -> None:
     job = a_batch(place, 40)
-    turn(place, clock, place.planning(turn_s=0.0, page_shards=3, shard_rows=5, shard_bytes=10_000))
-    turn(place, clock, place.planning(turn_s=0.0, page_shards=2, shard_rows=3, shard_bytes=10_000))
-    plan(place, clock, place.planning(shard_rows=7, shard_bytes=10_000))
+    turn(place, place.planning(turn_s=0.0, page_shards=3, shard_rows=5, shard_bytes=10_000))
+    turn(place, place.planning(turn_s=0.0, page_shards=2, shard_rows=3, shard_bytes=10_000))
+    plan(place, place.planning(shard_rows=7, shard_bytes=10_000))
 
     shards = place.shards(job)
     assert [shard.shard_no for shard in shards] == list(range(len(shards)))
@@ -246,9 +238,9 @@ def test_a_scheduler_with_other_limits_cuts_the_rest_of_a_batch_file(place: Plac
     assert place.job(job).counts.succeeded == 40
 
 
-def test_a_bad_line_at_the_end_of_a_batch_file_lets_no_row_run(place: Place, clock: FakeClock) -> None:
+def test_a_bad_line_at_the_end_of_a_batch_file_lets_no_row_run(place: Place) -> None:
     job = place.batch(jsonl(a_line(f"r{number}") for number in range(40)) + b"{\n")
-    plan(place, clock, place.planning(turn_s=0.0, page_shards=3, shard_rows=5))
+    plan(place, place.planning(turn_s=0.0, page_shards=3, shard_rows=5))
     failed = place.job(job)
     assert (failed.state, [error.line for error in failed.errors]) == (JobState.FAILED, [41])
     assert place.shards(job) == []
@@ -256,15 +248,14 @@ def test_a_bad_line_at_the_end_of_a_batch_file_lets_no_row_run(place: Place, clo
 
 @pytest.mark.parametrize("reason", [StopReason.CANCELLED, StopReason.EXPIRED])
 def test_a_job_that_is_stopped_between_two_pages_gets_no_further_one(
-    place: Place, clock: FakeClock, reason: StopReason
+    place: Place, reason: StopReason
 ) -> None:
     job, duty = a_folder(place, 12), place.planning(**ONE_PAGE_A_TURN)
-    turn(place, clock, duty)
+    turn(place, duty)
     place.work_off(shards=1)
-    with place.store.transaction() as tx:
-        assert request_stop(tx, place.job(job), reason, tx.now())
-    turn(place, clock, duty)
-    assemble(place, clock)
+    assert request_stop(place.store, place.job(job), reason)
+    turn(place, duty)
+    assemble(place)
 
     ended = place.job(job)
     assert ended.state is reason.final_state
@@ -278,31 +269,29 @@ def test_a_job_that_is_stopped_between_two_pages_gets_no_further_one(
         assert not tx.holdings.total("default").bulk_rows
 
 
-def test_a_paused_job_is_cut_on_and_not_claimed(place: Place, clock: FakeClock) -> None:
+def test_a_paused_job_is_cut_on_and_not_claimed(place: Place) -> None:
     job, duty = a_folder(place, 5), place.planning(**ONE_PAGE_A_TURN)
-    turn(place, clock, duty)
+    turn(place, duty)
     with place.store.transaction() as tx:
         controls.pause(tx, place.job(job), tx.now())
-    plan(place, clock, duty)
+    plan(place, duty)
     with place.store.transaction() as tx:
         assert tx.claims.bulk("worker", [MODEL], tx.now(), 30) is None
         assert len(controls.resume(tx, place.job(job), tx.now())) == 5
     assert place.work_off() == 5
 
 
-def test_a_broken_object_behind_rows_that_ran_fails_the_job_which_keeps_them(
-    place: Place, clock: FakeClock
-) -> None:
+def test_a_broken_object_behind_rows_that_ran_fails_the_job_which_keeps_them(place: Place) -> None:
     (place.bucket / "in").mkdir()
     for number in range(LISTED_AHEAD):
         pq.write_table(pa.table({"text": [f"text {number}"]}), place.bucket / "in" / f"{number:03}.parquet")
     (place.bucket / "in" / "999.parquet").write_bytes(b"PAR1 no footer")
     job = place.native(name="in/", template=TEMPLATE, model=MODEL)
     duty = place.planning(turn_s=0.0, page_shards=20, first_page_shards=20)
-    turn(place, clock, duty)
+    turn(place, duty)
     place.work_off()
-    plan(place, clock, duty)
-    assemble(place, clock)
+    plan(place, duty)
+    assemble(place)
 
     ended = place.job(job)
     assert ended.state is JobState.FAILED
@@ -312,32 +301,17 @@ def test_a_broken_object_behind_rows_that_ran_fails_the_job_which_keeps_them(
     assert texts(place, job)[:20] == [f"text {number}" for number in range(20)]
 
 
-def test_a_broken_object_before_any_row_ran_leaves_nothing(place: Place, clock: FakeClock) -> None:
-    (place.bucket / "in").mkdir()
-    (place.bucket / "in" / "1.parquet").write_bytes(b"PAR1 no footer")
-    job = place.native(name="in/", template=TEMPLATE, model=MODEL)
-    plan(place, clock, place.planning())
-    failed = place.job(job)
-    assert (failed.state, failed.errors[0].code, place.shards(job)) == (
-        JobState.FAILED,
-        "unreadable_input",
-        [],
-    )
-
-
-def test_empty_objects_get_no_shard_and_nothing_but_these_is_an_empty_input(
-    place: Place, clock: FakeClock
-) -> None:
+def test_empty_objects_get_no_shard_and_nothing_but_these_is_an_empty_input(place: Place) -> None:
     job = a_folder(place, 2)
-    for number in range(50):
-        (place.bucket / "in" / f"empty-{number}.parquet").write_bytes(b"")
+    for number, ending in enumerate(10 * ["jsonl", "csv", "jsonl.gz", "csv.zst", "parquet", "arrow"]):
+        (place.bucket / "in" / f"empty-{number}.{ending}").touch()
     (place.bucket / "nothing").mkdir()
     for number in range(50):
         (place.bucket / "nothing" / f"{number}.jsonl").write_bytes(b"\n" * (number % 2))
     output = place.uri("out/nothing/")
     nothing = place.native(name="nothing/", output=output, template=TEMPLATE, model=MODEL)
 
-    plan(place, clock, place.planning(turn_s=0.0, page_listed=7, page_shards=5, first_page_shards=5))
+    plan(place, place.planning(turn_s=0.0, page_listed=7, page_shards=5, first_page_shards=5))
 
     assert len(place.shards(job)) == 2
     assert place.job(job).planned_at is not None
@@ -345,16 +319,14 @@ def test_empty_objects_get_no_shard_and_nothing_but_these_is_an_empty_input(
     assert (failed.state, failed.errors[0].code) == (JobState.FAILED, "empty_input")
 
 
-def test_the_model_is_that_of_the_first_rows_however_many_objects_have_none(
-    place: Place, clock: FakeClock
-) -> None:
+def test_the_model_is_that_of_the_first_rows_however_many_objects_have_none(place: Place) -> None:
     (place.bucket / "in").mkdir()
     for number in range(20):
         (place.bucket / "in" / f"{number:03}.jsonl").write_bytes(b"\n\n")
     (place.bucket / "in" / "last.jsonl").write_bytes(jsonl([a_line("a")]))
     job = place.native(name="in/")
 
-    plan(place, clock, place.planning(**ONE_PAGE_A_TURN))
+    plan(place, place.planning(**ONE_PAGE_A_TURN))
 
     assert place.job(job).model == MODEL
     assert place.work_off() <= 2
@@ -366,25 +338,23 @@ def test_a_page_beyond_the_quota_waits_for_rows_to_end(place: Place, clock: Fake
         Administration(tx, Actor.of_user()).create_tenant("default", quotas={"queued_rows": 4})
     job, duty = a_folder(place, 5), place.planning(turn_s=60.0, page_shards=3, first_page_shards=2)
 
-    assert turn(place, clock, duty).postponed == 1
+    assert turn(place, duty).postponed == 1
     assert (len(place.shards(job)), place.job(job).planning_attempts) == (2, 0)
     place.work_off(shards=1)
-    assert turn(place, clock, duty).started == 0  # it rests
+    assert turn(place, duty).started == 0  # it rests
     clock.advance(seconds=10)
-    assert turn(place, clock, duty).planned == 1
+    assert turn(place, duty).planned == 1
     assert len(place.shards(job)) == 5
 
 
-def test_a_page_that_no_quota_will_ever_allow_fails_the_job_which_keeps_its_rows(
-    place: Place, clock: FakeClock
-) -> None:
+def test_a_page_that_no_quota_will_ever_allow_fails_the_job_which_keeps_its_rows(place: Place) -> None:
     with place.store.transaction() as tx:
         Administration(tx, Actor.of_user()).create_tenant("default", quotas={"queued_rows": 2})
     job, duty = a_folder(place, 5), place.planning(**ONE_PAGE_A_TURN)
-    turn(place, clock, duty)
+    turn(place, duty)
     place.work_off()
-    assert turn(place, clock, duty).refused == 1
-    assemble(place, clock)
+    assert turn(place, duty).refused == 1
+    assemble(place)
     ended = place.job(job)
     assert (ended.state, ended.errors[0].code) == (JobState.FAILED, "insufficient_quota")
     assert (ended.counts.total, ended.counts.succeeded) == (2, 2)
@@ -424,13 +394,13 @@ def counting(place: Place, objects: int) -> Iterator[CountingStore]:
     yield store
 
 
-def test_no_more_is_listed_than_a_page_needs_and_nothing_twice(place: Place, clock: FakeClock) -> None:
+def test_no_more_is_listed_than_a_page_needs_and_nothing_twice(place: Place) -> None:
     job = place.native(name="in/", template=TEMPLATE, model=MODEL)
     with counting(place, objects=1000) as store:
         duty = place.planning(turn_s=0.0, page_shards=100)
-        turn(place, clock, duty)
+        turn(place, duty)
         assert store.listed <= 64 + LISTED_AHEAD
-        plan(place, clock, duty)
+        plan(place, duty)
 
         assert len(store.listings) == 1 + 10
         assert store.listed <= 1000 + len(store.listings) * LISTED_AHEAD
@@ -439,10 +409,10 @@ def test_no_more_is_listed_than_a_page_needs_and_nothing_twice(place: Place, clo
     assert numbers == list(range(1000))
 
 
-def test_one_listing_serves_all_pages_of_a_turn(place: Place, clock: FakeClock) -> None:
+def test_one_listing_serves_all_pages_of_a_turn(place: Place) -> None:
     job = place.native(name="in/", template=TEMPLATE, model=MODEL)
     with counting(place, objects=1000) as store:
-        turn(place, clock, place.planning(page_shards=100))
+        turn(place, place.planning(page_shards=100))
         assert (store.listings, store.listed) == ([None], 1000)
     assert place.job(job).planned_at is not None
 
@@ -469,7 +439,7 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> list[RecordedPage]:
 
 
 def test_no_writer_waits_while_shards_are_made_into_rows(
-    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_folder(place, 7)
     only_read: list[bool] = []
@@ -480,37 +450,28 @@ def test_no_writer_waits_while_shards_are_made_into_rows(
         return prepare(shards, *arguments)
 
     monkeypatch.setattr(Shards, "prepared", prepared)
-    plan(place, clock, place.planning(page_shards=3, first_page_shards=2))
+    plan(place, place.planning(page_shards=3, first_page_shards=2))
 
     assert only_read == [True, True, True]
 
 
-def test_only_the_last_page_waits_for_the_disk(
-    place: Place, clock: FakeClock, pages: list[RecordedPage]
-) -> None:
-    a_folder(place, 7)
-    plan(place, clock, place.planning(page_shards=3, first_page_shards=2))
-
-    assert [page.is_durable for page in pages] == [False, False, True]
-
-
-def test_between_two_pages_another_tenants_job_has_its_turn(place: Place, clock: FakeClock) -> None:
+def test_between_two_pages_another_tenants_job_has_its_turn(place: Place) -> None:
     specs = [a_spec(input=place.uri("in/"), template=TEMPLATE) for _ in range(8)]
     large = [submit(place.store, tenant_id="heavy", model=MODEL, spec=spec) for spec in specs]
     with counting(place, objects=100_000):
         duty = place.planning(turn_s=0.0, page_shards=10)
-        turn(place, clock, duty)
+        turn(place, duty)
         other = place.batch(jsonl([a_line("a")]))
-        turn(place, clock, duty)
+        turn(place, duty)
     assert place.job(other).planned_at is not None
     assert all(place.job(job).planned_at is None for job in large)
 
 
-def test_what_a_job_has_cut_is_forgotten_once_it_is_planned(place: Place, clock: FakeClock) -> None:
+def test_what_a_job_has_cut_is_forgotten_once_it_is_planned(place: Place) -> None:
     job, duty = a_folder(place, 5), place.planning(**ONE_PAGE_A_TURN)
-    turn(place, clock, duty)
+    turn(place, duty)
     assert place.job(job).plan_cursor.shards == 2
-    plan(place, clock, duty)
+    plan(place, duty)
     assert place.job(job).plan_cursor == PlanCursor(page=3)
     assert claimed(place.store).job.id == job.id
 
@@ -562,11 +523,11 @@ def meeting(place: Place, job: Job, parties: int) -> MeetingStore:
     return store
 
 
-def test_footers_are_read_side_by_side_and_not_more_than_so_many(place: Place, clock: FakeClock) -> None:
+def test_footers_are_read_side_by_side_and_not_more_than_so_many(place: Place) -> None:
     job, at_once = parquet_folder(place, 32), SurveyConfig.read_at_once
     store = meeting(place, job, parties=at_once)
 
-    turn(place, clock, place.planning(shard_bytes=100_000))
+    turn(place, place.planning(shard_bytes=100_000))
 
     assert store.most_at_once == at_once
     assert len(place.shards(job)) == 32
@@ -574,13 +535,13 @@ def test_footers_are_read_side_by_side_and_not_more_than_so_many(place: Place, c
 
 
 def test_a_footer_too_long_to_be_held_beside_others_is_read_alone(
-    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(surveying, "AHEAD_BYTES_MAX", 100)
     job = parquet_folder(place, 5)
     store = meeting(place, job, parties=1)
 
-    turn(place, clock, place.planning(shard_bytes=100_000))
+    turn(place, place.planning(shard_bytes=100_000))
 
     assert store.most_at_once == 1
     assert (len(place.shards(job)), place.job(job).rows_estimated) == (5, 10)
@@ -598,20 +559,17 @@ class DeadlyQueue(InMemoryQueue):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_job_is_planned_though_a_scheduler_dies_after_each_of_its_pages(
-    place: Place, clock: FakeClock
-) -> None:
+def test_a_job_is_planned_though_a_scheduler_dies_after_each_of_its_pages(place: Place) -> None:
     place.queue = DeadlyQueue()
     job = a_folder(place, 14)
     for shards in (2, 5, 8, 11, 14):
         duty = place.planning(**ONE_PAGE_A_TURN)
-        duty.run_once(clock.now)
-        assert duty.wait_until_idle(IDLE_S)
+        place.run(duty)
         assert (len(place.shards(job)), place.job(job).planning_attempts) == (shards, 1)
         place.work_off()
     place.queue = InMemoryQueue()
-    plan(place, clock, place.planning())
-    assemble(place, clock)
+    plan(place, place.planning())
+    assemble(place)
 
     assert place.job(job).state is JobState.SUCCEEDED
     assert texts(place, job) == [f"text {number}" for number in range(14)]

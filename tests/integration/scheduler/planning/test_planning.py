@@ -18,12 +18,11 @@ from nightshift.fleet.models import ModelKind
 from nightshift.jobs import Face, Job, JobState, StopReason
 from nightshift.jobs.shard import Ring
 from nightshift.lifecycle.tenants import Administration
-from nightshift.lifecycle.transitions import request_stop
 from nightshift.objectstore import Locations, ObjectInfo, ObjectStore, ObjectUri
 from nightshift.objectstore.verdicts import as_input_error
 from nightshift.store import Store
 from nightshift.tenants.audit import Actor
-from scheduler.duties.planning import Planning, may_plan_beside
+from scheduler.duties.planning import may_plan_beside
 from scheduler.runtime.duty import Interrupted
 from scheduler.runtime.leadership import Elector
 from scheduler.runtime.thread_pools import JobPoolConfig, in_turn
@@ -31,24 +30,14 @@ from tests.helpers.fakes import MODEL, STARTS_AT, FakeClock, InMemoryQueue, a_jo
 from tests.integration.scheduler.scheduling import (
     IDLE_S,
     LINE_BYTES_MAX,
+    TEMPLATE,
     BusyStore,
     FailingStore,
     Place,
     a_line,
     jsonl,
 )
-
-pytestmark = pytest.mark.databases("sqlite")
-
-TEMPLATE = {"model": MODEL, "messages": [{"role": "user", "content": "{{text}}"}]}
-
-
-def plan(place: Place, job: Job, clock: FakeClock, duty: Planning | None = None) -> Job:
-    """One pass, and what it started is over."""
-    duty = duty or place.planning()
-    duty.run_once(clock.now)
-    assert duty.wait_until_idle(IDLE_S)
-    return place.job(job)
+from tests.integration.store.watching import request_stop
 
 
 def codes(job: Job) -> list[tuple[str, int | None]]:
@@ -58,9 +47,9 @@ def codes(job: Job) -> list[tuple[str, int | None]]:
 # -- batch files -------------------------------------------------------------------------------------------
 
 
-def test_a_valid_file_is_cut_exactly_at_rows(place: Place, clock: FakeClock) -> None:
+def test_a_valid_file_is_cut_exactly_at_rows(place: Place) -> None:
     job = place.batch(jsonl(a_line(f"r{number}") for number in range(10)))
-    planned = plan(place, job, clock)
+    planned = place.plan(job)
     shards = place.shards(job)
     assert (planned.state, planned.model, planned.counts.total) == (JobState.QUEUED, MODEL, 10)
     assert len(shards) > 2
@@ -75,13 +64,13 @@ def test_a_valid_file_is_cut_exactly_at_rows(place: Place, clock: FakeClock) -> 
     [({"queued_rows": 10}, 10, True), ({"queued_rows": 10}, 11, False), ({"queued_tokens": 9}, 1, False)],
 )
 def test_a_job_that_would_exceed_its_tenants_quota_fails_before_any_row_runs(
-    place: Place, clock: FakeClock, quotas: dict[str, int | None], rows: int, is_planned: bool
+    place: Place, quotas: dict[str, int | None], rows: int, is_planned: bool
 ) -> None:
     with place.store.transaction() as tx:
         Administration(tx, Actor.of_user()).create_tenant("default", quotas=quotas)
     job = place.batch(jsonl(a_line(f"r{number}") for number in range(rows)))
 
-    planned = plan(place, job, clock)
+    planned = place.plan(job)
 
     assert (planned.state, codes(planned)) == (
         (JobState.QUEUED, []) if is_planned else (JobState.FAILED, [("insufficient_quota", None)])
@@ -91,27 +80,19 @@ def test_a_job_that_would_exceed_its_tenants_quota_fails_before_any_row_runs(
         assert tx.holdings.differences() == {}
 
 
-def test_planning_rings_once_for_every_shard(place: Place, clock: FakeClock) -> None:
-    job = place.batch(jsonl(a_line(f"r{number}") for number in range(10)))
-    plan(place, job, clock)
-    assert len(place.queue.rings) == len(place.shards(job))
-    with place.store.snapshot() as tx:
-        assert tx.outbox.length() == 0
-
-
-def test_while_redis_is_away_the_rings_of_a_planned_job_stay_owed(place: Place, clock: FakeClock) -> None:
+def test_while_redis_is_away_the_rings_of_a_planned_job_stay_owed(place: Place) -> None:
     place.queue.is_away = True
     job = place.batch(jsonl([a_line("r1")]))
-    assert plan(place, job, clock).planned_at is not None
+    assert place.plan(job).planned_at is not None
     with place.store.snapshot() as tx:
         assert tx.outbox.length() == 1
 
 
-def test_every_bad_line_is_told_and_no_row_runs(place: Place, clock: FakeClock) -> None:
+def test_every_bad_line_is_told_and_no_row_runs(place: Place) -> None:
     bad = jsonl([a_line("a"), a_line("a"), a_line("b", method="GET"), a_line("c", url="/v1/embeddings")])
     more = jsonl([a_line("d", model="other"), {"custom_id": "e"}])
     no_text = jsonl([a_line("f \ud800"), a_line("g") | {"\ud800": 1}, a_line("h\0")])
-    failed = plan(place, place.batch(bad + b"{not json\n" + more + no_text), clock)
+    failed = place.plan(place.batch(bad + b"{not json\n" + more + no_text))
     assert failed.state is JobState.FAILED
     assert codes(failed) == [
         ("duplicate_custom_id", 2),
@@ -139,43 +120,39 @@ def test_every_bad_line_is_told_and_no_row_runs(place: Place, clock: FakeClock) 
         (jsonl([a_line("a", model="\udfff")]), "invalid_json_line"),
     ],
 )
-def test_a_file_that_cannot_run_at_all_fails_its_batch(
-    place: Place, clock: FakeClock, data: bytes, code: str
-) -> None:
-    failed = plan(place, place.batch(data), clock)
+def test_a_file_that_cannot_run_at_all_fails_its_batch(place: Place, data: bytes, code: str) -> None:
+    failed = place.plan(place.batch(data))
     assert failed.state is JobState.FAILED
     assert [error.code for error in failed.errors] == [code]
 
 
-def test_a_file_with_too_many_rows_fails_its_batch(place: Place, clock: FakeClock) -> None:
+def test_a_file_with_too_many_rows_fails_its_batch(place: Place) -> None:
     job = place.batch(jsonl(a_line(f"r{number}") for number in range(4)))
-    failed = plan(place, job, clock, place.planning(rows_max=3))
+    failed = place.plan(job, place.planning(rows_max=3))
     assert codes(failed) == [("too_many_requests_in_file", 4)]
 
 
-def test_a_file_that_was_deleted_fails_its_batch(place: Place, clock: FakeClock) -> None:
+def test_a_file_that_was_deleted_fails_its_batch(place: Place) -> None:
     job = place.batch(jsonl([a_line("a")]))
     for info in list(place.objects.list("files/")):
         place.objects.delete(info.key)
-    assert plan(place, job, clock).errors[0].code == "object_not_found"
+    assert place.plan(job).errors[0].code == "object_not_found"
 
 
 @pytest.mark.parametrize(("name", "packed"), [("in.jsonl", bytes), ("in.jsonl.gz", gzip.compress)])
 def test_a_batch_may_name_one_file_in_an_allowed_place(
-    place: Place, clock: FakeClock, name: str, packed: Callable[[bytes], bytes]
+    place: Place, name: str, packed: Callable[[bytes], bytes]
 ) -> None:
     (place.bucket / name).write_bytes(packed(jsonl([a_line("a")])))
     spec = a_spec(input=place.uri(name), output=None)
     named = submit(place.store, face=Face.OPENAI, model=None, spec=spec)
-    assert plan(place, named, clock).counts.total == 1
+    assert place.plan(named).counts.total == 1
 
 
-def test_a_compressed_file_is_validated_by_its_lines_and_run_as_one_shard(
-    place: Place, clock: FakeClock
-) -> None:
+def test_a_compressed_file_is_validated_by_its_lines_and_run_as_one_shard(place: Place) -> None:
     lines = [a_line(f"r{number}") for number in range(10)]
     job = place.batch(gzip.compress(jsonl(lines[:4])) + gzip.compress(jsonl(lines[4:])))
-    planned = plan(place, job, clock)
+    planned = place.plan(job)
 
     (shard,) = place.shards(job)
     assert (planned.model, planned.counts.total) == (MODEL, 10)
@@ -197,34 +174,32 @@ def test_a_compressed_file_is_validated_by_its_lines_and_run_as_one_shard(
     ids=["twice", "no JSON", "no UTF-8", "cut short", "empty", "too small for what it unpacks to"],
 )
 def test_what_is_wrong_in_a_compressed_file_is_told_by_its_line(
-    place: Place, clock: FakeClock, data: bytes, code: str, line: int | None
+    place: Place, data: bytes, code: str, line: int | None
 ) -> None:
-    failed = plan(place, place.batch(data), clock)
+    failed = place.plan(place.batch(data))
 
     assert (failed.state, codes(failed)) == (JobState.FAILED, [(code, line)])
 
 
-def test_before_any_worker_has_registered_no_model_is_unknown(
-    store: Store, tmp_path: Path, clock: FakeClock
-) -> None:
+def test_before_any_worker_has_registered_no_model_is_unknown(store: Store, tmp_path: Path) -> None:
     place = Place.at(store, tmp_path)
     job = place.batch(jsonl([a_line("a", model="some-model")]))
-    assert plan(place, job, clock).model == "some-model"
+    assert place.plan(job).model == "some-model"
 
 
-def test_a_model_that_does_something_else_is_refused(place: Place, clock: FakeClock) -> None:
+def test_a_model_that_does_something_else_is_refused(place: Place) -> None:
     place.serve_model("encoder", ModelKind.ENCODER)
     job = place.batch(jsonl([a_line("a", model="encoder")]))
-    assert plan(place, job, clock).errors[0].code == "model_not_supported"
+    assert place.plan(job).errors[0].code == "model_not_supported"
 
 
 # -- native inputs -----------------------------------------------------------------------------------------
 
 
-def test_a_native_input_is_cut_without_being_read(place: Place, clock: FakeClock) -> None:
+def test_a_native_input_is_cut_without_being_read(place: Place) -> None:
     (place.bucket / "in.jsonl").write_bytes(jsonl({"text": f"text {number}"} for number in range(50)))
     job = place.native(template=TEMPLATE, model=MODEL)
-    planned = plan(place, job, clock)
+    planned = place.plan(job)
     assert planned.counts.total is None
     assert 40 <= (planned.rows_estimated or 0) <= 60
     assert len(place.shards(job)) > 3
@@ -232,19 +207,19 @@ def test_a_native_input_is_cut_without_being_read(place: Place, clock: FakeClock
     assert place.job(job).counts.succeeded == 50
 
 
-def test_a_pattern_names_many_objects_of_several_formats(place: Place, clock: FakeClock) -> None:
+def test_a_pattern_names_many_objects_of_several_formats(place: Place) -> None:
     (place.bucket / "in-1.jsonl").write_bytes(jsonl([{"text": "one"}]))
     (place.bucket / "in-2.jsonl.gz").write_bytes(gzip.compress(jsonl([{"text": "two"}, {"text": "three"}])))
     (place.bucket / "in-3.csv").write_text("text\nfour\n")
     pq.write_table(pa.table({"text": ["five", "six"]}), place.bucket / "in-4.parquet")
     job = place.native(name="in-*", template=TEMPLATE, model=MODEL)
-    plan(place, job, clock)
+    place.plan(job)
     assert [shard.format for shard in place.shards(job)] == ["jsonl", "jsonl.gz", "csv", "parquet"]
     place.work_off()
     assert place.job(job).counts.succeeded == 6
 
 
-def test_a_folder_that_datasets_has_saved_is_read_with_all_its_splits(place: Place, clock: FakeClock) -> None:
+def test_a_folder_that_datasets_has_saved_is_read_with_all_its_splits(place: Place) -> None:
     (place.bucket / "in").mkdir()
     (place.bucket / "in" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
     for split in ("train", "test"):
@@ -262,7 +237,7 @@ def test_a_folder_that_datasets_has_saved_is_read_with_all_its_splits(place: Pla
             writer.write_table(table)
     job = place.native(name="in/", template=TEMPLATE, model=MODEL)
 
-    planned = plan(place, job, clock)
+    planned = place.plan(job)
 
     assert [shard.format for shard in place.shards(job)] == ["arrow", "arrow"]
     assert planned.rows_estimated == 6
@@ -270,37 +245,24 @@ def test_a_folder_that_datasets_has_saved_is_read_with_all_its_splits(place: Pla
     assert place.job(job).counts.succeeded == 6
 
 
-def test_a_prefix_with_a_file_of_another_kind_is_refused_by_its_name(place: Place, clock: FakeClock) -> None:
+def test_a_prefix_with_a_file_of_another_kind_is_refused_by_its_name(place: Place) -> None:
     """It may be data: only names that are known to be no data are left out."""
     (place.bucket / "in").mkdir()
     (place.bucket / "in" / "README.md").write_text("# rows")
     (place.bucket / "in" / "a.jsonl").write_bytes(jsonl([{"text": "a"}]))
     (place.bucket / "in" / "b.avro").write_bytes(b"Obj")
 
-    (error,) = plan(place, place.native(name="in/", template=TEMPLATE, model=MODEL), clock).errors
+    (error,) = place.plan(place.native(name="in/", template=TEMPLATE, model=MODEL)).errors
 
     assert error.code == "unreadable_input"
     assert "in/b.avro' has none of the endings" in error.message
     assert "by a pattern, such as 'docs/*.jsonl'" in error.message
 
 
-def test_empty_objects_among_good_ones_have_no_rows(place: Place, clock: FakeClock) -> None:
-    for ending in ("jsonl", "csv", "jsonl.gz", "csv.zst", "parquet", "arrow"):
-        (place.bucket / f"in-empty.{ending}").touch()
-    (place.bucket / "in-good.jsonl").write_bytes(jsonl([{"text": "a"}]))
-    job = place.native(name="in-*", template=TEMPLATE, model=MODEL)
-    plan(place, job, clock)
-
-    place.work_off()
-
-    assert len(place.shards(job)) == 1
-    assert place.job(job).counts.succeeded == 1
-
-
-def test_an_uploaded_file_is_read_as_its_name_says(place: Place, clock: FakeClock) -> None:
+def test_an_uploaded_file_is_read_as_its_name_says(place: Place) -> None:
     file = place.upload(b"text\nhello\n", filename="rows.csv")
     job = place.native(input=file.id, output=None, template=TEMPLATE, model=MODEL)
-    plan(place, job, clock)
+    place.plan(job)
     assert [(shard.uri, shard.format) for shard in place.shards(job)] == [(file.id, "csv")]
 
 
@@ -311,13 +273,13 @@ def test_a_file_that_expires_while_its_job_waits_to_be_planned_is_read(
     job = place.native(input=file.id, output=None, template=TEMPLATE, model=MODEL)
     clock.advance(hours=2)
 
-    assert plan(place, job, clock).errors == ()
+    assert place.plan(job).errors == ()
     assert [shard.uri for shard in place.shards(job)] == [file.id]
 
 
-def test_rows_that_are_requests_name_the_model_themselves(place: Place, clock: FakeClock) -> None:
+def test_rows_that_are_requests_name_the_model_themselves(place: Place) -> None:
     (place.bucket / "in.jsonl").write_bytes(b"{broken\n" + jsonl([a_line("a"), a_line("b")]))
-    assert plan(place, place.native(), clock).model == MODEL
+    assert place.plan(place.native()).model == MODEL
 
 
 @pytest.mark.parametrize(
@@ -329,21 +291,17 @@ def test_rows_that_are_requests_name_the_model_themselves(place: Place, clock: F
         (jsonl([a_line("a", model="unheard-of")]), "model_not_found"),
     ],
 )
-def test_an_input_that_cannot_run_fails_its_job(
-    place: Place, clock: FakeClock, data: bytes, code: str
-) -> None:
+def test_an_input_that_cannot_run_fails_its_job(place: Place, data: bytes, code: str) -> None:
     (place.bucket / "in.jsonl").write_bytes(data)
-    failed = plan(place, place.native(), clock)
+    failed = place.plan(place.native())
     assert (failed.state, failed.errors[0].code) == (JobState.FAILED, code)
 
 
 @pytest.mark.parametrize("name", ["in.jsonl", "in.csv"])
-def test_no_more_is_read_than_some_rows_may_take_to_find_the_first(
-    place: Place, clock: FakeClock, name: str
-) -> None:
+def test_no_more_is_read_than_some_rows_may_take_to_find_the_first(place: Place, name: str) -> None:
     header = b"text,lang\n" if name.endswith(".csv") else b""
     (place.bucket / name).write_bytes(header + b"\n" * 20 * LINE_BYTES_MAX + jsonl([a_line("a")]))
-    failed = plan(place, place.native(name=name, template=TEMPLATE, model=MODEL), clock)
+    failed = place.plan(place.native(name=name, template=TEMPLATE, model=MODEL))
     assert (failed.state, failed.errors[0].code) == (JobState.FAILED, "empty_input")
     assert f"first {4 * LINE_BYTES_MAX} bytes" in failed.errors[0].message
 
@@ -356,24 +314,20 @@ def test_no_more_is_read_than_some_rows_may_take_to_find_the_first(
         ("notes.txt", "unreadable_input"),
     ],
 )
-def test_an_input_that_is_not_there_or_no_input_fails_its_job(
-    place: Place, clock: FakeClock, name: str, code: str
-) -> None:
+def test_an_input_that_is_not_there_or_no_input_fails_its_job(place: Place, name: str, code: str) -> None:
     (place.bucket / "notes.txt").write_text("hello")
-    assert plan(place, place.native(name=name), clock).errors[0].code == code
+    assert place.plan(place.native(name=name)).errors[0].code == code
 
 
-def test_a_place_jobs_may_not_name_fails_the_job_even_if_it_was_accepted(
-    place: Place, clock: FakeClock
-) -> None:
-    failed = plan(place, place.native(input="file:///etc/passwd"), clock)
+def test_a_place_jobs_may_not_name_fails_the_job_even_if_it_was_accepted(place: Place) -> None:
+    failed = place.plan(place.native(input="file:///etc/passwd"))
     assert failed.errors[0].code == "location_not_allowed"
 
 
-def test_an_embedding_job_needs_a_model_that_embeds(place: Place, clock: FakeClock) -> None:
+def test_an_embedding_job_needs_a_model_that_embeds(place: Place) -> None:
     (place.bucket / "in.jsonl").write_bytes(jsonl([{"text": "hello"}]))
     job = place.native(endpoint="/v1/embeddings", template={"model": MODEL, "input": "{{text}}"}, model=MODEL)
-    assert plan(place, job, clock).errors[0].code == "model_not_supported"
+    assert place.plan(job).errors[0].code == "model_not_supported"
 
 
 # -- faults ------------------------------------------------------------------------------------------------
@@ -385,21 +339,19 @@ def test_a_job_whose_storage_is_away_waits_and_is_tried_again_after_a_rest(
     job = place.batch(jsonl([a_line("a")]))
     failing = FailingStore(place.objects, "head", StorageUnavailable())
     duty = place.planning(failing)
-    assert plan(place, job, clock, duty).planned_at is None
+    assert place.plan(job, duty).planned_at is None
 
     failing.is_broken = False
     assert duty.run_once(clock.now).counts["postponed"] == 1
     assert duty.run_once(clock.advance(seconds=JobPoolConfig.retry_first_s - 1)).started == 0
     clock.advance(seconds=1)
-    assert plan(place, job, clock, duty).planned_at is not None
+    assert place.plan(job, duty).planned_at is not None
 
 
-def test_a_refusal_of_our_own_store_is_waited_out_and_one_of_theirs_is_final(
-    place: Place, clock: FakeClock
-) -> None:
+def test_a_refusal_of_our_own_store_is_waited_out_and_one_of_theirs_is_final(place: Place) -> None:
     job = place.batch(jsonl([a_line("a")]))
     ours = place.planning(FailingStore(place.objects, "head", StorageDenied()))
-    assert plan(place, job, clock, ours).state is JobState.QUEUED
+    assert place.plan(job, ours).state is JobState.QUEUED
 
     denied = as_input_error(StorageDenied(), "input")
     assert (denied.code, denied.param) == ("storage_denied", "input")
@@ -409,11 +361,10 @@ def test_a_job_cancelled_while_its_input_is_read_is_not_planned(place: Place, cl
     job = place.batch(jsonl([a_line("a")]))
 
     def cancelled() -> None:
-        with place.store.transaction() as tx:
-            assert request_stop(tx, job, StopReason.CANCELLED, tx.now())
+        assert request_stop(place.store, job, StopReason.CANCELLED)
 
     duty = place.planning(BusyStore(place.objects, "stream", cancelled))
-    assert plan(place, job, clock, duty).planned_at is None
+    assert place.plan(job, duty).planned_at is None
     assert duty.run_once(clock.now).too_late == 1
     assert place.shards(job) == []
 
@@ -422,7 +373,7 @@ class Killed(BaseException):
     """Stands for the death of a process: nothing that follows is run."""
 
 
-def killed_over(place: Place, job: Job, clock: FakeClock) -> bool:
+def killed_over(place: Place, job: Job) -> bool:
     """Another scheduler begins, and dies reading the job's input. False: it did not read it."""
     deaths: list[str] = []
 
@@ -431,18 +382,15 @@ def killed_over(place: Place, job: Job, clock: FakeClock) -> bool:
         raise Killed
 
     duty = place.planning(BusyStore(place.objects, "stream", dies))
-    duty.run_once(clock.now)
-    assert duty.wait_until_idle(IDLE_S)
+    place.run(duty)
     return bool(deaths)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_job_that_three_schedulers_died_with_fails_and_kills_no_fourth(
-    place: Place, clock: FakeClock
-) -> None:
+def test_a_job_that_three_schedulers_died_with_fails_and_kills_no_fourth(place: Place) -> None:
     job = place.batch(jsonl([a_line("a")]))
 
-    assert [killed_over(place, job, clock) for _ in range(4)] == [True, True, True, False]
+    assert [killed_over(place, job) for _ in range(4)] == [True, True, True, False]
 
     failed = place.job(job)
     assert (failed.state, codes(failed)) == (JobState.FAILED, [("planning_failed", None)])
@@ -451,20 +399,18 @@ def test_a_job_that_three_schedulers_died_with_fails_and_kills_no_fourth(
 
 
 @pytest.mark.parametrize("error", [StorageUnavailable("away"), RuntimeError("a defect"), Interrupted()])
-def test_an_attempt_that_ended_in_order_is_held_against_no_job(
-    place: Place, clock: FakeClock, error: Exception
-) -> None:
+def test_an_attempt_that_ended_in_order_is_held_against_no_job(place: Place, error: Exception) -> None:
     job = place.batch(jsonl([a_line("a")]))
     for _ in range(4):
-        assert plan(place, job, clock, place.planning(FailingStore(place.objects, "head", error))) == job
-    assert plan(place, job, clock).planned_at is not None
+        assert place.plan(job, place.planning(FailingStore(place.objects, "head", error))) == job
+    assert place.plan(job).planned_at is not None
 
 
 def test_a_scheduler_that_leads_no_longer_plans_nothing(place: Place, clock: FakeClock) -> None:
     job, late = place.batch(jsonl([a_line("a")])), place.planning()
     clock.advance(hours=1)
     assert Elector(place.store, "next", clock=lambda: 0.0).attempt()
-    assert plan(place, job, clock, late) == job
+    assert place.plan(job, late) == job
 
 
 def test_of_jobs_that_may_have_killed_a_scheduler_one_at_a_time_is_planned() -> None:
@@ -590,8 +536,7 @@ def test_planning_ends_at_the_next_step(place: Place, clock: FakeClock, why: str
     if why == "the scheduler stops":
         stop.set()
     else:
-        with place.store.transaction() as tx:
-            assert request_stop(tx, job, StopReason.CANCELLED, tx.now())
+        assert request_stop(place.store, job, StopReason.CANCELLED)
         duty.run_once(clock.now)
 
     assert duty.wait_until_idle(IDLE_S)

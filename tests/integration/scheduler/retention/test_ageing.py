@@ -9,10 +9,7 @@ import pytest
 from nightshift.broker.token_streams import StreamDeleter
 from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import Job, JobKind
-from nightshift.jobs.dead_letters import DeadLetter
 from nightshift.jobs.files import Deletion, JobPart
-from nightshift.jobs.ids import new_id
-from nightshift.lifecycle import transitions
 from nightshift.lifecycle.controls import delete_job
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.process.settings import RetentionSettings
@@ -24,15 +21,14 @@ from tests.helpers.fakes import (
     STARTS_AT,
     FakeClock,
     InMemoryStreams,
+    a_dead_letter,
     a_delivery,
     a_worker,
-    an_answer,
     an_attempt,
-    claimed_online,
     submit_online,
 )
 from tests.integration.scheduler.assembly.conftest import a_native_job, assembled
-from tests.integration.scheduler.scheduling import Place
+from tests.integration.scheduler.scheduling import Place, answered
 from tests.integration.store.databases.test_query_plans import recorded
 
 pytestmark = pytest.mark.databases("postgresql")
@@ -49,18 +45,10 @@ STAYS = RetentionSettings(
 )
 
 
-def ended_online(store: Store, tenant_id: str = "default") -> Job:
-    submitted = submit_online(store, tenant_id=tenant_id)
-    claim = claimed_online(store, submitted.shard_id)
-    with store.transaction() as tx:
-        assert transitions.record_answer(tx, claim, an_answer(), tx.now())
-    return submitted.job
-
-
-def ended_bulk(place: Place, clock: FakeClock) -> Job:
-    job = a_native_job(place, clock, ["a", "b", "c"])
+def ended_bulk(place: Place) -> Job:
+    job = a_native_job(place, ["a", "b", "c"])
     place.work_off()
-    return assembled(place, job, clock)
+    return assembled(place, job)
 
 
 def age(store: Store, clock: FakeClock, streams: StreamDeleter | None = None, **config: Any) -> Aged:
@@ -86,11 +74,7 @@ def sees(store: Store, job: Job) -> tuple[bool, bool, int]:
 
 
 def test_what_an_online_job_has_goes_in_its_own_time(store: Store, clock: FakeClock) -> None:
-    submitted = submit_online(store)
-    unfinished = submit_online(store).job
-    claim = claimed_online(store, submitted.shard_id)
-    with store.transaction() as tx:
-        assert transitions.record_answer(tx, claim, an_answer(), tx.now())
+    submitted, unfinished = answered(store), submit_online(store).job
     job = submitted.job
     events = sees(store, job)[2]
     assert events > 1
@@ -116,7 +100,7 @@ def test_what_an_online_job_has_goes_in_its_own_time(store: Store, clock: FakeCl
 
 def test_what_a_bulk_job_has_goes_in_its_own_time(place: Place, clock: FakeClock) -> None:
     store = place.store
-    job = ended_bulk(place, clock)
+    job = ended_bulk(place)
     delivery = a_delivery(job)
     with store.transaction() as tx:
         tx.deliveries.insert(delivery)
@@ -124,7 +108,7 @@ def test_what_a_bulk_job_has_goes_in_its_own_time(place: Place, clock: FakeClock
     deleting = Deleting(store, place.objects, InMemoryStreams(), pause=lambda seconds: None)
 
     def after(seconds: float) -> Aged:
-        done = age(store, clock, round_interval_s=0) if not seconds else _aged(store, clock, seconds)
+        done = age(store, clock, round_interval_s=0) if not seconds else aged(store, clock, seconds)
         while deleting.run_once(clock.now).has_more:
             continue
         return done
@@ -144,7 +128,7 @@ def test_what_a_bulk_job_has_goes_in_its_own_time(place: Place, clock: FakeClock
     assert (place.bucket / "out" / "_SUCCESS").exists(), "what a job wrote to its own place is its owner's"
 
 
-def _aged(store: Store, clock: FakeClock, seconds: float) -> Aged:
+def aged(store: Store, clock: FakeClock, seconds: float) -> Aged:
     clock.advance(seconds=seconds)
     return age(store, clock)
 
@@ -152,7 +136,7 @@ def _aged(store: Store, clock: FakeClock, seconds: float) -> Aged:
 def test_a_job_stays_while_its_event_is_owed_and_for_its_time_after_it_came(
     store: Store, clock: FakeClock
 ) -> None:
-    job = ended_online(store)
+    job = answered(store).job
     delivery = a_delivery(job)
     with store.transaction() as tx:
         tx.deliveries.insert(delivery)
@@ -163,7 +147,7 @@ def test_a_job_stays_while_its_event_is_owed_and_for_its_time_after_it_came(
     with store.transaction() as tx:
         assert tx.deliveries.record(delivery, came, DeliveryState.DELIVERED, clock.now)
 
-    assert _aged(store, clock, 99) == Aged(deliveries=1)
+    assert aged(store, clock, 99) == Aged(deliveries=1)
     assert sees(store, job)[0]
 
 
@@ -172,7 +156,7 @@ def test_a_part_that_stays_as_long_as_its_job_goes_in_time_where_the_job_stays_l
     place: Place, clock: FakeClock, kind: JobKind
 ) -> None:
     store = place.store
-    job = ended_online(store) if kind is JobKind.ONLINE else ended_bulk(place, clock)
+    job = answered(store).job if kind is JobKind.ONLINE else ended_bulk(place)
     with store.transaction() as tx:
         tx.deliveries.insert(a_delivery(job))
     names = [name for name in type(STAYS).model_fields if name.endswith("_retention_s")]
@@ -189,30 +173,20 @@ def test_a_part_that_stays_as_long_as_its_job_goes_in_time_where_the_job_stays_l
 def test_a_request_that_is_a_dead_letter_stays_until_it_is_decided_about(
     store: Store, clock: FakeClock
 ) -> None:
-    decided, undecided = (dead(store, ended_online(store)) for _ in range(2))
+    decided, undecided = (dead(store, answered(store).job) for _ in range(2))
     with store.transaction() as tx:
         assert tx.dead_letters.discard("default", decided, tx.now())
 
-    assert _aged(store, clock, 599).online_jobs == 1
+    assert aged(store, clock, 599).online_jobs == 1
     with store.snapshot() as tx:
         assert [letter.id for letter in tx.dead_letters.list("default", limit=9)] == [undecided]
-    assert _aged(store, clock, 1).online_jobs == 1
+    assert aged(store, clock, 1).online_jobs == 1
 
 
 def dead(store: Store, job: Job) -> str:
     with store.transaction() as tx:
         [shard] = tx.shards.of_job(job.id, limit=1)
-        letter = DeadLetter(
-            id=new_id("dead"),
-            tenant_id=job.tenant_id,
-            job_id=job.id,
-            shard_id=shard.id,
-            row=0,
-            cause=ExitCause.KILLED,
-            crashes=3,
-            worker_id=None,
-            died_at=STARTS_AT,
-        )
+        letter = a_dead_letter(job, shard.id)
         tx.dead_letters.insert(letter)
     return letter.id
 
@@ -220,7 +194,7 @@ def dead(store: Store, job: Job) -> str:
 def test_that_a_receiver_is_gone_is_known_as_long_as_any_job_that_it_concerns(
     store: Store, clock: FakeClock
 ) -> None:
-    job = ended_online(store)
+    job = answered(store).job
     delivery = a_delivery(job)
     with store.transaction() as tx:
         tx.deliveries.insert(delivery)
@@ -229,10 +203,10 @@ def test_that_a_receiver_is_gone_is_known_as_long_as_any_job_that_it_concerns(
             delivery, an_attempt(delivery, status_code=410), DeliveryState.DEAD, STARTS_AT
         )
     clock.advance(seconds=200)
-    later = ended_online(store)
+    later = answered(store).job
 
-    assert _aged(store, clock, 99).receivers == 0
-    assert _aged(store, clock, 1) == Aged(online_jobs=1, bodies=1, receivers=1)
+    assert aged(store, clock, 99).receivers == 0
+    assert aged(store, clock, 1) == Aged(online_jobs=1, bodies=1, receivers=1)
     assert sees(store, later)[0]
 
 
@@ -243,8 +217,8 @@ def test_workers_that_stopped_are_forgotten_in_their_time(store: Store, clock: F
             tx.workers.register(worker)
         tx.workers.ended(stopped.id, ExitCause.KILLED, clock.now)
 
-    assert _aged(store, clock, 699) == Aged()
-    assert _aged(store, clock, 1) == Aged(workers=1)
+    assert aged(store, clock, 699) == Aged()
+    assert aged(store, clock, 1) == Aged(workers=1)
     with store.snapshot() as tx:
         assert [worker.id for worker in tx.workers.list()] == [at_work.id]
 
@@ -252,19 +226,19 @@ def test_workers_that_stopped_are_forgotten_in_their_time(store: Store, clock: F
 def test_a_job_that_its_owner_deletes_at_the_same_time_is_recorded_once(
     place: Place, clock: FakeClock
 ) -> None:
-    job = ended_bulk(place, clock)
+    job = ended_bulk(place)
     with place.store.transaction() as tx:
         assert delete_job(tx, job, tx.now())
 
-    assert _aged(place.store, clock, 600) == Aged()
+    assert aged(place.store, clock, 600) == Aged()
     with place.store.snapshot() as tx:
         assert [one.part for one in tx.deletions.waiting("default", 9)] == [JobPart.JOB]
 
 
 def test_a_tenant_with_much_to_delete_keeps_no_other_waiting(store: Store, clock: FakeClock) -> None:
     for _ in range(9):
-        ended_online(store, "busy")
-    quiet = ended_online(store, "quiet")
+        answered(store, tenant_id="busy")
+    quiet = answered(store, tenant_id="quiet").job
     clock.advance(seconds=300)
     duty = Ageing(
         store,
@@ -282,7 +256,7 @@ def test_a_tenant_with_much_to_delete_keeps_no_other_waiting(store: Store, clock
 def test_a_round_that_fails_is_begun_again_at_once(
     store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = ended_online(store)
+    job = answered(store).job
     clock.advance(seconds=300)
     duty = Ageing(store, InMemoryStreams(), AgeingConfig(STAYS), pause=lambda seconds: None)
     with monkeypatch.context() as patched:
@@ -292,7 +266,7 @@ def test_a_round_that_fails_is_begun_again_at_once(
     assert sees(store, job)[0]
 
     assert duty.run_once(clock.now).online_jobs == 1
-    ended_online(store)
+    answered(store)
     clock.advance(seconds=299)
     assert duty.run_once(clock.now) == Aged(), "the next round is not due"
 

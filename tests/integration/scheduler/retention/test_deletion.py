@@ -12,8 +12,6 @@ from nightshift.broker.token_streams import Delta, End, StreamDeleter, StreamWri
 from nightshift.errors import StorageDenied, StorageUnavailable
 from nightshift.fleet.workers import ExitCause
 from nightshift.jobs import Job, JobState
-from nightshift.jobs.dead_letters import DeadLetter
-from nightshift.jobs.ids import new_id
 from nightshift.jobs.part import CutLimits
 from nightshift.lifecycle import cutting, transitions
 from nightshift.lifecycle.controls import delete_job
@@ -28,6 +26,7 @@ from tests.helpers.fakes import (
     STARTS_AT,
     FakeClock,
     InMemoryStreams,
+    a_dead_letter,
     a_delivery,
     an_answer,
     an_attempt,
@@ -35,7 +34,7 @@ from tests.helpers.fakes import (
     submit_online,
 )
 from tests.integration.scheduler.assembly.conftest import a_batch, assembled
-from tests.integration.scheduler.scheduling import FailingStore, Place
+from tests.integration.scheduler.scheduling import FailingStore, Place, answered
 from tests.integration.servers import ValkeyServer
 
 pytestmark = pytest.mark.databases("postgresql")
@@ -83,32 +82,22 @@ def deleted(store: Store, job: Job) -> bool:
         return delete_job(tx, job, tx.now())
 
 
-def a_job_with_everything(place: Place, clock: FakeClock, **wishes: Any) -> Job:
+def a_job_with_everything(place: Place, **wishes: Any) -> Job:
     """A batch that has ended, of several shards and segments, with a row in every table that has any."""
     texts = [f"text {number}" for number in range(9)]
-    job = a_batch(place, clock, texts, **wishes)
+    job = a_batch(place, texts, **wishes)
     place.work_off()
-    job = assembled(place, job, clock)
+    job = assembled(place, job)
     shard_id = place.shards(job)[0].id
     delivery = a_delivery(job)
-    letter = DeadLetter(
-        id=new_id("dead"),
-        tenant_id=job.tenant_id,
-        job_id=job.id,
-        shard_id=shard_id,
-        row=0,
-        cause=ExitCause.KILLED,
-        crashes=3,
-        worker_id=None,
-        died_at=STARTS_AT,
-    )
+    letter = a_dead_letter(job, shard_id, row=0)
     with place.store.transaction() as tx:
         tx.deliveries.insert(delivery)
         assert tx.deliveries.record(delivery, an_attempt(delivery), DeliveryState.PENDING, STARTS_AT)
         tx.dead_letters.record_crash(shard_id, [0], ExitCause.KILLED)
         tx.dead_letters.insert(letter)
         kept = KeptAnswer("f" * 64, job.id, 200, {})
-        assert tx.idempotency.keep(job.tenant_id, f"key-{job.id}", kept, tx.now(), clock.now)
+        assert tx.idempotency.keep(job.tenant_id, f"key-{job.id}", kept, tx.now(), place.store.now())
         assert cutting.cut(tx, job, CutLimits(1, 1), tx.now(), is_complete=True).parts > 1
     place.objects.put(f"assembly/{job.tenant_id}/{job.id}/000000.json", b"[]")
     place.objects.put(f"results/{job.tenant_id}/{job.id}/part-00000.jsonl", b"{}\n")
@@ -118,9 +107,9 @@ def a_job_with_everything(place: Place, clock: FakeClock, **wishes: Any) -> Job:
 def test_a_deleted_job_leaves_no_row_and_no_byte_but_its_files_and_its_usage(
     place: Place, clock: FakeClock
 ) -> None:
-    neighbour = a_job_with_everything(place, clock)
+    neighbour = a_job_with_everything(place)
     before, objects = rows(place.store), keys(place)
-    job = a_job_with_everything(place, clock)
+    job = a_job_with_everything(place)
     files = [key for key in keys(place) if key.startswith("files/") and key not in objects]
     with place.store.snapshot() as tx:
         used = tx.usage.list("default", limit=9, since=STARTS_AT.date(), until=clock.now.date())
@@ -142,7 +131,7 @@ def test_the_results_of_jobs_count_for_their_tenant_until_they_are_deleted(
 ) -> None:
     """Batches whose files are deleted, one after the other, leave segments."""
     for _ in range(3):
-        ended_batch(place, clock)
+        ended_batch(place)
         with place.store.transaction() as tx:
             for file in tx.files.list("default", tx.now(), limit=9):
                 tx.files.delete("default", file.id)
@@ -154,10 +143,10 @@ def test_the_results_of_jobs_count_for_their_tenant_until_they_are_deleted(
     assert stored(place) == segment_bytes(place) == 0
 
 
-def ended_batch(place: Place, clock: FakeClock) -> Job:
-    job = a_batch(place, clock, ["a", "b", "c"])
+def ended_batch(place: Place) -> Job:
+    job = a_batch(place, ["a", "b", "c"])
     place.work_off()
-    return assembled(place, job, clock)
+    return assembled(place, job)
 
 
 def stored(place: Place) -> int:
@@ -172,7 +161,7 @@ def segment_bytes(place: Place) -> int:
 
 
 def test_no_step_deletes_more_than_a_batch(place: Place, clock: FakeClock) -> None:
-    assert deleted(place.store, a_job_with_everything(place, clock))
+    assert deleted(place.store, a_job_with_everything(place))
     one_step = DeletionConfig(
         rows_per_step_max=2, shards_per_step_max=1, objects_per_step_max=2, steps_per_pass_max=1
     )
@@ -185,10 +174,7 @@ def test_no_step_deletes_more_than_a_batch(place: Place, clock: FakeClock) -> No
 
 
 def test_an_online_job_is_deleted_with_its_request_and_its_answer(place: Place, clock: FakeClock) -> None:
-    submitted = submit_online(place.store, body={"messages": ["a prompt"]})
-    claim = claimed_online(place.store, submitted.shard_id)
-    with place.store.transaction() as tx:
-        assert transitions.record_answer(tx, claim, an_answer(), tx.now())
+    submitted = answered(place.store, body={"messages": ["a prompt"]})
 
     assert deleted(place.store, submitted.job)
     work_off(duty(place), clock)
@@ -246,10 +232,7 @@ def test_the_tokens_of_a_request_that_has_had_its_time_leave_redis(
 
 
 def test_a_deletion_goes_on_while_redis_is_away(place: Place, clock: FakeClock) -> None:
-    submitted = submit_online(place.store)
-    claim = claimed_online(place.store, submitted.shard_id)
-    with place.store.transaction() as tx:
-        assert transitions.record_answer(tx, claim, an_answer(), tx.now())
+    submitted = answered(place.store)
     assert deleted(place.store, submitted.job)
 
     nowhere = StreamDeleter(QueueSettings(redis_url="redis://127.0.0.1:1/0"))
@@ -260,7 +243,7 @@ def test_a_deletion_goes_on_while_redis_is_away(place: Place, clock: FakeClock) 
 
 
 def test_a_job_that_has_not_ended_is_not_deleted(place: Place, clock: FakeClock) -> None:
-    job = a_batch(place, clock, ["a"])
+    job = a_batch(place, ["a"])
 
     assert not deleted(place.store, job)
     work_off(duty(place), clock)
@@ -270,7 +253,7 @@ def test_a_job_that_has_not_ended_is_not_deleted(place: Place, clock: FakeClock)
 
 def test_a_pass_that_is_killed_anywhere_is_made_good_by_the_next(place: Place, clock: FakeClock) -> None:
     before = rows(place.store)
-    assert deleted(place.store, a_job_with_everything(place, clock))
+    assert deleted(place.store, a_job_with_everything(place))
     deaths = 0
     while rows(place.store) != before and deaths < 100:
         checks = iter([True] * (deaths % 5 + 1))
@@ -283,7 +266,7 @@ def test_a_pass_that_is_killed_anywhere_is_made_good_by_the_next(place: Place, c
 
 
 def test_while_the_object_store_is_away_rows_go_and_bytes_go_later(place: Place, clock: FakeClock) -> None:
-    job = a_job_with_everything(place, clock)
+    job = a_job_with_everything(place)
     assert deleted(place.store, job)
     away = FailingStore(place.objects, "list", StorageUnavailable())
     deleting = duty(place, away)
@@ -300,7 +283,7 @@ def test_while_the_object_store_is_away_rows_go_and_bytes_go_later(place: Place,
 
 
 def test_a_job_whose_bytes_are_refused_keeps_no_other_waiting(place: Place, clock: FakeClock) -> None:
-    stuck, other = (a_job_with_everything(place, clock) for _ in range(2))
+    stuck, other = (a_job_with_everything(place) for _ in range(2))
     assert deleted(place.store, stuck)
     assert deleted(place.store, other)
     refusing = RefusingStore(place, stuck.id)
@@ -330,24 +313,11 @@ class RefusingStore:
 def test_a_tenant_that_deletes_much_keeps_no_other_tenant_waiting(
     store: Store, place: Place, clock: FakeClock
 ) -> None:
-    for _ in range(20):
-        ended_online(store, "busy")
-    last = ended_online(store, "quiet")
-    assert deleted(store, last)
+    for tenant_id in ("busy",) * 20 + ("quiet",):
+        assert deleted(store, answered(store, tenant_id=tenant_id).job)
     deleting = duty(place, config=DeletionConfig(steps_per_pass_max=12))
 
     deleting.run_once(clock.now)
 
     with store.snapshot() as tx:
         assert tx.deletions.tenants() == ["busy"]
-
-
-def ended_online(store: Store, tenant_id: str) -> Job:
-    """A job of a tenant whose earlier ones are deleted already."""
-    submitted = submit_online(store, tenant_id=tenant_id)
-    claim = claimed_online(store, submitted.shard_id)
-    with store.transaction() as tx:
-        assert transitions.record_answer(tx, claim, an_answer(), tx.now())
-        if tenant_id == "busy":
-            assert delete_job(tx, submitted.job, tx.now())
-    return submitted.job

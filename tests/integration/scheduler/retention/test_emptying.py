@@ -30,6 +30,7 @@ from tests.helpers.fakes import FakeClock, InMemoryStreams
 from tests.integration.scheduler.retention.filling import attempt_deliveries, fill
 from tests.integration.scheduler.scheduling import IDLE_S, Place
 from tests.integration.servers import S3Server
+from tests.integration.store.watching import holding
 
 # A row each for what there is of it, however many jobs there were.
 STAYING: Final = {"usage", "holding", "counter", "leadership", "model", "service_figure"}
@@ -70,15 +71,14 @@ def place(request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path) -> I
 
 def test_nothing_is_left_of_what_jobs_had(place: Place, clock: FakeClock) -> None:
     before = found_in(place)
-    fill(place, clock)
+    fill(place)
     full = found_in(place)
     assert not [name for name, count in full.rows.items() if count == 0], "each table has had a row"
 
     empty(place, clock)
 
     assert found_in(place) == before
-    with place.store.snapshot() as tx:
-        assert tx.holdings.total("default") == Holding()
+    assert holding(place.store, "default") == Holding()
 
 
 @pytest.mark.exhaustive
@@ -89,7 +89,7 @@ def test_a_database_that_was_emptied_has_room_for_as_much_again(
     place.serve_model()
     pages = []
     for _ in range(2):
-        fill(place, clock)
+        fill(place)
         empty(place, clock)
         pages.append(pages_in_use(sqlite_database))
 
@@ -101,11 +101,11 @@ def empty(place: Place, clock: FakeClock) -> None:
     for days in DAYS:
         clock.advance(days=days)
         make_old(place)
-        run_duties(place, clock)
-        answer_deliveries(place, clock)
+        run_duties(place)
+        answer_deliveries(place)
 
 
-def run_duties(place: Place, clock: FakeClock) -> None:
+def run_duties(place: Place) -> None:
     store = place.store
     ending = (Recovery(store), Deadlines(store), Stopping(store))
     assembling = (place.planning(), place.output_parts(), place.assembly())
@@ -116,7 +116,7 @@ def run_duties(place: Place, clock: FakeClock) -> None:
         Retention(store, place.objects),
     )
     for duty in (*ending, *assembling, *deleting):
-        while duty.run_once(clock.now).has_more:
+        while duty.run_once(place.store.now()).has_more:
             continue
         if isinstance(duty, RunsInBackground):
             assert duty.wait_until_idle(IDLE_S)
@@ -155,7 +155,7 @@ def own_folder(place: Place) -> Path:
     return place.bucket.parent / "objects"
 
 
-def answer_deliveries(place: Place, clock: FakeClock) -> None:
+def answer_deliveries(place: Place) -> None:
     with place.store.snapshot() as tx:
         owed = [
             delivery
@@ -163,7 +163,7 @@ def answer_deliveries(place: Place, clock: FakeClock) -> None:
             if delivery.state is DeliveryState.PENDING
         ]
     for job_id in {delivery.job_id for delivery in owed}:
-        attempt_deliveries(place, job_id, clock, 200, DeliveryState.DELIVERED)
+        attempt_deliveries(place, job_id, 200, DeliveryState.DELIVERED)
 
 
 def pages_in_use(database: Database) -> int:

@@ -11,33 +11,27 @@ import pytest
 from nightshift.bulk.results.segments import encode_segment
 from nightshift.errors import StorageUnavailable
 from nightshift.jobs import BulkClaim, Job, JobState, carry_over_key, segment_key
-from nightshift.jobs.files import (
-    COMPOSING_MAX,
-    LIFETIME,
-    UNRECORDED_S,
-    FilePurpose,
-    Upload,
-    UploadPart,
-    UploadStatus,
-)
+from nightshift.jobs.files import COMPOSING_MAX, LIFETIME, UNRECORDED_S
 from nightshift.jobs.leases import Lease
 from nightshift.jobs.part import CutLimits, PartUpload
 from nightshift.lifecycle import cutting, transitions
-from nightshift.objectstore import (
-    MIB,
-    DirectoryStore,
-    ObjectInfo,
-    ObjectStore,
-    StagedUpload,
-    s3_transfers,
-)
+from nightshift.objectstore import MIB, DirectoryStore, ObjectInfo, ObjectStore, StagedUpload, s3_transfers
 from nightshift.objectstore.s3 import S3Store
 from nightshift.store.jobs.references import References
 from scheduler.duties.retention import COLLECTED, Retention, RetentionConfig
-from tests.helpers.fakes import STARTS_AT, FakeClock, a_shard_head, claimed
+from tests.helpers.fakes import (
+    STARTS_AT,
+    FakeClock,
+    a_shard_head,
+    an_upload,
+    an_upload_part,
+    claimed,
+    completed,
+)
 from tests.integration.scheduler.assembly.conftest import a_batch, a_native_job, assembled
 from tests.integration.scheduler.scheduling import BusyStore, FailingStore, Place
 from tests.integration.servers import S3Server
+from tests.integration.store.watching import counters
 
 pytestmark = pytest.mark.databases("postgresql")
 
@@ -77,8 +71,8 @@ def release(place: Place, claim: BulkClaim, carry_over: str | None = None) -> No
         assert tx.leases.hand_back(claim.lease, carry_over)
 
 
-def test_a_segment_that_was_never_listed_goes_once_its_term_is_past(place: Place, clock: FakeClock) -> None:
-    a_native_job(place, clock, ["a", "b"])
+def test_a_segment_that_was_never_listed_goes_once_its_term_is_past(place: Place) -> None:
+    a_native_job(place, ["a", "b"])
     first = claimed(place.store)
     place.commit(first, 0, place.results(first)[:1])
     key = orphan(place, first.lease)
@@ -90,12 +84,11 @@ def test_a_segment_that_was_never_listed_goes_once_its_term_is_past(place: Place
     assert collect(place) == 1
     assert place.objects.head(key) is None
     assert keys(place, "segments/") == [segment_key(first.lease, 0, 0)]
-    with place.store.snapshot() as tx:
-        assert tx.counters.values()[COLLECTED] == 1
+    assert counters(place.store)[COLLECTED] == 1
 
 
-def test_the_term_after_it_protects_only_its_own(place: Place, clock: FakeClock) -> None:
-    a_native_job(place, clock, ["a", "b"])
+def test_the_term_after_it_protects_only_its_own(place: Place) -> None:
+    a_native_job(place, ["a", "b"])
     first = claimed(place.store)
     old = orphan(place, first.lease)
     release(place, first)
@@ -108,8 +101,8 @@ def test_the_term_after_it_protects_only_its_own(place: Place, clock: FakeClock)
     assert (place.objects.head(old), place.objects.head(new) is None) == (None, False)
 
 
-def test_what_is_young_is_left_alone_whatever_it_is(place: Place, clock: FakeClock) -> None:
-    a_native_job(place, clock, ["a"])
+def test_what_is_young_is_left_alone_whatever_it_is(place: Place) -> None:
+    a_native_job(place, ["a"])
     first = claimed(place.store)
     orphan(place, first.lease)
     release(place, first)
@@ -117,10 +110,8 @@ def test_what_is_young_is_left_alone_whatever_it_is(place: Place, clock: FakeClo
     assert collect(place) == 0
 
 
-def test_a_carry_over_stays_until_another_takes_its_place_or_its_shard_ends(
-    place: Place, clock: FakeClock
-) -> None:
-    a_native_job(place, clock, ["a"])
+def test_a_carry_over_stays_until_another_takes_its_place_or_its_shard_ends(place: Place) -> None:
+    a_native_job(place, ["a"])
     first = claimed(place.store)
     waiting = carry_over_key(first.lease, 0, seq=0, sha256="a" * 64)
     place.objects.put(waiting, b"{}\n")
@@ -141,11 +132,9 @@ def test_a_carry_over_stays_until_another_takes_its_place_or_its_shard_ends(
     assert superseding not in keys(place, "segments/")
 
 
-def test_listed_segments_notes_and_files_of_a_job_stay_and_a_dead_assemblys_notes_go(
-    place: Place, clock: FakeClock
-) -> None:
-    native = a_native_job(place, clock, ["a", "b"])
-    batch = a_batch(place, clock, ["a"])
+def test_listed_segments_notes_and_files_of_a_job_stay_and_a_dead_assemblys_notes_go(place: Place) -> None:
+    native = a_native_job(place, ["a", "b"])
+    batch = a_batch(place, ["a"])
     place.work_off()
     note = f"assembly/{native.tenant_id}/{native.id}/000000.json"
     place.objects.put(note, b"[]")
@@ -155,8 +144,8 @@ def test_listed_segments_notes_and_files_of_a_job_stay_and_a_dead_assemblys_note
     assert set(before) <= set(keys(place, ""))
 
     place.objects.delete(note)
-    ended = assembled(place, native, clock)
-    assembled(place, batch, clock)
+    ended = assembled(place, native)
+    assembled(place, batch)
     place.objects.put(note, b"[]")  # the scheduler died before it forgot its notes
     output = (place.bucket / "out" / "_SUCCESS").exists()
     age(place)
@@ -170,16 +159,14 @@ def test_listed_segments_notes_and_files_of_a_job_stay_and_a_dead_assemblys_note
     assert collect(place) == 0
 
 
-def test_a_file_that_expired_goes_with_its_record_once_no_unfinished_batch_reads_it(
-    place: Place, clock: FakeClock
-) -> None:
-    job = a_batch(place, clock, ["a"])
+def test_a_file_that_expired_goes_with_its_record_once_no_unfinished_batch_reads_it(place: Place) -> None:
+    job = a_batch(place, ["a"])
     file_id = str(job.spec.input)
     with place.store.transaction() as tx:
         tx.files.expire(job.tenant_id, file_id, STARTS_AT)
     assert collect(place) == 0
     place.work_off()
-    assert assembled(place, job, clock).state is JobState.SUCCEEDED
+    assert assembled(place, job).state is JobState.SUCCEEDED
 
     assert collect(place) == 1
     assert place.objects.head(f"files/default/{file_id}") is None
@@ -187,7 +174,7 @@ def test_a_file_that_expired_goes_with_its_record_once_no_unfinished_batch_reads
         assert tx.files.input(job.tenant_id, file_id) is None
 
 
-def test_an_upload_whose_row_was_never_written_goes_after_a_day(place: Place, clock: FakeClock) -> None:
+def test_an_upload_whose_row_was_never_written_goes_after_a_day(place: Place) -> None:
     kept = place.upload(b"{}\n")
     place.objects.put("files/default/file-lost", b"half a day's work")
     assert collect(place, orphan_age_s=0) == 0
@@ -202,25 +189,8 @@ def test_the_parts_of_an_upload_stay_until_it_has_expired_and_one_without_a_reco
     place: Place, clock: FakeClock
 ) -> None:
     with place.store.transaction() as tx:
-        upload = Upload(
-            id="upload_1",
-            tenant_id="default",
-            purpose=FilePurpose.BATCH,
-            filename="in.jsonl",
-            size_bytes=9,
-            created_at=clock.now,
-            expires_at=clock.now + LIFETIME,
-            file_expires_after_s=None,
-            status=UploadStatus.PENDING,
-        )
-        part = UploadPart(
-            id="part_1",
-            upload_id="upload_1",
-            tenant_id="default",
-            size_bytes=9,
-            sha256="",
-            created_at=clock.now,
-        )
+        upload = an_upload(id="upload_1", created_at=clock.now, expires_at=clock.now + LIFETIME)
+        part = an_upload_part(upload, b"one part\n")
         tx.uploads.insert(upload)
         tx.uploads.insert_part(part)
     place.objects.put(part.key, b"one part\n")
@@ -238,24 +208,22 @@ def test_the_parts_of_an_upload_stay_until_it_has_expired_and_one_without_a_reco
 # -- what happens between the look and the delete --------------------------------------------------------
 
 
-def half_written(place: Place, clock: FakeClock) -> Job:
+def half_written(place: Place) -> Job:
     """A batch whose output file was stored, whereupon everything was down for days."""
-    job = a_batch(place, clock, ["good", "bad", "good"])
+    job = a_batch(place, ["good", "bad", "good"])
     place.work_off()
     dying = place.assembly(FailingStore(place.objects, "put", StorageUnavailable(), calls_before=1))
-    assert assembled(place, job, clock, dying).state is JobState.FINALIZING
+    assert assembled(place, job, dying).state is JobState.FINALIZING
     age(place)
     return job
 
 
-def test_the_output_file_of_a_batch_that_ends_meanwhile_is_still_there(
-    place: Place, clock: FakeClock
-) -> None:
-    job = half_written(place, clock)
+def test_the_output_file_of_a_batch_that_ends_meanwhile_is_still_there(place: Place) -> None:
+    job = half_written(place)
     place.objects.put("files/default/file-lost", b"an orphan, to be deleted")
     age(place)
 
-    assert collect(place, BusyStore(place.objects, "delete", lambda: assembled(place, job, clock))) == 1
+    assert collect(place, BusyStore(place.objects, "delete", lambda: assembled(place, job))) == 1
 
     ended = place.job(job)
     assert ended.state is JobState.SUCCEEDED
@@ -264,9 +232,9 @@ def test_the_output_file_of_a_batch_that_ends_meanwhile_is_still_there(
 
 
 def test_a_batch_may_end_between_the_questions_whether_it_has_and_whether_its_file_is_on_record(
-    place: Place, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = half_written(place, clock)
+    job = half_written(place)
     listed: list[str] = []
 
     def meanwhile(name: str) -> None:
@@ -274,7 +242,7 @@ def test_a_batch_may_end_between_the_questions_whether_it_has_and_whether_its_fi
 
         def ask(references: References, *about: object) -> Any:
             if listed == ["another"]:
-                assembled(place, job, clock)
+                assembled(place, job)
             listed.append("another")
             return question(references, *about)
 
@@ -289,10 +257,8 @@ def test_a_batch_may_end_between_the_questions_whether_it_has_and_whether_its_fi
     assert len(keys(place, "files/")) == 3  # its input, output and errors
 
 
-def test_what_a_shard_that_was_claimed_again_goes_on_from_is_still_there(
-    place: Place, clock: FakeClock
-) -> None:
-    job = a_native_job(place, clock, ["a", "b"])
+def test_what_a_shard_that_was_claimed_again_goes_on_from_is_still_there(place: Place) -> None:
+    job = a_native_job(place, ["a", "b"])
     first = claimed(place.store)
     place.commit(first, 0, place.results(first)[:1])
     lost = orphan(place, first.lease)
@@ -312,9 +278,8 @@ def test_what_a_shard_that_was_claimed_again_goes_on_from_is_still_there(
     assert claims[0].shard.carry_over_key == waiting
     segments = [segment_key(lease, 0, 0) for lease in (first.lease, claims[0].lease)]
     assert set(keys(place, "segments/")) == {waiting, *segments}
-    with place.store.transaction() as tx:
-        assert tx.shards.complete(claims[0].lease, rows_total=2)
-    assert assembled(place, job, clock).state is JobState.SUCCEEDED
+    assert completed(place.store, claims[0].lease, rows_total=2)
+    assert assembled(place, job).state is JobState.SUCCEEDED
 
 
 # -- a round ---------------------------------------------------------------------------------------------
@@ -323,7 +288,7 @@ def test_what_a_shard_that_was_claimed_again_goes_on_from_is_still_there(
 def test_a_round_takes_as_many_passes_as_it_needs_and_no_pass_more_than_its_share(
     place: Place, clock: FakeClock
 ) -> None:
-    a_native_job(place, clock, ["a", "b"])
+    a_native_job(place, ["a", "b"])
     first = claimed(place.store)
     for seq in range(7):
         orphan(place, first.lease, seq)
@@ -418,8 +383,8 @@ def test_a_writer_whose_unfinished_file_is_deleted_is_told_to_begin_again(
     assert objects.head("a/half") is None
 
 
-def test_what_was_staged_of_a_part_is_kept_while_it_may_be_published(place: Place, clock: FakeClock) -> None:
-    job = a_native_job(place, clock, ["a"])
+def test_what_was_staged_of_a_part_is_kept_while_it_may_be_published(place: Place) -> None:
+    job = a_native_job(place, ["a"])
     place.work_off()
     with place.store.transaction() as tx:
         cutting.cut(tx, job, CutLimits(1, 1), tx.now(), is_complete=True)

@@ -11,7 +11,7 @@ from nightshift.jobs import InputError, Job, JobState, StopReason
 from nightshift.jobs.part import CutLimits, PartProblem
 from nightshift.lifecycle.controls import delete_job
 from nightshift.lifecycle.cutting import cut
-from nightshift.lifecycle.transitions import finish, request_stop
+from nightshift.lifecycle.transitions import finish
 from nightshift.outbound.webhook_events import PROGRESS
 from nightshift.store import Store
 from nightshift.tenants.vault import Vault
@@ -38,8 +38,8 @@ from tests.helpers.fakes import (
     submit,
     submit_online,
 )
-from tests.integration.scheduler.assembly.conftest import TEMPLATE
-from tests.integration.scheduler.scheduling import IDLE_S, Place, jsonl
+from tests.integration.scheduler.scheduling import IDLE_S, TEMPLATE, Place, jsonl
+from tests.integration.store.watching import hand_back, request_stop
 
 pytestmark = pytest.mark.databases("postgresql")
 
@@ -219,8 +219,7 @@ def test_a_shard_handed_back_is_rung_for(store: Store, duties: Duties, clock: Fa
     lease = claimed(store).lease
     clock.advance(seconds=RING_AFTER_S + 1)
     duties.settle()
-    with store.transaction() as tx:
-        assert tx.leases.hand_back(lease)
+    assert hand_back(store, lease)
     assert duties.due() == {"ringing"}
     duties.settle()
 
@@ -283,8 +282,7 @@ def test_a_limit_that_was_passed(store: Store, duties: Duties) -> None:
 
 def test_a_cancelled_job_until_it_has_ended(store: Store, duties: Duties) -> None:
     job = running(store, duties, shards=2)
-    with store.transaction() as tx:
-        assert request_stop(tx, job, StopReason.CANCELLED, tx.now())
+    assert request_stop(store, job, StopReason.CANCELLED)
     assert duties.due() == {"stopping", "output_parts"}
     for name in duties.due():
         duties.run(name)

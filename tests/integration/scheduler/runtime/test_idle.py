@@ -17,8 +17,6 @@ from scheduler.runtime.work_watch import WatchConfig, WorkWatch
 from tests.helpers.fakes import InMemoryQueue, submit
 from tests.integration.scheduler.scheduling import Place, a_line, jsonl
 
-pytestmark = pytest.mark.databases("sqlite")
-
 END_S = 30.0
 PATIENT = LoopConfig(longest_s=3600.0)
 EAGER = WatchConfig(asking_pause_max_s=0.0)  # a look may follow the one before at once

@@ -122,10 +122,11 @@ def test_a_scheduler_leads_for_as_long_as_it_is_configured_to(
     ("setting", "value"),
     [
         ("WEBHOOK_ALLOW_CIDRS", "not-a-network"),
-        ("LEADER_TRUST_S", "20"),
-        ("LEASE_TTL_S", "10"),
         ("DATABASE_URL", "mysql://nowhere"),
-        ("REDIS_URL", "amqp://nowhere"),
+        *(
+            pytest.param(*case, marks=pytest.mark.exhaustive)
+            for case in (("LEADER_TRUST_S", "20"), ("LEASE_TTL_S", "10"), ("REDIS_URL", "amqp://nowhere"))
+        ),
     ],
 )
 def test_a_scheduler_that_is_configured_wrongly_says_what_and_is_not_to_be_restarted(

@@ -19,8 +19,6 @@ from tests.helpers.fakes import FakeClock, a_spec, submit
 from tests.helpers.receiver import Receiver, receiver, says
 from tests.integration.scheduler.webhooks.conftest import IDLE_S, LOOPBACK, owed
 
-pytestmark = pytest.mark.databases("sqlite")
-
 EVERY_S = 30.0
 
 

@@ -9,6 +9,7 @@ from nightshift.errors import DatabaseUnavailable
 from nightshift.store import Store, Transaction
 from nightshift.store.databases.changes import Changes
 from nightshift.store.databases.database import Database
+from tests.integration.store.watching import counters
 
 
 @pytest.fixture
@@ -25,8 +26,7 @@ def write(tx: Transaction) -> None:
 
 
 def test_where_nothing_is_committed_nothing_has_changed(store: Store, changes: Changes) -> None:
-    with store.snapshot() as tx:
-        tx.counters.values()
+    counters(store)
     assert [changes.seen(), changes.seen()] == [False, False]
 
 

@@ -244,26 +244,30 @@ def test_a_writer_that_waits_for_too_long_is_told(sqlite_template: Path) -> None
     patient.close()
 
 
-def test_an_error_does_not_quote_what_a_statement_carried(database: Database) -> None:
+@pytest.mark.parametrize(
+    ("before", "statement", "error"),
+    [
+        ("SELECT 1", "SELECT :said FROM no_such_table", DatabaseUnusable),
+        (
+            "CREATE TEMPORARY TABLE said (what TEXT CHECK (what = ''))",
+            "INSERT INTO said VALUES (:said)",
+            exc.IntegrityError,
+        ),
+    ],
+    ids=["what a statement carried", "the row that a constraint refuses"],
+)
+def test_an_error_does_not_quote(
+    database: Database, before: str, statement: str, error: type[Exception]
+) -> None:
     prompt = "-".join(("a", "marked", "prompt"))
 
-    with pytest.raises(DatabaseUnusable) as failed, database.read() as connection:
-        connection.execute(text("SELECT :said FROM no_such_table"), {"said": prompt})
-
-    assert prompt not in "".join(traceback.format_exception(failed.value))
-
-
-def test_an_error_does_not_quote_the_row_that_a_constraint_refuses(database: Database) -> None:
-    prompt = "-".join(("a", "marked", "prompt"))
-
-    def insert_what_is_refused() -> None:
+    def fail() -> None:
         with database.write() as connection:
-            connection.execute(text("CREATE TEMPORARY TABLE said (what TEXT CHECK (what = ''))"))
-            connection.execute(text("INSERT INTO said VALUES (:what)"), {"what": prompt})
+            connection.execute(text(before))
+            connection.execute(text(statement), {"said": prompt})
 
-    with pytest.raises(exc.IntegrityError) as failed:
-        insert_what_is_refused()
-
+    with pytest.raises(error) as failed:
+        fail()
     assert prompt not in "".join(traceback.format_exception(failed.value))
 
 

@@ -6,7 +6,7 @@ import socket
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from typing import Any, LiteralString
 
 import psycopg
@@ -22,6 +22,7 @@ from nightshift.store.databases.database import Database
 from tests.helpers.fakes import planned
 from tests.integration.servers import HOST, PostgresServer
 from tests.integration.store.racing import WAIT_MAX_S, at_once, in_background
+from tests.integration.store.watching import counters
 
 TIMEOUT_S = 0.3
 
@@ -262,52 +263,38 @@ def administer(server: PostgresServer, statement: LiteralString) -> None:
 
 # -- giving way to others ------------------------------------------------------------------------------
 
-CONFLICTS = {"a serialization failure": "40001", "a deadlock": "40P01"}
-
 
 def fail_with(tx: Transaction, sqlstate: str) -> None:
     statement = f"DO $$ BEGIN RAISE EXCEPTION 'chosen against' USING ERRCODE = '{sqlstate}'; END $$"
     tx._connection.execute(text(statement))
 
 
-@pytest.mark.parametrize("sqlstate", CONFLICTS.values(), ids=CONFLICTS.keys())
-def test_a_transaction_that_gave_way_is_run_again(postgresql_database: Database, sqlstate: str) -> None:
+@pytest.mark.parametrize(
+    ("sqlstate", "failures", "error"),
+    [
+        ("40001", TRIES_MAX - 1, None),
+        ("40P01", TRIES_MAX - 1, None),
+        ("40001", TRIES_MAX, Conflicted),
+        ("57P01", 1, DatabaseUnavailable),
+    ],
+    ids=["a serialization failure", "a deadlock", "one too many", "no conflict"],
+)
+def test_a_transaction_that_gave_way_is_run_again_so_often(
+    postgresql_database: Database, sqlstate: str, failures: int, error: type[Exception] | None
+) -> None:
     store, tries = Store(postgresql_database), []
 
-    def work(tx: Transaction) -> str:
+    def work(tx: Transaction) -> None:
         tries.append(1)
         tx.keys.keep_webhook_secret("a", b"secret", tx.now())
-        if len(tries) < TRIES_MAX:
+        if len(tries) <= failures:
             fail_with(tx, sqlstate)
-        return "done"
 
-    assert store.run(work) == "done"
+    with nullcontext() if error is None else pytest.raises(error):
+        store.run(work)
+    assert len(tries) == (failures if error else failures + 1)
     with store.snapshot() as tx:
-        assert tx.keys.webhook_secret("a") == b"secret"
-
-
-def test_a_transaction_that_keeps_giving_way_is_given_up(postgresql_database: Database) -> None:
-    store, tries = Store(postgresql_database), []
-
-    def work(tx: Transaction) -> None:
-        tries.append(1)
-        fail_with(tx, "40001")
-
-    with pytest.raises(Conflicted):
-        store.run(work)
-    assert len(tries) == TRIES_MAX
-
-
-def test_what_is_no_conflict_is_not_tried_again(postgresql_database: Database) -> None:
-    store, tries = Store(postgresql_database), []
-
-    def work(tx: Transaction) -> None:
-        tries.append(1)
-        fail_with(tx, "57P01")
-
-    with pytest.raises(DatabaseUnavailable):
-        store.run(work)
-    assert len(tries) == 1
+        assert tx.keys.webhook_secret("a") == (None if error else b"secret")
 
 
 def test_two_that_would_wait_for_each_other_both_get_through(postgresql_database: Database) -> None:
@@ -331,5 +318,4 @@ def test_two_that_would_wait_for_each_other_both_get_through(postgresql_database
 
     at_once(lambda: count("left", "right"), lambda: count("right", "left"))
 
-    with store.snapshot() as tx:
-        assert tx.counters.values() == {"left": 3, "right": 3}
+    assert counters(store) == {"left": 3, "right": 3}

@@ -29,8 +29,7 @@ from tests.helpers.fakes import (
     submit,
     submit_online,
 )
-
-pytestmark = pytest.mark.databases("postgresql")
+from tests.integration.store.watching import fetch
 
 SOON = JobChanges(priority=PriorityClass.INTERACTIVE)
 
@@ -38,11 +37,6 @@ SOON = JobChanges(priority=PriorityClass.INTERACTIVE)
 def change(store: Store, job: Job, changes: JobChanges = SOON) -> tuple[Ring, ...]:
     with store.transaction() as tx:
         return controls.change(tx, job, changes, tx.now())
-
-
-def seen(store: Store, job: Job) -> Job:
-    with store.snapshot() as tx:
-        return tx.jobs.fetch(job.id)
 
 
 def test_a_better_class_is_claimed_first_from_then_on(store: Store, clock: FakeClock) -> None:
@@ -72,11 +66,11 @@ def test_metadata_is_replaced_whole_and_what_is_not_named_stays(store: Store) ->
     job = submit(store, spec=spec)
 
     change(store, job, JobChanges(metadata={"c": "3"}, sets_metadata=True))
-    assert seen(store, job).spec == replace(spec, metadata={"c": "3"})
-    assert seen(store, job).priority is job.priority
+    assert fetch(store, job).spec == replace(spec, metadata={"c": "3"})
+    assert fetch(store, job).priority is job.priority
 
     change(store, job)
-    assert seen(store, job).spec.metadata == {"c": "3"}
+    assert fetch(store, job).spec.metadata == {"c": "3"}
 
 
 def stopped(tx: Transaction, job: Job) -> None:
@@ -133,10 +127,10 @@ def test_a_shard_that_was_chosen_before_its_job_was_paused_is_not_taken(store: S
 def test_a_repeat_changes_nothing_and_is_no_event(store: Store, clock: FakeClock) -> None:
     job = planned(store)
     pause(store, job)
-    paused_at = seen(store, job).paused_at
+    paused_at = fetch(store, job).paused_at
     clock.advance(seconds=1)
     pause(store, job)
-    assert seen(store, job).paused_at == paused_at == STARTS_AT
+    assert fetch(store, job).paused_at == paused_at == STARTS_AT
 
     resume(store, job)
     assert resume(store, job) == ()
@@ -162,7 +156,7 @@ def test_a_paused_job_is_planned_and_expires_at_its_deadline(store: Store, clock
         [overdue] = tx.jobs.overdue(tx.now(), 10)
         assert transitions.request_stop(tx, overdue, StopReason.EXPIRED, tx.now())
         assert tx.shards.states(job.id) == {ShardState.STOPPED: 1}
-    assert seen(store, job).paused_at is None
+    assert fetch(store, job).paused_at is None
 
 
 def test_a_job_whose_last_shard_ended_as_it_was_paused_is_finalized(store: Store) -> None:
@@ -175,7 +169,7 @@ def test_a_job_whose_last_shard_ended_as_it_was_paused_is_finalized(store: Store
     with store.transaction() as tx:
         assert [waiting.id for waiting in tx.jobs.to_finalize(limit=10)] == [job.id]
         assert tx.jobs.mark_finalizing(job.id, tx.now())
-    assert seen(store, job).paused_at is None
+    assert fetch(store, job).paused_at is None
 
 
 TOO_LATE: dict[str, Callable[[Transaction, Job], None]] = {
@@ -185,31 +179,23 @@ TOO_LATE: dict[str, Callable[[Transaction, Job], None]] = {
 }
 
 
+ORDERS: dict[str, Callable[[Store, Job], object]] = {
+    "change a job's priority": change,
+    "change a job's metadata": lambda store, job: change(store, job, JobChanges(sets_metadata=True)),
+    "pause": pause,
+    "resume": resume,
+}
+
+
 @pytest.mark.parametrize("why", TOO_LATE)
-@pytest.mark.parametrize("changes", [SOON, JobChanges(sets_metadata=True)], ids=["priority", "metadata"])
-def test_a_job_that_ends_is_not_changed_any_more(store: Store, why: str, changes: JobChanges) -> None:
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_job_that_ends_is_not_changed_any_more(store: Store, why: str, order: str) -> None:
     job = planned(store, spec=a_spec(metadata={"a": "1"}))
     with store.transaction() as tx:
         TOO_LATE[why](tx, job)
-    before = seen(store, job)
+    before = fetch(store, job)
 
-    with pytest.raises(Conflict, match=why):
-        change(store, job, changes)
+    with pytest.raises(Conflict, match=f"Cannot {order.partition(' ')[0]} .*{why}"):
+        ORDERS[order](store, job)
 
-    assert seen(store, job) == before
-
-
-@pytest.mark.parametrize("why", TOO_LATE)
-@pytest.mark.parametrize("verb", [pause, resume])
-def test_a_job_that_ends_is_neither_paused_nor_resumed(
-    store: Store, why: str, verb: Callable[[Store, Job], object]
-) -> None:
-    job = planned(store)
-    with store.transaction() as tx:
-        TOO_LATE[why](tx, job)
-    before = seen(store, job)
-
-    with pytest.raises(Conflict, match=f"Cannot {verb.__name__} a job {why}"):
-        verb(store, job)
-
-    assert seen(store, job) == before
+    assert fetch(store, job) == before

@@ -4,15 +4,13 @@ import json
 
 import pytest
 
-from nightshift.jobs import Counts, Face, InputError, JobState
+from nightshift.jobs import Counts, InputError, JobState
 from nightshift.lifecycle import transitions
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import Store
 from tests.helpers.fakes import FakeClock, claim, submit
 from tests.integration.store.racing import at_once, both_databases
 from tests.integration.store.watching import HOOK, events, fetch, finalizing, finish, owed, with_webhook
-
-pytestmark = pytest.mark.databases("postgresql")
 
 
 @pytest.mark.parametrize("state", [state for state in JobState if state.is_terminal])
@@ -59,16 +57,6 @@ def test_the_webhook_is_owed_with_the_end_and_says_how_it_went(store: Store, clo
         "type": "job.succeeded",
         "data": {"id": job.id, "counts": {"total": 10, "succeeded": 7, "failed": 3}},
     }
-
-
-def test_a_batch_is_told_of_in_the_words_of_its_route(store: Store) -> None:
-    job = finalizing(store, face=Face.OPENAI, **with_webhook())
-
-    finish(store, job, JobState.EXPIRED)
-
-    [delivery] = owed(store, job)
-    assert delivery.event_type == "batch.expired"
-    assert json.loads(delivery.body)["data"]["id"] == job.id.replace("job_", "batch_")
 
 
 @pytest.mark.parametrize(

@@ -1,76 +1,22 @@
-"""Whole transactions: what becomes true at once when a job is submitted, planned, answered."""
-
-from datetime import timedelta
+"""Whole transactions: what becomes true at once when a job is planned, begins, is answered."""
 
 import pytest
 
-from nightshift.jobs import Counts, InputError, JobKind, JobState, Usage
-from nightshift.jobs.priorities import PriorityClass
+from nightshift.jobs import Counts, InputError, JobKind, JobState, Usage, Webhook
 from nightshift.lifecycle import transitions
 from nightshift.store import Store
 from tests.helpers.fakes import (
-    STARTS_AT,
     FakeClock,
-    a_shard,
+    a_spec,
     an_answer,
     claimed,
     claimed_online,
     commit_rows,
     planned,
-    submit,
     submit_online,
 )
 from tests.integration.store.racing import at_once, both_databases
-from tests.integration.store.watching import (
-    events,
-    fetch,
-    owed,
-    request_stop,
-    rings_waiting,
-    shard_states,
-    with_webhook,
-)
-
-pytestmark = pytest.mark.databases("postgresql")
-
-# -- submit and plan -----------------------------------------------------------------------------------
-
-
-def test_a_submitted_bulk_job_waits_for_the_scheduler(store: Store) -> None:
-    job = submit(store)
-
-    assert job.state is JobState.QUEUED
-    assert job.planned_at is None
-    assert job.deadline_at == STARTS_AT + timedelta(days=1)
-    assert events(store, job) == ["job.queued"]
-    assert rings_waiting(store) == []
-    with store.snapshot() as tx:
-        assert [waiting.id for waiting in tx.jobs.to_plan(limit=10)] == [job.id]
-
-
-def test_a_submitted_online_request_can_be_claimed_and_its_ring_is_owed(store: Store) -> None:
-    submitted = submit_online(store, priority=PriorityClass.STANDARD)
-
-    [ring] = rings_waiting(store)
-    assert (ring,) == submitted.rings
-    assert (ring.kind, ring.shard_id, ring.priority_rank) == (JobKind.ONLINE, submitted.shard_id, 1)
-    assert claimed_online(store, submitted.shard_id).job.id == submitted.job.id
-
-
-def test_a_planned_job_can_be_claimed_and_wakes_as_many_workers_as_it_has_shards(store: Store) -> None:
-    job = submit(store, priority=PriorityClass.BACKGROUND)
-
-    with store.transaction() as tx:
-        cut = [a_shard(number, rows_estimated=10) for number in range(3)]
-        rings = transitions.plan(tx, job, "demo", cut, tx.now(), rows_estimated=30)
-
-    assert rings is not None
-    assert [(ring.kind, ring.shard_id, ring.priority_rank) for ring in rings] == [(JobKind.BULK, None, 2)] * 3
-    assert rings_waiting(store) == list(rings)
-    assert events(store, job) == ["job.queued", "job.planned"]
-    assert fetch(store, job).rows_estimated == 30
-    assert fetch(store, job).counts.total is None
-    assert claimed(store).job.id == job.id
+from tests.integration.store.watching import HOOK, events, fetch, owed, rings_waiting, with_webhook
 
 
 def test_a_large_job_rings_a_bounded_number_of_times(store: Store) -> None:
@@ -81,23 +27,31 @@ def test_a_large_job_rings_a_bounded_number_of_times(store: Store) -> None:
         assert tx.shards.queued() == {JobKind.BULK: 1200}
 
 
-def test_a_job_is_planned_once(store: Store) -> None:
-    job = planned(store, shards=2)
-
-    with store.transaction() as tx:
-        assert transitions.plan(tx, job, "demo", [a_shard(7)], tx.now()) is None
-
-    assert len(shard_states(store, job)) == 2
+# -- the first claim -----------------------------------------------------------------------------------
 
 
-def test_a_job_that_was_stopped_meanwhile_is_not_planned(store: Store) -> None:
-    job = submit(store)
-    request_stop(store, job)
+@both_databases
+def test_of_two_first_claims_at_the_same_moment_one_begins_the_job(store: Store) -> None:
+    job = planned(store, shards=3)
 
-    with store.transaction() as tx:
-        assert transitions.plan(tx, job, "demo", [a_shard()], tx.now()) is None
+    def claim() -> bool:
+        return claimed(store).begins_job
 
-    assert shard_states(store, job) == []
+    assert sorted(at_once(claim, claim)) == [False, True]
+    assert not claim()
+    assert events(store, job) == ["job.queued", "job.planned", "job.running"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"), [((), []), (("job.succeeded",), []), (("job.running",), ["job.running"])]
+)
+def test_that_a_job_runs_is_owed_to_a_webhook_that_names_it(
+    store: Store, wanted: tuple[str, ...], told: list[str]
+) -> None:
+    job = planned(store, spec=a_spec(webhook=Webhook(HOOK, wanted)))
+    claimed(store)
+
+    assert [delivery.event_type for delivery in owed(store, job)] == told
 
 
 # -- rows ----------------------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """How much waits: of one tenant, and of all."""
 
-import pytest
-
 from nightshift.lifecycle.transitions import record_answer
 from nightshift.store import Store, Transaction
 from nightshift.store.jobs.load import Pace
@@ -15,8 +13,6 @@ from tests.helpers.fakes import (
     submit,
     submit_online,
 )
-
-pytestmark = pytest.mark.databases("postgresql")
 
 
 def online(tx: Transaction, tenant: str) -> tuple[int, int, int]:
@@ -71,10 +67,3 @@ def test_rows_wait_until_they_have_a_result(store: Store, clock: FakeClock) -> N
         assert bulk(tx, "default") == (2, 6, 106, 2)
         assert bulk(tx, "tenant_without_jobs") == (0, 0, 106, 2)
         assert tx.load.bulk_pace() == Pace(rows_done=4, running_since=started_at)
-
-
-def test_a_house_with_nothing_to_do_has_no_load(store: Store) -> None:
-    with store.snapshot() as tx:
-        assert online(tx, "default") == (0, 0, 0)
-        assert bulk(tx, "default") == (0, 0, 0, 0)
-        assert tx.load.bulk_pace() == Pace(0, None)

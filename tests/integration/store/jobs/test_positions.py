@@ -1,15 +1,11 @@
 """Places in the queue."""
 
-import pytest
-
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
 from nightshift.store.jobs.positions import POSITION_MAX
 from tests.helpers.fakes import FakeClock, submit, submit_online
 from tests.integration.store.databases.recording import copy_rows
-
-pytestmark = pytest.mark.databases("postgresql")
 
 
 def test_a_place_counts_better_classes_and_older_jobs(store: Store, clock: FakeClock) -> None:

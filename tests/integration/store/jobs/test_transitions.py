@@ -20,8 +20,6 @@ from nightshift.store import Store, Transaction, tables
 from nightshift.store.shards.leases import ExpiredLease
 from tests.helpers.fakes import MODEL, STARTS_AT, an_answer, planned, submit, submit_online
 
-pytestmark = pytest.mark.databases("postgresql")
-
 JOB_STATEMENTS: dict[str, Callable[[Transaction, str], Any]] = {
     "mark_started": lambda tx, job_id: tx.jobs.mark_started(job_id, tx.now(), None),
     "mark_finalizing": lambda tx, job_id: tx.jobs.mark_finalizing(job_id, tx.now()),

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from nightshift.fleet.workers import Capacity, Machine
-from nightshift.jobs import Job, JobKind, JobState, ShardState, StopReason
+from nightshift.jobs import Job, JobKind, JobState, StopReason
 from nightshift.jobs.leases import Lease
 from nightshift.jobs.planning import PlanCursor
 from nightshift.jobs.priorities import ROOM_FOR_ALL, SMALL_JOB_ROWS, PriorityClass, PriorityConfig, Room
@@ -40,8 +40,7 @@ from tests.integration.store.racing import (
     in_background,
     wait_until_blocked,
 )
-
-pytestmark = pytest.mark.databases("postgresql")
+from tests.integration.store.watching import fetch, request_stop
 
 INTERACTIVE, STANDARD, BACKGROUND = PriorityClass
 DAY_S = 86_400
@@ -81,37 +80,6 @@ def several_asked(
 
 
 # -- what a claim does ---------------------------------------------------------------------------------
-
-
-def test_a_claim_leases_the_shard_under_its_first_term(store: Store, clock: FakeClock) -> None:
-    job = planned(store)
-
-    claim = claimed(store, "worker_7", ttl_s=30)
-
-    assert claim.job.id == job.id
-    assert claim.lease.job_id == job.id
-    assert claim.lease.tenant_id == job.tenant_id
-    assert claim.lease.term == 1
-    assert claim.lease.worker_id == "worker_7"
-    assert claim.lease.expires_at == clock.now + timedelta(seconds=30)
-    assert claim.shard.state is ShardState.LEASED
-    assert claim.shard.attempts == 1
-
-
-def test_the_first_claim_starts_the_job_and_its_run_time(store: Store, clock: FakeClock) -> None:
-    job = planned(store, shards=2, spec=a_spec(max_runtime_s=3600))
-    clock.advance(minutes=5)
-
-    claimed(store)
-    clock.advance(minutes=59)
-    claimed(store)
-
-    with store.transaction() as tx:
-        started = tx.jobs.fetch(job.id)
-        assert started.state is JobState.RUNNING
-        assert started.started_at == STARTS_AT + timedelta(minutes=5)
-        assert tx.jobs.overdue(clock.now, limit=10) == []
-        assert [late.id for late in tx.jobs.overdue(clock.advance(minutes=1), limit=10)] == [job.id]
 
 
 def test_the_shards_of_a_job_are_claimed_in_the_order_of_the_input(store: Store) -> None:
@@ -181,38 +149,6 @@ def test_only_planned_work_of_the_workers_models_and_of_its_own_kind_is_claimed(
 # -- which one -----------------------------------------------------------------------------------------
 
 
-def test_within_a_class_the_earlier_deadline_goes_first_and_then_the_older_job(
-    store: Store, clock: FakeClock
-) -> None:
-    late = planned(store, spec=a_spec(completion_window_s=DAY_S))
-    clock.advance(seconds=10)
-    early = planned(store, spec=a_spec(completion_window_s=DAY_S // 2))
-    clock.advance(seconds=10)
-    as_late_but_younger = planned(store, spec=a_spec(completion_window_s=DAY_S - 20))
-
-    assert [claimed(store).job.id for _ in range(3)] == [early.id, late.id, as_late_but_younger.id]
-
-
-def test_a_job_near_its_deadline_goes_before_its_class(store: Store, clock: FakeClock) -> None:
-    urgent = planned(store, priority=BACKGROUND, shards=2, spec=a_spec(completion_window_s=7200))
-    clock.advance(minutes=89, seconds=59)
-    standard = planned(store, priority=STANDARD, shards=2)
-
-    assert claimed(store).job.id == standard.id  # 30 minutes and one second are left
-    clock.advance(seconds=1)
-    assert claimed(store).job.id == urgent.id
-
-
-def test_a_job_that_has_waited_for_long_goes_before_its_class(store: Store, clock: FakeClock) -> None:
-    old = planned(store, priority=BACKGROUND, shards=2, spec=a_spec(completion_window_s=2 * DAY_S))
-    clock.advance(hours=5, minutes=59)
-    standard = planned(store, priority=STANDARD, shards=2, spec=a_spec(completion_window_s=3 * DAY_S))
-
-    assert claimed(store).job.id == standard.id
-    clock.advance(minutes=1)
-    assert claimed(store).job.id == old.id
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_claim_sorts_by_what_priorities_describes(store: Store, clock: FakeClock, seed: int) -> None:
     """Jobs of every class, age and haste, of three tenants; nothing ends meanwhile."""
@@ -266,41 +202,34 @@ def aged_backlog(store: Store, clock: FakeClock, tenant_id: str, **options: Any)
     clock.advance(hours=6)
 
 
-def test_a_backlog_that_has_grown_old_does_not_keep_another_tenant_waiting(
-    store: Store, clock: FakeClock
-) -> None:
-    aged_backlog(store, clock, "large")
-    planned(store, tenant_id="small", shards=3)
-
-    served = [claimed(store).lease.tenant_id for _ in range(8)]
-
-    assert served == ["large", "small", "large", "small", "large", "small", "large", "large"]
-
-
-def test_a_lower_class_that_has_grown_old_takes_turns_with_the_better_one(
-    store: Store, clock: FakeClock
-) -> None:
-    aged_backlog(store, clock, "old", priority=BACKGROUND)
-    planned(store, tenant_id="new", shards=20, priority=STANDARD)
-
-    assert [claimed(store).lease.tenant_id for _ in range(6)] == ["old", "new"] * 3
-
-
-def test_the_turns_of_what_has_grown_old_are_shared_within_its_class(store: Store, clock: FakeClock) -> None:
-    aged_backlog(store, clock, "old", priority=BACKGROUND)
-    planned(store, tenant_id="new", shards=20, priority=STANDARD)
-    planned(store, tenant_id="joined", shards=2, priority=BACKGROUND)
-
-    served = [claimed(store).lease.tenant_id for _ in range(8)]
-
-    assert served == ["old", "new", "joined", "old", "new", "joined", "old", "new"]
+# An aged backlog of a class, then other jobs (tenant, class and shards), and the tenants served in turn.
+AGED = {
+    "it keeps no other tenant waiting": (
+        ("old", STANDARD),
+        [("new", STANDARD, 3)],
+        ["old", "new", "old", "new", "old", "new", "old", "old"],
+    ),
+    "a lower class takes turns with the better one": (
+        ("old", BACKGROUND),
+        [("new", STANDARD, 20)],
+        ["old", "new"] * 3,
+    ),
+    "its turns are shared within its class": (
+        ("old", BACKGROUND),
+        [("new", STANDARD, 20), ("joined", BACKGROUND, 2)],
+        ["old", "new", "joined", "old", "new", "joined", "old", "new"],
+    ),
+}
 
 
-def test_a_tenant_that_asks_for_haste_does_not_keep_another_waiting(store: Store) -> None:
-    planned(store, tenant_id="hasty", shards=20, spec=a_spec(completion_window_s=1800))
-    planned(store, tenant_id="patient", shards=3)
+@pytest.mark.parametrize("name", AGED)
+def test_turns_beside_a_backlog_that_has_grown_old(store: Store, clock: FakeClock, name: str) -> None:
+    (tenant_id, priority), others, served = AGED[name]
+    aged_backlog(store, clock, tenant_id, priority=priority)
+    for other, of_class, shards in others:
+        planned(store, tenant_id=other, priority=of_class, shards=shards)
 
-    assert [claimed(store).lease.tenant_id for _ in range(6)] == ["hasty", "patient"] * 3
+    assert [claimed(store).lease.tenant_id for _ in served] == served
 
 
 def test_what_has_grown_old_goes_on_even_if_its_tenant_has_the_most_in_flight(
@@ -310,6 +239,13 @@ def test_what_has_grown_old_goes_on_even_if_its_tenant_has_the_most_in_flight(
     planned(store, tenant_id="only", shards=20, priority=STANDARD)
 
     assert [claimed(store).job.priority for _ in range(6)] == [BACKGROUND] * 6
+
+
+def test_a_tenant_that_asks_for_haste_does_not_keep_another_waiting(store: Store) -> None:
+    planned(store, tenant_id="hasty", shards=20, spec=a_spec(completion_window_s=1800))
+    planned(store, tenant_id="patient", shards=3)
+
+    assert [claimed(store).lease.tenant_id for _ in range(6)] == ["hasty", "patient"] * 3
 
 
 # -- several at once -----------------------------------------------------------------------------------
@@ -371,8 +307,7 @@ def test_a_stop_and_a_first_claim_at_the_same_moment_do_not_block_each_other(
     job = submitted.job if submitted else planned(store)
 
     def stop() -> bool:
-        with store.transaction() as tx:
-            return transitions.request_stop(tx, job, StopReason.CANCELLED, tx.now())
+        return request_stop(store, job, StopReason.CANCELLED)
 
     def first_claim() -> bool:
         return bool(online_claims(store, submitted.shard_id)) if submitted else claim(store) is not None
@@ -402,22 +337,7 @@ def test_an_online_claim_brings_the_request_along_and_how_long_it_has_waited(
     claim = claimed_online(store, request.shard_id)
 
     assert (claim.job.id, claim.body, claim.lease.term, claim.waited_s) == (request.job.id, body, 1, 7)
-    with store.snapshot() as tx:
-        assert tx.jobs.fetch(request.job.id).state is JobState.RUNNING
-
-
-def test_a_worker_that_polls_finds_online_requests_in_the_order_they_came(
-    store: Store, clock: FakeClock
-) -> None:
-    waiting = []
-    for _ in range(3):
-        waiting.append(submit_online(store).shard_id)
-        clock.advance(seconds=1)
-    submit_online(store, model="other")
-    claimed_online(store, waiting[1])
-
-    assert next_online(store) == [waiting[0], waiting[2]]
-    assert next_online(store, limit=1) == [waiting[0]]
+    assert fetch(store, request.job).state is JobState.RUNNING
 
 
 def test_an_online_request_that_is_to_wait_is_not_looked_for(store: Store, clock: FakeClock) -> None:

@@ -17,16 +17,8 @@ from nightshift.store.shards.cuts import OutputProgress
 from tests.helpers.fakes import FakeClock, a_shard, claimed, commit_rows, completed, planned, submit
 from tests.integration.store.databases.recording import copy_rows, plan_of, recorded
 from tests.integration.store.racing import at_once, both_databases, in_background, wait_until_blocked
-from tests.integration.store.shards.parts_ground import (
-    SMALL,
-    cut,
-    end,
-    parts,
-    ranges,
-    with_ended,
-)
-
-pytestmark = pytest.mark.databases("postgresql")
+from tests.integration.store.shards.parts_ground import SMALL, cut, end, parts, ranges, with_ended
+from tests.integration.store.watching import request_stop, stop_held
 
 WHOLE = CutLimits(part_bytes=10**12, part_rows=10**9)
 MANY = 20_000
@@ -90,17 +82,6 @@ def test_many_parts_are_cut_in_several_transactions(store: Store, monkeypatch: p
     assert ranges(store, job) == [(number, number) for number in range(5)]
 
 
-def test_shards_of_a_stopped_job_are_cut_although_they_never_ran(store: Store) -> None:
-    job = with_ended(store, 3, ended=[0])
-    with store.transaction() as tx:
-        transitions.request_stop(tx, job, StopReason.CANCELLED, tx.now())
-
-    cut(store, job, WHOLE)
-
-    [part] = parts(store, job)
-    assert (part.first_shard, part.last_shard, part.state) == (0, 2, PartState.READY)
-
-
 def test_a_part_without_rows_has_nothing_to_be_written(store: Store) -> None:
     job = planned(store, shards=2)
     with store.transaction() as tx:
@@ -115,16 +96,6 @@ def test_a_part_without_rows_has_nothing_to_be_written(store: Store) -> None:
     assert (part.state, part.files, part.rows) == (PartState.WRITTEN, (), 0)
     with store.snapshot() as tx:
         assert cutting.is_written(tx, job)
-
-
-def test_a_stopped_shard_whose_rows_nobody_counted_may_have_some(store: Store) -> None:
-    job = planned(store, shards=1)
-    with store.transaction() as tx:
-        transitions.request_stop(tx, job, StopReason.CANCELLED, tx.now())
-
-    cut(store, job)
-
-    assert [part.state for part in parts(store, job)] == [PartState.READY]
 
 
 def test_an_output_is_written_once_all_ended_shards_are_in_written_parts(store: Store) -> None:
@@ -167,11 +138,9 @@ def test_a_job_is_cut_again_when_a_shard_has_ended_and_not_before(store: Store) 
     seen.append(progress(store, job))
     with store.transaction() as tx:
         held = claimed_in(tx)
-    with store.transaction() as tx:
-        transitions.request_stop(tx, job, StopReason.CANCELLED, tx.now())
+    request_stop(store, job, StopReason.CANCELLED)
     seen.append(progress(store, job))
-    with store.transaction() as tx:
-        tx.shards.stop_held(held)
+    stop_held(store, held)
     seen.append(progress(store, job))
 
     assert None not in seen

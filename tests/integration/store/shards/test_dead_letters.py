@@ -2,16 +2,9 @@
 
 from collections.abc import Sequence
 
-import pytest
-
 from nightshift.fleet.workers import ExitCause, WorkerState
 from nightshift.jobs import BulkClaim, Counts, CrashHistory, JobState, ShardState
-from nightshift.jobs.dead_letters import (
-    ERROR_CODE,
-    UNEXPLAINED_CRASHES_MAX,
-    DeadLetter,
-    DeadLetterState,
-)
+from nightshift.jobs.dead_letters import ERROR_CODE, UNEXPLAINED_CRASHES_MAX, DeadLetter, DeadLetterState
 from nightshift.lifecycle.recovery import release_worker
 from nightshift.store import Store
 from tests.helpers.fakes import (
@@ -25,8 +18,7 @@ from tests.helpers.fakes import (
     submit_online,
 )
 from tests.integration.store.racing import at_once, both_databases
-
-pytestmark = pytest.mark.databases("postgresql")
+from tests.integration.store.watching import counters, fetch
 
 ATTEMPTS_MAX = 20
 TENANT = "default"
@@ -72,12 +64,11 @@ def test_rows_under_way_in_the_second_are_suspects_and_the_one_alone_in_the_thir
     assert fourth.crash_history == CrashHistory(crashes=2, suspects=(5,), dead=frozenset({4}))
     [letter] = letters(store)
     assert (letter.row, letter.cause, letter.crashes) == (4, ExitCause.OUT_OF_MEMORY, 3)
-    with store.snapshot() as tx:
-        assert tx.counters.values() == {
-            "crashes.aborted": 2,
-            "crashes.out_of_memory": 1,
-            "rows_dead": 1,
-        }
+    assert counters(store) == {
+        "crashes.aborted": 2,
+        "crashes.out_of_memory": 1,
+        "rows_dead": 1,
+    }
 
 
 def test_rows_that_finish_first_do_not_hide_the_one_that_crashes(store: Store) -> None:
@@ -187,8 +178,7 @@ def test_an_online_request_that_crashes_three_workers_fails_and_says_why(store: 
                 assert tx.dead_letters.journal(claim.lease, [0])
         dies(store)
 
-    with store.snapshot() as tx:
-        ended = tx.jobs.fetch(online.job.id)
+    ended = fetch(store, online.job)
     assert (ended.state, ended.counts) == (JobState.FAILED, Counts(1, 0, 1))
     assert ended.errors[0].code == ERROR_CODE
     assert [letter.job_id for letter in letters(store)] == [online.job.id]
@@ -263,8 +253,7 @@ def test_a_worker_is_lost_once_however_often_that_is_noticed(store: Store) -> No
         tx.workers.record_heartbeat("worker_1", WorkerState.READY, tx.now())
     dies(store, ExitCause.KILLED)
 
-    with store.snapshot() as tx:
-        assert tx.counters.values() == {"crashes.lease_expired": 1}
+    assert counters(store) == {"crashes.lease_expired": 1}
 
 
 @both_databases

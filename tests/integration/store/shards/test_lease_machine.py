@@ -27,6 +27,7 @@ from nightshift.store import Transaction
 from nightshift.store.databases.database import Database
 from nightshift.store.shards.shards import AlreadyListed
 from tests.helpers.fakes import MODEL, a_segment, a_spec, an_answer, planned, submit_online
+from tests.integration.store.racing import both_databases
 from tests.integration.store.shards.lease_ground import LeaseGround
 from tests.integration.store.shards.lease_model import ATTEMPTS_MAX, WORKERS
 
@@ -307,6 +308,7 @@ class LeaseMachine(LeaseGround):
         self.lost(had, {worker: cause})
 
 
+@both_databases
 def test_whatever_happens_a_shard_has_one_holder_and_a_row_is_recorded_once(database: Database) -> None:
     """A failure prints the steps that led to it, and the seed they came from."""
     print(f"{SEED=}")  # shown with a failure

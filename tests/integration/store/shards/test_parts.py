@@ -23,8 +23,6 @@ from tests.integration.store.shards.parts_ground import (
     with_ended,
 )
 
-pytestmark = pytest.mark.databases("postgresql")
-
 Write = Callable[[Transaction, PartLease], bool]
 
 WRITES: dict[str, Write] = {
@@ -60,22 +58,6 @@ def finalize(store: Store, job_id: str, clock: FakeClock) -> None:
 # -- claims ----------------------------------------------------------------------------------------------
 
 
-def test_a_claim_leases_a_part_under_its_first_term(store: Store, clock: FakeClock) -> None:
-    job = with_ended(store, 2, ended=[0, 1])
-    cut(store, job)
-
-    claim = claimed_part(store, "sched_7", ttl_s=30)
-
-    assert (claim.job.id, claim.part.job_id, claim.lease.job_id) == (job.id, job.id, job.id)
-    assert (claim.part.first_shard, claim.part.last_shard) == (0, 1)
-    assert (claim.term, claim.lease.term, claim.part.term) == (1, 1, 1)
-    assert (claim.lease.owner, claim.part.owner) == ("sched_7", "sched_7")
-    assert claim.lease.expires_at == clock.now + timedelta(seconds=30)
-    assert (claim.part.state, claim.part.attempts) == (PartState.LEASED, 1)
-    assert (claim.part.uploads, claim.part.files, claim.part.rows) == ((), (), 0)
-    assert claim_part(store) is None
-
-
 @both_databases
 def test_claimers_at_once_get_different_parts(store: Store) -> None:
     cut(store, with_ended(store, 8, ended=range(8)))
@@ -83,12 +65,7 @@ def test_claimers_at_once_get_different_parts(store: Store) -> None:
     claims = at_once(*[lambda: claim_part(store)] * 5)
 
     assert sorted(claim.part.first_shard for claim in claims if claim is not None) == [0, 2, 4, 6]
-
-
-def test_parts_of_a_job_are_claimed_in_the_order_of_the_input(store: Store) -> None:
-    cut(store, with_ended(store, 6, ended=range(6)))
-
-    assert [claimed_part(store).part.first_shard for _ in range(3)] == [0, 2, 4]
+    assert {claim.term for claim in claims if claim is not None} == {1}
 
 
 def test_a_job_that_waits_only_for_its_output_goes_first_and_the_longest_waiting_of_them(

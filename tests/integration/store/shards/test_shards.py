@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nightshift.jobs import JobKind, RecordedAnswer, ShardState
+from nightshift.jobs import RecordedAnswer, ShardState
 from nightshift.lifecycle import transitions
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
@@ -25,8 +25,6 @@ from tests.helpers.fakes import (
 from tests.integration.store.databases.recording import recorded
 from tests.integration.store.racing import wait_until_blocked
 
-pytestmark = pytest.mark.databases("postgresql")
-
 
 def test_shards_come_back_as_they_were_planned(store: Store) -> None:
     job = submit(store)
@@ -44,47 +42,6 @@ def test_shards_come_back_as_they_were_planned(store: Store) -> None:
         assert (shard.state, shard.term, shard.attempts, shard.rows_done) == (ShardState.QUEUED, 0, 0, 0)
 
 
-def test_shards_are_paged_in_the_order_of_the_input(store: Store) -> None:
-    job = planned(store, shards=5)
-    planned(store, shards=5)
-
-    with store.snapshot() as tx:
-        assert [shard.shard_no for shard in tx.shards.of_job(job.id, limit=3)] == [0, 1, 2]
-        assert [shard.shard_no for shard in tx.shards.of_job(job.id, after_no=2, limit=3)] == [3, 4]
-
-
-def test_segments_come_back_in_the_order_of_their_commits(store: Store) -> None:
-    planned(store)
-    first = claimed(store).lease
-    commit_rows(store, first, seq=0, rows=3, failed=1)
-    commit_rows(store, first, seq=1, rows=2)
-    with store.transaction() as tx:
-        tx.leases.hand_back(first)
-    second = claimed(store).lease
-    commit_rows(store, second, seq=0, rows=1)
-
-    with store.snapshot() as tx:
-        assert tx.shards.segments(first.shard_id) == [
-            a_segment(first, 0, rows=3, failed=1),
-            a_segment(first, 1, rows=2),
-            a_segment(second, 0, rows=1),
-        ]
-
-
-def test_a_reader_of_partial_results_goes_on_where_it_was(store: Store) -> None:
-    job = planned(store, shards=2)
-    first, second = claimed(store), claimed(store)
-    commit_rows(store, second.lease, seq=0)
-    commit_rows(store, first.lease, seq=0)
-    commit_rows(store, second.lease, seq=1)
-
-    with store.snapshot() as tx:
-        page = tx.shards.segments_of_job("default", job.id, limit=2)
-        rest = tx.shards.segments_of_job("default", job.id, after_id=page[-1].id, limit=2)
-
-    assert [(listed.shard_no, listed.segment.seq) for listed in [*page, *rest]] == [(1, 0), (0, 0), (1, 1)]
-
-
 def test_a_row_count_once_known_is_not_forgotten(store: Store) -> None:
     job = planned(store)
     lease = claimed(store).lease
@@ -94,18 +51,6 @@ def test_a_row_count_once_known_is_not_forgotten(store: Store) -> None:
         [shard] = tx.shards.of_job(job.id, limit=1)
 
     assert (shard.rows_done, shard.rows_total) == (8, 9)
-
-
-def test_a_job_has_open_shards_until_all_have_ended(store: Store) -> None:
-    job = planned(store, shards=2)
-    lease = claimed(store).lease
-    with store.transaction() as tx:
-        assert tx.shards.has_open(job.id)
-        assert tx.shards.stop_queued(job.id) == 1
-        assert tx.shards.has_open(job.id)
-        tx.shards.fail_held(lease)
-        assert not tx.shards.has_open(job.id)
-        assert tx.shards.stop_queued(job.id) == 0
 
 
 def test_an_answer_comes_back_as_it_was_recorded(store: Store) -> None:
@@ -118,15 +63,6 @@ def test_an_answer_comes_back_as_it_was_recorded(store: Store) -> None:
         assert tx.shards.online_result("default", request.job.id) is None
         assert tx.shards.record_result(claim.lease, answer)
         assert tx.shards.online_result("default", request.job.id) == answer
-
-
-def test_queued_work_is_counted_by_kind(store: Store) -> None:
-    planned(store, shards=3)
-    submit_online(store)
-    claimed(store)
-
-    with store.snapshot() as tx:
-        assert tx.shards.queued() == {JobKind.BULK: 2, JobKind.ONLINE: 1}
 
 
 def test_who_goes_on_after_the_last_segment_it_saw_misses_none_that_was_committed_later(

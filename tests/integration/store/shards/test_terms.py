@@ -22,8 +22,6 @@ from tests.helpers.fakes import (
     submit_online,
 )
 
-pytestmark = pytest.mark.databases("postgresql")
-
 LATE_WRITES: dict[str, Callable[[Transaction, Lease], bool]] = {
     "list a segment": lambda tx, lease: tx.shards.list_segment(lease, a_segment(lease), rows_total=None),
     "complete the shard": lambda tx, lease: tx.shards.complete(lease, rows_total=0),

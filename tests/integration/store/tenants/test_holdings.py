@@ -44,8 +44,6 @@ from tests.helpers.fakes import (
 from tests.integration.store.databases.recording import plan_of
 from tests.integration.store.racing import both_databases
 
-pytestmark = pytest.mark.databases("postgresql")
-
 TENANTS = ("acme", "globex")
 
 

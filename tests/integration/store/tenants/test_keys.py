@@ -2,14 +2,10 @@
 
 from datetime import timedelta
 
-import pytest
-
 from nightshift.store import Store
 from nightshift.tenants.keys import ApiKey, key_id, new_key
 from tests.helpers.fakes import FakeClock, an_api_key
 from tests.integration.store.racing import at_once, both_databases
-
-pytestmark = pytest.mark.databases("postgresql")
 
 
 def keep(store: Store, *keys: ApiKey) -> None:
@@ -18,47 +14,30 @@ def keep(store: Store, *keys: ApiKey) -> None:
             tx.keys.insert(key)
 
 
-def test_a_key_is_found_by_its_public_part_and_admits_its_owner(store: Store, clock: FakeClock) -> None:
+def test_a_key_is_found_by_its_public_part_and_admits_its_owner_until_it_is_revoked(
+    store: Store, clock: FakeClock
+) -> None:
     key = new_key()
-    keep(store, an_api_key(key, tenant_id="acme", expires_at=clock.now + timedelta(days=1)))
+    id = key_id(key) or ""
+    kept = an_api_key(key, tenant_id="acme", expires_at=clock.now + timedelta(days=1))
+    keep(store, kept)
 
     with store.snapshot() as tx:
-        stored = tx.keys.find(key_id(key) or "")
-        assert stored is not None
-        assert stored == an_api_key(key, tenant_id="acme", expires_at=clock.now + timedelta(days=1))
-        assert stored.admits(key, tx.now())
-        assert not stored.admits(new_key(), tx.now())
-        assert tx.keys.find("unknown1") is None
-
-
-def test_the_database_does_not_know_the_key(store: Store) -> None:
-    key = new_key()
-    keep(store, an_api_key(key))
-
+        assert (tx.keys.find(id), tx.keys.find("unknown1")) == (kept, None)
+        assert kept.admits(key, tx.now())
+        assert not kept.admits(new_key(), tx.now())
     with store.database.read() as connection:
         [row] = connection.exec_driver_sql("SELECT * FROM api_key").all()
+    assert key.split("_")[-1] not in str(row), "the database does not know the key"
 
-    assert key not in map(str, row)
-    assert key.split("_")[-1] not in str(row)
-
-
-def test_a_revoked_key_is_not_accepted_any_more(store: Store, clock: FakeClock) -> None:
-    key = new_key()
-    keep(store, an_api_key(key))
-    id = key_id(key) or ""
     revoked_at = clock.advance(hours=1)
-
     with store.transaction() as tx:
-        assert tx.keys.revoke("unknown1", tx.now()) is False
-        assert tx.keys.revoke(id, tx.now()) is True
-    clock.advance(hours=1)
-    with store.transaction() as tx:
-        assert tx.keys.revoke(id, tx.now()) is False  # the first time stays
-        stored = tx.keys.find(id)
-
-    assert stored is not None
-    assert stored.revoked_at == revoked_at
-    assert not stored.admits(key, clock.now)
+        assert [tx.keys.revoke(wanted, tx.now()) for wanted in ("unknown1", id)] == [False, True]
+        assert tx.keys.revoke(id, clock.advance(hours=1)) is False, "the first time stays"
+        revoked = tx.keys.find(id)
+    assert revoked is not None
+    assert revoked.revoked_at == revoked_at
+    assert not revoked.admits(key, clock.now)
 
 
 def test_the_operator_lists_one_tenants_keys_or_all(store: Store, clock: FakeClock) -> None:

@@ -40,8 +40,6 @@ from tests.helpers.fakes import (
     submit_online,
 )
 
-pytestmark = pytest.mark.databases("postgresql")
-
 OWNER, STRANGER = "tenant_owner", "tenant_stranger"
 DAY = timedelta(days=1)
 FINGERPRINT = "f" * 64

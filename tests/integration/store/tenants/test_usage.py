@@ -23,8 +23,7 @@ from tests.helpers.fakes import (
     submit_online,
 )
 from tests.integration.store.racing import at_once, both_databases
-
-pytestmark = pytest.mark.databases("postgresql")
+from tests.integration.store.watching import hand_back
 
 EVER = (date(2000, 1, 1), date(2100, 1, 1))
 DAY = STARTS_AT.date()
@@ -75,8 +74,7 @@ def test_rows_are_counted_once_when_their_shard_is_resumed(store: Store) -> None
     planned(store)
     lost = claimed(store).lease
     commit_rows(store, lost, rows=4)
-    with store.transaction() as tx:
-        assert tx.leases.hand_back(lost)
+    assert hand_back(store, lost)
     lease = claimed(store).lease
 
     assert commit_rows(store, lost, 1, rows=4) is False  # too late
