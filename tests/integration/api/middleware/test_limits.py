@@ -122,59 +122,49 @@ def test_more_bulk_jobs_than_allowed_are_told_when_to_retry(http, store, batch):
         assert tx.holdings.total("default").bulk_jobs == 2
 
 
-def test_more_online_requests_than_allowed_are_told_when_to_retry(http):
-    first, second = (http.post("/v1/jobs", json=online()) for _ in range(2))
-
-    assert first.status_code == 202
-    assert second.status_code == 429
-    assert int(second.headers["retry-after"]) > 0
-
-
-def test_one_tenants_requests_are_refused_where_all_tenants_together_have_too_many(http, store):
-    for number in range(2):
-        submit_online(store, tenant_id=f"other-{number}")
-
-    refused = http.post("/v1/jobs", json=online())
-
-    assert refused.status_code == 429
-    assert "of all tenants" in refused.json()["error"]["message"]
-    with store.snapshot() as tx:
-        assert tx.holdings.total("default").online_requests == 0
-
-
-def test_a_tenant_with_less_than_its_share_is_let_in_where_another_has_filled_the_house(http, store):
-    for _ in range(3):
-        submit_online(store, tenant_id="other")
+@pytest.mark.parametrize(
+    ("waiting", "statuses", "says"),
+    [
+        pytest.param({}, [202, 429], "(yours)", id="ours are too many"),
+        pytest.param({"other-0": 1, "other-1": 1}, [429, 429], "(of all tenants)", id="all are too many"),
+        pytest.param({"other": 3}, [202, 429], "(yours)", id="another has filled the house"),
+    ],
+)
+def test_more_online_requests_than_allowed_are_told_when_to_retry(http, store, waiting, statuses, says):
+    for tenant, count in waiting.items():
+        for _ in range(count):
+            submit_online(store, tenant_id=tenant)
 
     answers = [http.post("/v1/jobs", json=online()) for _ in range(2)]
 
-    assert [answer.status_code for answer in answers] == [202, 429]
+    assert [answer.status_code for answer in answers] == statuses
+    assert int(answers[1].headers["retry-after"]) > 0
+    assert says in answers[1].json()["error"]["message"]
+    with store.snapshot() as tx:
+        assert tx.holdings.total("default").online_requests == statuses.count(202)
 
 
-TOO_MANY_OF_OURS = {"default": 50}
-TOO_MANY_OF_ALL = {"default": 45} | {f"other-{number}": 50 for number in range(10)}
+MANY = {f"other-{number}": 50 for number in range(10)}
 
 
 @pytest.mark.parametrize(
-    ("waiting", "says"), [(TOO_MANY_OF_OURS, "of yours"), (TOO_MANY_OF_ALL, "of all tenants")]
+    ("waiting", "says"),
+    [
+        pytest.param({"default": 50}, "of yours", id="ours are too many"),
+        pytest.param({"default": 45, **MANY}, "of all tenants", id="all are too many"),
+        pytest.param({"other": 10_000}, None, id="others have filled the house"),
+    ],
 )
 def test_more_rows_than_may_wait_are_told_when_to_retry(http, store, batch, waiting, says):
     for tenant, rows in waiting.items():
         planned(store, rows_total=rows, tenant_id=tenant)
 
-    refused = http.post("/v1/batches", json=batch)
+    answer = http.post("/v1/batches", json=batch)
 
-    assert refused.status_code == 429
-    assert says in refused.json()["error"]["message"]
-    assert refused.headers["retry-after"] == "60"  # nothing of it has begun
-
-
-def test_a_tenant_with_fewer_rows_than_its_share_is_let_in_where_others_have_filled_the_house(
-    http, store, batch
-):
-    planned(store, rows_total=10_000, tenant_id="other")
-
-    assert http.post("/v1/batches", json=batch).status_code == 200
+    assert answer.status_code == (200 if says is None else 429)
+    if says is not None:
+        assert says in answer.json()["error"]["message"]
+        assert answer.headers["retry-after"] == "60"  # nothing of it has begun
 
 
 def test_an_answer_that_does_not_come_ends_the_wait_and_the_job(http, store):
