@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from api.services.services import AppSettings
 from nightshift.process.settings import ApiSettings, DataSettings, LocationSettings
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
-from nightshift.tenants.keys import ApiKey, digest, key_id, new_key
-from tests.integration.api.asking import bulk_under
+from nightshift.tenants.keys import new_key
+from tests.helpers.fakes import an_api_key
+from tests.integration.api.asking import CHAT, bearer, bulk_under, chat
 from tests.integration.api.declared import check_declared
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
 from tests.integration.api.serving import serving
@@ -71,17 +73,7 @@ def make_key(store: Store) -> KeyMaker:
 def insert_key(store: Store, tenant_id: str, **fields: object) -> str:
     key = new_key()
     with store.transaction() as tx:
-        tx.keys.insert(
-            ApiKey(
-                id=key_id(key) or "",
-                tenant_id=tenant_id,
-                name="test",
-                key_sha256=digest(key),
-                last4=key[-4:],
-                created_at=tx.now(),
-                **fields,
-            )
-        )
+        tx.keys.insert(an_api_key(key, tenant_id=tenant_id, created_at=tx.now(), **fields))
     return key
 
 
@@ -109,13 +101,35 @@ def client(client_of: ClientMaker) -> openai.OpenAI:
     return client_of()
 
 
-@pytest.fixture
-def http(base_url: str, make_key: KeyMaker) -> Iterator[httpx.Client]:
-    """Plain HTTP with a valid key. Every status must be in the documentation."""
-    headers = {"authorization": f"Bearer {make_key()}"}
-    with httpx.Client(base_url=base_url, headers=headers, timeout=TIMEOUT_S, trust_env=False) as client:
+@contextmanager
+def plain_http(base_url: str, key: str) -> Iterator[httpx.Client]:
+    """Plain HTTP with this key. Every status must be in the documentation."""
+    with httpx.Client(base_url=base_url, headers=bearer(key), timeout=TIMEOUT_S, trust_env=False) as client:
         client.event_hooks = {"response": [check_declared]}
         yield client
+
+
+HttpMaker = Callable[..., httpx.Client]
+
+
+@pytest.fixture
+def http_of(base_url: str, make_key: KeyMaker) -> Iterator[HttpMaker]:
+    """Makes clients, of any tenant, with a key of any scopes."""
+    with ExitStack() as clients:
+        yield lambda tenant_id="default", **fields: clients.enter_context(
+            plain_http(base_url, make_key(tenant_id, **fields))
+        )
+
+
+@pytest.fixture
+def http(http_of: HttpMaker) -> httpx.Client:
+    return http_of()
+
+
+@pytest.fixture
+def stranger(make_key: KeyMaker) -> dict[str, str]:
+    """The header of a request with another tenant's key."""
+    return bearer(make_key("other"))
 
 
 @dataclass(frozen=True)
@@ -145,9 +159,7 @@ def shared_api(
 
 @pytest.fixture(scope="session")
 def shared_http(shared_api: SharedApi) -> Iterator[httpx.Client]:
-    headers = {"authorization": f"Bearer {shared_api.key}"}
-    with httpx.Client(base_url=shared_api.url, headers=headers, timeout=TIMEOUT_S, trust_env=False) as client:
-        client.event_hooks = {"response": [check_declared]}
+    with plain_http(shared_api.url, shared_api.key) as client:
         yield client
 
 
@@ -166,18 +178,11 @@ def worker(store: Store, valkey: ValkeyServer) -> Iterator[FakeWorker]:
 
 def batch_lines(count: int, model: str = CHAT_MODEL) -> bytes:
     """A batch file of chat requests."""
-    return b"".join(
-        json.dumps(
-            {
-                "custom_id": f"row-{number}",
-                "method": "POST",
-                "url": "/v1/chat/completions",
-                "body": {"model": model, "messages": [{"role": "user", "content": str(number)}]},
-            }
-        ).encode()
-        + b"\n"
-        for number in range(count)
-    )
+    lines = [
+        {"custom_id": f"row-{n}", "method": "POST", "url": CHAT, "body": chat(str(n), model=model)}
+        for n in range(count)
+    ]
+    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 
 
 @pytest.fixture

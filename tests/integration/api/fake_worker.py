@@ -26,12 +26,12 @@ from nightshift.endpoints.texts.logprobs import Chance, Chosen
 from nightshift.endpoints.texts.streams import AnswerHead
 from nightshift.errors import QueueUnavailable
 from nightshift.fleet.models import Model, ModelKind, OutputSizes
-from nightshift.fleet.workers import Worker, WorkerState
 from nightshift.jobs import Answer, JobKind, JsonObject, OnlineClaim, StopReason, Usage
 from nightshift.jobs.shard import Ring
 from nightshift.lifecycle import transitions
 from nightshift.process.settings import QueueSettings
 from nightshift.store import Store
+from tests.helpers.fakes import a_worker
 from workers.online.publisher import CallText
 
 CHAT_MODEL = "org/parrot"
@@ -170,17 +170,7 @@ class FakeWorker:
         with self._store.transaction() as tx:
             now = tx.now()
             models = (CHAT_MODEL, EMBEDDING_MODEL)
-            tx.workers.register(
-                Worker(
-                    id=WORKER_ID,
-                    host="here",
-                    pid=1,
-                    state=WorkerState.READY,
-                    models=models,
-                    started_at=now,
-                    heartbeat_at=now,
-                )
-            )
+            tx.workers.register(a_worker(id=WORKER_ID, models=models, started_at=now, heartbeat_at=now))
             for position, (id, kind) in enumerate(zip(models, ModelKind, strict=False)):
                 model = Model(
                     id=id,

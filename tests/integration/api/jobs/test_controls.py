@@ -3,22 +3,13 @@
 import httpx
 import pytest
 
-from nightshift.jobs import Counts, JobState
-from nightshift.jobs.priorities import PriorityClass
-from nightshift.lifecycle import transitions
-from nightshift.store import Store
-from nightshift.tenants.tenant import Tenant
+from tests.integration.api.asking import end_job
 
 
 @pytest.fixture
 def job_id(http: httpx.Client, bulk: dict[str, object]) -> str:
     """A job whose input has not been read."""
     return str(http.post("/v1/jobs", json=bulk).json()["id"])
-
-
-def end(store: Store, job_id: str) -> None:
-    with store.transaction() as tx:
-        transitions.finish(tx, tx.jobs.fetch(job_id), JobState.FAILED, tx.now(), counts=Counts(0))
 
 
 def test_priority_and_metadata_are_changed_before_the_end(http, job_id):
@@ -29,19 +20,6 @@ def test_priority_and_metadata_are_changed_before_the_end(http, job_id):
     assert (first.json()["priority"], first.json()["metadata"]) == ("background", {"a": "b"})
     assert (second.json()["priority"], second.json()["metadata"]) == ("background", None)
     assert http.get(f"/v1/jobs/{job_id}").json() == second.json()
-
-
-def test_no_job_is_changed_to_a_better_class_than_its_tenant_may_have(store, http, bulk):
-    with store.transaction() as tx:
-        limited = Tenant(
-            id="default", description="", created_at=tx.now(), priority_ceiling=PriorityClass.BACKGROUND
-        )
-        tx.tenants.insert(limited)
-    job_id = http.post("/v1/jobs", json=bulk).json()["id"]
-
-    changed = http.patch(f"/v1/jobs/{job_id}", json={"priority": "interactive"})
-
-    assert changed.json()["priority"] == "background"
 
 
 @pytest.mark.parametrize(
@@ -81,7 +59,7 @@ def test_a_paused_job_is_cancelled_like_any_other(http, job_id):
     [("PATCH", "", {"priority": "background"}), ("POST", "/pause", None), ("POST", "/resume", None)],
 )
 def test_a_job_that_has_ended_is_not_changed(http, job_id, store, method, route, body):
-    end(store, job_id)
+    end_job(store, job_id)
     late = http.request(method, f"/v1/jobs/{job_id}{route}", json=body)
 
     assert late.status_code == 409

@@ -8,20 +8,21 @@ from typing import Any
 import httpx
 import pytest
 
-from api.jobs import dead_letters
-from api.services.services import AppSettings
+from api.app import create_app
 from nightshift.fleet.workers import ExitCause
+from nightshift.jobs import Job
 from nightshift.jobs.dead_letters import DeadLetter
-from nightshift.jobs.ids import new_id
 from nightshift.jobs.priorities import PriorityClass
-from nightshift.lifecycle.replay import replay
-from nightshift.lifecycle.transitions import Submitted, plan
+from nightshift.lifecycle.transitions import plan
 from nightshift.objectstore.directory import DirectoryStore
 from nightshift.process.settings import ApiSettings, SubmissionSettings
 from nightshift.store import Store, Transaction
 from nightshift.store.shards.dead_letters import DeadLetters
-from tests.helpers.fakes import a_shard, a_spec, submit
+from tests.helpers.fakes import a_dead_letter, a_shard, a_spec, submit
+from tests.integration.api.asking import online
+from tests.integration.api.conftest import plain_http
 from tests.integration.api.fake_worker import CHAT_MODEL
+from tests.integration.api.serving import serving
 from tests.integration.scheduler.scheduling import a_line, jsonl
 
 
@@ -47,22 +48,11 @@ def letter(store: Store, folder: Path) -> DeadLetter:
         shard = a_shard(uri=uri, format="jsonl", start=0, end=len(lines), source_etag=stored.etag)
         plan(tx, job, CHAT_MODEL, [shard], tx.now(), rows_total=3)
         [planned] = tx.shards.of_job(job.id, limit=1)
-        return add_dead_letter(tx, job.id, planned.id, row=1)
+        return add_dead_letter(tx, job, planned.id, row=1)
 
 
-def add_dead_letter(tx: Transaction, job_id: str, shard_id: str, row: int) -> DeadLetter:
-    dead = DeadLetter(
-        id=new_id("dlq"),
-        tenant_id="default",
-        job_id=job_id,
-        shard_id=shard_id,
-        row=row,
-        custom_id="r1",
-        cause=ExitCause.OUT_OF_MEMORY,
-        crashes=3,
-        worker_id="wrk_1",
-        died_at=tx.now(),
-    )
+def add_dead_letter(tx: Transaction, job: Job, shard_id: str, row: int) -> DeadLetter:
+    dead = a_dead_letter(job, shard_id, row, custom_id="r1", cause=ExitCause.OUT_OF_MEMORY, died_at=tx.now())
     tx.dead_letters.insert(dead)
     return dead
 
@@ -74,9 +64,8 @@ def ended(http: httpx.Client, job_id: str) -> dict[str, Any]:
 
 
 def test_a_dead_letter_names_its_row_its_job_and_the_cause(http, letter):
-    (listed,) = http.get("/v1/dead_letters", params={"status": "dead", "job_id": letter.job_id}).json()[
-        "data"
-    ]
+    filters = {"status": "dead", "job_id": letter.job_id}
+    (listed,) = http.get("/v1/dead_letters", params=filters).json()["data"]
 
     assert listed == http.get(f"/v1/dead_letters/{letter.id}").json()
     assert listed | {"died_at": 0} == {
@@ -87,7 +76,7 @@ def test_a_dead_letter_names_its_row_its_job_and_the_cause(http, letter):
         "custom_id": "r1",
         "cause": "out_of_memory",
         "crashes": 3,
-        "worker_id": "wrk_1",
+        "worker_id": letter.worker_id,
         "died_at": 0,
         "decided_at": None,
         "replay_job_id": None,
@@ -106,26 +95,19 @@ def test_a_row_is_replayed_as_an_online_job_that_asks_for_what_its_job_did(http,
     assert line["response"]["body"]["choices"][0]["message"]["content"] == "text 1"
 
 
-class TestWithShortBodiesAndLongRows:
-    @pytest.fixture
-    def settings(self, settings: AppSettings) -> AppSettings:
-        """A body may have less than a row of the letter's job, and a row more."""
-        return replace(
-            settings, api=ApiSettings(body_bytes_max=100), submission=SubmissionSettings(line_bytes_max=1000)
-        )
-
-    def test_a_row_longer_than_a_body_may_be_is_replayed(self, http, worker, letter):
+def test_a_row_longer_than_a_body_may_be_is_replayed(settings, make_key, worker, letter):
+    limits = {"api": ApiSettings(body_bytes_max=100), "submission": SubmissionSettings(line_bytes_max=1000)}
+    with serving(create_app(replace(settings, **limits))) as url, plain_http(url, make_key()) as http:
         replayed = http.post(f"/v1/dead_letters/{letter.id}/replay").json()
 
         assert ended(http, replayed["replay_job_id"])["status"] == "succeeded"
 
 
 def test_an_online_request_is_replayed_from_the_database(http, worker, store):
-    body = {"model": CHAT_MODEL, "messages": [{"role": "user", "content": "once more"}]}
-    accepted = http.post("/v1/jobs", json={"endpoint": "chat", "body": body}).json()
+    accepted = http.post("/v1/jobs", json=online()).json()
     with store.transaction() as tx:
         [shard] = tx.shards.of_job(accepted["id"], limit=1)
-        dead = add_dead_letter(tx, accepted["id"], shard.id, row=0)
+        dead = add_dead_letter(tx, tx.jobs.fetch(accepted["id"]), shard.id, row=0)
 
     replayed = http.post(f"/v1/dead_letters/{dead.id}/replay").json()
 
@@ -145,20 +127,6 @@ def test_a_second_decision_is_refused_and_changes_nothing(http, worker, letter, 
     assert f"is {decided['status']} already" in refused.json()["error"]["message"]
     assert http.get(f"/v1/dead_letters/{letter.id}").json() == decided
     assert len(http.get("/v1/jobs").json()["data"]) == len(jobs)
-
-
-def test_the_slower_of_two_replays_is_told_as_which_job_the_row_runs(http, worker, letter, monkeypatch):
-    def replay_twice(*args: Any) -> Submitted:
-        replay(*args)
-        return replay(*args)
-
-    monkeypatch.setattr(dead_letters, "replay", replay_twice)
-
-    refused = http.post(f"/v1/dead_letters/{letter.id}/replay")
-
-    (job_id,) = {job["id"] for job in http.get("/v1/jobs").json()["data"]} - {letter.job_id}
-    assert refused.status_code == 409
-    assert f"is replayed already, as {job_id}" in refused.json()["error"]["message"]
 
 
 def test_a_discard_that_comes_too_late_is_told_what_was_decided(http, letter, monkeypatch):
@@ -195,14 +163,13 @@ def test_a_replay_that_is_refused_may_be_tried_again(http, store, letter):
     assert http.get(f"/v1/dead_letters/{letter.id}").json()["status"] == "dead"
 
 
-def test_another_tenants_dead_letters_are_not_found(http, letter, make_key):
-    other_tenant = {"authorization": f"Bearer {make_key('other')}"}
+def test_another_tenants_dead_letters_are_not_found(http, letter, stranger):
     path = f"/v1/dead_letters/{letter.id}"
 
-    assert http.get("/v1/dead_letters", headers=other_tenant).json()["data"] == []
-    assert http.get("/v1/dead_letters", headers=other_tenant, params={"after": letter.id}).status_code == 404
+    assert http.get("/v1/dead_letters", headers=stranger).json()["data"] == []
+    assert http.get("/v1/dead_letters", headers=stranger, params={"after": letter.id}).status_code == 404
     for method, address in [("GET", path), ("POST", f"{path}/replay"), ("POST", f"{path}/discard")]:
-        assert http.request(method, address, headers=other_tenant).status_code == 404
+        assert http.request(method, address, headers=stranger).status_code == 404
     assert http.get(path).json()["status"] == "dead"
 
 

@@ -2,7 +2,9 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pyarrow as pa
@@ -10,13 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import func, select
 
-from api.services.services import AppSettings
+from api.app import create_app
 from nightshift.process.settings import QuotaSettings
 from nightshift.store import Store, tables
 from nightshift.tenants.keys import Scope
 from tests.integration.api.asking import CHAT, online
-from tests.integration.api.conftest import batch_lines
+from tests.integration.api.conftest import batch_lines, plain_http
 from tests.integration.api.fake_worker import CHAT_MODEL
+from tests.integration.api.serving import serving
 
 MORE = pytest.mark.exhaustive
 DRY = {"dry_run": "true"}
@@ -54,14 +57,18 @@ def write_each_format(folder: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows), folder / "d.parquet")
 
 
+def dry_run(http: httpx.Client, body: dict[str, object], **headers: str) -> dict[str, Any]:
+    """The answer to a dry run of this."""
+    answer = http.post("/v1/jobs", params=DRY, json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
 def test_it_describes_the_input_and_the_first_requests_and_writes_nothing(http, store, allowed, worker):
     write_each_format(allowed / "in")
     before, files_before = everything(store), sorted(allowed.rglob("*"))
-    headers = {"idempotency-key": "one"}
-    answer = http.post("/v1/jobs", params=DRY, json=a_bulk_job(allowed, id_column="id"), headers=headers)
+    shown = dry_run(http, a_bulk_job(allowed, id_column="id"), **{"idempotency-key": "one"})
 
-    assert answer.status_code == 200, answer.text
-    shown = answer.json()
     assert (shown["object"], shown["would_be_accepted"], shown["problems"]) == ("job.dry_run", True, [])
     assert (shown["model"], shown["priority"], shown["kind"]) == (CHAT_MODEL, "standard", "bulk")
     assert (shown["input"]["objects"], shown["input"]["is_whole"]) == (4, True)
@@ -80,7 +87,7 @@ def test_it_describes_the_input_and_the_first_requests_and_writes_nothing(http, 
 )
 def test_every_format_is_read_as_a_worker_reads_it(http, allowed, worker, name):
     write_each_format(allowed / "in")
-    shown = http.post("/v1/jobs", params=DRY, json=a_bulk_job(allowed, f"in/{name}")).json()
+    shown = dry_run(http, a_bulk_job(allowed, f"in/{name}"))
 
     assert shown["rows_checked"] == 5
     assert shown["requests"][2]["body"]["messages"][0]["content"] == "Sum up: text 2"
@@ -89,7 +96,7 @@ def test_every_format_is_read_as_a_worker_reads_it(http, allowed, worker, name):
 def test_problems_name_the_object_and_the_row(http, allowed, worker):
     good, no_column = b'{"text": "a"}\n', b'{"other": "a"}\n'
     (allowed / "in" / "one.jsonl").write_bytes(good + no_column + b"{\n" + good)
-    shown = http.post("/v1/jobs", params=DRY, json=a_bulk_job(allowed)).json()
+    shown = dry_run(http, a_bulk_job(allowed))
 
     named = [(problem["code"], problem["row"]) for problem in shown["problems"]]
     assert named == [("missing_column", 2), ("invalid_json_line", 3)]
@@ -102,31 +109,20 @@ def test_rows_that_a_worker_would_refuse_for_their_size_are_problems(http, allow
     """The rule is the same: an answer may be too large, and token ids more than the context has."""
     (allowed / "in" / "a.jsonl").write_text('{"text": "a"}\n')
     large = TEMPLATE | {"n": 128, "logprobs": True, "top_logprobs": 20}
-    answer = http.post("/v1/jobs", params=DRY, json=a_bulk_job(allowed, template=large))
-    (problem,) = answer.json()["problems"]
+    (problem,) = dry_run(http, a_bulk_job(allowed, template=large))["problems"]
     assert (problem["code"], problem["param"], problem["row"]) == ("answer_too_large", "n", 1)
 
     line = {"custom_id": "a", "method": "POST", "url": "/v1/completions"}
     body = {"model": CHAT_MODEL, "prompt": [1] * 513}
     (allowed / "in" / "a.jsonl").write_text(json.dumps(line | {"body": body}) + "\n")
-    fields = a_bulk_job(allowed, endpoint="/v1/completions", template=None)
-    (problem,) = http.post("/v1/jobs", params=DRY, json=fields).json()["problems"]
+    (problem,) = dry_run(http, a_bulk_job(allowed, endpoint="/v1/completions", template=None))["problems"]
     assert (problem["code"], problem["param"]) == ("context_length_exceeded", "prompt")
 
 
-@pytest.mark.parametrize(
-    "contents",
-    [
-        pytest.param([b""] * 1_001 + [b'{"text": "a"}\n'], id="objects"),
-        pytest.param([b"\n" * 40_000_000 + b'{"text": "a"}\n'], id="lines", marks=MORE),
-    ],
-)
-def test_an_input_that_begins_empty_and_is_too_long_to_be_read_is_not_called_empty(
-    http, allowed, worker, contents
-):
-    for number, content in enumerate(contents):
+def test_an_input_that_begins_empty_and_is_too_long_to_be_read_is_not_called_empty(http, allowed, worker):
+    for number, content in enumerate([b""] * 1_001 + [b'{"text": "a"}\n']):
         (allowed / "in" / f"{number:04}.jsonl").write_bytes(content)
-    shown = http.post("/v1/jobs", params=DRY, json=a_bulk_job(allowed)).json()
+    shown = dry_run(http, a_bulk_job(allowed))
 
     assert shown["input"] is not None
     assert (shown["rows_checked"], shown["problems"]) == (0, [])
@@ -145,7 +141,7 @@ def test_an_input_that_begins_empty_and_is_too_long_to_be_read_is_not_called_emp
 def test_what_planning_would_refuse_is_a_problem_of_the_job(http, allowed, worker, content, fields, code):
     if content is not None:
         (allowed / "in" / "one.jsonl").write_bytes(content)
-    shown = http.post("/v1/jobs", params=DRY, json=a_bulk_job(allowed, **fields)).json()
+    shown = dry_run(http, a_bulk_job(allowed, **fields))
 
     assert [problem["code"] for problem in shown["problems"] if problem["row"] is None] == [code]
 
@@ -153,8 +149,7 @@ def test_what_planning_would_refuse_is_a_problem_of_the_job(http, allowed, worke
 def test_an_uploaded_file_is_looked_at(http, allowed, worker):
     files = {"file": ("rows.jsonl", batch_lines(3)), "purpose": (None, "batch")}
     file_id = http.post("/v1/files", files=files).json()["id"]
-    body = a_bulk_job(allowed, template=None) | {"input": file_id}
-    shown = http.post("/v1/jobs", params=DRY, json=body).json()
+    shown = dry_run(http, a_bulk_job(allowed, template=None) | {"input": file_id})
 
     assert (shown["rows_checked"], shown["problems"], shown["model"]) == (3, [], CHAT_MODEL)
 
@@ -181,7 +176,7 @@ def test_what_a_submission_refuses_is_refused_with_the_same_error(http, allowed,
 
 def test_an_online_request_is_checked_and_not_run(http, store, worker):
     before = everything(store)
-    shown = http.post("/v1/jobs", params=DRY, json=online()).json()
+    shown = dry_run(http, online())
 
     assert (shown["kind"], shown["priority"], shown["input"]) == ("online", "interactive", None)
     assert shown["would_be_accepted"]
@@ -189,20 +184,15 @@ def test_an_online_request_is_checked_and_not_run(http, store, worker):
 
 
 def test_it_names_the_job_that_the_same_key_made(http, allowed, worker):
-    headers = {"idempotency-key": "one"}
+    headers, other = {"idempotency-key": "one"}, a_bulk_job(allowed, priority="background")
     made = http.post("/v1/jobs", json=a_bulk_job(allowed), headers=headers).json()
-    shown = http.post("/v1/jobs", params=DRY, json=a_bulk_job(allowed), headers=headers)
-    other = http.post(
-        "/v1/jobs", params=DRY, json=a_bulk_job(allowed, priority="background"), headers=headers
-    )
 
-    assert shown.json()["existing_job_id"] == made["id"]
-    assert other.status_code == 422
+    assert dry_run(http, a_bulk_job(allowed), **headers)["existing_job_id"] == made["id"]
+    assert http.post("/v1/jobs", params=DRY, json=other, headers=headers).status_code == 422
 
 
-def test_a_key_that_may_not_read_gets_no_rows(base_url, make_key, allowed):
-    headers = {"authorization": f"Bearer {make_key(scopes=frozenset({Scope.SUBMIT}))}"}
-    answer = httpx.post(f"{base_url}/v1/jobs", params=DRY, json=a_bulk_job(allowed), headers=headers)
+def test_a_key_that_may_not_read_gets_no_rows(http_of, allowed):
+    answer = http_of(scopes=frozenset({Scope.SUBMIT})).post("/v1/jobs", params=DRY, json=a_bulk_job(allowed))
 
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "missing_scope")
 
@@ -218,31 +208,23 @@ def test_long_requests_are_shown_in_part(http, allowed, worker):
     assert len(answer.content) < 20_000
 
 
-class TestQuotas:
-    @pytest.fixture
-    def settings(self, settings: AppSettings) -> AppSettings:
-        quotas = QuotaSettings(
-            quota_queued_rows=3, quota_requests_per_minute=1000, quota_tokens_per_minute=50
-        )
-        return AppSettings(
-            settings.data, settings.queue, settings.locations, settings.api, settings.submission, quotas
-        )
+def test_quotas_are_shown_and_nothing_is_taken_of_them(settings, make_key, allowed, worker):
+    quotas = QuotaSettings(quota_queued_rows=3, quota_requests_per_minute=1000, quota_tokens_per_minute=50)
+    write_each_format(allowed / "in")
+    with serving(create_app(replace(settings, quotas=quotas))) as url, plain_http(url, make_key()) as http:
+        job = dry_run(http, a_bulk_job(allowed, "in/d.parquet"))
+        for _ in range(4):
+            dry_run(http, online())
 
-    def test_they_are_shown_and_nothing_is_taken_of_them(self, http, allowed, worker):
-        write_each_format(allowed / "in")
-        job = http.post("/v1/jobs", params=DRY, json=a_bulk_job(allowed, "in/d.parquet")).json()
-        tokens = [http.post("/v1/jobs", params=DRY, json=online()) for _ in range(4)]
-
-        assert job["limits"]["queued_rows"] == {"limit": 3, "used": 0, "needed": 5}
-        assert [problem["code"] for problem in job["problems"]] == ["insufficient_quota"]
-        assert [answer.status_code for answer in tokens] == [200] * 4
+    assert job["limits"]["queued_rows"] == {"limit": 3, "used": 0, "needed": 5}
+    assert [problem["code"] for problem in job["problems"]] == ["insufficient_quota"]
 
 
 def test_it_says_that_another_job_writes_to_the_output(http, allowed, worker):
     write_each_format(allowed / "in")
     made = http.post("/v1/jobs", json=a_bulk_job(allowed, id_column="id")).json()
 
-    shown = http.post("/v1/jobs", params=DRY, json=a_bulk_job(allowed, id_column="id")).json()
+    shown = dry_run(http, a_bulk_job(allowed, id_column="id"))
 
     assert shown["would_be_accepted"] is False
     assert shown["refusal"]["code"] == "output_in_use"

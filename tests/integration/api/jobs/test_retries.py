@@ -1,5 +1,6 @@
 """POST /v1/jobs/{id}/retry: what the new job is, and when there is nothing to retry."""
 
+from functools import partial
 from typing import Final
 
 import httpx
@@ -7,20 +8,26 @@ import pytest
 
 from nightshift.jobs import Counts, JobState
 from nightshift.lifecycle import transitions
-from nightshift.store import Store, Transaction
+from nightshift.store import Store
 from tests.helpers.fakes import a_shard
+from tests.integration.api.asking import end_job
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker
 
 Bulk = dict[str, object]
 
 
-def plan(tx: Transaction, job_id: str) -> None:
-    assert transitions.plan(tx, tx.jobs.fetch(job_id), CHAT_MODEL, [a_shard()], tx.now())
+def plan(store: Store, job_id: str) -> None:
+    with store.transaction() as tx:
+        assert transitions.plan(tx, tx.jobs.fetch(job_id), CHAT_MODEL, [a_shard()], tx.now())
 
 
-def end(tx: Transaction, job_id: str, failed: int = 2) -> None:
-    counts = Counts(5, 5 - failed, failed)
-    assert transitions.finish(tx, tx.jobs.fetch(job_id), JobState.CANCELLED, tx.now(), counts=counts)
+def end(store: Store, job_id: str, failed: int = 2) -> None:
+    end_job(store, job_id, JobState.CANCELLED, counts=Counts(5, 5 - failed, failed))
+
+
+def finish(store: Store, job_id: str, failed: int = 2) -> None:
+    plan(store, job_id)
+    end(store, job_id, failed)
 
 
 @pytest.fixture
@@ -28,9 +35,7 @@ def ended(http: httpx.Client, bulk: Bulk, store: Store, worker: FakeWorker) -> s
     """A job two of whose rows failed. The worker makes its model known."""
     wishes = {"priority": "background", "metadata": {"a": "b"}, "name": "nightly", "date": "2026-11-23"}
     job_id = str(http.post("/v1/jobs", json=bulk | wishes).json()["id"])
-    with store.transaction() as tx:
-        plan(tx, job_id)
-        end(tx, job_id)
+    finish(store, job_id)
     return job_id
 
 
@@ -60,17 +65,14 @@ def test_a_retry_has_what_is_asked_for_instead(http, ended, bulk):
 LIMITS: Final = {"max_error_rate": 0.5, "max_failed_rows": 3, "max_tokens_total": 99, "row_timeout": "30s"}
 
 
-@pytest.mark.parametrize("name", LIMITS)
-def test_a_retry_has_the_limits_of_the_old_job_and_null_takes_one_away(http, bulk, store, worker, name):
+def test_a_retry_has_the_limits_of_the_old_job_and_null_takes_one_away(http, bulk, store, worker):
     job_id = http.post("/v1/jobs", json=bulk | LIMITS).json()["id"]
-    with store.transaction() as tx:
-        plan(tx, job_id)
-        end(tx, job_id)
+    finish(store, job_id)
 
-    new_id = http.post(f"/v1/jobs/{job_id}/retry", json={name: None}).json()["id"]
-
-    new = http.get(f"/v1/jobs/{new_id}").json()
-    assert {limit: new[limit] for limit in LIMITS} == LIMITS | {name: None}
+    for name in LIMITS:
+        new_id = http.post(f"/v1/jobs/{job_id}/retry", json={name: None}).json()["id"]
+        new = http.get(f"/v1/jobs/{new_id}").json()
+        assert {limit: new[limit] for limit in LIMITS} == LIMITS | {name: None}
 
 
 def test_two_retries_with_one_key_are_one_job(http, ended):
@@ -86,27 +88,18 @@ def test_two_retries_with_one_key_are_one_job(http, ended):
     assert sorted(retries) == sorted([first.json()["id"], another.json()["id"]])
 
 
-def running(tx: Transaction, job_id: str) -> None:
-    plan(tx, job_id)
-
-
-def unread(tx: Transaction, job_id: str) -> None:
-    end(tx, job_id)
-
-
-def flawless(tx: Transaction, job_id: str) -> None:
-    plan(tx, job_id)
-    end(tx, job_id, failed=0)
-
-
 @pytest.mark.parametrize(
     ("happens", "why"),
-    [(running, "has not ended"), (unread, "was not read to its end"), (flawless, "rows all succeeded")],
+    [
+        (plan, "has not ended"),
+        (end, "was not read to its end"),
+        (partial(finish, failed=0), "rows all succeeded"),
+    ],
+    ids=["running", "unread", "flawless"],
 )
 def test_a_job_without_rows_to_run_again_is_not_retried(http, bulk, store, happens, why):
     job_id = http.post("/v1/jobs", json=bulk).json()["id"]
-    with store.transaction() as tx:
-        happens(tx, job_id)
+    happens(store, job_id)
 
     refused = http.post(f"/v1/jobs/{job_id}/retry")
 
@@ -115,16 +108,8 @@ def test_a_job_without_rows_to_run_again_is_not_retried(http, bulk, store, happe
     assert why in refused.json()["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({"rows": "all"}, "rows"),
-        ({"output": "file:///elsewhere/"}, "output"),
-        ({"completion_window": "soon"}, "completion_window"),
-    ],
-)
-def test_what_a_retry_cannot_have_is_named(http, ended, body, param):
-    refused = http.post(f"/v1/jobs/{ended}/retry", json=body)
-
-    assert refused.status_code == 400
-    assert refused.json()["error"]["param"] == param
+def test_what_a_retry_cannot_have_is_named(http, ended):
+    wrong = {"rows": "all", "output": "file:///elsewhere/", "completion_window": "soon"}
+    for param, value in wrong.items():
+        refused = http.post(f"/v1/jobs/{ended}/retry", json={param: value})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)

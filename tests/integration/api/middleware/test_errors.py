@@ -8,10 +8,10 @@ import openai
 import pytest
 
 from nightshift.tenants.keys import key_id
+from tests.integration.api.asking import CHAT, chat, online
 from tests.integration.api.fake_worker import CHAT_MODEL, EMBEDDING_MODEL
 
-CHAT = "/v1/chat/completions"
-HELLO = [{"role": "user", "content": "hello"}]
+HELLO = chat()["messages"]
 
 
 def refusal(answer: httpx.Response, status: int) -> dict[str, str | None]:
@@ -81,16 +81,22 @@ def test_text_that_only_looks_like_an_escaped_nul_is_accepted(http, worker):
     ],
 )
 def test_a_wrong_field_is_named(shared_client, fields, param):
-    body: dict[str, object] = {"model": CHAT_MODEL, "messages": HELLO} | fields
     with pytest.raises(openai.BadRequestError) as refused:
-        shared_client.chat.completions.create(**body)
+        shared_client.chat.completions.create(**chat(**fields))
     assert refused.value.param == param
     assert refused.value.code is not None
     assert refused.value.request_id is not None
 
 
-def test_a_missing_field_is_named(http):
-    error = refusal(http.post(CHAT, json={"model": CHAT_MODEL}), 400)
+@pytest.mark.parametrize("given", ["", [], [""], [[]], 7, ["a", 1], ["a"] * 2049, [True]])
+def test_an_input_that_cannot_be_embedded_is_refused(shared_http, given):
+    error = refusal(shared_http.post("/v1/embeddings", json={"model": EMBEDDING_MODEL, "input": given}), 400)
+
+    assert error["param"] == "input"
+
+
+def test_a_missing_field_is_named(shared_http):
+    error = refusal(shared_http.post(CHAT, json={"model": CHAT_MODEL}), 400)
 
     assert (error["param"], error["code"]) == ("messages", "missing_required_parameter")
 
@@ -114,54 +120,47 @@ def test_a_model_that_does_something_else_is_refused(client, worker):
     assert refused.value.code == "model_not_supported"
 
 
-def test_unknown_routes_and_methods_speak_the_envelope(http):
-    assert refusal(http.get("/v1/nonsense"), 404)["code"] == "unknown_url"
-    assert refusal(http.get("/nonsense"), 404)["code"] == "unknown_url"
-    assert refusal(http.get("/v1/files/"), 404)["type"] == "invalid_request_error"
-    wrong_method = http.put("/v1/batches")
+def test_unknown_routes_and_methods_speak_the_envelope(shared_http):
+    assert refusal(shared_http.get("/v1/nonsense"), 404)["code"] == "unknown_url"
+    assert refusal(shared_http.get("/nonsense"), 404)["code"] == "unknown_url"
+    assert refusal(shared_http.get("/v1/files/"), 404)["type"] == "invalid_request_error"
+    wrong_method = shared_http.put("/v1/batches")
     assert refusal(wrong_method, 405)["code"] == "method_not_allowed"
     assert wrong_method.headers["allow"]
 
 
 @pytest.mark.parametrize("query", ["dry_run=1", "limit=3&Limit=4", "statuss=queued", "=1"])
-def test_an_unknown_query_parameter_is_refused_rather_than_ignored(http, query):
-    error = refusal(http.get(f"/v1/jobs?{query}"), 400)
+def test_an_unknown_query_parameter_is_refused_rather_than_ignored(shared_http, query):
+    error = refusal(shared_http.get(f"/v1/jobs?{query}"), 400)
 
     assert error["code"] == "unknown_parameter"
     assert error["param"] == query.split("&")[-1].split("=")[0]
     assert "limit" in error["message"]
 
 
-def test_of_two_values_for_one_parameter_none_is_taken(http):
-    answer = http.post("/v1/jobs?dry_run=1&dry_run=0", json={})
+def test_of_two_values_for_one_parameter_none_is_taken(shared_http):
+    answer = shared_http.post("/v1/jobs?dry_run=1&dry_run=0", json={})
 
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "dry_run"
 
 
 def test_a_job_that_is_asked_for_with_an_unknown_parameter_does_not_run(http):
-    body = {"endpoint": "/v1/chat/completions", "body": {"model": CHAT_MODEL, "messages": HELLO}}
-
-    refusal(http.post("/v1/jobs?dryrun=1", json=body), 400)
+    refusal(http.post("/v1/jobs?dryrun=1", json=online()), 400)
 
     assert http.get("/v1/jobs").json()["data"] == []
 
 
-def test_no_answer_is_taken_for_another_type(http):
+def test_no_answer_is_taken_for_another_type(shared_http):
     for path in ("/v1/jobs", "/nonsense", "/healthz"):
-        assert http.get(path).headers["x-content-type-options"] == "nosniff"
+        assert shared_http.get(path).headers["x-content-type-options"] == "nosniff"
 
 
-def test_no_page_loads_scripts_from_elsewhere(http):
-    refusal(http.get("/redoc"), 404)
-    reference = http.get("/docs", headers={"accept": "text/html"})
+def test_no_page_loads_scripts_from_elsewhere(shared_http):
+    refusal(shared_http.get("/redoc"), 404)
+    reference = shared_http.get("/docs", headers={"accept": "text/html"})
     assert "default-src 'self'" in reference.headers["content-security-policy"]
     assert "://" not in reference.text
-
-
-def test_a_nul_in_a_url_is_refused(http):
-    refusal(http.get("/v1/files/%00"), 400)
-    refusal(http.get("/v1/batches", params={"after": "\0"}), 400)
 
 
 @pytest.mark.parametrize(
@@ -197,8 +196,8 @@ def test_expired_revoked_and_tampered_keys_do_not_get_in(base_url, make_key, sto
         assert refused.value.code == "invalid_api_key"
 
 
-def test_the_body_of_a_stranger_is_not_read(base_url):
-    answer = httpx.post(f"{base_url}{CHAT}", content=b"{ this is not json", trust_env=False)
+def test_the_body_of_a_stranger_is_not_read(shared_api):
+    answer = httpx.post(f"{shared_api.url}{CHAT}", content=b"{ this is not json", trust_env=False)
 
     refusal(answer, 401)
 
@@ -227,8 +226,7 @@ def test_head_is_answered_as_get_is_without_a_body(shared_http, path):
 
 def test_head_of_a_stream_ends_at_once_and_that_of_a_file_has_its_length(http, client, worker):
     stored = client.files.create(file=("a.bin", b"x" * 300_000), purpose="user_data")
-    body = {"model": CHAT_MODEL, "messages": HELLO}
-    job_id = http.post("/v1/jobs", json={"endpoint": "chat", "body": body}).json()["id"]
+    job_id = http.post("/v1/jobs", json=online()).json()["id"]
 
     events = http.head(f"/v1/jobs/{job_id}/events")
     content = http.head(f"/v1/files/{stored.id}/content")

@@ -16,12 +16,11 @@ from nightshift.errors import TooManyRequests
 from nightshift.process.settings import ApiSettings, DataSettings, LocationSettings, SubmissionSettings
 from tests.helpers.fakes import planned, submit_online
 from tests.helpers.waiting import wait_for
-from tests.integration.api.conftest import batch_lines
+from tests.integration.api.asking import CHAT, batch_over, bearer, chat, online
+from tests.integration.api.conftest import batch_lines, plain_http
 from tests.integration.api.fake_worker import CHAT_MODEL
 from tests.integration.api.serving import serving
 from tests.integration.servers import ValkeyServer
-
-HELLO = [{"role": "user", "content": "hello"}]
 
 
 @pytest.fixture
@@ -36,6 +35,12 @@ def settings(data: DataSettings, valkey: ValkeyServer) -> AppSettings:
         bulk_rows_total_max=500,
     )
     return AppSettings(data, valkey.settings, LocationSettings(), api, submission)
+
+
+@pytest.fixture
+def batch(client: openai.OpenAI) -> dict[str, object]:
+    """A batch of one row that would be accepted."""
+    return batch_over(client.files.create(file=batch_lines(1), purpose="batch").id)
 
 
 def pieces(count: int, size_bytes: int = 1000) -> Iterator[bytes]:
@@ -79,8 +84,8 @@ def test_a_body_too_many_is_refused_until_another_is_answered(data, valkey, make
     keys = [make_key("greedy"), make_key("modest")]
 
     def status(base_url: str, key: str) -> int:
-        headers = {"authorization": f"Bearer {key}"}
-        return httpx.post(f"{base_url}/v1/jobs", content=body, headers=headers, trust_env=False).status_code
+        url = f"{base_url}/v1/jobs"
+        return httpx.post(url, content=body, headers=bearer(key), trust_env=False).status_code
 
     with serving(create_app(AppSettings(data, valkey.settings, LocationSettings(), api))) as base_url:
         url = httpx.URL(base_url)
@@ -107,9 +112,7 @@ def test_a_file_above_the_limit_is_refused_and_one_at_the_limit_is_not(client):
     assert len(list(client.files.list())) == 1
 
 
-def test_more_bulk_jobs_than_allowed_are_told_when_to_retry(client, http, store):
-    file = client.files.create(file=batch_lines(1), purpose="batch")
-    batch = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+def test_more_bulk_jobs_than_allowed_are_told_when_to_retry(http, store, batch):
     answers = [http.post("/v1/batches", json=batch) for _ in range(3)]
 
     assert [answer.status_code for answer in answers] == [200, 200, 429]
@@ -119,73 +122,53 @@ def test_more_bulk_jobs_than_allowed_are_told_when_to_retry(client, http, store)
         assert tx.holdings.total("default").bulk_jobs == 2
 
 
-def test_more_online_requests_than_allowed_are_told_when_to_retry(http):
-    body = {"endpoint": "chat", "body": {"model": CHAT_MODEL, "messages": HELLO}}
-    first, second = http.post("/v1/jobs", json=body), http.post("/v1/jobs", json=body)
+@pytest.mark.parametrize(
+    ("waiting", "statuses", "says"),
+    [
+        pytest.param({}, [202, 429], "(yours)", id="ours are too many"),
+        pytest.param({"other-0": 1, "other-1": 1}, [429, 429], "(of all tenants)", id="all are too many"),
+        pytest.param({"other": 3}, [202, 429], "(yours)", id="another has filled the house"),
+    ],
+)
+def test_more_online_requests_than_allowed_are_told_when_to_retry(http, store, waiting, statuses, says):
+    for tenant, count in waiting.items():
+        for _ in range(count):
+            submit_online(store, tenant_id=tenant)
 
-    assert first.status_code == 202
-    assert second.status_code == 429
-    assert int(second.headers["retry-after"]) > 0
+    answers = [http.post("/v1/jobs", json=online()) for _ in range(2)]
 
-
-def test_one_tenants_requests_are_refused_where_all_tenants_together_have_too_many(http, store):
-    for number in range(2):
-        submit_online(store, tenant_id=f"other-{number}")
-
-    refused = http.post(
-        "/v1/jobs", json={"endpoint": "chat", "body": {"model": CHAT_MODEL, "messages": HELLO}}
-    )
-
-    assert refused.status_code == 429
-    assert "of all tenants" in refused.json()["error"]["message"]
+    assert [answer.status_code for answer in answers] == statuses
+    assert int(answers[1].headers["retry-after"]) > 0
+    assert says in answers[1].json()["error"]["message"]
     with store.snapshot() as tx:
-        assert tx.holdings.total("default").online_requests == 0
+        assert tx.holdings.total("default").online_requests == statuses.count(202)
 
 
-def test_a_tenant_with_less_than_its_share_is_let_in_where_another_has_filled_the_house(http, store):
-    for _ in range(3):
-        submit_online(store, tenant_id="other")
-
-    body = {"endpoint": "chat", "body": {"model": CHAT_MODEL, "messages": HELLO}}
-    answers = [http.post("/v1/jobs", json=body) for _ in range(2)]
-
-    assert [answer.status_code for answer in answers] == [202, 429]
-
-
-TOO_MANY_OF_OURS = {"default": 50}
-TOO_MANY_OF_ALL = {"default": 45} | {f"other-{number}": 50 for number in range(10)}
+MANY = {f"other-{number}": 50 for number in range(10)}
 
 
 @pytest.mark.parametrize(
-    ("waiting", "says"), [(TOO_MANY_OF_OURS, "of yours"), (TOO_MANY_OF_ALL, "of all tenants")]
+    ("waiting", "says"),
+    [
+        pytest.param({"default": 50}, "of yours", id="ours are too many"),
+        pytest.param({"default": 45, **MANY}, "of all tenants", id="all are too many"),
+        pytest.param({"other": 10_000}, None, id="others have filled the house"),
+    ],
 )
-def test_more_rows_than_may_wait_are_told_when_to_retry(client, http, store, waiting, says):
+def test_more_rows_than_may_wait_are_told_when_to_retry(http, store, batch, waiting, says):
     for tenant, rows in waiting.items():
         planned(store, rows_total=rows, tenant_id=tenant)
-    file = client.files.create(file=batch_lines(1), purpose="batch")
 
-    refused = http.post(
-        "/v1/batches",
-        json={"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"},
-    )
+    answer = http.post("/v1/batches", json=batch)
 
-    assert refused.status_code == 429
-    assert says in refused.json()["error"]["message"]
-    assert refused.headers["retry-after"] == "60"  # nothing of it has begun
-
-
-def test_a_tenant_with_fewer_rows_than_its_share_is_let_in_where_others_have_filled_the_house(
-    client, http, store
-):
-    planned(store, rows_total=10_000, tenant_id="other")
-    file = client.files.create(file=batch_lines(1), purpose="batch")
-    batch = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
-
-    assert http.post("/v1/batches", json=batch).status_code == 200
+    assert answer.status_code == (200 if says is None else 429)
+    if says is not None:
+        assert says in answer.json()["error"]["message"]
+        assert answer.headers["retry-after"] == "60"  # nothing of it has begun
 
 
 def test_an_answer_that_does_not_come_ends_the_wait_and_the_job(http, store):
-    answer = http.post("/v1/chat/completions", json={"model": CHAT_MODEL, "messages": HELLO})
+    answer = http.post(CHAT, json=chat())
 
     assert answer.status_code == 504
     assert answer.json()["error"]["code"] == "timeout"
@@ -207,10 +190,8 @@ def test_a_limit_of_zero_refuses_every_job_of_its_kind(settings, bulk, make_key,
     submission = SubmissionSettings(models=(CHAT_MODEL,)).model_copy(update={limit: 0})
     locations = LocationSettings(file_roots=(str(tmp_path / "allowed"),))
     closed = replace(settings, submission=submission, locations=locations)
-    online = {"endpoint": "chat", "body": {"model": CHAT_MODEL, "messages": HELLO}}
-    headers = {"authorization": f"Bearer {make_key()}"}
-    with serving(create_app(closed)) as url, httpx.Client(base_url=url, trust_env=False) as http:
-        answers = [http.post("/v1/jobs", json=body, headers=headers) for body in (bulk, online)]
+    with serving(create_app(closed)) as url, plain_http(url, make_key()) as http:
+        answers = [http.post("/v1/jobs", json=body) for body in (bulk, online())]
 
     wanted = [429, 202] if limit.startswith("bulk") else [202, 429]
     assert [answer.status_code for answer in answers] == wanted

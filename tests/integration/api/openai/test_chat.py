@@ -11,22 +11,9 @@ import pytest
 from nightshift.endpoints.structured.calls import CallPart, call_id
 from nightshift.jobs import OnlineClaim
 from nightshift.jobs.json_text import LARGE_BYTES
+from tests.integration.api.asking import chat
 from tests.integration.api.fake_worker import CHAT_MODEL, EMBEDDING_MODEL, FakeWorker, text_answer
 from tests.integration.api.waiting import wait_until_nothing_is_owed
-
-
-def ask(text: str) -> list[Any]:
-    return [{"role": "user", "content": text}]
-
-
-def test_a_chat_request_is_answered_with_what_the_worker_recorded(client, worker):
-    answer = client.chat.completions.create(model=CHAT_MODEL, messages=ask("one two three"))
-
-    assert answer.choices[0].message.content == "one two three"
-    assert answer.choices[0].finish_reason == "stop"
-    assert answer.usage.completion_tokens == 3
-    assert answer._request_id.startswith("req_")
-
 
 HINTS: dict[str, Any] = {
     "store": True,
@@ -43,11 +30,9 @@ HINTS: dict[str, Any] = {
 
 
 def test_hints_that_ask_for_nothing_are_accepted(client, worker):
-    answer = client.chat.completions.create(model=CHAT_MODEL, messages=ask("one"), **HINTS)
+    answer = client.chat.completions.create(**chat("one"), **HINTS)
     options: Any = {"include_obfuscation": True}
-    stream = client.chat.completions.create(
-        model=CHAT_MODEL, messages=ask("one"), stream=True, stream_options=options, **HINTS
-    )
+    stream = client.chat.completions.create(**chat("one"), stream=True, stream_options=options, **HINTS)
 
     assert answer.choices[0].message.content == "one"
     assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "one"
@@ -56,46 +41,24 @@ def test_hints_that_ask_for_nothing_are_accepted(client, worker):
 @pytest.mark.parametrize("name", [name for name in HINTS if name != "modalities"])
 def test_a_hint_of_a_wrong_type_is_refused_by_its_name(shared_client, name):
     with pytest.raises(openai.BadRequestError) as refused:
-        shared_client.chat.completions.create(model=CHAT_MODEL, messages=ask("one"), extra_body={name: [7]})
+        shared_client.chat.completions.create(**chat("one"), extra_body={name: [7]})
 
     assert refused.value.param == name
-
-
-def test_a_streamed_answer_adds_up_to_the_recorded_one(client, worker):
-    stream = client.chat.completions.create(
-        model=CHAT_MODEL,
-        messages=ask("one two three"),
-        stream=True,
-        stream_options={"include_usage": True},
-    )
-    chunks = list(stream)
-
-    assert chunks[0].choices[0].delta.role == "assistant"
-    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-    assert text == "one two three"
-    assert chunks[-2].choices[0].finish_reason == "stop"
-    assert chunks[-1].choices == []
-    assert chunks[-1].usage is not None
-    assert chunks[-1].usage.completion_tokens == 3
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_short_body_that_asks_for_a_long_answer_is_refused_before_it_is_queued(client, worker, stream):
     with pytest.raises(openai.BadRequestError) as refused:
-        client.chat.completions.create(
-            model=CHAT_MODEL, messages=ask("1"), n=128, logprobs=True, top_logprobs=20, stream=stream
-        )
+        client.chat.completions.create(**chat("1"), n=128, logprobs=True, top_logprobs=20, stream=stream)
 
     assert (refused.value.code, refused.value.param) == ("answer_too_large", "n")
     assert "'n' 128, 'max_completion_tokens' 512, 'top_logprobs' 20" in refused.value.message
     assert not worker.claims
-    assert client.chat.completions.create(
-        model=CHAT_MODEL, messages=ask("1"), n=3, logprobs=True, top_logprobs=20
-    ).choices
+    assert client.chat.completions.create(**chat("1"), n=3, logprobs=True, top_logprobs=20).choices
 
 
 def test_a_job_with_one_request_is_refused_likewise(http, worker):
-    body = {"model": CHAT_MODEL, "messages": ask("1"), "n": 128, "logprobs": True, "top_logprobs": 20}
+    body = chat("1", n=128, logprobs=True, top_logprobs=20)
 
     for path in ("/v1/jobs", "/v1/jobs?dry_run=true"):
         refused = http.post(path, json={"endpoint": "/v1/chat/completions", "body": body})
@@ -132,12 +95,13 @@ def test_more_token_ids_than_the_context_has_are_refused_before_they_are_queued(
 
 
 def test_a_large_answer_is_the_same_whole_streamed_and_among_the_results(client, http, worker):
-    text = "".join(f"wörd{number} " for number in range(12_000))
+    text = "".join(f"wörd{number:0100} " for number in range(1_800))
     worker.behave = lambda worker, claim: worker.record(claim, text_answer(claim, text))
-    request: Any = {"model": CHAT_MODEL, "messages": ask("1"), "logprobs": True, "top_logprobs": 2}
+    request: Any = chat("1", logprobs=True, top_logprobs=2)
 
     whole = client.chat.completions.with_raw_response.create(**request)
-    chunks = [chunk.choices[0] for chunk in client.chat.completions.create(**request, stream=True)]
+    stream = list(client.chat.completions.create(**request, stream=True))
+    chunks = [chunk.choices[0] for chunk in stream]
     job_id = http.get("/v1/jobs").json()["data"][0]["id"]
     [row] = http.get(f"/v1/jobs/{job_id}/results").json()["data"]
 
@@ -146,44 +110,38 @@ def test_a_large_answer_is_the_same_whole_streamed_and_among_the_results(client,
     assert choice.message.content == text == "".join(chunk.delta.content or "" for chunk in chunks)
     streamed = [token for chunk in chunks if chunk.logprobs for token in chunk.logprobs.content or ()]
     assert streamed == choice.logprobs.content
+    assert {chunk.id for chunk in stream} == {row["response"]["body"]["id"]}
     assert row["response"]["body"]["choices"] == json.loads(whole.content)["choices"]
 
 
 def test_a_conversation_of_too_many_messages_is_refused_in_openais_words(client, worker):
-    wrong = [{"role": "nobody"}]
+    messages: list[Any] = [{"role": "user", "content": "1"}] * 2048
+    wrong: list[Any] = [{"role": "nobody"}] * 953
     with pytest.raises(openai.BadRequestError) as refused:
-        client.chat.completions.create(model=CHAT_MODEL, messages=[*ask("1") * 3_000, *wrong])
+        client.chat.completions.create(model=CHAT_MODEL, messages=messages + wrong)
 
     assert (refused.value.code, refused.value.param) == ("array_above_max_length", "messages")
     assert "maximum length 2048, but got an array with length 3001 instead" in refused.value.message
-    assert client.chat.completions.create(model=CHAT_MODEL, messages=ask("1") * 2048).choices
+    assert client.chat.completions.create(model=CHAT_MODEL, messages=messages).choices
 
 
-def test_a_completion_is_answered_whole_and_streamed(client, worker):
-    whole = client.completions.create(model=CHAT_MODEL, prompt="one two")
-    stream = client.completions.create(model=CHAT_MODEL, prompt="one two", stream=True)
-    chunks = list(stream)
-
-    assert whole.choices[0].text == "one two"
-    assert chunks[0].choices[0].text  # it begins with text, without an opening event
-    assert "".join(chunk.choices[0].text for chunk in chunks) == "one two"
-    assert chunks[-1].choices[0].finish_reason == "stop"
+def choices_of(chunks: list[Any], index: int) -> list[Any]:
+    """The pieces of one choice of a streamed answer."""
+    return [choice for chunk in chunks for choice in chunk.choices if choice.index == index]
 
 
 def test_several_choices_come_whole_and_streamed(client, worker):
-    request: dict[str, Any] = {"model": CHAT_MODEL, "messages": ask("one two three"), "n": 2}
+    request: dict[str, Any] = chat("one two three", n=2)
     whole = client.chat.completions.create(**request)
     chunks = list(
         client.chat.completions.create(**request, stream=True, stream_options={"include_usage": True})
     )
 
-    assert [(choice.index, choice.message.content) for choice in whole.choices] == [
-        (0, "one two three"),
-        (1, "one two three"),
-    ]
+    texts = [(choice.index, choice.message.content) for choice in whole.choices]
+    assert texts == [(0, "one two three"), (1, "one two three")]
     assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (3, 6)
     for index in (0, 1):
-        mine = [choice for chunk in chunks for choice in chunk.choices if choice.index == index]
+        mine = choices_of(chunks, index)
         assert mine[0].delta.role == "assistant"
         assert "".join(choice.delta.content or "" for choice in mine) == "one two three"
         assert [choice.finish_reason for choice in mine] == [None] * (len(mine) - 1) + ["stop"]
@@ -198,7 +156,7 @@ def test_several_prompts_are_completed_in_order_whole_and_streamed(client, worke
     expected = ["one", "one", "two three", "two three", "four", "four"]
     assert [(choice.index, choice.text) for choice in whole.choices] == [*enumerate(expected)]
     for index, text in enumerate(expected):
-        mine = [choice for chunk in chunks for choice in chunk.choices if choice.index == index]
+        mine = choices_of(chunks, index)
         assert "".join(choice.text for choice in mine) == text
         assert [choice.finish_reason for choice in mine] == [None] * (len(mine) - 1) + ["stop"]
     assert chunks[-1].usage == whole.usage
@@ -212,7 +170,7 @@ def test_one_wrong_prompt_refuses_the_request_by_its_place(shared_client):
 
 
 def test_a_chats_logprobs_have_the_official_shape_whole_and_streamed(client, worker):
-    request: dict[str, Any] = {"model": CHAT_MODEL, "messages": ask("one two"), "n": 2}
+    request: dict[str, Any] = chat("one two", n=2)
     request |= {"logprobs": True, "top_logprobs": 2}
     whole = client.chat.completions.create(**request)
     chunks = list(client.chat.completions.create(**request, stream=True))
@@ -221,18 +179,10 @@ def test_a_chats_logprobs_have_the_official_shape_whole_and_streamed(client, wor
         assert [entry.token for entry in choice.logprobs.content] == ["one", " two"]
         assert choice.logprobs.content[0].bytes == list(b"one")
         assert choice.logprobs.content[0].logprob == -0.25
-        assert [(top.token, top.logprob) for top in choice.logprobs.content[0].top_logprobs] == [
-            ("one", -0.25),
-            ("ONE", -1.5),
-        ]
-        streamed = [
-            entry
-            for chunk in chunks
-            for piece in chunk.choices
-            if piece.index == choice.index and piece.logprobs is not None
-            for entry in piece.logprobs.content or []
-        ]
-        assert streamed == choice.logprobs.content
+        tops = [(top.token, top.logprob) for top in choice.logprobs.content[0].top_logprobs]
+        assert tops == [("one", -0.25), ("ONE", -1.5)]
+        pieces = [piece.logprobs for piece in choices_of(chunks, choice.index) if piece.logprobs]
+        assert [entry for piece in pieces for entry in piece.content or []] == choice.logprobs.content
 
 
 def test_a_completions_logprobs_have_the_official_shape_whole_and_streamed(client, worker):
@@ -245,17 +195,12 @@ def test_a_completions_logprobs_have_the_official_shape_whole_and_streamed(clien
         assert choice.logprobs.token_logprobs == [-0.25, -0.25]
         assert choice.logprobs.top_logprobs == [{"one": -0.25}, {" two": -0.25}]
         assert choice.logprobs.text_offset == [0, 3]
-        pieces = [
-            piece.logprobs
-            for chunk in chunks
-            for piece in chunk.choices
-            if piece.index == choice.index and piece.logprobs is not None
-        ]
+        streamed = choices_of(chunks, choice.index)
+        pieces = [piece.logprobs for piece in streamed if piece.logprobs is not None]
         assert [token for piece in pieces for token in piece.tokens or []] == choice.logprobs.tokens
         assert all(piece.tokens for piece in pieces)
-        ends = [piece for chunk in chunks for piece in chunk.choices if piece.index == choice.index]
-        assert len(ends) == len(pieces), "no chunk is without log-probabilities"
-        assert [piece.finish_reason for piece in ends] == [None, "stop"]
+        assert len(streamed) == len(pieces), "no chunk is without log-probabilities"
+        assert [piece.finish_reason for piece in streamed] == [None, "stop"]
         assert [at for piece in pieces for at in piece.text_offset or []] == choice.logprobs.text_offset
 
 
@@ -273,42 +218,10 @@ def test_a_completions_logprobs_have_the_official_shape_whole_and_streamed(clien
 def test_the_service_tier_chooses_the_class_and_the_answer_names_the_one_used(
     client, worker, fields, priority, tier
 ):
-    answer = client.chat.completions.create(model=CHAT_MODEL, messages=ask("x"), **fields)
+    answer = client.chat.completions.create(**chat("x"), **fields)
 
     assert worker.claims[-1].job.priority == priority
     assert answer.service_tier == tier
-
-
-def test_a_streamed_answer_has_the_id_that_is_recorded(client, http, worker):
-    chunks = list(client.chat.completions.create(model=CHAT_MODEL, messages=ask("x"), stream=True))
-    (line,) = http.get(f"/v1/jobs/{worker.claims[-1].job.id}/results").json()["data"]
-
-    assert {chunk.id for chunk in chunks} == {line["response"]["body"]["id"]}
-
-
-def test_calls_of_tools_are_streamed_as_the_client_expects(client, worker):
-    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
-    second = {"id": "call_2", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-
-    def answer_with_calls(worker: FakeWorker, claim: OnlineClaim) -> None:
-        worker.stream(claim, "Let me", 0)
-        answer = text_answer(claim, "Let me see.")
-        (choice,) = answer.body["choices"]
-        choice["message"]["tool_calls"], choice["finish_reason"] = [call, second], "tool_calls"
-        worker.record(claim, answer)
-
-    worker.behave = answer_with_calls
-    tools: list[Any] = [{"type": "function", "function": {"name": "f"}}]
-    with client.chat.completions.stream(model=CHAT_MODEL, messages=ask("x"), tools=tools) as stream:
-        choice = stream.get_final_completion().choices[0]
-
-    assert (choice.finish_reason, choice.message.content) == ("tool_calls", "Let me see.")
-    assert choice.message.tool_calls is not None
-    assert [(call.id, call.function.name) for call in choice.message.tool_calls] == [
-        ("call_1", "f"),
-        ("call_2", "f"),
-    ]
-    assert [call.function.arguments for call in choice.message.tool_calls] == ['{"a": 1}', "{}"]
 
 
 def test_arguments_are_streamed_before_the_answer_is_whole(client, worker):
@@ -332,7 +245,7 @@ def test_arguments_are_streamed_before_the_answer_is_whole(client, worker):
 
     worker.behave = answer_slowly
     tools: list[Any] = [{"type": "function", "function": {"name": "f"}}]
-    stream = client.chat.completions.create(model=CHAT_MODEL, messages=ask("x"), tools=tools, stream=True)
+    stream = client.chat.completions.create(**chat("x"), tools=tools, stream=True)
     deltas: list[Any] = []
     for chunk in stream:
         for delta in chunk.choices[0].delta.tool_calls or ():
@@ -347,9 +260,7 @@ def test_arguments_are_streamed_before_the_answer_is_whole(client, worker):
 
 
 def test_the_worker_gets_the_body_as_it_was_sent(client, worker):
-    client.chat.completions.create(
-        model=CHAT_MODEL, messages=ask("x"), extra_body={"top_k": 5, "something_new": {"a": [1]}}
-    )
+    client.chat.completions.create(**chat("x"), extra_body={"top_k": 5, "something_new": {"a": [1]}})
 
     assert worker.claims[-1].body["something_new"] == {"a": [1]}
     assert worker.claims[-1].body["top_k"] == 5
@@ -357,15 +268,14 @@ def test_the_worker_gets_the_body_as_it_was_sent(client, worker):
 
 def test_text_beyond_ascii_and_line_separators_survive_a_stream(client, worker):
     text = "zwölf\u2028Boxkämpfer\n\njagen 🥊 \x85 end"
-    stream = client.chat.completions.create(model=CHAT_MODEL, messages=ask(text), stream=True)
+    stream = client.chat.completions.create(**chat(text), stream=True)
 
     assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == text
 
 
 def test_many_requests_at_once_each_get_their_own_answer(client, worker):
     def answer(number: int) -> str | None:
-        messages = ask(f"number {number}")
-        return client.chat.completions.create(model=CHAT_MODEL, messages=messages).choices[0].message.content
+        return client.chat.completions.create(**chat(f"number {number}")).choices[0].message.content
 
     with ThreadPoolExecutor(16) as pool:
         answers = list(pool.map(answer, range(48)))
@@ -374,14 +284,7 @@ def test_many_requests_at_once_each_get_their_own_answer(client, worker):
 
 
 def test_a_chat_request_rings_once_and_leaves_the_outbox_empty(client, worker, store):
-    client.chat.completions.create(model=CHAT_MODEL, messages=ask("x"))
+    client.chat.completions.create(**chat("x"))
 
     wait_until_nothing_is_owed(store)
     assert len(worker.claims) == 1
-
-
-def test_models_are_listed_and_found_by_an_id_with_a_slash(client, worker):
-    assert [model.id for model in client.models.list()] == [CHAT_MODEL, EMBEDDING_MODEL]
-    model = client.models.retrieve(CHAT_MODEL)
-    assert (model.id, model.object, model.owned_by) == (CHAT_MODEL, "model", "nightshift")
-    assert model.created > 0

@@ -2,7 +2,6 @@
 
 import json
 from threading import Event
-from typing import Any
 
 import openai
 import pytest
@@ -10,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.app import create_app
 from api.openai import streaming
+from tests.integration.api.asking import CHAT, batch_over, chat
 from tests.integration.api.conftest import TIMEOUT_S, batch_lines
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker, OnlineClaim
 from tests.integration.api.serving import serving
@@ -37,16 +37,16 @@ def test_a_create_that_is_retried_after_a_503_makes_one_batch(settings, make_key
     app = LosingTheAnswer(create_app(settings))
     with serving(app) as url, openai.OpenAI(base_url=f"{url}/v1", api_key=make_key()) as client:
         file = client.files.create(file=batch_lines(1), purpose="batch")
-        batch = client.batches.create(
-            input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
-        )
+        batch = client.batches.create(**batch_over(file.id))
         assert app.lost == 1
         listed = [batch.id for batch in client.batches.list()]
 
     assert listed == [batch.id]
 
 
-def test_a_stream_opens_before_its_first_word_when_that_takes_long(client, worker, monkeypatch):
+@pytest.fixture
+def has_opened(worker: FakeWorker, monkeypatch: pytest.MonkeyPatch) -> Event:
+    """The worker refuses a request once this is set, when its stream has begun."""
     monkeypatch.setattr(streaming, "STREAM_START_S", 0.0)
     has_opened = Event()
 
@@ -55,8 +55,11 @@ def test_a_stream_opens_before_its_first_word_when_that_takes_long(client, worke
         worker.refuse(claim, 400, "context_length_exceeded")
 
     worker.behave = fail_late
-    messages: list[Any] = [{"role": "user", "content": "x"}]
-    stream = client.chat.completions.create(model=CHAT_MODEL, messages=messages, stream=True)
+    return has_opened
+
+
+def test_a_stream_opens_before_its_first_word_when_that_takes_long(client, has_opened):
+    stream = client.chat.completions.create(**chat(), stream=True)
 
     assert next(stream).choices[0].delta.role == "assistant"
     has_opened.set()
@@ -65,15 +68,7 @@ def test_a_stream_opens_before_its_first_word_when_that_takes_long(client, worke
     assert failed.value.code == "context_length_exceeded"
 
 
-def test_a_completions_stream_that_waits_for_its_first_word_opens_with_a_comment(http, worker, monkeypatch):
-    monkeypatch.setattr(streaming, "STREAM_START_S", 0.0)
-    has_opened = Event()
-
-    def fail_late(worker: FakeWorker, claim: OnlineClaim) -> None:
-        assert has_opened.wait(TIMEOUT_S)
-        worker.refuse(claim, 400, "context_length_exceeded")
-
-    worker.behave = fail_late
+def test_a_completions_stream_that_waits_for_its_first_word_opens_with_a_comment(http, has_opened):
     body = {"model": CHAT_MODEL, "prompt": "x", "stream": True}
     with http.stream("POST", "/v1/completions", json=body) as answer:
         lines = (line for line in answer.iter_lines() if line)
@@ -83,8 +78,7 @@ def test_a_completions_stream_that_waits_for_its_first_word_opens_with_a_comment
 
 
 def test_a_streamed_answer_is_server_sent_events_to_the_byte(http, worker):
-    body = {"model": CHAT_MODEL, "messages": [{"role": "user", "content": "a b"}], "stream": True}
-    answer = http.post("/v1/chat/completions", json=body)
+    answer = http.post(CHAT, json=chat(stream=True))
 
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert b"\r" not in answer.content

@@ -11,11 +11,11 @@ import pytest
 
 from api.openai.upload_forms import Upload, keep_upload
 from nightshift.errors import StorageUnavailable
-from nightshift.jobs.files import RECORDED_WITHIN_S, File, FilePurpose
+from nightshift.jobs.files import RECORDED_WITHIN_S, FilePurpose
 from nightshift.objectstore import DirectoryStore
 from nightshift.store import Store
 from nightshift.tenants.quotas import Quotas
-from tests.helpers.fakes import FakeClock
+from tests.helpers.fakes import FakeClock, a_file
 from tests.integration.api.conftest import batch_lines
 from tests.integration.scheduler.scheduling import BusyStore
 
@@ -44,15 +44,11 @@ def test_content_comes_under_the_name_it_went_up_with(shared_client, filename, h
     assert shared_client.files.content(file.id).response.headers["content-disposition"] == header
 
 
-def test_a_batch_file_expires_after_thirty_days_unless_told_otherwise(client):
+def test_a_batch_file_expires_after_thirty_days_and_another_never(client):
     by_default = client.files.create(file=LINES, purpose="batch")
-    sooner = client.files.create(
-        file=LINES, purpose="batch", expires_after={"anchor": "created_at", "seconds": 7200}
-    )
     opaque = client.files.create(file=b"\xff\x00", purpose="user_data")
 
     assert by_default.expires_at == by_default.created_at + 30 * 86400
-    assert sooner.expires_at == sooner.created_at + 7200
     assert opaque.expires_at is None
 
 
@@ -70,15 +66,6 @@ def test_an_expiry_out_of_bounds_is_refused(shared_client, expiry, param):
     with pytest.raises(openai.BadRequestError) as refused:
         shared_client.files.create(file=LINES, purpose="batch", expires_after=expiry)
     assert refused.value.param == param
-
-
-def test_content_can_be_read_as_text_in_pieces_and_as_a_stream(client):
-    file = client.files.create(file=LINES, purpose="batch")
-
-    assert client.files.content(file.id).text == LINES.decode()
-    assert b"".join(client.files.content(file.id).iter_bytes(7)) == LINES
-    with client.files.with_streaming_response.content(file.id) as response:
-        assert b"".join(response.iter_bytes()) == LINES
 
 
 def test_a_large_file_comes_back_exactly(client):
@@ -111,32 +98,11 @@ def test_a_range_of_a_file_can_be_read(shared_client, shared_http, range_header,
         assert answer.content == expected
 
 
-def test_a_deleted_file_is_not_found(client):
-    file = client.files.create(file=LINES, purpose="batch")
-
-    assert client.files.delete(file.id).deleted is True
-
-    for call in (client.files.retrieve, client.files.content, client.files.delete):
-        with pytest.raises(openai.NotFoundError, match=f"No such File object: {file.id}") as missing:
-            call(file.id)
-        assert missing.value.param == "id"
-
-
 def test_an_expired_file_is_not_found(client, store):
     with store.transaction() as tx:
         long_ago = tx.now() - timedelta(days=31)
-        tx.files.insert(
-            File(
-                id="file-old",
-                tenant_id="default",
-                purpose=FilePurpose.BATCH,
-                filename="old.jsonl",
-                size_bytes=1,
-                sha256="0" * 64,
-                created_at=long_ago,
-                expires_at=long_ago + timedelta(days=30),
-            )
-        )
+        expires_at = long_ago + timedelta(days=30)
+        tx.files.insert(a_file(id="file-old", created_at=long_ago, expires_at=expires_at))
     with pytest.raises(openai.NotFoundError):
         client.files.retrieve("file-old")
     assert list(client.files.list()) == []
@@ -170,14 +136,6 @@ def test_a_compressed_batch_file_is_kept_as_it_is(shared_client):
 
     assert file.bytes == len(packed)
     assert shared_client.files.content(file.id).content == packed
-
-
-def test_the_parts_of_an_upload_may_come_in_any_order(http):
-    parts = [("file", ("in.jsonl", LINES)), ("purpose", (None, "batch"))]
-    answer = http.post("/v1/files", files=parts)
-
-    assert answer.status_code == 200, answer.text
-    assert answer.json()["bytes"] == len(LINES)
 
 
 @pytest.mark.parametrize(

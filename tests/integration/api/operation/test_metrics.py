@@ -4,10 +4,9 @@ import re
 from dataclasses import replace
 
 import httpx
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from api.services.services import AppSettings
+from api.app import create_app
 from nightshift.fleet.costs import WorkerTime
 from nightshift.fleet.figures import DeviceFigures, ModelFigures, ServiceFigures, WorkerFigures
 from nightshift.fleet.workers import WorkerState
@@ -15,6 +14,8 @@ from nightshift.process.metrics.family import MODELS_MAX, OTHERS, Process
 from nightshift.process.settings import ApiSettings
 from tests.helpers.fakes import a_delivery, a_worker, planned
 from tests.helpers.metrics import assert_as_declared
+from tests.integration.api.conftest import plain_http
+from tests.integration.api.serving import serving
 
 
 def test_exactly_what_is_declared_of_the_api_is_exported(base_url, http, store):
@@ -41,18 +42,8 @@ def test_methods_that_clients_invent_are_one_value_of_a_label(base_url, http):
     assert not methods & {"BREW", "X1", "X2", "TRACE"}
 
 
-HOSTILE = (
-    "a\nb",
-    'a"} 1\n# HELP x',
-    "a\\",
-    "{a}",
-    "Ä\u2028\u0085\u202e\x00",
-    "a" * 255,
-    "\x1b[31m",
-    " ",
-    "Case",
-    "case",
-)
+SHORT = ("a\nb", 'a"} 1\n# HELP x', "a\\", "{a}", "Ä\u2028\u0085\u202e\x00", "\x1b[31m", " ", "Case", "case")
+HOSTILE = (*SHORT, "a" * 255)
 
 
 def hostile_models(count: int) -> list[str]:
@@ -61,7 +52,7 @@ def hostile_models(count: int) -> list[str]:
 
 
 def test_whatever_models_are_called_and_workers_report_the_page_can_be_read_and_is_short(base_url, store):
-    models = hostile_models(500)
+    models = hostile_models(2 * MODELS_MAX)
     reported = {name * 100: ModelFigures(running=1, busy_fraction=2.5) for name in models}
     for name in models:
         planned(store, model=name.replace("\0", ""))
@@ -79,24 +70,22 @@ def test_whatever_models_are_called_and_workers_report_the_page_can_be_read_and_
     queued = families["nightshift_queue_queued"].samples
     assert sum(sample.value for sample in queued) == len(models), "none is lost"
     assert len(queued) == MODELS_MAX + 1
-    assert {sample.labels["model"] for sample in queued} - set(models) - {
-        name.replace("\0", "") for name in models
-    } == {OTHERS}
+    stored = {name.replace("\0", "") for name in models}
+    assert {sample.labels["model"] for sample in queued} - set(models) - stored == {OTHERS}
     assert len(text) < 500_000
 
 
-class TestCost:
-    @pytest.fixture
-    def settings(self, settings: AppSettings) -> AppSettings:
-        return replace(settings, api=ApiSettings(worker_price_per_hour_spot=0.9))
+def test_a_job_shows_what_it_cost(settings, make_key, store):
+    job = planned(store)
+    priced = replace(settings, api=ApiSettings(worker_price_per_hour_spot=0.9))
 
-    def test_a_job_shows_what_it_cost(self, http, store):
-        job = planned(store)
-        with store.transaction() as tx:
-            tx.jobs.add_worker_time(job.id, WorkerTime(spot_s=7200.0))
-        shown = http.get(f"/v1/jobs/{job.id}").json()
+    with serving(create_app(priced)) as url, plain_http(url, make_key()) as http:
+
+        def after(time: WorkerTime) -> dict[str, object]:
+            with store.transaction() as tx:
+                tx.jobs.add_worker_time(job.id, time)
+            return dict(http.get(f"/v1/jobs/{job.id}").json())
+
+        shown = after(WorkerTime(spot_s=7200.0))
         assert (shown["worker_seconds"], shown["cost"]) == ({"spot": 7200.0, "on_demand": 0.0}, 1.8)
-
-        with store.transaction() as tx:
-            tx.jobs.add_worker_time(job.id, WorkerTime(on_demand_s=1.0))
-        assert http.get(f"/v1/jobs/{job.id}").json()["cost"] is None, "that price is not set"
+        assert after(WorkerTime(on_demand_s=1.0))["cost"] is None, "that price is not set"

@@ -2,7 +2,6 @@
 
 import json
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,15 +9,16 @@ import pytest
 
 from api.app import create_app
 from api.services.services import AppSettings
-from nightshift.fleet.workers import Worker, WorkerState
-from nightshift.jobs import Counts, JobState
+from nightshift.fleet.workers import WorkerState
 from nightshift.jobs.leases import SCHEDULER_DUTY
-from nightshift.lifecycle import transitions
-from nightshift.outbound.webhooks import DeliveryAttempt, DeliveryState
+from nightshift.outbound.webhooks import DeliveryState
 from nightshift.process.settings import ApiSettings, LocationSettings
 from nightshift.store import Store
 from nightshift.store.databases.migrate import downgrade
 from nightshift.tenants.keys import Scope, new_key
+from tests.helpers.fakes import a_worker, an_attempt
+from tests.integration.api.asking import bearer, end_job
+from tests.integration.api.declared import described_paths
 from tests.integration.api.fake_worker import CHAT_MODEL, WORKER_ID
 from tests.integration.api.serving import serving
 
@@ -70,25 +70,20 @@ def test_without_a_worker_it_is_degraded_and_if_one_is_needed_not_ready(data, va
     assert "worker: no worker is ready" in answers[1].json()["reasons"]
 
 
-def test_with_an_old_schema_it_is_not_ready(base_url, store):
+def test_with_an_old_schema_it_is_not_ready_and_says_what_to_do(base_url, store):
+    def why() -> str:
+        ready = httpx.get(f"{base_url}/readyz", trust_env=False)
+        assert ready.status_code == 503
+        [reason] = [reason for reason in ready.json()["reasons"] if reason.startswith("database")]
+        return str(reason)
+
     downgrade(store.database, "base")
+    assert "run the migrations" in why()
 
-    ready = httpx.get(f"{base_url}/readyz", trust_env=False)
-
-    assert ready.status_code == 503
-    assert any("run the migrations" in reason for reason in ready.json()["reasons"])
-
-
-def test_with_a_schema_from_before_the_first_release_it_is_not_ready_and_says_what_to_do(base_url, store):
-    with store.database.write() as connection:
-        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0045'")
-
-    ready = httpx.get(f"{base_url}/readyz", trust_env=False)
-
-    assert ready.status_code == 503
-    [reason] = [reason for reason in ready.json()["reasons"] if reason.startswith("database")]
-    assert "is at migration 0045" in reason
-    assert "begin with a new database" in reason
+    with store.database.write() as connection:  # from before the first release
+        connection.exec_driver_sql("INSERT INTO alembic_version VALUES ('0045')")
+    assert "is at migration 0045" in why()
+    assert "begin with a new database" in why()
 
 
 def test_with_a_schema_that_lacks_something_it_is_not_ready_and_says_what(settings, store, caplog, make_key):
@@ -97,7 +92,7 @@ def test_with_a_schema_that_lacks_something_it_is_not_ready_and_says_what(settin
         connection.exec_driver_sql("ALTER TABLE job DROP COLUMN output_problem")
     with serving(create_app(settings)) as url:
         ready = httpx.get(f"{url}/readyz", trust_env=False)
-        answer = httpx.get(f"{url}/v1/jobs", headers={"authorization": f"Bearer {key}"}, trust_env=False)
+        answer = httpx.get(f"{url}/v1/jobs", headers=bearer(key), trust_env=False)
 
     says = "column job.output_problem is missing"
     assert ready.status_code == 503
@@ -108,11 +103,9 @@ def test_with_a_schema_that_lacks_something_it_is_not_ready_and_says_what(settin
     assert "output_problem" not in answer.text, "what the driver says is for the operator"
 
 
-def test_metrics_count_requests_by_route_and_the_queue_by_the_database(base_url, http, tmp_path):
-    folder = (tmp_path / "allowed").as_uri()
-    body = {"endpoint": "chat", "input": f"{folder}/in.jsonl"}
+def test_metrics_count_requests_by_route_and_the_queue_by_the_database(base_url, http, bulk):
     for number in range(3):
-        http.post("/v1/jobs", json=body | {"output": f"{folder}/out/{number}/"})
+        http.post("/v1/jobs", json=bulk | {"output": f"{bulk['output']}{number}/"})
     http.get("/v1/jobs/job_unknown")
     http.get("/no/such/route")
 
@@ -143,7 +136,7 @@ def test_workers_are_listed_while_they_send_heartbeats(http, worker, store):
 
 def test_administrators_see_where_workers_run(http, worker, make_key):
     key = make_key(scopes=frozenset(Scope))
-    (shown,) = http.get("/v1/workers", headers={"authorization": f"Bearer {key}"}).json()["data"]
+    (shown,) = http.get("/v1/workers", headers=bearer(key)).json()["data"]
 
     assert {"host", "pid"} <= set(shown)
 
@@ -151,18 +144,8 @@ def test_administrators_see_where_workers_run(http, worker, make_key):
 def test_workers_are_listed_in_pages(http, store):
     with store.transaction() as tx:
         for number in range(3):
-            started = tx.now() - timedelta(seconds=number)
-            tx.workers.register(
-                Worker(
-                    id=f"w{number}",
-                    host="here",
-                    pid=number,
-                    state=WorkerState.READY,
-                    models=(),
-                    started_at=started,
-                    heartbeat_at=tx.now(),
-                )
-            )
+            started_at = tx.now() - timedelta(seconds=number)
+            tx.workers.register(a_worker(id=f"w{number}", started_at=started_at, heartbeat_at=tx.now()))
     first = http.get("/v1/workers", params={"limit": 2}).json()
     rest = http.get("/v1/workers", params={"limit": 2, "after": first["last_id"]}).json()
 
@@ -175,19 +158,14 @@ def test_workers_are_listed_in_pages(http, store):
 
 
 @pytest.fixture
-def delivery_id(http: httpx.Client, store: Store, tmp_path: Path) -> str:
+def delivery_id(http: httpx.Client, store: Store, bulk: dict[str, object]) -> str:
     """A delivery that was tried once, in vain."""
-    folder = (tmp_path / "allowed").as_uri()
-    webhook = {"url": "https://example.com/hook"}
-    body = {"endpoint": "chat", "input": f"{folder}/in", "output": f"{folder}/out/", "webhook": webhook}
-    job_id = http.post("/v1/jobs", json=body).json()["id"]
+    body = bulk | {"webhook": {"url": "https://example.com/hook"}}
+    end_job(store, http.post("/v1/jobs", json=body).json()["id"])
     with store.transaction() as tx:
         now = tx.now()
-        transitions.finish(tx, tx.jobs.fetch(job_id), JobState.FAILED, now, counts=Counts(0))
         (delivery,) = tx.deliveries.due(now, 10)
-        attempt = DeliveryAttempt(
-            attempt_no=1, started_at=now, latency_ms=12, status_code=500, error=None, response_head="sorry"
-        )
+        attempt = an_attempt(delivery, status_code=500, response_head="sorry", started_at=now)
         tx.deliveries.record(delivery, attempt, DeliveryState.PENDING, now + timedelta(seconds=5))
     return delivery.id
 
@@ -204,24 +182,9 @@ def test_deliveries_are_listed_and_shown_with_their_attempts(http, delivery_id):
     assert http.get("/v1/deliveries", params={"job_id": "job_other"}).json()["data"] == []
 
 
-def test_another_tenants_delivery_is_not_found(http, delivery_id, make_key):
-    other_tenant = {"authorization": f"Bearer {make_key('other')}"}
-
-    assert http.get(f"/v1/deliveries/{delivery_id}", headers=other_tenant).status_code == 404
-    assert http.get("/v1/deliveries", headers=other_tenant).json()["data"] == []
-
-
-def test_the_documentation_describes_every_route_and_body(base_url):
-    described = httpx.get(f"{base_url}/openapi.json", trust_env=False).json()
-
-    create_job = described["paths"]["/v1/jobs"]["post"]
-    schema = create_job["requestBody"]["content"]["application/json"]["schema"]
-    assert schema["$ref"] == "#/components/schemas/JobCreate"
-    components = described["components"]["schemas"]
-    assert "completion_window" in components["JobCreate"]["properties"]
-    assert _references(described) <= {f"#/components/schemas/{name}" for name in components}
-    for path in ("/v1/files", "/v1/batches", "/v1/chat/completions", "/v1/completions", "/v1/embeddings"):
-        assert "requestBody" in described["paths"][path]["post"], path
+def test_another_tenants_delivery_is_not_found(http, delivery_id, stranger):
+    assert http.get(f"/v1/deliveries/{delivery_id}", headers=stranger).status_code == 404
+    assert http.get("/v1/deliveries", headers=stranger).json()["data"] == []
 
 
 def test_the_documentation_is_described_and_encoded_once(settings, monkeypatch):
@@ -243,15 +206,14 @@ def test_reads_count_as_their_tenants_once_its_key_was_valid(settings, make_key)
         for header in (given, made_up):
             assert app.state.authenticator.tenant_of(header) is None
             httpx.get(f"{url}/v1/jobs", headers={"authorization": header}, trust_env=False)
-        assert [app.state.authenticator.tenant_of(header) for header in (given, made_up, None)] == [
-            "acme",
-            None,
-            None,
-        ]
+        tenants = [app.state.authenticator.tenant_of(header) for header in (given, made_up, None)]
+        assert tenants == ["acme", None, None]
 
 
-def test_the_documentation_declares_the_statuses_of_a_route_and_no_others(base_url):
-    paths = httpx.get(f"{base_url}/openapi.json", trust_env=False).json()["paths"]
+def test_the_documentation_declares_the_bodies_and_the_statuses_of_a_route_and_no_others():
+    paths = described_paths()
+    for path in ("jobs", "files", "batches", "chat/completions", "completions", "embeddings", "responses"):
+        assert "requestBody" in paths[f"/v1/{path}"]["post"], path
 
     def declared(method: str, path: str) -> set[str]:
         return set(paths[path][method]["responses"])
@@ -265,10 +227,6 @@ def test_the_documentation_declares_the_statuses_of_a_route_and_no_others(base_u
     operations = [operation for path in paths.values() for operation in path.values()]
     assert not [operation for operation in operations if "default" in operation["responses"]]
     assert set(paths["/metrics"]["get"]["responses"]["200"]["content"]) == {"text/plain"}
-
-
-def _references(value: object) -> set[str]:
-    if isinstance(value, dict):
-        own = {value["$ref"]} if isinstance(value.get("$ref"), str) else set()
-        return own.union(*map(_references, value.values()))
-    return set().union(*map(_references, value)) if isinstance(value, list) else set()
+    content = paths["/v1/responses"]["post"]["responses"]["200"]["content"]
+    assert content["application/json"]["schema"] == {"$ref": "#/components/schemas/ResponseObject"}
+    assert "text/event-stream" in content

@@ -8,13 +8,12 @@ from datetime import timedelta
 from nightshift.fleet.figures import DeviceFigures, ModelFigures, WorkerFigures
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.fleet.workers import ExitCause, WorkerState
-from nightshift.jobs import ShardState, Usage
-from nightshift.jobs.dead_letters import DeadLetter
-from nightshift.jobs.ids import new_id
+from nightshift.jobs import Job, ShardState, Usage
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import Store, Transaction, tables
 from nightshift.tenants.usage import usage_day
 from tests.helpers.fakes import (
+    a_dead_letter,
     a_delivery,
     a_webhook_endpoint,
     a_worker,
@@ -49,8 +48,8 @@ def add_rows(store: Store, tenant: str, text: str = "plain") -> Rows:
     """`text`: names the custom id, receiver, error, host, model, pool and key."""
     online, bulk = submit_online(store, tenant_id=tenant), planned(store, tenant_id=tenant)
     with store.transaction() as tx:
-        letter = _letter(tx, tenant, online.job.id, text)
-        delivery, endpoint = _delivery(tx, tenant, bulk.id, text)
+        letter = _letter(tx, online.job, text)
+        delivery, endpoint = _delivery(tx, bulk, text)
         worker, ended = _workers(tx, text)
         _hold(tx, bulk.id, worker)
         key = an_api_key(tenant_id=tenant, name=text, created_at=tx.now())
@@ -59,43 +58,24 @@ def add_rows(store: Store, tenant: str, text: str = "plain") -> Rows:
     return Rows(tenant, letter, delivery, endpoint, worker, ended, bulk.id, key.id)
 
 
-def _letter(tx: Transaction, tenant: str, job_id: str, text: str) -> str:
-    [shard] = tx.shards.of_job(job_id, limit=1)
-    letter = DeadLetter(
-        id=new_id("dlq"),
-        tenant_id=tenant,
-        job_id=job_id,
-        shard_id=shard.id,
-        row=0,
-        custom_id=text,
-        cause=ExitCause.OUT_OF_MEMORY,
-        crashes=3,
-        worker_id="worker_gone",
-        died_at=tx.now(),
-    )
+def _letter(tx: Transaction, job: Job, text: str) -> str:
+    [shard] = tx.shards.of_job(job.id, limit=1)
+    letter = a_dead_letter(job, shard.id, 0, custom_id=text, cause=ExitCause.OUT_OF_MEMORY, died_at=tx.now())
     tx.dead_letters.insert(letter)
     return letter.id
 
 
-def _delivery(tx: Transaction, tenant: str, job_id: str, text: str) -> tuple[str, str]:
+def _delivery(tx: Transaction, job: Job, text: str) -> tuple[str, str]:
     now = tx.now()
     endpoint = a_webhook_endpoint(
-        tenant_id=tenant,
+        tenant_id=job.tenant_id,
         name=text,
         url=f"https://receiver.example/{text}",
         created_at=now,
         failing_since=now,
     )
     tx.webhook_endpoints.insert(endpoint)
-    job = tx.jobs.fetch(job_id)
-    delivery = a_delivery(
-        job,
-        endpoint_id=endpoint.id,
-        url=endpoint.url,
-        state=DeliveryState.PENDING,
-        created_at=now,
-        next_at=now,
-    )
+    delivery = a_delivery(job, endpoint_id=endpoint.id, url=endpoint.url, created_at=now, next_at=now)
     tx.deliveries.insert(delivery)
     attempt = an_attempt(
         delivery, status_code=None, error=text, response_head=f"secret {text}", started_at=now

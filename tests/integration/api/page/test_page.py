@@ -8,11 +8,8 @@ import pytest
 from api.page import assets, views
 from nightshift.jobs import Face
 from nightshift.jobs.ids import batch_id
-from nightshift.store import Store
 from nightshift.tenants.keys import Scope
 from tests.helpers.fakes import planned
-from tests.integration.api.asking import bulk_under
-from tests.integration.api.conftest import SharedApi
 from tests.integration.api.page.conftest import SignedInMaker
 
 PATHS = [view.path for view in views.VIEWS if "{" not in view.path]
@@ -25,7 +22,7 @@ def administrator(signed_in_with: SignedInMaker) -> httpx.Client:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_no_view_may_load_or_run_what_is_not_its_own(administrator: httpx.Client, path: str) -> None:
+def test_no_view_may_load_or_run_what_is_not_its_own(administrator, path):
     answer = administrator.get(path)
 
     assert answer.status_code == 200
@@ -43,11 +40,13 @@ def test_no_view_may_load_or_run_what_is_not_its_own(administrator: httpx.Client
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_an_open_page_gets_the_live_part_alone(administrator: httpx.Client, path: str) -> None:
+def test_an_open_page_gets_the_live_part_alone_and_a_client_of_the_api_the_envelope(administrator, path):
     part = administrator.get(path, headers={"hx-request": "true"}).text
+    of_client = administrator.get(path, headers={"accept": "application/json"})
 
     assert "<html" not in part
     assert without_times(part).strip() in without_times(administrator.get(path).text)
+    assert (of_client.status_code, of_client.json()["error"]["code"]) == (404, "unknown_url")
 
 
 def without_times(html: str) -> str:
@@ -55,15 +54,7 @@ def without_times(html: str) -> str:
     return re.sub(r"\d+", "", re.sub(r"(<time[^>]*>)[^<]*", r"\1", html))
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_a_client_of_the_api_gets_the_envelope(administrator: httpx.Client, path: str) -> None:
-    answer = administrator.get(path, headers={"accept": "application/json"})
-
-    assert answer.status_code == 404
-    assert answer.json()["error"]["code"] == "unknown_url"
-
-
-def test_what_is_no_page_says_so_in_a_page(signed_in: httpx.Client, visitor: httpx.Client) -> None:
+def test_what_is_no_page_says_so_in_a_page(signed_in, visitor):
     assert signed_in.get("/ui/nothing").status_code == 404
     assert "There is no such page" in signed_in.get("/ui/nothing").text
     assert "Sign in" in visitor.get("/ui/nothing").text
@@ -74,29 +65,23 @@ def test_what_is_no_page_says_so_in_a_page(signed_in: httpx.Client, visitor: htt
 
 
 @pytest.mark.parametrize(
-    ("method", "path"),
+    ("method", "path", "may_be_gone"),
     [
-        ("GET", "/nothing/here"),
-        ("GET", "/ui/nothing"),
-        ("GET", "/ui/jobs/job_unknown"),
-        ("GET", "/ui/jobs?state=sleeping"),
-        ("POST", "/ui/jobs"),
-        ("POST", "/ui/webhooks/any/disable"),
+        ("GET", "/nothing/here", False),
+        ("GET", "/ui/nothing", False),
+        ("GET", "/ui/jobs/job_unknown", True),
+        ("GET", "/ui/jobs?state=sleeping", False),
+        ("POST", "/ui/jobs", False),
+        ("POST", "/ui/webhooks/any/disable", False),
     ],
 )
-def test_a_page_that_says_what_is_wrong_asks_for_nothing_again(
-    signed_in: httpx.Client, method: str, path: str
-) -> None:
+def test_a_page_says_what_is_wrong_and_asks_for_nothing_again(signed_in, method, path, may_be_gone):
     shown = signed_in.request(method, path).text
 
     assert 'role="alert"' in shown
+    assert ("It may have been deleted" in shown) is may_be_gone
     assert "hx-get" not in shown
     assert "/ui/updates" not in shown
-
-
-def test_only_what_may_have_been_there_is_said_to_be_gone(signed_in: httpx.Client) -> None:
-    for path, is_gone in {"/nothing": False, "/ui/nothing": False, "/ui/jobs/job_unknown": True}.items():
-        assert ("It may have been deleted" in signed_in.get(path).text) is is_gone, path
 
 
 @pytest.mark.parametrize(
@@ -110,8 +95,8 @@ def test_only_what_may_have_been_there_is_said_to_be_gone(signed_in: httpx.Clien
     ],
 )
 def test_what_the_framework_refuses_is_a_page_to_a_browser_and_the_envelope_to_a_client(
-    signed_in: httpx.Client, method: str, path: str, status: int, message: str
-) -> None:
+    signed_in, method, path, status, message
+):
     shown = signed_in.request(method, path)
     told = signed_in.request(method, path, headers={"accept": "application/json"})
 
@@ -125,7 +110,7 @@ def test_what_the_framework_refuses_is_a_page_to_a_browser_and_the_envelope_to_a
         assert shown.headers["allow"] == told.headers["allow"] == "GET"
 
 
-def test_a_form_of_too_many_fields_is_refused_in_a_page(signed_in: httpx.Client) -> None:
+def test_a_form_of_too_many_fields_is_refused_in_a_page(signed_in):
     answer = signed_in.post("/ui/webhooks/any/disable", data={f"field{n}": "" for n in range(60)})
 
     assert answer.status_code == 400
@@ -133,7 +118,7 @@ def test_a_form_of_too_many_fields_is_refused_in_a_page(signed_in: httpx.Client)
     assert 'aria-label="Main"' in answer.text
 
 
-def test_everything_that_a_page_names_is_there_and_may_be_kept(visitor: httpx.Client) -> None:
+def test_everything_that_a_page_names_is_there_and_may_be_kept(visitor):
     for name, asset in assets.assets().items():
         answer = visitor.get(f"/ui/static/{assets.version()}/{name}", headers={"accept-encoding": "gzip"})
         assert answer.status_code == 200
@@ -145,19 +130,7 @@ def test_everything_that_a_page_names_is_there_and_may_be_kept(visitor: httpx.Cl
         assert visitor.get(f"/ui/static/{assets.version()}/{path}").status_code == 404
 
 
-def test_another_tenants_jobs_are_not_shown(
-    shared_http: httpx.Client, shared_api: SharedApi, signed_in_with: SignedInMaker
-) -> None:
-    job_id = shared_http.post("/v1/jobs", json=bulk_under(shared_api.allowed / "shown")).json()["id"]
-    ours, theirs = signed_in_with(), signed_in_with("other")
-
-    assert job_id in ours.get("/ui/jobs").text
-    assert job_id not in theirs.get("/ui/jobs").text
-    assert theirs.get(f"/ui/jobs?after={job_id}").status_code == 404
-    assert job_id not in theirs.get("/").text
-
-
-def test_a_batch_is_found_by_its_own_id(signed_in: httpx.Client, page_store: Store) -> None:
+def test_a_batch_is_found_by_its_own_id(signed_in, page_store):
     job = planned(page_store, face=Face.OPENAI)
     shown = signed_in.get(f"/ui/jobs/{batch_id(job.id)}")
 

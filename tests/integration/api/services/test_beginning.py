@@ -10,11 +10,8 @@ from api.app import create_app
 from api.middleware.turns import BEGUN_AT_ONCE
 from api.services.services import AppSettings
 from tests.helpers.waiting import wait_for
-from tests.integration.api.fake_worker import CHAT_MODEL
+from tests.integration.api.asking import CHAT, chat, online
 from tests.integration.api.serving import serving
-
-CHAT = {"model": CHAT_MODEL, "messages": [{"role": "user", "content": "1"}]}
-JOB = {"endpoint": "/v1/chat/completions", "body": CHAT}
 
 
 @pytest.fixture
@@ -31,10 +28,10 @@ def base_url(app: FastAPI) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("/v1/chat/completions", CHAT),
-        ("/v1/jobs", JOB),
-        ("/v1/jobs?dry_run=true", JOB),
-        ("/v1/jobs", {"endpoint": "/v1/chat/completions", "input": "file-none", "template": CHAT}),
+        (CHAT, chat()),
+        ("/v1/jobs", online()),
+        ("/v1/jobs?dry_run=true", online()),
+        ("/v1/jobs", {"endpoint": CHAT, "input": "file-none", "template": chat()}),
     ],
     ids=["inference", "a job of one request", "a dry run", "a job of many"],
 )

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from http.client import HTTPConnection
 from threading import Event
 
@@ -16,23 +17,22 @@ from nightshift.jobs import JobState, OnlineClaim, StopReason
 from nightshift.objectstore import DirectoryStore
 from nightshift.process.settings import ApiSettings, DataSettings, LocationSettings, SubmissionSettings
 from nightshift.store import Store
-from tests.integration.api.conftest import TIMEOUT_S, batch_lines
+from tests.integration.api.asking import CHAT, bearer, chat, online
+from tests.integration.api.conftest import TIMEOUT_S, batch_lines, plain_http
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker, prompt_of, text_answer
 from tests.integration.api.serving import serving
 from tests.integration.servers import ValkeyServer
 
-CHAT = "/v1/chat/completions"
 CLOSED_PORT = "postgresql+psycopg://nobody@127.0.0.1:1/nightshift"
 
 
-def ask(text: str = "one two three") -> dict[str, object]:
-    return {"model": CHAT_MODEL, "messages": [{"role": "user", "content": text}]}
+ask = partial(chat, "one two three")
 
 
-def deltas_of(answer: httpx.Response) -> list[str]:
+def deltas_of(text: str) -> list[str]:
     """The pieces of text in a streamed answer, which must end properly."""
-    lines = [line.removeprefix("data: ") for line in answer.text.split("\n") if line.startswith("data: ")]
-    assert lines[-1] == "[DONE]", answer.text
+    lines = [line.removeprefix("data: ") for line in text.split("\n") if line.startswith("data: ")]
+    assert lines[-1] == "[DONE]", text
     chunks = [json.loads(line) for line in lines[:-1]]
     return [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks if chunk["choices"]]
 
@@ -42,7 +42,7 @@ def test_without_a_database_everything_is_unavailable_and_says_when_to_retry(dat
     gone = data.model_copy(update={"database_url": CLOSED_PORT})
     settings = AppSettings(gone, valkey.settings, LocationSettings(), ApiSettings())
     with serving(create_app(settings)) as url, httpx.Client(base_url=url, trust_env=False) as http:
-        answer = http.get("/v1/batches", headers={"authorization": f"Bearer {key}"})
+        answer = http.get("/v1/batches", headers=bearer(key))
         page, sign_in = http.get("/ui/jobs"), http.post("/ui/sign_in", data={"key": key})
         shown = http.get("/ui/jobs?state=failed", headers={"cookie": f"{COOKIE}=some"})
         ready, metrics, alive = http.get("/readyz"), http.get("/metrics"), http.get("/healthz")
@@ -77,12 +77,11 @@ def gives_up_early(data: DataSettings, valkey: ValkeyServer) -> AppSettings:
 
 
 def test_while_the_database_is_locked_nothing_is_accepted_by_halves(gives_up_early, make_key, store):
-    headers = {"authorization": f"Bearer {make_key()}"}
-    with serving(create_app(gives_up_early)) as url, httpx.Client(base_url=url, headers=headers) as http:
+    with serving(create_app(gives_up_early)) as url, plain_http(url, make_key()) as http:
         assert http.get("/v1/models").status_code == 200
         with store.transaction():
-            answer = http.post("/v1/jobs", json={"endpoint": "chat", "body": ask()})
-        accepted = http.post("/v1/jobs", json={"endpoint": "chat", "body": ask()})
+            answer = http.post("/v1/jobs", json=online())
+        accepted = http.post("/v1/jobs", json=online())
 
     assert answer.status_code == 503
     assert accepted.status_code == 202
@@ -104,11 +103,11 @@ class TestWithoutRedis:
         own_valkey.kill()
 
         whole = http.post(CHAT, json=ask())
-        streamed = http.post(CHAT, json=ask() | {"stream": True})
+        streamed = http.post(CHAT, json=ask(stream=True))
         ready = http.get("/readyz")
 
         assert whole.json()["choices"][0]["message"]["content"] == "one two three"
-        assert "".join(deltas_of(streamed)) == "one two three"
+        assert "".join(deltas_of(streamed.text)) == "one two three"
         assert ready.status_code == 200
         assert ready.json()["status"] == "degraded"
         with store.snapshot() as tx:
@@ -149,11 +148,11 @@ class TestWithoutRedis:
             worker.record(claim, text_answer(claim, prompt_of(claim)))
 
         worker.behave = meddled_with
-        answer = http.post(CHAT, json=ask() | {"stream": is_streamed})
+        answer = http.post(CHAT, json=ask(stream=is_streamed))
 
         assert answer.status_code == 200
         if is_streamed:
-            assert "".join(deltas_of(answer)) == "one two three"
+            assert "".join(deltas_of(answer.text)) == "one two three"
         with store.snapshot() as tx:
             assert [job.state for job in tx.jobs.list("default", limit=2)] == [JobState.SUCCEEDED]
 
@@ -169,38 +168,35 @@ class TestWithoutRedis:
 
         worker.behave = lose_redis
         pieces: list[str] = []
-        with http.stream("POST", CHAT, json=ask() | {"stream": True}) as answer:
+        with http.stream("POST", CHAT, json=ask(stream=True)) as answer:
             for line in answer.iter_lines():
                 if '"content":"one"' in line:
                     first_delta_seen.set()
                 pieces.append(line)
 
-        chunks = [json.loads(line[6:]) for line in pieces if line.startswith("data: {")]
-        text = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
-        assert text == "one two three"
-        assert pieces[-2] == "data: [DONE]"
+        assert "".join(deltas_of("\n".join(pieces))) == "one two three"
 
 
-def test_a_lost_delta_leaves_no_hole_in_the_answer(http, worker):
-    def lose_one(worker: FakeWorker, claim: OnlineClaim) -> None:
-        worker.stream(claim, "one", 0)
-        worker.stream(claim, " three", 7)  # " two" got lost
-        worker.record(claim, text_answer(claim, "one two three"))
-
-    worker.behave = lose_one
-
-    assert deltas_of(http.post(CHAT, json=ask() | {"stream": True})) == ["", "one", " two three", ""]
-
-
-def test_an_answer_begun_again_by_another_worker_is_not_repeated(http, worker):
-    def begin_again(worker: FakeWorker, claim: OnlineClaim) -> None:
-        for text, start in (("one", 0), (" tw", 3), ("one two", 0), (" three", 7)):
+@pytest.mark.parametrize(
+    ("pieces", "deltas"),
+    [
+        pytest.param([(0, "one"), (7, " three")], ["one", " two three"], id="one is lost"),
+        pytest.param(
+            [(0, "one"), (3, " tw"), (0, "one two"), (7, " three")],
+            ["one", " tw", "o", " three"],
+            id="begun again by another worker",
+        ),
+    ],
+)
+def test_a_streamed_answer_has_no_hole_and_nothing_twice(http, worker, pieces, deltas):
+    def stream(worker: FakeWorker, claim: OnlineClaim) -> None:
+        for start, text in pieces:
             worker.stream(claim, text, start)
         worker.record(claim, text_answer(claim, "one two three"))
 
-    worker.behave = begin_again
+    worker.behave = stream
 
-    assert deltas_of(http.post(CHAT, json=ask() | {"stream": True})) == ["", "one", " tw", "o", " three", ""]
+    assert deltas_of(http.post(CHAT, json=ask(stream=True)).text) == ["", *deltas, ""]
 
 
 def test_an_answer_that_comes_out_differently_the_second_time_is_an_error(client, worker):
@@ -256,7 +252,7 @@ def test_a_client_that_hangs_up_frees_the_slot(http, worker, store, stream):
 
     worker.behave = talk
     if stream:
-        with http.stream("POST", CHAT, json=ask() | {"stream": True}) as answer:
+        with http.stream("POST", CHAT, json=ask(stream=True)) as answer:
             next(line for line in answer.iter_lines() if '"one"' in line)
     else:
         connection = HTTPConnection(http.base_url.netloc.decode())

@@ -11,9 +11,9 @@ from nightshift.lifecycle import transitions
 from nightshift.process.settings import DataSettings
 from nightshift.store.databases.database import Database
 from tests.helpers.fakes import a_new_job, a_spec
+from tests.integration.api.asking import batch_over
 from tests.integration.api.conftest import batch_lines
 from tests.integration.api.fake_worker import CHAT_MODEL
-from tests.integration.api.waiting import wait_until_nothing_is_owed
 from tests.integration.servers import PostgresServer
 from tests.integration.store.racing import wait_until_blocked
 
@@ -24,12 +24,9 @@ def data(postgresql_database: Database, postgresql_server: PostgresServer, tmp_p
     return DataSettings(data_dir=tmp_path / "data", database_url=postgresql_server.url())
 
 
-def test_requests_with_one_key_at_the_same_time_make_one_job(http, tmp_path):
-    folder = (tmp_path / "allowed").as_uri()
-    body = {"endpoint": "chat", "input": f"{folder}/in.jsonl", "output": f"{folder}/out/"}
-
+def test_requests_with_one_key_at_the_same_time_make_one_job(http, bulk):
     def post(_: int) -> httpx.Response:
-        return http.post("/v1/jobs", json=body, headers={"idempotency-key": "k1"})
+        return http.post("/v1/jobs", json=bulk, headers={"idempotency-key": "k1"})
 
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(post, range(16)))
@@ -39,24 +36,11 @@ def test_requests_with_one_key_at_the_same_time_make_one_job(http, tmp_path):
     assert len(http.get("/v1/jobs").json()["data"]) == 1
 
 
-def test_files_and_batches_page_and_end_as_they_do_on_sqlite(client):
-    files = [client.files.create(file=("ü\x00.jsonl", batch_lines(1)), purpose="batch") for _ in range(3)]
-    batches = [
-        client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
-        for file in files
-    ]
-
-    assert sorted(file.id for file in client.files.list(limit=2)) == sorted(file.id for file in files)
-    assert sorted(batch.id for batch in client.batches.list(limit=2)) == sorted(batch.id for batch in batches)
-    assert client.batches.cancel(batches[0].id).status == "cancelling"
-
-
-def test_a_dry_run_only_reads(http, tmp_path, worker):
+def test_a_dry_run_only_reads(http, bulk, worker):
     """PostgreSQL refuses to lock a row in its transactions."""
     files = {"file": ("rows.jsonl", batch_lines(3)), "purpose": (None, "batch")}
     file_id = http.post("/v1/files", files=files).json()["id"]
-    body = {"endpoint": "chat", "input": file_id, "output": f"{(tmp_path / 'allowed').as_uri()}/out/"}
-    shown = http.post("/v1/jobs?dry_run=true", json=body).json()
+    shown = http.post("/v1/jobs?dry_run=true", json=bulk | {"input": file_id}).json()
 
     assert (shown["rows_checked"], shown["problems"], shown["model"]) == (3, [], CHAT_MODEL)
     assert http.get("/v1/jobs").json()["data"] == []
@@ -82,24 +66,14 @@ def test_the_bytes_of_a_file_are_not_deleted_beside_the_submit_of_a_batch_over_i
 
 def test_a_batch_over_a_file_that_is_being_deleted_is_refused(client, http, store, postgresql_database):
     file = client.files.create(file=("in.jsonl", batch_lines(1)), purpose="batch")
-    body = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
-
     with ThreadPoolExecutor(1) as pool:
         with store.transaction() as tx:  # a delete, held up before its commit
             assert tx.files.get_to_delete("default", file.id, tx.now())
             assert tx.files.delete("default", file.id)
-            submitting = pool.submit(http.post, "/v1/batches", json=body)
+            submitting = pool.submit(http.post, "/v1/batches", json=batch_over(file.id))
             wait_until_blocked(postgresql_database)
 
     assert submitting.result().json()["error"]["code"] == "file_not_found"
-
-
-def test_chat_is_answered_and_streamed(client, worker, store):
-    messages = [{"role": "user", "content": "eins zwei \\u0000 drei"}]
-    stream = client.chat.completions.create(model=CHAT_MODEL, messages=messages, stream=True)
-
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "eins zwei \\u0000 drei"
-    wait_until_nothing_is_owed(store)
 
 
 def test_text_no_database_can_keep_is_refused_rather_than_broken(http):

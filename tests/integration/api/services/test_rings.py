@@ -11,7 +11,6 @@ from nightshift.jobs.shard import Ring
 from nightshift.process.settings import QueueSettings
 from nightshift.store import Store
 from tests.helpers.fakes import InMemoryQueue, submit_online
-from tests.integration.api.waiting import wait_until_nothing_is_owed
 
 
 @pytest.fixture
@@ -36,15 +35,6 @@ def owed(store: Store) -> int:
 def a_ring(store: Store) -> Ring:
     (ring,) = submit_online(store).rings
     return ring
-
-
-def test_a_ring_is_sent_at_once_and_taken_out_of_the_outbox_a_moment_later(store, ring_sender, queue):
-    rings = [a_ring(store) for _ in range(3)]
-
-    assert all(ring_sender.send([ring]) for ring in rings)
-
-    assert queue.rings == rings
-    wait_until_nothing_is_owed(store)
 
 
 def test_what_could_not_be_sent_stays_for_the_scheduler(store, ring_sender, queue):

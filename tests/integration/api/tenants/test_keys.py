@@ -2,6 +2,7 @@
 
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from api import access
 from api.app import create_app
 from nightshift.tenants.keys import key_id
+from tests.integration.api.asking import bearer
 from tests.integration.api.serving import serving
 
 KEYS = "/v1/tenants/acme/keys"
@@ -21,7 +23,7 @@ def _acme(admin: httpx.Client) -> None:
 
 
 def status_with(client: httpx.Client, key: str, path: str = "/v1/jobs") -> int:
-    return client.get(path, headers={"authorization": f"Bearer {key}"}).status_code
+    return client.get(path, headers=bearer(key)).status_code
 
 
 def test_a_key_is_shown_once_and_does_what_its_scopes_say(admin):
@@ -36,8 +38,7 @@ def test_a_key_is_shown_once_and_does_what_its_scopes_say(admin):
     assert admin.get(f"{KEYS}/{shown['id']}").json() == shown
     assert admin.get(KEYS).json()["data"] == [shown]
     assert status_with(admin, key) == 200
-    posted = admin.post("/v1/jobs", json={}, headers={"authorization": f"Bearer {key}"})
-    assert posted.status_code == 403
+    assert admin.post("/v1/jobs", json={}, headers=bearer(key)).status_code == 403
 
 
 def test_without_scopes_a_key_may_submit_and_read_and_not_administer(admin):
@@ -47,26 +48,26 @@ def test_without_scopes_a_key_may_submit_and_read_and_not_administer(admin):
     assert status_with(admin, made["key"], "/v1/tenants") == 403
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
+def test_a_body_that_is_wrong_is_refused_by_the_fields_name(admin):
+    for body, param in (
         ({"scopes": []}, "scopes"),
         ({"scopes": ["everything"]}, "scopes[0]"),
         ({"expires_after_s": 0}, "expires_after_s"),
         ({"name": "x" * 129}, "name"),
         ({"tenant": "other"}, "tenant"),
-    ],
-)
-def test_a_body_that_is_wrong_is_refused_by_the_fields_name(admin, body, param):
-    refused = admin.post(KEYS, json=body)
+    ):
+        refused = admin.post(KEYS, json=body)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param), body
 
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+def rotated(admin: httpx.Client, overlap_s: int, **fields: object) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A key and its successor."""
+    old = admin.post(KEYS, json=fields).json()
+    return old, admin.post(f"{KEYS}/{old['id']}/rotate", json={"overlap_s": overlap_s}).json()
 
 
 def test_both_keys_are_valid_during_the_overlap_of_a_rotation(admin):
-    old = admin.post(KEYS, json={"name": "app", "scopes": ["read"], "expires_after_s": 90_000}).json()
-
-    new = admin.post(f"{KEYS}/{old['id']}/rotate", json={"overlap_s": 600}).json()
+    old, new = rotated(admin, 600, name="app", scopes=["read"], expires_after_s=90_000)
 
     assert [status_with(admin, key["key"]) for key in (old, new)] == [200, 200]
     after = admin.get(f"{KEYS}/{old['id']}").json()
@@ -77,11 +78,7 @@ def test_both_keys_are_valid_during_the_overlap_of_a_rotation(admin):
 
 
 def test_the_old_key_is_refused_after_the_overlap(admin):
-    old = admin.post(KEYS, json={}).json()
-
-    new = admin.post(f"{KEYS}/{old['id']}/rotate", json={"overlap_s": 0}).json()
-
-    assert [status_with(admin, key["key"]) for key in (old, new)] == [401, 200]
+    assert [status_with(admin, key["key"]) for key in rotated(admin, 0)] == [401, 200]
 
 
 def test_a_key_is_rotated_once_and_not_after_it_was_revoked(admin):
@@ -96,7 +93,6 @@ def test_a_key_is_rotated_once_and_not_after_it_was_revoked(admin):
 
 def test_a_rotation_needs_an_overlap_that_is_possible(admin):
     made = admin.post(KEYS, json={}).json()
-
     for overlap_s in (-1, 31 * 86_400, "long"):
         refused = admin.post(f"{KEYS}/{made['id']}/rotate", json={"overlap_s": overlap_s})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "overlap_s")

@@ -1,22 +1,17 @@
 """A tenant's jobs have no better class than its ceiling, on every route that makes one."""
 
-from collections.abc import Iterator
-
 import httpx
 import pytest
 
-from tests.integration.api.asking import CHAT, online
-from tests.integration.api.conftest import KeyMaker
-from tests.integration.api.fake_worker import CHAT_MODEL
+from tests.integration.api.asking import CHAT, batch_over, chat, online
+from tests.integration.api.conftest import HttpMaker
 
 
 @pytest.fixture
-def acme(admin: httpx.Client, make_key: KeyMaker) -> Iterator[httpx.Client]:
+def acme(admin: httpx.Client, http_of: HttpMaker) -> httpx.Client:
     """A tenant that may have no better class than standard."""
     admin.post("/v1/tenants", json={"name": "acme", "priority_ceiling": "standard"})
-    headers = {"authorization": f"Bearer {make_key('acme')}"}
-    with httpx.Client(base_url=admin.base_url, headers=headers, trust_env=False) as client:
-        yield client
+    return http_of("acme")
 
 
 def newest(client: httpx.Client) -> str:
@@ -34,22 +29,18 @@ def test_an_online_job_is_run_in_the_ceilings_class_at_best(acme, worker, wanted
 
 
 def test_a_chat_answer_names_the_tier_it_was_run_in(acme, worker):
-    body = {"model": CHAT_MODEL, "messages": [{"role": "user", "content": "a"}], "service_tier": "priority"}
-
-    assert acme.post(CHAT, json=body).json()["service_tier"] == "default"
+    assert acme.post(CHAT, json=chat(service_tier="priority")).json()["service_tier"] == "default"
     assert newest(acme) == "standard"
 
 
-def test_a_batch_is_run_in_the_ceilings_class_at_best(acme):
+def test_a_batch_is_run_in_the_ceilings_class_at_best_and_changed_to_none_better(acme):
     uploaded = acme.post("/v1/files", data={"purpose": "batch"}, files={"file": ("a.jsonl", b"{}\n")})
-    batch = {
-        "input_file_id": uploaded.json()["id"],
-        "endpoint": CHAT,
-        "completion_window": "24h",
-        "nightshift": {"priority": "interactive"},
-    }
+    batch = batch_over(uploaded.json()["id"], nightshift={"priority": "interactive"})
+    made = acme.post("/v1/batches", json=batch).json()["nightshift"]
+    assert made["priority"] == "standard"
 
-    assert acme.post("/v1/batches", json=batch).json()["nightshift"]["priority"] == "standard"
+    job = acme.patch(f"/v1/jobs/{made['job_id']}", json={"priority": "interactive"}).json()
+    assert job["priority"] == "standard"
 
 
 def test_a_ceiling_is_changed_and_shown(admin, acme, worker):

@@ -1,12 +1,15 @@
 """/v1/tenants: administrators create, list, change, disable and delete tenants."""
 
+from collections.abc import Iterator
+
 import httpx
 import pytest
 
-from nightshift.jobs import JobState
-from nightshift.lifecycle import transitions
-from tests.helpers.fakes import a_file
-from tests.integration.api.conftest import TIMEOUT_S
+from tests.helpers.fakes import a_file, submit
+from tests.integration.api.asking import end_job
+from tests.integration.api.conftest import plain_http
+
+WRONG_QUOTAS = (0, -1, 1.5, "9", True, 2**53)
 
 
 @pytest.fixture
@@ -17,30 +20,20 @@ def acme(admin: httpx.Client) -> dict[str, object]:
     return shown
 
 
-def with_key(admin: httpx.Client, tenant: str) -> httpx.Client:
-    key = admin.post(f"/v1/tenants/{tenant}/keys", json={}).json()["key"]
-    return httpx.Client(
-        base_url=admin.base_url,
-        headers={"authorization": f"Bearer {key}"},
-        timeout=TIMEOUT_S,
-        trust_env=False,
-    )
+@pytest.fixture
+def tenant(admin: httpx.Client, acme: dict[str, object]) -> Iterator[httpx.Client]:
+    """A client of this tenant, whose key an administrator made."""
+    key = admin.post("/v1/tenants/acme/keys", json={}).json()["key"]
+    with plain_http(str(admin.base_url), key) as client:
+        yield client
 
 
 def test_a_tenant_is_shown_as_it_was_created(admin, acme):
     shown = admin.get("/v1/tenants/acme").json()
     del shown["limits"]
     assert shown == acme
-    assert {
-        name: acme[name] for name in ("id", "object", "name", "description", "status", "disabled_at")
-    } == {
-        "id": "acme",
-        "object": "tenant",
-        "name": "acme",
-        "description": "the first",
-        "status": "active",
-        "disabled_at": None,
-    }
+    expected = {"id": "acme", "object": "tenant", "name": "acme", "description": "the first"}
+    assert acme == acme | expected | {"status": "active", "disabled_at": None}
 
 
 def test_tenants_are_listed_in_pages(admin):
@@ -54,21 +47,18 @@ def test_tenants_are_listed_in_pages(admin):
     assert (first["has_more"], rest["has_more"]) == (True, False)
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
+def test_a_body_that_is_wrong_is_refused_by_the_fields_name(admin):
+    for body, param in (
         ({}, "name"),
         ({"name": "a/b"}, "name"),
         ({"name": "x\n"}, "name"),
         ({"name": "Acme"}, "name"),
         ({"name": "a", "description": "x" * 513}, "description"),
         ({"name": "a", "colour": "red"}, "colour"),
-    ],
-)
-def test_a_body_that_is_wrong_is_refused_by_the_fields_name(admin, body, param):
-    refused = admin.post("/v1/tenants", json=body)
-
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+        *(({"name": "a", "quotas": {"open_streams": n}}, "quotas.open_streams") for n in WRONG_QUOTAS),
+    ):
+        refused = admin.post("/v1/tenants", json=body)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param), body
 
 
 def test_a_name_is_given_once(admin, acme):
@@ -86,29 +76,26 @@ def test_a_change_leaves_what_it_does_not_name(admin, acme):
     assert changed == acme | {"description": "the only"}
 
 
-def test_a_disabled_tenants_keys_are_refused_until_it_is_enabled(admin, acme):
-    with with_key(admin, "acme") as tenant:
-        shown = admin.patch("/v1/tenants/acme", json={"disabled": True}).json()
-        refused = tenant.get("/v1/jobs")
-        admin.patch("/v1/tenants/acme", json={"disabled": False})
-        served = tenant.get("/v1/jobs")
+def test_a_disabled_tenants_keys_are_refused_until_it_is_enabled(admin, tenant):
+    shown = admin.patch("/v1/tenants/acme", json={"disabled": True}).json()
+    refused = tenant.get("/v1/jobs")
+    admin.patch("/v1/tenants/acme", json={"disabled": False})
+    served = tenant.get("/v1/jobs")
 
     assert (shown["status"], shown["disabled_at"] is not None) == ("disabled", True)
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "tenant_disabled")
     assert served.status_code == 200
 
 
-def test_a_deleted_tenant_is_not_found_and_its_keys_are_refused(admin, acme):
-    with with_key(admin, "acme") as tenant:
-        deleted = admin.delete("/v1/tenants/acme")
-        assert tenant.get("/v1/jobs").status_code == 401
+def test_a_deleted_tenant_is_not_found_and_its_keys_are_refused(admin, tenant):
+    deleted = admin.delete("/v1/tenants/acme")
 
+    assert tenant.get("/v1/jobs").status_code == 401
     assert deleted.json() == {"id": "acme", "object": "tenant", "deleted": True}
     assert admin.get("/v1/tenants").json()["data"] == []
-    for method, path in (
-        ("GET", ""), ("PATCH", ""), ("DELETE", ""), ("GET", "/keys"), ("POST", "/keys")
-    ):  # fmt: skip
-        assert admin.request(method, f"/v1/tenants/acme{path}", json={}).status_code == 404
+    for route in ("GET ", "PATCH ", "DELETE ", "GET /keys", "POST /keys"):
+        method, _, path = route.partition(" ")
+        assert admin.request(method, f"/v1/tenants/acme{path}", json={}).status_code == 404, route
 
 
 def test_the_files_of_a_deleted_tenant_expire(admin, store, acme):
@@ -123,17 +110,9 @@ def test_the_files_of_a_deleted_tenant_expire(admin, store, acme):
 
 
 def test_a_tenant_with_jobs_that_have_not_ended_is_not_deleted(admin, acme, store):
-    with with_key(admin, "acme") as tenant:
-        uploaded = tenant.post("/v1/files", data={"purpose": "batch"}, files={"file": ("a.jsonl", b"{}\n")})
-        batch = {
-            "input_file_id": uploaded.json()["id"],
-            "endpoint": "/v1/chat/completions",
-            "completion_window": "24h",
-        }
-        job_id = tenant.post("/v1/batches", json=batch).json()["id"].replace("batch_", "job_")
+    job = submit(store, tenant_id="acme")
     refused = admin.delete("/v1/tenants/acme")
-    with store.transaction() as tx:
-        transitions.finish(tx, tx.jobs.fetch(job_id), JobState.FAILED, tx.now())
+    end_job(store, job.id)
 
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "tenant_has_jobs")
     assert admin.delete("/v1/tenants/acme").status_code == 200

@@ -1,6 +1,5 @@
 """GET /v1/usage: a tenant sees its own; administrators see a tenant's."""
 
-from collections.abc import Iterator
 from datetime import date, timedelta
 
 import httpx
@@ -9,7 +8,8 @@ import pytest
 from nightshift.jobs import Usage
 from nightshift.store import Store
 from nightshift.tenants.usage import usage_day
-from tests.integration.api.conftest import KeyMaker
+from tests.integration.api.asking import CHAT, chat
+from tests.integration.api.conftest import HttpMaker
 from tests.integration.api.fake_worker import CHAT_MODEL
 
 
@@ -24,10 +24,8 @@ def today(store: Store) -> date:
 
 
 @pytest.fixture
-def acme(base_url: str, make_key: KeyMaker) -> Iterator[httpx.Client]:
-    headers = {"authorization": f"Bearer {make_key('acme')}"}
-    with httpx.Client(base_url=base_url, headers=headers, trust_env=False) as client:
-        yield client
+def acme(http_of: HttpMaker) -> httpx.Client:
+    return http_of("acme")
 
 
 def test_a_tenant_sees_its_own_usage_of_thirty_days(acme, http, today):
@@ -80,13 +78,10 @@ def test_administrators_see_a_tenants_usage(admin, acme, today):
 
 
 def test_an_answer_is_counted(http, worker):
-    body = {"model": CHAT_MODEL, "messages": [{"role": "user", "content": "one two"}]}
-    told = http.post("/v1/chat/completions", json=body).json()["usage"]
+    told = http.post(CHAT, json=chat()).json()["usage"]
 
     [used] = http.get("/v1/usage").json()["data"]
 
     assert (used["model"], used["succeeded"], used["failed"]) == (CHAT_MODEL, 1, 0)
-    assert (used["prompt_tokens"], used["completion_tokens"]) == (
-        told["prompt_tokens"],
-        told["completion_tokens"],
-    )
+    for name in ("prompt_tokens", "completion_tokens"):
+        assert used[name] == told[name]

@@ -5,15 +5,15 @@ import uuid
 from dataclasses import replace
 from datetime import timedelta
 
-from nightshift.bulk.results.segments import encode_segment
-from nightshift.fleet.workers import ExitCause, Worker, WorkerState
-from nightshift.jobs import Counts, InputError, Job, JobSpec, JobState, Segment, Usage
+from nightshift.fleet.workers import ExitCause
+from nightshift.jobs import Counts, InputError, Job, JobSpec, JobState
 from nightshift.jobs.leases import Lease
 from nightshift.lifecycle import recovery, transitions
 from nightshift.lifecycle.controls import delete_job
 from nightshift.objectstore import ObjectStore
 from nightshift.store import Store, Transaction
-from tests.helpers.fakes import a_new_job, a_row_result, a_segment, a_shard, a_shard_head
+from tests.helpers.fakes import a_new_job, a_row_result, a_segment, a_shard, a_worker
+from tests.integration.api.asking import end_job, store_segment
 
 MODEL = "org/parrot"
 TTL_S = 3600.0
@@ -61,21 +61,8 @@ def failed_rows(store: Store, objects: ObjectStore, job: Job, custom_ids: list[s
         a_row_result(place, custom_id, 400, body_text=_error(message.replace("{row}", str(place + 1))))
         for place, custom_id in enumerate(custom_ids)
     ]
-    key = f"segments/{job.id}/failed"
-    stored = objects.put(key, encode_segment(a_shard_head(), rows).data)
     with store.transaction() as tx:
-        lease = _lease(tx, job)
-        segment = Segment(
-            key=key,
-            term=lease.term,
-            seq=100,
-            succeeded=0,
-            failed=len(rows),
-            usage=Usage(),
-            size_bytes=stored.size_bytes,
-            sha256=stored.sha256 or "",
-        )
-        assert transitions.commit_segment(tx, lease, segment, tx.now(), rows_total=None)
+        store_segment(tx, objects, _lease(tx, job), rows, seq=100)
 
 
 def interrupt(store: Store, job: Job, worker_id: str) -> None:
@@ -86,9 +73,7 @@ def interrupt(store: Store, job: Job, worker_id: str) -> None:
 
 
 def end(store: Store, job: Job, state: JobState, errors: tuple[InputError, ...] = ()) -> None:
-    with store.transaction() as tx:
-        counts = Counts(100, fetch(store, job).counts.succeeded, 0)
-        assert transitions.finish(tx, job, state, tx.now(), counts=counts, errors=errors)
+    end_job(store, job.id, state, counts=Counts(100, fetch(store, job).counts.succeeded, 0), errors=errors)
 
 
 def delete(store: Store, job: Job) -> None:
@@ -109,14 +94,5 @@ def _error(message: str) -> str:
 def worker(store: Store, worker_id: str, host: str, models: tuple[str, ...] = (MODEL,)) -> None:
     """One that has just been heard of, and will have been for an hour."""
     with store.transaction() as tx:
-        tx.workers.register(
-            Worker(
-                id=worker_id,
-                host=host,
-                pid=1,
-                state=WorkerState.READY,
-                models=models,
-                started_at=tx.now(),
-                heartbeat_at=tx.now() + timedelta(hours=1),
-            )
-        )
+        times = {"started_at": tx.now(), "heartbeat_at": tx.now() + timedelta(hours=1)}
+        tx.workers.register(a_worker(id=worker_id, host=host, models=models, **times))

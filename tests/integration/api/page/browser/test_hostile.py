@@ -11,7 +11,6 @@ from nightshift.process.settings import DataSettings
 from nightshift.store import Store, tables
 from tests.integration.api.conftest import SharedApi
 from tests.integration.api.page.browser import ground
-from tests.integration.api.page.browser.conftest import VisitMaker
 
 HOSTILE = (
     "<script>window.ran=1</script>",
@@ -57,7 +56,7 @@ def job_id(page_store: Store, shared_api: SharedApi) -> str:
     return job.id
 
 
-def test_no_text_becomes_markup_or_runs(visit: VisitMaker, job_id: str) -> None:
+def test_no_text_becomes_markup_or_runs(visit, job_id):
     seen = visit("hostile")
     seen.page.on("dialog", lambda dialog: seen.problems.append(dialog.message))
     here = f"/ui/jobs/{job_id}"
@@ -72,9 +71,9 @@ def test_no_text_becomes_markup_or_runs(visit: VisitMaker, job_id: str) -> None:
     assert seen.problems == []
 
 
-def test_filters_are_shown_as_they_were_typed(visit: VisitMaker) -> None:
+def test_filters_are_shown_as_they_were_typed(visit):
     seen = visit("hostile")
-    for text in HOSTILE[:11]:
+    for text in (" ".join(HOSTILE[:6]), " ".join(HOSTILE[6:10]), HOSTILE[10]):
         seen.open(f"/ui/jobs?{urlencode({'name': text})}")
         assert seen.page.input_value("input[name=name]") == text
     assert seen.page.evaluate("window.ran") is None
@@ -82,7 +81,7 @@ def test_filters_are_shown_as_they_were_typed(visit: VisitMaker) -> None:
     assert seen.problems == []
 
 
-def test_an_error_of_ten_megabytes_is_cut_when_it_is_shown(visit: VisitMaker, page_store: Store) -> None:
+def test_an_error_of_ten_megabytes_is_cut_when_it_is_shown(visit, page_store):
     job = ground.running(page_store, "long")
     ground.end(page_store, job, JobState.FAILED)
     error = {"code": "e" * 100_000, "message": "<b>" * 3_500_000, "line": None, "param": None}

@@ -8,10 +8,10 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from nightshift.jobs import JobState
-from nightshift.store import Store, tables
+from nightshift.store import tables
 from nightshift.tenants.keys import key_id
 from tests.integration.api.page.browser import ground
-from tests.integration.api.page.browser.conftest import TIMEOUT_MS, VisitMaker
+from tests.integration.api.page.browser.conftest import TIMEOUT_MS
 from tests.integration.api.page.test_views import new_tenant
 
 expect.set_options(timeout=TIMEOUT_MS)
@@ -23,28 +23,16 @@ HIDDEN = """(isHidden) => {
 }"""
 
 
-def test_a_page_shows_progress_without_being_loaded_again(visit: VisitMaker, page_store: Store) -> None:
-    job = ground.running(page_store, "follow", done=10)
-    page = visit("follow").open_live(f"/ui/jobs/{job.id}")
-    page.evaluate("window.isTheSame = true")
-    expect(page.locator(".count")).to_have_text("10 of 100")
-
-    ground.progress(page_store, job, rows=20, failed=5, seq=1)
-
-    expect(page.locator(".count")).to_have_text("30 of 100")
-    expect(page.locator(".failed-count").first).to_have_text("5 failed")
-    assert page.evaluate("window.isTheSame") is True
-
-
-def test_updates_keep_the_focus_the_place_and_what_is_typed(visit: VisitMaker, page_store: Store) -> None:
+def test_updates_keep_the_focus_the_place_and_what_is_typed(visit, page_store):
     jobs = [ground.running(page_store, "typing") for _ in range(25)]
     page = visit("typing", viewport={"width": 1280, "height": 500}).open_live("/ui/jobs")
     page.fill("input[name=name]", "half a na")
     link = page.locator(f"tr[id='{jobs[3].id}'] a")
     link.focus()
     before = link.bounding_box()
+    page.evaluate("window.isTheSame = true")
 
-    ground.progress(page_store, jobs[3], rows=40)
+    ground.progress(page_store, jobs[3], rows=40, failed=5)
 
     expect(page.locator(f"tr[id='{jobs[3].id}'] .count")).to_have_text("40 of 100")
     assert page.evaluate("window.scrollY") > 0
@@ -52,13 +40,12 @@ def test_updates_keep_the_focus_the_place_and_what_is_typed(visit: VisitMaker, p
     assert before is not None
     assert after is not None
     assert after["y"] == pytest.approx(before["y"], abs=2)  # what is looked at stays where it is
+    assert page.evaluate("window.isTheSame") is True, "it was not loaded again"
     assert page.evaluate("document.activeElement.textContent") == jobs[3].id
     assert page.input_value("input[name=name]") == "half a na"
 
 
-def test_a_button_that_an_update_takes_away_leaves_the_keyboard_where_its_view_begins(
-    visit: VisitMaker, page_store: Store
-) -> None:
+def test_a_button_that_an_update_takes_away_leaves_the_keyboard_where_its_view_begins(visit, page_store):
     job = ground.running(page_store, "taken")
     page = visit("taken").open_live(f"/ui/jobs/{job.id}")
     page.on("dialog", lambda dialog: dialog.accept())
@@ -71,7 +58,7 @@ def test_a_button_that_an_update_takes_away_leaves_the_keyboard_where_its_view_b
     expect(page.locator("#main")).to_be_focused()
 
 
-def test_updates_keep_what_is_chosen_until_it_is_sent(visit: VisitMaker, page_store: Store) -> None:
+def test_updates_keep_what_is_chosen_until_it_is_sent(visit, page_store):
     job = ground.running(page_store, "choosing", done=10)
     page = visit("choosing").open_live(f"/ui/jobs/{job.id}")
     page.select_option("#priority", "background")
@@ -103,32 +90,20 @@ def click_with_a_late_answer(page: Page, button: str, meanwhile: Callable[[], ob
     page.click(f"text={button}")
 
 
-def test_what_came_of_an_action_is_said_though_an_update_took_its_button_away(
-    visit: VisitMaker, page_store: Store
-) -> None:
-    job = ground.running(page_store, "overtaken")
-    page = visit("overtaken").open_live(f"/ui/jobs/{job.id}")
-    page.on("dialog", lambda dialog: dialog.accept())
+def test_what_came_of_an_action_is_said_though_an_update_took_its_button_away(visit, page_store):
+    done, refused = (ground.running(page_store, "overtaken") for _ in range(2))
+    seen = visit("overtaken")
+    seen.page.on("dialog", lambda dialog: dialog.accept())
 
-    click_with_a_late_answer(page, "Cancel")
+    click_with_a_late_answer(seen.open_live(f"/ui/jobs/{done.id}"), "Cancel")
+    expect(seen.page.locator("#said")).to_contain_text("The job is told to stop")
 
-    expect(page.locator("#said")).to_contain_text("The job is told to stop")
-
-
-def test_why_an_action_was_refused_is_said_though_an_update_took_its_button_away(
-    visit: VisitMaker, page_store: Store
-) -> None:
-    job = ground.running(page_store, "refused")
-    page = visit("refused").open_live(f"/ui/jobs/{job.id}")
-
-    click_with_a_late_answer(page, "Pause", lambda: ground.end(page_store, job, JobState.FAILED))
-
+    page = seen.open_live(f"/ui/jobs/{refused.id}")
+    click_with_a_late_answer(page, "Pause", lambda: ground.end(page_store, refused, JobState.FAILED))
     expect(page.locator("#problem")).to_contain_text("Cannot pause a job")
 
 
-def test_a_new_job_appears_in_both_of_two_tabs_and_an_action_in_one_in_the_other(
-    visit: VisitMaker, page_store: Store
-) -> None:
+def test_a_new_job_appears_in_both_of_two_tabs_and_an_action_in_one_in_the_other(visit, page_store):
     first = visit("tabs")
     other = first.page.context.new_page()
     first.open_live("/ui/jobs")
@@ -145,9 +120,7 @@ def test_a_new_job_appears_in_both_of_two_tabs_and_an_action_in_one_in_the_other
     expect(first.page.locator(f"tr[id='{job.id}'] .badge")).to_have_text("paused")
 
 
-def test_a_job_that_is_deleted_while_it_is_open_is_said_to_be_gone(
-    visit: VisitMaker, page_store: Store
-) -> None:
+def test_a_job_that_is_deleted_while_it_is_open_is_said_to_be_gone(visit, page_store):
     job = ground.running(page_store, "gone")
     page = visit("gone").open_live(f"/ui/jobs/{job.id}")
     ground.end(page_store, job, JobState.FAILED)
@@ -158,9 +131,7 @@ def test_a_job_that_is_deleted_while_it_is_open_is_said_to_be_gone(
     expect(page.locator("#live .big")).to_contain_text("No such Job object")
 
 
-def test_a_session_that_ends_under_an_open_page_leads_to_the_form_once(
-    visit: VisitMaker, page_store: Store
-) -> None:
+def test_a_session_that_ends_under_an_open_page_leads_to_the_form_once(visit, page_store):
     seen = visit("ending")
     page = seen.open_live("/ui/jobs")
     loads: list[str] = []
@@ -175,9 +146,7 @@ def test_a_session_that_ends_under_an_open_page_leads_to_the_form_once(
     assert loads == [f"{seen.url}/ui/jobs"]
 
 
-def test_a_hidden_tab_asks_for_nothing_and_is_up_to_date_when_it_is_seen(
-    visit: VisitMaker, page_store: Store
-) -> None:
+def test_a_hidden_tab_asks_for_nothing_and_is_up_to_date_when_it_is_seen(visit, page_store):
     job = ground.running(page_store, "hidden", done=10)
     page = visit("hidden").open_live(f"/ui/jobs/{job.id}")
     with page.expect_event("requestfailed", lambda request: request.url.endswith("/ui/updates")):
@@ -195,9 +164,7 @@ def test_a_hidden_tab_asks_for_nothing_and_is_up_to_date_when_it_is_seen(
 
 
 @pytest.mark.parametrize("offset_days", [-400, pytest.param(3, marks=pytest.mark.exhaustive)])
-def test_a_browser_whose_clock_is_off_shows_the_same_durations(
-    visit: VisitMaker, page_store: Store, offset_days: int
-) -> None:
+def test_a_browser_whose_clock_is_off_shows_the_same_durations(visit, page_store, offset_days):
     job = ground.running(page_store, f"clock{abs(offset_days)}")
     with page_store.database.write() as connection:
         then = page_store.now() - timedelta(hours=5, minutes=1)
@@ -213,9 +180,7 @@ def test_a_browser_whose_clock_is_off_shows_the_same_durations(
     assert re.fullmatch(r"\d+ h ago", page.locator("time").first.inner_text())
 
 
-def test_a_form_that_makes_something_is_sent_once_however_often_its_button_is_pressed(
-    visit: VisitMaker, page_store: Store
-) -> None:
+def test_a_form_that_makes_something_is_sent_once_however_often_its_button_is_pressed(visit, page_store):
     tenant = new_tenant(page_store)
     page = visit(tenant).open("/ui/keys")
     page.fill("#main input[name=name]", "pressed twice")
