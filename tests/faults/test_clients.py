@@ -186,8 +186,7 @@ def test_a_reader_whose_api_dies_again_and_again_misses_no_token_and_gets_none_t
                 dies_after.pop(0)
                 service.kill_and_wait("api")
 
-    oracle.quiesce(service, [job])
-    oracle.check(service, [job])
+    oracle.judge(service, [job])
     assert not dies_after
     assert event.type == "job.succeeded"
     (line,) = _results(service, job)
@@ -205,8 +204,7 @@ def test_a_reader_of_a_bulk_job_sees_each_event_once_although_the_api_dies(servi
                 service.kill_and_wait("api")
             seen.append(event)
 
-    oracle.quiesce(service, [job])
-    oracle.check(service, [job])
+    oracle.judge(service, [job])
     numbers = [int(event.id.partition("-")[0]) for event in seen]
     assert numbers == sorted(set(numbers))
     assert seen[-1].type == "job.succeeded"
@@ -241,8 +239,7 @@ def test_a_nightly_run_that_is_started_again_and_again_is_one_job(service: Servi
     [job_id] = jobs_called(service, "nightly")
     assert {json.loads(output)["id"] for output in outputs} == {job_id}
     job = BulkJob(job_id, Face.NATIVE, tuple(rows), "out/nightly/", "nightly")
-    oracle.quiesce(service, [job])
-    oracle.check(service, [job])
+    oracle.judge(service, [job])
 
 
 def nightly(service: Service, name: str) -> "subprocess.Popen[str]":
@@ -291,8 +288,7 @@ def test_clients_that_never_ask_do_not_keep_others_from_being_answered(
             slow = stack.enter_context(socket.create_connection((HOST, _port(service)), WAIT_MAX_S))
             slow.sendall(sends[number % len(sends)].replace(b"KEY", service.api_key.encode()))
         jobs = [submit_online(service, Row("one", f"{number} asks properly")) for number in range(3)]
-        oracle.quiesce(service, jobs)
-        oracle.check(service, jobs)
+        oracle.judge(service, jobs)
 
     assert service.pid("api") == pid
 

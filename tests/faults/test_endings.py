@@ -188,8 +188,7 @@ def assert_places_are_free(service: Service) -> None:
     """As many jobs as there are places run to their end."""
     jobs: list[Job] = [submit_bulk(service, [short(number)]) for number in range(BULK_JOBS)]
     jobs += [submit_online(service, short(number)) for number in range(ONLINE_JOBS)]
-    oracle.quiesce(service, jobs)
-    oracle.check(service, jobs)
+    oracle.judge(service, jobs)
 
 
 # -- state by state ------------------------------------------------------------------------------------
@@ -213,8 +212,7 @@ def test_a_job_not_begun_ends_with_a_line_for_every_row(service: Service) -> Non
             assert_ended(service, job, stop.state, told_of(job, kept=0, left=LEFT, code=stop.code))
     assert not any(has_ended(service, job) for job in waiting), "run time begins with the first claim"
     service.resume("worker-1")
-    oracle.quiesce(service, waiting)
-    oracle.check(service, waiting)
+    oracle.judge(service, waiting)
 
 
 def test_an_input_not_read_yet_is_not_needed_to_end_a_job(service: Service) -> None:
@@ -308,8 +306,7 @@ def test_what_is_being_put_together_or_over_is_not_stopped_any_more(service: Ser
     service.start("scheduler-1")
 
     assert len(ending) >= 2
-    oracle.quiesce(service, [over, *finalizing])
-    oracle.check(service, [over, *finalizing])
+    oracle.judge(service, [over, *finalizing])
     later = submit_online(service, long())
     EXPIRY.act(service, later)
     oracle.quiesce(service, [later])  # so the deadlines of the others have been looked at once more

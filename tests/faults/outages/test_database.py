@@ -55,8 +55,7 @@ def wait_until_rows_are_done(service: Service, job: Job, count: int = 1) -> None
 def judge(service: Service, jobs: list[Job], limits: Limits) -> None:
     wait_until_ended(service, jobs)
     service.let_webhooks_be_due()  # one whose delivery could not be recorded would be after a minute
-    oracle.quiesce(service, jobs)
-    print(oracle.check(service, jobs, limits))
+    print(oracle.judge(service, jobs, limits))
 
 
 # -- outages -------------------------------------------------------------------------------------------

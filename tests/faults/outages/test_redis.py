@@ -53,8 +53,7 @@ def submit_some(service: Service, seed: int) -> list[Job]:
 
 
 def judge(service: Service, jobs: list[Job]) -> None:
-    oracle.quiesce(service, jobs)
-    oracle.check(service, jobs, UNCHARGED)
+    oracle.judge(service, jobs, UNCHARGED)
 
 
 @pytest.mark.parametrize("name", exhaustive_but(REDIS, FROZEN, "Redis is killed, and comes back empty"))

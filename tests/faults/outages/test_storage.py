@@ -113,8 +113,7 @@ def test_running_jobs_wait_for_a_store_that_comes_back(service: Service, fault: 
     assert not stored(service, jobs[0]).state.is_terminal
     front.heal()
 
-    oracle.quiesce(service, [*jobs, online])
-    oracle.check(service, [*jobs, online], UNCHARGED)
+    oracle.judge(service, [*jobs, online], UNCHARGED)
     assert workers(service) == before
 
 
@@ -162,8 +161,7 @@ def test_checkpoints_that_hang_hold_up_no_other_job(service: Service) -> None:
 
     assert not stored(service, hanging).state.is_terminal
     front.heal()
-    oracle.quiesce(service, [hanging, other])
-    oracle.check(service, [hanging, other], UNCHARGED)
+    oracle.judge(service, [hanging, other], UNCHARGED)
 
 
 def test_readers_of_a_store_that_hangs_delay_no_request_that_does_not_need_it(service: Service) -> None:
@@ -182,8 +180,7 @@ def test_readers_of_a_store_that_hangs_delay_no_request_that_does_not_need_it(se
         assert not any(read.done() for read in reading)
         front.heal()
         assert [read.result().content for read in reading] == [data] * READERS
-    oracle.quiesce(service, [job])
-    oracle.check(service, [job])
+    oracle.judge(service, [job])
 
 
 def test_an_upload_outlasts_refused_conditions_and_is_there_once(service: Service) -> None:
@@ -198,8 +195,7 @@ def test_an_upload_outlasts_refused_conditions_and_is_there_once(service: Servic
     job = submit_bulk(service, some_rows(10), face=Face.OPENAI)
 
     assert len(front.met) == 3
-    oracle.quiesce(service, [job])
-    oracle.check(service, [job], UNCHARGED)
+    oracle.judge(service, [job], UNCHARGED)
     with service.http() as http:
         files = http.get("/v1/files", params={"purpose": "batch"}).json()["data"]
     assert [file["filename"] for file in files].count(f"{job.name}.jsonl") == 1

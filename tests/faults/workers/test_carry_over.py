@@ -58,8 +58,7 @@ def test_a_byte_that_changes_between_two_workers_changes_no_answer(service: Serv
 
     service.start("worker-1")
 
-    oracle.quiesce(service, [job])
-    oracle.check(service, [job], Limits(attempts_max=1))
+    oracle.judge(service, [job], Limits(attempts_max=1))
     assert service.log("worker-1").count("rows begin anew") == 1
 
 
@@ -79,6 +78,5 @@ def test_what_is_no_carry_over_ends_neither_rows_nor_workers(service: Service) -
     service.wait_until_ready()
     pid = service.pid("worker-1")
 
-    oracle.quiesce(service, jobs)
-    oracle.check(service, jobs, Limits(attempts_max=1))
+    oracle.judge(service, jobs, Limits(attempts_max=1))
     assert service.pid("worker-1") == pid

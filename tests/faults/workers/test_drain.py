@@ -116,8 +116,7 @@ def test_a_worker_under_full_load_hands_everything_back_and_exits_with_0(service
     if is_redis_away:
         service.redis.start()
     service.start("worker-1")
-    oracle.quiesce(service, jobs)
-    assert oracle.check(service, jobs).attempts_most == 1, "leaving is no attempt"
+    assert oracle.judge(service, jobs).attempts_most == 1, "leaving is no attempt"
 
 
 def test_who_is_told_again_while_it_drains_leaves_as_it_is(service):
@@ -129,8 +128,7 @@ def test_who_is_told_again_while_it_drains_leaves_as_it_is(service):
 
     wait_for("its end is known", lambda: known(service)[holder.id].ended_cause)
     assert known(service)[holder.id].ended_cause is ExitCause.DRAIN_TOO_SLOW
-    oracle.quiesce(service, [job])
-    oracle.check(service, [job], Limits(attempts_max=2))
+    oracle.judge(service, [job], Limits(attempts_max=2))
 
 
 def test_a_worker_that_still_loads_its_models_leaves_at_once(service):
@@ -166,8 +164,7 @@ def test_the_operator_drains_a_worker(service):
     assert known(service)[drained.id].ended_cause is ExitCause.DRAINED
     wait_for("its supervisor has ended, too", lambda: len(service.exits) > exits_before)
     assert service.exits[-1].returncode == 0
-    oracle.quiesce(service, [job])
-    assert oracle.check(service, [job]).attempts_most == 1
+    assert oracle.judge(service, [job]).attempts_most == 1
 
 
 IN_TIME_S = 60.0
@@ -219,8 +216,7 @@ def test_a_drain_that_the_operator_asked_for_is_remembered_with_the_database_awa
     assert ("drain took too long" in said) == (drain_s == TOO_SHORT_S)
 
     service.proxy["database"].heal()
-    oracle.quiesce(service, [job])
-    oracle.check(service, [job], Limits(attempts_max=2))
+    oracle.judge(service, [job], Limits(attempts_max=2))
 
 
 def test_a_worker_whose_supervisor_is_killed_goes_with_it_and_its_leases_run_out(service):
@@ -229,8 +225,7 @@ def test_a_worker_whose_supervisor_is_killed_goes_with_it_and_its_leases_run_out
     service.kill(role_of(service, holder).replace("worker", "machine"))
 
     wait_for("its worker has gone, too", lambda: not is_running(holder.pid))
-    oracle.quiesce(service, [job])
-    oracle.check(service, [job], Limits(attempts_max=2))
+    oracle.judge(service, [job], Limits(attempts_max=2))
     assert known(service)[holder.id].ended_cause is None, "its end was not seen"
 
 
@@ -250,8 +245,7 @@ def test_a_shard_that_waits_for_a_store_that_hangs_goes_back_without_it(service_
     wait_for("they are back again", lambda: not leases(service, successor.id))
 
     service.proxy["s3"].heal()
-    oracle.quiesce(service, [job])
-    assert oracle.check(service, [job]).attempts_most == 1
+    assert oracle.judge(service, [job]).attempts_most == 1
     with service.store.snapshot() as tx:
         assert tx.jobs.fetch(job.id).tokens_redone > 0, "what it had made since its last checkpoint"
 

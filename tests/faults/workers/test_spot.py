@@ -96,8 +96,7 @@ def test_what_a_spot_machine_has_goes_on_elsewhere_as_its_jobs_allow(service_of,
     assert not stored(service, cheaply).state.is_terminal, "it wants a spot machine"
 
     cloud.is_interrupted = False
-    oracle.quiesce(service, [cheaply, *elsewhere])
-    verdict = oracle.check(service, [cheaply, *elsewhere])
+    verdict = oracle.judge(service, [cheaply, *elsewhere])
     assert verdict.attempts_most == 1, "an interruption is no attempt"
     assert {stored(service, job).tokens_redone for job in (anywhere, cheaply, safely)} == {0}
     assert len(workers(service, "spot")) == 2, "the successor went on, and needed no other"
@@ -119,7 +118,6 @@ def test_a_machine_that_may_be_taken_is_left_for_another_like_it_and_then_is_tak
     wait_for("it has left", lambda: ended_cause(service, first))
     cloud.is_interrupted = True
 
-    oracle.quiesce(service, [cheaply, job])
-    assert oracle.check(service, [cheaply, job]).attempts_most == 1
+    assert oracle.judge(service, [cheaply, job]).attempts_most == 1
     assert stored(service, job).tokens_redone == 0
     assert ended_cause(service, first) is ExitCause.DRAINED

@@ -78,8 +78,7 @@ def test_an_engine_that_fails_takes_its_process_along_and_the_other_work_goes_on
     died = the_next_to_die(service, known)
     assert died.ended_cause is cause
     assert died.id not in holders(service)
-    oracle.quiesce(service, [rows])
-    oracle.check(service, [rows], Limits(attempts_max=2))
+    oracle.judge(service, [rows], Limits(attempts_max=2))
     assert said in service.log("worker-1")
 
 
@@ -139,5 +138,4 @@ def test_a_consumer_that_hears_nothing_is_replaced(service):
     service.proxy["redis"].heal()
 
     assert died.ended_cause is ExitCause.QUEUE_CONNECTION_LOST
-    oracle.quiesce(service, jobs)
-    assert oracle.check(service, jobs).attempts_most == 1, "the replaced worker hands back what it has"
+    assert oracle.judge(service, jobs).attempts_most == 1, "the replaced worker hands back what it has"
