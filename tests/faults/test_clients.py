@@ -111,14 +111,13 @@ def test_whatever_is_wrong_with_a_line_is_in_its_own_line_and_the_others_are_run
     }
     with service.http() as http:
         job_id = http.post("/v1/jobs", json={"endpoint": "chat"} | places).raise_for_status().json()["id"]
-    wait_for("the job has ended", lambda: _state(service, job_id).is_terminal)
+    wait_for("the job has ended", lambda: service.job(job_id).state.is_terminal)
 
     rows = sorted(  # those that failed lie in a file of their own
         (line for line in LINES if line.outcome is not None), key=lambda line: line.outcome != OK
     )
     job = BulkJob(job_id, Face.NATIVE, (), "out/odd/", "odd")
-    with service.store.snapshot() as tx:
-        stored = tx.jobs.fetch(job_id)
+    stored = service.job(job_id)
     told = [json.loads(line) for line in oracle.output_lines(service, job, stored)]
     assert [_outcome(line) for line in told] == [line.outcome for line in rows]
     assert [line["custom_id"] for line, row in zip(told, rows, strict=True) if row.name is not None] == [
@@ -140,7 +139,8 @@ def test_a_batch_is_refused_as_a_whole_with_the_number_of_every_line_that_is_wro
         file_id = _upload(http, b"\n".join(line.data for line in lines)).raise_for_status().json()["id"]
         wishes = {"input_file_id": file_id, "endpoint": ENDPOINT, "completion_window": "24h"}
         batch_id = http.post("/v1/batches", json=wishes).raise_for_status().json()["id"]
-        wait_for("the batch has ended", lambda: _state(service, job_id_of_batch(batch_id)).is_terminal)
+        job_id = str(job_id_of_batch(batch_id))
+        wait_for("the batch has ended", lambda: service.job(job_id).state.is_terminal)
         batch = http.get(f"/v1/batches/{batch_id}").json()
 
     wrong = {number for number, line in enumerate(lines, start=1) if isinstance(line.outcome, str)}
@@ -160,12 +160,6 @@ def _outcome(line: dict[str, Any]) -> object:
     response = line["response"]
     error = response["body"].get("error")
     return error["code"] if error else response["status_code"]
-
-
-def _state(service: Service, job_id: str | None) -> JobState:
-    assert job_id is not None
-    with service.store.snapshot() as tx:
-        return tx.jobs.fetch(job_id).state
 
 
 # -- readers that lose the connection ------------------------------------------------------------------

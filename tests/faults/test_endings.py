@@ -100,14 +100,8 @@ STOPS = (CANCEL, EXPIRY, MAX_RUNTIME)
 
 def is_running(service: Service, job: Job, succeeded: int = 0) -> bool:
     """Whether a worker is at it, and so many of its rows are over."""
-    with service.store.snapshot() as tx:
-        ended = tx.jobs.fetch(job.id)
-        return ended.state is JobState.RUNNING and ended.counts.succeeded == succeeded
-
-
-def has_ended(service: Service, job: Job) -> bool:
-    with service.store.snapshot() as tx:
-        return tx.jobs.fetch(job.id).state.is_terminal
+    ended = service.job(job.id)
+    return ended.state is JobState.RUNNING and ended.counts.succeeded == succeeded
 
 
 # -- how they end --------------------------------------------------------------------------------------
@@ -139,8 +133,7 @@ def _lines(service: Service, job: Job) -> list[dict[str, Any]]:
     if isinstance(job, OnlineJob):
         with service.client() as client:
             return list(client.results(job.id))
-    with service.store.snapshot() as tx:
-        stored = tx.jobs.fetch(job.id)
+    stored = service.job(job.id)
     if stored.planned_at is None:  # its input was not read: nothing was written
         return []
     return [json.loads(line) for line in oracle.output_lines(service, job, stored)]
@@ -210,7 +203,9 @@ def test_a_job_not_begun_ends_with_a_line_for_every_row(service: Service) -> Non
     for stop, jobs in stopped.items():
         for job in jobs:
             assert_ended(service, job, stop.state, told_of(job, kept=0, left=LEFT, code=stop.code))
-    assert not any(has_ended(service, job) for job in waiting), "run time begins with the first claim"
+    assert not any(service.job(job.id).state.is_terminal for job in waiting), (
+        "run time begins with the first claim"
+    )
     service.resume("worker-1")
     oracle.judge(service, waiting)
 
@@ -292,9 +287,9 @@ def test_what_is_being_put_together_or_over_is_not_stopped_any_more(service: Ser
         submit_bulk(service, [short()], max_runtime="1h"),
         submit_bulk(service, [short()], face=Face.OPENAI, max_runtime="1h"),
     ]
-    wait_for("a scheduler has died over an output", lambda: not service.is_armed("scheduler.before_output"))
+    service.wait_for_death("scheduler.before_output")
     service.stop("scheduler-1")
-    ending = [job for job in (over, *finalizing) if _state(service, job) in (JobState.FINALIZING, *_ENDED)]
+    ending = [job for job in (over, *finalizing) if _is_being_put_together_or_over(service, job)]
 
     for job in ending:
         answer = cancel(service, job)
@@ -313,15 +308,11 @@ def test_what_is_being_put_together_or_over_is_not_stopped_any_more(service: Ser
     oracle.check(service, [over, *finalizing])
 
 
-_ENDED = tuple(state for state in JobState if state.is_terminal)
-
-
-def _state(service: Service, job: Job) -> JobState:
-    with service.store.snapshot() as tx:
-        return tx.jobs.fetch(job.id).state
+def _is_being_put_together_or_over(service: Service, job: Job) -> bool:
+    state = service.job(job.id).state
+    return state is JobState.FINALIZING or state.is_terminal
 
 
 def _is_planned(service: Service, job: Job) -> bool:
-    with service.store.snapshot() as tx:
-        current = tx.jobs.fetch(job.id)
-        return current.kind is JobKind.ONLINE or current.planned_at is not None
+    current = service.job(job.id)
+    return current.kind is JobKind.ONLINE or current.planned_at is not None

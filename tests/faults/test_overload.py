@@ -204,7 +204,6 @@ def test_a_tenant_that_comes_late_waits_for_its_share_and_not_for_the_queue(serv
 
 def started_at(service: Service, job: Job) -> datetime:
     """When a worker claimed it."""
-    with service.store.snapshot() as tx:
-        started = tx.jobs.fetch(job.id).started_at
+    started = service.job(job.id).started_at
     assert started is not None
     return started

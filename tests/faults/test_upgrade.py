@@ -5,9 +5,9 @@ from sqlalchemy import Connection
 from nightshift.store.databases.migrate import change_schema
 from tests.faults.chaos import oracle
 from tests.faults.chaos.oracle import Limits
-from tests.faults.chaos.workload import Job, some_rows, submit_bulk, submit_online
+from tests.faults.chaos.workload import submit_some
 from tests.faults.conftest import ServiceOf
-from tests.faults.kit.service import Parts, Service
+from tests.faults.kit.service import Parts
 
 A_LATER_RELEASE = (
     "ALTER TABLE job ADD COLUMN colour TEXT",
@@ -21,11 +21,6 @@ WISH_OF_TOMORROW = "UPDATE job SET spec = jsonb_set(spec::jsonb, '{colour}', '\"
 def upgrade(connection: Connection) -> None:
     for change in A_LATER_RELEASE:
         connection.exec_driver_sql(change)
-
-
-def submit_some(service: Service, seed: int) -> list[Job]:
-    online = [submit_online(service, row) for row in some_rows(3, seed=seed)]
-    return [submit_bulk(service, some_rows(60, seed=seed)), *online]
 
 
 def test_the_schema_moves_on_under_a_service_that_goes_on(service_of: ServiceOf) -> None:

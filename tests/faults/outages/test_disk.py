@@ -77,8 +77,7 @@ def test_a_full_disk_refuses_new_work_whole_and_loses_nothing_that_runs(
 
 
 def succeeded(service: Service, job: BulkJob) -> int:
-    with service.store.snapshot() as tx:
-        return tx.jobs.fetch(job.id).counts.succeeded
+    return service.job(job.id).counts.succeeded
 
 
 def until_refused(http: httpx.Client, ask: dict[str, Any]) -> httpx.Response:

@@ -30,6 +30,7 @@ UNCHARGED = Limits(attempts_max=1)
 WORKERS = ("worker-1", "worker-2")
 FROZEN = "Redis freezes with every connection open"
 ONLINE_KEY = "ns:online"
+DROPPED = "messages_dropped"
 QUEUES = (ONLINE_KEY, "ns:bulk:4")  # interactive and standard rings
 
 
@@ -148,16 +149,17 @@ def strangers(ring: dict[str, Any]) -> list[bytes]:
 
 def test_messages_that_make_no_sense_are_dropped_and_counted_and_the_worker_lives(service: Service) -> None:
     strange = strangers(of_ours(service))
-    before, pids = dropped(service), [service.pid(role) for role in WORKERS]
+    before, pids = service.counter(DROPPED), [service.pid(role) for role in WORKERS]
 
     service.redis.client.lpush(ONLINE_KEY, *strange)
     jobs = submit_some(service, seed=70)
     judge(service, jobs)
 
-    wait_for(f"{len(strange)} are counted", lambda: dropped(service) - before >= len(strange))
+    wait_for(f"{len(strange)} are counted", lambda: service.counter(DROPPED) - before >= len(strange))
     assert [service.pid(role) for role in WORKERS] == pids
 
 
+@pytest.mark.exhaustive  # the transport's own test hands them back to a real Redis
 def test_messages_that_wait_for_a_place_ring_for_others_when_their_worker_leaves(
     service_of: ServiceOf,
 ) -> None:
@@ -166,7 +168,7 @@ def test_messages_that_wait_for_a_place_ring_for_others_when_their_worker_leaves
     jobs = [
         submit_online(service, Row(f"long-{n}", "takes its time ms=20", max_tokens=200)) for n in range(2)
     ]
-    wait_for("one runs", lambda: count_leases(service) == 1)
+    wait_for("one runs", lambda: len(service.leases()) == 1)
     wait_for("the other is heard", lambda: not rings(service)[ONLINE_KEY])
     assert service.redis.client.keys("ns:unacked*") == []
 
@@ -178,19 +180,9 @@ def test_messages_that_wait_for_a_place_ring_for_others_when_their_worker_leaves
     judge(service, jobs)
 
 
-def count_leases(service: Service) -> int:
-    with service.store.snapshot() as tx:
-        return sum(len(tx.leases.of_worker(worker.id, 10)) for worker in tx.workers.list())
-
-
-def dropped(service: Service) -> int:
-    with service.store.snapshot() as tx:
-        return tx.counters.values().get("messages_dropped", 0)
-
-
 def test_what_a_later_release_says_besides_is_no_concern_of_ours(service: Service) -> None:
     """While a fleet is upgraded, its schedulers ring for today's workers."""
-    before = dropped(service)
+    before = service.counter(DROPPED)
     with paused(service, *WORKERS):
         jobs = submit_some(service, seed=80)
         wait_for("rings of both kinds", lambda: all(rings(service).values()))
@@ -199,7 +191,7 @@ def test_what_a_later_release_says_besides_is_no_concern_of_ours(service: Servic
             service.redis.client.lpush(name, *(of_tomorrow(message) for message in messages))
 
     judge(service, jobs)
-    assert dropped(service) == before
+    assert service.counter(DROPPED) == before
 
 
 def of_tomorrow(message: bytes) -> bytes:

@@ -82,13 +82,11 @@ def embeddings_batch(service: Service) -> BulkJob:
 
 
 def running(service: Service, *jobs: BulkJob) -> int:
-    with service.store.snapshot() as tx:
-        return sum(tx.jobs.fetch(job.id).state is JobState.RUNNING for job in jobs)
+    return sum(service.job(job.id).state is JobState.RUNNING for job in jobs)
 
 
 def leased(service: Service) -> int:
-    with service.store.snapshot() as tx:
-        return sum(len(tx.leases.of_worker(worker.id, 100)) for worker in tx.workers.list())
+    return len(service.leases())
 
 
 def assert_ends_meanwhile(service: Service, jobs: list[BulkJob], *others: BulkJob) -> None:
@@ -96,8 +94,7 @@ def assert_ends_meanwhile(service: Service, jobs: list[BulkJob], *others: BulkJo
     before = running(service, *others)
     assert before > 0
     oracle.wait_for_ends(service, jobs)
-    with service.store.snapshot() as tx:
-        assert [tx.jobs.fetch(job.id).state for job in jobs] == [JobState.SUCCEEDED] * len(jobs)
+    assert [service.job(job.id).state for job in jobs] == [JobState.SUCCEEDED] * len(jobs)
     assert running(service, *others) >= before
 
 

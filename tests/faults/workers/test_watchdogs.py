@@ -37,14 +37,7 @@ def service(shared: Service) -> Service:
 
 def dead(service: Service) -> dict[str, Worker]:
     """Workers whose end is recorded, by id."""
-    with service.store.snapshot() as tx:
-        return {worker.id: worker for worker in tx.workers.list() if worker.ended_cause is not None}
-
-
-def holders(service: Service) -> set[str]:
-    """The workers with a lease, the dead ones included."""
-    with service.store.snapshot() as tx:
-        return {worker.id for worker in tx.workers.list() if tx.leases.of_worker(worker.id, 10)}
+    return {id: worker for id, worker in service.workers().items() if worker.ended_cause is not None}
 
 
 def the_next_to_die(service: Service, known: Collection[str]) -> Worker:
@@ -70,18 +63,19 @@ def test_an_engine_that_fails_takes_its_process_along_and_the_other_work_goes_on
 ):
     known = dead(service).keys()
     rows = submit_bulk(service, some_rows(24, step_ms=20))
-    wait_for("a shard is held", lambda: holders(service))
+    wait_for("a shard is held", service.leases)
 
     # Tried once, it ends as failed; what else the worker held is run again.
     submit_online(service, Row("bad", prompt), retry_on_interrupt=False)
 
     died = the_next_to_die(service, known)
     assert died.ended_cause is cause
-    assert died.id not in holders(service)
+    assert service.leases(died.id) == []
     oracle.judge(service, [rows], Limits(attempts_max=2))
     assert said in service.log("worker-1")
 
 
+@pytest.mark.exhaustive  # how it is told is read in the supervisor's own tests
 def test_a_worker_that_the_kernel_ends_for_want_of_memory_is_told_from_one_that_was_killed(service_of):
     """The kernel counts what it has killed in a control group; no other process can know."""
     # A program: what is forked is in the control group of the process that forks.
@@ -107,7 +101,7 @@ def test_a_worker_tells_prometheus_what_it_holds_its_successor_too(service):
     url = f"http://{HOST}:{service.environment['NIGHTSHIFT_WORKER_METRICS_PORT']}/metrics"
     service.kill_and_wait("worker-1")
     service.wait_until_ready()
-    job = submit_bulk(service, some_rows(24, step_ms=20, tokens=(150, 200)))  # some seconds each
+    job = submit_bulk(service, some_rows(24, step_ms=20, tokens=(60, 90)))
 
     def value(sample: str) -> float:
         lines = httpx.get(url, trust_env=False).text.splitlines()
