@@ -82,6 +82,7 @@ def front(s3: S3Server) -> Iterator[FaultyS3]:
         yield front
 
 
+@pytest.mark.exhaustive  # the watch of stores, the planning and the command have tests of their own
 def test_who_looks_reads_why_and_all_goes_on_once_the_key_is_taken(
     s3: S3Server, front: FaultyS3, tmp_path: Path
 ) -> None:

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from nightshift.cli.demo import DEMO_MODEL_ID, demo_model_path, number_in_words
 from tests.e2e.service import (
     JOB_TIMEOUT_S,
@@ -217,6 +219,7 @@ def test_top_shows_the_worker_with_its_figures(service):
     assert DEMO_MODEL_ID in screen
 
 
+@pytest.mark.exhaustive  # tests/security has what is said of broken models
 def test_a_model_that_cannot_be_loaded_ends_the_start_with_the_reason(tmp_path):
     broken = tmp_path / "broken"
     shutil.copytree(demo_model_path(), broken)

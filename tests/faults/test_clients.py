@@ -19,12 +19,10 @@ from sqlalchemy import ColumnElement, func, select
 
 from api.middleware.connections import connections_max
 from nightshift.jobs import Face, JobState
-from nightshift.jobs.ids import job_id_of_batch
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import tables
 from tests.faults.chaos import oracle
 from tests.faults.chaos.workload import (
-    ENDPOINT,
     BulkJob,
     OnlineJob,
     Row,
@@ -76,8 +74,6 @@ def body(**fields: Any) -> dict[str, Any]:
     return Row("", "wrong").body(MODEL) | fields
 
 
-HALF_A_PAIR = Line(b'{"custom_id": "half of a pair: \\ud83d"}', None, "invalid_encoding")
-NOT_UTF8 = Line(b'{"custom_id": "\xff\xfe"}', None, "invalid_encoding")
 LINES = (
     good("after a byte order mark", before=b"\xef\xbb\xbf"),
     good("with the end of line of Windows", after=b"\r"),
@@ -87,8 +83,8 @@ LINES = (
     Line(b"[1, 2]", None, "invalid_json_line"),
     Line(b'{"custom_id": "cut off', None, "invalid_json_line"),
     Line(b'{"custom_id": "deep", "body": ' + b"[" * 5000 + b"]" * 5000 + b"}", None, "invalid_json_line"),
-    NOT_UTF8,
-    HALF_A_PAIR,
+    Line(b'{"custom_id": "\xff\xfe"}', None, "invalid_encoding"),
+    Line(b'{"custom_id": "half of a pair: \\ud83d"}', None, "invalid_encoding"),
     Line(b'{"custom_id": "10 MB: ' + b"x" * 10_000_000 + b'"}', None, "line_too_long"),
     good("twice"),
     good("twice"),
@@ -129,31 +125,6 @@ def test_whatever_is_wrong_with_a_line_is_in_its_own_line_and_the_others_are_run
         succeeded,
         len(rows),
     )
-
-
-def test_a_batch_is_refused_as_a_whole_with_the_number_of_every_line_that_is_wrong(service: Service) -> None:
-    with service.http() as http:
-        refused = _upload(http, b"\n".join(line.data for line in LINES))
-        assert refused.status_code == httpx.codes.BAD_REQUEST  # it is not even text
-        lines = [line for line in LINES if line is not NOT_UTF8]
-        file_id = _upload(http, b"\n".join(line.data for line in lines)).raise_for_status().json()["id"]
-        wishes = {"input_file_id": file_id, "endpoint": ENDPOINT, "completion_window": "24h"}
-        batch_id = http.post("/v1/batches", json=wishes).raise_for_status().json()["id"]
-        job_id = str(job_id_of_batch(batch_id))
-        wait_for("the batch has ended", lambda: service.job(job_id).state.is_terminal)
-        batch = http.get(f"/v1/batches/{batch_id}").json()
-
-    wrong = {number for number, line in enumerate(lines, start=1) if isinstance(line.outcome, str)}
-    second = max(number for number, line in enumerate(lines, start=1) if line.name == "twice")
-    codes = {error["line"]: error["code"] for error in batch["errors"]["data"]}
-    assert batch["status"] == "failed"
-    assert codes.keys() == wrong | {second}
-    assert codes[second] == "duplicate_custom_id"
-    assert batch["output_file_id"] is None
-
-
-def _upload(http: httpx.Client, data: bytes) -> httpx.Response:
-    return http.post("/v1/files", files={"file": ("odd.jsonl", data)}, data={"purpose": "batch"})
 
 
 def _outcome(line: dict[str, Any]) -> object:

@@ -1,7 +1,7 @@
 """Beside any load of one tenant, another's item is the next that a shared helper takes.
 
-`HELPERS` are those that run items; `SHOWN_ELSEWHERE` those whose turns a test of their own shows, on real
-databases and engines. Every place of the code that makes threads or places is in one of the tables.
+`HELPERS` are those that run items; the others of `IN_TURN` have tests of their own, on real databases and
+engines. Every module that makes threads or places is named here.
 """
 
 import re
@@ -198,56 +198,6 @@ def test_another_tenants_item_is_taken_next_after_at_most_those_under_way(
             gate.let_one_go()
         assert gate.wait_for(at_once + 1)
         assert gate.came[at_once] == ONE
-
-
-SHOWN_ELSEWHERE: Final = {
-    "reads of the API": (
-        "tests/unit/api/middleware/test_turns.py",
-        "test_a_flood_of_one_callers_reads_holds_up_no_other_caller",
-    ),
-    "sequences of an engine": (
-        "tests/unit/engine/core/test_flows.py",
-        "test_each_of_a_tenants_requests_begins_at_once_where_another_has_taken_all_slots",
-    ),
-    "images of one request after another": (
-        "tests/unit/workers/serving/servers/test_image_server.py",
-        "test_a_request_of_many_images_holds_up_no_other_tenants",
-    ),
-    "texts and answers of online requests": (
-        "tests/unit/workers/online/test_publisher.py",
-        "test_many_texts_of_a_tenant_hold_up_no_other_tenants",
-    ),
-    "parts of outputs": (
-        "tests/integration/store/shards/test_parts.py",
-        "test_a_tenant_with_many_parts_does_not_hold_another_up",
-    ),
-    "webhooks": (
-        "tests/integration/scheduler/webhooks/test_delivery.py",
-        "test_a_slow_endpoint_holds_up_no_other_tenant",
-    ),
-    "planning": (
-        "tests/integration/scheduler/planning/test_planning.py",
-        "test_however_many_slow_inputs_a_tenant_has_another_tenants_is_planned_beside_them",
-    ),
-    "manifests": (
-        "tests/integration/scheduler/assembly/test_running_manifests.py",
-        "test_one_tenant_whose_places_hang_leaves_threads_for_the_others",
-    ),
-    "deletion": (
-        "tests/integration/scheduler/retention/test_deletion.py",
-        "test_a_tenant_that_deletes_much_keeps_no_other_tenant_waiting",
-    ),
-    "claims": (
-        "tests/integration/store/shards/test_claims.py",
-        "test_the_tenant_with_the_least_in_flight_goes_first",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", SHOWN_ELSEWHERE)
-def test_the_turns_of_every_other_helper_are_shown_by_a_test_of_its_own(name: str) -> None:
-    path, test = SHOWN_ELSEWHERE[name]
-    assert f"def {test}(" in (ROOT / path).read_text()
 
 
 IN_TURN: Final = {

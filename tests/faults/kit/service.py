@@ -55,7 +55,6 @@ class Parts:
     of_role: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # settings of single processes
     are_forked: bool = True  # its processes, from one that has imported everything (`forks.py`)
     programs: frozenset[str] = frozenset()  # roles whose processes are started as programs all the same
-    worker: str | None = None  # the module that runs in the place of a worker's supervisor
     threads: int = 1  # of torch in a worker
 
     def __str__(self) -> str:
@@ -291,7 +290,7 @@ class Service:
             return tx.jobs.fetch(id)
 
     def shards(self, job_id: str) -> Sequence[Shard]:
-        """Those that have been planned."""
+        """The shards of a job that have been planned."""
         with self.store.snapshot() as tx:
             return tx.shards.of_job(job_id, limit=1000)
 
