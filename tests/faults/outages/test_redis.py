@@ -159,27 +159,6 @@ def test_messages_that_make_no_sense_are_dropped_and_counted_and_the_worker_live
     assert [service.pid(role) for role in WORKERS] == pids
 
 
-@pytest.mark.exhaustive  # the transport's own test hands them back to a real Redis
-def test_messages_that_wait_for_a_place_ring_for_others_when_their_worker_leaves(
-    service_of: ServiceOf,
-) -> None:
-    """Only the worker knows messages that it fetched, until it hands them back."""
-    service = service_of(Parts(), ONLINE_SLOTS="1")
-    jobs = [
-        submit_online(service, Row(f"long-{n}", "takes its time ms=20", max_tokens=200)) for n in range(2)
-    ]
-    wait_for("one runs", lambda: len(service.leases()) == 1)
-    wait_for("the other is heard", lambda: not rings(service)[ONLINE_KEY])
-    assert service.redis.client.keys("ns:unacked*") == []
-
-    assert service.stop("worker-1") == 0
-    given_back = [json.loads(message) for message in rings(service)[ONLINE_KEY]]
-    assert sum(message.get("redelivered", False) for message in given_back) == 1
-
-    service.start("worker-1")
-    judge(service, jobs)
-
-
 def test_what_a_later_release_says_besides_is_no_concern_of_ours(service: Service) -> None:
     """While a fleet is upgraded, its schedulers ring for today's workers."""
     before = service.counter(DROPPED)

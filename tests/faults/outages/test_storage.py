@@ -34,6 +34,7 @@ from tests.integration.objectstore.s3_faults import (
 
 SEED: Final = 20261121  # of what chance has a hand in
 SETTINGS: Final = {
+    "ROWS_IN_FLIGHT_MAX": "32",
     "RETENTION_INTERVAL_S": "0.3",
     "ORPHAN_AGE_S": "1",
     # Long, so that no attempt is charged for a machine that is busy with other things.
@@ -189,13 +190,12 @@ def test_an_upload_outlasts_refused_conditions_and_is_there_once(service: Servic
 # -- one job's own places ------------------------------------------------------------------------------
 
 
-@pytest.mark.exhaustive  # planning, shards and assembly have a test of their own for each
 def test_what_a_job_named_and_may_not_use_ends_that_job_with_the_reason_and_no_other(
     service: Service,
 ) -> None:
     front = front_of(service)
     # More rows than both workers hold: they have not read all of it by then.
-    unreadable, changed = (submit_bulk(service, some_rows(3000, step_ms=40)) for _ in range(2))
+    unreadable, changed = (submit_bulk(service, some_rows(600, step_ms=40)) for _ in range(2))
     unwritable, good = (submit_bulk(service, some_rows(20)) for _ in range(2))
     front.set(ANY, Refused(403, "AccessDenied"), path=f"/{unwritable.output}")
     wait_until_under_way(service, unreadable)

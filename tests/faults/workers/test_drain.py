@@ -4,8 +4,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,6 @@ from tests.faults.chaos.oracle import Limits
 from tests.faults.chaos.workload import Row, some_rows, submit_bulk, submit_online
 from tests.faults.conftest import ServiceOf
 from tests.faults.kit.processes import is_running, send
-from tests.faults.kit.proxy import Blackhole, Refuse
 from tests.faults.kit.service import Parts, Service
 from tests.helpers.waiting import WAIT_MAX_S, wait_for
 
@@ -32,12 +29,6 @@ def shared(module_service_of: ServiceOf, tmp_path_factory: pytest.TempPathFactor
     """Two workers, whose models load for as long as the file `FAKE_LOADING` is there."""
     loading = tmp_path_factory.mktemp("models") / "loading"
     return module_service_of(Parts(workers=2), FAKE_LOADING=str(loading))
-
-
-@pytest.fixture
-def service(shared: Service) -> Service:
-    shared.wait_until_ready()
-    return shared
 
 
 def role_of(service: Service, worker: Worker) -> str:
@@ -139,89 +130,6 @@ def test_the_operator_drains_a_worker(service):
     wait_for("its supervisor has ended, too", lambda: len(service.exits) > exits_before)
     assert service.exits[-1].returncode == 0
     assert oracle.judge(service, [job]).attempts_most == 1
-
-
-IN_TIME_S = 60.0
-TOO_SHORT_S = 3.0
-
-
-@pytest.fixture(scope="module")
-def cut_off(module_service_of: ServiceOf) -> Callable[[float], Service]:
-    """A service whose database can be taken away, with a limit on how long a drain may take."""
-    parts = Parts(database="postgresql", proxies=frozenset({"database"}))
-    # Leases are trusted for longer than the short drain lasts: one that is not ends its request.
-    slow = {"FAKE_ONLINE_DRAIN_S": "60", "LEASE_TTL_S": "9", "LEASE_TRUST_S": "7", "BULK_DRAIN_S": "3"}
-    return cache(lambda drain_s: module_service_of(parts, DRAIN_S=str(drain_s), **slow))
-
-
-@pytest.mark.parametrize(
-    ("leaves_already", "drain_s"),
-    [
-        pytest.param(False, IN_TIME_S, marks=pytest.mark.exhaustive),
-        pytest.param(True, IN_TIME_S, marks=pytest.mark.exhaustive),
-        (True, TOO_SHORT_S),
-    ],
-    ids=["", "it had been told to leave", "it had been told to leave, and takes too long"],
-)
-@pytest.mark.exhaustive
-def test_a_drain_that_the_operator_asked_for_is_remembered_with_the_database_away_at_the_end(
-    cut_off, leaves_already, drain_s
-):
-    service = cut_off(drain_s)
-    service.wait_until_ready()
-    exits_before, log = len(service.exits), len(service.log("worker-1"))
-    with service.held() as held:
-        job = submit_online(service, Row("held", "hello ms=20 !wait"))
-        drained = a_holder(service)
-        if leaves_already:
-            send(drained.pid, signal.SIGTERM)
-            wait_for("it drains", lambda: service.workers()[drained.id].state is WorkerState.DRAINING)
-        with service.store.transaction() as tx:
-            assert tx.workers.request_drain(drained.id, tx.now())
-        wait_for("it has heard", lambda: "the operator wants this worker" in service.log("worker-1")[log:])
-        service.proxy["database"].set(Refuse())
-        if drain_s == IN_TIME_S:
-            held.unlink()
-        wait_for("its supervisor has ended", lambda: len(service.exits) > exits_before)
-
-    assert service.exits[-1].returncode == 0
-    said = service.log("worker-1")[log:]
-    assert said.count("child started") == 0, "the operator does not want it back"
-    assert ("drain took too long" in said) == (drain_s == TOO_SHORT_S)
-
-    service.proxy["database"].heal()
-    oracle.judge(service, [job], Limits(attempts_max=2))
-
-
-def test_a_worker_whose_supervisor_is_killed_goes_with_it_and_its_leases_run_out(service):
-    job = submit_bulk(service, long_rows(60))
-    holder = a_holder(service)
-    service.kill(role_of(service, holder).replace("worker", "machine"))
-
-    wait_for("its worker has gone, too", lambda: not is_running(holder.pid))
-    oracle.judge(service, [job], Limits(attempts_max=2))
-    assert service.workers()[holder.id].ended_cause is None, "its end was not seen"
-
-
-@pytest.mark.exhaustive  # a shard's own test has it with a store that hangs
-def test_a_shard_that_waits_for_a_store_that_hangs_goes_back_without_it(service_of):
-    parts = Parts(objects="moto", proxies=frozenset({"s3"}))
-    service = service_of(parts, BULK_DRAIN_S="1", SEGMENT_INTERVAL_S="0.1")
-    job = submit_bulk(service, long_rows(40))
-    wait_for("tokens have been made", lambda: any(lease.tokens_in_flight for lease in service.leases()))
-    service.proxy["s3"].set(Blackhole())
-
-    service.kill("worker-1", signal.SIGTERM)
-    wait_for("its shards are back", lambda: not service.leases())
-
-    # Its successor waits for the store, too.
-    successor = a_holder(service)
-    send(successor.pid, signal.SIGTERM)
-    wait_for("they are back again", lambda: not service.leases(successor.id))
-
-    service.proxy["s3"].heal()
-    assert oracle.judge(service, [job]).attempts_most == 1
-    assert service.job(job.id).tokens_redone > 0, "what it had made since its last checkpoint"
 
 
 @pytest.mark.exhaustive

@@ -28,12 +28,6 @@ def shared(module_service_of: ServiceOf, tmp_path_factory: pytest.TempPathFactor
     return module_service_of(Parts(), FAKE_LOADING=str(loading), **SETTINGS)
 
 
-@pytest.fixture
-def service(shared: Service) -> Service:
-    shared.wait_until_ready()
-    return shared
-
-
 def warm(service: Service) -> set[str]:
     """Models that living workers have loaded, or are loading."""
     return {

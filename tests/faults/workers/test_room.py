@@ -98,22 +98,6 @@ def assert_ends_meanwhile(service: Service, jobs: list[BulkJob], *others: BulkJo
     assert running(service, *others) >= before
 
 
-def test_three_one_row_batches_hold_up_no_batch_of_another_tenant_nor_of_another_model(service):
-    held = one_row_batches(service, 3)
-    wait_for("they run", lambda: running(service, *held) == 3)
-    other_tenant = service.as_tenant("other")
-
-    jobs = [
-        embeddings_batch(other_tenant),
-        submit_bulk(other_tenant.asking(OTHER), SOME_ROWS, face=Face.OPENAI),
-        submit_bulk(other_tenant, SOME_ROWS, face=Face.OPENAI),
-        submit_bulk(service.asking(OTHER), SOME_ROWS, face=Face.OPENAI),
-        submit_bulk(service.asking(LAZY), SOME_ROWS, face=Face.OPENAI),
-        submit_bulk(service, some_rows(40, seed=2)),
-    ]
-    assert_ends_meanwhile(service, jobs, *held)
-
-
 @pytest.mark.parametrize("face", [Face.NATIVE, pytest.param(Face.OPENAI, marks=pytest.mark.exhaustive)])
 def test_a_one_row_batch_runs_beside_long_shards_of_its_own_tenant_and_of_all_models(service, face):
     models = [service, service.asking(OTHER), service.asking(LAZY)]

@@ -4,7 +4,6 @@ given back at once, and it is started again."""
 import signal
 from collections.abc import Collection
 
-import httpx
 import pytest
 
 from nightshift.fleet.workers import ExitCause, Worker
@@ -16,7 +15,6 @@ from tests.faults.kit.control_group import short_of_memory
 from tests.faults.kit.proxy import Swallow
 from tests.faults.kit.service import Parts, Service
 from tests.helpers.waiting import wait_for
-from tests.integration.servers import HOST, free_port
 
 IMPATIENT = {"STEP_TIMEOUT_S": "6", "DEAF_AFTER_S": "5"}  # a busy machine takes seconds to fill memory
 MEMORY_BYTES = 512 * 1024 * 1024  # a worker takes a third of it
@@ -26,13 +24,7 @@ MEMORY_BYTES = 512 * 1024 * 1024  # a worker takes a third of it
 def shared(module_service_of: ServiceOf) -> Service:
     """One worker, that dies again and again."""
     parts = Parts(proxies=frozenset({"redis"}))
-    return module_service_of(parts, WORKER_METRICS_PORT=str(free_port()), **IMPATIENT)
-
-
-@pytest.fixture
-def service(shared: Service) -> Service:
-    shared.wait_until_ready()
-    return shared
+    return module_service_of(parts, **IMPATIENT)
 
 
 def dead(service: Service) -> dict[str, Worker]:
@@ -95,23 +87,6 @@ def test_a_worker_that_the_kernel_ends_for_want_of_memory_is_told_from_one_that_
         service.kill("worker-1", signal.SIGKILL)
         assert the_next_to_die(service, known).ended_cause is ExitCause.KILLED
         service.stop("worker-1")
-
-
-def test_a_worker_tells_prometheus_what_it_holds_its_successor_too(service):
-    url = f"http://{HOST}:{service.environment['NIGHTSHIFT_WORKER_METRICS_PORT']}/metrics"
-    service.kill_and_wait("worker-1")
-    service.wait_until_ready()
-    job = submit_bulk(service, some_rows(24, step_ms=20, tokens=(60, 90)))
-
-    def value(sample: str) -> float:
-        lines = httpx.get(url, trust_env=False).text.splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{sample} "))
-
-    wait_for("it holds a shard", lambda: value('nightshift_worker_leases{kind="bulk"}') > 0)
-    oracle.quiesce(service, [job])
-    assert value('nightshift_worker_leases{kind="bulk"}') == 0
-    assert value('nightshift_worker_steps_total{model="fake"}') > 0
-    assert value('nightshift_batch_size_count{model="fake"}') > 0
 
 
 def test_a_worker_ended_by_a_fault_in_its_own_code_says_where_it_was(service):
