@@ -1,4 +1,4 @@
-"""Bad inputs of every model kind: online, in a batch file, as rows of a job and of `nightshift run`.
+"""Bad inputs of every model kind: online, in a batch file, and in tables that `nightshift run` takes.
 
 Each is an error that names the field, and what lies beside it is answered.
 """
@@ -22,10 +22,9 @@ from tests.e2e.models.bad_inputs import (
     Table,
     check_error,
     each_of,
-    lines,
     save_models,
 )
-from tests.e2e.service import JOB_TIMEOUT_S, Service, batch_of, forked, nightshift, wait_until_ended
+from tests.e2e.service import JOB_TIMEOUT_S, Service, batch_of, forked, nightshift
 
 LONG = pytest.mark.exhaustive
 QUICK = ("chats", "photos-of-a-table")  # of the tables, one of texts and one of images
@@ -92,27 +91,6 @@ def test_a_batch_file_is_refused_for_the_rows_that_are_bad_at_first_sight(
     assert {error["line"] - 1 for error in batch["errors"]["data"]} == question.refused_early
 
 
-@each_of(QUESTIONS, kept=2)
-def test_rows_of_a_job_have_an_error_each_and_the_one_beside_them_an_answer(
-    service: Service, http: httpx.Client, folder: Path, question: Question
-) -> None:
-    path = folder / f"{question.good['model']}-{question.route.replace('/', '-')}.jsonl"
-    path.write_bytes(lines(question, range(len(question.bodies))))
-    places = {"input": f"file://{path}", "output": f"file://{path.with_suffix('')}/"}
-    body = {"endpoint": question.route, **places, "max_error_rate": 1}
-    created = http.post("/jobs", json=body).json()
-    assert "id" in created, created
-    wait_until_ended(service, created["id"])
-    job = http.get(f"/jobs/{created['id']}").json()
-
-    assert job["counts"] == {"total": len(question.bodies), "succeeded": 1, "failed": len(question.bad)}, job
-    results = http.get(f"/jobs/{created['id']}/results", headers={"accept": "application/x-ndjson"}).text
-    rows = {int(row["custom_id"]): row for row in map(json.loads, results.splitlines())}
-    assert sorted(rows) == [*range(len(question.bodies))]
-    for number, wanted in enumerate(question.bad, 1):
-        check_error(rows[number]["response"]["body"]["error"], wanted)
-
-
 def rows_of_run(service: Service, folder: Path, *arguments: str, failed: int) -> dict[str, Any]:
     """The output of `nightshift run`, by the rows' ids: one row is answered, the others are errors."""
     output = f"from-{arguments[0].strip('/')}-{arguments[2].strip('/').replace('/', '-')}"
@@ -162,12 +140,12 @@ def test_a_table_with_a_template_has_an_error_for_each_bad_row(
 @pytest.mark.parametrize(
     ("template", "code", "said"),
     [
-        ("{", 2, "cannot be read as JSON"),
+        pytest.param("{", 2, "cannot be read as JSON", marks=LONG),
         pytest.param("[1]", 2, "is not a JSON object", marks=LONG),
         ('{"model": "single", "input": "{{txt}}"}', 4, "txt"),
         ('{"model": "single", "input": "{{text}}", "temperature": 1}', 3, "temperature"),
         pytest.param('{"model": "single", "input": {"image": "{{text}}"}}', 3, "image", marks=LONG),
-        ('{"model": "embedder", "input": "{{text}}"}', 1, "embedder"),
+        pytest.param('{"model": "embedder", "input": "{{text}}"}', 1, "embedder", marks=LONG),
         pytest.param('{"model": "no-such", "input": "{{text}}"}', 1, "no-such", marks=LONG),
         pytest.param('{"input": "{{text}}"}', 4, "model", marks=LONG),
     ],

@@ -91,7 +91,6 @@ def test_rows_become_labels_and_scores_in_parquet(
     folder: Path,
     probabilities: list[list[float]],
     relevances: list[float],
-    probabilities_of_yes: list[float],
 ) -> None:
     table = pa.table({"text": [*TEXTS, ""], "query": [QUERY] * (len(TEXTS) + 1)})
     pq.write_table(table, folder / "scored.parquet")
@@ -112,5 +111,3 @@ def test_rows_become_labels_and_scores_in_parquet(
 
     scored = [row["score"] for row in rows("score", "reranker")]
     assert scored == [*(pytest.approx(score, abs=TOLERANCE) for score in relevances), None]
-    scored = [row["score"] for row in rows("score", "generative")]
-    assert scored == [*(pytest.approx(score, abs=TOLERANCE) for score in probabilities_of_yes), None]
