@@ -79,7 +79,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     waiting = dict.fromkeys(item.path for item in items if _is_among(item, WAITING_FILES))
     computing = dict.fromkeys(item.path for item in items if _is_among(item, COMPUTING_FILES))
     turns = {path: turn for paths in (waiting, computing) for turn, path in enumerate(paths)}
-    items.sort(key=lambda item: turns.get(item.path, len(items)))
+    last = len(items)  # a list is empty while it is sorted
+    items.sort(key=lambda item: turns.get(item.path, last))
 
 
 def _is_among(item: pytest.Item, folders: tuple[Path, ...]) -> bool:

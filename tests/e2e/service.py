@@ -177,6 +177,31 @@ def submit_batch(client: openai.OpenAI, numbers: Sequence[int]) -> str:
     ).id
 
 
+def batch_of(service: Service, url: str, bodies: Mapping[str, Any]) -> dict[str, Any]:
+    """Submits a batch of requests to a route, by their custom ids; returns it once it has ended."""
+    lines = [{"custom_id": id, "method": "POST", "url": url, "body": body} for id, body in bodies.items()]
+    content = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    with service.http() as http:
+        file = http.post("/files", data={"purpose": "batch"}, files={"file": ("rows.jsonl", content)}).json()
+        wishes = {"input_file_id": file["id"], "endpoint": url, "completion_window": "24h"}
+        batch = http.post("/batches", json=wishes).raise_for_status().json()
+        wait_until_ended(service, batch["id"])
+        return dict(http.get(f"/batches/{batch['id']}").json())
+
+
+def answers_of(service: Service, url: str, bodies: Mapping[str, Any]) -> dict[str, Any]:
+    """The answers of a batch of requests that succeeded, by custom id."""
+    batch = batch_of(service, url, bodies)
+    with service.openai() as client:
+        lines = output_lines(client, batch["id"])
+    return {line["custom_id"]: line["response"]["body"] for line in lines}
+
+
+def run(service: Service, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """`nightshift run` in this folder, to the job's end."""
+    return nightshift(service, "run", *arguments, "--wait", cwd=folder)
+
+
 def wait_until_ended(service: Service, id: str) -> None:
     """Waits for the events of a job or a batch to end. Raises TimeoutError with the service's logs."""
     ends_at_s = time.monotonic() + JOB_TIMEOUT_S

@@ -16,7 +16,7 @@ from examples.harness.example import Example, NotHere, checked
 from examples.harness.service import Service, running
 
 ROOT = Path(__file__).resolve().parents[2]
-QUICK = ("search", "summary")  # the others train a model
+QUICK = ("search",)  # the others train a model, or are like it
 EACH_EXAMPLE = [
     pytest.param(example, marks=() if example.name in QUICK else pytest.mark.exhaustive)
     for example in EXAMPLES
@@ -78,6 +78,7 @@ main(Example("wrong", "a workload", lambda cache: [], lambda service, folder: ["
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 def test_an_example_with_wrong_answers_says_so_and_ends_with_1(tmp_path: Path) -> None:
     """The service is stopped before."""

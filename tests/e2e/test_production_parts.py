@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import os
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ from tests.e2e.service import (
     STOP_TIMEOUT_S,
     Service,
     ended_batch,
-    kill_worker_in_the_middle,
     output_lines,
     running,
     submit_batch,
@@ -89,20 +87,6 @@ def test_it_runs_on_postgresql_and_keeps_its_objects_in_s3(
     assert is_current(database)
     database.close()
     assert not (production.data_dir / "nightshift.db").exists()
-
-
-@pytest.mark.skipif("LONG" not in os.environ, reason="set LONG=1; tests/faults kills workers here, too")
-def test_a_worker_killed_in_the_middle_costs_no_row(production: Service, numbers: list[int]) -> None:
-    rows = numbers[:400]
-    with production.openai() as client:
-        batch_id = submit_batch(client, rows)
-        done_at_kill = kill_worker_in_the_middle(production, batch_id)
-        batch = ended_batch(production, batch_id)
-
-        assert batch.status == "completed", production.logs()
-        assert 0 < done_at_kill < len(rows)
-        assert accuracy(output_lines(client, batch_id), rows) >= ACCURACY_MIN
-        assert "was ended by SIGKILL" in (production.data_dir / "logs" / "worker-1.log").read_text()
 
 
 def test_a_table_in_a_bucket_becomes_part_files_in_the_bucket(

@@ -3,19 +3,17 @@ job's owner read why where they look, and all goes on by itself once the key is 
 """
 
 import os
-import queue
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import pytest
 
 from nightshift.cli.demo import DEMO_MODEL_ID
 from tests.e2e.service import START_TIMEOUT_S, command
+from tests.helpers.waiting import wait_for
 from tests.integration import servers
 from tests.integration.objectstore.s3_faults import ANY, FaultyS3, Refused, faulty_s3
 from tests.integration.servers import S3Server
@@ -23,51 +21,36 @@ from tests.integration.servers import S3Server
 ROWS = 20
 
 
-@dataclass
+@dataclass(frozen=True)
 class Command:
-    """A command as a script runs it: no terminal, its lines as they come."""
+    """A command as a script runs it: no terminal, and what it says in a file."""
 
-    process: subprocess.Popen[str]
-    lines: "queue.SimpleQueue[str]" = field(default_factory=queue.SimpleQueue)
-
-    def read(self, stream: IO[str]) -> None:
-        for line in stream:
-            self.lines.put(line)
+    process: subprocess.Popen[bytes]
+    said: Path
 
     def line_with(self, *words: str) -> str:
-        """The next line that has all of these. Raises queue.Empty."""
-        while True:
-            line = self.lines.get(timeout=START_TIMEOUT_S)
-            if all(word in line for word in words):
-                return line
+        """A line that has all of these; waited for."""
+
+        def line() -> str | None:
+            lines = self.said.read_text().splitlines(keepends=True)
+            return next((line for line in lines if all(word in line for word in words)), None)
+
+        return str(wait_for(f"a line with {words}", line, START_TIMEOUT_S, said=self.said.read_text))
 
 
 @contextmanager
-def started(*arguments: str, **environment: str) -> Iterator[Command]:
-    """Killed at the end if it is still there."""
-    process = subprocess.Popen(
-        command(*arguments),
-        env=os.environ | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    running = Command(process)
-    readers = [
-        threading.Thread(target=running.read, args=(stream,)) for stream in (process.stdout, process.stderr)
-    ]
-    for reader in readers:
-        reader.start()
+def started(folder: Path, *arguments: str, **environment: str) -> Iterator[Command]:
+    """Ended with the block if it is still there."""
+    said = folder / arguments[0]
+    with said.open("wb") as file:
+        process = subprocess.Popen(
+            command(*arguments), env=os.environ | environment, stdout=file, stderr=subprocess.STDOUT
+        )
     try:
-        yield running
+        yield Command(process, said)
     finally:
         process.terminate()
         process.wait()
-        for reader in readers:
-            reader.join()
-        for stream in (process.stdout, process.stderr):
-            assert stream is not None
-            stream.close()
 
 
 @pytest.fixture
@@ -82,6 +65,7 @@ def front(s3: S3Server) -> Iterator[FaultyS3]:
         yield front
 
 
+@pytest.mark.exhaustive  # the watch of stores, the planning and the command have tests of their own
 def test_who_looks_reads_why_and_all_goes_on_once_the_key_is_taken(
     s3: S3Server, front: FaultyS3, tmp_path: Path
 ) -> None:
@@ -95,7 +79,7 @@ def test_who_looks_reads_why_and_all_goes_on_once_the_key_is_taken(
     }
     front.set(ANY, Refused(403, "InvalidAccessKeyId"))
 
-    with started("up", "--port", "0", **environment) as up:
+    with started(tmp_path, "up", "--port", "0", **environment) as up:
         up.line_with("the service's object store takes no requests", "InvalidAccessKeyId", own)
         front.heal()
         up.line_with("the service's object store takes requests again")
@@ -104,7 +88,7 @@ def test_who_looks_reads_why_and_all_goes_on_once_the_key_is_taken(
         front.set(ANY, Refused(400, "ExpiredToken"), path=f"/{inbox}")
         words = (f"s3://{inbox}/in/", "--output", f"s3://{inbox}/out/", "--endpoint", "chat")
         of_rows = ("--model", DEMO_MODEL_ID, "--input-column", "text", "--wait")
-        with started("run", *words, *of_rows, **environment, NIGHTSHIFT_BASE_URL=url) as run:
+        with started(tmp_path, "run", *words, *of_rows, **environment, NIGHTSHIFT_BASE_URL=url) as run:
             said = run.line_with("ExpiredToken")
             assert said.startswith(f"The input cannot be read at present: s3://{inbox}/in/")
             assert said.endswith("; tried again\n")

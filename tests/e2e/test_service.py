@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from nightshift.cli.demo import DEMO_MODEL_ID, demo_model_path, number_in_words
 from tests.e2e.service import (
     JOB_TIMEOUT_S,
@@ -181,16 +183,6 @@ def test_the_next_night_only_rows_that_changed_are_run(service, workplace, numbe
     assert right >= 100 * ACCURACY_MIN - 1
 
 
-def test_a_file_outside_the_allowed_directories_is_refused_with_advice(service, tmp_path):
-    (tmp_path / "in.jsonl").write_text("{}\n")
-    ended = nightshift(
-        service, "run", str(tmp_path / "in.jsonl"), "--output", str(tmp_path), "--endpoint", "chat"
-    )
-    assert ended.returncode == 1
-    assert "NIGHTSHIFT_FILE_ROOTS" in ended.stderr
-    assert len(ended.stderr.splitlines()) == 1
-
-
 def test_the_commands_see_what_runs(service, client, numbers):
     batch_id = submit_batch(client, numbers[200:205])
     wait_until_ended(service, batch_id)
@@ -217,6 +209,7 @@ def test_top_shows_the_worker_with_its_figures(service):
     assert DEMO_MODEL_ID in screen
 
 
+@pytest.mark.exhaustive  # tests/security has what is said of broken models
 def test_a_model_that_cannot_be_loaded_ends_the_start_with_the_reason(tmp_path):
     broken = tmp_path / "broken"
     shutil.copytree(demo_model_path(), broken)

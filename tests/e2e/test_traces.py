@@ -21,6 +21,7 @@ CLIENT_SPAN = "00f067aa0ba902b7"
 SHARD, TERM = "nightshift.shard", "nightshift.term"
 CLOCK_NS = 1_000_000  # the wall clock is read once for each span
 ROW = f"chat {DEMO_MODEL_ID}"
+CHAT = {"model": DEMO_MODEL_ID, "messages": [{"role": "user", "content": "48213"}], "temperature": 0}
 WAIT_S = 240.0
 DROPPED = "Queue full, dropping Span"  # as the SDK says it
 
@@ -85,9 +86,8 @@ def test_an_online_request_is_one_trace_from_the_client_to_the_answer(
     service: Service, traces: Collector
 ) -> None:
     trace_id = "11" * 16
-    body = {"model": DEMO_MODEL_ID, "messages": [{"role": "user", "content": "48213"}], "temperature": 0}
     with service.http() as http:
-        answered = http.post("/chat/completions", json=body, headers=traceparent(trace_id), timeout=60)
+        answered = http.post("/chat/completions", json=CHAT, headers=traceparent(trace_id), timeout=60)
     assert answered.is_success, answered.text
 
     spans = seen(traces, trace_id, has("POST /v1/chat/completions", "claim", "answer", ROW))
@@ -163,26 +163,17 @@ def test_a_bulk_job_is_one_trace_to_its_webhook_and_a_killed_workers_shard_goes_
     assert the(spans, "webhook").attributes["nightshift.event"] == hooks.requests[-1].headers["webhook-id"]
 
 
-def test_a_failed_row_is_recorded_as_an_error(
+def test_a_failed_row_is_recorded_as_an_error_and_nothing_of_a_client_that_does_not_want_it(
     service: Service, traces: Collector, files: Path, hooks: Receiver
 ) -> None:
-    trace_id = "33" * 16
-    job = one_row_fails(service, files, hooks, traceparent(trace_id))
+    one_row_fails(service, files, hooks, traceparent("66" * 16, "00"))
+    job = one_row_fails(service, files, hooks, traceparent("33" * 16))
 
-    spans = seen(traces, trace_id, has("assemble", "shard"))
+    spans = seen(traces, "33" * 16, has("assemble", "shard"))
     [failed] = [span for span in named(spans, ROW) if span.is_error]
     assert (failed.attributes["nightshift.row"], failed.attributes["nightshift.row.status"]) == (20, 400)
     assert the(spans, "shard").attributes["nightshift.job"] == job
     assert len(named(spans, ROW)) == 17, "16 of those that succeeded"
-
-
-def test_a_client_may_say_that_its_trace_is_not_recorded(
-    service: Service, traces: Collector, files: Path, hooks: Receiver
-) -> None:
-    one_row_fails(service, files, hooks, traceparent("66" * 16, "00"))
-    one_row_fails(service, files, hooks, traceparent("77" * 16))
-    seen(traces, "77" * 16, has("assemble", "shard"))
-
     assert traces.of_trace("66" * 16) == []
 
 
@@ -221,19 +212,15 @@ EIGHT_KB = 8 * 1024
         ([("traceparent", VALID), ("tracestate", f"\xff=,=,{CANARY}"), ("baggage", f"k={CANARY}")], True),
     ],
 )
-@pytest.mark.parametrize("path", ["/chat/completions", "/jobs"])
 def test_trace_headers_that_are_wrong_are_ignored_and_kept_nowhere(
-    service: Service, traces: Collector, path: str, sent: list[tuple[str, str]], is_followed: bool
+    service: Service, traces: Collector, sent: list[tuple[str, str]], is_followed: bool
 ) -> None:
     before = {span.span_id for span in traces.spans}
-    chat = {"model": DEMO_MODEL_ID, "messages": [{"role": "user", "content": "7"}]}
-    body = chat if path != "/jobs" else {"endpoint": "/v1/chat/completions", "body": chat}
     with service.http() as http:
         headers = [(name, value.encode("latin-1")) for name, value in sent]
-        answered = http.post(path, json=body, headers=headers, timeout=60)
+        answered = http.post("/jobs", json={"endpoint": "chat", "body": CHAT}, headers=headers, timeout=60)
         assert answered.is_success, answered.text
-        if path == "/jobs":
-            wait_until_ended(service, answered.json()["id"])
+        wait_until_ended(service, answered.json()["id"])
 
     [root] = wait_for("the request's span", lambda: roots_since(traces, before), WAIT_S)
     assert (root.trace_id == "44" * 16) is is_followed
@@ -266,9 +253,8 @@ def test_a_collector_that_never_answers_holds_nothing_up_and_what_is_dropped_is_
                     made = http.post("/jobs", json=bulk_job(files, hooks) | {"webhook": None})
                     job = made.json()["id"]
                     assert begins.wait(WAIT_S)
-                    body = {"model": DEMO_MODEL_ID, "messages": [{"role": "user", "content": "7"}]}
                     for _ in range(3):
-                        assert http.post("/chat/completions", json=body, timeout=60).is_success
+                        assert http.post("/chat/completions", json=CHAT, timeout=60).is_success
                     wait_until_ended(service, job)
                     assert http.get(f"/jobs/{job}").json()["status"] == "succeeded", service.logs()
                 wait_for("it is said", lambda: DROPPED in service.logs(), WAIT_S, said=service.logs)

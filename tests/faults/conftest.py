@@ -41,6 +41,13 @@ def module_service_of() -> Iterator[ServiceOf]:
         yield start
 
 
+@pytest.fixture
+def service(shared: Service) -> Service:
+    """The file's, once what the test before has broken is there again."""
+    shared.wait_until_ready()
+    return shared
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,

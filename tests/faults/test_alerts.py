@@ -34,7 +34,6 @@ def ports() -> dict[str, int]:
 @pytest.fixture(scope="module")
 def service(module_service_of: ServiceOf, ports: dict[str, int]) -> Service:
     return module_service_of(
-        Parts(objects="moto", s3_faults_seed=SEED),
         SCHEDULER_METRICS_PORT=str(ports["nightshift-scheduler"]),
         WORKER_METRICS_PORT=str(ports["nightshift-worker"]),
     )
@@ -110,14 +109,18 @@ def test_a_job_will_miss_its_deadline(service: Service, monitoring: Prometheus) 
 
 
 @pytest.mark.exhaustive
-def test_an_engine_waits_for_the_object_store(service: Service, monitoring: Prometheus) -> None:
+def test_an_engine_waits_for_the_object_store(service_of: ServiceOf, tmp_path: Path) -> None:
+    port = free_port()
+    parts = Parts(objects="moto", s3_faults_seed=SEED)
+    service = service_of(parts, WORKER_METRICS_PORT=str(port))
     assert service.s3_front is not None
-    service.s3_front.set("PUT", Unreachable(), ALWAYS, path="/segments/")
-    job = submit_bulk(service, some_rows(10))
-    fires(monitoring, "NightshiftEngineStarved")
-    service.s3_front.heal()
-    oracle.quiesce(service, [job])
-    monitoring.wait_until_clear("NightshiftEngineStarved")
+    with monitored(service, {"nightshift-worker": port}, tmp_path) as monitoring:
+        service.s3_front.set("PUT", Unreachable(), ALWAYS, path="/segments/")
+        job = submit_bulk(service, some_rows(10))
+        fires(monitoring, "NightshiftEngineStarved")
+        service.s3_front.heal()
+        oracle.quiesce(service, [job])
+        monitoring.wait_until_clear("NightshiftEngineStarved")
 
 
 @pytest.mark.exhaustive

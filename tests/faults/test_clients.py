@@ -19,12 +19,10 @@ from sqlalchemy import ColumnElement, func, select
 
 from api.middleware.connections import connections_max
 from nightshift.jobs import Face, JobState
-from nightshift.jobs.ids import job_id_of_batch
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.store import tables
 from tests.faults.chaos import oracle
 from tests.faults.chaos.workload import (
-    ENDPOINT,
     BulkJob,
     OnlineJob,
     Row,
@@ -76,8 +74,6 @@ def body(**fields: Any) -> dict[str, Any]:
     return Row("", "wrong").body(MODEL) | fields
 
 
-HALF_A_PAIR = Line(b'{"custom_id": "half of a pair: \\ud83d"}', None, "invalid_encoding")
-NOT_UTF8 = Line(b'{"custom_id": "\xff\xfe"}', None, "invalid_encoding")
 LINES = (
     good("after a byte order mark", before=b"\xef\xbb\xbf"),
     good("with the end of line of Windows", after=b"\r"),
@@ -87,8 +83,8 @@ LINES = (
     Line(b"[1, 2]", None, "invalid_json_line"),
     Line(b'{"custom_id": "cut off', None, "invalid_json_line"),
     Line(b'{"custom_id": "deep", "body": ' + b"[" * 5000 + b"]" * 5000 + b"}", None, "invalid_json_line"),
-    NOT_UTF8,
-    HALF_A_PAIR,
+    Line(b'{"custom_id": "\xff\xfe"}', None, "invalid_encoding"),
+    Line(b'{"custom_id": "half of a pair: \\ud83d"}', None, "invalid_encoding"),
     Line(b'{"custom_id": "10 MB: ' + b"x" * 10_000_000 + b'"}', None, "line_too_long"),
     good("twice"),
     good("twice"),
@@ -111,14 +107,13 @@ def test_whatever_is_wrong_with_a_line_is_in_its_own_line_and_the_others_are_run
     }
     with service.http() as http:
         job_id = http.post("/v1/jobs", json={"endpoint": "chat"} | places).raise_for_status().json()["id"]
-    wait_for("the job has ended", lambda: _state(service, job_id).is_terminal)
+    wait_for("the job has ended", lambda: service.job(job_id).state.is_terminal)
 
     rows = sorted(  # those that failed lie in a file of their own
         (line for line in LINES if line.outcome is not None), key=lambda line: line.outcome != OK
     )
     job = BulkJob(job_id, Face.NATIVE, (), "out/odd/", "odd")
-    with service.store.snapshot() as tx:
-        stored = tx.jobs.fetch(job_id)
+    stored = service.job(job_id)
     told = [json.loads(line) for line in oracle.output_lines(service, job, stored)]
     assert [_outcome(line) for line in told] == [line.outcome for line in rows]
     assert [line["custom_id"] for line, row in zip(told, rows, strict=True) if row.name is not None] == [
@@ -132,40 +127,10 @@ def test_whatever_is_wrong_with_a_line_is_in_its_own_line_and_the_others_are_run
     )
 
 
-def test_a_batch_is_refused_as_a_whole_with_the_number_of_every_line_that_is_wrong(service: Service) -> None:
-    with service.http() as http:
-        refused = _upload(http, b"\n".join(line.data for line in LINES))
-        assert refused.status_code == httpx.codes.BAD_REQUEST  # it is not even text
-        lines = [line for line in LINES if line is not NOT_UTF8]
-        file_id = _upload(http, b"\n".join(line.data for line in lines)).raise_for_status().json()["id"]
-        wishes = {"input_file_id": file_id, "endpoint": ENDPOINT, "completion_window": "24h"}
-        batch_id = http.post("/v1/batches", json=wishes).raise_for_status().json()["id"]
-        wait_for("the batch has ended", lambda: _state(service, job_id_of_batch(batch_id)).is_terminal)
-        batch = http.get(f"/v1/batches/{batch_id}").json()
-
-    wrong = {number for number, line in enumerate(lines, start=1) if isinstance(line.outcome, str)}
-    second = max(number for number, line in enumerate(lines, start=1) if line.name == "twice")
-    codes = {error["line"]: error["code"] for error in batch["errors"]["data"]}
-    assert batch["status"] == "failed"
-    assert codes.keys() == wrong | {second}
-    assert codes[second] == "duplicate_custom_id"
-    assert batch["output_file_id"] is None
-
-
-def _upload(http: httpx.Client, data: bytes) -> httpx.Response:
-    return http.post("/v1/files", files={"file": ("odd.jsonl", data)}, data={"purpose": "batch"})
-
-
 def _outcome(line: dict[str, Any]) -> object:
     response = line["response"]
     error = response["body"].get("error")
     return error["code"] if error else response["status_code"]
-
-
-def _state(service: Service, job_id: str | None) -> JobState:
-    assert job_id is not None
-    with service.store.snapshot() as tx:
-        return tx.jobs.fetch(job_id).state
 
 
 # -- readers that lose the connection ------------------------------------------------------------------
@@ -186,8 +151,7 @@ def test_a_reader_whose_api_dies_again_and_again_misses_no_token_and_gets_none_t
                 dies_after.pop(0)
                 service.kill_and_wait("api")
 
-    oracle.quiesce(service, [job])
-    oracle.check(service, [job])
+    oracle.judge(service, [job])
     assert not dies_after
     assert event.type == "job.succeeded"
     (line,) = _results(service, job)
@@ -205,8 +169,7 @@ def test_a_reader_of_a_bulk_job_sees_each_event_once_although_the_api_dies(servi
                 service.kill_and_wait("api")
             seen.append(event)
 
-    oracle.quiesce(service, [job])
-    oracle.check(service, [job])
+    oracle.judge(service, [job])
     numbers = [int(event.id.partition("-")[0]) for event in seen]
     assert numbers == sorted(set(numbers))
     assert seen[-1].type == "job.succeeded"
@@ -241,8 +204,7 @@ def test_a_nightly_run_that_is_started_again_and_again_is_one_job(service: Servi
     [job_id] = jobs_called(service, "nightly")
     assert {json.loads(output)["id"] for output in outputs} == {job_id}
     job = BulkJob(job_id, Face.NATIVE, tuple(rows), "out/nightly/", "nightly")
-    oracle.quiesce(service, [job])
-    oracle.check(service, [job])
+    oracle.judge(service, [job])
 
 
 def nightly(service: Service, name: str) -> "subprocess.Popen[str]":
@@ -291,8 +253,7 @@ def test_clients_that_never_ask_do_not_keep_others_from_being_answered(
             slow = stack.enter_context(socket.create_connection((HOST, _port(service)), WAIT_MAX_S))
             slow.sendall(sends[number % len(sends)].replace(b"KEY", service.api_key.encode()))
         jobs = [submit_online(service, Row("one", f"{number} asks properly")) for number in range(3)]
-        oracle.quiesce(service, jobs)
-        oracle.check(service, jobs)
+        oracle.judge(service, jobs)
 
     assert service.pid("api") == pid
 

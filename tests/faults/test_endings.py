@@ -100,14 +100,8 @@ STOPS = (CANCEL, EXPIRY, MAX_RUNTIME)
 
 def is_running(service: Service, job: Job, succeeded: int = 0) -> bool:
     """Whether a worker is at it, and so many of its rows are over."""
-    with service.store.snapshot() as tx:
-        ended = tx.jobs.fetch(job.id)
-        return ended.state is JobState.RUNNING and ended.counts.succeeded == succeeded
-
-
-def has_ended(service: Service, job: Job) -> bool:
-    with service.store.snapshot() as tx:
-        return tx.jobs.fetch(job.id).state.is_terminal
+    ended = service.job(job.id)
+    return ended.state is JobState.RUNNING and ended.counts.succeeded == succeeded
 
 
 # -- how they end --------------------------------------------------------------------------------------
@@ -139,8 +133,7 @@ def _lines(service: Service, job: Job) -> list[dict[str, Any]]:
     if isinstance(job, OnlineJob):
         with service.client() as client:
             return list(client.results(job.id))
-    with service.store.snapshot() as tx:
-        stored = tx.jobs.fetch(job.id)
+    stored = service.job(job.id)
     if stored.planned_at is None:  # its input was not read: nothing was written
         return []
     return [json.loads(line) for line in oracle.output_lines(service, job, stored)]
@@ -188,8 +181,7 @@ def assert_places_are_free(service: Service) -> None:
     """As many jobs as there are places run to their end."""
     jobs: list[Job] = [submit_bulk(service, [short(number)]) for number in range(BULK_JOBS)]
     jobs += [submit_online(service, short(number)) for number in range(ONLINE_JOBS)]
-    oracle.quiesce(service, jobs)
-    oracle.check(service, jobs)
+    oracle.judge(service, jobs)
 
 
 # -- state by state ------------------------------------------------------------------------------------
@@ -211,10 +203,11 @@ def test_a_job_not_begun_ends_with_a_line_for_every_row(service: Service) -> Non
     for stop, jobs in stopped.items():
         for job in jobs:
             assert_ended(service, job, stop.state, told_of(job, kept=0, left=LEFT, code=stop.code))
-    assert not any(has_ended(service, job) for job in waiting), "run time begins with the first claim"
+    assert not any(service.job(job.id).state.is_terminal for job in waiting), (
+        "run time begins with the first claim"
+    )
     service.resume("worker-1")
-    oracle.quiesce(service, waiting)
-    oracle.check(service, waiting)
+    oracle.judge(service, waiting)
 
 
 def test_an_input_not_read_yet_is_not_needed_to_end_a_job(service: Service) -> None:
@@ -294,9 +287,9 @@ def test_what_is_being_put_together_or_over_is_not_stopped_any_more(service: Ser
         submit_bulk(service, [short()], max_runtime="1h"),
         submit_bulk(service, [short()], face=Face.OPENAI, max_runtime="1h"),
     ]
-    wait_for("a scheduler has died over an output", lambda: not service.is_armed("scheduler.before_output"))
+    service.wait_for_death("scheduler.before_output")
     service.stop("scheduler-1")
-    ending = [job for job in (over, *finalizing) if _state(service, job) in (JobState.FINALIZING, *_ENDED)]
+    ending = [job for job in (over, *finalizing) if _is_being_put_together_or_over(service, job)]
 
     for job in ending:
         answer = cancel(service, job)
@@ -308,23 +301,18 @@ def test_what_is_being_put_together_or_over_is_not_stopped_any_more(service: Ser
     service.start("scheduler-1")
 
     assert len(ending) >= 2
-    oracle.quiesce(service, [over, *finalizing])
-    oracle.check(service, [over, *finalizing])
+    oracle.judge(service, [over, *finalizing])
     later = submit_online(service, long())
     EXPIRY.act(service, later)
     oracle.quiesce(service, [later])  # so the deadlines of the others have been looked at once more
     oracle.check(service, [over, *finalizing])
 
 
-_ENDED = tuple(state for state in JobState if state.is_terminal)
-
-
-def _state(service: Service, job: Job) -> JobState:
-    with service.store.snapshot() as tx:
-        return tx.jobs.fetch(job.id).state
+def _is_being_put_together_or_over(service: Service, job: Job) -> bool:
+    state = service.job(job.id).state
+    return state is JobState.FINALIZING or state.is_terminal
 
 
 def _is_planned(service: Service, job: Job) -> bool:
-    with service.store.snapshot() as tx:
-        current = tx.jobs.fetch(job.id)
-        return current.kind is JobKind.ONLINE or current.planned_at is not None
+    current = service.job(job.id)
+    return current.kind is JobKind.ONLINE or current.planned_at is not None

@@ -159,8 +159,7 @@ def test_ten_times_too_much_is_refused_in_time_and_the_rest_is_done(service: Ser
     for client in clients:
         oracle.wait_for_ends(client.service, client.accepted)
     for client in clients:
-        oracle.quiesce(client.service, client.accepted)
-        oracle.check(client.service, client.accepted)
+        oracle.judge(client.service, client.accepted)
     offered_bytes = (offered_after - offered_before) * PADDING_BYTES
     grown = {role: after[role] - before[role] for role in before}
     print(f"offered {offered_bytes / MIB:.0f} MiB, grown {grown}")
@@ -205,7 +204,6 @@ def test_a_tenant_that_comes_late_waits_for_its_share_and_not_for_the_queue(serv
 
 def started_at(service: Service, job: Job) -> datetime:
     """When a worker claimed it."""
-    with service.store.snapshot() as tx:
-        started = tx.jobs.fetch(job.id).started_at
+    started = service.job(job.id).started_at
     assert started is not None
     return started

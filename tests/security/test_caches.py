@@ -1,8 +1,8 @@
 """Content that one tenant has put into a cache changes nothing that another one sees.
 
 `PARTED` are the caches that hold what tenants send, each with a way to put the same in and to see whether it
-was found; `SHOWN_ELSEWHERE` those that a test of their own shows, over HTTP and on real databases. Every
-cache of the code is in one of the tables.
+was found. Idempotency keys, files, uploads and results of earlier runs have tests of their own, over HTTP and
+on real databases. Every module with a cache is named here.
 """
 
 import re
@@ -151,30 +151,6 @@ def cached_tokens(engine: Engine, groups: CacheGroups, tenant: str) -> int:
         server.stop()
     assert fatal == []
     return answer.usage.cached_tokens
-
-
-SHOWN_ELSEWHERE: Final = {
-    "idempotency keys": (
-        "tests/integration/api/jobs/test_idempotency.py",
-        "test_a_key_belongs_to_its_tenant",
-    ),
-    "results of earlier runs": (
-        "tests/unit/workers/shard/reuse/test_reuse.py",
-        "test_another_tenants_results_are_not_reused",
-    ),
-    "files": ("tests/integration/api/openai/test_files.py", "test_another_tenants_file_is_not_found"),
-    "uploads": ("tests/integration/api/openai/test_uploads.py", "test_another_tenants_upload_is_not_found"),
-    "what queries of the database find": (
-        "tests/integration/store/tenants/test_tenants.py",
-        "test_a_method_reaches_what_is_the_tenants_own_and_nothing_else",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", SHOWN_ELSEWHERE)
-def test_every_other_one_is_shown_by_a_test_of_its_own(name: str) -> None:
-    path, test = SHOWN_ELSEWHERE[name]
-    assert f"def {test}(" in (ROOT / path).read_text()
 
 
 OF_TENANTS: Final = {

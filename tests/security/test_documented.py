@@ -8,15 +8,11 @@ prints.
 import json
 import os
 import random
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
-import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -30,18 +26,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from api.app import create_app
-from api.services.services import AppSettings
-from nightshift.process.settings import ApiSettings, DataSettings, LocationSettings
-from nightshift.store import Store
-from nightshift.store.databases.database import Database
 from nightshift.tenants.keys import Scope
-from tests.helpers.databases import migrated_sqlite
-from tests.integration.api.conftest import insert_key
-from tests.integration.api.fake_worker import FakeWorker
-from tests.integration.api.serving import serving
-from tests.integration.servers import ValkeyServer
-from tests.security.test_keys_swapped import things_of_alpha
+from tests.security.test_keys_swapped import client, key_of, served, things_of_alpha
 
 IS_LONG: Final = bool(os.environ.get("LONG"))
 SEED: Final = random.SystemRandom().randrange(2**32) if IS_LONG else 20261123
@@ -91,30 +77,10 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ns-")))
-        valkey = ValkeyServer(folder)
-        valkey.start()
-        stack.callback(valkey.kill)
-        data = DataSettings(data_dir=folder / "data")
-        data.data_dir.mkdir()
-        migrated_sqlite(data.data_dir / "nightshift.db").close()
-        place = folder / "place"
-        place.mkdir()
-        (place / "in.jsonl").write_text("{}\n")
-        locations = LocationSettings(file_roots=(f"alpha={place}",))
-        app = create_app(AppSettings(data, valkey.settings, locations, ApiSettings()))
-        store = Store(Database(data.resolved_database_url))
-        stack.callback(store.close)
-        stack.enter_context(FakeWorker(store, valkey.settings).at_work())
-        url = stack.enter_context(serving(app))
-        scopes = {"tenant": {Scope.SUBMIT, Scope.READ}, "admin": {Scope.SUBMIT, Scope.READ, Scope.ADMIN}}
-        headers = {
-            who: {"authorization": f"Bearer {insert_key(store, 'alpha', scopes=frozenset(may))}"}
-            for who, may in scopes.items()
-        }
-        with httpx.Client(base_url=url, headers=headers["tenant"], trust_env=False) as client:
-            ids = things_of_alpha(client, store, place)
+    with served("alpha", is_worked_on=True) as (app, url, store, places):
+        headers = {"tenant": key_of(store, "alpha"), "admin": key_of(store, "alpha", Scope.ADMIN)}
+        with client(url, headers["tenant"]) as alpha:
+            ids = things_of_alpha(alpha, store, places["alpha"])
         document = json.loads(json.dumps(app.openapi()))
         yield Site(url, document, headers, ids | {"tenant": "alpha", "model_id": "ruler"})
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,23 +17,22 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from hypothesis import HealthCheck, given
 from hypothesis import settings as profile
 from hypothesis import strategies as st
 
 from api.app import create_app
 from api.services.services import AppSettings
-from nightshift.fleet.workers import ExitCause
-from nightshift.jobs.dead_letters import DeadLetter
-from nightshift.jobs.ids import new_id
 from nightshift.lifecycle.transitions import plan
 from nightshift.process.settings import ApiSettings, DataSettings, LocationSettings
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
 from nightshift.tenants.keys import Scope
 from tests.helpers.databases import migrated_sqlite
-from tests.helpers.fakes import a_delivery, a_shard
+from tests.helpers.fakes import a_dead_letter, a_delivery, a_shard
 from tests.integration.api.conftest import insert_key
+from tests.integration.api.fake_worker import FakeWorker
 from tests.integration.api.serving import serving
 from tests.integration.servers import ValkeyServer
 
@@ -86,44 +85,52 @@ class Site:
         return path.replace("{model_id}", "m")
 
 
-@pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
+@contextmanager
+def served(
+    *tenants: str, is_worked_on: bool = False
+) -> Iterator[tuple[FastAPI, str, Store, dict[str, Path]]]:
+    """An API on servers of its own, its URL and its store, and a place for each tenant."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ns-")))
         valkey = ValkeyServer(folder)
         valkey.start()
         stack.callback(valkey.kill)
         data = DataSettings(data_dir=folder / "data")
-        data.data_dir.mkdir()
         migrated_sqlite(data.data_dir / "nightshift.db").close()
-        places = {tenant: folder / "places" / tenant for tenant in ("alpha", "beta")}
+        places = {tenant: folder / "places" / tenant for tenant in tenants}
         for tenant, place in places.items():
             place.mkdir(parents=True)
             (place / "in.jsonl").write_text(json.dumps(ROW) + "\n" if tenant == "alpha" else "")
         locations = LocationSettings(file_roots=tuple(f"{name}={place}" for name, place in places.items()))
         app = create_app(AppSettings(data, valkey.settings, locations, ApiSettings()))
-        url = stack.enter_context(serving(app))
         store = Store(Database(data.resolved_database_url))
         stack.callback(store.close)
-        scopes = frozenset({Scope.SUBMIT, Scope.READ})
-        clients = {
-            tenant: stack.enter_context(
-                httpx.Client(
-                    base_url=url,
-                    headers={"authorization": f"Bearer {insert_key(store, tenant, scopes=scopes)}"},
-                    timeout=TIMEOUT_S,
-                    trust_env=False,
-                )
+        if is_worked_on:
+            stack.enter_context(FakeWorker(store, valkey.settings).at_work())
+        yield app, stack.enter_context(serving(app)), store, places
+
+
+def client(url: str, headers: Mapping[str, str]) -> httpx.Client:
+    return httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=False)
+
+
+def key_of(store: Store, tenant: str, *more: Scope) -> dict[str, str]:
+    """The header of a new key that may submit, read, and more."""
+    key = insert_key(store, tenant, scopes=frozenset({Scope.SUBMIT, Scope.READ, *more}))
+    return {"authorization": f"Bearer {key}"}
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with served("alpha", "beta") as (app, url, store, places):
+        with client(url, key_of(store, "alpha")) as alpha, client(url, key_of(store, "beta")) as beta:
+            ids = things_of_alpha(alpha, store, places["alpha"])
+            operations = tuple(
+                (method.upper(), path)
+                for path, methods in sorted(app.openapi()["paths"].items())
+                for method in methods
             )
-            for tenant in places
-        }
-        ids = things_of_alpha(clients["alpha"], store, places["alpha"])
-        operations = tuple(
-            (method.upper(), path)
-            for path, methods in sorted(app.openapi()["paths"].items())
-            for method in methods
-        )
-        yield Site(clients["alpha"], clients["beta"], ids, operations, places)
+            yield Site(alpha, beta, ids, operations, places)
 
 
 def things_of_alpha(alpha: httpx.Client, store: Store, place: Path) -> dict[str, str]:
@@ -139,6 +146,7 @@ def things_of_alpha(alpha: httpx.Client, store: Store, place: Path) -> dict[str,
         files={"file": (f"{MARKER}.jsonl", json.dumps(ROW).encode())},
         data={"purpose": "batch"},
     )
+    url = f"https://example.com/{MARKER}"
     upload = {"filename": f"{MARKER}.jsonl", "bytes": 3, "mime_type": "text/jsonl", "purpose": "batch"}
     batch = {
         "input_file_id": file_id,
@@ -153,29 +161,17 @@ def things_of_alpha(alpha: httpx.Client, store: Store, place: Path) -> dict[str,
         "input": (place / "in.jsonl").as_uri(),
         "output": f"{(place / 'out').as_uri()}/",
         "metadata": {"who": MARKER},
-        "webhook": {"url": f"https://example.com/{MARKER}"},
+        "webhook": {"url": url},
     }
-    url = f"https://example.com/{MARKER}"
     endpoint = {"name": MARKER, "url": url, "event_types": ["batch.completed"]}
     job_id = made("/v1/jobs", json=job)
     with store.transaction() as tx:
         stored = tx.jobs.fetch(job_id)
-        delivery = a_delivery(stored, url=f"https://example.com/{MARKER}")
+        delivery = a_delivery(stored, url=url)
         tx.deliveries.insert(delivery)
         plan(tx, stored, "m", [a_shard(uri=stored.spec.input)], tx.now(), rows_total=1)
         (shard,) = tx.shards.of_job(job_id, limit=1)
-        letter = DeadLetter(
-            id=new_id("dlq"),
-            tenant_id="alpha",
-            job_id=job_id,
-            shard_id=shard.id,
-            row=0,
-            custom_id=MARKER,
-            cause=ExitCause.OUT_OF_MEMORY,
-            crashes=3,
-            worker_id="wrk_1",
-            died_at=tx.now(),
-        )
+        letter = a_dead_letter(stored, shard.id, row=0, custom_id=MARKER)
         tx.dead_letters.insert(letter)
     return {
         "file_id": file_id,

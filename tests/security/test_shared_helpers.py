@@ -1,7 +1,7 @@
 """Beside any load of one tenant, another's item is the next that a shared helper takes.
 
-`HELPERS` are those that run items; `SHOWN_ELSEWHERE` those whose turns a test of their own shows, on real
-databases and engines. Every place of the code that makes threads or places is in one of the tables.
+`HELPERS` are those that run items; the others of `IN_TURN` have tests of their own, on real databases and
+engines. Every module that makes threads or places is named here.
 """
 
 import re
@@ -19,16 +19,15 @@ from anyio.from_thread import start_blocking_portal
 
 from api.services.threads import STORAGE_THREADS_MAX, StorageThreads
 from nightshift.jobs import Job
-from nightshift.tenants.turns import Place, Turns, TurnThreads
+from nightshift.tenants.turns import TurnThreads
 from nightshift_engine import Grammar
 from nightshift_engine.guidance import compiler
 from nightshift_engine.guidance.compiler import GrammarCompiler
 from scheduler.runtime.thread_pools import JobPool, JobPoolConfig, leaves_a_thread
 from tests.helpers.fakes import a_job
 from workers.leases.isolation import Isolation, SuspectQueue
-from workers.online.runner import PREPARING_MAX
 from workers.serving.kinds.generators import GRAMMARS_COMPILED_MAX, grammar_threads
-from workers.serving.servers.image_server import PIXELS_DECODED_MAX, THREADS
+from workers.serving.servers.image_server import THREADS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 WAIT_MAX_S: Final = 60
@@ -70,27 +69,10 @@ Put = Callable[[str], object]
 """Gives a helper an item of a tenant, and returns at once."""
 
 
-def threads(num_threads: int) -> Callable[[Gate, ExitStack, pytest.MonkeyPatch], Put]:
-    def made(gate: Gate, stack: ExitStack, patch: pytest.MonkeyPatch) -> Put:
-        pool = TurnThreads("tried", num_threads)
-        stack.callback(pool.stop)
-        return lambda tenant: pool.run(tenant, lambda: gate.pass_through(tenant))
-
-    return made
-
-
-def decoding(gate: Gate, stack: ExitStack, patch: pytest.MonkeyPatch) -> Put:
-    """As much as `ImageServer` holds of large images; what a tenant alone may have is all."""
-    turns = Turns(PIXELS_DECODED_MAX, per_tenant=PIXELS_DECODED_MAX)
-
-    def decode(place: Place) -> None:
-        gate.pass_through(place.tenant)
-        turns.leave(place)
-
-    def begin(place: Place) -> None:
-        threading.Thread(target=decode, args=(place,), daemon=True).start()
-
-    return lambda tenant: turns.ask(tenant, begin, amount=PIXELS_DECODED_MAX // 2)
+def threads(gate: Gate, stack: ExitStack, patch: pytest.MonkeyPatch) -> Put:
+    pool = TurnThreads("tried", THREADS + 1)
+    stack.callback(pool.stop)
+    return lambda tenant: pool.run(tenant, lambda: gate.pass_through(tenant))
 
 
 def suspects(gate: Gate, stack: ExitStack, patch: pytest.MonkeyPatch) -> Put:
@@ -166,17 +148,15 @@ def jobs(gate: Gate, stack: ExitStack, patch: pytest.MonkeyPatch) -> Put:
 
 
 HELPERS: Final[dict[str, tuple[int, Callable[[Gate, ExitStack, pytest.MonkeyPatch], Put]]]] = {
-    "images: reading and fetching": (THREADS, threads(THREADS + 1)),
-    "images: decoding": (2, decoding),
-    "tokenizing of long texts": (PREPARING_MAX, threads(PREPARING_MAX + 1)),
+    "images: reading and fetching": (THREADS, threads),
     "suspected requests": (1, suspects),
     "grammars": (GRAMMARS_COMPILED_MAX, grammars),
     "calls of the object store": (STORAGE_THREADS_MAX - 1, storage),
     "assembly": (3, jobs),
 }
 """How many items of a tenant alone each has under way, and how it is made."""
-LEAVE_NO_PLACE: Final = {"images: decoding", "suspected requests"}
-"""A tenant alone has all of these: another's item begins as soon as one ends."""
+LEAVES_NO_PLACE: Final = "suspected requests"
+"""A tenant alone has all of it: another's item begins as soon as one ends."""
 
 
 @pytest.mark.parametrize("name", HELPERS)
@@ -194,60 +174,10 @@ def test_another_tenants_item_is_taken_next_after_at_most_those_under_way(
         assert gate.came == [MANY] * at_once
 
         put(ONE)
-        if name in LEAVE_NO_PLACE:
+        if name == LEAVES_NO_PLACE:
             gate.let_one_go()
         assert gate.wait_for(at_once + 1)
         assert gate.came[at_once] == ONE
-
-
-SHOWN_ELSEWHERE: Final = {
-    "reads of the API": (
-        "tests/unit/api/middleware/test_turns.py",
-        "test_a_flood_of_one_callers_reads_holds_up_no_other_caller",
-    ),
-    "sequences of an engine": (
-        "tests/unit/engine/core/test_flows.py",
-        "test_each_of_a_tenants_requests_begins_at_once_where_another_has_taken_all_slots",
-    ),
-    "images of one request after another": (
-        "tests/unit/workers/serving/servers/test_image_server.py",
-        "test_a_request_of_many_images_holds_up_no_other_tenants",
-    ),
-    "texts and answers of online requests": (
-        "tests/unit/workers/online/test_publisher.py",
-        "test_many_texts_of_a_tenant_hold_up_no_other_tenants",
-    ),
-    "parts of outputs": (
-        "tests/integration/store/shards/test_parts.py",
-        "test_a_tenant_with_many_parts_does_not_hold_another_up",
-    ),
-    "webhooks": (
-        "tests/integration/scheduler/webhooks/test_delivery.py",
-        "test_a_slow_endpoint_holds_up_no_other_tenant",
-    ),
-    "planning": (
-        "tests/integration/scheduler/planning/test_planning.py",
-        "test_however_many_slow_inputs_a_tenant_has_another_tenants_is_planned_beside_them",
-    ),
-    "manifests": (
-        "tests/integration/scheduler/assembly/test_running_manifests.py",
-        "test_one_tenant_whose_places_hang_leaves_threads_for_the_others",
-    ),
-    "deletion": (
-        "tests/integration/scheduler/retention/test_deletion.py",
-        "test_a_tenant_that_deletes_much_keeps_no_other_tenant_waiting",
-    ),
-    "claims": (
-        "tests/integration/store/shards/test_claims.py",
-        "test_the_tenant_with_the_least_in_flight_goes_first",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", SHOWN_ELSEWHERE)
-def test_the_turns_of_every_other_helper_are_shown_by_a_test_of_its_own(name: str) -> None:
-    path, test = SHOWN_ELSEWHERE[name]
-    assert f"def {test}(" in (ROOT / path).read_text()
 
 
 IN_TURN: Final = {

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import pickle
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from tests.unit.engine.encoders.images.test_decoding import PAGE, SVG, png_heade
 from tests.unit.engine.tiny.classifiers import save_classifier, save_tokenizer
 from tests.unit.engine.tiny.encoders import declare_modules, save_checkpoint, tiny_bert
 from tests.unit.engine.tiny.images import as_bytes, picture, save_image_model
-from tests.unit.engine.tiny.seq2seq import save_seq2seq
+from tests.unit.engine.tiny.seq2seq import POSITIONS, save_seq2seq
 
 MODELS = ("embedder", "single", "reranker", "animals", "m2m")
 """Beside the demo model."""
@@ -77,6 +76,10 @@ QUESTIONS = (
             ({"num_beams": 4}, "num_beams", "not supported"),
             ({"prompt": [[1, -1]]}, "prompt[0][1]", "at least 0"),
             ({"prompt": [[10**9]]}, "prompt", "outside"),
+            ({"prompt": ""}, "prompt", "no tokens"),
+            ({"prompt": "x" * (POSITIONS + 1)}, "prompt", "exceeds the encoder's input"),
+            ({"echo": True}, "echo", "not supported"),
+            ({"best_of": 2}, "best_of", "not supported"),
         ),
     ),
     Question(
@@ -270,20 +273,6 @@ TABLES = (
         ),
     ),
 )
-
-
-def image_files() -> dict[str, tuple[bytes, str]]:
-    """Files by name, with words of the error for those that are no image; `good.png` is one."""
-    return {
-        "good.png": (as_bytes(picture(1)), ""),
-        "empty.png": (b"", "is empty"),
-        "drawing.png": (SVG, "is an SVG drawing"),
-        "page.jpg": (PAGE, "is a web page"),
-        "no-pixels.png": (png_header(0, 0), ""),
-        "half.jpg": (as_bytes(picture(7, 400, 400), "JPEG")[:2000], "broken or truncated"),
-        "bomb.png": (png_header(30_000, 30_000), "30000 x 30000 pixels"),
-        "pickle.png": (pickle.dumps({"a": 1}), "none of the formats"),
-    }
 
 
 def each_of(questions: Sequence[Question], *, kept: int | None = None) -> pytest.MarkDecorator:

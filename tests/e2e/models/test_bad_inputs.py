@@ -1,10 +1,10 @@
-"""Bad inputs of every model kind: online, in a batch file, as rows of a job and of `nightshift run`.
+"""Bad inputs of every model kind: online, in a batch file, and in tables that `nightshift run` takes.
 
 Each is an error that names the field, and what lies beside it is answered.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +22,12 @@ from tests.e2e.models.bad_inputs import (
     Table,
     check_error,
     each_of,
-    image_files,
-    lines,
     save_models,
 )
-from tests.e2e.service import JOB_TIMEOUT_S, Service, forked, nightshift, wait_until_ended
+from tests.e2e.service import JOB_TIMEOUT_S, Service, batch_of, forked, nightshift
 
 LONG = pytest.mark.exhaustive
 QUICK = ("chats", "photos-of-a-table")  # of the tables, one of texts and one of images
-
-
-def ended_batch(
-    service: Service, http: httpx.Client, question: Question, numbers: Iterable[int]
-) -> dict[str, Any]:
-    """Submits a batch of these bodies and returns it once it has ended."""
-    content = ("a.jsonl", lines(question, numbers))
-    file = http.post("/files", data={"purpose": "batch"}, files={"file": content})
-    body = {"input_file_id": file.json()["id"], "endpoint": question.route, "completion_window": "24h"}
-    batch: dict[str, Any] = http.post("/batches", json=body).json()
-    wait_until_ended(service, batch["id"])
-    return dict(http.get(f"/batches/{batch['id']}").json())
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +67,7 @@ def test_a_batch_file_has_an_error_for_each_row_and_an_answer_for_the_one_beside
     service: Service, http: httpx.Client, question: Question
 ) -> None:
     numbers = [number for number in range(len(question.bodies)) if number not in question.refused_early]
-    batch = ended_batch(service, http, question, numbers)
+    batch = batch_of(service, question.route, {str(number): question.bodies[number] for number in numbers})
     assert batch["status"] == "completed"
     assert batch["request_counts"] == {"total": len(numbers), "completed": 1, "failed": len(numbers) - 1}
 
@@ -97,33 +83,12 @@ def test_a_batch_file_has_an_error_for_each_row_and_an_answer_for_the_one_beside
 
 @each_of([question for question in QUESTIONS if question.refused_early], kept=1)
 def test_a_batch_file_is_refused_for_the_rows_that_are_bad_at_first_sight(
-    service: Service, http: httpx.Client, question: Question
+    service: Service, question: Question
 ) -> None:
-    batch = ended_batch(service, http, question, range(len(question.bodies)))
+    batch = batch_of(service, question.route, {str(n): body for n, body in enumerate(question.bodies)})
 
     assert batch["status"] == "failed"
     assert {error["line"] - 1 for error in batch["errors"]["data"]} == question.refused_early
-
-
-@each_of(QUESTIONS, kept=2)
-def test_rows_of_a_job_have_an_error_each_and_the_one_beside_them_an_answer(
-    service: Service, http: httpx.Client, folder: Path, question: Question
-) -> None:
-    path = folder / f"{question.good['model']}-{question.route.replace('/', '-')}.jsonl"
-    path.write_bytes(lines(question, range(len(question.bodies))))
-    places = {"input": f"file://{path}", "output": f"file://{path.with_suffix('')}/"}
-    body = {"endpoint": question.route, **places, "max_error_rate": 1}
-    created = http.post("/jobs", json=body).json()
-    assert "id" in created, created
-    wait_until_ended(service, created["id"])
-    job = http.get(f"/jobs/{created['id']}").json()
-
-    assert job["counts"] == {"total": len(question.bodies), "succeeded": 1, "failed": len(question.bad)}, job
-    results = http.get(f"/jobs/{created['id']}/results", headers={"accept": "application/x-ndjson"}).text
-    rows = {int(row["custom_id"]): row for row in map(json.loads, results.splitlines())}
-    assert sorted(rows) == [*range(len(question.bodies))]
-    for number, wanted in enumerate(question.bad, 1):
-        check_error(rows[number]["response"]["body"]["error"], wanted)
 
 
 def rows_of_run(service: Service, folder: Path, *arguments: str, failed: int) -> dict[str, Any]:
@@ -144,20 +109,6 @@ def rows_of_run(service: Service, folder: Path, *arguments: str, failed: int) ->
     responses = {row["custom_id"]: row["response"] for row in rows}
     assert len(rows) == len(responses) == 1 + failed
     return responses
-
-
-@each_of(QUESTIONS, kept=1)
-def test_rows_of_the_command_have_an_error_each_and_the_one_beside_them_an_answer(
-    service: Service, folder: Path, question: Question
-) -> None:
-    name = f"run-{question.good['model']}{question.route.replace('/', '-')}.jsonl"
-    (folder / name).write_bytes(lines(question, range(len(question.bodies))))
-
-    rows = rows_of_run(service, folder, name, "--endpoint", question.route, failed=len(question.bad))
-
-    assert rows["0"]["status_code"] == 200
-    for number, wanted in enumerate(question.bad, 1):
-        check_error(rows[str(number)]["body"]["error"], wanted)
 
 
 @pytest.mark.parametrize(
@@ -186,43 +137,15 @@ def test_a_table_with_a_template_has_an_error_for_each_bad_row(
         check_error(rows[str(number)]["body"]["error"], ({"row": number}, param, said))
 
 
-def test_a_prefix_of_images_has_an_error_for_each_object_that_is_no_image(
-    service: Service, folder: Path
-) -> None:
-    (folder / "photos").mkdir()
-    files = image_files()
-    for name, (data, _) in files.items():
-        (folder / "photos" / name).write_bytes(data)
-    template = {"model": "animals", "input": "{{image}}", "top_k": 1}
-    (folder / "photos.json").write_text(json.dumps(template))
-
-    rows = rows_of_run(
-        service,
-        folder,
-        *("photos/", "--endpoint", "classifications", "--template", "photos.json"),
-        failed=len(files) - 1,
-    )
-
-    by_name = {Path(key).name: row for key, row in rows.items()}
-    assert by_name.keys() == files.keys()
-    [scores] = (classified["scores"] for classified in by_name.pop("good.png")["body"]["data"])
-    assert len(scores) == 1
-    for name, row in by_name.items():
-        error = row["body"]["error"]
-        assert name in error["message"], error
-        assert files[name][1] in error["message"], error
-        assert error["param"] == "input", error
-
-
 @pytest.mark.parametrize(
     ("template", "code", "said"),
     [
-        ("{", 2, "cannot be read as JSON"),
+        pytest.param("{", 2, "cannot be read as JSON", marks=LONG),
         pytest.param("[1]", 2, "is not a JSON object", marks=LONG),
         ('{"model": "single", "input": "{{txt}}"}', 4, "txt"),
         ('{"model": "single", "input": "{{text}}", "temperature": 1}', 3, "temperature"),
         pytest.param('{"model": "single", "input": {"image": "{{text}}"}}', 3, "image", marks=LONG),
-        ('{"model": "embedder", "input": "{{text}}"}', 1, "embedder"),
+        pytest.param('{"model": "embedder", "input": "{{text}}"}', 1, "embedder", marks=LONG),
         pytest.param('{"model": "no-such", "input": "{{text}}"}', 1, "no-such", marks=LONG),
         pytest.param('{"input": "{{text}}"}', 4, "model", marks=LONG),
     ],

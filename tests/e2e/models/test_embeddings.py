@@ -1,7 +1,6 @@
 """An embedder in a real service: online, and as rows; what was cut is counted in the manifest."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,36 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.e2e.service import Service, forked, nightshift
-from tests.unit.engine.tiny.encoders import (
-    TOLERANCE,
-    WORDS,
-    declare_modules,
-    mean_and_normalize,
-    reference,
-    save_checkpoint,
-    tiny_bert,
-)
+from tests.e2e.service import Service, run
+from tests.unit.engine.tiny.encoders import TOLERANCE, WORDS, mean_and_normalize, reference
 
 LONG = " ".join(WORDS * 3)
 CUT_IDS = [2, 54, 55, *range(4, 16), 3]  # of LONG behind the prompt, to 16 tokens
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("embeddings")
-    directory = save_checkpoint(folder / "embedder", tiny_bert())
-    declare_modules(directory, {"pooling_mode": "mean"}, "Transformer", "Pooling", "Normalize")
-    (directory / "config_sentence_transformers.json").write_text('{"prompts": {"query": "w50 w51 "}}')
-    (directory / "nightshift.yaml").write_text("is_matryoshka: true\n")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def service(folder: Path) -> Iterator[Service]:
-    model = ("--model", str(folder / "embedder"))
-    with forked(folder / "data", *model, FILE_ROOTS=str(folder), DTYPE="float32") as service:
-        yield service
 
 
 def expected(folder: Path, *inputs: list[int]) -> list[list[float]]:
@@ -74,21 +48,17 @@ def test_rows_become_short_vectors_and_what_was_cut_is_counted(service: Service,
     pq.write_table(pa.table({"text": ["w1", LONG, "w2", LONG]}), folder / "texts.parquet")
     (folder / "request.json").write_text(json.dumps(ASKED | {"input": "{{text}}"}))
 
-    ended = nightshift(
-        service,
-        *("run", "texts.parquet", "--output", "vectors", "--endpoint", "embeddings"),
-        *("--template", "request.json", "--format", "parquet", "--wait"),
-        cwd=folder,
-    )
+    how = ("--endpoint", "embeddings", "--template", "request.json", "--format", "parquet")
+    ended = run(service, folder, "texts.parquet", "--output", "of-embedder", *how)
 
     assert "4 rows succeeded" in ended.stdout, ended.stdout + ended.stderr
-    table = pa.concat_tables(pq.read_table(path) for path in sorted((folder / "vectors").glob("part-*")))
+    table = pa.concat_tables(pq.read_table(path) for path in sorted((folder / "of-embedder").glob("part-*")))
     assert table.schema.field("embedding").type == pa.list_(pa.float32(), 8)
     assert sorted(table["truncated_inputs"].to_pylist()) == [0, 0, 1, 1]
     [cut] = expected(folder, CUT_IDS)
     for row in table.to_pylist():
         if row["truncated_inputs"]:
             assert row["embedding"] == pytest.approx(cut, abs=TOLERANCE)
-    manifest = json.loads((folder / "vectors" / "_manifest.json").read_text())
+    manifest = json.loads((folder / "of-embedder" / "_manifest.json").read_text())
     assert manifest["truncated"] == {"rows": 2}
     assert sum(part.get("truncated", 0) for part in manifest["parts"]) == 2

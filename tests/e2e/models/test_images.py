@@ -2,31 +2,32 @@
 
 import base64
 import json
+import pickle
 import re
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scheduler.input.sharding import IMAGES_MAX
 from tests.e2e.service import (
     Service,
-    forked,
+    answers_of,
     kill_worker_in_the_middle,
     nightshift,
-    output_lines,
     parquet_rows,
+    run,
     wait_until_ended,
 )
-from tests.integration.servers import S3Server, moto
+from tests.integration.servers import S3Server
 from tests.unit.engine.encoders.images.test_decoding import PAGE, SVG, png_header
-from tests.unit.engine.tiny.images import as_bytes, picture, reference, save_image_model
+from tests.unit.engine.tiny.images import as_bytes, picture, reference
 
 TOLERANCE = 2e-5
 PICTURES = [picture(number, 40 + number, 50) for number in range(6)]
-IMAGES = 300
+IMAGES = IMAGES_MAX + 12  # more than a shard has
 UNUSUAL = {
     "cmyk.jpg": as_bytes(picture(7).convert("CMYK"), "JPEG"),
     "animated.gif": as_bytes(picture(8), "GIF", save_all=True, append_images=[picture(9)]),
@@ -38,14 +39,13 @@ REFUSED = {
     "no-pixels.png": (png_header(0, 0), "pixels|broken|none of the formats"),
     "half.jpg": (as_bytes(picture(7, 400, 400), "JPEG")[:2000], "broken or truncated"),
     "bomb.png": (png_header(30_000, 30_000), "30000 x 30000 pixels"),
+    "pickle.png": (pickle.dumps({"a": 1}), "none of the formats"),
 }
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("images")
-    save_image_model(folder / "animals", "ViT", id2label={0: "cat", 1: "dog"}, label2id=None)
-    save_image_model(folder / "vectors", "CLIPVision", "ModelWithProjection")
+@pytest.fixture(scope="module", autouse=True)
+def photos(folder: Path) -> None:
+    """A directory of images, and of two files that are none."""
     photos = folder / "photos"
     (photos / "more").mkdir(parents=True)
     for number, image in enumerate(PICTURES):
@@ -53,33 +53,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (where / f"{number}.png").write_bytes(as_bytes(image))
     (photos / "empty.png").write_bytes(b"")
     (photos / "page.jpg").write_bytes(b"<!doctype html><html>404</html>")
-    return folder
 
 
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with moto(tmp_path_factory.mktemp("moto")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def bucket(s3: S3Server) -> str:
-    """A bucket with `IMAGES` small images in folders, unusual images, and objects that are none."""
-    name = s3.new_bucket()
-    for number in range(IMAGES):
-        key = f"photos/day={number % 3}/{number:04}.png"
-        s3.client.put_object(Bucket=name, Key=key, Body=as_bytes(PICTURES[number % len(PICTURES)]))
-    for object_name, data in (UNUSUAL | {name: data for name, (data, _) in REFUSED.items()}).items():
-        s3.client.put_object(Bucket=name, Key=f"photos/{object_name}", Body=data)
-    return name
-
-
-@pytest.fixture(scope="module")
-def service(folder: Path, s3: S3Server, bucket: str) -> Iterator[Service]:
-    models = ("--model", str(folder / "animals"), "--model", str(folder / "vectors"))
-    places = {"FILE_ROOTS": str(folder), "S3_BUCKETS": bucket}
-    with s3.in_environment(), forked(folder / "data", *models, **places, DTYPE="float32") as service:
-        yield service
+def run_animals(service: Service, folder: Path, input: str, output: str) -> tuple[str, list[dict[str, Any]]]:
+    """Classifies images. Returns what the command says, and the rows of the output."""
+    model = ("--endpoint", "classifications", "--model", "animals", "--input-column", "image")
+    where = ("--output", (folder / output).as_uri() + "/", "--format", "parquet")
+    ended = run(service, folder, input, *where, *model)
+    return ended.stdout + ended.stderr, parquet_rows(folder / output)
 
 
 @pytest.fixture(scope="module")
@@ -118,23 +99,8 @@ def test_images_are_classified_and_embedded_online(
 
 
 def test_a_batch_file_asks_for_images(service: Service, vectors: list[list[float]]) -> None:
-    lines = [
-        {
-            "custom_id": f"r{number}",
-            "method": "POST",
-            "url": "/v1/embeddings",
-            "body": {"model": "vectors", "input": {"image": data_uri(number)}},
-        }
-        for number in range(3)
-    ]
-    with service.openai() as client:
-        data = "\n".join(map(json.dumps, lines)).encode()
-        file = client.files.create(file=("rows.jsonl", data), purpose="batch")
-        batch = client.batches.create(
-            input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h"
-        )
-        wait_until_ended(service, batch.id)
-        done = {line["custom_id"]: line["response"]["body"] for line in output_lines(client, batch.id)}
+    bodies = {f"r{n}": {"model": "vectors", "input": {"image": data_uri(n)}} for n in range(3)}
+    done = answers_of(service, "/v1/embeddings", bodies)
     for number in range(3):
         embedding = done[f"r{number}"]["data"][0]["embedding"]
         assert embedding == pytest.approx(vectors[number], abs=TOLERANCE)
@@ -143,14 +109,9 @@ def test_a_batch_file_asks_for_images(service: Service, vectors: list[list[float
 def test_a_directory_of_images_is_an_input_with_one_row_an_object(
     service: Service, folder: Path, probabilities: list[list[float]]
 ) -> None:
-    ended = nightshift(
-        service,
-        *("run", "photos/", "--output", "labels", "--endpoint", "classifications", "--model", "animals"),
-        *("--input-column", "image", "--format", "parquet", "--wait"),
-        cwd=folder,
-    )
-    assert f"{len(PICTURES)} rows succeeded, 2 failed" in ended.stdout, ended.stdout + ended.stderr
-    rows = {Path(row["custom_id"]).name: row for row in parquet_rows(folder / "labels")}
+    said, labelled = run_animals(service, folder, "photos/", "labels")
+    assert f"{len(PICTURES)} rows succeeded, 2 failed" in said
+    rows = {Path(row["custom_id"]).name: row for row in labelled}
     assert len(rows) == len(PICTURES) + 2
     for number, wanted in enumerate(probabilities):
         row = rows[f"{number}.png"]
@@ -170,12 +131,8 @@ def test_a_column_of_references_is_an_input(
     lines = [{"photo": f"file://{folder}/photos/{number}.png"} for number in (0, 2)]
     lines.append({"photo": f"file://{folder}/photos/none.png"})
     (folder / "list.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    ended = nightshift(
-        service,
-        *("run", "list.jsonl", "--output", "embedded", "--endpoint", "embeddings", "--model", "vectors"),
-        *("--input-column", "photo", "--format", "parquet", "--wait"),
-        cwd=folder,
-    )
+    how = ("--endpoint", "embeddings", "--model", "vectors", "--input-column", "photo", "--format", "parquet")
+    ended = run(service, folder, "list.jsonl", "--output", "embedded", *how)
     assert "2 rows succeeded, 1 failed" in ended.stdout, ended.stdout + ended.stderr
     by_id = sorted(parquet_rows(folder / "embedded"), key=lambda row: str(row["custom_id"]))
     for row, number in zip(by_id, (0, 2), strict=False):
@@ -184,19 +141,18 @@ def test_a_column_of_references_is_an_input(
 
 
 def test_a_prefix_of_images_in_s3_is_an_input_with_many_images_a_shard(
-    service: Service, bucket: str, folder: Path, probabilities: list[list[float]]
+    service: Service, s3: S3Server, bucket: str, folder: Path, probabilities: list[list[float]]
 ) -> None:
     """Every object is in the output once, and what is no image is the error of its row alone."""
-    prefix = f"s3://{bucket}/photos/"
-    ended = nightshift(
-        service,
-        *("run", prefix, "--output", f"file://{folder}/from-s3/", "--endpoint", "classifications"),
-        *("--model", "animals", "--input-column", "image", "--format", "parquet", "--wait"),
-        cwd=folder,
-    )
+    for number in range(IMAGES):
+        key = f"photos/day={number % 3}/{number:04}.png"
+        s3.client.put_object(Bucket=bucket, Key=key, Body=as_bytes(PICTURES[number % len(PICTURES)]))
+    for object_name, data in (UNUSUAL | {name: data for name, (data, _) in REFUSED.items()}).items():
+        s3.client.put_object(Bucket=bucket, Key=f"photos/{object_name}", Body=data)
+
+    said, rows = run_animals(service, folder, f"s3://{bucket}/photos/", "from-s3")
     succeeded = IMAGES + len(UNUSUAL)
-    assert f"{succeeded} rows succeeded, {len(REFUSED)} failed" in ended.stdout, ended.stdout + ended.stderr
-    rows = parquet_rows(folder / "from-s3")
+    assert f"{succeeded} rows succeeded, {len(REFUSED)} failed" in said
     by_id = {row["custom_id"]: row for row in rows}
     assert len(rows) == len(by_id) == succeeded + len(REFUSED)
     for number in range(IMAGES):
@@ -219,27 +175,9 @@ def test_a_prefix_of_images_in_s3_is_an_input_with_many_images_a_shard(
 
 
 ODD_NAMES = (
-    *(
-        "a b.png",
-        "nl\nx.png",
-        "tab\t.png",
-        "pct%20.png",
-        "pct%.png",
-        "-dash.png",
-        "UP.PNG",
-        "star*.png",
-        "q?.png",
-    ),
-    *(
-        "[br].png",
-        "hash#.png",
-        "quo\"te'.png",
-        "back\\slash.png",
-        "漢字🙂.png",
-        "e\u0301.png",
-        "{{x}}.png",
-        "sub dir/1.png",
-    ),
+    *("a b.png", "nl\nx.png", "tab\t.png", "pct%20.png", "pct%.png", "-dash.png", "UP.PNG", "star*.png"),
+    *("q?.png", "[br].png", "hash#.png", "quo\"te'.png", "back\\slash.png", "漢字🙂.png", "e\u0301.png"),
+    *("{{x}}.png", "sub dir/1.png"),
 )
 
 
@@ -252,19 +190,12 @@ def test_every_name_that_a_file_can_have_is_a_row_and_what_is_no_file_is_named(
         (odd / name).write_bytes(as_bytes(PICTURES[number % len(PICTURES)]))
     (odd / "directory.jpg").mkdir()
     (odd / "dangling.png").symlink_to(odd / "nothing.png")
-    run = (
-        *("run", "odd/", "--output", "from-odd", "--endpoint", "classifications", "--model", "animals"),
-        *("--input-column", "image", "--format", "parquet", "--wait"),
-    )
 
-    refused = nightshift(service, *run, cwd=folder)
+    refused, _ = run_animals(service, folder, "odd/", "from-odd")
     (odd / "dangling.png").unlink()
-    ended = nightshift(service, *run, cwd=folder)
+    _, rows = run_animals(service, folder, "odd/", "from-odd")
 
-    assert refused.returncode == 4
-    assert "dangling.png cannot be read: it is no file" in refused.stdout + refused.stderr
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    rows = parquet_rows(folder / "from-odd")
+    assert "dangling.png cannot be read: it is no file" in refused
     prefix = str(odd).removeprefix("/") + "/"
     scores = {row["custom_id"].removeprefix(prefix): row["scores"] for row in rows}
     assert (len(rows), scores.keys()) == (len(ODD_NAMES), {*ODD_NAMES})

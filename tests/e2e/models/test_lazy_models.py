@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from workers.serving.kinds.generators import engine_config
 
 KV_BLOCKS = 200
 ROWS = 300
-FLOOD = 150
 WAIT_MAX_S = 120.0
 
 
@@ -103,24 +101,3 @@ def test_rows_of_a_model_that_makes_room_go_on_where_they_were(service: Service,
     }
     assert answers == {str(number): number_in_words(number) for number in range(ROWS)}
     assert len(lines) == ROWS
-
-
-@pytest.mark.exhaustive  # a worker's own test has the same flood
-def test_chats_are_answered_while_another_model_is_flooded(service: Service) -> None:
-    """Goal: a chat waits for its model's turn, not for the end of what was asked of the other one first."""
-    flood = {"endpoint": "embeddings", "body": {"model": "embedder", "input": ["w1 w2"] * 2_000}}
-    chat = {"model": "demo", "messages": [{"role": "user", "content": "48213"}], "temperature": 0}
-    with service.http() as http:
-        with ThreadPoolExecutor(8) as pool:  # faster than the worker takes them, on a busy machine, too
-            jobs = [
-                answer.json()["id"]
-                for answer in pool.map(lambda _: http.post("/jobs", json=flood), range(FLOOD))
-            ]
-        for _ in range(3):
-            answer = http.post("/chat/completions", json=chat, timeout=WAIT_MAX_S).json()
-            assert answer["choices"][0]["message"]["content"] == number_in_words(48213)
-        last = http.get(f"/jobs/{jobs[-1]}").json()
-        for id in jobs:
-            http.post(f"/jobs/{id}/cancel")
-
-    assert last["status"] != "succeeded", "the flood was over before the chats"

@@ -1,7 +1,5 @@
 """A classifier and a reranker in a real service: online, in a batch file, and as rows into Parquet."""
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,36 +7,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightshift_engine.encoders import PairText
-from tests.e2e.service import Service, forked, nightshift, output_lines, parquet_rows, wait_until_ended
-from tests.unit.engine.tiny.classifiers import reference_logits, save_classifier
+from tests.e2e.service import Service, answers_of, parquet_rows, run
+from tests.unit.engine.tiny.classifiers import reference_logits
 from tests.unit.engine.tiny.encoders import WORDS
-from tests.unit.engine.tiny.rerankers import (
-    TEMPLATE,
-    declare_logit_score,
-    reference_probabilities,
-    save_reranker,
-)
+from tests.unit.engine.tiny.rerankers import reference_probabilities
 
 TOLERANCE = 2e-5
 QUERY = "w40 w41 w5"
 TEXTS = [" ".join(WORDS[start : start + length]) for start, length in ((0, 1), (7, 5), (3, 40), (20, 12))]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("scores")
-    save_classifier(folder / "spam", "distilbert", id2label={0: "ham", 1: "spam"}, label2id=None)
-    save_classifier(folder / "reranker", "bert", num_labels=1)
-    declare_logit_score(save_reranker(folder / "generative", template=TEMPLATE))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def service(folder: Path) -> Iterator[Service]:
-    names = ("spam", "reranker", "generative")
-    models = [word for name in names for word in ("--model", str(folder / name))]
-    with forked(folder / "data", *models, FILE_ROOTS=str(folder), DTYPE="float32") as service:
-        yield service
 
 
 @pytest.fixture(scope="module")
@@ -78,43 +54,17 @@ def test_texts_are_classified_and_ranked_online(
     assert [result["document"]["text"] for result in ranked["results"]] == [TEXTS[index] for index in best]
 
 
-def test_a_request_that_cannot_be_served_is_a_400_that_names_the_field(service: Service) -> None:
-    too_long = {"model": "reranker", "query": QUERY, "documents": ["w1", " ".join(WORDS * 2)]}
-    with service.http() as http:
-        answers = [
-            http.post("/rerank", json=too_long),
-            http.post("/rerank", json={"model": "reranker", "query": QUERY, "documents": []}),
-            http.post("/rerank", json={"model": "spam", "query": QUERY, "documents": ["w1"]}),
-            http.post("/chat/completions", json={"model": "spam", "messages": []}),
-        ]
-
-    assert [answer.status_code for answer in answers] == [400] * 4
-    params = [answer.json()["error"]["param"] for answer in answers[:3]]
-    assert params == ["documents[1]", "documents", "model"]
-
-
 def test_a_batch_file_asks_for_rankings(service: Service, relevances: list[float]) -> None:
     """Goal: the lines of a batch are the same for these routes as for OpenAI's."""
     body = {"model": "reranker", "query": QUERY, "documents": TEXTS}
-    lines = [
-        {"custom_id": f"r{row}", "method": "POST", "url": "/v1/rerank", "body": body | {"top_n": row}}
-        for row in range(3)  # the first asks for none, which is an error of its line
-    ]
-    with service.openai() as client:
-        data = "\n".join(map(json.dumps, lines)).encode()
-        file = client.files.create(file=("rows.jsonl", data), purpose="batch")
-        with service.http() as http:
-            batch_body = {"input_file_id": file.id, "endpoint": "/v1/rerank", "completion_window": "24h"}
-            batch = http.post("/batches", json=batch_body).json()
-        wait_until_ended(service, batch["id"])
-        done = {line["custom_id"]: line["response"] for line in output_lines(client, batch["id"])}
+    # The first asks for none, which is an error of its line.
+    done = answers_of(service, "/v1/rerank", {f"r{n}": body | {"top_n": n} for n in range(3)})
 
     assert done.keys() == {"r1", "r2"}, service.logs()
     best = sorted(range(len(TEXTS)), key=lambda index: -relevances[index])
-    assert [result["index"] for result in done["r2"]["body"]["results"]] == best[:2]
-    assert done["r2"]["body"]["results"][0]["relevance_score"] == pytest.approx(
-        relevances[best[0]], abs=TOLERANCE
-    )
+    assert [result["index"] for result in done["r2"]["results"]] == best[:2]
+    score = done["r2"]["results"][0]["relevance_score"]
+    assert score == pytest.approx(relevances[best[0]], abs=TOLERANCE)
 
 
 def test_a_generative_reranker_ranks_online_and_in_a_batch_file(
@@ -123,23 +73,17 @@ def test_a_generative_reranker_ranks_online_and_in_a_batch_file(
     body = {"model": "generative", "query": QUERY, "documents": TEXTS}
     instruction = "find what is no word"
     instructed = [PairText(QUERY, text, instruction=instruction) for text in TEXTS]
-    line = {"custom_id": "a", "method": "POST", "url": "/v1/score"}
     pairs = {"model": "generative", "text_1": QUERY, "text_2": TEXTS, "instruction": instruction}
-    with service.http() as http, service.openai() as client:
+    with service.http() as http:
         ranked = http.post("/rerank", json=body).json()["results"]
-        data = json.dumps(line | {"body": pairs}).encode()
-        file = client.files.create(file=("rows.jsonl", data), purpose="batch")
-        job = {"input_file_id": file.id, "endpoint": "/v1/score", "completion_window": "24h"}
-        batch = http.post("/batches", json=job).json()
-        wait_until_ended(service, batch["id"])
-        [done] = output_lines(client, batch["id"])
+    scored = answers_of(service, "/v1/score", {"a": pairs})["a"]["data"]
 
     by_index = {result["index"]: result["relevance_score"] for result in ranked}
     assert [by_index[index] for index in range(len(TEXTS))] == pytest.approx(
         probabilities_of_yes, abs=TOLERANCE
     )
-    scores = [pair["score"] for pair in done["response"]["body"]["data"]]
-    assert scores == pytest.approx(reference_probabilities(folder / "generative", instructed), abs=TOLERANCE)
+    wanted = reference_probabilities(folder / "generative", instructed)
+    assert [pair["score"] for pair in scored] == pytest.approx(wanted, abs=TOLERANCE)
 
 
 def test_rows_become_labels_and_scores_in_parquet(
@@ -147,18 +91,13 @@ def test_rows_become_labels_and_scores_in_parquet(
     folder: Path,
     probabilities: list[list[float]],
     relevances: list[float],
-    probabilities_of_yes: list[float],
 ) -> None:
     table = pa.table({"text": [*TEXTS, ""], "query": [QUERY] * (len(TEXTS) + 1)})
-    pq.write_table(table, folder / "texts.parquet")
+    pq.write_table(table, folder / "scored.parquet")
 
     def rows(endpoint: str, model: str) -> list[dict[str, object]]:
-        ended = nightshift(
-            service,
-            *("run", "texts.parquet", "--output", f"of/{model}", "--endpoint", endpoint, "--model", model),
-            *("--input-column", "text", "--format", "parquet", "--wait"),
-            cwd=folder,
-        )
+        how = ("--endpoint", endpoint, "--model", model, "--input-column", "text", "--format", "parquet")
+        ended = run(service, folder, "scored.parquet", "--output", f"of/{model}", *how)
         assert "4 rows succeeded, 1 failed" in ended.stdout, ended.stdout + ended.stderr
         return sorted(parquet_rows(folder / "of" / model), key=lambda row: str(row["custom_id"]))
 
@@ -172,5 +111,3 @@ def test_rows_become_labels_and_scores_in_parquet(
 
     scored = [row["score"] for row in rows("score", "reranker")]
     assert scored == [*(pytest.approx(score, abs=TOLERANCE) for score in relevances), None]
-    scored = [row["score"] for row in rows("score", "generative")]
-    assert scored == [*(pytest.approx(score, abs=TOLERANCE) for score in probabilities_of_yes), None]

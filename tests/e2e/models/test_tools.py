@@ -13,7 +13,7 @@ from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
 from nightshift.jobs import JsonObject
-from tests.e2e.service import Service, ended_batch, forked, output_lines
+from tests.e2e.service import Service, answers_of, forked
 from tests.unit.workers.serving.servers.trained import (
     ANSWERS,
     CALLS,
@@ -113,17 +113,10 @@ def test_a_chat_has_the_calls_whole_and_streamed(client: openai.OpenAI, model: s
 
 
 @pytest.mark.parametrize("model", EACH_MODEL)
-def test_rows_of_a_batch_have_the_same_calls(service: Service, client: openai.OpenAI, model: str) -> None:
-    url = "/v1/chat/completions"
-    lines = [{"custom_id": case, "method": "POST", "url": url, "body": chat(model, case)} for case in CASES]
-    data = "\n".join(map(json.dumps, lines)).encode()
-    file = client.files.create(file=("rows.jsonl", data), purpose="batch")
-    batch = client.batches.create(input_file_id=file.id, endpoint=url, completion_window="24h")
-    assert ended_batch(service, batch.id).request_counts == openai.types.BatchRequestCounts(
-        completed=len(CASES), failed=0, total=len(CASES)
-    )
-    rows = {line["custom_id"]: line["response"]["body"] for line in output_lines(client, batch.id)}
+def test_rows_of_a_batch_have_the_same_calls(service: Service, model: str) -> None:
+    rows = answers_of(service, "/v1/chat/completions", {case: chat(model, case) for case in CASES})
 
+    assert rows.keys() == CASES.keys()
     for case in CASES:
         check(case, outcome(ChatCompletion.model_validate(rows[case])))
 

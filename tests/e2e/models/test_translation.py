@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,42 +12,22 @@ import pytest
 from nightshift_engine import SamplingParams
 from tests.e2e.service import (
     Service,
-    ended_batch,
-    forked,
+    answers_of,
     kill_worker_in_the_middle,
     nightshift,
-    output_lines,
     wait_until_ended,
 )
 from tests.unit.engine.tiny.decoders import EOS, byte_tokenizer, complete
 from tests.unit.engine.tiny.seq2seq import (
     LANGUAGES,
-    POSITIONS,
     START,
     generate,
     make_seq2seq_engine,
-    save_seq2seq,
     translation,
 )
 
 TEXTS = ["good morning", "a", "the night shift begins", "one two three"]
 ASKED: dict[str, Any] = {"model": "m2m", "max_tokens": 12, "target_language": "fr_XX"}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("translation")
-    save_seq2seq(folder / "m2m", "m2m_100", has_languages=True, no_repeat_ngram_size=1)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def service(folder: Path) -> Iterator[Service]:
-    model = ("--model", str(folder / "m2m"))
-    settings = {"FILE_ROOTS": str(folder), "DTYPE": "float32", "ENGINE_MAX_NUM_SEQS": "4"}
-    settings |= {"SEGMENT_ROWS": "8", "SEGMENT_SPACING_S": "0"}  # rows are counted early
-    with forked(folder / "data", *model, **settings) as service:
-        yield service
 
 
 @pytest.fixture(scope="module")
@@ -83,31 +62,6 @@ def test_a_translation_is_that_of_generate_whole_and_streamed(
     assert "".join(parts) == expected[TEXTS[0]]
 
 
-def test_what_it_does_not_do_is_refused_by_field(service: Service) -> None:
-    refused = [
-        (
-            "/completions",
-            {"prompt": "x", "target_language": "xx_XX"},
-            "target_language",
-            "no language 'xx_XX'",
-        ),
-        ("/completions", {"prompt": "x"}, "target_language", "missing"),
-        ("/completions", ASKED | {"prompt": "x", "num_beams": 5}, "num_beams", "not supported"),
-        ("/completions", ASKED | {"prompt": "x", "echo": True}, "echo", "not supported"),
-        ("/completions", ASKED | {"prompt": "x", "best_of": 2}, "best_of", "not supported"),
-        ("/completions", ASKED | {"prompt": ""}, "prompt", "no tokens"),
-        ("/completions", ASKED | {"prompt": "x" * (POSITIONS + 1)}, "prompt", "exceeds the encoder's input"),
-        ("/chat/completions", {"messages": [{"role": "user", "content": "x"}]}, "model", "does not serve"),
-        ("/embeddings", {"input": "x"}, "model", "does not serve"),
-    ]
-    with service.http() as http:
-        for path, fields, param, reason in refused:
-            answer = http.post(path, json={"model": "m2m"} | fields)
-            error = answer.json()["error"]
-            assert (answer.status_code, error["param"]) == (400, param), (path, fields, error)
-            assert reason in error["message"]
-
-
 def test_a_form_of_the_output_is_kept_to(service: Service) -> None:
     """A grammar holds as in a decoder, and log-probabilities and choices are there."""
     choices = {"structured_outputs": {"choice": ["yes", "no"]}, "n": 2, "logprobs": 1}
@@ -121,32 +75,20 @@ def test_a_form_of_the_output_is_kept_to(service: Service) -> None:
 
 
 def test_a_batch_file_is_translated(service: Service, expected: dict[str, str]) -> None:
-    lines = [
-        {"custom_id": text, "method": "POST", "url": "/v1/completions", "body": ASKED | {"prompt": text}}
-        for text in TEXTS
-    ]
-    data = "".join(json.dumps(line) + "\n" for line in lines).encode()
-    with service.openai() as client:
-        uploaded = client.files.create(file=("texts.jsonl", data), purpose="batch")
-        batch = client.batches.create(
-            input_file_id=uploaded.id, endpoint="/v1/completions", completion_window="24h"
-        )
-        assert ended_batch(service, batch.id).status == "completed"
-        output = output_lines(client, batch.id)
+    answers = answers_of(service, "/v1/completions", {text: ASKED | {"prompt": text} for text in TEXTS})
 
-    texts = {line["custom_id"]: line["response"]["body"]["choices"][0]["text"] for line in output}
-    assert texts == expected
+    assert {text: answer["choices"][0]["text"] for text, answer in answers.items()} == expected
 
 
 @pytest.mark.exhaustive  # tests/faults kills workers
 def test_rows_of_a_template_outlive_a_killed_worker(service: Service, folder: Path) -> None:
     """Killed once rows have been counted, with others in the engine."""
     rows = [f"{text} {number}" for number in range(75) for text in TEXTS]
-    pq.write_table(pa.table({"text": rows}), folder / "texts.parquet")
+    pq.write_table(pa.table({"text": rows}), folder / "translated.parquet")
     (folder / "request.json").write_text(json.dumps(ASKED | {"prompt": "{{text}}"}))
     submitted = nightshift(
         service,
-        *("run", "texts.parquet", "--output", "translated", "--endpoint", "completions"),
+        *("run", "translated.parquet", "--output", "translated", "--endpoint", "completions"),
         *("--template", "request.json", "--format", "parquet"),
         cwd=folder,
     )

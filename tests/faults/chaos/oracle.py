@@ -67,6 +67,12 @@ def wait_for_ends(service: Service, jobs: Sequence[Job], timeout_s: float = WAIT
     _wait_for_nothing(lambda: _if_known(lambda: _open_jobs(service, jobs)), timeout_s)
 
 
+def judge(service: Service, jobs: Sequence[Job], limits: Limits = Limits()) -> Verdict:
+    """Wait until nothing is to be done any more, and check."""
+    quiesce(service, jobs)
+    return check(service, jobs, limits)
+
+
 def check(service: Service, jobs: Sequence[Job], limits: Limits = Limits()) -> Verdict:
     """Raises OracleFailure naming the job, the row and what is wrong. After `quiesce`."""
     if unfinished := _unfinished(service, jobs):

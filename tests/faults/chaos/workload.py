@@ -122,6 +122,13 @@ def submit_online(service: Service, row: Row, **options: Any) -> OnlineJob:
     return OnlineJob(answer["id"], row)
 
 
+def submit_some(service: Service, seed: int, *, step_ms: int = 5, **options: Any) -> list[Job]:
+    """A bulk job, to whose body `options` go, and a few online requests."""
+    rows = some_rows(60, seed=seed, step_ms=step_ms)
+    online = [submit_online(service, row) for row in some_rows(3, seed=seed)]
+    return [submit_bulk(service, rows, **options), *online]
+
+
 Post = Callable[..., dict[str, Any]]
 
 

@@ -48,24 +48,18 @@ def test_it_is_a_child_in_a_session_of_its_own_with_the_arguments_and_environmen
 
 
 @pytest.mark.parametrize(
-    ("program", "returncode", "said"),
-    [("raise SystemExit(78)", 78, ""), ("raise ValueError('no')", 1, "ValueError: no"), ("pass", 0, "")],
+    ("program", "environment", "returncode", "said"),
+    [
+        ("raise SystemExit(78)", {}, 78, ""),
+        ("raise ValueError('no')", {}, 1, "ValueError: no"),
+        ("pass", {}, 0, ""),
+        (IS_KILLED, {"NIGHTSHIFT_FAILPOINT": "worker.claimed"}, -signal.SIGKILL, ""),
+        (IS_KILLED, {}, 0, ""),
+    ],
 )
-def test_its_exit_code_and_its_traceback_are_seen(program, returncode, said, output):
-    assert run(program, output).wait() == returncode
+def test_its_exit_code_and_its_traceback_are_seen(program, environment, returncode, said, output):
+    assert run(program, output, **environment).wait() == returncode
     assert said in output.read_text()
-
-
-def test_it_can_be_killed(output):
-    process = run(STAYS, output)
-    process.send_signal(signal.SIGKILL)
-
-    assert process.wait() == -signal.SIGKILL
-
-
-def test_a_failpoint_in_its_environment_kills_it(output):
-    assert run(IS_KILLED, output, NIGHTSHIFT_FAILPOINT="worker.claimed").wait() == -signal.SIGKILL
-    assert run(IS_KILLED, output).wait() == 0
 
 
 def test_what_it_forks_is_its_child_and_ends_with_it(output):
@@ -74,7 +68,7 @@ def test_what_it_forks_is_its_child_and_ends_with_it(output):
     (child,) = children(parent.pid)
 
     parent.send_signal(signal.SIGKILL)
-    parent.wait()
+    assert parent.wait() == -signal.SIGKILL
 
     wait_for("its child has ended, too", lambda: not is_running(child))
 

@@ -30,8 +30,7 @@ def test_an_undisturbed_service_passes_and_a_changed_output_does_not(service_of,
         *(submit_online(service, row) for row in some_rows(5, seed=2)),
     ]
 
-    oracle.quiesce(service, jobs)
-    verdict = oracle.check(service, jobs)
+    verdict = oracle.judge(service, jobs)
 
     assert (verdict.jobs, verdict.rows, verdict.attempts_most, verdict.repeated_webhooks) == (7, 95, 1, 0)
     assert verdict.shards >= 10

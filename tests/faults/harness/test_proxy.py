@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from tests.faults.kit.proxy import Bandwidth, Blackhole, Latency, Refuse, Reset, Swallow, Truncate, proxied
+from tests.faults.kit.proxy import Blackhole, FaultProxy, Latency, Refuse, Reset, Swallow, proxied
 
 WAIT_MAX_S = 10.0
 SILENCE_S = 0.3  # that nothing comes can only be waited for
@@ -62,14 +62,18 @@ def test_it_passes_everything_on_when_healed(proxy):
         assert ask(connection, b"again") == b"again"
 
 
+def assert_silent(connection):
+    connection.settimeout(SILENCE_S)
+    with pytest.raises(TimeoutError):
+        connection.recv(1)
+    connection.settimeout(WAIT_MAX_S)
+
+
 def test_a_black_hole_says_nothing_and_gives_out_on_healing_what_it_held(proxy):
     with connected(proxy) as connection:
         proxy.set(Blackhole("down"))
         connection.sendall(b"is anybody there")
-        connection.settimeout(SILENCE_S)
-        with pytest.raises(TimeoutError):
-            connection.recv(1)
-        connection.settimeout(WAIT_MAX_S)
+        assert_silent(connection)
         proxy.heal()
         assert connection.recv(100) == b"is anybody there"
 
@@ -84,51 +88,30 @@ def test_a_commit_is_carried_out_and_its_answer_becomes_a_reset_once(proxy):
         assert ask(connection, b"COMMIT") == b"COMMIT"
 
 
-def test_answers_are_cut_off_after_so_many_bytes(proxy):
-    proxy.set(Truncate(4))
-    with connected(proxy) as connection:
-        assert ask(connection, b"12345678") == b"1234"
-        assert connection.recv(100) == b""
-
-
 def test_one_message_is_swallowed_and_the_others_arrive(proxy):
     with connected(proxy) as connection:
         assert ask(connection, b"one") == b"one"
         proxy.set(Swallow(b"two"))
         connection.sendall(b"two")
-        connection.settimeout(SILENCE_S)
-        with pytest.raises(TimeoutError):
-            connection.recv(1)
-        connection.settimeout(WAIT_MAX_S)
+        assert_silent(connection)
         assert ask(connection, b"three") == b"three"
 
 
-def test_a_slow_line_delivers_everything_in_pieces(proxy):
-    proxy.set(Bandwidth(2000))
-    with connected(proxy) as connection:
-        connection.sendall(b"x" * 600)
-        pieces = [connection.recv(65536)]
-        while sum(map(len, pieces)) < 600:
-            pieces.append(connection.recv(65536))
-    assert len(pieces) > 1
-
-
-def test_refused_connections_are_reset_old_and_new(proxy):
+@pytest.mark.parametrize(
+    "how", [lambda proxy: proxy.set(Refuse()), FaultProxy.reset_connections], ids=["refused", "on demand"]
+)
+def test_connections_are_reset(proxy, how):
     with connected(proxy) as connection:
         assert ask(connection, b"hello") == b"hello"
-        proxy.set(Refuse())
+        how(proxy)
         with pytest.raises(ConnectionResetError):
             connection.recv(1)
+
+
+def test_new_connections_are_refused_until_it_heals(proxy):
+    proxy.set(Refuse())
     with pytest.raises(ConnectionResetError), connected(proxy) as connection:
         connection.recv(1)  # if the reset was not quicker than the connection
     proxy.heal()
     with connected(proxy) as connection:
         assert ask(connection, b"hello") == b"hello"
-
-
-def test_connections_are_reset_on_demand(proxy):
-    with connected(proxy) as connection:
-        assert ask(connection, b"hello") == b"hello"
-        assert proxy.reset_connections() == 1
-        with pytest.raises(ConnectionResetError):
-            connection.recv(1)

@@ -7,9 +7,7 @@ each of these instants how the service goes on.
 
 import os
 import signal
-import tempfile
 import uuid
-from pathlib import Path
 
 import httpx
 import pytest
@@ -23,26 +21,24 @@ from nightshift.tenants.keys import DEFAULT_TENANT
 from tests.faults.chaos import oracle
 from tests.faults.chaos.oracle import Limits
 from tests.faults.chaos.workload import OnlineJob, Row, some_rows, submit_bulk, submit_online
-from tests.faults.kit.launch import SCALED, running
+from tests.faults.kit.launch import SCALED
 from tests.faults.kit.service import Parts
 from tests.helpers.waiting import wait_for
-from tests.integration.servers import RAM_DISK
 
+LATER = pytest.mark.exhaustive
 KILLED_ONCE = Limits(attempts_max=3)
 SHARDS_HELD_MAX = 13  # of a tenant and a model, beside no others (`nightshift/jobs/priorities.py`)
 ROWS_UNLISTED_MAX = 2 * int(SCALED["SEGMENT_ROWS"])  # of a shard: a segment on its way, and one being filled
 LONG_ROWS = some_rows(60, step_ms=20, tokens=(40, 60))
 LONGER_ROWS = some_rows(60, step_ms=20, tokens=(150, 200))  # outlast a carry-over's interval on any machine
-SMALL = Parts(workers=2, schedulers=2)
+SMALL = Parts(workers=2, schedulers=2)  # PostgreSQL dies with processes in test_stored.py, too
 LARGE = Parts(database="postgresql", objects="moto", workers=2, schedulers=2)
 
 
-@pytest.fixture(scope="module")
-def service(request):
+@pytest.fixture(scope="module", params=[SMALL, pytest.param(LARGE, marks=pytest.mark.exhaustive)], ids=str)
+def service(request, module_service_of):
     """One for all deaths there are on it: it has to survive them one after another, too."""
-    with tempfile.TemporaryDirectory(prefix="ns-", dir=RAM_DISK) as folder:
-        with running(Path(folder), request.param) as service:
-            yield service
+    return module_service_of(request.param)
 
 
 @pytest.fixture(autouse=True)
@@ -51,30 +47,19 @@ def nothing_is_left_armed(service):
     assert service.disarm() == [], "no process reached it"
 
 
-# Every death is tried on one of the two, to keep the suite short; the chaos has them all on both.
-on_sqlite = pytest.mark.parametrize("service", [SMALL], ids=str, indirect=True)
-on_postgresql = pytest.mark.parametrize("service", [LARGE], ids=str, indirect=True)
-
-
-def wait_for_death(service, point):
-    wait_for(f"a process reached {point}", lambda: not service.is_armed(point))
-
-
 def judge(service, *jobs):
-    oracle.quiesce(service, jobs)
-    oracle.check(service, jobs, KILLED_ONCE)
+    oracle.judge(service, jobs, KILLED_ONCE)
 
 
 # -- K1 to K3: the API -----------------------------------------------------------------------------------
 
 
-@on_sqlite
 @pytest.mark.parametrize(
     "point",
     [
-        pytest.param("api.before_commit", marks=pytest.mark.exhaustive),
+        pytest.param("api.before_commit", marks=LATER),
         "api.committed",
-        pytest.param("api.rung", marks=pytest.mark.exhaustive),
+        pytest.param("api.rung", marks=LATER),
     ],
 )
 def test_an_api_that_dies_while_it_accepts_a_job_makes_one_job_of_it_and_of_its_repeat(service, point):
@@ -108,58 +93,48 @@ def jobs_known(service):
 # -- K4 to K6: between the message and the claim ------------------------------------------------------------
 
 
-@on_sqlite
 @pytest.mark.parametrize(
     "point",
     [
-        pytest.param("worker.fetched", marks=pytest.mark.exhaustive),
+        pytest.param("worker.fetched", marks=LATER),
         "worker.received",
-        pytest.param("worker.claimed", marks=pytest.mark.exhaustive),
+        pytest.param("worker.claimed", marks=LATER),
     ],
 )
 def test_a_message_that_dies_with_its_worker_is_only_a_message(service, point):
     service.arm(point)
     jobs = [submit_online(service, row) for row in some_rows(3, seed=uuid.uuid4().int)]
-    wait_for_death(service, point)
+    service.wait_for_death(point)
     judge(service, *jobs)
 
 
-@on_sqlite
-def test_a_worker_that_dies_with_a_fresh_claim_on_a_shard_loses_no_row_of_it(service):
-    service.arm("worker.claimed")
-    job = submit_bulk(service, some_rows(40))
-    wait_for_death(service, "worker.claimed")
+@pytest.mark.parametrize("point", ["worker.claimed", "worker.segment_stored"])
+def test_a_worker_that_dies_with_a_shard_of_which_nothing_is_listed_loses_no_row(service, point):
+    """Its segment is written again under the next lease."""
+    service.arm(point)
+    job = submit_bulk(service, some_rows(60))
+    service.wait_for_death(point)
     judge(service, job)
 
 
 # -- K7 to K9: in the middle of a shard ---------------------------------------------------------------------
 
 
-@on_postgresql
 def test_a_worker_that_dies_in_the_middle_of_its_rows_costs_at_most_a_segment_of_them(service):
     job = submit_bulk(service, some_rows(120, step_ms=10))
     wait_for("rows are done", lambda: progress(service, job) > 0)
 
     service.arm("worker.row_heard")
-    wait_for_death(service, "worker.row_heard")
+    service.wait_for_death("worker.row_heard")
 
     judge(service, job)
     assert rows_finished_twice(service, job) <= SHARDS_HELD_MAX * ROWS_UNLISTED_MAX
 
 
-@on_postgresql
-def test_a_segment_that_was_stored_and_not_listed_is_written_again_under_the_next_lease(service):
-    job = submit_bulk(service, some_rows(60))
-    service.arm("worker.segment_stored")
-    wait_for_death(service, "worker.segment_stored")
-    judge(service, job)
-
-
-@on_postgresql
 def test_rows_of_a_listed_segment_are_never_run_again(service):
     job = submit_bulk(service, some_rows(60))
     service.arm("worker.segment_listed")
-    wait_for_death(service, "worker.segment_listed")
+    service.wait_for_death("worker.segment_listed")
     listed = rows_listed(service, job)
 
     judge(service, job)
@@ -171,19 +146,18 @@ def test_rows_of_a_listed_segment_are_never_run_again(service):
 # -- K10 to K12: at the end of a job ------------------------------------------------------------------------
 
 
-@on_postgresql
 @pytest.mark.parametrize(
     ("point", "face"),
     [
         ("scheduler.planning", Face.OPENAI),
-        pytest.param("scheduler.planned", Face.NATIVE, marks=pytest.mark.exhaustive),
-        pytest.param("scheduler.before_output", Face.NATIVE, marks=pytest.mark.exhaustive),
-        pytest.param("part.claimed", Face.NATIVE, marks=pytest.mark.exhaustive),
-        pytest.param("part.begun", Face.NATIVE, marks=pytest.mark.exhaustive),
-        ("part.staged", Face.NATIVE),
-        pytest.param("part.published", Face.NATIVE, marks=pytest.mark.exhaustive),
-        pytest.param("scheduler.output_begun", Face.NATIVE, marks=pytest.mark.exhaustive),
-        pytest.param("scheduler.part_written", Face.OPENAI, marks=pytest.mark.exhaustive),
+        pytest.param("scheduler.planned", Face.NATIVE, marks=LATER),
+        pytest.param("scheduler.before_output", Face.NATIVE, marks=LATER),
+        pytest.param("part.claimed", Face.NATIVE, marks=LATER),
+        pytest.param("part.begun", Face.NATIVE, marks=LATER),
+        pytest.param("part.staged", Face.NATIVE, marks=LATER),
+        pytest.param("part.published", Face.NATIVE, marks=LATER),
+        pytest.param("scheduler.output_begun", Face.NATIVE, marks=LATER),
+        pytest.param("scheduler.part_written", Face.OPENAI, marks=LATER),
         ("scheduler.output_written", Face.OPENAI),
     ],
 )
@@ -192,34 +166,30 @@ def test_a_scheduler_that_dies_over_a_job_leaves_it_to_the_next_which_writes_the
 ):
     service.arm(point)
     job = submit_bulk(service, some_rows(20), face=face)
-    wait_for_death(service, point)
+    service.wait_for_death(point)
     service.let_another_lead()
     judge(service, job)
 
 
-@on_postgresql
 def test_a_scheduler_that_dies_between_two_pages_of_a_job_leaves_the_rest_to_the_next(service):
     service.arm("scheduler.page_planned")
     job = submit_bulk(service, some_rows(300))
-    wait_for_death(service, "scheduler.page_planned")
-    with service.store.snapshot() as tx:
-        begun = tx.jobs.fetch(job.id)
+    service.wait_for_death("scheduler.page_planned")
+    begun = service.job(job.id)
     service.let_another_lead()
     judge(service, job)
     assert (begun.planned_at, begun.plan_cursor.page, begun.plan_cursor.shards) == (None, 1, 2)
-    with service.store.snapshot() as tx:
-        ended = tx.jobs.fetch(job.id)
+    ended = service.job(job.id)
     assert (ended.counts.succeeded, ended.plan_cursor.page > 2) == (300, True)
 
 
-@on_postgresql
 @pytest.mark.parametrize(
-    "point", [pytest.param("scheduler.job_ended", marks=pytest.mark.exhaustive), "scheduler.webhook_sent"]
+    "point", [pytest.param("scheduler.job_ended", marks=LATER), "scheduler.webhook_sent"]
 )
 def test_a_webhook_whose_sender_dies_is_sent_under_the_same_id(service, point):
     service.arm(point)
     job = submit_bulk(service, some_rows(10))
-    wait_for_death(service, point)
+    service.wait_for_death(point)
     service.let_another_lead()
     oracle.wait_for_ends(service, [job])
     service.let_webhooks_be_due()
@@ -230,39 +200,36 @@ def test_a_webhook_whose_sender_dies_is_sent_under_the_same_id(service, point):
     assert verdict.repeated_webhooks == (point == "scheduler.webhook_sent")
 
 
-@on_sqlite
 def test_an_answer_that_was_recorded_and_not_announced_is_found_by_its_client(service):
     service.arm("worker.answered")
     job = submit_online(service, Row("one", "recorded"))
-    wait_for_death(service, "worker.answered")
+    service.wait_for_death("worker.answered")
     judge(service, job)
-    with service.store.snapshot() as tx:
-        (shard,) = tx.shards.of_job(job.id, limit=2)
+    (shard,) = service.shards(job.id)
     assert times_finished(service, shard.id) == 1
 
 
 # -- on the way out -----------------------------------------------------------------------------------------
 
 
-@on_postgresql
 @pytest.mark.parametrize(
-    "point", ["worker.carry_over_stored", pytest.param("worker.handed_back", marks=pytest.mark.exhaustive)]
+    "point",
+    [pytest.param(point, marks=LATER) for point in ("worker.carry_over_stored", "worker.handed_back")],
 )
 def test_a_worker_that_dies_while_it_leaves_loses_no_row(service, point):
     job = submit_bulk(service, LONGER_ROWS)
     role = holder(service, job)
     service.arm(point)
     service.kill(role, signal.SIGTERM)
-    wait_for_death(service, point)
+    service.wait_for_death(point)
     judge(service, job)
 
 
-@on_postgresql
 def test_a_worker_that_is_killed_in_the_middle_of_leaving_loses_no_row(service):
     job = submit_bulk(service, LONG_ROWS)
     role = holder(service, job)
     pid = service.kill(role, signal.SIGTERM)
-    wait_for("it leaves", lambda: state(service, pid) is not WorkerState.READY)
+    wait_for("it leaves", lambda: service.worker_of(pid).state is not WorkerState.READY)
     os.kill(pid, signal.SIGKILL)
     judge(service, job)
 
@@ -270,7 +237,6 @@ def test_a_worker_that_is_killed_in_the_middle_of_leaving_loses_no_row(service):
 # -- back from the dead -------------------------------------------------------------------------------------
 
 
-@on_postgresql
 def test_a_worker_that_wakes_after_its_lease_changes_nothing_and_works_on(service):
     """Its rows are another's by then. It is woken while that one runs them."""
     job = submit_bulk(service, LONG_ROWS)
@@ -289,7 +255,6 @@ def test_a_worker_that_wakes_after_its_lease_changes_nothing_and_works_on(servic
     service.start(other(role))
 
 
-@on_sqlite
 def test_a_scheduler_that_wakes_while_another_leads_ends_no_job_twice(service):
     leading = leader(service)
     job = submit_bulk(service, some_rows(40, step_ms=20))
@@ -304,8 +269,7 @@ def test_a_scheduler_that_wakes_while_another_leads_ends_no_job_twice(service):
 
 
 def progress(service, job):
-    with service.store.snapshot() as tx:
-        counts = tx.jobs.fetch(job.id).counts
+    counts = service.job(job.id).counts
     return counts.succeeded + counts.failed
 
 
@@ -333,9 +297,9 @@ def rows_finished_twice(service, job):
 
 def leases(service, job, pid):
     """Leases of a job that the worker with this process id holds."""
-    with service.store.snapshot() as tx:
-        ids = {worker.id for worker in tx.workers.list() if worker.pid == pid}
-        return [lease for lease in tx.leases.of_job(job.id, limit=100) if lease.worker_id in ids]
+    worker = service.worker_of(pid)
+    held = service.leases(worker.id) if worker else []
+    return [lease for lease in held if lease.job_id == job.id]
 
 
 def holder(service, job):
@@ -364,13 +328,7 @@ def other(worker):
 
 
 def terms(service, job):
-    with service.store.snapshot() as tx:
-        return {shard.id: shard.term for shard in tx.shards.of_job(job.id, limit=1000)}
-
-
-def state(service, pid):
-    with service.store.snapshot() as tx:
-        return next(worker.state for worker in tx.workers.list() if worker.pid == pid)
+    return {shard.id: shard.term for shard in service.shards(job.id)}
 
 
 def leader(service):

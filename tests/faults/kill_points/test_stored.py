@@ -47,7 +47,7 @@ def send_until_death(service: Service, point: str, method: str, path: str, **req
     service.arm(point)
     with service.http() as http, suppress(httpx.TransportError):
         http.request(method, path, **request)
-    wait_for(f"a process reached {point}", lambda: not service.is_armed(point))
+    service.wait_for_death(point)
     oracle.check_counters(service)
     service.wait_until_ready()
 
@@ -168,7 +168,7 @@ def test_an_api_that_dies_over_a_deleted_file_leaves_bytes_that_retention_delete
 def another_leads_after(service: Service, point: str, act: Callable[[], object]) -> None:
     service.arm(point)
     act()
-    wait_for(f"a process reached {point}", lambda: not service.is_armed(point))
+    service.wait_for_death(point)
     oracle.check_counters(service)
     service.let_another_lead()
 
@@ -215,6 +215,7 @@ def test_a_scheduler_that_dies_over_a_deleted_job_leaves_it_to_the_next_which_le
     oracle.check(service, [other])
 
 
+@pytest.mark.exhaustive  # after "aged" they are deleted as those above
 def test_a_scheduler_that_dies_over_jobs_that_had_their_time_leaves_them_to_the_next(service):
     other, job = ended_job(service), ended_job(service)
     long_ago = service.store.now() - A_YEAR
@@ -276,18 +277,13 @@ def test_an_event_of_an_endpoint_whose_sender_dies_is_sent_under_the_same_id(ser
 
     ids: list[str] = []
     another_leads_after(service, point, submit)  # it has no webhook of its own
-    wait_for("the job has ended", lambda: state(service, ids[0]) is JobState.SUCCEEDED)
+    wait_for("the job has ended", lambda: service.job(ids[0]).state is JobState.SUCCEEDED)
     service.let_webhooks_be_due()
     wait_for("it was told", lambda: delivery_of(service, ids[0]).state == DeliveryState.DELIVERED)
 
     delivery = delivery_of(service, ids[0])
     assert delivery.attempts == 1
     assert [request.headers["webhook-id"] for request in endpoint.requests] == [delivery.event_id] * times
-
-
-def state(service: Service, job_id: str) -> JobState:
-    with service.store.snapshot() as tx:
-        return tx.jobs.fetch(job_id).state
 
 
 def delivery_of(service: Service, job_id: str) -> Any:

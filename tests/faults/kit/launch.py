@@ -87,8 +87,6 @@ def _commands(service: Service) -> dict[str, tuple[str, ...]]:
     worker = (*python, "tests.faults.kit.worker_process")
     if service.parts.engine == "demo":
         worker = (*worker, "demo") if service.parts.are_forked else (*python, "nightshift.cli.main", "worker")
-    if service.parts.worker is not None:
-        worker = (*python, service.parts.worker)
     return {
         "api": (*api, "--timeout-graceful-shutdown", "5"),
         **{f"scheduler-{n}": (*python, "scheduler") for n in range(1, service.parts.schedulers + 1)},

@@ -1,4 +1,4 @@
-"""A TCP proxy that fails as networks do: late, silent, cut off, slow, with one message missing.
+"""A TCP proxy that fails as networks do: late, silent, cut off, with one message missing.
 
 It stands before a port or a unix socket and breaks every connection through it alike, from `set` until
 `heal`. "up" is from the client to the server, "down" the way back.
@@ -52,27 +52,13 @@ class Reset:
 
 
 @dataclass(frozen=True)
-class Truncate:
-    """Every connection ends after so many bytes of answers, counted from when the fault was set."""
-
-    after_bytes: int
-
-
-@dataclass(frozen=True)
-class Bandwidth:
-    """Passes this many bytes a second, each way of each connection."""
-
-    bytes_per_s: int
-
-
-@dataclass(frozen=True)
 class Swallow:
     """Pieces of answers with these bytes in them never arrive."""
 
     pattern: bytes
 
 
-Fault = Latency | Blackhole | Refuse | Reset | Truncate | Bandwidth | Swallow
+Fault = Latency | Blackhole | Refuse | Reset | Swallow
 
 
 class FaultProxy:
@@ -123,8 +109,6 @@ class FaultProxy:
     def _change(self, fault: Fault | None) -> None:
         self._fault = fault
         self._resets_left = fault.times if isinstance(fault, Reset) else 0
-        for connection in self._connections:
-            connection.answered_bytes = 0
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         if isinstance(fault, Refuse):
@@ -174,31 +158,15 @@ class FaultProxy:
         match self._fault:
             case Latency(ms):
                 await asyncio.sleep(ms / 1000)
-            case Bandwidth(bytes_per_s):
-                await self._drip(sink, data, bytes_per_s)
-                return
             case Reset(after) if way == "up" and self._resets_left > 0 and after in data:
                 self._resets_left -= 1
                 connection.swallows_next = True
-            case Truncate(after_bytes) if way == "down":
-                left = max(0, after_bytes - connection.answered_bytes)
-                connection.answered_bytes += len(data)
-                if len(data) > left:
-                    await sink.send(data[:left])
-                    connection.close()
-                    return
             case Swallow(pattern) if way == "down" and pattern in data:
                 return
         if way == "down" and connection.swallows_next:
             connection.reset()  # the answer is here, so it was carried out
             return
         await sink.send(data)
-
-    async def _drip(self, sink: "_Side", data: bytes, bytes_per_s: int) -> None:
-        piece = max(1, bytes_per_s // 10)
-        for start in range(0, len(data), piece):
-            await sink.send(data[start : start + piece])
-            await asyncio.sleep(piece / bytes_per_s)
 
 
 @dataclass(eq=False)
@@ -221,7 +189,6 @@ class _Side:
 class _Connection:
     near: _Side  # the client's
     far: _Side  # the server's
-    answered_bytes: int = 0
     swallows_next: bool = False  # the next answer becomes a reset
 
     def sides(self, way: Way) -> tuple[_Side, _Side]:

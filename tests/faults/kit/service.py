@@ -10,7 +10,7 @@ the worker: its leases are left to expire). Whatever dies is started again at on
 
 import re
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -21,12 +21,14 @@ import httpx
 
 from nightshift.cli.processes.children import ChildExit
 from nightshift.client import Client
-from nightshift.fleet.workers import WorkerState
+from nightshift.fleet.workers import Worker, WorkerState
+from nightshift.jobs import Job, Shard
 from nightshift.objectstore import ObjectStore
 from nightshift.outbound.webhooks import DeliveryState
 from nightshift.process import failpoints
 from nightshift.store import Store, tables
 from nightshift.store.databases.database import Database
+from nightshift.store.shards.leases import ExpiredLease
 from nightshift.tenants.keys import DEFAULT_TENANT
 from tests.faults.kit.fake_engine import MODEL
 from tests.faults.kit.processes import Footprint, Kept, children, is_running, pause, resume, send
@@ -53,7 +55,6 @@ class Parts:
     of_role: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # settings of single processes
     are_forked: bool = True  # its processes, from one that has imported everything (`forks.py`)
     programs: frozenset[str] = frozenset()  # roles whose processes are started as programs all the same
-    worker: str | None = None  # the module that runs in the place of a worker's supervisor
     threads: int = 1  # of torch in a worker
 
     def __str__(self) -> str:
@@ -282,6 +283,38 @@ class Service:
             mark.unlink(missing_ok=True)
 
     # -- looking ---------------------------------------------------------------------------------------
+
+    def job(self, id: str) -> Job:
+        """The record of a job."""
+        with self.store.snapshot() as tx:
+            return tx.jobs.fetch(id)
+
+    def shards(self, job_id: str) -> Sequence[Shard]:
+        """The shards of a job that have been planned."""
+        with self.store.snapshot() as tx:
+            return tx.shards.of_job(job_id, limit=1000)
+
+    def workers(self) -> dict[str, Worker]:
+        """All that there ever were, by id, the latest first."""
+        with self.store.snapshot() as tx:
+            return {worker.id: worker for worker in tx.workers.list()}
+
+    def worker_of(self, pid: int) -> Worker | None:
+        return next((worker for worker in self.workers().values() if worker.pid == pid), None)
+
+    def leases(self, *worker_ids: str) -> list[ExpiredLease]:
+        """The leases of these workers, or of all."""
+        with self.store.snapshot() as tx:
+            ids = worker_ids or [worker.id for worker in tx.workers.list()]
+            return [lease for id in ids for lease in tx.leases.of_worker(id, 1000)]
+
+    def counter(self, name: str) -> int:
+        with self.store.snapshot() as tx:
+            return tx.counters.values().get(name, 0)
+
+    def wait_for_death(self, failpoint: str) -> None:
+        """A process has come by an armed failpoint."""
+        wait_for(f"a process reached {failpoint}", lambda: not self.is_armed(failpoint))
 
     def workers_ready(self) -> int:
         with self.store.snapshot() as tx:

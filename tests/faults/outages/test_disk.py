@@ -70,16 +70,14 @@ def test_a_full_disk_refuses_new_work_whole_and_loses_nothing_that_runs(
         assert (answer.status_code, error["type"]) == (503, "server_error"), f"{what}: {answer.text}"
         assert int(answer.headers["retry-after"]) > 0
     jobs = [job, submit_bulk(service, some_rows(10, seed=1), face=Face.OPENAI)]
-    oracle.quiesce(service, jobs)
-    oracle.check(service, jobs, Limits(attempts_max=5))
+    oracle.judge(service, jobs, Limits(attempts_max=5))
     assert {role: service.pid(role) for role in roles(service)} == alive
     assert service.exits == []
     assert_nothing_is_half_accepted(service)
 
 
 def succeeded(service: Service, job: BulkJob) -> int:
-    with service.store.snapshot() as tx:
-        return tx.jobs.fetch(job.id).counts.succeeded
+    return service.job(job.id).counts.succeeded
 
 
 def until_refused(http: httpx.Client, ask: dict[str, Any]) -> httpx.Response:

@@ -49,6 +49,10 @@ class Patient(MetadataServer):
         return super().ask(path, headers, **more | ({"timeout_s": 0.05} if never_answers else {}))
 
 
+def watching(provider: Provider, **more: Any) -> SpotWatcher:
+    return SpotWatcher(provider, on_notice=lambda notice: None, **more)
+
+
 @pytest.mark.parametrize(
     ("name", "at", "event_id"), [("aws", AT, None), ("gcp", None, None), ("azure", AT, EVENT_ID)]
 )
@@ -63,13 +67,15 @@ def test_a_notice_is_heard_and_its_withdrawal_too(cloud, name, at, event_id):
     assert provider.poll() is None
 
 
-def test_a_recommendation_to_rebalance_is_told_from_an_interruption(cloud):
+def test_aws_recommends_before_it_interrupts_and_is_asked_for_a_token_that_it_forgot(cloud):
     provider = a_provider("aws", cloud)
     cloud.is_rebalanced = True
     assert provider.poll() == Notice("aws", NoticeKind.REBALANCE, None)
 
     cloud.is_interrupted = True
+    cloud.tokens.clear()
     assert provider.poll() == Notice("aws", NoticeKind.INTERRUPTION, AT)
+    assert cloud.requests.count("/latest/api/token") == 2
 
 
 @pytest.mark.parametrize(
@@ -82,11 +88,10 @@ def test_a_recommendation_to_rebalance_is_told_from_an_interruption(cloud):
     ],
 )
 def test_a_notice_counts_although_its_time_cannot_be_told(cloud, name, at):
-    provider = a_provider(name, cloud)
     cloud.is_interrupted = True
     cloud.at = cloud.at_azure = at
 
-    notice = provider.poll()
+    notice = a_provider(name, cloud).poll()
 
     assert notice is not None
     assert (notice.kind, notice.at) == (NoticeKind.INTERRUPTION, None)
@@ -96,43 +101,28 @@ def test_a_notice_counts_although_its_time_cannot_be_told(cloud, name, at):
     "odd", [None, 7, {"EventId": "0"}, {"EventType": "Preempt", "Resources": None}, {"Resources": [MACHINE]}]
 )
 def test_an_event_that_makes_no_sense_does_not_hide_one_that_does(cloud, odd):
-    provider = a_provider("azure", cloud)
     cloud.is_interrupted = True
     cloud.odd_events = [odd]
 
-    assert provider.poll() == Notice("azure", NoticeKind.INTERRUPTION, AT, EVENT_ID)
+    assert a_provider("azure", cloud).poll() == Notice("azure", NoticeKind.INTERRUPTION, AT, EVENT_ID)
 
 
-def test_a_token_that_aws_has_forgotten_is_asked_for_again(cloud):
-    provider = a_provider("aws", cloud)
-    provider.poll()
+@pytest.mark.parametrize(("concerns", "event"), [("yet-another-vm", "Preempt"), (MACHINE, "Freeze")])
+def test_an_event_about_another_machine_or_a_short_freeze_is_no_notice(cloud, concerns, event):
     cloud.is_interrupted = True
-    cloud.tokens.clear()
+    cloud.concerns, cloud.event = concerns, event
 
-    assert provider.poll() is not None
-    assert cloud.requests.count("/latest/api/token") == 2
-
-
-def test_an_event_about_another_machine_or_a_short_freeze_is_no_notice(cloud):
-    provider = a_provider("azure", cloud)
-    cloud.is_interrupted = True
-    cloud.concerns = "yet-another-vm"
-    assert provider.poll() is None
-
-    cloud.concerns, cloud.event = metadata.MACHINE, "Freeze"
-    assert provider.poll() is None
+    assert a_provider("azure", cloud).poll() is None
 
 
 def test_an_event_about_this_machine_alone_can_be_acknowledged_and_one_about_others_too_cannot(cloud):
     provider = a_provider("azure", cloud)
+    watcher = watching(provider)
     cloud.is_interrupted = True
-    notice = provider.poll()
-    assert notice is not None
-    watcher = SpotWatcher(provider, on_notice=lambda notice: None)
     cloud.trouble = Trouble.FAILS
-    assert watcher.acknowledge(str(notice.event_id)) is False
+    assert watcher.acknowledge(EVENT_ID) is False
     cloud.trouble = None
-    assert watcher.acknowledge(str(notice.event_id)) is True
+    assert watcher.acknowledge(EVENT_ID) is True
     assert cloud.acknowledged == [EVENT_ID]
 
     cloud.names_others = True
@@ -142,7 +132,7 @@ def test_an_event_about_this_machine_alone_can_be_acknowledged_and_one_about_oth
 @pytest.mark.parametrize("trouble", Trouble)
 @pytest.mark.parametrize("name", CLOUDS)
 def test_a_server_in_trouble_changes_nothing_of_what_is_known(cloud, caplog, name, trouble):
-    watcher = SpotWatcher(PROVIDERS[name](Patient(cloud)), on_notice=lambda notice: None)
+    watcher = watching(PROVIDERS[name](Patient(cloud)))
     cloud.is_interrupted = True
     noticed = watcher.look()
     assert noticed is not None
@@ -158,15 +148,12 @@ def test_a_server_in_trouble_changes_nothing_of_what_is_known(cloud, caplog, nam
 
 @pytest.mark.parametrize("name", CLOUDS)
 def test_where_there_is_no_server_there_is_no_notice(name):
-    provider = PROVIDERS[name](MetadataServer("http://127.0.0.1:1"))
-
-    assert SpotWatcher(provider, on_notice=lambda notice: None).look() is None
+    assert watching(PROVIDERS[name](MetadataServer("http://127.0.0.1:1"))).look() is None
 
 
 def test_a_notice_that_no_answer_confirms_comes_to_nothing_in_the_end(cloud):
     clock = ManualClock()
-    provider = PROVIDERS["gcp"](MetadataServer(cloud.url))
-    watcher = SpotWatcher(provider, on_notice=lambda notice: None, clock_s=clock)
+    watcher = watching(a_provider("gcp", cloud), clock_s=clock)
     cloud.is_interrupted = True
     watcher.look()
     cloud.trouble = Trouble.FAILS

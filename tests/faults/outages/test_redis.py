@@ -30,6 +30,7 @@ UNCHARGED = Limits(attempts_max=1)
 WORKERS = ("worker-1", "worker-2")
 FROZEN = "Redis freezes with every connection open"
 ONLINE_KEY = "ns:online"
+DROPPED = "messages_dropped"
 QUEUES = (ONLINE_KEY, "ns:bulk:4")  # interactive and standard rings
 
 
@@ -53,8 +54,7 @@ def submit_some(service: Service, seed: int) -> list[Job]:
 
 
 def judge(service: Service, jobs: list[Job]) -> None:
-    oracle.quiesce(service, jobs)
-    oracle.check(service, jobs, UNCHARGED)
+    oracle.judge(service, jobs, UNCHARGED)
 
 
 @pytest.mark.parametrize("name", exhaustive_but(REDIS, FROZEN, "Redis is killed, and comes back empty"))
@@ -149,49 +149,19 @@ def strangers(ring: dict[str, Any]) -> list[bytes]:
 
 def test_messages_that_make_no_sense_are_dropped_and_counted_and_the_worker_lives(service: Service) -> None:
     strange = strangers(of_ours(service))
-    before, pids = dropped(service), [service.pid(role) for role in WORKERS]
+    before, pids = service.counter(DROPPED), [service.pid(role) for role in WORKERS]
 
     service.redis.client.lpush(ONLINE_KEY, *strange)
     jobs = submit_some(service, seed=70)
     judge(service, jobs)
 
-    wait_for(f"{len(strange)} are counted", lambda: dropped(service) - before >= len(strange))
+    wait_for(f"{len(strange)} are counted", lambda: service.counter(DROPPED) - before >= len(strange))
     assert [service.pid(role) for role in WORKERS] == pids
-
-
-def test_messages_that_wait_for_a_place_ring_for_others_when_their_worker_leaves(
-    service_of: ServiceOf,
-) -> None:
-    """Only the worker knows messages that it fetched, until it hands them back."""
-    service = service_of(Parts(), ONLINE_SLOTS="1")
-    jobs = [
-        submit_online(service, Row(f"long-{n}", "takes its time ms=20", max_tokens=200)) for n in range(2)
-    ]
-    wait_for("one runs", lambda: count_leases(service) == 1)
-    wait_for("the other is heard", lambda: not rings(service)[ONLINE_KEY])
-    assert service.redis.client.keys("ns:unacked*") == []
-
-    assert service.stop("worker-1") == 0
-    given_back = [json.loads(message) for message in rings(service)[ONLINE_KEY]]
-    assert sum(message.get("redelivered", False) for message in given_back) == 1
-
-    service.start("worker-1")
-    judge(service, jobs)
-
-
-def count_leases(service: Service) -> int:
-    with service.store.snapshot() as tx:
-        return sum(len(tx.leases.of_worker(worker.id, 10)) for worker in tx.workers.list())
-
-
-def dropped(service: Service) -> int:
-    with service.store.snapshot() as tx:
-        return tx.counters.values().get("messages_dropped", 0)
 
 
 def test_what_a_later_release_says_besides_is_no_concern_of_ours(service: Service) -> None:
     """While a fleet is upgraded, its schedulers ring for today's workers."""
-    before = dropped(service)
+    before = service.counter(DROPPED)
     with paused(service, *WORKERS):
         jobs = submit_some(service, seed=80)
         wait_for("rings of both kinds", lambda: all(rings(service).values()))
@@ -200,7 +170,7 @@ def test_what_a_later_release_says_besides_is_no_concern_of_ours(service: Servic
             service.redis.client.lpush(name, *(of_tomorrow(message) for message in messages))
 
     judge(service, jobs)
-    assert dropped(service) == before
+    assert service.counter(DROPPED) == before
 
 
 def of_tomorrow(message: bytes) -> bytes:

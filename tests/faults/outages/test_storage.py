@@ -4,22 +4,19 @@ places. Nothing is lost or doubled, no attempt is charged for it, and nothing bu
 What retention may collect is collected all the while, as soon as it is a second old.
 """
 
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Final
 
 import pytest
 
 from api.services.threads import STORAGE_THREADS_MAX
 from nightshift.jobs import Face, JobState
-from nightshift.jobs import Job as StoredJob
 from scheduler.duties.retention import COLLECTED
 from tests.faults.chaos import oracle
 from tests.faults.chaos.oracle import Limits
-from tests.faults.chaos.workload import BulkJob, Job, Row, some_rows, submit_bulk, submit_online
-from tests.faults.kit.launch import running
+from tests.faults.chaos.workload import BulkJob, Row, some_rows, submit_bulk, submit_online
+from tests.faults.conftest import ServiceOf
 from tests.faults.kit.service import Parts, Service
 from tests.helpers.waiting import wait_for
 from tests.integration.objectstore.s3_faults import (
@@ -34,10 +31,10 @@ from tests.integration.objectstore.s3_faults import (
     Swallowed,
     Unreachable,
 )
-from tests.integration.servers import RAM_DISK
 
 SEED: Final = 20261121  # of what chance has a hand in
 SETTINGS: Final = {
+    "ROWS_IN_FLIGHT_MAX": "32",
     "RETENTION_INTERVAL_S": "0.3",
     "ORPHAN_AGE_S": "1",
     # Long, so that no attempt is charged for a machine that is busy with other things.
@@ -45,17 +42,15 @@ SETTINGS: Final = {
     "LEASE_TRUST_S": "20",
 }
 UNCHARGED: Final = Limits(attempts_max=1)
+WORKERS: Final = ("worker-1", "worker-2")
 KILLS: Final = 1
 READERS: Final = 48  # more than threads for everything else: 40, by default
 
 
 @pytest.fixture(scope="module")
-def everything() -> Iterator[Service]:
+def everything(module_service_of: ServiceOf) -> Service:
     print(f"seed {SEED}")
-    parts = Parts(objects="moto", workers=2, s3_faults_seed=SEED)
-    with tempfile.TemporaryDirectory(prefix="ns-", dir=RAM_DISK) as folder:
-        with running(Path(folder), parts, **SETTINGS) as service:
-            yield service
+    return module_service_of(Parts(objects="moto", workers=2, s3_faults_seed=SEED), **SETTINGS)
 
 
 @pytest.fixture
@@ -70,19 +65,10 @@ def front_of(service: Service) -> FaultyS3:
     return service.s3_front
 
 
-def stored(service: Service, job: Job) -> StoredJob:
-    with service.store.snapshot() as tx:
-        return tx.jobs.fetch(job.id)
-
-
 def wait_until_under_way(service: Service, job: BulkJob) -> None:
     """Some of its rows are listed, and most are not."""
-    wait_for("rows are done", lambda: stored(service, job).counts.succeeded > 0)
-    assert stored(service, job).counts.succeeded < len(job.rows) / 2, "it was to be caught in the middle"
-
-
-def workers(service: Service) -> list[int]:
-    return [service.pid(role) for role in ("worker-1", "worker-2")]
+    wait_for("rows are done", lambda: service.job(job.id).counts.succeeded > 0)
+    assert service.job(job.id).counts.succeeded < len(job.rows) / 2, "it was to be caught in the middle"
 
 
 # -- every call ----------------------------------------------------------------------------------------
@@ -94,7 +80,7 @@ def workers(service: Service) -> list[int]:
     ids=["away", "expired"],
 )
 def test_running_jobs_wait_for_a_store_that_comes_back(service: Service, fault: Fault) -> None:
-    front, before = front_of(service), workers(service)
+    front, before = front_of(service), list(map(service.pid, WORKERS))
     jobs = [
         submit_bulk(service, some_rows(120, step_ms=50)),
         submit_bulk(service, some_rows(20, seed=1), face=Face.OPENAI),
@@ -109,13 +95,12 @@ def test_running_jobs_wait_for_a_store_that_comes_back(service: Service, fault: 
 
     wait_for("a checkpoint is tried again", is_missed)
     online = submit_online(service, Row("one", "hello"))
-    wait_for("who needs no objects has an answer", lambda: stored(service, online).state.is_terminal)
-    assert not stored(service, jobs[0]).state.is_terminal
+    wait_for("who needs no objects has an answer", lambda: service.job(online.id).state.is_terminal)
+    assert not service.job(jobs[0].id).state.is_terminal
     front.heal()
 
-    oracle.quiesce(service, [*jobs, online])
-    oracle.check(service, [*jobs, online], UNCHARGED)
-    assert workers(service) == before
+    oracle.judge(service, [*jobs, online], UNCHARGED)
+    assert list(map(service.pid, WORKERS)) == before
 
 
 # -- now and then --------------------------------------------------------------------------------------
@@ -158,12 +143,11 @@ def test_checkpoints_that_hang_hold_up_no_other_job(service: Service) -> None:
     front.set("PUT", Swallowed(), path=f"/{hanging.id}/")
     other = submit_bulk(service, some_rows(60, seed=1))
 
-    wait_for("the other job ends", lambda: stored(service, other).state.is_terminal)
+    wait_for("the other job ends", lambda: service.job(other.id).state.is_terminal)
 
-    assert not stored(service, hanging).state.is_terminal
+    assert not service.job(hanging.id).state.is_terminal
     front.heal()
-    oracle.quiesce(service, [hanging, other])
-    oracle.check(service, [hanging, other], UNCHARGED)
+    oracle.judge(service, [hanging, other], UNCHARGED)
 
 
 def test_readers_of_a_store_that_hangs_delay_no_request_that_does_not_need_it(service: Service) -> None:
@@ -182,8 +166,7 @@ def test_readers_of_a_store_that_hangs_delay_no_request_that_does_not_need_it(se
         assert not any(read.done() for read in reading)
         front.heal()
         assert [read.result().content for read in reading] == [data] * READERS
-    oracle.quiesce(service, [job])
-    oracle.check(service, [job])
+    oracle.judge(service, [job])
 
 
 def test_an_upload_outlasts_refused_conditions_and_is_there_once(service: Service) -> None:
@@ -198,8 +181,7 @@ def test_an_upload_outlasts_refused_conditions_and_is_there_once(service: Servic
     job = submit_bulk(service, some_rows(10), face=Face.OPENAI)
 
     assert len(front.met) == 3
-    oracle.quiesce(service, [job])
-    oracle.check(service, [job], UNCHARGED)
+    oracle.judge(service, [job], UNCHARGED)
     with service.http() as http:
         files = http.get("/v1/files", params={"purpose": "batch"}).json()["data"]
     assert [file["filename"] for file in files].count(f"{job.name}.jsonl") == 1
@@ -213,7 +195,7 @@ def test_what_a_job_named_and_may_not_use_ends_that_job_with_the_reason_and_no_o
 ) -> None:
     front = front_of(service)
     # More rows than both workers hold: they have not read all of it by then.
-    unreadable, changed = (submit_bulk(service, some_rows(3000, step_ms=40)) for _ in range(2))
+    unreadable, changed = (submit_bulk(service, some_rows(600, step_ms=40)) for _ in range(2))
     unwritable, good = (submit_bulk(service, some_rows(20)) for _ in range(2))
     front.set(ANY, Refused(403, "AccessDenied"), path=f"/{unwritable.output}")
     wait_until_under_way(service, unreadable)
@@ -232,7 +214,7 @@ def test_what_a_job_named_and_may_not_use_ends_that_job_with_the_reason_and_no_o
 
 
 def ended_as(service: Service, job: BulkJob) -> tuple[JobState, str, str | None]:
-    ended = stored(service, job)
+    ended = service.job(job.id)
     return ended.state, ended.errors[0].code, ended.errors[0].param
 
 
@@ -240,25 +222,20 @@ def ended_as(service: Service, job: BulkJob) -> tuple[JobState, str, str | None]
 
 
 def test_orphans_are_collected_and_nothing_else_while_shards_run(service: Service) -> None:
-    collected = counted(service)
+    collected = service.counter(COLLECTED)
     # Stored at once, and listed when the answer has come: long after they are old enough to be collected.
     front_of(service).set("PUT", Slow(delay_s=3), times=2, path="/segments/")
     jobs = [submit_bulk(service, some_rows(80, seed=seed, step_ms=20)) for seed in range(2)]
     for _ in range(KILLS):  # each leaves a segment that is stored and not listed
         service.arm("worker.segment_stored")
-        wait_for("a worker dies there", lambda: not service.is_armed("worker.segment_stored"))
+        service.wait_for_death("worker.segment_stored")
 
     oracle.quiesce(service, jobs)
     wait_for("orphans are gone", lambda: segments_stored(service) <= segments_listed(service))
 
     assert segments_stored(service) == segments_listed(service)
-    assert counted(service) >= collected + KILLS
+    assert service.counter(COLLECTED) >= collected + KILLS
     oracle.check(service, jobs, Limits(attempts_max=1 + KILLS))
-
-
-def counted(service: Service) -> int:
-    with service.store.snapshot() as tx:
-        return tx.counters.values().get(COLLECTED, 0)
 
 
 def segments_stored(service: Service) -> set[str]:
@@ -268,6 +245,6 @@ def segments_stored(service: Service) -> set[str]:
 def segments_listed(service: Service) -> set[str]:
     """Keys of the segments of all jobs that have run here."""
     with service.store.snapshot() as tx:
-        jobs: Sequence[StoredJob] = tx.jobs.list("default", limit=1000)
+        jobs = tx.jobs.list("default", limit=1000)
         pages = [tx.shards.segments_of_job("default", job.id, limit=1000) for job in jobs]
     return {listed.segment.key for page in pages for listed in page}

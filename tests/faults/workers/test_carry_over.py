@@ -1,11 +1,8 @@
 """Carry-overs that were changed or are none: they cost tokens, and no answer."""
 
-from collections.abc import Sequence
-
 import pytest
 from sqlalchemy import update
 
-from nightshift.jobs import Shard
 from nightshift.store import tables
 from tests.faults.chaos import oracle
 from tests.faults.chaos.oracle import Limits
@@ -34,15 +31,9 @@ def service(module_service_of: ServiceOf) -> Service:
     return module_service_of(Parts(), CARRY_OVER_INTERVAL_S="0.2")
 
 
-def shards_of(service: Service, job: BulkJob) -> Sequence[Shard]:
-    """One, once it is planned."""
-    with service.store.snapshot() as tx:
-        return tx.shards.of_job(job.id, limit=2)
-
-
 def saved(service: Service, job: BulkJob) -> str | None:
     """Where the tokens of its unfinished rows lie."""
-    return next((shard.carry_over_key for shard in shards_of(service, job)), None)
+    return next((shard.carry_over_key for shard in service.shards(job.id)), None)
 
 
 def test_a_byte_that_changes_between_two_workers_changes_no_answer(service: Service) -> None:
@@ -58,8 +49,7 @@ def test_a_byte_that_changes_between_two_workers_changes_no_answer(service: Serv
 
     service.start("worker-1")
 
-    oracle.quiesce(service, [job])
-    oracle.check(service, [job], Limits(attempts_max=1))
+    oracle.judge(service, [job], Limits(attempts_max=1))
     assert service.log("worker-1").count("rows begin anew") == 1
 
 
@@ -68,7 +58,7 @@ def test_what_is_no_carry_over_ends_neither_rows_nor_workers(service: Service) -
     service.stop("worker-1")
     jobs = [submit_bulk(service, [Row("a", "hello"), Row("b", "there")]) for _ in NO_CARRY_OVERS]
     for job, data in zip(jobs, NO_CARRY_OVERS, strict=True):
-        wait_for("it is planned", lambda job=job: shards_of(service, job))
+        wait_for("it is planned", lambda job=job: service.shards(job.id))
         key = f"segments/{service.tenant_id}/{job.id}/000000/t0-c000000.jsonl"
         service.objects.put(key, data)
         with service.database.write() as connection:
@@ -79,6 +69,5 @@ def test_what_is_no_carry_over_ends_neither_rows_nor_workers(service: Service) -
     service.wait_until_ready()
     pid = service.pid("worker-1")
 
-    oracle.quiesce(service, jobs)
-    oracle.check(service, jobs, Limits(attempts_max=1))
+    oracle.judge(service, jobs, Limits(attempts_max=1))
     assert service.pid("worker-1") == pid

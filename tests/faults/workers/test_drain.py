@@ -4,21 +4,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from nightshift.fleet.workers import ExitCause, Worker, WorkerState
 from nightshift.jobs import Shard, ShardState
-from nightshift.store.shards.leases import ExpiredLease
 from tests.faults.chaos import oracle
 from tests.faults.chaos.oracle import Limits
 from tests.faults.chaos.workload import Row, some_rows, submit_bulk, submit_online
 from tests.faults.conftest import ServiceOf
 from tests.faults.kit.processes import is_running, send
-from tests.faults.kit.proxy import Blackhole, Refuse
 from tests.faults.kit.service import Parts, Service
 from tests.helpers.waiting import WAIT_MAX_S, wait_for
 
@@ -35,62 +31,31 @@ def shared(module_service_of: ServiceOf, tmp_path_factory: pytest.TempPathFactor
     return module_service_of(Parts(workers=2), FAKE_LOADING=str(loading))
 
 
-@pytest.fixture
-def service(shared: Service) -> Service:
-    shared.wait_until_ready()
-    return shared
-
-
-def known(service: Service) -> dict[str, Worker]:
-    with service.store.snapshot() as tx:
-        return {worker.id: worker for worker in tx.workers.list()}
-
-
-def worker_of(service: Service, role: str) -> Worker:
-    """As it is known by its process."""
-    pid = service.pid(role)
-    return next(worker for worker in known(service).values() if worker.pid == pid)
-
-
 def role_of(service: Service, worker: Worker) -> str:
     return next(role for role in ("worker-1", "worker-2") if worker.pid in service.pids(role))
 
 
-def leases(service: Service, *worker_ids: str) -> list[ExpiredLease]:
-    """Leases of these workers, or of all."""
-    with service.store.snapshot() as tx:
-        return [lease for id in worker_ids or known(service) for lease in tx.leases.of_worker(id, 1000)]
-
-
 def a_holder(service: Service) -> Worker:
     """A worker with a lease; waited for."""
-    alive: list[Worker] = []
 
-    def is_there() -> bool:
-        alive[:] = [worker for worker in known(service).values() if leases(service, worker.id)]
-        return bool(alive)
+    def holders() -> list[Worker]:
+        return [worker for id, worker in service.workers().items() if service.leases(id)]
 
-    wait_for("a worker holds a lease", is_there)
-    return alive[0]
+    return wait_for("a worker holds a lease", holders)[0]
 
 
 def who_makes_tokens(service: Service, except_id: str | None = None) -> Worker:
     """A worker that has told of tokens which no checkpoint has; waited for."""
-    gone: list[Worker] = []
 
-    def is_there() -> bool:
-        for worker in known(service).values():
-            if worker.id != except_id and any(lease.tokens_in_flight for lease in leases(service, worker.id)):
-                gone.append(worker)
-        return bool(gone)
+    def makers() -> list[Worker]:
+        others = [worker for id, worker in service.workers().items() if id != except_id]
+        return [one for one in others if any(lease.tokens_in_flight for lease in service.leases(one.id))]
 
-    wait_for("a worker makes tokens", is_there)
-    return gone[0]
+    return wait_for("a worker makes tokens", makers)[0]
 
 
 def only_shard(service: Service, job_id: str) -> Shard:
-    with service.store.snapshot() as tx:
-        (shard,) = tx.shards.of_job(job_id, limit=2)
+    (shard,) = service.shards(job_id)
     return shard
 
 
@@ -100,10 +65,10 @@ def only_shard(service: Service, job_id: str) -> Shard:
 )
 def test_a_worker_under_full_load_hands_everything_back_and_exits_with_0(service, is_redis_away, tokens):
     """Some online requests are too long for what time they get, or all of them end by themselves."""
-    leaving = worker_of(service, "worker-1")
+    leaving = service.worker_of(service.pid("worker-1"))
     jobs = [submit_bulk(service, long_rows(60))]
     jobs += [submit_online(service, row) for row in some_rows(16, seed=1, step_ms=20, tokens=tokens)]
-    wait_for("it has a lot", lambda: len(leases(service, leaving.id)) >= 2)
+    wait_for("it has a lot", lambda: len(service.leases(leaving.id)) >= 2)
     if is_redis_away:
         service.redis.kill()
 
@@ -111,13 +76,12 @@ def test_a_worker_under_full_load_hands_everything_back_and_exits_with_0(service
     assert service.stop("worker-1") == 0
     print(f"drained in {time.monotonic() - began_s:.1f} s, Redis {'away' if is_redis_away else 'there'}")
 
-    assert known(service)[leaving.id].ended_cause is ExitCause.DRAINED
-    assert leases(service, leaving.id) == []
+    assert service.workers()[leaving.id].ended_cause is ExitCause.DRAINED
+    assert service.leases(leaving.id) == []
     if is_redis_away:
         service.redis.start()
     service.start("worker-1")
-    oracle.quiesce(service, jobs)
-    assert oracle.check(service, jobs).attempts_most == 1, "leaving is no attempt"
+    assert oracle.judge(service, jobs).attempts_most == 1, "leaving is no attempt"
 
 
 def test_who_is_told_again_while_it_drains_leaves_as_it_is(service):
@@ -127,10 +91,9 @@ def test_who_is_told_again_while_it_drains_leaves_as_it_is(service):
 
     wait_for("it has gone", lambda: not send(holder.pid, signal.SIGTERM))
 
-    wait_for("its end is known", lambda: known(service)[holder.id].ended_cause)
-    assert known(service)[holder.id].ended_cause is ExitCause.DRAIN_TOO_SLOW
-    oracle.quiesce(service, [job])
-    oracle.check(service, [job], Limits(attempts_max=2))
+    wait_for("its end is known", lambda: service.workers()[holder.id].ended_cause)
+    assert service.workers()[holder.id].ended_cause is ExitCause.DRAIN_TOO_SLOW
+    oracle.judge(service, [job], Limits(attempts_max=2))
 
 
 def test_a_worker_that_still_loads_its_models_leaves_at_once(service):
@@ -142,7 +105,7 @@ def test_a_worker_that_still_loads_its_models_leaves_at_once(service):
         loading = [WorkerState.STARTING, True]
         wait_for(
             "it loads",
-            lambda: loading in [[w.state, is_running(w.pid)] for w in known(service).values()],
+            lambda: loading in [[w.state, is_running(w.pid)] for w in service.workers().values()],
         )
         assert service.stop("worker-1") == 0
     finally:
@@ -162,98 +125,11 @@ def test_the_operator_drains_a_worker(service):
     exits_before = len(service.exits)
     ask_to_drain(service, drained)
 
-    wait_for("it has gone", lambda: known(service)[drained.id].ended_cause)
-    assert known(service)[drained.id].ended_cause is ExitCause.DRAINED
+    wait_for("it has gone", lambda: service.workers()[drained.id].ended_cause)
+    assert service.workers()[drained.id].ended_cause is ExitCause.DRAINED
     wait_for("its supervisor has ended, too", lambda: len(service.exits) > exits_before)
     assert service.exits[-1].returncode == 0
-    oracle.quiesce(service, [job])
-    assert oracle.check(service, [job]).attempts_most == 1
-
-
-IN_TIME_S = 60.0
-TOO_SHORT_S = 3.0
-
-
-@pytest.fixture(scope="module")
-def cut_off(module_service_of: ServiceOf) -> Callable[[float], Service]:
-    """A service whose database can be taken away, with a limit on how long a drain may take."""
-    parts = Parts(database="postgresql", proxies=frozenset({"database"}))
-    # Leases are trusted for longer than the short drain lasts: one that is not ends its request.
-    slow = {"FAKE_ONLINE_DRAIN_S": "60", "LEASE_TTL_S": "9", "LEASE_TRUST_S": "7", "BULK_DRAIN_S": "3"}
-    return cache(lambda drain_s: module_service_of(parts, DRAIN_S=str(drain_s), **slow))
-
-
-@pytest.mark.parametrize(
-    ("leaves_already", "drain_s"),
-    [
-        pytest.param(False, IN_TIME_S, marks=pytest.mark.exhaustive),
-        pytest.param(True, IN_TIME_S, marks=pytest.mark.exhaustive),
-        (True, TOO_SHORT_S),
-    ],
-    ids=["", "it had been told to leave", "it had been told to leave, and takes too long"],
-)
-@pytest.mark.exhaustive
-def test_a_drain_that_the_operator_asked_for_is_remembered_with_the_database_away_at_the_end(
-    cut_off, leaves_already, drain_s
-):
-    service = cut_off(drain_s)
-    service.wait_until_ready()
-    exits_before, log = len(service.exits), len(service.log("worker-1"))
-    with service.held() as held:
-        job = submit_online(service, Row("held", "hello ms=20 !wait"))
-        drained = a_holder(service)
-        if leaves_already:
-            send(drained.pid, signal.SIGTERM)
-            wait_for("it drains", lambda: known(service)[drained.id].state is WorkerState.DRAINING)
-        with service.store.transaction() as tx:
-            assert tx.workers.request_drain(drained.id, tx.now())
-        wait_for("it has heard", lambda: "the operator wants this worker" in service.log("worker-1")[log:])
-        service.proxy["database"].set(Refuse())
-        if drain_s == IN_TIME_S:
-            held.unlink()
-        wait_for("its supervisor has ended", lambda: len(service.exits) > exits_before)
-
-    assert service.exits[-1].returncode == 0
-    said = service.log("worker-1")[log:]
-    assert said.count("child started") == 0, "the operator does not want it back"
-    assert ("drain took too long" in said) == (drain_s == TOO_SHORT_S)
-
-    service.proxy["database"].heal()
-    oracle.quiesce(service, [job])
-    oracle.check(service, [job], Limits(attempts_max=2))
-
-
-def test_a_worker_whose_supervisor_is_killed_goes_with_it_and_its_leases_run_out(service):
-    job = submit_bulk(service, long_rows(60))
-    holder = a_holder(service)
-    service.kill(role_of(service, holder).replace("worker", "machine"))
-
-    wait_for("its worker has gone, too", lambda: not is_running(holder.pid))
-    oracle.quiesce(service, [job])
-    oracle.check(service, [job], Limits(attempts_max=2))
-    assert known(service)[holder.id].ended_cause is None, "its end was not seen"
-
-
-def test_a_shard_that_waits_for_a_store_that_hangs_goes_back_without_it(service_of):
-    parts = Parts(objects="moto", proxies=frozenset({"s3"}))
-    service = service_of(parts, BULK_DRAIN_S="1", SEGMENT_INTERVAL_S="0.1")
-    job = submit_bulk(service, long_rows(40))
-    wait_for("tokens have been made", lambda: any(lease.tokens_in_flight for lease in leases(service)))
-    service.proxy["s3"].set(Blackhole())
-
-    service.kill("worker-1", signal.SIGTERM)
-    wait_for("its shards are back", lambda: not leases(service))
-
-    # Its successor waits for the store, too.
-    successor = a_holder(service)
-    send(successor.pid, signal.SIGTERM)
-    wait_for("they are back again", lambda: not leases(service, successor.id))
-
-    service.proxy["s3"].heal()
-    oracle.quiesce(service, [job])
-    assert oracle.check(service, [job]).attempts_most == 1
-    with service.store.snapshot() as tx:
-        assert tx.jobs.fetch(job.id).tokens_redone > 0, "what it had made since its last checkpoint"
+    assert oracle.judge(service, [job]).attempts_most == 1
 
 
 @pytest.mark.exhaustive
@@ -268,7 +144,7 @@ def test_in_deterministic_mode_a_text_begun_here_and_ended_elsewhere_is_the_same
         service, [Row(f"row-{n}", f"Tell me {n} stories", 200, sampling=sampling) for n in range(20)]
     )
     first = who_makes_tokens(service)
-    others = [worker for worker in known(service).values() if worker.id != first.id]
+    others = [worker for worker in service.workers().values() if worker.id != first.id]
     for worker in others:
         send(worker.pid, signal.SIGSTOP)
     send(first.pid, signal.SIGTERM)
@@ -278,11 +154,10 @@ def test_in_deterministic_mode_a_text_begun_here_and_ended_elsewhere_is_the_same
         send(worker.pid, signal.SIGCONT)
 
     second = who_makes_tokens(service, except_id=first.id)
-    with service.store.snapshot() as tx:
-        assert tx.jobs.fetch(job.id).tokens_redone == 0, "who is told to go takes them along"
+    assert service.job(job.id).tokens_redone == 0, "who is told to go takes them along"
     assert send(second.pid, signal.SIGKILL)
 
     oracle.quiesce(service, [job], WAIT_MAX_S * service.parts.slower)
     oracle.check(service, [job], Limits(attempts_max=2))
-    assert known(service)[first.id].ended_cause is ExitCause.DRAINED
-    assert known(service)[second.id].ended_cause is ExitCause.KILLED
+    assert service.workers()[first.id].ended_cause is ExitCause.DRAINED
+    assert service.workers()[second.id].ended_cause is ExitCause.KILLED

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from nightshift.fleet.workers import ExitCause, Worker
+from nightshift.fleet.workers import ExitCause
 from tests.faults.chaos import oracle
 from tests.faults.chaos.oracle import Limits
 from tests.faults.chaos.workload import BulkJob, Row, some_rows, submit_bulk, submit_online
@@ -28,29 +28,16 @@ def shared(module_service_of: ServiceOf, tmp_path_factory: pytest.TempPathFactor
     return module_service_of(Parts(), FAKE_LOADING=str(loading), **SETTINGS)
 
 
-@pytest.fixture
-def service(shared: Service) -> Service:
-    shared.wait_until_ready()
-    return shared
-
-
-def workers(service: Service) -> list[Worker]:
-    with service.store.snapshot() as tx:
-        return tx.workers.list()
-
-
 def warm(service: Service) -> set[str]:
     """Models that living workers have loaded, or are loading."""
-    return {model for worker in workers(service) if worker.ended_cause is None for model in worker.warm}
+    return {
+        model for worker in service.workers().values() if worker.ended_cause is None for model in worker.warm
+    }
 
 
 def ended(service: Service, pid: int) -> ExitCause | None:
-    return next((worker.ended_cause for worker in workers(service) if worker.pid == pid), None)
-
-
-def state(service: Service, job_id: str) -> str:
-    with service.client() as client:
-        return str(client.get_job(job_id).state)
+    worker = service.worker_of(pid)
+    return worker and worker.ended_cause
 
 
 @contextmanager
@@ -84,8 +71,7 @@ def test_a_worker_that_is_killed_while_it_loads_a_model_loads_it_again(service):
         wait_for("it is being loaded", lambda: LEFT in warm(service))
         service.kill_and_wait("worker-1")
 
-    oracle.quiesce(service, [job, request])
-    oracle.check(service.asking(LEFT), [job, request], ONCE)
+    oracle.judge(service.asking(LEFT), [job, request], ONCE)
     assert LEFT in warm(service)
 
 
@@ -95,14 +81,13 @@ def test_a_worker_that_is_killed_while_a_model_makes_room_loses_nothing_of_both(
     with service.held():
         job = rows_of(service, LEFT)
         held = submit_online(service.asking(LEFT), Row("held", "!wait"))
-        wait_for("it runs", lambda: state(service, held.id) == "running")
+        wait_for("it runs", lambda: service.job(held.id).state == "running")
         request = submit_online(service.asking(RIGHT), Row("one", "hello"))
         wait_for("it makes room", lambda: LEFT not in warm(service))
         service.kill_and_wait("worker-1")
 
-    oracle.quiesce(service, [job, held, request])
-    oracle.check(service.asking(LEFT), [job, held])
-    oracle.check(service.asking(RIGHT), [request], ONCE)
+    oracle.judge(service.asking(LEFT), [job, held])
+    oracle.judge(service.asking(RIGHT), [request], ONCE)
 
 
 def test_a_worker_that_is_told_to_go_does_not_wait_for_a_load(service):
@@ -115,8 +100,7 @@ def test_a_worker_that_is_told_to_go_does_not_wait_for_a_load(service):
         assert ended(service, pid) is ExitCause.DRAINED
     service.start("worker-1")
 
-    oracle.quiesce(service, [request])
-    oracle.check(service.asking(LEFT), [request], ONCE)
+    oracle.judge(service.asking(LEFT), [request], ONCE)
 
 
 def test_a_client_that_leaves_while_its_model_is_loaded_runs_nothing_and_others_are_served(service):
@@ -127,7 +111,7 @@ def test_a_client_that_leaves_while_its_model_is_loaded_runs_nothing_and_others_
             http.post("/v1/chat/completions", json=Row("gone", "gone").body(LEFT), timeout=1.0)
         wait_for("it is being loaded", lambda: LEFT in warm(service))
         [gone, *_] = [job["id"] for job in http.get("/v1/jobs").json()["data"] if job["model"] == LEFT]
-        wait_for("its job has ended", lambda: state(service, gone) == "cancelled")
+        wait_for("its job has ended", lambda: service.job(gone).state == "cancelled")
 
     others = [submit_online(service.asking(model), Row("one", "hello")) for model in (LEFT, RIGHT)]
     oracle.quiesce(service, others)
@@ -146,9 +130,8 @@ def test_a_load_that_does_not_end_ends_the_worker_and_charges_nothing(service_of
         wait_for("its end is recorded", lambda: ended(service, pid))
     assert ended(service, pid) is ExitCause.STUCK_LOAD
 
-    oracle.quiesce(service, [running, request])
-    oracle.check(service, [running])
-    oracle.check(service.asking(LEFT), [request], ONCE)
+    oracle.judge(service, [running])
+    oracle.judge(service.asking(LEFT), [request], ONCE)
     assert "loading a model has not ended" in service.log("worker-1")
 
 
@@ -165,6 +148,5 @@ def test_two_workers_that_swap_at_once_give_every_row_one_result(service_of):
     wait_for("a model is warm", lambda: warm(service))
     service.kill("worker-1")
 
-    oracle.quiesce(service, [job for jobs in of_model.values() for job in jobs])
     for model, all_of_it in of_model.items():
-        oracle.check(service.asking(model), all_of_it)
+        oracle.judge(service.asking(model), all_of_it)

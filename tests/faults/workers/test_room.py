@@ -82,13 +82,11 @@ def embeddings_batch(service: Service) -> BulkJob:
 
 
 def running(service: Service, *jobs: BulkJob) -> int:
-    with service.store.snapshot() as tx:
-        return sum(tx.jobs.fetch(job.id).state is JobState.RUNNING for job in jobs)
+    return sum(service.job(job.id).state is JobState.RUNNING for job in jobs)
 
 
 def leased(service: Service) -> int:
-    with service.store.snapshot() as tx:
-        return sum(len(tx.leases.of_worker(worker.id, 100)) for worker in tx.workers.list())
+    return len(service.leases())
 
 
 def assert_ends_meanwhile(service: Service, jobs: list[BulkJob], *others: BulkJob) -> None:
@@ -96,25 +94,8 @@ def assert_ends_meanwhile(service: Service, jobs: list[BulkJob], *others: BulkJo
     before = running(service, *others)
     assert before > 0
     oracle.wait_for_ends(service, jobs)
-    with service.store.snapshot() as tx:
-        assert [tx.jobs.fetch(job.id).state for job in jobs] == [JobState.SUCCEEDED] * len(jobs)
+    assert [service.job(job.id).state for job in jobs] == [JobState.SUCCEEDED] * len(jobs)
     assert running(service, *others) >= before
-
-
-def test_three_one_row_batches_hold_up_no_batch_of_another_tenant_nor_of_another_model(service):
-    held = one_row_batches(service, 3)
-    wait_for("they run", lambda: running(service, *held) == 3)
-    other_tenant = service.as_tenant("other")
-
-    jobs = [
-        embeddings_batch(other_tenant),
-        submit_bulk(other_tenant.asking(OTHER), SOME_ROWS, face=Face.OPENAI),
-        submit_bulk(other_tenant, SOME_ROWS, face=Face.OPENAI),
-        submit_bulk(service.asking(OTHER), SOME_ROWS, face=Face.OPENAI),
-        submit_bulk(service.asking(LAZY), SOME_ROWS, face=Face.OPENAI),
-        submit_bulk(service, some_rows(40, seed=2)),
-    ]
-    assert_ends_meanwhile(service, jobs, *held)
 
 
 @pytest.mark.parametrize("face", [Face.NATIVE, pytest.param(Face.OPENAI, marks=pytest.mark.exhaustive)])

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from nightshift.fleet.workers import ExitCause, Worker, WorkerState
-from nightshift.jobs import Job
 from tests.faults.chaos import oracle
-from tests.faults.chaos.workload import BulkJob, Row, some_rows, submit_bulk, submit_online
+from tests.faults.chaos.workload import Row, some_rows, submit_bulk, submit_online
 from tests.faults.kit import metadata
 from tests.faults.kit.metadata import Metadata, Trouble
 from tests.faults.kit.processes import send
@@ -32,8 +31,7 @@ def on_spot(provider: str, cloud: Metadata) -> dict[str, str]:
 
 def workers(service: Service, capacity: str) -> list[Worker]:
     """Workers on machines of this kind, the oldest first."""
-    with service.store.snapshot() as tx:
-        return [worker for worker in reversed(tx.workers.list()) if worker.capacity == capacity]
+    return [worker for worker in reversed(service.workers().values()) if worker.capacity == capacity]
 
 
 def a_successor_waits(service: Service) -> bool:
@@ -43,30 +41,12 @@ def a_successor_waits(service: Service) -> bool:
 
 
 def ended_cause(service: Service, worker: Worker) -> ExitCause | None:
-    with service.store.snapshot() as tx:
-        return next(candidate.ended_cause for candidate in tx.workers.list() if candidate.id == worker.id)
-
-
-def num_leases(service: Service, worker: Worker) -> int:
-    with service.store.snapshot() as tx:
-        return len(tx.leases.of_worker(worker.id, 1000))
+    return service.workers()[worker.id].ended_cause
 
 
 def under_way(service: Service, worker: Worker) -> set[str]:
     """The jobs of which it has told that it has tokens which no checkpoint has."""
-    with service.store.snapshot() as tx:
-        return {lease.job_id for lease in tx.leases.of_worker(worker.id, 1000) if lease.tokens_in_flight}
-
-
-def stored(service: Service, job: BulkJob) -> Job:
-    with service.store.snapshot() as tx:
-        return tx.jobs.fetch(job.id)
-
-
-def carried_over(service: Service, job: BulkJob) -> int:
-    """How many of its shards wait with the tokens of unfinished rows."""
-    with service.store.snapshot() as tx:
-        return sum(shard.carry_over_key is not None for shard in tx.shards.of_job(job.id, limit=1000))
+    return {lease.job_id for lease in service.leases(worker.id) if lease.tokens_in_flight}
 
 
 @pytest.mark.exhaustive
@@ -88,18 +68,19 @@ def test_what_a_spot_machine_has_goes_on_elsewhere_as_its_jobs_allow(service_of,
     send(first.pid, signal.SIGTERM)  # a cloud sends SIGTERM besides its notice
     wait_for("it has gone", lambda: workers(service, "spot")[0].ended_cause)
     assert workers(service, "spot")[0].ended_cause is ExitCause.DRAINED
-    assert num_leases(service, first) == 0
-    assert carried_over(service, cheaply), "its rows left with their tokens"
+    assert service.leases(first.id) == []
+    assert any(shard.carry_over_key for shard in service.shards(cheaply.id)), (
+        "its rows left with their tokens"
+    )
     wait_for("its successor waits", lambda: a_successor_waits(service))
     elsewhere = [anywhere, safely, *online]
     oracle.wait_for_ends(service, elsewhere)
-    assert not stored(service, cheaply).state.is_terminal, "it wants a spot machine"
+    assert not service.job(cheaply.id).state.is_terminal, "it wants a spot machine"
 
     cloud.is_interrupted = False
-    oracle.quiesce(service, [cheaply, *elsewhere])
-    verdict = oracle.check(service, [cheaply, *elsewhere])
+    verdict = oracle.judge(service, [cheaply, *elsewhere])
     assert verdict.attempts_most == 1, "an interruption is no attempt"
-    assert {stored(service, job).tokens_redone for job in (anywhere, cheaply, safely)} == {0}
+    assert {service.job(job.id).tokens_redone for job in (anywhere, cheaply, safely)} == {0}
     assert len(workers(service, "spot")) == 2, "the successor went on, and needed no other"
 
 
@@ -119,7 +100,6 @@ def test_a_machine_that_may_be_taken_is_left_for_another_like_it_and_then_is_tak
     wait_for("it has left", lambda: ended_cause(service, first))
     cloud.is_interrupted = True
 
-    oracle.quiesce(service, [cheaply, job])
-    assert oracle.check(service, [cheaply, job]).attempts_most == 1
-    assert stored(service, job).tokens_redone == 0
+    assert oracle.judge(service, [cheaply, job]).attempts_most == 1
+    assert service.job(job.id).tokens_redone == 0
     assert ended_cause(service, first) is ExitCause.DRAINED

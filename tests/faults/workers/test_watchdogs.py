@@ -4,7 +4,6 @@ given back at once, and it is started again."""
 import signal
 from collections.abc import Collection
 
-import httpx
 import pytest
 
 from nightshift.fleet.workers import ExitCause, Worker
@@ -16,7 +15,6 @@ from tests.faults.kit.control_group import short_of_memory
 from tests.faults.kit.proxy import Swallow
 from tests.faults.kit.service import Parts, Service
 from tests.helpers.waiting import wait_for
-from tests.integration.servers import HOST, free_port
 
 IMPATIENT = {"STEP_TIMEOUT_S": "6", "DEAF_AFTER_S": "5"}  # a busy machine takes seconds to fill memory
 MEMORY_BYTES = 512 * 1024 * 1024  # a worker takes a third of it
@@ -26,25 +24,12 @@ MEMORY_BYTES = 512 * 1024 * 1024  # a worker takes a third of it
 def shared(module_service_of: ServiceOf) -> Service:
     """One worker, that dies again and again."""
     parts = Parts(proxies=frozenset({"redis"}))
-    return module_service_of(parts, WORKER_METRICS_PORT=str(free_port()), **IMPATIENT)
-
-
-@pytest.fixture
-def service(shared: Service) -> Service:
-    shared.wait_until_ready()
-    return shared
+    return module_service_of(parts, **IMPATIENT)
 
 
 def dead(service: Service) -> dict[str, Worker]:
     """Workers whose end is recorded, by id."""
-    with service.store.snapshot() as tx:
-        return {worker.id: worker for worker in tx.workers.list() if worker.ended_cause is not None}
-
-
-def holders(service: Service) -> set[str]:
-    """The workers with a lease, the dead ones included."""
-    with service.store.snapshot() as tx:
-        return {worker.id for worker in tx.workers.list() if tx.leases.of_worker(worker.id, 10)}
+    return {id: worker for id, worker in service.workers().items() if worker.ended_cause is not None}
 
 
 def the_next_to_die(service: Service, known: Collection[str]) -> Worker:
@@ -70,19 +55,19 @@ def test_an_engine_that_fails_takes_its_process_along_and_the_other_work_goes_on
 ):
     known = dead(service).keys()
     rows = submit_bulk(service, some_rows(24, step_ms=20))
-    wait_for("a shard is held", lambda: holders(service))
+    wait_for("a shard is held", service.leases)
 
     # Tried once, it ends as failed; what else the worker held is run again.
     submit_online(service, Row("bad", prompt), retry_on_interrupt=False)
 
     died = the_next_to_die(service, known)
     assert died.ended_cause is cause
-    assert died.id not in holders(service)
-    oracle.quiesce(service, [rows])
-    oracle.check(service, [rows], Limits(attempts_max=2))
+    assert service.leases(died.id) == []
+    oracle.judge(service, [rows], Limits(attempts_max=2))
     assert said in service.log("worker-1")
 
 
+@pytest.mark.exhaustive  # how it is told is read in the supervisor's own tests
 def test_a_worker_that_the_kernel_ends_for_want_of_memory_is_told_from_one_that_was_killed(service_of):
     """The kernel counts what it has killed in a control group; no other process can know."""
     # A program: what is forked is in the control group of the process that forks.
@@ -104,23 +89,6 @@ def test_a_worker_that_the_kernel_ends_for_want_of_memory_is_told_from_one_that_
         service.stop("worker-1")
 
 
-def test_a_worker_tells_prometheus_what_it_holds_its_successor_too(service):
-    url = f"http://{HOST}:{service.environment['NIGHTSHIFT_WORKER_METRICS_PORT']}/metrics"
-    service.kill_and_wait("worker-1")
-    service.wait_until_ready()
-    job = submit_bulk(service, some_rows(24, step_ms=20, tokens=(150, 200)))  # some seconds each
-
-    def value(sample: str) -> float:
-        lines = httpx.get(url, trust_env=False).text.splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{sample} "))
-
-    wait_for("it holds a shard", lambda: value('nightshift_worker_leases{kind="bulk"}') > 0)
-    oracle.quiesce(service, [job])
-    assert value('nightshift_worker_leases{kind="bulk"}') == 0
-    assert value('nightshift_worker_steps_total{model="fake"}') > 0
-    assert value('nightshift_batch_size_count{model="fake"}') > 0
-
-
 def test_a_worker_ended_by_a_fault_in_its_own_code_says_where_it_was(service):
     known = dead(service).keys()
     service.kill("worker-1", signal.SIGSEGV)
@@ -139,5 +107,4 @@ def test_a_consumer_that_hears_nothing_is_replaced(service):
     service.proxy["redis"].heal()
 
     assert died.ended_cause is ExitCause.QUEUE_CONNECTION_LOST
-    oracle.quiesce(service, jobs)
-    assert oracle.check(service, jobs).attempts_most == 1, "the replaced worker hands back what it has"
+    assert oracle.judge(service, jobs).attempts_most == 1, "the replaced worker hands back what it has"
