@@ -170,7 +170,7 @@ def wait_for_any(compiling: Iterable[Compiling], timeout_s: float) -> None:
 
 def _matcher(table: LLTokenizer, grammar: Grammar) -> LLMatcher:
     """Raises GrammarFailed."""
-    _check_patterns(grammar)
+    grammar = _bounded(grammar)
     try:
         matcher = _compiled(table, grammar)
         if matcher.is_error() and grammar.kind == "grammar":
@@ -182,24 +182,46 @@ def _matcher(table: LLTokenizer, grammar: Grammar) -> LLMatcher:
     return matcher
 
 
-def _check_patterns(grammar: Grammar) -> None:
-    """Raises GrammarFailed for a schema that would take llguidance without end, whatever its limits."""
-    rules = _JSON_RULE.finditer(grammar.text) if grammar.kind == "grammar" else ()
-    texts = (
-        [grammar.text] if grammar.kind == "json_schema" else [rule["json"][len("%json ") :] for rule in rules]
-    )
-    for text in texts:
+def _bounded(grammar: Grammar) -> Grammar:
+    """The same grammar, with any object for each lenient schema that would take llguidance without end.
+
+    Raises GrammarFailed for another such schema.
+    """
+    if grammar.kind == "json_schema":
+        _check_patterns(grammar.text)
+    if grammar.kind != "grammar":
+        return grammar
+
+    def bounded(rule: re.Match[str]) -> str:
         try:
-            combined = patterns_combined(json.loads(text))
-        except ValueError:  # llguidance says what is wrong with it
-            continue
-        except RecursionError:
-            raise GrammarFailed("it is nested too deeply") from None
-        if combined > PATTERNS_COMBINED_MAX:
-            raise GrammarFailed(
-                f"its allOf combines up to {combined} patterns or formats for one text, and at most "
-                f"{PATTERNS_COMBINED_MAX} are accepted"
-            )
+            _check_patterns(_json_of(rule))
+        except GrammarFailed:
+            return f"{rule['name']}: {ANY_OBJECT}"
+        return rule[0]
+
+    text = _LENIENT_RULE.sub(bounded, grammar.text)
+    for rule in _JSON_RULE.finditer(text):
+        _check_patterns(_json_of(rule))
+    return replace(grammar, text=text)
+
+
+def _json_of(rule: re.Match[str]) -> str:
+    return rule["json"].removeprefix("%json ")
+
+
+def _check_patterns(schema: str) -> None:
+    """Raises GrammarFailed for a schema that would take llguidance without end, whatever its limits."""
+    try:
+        combined = patterns_combined(json.loads(schema))
+    except ValueError:  # llguidance says what is wrong with it
+        return
+    except RecursionError:
+        raise GrammarFailed("it is nested too deeply") from None
+    if combined > PATTERNS_COMBINED_MAX:
+        raise GrammarFailed(
+            f"its allOf combines up to {combined} patterns or formats for one text, and at most "
+            f"{PATTERNS_COMBINED_MAX} are accepted"
+        )
 
 
 def _compiled(table: LLTokenizer, grammar: Grammar) -> LLMatcher:

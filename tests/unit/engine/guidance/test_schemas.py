@@ -65,3 +65,9 @@ def test_a_schema_of_as_many_as_are_accepted_ends(compiler: GrammarCompiler) -> 
     schema = Grammar("json_schema", json.dumps(many(PATTERNS_COMBINED_MAX)))
 
     assert compiler.compile(schema).matcher.exception() is not None, "llguidance refuses it by its own limit"
+
+
+def test_a_lenient_schema_that_combines_too_many_is_any_object(compiler: GrammarCompiler) -> None:
+    schema = json.dumps(many(40) | {"x-guidance": {"lenient": True}})
+
+    assert compiler.compile(Grammar("grammar", f"start: %json {schema}")).matcher.exception() is None
