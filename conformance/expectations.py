@@ -1,4 +1,4 @@
-"""How a check says what it expects of an answer."""
+"""The words of a check about what it expects of an answer."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final

@@ -21,7 +21,7 @@ def summary(report: Report) -> str:
 
 
 def skipped(report: Report) -> Mapping[str, int]:
-    """Why checks were skipped, and how many for each reason."""
+    """The reasons why checks were skipped, with their numbers."""
     return Counter(result.detail for result in report.results if result.outcome is Outcome.SKIPPED)
 
 

@@ -59,7 +59,7 @@ class Run:
 
     @property
     def node_client_version(self) -> str | None:
-        """None: no check ran with the Node client."""
+        """The version of the Node client. None: no check ran with it."""
         version: str | None = self._shared.made(VERSION)
         return version
 

@@ -28,6 +28,12 @@ CODE = (
 OPENINGS = re.compile(
     r"(?:Of|What|That|Those|Likewise|So|Nor|None of|And|Until|Under|By|From|To|In|With|At|On|For)\b"
 )
+PACKAGES = ("nightshift/", "nightshift_engine/", "api/", "scheduler/", "workers/", "conformance/")
+ELLIPTIC = re.compile(
+    r"(?:As|How|Its|Where|When|Which|Why|While|After|Before|Between|Without|Also|None|False|True|Not|Else|Once"
+    r"|They|It)\b"
+)
+"""Openings without a subject, which docstrings of the packages do not have."""
 NAMES = frozenset({"found", "each", "asked", "of"})
 SHOWN_MAX = 100
 
@@ -131,7 +137,9 @@ def check_words() -> bool:
     paths = sorted(path for folder in CODE for path in (ROOT / folder).rglob("*.py"))
     names = {path: path.relative_to(ROOT).as_posix() for path in paths}
     lines = [
-        f"{name}:{violation}" for path, name in names.items() for violation in violations(path.read_text())
+        f"{name}:{violation}"
+        for path, name in names.items()
+        for violation in violations(path.read_text(), is_package=name.startswith(PACKAGES))
     ]
     if len(lines) > SHOWN_MAX:
         lines[SHOWN_MAX:] = [f"and {len(lines) - SHOWN_MAX} more"]
@@ -140,13 +148,15 @@ def check_words() -> bool:
     return not lines
 
 
-def violations(source: str) -> Iterator[str]:
+def violations(source: str, *, is_package: bool = True) -> Iterator[str]:
     """Line number and reason of each violation in a module."""
+    openings = (OPENINGS, ELLIPTIC) if is_package else (OPENINGS,)
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             text = node.value.value
-            opening = OPENINGS.match(text) if isinstance(text, str) else None
+            matches = (opening.match(text) for opening in openings if isinstance(text, str))
+            opening = next(filter(None, matches), None)
             if opening:
                 yield f"{node.lineno}: a docstring begins with '{opening.group()}'"
         name = _bound_name(node)

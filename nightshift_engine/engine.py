@@ -69,12 +69,12 @@ class _Launched:
 
     chunks: list[Chunk]
     starts: list[int]
-    """Where each chunk begins in its sequence."""
+    """The start of each chunk in its sequence."""
     sampled: list[Sequence]
     choice: Choice
     shape: StepShape
     launched_s: float
-    """When, by the process's own clock."""
+    """The time by the process's own clock."""
 
 
 class Engine:

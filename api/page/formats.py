@@ -1,6 +1,5 @@
-"""How numbers, times and texts are shown. Durations are between times of the database, whatever the clock
-of the browser says.
-"""
+"""Formats of numbers, times and texts on the page. Durations are between times of the database, whatever the
+clock of the browser says."""
 
 import re
 from collections.abc import Callable, Mapping

@@ -157,7 +157,7 @@ def _submit(session: Session) -> dict[str, Any]:
 
 
 def _paused_batch(session: Session) -> tuple[dict[str, Any], object, Any]:
-    """Its job while it was paused, the id of its partial output then, and the batch once it ended."""
+    """The batch's job while it was paused, the id of its partial output then, and the batch once it ended."""
     outcome: tuple[dict[str, Any], object, Any] = session.shared.get(
         "a batch that is paused and resumed", lambda: _pause_and_resume(session)
     )

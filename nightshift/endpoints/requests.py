@@ -27,7 +27,7 @@ Count = Annotated[int, Field(ge=1, strict=True)]
 
 
 TokensKept = Annotated[int, Field(ge=-1, strict=True)]
-"""As vLLM's `truncate_prompt_tokens`: longer texts are cut to so many; -1: to what the model takes."""
+"""vLLM's `truncate_prompt_tokens`: longer texts are cut to so many; -1: to what the model takes."""
 
 
 def at_most(entries: int) -> BeforeValidator:

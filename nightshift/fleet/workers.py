@@ -110,13 +110,13 @@ class Worker:
     pools: tuple[str, ...] = ()
     drain_requested_at: datetime | None = None
     notice: MachineNotice | None = None
-    """As of its last heartbeat; None: there is none, or it was withdrawn."""
+    """The notice at the last heartbeat; None: there is none, or it was withdrawn."""
     ended_at: datetime | None = None  # its process was seen to end
     ended_cause: ExitCause | None = None
     warm_models: tuple[str, ...] | None = None
     """The models of `models` that are loaded or being loaded. None: all."""
     figures: WorkerFigures | None = None
-    """As of its last heartbeat. None: it has told none."""
+    """The figures at the last heartbeat. None: it has told none."""
 
     @property
     def warm(self) -> tuple[str, ...]:

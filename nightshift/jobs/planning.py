@@ -1,4 +1,4 @@
-"""How far the input of a bulk job is cut into shards. Pure.
+"""Progress of cutting a bulk job's input into shards. Pure.
 
 Planning goes page by page. The cursor is recorded in the transaction of the page before it, so the next page
 begins where that one ended, whichever scheduler cuts it.

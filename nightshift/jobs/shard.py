@@ -146,7 +146,7 @@ class BulkClaim:
     crash_history: CrashHistory = CrashHistory()
     begins_job: bool = False  # it is the job's first
     took_over: Interruption | None = None
-    """How the lease before this one ended. None: there was none, or it is not known."""
+    """The end of the lease before this one. None: there was none, or it is not known."""
 
 
 @dataclass(frozen=True)

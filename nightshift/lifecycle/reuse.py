@@ -1,4 +1,4 @@
-"""Which earlier job's results a bulk job reuses: `latest`, the date of a run of its name, or a job's id."""
+"""The earlier job whose results a bulk job reuses: `latest`, the date of a run of its name, or a job's id."""
 
 from dataclasses import replace
 from typing import Final

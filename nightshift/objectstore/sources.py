@@ -1,4 +1,4 @@
-"""Where a job's rows are: an uploaded file in our store, or an object at a user's location."""
+"""The sources of a job's rows: an uploaded file in our store, or an object at a user's location."""
 
 from dataclasses import dataclass
 

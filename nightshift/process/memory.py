@@ -1,4 +1,4 @@
-"""How a process allocates: memory that is free is to be used again, or given back.
+"""Allocation of memory in a process: memory that is free is to be used again, or given back.
 
 Arrow's own allocator and glibc's arenas keep what each thread has freed apart from the others.
 """

@@ -1,4 +1,4 @@
-"""Which tenants share the prefix cache: none, unless the operator names groups of them.
+"""Tenants that share the prefix cache: none, unless the operator names groups of them.
 
 What a cache holds shows in counters (`cached_tokens`) and in time. A tenant that shares it with another could
 try out what the other has asked.

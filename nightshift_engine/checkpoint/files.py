@@ -227,7 +227,7 @@ MODULES_MAX: Final = 64
 @dataclass(frozen=True, slots=True)
 class Module:
     type: str
-    """As written, such as sentence_transformers.models.Pooling."""
+    """The type as it is written, such as sentence_transformers.models.Pooling."""
     path: Path
 
     @property

@@ -41,7 +41,7 @@ class Checkpoint:
     modules: Sequence[str] | None = None
     """Types in the modules.json of sentence-transformers, such as Pooling; None: there is no such file."""
     directory: Path | None = None
-    """None: only the configuration is known."""
+    """The files. None: only the configuration is known."""
 
     @property
     def architecture(self) -> str | None:
@@ -61,7 +61,7 @@ class Kind(ABC):
     """A kind of model: at most one recognises a checkpoint, and what none recognises is refused."""
 
     name: ClassVar[str]
-    """Its name in the API and in messages; the value of its ModelKind."""
+    """The kind's name in the API and in messages; the value of its ModelKind."""
     does: ClassVar[str]
     """A verb phrase for messages, after "it"."""
     serves: ClassVar[str]

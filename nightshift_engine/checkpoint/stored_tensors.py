@@ -29,14 +29,14 @@ _DTYPES = {"BOOL": "bool", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
 """Names in a header and torch's; https://github.com/huggingface/safetensors, `Dtype`."""
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _HEADER_BYTES_MAX = 100_000_000
-"""As in the safetensors library."""
+"""The dtype's name in the safetensors library."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
     name: str
     dtype: str
-    """As torch calls it; as the header does where that is unknown."""
+    """The dtype as torch calls it, or as the header does where that is unknown."""
     file: str
     is_served: bool
 

@@ -17,7 +17,7 @@ class FoundPrefix:
     """Blocks of a known prefix, one reference taken on each."""
 
     num_blocks: int
-    """Where the prefix ends."""
+    """The end of the prefix."""
     runs: list[tuple[int, list[int]]]
     """Index of the first block of each group, and the blocks from there to the end."""
 

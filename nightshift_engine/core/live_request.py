@@ -98,9 +98,9 @@ class LiveRequest:
     """Log-probabilities of all output tokens, if the request asks for them."""
     end_token_id: int | None = None
     compiling: Compiling | None = None
-    """Its grammar, if it has one."""
+    """The request's grammar, if it has one."""
     pieces: list[str] = field(default_factory=list)
-    """Its text so far, if its only output comes at its end."""
+    """The text so far, if the only output comes at the end."""
     added_s: float = field(default_factory=time.perf_counter)
     launched_s: float | None = None
     """The start of the first step that computes some of it."""

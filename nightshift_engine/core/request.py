@@ -144,9 +144,11 @@ class Output:
     num_cached_tokens: int
     """Prompt tokens whose KV was found in memory when the request was first admitted."""
     error: str | None = None
-    """Why the engine gave up on this sequence (finish_reason "abort"); None if the caller aborted it."""
+    """The reason why the engine gave up on this sequence (finish_reason "abort"); None if the caller
+    aborted it.
+    """
     is_refused: bool = False
-    """It gave up because of the request's grammar."""
+    """Whether the engine gave up because of the request's grammar."""
     logprobs: list[TokenLogprobs] | None = None
     """One per token id, if the request asks for them."""
     end_token_id: int | None = None

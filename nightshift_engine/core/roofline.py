@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 Span = tuple[int, int]
-"""Where a chunk begins in its sequence, and how many tokens it has."""
+"""The start of a chunk in its sequence, and its number of tokens."""
 
 
 @dataclass(frozen=True, slots=True)

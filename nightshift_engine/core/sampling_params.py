@@ -1,4 +1,4 @@
-"""How one request wants its tokens chosen, checked when made. Names and meanings are vLLM's."""
+"""One request's rules for choosing tokens, checked when made. Names and meanings are vLLM's."""
 
 import math
 import sys
@@ -22,7 +22,7 @@ class SamplingParams:
     max_tokens: int | None = None
     """New tokens at most; None means as many as the context holds."""
     min_tokens: int = 0
-    """Before so many tokens, end-of-sequence and stop ids are not drawn, and stop strings not seen."""
+    """Tokens before which end-of-sequence and stop ids are not drawn, and stop strings not seen."""
     temperature: float = 1.0
     top_k: int = 0
     """Keep exactly the k most likely tokens, of equally likely ones those of the lowest ids: 1 is greedy.
@@ -33,7 +33,9 @@ class SamplingParams:
     min_p: float = 0.0
     """Keep tokens at least this likely relative to the likeliest."""
     seed: int | None = None
-    """None derives a seed from the request's id, so that a resumed request still continues identically."""
+    """The seed of draws. None derives it from the request's id, so that a resumed request still
+    continues identically.
+    """
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False

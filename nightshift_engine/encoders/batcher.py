@@ -27,7 +27,7 @@ class PassLimits:
     max_batch_size: int | None = None
     """Inputs; None: as many as the tokens allow."""
     bounds: tuple[int, ...] | None = None
-    """As `EncoderConfig.length_buckets`."""
+    """The same as `EncoderConfig.length_buckets`."""
 
     def allow(self, count: int, shortest: int, longest: int) -> bool:
         """Whether so many inputs between these lengths may be one pass."""
@@ -115,7 +115,7 @@ class WaitingInput:
     start: int = 0
     """Among those of its class, lower ones go first (`FairTurns` of `nightshift_engine/core/order.py`)."""
     queue: InputQueue | None = field(default=None, repr=False)
-    """Where it waits."""
+    """The queue in which it waits."""
 
     @property
     def num_tokens(self) -> int:

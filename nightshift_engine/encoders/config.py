@@ -1,4 +1,6 @@
-"""How an encoder engine batches: batch sizes and a delay by Triton's names, tokens, and length buckets."""
+"""The batching of an encoder engine: batch sizes and a delay by Triton's names, tokens, and length
+buckets.
+"""
 
 from dataclasses import dataclass, field
 from typing import Final

@@ -73,7 +73,7 @@ class EncoderModel:
         self._pad_id = int(model.config.pad_token_id or 0)
         self._packed: PackedTextLayers | None = None
         self.roofline: EncoderRoofline | None = None
-        """None: what its passes must compute is not known."""
+        """The work of its passes. None: it is not known."""
 
     @classmethod
     def load(

@@ -173,7 +173,7 @@ class Pooling:
     dimensions: int = 0
     """Dimensions of its vectors."""
     includes_prompt: bool = True
-    """False: the tokens of a prompt are seen by the others, and not pooled."""
+    """Whether the tokens of a prompt are pooled. If not, the others see them all the same."""
     max_length: int | None = None
     """Tokens per input the checkpoint was made for, where it says so."""
     lowercases: bool = False

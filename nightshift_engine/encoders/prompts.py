@@ -26,7 +26,7 @@ _INPUT_TYPES = {
 class Prompts:
     by_name: Mapping[str, str] = field(default_factory=dict)
     default: str = ""
-    """Before inputs of requests that name none."""
+    """The prompt before inputs of requests that name none."""
 
     @classmethod
     def read(cls, directory: Path) -> Prompts:

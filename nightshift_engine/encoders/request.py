@@ -36,6 +36,6 @@ class EncodeOutput:
     """Tokens of all inputs together, padding not counted."""
     added_s: float = 0.0
     launched_s: float | None = None
-    """Its last step's start; both as in `RequestTimes`, without tokens."""
+    """The start of the last step; both as in `RequestTimes`, without tokens."""
     first_token_s: ClassVar[None] = None
     last_token_s: ClassVar[float] = 0.0

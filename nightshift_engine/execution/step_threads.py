@@ -1,4 +1,4 @@
-"""How many threads compute a step on a CPU, where other processes want its cores too.
+"""The number of threads that compute a step on a CPU, where other processes want its cores too.
 
 A system that divides its cores between services (cgroups, sessions) gives two threads beside a busy neighbour
 one core between them; one thread then has that core to itself. A system that divides between threads gives
@@ -26,7 +26,7 @@ WORTH = 0.85
 """Share of the cores given to all threads that fewer must be given to stay: they lose nothing to one
 another."""
 HOLD_S, HOLD_MAX_S = 1.0, 16.0
-"""Between two tries; doubled, up to the longer one, each time that nothing came of it."""
+"""Seconds between two tries; doubled, up to the longer one, each time that nothing came of it."""
 
 TASKS = Path("/proc/self/task")
 HELPER_NAME = "nightshift-team"

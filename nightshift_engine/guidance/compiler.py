@@ -32,7 +32,9 @@ COMPILE_S_MAX = 10.0
 LEXER_STATES_MAX = 20_000
 """Lexer states of one sequence, at 1 to 2 kB each."""
 WHITESPACE = r"[ \n\r\t]{1,32}"
-"""Between the parts of JSON at most. Without a bound, a model may write nothing but spaces to its limit."""
+"""White space between the parts of JSON, at most. Without a bound, a model may write nothing but spaces
+to its limit.
+"""
 
 _LARK_PART = re.compile(
     r"""//[^\n]* | \#[^\n]* | "(?:\\.|[^"\\\n])*"? | /(?:\\.|[^/\\\n])+/? | (?P<name></?[\w-]+>)""",

@@ -41,7 +41,7 @@ PRODUCTS = 8
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _CHOSEN = ("num_experts_per_tok", "moe_k", "moe_topk")
-"""How configurations call them."""
+"""The names that configurations have for them."""
 
 
 def measure_limits(model: Any, linear_dtype: LinearDType) -> DeviceLimits | None:

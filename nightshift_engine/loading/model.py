@@ -51,7 +51,7 @@ class LoadedModel:
     tokenizer: Tokenizer
     facts: ModelFacts
     forward_pass: Any
-    """As `runner` calls it: a `ForwardPass`, or an `EncoderDecoder`."""
+    """The model that `runner` calls: a `ForwardPass`, or an `EncoderDecoder`."""
     shapes: dict[int, KvShape]
     dtype: torch.dtype
     kv_dtype: torch.dtype
@@ -65,7 +65,7 @@ class LoadedModel:
     windows: Mapping[int, int | None] = field(default_factory=dict)
     """Tokens that one sees by layer, itself included; None or missing if all of the context."""
     roofline: Roofline | None = None
-    """None: what its steps must read and compute is not known."""
+    """The work of its steps. None: it is not known."""
 
     @property
     def groups(self) -> KvGroups:

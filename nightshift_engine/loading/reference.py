@@ -25,7 +25,7 @@ Token = tuple[int, int]
 Place = tuple[int, int]
 """Place of a choice in a pass: the layer, and which choice in it."""
 WatchLayers = Callable[[OnLayer, OnExperts], AbstractContextManager[None]]
-"""How the layers of a pass are watched, as `ForwardPass.watch_layers` does it."""
+"""The watching of the layers of a pass, as `ForwardPass.watch_layers` does it."""
 
 _BEFORE_LAYERS = -1
 _RESULTS = {

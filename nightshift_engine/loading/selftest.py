@@ -41,7 +41,7 @@ from .weights import weight_not_finite
 BLOCK_SIZE = 4
 PROMPT_LENGTHS = (11, 7)
 PROMPT_BLOCKS = ([5, 0, 3], [1, 4])
-"""Where each prompt's KV lies in the test's memory."""
+"""The blocks of each prompt's KV in the test's memory."""
 WINDOW = 5
 """Sliding windows are narrowed to this during the test, or no short prompt would ever reach their edge."""
 CHUNK_PLANS = ((6, 1), (1, 4), (3, 1), (1, 1))
@@ -59,7 +59,7 @@ In float32 hardly ever: of the mixtures in the tests, no choice was another.
 QUANTIZED_ERROR_MAX = 0.3
 """Error of layers and logits, for weights and activations in int8."""
 QUANTIZED_OTHER_EXPERTS_MAX = 0.2
-"""As `OTHER_EXPERTS_MAX`, for weights and activations in int8."""
+"""The same as `OTHER_EXPERTS_MAX`, for weights and activations in int8."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Which tokens top_k and top_p keep, found without sorting the vocabulary.
+"""The tokens that top_k and top_p keep, found without sorting the vocabulary.
 
 Tokens are ranked by their logits, the likeliest first, of equals the lowest id. top_k keeps the first k.
 top_p keeps the shortest beginning of the ranking whose probabilities sum up to p of the whole: a token is

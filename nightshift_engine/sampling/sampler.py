@@ -63,7 +63,9 @@ class Sampled:
     """Tokens that a step chose, one per row, and the log-probabilities of the rows that ask for them."""
 
     tokens: list[int | None]
-    """None where a row holds no usable number (NaN, or +inf): the model failed on that sequence."""
+    """A row's token is None where it holds no usable number (NaN, or +inf): the model failed on that
+    sequence.
+    """
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
 
 

@@ -1,4 +1,4 @@
-"""How long online requests take, from a client's submit on, by model and class."""
+"""Durations of online requests, from a client's submit on, by model and class."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""How much one clock gained of another within the last seconds: an engine's time in steps, say."""
+"""The gain of one clock on another within the last seconds: an engine's time in steps, say."""
 
 import threading
 from collections import deque

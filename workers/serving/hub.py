@@ -1,4 +1,4 @@
-"""Where a model's files are: its directory, or the snapshot of its commit that the hub's client keeps."""
+"""The place of a model's files: its directory, or the snapshot of its commit that the hub's client keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which file configures which model, read and checked before any model is loaded.
+"""The files that configure models, read and checked before any model is loaded.
 
 `NIGHTSHIFT_MODEL_CONFIG_FILES` lists YAML files of several models. A model that they do not name may have
 `nightshift.yaml`, of its own fields alone, beside its checkpoint.

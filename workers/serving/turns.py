@@ -1,4 +1,4 @@
-"""Which of a worker's models steps next.
+"""The choice of the worker's model that steps next.
 
 Models step at once unless the operator has them step in turn, on a CPU: two that step at once share every
 core's cache, but none waits for another's long pass. In turn, each model with

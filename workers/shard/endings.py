@@ -1,4 +1,4 @@
-"""How a lease of a shard may end, each as a transaction under its term. False: the lease was lost."""
+"""The ends of a shard's lease, each as a transaction under its term. False: the lease was lost."""
 
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Where a job's output goes."""
+"""The places that jobs' outputs go to."""
 
 import hashlib
 import os

@@ -36,7 +36,7 @@ Prompts = Annotated[
 
 
 Language = Annotated[str, Field(min_length=1, max_length=LANGUAGE_CHARS_MAX)]
-"""As the model's tokenizer calls it, such as `fr_XX` or `fra_Latn`."""
+"""The language as the model's tokenizer calls it, such as `fr_XX` or `fra_Latn`."""
 
 
 def prompts_of(value: object) -> list[str | list[int]]:

@@ -1,4 +1,4 @@
-"""How many workers what waits needs, and how long before its deadlines it will end. Pure.
+"""The number of workers that waiting work needs, and its slack before its deadlines. Pure.
 
 Work is counted in seconds of a worker: rows left, divided by the rows that a busy worker of the model was
 last measured to run in a second. All of it is there now, and can be divided among any number of workers, up

@@ -60,7 +60,7 @@ class WaitingWork:
 
     model: str
     rank: int
-    """Its best priority class."""
+    """The best priority class of the work."""
     is_due: bool
     """A client waits for it, its deadline is near, or it has waited long."""
     waits_s: float
@@ -413,7 +413,8 @@ def _online_claim(row: Row[Any], job: Job, body: JsonObject, now: datetime) -> O
 
 
 def _took_over(row: Row[Any]) -> Interruption | None:
-    """How the lease before ended, if it was interrupted. An entry of an earlier lease stays where a later one
+    """The interruption that ended the lease before, if one did. An entry of an earlier lease stays
+    where a later one
     ended otherwise.
     """
     last = None if row.interruption is None else Interruption(**row.interruption)

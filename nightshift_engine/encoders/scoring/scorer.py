@@ -81,7 +81,7 @@ class TextScorer(ABC):
         self._model = model
         self._pad_id = int(model.config.pad_token_id or 0)
         self.roofline: EncoderRoofline | None = None
-        """None: what its passes must compute is not known."""
+        """The work of its passes. None: it is not known."""
 
     @property
     @abstractmethod

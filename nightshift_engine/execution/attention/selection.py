@@ -1,4 +1,4 @@
-"""Which attention computes: chosen once, when a model is loaded."""
+"""The choice of an attention, made once when a model is loaded."""
 
 import importlib.util
 import os

@@ -19,7 +19,7 @@ class Buffers:
     def __init__(self) -> None:
         self._kept: dict[tuple[str, int, torch.dtype], Tensor] = {}
         self.num_moves = 0
-        """How often one has grown, and so moved."""
+        """The number of times that one has grown, and so moved."""
 
     def get(
         self, name: str, rows: int, columns: int, dtype: torch.dtype, *, is_spaced: bool = False

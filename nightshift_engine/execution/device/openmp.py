@@ -1,4 +1,4 @@
-"""How long OpenMP's threads spin when they wait, which is decided when torch loads its runtime."""
+"""The time for which OpenMP's threads spin when they wait, which is decided when torch loads its runtime."""
 
 from collections.abc import MutableMapping
 

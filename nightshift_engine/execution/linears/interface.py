@@ -52,7 +52,7 @@ class GroupedLinear(Protocol):
 
     out_features: int
     can_be_written_down: bool
-    """As `Linear`'s."""
+    """The same as `Linear`'s."""
 
     def store(self, x: Tensor, starts: Tensor, out: Tensor) -> None:
         """Stores like `Linear.store`; layer g computes rows `starts[g]` to `starts[g + 1]`, int64 `[groups +
@@ -73,7 +73,7 @@ class Packing:
     layers: Pack
     head: Pack
     experts: PackGrouped | None = None
-    """None: they are left as they are."""
+    """The packing of experts. None: they are left as they are."""
 
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {

@@ -103,9 +103,9 @@ MEASURED_ROWS = 32
 MEASURED_BYTES_MAX = 1 << 24
 MEASURED_ROUNDS = 8
 WEIGHT = 0.1
-"""Not a bfloat16: float32 is measured where it must read all 32 bits."""
+"""A weight that is no bfloat16: float32 is measured where it must read all 32 bits."""
 BFLOAT16_SLOWDOWN_MAX = 1.25
-"""Where it is emulated, bfloat16 is slower by a factor; a busy machine must not tip the balance."""
+"""Emulated bfloat16 is slower by a larger factor; a busy machine must not tip the balance."""
 
 
 def fastest_packing(

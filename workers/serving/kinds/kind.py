@@ -69,7 +69,9 @@ class Loaded:
     path_or_id: str
     serve: Callable[[DeviceMemory | None, OnFatal], ModelServer]
     memory_device: torch.device | None = None
-    """Where it keeps memory between its steps, of which `serve` is given its part; None: it keeps none."""
+    """The device on which it keeps memory between its steps; `serve` is given its part. None: it keeps
+    none.
+    """
 
 
 class ServedKind(ABC):

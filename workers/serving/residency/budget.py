@@ -1,4 +1,4 @@
-"""How a worker's models share the memory of its device. Pure.
+"""The shares of a worker's models in the memory of its device. Pure.
 
      pinned models                                   lazy models
     | weights | step | KV | weights | step | KV | … | as many at a time as fit … |

@@ -1,4 +1,5 @@
-"""Which lazy model is loaded next, and which make room for it. Pure: time and memory come in as arguments.
+"""The choice of the lazy model that is loaded next, and of those that make room for it. Pure: time and
+memory come in as arguments.
 
 A model is *warm* while it is loaded. Pinned models always are, and are no concern of this policy. Of the lazy
 ones, work that waits for a cold one has it loaded
@@ -23,7 +24,7 @@ ELSEWHERE_FIRST_S: Final = 5.0
 @dataclass(frozen=True)
 class ResidencyConfig:
     residency_s: float = 60.0
-    """How long a model stays once it is loaded; the least time between two swaps."""
+    """Seconds for which a model stays once it is loaded; the least time between two swaps."""
     idle_s: float = 600.0
     """A model without work for so long is unloaded. 0: it stays until another needs its memory."""
 
@@ -35,7 +36,7 @@ class Resident:
     bytes: int
     loaded_at_s: float
     idle_since_s: float | None
-    """None: it runs something."""
+    """The time from which on it has run nothing. None: it runs something."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Wanted:
     rank: int
     """The best priority class, 0 first."""
     waits_s: float
-    """How long the oldest work has waited."""
+    """Seconds for which the oldest work has waited."""
     is_warm_elsewhere: bool = False
 
 

@@ -64,7 +64,9 @@ class _Running:
     told: list[int] = field(default_factory=list)
     """Tokens that have been told of each choice that is not streamed."""
     resumed: list[int] = field(default_factory=list)
-    """How many each began with. The engine may be reading them again, and has fewer meanwhile."""
+    """The number of tokens that each began with. The engine may be reading them again, and has fewer
+    meanwhile.
+    """
 
 
 class _Refused(Exception):

@@ -26,7 +26,7 @@ NAME_CHARS_MAX: Final = 80  # of a field's name in a message
 JSON_DEPTH_MAX: Final = 100  # serialising deeper values may overflow the stack
 
 BlankEnd = Callable[[bytes, int], int]
-"""Where the blank lines end that begin at this place of a chunk; the place itself if none does."""
+"""The end of the blank lines that begin at this place of a chunk; the place itself if none does."""
 
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"

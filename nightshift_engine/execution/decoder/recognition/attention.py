@@ -1,4 +1,4 @@
-"""How a layer makes queries, keys and values of its input: linear layers, norms, rotary embedding."""
+"""The way from a layer's input to its queries, keys and values: linear layers, norms, rotary embedding."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

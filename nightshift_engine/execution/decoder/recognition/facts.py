@@ -37,7 +37,7 @@ class HeadNormFacts:
 @dataclass(frozen=True, slots=True)
 class RotationFacts:
     rotary: int
-    """Which of the model's rotary embeddings."""
+    """The index of the model's rotary embedding."""
     is_interleaved: bool
     """Neighbouring elements rotate together, rather than those half a head apart."""
 
@@ -152,7 +152,7 @@ class RotaryCall:
     traced: tuple[Tensor, Tensor]
     """The tables of `positions` as the model had them, in its own dtype, on the CPU."""
     device: torch.device
-    """Where the module computes."""
+    """The device of the module."""
 
     def tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and sines `[positions, rotating pairs]`, float32, on the module's device."""

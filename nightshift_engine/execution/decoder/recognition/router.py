@@ -1,4 +1,4 @@
-"""Which rule a mixture's router follows: found by trying it on random tokens, with random weights.
+"""The rule that a mixture's router follows: found by trying it on random tokens, with random weights.
 
 Its own weights would not do: a correction is often all zeros, and then any use of it looks alike.
 """
