@@ -232,7 +232,7 @@ def test_a_row_group_that_says_it_has_more_rows_than_can_be_counted(tmp_path: Pa
     content = with_a_footer(content, {fields + number(10): fields + number(rows)})
     store = DirectoryStore(tmp_path)
 
-    with pytest.raises(UnreadableInput, match=f"Row group 0 says that it has {rows} rows"):
+    with pytest.raises(UnreadableInput, match=f"row groups have {rows} rows, and its footer says 10"):
         describe(store, store.put("x.parquet", content), "file:///x.parquet")
 
 

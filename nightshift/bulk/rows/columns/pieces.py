@@ -70,7 +70,7 @@ class Pieces:
             self._channel.send_json(TOO_LONG, size_bytes)
             self.sent += 1
         else:
-            self._bytes_left -= size_bytes
+            self._bytes_left -= sum(map(_known_bytes, rows.columns))
             if self._bytes_left < 0:
                 raise Unreadable(
                     f"Its rows have more than {DECODED_RATIO_MAX} times its bytes: put long values that many "
@@ -176,6 +176,11 @@ def _is_miscast(type: pa.DataType) -> bool:
 
 def _is_list_view(type: pa.DataType) -> bool:
     return bool(pa.types.is_list_view(type) or pa.types.is_large_list_view(type))
+
+
+def _known_bytes(values: pa.Array) -> int:
+    """The part of a column's size that is not behind nulls, which have no text."""
+    return decoded_bytes(values) * (len(values) - values.null_count) // max(1, len(values))
 
 
 def decoded_bytes(values: pa.Array) -> int:
