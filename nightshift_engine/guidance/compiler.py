@@ -181,6 +181,10 @@ def _matcher(table: LLTokenizer, grammar: Grammar) -> LLMatcher:
         raise GrammarFailed(_reason(str(error))) from error
     if matcher.is_error():
         raise GrammarFailed(_reason(_with_line(matcher.get_error(), grammar, table)))
+    beginning = matcher.deep_copy()
+    beginning.compute_bitmask()
+    if beginning.is_error():  # a schema that refers to itself alone, for one
+        raise GrammarFailed("no text satisfies it")
     return matcher
 
 

@@ -35,6 +35,7 @@ YES_OR_NO = Grammar("choice", json.dumps(["yes", "no", "yes, but"]))
 ANY_OF_FOUR = {"anyOf": [{"properties": {f"k{n}": {"type": "integer"}}} for n in range(4)]}
 """Eight of them together are 65,536 alternatives."""
 LOOK_AROUND = "look-around, including look-ahead and look-behind, is not supported"
+OF_ITSELF = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}
 LONG = 1400
 PADDED_VOCAB = 300
 """More rows of logits than the tokenizer has tokens, as in most published checkpoints."""
@@ -152,6 +153,7 @@ def test_a_limit_of_tokens_cuts_an_output_off(padded: Path) -> None:
     [
         (Grammar("json_schema", '{"type": "nothing"}'), "grammar"),
         (Grammar("json_schema", "{"), "grammar"),
+        (Grammar("json_schema", json.dumps(OF_ITSELF)), "no text satisfies it"),
         (Grammar("regex", "(a"), "grammar"),
         (Grammar("json_schema", json.dumps({"allOf": [ANY_OF_FOUR] * 8})), "grammar"),
         (Grammar("grammar", 'start: "a" missing'), "grammar"),
