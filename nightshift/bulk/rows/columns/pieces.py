@@ -180,7 +180,7 @@ def _is_list_view(type: pa.DataType) -> bool:
 
 def _known_bytes(values: pa.Array) -> int:
     """The part of a column's size that is not behind nulls, which have no text."""
-    return decoded_bytes(values) * (len(values) - values.null_count) // max(1, len(values))
+    return int(decoded_bytes(values) * (len(values) - values.null_count) // max(1, len(values)))
 
 
 def decoded_bytes(values: pa.Array) -> int:
