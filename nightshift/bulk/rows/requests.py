@@ -350,8 +350,8 @@ def _batch_line(line: JsonObject, endpoint: str, number: str) -> RowRequest:
     body = line.get("body")
     if not isinstance(body, dict):
         raise InvalidRequest(
-            "The row has no 'body' object, and the job has no template (--input-column, --template); it has the "
-            f"columns: {known_columns(line)}.",
+            "The row has no 'body' object, and the job has no template (--input-column, --template); it has "
+            f"the columns: {known_columns(line)}.",
             param="body",
             code="missing_required_parameter",
         )
