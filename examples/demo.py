@@ -77,7 +77,7 @@ def held_out_numbers(count: int, seed: int) -> list[int]:
 
 
 def exercise(client: openai.OpenAI, batch_numbers: Sequence[int], chat_numbers: Sequence[int]) -> list[str]:
-    """Run the batch and some chats beside it. Returns the problems found."""
+    """Runs the batch and some chats beside it. Returns the problems found."""
     uploaded = client.files.create(file=("numbers.jsonl", batch_lines(batch_numbers)), purpose="batch")
     submitted_s = time.monotonic()
     batch = client.batches.create(
@@ -115,7 +115,7 @@ def batch_lines(numbers: Sequence[int]) -> bytes:
 
 
 def follow(client: openai.OpenAI, batch: Batch) -> Batch:
-    """Wait for the batch: a progress bar on a terminal, some lines in a pipe."""
+    """Waits for the batch: a progress bar on a terminal, some lines in a pipe."""
     with progress() as show:
         while batch.status not in ("completed", "failed", "expired", "cancelled"):
             time.sleep(POLL_S)
@@ -178,7 +178,7 @@ def stream(client: openai.OpenAI, number: int) -> ChatAnswer:
 
 
 def report_batch(client: openai.OpenAI, batch: Batch, numbers: Sequence[int], elapsed_s: float) -> list[str]:
-    """Check every row of the batch against the truth."""
+    """Checks every row of the batch against the truth."""
     if batch.status != "completed" or batch.output_file_id is None:
         return [f"the batch ended as {batch.status}: {batch.errors}"]
     RESULTS.mkdir(exist_ok=True)
@@ -210,7 +210,7 @@ def report_batch(client: openai.OpenAI, batch: Batch, numbers: Sequence[int], el
 
 
 def report_chats(chats: Sequence[ChatAnswer]) -> list[str]:
-    """Check the online answers. One of eight may be wrong: the model is right in 99 of 100, not in all."""
+    """Checks the online answers. One of eight may be wrong: the model is right in 99 of 100, not in all."""
     right = sum(answer.is_right for answer in chats)
     slowest_s = max(answer.total_s for answer in chats)
     streamed = chats[0]

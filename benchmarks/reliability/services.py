@@ -56,5 +56,5 @@ def admissions(service: Service) -> Sequence[Stamp]:
 
 
 def wait_for_admissions(service: Service, count: int) -> None:
-    """Return once the engines have been given `count` requests."""
+    """Returns once the engines have been given `count` requests."""
     wait_for(f"{count} admissions", lambda: len(admissions(service)) >= count)

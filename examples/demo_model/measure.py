@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def report(model_path: Path, dtype: str = "float32", *, every_number: bool = False) -> int:
-    """Print the exact-match figures; the exit code says whether the unseen numbers were good enough."""
+    """Prints the exact-match figures; the exit code says whether the unseen numbers were good enough."""
     disable_progress_bar()
     everything = range(LARGEST_NUMBER + 1)
     unseen = [n for n in everything if is_held_out(n)]

@@ -29,7 +29,7 @@ class Example:
 
 
 def main(*examples: Example) -> None:
-    """Run them in one service, and end the process: 0 only if every answer is as good as it has to be."""
+    """Runs them in one service, and ends the process: 0 only if every answer is as good as it has to be."""
     parser = argparse.ArgumentParser(description="\n".join(example.summary for example in examples))
     parser.parse_args()
     try:

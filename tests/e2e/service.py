@@ -71,7 +71,7 @@ class Service:
         return next(pid for pid, command in self.processes().items() if "celery" in command)
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """Tell it to stop, and wait; the exit code."""
+        """Tells it to stop and waits. Returns the exit code."""
         self.process.send_signal(how)
         wait_for("it has ended", lambda: not is_running(self.process.pid), STOP_TIMEOUT_S, said=self.logs)
         return self.process.wait()
@@ -139,7 +139,7 @@ def nightshift(
     timeout_s: float = START_TIMEOUT_S,
     **environment: str,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command against the service, as cron would."""
+    """Runs a command against the service, as cron would."""
     return subprocess.run(
         command(*arguments),
         env=os.environ | service.environment() | environment,

@@ -128,7 +128,7 @@ def test_embeddings_are_made_beside_the_chat(production: Service) -> None:
 
 
 def run_job(service: Service, body: dict[str, object]) -> JobState:
-    """Submit a job and follow its events to its end; the state it ended in."""
+    """Submits a job and follows its events to its end. Returns the state it ended in."""
     with service.client() as client:
         job = client.submit_job(body)
         wait_until_ended(service, job.id)

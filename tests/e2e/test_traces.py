@@ -178,7 +178,7 @@ def test_a_failed_row_is_recorded_as_an_error_and_nothing_of_a_client_that_does_
 
 
 def one_row_fails(service: Service, files: Path, hooks: Receiver, headers: dict[str, str]) -> str:
-    """Run a job of 21 rows, of which the last fails. Returns its id."""
+    """Runs a job of 21 rows, of which the last fails. Returns its id."""
     (files / "numbers.jsonl").write_text("".join(f'{{"n": "{n}"}}\n' for n in range(20)) + '{"m": "1"}\n')
     with service.http() as http:
         made = http.post("/jobs", json=bulk_job(files, hooks), headers=headers)

@@ -58,7 +58,7 @@ class Client:
         return len(self.accepted) + self.refused
 
     def ask(self, http: httpx.Client, row: Row) -> float:
-        """Submit a row. Returns after how many seconds it is worth asking again; 0: it was accepted."""
+        """Submits a row. Returns after how many seconds it is worth asking again; 0: it was accepted."""
         body = row.body(self.service.model) | {"padding": "x" * PADDING_BYTES}
         webhook = {"url": self.service.receiver.numeric_url}
         answer = http.post(

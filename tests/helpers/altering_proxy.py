@@ -98,12 +98,12 @@ def altering(base_url: str, alter: Alteration) -> Iterator[str]:
 
 
 def setting(path: str, method: str = "GET|POST|DELETE", **fields: object) -> Alteration:
-    """Set fields of the JSON answers on paths that match."""
+    """Sets fields of the JSON answers on paths that match."""
     return changing(path, lambda data: data | fields, method)
 
 
 def changing(path: str, change: Callable[[Any], Any], method: str = "GET|POST|DELETE") -> Alteration:
-    """Change the JSON of answers with a status below 300 on paths that match."""
+    """Changes the JSON of answers with a status below 300 on paths that match."""
 
     def alter(request: Asked, forward: Forward) -> Reply:
         reply = forward(request)
@@ -115,7 +115,7 @@ def changing(path: str, change: Callable[[Any], Any], method: str = "GET|POST|DE
 
 
 def replacing(path: str, old: bytes, new: bytes) -> Alteration:
-    """Replace bytes of the answers on paths that match."""
+    """Replaces bytes of the answers on paths that match."""
 
     def alter(request: Asked, forward: Forward) -> Reply:
         reply = forward(request)
@@ -129,7 +129,7 @@ def replacing(path: str, old: bytes, new: bytes) -> Alteration:
 
 
 def refusing_as(change: Callable[[Reply], Reply]) -> Alteration:
-    """Change every refusal."""
+    """Changes every refusal."""
 
     def alter(request: Asked, forward: Forward) -> Reply:
         reply = forward(request)

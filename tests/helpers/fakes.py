@@ -70,7 +70,7 @@ class FakeClock:
         return self.now
 
     def advance(self, **amount: float) -> datetime:
-        """Move on by `seconds=`, `minutes=`, `hours=` or `days=`. Returns the new time."""
+        """Moves on by `seconds=`, `minutes=`, `hours=` or `days=`. Returns the new time."""
         self.now += timedelta(**amount)
         return self.now
 
@@ -122,7 +122,7 @@ class InMemoryQueue(Queue):
 
 @contextmanager
 def offered(endpoint: Endpoint) -> Iterator[None]:
-    """Register an endpoint during the block."""
+    """Registers an endpoint during the block."""
     endpoints.register(endpoint)
     try:
         yield
@@ -376,13 +376,13 @@ def expanded(locations: Locations, uri: ObjectUri, tenant_id: str) -> list[Objec
 
 
 def submit(store: Store, **overrides: Any) -> Job:
-    """Accept a bulk job, not planned yet."""
+    """Accepts a bulk job, not planned yet."""
     with store.transaction() as tx:
         return transitions.submit_bulk(tx, a_new_job(**overrides), tx.now()).job
 
 
 def planned(store: Store, *, shards: int = 1, rows_total: int | None = None, **overrides: Any) -> Job:
-    """Accept a bulk job and cut it into claimable shards."""
+    """Accepts a bulk job and cuts it into claimable shards."""
     job = submit(store, **overrides)
     with store.transaction() as tx:
         cut = [a_shard(number) for number in range(shards)]
@@ -391,7 +391,7 @@ def planned(store: Store, *, shards: int = 1, rows_total: int | None = None, **o
 
 
 def submit_online(store: Store, *, body: JsonObject | None = None, **overrides: Any) -> Submitted:
-    """Accept an online request."""
+    """Accepts an online request."""
     with store.transaction() as tx:
         return transitions.submit_online(tx, a_new_request(**overrides), body or {"messages": []}, tx.now())
 
@@ -399,20 +399,20 @@ def submit_online(store: Store, *, body: JsonObject | None = None, **overrides: 
 def claim(
     store: Store, worker_id: str = WORKER, *, models: Sequence[str] = (MODEL,), ttl_s: float = TTL_S
 ) -> BulkClaim | None:
-    """Claim the best bulk shard, if there is one."""
+    """Claims the best bulk shard, if there is one."""
     with store.transaction() as tx:
         return transitions.claim_bulk(tx, worker_id, models, tx.now(), ttl_s)
 
 
 def claimed(store: Store, worker_id: str = WORKER, *, ttl_s: float = TTL_S) -> BulkClaim:
-    """As `claim`, asserting that there is one."""
+    """The same as `claim`, asserting that there is one."""
     shard = claim(store, worker_id, ttl_s=ttl_s)
     assert shard is not None, "there was no shard to claim"
     return shard
 
 
 def claimed_online(store: Store, shard_id: str | None, worker_id: str = WORKER) -> OnlineClaim:
-    """Claim this online request."""
+    """Claims this online request."""
     assert shard_id is not None, "this is not an online request"
     with store.transaction() as tx:
         [shard] = tx.claims.online([shard_id], worker_id, [MODEL], tx.now(), TTL_S)
@@ -420,14 +420,14 @@ def claimed_online(store: Store, shard_id: str | None, worker_id: str = WORKER) 
 
 
 def commit_rows(store: Store, lease: Lease, seq: int = 0, *, rows: int = 4, failed: int = 0) -> bool:
-    """Commit a segment. False: the lease is lost."""
+    """Commits a segment. False: the lease is lost."""
     with store.transaction() as tx:
         segment = a_segment(lease, seq, rows=rows, failed=failed)
         return transitions.commit_segment(tx, lease, segment, tx.now(), rows_total=None)
 
 
 def completed(store: Store, lease: Lease, *, rows_total: int) -> bool:
-    """Complete a shard. False: the lease is lost, or rows are missing."""
+    """Completes a shard. False: the lease is lost, or rows are missing."""
     with store.transaction() as tx:
         return tx.shards.complete(lease, rows_total=rows_total)
 

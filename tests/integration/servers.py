@@ -79,7 +79,7 @@ class S3Server:
             yield
 
     def new_bucket(self) -> str:
-        """Make an empty bucket; its name."""
+        """Makes an empty bucket; its name."""
         name = f"bucket-{uuid.uuid4().hex[:12]}"
         self.client.create_bucket(Bucket=name)
         return name
@@ -225,7 +225,7 @@ class PostgresServer:
         self.start()
 
     def call(self, program: str, *arguments: str) -> None:
-        """Run one of PostgreSQL's programs on this server's data."""
+        """Runs one of PostgreSQL's programs on this server's data."""
         command = [str(self.programs / program), "-D", str(self.folder / "data"), *arguments]
         done = subprocess.run(
             command,

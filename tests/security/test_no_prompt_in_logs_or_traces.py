@@ -66,7 +66,7 @@ def service(traces: Collector, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serv
 
 
 def echo(service: Service):
-    """Answer with 500 and what was sent."""
+    """Answers with 500 and what was sent."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         says(500, service.receiver.requests[-1].body + handler.path.encode())(handler)

@@ -58,17 +58,17 @@ class Verdict:
 
 
 def quiesce(service: Service, jobs: Sequence[Job], timeout_s: float = WAIT_MAX_S) -> None:
-    """Wait until nothing is to be done any more: every job has ended, nothing is leased or owed."""
+    """Waits until nothing is to be done any more: every job has ended, nothing is leased or owed."""
     _wait_for_nothing(lambda: _unfinished(service, jobs), timeout_s)
 
 
 def wait_for_ends(service: Service, jobs: Sequence[Job], timeout_s: float = WAIT_MAX_S) -> None:
-    """Wait until every job has ended; rings and webhooks may still be owed."""
+    """Waits until every job has ended; rings and webhooks may still be owed."""
     _wait_for_nothing(lambda: _if_known(lambda: _open_jobs(service, jobs)), timeout_s)
 
 
 def judge(service: Service, jobs: Sequence[Job], limits: Limits = Limits()) -> Verdict:
-    """Wait until nothing is to be done any more, and check."""
+    """Waits until nothing is to be done any more, and checks."""
     quiesce(service, jobs)
     return check(service, jobs, limits)
 

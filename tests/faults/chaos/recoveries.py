@@ -66,7 +66,7 @@ class Recoveries:
         self._thread.join()
 
     def before(self, role: str, pid: int) -> Missed | None:
-        """Ask before the death of the process that does the work. None: no work depends on it."""
+        """Asks before the death of the process that does the work. None: no work depends on it."""
         kind = role.partition("-")[0]
         try:
             if kind in ("worker", "machine"):

@@ -90,7 +90,7 @@ PART_ROWS = 16  # outputs of several parts
 def submit_bulk(
     service: Service, rows: Sequence[Row], *, face: Face = Face.NATIVE, **options: Any
 ) -> BulkJob:
-    """Submit rows as a job of their own; `options` go into its body. Raises AssertionError when refused."""
+    """Submits rows as a job of their own; `options` go into its body. Raises AssertionError when refused."""
     name = uuid.uuid4().hex[:12]
     data = "".join(json.dumps(row.line(service.model)) + "\n" for row in rows).encode()
     webhook = {"url": service.receiver.numeric_url}
@@ -114,7 +114,7 @@ def submit_bulk(
 
 
 def submit_online(service: Service, row: Row, **options: Any) -> OnlineJob:
-    """Submit one request without waiting for it."""
+    """Submits one request without waiting for it."""
     webhook = {"url": service.receiver.numeric_url}
     body = {"endpoint": "chat", "body": row.body(service.model), "webhook": webhook}
     with _insistent(service, uuid.uuid4().hex) as post:

@@ -52,7 +52,7 @@ CHANGES = {
 
 
 def spoil(service, job, change):
-    """Change the first part of an output, with a manifest that says the same. Returns what was there."""
+    """Changes the first part of an output, with a manifest that says the same. Returns what was there."""
     names = (job.output + "_manifest.json", job.output + part_name(0, job.id, "jsonl"))
     original = {name: service.read_file(name) for name in names}
     manifest = json.loads(original[names[0]])

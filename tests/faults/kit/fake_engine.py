@@ -214,7 +214,7 @@ class FakeEngine:
         return one.magic is not None and one.magic[0] == "wait" and os.path.exists(self._held)
 
     def _obey(self, one: _Running, what: str, number: int | None) -> str | None:
-        """Do what the prompt says. Returns why the engine gives this request up, if it does."""
+        """Does what the prompt says. Returns why the engine gives this request up, if it does."""
         if self._mended and os.path.exists(self._mended):
             return None
         match what:

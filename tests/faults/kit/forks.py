@@ -256,7 +256,7 @@ def _fork_twice() -> int:
 
 
 def _become(request: dict[str, Any], outputs: list[int]) -> NoReturn:
-    """Run the module as `python -m` does, in this process."""
+    """Runs the module as `python -m` does, in this process."""
     global _was_forked
     _was_forked = True
     os.setsid()

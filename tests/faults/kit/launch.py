@@ -161,7 +161,7 @@ def _prepare(folder: Path, parts: Parts, settings: Mapping[str, str], stack: Exi
 
 
 def _lay_ground(folder: Path, parts: Parts, stack: ExitStack) -> _Ground:
-    """Start the servers that the service needs, with a bucket, and what is to stand before them."""
+    """Starts the servers that the service needs, with a bucket, and what is to stand before them."""
     redis = ValkeyServer(_near(stack))
     stack.callback(redis.kill)
     redis.start()

@@ -171,7 +171,7 @@ POSTGRESQL: Final[Mapping[str, Outage]] = {
 
 
 def terminate_all(service: Service) -> None:
-    """End every connection to PostgreSQL but the one that does it."""
+    """Ends every connection to PostgreSQL but the one that does it."""
     with psycopg.connect(_address(service), autocommit=True) as connection:
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "

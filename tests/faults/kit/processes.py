@@ -82,7 +82,7 @@ class Kept:
         return self._ended.get(self.name)
 
     def kill_and_stop(self) -> None:
-        """End it for good without asking; what it has started ends with it."""
+        """Ends it for good without asking; what it has started ends with it."""
         self._supervisor.ask_to_stop()
         while self._thread is not None and self._thread.is_alive():
             self._supervisor.pass_on(signal.SIGKILL)
@@ -110,7 +110,7 @@ class Kept:
 
 
 def send(pid: int, number: int) -> bool:
-    """Send a signal. False: the process has gone meanwhile."""
+    """Sends a signal. False: the process has gone meanwhile."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:

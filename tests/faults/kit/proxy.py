@@ -93,7 +93,7 @@ class FaultProxy:
         self._call(lambda: self._change(None))
 
     def reset_connections(self) -> int:
-        """Cut every connection there is, once. Returns how many there were."""
+        """Cuts every connection there is, once. Returns how many there were."""
         return self._call(self._reset_all)
 
     @property

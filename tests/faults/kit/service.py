@@ -188,7 +188,7 @@ class Service:
         return children(kept) if kind == "worker" else [kept]
 
     def kill(self, role: str, number: int = signal.SIGKILL) -> int:
-        """Send a signal to the process of a role; which one that was. A process that is no more is waited
+        """Sends a signal to the process of a role; which one that was. A process that is no more is waited
         for: the caller means one that lives.
         """
         while not send(pid := self.pid(role), number):
@@ -220,7 +220,7 @@ class Service:
         self.kept[role].start()
 
     def restart(self, role: str) -> int | None:
-        """Stop as an operator would, and start again; the exit code."""
+        """Stops as an operator would, and starts again. Returns the exit code."""
         ended = self.stop(role)
         self.start(role)
         return ended

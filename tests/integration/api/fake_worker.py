@@ -72,7 +72,7 @@ class FakeWorker:
     # -- what a behaviour is made of -------------------------------------------------------------------
 
     def stream(self, claim: OnlineClaim, text: str, offset: int | None = None, *, index: int = 0) -> None:
-        """Send a piece of the answer, with its log-probability if that is asked for."""
+        """Sends a piece of the answer, with its log-probability if that is asked for."""
         data: JsonObject = {"index": index, "text": text}
         if offset is not None:
             data |= {"offset": offset}
@@ -83,11 +83,11 @@ class FakeWorker:
         self._streams.write([Delta(claim.lease.shard_id, data)])
 
     def stream_call(self, claim: OnlineClaim, part: CallPart) -> None:
-        """Send a piece of a call's arguments."""
+        """Sends a piece of a call's arguments."""
         self._streams.write([CallText(claim.lease.shard_id, 0, part).delta])
 
     def record(self, claim: OnlineClaim, answer: Answer) -> None:
-        """Commit the answer, then announce it."""
+        """Commits the answer, then announce it."""
         with self._store.transaction() as tx:
             transitions.record_answer(tx, claim, answer, tx.now())
         self._streams.write([End(claim.lease.shard_id)])
@@ -148,7 +148,7 @@ class FakeWorker:
             return []
 
     def _wake(self) -> None:
-        """Send a ring for no shard, so that the loop stops waiting for one."""
+        """Sends a ring for no shard, so that the loop stops waiting for one."""
         queue = Queue(self._settings)
         with suppress(QueueUnavailable):
             queue.ring([Ring(0, JobKind.ONLINE, "shard_none", 0)])

@@ -51,7 +51,7 @@ class _Server(uvicorn.Server):
 
 @contextmanager
 def serving(app: ASGIApp, http: type[H11Protocol] = BoundedHttp) -> Iterator[str]:
-    """Run the application; yields its base URL, without a path."""
+    """Runs the application; yields its base URL, without a path."""
     with socket.create_server((HOST, 0)) as listener:
         server = _Server(app, http)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="api")

@@ -16,7 +16,7 @@ TOKENS = Rate("tokens", 100, 60)
 
 
 def with_two(settings: QueueSettings, work: Callable[[RateLimits, RateLimits], Awaitable[T]]) -> T:
-    """Do something with the limits of two processes."""
+    """Does something with the limits of two processes."""
 
     async def run() -> T:
         first, second = RateLimits(settings), RateLimits(settings)

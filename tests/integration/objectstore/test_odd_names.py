@@ -309,7 +309,7 @@ def test_a_path_that_is_too_long_is_refused_by_its_name(root: Path) -> None:
 
 
 def test_a_link_to_a_folder_that_is_read_anyway_is_left_out(root: Path) -> None:
-    """As `latest` is: its rows would be there twice."""
+    """The same as `latest` is: its rows would be there twice."""
     (root / "in" / "latest").symlink_to("sub")
     (root / "in" / "sub" / "again").symlink_to(root / "in")
 

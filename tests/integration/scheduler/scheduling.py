@@ -269,7 +269,7 @@ class Place:
     # -- a worker --------------------------------------------------------------------------------------
 
     def work_off(self, answer: Answer = echoed, *, shards: int = 1000) -> int:
-        """Run this many of the shards there are. Returns how many there were."""
+        """Runs this many of the shards there are. Returns how many there were."""
         for count in range(shards):
             with self.store.snapshot() as tx:
                 if not tx.shards.queued():

@@ -19,7 +19,7 @@ both_databases = pytest.mark.databases("sqlite", "postgresql")  # whose locks di
 
 
 def at_once(*actions: Callable[[], T]) -> list[T]:
-    """Run actions in threads that start together; their results in order. Raises what one of them raised."""
+    """Runs actions in threads that start together; their results in order. Raises what one of them raised."""
     start = threading.Barrier(len(actions))
 
     def run(action: Callable[[], T]) -> T:

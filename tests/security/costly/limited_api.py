@@ -59,7 +59,7 @@ class LimitedApi:
     def ask(
         self, method: str, path: str, content: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Cost:
-        """Send a request and see what it costs."""
+        """Sends a request and see what it costs."""
         cpu_s = self._cpu_s()
         Path(f"/proc/{self._process.pid}/clear_refs").write_text("5")  # the peak is counted from here
         LONGEST.pack_into(self._longest, 0, 0.0)

@@ -110,7 +110,7 @@ class ScriptedServer(ModelServer):
             self.cancel_callbacks.pop()()
 
     def wait_for(self, count: int) -> list[Inference]:
-        """Wait until so many requests are in the engine."""
+        """Waits until so many requests are in the engine."""
         with self.arrived:
             assert self.arrived.wait_for(lambda: len(self.running) >= count, timeout=10), (
                 f"{len(self.running)} of {count} requests arrived"

@@ -78,7 +78,7 @@ def is_answered(connection: socket.socket) -> bool:
 
 
 def has_ended(connection: socket.socket) -> bool:
-    """Wait for a connection's end, which must come without another byte."""
+    """Waits for a connection's end, which must come without another byte."""
     try:
         return connection.recv(1000) == b""
     except ConnectionResetError:

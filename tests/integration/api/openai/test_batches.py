@@ -28,7 +28,7 @@ def job_of(tx: Transaction, batch: Batch) -> Job:
 
 
 def move_to(store: Store, batch: Batch, *path: JobState) -> None:
-    """Do to a batch's job what the scheduler and the workers would."""
+    """Does to a batch's job what the scheduler and the workers would."""
     with store.transaction() as tx:
         now = tx.now()
         for state in path:

@@ -35,7 +35,7 @@ class Scheduler:
         self._returncode: int | None = None
 
     def says(self, action: str) -> dict[str, Any]:
-        """Read on until it says this. The test's own timeout is the limit."""
+        """Reads on until it says this. The test's own timeout is the limit."""
         for line in self._lines:
             event: dict[str, Any] = json.loads(line)
             if event.get("action") == action:

@@ -111,7 +111,7 @@ def test_an_online_claim_takes_a_queued_shard_only(store: Store, before: ShardSt
 
 
 def shard_in(store: Store, job_id: str, state: ShardState) -> Held:
-    """Put a job's only shard into a state, and return the lease it was held under before, if any."""
+    """Puts a job's only shard into a state, and returns the lease it was held under before, if any."""
     shard = tables.shard
     with store.database.write() as connection:
         of_job = update(shard).where(shard.c.job_id == job_id)

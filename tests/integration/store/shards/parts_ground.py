@@ -20,7 +20,7 @@ def with_ended(store: Store, shards: int, ended: Iterable[int], **overrides: obj
 
 
 def end(store: Store, numbers: Iterable[int]) -> None:
-    """Complete shards with these numbers, and give the others back."""
+    """Completes shards with these numbers, and gives the others back."""
     wanted, others = set(numbers), []
     while wanted:
         claim = claimed(store)

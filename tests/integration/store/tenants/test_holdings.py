@@ -143,23 +143,23 @@ class Tenants:
             finish(tx, job, JobState.FAILED, tx.now(), counts=Counts(number, 0, number))
 
     def age(self, tx: Transaction, number: int) -> None:
-        """Delete the request and the answer of online jobs that have ended."""
+        """Deletes the request and the answer of online jobs that have ended."""
         ended = self.ended(tx, JobKind.ONLINE)
         tx.deletions.delete_bodies(ended)
         tx.deletions.mark(ended, JobPart.RESULTS, tx.now())
 
     def trim(self, tx: Transaction, number: int) -> None:
-        """Delete a page of the results of a bulk job that has ended, as the scheduler does."""
+        """Deletes a page of the results of a bulk job that has ended, as the scheduler does."""
         for job_id in self.ended(tx, JobKind.BULK)[number:]:
             owner = tx.jobs.fetch(job_id).tenant_id
             tx.deletions.delete_segments(Deletion(1, owner, job_id, JobPart.RESULTS), 1)
 
     def forget(self, tx: Transaction, number: int) -> None:
-        """Delete online jobs that have ended."""
+        """Deletes online jobs that have ended."""
         tx.deletions.delete_online(self.ended(tx, JobKind.ONLINE))
 
     def remove(self, tx: Transaction, number: int) -> None:
-        """Delete a job as its owner does, and all that belongs to it as the scheduler does."""
+        """Deletes a job as its owner does, and all that belongs to it as the scheduler does."""
         job = self.some_job(tx, number)
         if job is not None and delete_job(tx, job, tx.now()):
             [deletion] = tx.deletions.waiting(job.tenant_id, 1)

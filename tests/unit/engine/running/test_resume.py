@@ -98,7 +98,7 @@ def test_unfinished_requests_continue_elsewhere_as_if_nothing_had_happened(
 
 @pytest.mark.parametrize("cut", range(1, 12))
 def test_a_resumed_request_gives_its_whole_text_once(llama: Path, cut: int) -> None:
-    """Cut anywhere, in the middle of an emoji or of a stop string too."""
+    """Cuts anywhere, in the middle of an emoji or of a stop string too."""
     params = greedy(30, stop=("END.",), ignore_eos=False)
     script = "a🌙EN b END. c"
     whole = complete(scripted(llama, script), Request("a", [1], params))[0]

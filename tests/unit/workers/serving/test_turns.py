@@ -51,7 +51,7 @@ class Steps:
 
 
 def held(turns: StepTurns) -> Callable[[], None]:
-    """Hold the turn of a model of its own until the function returned is called."""
+    """Holds the turn of a model of its own until the function returned is called."""
     begun, end = threading.Event(), threading.Event()
 
     def hold() -> None:

@@ -157,7 +157,7 @@ def shard_of(store: Store, job: Job) -> Shard:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Poll what another thread commits to the database: there is no signal to wait on across it."""
+    """Polls what another thread commits to the database: there is no signal to wait on across it."""
     pause = threading.Event()
     for _ in range(1000):
         if condition():

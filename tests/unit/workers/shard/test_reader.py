@@ -148,7 +148,7 @@ def test_a_reader_waits_once_so_much_is_ahead(
 
 
 def stands_still(reader: Reader) -> int:
-    """Wait until the reader waits for rows to be taken. Returns how many are ahead."""
+    """Waits until the reader waits for rows to be taken. Returns how many are ahead."""
     with reader._changed:
         while not reader._is_full:
             reader._changed.wait(0.01)

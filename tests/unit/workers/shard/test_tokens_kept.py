@@ -56,7 +56,7 @@ def begins_anew(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def saved_after(ground: Ground, key: str | None) -> str | None:
-    """Wait until the job's only shard has another carry-over than this one. Returns its key."""
+    """Waits until the job's only shard has another carry-over than this one. Returns its key."""
     wait_until(lambda: ground.shard.carry_over_key != key)
     return ground.shard.carry_over_key
 

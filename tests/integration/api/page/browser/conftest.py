@@ -51,7 +51,7 @@ class Visit:
         return self.page
 
     def open_live(self, path: str) -> Page:
-        """Open a view, and wait until it follows what happens."""
+        """Opens a view, and waits until it follows what happens."""
         self.open(path)
         self.page.wait_for_selector('#following[data-state="live"]')
         return self.page

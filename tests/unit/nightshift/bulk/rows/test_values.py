@@ -34,7 +34,7 @@ def made_of(
 
 
 def problem_of(*case: Any, **spec: Any) -> RowProblem:
-    """Why an object's only row has no request."""
+    """The reason why an object's only row has no request."""
     [problem] = made_of(*case, **spec)
     assert isinstance(problem, RowProblem)
     return problem

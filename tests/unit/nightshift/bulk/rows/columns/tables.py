@@ -19,7 +19,7 @@ def parquet(table: pa.Table, row_group_size: int = 1000, **options: Any) -> byte
 
 
 def stream(table: pa.Table, batch_rows: int = 1000, **options: Any) -> bytes:
-    """As `Dataset.save_to_disk` writes `data-00000-of-00001.arrow`."""
+    """The same as `Dataset.save_to_disk` writes `data-00000-of-00001.arrow`."""
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
         writer.write_table(table, batch_rows)
