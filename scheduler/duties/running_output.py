@@ -30,7 +30,9 @@ ROWS_MAX: Final = 2**53  # in a part, where the job names no limit
 @dataclass(frozen=True)
 class OutputPartsConfig:
     interval_s: float = 0.5
-    threads_max: int = 2  # each writes one part at a time
+    threads_max: int = (
+        2  # each writes one part at a time; all but the first only of tenants with none under way
+    )
     manifests: RunningManifestsConfig = field(default_factory=RunningManifestsConfig)
 
 
@@ -61,7 +63,8 @@ class OutputParts:
         self._config = config
         self._may_continue = may_continue
         self._threads = WriterThreads(
-            lambda: PartWriter(dependencies, owner, may_continue), config.threads_max
+            lambda number: PartWriter(dependencies, owner, may_continue, of_idle_tenants=number > 0),
+            config.threads_max,
         )
         self._manifests = RunningManifests(dependencies, lead, config.manifests, may_continue)
         self._seen: dict[str, OutputProgress] = {}  # each job's progress when it was last cut
@@ -169,32 +172,34 @@ log = logging.getLogger(__name__)
 
 
 class WriterThreads:
-    def __init__(self, writer: Callable[[], PartWriter], threads_max: int) -> None:
+    """Threads that write parts, each by its number."""
+
+    def __init__(self, writer: Callable[[int], PartWriter], threads_max: int) -> None:
         self._writer = writer
         self._threads_max = threads_max
         self._changed = threading.Condition()
-        self._busy = 0
+        self._busy: set[int] = set()
 
     def wake(self) -> None:
         """Lets threads look for parts, as many as may run. Each ends when it finds none."""
         with self._changed:
-            missing = self._threads_max - self._busy
-            self._busy += missing
-        for _ in range(missing):
-            thread = threading.Thread(target=self._run, name="parts", daemon=True)
+            missing = sorted(set(range(self._threads_max)) - self._busy)
+            self._busy.update(missing)
+        for number in missing:
+            thread = threading.Thread(target=self._run, args=(number,), name="parts", daemon=True)
             try:
                 thread.start()
             except RuntimeError:
-                self._ended()
+                self._ended(*(other for other in missing if other >= number))
                 raise
 
     def wait_until_idle(self, timeout_s: float) -> bool:
         """Waits until nothing is being written. False: a part still is."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._busy == 0, timeout_s)
+            return self._changed.wait_for(lambda: not self._busy, timeout_s)
 
-    def _run(self) -> None:
-        writer = self._writer()
+    def _run(self, number: int) -> None:
+        writer = self._writer(number)
         try:
             while writer.write_next():
                 pass
@@ -205,9 +210,9 @@ class WriterThreads:
         except Exception:
             log.exception("writing a part broke", extra={"action": "part_broke"})
         finally:
-            self._ended()
+            self._ended(number)
 
-    def _ended(self) -> None:
+    def _ended(self, *numbers: int) -> None:
         with self._changed:
-            self._busy -= 1
+            self._busy.difference_update(numbers)
             self._changed.notify_all()

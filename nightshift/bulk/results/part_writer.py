@@ -105,7 +105,11 @@ class PartWriter:
         dependencies: PartDependencies,
         owner: str,
         may_continue: Callable[[], bool] = lambda: True,
+        *,
+        of_idle_tenants: bool = False,
     ) -> None:
+        """`of_idle_tenants`: claims only parts of tenants of whose parts none is being written."""
+        self._of_idle_tenants = of_idle_tenants
         self._store = dependencies.store
         self._objects = dependencies.objects
         self._locations = dependencies.locations
@@ -120,7 +124,9 @@ class PartWriter:
         WritingStopped.
         """
         claimed_at_s = time.monotonic()
-        claim = self._store.run(lambda tx: tx.parts.claim(self._owner, tx.now(), TTL_S))
+        claim = self._store.run(
+            lambda tx: tx.parts.claim(self._owner, tx.now(), TTL_S, of_idle_tenants=self._of_idle_tenants)
+        )
         if claim is None:
             return False
         failpoints.hit("part.claimed")

@@ -53,11 +53,13 @@ WITH_PROBLEM = text(tables.PART_WITH_PROBLEM)
 class Parts(Statements):
     # -- claiming --------------------------------------------------------------------------------------
 
-    def claim(self, owner: str, now: datetime, ttl_s: float) -> PartClaim | None:
+    def claim(
+        self, owner: str, now: datetime, ttl_s: float, *, of_idle_tenants: bool = False
+    ) -> PartClaim | None:
         """Leases a part of the tenant with the fewest leased; among its jobs, those that wait for nothing but
-        their output first, the longest waiting first.
+        their output first, the longest waiting first. `of_idle_tenants`: only of tenants with none leased.
         """
-        for candidate in self._best_jobs(now):
+        for candidate in self._best_jobs(now, of_idle_tenants=of_idle_tenants):
             taken = self._execute(
                 _TAKE_NEXT,
                 {
@@ -247,7 +249,7 @@ class Parts(Statements):
 
     # --------------------------------------------------------------------------------------------------
 
-    def _best_jobs(self, now: datetime) -> Sequence[Job]:
+    def _best_jobs(self, now: datetime, *, of_idle_tenants: bool) -> Sequence[Job]:
         in_flight = (
             select(part.c.tenant_id, func.count().label("parts"))
             .where(LEASED)
@@ -261,6 +263,7 @@ class Parts(Statements):
                 job.c.kind == JobKind.BULK,
                 job.c.state.in_(WRITING_STATES),
                 select(part.c.id).where(part.c.job_id == job.c.id, *claimable(now)).exists(),
+                *((in_flight.c.parts.is_(None),) if of_idle_tenants else ()),
             )
             .order_by(
                 func.coalesce(in_flight.c.parts, 0),

@@ -90,6 +90,22 @@ def test_a_tenant_with_many_parts_does_not_hold_another_up(store: Store, clock: 
     assert [claimed_part(store).job.id for _ in range(4)] == [large.id, small.id, large.id, large.id]
 
 
+def test_a_claimer_for_idle_tenants_leaves_a_tenant_whose_part_is_being_written(store: Store) -> None:
+    def of_idle_tenants() -> str | None:
+        with store.transaction() as tx:
+            claim = tx.parts.claim("sched_2", tx.now(), TTL_S, of_idle_tenants=True)
+        return None if claim is None else claim.job.id
+
+    large = with_ended(store, 6, ended=range(6), tenant_id="acme")
+    cut(store, large)
+    assert claimed_part(store).job.id == large.id
+
+    assert of_idle_tenants() is None
+    small = with_ended(store, 4, ended=range(4), tenant_id="zeta")
+    cut(store, small)
+    assert [of_idle_tenants() for _ in range(2)] == [small.id, None]
+
+
 def test_parts_of_a_job_that_has_ended_are_not_claimed(store: Store) -> None:
     job = with_ended(store, 2, ended=range(2))
     cut(store, job)
