@@ -30,9 +30,7 @@ ROWS_MAX: Final = 2**53  # in a part, where the job names no limit
 @dataclass(frozen=True)
 class OutputPartsConfig:
     interval_s: float = 0.5
-    threads_max: int = (
-        2  # each writes one part at a time; all but the first only of tenants with none under way
-    )
+    threads_max: int = 3  # each writes a part at a time; the last only of tenants with none under way
     manifests: RunningManifestsConfig = field(default_factory=RunningManifestsConfig)
 
 
@@ -63,7 +61,9 @@ class OutputParts:
         self._config = config
         self._may_continue = may_continue
         self._threads = WriterThreads(
-            lambda number: PartWriter(dependencies, owner, may_continue, of_idle_tenants=number > 0),
+            lambda number: PartWriter(
+                dependencies, owner, may_continue, of_idle_tenants=0 < number == config.threads_max - 1
+            ),
             config.threads_max,
         )
         self._manifests = RunningManifests(dependencies, lead, config.manifests, may_continue)

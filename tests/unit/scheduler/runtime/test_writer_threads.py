@@ -1,4 +1,4 @@
-"""Threads that write parts have numbers: all but the first leave tenants whose parts are being written."""
+"""Threads that write parts have numbers: the last one leaves tenants whose parts are being written."""
 
 import threading
 from queue import SimpleQueue
