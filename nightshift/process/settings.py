@@ -519,8 +519,9 @@ class WorkerSettings(RowSettings, PriceSettings):
     """Pools that a worker belongs to, such as `nightly,h100`; it also runs jobs that name one of them."""
     shards_max: Count = 3
     """Bulk shards of each model whose rows are in its engine or read ahead."""
-    rows_in_flight_max: Count = 128
-    """Rows of one shard inside a decoder's engine."""
+    rows_in_flight_max: Count | None = None
+    """Rows of one shard inside a decoder's engine. Without a number as many as `ENGINE_MAX_NUM_SEQS`: one shard
+    keeps the engine full."""
     encoder_rows_in_flight_max: Count = 1024
     """Rows of one shard inside an encoder or a classifier, whose passes hold rows of like length."""
     segment_rows: Count = 64

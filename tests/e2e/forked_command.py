@@ -3,6 +3,7 @@ it starts is forked as well, with what was imported already.
 """
 
 import functools
+from dataclasses import replace
 from typing import IO, Final
 
 from nightshift.cli import main
@@ -20,7 +21,7 @@ def run() -> None:
 
     def spawn(launch: Launch, output: IO[bytes] | None) -> Process:
         command = tuple(THIS if part == COMMAND else part for part in launch.command)
-        return server.spawn(Launch(command, launch.environment), output)
+        return server.spawn(replace(launch, command=command), output)
 
     up.Supervisor = functools.partial(Supervisor, spawn=spawn)  # type: ignore[assignment,misc]
     worker.keep_running = functools.partial(worker.keep_running, spawn=spawn)

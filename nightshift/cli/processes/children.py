@@ -21,6 +21,7 @@ class Launch:
 
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+    cpus: frozenset[int] = frozenset()  # cores that it may use; empty: ours
 
 
 @dataclass(frozen=True, kw_only=True)

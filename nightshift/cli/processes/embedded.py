@@ -13,7 +13,7 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -21,6 +21,7 @@ from typing import Final
 
 from nightshift.cli.processes import valkey
 from nightshift.cli.processes.children import Child, Launch
+from nightshift.cli.processes.gpus import WHOLE_MACHINE, WorkerShare
 from nightshift.cli.processes.worker_child import DRAIN_MARGIN_S
 from nightshift.errors import ConfigurationError
 from nightshift.fleet.checkpoints import Checkpoint
@@ -69,7 +70,7 @@ class Embedded:
     redis: Redis
     host: str
     port: int
-    workers: int
+    workers: Sequence[WorkerShare]
     file_roots: tuple[str, ...]
     webhook_cidrs: tuple[str, ...]
     sockets: Path
@@ -112,15 +113,6 @@ class Embedded:
         }
         return {f"NIGHTSHIFT_{name}": value for name, value in words.items()}
 
-    def worker_environment(self) -> dict[str, str]:
-        """Several workers share the cores: with a thread for each core in all of them, threads would wait.
-
-        OMP_NUM_THREADS of the operator's environment comes first; one worker has what torch takes by itself.
-        """
-        if self.workers == 1 or "OMP_NUM_THREADS" in os.environ:
-            return {}
-        return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // self.workers))}
-
     def stages(self) -> list[list[Child]]:
         """The processes in the order they start. They stop in reverse, so a worker hands its work back
         first.
@@ -134,7 +126,7 @@ class Embedded:
         )
         worker = (*python, "nightshift.cli.main", "worker")
         worker_grace_s = WorkerSettings().drain_s + 2 * DRAIN_MARGIN_S
-        workers = [f"worker-{n}" for n in range(1, self.workers + 1)]
+        workers = {f"worker-{number}": share for number, share in enumerate(self.workers, start=1)}
         sockets = ",".join(str(self._socket(name)) for name in (SCHEDULER, *workers))
         return [
             [self._child("valkey", self.redis.command)] if self.redis.command else [],
@@ -142,7 +134,7 @@ class Embedded:
                 self._child("api", api, API_GRACE_S, {"NIGHTSHIFT_METRICS_SOCKETS": sockets}),
                 self._showing(SCHEDULER, (*python, "scheduler")),
             ],
-            [self._showing(name, worker, worker_grace_s, self.worker_environment()) for name in workers],
+            [self._showing(name, worker, worker_grace_s, share) for name, share in workers.items()],
         ]
 
     def _showing(
@@ -150,11 +142,11 @@ class Embedded:
         name: str,
         command: tuple[str, ...],
         grace_s: float = 10.0,
-        also: Mapping[str, str] = MappingProxyType({}),
+        share: WorkerShare = WHOLE_MACHINE,
     ) -> Child:
         """A child whose metrics the API shows."""
         socket = {"NIGHTSHIFT_METRICS_SOCKET": str(self._socket(name))}
-        return self._child(name, command, grace_s, {**also, **socket})
+        return self._child(name, command, grace_s, {**share.environment, **socket}, share.cpus)
 
     def _socket(self, name: str) -> Path:
         return self.sockets / f"{name}.sock"
@@ -165,8 +157,9 @@ class Embedded:
         command: tuple[str, ...],
         grace_s: float = 10.0,
         also: Mapping[str, str] = MappingProxyType({}),
+        cpus: frozenset[int] = frozenset(),
     ) -> Child:
-        launch = Launch(command, {**self.environment(), **also})
+        launch = Launch(command, {**self.environment(), **also}, cpus)
         return Child(name=name, launch=lambda: launch, grace_s=grace_s, log_path=self.logs / f"{name}.log")
 
 

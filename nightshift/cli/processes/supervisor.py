@@ -67,7 +67,7 @@ def run_program(launch: Launch, output: IO[bytes] | None) -> Process:
         stdout=output,
         stderr=subprocess.STDOUT if output else None,
         start_new_session=True,  # Ctrl-C reaches only us; we stop the children in order
-        preexec_fn=_die_with_parent(),
+        preexec_fn=_before_exec(launch.cpus),
     )
 
 
@@ -351,10 +351,10 @@ def _kill_group(process: Process) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _die_with_parent() -> Callable[[], None] | None:
-    """The child asks the kernel to kill it when this process ends.
+def _before_exec(cpus: frozenset[int]) -> Callable[[], None] | None:
+    """The child keeps to its cores, and asks the kernel to kill it when this process ends.
 
-    Everything is looked up here, in the parent: between fork and exec only the call itself is made.
+    Everything is looked up here, in the parent: between fork and exec only the calls themselves are made.
     """
     if not sys.platform.startswith("linux"):
         return None
@@ -363,6 +363,8 @@ def _die_with_parent() -> Callable[[], None] | None:
 
     def ask() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if cpus:
+            os.sched_setaffinity(0, cpus)
         if os.getppid() != parent_pid:  # this process ended before the call
             os._exit(SIGNAL_EXIT_BASE + signal.SIGKILL)
 

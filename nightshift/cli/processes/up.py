@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from nightshift.cli.processes.children import AfterExit, ChildExit
+from nightshift.cli.processes.gpus import Workers, gpus_for, shares
 from nightshift.cli.processes.store_watch import Probe, StoreWatch
 from nightshift.cli.processes.supervisor import Supervisor
 from nightshift.cli.session import DataDir, LazyModels, data_settings
@@ -51,7 +52,7 @@ def up(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="The port to listen on; 0: any free one.")
     ] = 8000,
-    workers: Annotated[int, typer.Option(min=1, max=64, help="Worker processes, each with the models.")] = 1,
+    workers: Workers = None,
 ) -> None:
     """Run the whole service on this machine.
 
@@ -67,6 +68,8 @@ def up(
 
     check_settings()
     settings = WorkerSettings()
+    gpus = gpus_for(settings.device)
+    workers = workers or len(gpus) or 1
     if workers > 1 and settings.worker_metrics_port:
         raise ConfigurationError(
             f"NIGHTSHIFT_WORKER_METRICS_PORT is {settings.worker_metrics_port}, and only one of {workers} "
@@ -98,7 +101,7 @@ def up(
             redis=stack.enter_context(embedded.embedded_redis(data)),
             host=host,
             port=embedded.usable_port(host, port),
-            workers=workers,
+            workers=shares(workers, gpus),
             file_roots=embedded.allowed_file_roots(data),
             webhook_cidrs=embedded.allowed_webhook_cidrs(),
             sockets=stack.enter_context(embedded.metrics_sockets(data)),
@@ -112,7 +115,7 @@ def _run(site: "Embedded", stack: contextlib.ExitStack) -> None:
 
     site.logs.mkdir(exist_ok=True)
     set_up_logging("up", site.log_settings, stack.enter_context((site.logs / "up.log").open("a")))
-    reporter = ExitReporter(site.workers)
+    reporter = ExitReporter(len(site.workers))
     supervisor = Supervisor(site.stages(), on_exit=reporter)
     with supervisor.signals(), StoreWatch(store_probes(site.data), print_error).running():
         try:

@@ -2,12 +2,14 @@
 
 import signal
 import socket
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Final
 
 import typer
 
 from nightshift.cli.processes.children import Child, RestartBackoff
+from nightshift.cli.processes.gpus import Workers, gpus_for, shares
 from nightshift.cli.processes.supervisor import Spawn, Supervisor, run_program
 from nightshift.cli.session import LazyModels
 from nightshift.cli.terminal import EXIT_FAILED, fail
@@ -30,18 +32,19 @@ def worker(
         ),
     ] = None,
     lazy_model: LazyModels = None,
+    workers: Workers = None,
     check: Annotated[
         bool, typer.Option("--check", help="Start nothing; exit 0 if a worker on this host is ready, else 1.")
     ] = False,
 ) -> None:
-    """Run one worker and keep it running.
+    """Run a worker on each GPU, or one without, and keep them running.
 
-    SIGTERM drains it: unfinished work is saved and handed back, and the command exits 0.
+    SIGTERM drains them: unfinished work is saved and handed back, and the command exits 0.
     """
     if check:
         _check()
         return
-    from nightshift.cli.processes.worker_child import worker_child
+    from nightshift.cli.processes.worker_child import worker_children
     from nightshift.process.settings import WorkerSettings, check_settings
 
     check_settings()
@@ -49,11 +52,12 @@ def worker(
     settings = WorkerSettings().model_copy(update={name: models for name, models in given.items() if models})
     if not settings.models and not settings.lazy_models:
         raise ConfigurationError("a worker needs a model: use --model or NIGHTSHIFT_MODELS", param="model")
-    keep_running(worker_child(settings))
+    gpus = gpus_for(settings.device)
+    keep_running(worker_children(settings, shares(workers or len(gpus) or 1, gpus)))
 
 
-def keep_running(child: Child, spawn: Spawn = run_program) -> None:
-    """Supervise a worker until it is asked to stop or a restart cannot help."""
+def keep_running(children: Sequence[Child], spawn: Spawn = run_program) -> None:
+    """Supervises workers until they are asked to stop or a restart can help none of them."""
     from nightshift.broker.queue import Queue
     from nightshift.cli.processes.worker_child import WorkerExitHandler
     from nightshift.fleet.workers import ExitCause
@@ -66,8 +70,8 @@ def keep_running(child: Child, spawn: Spawn = run_program) -> None:
     keep_files_private(DataSettings())
     store = Store(open_database(DataSettings()))
     queue = Queue(QueueSettings())
-    handler = WorkerExitHandler(store, queue, SchedulerSettings().attempts_max)
-    supervisor = Supervisor([[child]], on_exit=handler, backoff=RESTART, spawn=spawn)
+    handler = WorkerExitHandler(store, queue, SchedulerSettings().attempts_max, workers=len(children))
+    supervisor = Supervisor([children], on_exit=handler, backoff=RESTART, spawn=spawn)
     with supervisor.signals(forwarded=[signal.SIGUSR1]):
         try:
             supervisor.start()
@@ -79,7 +83,7 @@ def keep_running(child: Child, spawn: Spawn = run_program) -> None:
     if (ended := handler.gave_up_on) is not None:
         fail(f"giving up: {ended}", CONFIGURATION_EXIT if ended.is_configuration else EXIT_FAILED)
     if unclean := [recorded.cause for recorded in stopped if recorded.cause is not ExitCause.DRAINED]:
-        fail(f"the worker did not end by itself ({unclean[0].value}): what it held is run again")
+        fail(f"a worker did not end by itself ({unclean[0].value}): what it held is run again")
 
 
 def _check() -> None:

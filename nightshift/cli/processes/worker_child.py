@@ -14,6 +14,7 @@ from typing import Final
 
 from nightshift.broker.queue import Queue
 from nightshift.cli.processes.children import AfterExit, Child, ChildExit, Launch
+from nightshift.cli.processes.gpus import WorkerShare
 from nightshift.errors import DatabaseUnavailable, DatabaseUnusable, NightshiftError
 from nightshift.fleet.workers import (
     EXIT_DRAIN_TOO_SLOW,
@@ -110,9 +111,21 @@ RELEASE_RETRY_MAX_S: Final = 5.0  # while the database is away; after that, the 
 RELEASE_RETRY_S: Final = 0.5
 
 
-def worker_child(settings: WorkerSettings, *, app: str = APP, pool: str = POOL) -> Child:
-    """The worker as a child. Tests replace `app` and `pool`, the Celery application and its pool."""
+def worker_children(
+    settings: WorkerSettings, shares: Sequence[WorkerShare], *, app: str = APP, pool: str = POOL
+) -> Sequence[Child]:
+    """A worker for each share of the machine. Tests replace `app` and `pool`, the Celery application and its
+    pool. With a metrics port each worker has its own, in their order.
+    """
+    names = ["worker"] if len(shares) == 1 else [f"worker-{number + 1}" for number in range(len(shares))]
+    port = settings.worker_metrics_port
+    return [
+        _child(settings, name, share, port and port + number, app, pool)
+        for number, (name, share) in enumerate(zip(names, shares, strict=True))
+    ]
 
+
+def _child(settings: WorkerSettings, name: str, share: WorkerShare, port: int, app: str, pool: str) -> Child:
     def launch() -> Launch:
         worker_id = new_id("wrk")
         environment = {
@@ -120,12 +133,14 @@ def worker_child(settings: WorkerSettings, *, app: str = APP, pool: str = POOL) 
             "NIGHTSHIFT_MODELS": ",".join(settings.models),
             "NIGHTSHIFT_LAZY_MODELS": ",".join(settings.lazy_models),
             "CELERY_CUSTOM_WORKER_POOL": pool,
+            "NIGHTSHIFT_WORKER_METRICS_PORT": str(port),
             "TQDM_DISABLE": "1",  # progress bars fill the log
+            **share.environment,
         }
         messages_max = settings.online_slots + HELD_MAX
-        return Launch(celery_command(worker_id, messages_max, app), environment)
+        return Launch(celery_command(worker_id, messages_max, app), environment, share.cpus)
 
-    return Child(name="worker", launch=launch, grace_s=settings.drain_s + DRAIN_MARGIN_S)
+    return Child(name=name, launch=launch, grace_s=settings.drain_s + DRAIN_MARGIN_S)
 
 
 def celery_command(worker_id: str, messages_max: int, app: str = APP) -> tuple[str, ...]:
@@ -147,6 +162,7 @@ class WorkerExitHandler:
         queue: Queue,
         attempts_max: int,
         *,
+        workers: int = 1,
         oom_kills: Callable[[], int] = count_oom_kills,
         pause: Callable[[float], None] = time.sleep,
         clock_s: Callable[[], float] = time.monotonic,
@@ -154,6 +170,7 @@ class WorkerExitHandler:
         self._store = store
         self._queue = queue
         self._attempts_max = attempts_max
+        self._workers = workers  # that have not ended for good
         self._oom_kills = oom_kills
         self._pause, self._clock_s = pause, clock_s
         self._oom_kills_before = oom_kills()
@@ -162,18 +179,23 @@ class WorkerExitHandler:
     def __call__(self, ended: ChildExit) -> AfterExit:
         recorded = self.record_exit(ended)
         if recorded.was_asked_to_drain:
-            return AfterExit.GIVE_UP  # the operator drained it
+            return self._left()  # the operator drained it
         if ended.is_configuration:
             self.gave_up_on = ended
-            return AfterExit.GIVE_UP
+            return AfterExit.GIVE_UP  # that of the others is the same
         if recorded.is_external:
             return AfterExit.RESTART_SOON
         if ended.is_dependency_missing:
             return AfterExit.RESTART
         if ended.in_a_row >= EXITS_IN_A_ROW_MAX:
             self.gave_up_on = ended
-            return AfterExit.GIVE_UP
+            return self._left()
         return AfterExit.RESTART
+
+    def _left(self) -> AfterExit:
+        """A worker stays away; the others go on."""
+        self._workers -= 1
+        return AfterExit.LEAVE if self._workers > 0 else AfterExit.GIVE_UP
 
     def record_exit(self, ended: ChildExit, *, was_told: bool = False) -> "RecordedExit":
         """Records the exit's cause, releases the leases, and rings. `was_told`: the supervisor had asked it

@@ -4,9 +4,10 @@ if it is told `demo`. The same supervisor, the same restarts, the same release o
 
 import sys
 
+from nightshift.cli.processes.gpus import WHOLE_MACHINE
 from nightshift.cli.processes.supervisor import run_program
 from nightshift.cli.processes.worker import keep_running
-from nightshift.cli.processes.worker_child import worker_child
+from nightshift.cli.processes.worker_child import worker_children
 from nightshift.process.settings import WorkerSettings
 from tests.faults.kit.forks import ForkServer, was_forked
 
@@ -16,4 +17,4 @@ if __name__ == "__main__":
     spawn = ForkServer.forked().spawn if was_forked() else run_program
     is_fake = sys.argv[1:] != ["demo"]
     fakes = {"app": APP, "pool": f"{APP}:FakePool"} if is_fake else {}
-    keep_running(worker_child(WorkerSettings(), **fakes), spawn)
+    keep_running(worker_children(WorkerSettings(), [WHOLE_MACHINE], **fakes), spawn)

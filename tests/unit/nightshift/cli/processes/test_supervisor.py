@@ -232,6 +232,15 @@ def variable_of_child(name: str, log: Path) -> str:
     return log.read_text().strip()
 
 
+def test_a_child_keeps_to_its_cores(tmp_path):
+    core, log = min(os.sched_getaffinity(0)), tmp_path / "cores.log"
+    command = (sys.executable, "-c", "import os; print(os.sched_getaffinity(0))")
+    with log.open("wb") as output:
+        run_program(Launch(command, cpus=frozenset({core})), output).wait()
+
+    assert log.read_text() == f"{{{core}}}\n"
+
+
 def test_a_log_that_has_grown_large_is_set_aside_while_its_child_goes_on_writing(supervise, log):
     go = log.with_name("go")
     log.write_bytes(b"\0" * (LOG_BYTES_MAX - 1) + b"\n")

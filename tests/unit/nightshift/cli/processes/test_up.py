@@ -1,6 +1,7 @@
 """Decisions of `nightshift up` before it starts anything; the running whole is tests/e2e."""
 
 import json
+import os
 import re
 import socket
 import stat
@@ -16,6 +17,7 @@ import pytest
 from nightshift.cli.processes import embedded, up, valkey
 from nightshift.cli.processes.children import AfterExit, ChildExit, Launch
 from nightshift.cli.processes.embedded import Embedded, Redis
+from nightshift.cli.processes.gpus import Gpu, shares
 from nightshift.cli.processes.up import ExitReporter
 from nightshift.cli.session import data_settings
 from nightshift.errors import ConfigurationError, DatabaseUnusable
@@ -48,7 +50,7 @@ def site(data: DataSettings) -> Embedded:
         redis=Redis(url="redis+socket:///tmp/s", command=("valkey-server",)),
         host="127.0.0.1",
         port=8123,
-        workers=2,
+        workers=shares(2, ()),
         file_roots=("/srv/in", "/srv/out"),
         webhook_cidrs=("127.0.0.0/8",),
         sockets=Path("/run/metrics"),
@@ -174,19 +176,20 @@ def test_the_processes_start_in_stages_each_on_what_it_stands_on(site):
     assert stages == [["valkey"], ["api", "scheduler"], ["worker-1", "worker-2"]]
 
 
-def test_several_workers_share_the_cores_unless_the_operator_gives_them_threads(site, monkeypatch):
-    def threads_of(site: Embedded) -> dict[str, str | None]:
-        children = [child for stage in site.stages() for child in stage]
-        return {child.name: child.launch().environment.get("OMP_NUM_THREADS") for child in children}
+def test_each_worker_has_its_gpu_and_the_cores_near_it(site):
+    near = frozenset(list(os.sched_getaffinity(0))[:1])
+    site = replace(site, workers=shares(2, [Gpu("GPU-a", near), Gpu("GPU-b")]))
+    launches = {child.name: child.launch() for stage in site.stages() for child in stage}
 
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
-    shared = {"worker-1": "4", "worker-2": "4"}
-    assert threads_of(site) == {"valkey": None, "api": None, "scheduler": None} | shared
-    assert threads_of(replace(site, workers=9))["worker-9"] == "1"
-    assert threads_of(replace(site, workers=1))["worker-1"] is None
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert threads_of(site)["worker-1"] is None, "it is in the environment that they inherit"
+    gpu_of = {name: launch.environment.get("CUDA_VISIBLE_DEVICES") for name, launch in launches.items()}
+    assert gpu_of == {
+        "valkey": None,
+        "api": None,
+        "scheduler": None,
+        "worker-1": "GPU-a",
+        "worker-2": "GPU-b",
+    }
+    assert (launches["worker-1"].cpus, launches["worker-2"].cpus) == (near, frozenset())
 
 
 def test_the_processes_are_called_by_command_line_and_import_nothing_from_where_the_user_stands(site):

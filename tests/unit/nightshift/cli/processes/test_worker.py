@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from nightshift.cli.processes.children import AfterExit, ChildExit, Launch
+from nightshift.cli.processes.gpus import WHOLE_MACHINE, Gpu, shares
 from nightshift.cli.processes.worker_child import (
     EXITS_IN_A_ROW_MAX,
     WORKER_ID,
     WorkerExitHandler,
     cause_of,
     count_oom_kills,
-    worker_child,
+    worker_children,
 )
 from nightshift.cli.session import data_settings
 from nightshift.errors import DatabaseUnavailable
@@ -325,13 +326,39 @@ def test_kills_for_want_of_memory_are_counted_in_the_control_group_else_on_the_m
 
 
 def test_every_start_has_a_worker_id_of_its_own_and_our_pool():
-    child = worker_child(WorkerSettings(models=("a", "b"), online_slots=10))
+    [child] = worker_children(WorkerSettings(models=("a", "b"), online_slots=10), [WHOLE_MACHINE])
     first, second = child.launch(), child.launch()
 
     assert first.environment[WORKER_ID] != second.environment[WORKER_ID]
     assert first.environment["NIGHTSHIFT_MODELS"] == "a,b"
     assert first.environment["CELERY_CUSTOM_WORKER_POOL"] == "workers.pool:EnginePool"
     assert f"--queues online,bulk --concurrency {10 + HELD_MAX}" in " ".join(first.command)
+
+
+def test_a_machine_with_several_gpus_has_a_worker_for_each_with_its_own_metrics_port():
+    settings = WorkerSettings(models=("a",), worker_metrics_port=9102)
+    children = worker_children(settings, shares(3, [Gpu("GPU-a"), Gpu("GPU-b"), Gpu("GPU-c")]))
+
+    assert [child.name for child in children] == ["worker-1", "worker-2", "worker-3"]
+    environments = [child.launch().environment for child in children]
+    names = ("CUDA_VISIBLE_DEVICES", "NIGHTSHIFT_WORKER_METRICS_PORT")
+    assert [tuple(environment[name] for name in names) for environment in environments] == [
+        ("GPU-a", "9102"),
+        ("GPU-b", "9103"),
+        ("GPU-c", "9104"),
+    ]
+
+
+def test_one_worker_of_several_that_stays_away_leaves_the_others(store, queue):
+    handler = WorkerExitHandler(store, queue, attempts_max=20, workers=2, oom_kills=lambda: 0)
+    broken = an_exit(returncode=EXIT_ENGINE_DIED, in_a_row=EXITS_IN_A_ROW_MAX)
+
+    assert handler(broken) is AfterExit.LEAVE
+    assert handler(an_exit("wrk_2", returncode=EXIT_ENGINE_DIED)) is AfterExit.RESTART
+    assert handler(an_exit("wrk_2", returncode=EXIT_ENGINE_DIED, in_a_row=EXITS_IN_A_ROW_MAX)) is (
+        AfterExit.GIVE_UP
+    )
+    assert handler.gave_up_on is not None
 
 
 def test_a_worker_without_a_model_is_refused(nightshift):
