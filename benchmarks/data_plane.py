@@ -183,7 +183,7 @@ def measured(count: int) -> Iterator[Figure]:
 def _config() -> ShardConfig:
     settings = WorkerSettings()
     return ShardConfig(
-        rows_in_flight_max=settings.rows_in_flight_max,
+        rows_in_flight_max=settings.decoder_rows_in_flight_max,
         encoder_rows_in_flight_max=settings.encoder_rows_in_flight_max,
         segment_rows=settings.segment_rows,
         segment_interval_s=settings.segment_interval_s,

@@ -401,7 +401,7 @@ class Runtime:
     def _shard_config(self) -> ShardConfig:
         settings = self._settings
         return ShardConfig(
-            rows_in_flight_max=settings.rows_in_flight_max,
+            rows_in_flight_max=settings.decoder_rows_in_flight_max,
             encoder_rows_in_flight_max=settings.encoder_rows_in_flight_max,
             segment_rows=settings.segment_rows,
             segment_interval_s=settings.segment_interval_s,

@@ -520,8 +520,8 @@ class WorkerSettings(RowSettings, PriceSettings):
     shards_max: Count = 3
     """Bulk shards of each model whose rows are in its engine or read ahead."""
     rows_in_flight_max: Count | None = None
-    """Rows of one shard inside a decoder's engine. Without a number as many as `ENGINE_MAX_NUM_SEQS`: one shard
-    keeps the engine full."""
+    """Rows of one shard inside a decoder's engine; by default as many as `ENGINE_MAX_NUM_SEQS`, which keep it
+    full."""
     encoder_rows_in_flight_max: Count = 1024
     """Rows of one shard inside an encoder or a classifier, whose passes hold rows of like length."""
     segment_rows: Count = 64
@@ -601,6 +601,10 @@ class WorkerSettings(RowSettings, PriceSettings):
                 f"{PREFIX}POOLS: {odd[0]!r} is no pool's name; take letters, digits, '.', '_' and '-'"
             )
         return pools
+
+    @property
+    def decoder_rows_in_flight_max(self) -> int:
+        return self.rows_in_flight_max or self.engine_max_num_seqs
 
     @model_validator(mode="after")
     def _check_lease_times(self) -> Self:

@@ -107,6 +107,13 @@ def test_a_worker_has_the_leases_it_is_told(put: Setting) -> None:
     assert WorkerSettings().lease == LeaseConfig(ttl_s=3, heartbeat_s=0.5, trust_s=2)
 
 
+def test_a_shard_may_fill_the_engine_unless_it_is_told_otherwise(put: Setting) -> None:
+    put("ENGINE_MAX_NUM_SEQS", "256")
+    assert WorkerSettings().decoder_rows_in_flight_max == 256
+    put("ROWS_IN_FLIGHT_MAX", "64")
+    assert WorkerSettings().decoder_rows_in_flight_max == 64
+
+
 def test_settings_never_change_once_read() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         QueueSettings().publish_timeout_s = 5  # type: ignore[misc]
