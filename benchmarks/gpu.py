@@ -154,6 +154,7 @@ def _measure_model(
         least = limits.decode_seconds(shape, dtype.itemsize, batch, batch * context)
         result["decode"].append(_row("decode", batch, context, batch / seconds, least / seconds))
     result["whole"] = _whole(engine, shape, device, quick)
+    result["nano_vllm_tokens_per_s"] = _nano_vllm(engine, device, quick)
     del engine
     _free(device)
     del model  # our engine has taken its weights apart
@@ -186,8 +187,9 @@ def _whole(engine: Engine, shape: Shape, device: torch.device, quick: bool) -> R
     """Prompts in, all tokens out, by us."""
     count, prompt_length, max_tokens = (4, 16, 8) if quick else (256, 256, 128)
     prompts = gpu_speed.random_prompts(shape, count, prompt_length, WHOLE_SEED)
-    gpu_speed.whole_seconds(engine, prompts[:2], max_tokens, device)
-    tokens_per_second = count * max_tokens / gpu_speed.whole_seconds(engine, prompts, max_tokens, device)
+    requests = gpu_speed.greedy_requests(prompts, max_tokens)
+    gpu_speed.whole_tokens_per_s(engine, requests[:2], device)
+    tokens_per_second = gpu_speed.whole_tokens_per_s(engine, requests, device)
     print(f"  {count} requests of {prompt_length} + {max_tokens}: {tokens_per_second:,.1f} output tokens/s")
     return {
         "requests": count,
@@ -195,6 +197,14 @@ def _whole(engine: Engine, shape: Shape, device: torch.device, quick: bool) -> R
         "output": max_tokens,
         "tokens_per_s": tokens_per_second,
     }
+
+
+def _nano_vllm(engine: Engine, device: torch.device, quick: bool) -> float:
+    """nano-vllm's benchmark: prompts and answers of 100 to 1,024 tokens, drawn at temperature 0.6."""
+    requests = gpu_speed.nano_vllm_requests(*((4, 16, 100) if quick else ()))
+    tokens_per_second = gpu_speed.whole_tokens_per_s(engine, requests, device)
+    print(f"  nano-vllm's {len(requests)} requests: {tokens_per_second:,.1f} output tokens/s")
+    return tokens_per_second
 
 
 def _beside_transformers(whole: Row, model: Any, shape: Shape) -> None:

@@ -83,22 +83,43 @@ def decode_step_seconds(
     return seconds / num_steps
 
 
-def whole_seconds(engine: Engine, prompts: list[list[int]], max_tokens: int, device: torch.device) -> float:
-    """Prompts in, all tokens out."""
+def whole_tokens_per_s(engine: Engine, requests: list[Request], device: torch.device) -> float:
+    """Output tokens per second, from the first prompt going in to the last token coming out."""
     synchronize(device)
     start = time.perf_counter()
-    _add(engine, prompts, max_tokens)
+    for request in requests:
+        engine.add(request)
     num_tokens = 0
     while engine.has_work:
         num_tokens += sum(len(output.token_ids) for output in engine.step())
-    assert num_tokens == len(prompts) * max_tokens, f"{num_tokens} tokens came out"
-    return time.perf_counter() - start
+    seconds = time.perf_counter() - start
+    wanted = sum(request.sampling.max_tokens or 0 for request in requests)
+    assert num_tokens == wanted, f"{num_tokens} tokens came out, and not {wanted}"
+    return num_tokens / seconds
+
+
+def greedy_requests(prompts: list[list[int]], max_tokens: int) -> list[Request]:
+    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+    return [Request(str(number), prompt, params) for number, prompt in enumerate(prompts)]
+
+
+def nano_vllm_requests(count: int = 256, longest: int = 1024, highest_id: int = 10_000) -> list[Request]:
+    """The requests of nano-vllm's bench.py: all prompts are drawn first, then the limits of the answers."""
+    rng = random.Random(0)
+    shortest = min(100, longest)
+    prompts = [
+        [rng.randint(0, highest_id) for _ in range(rng.randint(shortest, longest))] for _ in range(count)
+    ]
+    limits = [rng.randint(shortest, longest) for _ in range(count)]
+    return [
+        Request(str(number), prompt, SamplingParams(temperature=0.6, max_tokens=limit, ignore_eos=True))
+        for number, (prompt, limit) in enumerate(zip(prompts, limits, strict=True))
+    ]
 
 
 def _add(engine: Engine, prompts: list[list[int]], max_tokens: int) -> None:
-    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
-    for number, prompt in enumerate(prompts):
-        engine.add(Request(str(number), prompt, params))
+    for request in greedy_requests(prompts, max_tokens):
+        engine.add(request)
 
 
 class PeerFailed(Exception):

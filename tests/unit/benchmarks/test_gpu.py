@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from benchmarks.device.limits import Limits
+from benchmarks.device.speed import nano_vllm_requests
 from benchmarks.fixtures.models import QWENS, SHAPES, make_model
 
 ROOT = Path(__file__).parents[3]
@@ -83,6 +84,15 @@ def test_it_checks_and_measures_from_start_to_end(measured: Measured) -> None:
         assert row["roofline_fraction"] > 0
     assert model["startup_s"] > 0
     assert model["whole"]["ratio"] > 0
+    assert model["nano_vllm_tokens_per_s"] > 0
+
+
+def test_the_requests_are_those_that_nano_vllm_publishes_a_figure_for() -> None:
+    """Its table says 133,966 output tokens."""
+    requests = nano_vllm_requests()
+
+    assert sum(request.sampling.max_tokens or 0 for request in requests) == 133_966
+    assert {100 <= len(request.prompt_token_ids) <= 1024 for request in requests} == {True}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device here")
