@@ -43,6 +43,7 @@ _LARK_PART = re.compile(
 """A comment, a string, a regular expression, or the name of a token. What is not closed is read once, too."""
 
 _UNREADABLE_JSON = 'failed to parse "%json"'
+_JSON_SCHEMA = re.compile("%json")
 _JSON_RULE = re.compile(r"\w+: (?P<json>%json .*)")
 _LENIENT_RULE = re.compile(r'^(?P<name>\w+): (?P<json>%json .*"lenient": true\}\})$', re.MULTILINE)
 ANY_OBJECT = f"%json {json.dumps({'type': 'object', 'x-guidance': {'whitespace_pattern': WHITESPACE}})}"
@@ -200,29 +201,34 @@ def _bounded(grammar: Grammar) -> Grammar:
 
     def bounded(rule: re.Match[str]) -> str:
         try:
-            _check_patterns(_json_of(rule))
+            _check_patterns(rule["json"].removeprefix("%json"))
         except GrammarFailed:
             return f"{rule['name']}: {ANY_OBJECT}"
         return rule[0]
 
     text = _LENIENT_RULE.sub(bounded, grammar.text)
-    for rule in _JSON_RULE.finditer(text):
-        _check_patterns(_json_of(rule))
+    for place in _JSON_SCHEMA.finditer(text):
+        _check_patterns(text[place.end() :])
     return replace(grammar, text=text)
 
 
-def _json_of(rule: re.Match[str]) -> str:
-    return rule["json"].removeprefix("%json ")
+def _check_patterns(text: str) -> None:
+    """Checks the schema with which a text begins.
 
-
-def _check_patterns(schema: str) -> None:
-    """Raises GrammarFailed for a schema that would take llguidance without end, whatever its limits."""
+    Raises GrammarFailed for one that would take llguidance without end, whatever its limits.
+    """
     try:
-        combined = patterns_combined(json.loads(schema))
+        schema, _ = json.JSONDecoder().raw_decode(text.lstrip())
     except ValueError:  # llguidance says what is wrong with it
         return
     except RecursionError:
         raise GrammarFailed("it is nested too deeply") from None
+    try:
+        combined = patterns_combined(schema)
+    except (ValueError, RecursionError) as error:
+        raise GrammarFailed(
+            str(error) if isinstance(error, ValueError) else "it is nested too deeply"
+        ) from None
     if combined > PATTERNS_COMBINED_MAX:
         raise GrammarFailed(
             f"its allOf combines up to {combined} patterns or formats for one text, and at most "

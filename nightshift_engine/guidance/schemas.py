@@ -6,6 +6,7 @@ tenth of a second, 15 take five, and its own limits do not count that.
 
 from collections.abc import Iterable
 from typing import Any, Final
+from urllib.parse import unquote
 
 PATTERNS_COMBINED_MAX: Final = 10
 
@@ -16,7 +17,7 @@ _LISTS: Final = ("anyOf", "oneOf", "prefixItems")
 
 def patterns_combined(schema: Any) -> int:
     """The most patterns that a text may have to match: the parts of an `allOf` are added, and of other parts
-    the one with most counts. References lead to definitions in the schema.
+    the one with most counts. Raises ValueError for a reference that is no pointer to a place in the schema.
     """
     return _Counter(schema).of_schema(schema)
 
@@ -37,7 +38,7 @@ class _Counter:
         return max(map(self.of_schema, schemas), default=0)
 
     def _of_reference(self, reference: Any) -> int:
-        if not isinstance(reference, str) or not reference.startswith("#"):
+        if not isinstance(reference, str):
             return 0
         if reference not in self._by_reference:
             self._by_reference[reference] = 0  # while it is counted: a schema may refer to itself
@@ -45,10 +46,17 @@ class _Counter:
         return self._by_reference[reference]
 
     def _referred(self, reference: str) -> Any:
-        place = self._root
-        for name in reference[1:].split("/")[1:]:
+        """The place that a JSON pointer (RFC 6901) leads to."""
+        base, *names = unquote(reference).split("/")
+        place: Any = self._root if base == "#" else None
+        for name in names:
             name = name.replace("~1", "/").replace("~0", "~")
-            place = place.get(name) if isinstance(place, dict) else None
+            if isinstance(place, list):
+                place = place[int(name)] if name.isdecimal() and int(name) < len(place) else None
+            else:
+                place = place.get(name) if isinstance(place, dict) else None
+        if place is None:
+            raise ValueError(f"its $ref {reference[:100]!r} does not point to a place in the schema")
         return place
 
 

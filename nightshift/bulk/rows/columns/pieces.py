@@ -179,8 +179,8 @@ def _is_list_view(type: pa.DataType) -> bool:
 
 
 def _known_bytes(values: pa.Array) -> int:
-    """The part of a column's size that is not behind nulls, which have no text."""
-    return int(decoded_bytes(values) * (len(values) - values.null_count) // max(1, len(values)))
+    """The size of a column; nulls in place of lists of a fixed size have none."""
+    return decoded_bytes(values.drop_null() if pa.types.is_fixed_size_list(values.type) else values)
 
 
 def decoded_bytes(values: pa.Array) -> int:

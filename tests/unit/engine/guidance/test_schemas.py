@@ -15,6 +15,11 @@ TEXT = {"type": "string", "pattern": "a.*b"}
 DEFINITIONS = {"text": TEXT, "twice": {"allOf": [TEXT, {"$ref": "#/$defs/text"}]}}
 
 
+def many(count: int) -> dict[str, Any]:
+    """A schema of which llguidance would compile 40 for hours, in gigabytes."""
+    return {"allOf": [{"properties": {"p": {"pattern": f".*{n}.*1"}}} for n in range(count)]}
+
+
 @pytest.mark.parametrize(
     ("schema", "count"),
     [
@@ -26,13 +31,20 @@ DEFINITIONS = {"text": TEXT, "twice": {"allOf": [TEXT, {"$ref": "#/$defs/text"}]
         ({"$ref": "#/$defs/twice", "format": "date", "$defs": DEFINITIONS}, 3),
         ({"allOf": [{"$ref": "#/$defs/twice"}] * 3, "$defs": DEFINITIONS}, 6),
         ({"$ref": "#", "pattern": "a"}, 2),
-        ({"allOf": [{"$ref": "#/$defs/none"}, {"$ref": "elsewhere"}, True, 7], "items": [TEXT]}, 1),
+        ({"allOf": [{"$ref": "#/%24defs/twice"}, {"$ref": "#/allOf/2"}, TEXT], "$defs": DEFINITIONS}, 4),
+        ({"allOf": [True, 7], "items": [TEXT]}, 1),
         ({"properties": 3, "allOf": None, "anyOf": "x"}, 0),
         (True, 0),
     ],
 )
 def test_parts_of_an_allof_are_added_and_of_other_parts_the_most_counts(schema: Any, count: int) -> None:
     assert patterns_combined(schema) == count
+
+
+@pytest.mark.parametrize("reference", ["#/$defs/none", "#name", "elsewhere", "", "#/allOf/7"])
+def test_a_reference_that_points_to_no_place_in_the_schema_is_refused(reference: str) -> None:
+    with pytest.raises(ValueError, match="does not point to a place"):
+        patterns_combined({"allOf": [{"$ref": reference}], "$defs": {"name": {"$anchor": "name"}}})
 
 
 @pytest.fixture(scope="module")
@@ -43,17 +55,19 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> GrammarCompiler:
     return GrammarCompiler(tokenizer, tokenizer.num_tokens, set())
 
 
-def many(count: int) -> dict[str, Any]:
-    """A schema of which llguidance would compile 40 for hours, in gigabytes."""
-    return {"allOf": [{"properties": {"p": {"pattern": f".*{n}.*1"}}} for n in range(count)]}
-
-
-@pytest.mark.parametrize("in_grammar", [False, True])
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        Grammar("json_schema", json.dumps(many(40))),
+        Grammar("grammar", f"start: %json {json.dumps(many(40))}"),
+        Grammar("grammar", f"start :%json{json.dumps(many(40))}"),
+        Grammar("grammar", f'start: "a" %json\n{json.dumps(many(40), indent=1)}'),
+    ],
+    ids=["a schema", "in a grammar", "without a space", "over lines"],
+)
 def test_a_schema_that_combines_too_many_is_refused_at_once(
-    compiler: GrammarCompiler, in_grammar: bool
+    compiler: GrammarCompiler, grammar: Grammar
 ) -> None:
-    schema = json.dumps(many(40))
-    grammar = Grammar("grammar", f"start: %json {schema}") if in_grammar else Grammar("json_schema", schema)
 
     with pytest.raises(
         GrammarFailed, match=f"combines up to 40 patterns .* at most {PATTERNS_COMBINED_MAX} are"

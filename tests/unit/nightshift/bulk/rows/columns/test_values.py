@@ -63,6 +63,16 @@ def test_rows_with_far_more_bytes_than_their_object_are_refused(
     assert pieces.DECODED_GRACE_BYTES < 100 * 1_000_000
 
 
+def test_rows_without_a_value_hide_no_size(store: ObjectStore) -> None:
+    places = pa.array([0, *[None] * 999] * 80, pa.int8())
+    shared = pa.DictionaryArray.from_arrays(places, pa.array(["x" * 1_000_000]))
+
+    with pytest.raises(UnreadableInput, match="more than 1000 times its bytes"):
+        rows_of(
+            store, parquet(pa.table({"c": shared}), compression="zstd"), "parquet", line_bytes_max=10_000_000
+        )
+
+
 def test_a_footer_that_claims_fewer_rows_than_its_columns_have_is_refused(store: ObjectStore) -> None:
     content = parquet(
         pa.table({"c": [f"t{n}" for n in range(1000)]}), compression="none", use_dictionary=False
