@@ -25,14 +25,14 @@ from .core.live_request import LiveRequest, ModelFacts, token_limit
 from .core.request import FinishReason, MadeBy, Output, Request, TokenLogprobs
 from .core.roofline import Roofline
 from .core.sequence import Sequence
-from .core.stats import ClassHistograms, EngineHistograms, EngineStats
+from .core.stats import EAGER_REASONS, ClassHistograms, EngineHistograms, EngineStats
 from .core.steps import StepShape, step_shape
 from .errors import DuplicateRequest, GrammarFailed, InvalidConfig
 from .execution.attention.selection import can_be_recorded, has_transposed_keys, make_attention
-from .execution.cuda_graphs import CudaCapture
 from .execution.device.devices import DeviceMemory, on_device
+from .execution.graphs.capture import CudaCapture
 from .execution.kv_memory import KvMemory, num_blocks_for
-from .execution.model_runner import is_out_of_memory
+from .execution.model_runner import ModelRunner, is_out_of_memory
 from .loading.model import LoadedModel, load_model
 from .loading.weights import instruction_set
 from .sampling.sampler import Choice, Sampler
@@ -61,6 +61,10 @@ class Runner(Protocol):
 
     def clear_blocks(self, blocks: list[int]) -> None:
         """Zeros blocks whose content is not finite."""
+
+    @property
+    def eager_steps(self) -> dict[str, int]:
+        """Steps that ran kernel by kernel although the device has graphs, by `EagerReason`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +167,10 @@ class Engine:
         num_blocks = num_blocks_for(
             config, model.shapes, groups, facts.context_length, model.kv_dtype, memory, model.step_bytes
         )
-        has_graphs = config.cuda_graphs and device.type == "cuda" and can_be_recorded(model.attention)
         try:
             kv = KvMemory(
                 model.shapes,
-                num_blocks=num_blocks + has_graphs,  # their dummy rows need a block of their own
+                num_blocks=num_blocks,
                 block_size=config.block_size,
                 dtype=model.kv_dtype,
                 device=device,
@@ -180,13 +183,8 @@ class Engine:
             ) from error
         attention = make_attention(model.attention, kv, facts.context_length)
         runner = model.runner(model.forward_pass, kv, attention, device)
-        if has_graphs:
-            runner.record_graphs(
-                CudaCapture(device),
-                max_num_seqs=config.max_num_seqs,
-                context_length=facts.context_length,
-                vocab_size=facts.vocab_size,
-            )
+        if isinstance(runner, ModelRunner):
+            _prepare(runner, model)
         extra_key = "|".join((facts.digest, facts.dtype, facts.kv_cache_dtype)).encode()
         num_kept_min = NUM_KEPT_MIN * len(groups.windows)  # a block has the KV of one group only
         pool = BlockPool(num_blocks, config.block_size, extra_key, num_kept_min=num_kept_min)
@@ -304,6 +302,7 @@ class Engine:
             deferrals=self._batcher.num_deferrals,
             out_of_memory=self._out_of_memory,
             max_num_batched_tokens=self._batcher.limits.max_num_batched_tokens,
+            eager_steps=dict.fromkeys(EAGER_REASONS, 0) | self._runner.eager_steps,
             roofline_seconds=None if self._roofline is None else self._roofline_s,
         )
 
@@ -547,3 +546,22 @@ class Engine:
         with self._inbox_lock:
             self._known_ids.discard(sequence.id)
         return live.last_output(reason, text, token_ids)
+
+
+def _prepare(runner: ModelRunner, model: LoadedModel) -> None:
+    """Launches every kernel once, so that none is compiled later, and records steps where they can be."""
+    facts, config, is_cuda = model.facts, model.config, model.device.type == "cuda"
+    if not can_be_recorded(model.attention):
+        runner.why_eager = "attention_backend" if is_cuda else None
+        return
+    runner.warm_up(facts.context_length)
+    if is_cuda and config.cuda_graphs:
+        runner.record_graphs(
+            CudaCapture(model.device),
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            context_length=facts.context_length,
+            vocab_size=facts.vocab_size,
+        )
+    elif is_cuda:
+        runner.why_eager = "turned_off"

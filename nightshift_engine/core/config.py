@@ -46,7 +46,7 @@ class EngineConfig:
     max_num_batched_tokens: int = 1024
     """Tokens per step. Bounds the time of a step, which an interactive request may have to wait for."""
     cuda_graphs: bool = True
-    """Replay decoding steps as CUDA graphs, recorded at load. Without effect on a CPU."""
+    """Replay steps as CUDA graphs, recorded at load. Without effect on a CPU."""
     overlap_steps: bool | None = None
     """Launch a step before the tokens of the one before are read. Outputs are the same; a stop is found one
     step late, at the cost of a discarded token. None: on CUDA, where it hides the work on the host."""

@@ -4,8 +4,9 @@ One thread observes; any may read, and may miss the newest observation.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from .request import PRIORITY_RANKS
 
@@ -84,6 +85,12 @@ class EngineHistograms:
         self.tokens_per_step.observe(num_tokens)
 
 
+EagerReason = Literal["turned_off", "attention_backend", "encoder_decoder", "not_recorded", "too_large"]
+"""The reason why a step on CUDA ran kernel by kernel: `cuda_graphs` is off; neither this attention back end
+nor an encoder-decoder can be recorded; recording failed, as the log says; it is larger than any recorded."""
+EAGER_REASONS: tuple[EagerReason, ...] = get_args(EagerReason)
+
+
 @dataclass(frozen=True, slots=True)
 class EngineStats:
     """Counts of a decoder since it was loaded, and what is in it now."""
@@ -111,6 +118,8 @@ class EngineStats:
     """Steps that ran out of memory, and were planned anew, smaller."""
     max_num_batched_tokens: int
     """Tokens a step may have now: fewer than configured for a while after it ran out of memory."""
+    eager_steps: Mapping[str, int] = field(default_factory=dict)
+    """Steps that ran kernel by kernel although the device has graphs, by every `EagerReason`."""
     roofline_seconds: float | None = None
     """The least time that the steps' reads and arithmetic could have taken; None: it is not known."""
 

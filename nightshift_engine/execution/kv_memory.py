@@ -18,6 +18,7 @@ from ..core.config import EngineConfig
 from ..core.kv_groups import BlockDemand, KvGroups
 from ..errors import InvalidConfig
 from .device.devices import DeviceMemory
+from .graphs.sizes import graph_bytes
 
 CACHE_LINE_BYTES = 64
 
@@ -149,8 +150,13 @@ def num_blocks_for(
     return num_blocks
 
 
-def largest_step_bytes(config: EngineConfig, text_config: Any, dtype: torch.dtype) -> int:
-    """Memory that the largest step takes besides KV: activations, logits and probabilities."""
+def largest_step_bytes(
+    config: EngineConfig, text_config: Any, dtype: torch.dtype, device: torch.device
+) -> int:
+    """Memory that the largest step takes besides KV: activations, logits and probabilities.
+
+    Where steps are recorded, theirs is that of the graphs' pool, and `graph_bytes` come to it.
+    """
     hidden = int(text_config.hidden_size)
     inner = int(np.max(getattr(text_config, "intermediate_size", None) or 4 * hidden))  # some: one per layer
     activations = config.max_num_batched_tokens * (6 * hidden + 3 * inner) * dtype.itemsize
@@ -158,4 +164,7 @@ def largest_step_bytes(config: EngineConfig, text_config: Any, dtype: torch.dtyp
         of_head = 2 * int(rank) + int(text_config.qk_rope_head_dim)
         heads = int(text_config.num_attention_heads)
         activations += config.max_num_batched_tokens * heads * of_head * dtype.itemsize
-    return activations + 5 * config.max_num_seqs * int(text_config.vocab_size) * 4
+    vocab_size, graphs = int(text_config.vocab_size), 0
+    if config.cuda_graphs and device.type == "cuda":
+        graphs = graph_bytes(config.max_num_seqs, config.max_num_batched_tokens, vocab_size)
+    return activations + 5 * config.max_num_seqs * vocab_size * 4 + graphs

@@ -1,17 +1,21 @@
 """Runs the model over a step's chunks: token counts in, logits of the sampled rows out. Decides neither."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence as Seq
 
 import torch
 from torch import Tensor
 
 from ..core.batcher import Chunk
+from ..core.stats import EagerReason
 from .attention.interface import AttentionBackend
-from .cuda_graphs import Capture, DecodeGraphs
 from .forward_pass import ForwardPass
+from .graphs.buffers import StepBuffers
+from .graphs.sizes import StepSize, step_sizes
+from .graphs.step_graphs import Capture, StepGraphs
 from .kv_memory import KvMemory
-from .step_layout import lay_out
+from .step_layout import HostStep, lay_out
 from .step_threads import StepThreads
 
 _CPU_ALLOCATOR_SAYS = ("can't allocate memory", "not enough memory", "std::bad_alloc")
@@ -34,25 +38,43 @@ class ModelRunner:
         self.kv = kv
         self._attention = attention
         self.device = device
-        self._graphs: DecodeGraphs | None = None
+        self._graphs: StepGraphs | None = None
+        self.why_eager: EagerReason | None = None
+        """The reason of steps that are no graphs. None: no step is recorded on this device."""
+        self.eager_steps: Counter[str] = Counter()
+        """Steps that ran kernel by kernel where they could be graphs, by their reason."""
         self._threads = StepThreads() if device.type == "cpu" else None
 
     def record_graphs(
-        self, capture: Capture, *, max_num_seqs: int, context_length: int, vocab_size: int
+        self,
+        capture: Capture,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        context_length: int,
+        vocab_size: int,
     ) -> None:
-        """Replays decoding steps from now on. The last block of KV memory is for dummy rows alone."""
-        self._graphs = DecodeGraphs.record(
+        """Replays steps within these limits from now on."""
+        self._graphs = StepGraphs.record(
             self._forward_pass,
             self._attention,
             capture,
-            max_num_seqs=max_num_seqs,
+            step_sizes(max_num_seqs, max_num_batched_tokens),
             context_length=context_length,
             block_size=self.kv.block_size,
-            dummy_block=self.kv.num_blocks - 1,
+            num_groups=len(self.kv.groups.windows),
             vocab_size=vocab_size,
             device=self.device,
-            num_groups=len(self.kv.groups.windows),
         )
+        self.why_eager = "too_large" if self._graphs.is_whole else "not_recorded"
+
+    @torch.inference_mode()
+    def warm_up(self, context_length: int) -> None:
+        """Computes a step of no sequence, so that every kernel is compiled before the first request."""
+        size = StepSize(tokens=3, chunks=1, decodes=1, logits=1)
+        groups = len(self.kv.groups.windows)
+        inputs = StepBuffers([size], context_length, self.kv.block_size, groups, self.device).clear(size)
+        self._forward_pass(inputs, self._attention.step(inputs.layout))
 
     @torch.inference_mode()
     def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
@@ -62,16 +84,23 @@ class ModelRunner:
         `promised` are the tokens of the step before, on the device, for sequences that do not know theirs.
         """
         begun_s = time.monotonic()
-        inputs = lay_out(chunks, self.kv.block_size, self.device)
-        if promised is not None:
-            inputs.input_ids[inputs.promised_rows] = promised[inputs.promised_sources]
-        logits = self._graphs.replay(inputs) if self._graphs is not None else None
+        step = lay_out(chunks, self.kv.block_size)
+        logits = self._graphs.replay(step, promised) if self._graphs is not None else None
         if logits is None:
-            logits = self._forward_pass(inputs, self._attention.step(inputs.layout))
+            logits = self._compute(step, promised)
         if self._threads is not None:
             ended_s = time.monotonic()
             self._threads.ended(ended_s - begun_s, ended_s)
         return logits
+
+    def _compute(self, step: HostStep, promised: Tensor | None) -> Tensor:
+        """Computes a step kernel by kernel."""
+        if self.why_eager is not None:
+            self.eager_steps[self.why_eager] += 1
+        inputs = step.on(self.device)
+        if promised is not None:
+            inputs.input_ids[inputs.promised_rows] = promised[inputs.promised_sources]
+        return self._forward_pass(inputs, self._attention.step(inputs.layout))
 
     def clear_blocks(self, blocks: list[int]) -> None:
         """Zeros blocks whose content is not finite, before other sequences get them."""

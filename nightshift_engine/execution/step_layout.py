@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
@@ -38,6 +39,8 @@ class StepLayout:
     """Most new tokens of one sequence."""
     max_seq_len: int
     """Largest of `seq_lens`."""
+    is_padded: bool = False
+    """Whether rows behind the last sequence's belong to none. Sequences of no tokens are there besides."""
     other_groups: tuple[StepLayout, ...] = ()
     """The same step for the groups of layers after the first: their blocks are others (`KvGroups`)."""
 
@@ -65,60 +68,111 @@ class StepInputs:
     """int64: where each of them is among the tokens that the step before sampled."""
 
 
-def lay_out(chunks: Seq[Chunk], block_size: int, device: torch.device) -> StepInputs:
-    """The step that computes `chunks`, on `device`."""
+@dataclass(frozen=True, slots=True)
+class HostStep:
+    """A step as arrays on the host: what `StepLayout` and `StepInputs` hold, of all groups of layers."""
+
+    cu_seqlens_q: NDArray[np.int32]
+    seq_lens: NDArray[np.int32]
+    block_tables: NDArray[np.int32]  # [groups, S, blocks_max]
+    slot_mapping: NDArray[np.int64]  # [groups, T]
+    positions: NDArray[np.int64]
+    input_ids: NDArray[np.int64]
+    logits_rows: NDArray[np.int64]
+    promised_rows: NDArray[np.int64]
+    promised_sources: NDArray[np.int64]
+    num_decodes: int
+    max_query_len: int
+    max_seq_len: int
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.input_ids)
+
+    @property
+    def num_chunks(self) -> int:
+        """Sequences with several new tokens."""
+        return len(self.seq_lens) - self.num_decodes
+
+    def on(self, device: torch.device) -> StepInputs:
+        """The step on `device`, in one copy."""
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        sizes = (self.num_tokens, self.num_decodes, self.max_query_len, self.max_seq_len)
+        return inputs_of(to_device(arrays, device), *sizes)
+
+
+_ARRAYS = (
+    *("cu_seqlens_q", "seq_lens", "block_tables", "slot_mapping", "positions"),
+    *("input_ids", "logits_rows", "promised_rows", "promised_sources"),
+)
+
+
+def inputs_of(
+    tensors: Mapping[str, Tensor],
+    num_tokens: int,
+    num_decodes: int,
+    max_query_len: int,
+    max_seq_len: int,
+    *,
+    is_padded: bool = False,
+) -> StepInputs:
+    """The inputs of a step whose arrays, by the names in `HostStep`, are these tensors."""
+    layout, *others = (
+        StepLayout(
+            cu_seqlens_q=tensors["cu_seqlens_q"],
+            seq_lens=tensors["seq_lens"],
+            block_tables=block_tables,
+            slot_mapping=slot_mapping,
+            positions=tensors["positions"],
+            num_tokens=num_tokens,
+            num_decodes=num_decodes,
+            max_query_len=max_query_len,
+            max_seq_len=max_seq_len,
+            is_padded=is_padded,
+        )
+        for block_tables, slot_mapping in zip(tensors["block_tables"], tensors["slot_mapping"], strict=True)
+    )
+    layout = replace(layout, other_groups=tuple(others)) if others else layout
+    return StepInputs(layout, *(tensors[name] for name in StepInputs.__slots__ if name != "layout"))
+
+
+def lay_out(chunks: Seq[Chunk], block_size: int) -> HostStep:
+    """The step that computes `chunks`."""
     counts = _column([chunk.num_tokens for chunk in chunks])
     computed = _column([chunk.sequence.num_computed_tokens for chunk in chunks])
     # Decoding sequences first, by length. The order changes only where sequences come, go or begin to decode.
     order = np.lexsort((computed, counts > 1))
     sequences = [chunks[index].sequence for index in order.tolist()]
     counts, computed = counts[order], computed[order]
+    num_decodes = int((counts == 1).sum())
     seq_lens, ends = computed + counts, np.cumsum(counts)
-    num_tokens = int(ends[-1])
-    rows = np.repeat(np.arange(len(sequences)), counts)
-    positions = np.arange(num_tokens) + np.repeat(computed - (ends - counts), counts)
-    tables = _block_tables(sequences, int(seq_lens.max() - 1) // block_size + 1)
+    max_seq_len = int(seq_lens.max())
+    if num_decodes == len(sequences):
+        rows, positions = np.arange(num_decodes), computed
+    else:
+        rows = np.repeat(np.arange(len(sequences)), counts)
+        positions = np.arange(int(ends[-1])) + np.repeat(computed - (ends - counts), counts)
+    tables = _block_tables(sequences, (max_seq_len - 1) // block_size + 1)
     places, offsets = np.divmod(positions, block_size)
-    slots = [table[rows, places].astype(np.int64) * block_size + offsets for table in tables]
     known = _column([len(sequence.token_ids) for sequence in sequences])
     promised = _column([sequence.num_promised for sequence in sequences])
     is_last = seq_lens == known + promised
     # Only a sequence's last token can be promised, so it is the last one of its chunk.
     awaits = (is_last & (promised > 0)).nonzero()[0]
-    on_device = to_device(
-        {
-            "cu_seqlens_q": np.concatenate([[0], ends]).astype(np.int32),
-            "seq_lens": seq_lens.astype(np.int32),
-            **{f"block_tables {group}": table for group, table in enumerate(tables)},
-            **{f"slot_mapping {group}": of_group for group, of_group in enumerate(slots)},
-            "positions": positions,
-            "input_ids": _token_ids(sequences, computed, known, counts),
-            "logits_rows": _logits_rows(order, ends, is_last),
-            "promised_rows": ends[awaits] - 1,
-            "promised_sources": _column([sequences[index].promised_row for index in awaits.tolist()]),
-        },
-        device,
-    )
-    inputs = {name: on_device.pop(name) for name in StepInputs.__slots__ if name != "layout"}
-    by_group = [
-        (on_device.pop(f"block_tables {group}"), on_device.pop(f"slot_mapping {group}"))
-        for group in range(len(tables))
-    ]
-    layout = StepLayout(
-        cu_seqlens_q=on_device["cu_seqlens_q"],
-        seq_lens=on_device["seq_lens"],
-        block_tables=by_group[0][0],
-        slot_mapping=by_group[0][1],
-        positions=on_device["positions"],
-        num_tokens=num_tokens,
-        num_decodes=int((counts == 1).sum()),
+    return HostStep(
+        cu_seqlens_q=np.concatenate([[0], ends]).astype(np.int32),
+        seq_lens=seq_lens.astype(np.int32),
+        block_tables=tables,
+        slot_mapping=tables[:, rows, places].astype(np.int64) * block_size + offsets,
+        positions=positions,
+        input_ids=_token_ids(sequences, computed, known, counts),
+        logits_rows=_logits_rows(order, ends, is_last),
+        promised_rows=ends[awaits] - 1,
+        promised_sources=_column([sequences[index].promised_row for index in awaits.tolist()]),
+        num_decodes=num_decodes,
         max_query_len=int(counts.max()),
-        max_seq_len=int(seq_lens.max()),
+        max_seq_len=max_seq_len,
     )
-    if len(by_group) > 1:
-        others = (replace(layout, block_tables=t, slot_mapping=slots) for t, slots in by_group[1:])
-        layout = replace(layout, other_groups=tuple(others))
-    return StepInputs(layout, **inputs)
 
 
 def _column(values: list[int]) -> NDArray[np.int64]:

@@ -57,7 +57,7 @@ def generator_footprint(config: EngineConfig, directory: Path) -> Footprint:
     least_tokens = min(config.max_model_len or _LEAST_TOKENS, _LEAST_TOKENS)
     return Footprint(
         num_stored_elements(directory, config.model) * dtype.itemsize,
-        largest_step_bytes(config, text_config, dtype),
+        largest_step_bytes(config, text_config, dtype, device),
         per_token,
         fixed_tokens or least_tokens,
         has_fixed_kv=fixed_tokens is not None,

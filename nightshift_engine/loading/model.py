@@ -119,7 +119,7 @@ def prove_model(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: 
     windows = _windows(checked, facts.context_length)
     roofline = _roofline(config, model, checked, windows, kv_dtype)  # packing takes the weights
     forward_pass = _forward_pass(config, model, checked, facts, attention)
-    step_bytes = largest_step_bytes(config, model.config.get_text_config(), dtype)
+    step_bytes = largest_step_bytes(config, model.config.get_text_config(), dtype, device)
     del model
     return_free_memory()
     how = f"{dtype} on {device}, weights {config.weight_dtype}, KV {kv_dtype}, attention by {attention}"

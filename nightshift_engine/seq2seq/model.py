@@ -160,7 +160,7 @@ def _prove(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: str) 
         attention_backend=attention,
     )
     log.info("encoder-decoder loaded: %s, %s on %s", name, dtype, device)
-    step_bytes = largest_step_bytes(config, model.config, dtype)
+    step_bytes = largest_step_bytes(config, model.config, dtype, device)
     return LoadedModel(
         config,
         tokenizer,

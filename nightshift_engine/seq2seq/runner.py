@@ -1,5 +1,6 @@
 """Runs an encoder-decoder over a step's chunks: whole sources, then outputs."""
 
+from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ class Seq2seqRunner:
         self._model = model
         self._kv = kv
         self._device = device
+        self.eager_steps: Counter[str] = Counter()
         self._native = NativeCrossAttention(kv) if isinstance(attention, NativeAttention) else None
 
     @torch.inference_mode()
@@ -59,6 +61,8 @@ class Seq2seqRunner:
         ]
         if begun:
             self._encode(begun)
+        if self._device.type == "cuda":
+            self.eager_steps["encoder_decoder"] += 1
         decoded = [(chunk, end) for chunk, end in ends if end > chunk.sequence.source_slots]
         if not decoded:
             return torch.empty(0, self._model.vocab_size, device=self._device)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import triton
 
 from benchmarks.device.checks import check_bfloat16, check_greedy
 from nightshift_engine import Engine, Request
@@ -97,9 +98,34 @@ def _skip_without(kv_dtype: torch.dtype) -> None:
 
 def test_a_llama_can_be_recorded(llama: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="nightshift_engine"):
-        on_device(llama, max_num_seqs=8)
+        on_device(llama, max_num_seqs=8, max_num_batched_tokens=100)
 
-    assert any("recorded as 4 CUDA graphs" in record.getMessage() for record in caplog.records)
+    # 1, 2, 4 and 8 that decode; 64 and 100 tokens with prompts.
+    wanted = "6 of 6 sizes of steps recorded as CUDA graphs"
+    assert wanted in [record.getMessage() for record in caplog.records]
+
+
+@pytest.mark.parametrize("cuda_graphs", [False, True])
+def test_nothing_compiles_after_loading_and_no_step_is_eager_without_a_reason(
+    tmp_path: Path, cuda_graphs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+    context = {"max_position_embeddings": 1024}
+    engine = on_device(save_model(tmp_path, **context), cuda_graphs=cuda_graphs, max_num_batched_tokens=200)
+    monkeypatch.setattr(
+        triton.knobs.runtime, "jit_post_compile_hook", lambda *, repr, **_: compiled.append(repr)
+    )
+
+    complete(
+        engine,
+        Request("long", [7] * 900, greedy(60)),
+        *(Request(str(n), [n + 1] * (1 + 13 * n), greedy(5 + n)) for n in range(30)),
+    )
+
+    stats = engine.stats()
+    assert compiled == []
+    assert stats.eager_steps["turned_off"] == (0 if cuda_graphs else stats.steps)
+    assert sum(stats.eager_steps.values()) == stats.eager_steps["turned_off"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

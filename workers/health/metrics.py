@@ -81,6 +81,9 @@ class WorkerMetrics(Collector):
         snapshots = [(server.model.id, server.engine_stats) for server in servers]  # as of their last steps
         for attribute, family in engine.OF_STATS.items():  # encoders have fewer figures
             yield filled(family, {id: getattr(stats, attribute, None) for id, stats in snapshots})
+        eager = [(id, getattr(stats, "eager_steps", {})) for id, stats in snapshots]
+        by_reason = {(id, reason): count for id, counts in eager for reason, count in counts.items()}
+        yield filled(engine.EAGER_STEPS, by_reason)
         yield from request_metrics(servers, self._online)
 
     def _shard_metrics(self) -> Iterator[Metric]:

@@ -48,6 +48,14 @@ TOKENS_PER_STEP: Final = HistogramFamily(
     labels=_MODEL,
     process=Process.WORKER,
 )
+EAGER_STEPS: Final = CounterFamily(
+    name="nightshift_engine_eager_steps_total",
+    help="Steps on CUDA that ran kernel by kernel and not as a graph: `turned_off`, `attention_backend` and "
+    "`encoder_decoder` (neither can be one), `not_recorded` (the log says why), `too_large`",
+    labels=("model", "reason"),
+    process=Process.WORKER,
+    closer="it grows: such a step takes as long as its kernels' launches from Python",
+)
 
 # By the attribute of `EngineStats`, or of `EncoderStats` where that has it.
 OF_STATS: Final[dict[str, CounterFamily | GaugeFamily]] = {
@@ -106,5 +114,5 @@ OF_STATS: Final[dict[str, CounterFamily | GaugeFamily]] = {
 }
 
 SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
-    "Engines": (BUSY, ROOFLINE, STARVED, BATCH_SIZE, TOKENS_PER_STEP, *OF_STATS.values())
+    "Engines": (BUSY, ROOFLINE, STARVED, BATCH_SIZE, TOKENS_PER_STEP, EAGER_STEPS, *OF_STATS.values())
 }

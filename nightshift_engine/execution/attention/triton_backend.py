@@ -20,6 +20,8 @@ class TritonAttention:
     def __init__(self, kv: KvMemory, context_length: int) -> None:
         self._kv = kv
         self._split_size = split_tokens(context_length)
+        # Room for the longest context from the start: with other strides the kernels would be compiled again.
+        self._num_splits = -(-context_length // self._split_size)
         self._parts: dict[tuple[int, int], SplitParts] = {}
         self._outgrown: list[SplitParts] = []  # a CUDA graph may still write to them
 
@@ -46,22 +48,20 @@ class TritonAttention:
             block_table=layout.block_tables[:count],
             softmax_scale=call.scale,
             split_size=self._split_size,
-            parts=self._parts_for(count, layout.max_seq_len, out),
+            parts=self._parts_for(count, out),
             window=call.window,
             softcap=call.softcap,
             sinks=call.sinks,
         )
 
-    def _parts_for(self, sequences: int, max_seq_len: int, out: Tensor) -> SplitParts:
+    def _parts_for(self, sequences: int, out: Tensor) -> SplitParts:
         """Buffers for the parts of a step, kept for the next; one per head shape, as layers may differ."""
         _, heads, value_dim = out.shape
-        splits = -(-max_seq_len // self._split_size)
         kept = self._parts.get((heads, value_dim))
-        if kept is None or kept.sums.shape[0] < sequences or kept.sums.shape[2] < splits:
+        if kept is None or kept.sums.shape[0] < sequences:
             if kept is not None:
                 self._outgrown.append(kept)
-                sequences, splits = max(sequences, kept.sums.shape[0]), max(splits, kept.sums.shape[2])
-            kept = SplitParts.allocate(sequences, heads, splits, value_dim, out.device)
+            kept = SplitParts.allocate(sequences, heads, self._num_splits, value_dim, out.device)
             self._parts[heads, value_dim] = kept
         return kept
 
@@ -78,9 +78,9 @@ class _TritonStep:
         layout, count = self._layout, self._layout.num_decodes
         memory = self._attention.write(layer_index, key, value, layout)
         query = query.transpose(0, 1)  # [tokens, heads, dim]
-        out = torch.empty(
-            (query.shape[0], query.shape[1], value.shape[2]), dtype=query.dtype, device=query.device
-        )
+        shape = (query.shape[0], query.shape[1], value.shape[2])
+        make = torch.zeros if layout.is_padded else torch.empty  # no kernel writes rows that are not there
+        out = make(shape, dtype=query.dtype, device=query.device)
         if count:
             self._attention.decode(query[:count], memory, out[:count], layout, call)
         if layout.num_sequences > count:

@@ -25,18 +25,20 @@ _TORCH_DTYPES = {
 }
 
 
-def to_device(parts: Mapping[str, NDArray[Any]], device: torch.device) -> dict[str, Tensor]:
-    """All of `parts` through one buffer; each tensor has its part's shape and dtype.
+def host_buffer(num_bytes: int, device: torch.device) -> Tensor:
+    """Bytes to be filled and copied to `device`; torch keeps pinned ones until their copy is done."""
+    return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
 
-    torch keeps a pinned buffer until its copy is done.
-    """
+
+def to_device(parts: Mapping[str, NDArray[Any]], device: torch.device) -> dict[str, Tensor]:
+    """All of `parts` through one buffer; each tensor has its part's shape and dtype."""
     if not parts:
         return {}
     starts, size = {}, 0
     for name, part in parts.items():
         starts[name] = size
         size += -(-part.nbytes // ALIGN_BYTES) * ALIGN_BYTES
-    host = torch.empty(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    host = host_buffer(size, device)
     raw = host.numpy()
     for name, part in parts.items():
         raw[starts[name] : starts[name] + part.nbytes] = part.reshape(-1).view(np.uint8)

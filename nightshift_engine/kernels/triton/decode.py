@@ -77,7 +77,7 @@ def attend_decodes(
     kv: PagedKv,
     out: Tensor,  # [sequences, heads, value_dim]
     *,
-    seqused_k: Tensor,  # [sequences], int32
+    seqused_k: Tensor,  # [sequences], int32: 0 where there is none, whose row of `out` becomes zeros
     max_seqlen_k: int,
     block_table: Tensor,  # [sequences, blocks], int32
     softmax_scale: float,
@@ -134,10 +134,7 @@ def _tile(shape: Shape, dtype: torch.dtype, split_size: int) -> Tile:
     return Tile(rows, min(64, split_size), num_warps=4, num_stages=2)
 
 
-@triton.jit(
-    do_not_specialize=["stride_table"],
-    do_not_specialize_on_alignment=["block_table", "seqused_k"],
-)
+@triton.jit(do_not_specialize=["stride_table"], do_not_specialize_on_alignment=["block_table"])
 def _attend_splits(
     sums,
     maxima,
@@ -253,6 +250,8 @@ def _merge_splits(
         denominator = denominator * fading + tl.load(denominators + sum_row + split) * weight
         total = total * fading + part * weight
         maximum = new_maximum
+    # A sequence that is not there has seen nothing: its row becomes zeros.
+    denominator = tl.where(length > 0, denominator, 1.0)
     tl.store(
         out + sequence * stride_ot + head * stride_oh + dims,
         (total / denominator).to(out.dtype.element_ty),

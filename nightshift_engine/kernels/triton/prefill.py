@@ -24,7 +24,10 @@ def attend_chunks(
     softcap: float | None = None,
     sinks: Tensor | None = None,  # [heads]
 ) -> None:
-    """Causal attention of new tokens; `window` is what a query sees, itself included."""
+    """Causal attention of new tokens; `window` is what a query sees, itself included.
+
+    Sequences without new tokens may follow the others. Rows that are no sequence's are left alone.
+    """
     shape = Shape.of_tensors(q, kv)
     tile = _tile(shape, q.dtype)
     queries = tile.rows // shape.group

@@ -32,7 +32,7 @@ def test_random_steps_place_every_token_where_its_sequence_says() -> None:
             blocks = generator.sample(range(100), 9)
             chunks.append(chunk(str(name), known, computed, count, blocks))
 
-        inputs = lay_out(chunks, BLOCK_SIZE, CPU)
+        inputs = lay_out(chunks, BLOCK_SIZE).on(CPU)
 
         by_name = {int(one.sequence.id): one.sequence for one in chunks}
         rows = zip(inputs.input_ids, inputs.layout.positions, inputs.layout.slot_mapping, strict=True)

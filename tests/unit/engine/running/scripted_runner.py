@@ -23,6 +23,7 @@ class ScriptedRunner:
         self.script, self.vocab_size = script, vocab_size
         self.fail_next = False
         self.wiped: list[list[int]] = []
+        self.eager_steps: dict[str, int] = {}
 
     def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
         if self.fail_next:

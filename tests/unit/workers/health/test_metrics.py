@@ -4,6 +4,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from nightshift.fleet.figures import DeviceFigures
+from nightshift_engine import EngineStats
 from tests.unit.workers.scripted import ScriptedServer
 from workers.health.metrics import WorkerMetrics
 
@@ -41,3 +42,18 @@ def test_what_is_not_known_of_a_device_is_missing_and_not_0(device: DeviceFigure
     told = {name.partition("{")[0] for name in scraped(metrics) if "device" in name}
 
     assert told == (set() if device is None else {"nightshift_worker_device_memory_bytes"})
+
+
+def test_steps_without_a_graph_are_told_by_their_reason() -> None:
+    server = ScriptedServer("demo")
+    server.engine_stats = EngineStats(
+        *([0] * 13), max_num_batched_tokens=8, eager_steps={"not_recorded": 3, "too_large": 1}
+    )
+    metrics = WorkerMetrics(lambda: [server], lambda: {"online": 0, "bulk": 0}, lambda: False)
+
+    told = {name: count for name, count in scraped(metrics).items() if "eager" in name}
+
+    assert told == {
+        'nightshift_engine_eager_steps_total{model="demo",reason="not_recorded"}': 3,
+        'nightshift_engine_eager_steps_total{model="demo",reason="too_large"}': 1,
+    }

@@ -98,6 +98,34 @@ def test_rows_before_the_first_sequence_and_behind_the_last_are_left_alone() -> 
     assert out[-3:].isnan().all()
 
 
+def test_sequences_that_are_not_there_follow_chunks_and_change_nothing() -> None:
+    inputs = write_reference(random_inputs(problem_of("sinks"), 5, CPU))
+    none = torch.zeros(3, dtype=torch.int32)
+    padded = replace(
+        inputs,
+        q=torch.cat([inputs.q, inputs.q[:40]]),
+        cu_seqlens_q=torch.cat([inputs.cu_seqlens_q, none + inputs.cu_seqlens_q[-1]]),
+        seqused_k=torch.cat([inputs.seqused_k, none]),
+        block_table=torch.cat([inputs.block_table, inputs.block_table[:3]]),
+    )
+
+    out = attend_chunks(padded)
+
+    assert torch.equal(out[:-40], attend_chunks(inputs))
+    assert out[-40:].isnan().all()
+
+
+@pytest.mark.parametrize("name", ["window", "sinks"])
+def test_a_sequence_that_is_not_there_decodes_to_zeros(name: str) -> None:
+    inputs = write_reference(random_inputs(problem_of(name), 5, CPU))
+    wanted = attend_decodes(inputs)
+    wanted[2] = 0.0
+    seqused_k = inputs.seqused_k.clone()
+    seqused_k[2] = 0
+
+    assert torch.equal(attend_decodes(replace(inputs, seqused_k=seqused_k)), wanted)
+
+
 def test_fp8_is_written_with_the_scale_that_uses_its_whole_range() -> None:
     inputs = random_inputs(PROBLEMS["fp8 KV, bfloat16"], 6, CPU)
     # Numbers that fp8 has, and its largest in each row: the interpreter rounds others wrongly (127.9 to 64).
