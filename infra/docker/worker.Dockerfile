@@ -32,7 +32,7 @@ USER 10001
 WORKDIR /home/nightshift
 ENV MALLOC_ARENA_MAX=1 ARROW_DEFAULT_MEMORY_POOL=system PYTHONUNBUFFERED=1 NIGHTSHIFT_DATA_DIR=/var/lib/nightshift NIGHTSHIFT_LOG_FORMAT=json
 VOLUME /var/lib/nightshift
-# Where the hub's client keeps what it has downloaded: worth a volume.
-ENV HF_HOME=/var/lib/nightshift/huggingface
+# Where the hub's client keeps what it has downloaded, and the engine what it has compiled: worth a volume.
+ENV HF_HOME=/var/lib/nightshift/huggingface NIGHTSHIFT_KERNEL_CACHE=/var/lib/nightshift/kernels
 HEALTHCHECK --interval=30s --timeout=20s --start-period=10m CMD ["nightshift", "worker", "--check"]
 CMD ["nightshift", "worker"]

@@ -43,7 +43,7 @@ def write_kv(
     )
 
 
-@triton.jit(do_not_specialize=["num_tokens"])
+@triton.jit(do_not_specialize=["num_tokens"], do_not_specialize_on_alignment=["slots"])
 def _write_rows(
     key,
     value,

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import os
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
 import triton
 from torch import Tensor
 
+from ..native.build import cache_directory
+
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Triton reads the same variable as it decorates a kernel, so it is set before these modules are imported."""
+
+
+def keep_compiled(environment: MutableMapping[str, str]) -> None:
+    """Has Triton keep what it compiles beside our own kernels, unless the environment says where.
+
+    Call it before anything is compiled, with `os.environ`. Raises RuntimeError if there is no home directory.
+    """
+    if "TRITON_CACHE_DIR" not in environment:
+        environment["TRITON_CACHE_DIR"] = str(cache_directory() / "triton")
+
+
+keep_compiled(os.environ)
+
 DOT_ROWS_MIN = 16
 """The smallest tile side that `tl.dot` takes."""
 
