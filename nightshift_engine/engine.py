@@ -25,7 +25,7 @@ from .core.live_request import LiveRequest, ModelFacts, token_limit
 from .core.request import FinishReason, MadeBy, Output, Request, TokenLogprobs
 from .core.roofline import Roofline
 from .core.sequence import Sequence
-from .core.stats import EAGER_REASONS, ClassHistograms, EngineHistograms, EngineStats
+from .core.stats import EAGER_REASONS, EngineHistograms, EngineStats
 from .core.steps import StepShape, step_shape
 from .errors import DuplicateRequest, GrammarFailed, InvalidConfig
 from .execution.attention.selection import can_be_recorded, has_transposed_keys, make_attention
@@ -245,9 +245,9 @@ class Engine:
             sequence.block_digests = digests
             self._arrivals += 1
             self._known_ids.add(request.id)
-            self._inbox.append(
-                LiveRequest(sequence, text, list(request.output_logprobs), compiling=compiling)
-            )
+            counts = self.histograms.of_class(request.priority)
+            logprobs = list(request.output_logprobs)
+            self._inbox.append(LiveRequest(sequence, text, logprobs, counts, compiling=compiling))
 
     def abort(self, request_id: str) -> None:
         """Ends a request at the next step, which reports it as "abort". Callable from any thread.
@@ -382,7 +382,8 @@ class Engine:
             live = self._live.get(chunk.sequence.id)
             if live is not None:  # else it ended with the step just settled
                 self._batcher.advance(chunk)
-                live.count_launch(launched_s, self._counts_of(live))
+                if live.launched_s is None:
+                    live.count_launch(launched_s)
         for row, sequence in enumerate(sampled):
             sequence.promise(row)
         return _Launched(chunks, starts, sampled, choice, shape, launched_s)
@@ -486,7 +487,7 @@ class Engine:
             if logprobs is not None:
                 live.logprobs.append(logprobs)
             self._tokens_generated += 1
-            live.count_token(self._settled_s, self._counts_of(live))
+            live.count_token(self._settled_s)
             text, reason = self._read(live, token)
         except GrammarFailed as error:
             return self._refuse(live, str(error))
@@ -500,24 +501,23 @@ class Engine:
     def _read(self, live: LiveRequest, token: int) -> tuple[str, FinishReason | None]:
         """Text that the sequence's newest token makes certain, and why it is the last one, if it is."""
         sequence, sampling, guide = live.sequence, live.sequence.sampling, live.sequence.guide
-        may_stop = sequence.num_output_tokens > sampling.min_tokens
         is_eos = token in self._model.eos_token_ids and (not sampling.ignore_eos or guide is not None)
         if guide is not None:
             guide.accept(token)
         if is_eos or token in sampling.stop_token_ids:
             live.end_token_id = token
             return live.read_rest(), "stop"
-        text = live.read(token, look_for_stop=may_stop)
-        if live.text.is_stopped:
-            return text, "stop"
+        text = ""
+        if not live.stays_unread:
+            may_stop = sequence.num_output_tokens > sampling.min_tokens
+            text = live.text.push(token, look_for_stop=may_stop)
+            if live.text.is_stopped:
+                return text, "stop"
         is_whole = guide is not None and guide.is_finished
         if sequence.is_full or is_whole:
             text += live.read_rest()
             return text, "stop" if live.text.is_stopped or is_whole else "length"
         return text, None
-
-    def _counts_of(self, live: LiveRequest) -> ClassHistograms:
-        return self.histograms.of_class(live.sequence.request.priority)
 
     def _fail(self, live: LiveRequest, reason: str) -> Output:
         """Ends one sequence the model failed on, and keeps its values out of reach of the others."""
@@ -539,7 +539,7 @@ class Engine:
 
     def _finish(self, live: LiveRequest, reason: FinishReason, text: str, token_ids: list[int]) -> Output:
         sequence = live.sequence
-        live.count_end(self._counts_of(live))
+        live.count_end()
         if self._uncompiled.pop(sequence.id, None) is None:
             self._batcher.remove(sequence)
         del self._live[sequence.id]

@@ -96,6 +96,8 @@ class LiveRequest:
     text: TextStream
     logprobs: list[TokenLogprobs]
     """Log-probabilities of all output tokens, if the request asks for them."""
+    counts: ClassHistograms
+    """The histograms of its class."""
     end_token_id: int | None = None
     compiling: Compiling | None = None
     """The request's grammar, if it has one."""
@@ -106,25 +108,23 @@ class LiveRequest:
     """The start of the first step that computes some of it."""
     first_token_s: float | None = None
     last_token_s: float = 0.0
+    is_final_only: bool = field(init=False)
+    stays_unread: bool = field(init=False)
+    """Whether its text is made at its end: nothing in the text may end it before."""
 
-    @property
-    def is_final_only(self) -> bool:
-        return self.sequence.request.output_kind == "final_only"
+    def __post_init__(self) -> None:  # once, as every token asks
+        self.is_final_only = self.sequence.request.output_kind == "final_only"
+        self.stays_unread = self.is_final_only and not self.sequence.sampling.stop
 
-    @property
-    def stays_unread(self) -> bool:
-        """Whether its text is made at its end: nothing in the text may end it before."""
-        return self.is_final_only and not self.sequence.sampling.stop
+    def count_launch(self, launched_s: float) -> None:
+        """Counts the first step that computes some of it."""
+        self.launched_s = launched_s
+        self.counts.queue_s.observe(launched_s - self.added_s)
+        self.counts.prompt_tokens += self.num_prompt_tokens
 
-    def count_launch(self, launched_s: float, counts: ClassHistograms) -> None:
-        """Counts a step that computes some of it."""
-        if self.launched_s is None:
-            self.launched_s = launched_s
-            counts.queue_s.observe(launched_s - self.added_s)
-            counts.prompt_tokens += self.num_prompt_tokens
-
-    def count_token(self, now_s: float, counts: ClassHistograms) -> None:
+    def count_token(self, now_s: float) -> None:
         """Counts a new token."""
+        counts = self.counts
         counts.generation_tokens += 1
         if self.first_token_s is None:
             self.first_token_s = now_s
@@ -133,17 +133,13 @@ class LiveRequest:
             counts.inter_token_s.observe(now_s - self.last_token_s)
         self.last_token_s = now_s
 
-    def count_end(self, counts: ClassHistograms) -> None:
+    def count_end(self) -> None:
         if self.first_token_s is not None:
-            counts.decode_s.observe(self.last_token_s - self.first_token_s)
+            self.counts.decode_s.observe(self.last_token_s - self.first_token_s)
 
     @property
     def num_prompt_tokens(self) -> int:
         return len(self.sequence.request.source_token_ids) or self.sequence.num_prompt_tokens
-
-    def read(self, token: int, *, look_for_stop: bool) -> str:
-        """The text that a token makes certain."""
-        return "" if self.stays_unread else self.text.push(token, look_for_stop=look_for_stop)
 
     def read_rest(self) -> str:
         """The text of unread tokens, and what was held back, once no more will come."""

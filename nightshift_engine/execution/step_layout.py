@@ -200,10 +200,12 @@ def _token_ids(
 ) -> NDArray[np.int64]:
     """New tokens end to end, those of decoding sequences first; 0 for one that is promised."""
     num_decodes = int((counts == 1).sum())
-    places = np.minimum(computed, known - 1)[:num_decodes].tolist()
-    token_ids = array("q", [s.token_ids[place] for s, place in zip(sequences, places, strict=False)])
-    for index in (computed >= known)[:num_decodes].nonzero()[0].tolist():
-        token_ids[index] = 0
+    token_ids = array("q", bytes(8 * num_decodes))
+    is_known = (computed < known)[:num_decodes]
+    if is_known.any():  # hardly ever while steps overlap
+        places = np.minimum(computed, known - 1)[:num_decodes].tolist()
+        decoding = zip(sequences, places, is_known.tolist(), strict=False)
+        token_ids = array("q", [s.token_ids[place] if knows else 0 for s, place, knows in decoding])
     for index in range(num_decodes, len(sequences)):
         start, stop = int(computed[index]), int(computed[index] + counts[index])
         token_ids += sequences[index].token_ids[start:stop]

@@ -11,7 +11,7 @@ class CudaCapture:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        # One for all: cuBLAS keeps a workspace for each stream.
+        # One for all: the pool's memory is shared within a stream, and cuBLAS keeps a workspace for each.
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool: Any = None
 
@@ -20,6 +20,7 @@ class CudaCapture:
         if warms_up:
             self._warm_up(function)
         graph = torch.cuda.CUDAGraph()
+        # It first gives back what the warm-up took outside the pool: a step's memory would be taken twice.
         # Other threads of a worker may use CUDA meanwhile (encoders): only this one's calls are recorded.
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             function()
@@ -32,5 +33,3 @@ class CudaCapture:
         with torch.cuda.stream(self._stream):
             function()
         current.wait_stream(self._stream)
-        # The pool of graphs has memory of its own: what a step took outside it would be taken twice.
-        torch.cuda.empty_cache()
