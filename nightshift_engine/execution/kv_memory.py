@@ -17,6 +17,7 @@ from torch import Tensor
 from ..core.config import EngineConfig
 from ..core.kv_groups import BlockDemand, KvGroups
 from ..errors import InvalidConfig
+from ..kernels.triton.splits import split_bytes_max
 from .device.devices import DeviceMemory
 from .graphs.sizes import graph_bytes
 
@@ -155,16 +156,22 @@ def largest_step_bytes(
 ) -> int:
     """Memory that the largest step takes besides KV: activations, logits and probabilities.
 
-    Where steps are recorded, theirs is that of the graphs' pool, and `graph_bytes` come to it.
+    On CUDA the parts of split decoding come to it; and where steps are recorded, whose activations are in the
+    graphs' pool, `graph_bytes`.
     """
-    hidden = int(text_config.hidden_size)
+    hidden, vocab_size = int(text_config.hidden_size), int(text_config.vocab_size)
     inner = int(np.max(getattr(text_config, "intermediate_size", None) or 4 * hidden))  # some: one per layer
     activations = config.max_num_batched_tokens * (6 * hidden + 3 * inner) * dtype.itemsize
-    if rank := getattr(text_config, "kv_lora_rank", None):  # queries and sums over latent KV (`latent.py`)
-        of_head = 2 * int(rank) + int(text_config.qk_rope_head_dim)
-        heads = int(text_config.num_attention_heads)
+    heads = int(np.max(getattr(text_config, "num_attention_heads", None) or 1))
+    rank = int(getattr(text_config, "kv_lora_rank", None) or 0)
+    if rank:  # queries and sums over latent KV (`latent.py`)
+        of_head = 2 * rank + int(text_config.qk_rope_head_dim)
         activations += config.max_num_batched_tokens * heads * of_head * dtype.itemsize
-    vocab_size, graphs = int(text_config.vocab_size), 0
-    if config.cuda_graphs and device.type == "cuda":
-        graphs = graph_bytes(config.max_num_seqs, config.max_num_batched_tokens, vocab_size)
-    return activations + 5 * config.max_num_seqs * vocab_size * 4 + graphs
+    num_bytes = activations + 5 * config.max_num_seqs * vocab_size * 4
+    if device.type != "cuda":
+        return num_bytes
+    head_dim = int(np.max(getattr(text_config, "head_dim", None) or hidden // heads))
+    num_bytes += split_bytes_max(config.max_num_seqs, heads, rank or head_dim)
+    if config.cuda_graphs:
+        num_bytes += graph_bytes(config.max_num_seqs, config.max_num_batched_tokens, vocab_size)
+    return num_bytes

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...kernels.triton.decode import SplitParts, attend_decodes, split_tokens
+from ...kernels.triton.decode import SplitParts, attend_decodes
 from ...kernels.triton.kv_write import write_kv
 from ...kernels.triton.launch import PagedKv
 from ...kernels.triton.prefill import attend_chunks
+from ...kernels.triton.splits import split_tokens
 from ..kv_memory import KvMemory, LayerKv
 from ..step_layout import StepLayout
 from .interface import LayerCall

@@ -18,23 +18,8 @@ from torch import Tensor
 from .launch import DOT_ROWS_MIN, IS_INTERPRETED, PagedKv, Shape, Tile
 from .tile import LOG2_E, load_rows, new_softmax, scan_keys, store_rows
 
-SPLIT_TOKENS_MIN = 256
-"""Keys per split: some hundred KB to read, so that starting a program and storing its part cost little.
-
-On an H200, 512 were 3 to 5 % faster for many sequences and half as fast for one of 544 tokens.
-"""
-SPLITS_MAX = 64
-"""Bounds the memory for parts; longer contexts get longer splits."""
 PROGRAMS_WANTED = 1024
 """Programs in flight for which a step with few sequences is spread over its splits (8 x 128 processors)."""
-
-
-def split_tokens(context_length: int) -> int:
-    """Keys per split for an engine with this context: a power of two, the same for every step of it."""
-    size = SPLIT_TOKENS_MIN
-    while size * SPLITS_MAX < context_length:
-        size *= 2
-    return size
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ everywhere; attention is our Triton kernels in the interpreter.
 import logging
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,9 @@ from tests.unit.engine.tiny.cases import mostly_exhaustive
 from tests.unit.engine.tiny.decoders import CONTEXT, VOCAB_SIZE, complete, greedy, make_engine, save_model
 
 pytest.importorskip("triton")
+from nightshift_engine.kernels.triton.decode import SplitParts
+from nightshift_engine.kernels.triton.splits import split_tokens
+
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's interpreter is not in use")
 
 BLOCK_SIZE, NUM_BLOCKS = 4, 64
@@ -425,13 +429,19 @@ def test_a_step_larger_than_all_that_were_recorded_is_counted(small: Path) -> No
     assert not replays.eager_steps  # this device has no graphs
 
 
-def test_graphs_are_part_of_the_memory_that_a_step_takes() -> None:
+def test_graphs_and_parts_of_split_decoding_are_part_of_the_memory_that_a_step_takes() -> None:
     class Text:
-        hidden_size, intermediate_size, vocab_size = 64, 128, 1000
+        hidden_size, intermediate_size, vocab_size, num_attention_heads = 64, 128, 1000, 4
 
-    config = EngineConfig("model", max_num_seqs=256, max_num_batched_tokens=8192)
-    cpu, cuda = (
-        largest_step_bytes(config, Text, torch.bfloat16, torch.device(name)) for name in ("cpu", "cuda")
+    recorded = EngineConfig("model", max_num_seqs=256, max_num_batched_tokens=8192)
+    eager = replace(recorded, cuda_graphs=False)
+    cpu, cuda, cuda_eager = (
+        largest_step_bytes(config, Text, torch.bfloat16, torch.device(name))
+        for config, name in ((recorded, "cpu"), (recorded, "cuda"), (eager, "cuda"))
     )
+    context = 100_000
+    splits = -(-context // split_tokens(context))
+    parts = SplitParts.allocate(256, 4, splits, 16, torch.device("meta"))
 
-    assert cuda - cpu == graph_bytes(256, 8192, 1000) > len(step_sizes(256, 8192)) << 20
+    assert cuda - cuda_eager == graph_bytes(256, 8192, 1000) > len(step_sizes(256, 8192)) << 20
+    assert cuda_eager - cpu >= parts.sums.nbytes + parts.maxima.nbytes + parts.denominators.nbytes

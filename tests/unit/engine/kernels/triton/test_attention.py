@@ -23,9 +23,9 @@ from tests.unit.engine.tiny.cases import mostly_exhaustive
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs the kernels on the device")
 
-from nightshift_engine.kernels.triton.decode import SPLITS_MAX, split_tokens  # noqa: E402
 from nightshift_engine.kernels.triton.kv_write import write_kv  # noqa: E402
 from nightshift_engine.kernels.triton.launch import PagedKv  # noqa: E402
+from nightshift_engine.kernels.triton.splits import SPLITS_MAX, split_tokens  # noqa: E402
 
 CPU = torch.device("cpu")
 DEFAULT = (
