@@ -153,6 +153,7 @@ def _measure_model(
         context = prompt_length + num_steps / 2
         least = limits.decode_seconds(shape, dtype.itemsize, batch, batch * context)
         result["decode"].append(_row("decode", batch, context, batch / seconds, least / seconds))
+    result["sampling"] = _sampling(engine, shape, max(options.batches), num_steps, device)
     result["whole"] = _whole(engine, shape, device, quick)
     result["nano_vllm_tokens_per_s"] = _nano_vllm(engine, device, quick)
     del engine
@@ -181,6 +182,19 @@ def _row(kind: str, batch: int, context: float, tokens_per_second: float, fracti
         "tokens_per_s": tokens_per_second,
         "roofline_fraction": fraction,
     }
+
+
+def _sampling(engine: Engine, shape: Shape, batch: int, num_steps: int, device: torch.device) -> Row:
+    """The share of a decode step that each way to sample adds to a greedy one."""
+    prompts = gpu_speed.random_prompts(shape, batch, 32, seed=batch)
+    greedy_s = gpu_speed.decode_step_seconds(engine, prompts, num_steps, device)
+    shares = {}
+    for name, params in gpu_speed.WAYS_TO_SAMPLE.items():
+        gpu_speed.decode_step_seconds(engine, prompts, 4, device, params)  # to warm up
+        step_s = gpu_speed.decode_step_seconds(engine, prompts, num_steps, device, params)
+        shares[name] = step_s / greedy_s - 1
+        print(f"  sampling, batch {batch}, {name}: {shares[name]:+.1%} of a greedy step")
+    return {"batch": batch, "greedy_step_s": greedy_s, "shares": shares}
 
 
 def _whole(engine: Engine, shape: Shape, device: torch.device, quick: bool) -> Row:
