@@ -122,6 +122,7 @@ class _Buffers:
         self._block_tables = [
             full(rows, width, value=dummy_block, dtype=torch.int32) for _ in range(num_groups)
         ]
+        self._shared_tokens = full(num_groups, rows, value=0, dtype=torch.int32)
         self._logits_rows = torch.arange(rows, device=device)
         self._none = full(0, value=0, dtype=torch.int64)
 
@@ -138,8 +139,11 @@ class _Buffers:
                 num_decodes=size,
                 max_query_len=1,
                 max_seq_len=self._context_length,
+                shared_tokens=shared_tokens[:size],
             )
-            for block_tables, slot_mapping in zip(self._block_tables, self._slot_mappings, strict=True)
+            for block_tables, slot_mapping, shared_tokens in zip(
+                self._block_tables, self._slot_mappings, self._shared_tokens, strict=True
+            )
         )
         layout = replace(layout, other_groups=tuple(others))
         return StepInputs(
@@ -157,8 +161,12 @@ class _Buffers:
         self._input_ids[rows].copy_(inputs.input_ids)
         self._positions[rows].copy_(layout.positions)
         self._seq_lens[rows].copy_(layout.seq_lens)
-        by_group = zip(self._block_tables, self._slot_mappings, layout.by_group, strict=True)
-        for block_tables, slot_mapping, of_group in by_group:
+        by_group = zip(
+            self._block_tables, self._slot_mappings, self._shared_tokens, layout.by_group, strict=True
+        )
+        for block_tables, slot_mapping, shared_tokens, of_group in by_group:
+            if of_group.shared_tokens is not None:
+                shared_tokens[rows].copy_(of_group.shared_tokens)
             block_tables[rows, : of_group.block_tables.shape[1]].copy_(of_group.block_tables)
             slot_mapping[rows].copy_(of_group.slot_mapping)
         torch.add(inputs.logits_rows, first, out=self._logits_rows[: layout.num_tokens])
@@ -166,6 +174,7 @@ class _Buffers:
             self._input_ids[:first].fill_(0)
             self._positions[:first].fill_(0)
             self._seq_lens[:first].fill_(1)
+            self._shared_tokens[:, :first].fill_(0)
             for block_tables, slot_mapping in zip(self._block_tables, self._slot_mappings, strict=True):
                 slot_mapping[:first].fill_(self._dummy_slot)
                 block_tables[:first, 0].fill_(self._dummy_block)

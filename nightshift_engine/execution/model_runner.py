@@ -62,7 +62,8 @@ class ModelRunner:
         `promised` are the tokens of the step before, on the device, for sequences that do not know theirs.
         """
         begun_s = time.monotonic()
-        inputs = lay_out(chunks, self.kv.block_size, self.device)
+        shares = self._attention.shares_prefixes
+        inputs = lay_out(chunks, self.kv.block_size, self.device, shares_prefixes=shares)
         if promised is not None:
             inputs.input_ids[inputs.promised_rows] = promised[inputs.promised_sources]
         logits = self._graphs.replay(inputs) if self._graphs is not None else None

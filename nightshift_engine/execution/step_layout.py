@@ -18,7 +18,8 @@ from .device.devices import to_device
 
 @dataclass(frozen=True, slots=True)
 class StepLayout:
-    """S sequences with T new tokens in all. Those with a single new token come first, by length."""
+    """S sequences with T new tokens in all. Those with a single new token come first, by length; where a
+    back end reads a shared prefix once, those with the same first block lie together, behind the others."""
 
     cu_seqlens_q: Tensor
     """int32 `[S + 1]`: new tokens of sequence s are rows `cu_seqlens_q[s]` to `cu_seqlens_q[s + 1]`."""
@@ -38,6 +39,9 @@ class StepLayout:
     """Most new tokens of one sequence."""
     max_seq_len: int
     """Largest of `seq_lens`."""
+    shared_tokens: Tensor | None = None
+    """int32 `[S]`: tokens in whole blocks that a sequence shares with the one before it, if both decode. None
+    where the back end does not ask."""
     other_groups: tuple[StepLayout, ...] = ()
     """The same step for the groups of layers after the first: their blocks are others (`KvGroups`)."""
 
@@ -65,12 +69,14 @@ class StepInputs:
     """int64: where each of them is among the tokens that the step before sampled."""
 
 
-def lay_out(chunks: Seq[Chunk], block_size: int, device: torch.device) -> StepInputs:
-    """The step that computes `chunks`, on `device`."""
+def lay_out(
+    chunks: Seq[Chunk], block_size: int, device: torch.device, *, shares_prefixes: bool = False
+) -> StepInputs:
+    """The step that computes `chunks`, on `device`; `shares_prefixes` as `AttentionBackend` says."""
     counts = _column([chunk.num_tokens for chunk in chunks])
     computed = _column([chunk.sequence.num_computed_tokens for chunk in chunks])
     # Decoding sequences first, by length. The order changes only where sequences come, go or begin to decode.
-    order = np.lexsort((computed, counts > 1))
+    order = np.lexsort((computed, _prefixes(chunks) if shares_prefixes else computed, counts > 1))
     sequences = [chunks[index].sequence for index in order.tolist()]
     counts, computed = counts[order], computed[order]
     seq_lens, ends = computed + counts, np.cumsum(counts)
@@ -80,6 +86,10 @@ def lay_out(chunks: Seq[Chunk], block_size: int, device: torch.device) -> StepIn
     tables = _block_tables(sequences, int(seq_lens.max() - 1) // block_size + 1)
     places, offsets = np.divmod(positions, block_size)
     slots = [table[rows, places].astype(np.int64) * block_size + offsets for table in tables]
+    num_decodes = int((counts == 1).sum())
+    shared = {}
+    if shares_prefixes:
+        shared["shared_tokens"] = _shared_tokens(tables, num_decodes, seq_lens, block_size)
     known = _column([len(sequence.token_ids) for sequence in sequences])
     promised = _column([sequence.num_promised for sequence in sequences])
     is_last = seq_lens == known + promised
@@ -91,6 +101,7 @@ def lay_out(chunks: Seq[Chunk], block_size: int, device: torch.device) -> StepIn
             "seq_lens": seq_lens.astype(np.int32),
             **{f"block_tables {group}": table for group, table in enumerate(tables)},
             **{f"slot_mapping {group}": of_group for group, of_group in enumerate(slots)},
+            **shared,
             "positions": positions,
             "input_ids": _token_ids(sequences, computed, known, counts),
             "logits_rows": _logits_rows(order, ends, is_last),
@@ -99,25 +110,29 @@ def lay_out(chunks: Seq[Chunk], block_size: int, device: torch.device) -> StepIn
         },
         device,
     )
-    inputs = {name: on_device.pop(name) for name in StepInputs.__slots__ if name != "layout"}
+    inputs = {name: on_device[name] for name in StepInputs.__slots__ if name != "layout"}
+    shared_on_device = on_device.get("shared_tokens", [None] * len(tables))
     by_group = [
-        (on_device.pop(f"block_tables {group}"), on_device.pop(f"slot_mapping {group}"))
+        {
+            "block_tables": on_device[f"block_tables {group}"],
+            "slot_mapping": on_device[f"slot_mapping {group}"],
+            "shared_tokens": shared_on_device[group],
+        }
         for group in range(len(tables))
     ]
     layout = StepLayout(
+        **by_group[0],
         cu_seqlens_q=on_device["cu_seqlens_q"],
         seq_lens=on_device["seq_lens"],
-        block_tables=by_group[0][0],
-        slot_mapping=by_group[0][1],
         positions=on_device["positions"],
         num_tokens=num_tokens,
-        num_decodes=int((counts == 1).sum()),
+        num_decodes=num_decodes,
         max_query_len=int(counts.max()),
         max_seq_len=int(seq_lens.max()),
     )
     if len(by_group) > 1:
-        others = (replace(layout, block_tables=t, slot_mapping=slots) for t, slots in by_group[1:])
-        layout = replace(layout, other_groups=tuple(others))
+        others = tuple(replace(layout, **of_group) for of_group in by_group[1:])
+        layout = replace(layout, other_groups=others)
     return StepInputs(layout, **inputs)
 
 
@@ -136,6 +151,29 @@ def _block_tables(sequences: list[Sequence], width: int) -> NDArray[np.int32]:
         return np.concatenate([sequence.block_row[:width] for sequence in sequences]).reshape(1, -1, width)
     rows = np.concatenate([sequence.block_rows[:, :width] for sequence in sequences])
     return np.ascontiguousarray(rows.reshape(-1, num_groups, width).transpose(1, 0, 2))
+
+
+def _prefixes(chunks: Seq[Chunk]) -> NDArray[np.int64]:
+    """The first block of each sequence that has it in common with another, else -1."""
+    blocks, places, counts = np.unique(
+        [chunk.sequence.block_row[0] for chunk in chunks], return_inverse=True, return_counts=True
+    )
+    return np.where(counts > 1, blocks, -1)[places]
+
+
+def _shared_tokens(
+    tables: Seq[NDArray[np.int32]], num_decodes: int, seq_lens: NDArray[np.int64], block_size: int
+) -> NDArray[np.int32]:
+    """`StepLayout.shared_tokens` of each group: `[groups, S]`."""
+    shared = np.zeros((len(tables), len(seq_lens)), dtype=np.int32)
+    lengths = seq_lens[:num_decodes]
+    whole = np.minimum(lengths[1:], lengths[:-1]) // block_size
+    for group, table in enumerate(tables):
+        differ = table[1:num_decodes] != table[: max(0, num_decodes - 1)]
+        if not differ[:, 0].all():
+            alike = np.where(differ.any(axis=1), differ.argmax(axis=1), differ.shape[1])
+            shared[group, 1:num_decodes] = np.minimum(alike, whole) * block_size
+    return shared
 
 
 def _token_ids(

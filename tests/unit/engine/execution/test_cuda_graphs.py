@@ -12,11 +12,14 @@ import pytest
 import torch
 
 from nightshift_engine import Engine, EngineConfig, Request
+from nightshift_engine.core.batcher import Chunk
 from nightshift_engine.core.kv_blocks import BlockPool
+from nightshift_engine.core.sequence import Sequence
 from nightshift_engine.execution.attention.selection import make_attention
-from nightshift_engine.execution.cuda_graphs import graph_sizes
+from nightshift_engine.execution.cuda_graphs import _Buffers, graph_sizes
 from nightshift_engine.execution.kv_memory import KvMemory
 from nightshift_engine.execution.model_runner import ModelRunner
+from nightshift_engine.execution.step_layout import lay_out
 from nightshift_engine.loading.model import load_model
 from tests.unit.engine.running.test_overlap import random_request, result
 from tests.unit.engine.tiny.decoders import CONTEXT, VOCAB_SIZE, complete, greedy, make_engine, save_model
@@ -145,6 +148,22 @@ def test_dummy_rows_write_to_the_reserved_block_only(llama: Path) -> None:
     assert written[-1].nonzero().tolist() == [[0]]
     used = written[:-1].nonzero()
     assert len(used) == 3 * (3 + 6 - 1)  # the last token's KV is not needed
+
+
+def test_what_rows_share_moves_with_them_behind_the_dummies() -> None:
+    buffers = _Buffers(8, 12, BLOCK_SIZE, NUM_BLOCKS, CPU, num_groups=1)
+    chunks = []
+    for name in ("a", "b", "c"):
+        sequence = Sequence(Request(name, range(10)), arrival=0, num_tokens_max=12)
+        sequence.add_blocks([5, 6, 10 + len(chunks)])
+        sequence.num_computed_tokens = 9
+        chunks.append(Chunk(sequence, 1))
+
+    buffers.fill(lay_out(chunks, BLOCK_SIZE, CPU, shares_prefixes=True), 8)
+
+    shared = buffers.inputs(8).layout.shared_tokens
+    assert shared is not None
+    assert shared.tolist() == [0, 0, 0, 0, 0, 0, 8, 8]
 
 
 def test_rows_that_have_left_leave_nothing_behind(llama: Path) -> None:

@@ -68,7 +68,11 @@ def launch_everything(inputs: Inputs) -> None:
     }
     kv_write.write_kv(inputs.key, inputs.value, kv, inputs.slots)
     prefill.attend_chunks(inputs.q, kv, out, cu_seqlens_q=inputs.cu_seqlens_q, **shared)
-    decode.attend_decodes(inputs.q[:5], kv, out[:5], max_seqlen_k=1024, split_size=512, parts=parts, **shared)
+    for shared_tokens in (None, torch.zeros(5, dtype=torch.int32)):
+        decode.attend_decodes(
+            inputs.q[:5], kv, out[:5], max_seqlen_k=1024, split_size=512, parts=parts,
+            shared_tokens=shared_tokens, **shared,
+        )  # fmt: skip
     launch_rows(inputs)
     launch_sampling()
 
