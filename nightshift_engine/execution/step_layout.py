@@ -111,28 +111,22 @@ def lay_out(
         device,
     )
     inputs = {name: on_device[name] for name in StepInputs.__slots__ if name != "layout"}
-    shared_on_device = on_device.get("shared_tokens", [None] * len(tables))
-    by_group = [
-        {
-            "block_tables": on_device[f"block_tables {group}"],
-            "slot_mapping": on_device[f"slot_mapping {group}"],
-            "shared_tokens": shared_on_device[group],
-        }
+    layout, *others = (
+        StepLayout(
+            cu_seqlens_q=on_device["cu_seqlens_q"],
+            seq_lens=on_device["seq_lens"],
+            block_tables=on_device[f"block_tables {group}"],
+            slot_mapping=on_device[f"slot_mapping {group}"],
+            positions=on_device["positions"],
+            num_tokens=num_tokens,
+            num_decodes=num_decodes,
+            max_query_len=int(counts.max()),
+            max_seq_len=int(seq_lens.max()),
+            shared_tokens=on_device["shared_tokens"][group] if shares_prefixes else None,
+        )
         for group in range(len(tables))
-    ]
-    layout = StepLayout(
-        **by_group[0],
-        cu_seqlens_q=on_device["cu_seqlens_q"],
-        seq_lens=on_device["seq_lens"],
-        positions=on_device["positions"],
-        num_tokens=num_tokens,
-        num_decodes=num_decodes,
-        max_query_len=int(counts.max()),
-        max_seq_len=int(seq_lens.max()),
     )
-    if len(by_group) > 1:
-        others = tuple(replace(layout, **of_group) for of_group in by_group[1:])
-        layout = replace(layout, other_groups=others)
+    layout = replace(layout, other_groups=tuple(others)) if others else layout
     return StepInputs(layout, **inputs)
 
 
@@ -162,7 +156,7 @@ def _prefixes(chunks: Seq[Chunk]) -> NDArray[np.int64]:
 
 
 def _shared_tokens(
-    tables: Seq[NDArray[np.int32]], num_decodes: int, seq_lens: NDArray[np.int64], block_size: int
+    tables: NDArray[np.int32], num_decodes: int, seq_lens: NDArray[np.int64], block_size: int
 ) -> NDArray[np.int32]:
     """`StepLayout.shared_tokens` of each group: `[groups, S]`."""
     shared = np.zeros((len(tables), len(seq_lens)), dtype=np.int32)
