@@ -17,6 +17,7 @@ import logging
 import platform
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,13 +130,14 @@ def _measure_model(
     context_length = 256 if quick else 4096
     model = make_model(shape, dtype, device, context_length)
     start = time.perf_counter()
-    engine = gpu_checks.engine_over(
+    loaded = gpu_checks.loaded(
         model,
         max_num_seqs=max(options.batches),
         max_num_batched_tokens=64 if quick else 8192,
         enable_prefix_reuse=False,
         **({"num_kv_blocks": 64} if device.type == "cpu" else {}),
     )
+    engine = Engine.over(loaded)
     gpu_speed.synchronize(device)
     result: Row = {"name": name, "startup_s": time.perf_counter() - start, "prefill": [], "decode": []}
     print(f"\n{name}: {shape.num_linear_parameters / 1e9:.2f} G parameters in linears and head, {dtype}")
@@ -153,9 +155,14 @@ def _measure_model(
         context = prompt_length + num_steps / 2
         least = limits.decode_seconds(shape, dtype.itemsize, batch, batch * context)
         result["decode"].append(_row("decode", batch, context, batch / seconds, least / seconds))
+    result["sampling"] = _sampling(engine, shape, max(options.batches), num_steps, device)
     result["whole"] = _whole(engine, shape, device, quick)
     result["nano_vllm_tokens_per_s"] = _nano_vllm(engine, device, quick)
     del engine
+    _free(device)
+    engine = Engine.over(replace(loaded, config=replace(loaded.config, enable_prefix_reuse=True)))
+    result["shared_prefix"] = _shared_prefix(engine, shape, max(options.batches), num_steps, device, quick)
+    del engine, loaded
     _free(device)
     del model  # our engine has taken its weights apart
     _free(device)
@@ -181,6 +188,37 @@ def _row(kind: str, batch: int, context: float, tokens_per_second: float, fracti
         "tokens_per_s": tokens_per_second,
         "roofline_fraction": fraction,
     }
+
+
+def _sampling(engine: Engine, shape: Shape, batch: int, num_steps: int, device: torch.device) -> Row:
+    """The share of a decode step that each way to sample adds to a greedy one."""
+    prompts = gpu_speed.random_prompts(shape, batch, 32, seed=batch)
+    greedy_s = gpu_speed.decode_step_seconds(engine, prompts, num_steps, device)
+    shares = {}
+    for name, params in gpu_speed.WAYS_TO_SAMPLE.items():
+        gpu_speed.decode_step_seconds(engine, prompts, 4, device, params)  # to warm up
+        step_s = gpu_speed.decode_step_seconds(engine, prompts, num_steps, device, params)
+        shares[name] = step_s / greedy_s - 1
+        print(f"  sampling, batch {batch}, {name}: {shares[name]:+.1%} of a greedy step")
+    return {"batch": batch, "greedy_step_s": greedy_s, "shares": shares}
+
+
+def _shared_prefix(
+    engine: Engine, shape: Shape, batch: int, num_steps: int, device: torch.device, quick: bool
+) -> Row:
+    """Decoding of prompts of 700 tokens, of which 512 are the same, beside that of prompts all different."""
+    shared, own = (32, 12) if quick else (512, 188 - num_steps // 2)
+    prefix = gpu_speed.random_prompts(shape, 1, shared, seed=2)[0]
+    ends = gpu_speed.random_prompts(shape, batch, own, seed=3)
+    gpu_speed.prefill_seconds(engine, [[*prefix, 1]], device)  # the others find it
+    together_s = gpu_speed.decode_step_seconds(engine, [prefix + end for end in ends], num_steps, device)
+    apart = gpu_speed.random_prompts(shape, batch, shared + own, seed=4)
+    apart_s = gpu_speed.decode_step_seconds(engine, apart, num_steps, device)
+    print(
+        f"  decode batch {batch}, {shared} of {shared + own} tokens shared: {batch / together_s:,.1f} "
+        f"tokens/s, {apart_s / together_s:.2f} times those of prompts that share nothing"
+    )
+    return {"batch": batch, "shared": shared, "together_s": together_s, "apart_s": apart_s}
 
 
 def _whole(engine: Engine, shape: Shape, device: torch.device, quick: bool) -> Row:

@@ -190,6 +190,7 @@ class Engine:
         pool = BlockPool(num_blocks, config.block_size, extra_key, num_kept_min=num_kept_min)
         windows = groups.windows
         engine = cls(runner, model.tokenizer, facts, pool, config, device, windows, model.roofline)
+        engine._sampler.compile_kernels(facts.vocab_size, device)
         room = f"{num_blocks} KV blocks, one sequence up to {engine.longest_sequence} tokens"
         log.info("engine loaded: model %s, %s, layers' windows %s", facts.id, room, windows)
         return engine

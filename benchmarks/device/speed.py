@@ -6,7 +6,7 @@ import inspect
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -53,20 +53,37 @@ def prefill_seconds(engine: Engine, prompts: list[list[int]], device: torch.devi
     """Seconds from the first prompt going in to the first token of the last."""
     synchronize(device)
     start = time.perf_counter()
-    _add(engine, prompts, max_tokens=1)
+    _add(engine, prompts, 1, GREEDY)
     while engine.has_work:
         engine.step()
     synchronize(device)
     return time.perf_counter() - start
 
 
+GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
+WAYS_TO_SAMPLE = {
+    "temperature": SamplingParams(ignore_eos=True),
+    "top-k 20, top-p 0.95": SamplingParams(top_k=20, top_p=0.95, ignore_eos=True),
+    "top-p 0.95": SamplingParams(top_p=0.95, ignore_eos=True),
+    "min-p 0.1": SamplingParams(min_p=0.1, ignore_eos=True),
+    "penalties": replace(GREEDY, repetition_penalty=1.1, presence_penalty=0.5),
+    "logprobs 0": replace(GREEDY, logprobs=0),
+    "logprobs 20": replace(GREEDY, logprobs=20),
+}
+"""Sampling whose cost is measured: a step's time beside that of a greedy one."""
+
+
 def decode_step_seconds(
-    engine: Engine, prompts: list[list[int]], num_steps: int, device: torch.device
+    engine: Engine,
+    prompts: list[list[int]],
+    num_steps: int,
+    device: torch.device,
+    sampling: SamplingParams = GREEDY,
 ) -> float:
     """Mean time of `num_steps` steps in which every sequence decodes, its first ones left out."""
     warm_up = 4
     # The first to start decode in every step in which others still have prompts: one at most for each.
-    _add(engine, prompts, max_tokens=num_steps + warm_up + 4 + len(prompts))
+    _add(engine, prompts, num_steps + warm_up + 4 + len(prompts), sampling)
     started: set[str] = set()
     while len(started) < len(prompts):
         started |= {output.id for output in engine.step() if output.token_ids}
@@ -99,7 +116,11 @@ def whole_tokens_per_s(engine: Engine, requests: list[Request], device: torch.de
 
 
 def greedy_requests(prompts: list[list[int]], max_tokens: int) -> list[Request]:
-    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+    return _requests(prompts, max_tokens, GREEDY)
+
+
+def _requests(prompts: list[list[int]], max_tokens: int, sampling: SamplingParams) -> list[Request]:
+    params = replace(sampling, max_tokens=max_tokens)
     return [Request(str(number), prompt, params) for number, prompt in enumerate(prompts)]
 
 
@@ -117,8 +138,8 @@ def nano_vllm_requests(count: int = 256, longest: int = 1024, highest_id: int = 
     ]
 
 
-def _add(engine: Engine, prompts: list[list[int]], max_tokens: int) -> None:
-    for request in greedy_requests(prompts, max_tokens):
+def _add(engine: Engine, prompts: list[list[int]], max_tokens: int, sampling: SamplingParams) -> None:
+    for request in _requests(prompts, max_tokens, sampling):
         engine.add(request)
 
 

@@ -560,7 +560,7 @@ class WorkerSettings(RowSettings, PriceSettings):
     """`int8` (on a CPU) rounds the weights of linear layers and halves their memory beside bfloat16."""
     engine_kv_cache_dtype: str = "auto"
     """`float32`, `bfloat16`, `float16`, `int8`, or `fp8` (CUDA devices from compute capability 8.9 on, with
-    Triton)."""
+    Triton; as small as `int8`, and less exact). auto: that of the computation."""
     engine_interactive_step_budget_ms: Milliseconds | None = 50.0
     """Time of a step to which bulk rows are limited while there are interactive requests. Lower: earlier
     first tokens, less bulk."""

@@ -30,8 +30,8 @@ class EngineConfig:
     varlen is torch's own kernel on CUDA, from torch 2.12 on, and needs blocks of a multiple of 256 tokens."""
     kv_cache_dtype: str = "auto"
     """auto: that of the computation. Narrower ones hold more tokens and change outputs a little; int8 and
-    fp8 (e4m3) have a scale per token and head. On CUDA triton keeps those two or the computation's, and torch
-    any but fp8."""
+    fp8 (e4m3, less exact) have a scale per token and head. On CUDA triton keeps those two or the
+    computation's, and torch any but fp8."""
     block_size: int = 32
     """Tokens per KV block: the unit of allocation and of prefix reuse."""
     num_kv_blocks: int | None = None

@@ -84,7 +84,8 @@ class ModelRunner:
         `promised` are the tokens of the step before, on the device, for sequences that do not know theirs.
         """
         begun_s = time.monotonic()
-        step = lay_out(chunks, self.kv.block_size)
+        shares = self._attention.shares_prefixes
+        step = lay_out(chunks, self.kv.block_size, shares_prefixes=shares)
         logits = self._graphs.replay(step, promised) if self._graphs is not None else None
         if logits is None:
             logits = self._compute(step, promised)

@@ -19,7 +19,8 @@ from .device.devices import to_device
 
 @dataclass(frozen=True, slots=True)
 class StepLayout:
-    """S sequences with T new tokens in all. Those with a single new token come first, by length."""
+    """S sequences with T new tokens in all. Those with a single new token come first, by length; where a
+    back end reads a shared prefix once, those with the same first block lie together, behind the others."""
 
     cu_seqlens_q: Tensor
     """int32 `[S + 1]`: new tokens of sequence s are rows `cu_seqlens_q[s]` to `cu_seqlens_q[s + 1]`."""
@@ -41,6 +42,9 @@ class StepLayout:
     """Largest of `seq_lens`."""
     is_padded: bool = False
     """Whether rows behind the last sequence's belong to none. Sequences of no tokens are there besides."""
+    shared_tokens: Tensor | None = None
+    """int32 `[S]`: tokens in whole blocks that a sequence shares with the one before it, if both decode. None
+    where the back end does not ask."""
     other_groups: tuple[StepLayout, ...] = ()
     """The same step for the groups of layers after the first: their blocks are others (`KvGroups`)."""
 
@@ -76,6 +80,7 @@ class HostStep:
     seq_lens: NDArray[np.int32]
     block_tables: NDArray[np.int32]  # [groups, S, blocks_max]
     slot_mapping: NDArray[np.int64]  # [groups, T]
+    shared_tokens: NDArray[np.int32] | None  # [groups, S]
     positions: NDArray[np.int64]
     input_ids: NDArray[np.int64]
     logits_rows: NDArray[np.int64]
@@ -97,6 +102,8 @@ class HostStep:
     def on(self, device: torch.device) -> StepInputs:
         """The step on `device`, in one copy."""
         arrays = {name: getattr(self, name) for name in _ARRAYS}
+        if self.shared_tokens is not None:
+            arrays["shared_tokens"] = self.shared_tokens
         sizes = (self.num_tokens, self.num_decodes, self.max_query_len, self.max_seq_len)
         return inputs_of(to_device(arrays, device), *sizes)
 
@@ -117,6 +124,7 @@ def inputs_of(
     is_padded: bool = False,
 ) -> StepInputs:
     """The inputs of a step whose arrays, by the names in `HostStep`, are these tensors."""
+    shared = tensors.get("shared_tokens", [None] * len(tensors["block_tables"]))
     layout, *others = (
         StepLayout(
             cu_seqlens_q=tensors["cu_seqlens_q"],
@@ -128,20 +136,23 @@ def inputs_of(
             num_decodes=num_decodes,
             max_query_len=max_query_len,
             max_seq_len=max_seq_len,
+            shared_tokens=shared_tokens,
             is_padded=is_padded,
         )
-        for block_tables, slot_mapping in zip(tensors["block_tables"], tensors["slot_mapping"], strict=True)
+        for block_tables, slot_mapping, shared_tokens in zip(
+            tensors["block_tables"], tensors["slot_mapping"], shared, strict=True
+        )
     )
     layout = replace(layout, other_groups=tuple(others)) if others else layout
     return StepInputs(layout, *(tensors[name] for name in StepInputs.__slots__ if name != "layout"))
 
 
-def lay_out(chunks: Seq[Chunk], block_size: int) -> HostStep:
-    """The step that computes `chunks`."""
+def lay_out(chunks: Seq[Chunk], block_size: int, *, shares_prefixes: bool = False) -> HostStep:
+    """The step that computes `chunks`; `shares_prefixes` as `AttentionBackend` says."""
     counts = _column([chunk.num_tokens for chunk in chunks])
     computed = _column([chunk.sequence.num_computed_tokens for chunk in chunks])
     # Decoding sequences first, by length. The order changes only where sequences come, go or begin to decode.
-    order = np.lexsort((computed, counts > 1))
+    order = np.lexsort((computed, _prefixes(chunks) if shares_prefixes else computed, counts > 1))
     sequences = [chunks[index].sequence for index in order.tolist()]
     counts, computed = counts[order], computed[order]
     num_decodes = int((counts == 1).sum())
@@ -154,6 +165,7 @@ def lay_out(chunks: Seq[Chunk], block_size: int) -> HostStep:
         positions = np.arange(int(ends[-1])) + np.repeat(computed - (ends - counts), counts)
     tables = _block_tables(sequences, (max_seq_len - 1) // block_size + 1)
     places, offsets = np.divmod(positions, block_size)
+    shared = _shared_tokens(tables, num_decodes, seq_lens, block_size) if shares_prefixes else None
     known = _column([len(sequence.token_ids) for sequence in sequences])
     promised = _column([sequence.num_promised for sequence in sequences])
     is_last = seq_lens == known + promised
@@ -164,6 +176,7 @@ def lay_out(chunks: Seq[Chunk], block_size: int) -> HostStep:
         seq_lens=seq_lens.astype(np.int32),
         block_tables=tables,
         slot_mapping=tables[:, rows, places].astype(np.int64) * block_size + offsets,
+        shared_tokens=shared,
         positions=positions,
         input_ids=_token_ids(sequences, computed, known, counts),
         logits_rows=_logits_rows(order, ends, is_last),
@@ -190,6 +203,29 @@ def _block_tables(sequences: list[Sequence], width: int) -> NDArray[np.int32]:
         return np.concatenate([sequence.block_row[:width] for sequence in sequences]).reshape(1, -1, width)
     rows = np.concatenate([sequence.block_rows[:, :width] for sequence in sequences])
     return np.ascontiguousarray(rows.reshape(-1, num_groups, width).transpose(1, 0, 2))
+
+
+def _prefixes(chunks: Seq[Chunk]) -> NDArray[np.int64]:
+    """The first block of each sequence that has it in common with another, else -1."""
+    blocks, places, counts = np.unique(
+        [chunk.sequence.block_row[0] for chunk in chunks], return_inverse=True, return_counts=True
+    )
+    return np.where(counts > 1, blocks, -1)[places]
+
+
+def _shared_tokens(
+    tables: NDArray[np.int32], num_decodes: int, seq_lens: NDArray[np.int64], block_size: int
+) -> NDArray[np.int32]:
+    """`StepLayout.shared_tokens` of each group: `[groups, S]`."""
+    shared = np.zeros((len(tables), len(seq_lens)), dtype=np.int32)
+    lengths = seq_lens[:num_decodes]
+    whole = np.minimum(lengths[1:], lengths[:-1]) // block_size
+    for group, table in enumerate(tables):
+        differ = table[1:num_decodes] != table[: max(0, num_decodes - 1)]
+        if not differ[:, 0].all():
+            alike = np.where(differ.any(axis=1), differ.argmax(axis=1), differ.shape[1])
+            shared[group, 1:num_decodes] = np.minimum(alike, whole) * block_size
+    return shared
 
 
 def _token_ids(

@@ -2,7 +2,8 @@
 
 Tokens are ranked by their logits, the likeliest first, of equals the lowest id. top_k keeps the first k.
 top_p keeps the shortest beginning of the ranking whose probabilities sum up to p of the whole: a token is
-kept if those before it do not reach p. However a beginning is found, it is the same one.
+kept if those before it do not reach p. However a beginning is found, it is the same one. On a CUDA device
+with our Triton kernels, `kernels/triton/sampling.py` finds it, and draws.
 """
 
 import math

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..core.sampling_params import SamplingParams
 from ..core.sequence import Sequence
+from ..execution.attention.selection import has_triton_kernels
 from .filters import beginning, is_within, likeliest, may_look
 
 CHUNK = 256
@@ -166,6 +167,8 @@ class RandomRows:
 
         `logits` are those of the whole batch, float32, and are left as they are.
         """
+        if has_triton_kernels(logits.device):
+            return self._draw_by_kernels(logits, columns)
         temperature, top_k, top_p, min_p = columns["random_params"].unbind()
         every = _Columns(temperature, top_k, top_p, min_p, columns["random_numbers"][:, None])
         parts = []
@@ -176,6 +179,15 @@ class RandomRows:
         if len(parts) == 1:
             return parts[0]
         return torch.cat([tokens for tokens, _ in parts]), torch.cat([usable for _, usable in parts])
+
+    def _draw_by_kernels(self, logits: Tensor, columns: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """All rows at once, whatever their ways."""
+        from ..kernels.triton.sampling import Draws, draw_tokens  # imports triton, which is not everywhere
+
+        params = columns["random_params"][..., 0]
+        draws = Draws(logits, columns["random_rows"], params, columns["random_numbers"])
+        are_filtered = any(_is_filtered(row_params, self._vocab_size) for row_params in self._params)
+        return draw_tokens(draws, are_filtered=are_filtered)
 
     def _slices(self, device: torch.device) -> Iterator[tuple[_Draw, slice]]:
         """Rows that follow one another and go the same way, as many as are computed at once."""
@@ -239,6 +251,11 @@ def _way(params: SamplingParams, vocab_size: int) -> _Draw:
     if top_k < vocab_size and top_k <= TOP_K_SMALL:
         return _draw_of_few
     return _draw_of_beginning if params.top_p < 1 or top_k < vocab_size else _draw_of_all
+
+
+def _is_filtered(params: SamplingParams, vocab_size: int) -> bool:
+    """Whether some tokens cannot be drawn, however likely they are."""
+    return params.min_p > 0 or _way(params, vocab_size) is not _draw_of_all
 
 
 def _top_k(params: SamplingParams, vocab_size: int) -> int:

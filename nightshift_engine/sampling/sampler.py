@@ -16,27 +16,46 @@ from torch import Tensor
 
 from ..core.request import TokenLogprobs
 from ..core.sequence import Sequence
+from ..execution.attention.selection import has_triton_kernels
 from ..execution.device.devices import to_device, to_host
 from .adjustments import Adjustments
+from .filters import likeliest
 from .random_rows import RandomRows
 
 
 class RawLogprobs:
     """Log-probabilities of some rows, taken before anything changes their logits."""
 
-    def __init__(self, logits: Tensor, rows: Tensor, counts: Seq[int]) -> None:
-        """`logits` `[all rows, vocabulary]` of any float dtype; `counts`: alternatives per row asked."""
+    def __init__(self, logits: Tensor, rows: Tensor, counts: Seq[int], *, are_kept: bool) -> None:
+        """`logits` `[all rows, vocabulary]` of any float dtype; `counts`: alternatives per row asked.
+
+        `are_kept`: they are float32, `rows` are all of them, and nothing changes them before `choose`.
+        """
         self._rows = rows
         self._counts = [min(count, logits.shape[-1]) for count in counts]
-        self._all: Tensor | None = torch.log_softmax(logits[rows].float(), dim=-1)
-        top = self._all.topk(max(self._counts), dim=-1)
-        self._top_ids, self._top_logprobs = to_host(top.indices), to_host(top.values)
+        num_top = max(1, *self._counts)
+        if has_triton_kernels(logits.device):
+            from ..kernels.triton.sampling import log_sums  # imports triton, which is not everywhere
+
+            self._values: Tensor | None = logits if are_kept else logits[rows].float()
+            self._shift = log_sums(self._values)
+            top_ids = likeliest(self._values, num_top)
+        else:
+            self._values = torch.log_softmax(logits[rows].float(), dim=-1)
+            self._shift = (self._values.new_zeros(()), self._values.new_zeros(()))
+            top_ids = self._values.topk(num_top, dim=-1).indices
+        self._top_ids, self._top_logprobs = to_host(top_ids), to_host(self._logprobs(top_ids))
 
     def choose(self, tokens: Tensor) -> None:
         """Looks up the tokens chosen for all rows, on the device."""
-        assert self._all is not None, "tokens are chosen once"
-        self._chosen = to_host(self._all.gather(1, tokens[self._rows][:, None])[:, 0])
-        self._all = None  # as large as the logits
+        self._chosen = to_host(self._logprobs(tokens[self._rows][:, None])[:, 0])
+        self._values = None  # as large as the logits
+
+    def _logprobs(self, ids: Tensor) -> Tensor:
+        """Log-probabilities of tokens `[rows, tokens]`."""
+        assert self._values is not None, "tokens are chosen once"
+        largest, log_sum = self._shift
+        return self._values.gather(1, ids) - largest - log_sum
 
     def read(self, rows: Seq[int]) -> dict[int, TokenLogprobs]:
         """Log-probabilities of the tokens chosen by row, once the device has come so far."""
@@ -102,6 +121,13 @@ class Sampler:
         self._eos_token_ids = tuple(eos_token_ids)
         self._batch: _Batch | None = None
 
+    def compile_kernels(self, vocab_size: int, device: torch.device) -> None:
+        """Compiles what draws tokens on `device`, so that no step waits for a compiler."""
+        if has_triton_kernels(device):
+            from ..kernels.triton.sampling import compile_all  # imports triton, which is not everywhere
+
+            compile_all(vocab_size, device)
+
     def sample(self, logits: Tensor, sequences: Seq[Sequence]) -> Sampled:
         """One token per row of `logits` `[sequences, vocabulary]`, of any float dtype.
 
@@ -140,13 +166,15 @@ class _Batch:
 
     def choose(self, logits: Tensor, promised: Tensor | None) -> Choice:
         columns = self._upload(logits.device)
-        raw = (
-            RawLogprobs(logits, columns["logprob_rows"], self._logprob_counts) if self._logprob_rows else None
-        )
+        raw = self._raw_logprobs(logits, columns["logprob_rows"]) if self._logprob_rows else None
         if len(self._random) or self._adjustments:
             logits = logits.float().contiguous()
         self._adjustments.apply(logits, columns, promised)
         return Choice(*self._tokens(logits, columns), raw, self._logprob_rows)
+
+    def _raw_logprobs(self, logits: Tensor, rows: Tensor) -> RawLogprobs:
+        are_all = len(rows) == len(logits) and logits.dtype == torch.float32
+        return RawLogprobs(logits, rows, self._logprob_counts, are_kept=are_all and not self._adjustments)
 
     def _upload(self, device: torch.device) -> dict[str, Tensor]:
         """Columns that the step needs, in one copy: the numbers of its draws, and at first all columns."""

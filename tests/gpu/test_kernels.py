@@ -14,6 +14,7 @@ from tests.unit.engine.kernels.triton.attention_problems import (
     write_reference,
 )
 from tests.unit.engine.kernels.triton.kernel_checks import attend_chunks, attend_decodes, check_kernels
+from tests.unit.engine.kernels.triton.shared_prefixes import shared_problem
 
 pytestmark = [
     pytest.mark.gpu,
@@ -62,3 +63,14 @@ def test_a_decoded_row_is_bitwise_the_same_alone_and_beside_others() -> None:
             block_table=inputs.block_table[row : row + 1],
         )
         assert torch.equal(attend_decodes(alone, split_size=512)[0], together[row])
+
+
+@pytest.mark.parametrize("kv_dtype", [None, torch.int8])
+@pytest.mark.parametrize("heads", [4, 8, 28, 32])
+def test_rows_that_share_a_prefix_attend_bitwise_as_those_that_share_nothing(
+    heads: int, kv_dtype: torch.dtype | None
+) -> None:
+    problem = Problem((), heads=heads, kv_heads=4, key_dim=128, dtype=torch.bfloat16, kv_dtype=kv_dtype)
+    inputs, shared = shared_problem(problem, torch.device("cuda"))
+
+    assert torch.equal(attend_decodes(inputs, 32, shared_tokens=shared), attend_decodes(inputs, 32))

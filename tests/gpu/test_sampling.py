@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from nightshift_engine.sampling.filters import beginning, likeliest
+from nightshift_engine.sampling.random_rows import seeds_column, uniform
 from nightshift_engine.sampling.sampler import Sampler
-from tests.unit.engine.sampling.test_filters import some_logits
-from tests.unit.engine.sampling.test_sampler import EOS, sequence
+from tests.unit.engine.sampling.test_filters import drawn_by_definition, some_logits
+from tests.unit.engine.sampling.test_sampler import EOS, sample, sequence
 
 pytestmark = [
     pytest.mark.gpu,
@@ -28,6 +29,36 @@ def test_filters_keep_what_they_keep_on_a_cpu(vocab_size: int, seed: int) -> Non
     assert torch.equal(likeliest(logits.cuda(), 50).cpu(), likeliest(logits, 50))
     kept = beginning(logits.cuda(), probs.cuda(), wanted.cuda())
     assert torch.equal(kept.cpu(), beginning(logits, probs, wanted))
+
+
+def test_draws_are_those_of_the_definition_in_any_company() -> None:
+    """Logits as a head in bfloat16 computes them: many are equal."""
+    kinds: list[dict[str, Any]] = [
+        {}, {"temperature": 0.6}, {"top_k": 20, "top_p": 0.95}, {"top_k": 2000}, {"top_p": 0.9},
+        {"min_p": 0.1},
+    ]  # fmt: skip
+    logits = (torch.randn(60, 151_936, generator=torch.Generator().manual_seed(1)) * 3).bfloat16().float()
+    rows = [sequence(seed=n, **kinds[n % len(kinds)]) for n in range(60)]
+
+    together = sample(logits.cuda(), *rows)
+
+    for row, token, row_logits in zip(rows, together, logits.numpy(), strict=True):
+        number = float(uniform(seeds_column([row.seed]), [row.next_output_index])[0])
+        expected = drawn_by_definition(row_logits, row.sampling, number)
+        assert expected is None or token == expected, row.sampling
+    alone = [sample(logits[n : n + 1].cuda(), rows[n])[0] for n in range(60)]
+    assert alone == together
+
+
+def test_logprobs_are_those_of_a_cpu() -> None:
+    logits = (torch.randn(4, 151_936, generator=torch.Generator().manual_seed(1)) * 3).bfloat16().float()
+    rows = [sequence(temperature=0.0, logprobs=count) for count in (0, 1, 5, 20)]
+
+    wanted, got = (Sampler([EOS]).sample(logits.to(device), rows) for device in ("cpu", "cuda"))
+
+    for row, logprobs in wanted.logprobs.items():
+        assert got.logprobs[row].logprob == pytest.approx(logprobs.logprob, abs=1e-4)
+        assert got.logprobs[row].top_logprobs == pytest.approx(logprobs.top_logprobs, abs=1e-4)
 
 
 def test_penalties_of_steps_in_flight_are_those_of_a_cpu() -> None:

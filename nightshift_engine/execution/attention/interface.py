@@ -58,6 +58,10 @@ class AttentionStep(Protocol):
 class AttentionBackend(Protocol):
     """Attention over one `KvMemory`."""
 
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether it reads what neighbouring sequences have in common once: layouts then say how much."""
+
     def step(self, layout: StepLayout) -> AttentionStep:
         """Attention for one forward pass; valid until the next call."""
 
@@ -119,6 +123,10 @@ class GroupedAttention:
     @property
     def backends(self) -> list[AttentionBackend]:
         return list(self._backends)
+
+    @property
+    def shares_prefixes(self) -> bool:
+        return any(backend.shares_prefixes for backend in self._backends)
 
     def step(self, layout: StepLayout) -> GroupedAttention:
         by_group = zip(self._backends, layout.by_group, strict=True)

@@ -63,6 +63,8 @@ def native_attention_computes(dtype: torch.dtype, kv_dtype: torch.dtype) -> bool
 class NativeAttention:
     """The back end: one memory, and the call that a step's layers share. Asserts that the kernel is there."""
 
+    shares_prefixes = False
+
     def __init__(self, kv: KvMemory) -> None:
         library = native_kernels()
         assert library is not None, "the native attention kernel is not available"

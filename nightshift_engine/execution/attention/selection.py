@@ -1,5 +1,6 @@
 """The choice of an attention, made once when a model is loaded."""
 
+import functools
 import importlib.util
 import os
 
@@ -49,6 +50,12 @@ def resolve_attention_backend(
     if reason is not None:
         raise InvalidConfig(f"attention_backend {name!r} does not run here: {reason}")
     return name
+
+
+@functools.cache
+def has_triton_kernels(device: torch.device) -> bool:
+    """Whether this is a CUDA device that runs our Triton kernels."""
+    return device.type == "cuda" and _why_no_triton(device, torch.float32) is None
 
 
 def block_size_multiple(name: str) -> int:

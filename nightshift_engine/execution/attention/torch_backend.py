@@ -20,6 +20,8 @@ PADDING_RATIO_MAX = 0.25
 class TorchAttention:
     """The back end: one memory, a new step per forward pass."""
 
+    shares_prefixes = False
+
     def __init__(self, kv: KvMemory) -> None:
         self._kv = kv
 

@@ -18,6 +18,8 @@ from .interface import LayerCall
 class TritonAttention:
     """The back end: one memory, and the buffers that its kernels share between layers and steps."""
 
+    shares_prefixes = True
+
     def __init__(self, kv: KvMemory, context_length: int) -> None:
         self._kv = kv
         self._split_size = split_tokens(context_length)
@@ -53,6 +55,7 @@ class TritonAttention:
             window=call.window,
             softcap=call.softcap,
             sinks=call.sinks,
+            shared_tokens=None if layout.shared_tokens is None else layout.shared_tokens[:count],
         )
 
     def _parts_for(self, sequences: int, out: Tensor) -> SplitParts:

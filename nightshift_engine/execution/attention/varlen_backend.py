@@ -30,6 +30,8 @@ def paged_varlen_attn() -> Callable[..., Any] | None:
 class VarlenAttention:
     """The back end. Raises `InvalidConfig` where torch or the size of a block does not allow it."""
 
+    shares_prefixes = False
+
     def __init__(self, kv: KvMemory, varlen_attn: Callable[..., Any] | None = None) -> None:
         kernel = varlen_attn or paged_varlen_attn()
         if kernel is None:

@@ -60,12 +60,13 @@ class StepBuffers:
         self._block_tables = torch.zeros(num_groups, sequences, width, dtype=torch.int32, device=device)
         num_bytes = max(_end(parts) for parts in self._parts.values()) + self._block_tables.nbytes
         self._raw = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
-        self._inputs = {size: self._inputs_of(size) for size in sizes}
+        self.inputs = {size: self._inputs_of(size) for size in sizes}
+        """Views of the memory as the step of each size."""
 
     def clear(self, size: StepSize) -> StepInputs:
         """The step of this size, as one of no sequence, until the next `clear` or `fill`."""
         self._raw.zero_()
-        inputs = self._inputs[size]
+        inputs = self.inputs[size]
         for layout in inputs.layout.by_group:
             layout.slot_mapping.fill_(-1)
         return inputs
@@ -89,7 +90,7 @@ class StepBuffers:
         self._block_tables[:, : places.stop, :width].copy_(tables.of_device(self._raw))
         count = len(step.promised_rows)
         if promised is not None and count:
-            inputs = self._inputs[size]
+            inputs = self.inputs[size]
             inputs.input_ids[inputs.promised_rows[:count]] = promised[inputs.promised_sources[:count]]
 
     def _inputs_of(self, size: StepSize) -> StepInputs:
@@ -108,6 +109,7 @@ def _parts_of(size: StepSize, num_groups: int) -> dict[str, _Part]:
         "cu_seqlens_q": ((sequences + 1,), False),
         "seq_lens": ((sequences,), False),
         "slot_mapping": ((num_groups, tokens), True),
+        "shared_tokens": ((num_groups, size.decodes), False),
         "positions": ((tokens,), True),
         "input_ids": ((tokens,), True),
         "logits_rows": ((logits,), True),
@@ -142,6 +144,8 @@ def _write(step: HostStep, size: StepSize, to: Mapping[str, NDArray[Any]]) -> No
     to["cu_seqlens_q"][size.decodes + step.num_chunks :] = tokens
     to["slot_mapping"][:, :tokens] = step.slot_mapping
     to["slot_mapping"][:, tokens:] = -1
+    if step.shared_tokens is not None:
+        to["shared_tokens"][:, :decodes] = step.shared_tokens[:, :decodes]
     for name in ("positions", "input_ids", "logits_rows", "promised_rows", "promised_sources"):
         array = getattr(step, name)
         to[name][: len(array)] = array

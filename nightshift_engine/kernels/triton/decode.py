@@ -4,6 +4,10 @@ Short of memory bandwidth, and there is one query per sequence, so the keys are 
 read side by side (arXiv 2311.01282, and the FlashDecoding note of 2023); `_merge_splits` puts the parts
 together. A split has a fixed size and a fixed place in its sequence, and each is computed by one program, so
 the number of programs and the other sequences of a step change nothing in the result.
+
+Splits that neighbouring sequences have in common, as rows of one prompt have, are read once for as many of
+them as fit a tile's rows, which are few heads and padding otherwise (cascade attention: arXiv 2402.05099,
+2501.01005). Each row computes what it would alone.
 """
 
 from __future__ import annotations
@@ -71,19 +75,30 @@ def attend_decodes(
     window: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,  # [heads]
+    shared_tokens: Tensor | None = None,  # [sequences], int32: as `StepLayout.shared_tokens`
     programs_wanted: int = PROGRAMS_WANTED,
 ) -> None:
-    """Attention of each sequence's newest token; how the work is spread changes no result."""
+    """Attention of each sequence's newest token; how the work is spread changes no result.
+
+    Layers with a window share nothing, nor do those with more than half as many heads as a tile has rows.
+    """
     shape = Shape.of_tensors(q, kv)
     num_sequences, num_splits = q.shape[0], -(-max_seqlen_k // split_size)
     assert parts.sums.shape[0] >= num_sequences, f"parts for {parts.sums.shape[0]} sequences"
     assert parts.sums.shape[2] >= num_splits, f"parts for {parts.sums.shape[2]} splits, {num_splits} needed"
     wanted = -(-programs_wanted // (num_sequences * shape.kv_heads))
-    _attend_splits[(num_sequences, shape.kv_heads, min(num_splits, wanted))](
+    tile = _tile(shape, q.dtype, split_size)
+    tile_size = tile.rows // shape.group
+    if window is not None or tile_size < 2:
+        shared_tokens = None
+    num_tiles = 0 if shared_tokens is None else num_sequences // tile_size
+    _attend_splits[(num_tiles + num_sequences, shape.kv_heads, min(num_splits, wanted))](
         *parts.arguments,
         q,
         block_table,
         seqused_k,
+        shared_tokens,
+        num_tiles,
         softmax_scale,
         softcap,
         window,
@@ -91,7 +106,7 @@ def attend_decodes(
         block_table.stride(0),
         *kv.arguments,
         **shape.constants,
-        **_tile(shape, q.dtype, split_size).constants,
+        **tile.constants,
         SPLIT=split_size,
     )
     _merge_splits[(num_sequences, shape.heads)](
@@ -119,7 +134,10 @@ def _tile(shape: Shape, dtype: torch.dtype, split_size: int) -> Tile:
     return Tile(rows, min(64, split_size), num_warps=4, num_stages=2)
 
 
-@triton.jit(do_not_specialize=["stride_table"], do_not_specialize_on_alignment=["block_table"])
+@triton.jit(
+    do_not_specialize=["stride_table", "num_tiles"],
+    do_not_specialize_on_alignment=["block_table", "shared_tokens"],
+)
 def _attend_splits(
     sums,
     maxima,
@@ -132,6 +150,8 @@ def _attend_splits(
     q_memory,
     block_table,
     seqused_k,
+    shared_tokens,
+    num_tiles,
     scale,
     softcap,
     window,
@@ -161,26 +181,44 @@ def _attend_splits(
     COLUMNS: tl.constexpr,
     SPLIT: tl.constexpr,
 ):
-    """Every n-th split of one sequence's keys, for all query heads of one KV head; n programs share them."""
-    sequence, kv_head = tl.program_id(0), tl.program_id(1)
-    length = tl.load(seqused_k + sequence)
+    """Every n-th split of one sequence's keys, for all query heads of one KV head; n programs share them.
+
+    The first programs have a tile of sequences and the splits that all of these share; the others the rest.
+    """
     rows = tl.arange(0, ROWS)
-    heads = kv_head * GROUP + rows
-    is_row = rows < GROUP
-    q_rows = sequence.to(tl.int64) * stride_qt + heads * stride_qh
+    first, num_members = tl.program_id(0) - num_tiles, 1
+    num_shared = 0
+    if shared_tokens is not None:
+        tile_size: tl.constexpr = ROWS // GROUP
+        is_tile = first < 0
+        tile = tl.where(is_tile, first + num_tiles, first // tile_size)
+        # The first sequence of a tile shares with the others, not with the one before.
+        is_other = (rows > 0) & (rows < tile_size) & (tile < num_tiles)
+        shared = tl.load(shared_tokens + tile * tile_size + rows, mask=is_other, other=0x7FFFFFFF)
+        num_shared = tl.where(tile < num_tiles, tl.min(shared, 0) // SPLIT, 0)
+        first = tl.where(is_tile, tile * tile_size, first)
+        num_members = tl.where(is_tile, tile_size, 1)
+    kv_head, sequences = tl.program_id(1), first + rows // GROUP
+    heads = kv_head * GROUP + rows % GROUP
+    is_row = rows < num_members * GROUP
+    q_rows = sequences.to(tl.int64) * stride_qt + heads * stride_qh
     q = load_rows(q_memory, q_rows, is_row, KEY_DIM, KEY_DIM_PADDED)
-    part_rows = sequence.to(tl.int64) * stride_part_sequence + heads * stride_part_head
-    sum_rows = sequence.to(tl.int64) * stride_sum_sequence + heads * stride_sum_head
-    positions = tl.zeros([ROWS], tl.int32) + (length - 1)
+    part_rows = sequences.to(tl.int64) * stride_part_sequence + heads * stride_part_head
+    sum_rows = sequences.to(tl.int64) * stride_sum_sequence + heads * stride_sum_head
+    positions = tl.load(seqused_k + sequences, mask=is_row, other=0) - 1
+    length = tl.load(seqused_k + first)  # the shared splits are whole, so that of any sequence will do
     first_seen = _first_seen(length, window)
-    num_splits = (length + SPLIT - 1) // SPLIT
-    for split in range(first_seen // SPLIT + tl.program_id(2), num_splits, tl.num_programs(2)):
+    begin_split, end_split = first_seen // SPLIT, (length + SPLIT - 1) // SPLIT
+    if shared_tokens is not None:
+        begin_split = tl.where(num_members > 1, 0, num_shared)
+        end_split = tl.where(num_members > 1, num_shared, end_split)
+    for split in range(begin_split + tl.program_id(2), end_split, tl.num_programs(2)):
         maximum, denominator, total = new_softmax(None, heads, is_row, ROWS, VALUE_DIM_PADDED)
         begin = tl.maximum(split * SPLIT, first_seen // COLUMNS * COLUMNS)
         maximum, denominator, total = scan_keys(
             q, positions, maximum, denominator, total,
             begin, tl.minimum(split * SPLIT + SPLIT, length), length,
-            block_table + sequence * stride_table,
+            block_table + first * stride_table,
             (keys, values, key_scales, value_scales),
             ((stride_kb, stride_kh, stride_kt), (stride_vb, stride_vh, stride_vt),
              (stride_sb, stride_sh, stride_st)),

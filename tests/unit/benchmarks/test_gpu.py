@@ -83,6 +83,9 @@ def test_it_checks_and_measures_from_start_to_end(measured: Measured) -> None:
         assert row["tokens_per_s"] > 0
         assert row["roofline_fraction"] > 0
     assert model["startup_s"] > 0
+    assert model["sampling"]["greedy_step_s"] > 0
+    assert "top-p 0.95" in model["sampling"]["shares"]
+    assert model["shared_prefix"]["together_s"] > 0
     assert model["whole"]["ratio"] > 0
     assert model["nano_vllm_tokens_per_s"] > 0
 

@@ -21,6 +21,7 @@ from nightshift_engine.core.batcher import Chunk
 from nightshift_engine.core.kv_blocks import BlockPool
 from nightshift_engine.core.sequence import Sequence
 from nightshift_engine.execution.attention.selection import make_attention
+from nightshift_engine.execution.graphs.buffers import StepBuffers
 from nightshift_engine.execution.graphs.sizes import (
     StepSize,
     decode_sizes,
@@ -31,7 +32,7 @@ from nightshift_engine.execution.graphs.sizes import (
 from nightshift_engine.execution.graphs.step_graphs import Capture
 from nightshift_engine.execution.kv_memory import KvMemory, as_indexable, largest_step_bytes
 from nightshift_engine.execution.model_runner import ModelRunner
-from nightshift_engine.execution.step_layout import HostStep
+from nightshift_engine.execution.step_layout import HostStep, lay_out
 from nightshift_engine.loading.model import LoadedModel, load_model
 from tests.unit.engine.running.test_overlap import random_request, result
 from tests.unit.engine.tiny.cases import mostly_exhaustive
@@ -193,6 +194,7 @@ def a_step(decodes: int, chunks: int, tokens: int) -> HostStep:
         seq_lens=lengths,
         block_tables=lengths[None, None],
         slot_mapping=rows[None],
+        shared_tokens=lengths[None],
         positions=rows,
         input_ids=rows,
         logits_rows=rows[: decodes + chunks],
@@ -256,6 +258,20 @@ def test_random_steps_give_the_logits_of_single_kernels_and_write_no_kv_but_thei
                 chunk.sequence.append(generator.randrange(250))
     assert sum(replays.counts) > 3
     assert not recorded.eager_steps
+
+
+def test_what_decoding_rows_share_is_told_and_forgotten_with_them() -> None:
+    size = StepSize(tokens=32, chunks=2, decodes=16, logits=16)
+    buffers = StepBuffers([size], CONTEXT, BLOCK_SIZE, num_groups=1, device=CPU)
+    chunks = [Chunk(a_sequence(n, 10, 9, [[5, 6, 10 + n]]), 1) for n in range(3)]
+    prompt = Chunk(a_sequence(9, 10, 0, [[5, 6, 20]]), 4)
+    for step_chunks, expected in (([*chunks, prompt], [0, 8, 8]), ([prompt, chunks[0]], [0])):
+        buffers.fill(lay_out(step_chunks, BLOCK_SIZE, shares_prefixes=True), size, None)
+
+        shared = buffers.inputs[size].layout.shared_tokens
+
+        assert shared is not None
+        assert shared.tolist() == expected + [0] * (16 - len(expected))
 
 
 def tensors_of(kv: KvMemory) -> list[Tensor]:

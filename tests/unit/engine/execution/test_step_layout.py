@@ -54,3 +54,31 @@ def test_random_steps_place_every_token_where_its_sequence_says() -> None:
         assert (layout.max_query_len, layout.max_seq_len) == (max(counts), max(lengths))
         assert (layout.num_sequences, layout.num_tokens) == (len(chunks), sum(counts))
         assert layout.num_decodes == counts.count(1)
+
+
+def test_decoding_rows_of_one_prefix_lie_together_and_say_what_they_share() -> None:
+    """Blocks have 4 tokens; the chunk of a prompt shares two of them and says nothing."""
+    tables = {
+        "1": (14, [7, 8, 9, 1]), "2": (20, [7, 8, 9, 2, 3]), "3": (13, [50, 51, 52, 53]),
+        "4": (15, [7, 8, 44, 45]), "5": (4, [7, 46]),
+    }  # fmt: skip
+    chunks = [chunk(name, length, length - 1, 1, blocks) for name, (length, blocks) in tables.items()]
+    chunks.append(chunk("6", 12, 8, 4, [7, 8, 47]))
+
+    layout = lay_out(chunks, BLOCK_SIZE, shares_prefixes=True).on(CPU).layout
+
+    assert layout.seq_lens.tolist() == [13, 4, 14, 15, 20, 12]
+    assert layout.block_tables[:, 0].tolist() == [50, 7, 7, 7, 7, 7]
+    assert layout.shared_tokens is not None
+    assert layout.shared_tokens.tolist() == [0, 0, 4, 8, 8, 0]
+    assert lay_out(chunks, BLOCK_SIZE).on(CPU).layout.shared_tokens is None
+
+
+def test_rows_that_share_nothing_keep_their_order_by_length() -> None:
+    chunks = [chunk(str(n), 9 - n, 8 - n, 1, [20 - n, 30 + n, 40 + n]) for n in range(1, 6)]
+
+    layout = lay_out(chunks, BLOCK_SIZE, shares_prefixes=True).on(CPU).layout
+
+    assert layout.seq_lens.tolist() == [4, 5, 6, 7, 8]
+    assert layout.shared_tokens is not None
+    assert not layout.shared_tokens.any()

@@ -1,6 +1,7 @@
 """top_k, top_p and min_p keep exactly the tokens of their definition, on every way to find them."""
 
 import random
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,10 @@ from nightshift_engine.sampling.filters import beginning
 from nightshift_engine.sampling.random_rows import seeds_column, uniform
 from nightshift_engine.sampling.sampler import Sampler
 from tests.unit.engine.sampling.test_sampler import EOS, sample, sequence
+
+in_the_interpreter = pytest.mark.skipif(
+    find_spec("triton") is None or torch.cuda.is_available(), reason="Triton's interpreter is not in use"
+)
 
 
 def ranking(logits: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -125,16 +130,31 @@ def drawn_by_definition(logits: NDArray[np.float32], params: SamplingParams, num
     return None if np.any(np.abs(cdf - number) < 1e-5) else int(np.searchsorted(cdf, number, side="right"))
 
 
-@pytest.mark.parametrize(("small", "tried", "on_cpu"), [(1024, 64, True), (8, 3, True), (8, 64, False)])
+@pytest.mark.parametrize(
+    ("small", "tried", "on_cpu", "by_kernels", "seeds", "compared_min"),
+    [
+        (1024, 64, True, False, 40, 150),
+        (8, 3, True, False, 40, 150),
+        (8, 64, False, False, 40, 150),
+        pytest.param(1024, 64, False, True, 4, 12, marks=in_the_interpreter),
+    ],
+)
 def test_every_draw_is_that_of_the_definition(
-    small: int, tried: int, on_cpu: bool, monkeypatch: pytest.MonkeyPatch
+    small: int,
+    tried: int,
+    on_cpu: bool,
+    by_kernels: bool,
+    seeds: int,
+    compared_min: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(random_rows, "TOP_K_SMALL", small)
     monkeypatch.setattr(random_rows, "TOP_P_TRIED", tried)
+    monkeypatch.setattr(random_rows, "has_triton_kernels", lambda device: by_kernels)
     for module in (filters, random_rows):
         monkeypatch.setattr(module, "may_look", lambda values: on_cpu)
     num_compared = 0
-    for seed in range(40):
+    for seed in range(seeds):
         rng, chooser = np.random.default_rng(seed), random.Random(seed)
         vocab_size = chooser.choice([7, 256, 257, 1000, 1024])
         logits = np.stack([some_logits(rng, vocab_size) for _ in range(8)])
@@ -155,7 +175,7 @@ def test_every_draw_is_that_of_the_definition(
             if expected is not None:
                 num_compared += 1
                 assert token == expected, (seed, row.sampling)
-    assert num_compared > 150
+    assert num_compared > compared_min
 
 
 @pytest.mark.parametrize("vocab_size", [5000, 5120])

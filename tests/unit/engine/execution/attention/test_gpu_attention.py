@@ -68,6 +68,30 @@ def test_greedy_output_through_triton_equals_generate(name: str, tmp_path: Path)
     assert greedy_answers(engine, PROMPTS, NEW_TOKENS) == wanted
 
 
+def test_rows_of_one_prompt_read_its_blocks_together_and_answer_as_if_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton")
+    from nightshift_engine.execution.attention import triton_backend
+    from nightshift_engine.kernels.triton import decode, splits
+
+    shared: list[int] = []
+
+    def attend_decodes(*arguments: Any, shared_tokens: Tensor, **options: Any) -> None:
+        shared.append(int(shared_tokens.max()))
+        decode.attend_decodes(*arguments, shared_tokens=shared_tokens, **options)
+
+    monkeypatch.setattr(splits, "SPLIT_TOKENS_MIN", 16)
+    monkeypatch.setattr(triton_backend, "attend_decodes", attend_decodes)
+    directory = save_model(tmp_path, seed=5, num_hidden_layers=1, **ONE_GROUP)
+    prompts = [[*range(30, 66), 100 + n] for n in range(9)]  # two splits, a block and one token
+    engine = load_engine(directory, attention_backend="triton", dtype="float32")
+    greedy_answers(engine, prompts[:1], 1)
+
+    assert greedy_answers(engine, prompts, NEW_TOKENS) == reference_greedy(directory, prompts, NEW_TOKENS)
+    assert max(shared) == 36
+
+
 @pytest.mark.parametrize("kv_cache_dtype", mostly_exhaustive(["int8", "bfloat16"], default=[]))
 def test_narrow_kv_through_triton_gives_what_it_gives_in_plain_torch(
     kv_cache_dtype: str, tmp_path: Path

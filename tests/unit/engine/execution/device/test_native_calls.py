@@ -51,6 +51,8 @@ EXPERTS: dict[str, dict[str, Any]] = {
 class CallByCall:
     """The native back end behind another name, so that nothing is written down."""
 
+    shares_prefixes = False
+
     def __init__(self, kv: KvMemory) -> None:
         self._native = NativeAttention(kv)
 

@@ -18,11 +18,13 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from nightshift_engine.execution.linears.interface import Activation
-from nightshift_engine.kernels.triton import decode, kv_write, prefill, rows
+from nightshift_engine.kernels.triton import decode, kv_write, prefill, rows, sampling
 from nightshift_engine.kernels.triton.launch import PagedKv
 from tests.unit.engine.kernels.triton.attention_problems import PROBLEMS, Inputs, Problem, random_inputs
 
 TYPE_NAMES = {
+    torch.bool: "*i1",
+    torch.float64: "*fp64",
     torch.float32: "*fp32",
     torch.bfloat16: "*bf16",
     torch.float16: "*fp16",
@@ -66,8 +68,13 @@ def launch_everything(inputs: Inputs) -> None:
     }
     kv_write.write_kv(inputs.key, inputs.value, kv, inputs.slots)
     prefill.attend_chunks(inputs.q, kv, out, cu_seqlens_q=inputs.cu_seqlens_q, **shared)
-    decode.attend_decodes(inputs.q[:5], kv, out[:5], max_seqlen_k=1024, split_size=512, parts=parts, **shared)
+    for shared_tokens in (None, torch.zeros(5, dtype=torch.int32)):
+        decode.attend_decodes(
+            inputs.q[:5], kv, out[:5], max_seqlen_k=1024, split_size=512, parts=parts,
+            shared_tokens=shared_tokens, **shared,
+        )  # fmt: skip
     launch_rows(inputs)
+    launch_sampling()
 
 
 def launch_rows(inputs: Inputs) -> None:
@@ -92,6 +99,15 @@ def launch_rows(inputs: Inputs) -> None:
     inner = qkv.shape[1] // 2
     for activation in get_args(Activation):
         rows.activate(qkv, activation, qkv.new_empty(5, inner))
+
+
+def launch_sampling() -> None:
+    """Launches the kernels that draw tokens, of a vocabulary of 151,936, and those for log-probabilities."""
+    logits, params = torch.zeros(2, 151_936), torch.ones(4, 2, dtype=torch.float64)
+    draws = sampling.Draws(logits, torch.arange(2), params, torch.zeros(2, dtype=torch.float64))
+    for are_filtered in (False, True):
+        sampling.draw_tokens(draws, are_filtered=are_filtered)
+    sampling.sum_chunks(logits)
 
 
 def compile_launch(kernel: Any, args: tuple[Any, ...], constants: dict[str, Any], architecture: int) -> Any:
@@ -123,7 +139,7 @@ def compile_launch(kernel: Any, args: tuple[Any, ...], constants: dict[str, Any]
 def compile_case(problem: Problem, architecture: int) -> dict[str, int]:
     """Bytes of shared memory each kernel takes, by name."""
     recorders = []
-    for module in (prefill, decode, kv_write, rows):
+    for module in (prefill, decode, kv_write, rows, sampling):
         for name, kernel in list(vars(module).items()):
             if isinstance(kernel, triton.runtime.jit.JITFunction) and name in (
                 "_attend_chunk",
@@ -133,6 +149,9 @@ def compile_case(problem: Problem, architecture: int) -> dict[str, int]:
                 "_norm_row",
                 "_rotate",
                 "_activate",
+                "_sum_chunks",
+                "_find_cut",
+                "_draw_row",
             ):
                 recorder = Recorder(kernel)
                 setattr(module, name, recorder)

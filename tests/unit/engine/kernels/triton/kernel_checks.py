@@ -57,7 +57,12 @@ def attend_chunks(inputs: Inputs) -> Tensor:
     return out
 
 
-def attend_decodes(inputs: Inputs, split_size: int = SPLIT_SIZE, programs_wanted: int = 1024) -> Tensor:
+def attend_decodes(
+    inputs: Inputs,
+    split_size: int = SPLIT_SIZE,
+    programs_wanted: int = 1024,
+    shared_tokens: Tensor | None = None,
+) -> Tensor:
     """The newest token of each sequence `[sequences, heads, value_dim]` by the split kernel."""
     from nightshift_engine.kernels.triton import decode
 
@@ -75,6 +80,7 @@ def attend_decodes(inputs: Inputs, split_size: int = SPLIT_SIZE, programs_wanted
         split_size=split_size,
         parts=parts,
         programs_wanted=programs_wanted,
+        shared_tokens=shared_tokens,
         **_options(inputs),
     )
     return out
