@@ -132,7 +132,7 @@ class Database:
 
     @property
     def driver_error(self) -> type[Exception]:
-        """What the driver's own errors are, on connections of `connect`."""
+        """The class of the driver's own errors, on connections of `connect`."""
         return self._engine.dialect.loaded_dbapi.Error
 
     def server_version(self) -> str:
