@@ -1,0 +1,146 @@
+"""Messages between a worker and the process of its engine, both ours: pickled, over a pair of sockets."""
+
+import pickle
+import socket
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from nightshift_engine import (
+    EngineConfig,
+    EngineHistograms,
+    EngineStats,
+    MadeBy,
+    Output,
+    Request,
+    RequestLimits,
+    TokenLogprobs,
+)
+
+if TYPE_CHECKING:  # needs torch
+    from nightshift_engine.models import DeviceMemory
+
+LENGTH_BYTES: Final = 8
+RECEIVED_BYTES: Final = 1 << 20
+"""Bytes that are read at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    config: EngineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The weights are there."""
+
+    context_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Takes KV memory; None: all that may be taken now."""
+
+    memory: "DeviceMemory | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The engine takes requests."""
+
+    made_by: MadeBy
+    limits: RequestLimits
+    stats: EngineStats
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The engine ends. `reason` is fit for an operator."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    id: str
+
+
+Tokens = tuple[list[int], list[TokenLogprobs]]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """News of one or several steps."""
+
+    outputs: list[Output]
+    num_taken: int
+    """The number of the last message that the engine has taken in."""
+    stats: EngineStats
+    told: dict[str, Tokens] | None = None
+    """New tokens of requests whose outputs come at their ends. None, as of the next: sent lately."""
+    histograms: EngineHistograms | None = None
+
+
+class Closed(Exception):
+    """The other process has closed its end, or ended."""
+
+
+class Channel:
+    """One end. Any thread may send; one receives."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._sending = threading.Lock()
+        self._num_sent = 0
+        self._received = bytearray()
+
+    def send(self, message: object) -> int:
+        """Returns the message's number, from 1. Waits while the other process has not taken what was sent
+        before. Raises Closed.
+        """
+        data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        try:
+            with self._sending:
+                self._end.sendall(len(data).to_bytes(LENGTH_BYTES, "little") + data)
+                self._num_sent += 1
+                return self._num_sent
+        except OSError as error:
+            raise Closed from error
+
+    def receive(self, *, waits: bool = True) -> list[Any]:
+        """Messages that have come; with `waits` at least one. Raises Closed after the last."""
+        while not (messages := self._take()):
+            try:
+                data = self._end.recv(RECEIVED_BYTES, 0 if waits else socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return []
+            except OSError as error:
+                raise Closed from error
+            if not data:
+                raise Closed
+            self._received += data
+        return messages
+
+    def close(self) -> None:
+        """Lets the other process find it closed. A message that is being sent is cut off."""
+        with suppress(OSError):  # the other process has ended
+            self._end.shutdown(socket.SHUT_RDWR)
+        self._end.close()
+
+    def _take(self) -> list[Any]:
+        """The messages that are whole."""
+        messages, start = [], 0
+        while (body := start + LENGTH_BYTES) <= len(self._received):
+            end = body + int.from_bytes(self._received[start:body], "little")
+            if end > len(self._received):
+                break
+            messages.append(pickle.loads(self._received[body:end]))
+            start = end
+        del self._received[:start]
+        return messages
