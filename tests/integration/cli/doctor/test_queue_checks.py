@@ -41,7 +41,7 @@ def test_a_server_as_up_starts_it_is_well(look: Look, valkey: ValkeyServer, monk
 
 
 def test_a_server_that_evicts_is_a_warning(look: Look, monkeypatch):
-    with a_redis("--maxmemory-policy", "allkeys-lru", "--maxmemory", "16mb") as client:
+    with a_redis("--maxmemory-policy", "allkeys-lru", "--maxmemory", "64mb") as client:
         use(client, monkeypatch)
         finding = expect(look("queue.eviction"), Status.WARNING)
     assert finding.detail == "maxmemory-policy is allkeys-lru, maxmemory 64 MiB"
