@@ -34,6 +34,7 @@ from workers.serving.engine_process.channel import (
     Open,
     Opened,
     Report,
+    Tokens,
 )
 
 PROGRAM: Final = "workers.serving.engine_process"
@@ -175,11 +176,13 @@ class EngineProcess:
         return messages
 
     def _take(self, report: Report) -> list[Output]:
-        self._num_taken, self._stats = report.num_taken, report.stats
-        self.histograms = report.histograms or self.histograms
+        self._num_taken = report.num_taken
+        told: dict[str, Tokens] = {}
+        if (figures := report.figures) is not None:
+            self._stats, self.histograms, told = figures.stats, figures.histograms, figures.told
         ended = [output.id for output in report.outputs if output.finish_reason is not None]
         with self._lock:
-            for id, (token_ids, logprobs) in (report.told or {}).items():
+            for id, (token_ids, logprobs) in told.items():
                 made = self._made.setdefault(id, _Made())
                 made.token_ids += token_ids
                 made.logprobs += logprobs

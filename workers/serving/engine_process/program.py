@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from safetensors import SafetensorError
@@ -27,11 +26,13 @@ from workers.serving.engine_process.channel import (
     Channel,
     Closed,
     Failed,
+    Figures,
     Load,
     Loaded,
     Open,
     Opened,
     Report,
+    Times,
     Tokens,
 )
 
@@ -105,16 +106,6 @@ def _load(channel: Channel) -> "Engine | None":
     return engine
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
-    """Times of a request that has ended (`RequestTimes`)."""
-
-    added_s: float
-    launched_s: float | None
-    first_token_s: float | None
-    last_token_s: float
-
-
 class Steps:
     """The engine's loop."""
 
@@ -149,11 +140,11 @@ class Steps:
             return
         for output in outputs:
             self._prepare(output)
-        report = Report(outputs, self._num_taken, engine.stats())
+        figures = None
         if is_late:
-            report = replace(report, told=self._tell(), histograms=engine.histograms)
+            figures = Figures(engine.stats(), engine.histograms, self._tell())
             self._reported_s = now_s
-        self._channel.send(report)
+        self._channel.send(Report(outputs, self._num_taken, figures))
 
     def _add(self, order: Add) -> list[Output]:
         """The output of a request that the engine refuses after all."""
