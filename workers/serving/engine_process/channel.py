@@ -44,7 +44,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Takes KV memory; None: all that may be taken now."""
+    """Takes KV memory, at most so much; None: all that may be taken now."""
 
     memory: "DeviceMemory | None"
 

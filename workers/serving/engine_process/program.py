@@ -81,7 +81,7 @@ def _load(channel: Channel) -> "Engine | None":
     import transformers
 
     from nightshift_engine import Engine
-    from nightshift_engine.models import load_model
+    from nightshift_engine.models import DeviceMemory, load_model
     from workers.serving.kinds.generators import grammar_threads
 
     adopt_libraries()
@@ -93,7 +93,9 @@ def _load(channel: Channel) -> "Engine | None":
         channel.send(Loaded(model.facts.context_length))
         (order,) = channel.receive()
         assert isinstance(order, Open), "it is opened next"
-        engine = Engine.over(model, order.memory)
+        # The worker does not see what this process has taken of a GPU.
+        memory = DeviceMemory.measure(model.device, load.config.gpu_memory_utilization)
+        engine = Engine.over(model, memory.at_most(order.memory))
     except (EngineError, OSError, ValueError, SafetensorError) as error:
         channel.send(Failed(str(error)))
         return None
