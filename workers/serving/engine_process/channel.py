@@ -106,7 +106,7 @@ class Report:
     num_taken: int
     """The number of the last message that the engine has taken in."""
     figures: Figures | None = None
-    """None: they were sent lately."""
+    """Absent where they were sent lately."""
 
 
 def _made_again(kind: type, values: Sequence[Any]) -> Any:
