@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from nightshift_engine import Engine, EngineConfig, Request
+from nightshift_engine import engine as engine_module
 from nightshift_engine.core.batcher import Chunk
 from nightshift_engine.core.kv_blocks import BlockPool
 from nightshift_engine.core.sequence import Sequence
@@ -445,3 +447,49 @@ def test_graphs_and_parts_of_split_decoding_are_part_of_the_memory_that_a_step_t
 
     assert cuda - cuda_eager == graph_bytes(256, 8192, 1000) > len(step_sizes(256, 8192)) << 20
     assert cuda_eager - cpu >= parts.sums.nbytes + parts.maxima.nbytes + parts.denominators.nbytes
+
+
+class PreparedRunner:
+    """Notes what is asked of a runner before the first request."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.why_eager: str | None = None
+
+    def warm_up(self, context_length: int) -> None:
+        self.calls.append("warm up")
+
+    def record_graphs(self, capture: object, **limits: int) -> None:
+        self.calls.append("record")
+
+
+@pytest.mark.parametrize(
+    ("device", "attention", "cuda_graphs", "calls", "why_eager"),
+    [
+        ("cuda", "triton", True, ["warm up", "record"], None),
+        ("cuda", "triton", False, ["warm up"], "turned_off"),
+        ("cuda", "varlen", True, [], "attention_backend"),
+        ("cuda", "torch", True, [], "attention_backend"),
+        ("cpu", "native", True, [], None),
+    ],
+)
+def test_kernels_are_launched_before_the_first_request_and_steps_without_graphs_have_a_reason(
+    device: str,
+    attention: str,
+    cuda_graphs: bool,
+    calls: list[str],
+    why_eager: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_module, "CudaCapture", lambda device: Replays())
+    model = SimpleNamespace(
+        facts=SimpleNamespace(context_length=CONTEXT, vocab_size=VOCAB_SIZE),
+        config=EngineConfig("model", cuda_graphs=cuda_graphs),
+        device=torch.device(device),
+        attention=attention,
+    )
+    runner: Any = PreparedRunner()
+
+    engine_module._prepare(runner, model)  # type: ignore[arg-type]
+
+    assert (runner.calls, runner.why_eager) == (calls, why_eager)
