@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from nightshift_engine import Engine, EngineConfig, Request
+from nightshift_engine import engine as engine_module
 from nightshift_engine.core.batcher import Chunk
 from nightshift_engine.core.kv_blocks import BlockPool
 from nightshift_engine.core.sequence import Sequence
@@ -46,7 +48,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's inte
 
 BLOCK_SIZE, NUM_BLOCKS = 4, 64
 CPU = torch.device("cpu")
-STEP_TOKENS = 40
+STEP_TOKENS = 24
 
 # The interpreter is slow for each program of each layer.
 SMALL = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "num_hidden_layers": 1}
@@ -222,7 +224,7 @@ def test_random_steps_give_the_logits_of_single_kernels_and_write_no_kv_but_thei
     family, overrides, kv_dtype = MODELS[name]
     rig = RunnerOf(
         save_model(tmp_path, family, seed=5, **overrides),
-        max_num_seqs=6,
+        max_num_seqs=4,
         max_num_batched_tokens=STEP_TOKENS,
         kv_cache_dtype=kv_dtype,
     )
@@ -232,12 +234,12 @@ def test_random_steps_give_the_logits_of_single_kernels_and_write_no_kv_but_thei
     groups, free = len(rig.model.groups.windows), list(range(NUM_BLOCKS))
     generator.shuffle(free)
     sequences = [
-        a_sequence(n, generator.randint(3, 12), 0, [[free.pop() for _ in range(5)] for _ in range(groups)])
-        for n in range(6)
+        a_sequence(n, generator.randint(3, 7), 0, [[free.pop() for _ in range(5)] for _ in range(groups)])
+        for n in range(4)
     ]
     poison(recorded.kv, free)
-    for number in range(6):
-        at_most = sequences[: generator.randint(1, 6)]
+    for number in range(4):
+        at_most = sequences[: generator.randint(2, 4)]
         chunks = []
         for sequence in at_most:
             left = sequence.num_uncomputed_tokens
@@ -256,7 +258,7 @@ def test_random_steps_give_the_logits_of_single_kernels_and_write_no_kv_but_thei
             chunk.sequence.num_computed_tokens += chunk.num_tokens
             if last:
                 chunk.sequence.append(generator.randrange(250))
-    assert sum(replays.counts) > 3
+    assert sum(replays.counts) > 2
     assert not recorded.eager_steps
 
 
@@ -312,11 +314,11 @@ def test_answers_through_graphs_are_those_of_single_kernels(
     tmp_path: Path, family: str, overrides: dict[str, Any], overlap_steps: bool
 ) -> None:
     directory = save_model(tmp_path / "model", family, **overrides)
-    requests = [random_request(n, random.Random(6000 + n)) for n in range(6)]
+    requests = [random_request(n, random.Random(6000 + n)) for n in range(4)]
     plain = make_engine(directory, attention_backend="torch", dtype="float32")
     wanted = [result(completion) for completion in complete(plain, *requests)]
     replays = Replays()
-    rig = RunnerOf(directory, overlap_steps=overlap_steps, max_num_batched_tokens=16, max_num_seqs=5)
+    rig = RunnerOf(directory, overlap_steps=overlap_steps, max_num_batched_tokens=16, max_num_seqs=4)
     engine = engine_over(rig, rig.recorded(replays))
 
     assert [result(completion) for completion in complete(engine, *requests)] == wanted
@@ -461,3 +463,49 @@ def test_graphs_and_parts_of_split_decoding_are_part_of_the_memory_that_a_step_t
 
     assert cuda - cuda_eager == graph_bytes(256, 8192, 1000) > len(step_sizes(256, 8192)) << 20
     assert cuda_eager - cpu >= parts.sums.nbytes + parts.maxima.nbytes + parts.denominators.nbytes
+
+
+class PreparedRunner:
+    """Notes what is asked of a runner before the first request."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.why_eager: str | None = None
+
+    def warm_up(self, context_length: int) -> None:
+        self.calls.append("warm up")
+
+    def record_graphs(self, capture: object, **limits: int) -> None:
+        self.calls.append("record")
+
+
+@pytest.mark.parametrize(
+    ("device", "attention", "cuda_graphs", "calls", "why_eager"),
+    [
+        ("cuda", "triton", True, ["warm up", "record"], None),
+        ("cuda", "triton", False, ["warm up"], "turned_off"),
+        ("cuda", "varlen", True, [], "attention_backend"),
+        ("cuda", "torch", True, [], "attention_backend"),
+        ("cpu", "native", True, [], None),
+    ],
+)
+def test_kernels_are_launched_before_the_first_request_and_steps_without_graphs_have_a_reason(
+    device: str,
+    attention: str,
+    cuda_graphs: bool,
+    calls: list[str],
+    why_eager: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_module, "CudaCapture", lambda device: Replays())
+    model = SimpleNamespace(
+        facts=SimpleNamespace(context_length=CONTEXT, vocab_size=VOCAB_SIZE),
+        config=EngineConfig("model", cuda_graphs=cuda_graphs),
+        device=torch.device(device),
+        attention=attention,
+    )
+    runner: Any = PreparedRunner()
+
+    engine_module._prepare(runner, model)  # type: ignore[arg-type]
+
+    assert (runner.calls, runner.why_eager) == (calls, why_eager)
