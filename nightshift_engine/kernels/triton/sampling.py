@@ -169,20 +169,9 @@ def _cut_arguments(cuts: Cuts | None) -> tuple[Tensor | None, ...]:
     do_not_specialize_on_alignment=["rows", "params", "cut_values", "cut_ids"],
 )
 def _sum_chunks(
-    logits,
-    rows,
-    stride_row,
-    vocab_size,
-    params,
-    stride_param,
-    maxima,
-    sums,
-    num_chunks,
-    cut_values,
-    cut_ids,
-    CHUNK: tl.constexpr,
-    CHUNKS: tl.constexpr,
-):
+    logits, rows, stride_row, vocab_size, params, stride_param, maxima, sums, num_chunks, cut_values, cut_ids,
+    CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
+):  # fmt: skip
     """Some chunks of one row."""
     at = tl.program_id(0)
     chunks = tl.program_id(1) * CHUNKS + tl.arange(0, CHUNKS)
@@ -203,23 +192,9 @@ def _sum_chunks(
     do_not_specialize_on_alignment=["rows", "params", "numbers", "cut_values", "cut_ids", "tokens", "usable"],
 )
 def _draw_row(
-    logits,
-    rows,
-    stride_row,
-    vocab_size,
-    params,
-    stride_param,
-    numbers,
-    maxima,
-    sums,
-    num_chunks,
-    cut_values,
-    cut_ids,
-    tokens,
-    usable,
-    CHUNK: tl.constexpr,
-    CHUNKS_PADDED: tl.constexpr,
-):
+    logits, rows, stride_row, vocab_size, params, stride_param, numbers, maxima, sums, num_chunks,
+    cut_values, cut_ids, tokens, usable, CHUNK: tl.constexpr, CHUNKS_PADDED: tl.constexpr,
+):  # fmt: skip
     """The token of one row in which its number falls: first its chunk, then its place there."""
     at = tl.program_id(0)
     scale = _scale(params, at)
@@ -257,28 +232,15 @@ def _pick(weights, number, SIZE: tl.constexpr):
     do_not_specialize_on_alignment=["rows", "params", "cut_values", "cut_ids"],
 )
 def _find_cut(
-    logits,
-    rows,
-    stride_row,
-    vocab_size,
-    params,
-    stride_param,
-    maxima,
-    sums,
-    num_chunks,
-    cut_values,
-    cut_ids,
+    logits, rows, stride_row, vocab_size, params, stride_param, maxima, sums, num_chunks, cut_values, cut_ids,
     listed_ids,  # [rows, vocabulary], int32: room for the tokens that a program lists
-    CHUNKS_PADDED: tl.constexpr,
-    THRESHOLDS: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    CHUNKS_PADDED: tl.constexpr, THRESHOLDS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """The cut of one row."""
     at = tl.program_id(0)
     row = _row(logits, rows, stride_row, at)
     listed = listed_ids + at.to(tl.int64) * vocab_size
-    temperature, scale = tl.load(params + at), _scale(params, at)
+    temperature, scale = tl.minimum(tl.load(params + at), TEMPERATURE_MAX), _scale(params, at)
     top_k = tl.load(params + stride_param + at)
     top_p = tl.load(params + 2 * stride_param + at)
     min_p = tl.load(params + 3 * stride_param + at)
@@ -331,15 +293,10 @@ def _find_cut(
 def _weigh(
     row,
     listed,  # ids of tokens, or None: the first `count`
-    count,
-    thresholds,
+    count, thresholds,
     least,  # tokens below weigh nothing
-    largest,
-    scale,
-    THRESHOLDS: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    largest, scale, THRESHOLDS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """The number of tokens that reach each of `thresholds`, int32, and their mass, float64."""
     counts = tl.zeros([THRESHOLDS, COLUMNS], tl.int32)
     masses = tl.zeros([THRESHOLDS, COLUMNS], tl.float64)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nightshift_engine.sampling import random_rows, sampler
-from tests.unit.engine.sampling.test_filters import by_definition, in_the_interpreter, some_logits
+from tests.unit.engine.sampling.test_filters import by_definition, in_the_interpreter, ranking, some_logits
 from tests.unit.engine.sampling.test_sampler import EOS, sample, sequence
 
 pytest.importorskip("triton")
@@ -31,15 +31,30 @@ def on_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 def draws_of(logits: Tensor, **params: float) -> Draws:
     """Every row of `logits`, all with these parameters."""
     values = {"temperature": 1.0, "top_k": logits.shape[1], "top_p": 1.0, "min_p": 0.0} | params
-    columns = torch.tensor(list(values.values()), dtype=torch.float64)[:, None].expand(-1, len(logits))
-    return Draws(
-        logits, torch.arange(len(logits)), columns.contiguous(), torch.rand(len(logits), dtype=torch.float64)
+    count, device = len(logits), logits.device
+    columns = torch.tensor(list(values.values()), dtype=torch.float64, device=device)[:, None]
+    numbers = torch.rand(count, dtype=torch.float64, device=device)
+    return Draws(logits, torch.arange(count, device=device), columns.expand(-1, count).contiguous(), numbers)
+
+
+def assert_top_p_ends_as_defined(logits: Tensor, top_p: float) -> None:
+    """Compares what is kept of one row `[vocabulary]`, on any device, with the definition in float64."""
+    draws = draws_of(logits[None], top_p=top_p)
+    [row_kept] = kept(draws.logits, find_cuts(draws, sum_chunks(draws.logits)))
+    row = logits.cpu().numpy()
+    weights = np.exp(row.astype(np.float64) - row.max())
+    # Sums in another order differ by less than this.
+    least, most = (
+        by_definition(row, weights, share * weights.sum()) for share in (top_p - 1e-7, top_p + 1e-7)
     )
+    ranked = ranking(row).tolist()
+    assert row_kept == sorted(ranked[: len(row_kept)])
+    assert max(1, len(least)) <= len(row_kept) <= len(most)
 
 
 def kept(logits: Tensor, cuts: Cuts) -> list[list[int]]:
     """Tokens of each row that are not cut."""
-    ids = torch.arange(logits.shape[1])
+    ids = torch.arange(logits.shape[1], device=logits.device)
     value, last = cuts.values[:, None], cuts.ids[:, None]
     mask = (logits > value) | ((logits == value) & (ids <= last))
     return [row.nonzero()[:, 0].tolist() for row in mask]
@@ -71,21 +86,16 @@ def test_top_p_ends_where_its_definition_does(kind: str, top_p: float) -> None:
         "tied": smooth.round(),
         "mostly impossible": np.where(rng.random(3000) < 0.999, -np.inf, smooth).astype(np.float32),
     }[kind]
-    draws = draws_of(torch.from_numpy(logits)[None], top_p=top_p)
+    assert_top_p_ends_as_defined(torch.from_numpy(logits), top_p)
 
-    cuts = find_cuts(draws, sum_chunks(draws.logits))
 
-    weights = np.exp(logits.astype(np.float64) - logits.max())
-    [row_kept] = kept(draws.logits, cuts)
-    for share in (top_p - 1e-7, top_p + 1e-7):  # where rounding does not decide
-        wanted = by_definition(logits, weights, share * weights.sum())
-        if len(wanted) == len(row_kept):
-            assert row_kept == wanted
-            break
-    else:
-        least = by_definition(logits, weights, (top_p - 1e-7) * weights.sum())
-        most = by_definition(logits, weights, (top_p + 1e-7) * weights.sum())
-        assert set(least) <= set(row_kept) <= set(most)
+@pytest.mark.parametrize("temperature", [1e37, 1e308])
+def test_heat_beyond_float32_keeps_as_many_equally_likely_tokens_as_it_takes(temperature: float) -> None:
+    draws = draws_of(torch.arange(10.0)[None], top_p=0.5, temperature=temperature)
+
+    assert kept(draws.logits, find_cuts(draws, sum_chunks(draws.logits, draws.rows, draws.params))) == [
+        [5, 6, 7, 8, 9]
+    ]
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy warns of NaN, a device does not

@@ -74,7 +74,7 @@ def launch_everything(inputs: Inputs) -> None:
             shared_tokens=shared_tokens, **shared,
         )  # fmt: skip
     launch_rows(inputs)
-    launch_sampling()
+    sampling.compile_all(151_936, torch.device("cpu"))
 
 
 def launch_rows(inputs: Inputs) -> None:
@@ -99,15 +99,6 @@ def launch_rows(inputs: Inputs) -> None:
     inner = qkv.shape[1] // 2
     for activation in get_args(Activation):
         rows.activate(qkv, activation, qkv.new_empty(5, inner))
-
-
-def launch_sampling() -> None:
-    """Launches the kernels that draw tokens, of a vocabulary of 151,936, and those for log-probabilities."""
-    logits, params = torch.zeros(2, 151_936), torch.ones(4, 2, dtype=torch.float64)
-    draws = sampling.Draws(logits, torch.arange(2), params, torch.zeros(2, dtype=torch.float64))
-    for are_filtered in (False, True):
-        sampling.draw_tokens(draws, are_filtered=are_filtered)
-    sampling.sum_chunks(logits)
 
 
 def compile_launch(kernel: Any, args: tuple[Any, ...], constants: dict[str, Any], architecture: int) -> Any:
