@@ -11,7 +11,7 @@ from .attention.interface import AttentionBackend
 from .cuda_graphs import Capture, DecodeGraphs
 from .forward_pass import ForwardPass
 from .kv_memory import KvMemory
-from .step_layout import lay_out
+from .step_layout import HostStep, arrange, place
 from .step_threads import StepThreads
 
 _CPU_ALLOCATOR_SAYS = ("can't allocate memory", "not enough memory", "std::bad_alloc")
@@ -54,7 +54,6 @@ class ModelRunner:
             num_groups=len(self.kv.groups.windows),
         )
 
-    @torch.inference_mode()
     def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
         """Computes all chunks; logits `[rows, vocabulary]` in the order given, float32.
 
@@ -62,7 +61,13 @@ class ModelRunner:
         `promised` are the tokens of the step before, on the device, for sequences that do not know theirs.
         """
         begun_s = time.monotonic()
-        inputs = lay_out(chunks, self.kv.block_size, self.device)
+        return self.run(arrange(chunks, self.kv.block_size), promised, begun_s)
+
+    @torch.inference_mode()
+    def run(self, step: HostStep, promised: Tensor | None = None, begun_s: float | None = None) -> Tensor:
+        """Computes a step like `forward`; `begun_s` is the monotonic time at which its work began."""
+        begun_s = begun_s or time.monotonic()
+        inputs = place(step, self.device)
         if promised is not None:
             inputs.input_ids[inputs.promised_rows] = promised[inputs.promised_sources]
         logits = self._graphs.replay(inputs) if self._graphs is not None else None
@@ -76,3 +81,6 @@ class ModelRunner:
     def clear_blocks(self, blocks: list[int]) -> None:
         """Zeros blocks whose content is not finite, before other sequences get them."""
         self.kv.clear(blocks)
+
+    def check(self) -> None:
+        """Finds nothing: what could fail has raised."""

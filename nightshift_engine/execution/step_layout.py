@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,8 +66,24 @@ class StepInputs:
     """int64: where each of them is among the tokens that the step before sampled."""
 
 
+@dataclass(frozen=True, slots=True)
+class HostStep:
+    """A step before it is on a device: the arrays of its inputs by name, and the numbers of its layout."""
+
+    arrays: dict[str, NDArray[Any]]
+    num_tokens: int
+    num_decodes: int
+    max_query_len: int
+    max_seq_len: int
+
+
 def lay_out(chunks: Seq[Chunk], block_size: int, device: torch.device) -> StepInputs:
     """The step that computes `chunks`, on `device`."""
+    return place(arrange(chunks, block_size), device)
+
+
+def arrange(chunks: Seq[Chunk], block_size: int) -> HostStep:
+    """The step that computes `chunks`."""
     counts = _column([chunk.num_tokens for chunk in chunks])
     computed = _column([chunk.sequence.num_computed_tokens for chunk in chunks])
     # Decoding sequences first, by length. The order changes only where sequences come, go or begin to decode.
@@ -85,7 +102,7 @@ def lay_out(chunks: Seq[Chunk], block_size: int, device: torch.device) -> StepIn
     is_last = seq_lens == known + promised
     # Only a sequence's last token can be promised, so it is the last one of its chunk.
     awaits = (is_last & (promised > 0)).nonzero()[0]
-    on_device = to_device(
+    return HostStep(
         {
             "cu_seqlens_q": np.concatenate([[0], ends]).astype(np.int32),
             "seq_lens": seq_lens.astype(np.int32),
@@ -97,12 +114,21 @@ def lay_out(chunks: Seq[Chunk], block_size: int, device: torch.device) -> StepIn
             "promised_rows": ends[awaits] - 1,
             "promised_sources": _column([sequences[index].promised_row for index in awaits.tolist()]),
         },
-        device,
+        num_tokens=num_tokens,
+        num_decodes=int((counts == 1).sum()),
+        max_query_len=int(counts.max()),
+        max_seq_len=int(seq_lens.max()),
     )
+
+
+def place(step: HostStep, device: torch.device) -> StepInputs:
+    """The step on `device`, by one copy."""
+    on_device = to_device(step.arrays, device)
+    num_groups = sum(name.startswith("block_tables") for name in step.arrays)
     inputs = {name: on_device.pop(name) for name in StepInputs.__slots__ if name != "layout"}
     by_group = [
         (on_device.pop(f"block_tables {group}"), on_device.pop(f"slot_mapping {group}"))
-        for group in range(len(tables))
+        for group in range(num_groups)
     ]
     layout = StepLayout(
         cu_seqlens_q=on_device["cu_seqlens_q"],
@@ -110,10 +136,10 @@ def lay_out(chunks: Seq[Chunk], block_size: int, device: torch.device) -> StepIn
         block_tables=by_group[0][0],
         slot_mapping=by_group[0][1],
         positions=on_device["positions"],
-        num_tokens=num_tokens,
-        num_decodes=int((counts == 1).sum()),
-        max_query_len=int(counts.max()),
-        max_seq_len=int(seq_lens.max()),
+        num_tokens=step.num_tokens,
+        num_decodes=step.num_decodes,
+        max_query_len=step.max_query_len,
+        max_seq_len=step.max_seq_len,
     )
     if len(by_group) > 1:
         others = (replace(layout, block_tables=t, slot_mapping=slots) for t, slots in by_group[1:])

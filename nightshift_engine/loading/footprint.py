@@ -46,22 +46,32 @@ class Footprint:
 
 
 def generator_footprint(config: EngineConfig, directory: Path) -> Footprint:
-    """Footprint of a decoder or an encoder-decoder. Raises `ModelLoadFailed` or `InvalidConfig`."""
+    """Footprint of a decoder or an encoder-decoder, on each of its devices. Raises `ModelLoadFailed` or
+    `InvalidConfig`.
+    """
     device = weights.resolve_device(config.device)
     hf_config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
     dtype = weights.decoder_dtype(config, hf_config, device)
     kv_dtype = weights.resolve_kv_dtype(config.kv_cache_dtype, dtype)
     text_config = hf_config.get_text_config()
-    per_token = _kv_bytes_per_token(text_config, kv_dtype)
+    size = config.tensor_parallel_size
+    per_token = -(-_kv_bytes_per_token(text_config, kv_dtype) // size)
     fixed_tokens = config.num_kv_blocks and config.num_kv_blocks * config.block_size
     least_tokens = min(config.max_model_len or _LEAST_TOKENS, _LEAST_TOKENS)
+    stored = num_stored_elements(directory, config.model)
     return Footprint(
-        num_stored_elements(directory, config.model) * dtype.itemsize,
+        _elements_held(stored, text_config, size) * dtype.itemsize,
         largest_step_bytes(config, text_config, dtype),
         per_token,
         fixed_tokens or least_tokens,
         has_fixed_kv=fixed_tokens is not None,
     )
+
+
+def _elements_held(stored: int, text_config: Any, size: int) -> int:
+    """Numbers that each of `size` devices has: all have the whole embedding."""
+    embedding = text_config.vocab_size * (_widest(text_config, "hidden_size", "d_model") or 0)
+    return stored if size == 1 else -(-max(0, stored - embedding) // size) + embedding
 
 
 def encoder_footprint(directory: Path, dtype_name: str, device_name: str) -> Footprint:

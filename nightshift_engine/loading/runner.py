@@ -1,0 +1,89 @@
+"""Makes the runner of a loaded model: KV memory, attention over it, and CUDA graphs."""
+
+from collections.abc import Sequence as Seq
+from typing import Any
+
+from torch import Tensor
+
+from ..core.batcher import Chunk
+from ..errors import InvalidConfig
+from ..execution.attention.selection import can_be_recorded, has_transposed_keys, make_attention
+from ..execution.cuda_graphs import CudaCapture
+from ..execution.device.devices import DeviceMemory
+from ..execution.kv_memory import KvMemory, num_blocks_for
+from ..execution.model_runner import ModelRunner
+from ..execution.step_layout import arrange
+from .model import LoadedModel
+from .ranks.processes import ClearBlocks, NewRunner, Ranks, Step
+
+
+class RankedRunner:
+    """A model runner whose steps the other ranks compute too. After it has raised, it only raises."""
+
+    def __init__(self, runner: ModelRunner, ranks: Ranks) -> None:
+        self._runner, self._ranks = runner, ranks
+
+    def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
+        """Computes like `ModelRunner.forward`. Raises `RankLost`, also where memory does not suffice."""
+        with self._ranks.in_step():
+            step = arrange(chunks, self._runner.kv.block_size)
+            self._ranks.send(Step(step, None if promised is None else len(promised)))
+            if promised is not None:
+                self._ranks.group.broadcast(promised)
+            return self._runner.run(step, promised)
+
+    def clear_blocks(self, blocks: list[int]) -> None:
+        with self._ranks.in_step():
+            self._ranks.send(ClearBlocks(blocks))
+            self._runner.clear_blocks(blocks)
+
+    def check(self) -> None:
+        """Raises `RankLost` if what the last step gave may be wrong."""
+        self._ranks.check()
+
+
+def make_runner(model: LoadedModel, memory: DeviceMemory | None) -> tuple[Any, int]:
+    """The runner of an engine, and the number of its KV blocks. Raises `InvalidConfig` or `RankLost`.
+
+    `memory` is its part of the device's; None gives it all that may be taken now.
+    """
+    if model.ranks is None:
+        return make_model_runner(model, memory)
+    with model.ranks.in_step():
+        model.ranks.send(NewRunner(model.config, memory))
+        runner, num_blocks = make_model_runner(model, memory)
+    return RankedRunner(runner, model.ranks), num_blocks
+
+
+def make_model_runner(model: LoadedModel, memory: DeviceMemory | None) -> tuple[Any, int]:
+    """The runner of this process's part of a model, and the blocks that fit here and on the other ranks."""
+    facts, device, groups, config = model.facts, model.device, model.groups, model.config
+    memory = memory or DeviceMemory.measure(device, config.gpu_memory_utilization)
+    num_blocks = num_blocks_for(
+        config, model.shapes, groups, facts.context_length, model.kv_dtype, memory, model.step_bytes
+    )
+    if model.group is not None:
+        num_blocks = model.group.least(num_blocks)
+    has_graphs = config.cuda_graphs and device.type == "cuda" and can_be_recorded(model.attention)
+    try:
+        kv = KvMemory(
+            model.shapes,
+            num_blocks=num_blocks + has_graphs,  # their dummy rows need a block of their own
+            block_size=config.block_size,
+            dtype=model.kv_dtype,
+            device=device,
+            transposed_keys=has_transposed_keys(model.attention),
+            groups=groups,
+        )
+    except (RuntimeError, MemoryError, ValueError) as error:  # the last: more than can be addressed
+        raise InvalidConfig(f"no memory for {num_blocks} KV blocks; set num_kv_blocks: {error}") from error
+    attention = make_attention(model.attention, kv, facts.context_length)
+    runner = model.runner(model.forward_pass, kv, attention, device)
+    if has_graphs:
+        runner.record_graphs(
+            CudaCapture(device),
+            max_num_seqs=config.max_num_seqs,
+            context_length=facts.context_length,
+            vocab_size=facts.vocab_size,
+        )
+    return runner, num_blocks
