@@ -15,7 +15,8 @@ from torch import Tensor
 _dist: Any = torch.distributed  # its annotations leave out half of it
 
 MEETING_TIMEOUT = timedelta(seconds=60)
-"""Time for which a rank that is ready waits for the others, which are ready too."""
+"""Time for which a rank that is ready waits for the others, which are ready too. No other thread of its
+process runs meanwhile: torch keeps Python's lock."""
 EXCHANGE_TIMEOUT = timedelta(minutes=30)
 """Time for which a rank waits for one that is still there: some read their weights faster than others."""
 

@@ -133,9 +133,9 @@ class Ranks:
                 self._start(Start(config, rank, meeting_point))
             for connection in self._all.connections:
                 connection.recv()
-        except (EOFError, OSError) as error:
+            self.group = Group.join(0, size, device, meeting_point)
+        except (EOFError, OSError, RuntimeError) as error:
             raise RankLost("a rank ended before it began; its log says why") from error
-        self.group = Group.join(0, size, device, meeting_point)
         for rank, process in enumerate(self._all.processes, 1):
             arguments = (rank, process, self.group.abort)
             threading.Thread(target=self._all.watch, args=arguments, daemon=True).start()

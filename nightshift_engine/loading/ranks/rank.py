@@ -5,10 +5,12 @@
 
 import logging
 import os
+import shutil
 import sys
 import threading
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import torch
 
@@ -52,16 +54,17 @@ def run_step(runner: ModelRunner, message: Step, group: Group) -> None:
     runner.run(message.step, promised)
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(directory: Path) -> None:
     while os.read(sys.stdin.fileno(), 1):
         pass  # nothing is written to it
+    shutil.rmtree(directory, ignore_errors=True)  # a parent that was killed has left it
     os._exit(0)  # whatever the other threads wait for
 
 
 def main() -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     connection = Connection(int(sys.argv[1]))
     start: Start = connection.recv()
+    threading.Thread(target=_end_with_parent, args=(start.meeting_point.parent,), daemon=True).start()
     config, device = start.config, rank_device(start.config, start.rank)
     connection.send(None)  # it is ready to meet the others
     with on_device(device):

@@ -1,4 +1,7 @@
-"""A model on two ranks, of which one is a thread of the test's process; what they exchange goes by gloo."""
+"""A model on two ranks, of which one is a thread of the test's process; what they exchange goes by gloo.
+
+In float32 only: transformers sets torch's default dtype, which all threads share, while it makes a model.
+"""
 
 import threading
 from collections.abc import Callable, Iterator

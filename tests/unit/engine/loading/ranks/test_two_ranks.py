@@ -7,25 +7,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from nightshift_engine import Engine, Request, SamplingParams
+from nightshift_engine.core.batcher import Chunk
+from nightshift_engine.core.sequence import Sequence
+from nightshift_engine.execution.parallel.group import Group
 from nightshift_engine.guidance.grammar import Grammar
-from nightshift_engine.loading.model import LoadedModel
+from nightshift_engine.loading.model import LoadedModel, load_part
 from nightshift_engine.loading.ranks.processes import Step
+from nightshift_engine.loading.runner import make_model_runner
+from tests.unit.engine.execution.test_cuda_graphs import Replays
 from tests.unit.engine.loading.test_model_families import CASES as FAMILIES
 from tests.unit.engine.loading.test_model_families import GPT2_NAMES
 from tests.unit.engine.tiny.cases import mostly_exhaustive
 from tests.unit.engine.tiny.decoders import (
+    CONTEXT,
+    VOCAB_SIZE,
     complete,
     engine_config,
     greedy,
     greedy_answers,
     load_engine,
+    load_tokenizer,
     random_prompts,
     reference_greedy,
     save_model,
 )
-from tests.unit.engine.tiny.ranks import engine_on_two_ranks, loaded_on_two_ranks
+from tests.unit.engine.tiny.ranks import CPU, engine_on_two_ranks, loaded_on_two_ranks, on_two_ranks
 
 NEW_TOKENS = 12
 
@@ -136,3 +145,29 @@ def test_a_rank_keeps_the_kv_of_its_heads_in_half_the_memory(checkpoint: Path, m
 
     assert engine.stats().blocks_total == whole.stats().blocks_total
     assert {shape.num_heads for shape in model.shapes.values()} == {1}, "of two"
+
+
+def test_ranks_record_and_replay_the_same_graphs(checkpoint: Path) -> None:
+    config = engine_config(checkpoint, attention_backend="torch", num_kv_blocks=9)
+    prompt, token = random_prompts(1)[0], 7
+
+    def decode(group: Group) -> tuple[list[int], list[torch.Tensor]]:
+        model = load_part(config, load_tokenizer(str(checkpoint)), CPU, group)
+        replays, logits = Replays(), []
+        for is_recorded in (False, True):
+            runner, _ = make_model_runner(model, None)
+            if is_recorded:
+                runner.record_graphs(replays, max_num_seqs=2, context_length=CONTEXT, vocab_size=VOCAB_SIZE)
+            sequence = Sequence(Request("row", prompt), arrival=0, num_tokens_max=CONTEXT)
+            sequence.add_blocks(list(range(7)))
+            runner.forward([Chunk(sequence, len(prompt))])
+            sequence.num_computed_tokens = len(prompt)
+            sequence.append(token)
+            logits.append(runner.forward([Chunk(sequence, 1)]).clone())
+        return replays.counts, logits
+
+    first, second = on_two_ranks(decode)
+    assert first[0] == second[0] == [0, 1], "of one row, and of two"
+    for by_layer, replayed in (first[1], second[1]):
+        torch.testing.assert_close(replayed, by_layer)
+        assert torch.equal(by_layer, first[1][0]), "both ranks have the same"
