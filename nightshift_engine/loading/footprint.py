@@ -12,6 +12,7 @@ from ..checkpoint.stored_tensors import num_stored_elements
 from ..core.config import EngineConfig
 from ..execution.kv_memory import KvShape, largest_step_bytes
 from . import weights
+from .ranks.processes import rank_device
 
 _INPUTS_PER_PASS = {"cpu": 1_024, "cuda": 16_384}
 """Tokens, as in `encoders/model.py`. What an image needs is of the same order."""
@@ -49,7 +50,7 @@ def generator_footprint(config: EngineConfig, directory: Path) -> Footprint:
     """Footprint of a decoder or an encoder-decoder, on each of its devices. Raises `ModelLoadFailed` or
     `InvalidConfig`.
     """
-    device = weights.resolve_device(config.device)
+    device = rank_device(config, 0)
     hf_config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
     dtype = weights.decoder_dtype(config, hf_config, device)
     kv_dtype = weights.resolve_kv_dtype(config.kv_cache_dtype, dtype)

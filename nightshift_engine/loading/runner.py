@@ -22,9 +22,12 @@ class RankedRunner:
 
     def __init__(self, runner: ModelRunner, ranks: Ranks) -> None:
         self._runner, self._ranks = runner, ranks
+        ranks.num_runners += 1
+        self._number = ranks.num_runners
 
     def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
         """Computes like `ModelRunner.forward`. Raises `RankLost`, also where memory does not suffice."""
+        assert self._number == self._ranks.num_runners, "another engine has the ranks of this model"
         with self._ranks.in_step():
             step = arrange(chunks, self._runner.kv.block_size)
             self._ranks.send(Step(step, None if promised is None else len(promised)))

@@ -26,7 +26,7 @@ Workers = Annotated[
     typer.Option(
         min=1,
         max=64,
-        help="Worker processes, each with the models.  [default: one for each GPU, else 1]",
+        help="Worker processes, each with the models.  [default: one for each GPU or group of GPUs, else 1]",
         show_default=False,
     ),
 ]

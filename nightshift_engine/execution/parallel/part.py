@@ -22,16 +22,12 @@ class Part:
     """All of a decoder where there is no group, else a rank's part of it. `rows` and `columns` are runs."""
 
     def __init__(self, group: Group | None = None) -> None:
-        self._group = group
+        self.group = group
         self.rank, self.size = (0, 1) if group is None else (group.rank, group.size)
-
-    @property
-    def group(self) -> Group | None:
-        return self._group
 
     def whole(self, module: Any) -> AbstractContextManager[None]:
         """Makes the weights below `module` whole inside the block, for the last time."""
-        return nullcontext() if self._group is None else whole_weights(module, self._group)
+        return nullcontext() if self.group is None else whole_weights(module, self.group)
 
     def count(self, number: int) -> int:
         """This rank's share of heads, or of anything that all have the same number of.
@@ -44,7 +40,7 @@ class Part:
 
     def rows(self, sections: Sequence[int]) -> Tensor | None:
         """Indices of this rank's rows of a weight that has these sections; None if they are all."""
-        if self._group is None:
+        if self.group is None:
             return None
         starts = torch.tensor([0, *sections]).cumsum(0).tolist()
         runs = [self._run(start, size) for start, size in zip(starts, sections, strict=False)]
@@ -52,11 +48,11 @@ class Part:
 
     def columns(self, weight: Tensor) -> Tensor:
         """This rank's columns of `weight`."""
-        return weight if self._group is None else weight[:, self._run(0, weight.shape[1])].contiguous()
+        return weight if self.group is None else weight[:, self._run(0, weight.shape[1])].contiguous()
 
     def vocabulary(self, weight: Tensor) -> Tensor:
         """This rank's rows of what makes logits, or of its bias; a copy."""
-        return weight if self._group is None else weight[self._run(0, len(weight))].clone()
+        return weight if self.group is None else weight[self._run(0, len(weight))].clone()
 
     def added(self, bias: Tensor | None) -> Tensor | None:
         """The bias of a layer whose outputs are summed over the ranks: one of them adds it."""
@@ -64,11 +60,11 @@ class Part:
 
     def summed(self, linear: Linear) -> Linear:
         """A layer over this rank's columns, as the layer over all."""
-        return linear if self._group is None else SummedLinear(linear, self._group)
+        return linear if self.group is None else SummedLinear(linear, self.group)
 
     def gathered(self, linear: Linear) -> Linear:
         """A layer with this rank's rows, as the layer with all."""
-        return linear if self._group is None else GatheredLinear(linear, self._group)
+        return linear if self.group is None else GatheredLinear(linear, self.group)
 
     def kv_shapes(self, shapes: Mapping[int, KvShape]) -> dict[int, KvShape]:
         """The KV of this rank's heads, by layer."""

@@ -69,7 +69,7 @@ Message = NewRunner | Step | ClearBlocks
 def rank_device(config: EngineConfig, rank: int) -> torch.device:
     """The device of a rank. Raises `InvalidConfig`."""
     device, size = resolve_device(config.device), config.tensor_parallel_size
-    if device.type != "cuda":
+    if device.type != "cuda" or size == 1:
         return device
     if ":" in config.device:
         raise InvalidConfig(f"device {config.device!r} is one of the {size} that tensor_parallel_size needs")
@@ -124,6 +124,8 @@ class Ranks:
 
     def __init__(self, config: EngineConfig) -> None:
         """Starts them; they load their parts of the model while rank 0 loads its own."""
+        self.num_runners = 0
+        """The number of runners made so far. The ranks have the last one alone."""
         self._all = _Processes()
         self._end = weakref.finalize(self, self._all.end)
         size, device = config.tensor_parallel_size, rank_device(config, 0)

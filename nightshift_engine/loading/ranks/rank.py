@@ -42,16 +42,11 @@ def serve(model: LoadedModel, group: Group, connection: Connection) -> None:
         if isinstance(message, ClearBlocks):
             runner.clear_blocks(message.blocks)
         elif isinstance(message, Step):
-            run_step(runner, message, group)
-
-
-def run_step(runner: ModelRunner, message: Step, group: Group) -> None:
-    """Computes a step with the others; the logits are rank 0's to read."""
-    promised = None
-    if message.num_promised is not None:
-        promised = torch.empty(message.num_promised, dtype=torch.int64, device=group.device)
-        group.broadcast(promised)
-    runner.run(message.step, promised)
+            promised = None
+            if message.num_promised is not None:
+                promised = torch.empty(message.num_promised, dtype=torch.int64, device=group.device)
+                group.broadcast(promised)
+            runner.run(message.step, promised)  # the logits are rank 0's to read
 
 
 def _end_with_parent(directory: Path) -> None:

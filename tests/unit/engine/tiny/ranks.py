@@ -39,6 +39,7 @@ class ThreadRanks:
 
     def __init__(self, group: Group, connection: Connection) -> None:
         self.group = group
+        self.num_runners = 0
         self.sent: list[Message] = []
         self._connection = connection
 

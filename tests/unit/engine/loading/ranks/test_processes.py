@@ -200,6 +200,7 @@ def test_each_rank_has_the_cuda_device_of_its_number(monkeypatch: pytest.MonkeyP
     on_cuda(2)(monkeypatch)
     config = EngineConfig("model", tensor_parallel_size=2)
 
+    assert rank_device(EngineConfig("model", device="cuda:1"), 0) == torch.device("cuda"), "as it is resolved"
     assert [rank_device(config, rank) for rank in (0, 1)] == [torch.device("cuda:0"), torch.device("cuda:1")]
 
 

@@ -147,6 +147,15 @@ def test_a_rank_keeps_the_kv_of_its_heads_in_half_the_memory(checkpoint: Path, m
     assert {shape.num_heads for shape in model.shapes.values()} == {1}, "of two"
 
 
+def test_an_engine_whose_ranks_another_has_taken_over_computes_no_more(model: LoadedModel) -> None:
+    first = engine_over(model, num_kv_blocks=8)
+    engine_over(model, num_kv_blocks=8)
+
+    first.add(Request("row", [1, 2], greedy(1)))
+    with pytest.raises(AssertionError, match="another engine has the ranks"):
+        first.step()
+
+
 def test_ranks_record_and_replay_the_same_graphs(checkpoint: Path) -> None:
     config = engine_config(checkpoint, attention_backend="torch", num_kv_blocks=9)
     prompt, token = random_prompts(1)[0], 7
