@@ -28,13 +28,11 @@ from .core.roofline import Roofline
 from .core.sequence import Sequence
 from .core.stats import EAGER_REASONS, EngineHistograms, EngineStats
 from .core.steps import StepShape, step_shape
-from .errors import DuplicateRequest, GrammarFailed, InvalidConfig
-from .execution.attention.selection import can_be_recorded, has_transposed_keys, make_attention
+from .errors import DuplicateRequest, GrammarFailed
 from .execution.device.devices import DeviceMemory, on_device
-from .execution.graphs.capture import CudaCapture
-from .execution.kv_memory import KvMemory, num_blocks_for
-from .execution.model_runner import ModelRunner, is_out_of_memory
+from .execution.model_runner import is_out_of_memory
 from .loading.model import LoadedModel, load_model
+from .loading.runner import make_runner
 from .loading.weights import instruction_set
 from .sampling.sampler import Choice, Sampler
 from .text.tokenizer import Tokenizer
@@ -66,6 +64,9 @@ class Runner(Protocol):
     @property
     def eager_steps(self) -> dict[str, int]:
         """Steps that ran kernel by kernel although the device has graphs, by `EagerReason`."""
+
+    def check(self) -> None:
+        """Raises what makes the logits given so far worthless, if there is something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,39 +163,18 @@ class Engine:
         `memory` is its part of the device's; None gives it all that may be taken now.
         """
         with on_device(model.device):
-            memory = memory or DeviceMemory.measure(model.device, model.config.gpu_memory_utilization)
             return cls._over(model, memory)
 
     @classmethod
-    def _over(cls, model: LoadedModel, memory: DeviceMemory) -> Engine:
-        facts, device, groups, config = model.facts, model.device, model.groups, model.config
-        num_blocks = num_blocks_for(
-            config, model.shapes, groups, facts.context_length, model.kv_dtype, memory, model.step_bytes
-        )
-        try:
-            kv = KvMemory(
-                model.shapes,
-                num_blocks=num_blocks,
-                block_size=config.block_size,
-                dtype=model.kv_dtype,
-                device=device,
-                transposed_keys=has_transposed_keys(model.attention),
-                groups=groups,
-            )
-        except (RuntimeError, MemoryError, ValueError) as error:  # the last: more than can be addressed
-            raise InvalidConfig(
-                f"no memory for {num_blocks} KV blocks; set num_kv_blocks: {error}"
-            ) from error
-        attention = make_attention(model.attention, kv, facts.context_length)
-        runner = model.runner(model.forward_pass, kv, attention, device)
-        if isinstance(runner, ModelRunner):
-            _prepare(runner, model)
+    def _over(cls, model: LoadedModel, memory: DeviceMemory | None) -> Engine:
+        facts, groups, config = model.facts, model.groups, model.config
+        runner, num_blocks = make_runner(model, memory)
         extra_key = "|".join((facts.digest, facts.dtype, facts.kv_cache_dtype)).encode()
         num_kept_min = NUM_KEPT_MIN * len(groups.windows)  # a block has the KV of one group only
         pool = BlockPool(num_blocks, config.block_size, extra_key, num_kept_min=num_kept_min)
         windows = groups.windows
-        engine = cls(runner, model.tokenizer, facts, pool, config, device, windows, model.roofline)
-        engine._sampler.compile_kernels(facts.vocab_size, device)
+        engine = cls(runner, model.tokenizer, facts, pool, config, model.device, windows, model.roofline)
+        engine._sampler.compile_kernels(facts.vocab_size, model.device)
         room = f"{num_blocks} KV blocks, one sequence up to {engine.longest_sequence} tokens"
         log.info("engine loaded: model %s, %s, layers' windows %s", facts.id, room, windows)
         return engine
@@ -397,6 +377,7 @@ class Engine:
         if step is None:
             return
         result = step.choice.read()
+        self._runner.check()
         settled_s = time.perf_counter()
         # A step launched before the last one was done began when that one was.
         self._batcher.observe(step.shape, settled_s - max(step.launched_s, self._settled_s))
@@ -549,22 +530,3 @@ class Engine:
         with self._inbox_lock:
             self._known_ids.discard(sequence.id)
         return live.last_output(reason, text, token_ids)
-
-
-def _prepare(runner: ModelRunner, model: LoadedModel) -> None:
-    """Launches every kernel once, so that none is compiled later, and records steps where they can be."""
-    facts, config, is_cuda = model.facts, model.config, model.device.type == "cuda"
-    if not can_be_recorded(model.attention):
-        runner.why_eager = "attention_backend" if is_cuda else None
-        return
-    runner.warm_up(facts.context_length)
-    if is_cuda and config.cuda_graphs:
-        runner.record_graphs(
-            CudaCapture(model.device),
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            context_length=facts.context_length,
-            vocab_size=facts.vocab_size,
-        )
-    elif is_cuda:
-        runner.why_eager = "turned_off"

@@ -4,6 +4,7 @@
     ├── InvalidConfig          the engine was asked to be something it cannot be
     ├── ModelLoadFailed        files are missing, broken or not safetensors
     ├── UnsupportedModel       the model loads, but we would compute it wrongly
+    ├── RankLost               a process that computes a part of the model has ended; so has the engine
     ├── EncodeQueueFull        too many inputs wait in an encoder engine
     └── InvalidRequest         one request is wrong; the engine is fine
 
@@ -40,6 +41,13 @@ class UnsupportedModel(EngineError):
         super().__init__(f"model {model!r} is not supported: {reason}")
         self.model = model
         self.reason = reason
+
+
+class RankLost(EngineError):
+    """A process of a tensor-parallel model has ended, or no longer does what the others do.
+
+    The engine is of no more use; what is in it can run on another.
+    """
 
 
 class InvalidRequest(EngineError):

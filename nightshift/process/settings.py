@@ -536,6 +536,9 @@ class WorkerSettings(RowSettings, PriceSettings):
     of a row again. 0: only on a drain."""
     online_slots: Count = 256
     """Online requests that a worker holds; one tenant has at most about three quarters of them."""
+    engine_tensor_parallel_size: Count = 1
+    """GPUs of one machine on which each worker computes its text models together, each GPU a part of every
+    layer; docs/gpus.md says of which models."""
     engine_max_num_seqs: Count = 128
     """Sequences that run at once."""
     engine_num_kv_blocks: Count | None = None

@@ -41,6 +41,9 @@ class EngineConfig:
     gpu_memory_utilization: float = 0.9
     """Share of a CUDA device's memory that this process takes for weights, steps and KV of all its
     engines."""
+    tensor_parallel_size: int = 1
+    """Devices of this machine that compute the model together, each with some of its heads, MLP columns and
+    vocabulary. For plain decoders; a process for each but the first."""
     max_num_seqs: int = 128
     """Sequences running at once. More is faster until the step is bound by arithmetic."""
     max_num_batched_tokens: int = 1024
@@ -77,9 +80,13 @@ class EngineConfig:
             is_native = self.attention_backend in ("auto", "native")
             what = "must be native to be deterministic"
             _require(is_native, "attention_backend", what, self.attention_backend)
-        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
+        for name in ("block_size", "tensor_parallel_size", "max_num_seqs", "max_num_batched_tokens"):
             value = getattr(self, name)
             _require(_is_count(value), name, "must be an integer of at least 1", value)
+        if self.tensor_parallel_size > 1:
+            what = "must be 1 to be deterministic, or with int8 weights"
+            is_split = not self.deterministic and self.weight_dtype == "auto"
+            _require(is_split, "tensor_parallel_size", what, self.tensor_parallel_size)
         for name in ("num_kv_blocks", "kv_cache_bytes", "max_model_len"):
             value = getattr(self, name)
             _require(

@@ -21,6 +21,10 @@ class DeviceLimits:
     bytes_per_second: float
     flops_per_second: float
 
+    def of_several(self, count: int) -> "DeviceLimits":
+        """The best of so many devices like this one, of which each does its share."""
+        return DeviceLimits(count * self.bytes_per_second, count * self.flops_per_second)
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionWork:

@@ -76,7 +76,6 @@ class ModelRunner:
         inputs = StepBuffers([size], context_length, self.kv.block_size, groups, self.device).clear(size)
         self._forward_pass(inputs, self._attention.step(inputs.layout))
 
-    @torch.inference_mode()
     def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
         """Computes all chunks; logits `[rows, vocabulary]` in the order given, float32.
 
@@ -84,8 +83,16 @@ class ModelRunner:
         `promised` are the tokens of the step before, on the device, for sequences that do not know theirs.
         """
         begun_s = time.monotonic()
-        shares = self._attention.shares_prefixes
-        step = lay_out(chunks, self.kv.block_size, shares_prefixes=shares)
+        return self.run(self.lay_out(chunks), promised, begun_s)
+
+    def lay_out(self, chunks: Seq[Chunk]) -> HostStep:
+        """The step that computes `chunks`, as `run` takes it."""
+        return lay_out(chunks, self.kv.block_size, shares_prefixes=self._attention.shares_prefixes)
+
+    @torch.inference_mode()
+    def run(self, step: HostStep, promised: Tensor | None = None, begun_s: float | None = None) -> Tensor:
+        """Computes a step like `forward`; `begun_s` is the monotonic time at which its work began."""
+        begun_s = begun_s or time.monotonic()
         logits = self._graphs.replay(step, promised) if self._graphs is not None else None
         if logits is None:
             logits = self._compute(step, promised)
@@ -106,3 +113,6 @@ class ModelRunner:
     def clear_blocks(self, blocks: list[int]) -> None:
         """Zeros blocks whose content is not finite, before other sequences get them."""
         self.kv.clear(blocks)
+
+    def check(self) -> None:
+        """Finds nothing: what could fail has raised."""

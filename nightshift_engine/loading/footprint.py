@@ -12,6 +12,7 @@ from ..checkpoint.stored_tensors import num_stored_elements
 from ..core.config import EngineConfig
 from ..execution.kv_memory import KvShape, largest_step_bytes
 from . import weights
+from .ranks.processes import rank_device
 
 _INPUTS_PER_PASS = {"cpu": 1_024, "cuda": 16_384}
 """Tokens, as in `encoders/model.py`. What an image needs is of the same order."""
@@ -46,22 +47,32 @@ class Footprint:
 
 
 def generator_footprint(config: EngineConfig, directory: Path) -> Footprint:
-    """Footprint of a decoder or an encoder-decoder. Raises `ModelLoadFailed` or `InvalidConfig`."""
-    device = weights.resolve_device(config.device)
+    """Footprint of a decoder or an encoder-decoder, on each of its devices. Raises `ModelLoadFailed` or
+    `InvalidConfig`.
+    """
+    device = rank_device(config, 0)
     hf_config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
     dtype = weights.decoder_dtype(config, hf_config, device)
     kv_dtype = weights.resolve_kv_dtype(config.kv_cache_dtype, dtype)
     text_config = hf_config.get_text_config()
-    per_token = _kv_bytes_per_token(text_config, kv_dtype)
+    size = config.tensor_parallel_size
+    per_token = -(-_kv_bytes_per_token(text_config, kv_dtype) // size)
     fixed_tokens = config.num_kv_blocks and config.num_kv_blocks * config.block_size
     least_tokens = min(config.max_model_len or _LEAST_TOKENS, _LEAST_TOKENS)
+    stored = num_stored_elements(directory, config.model)
     return Footprint(
-        num_stored_elements(directory, config.model) * dtype.itemsize,
+        _elements_held(stored, text_config, size) * dtype.itemsize,
         largest_step_bytes(config, text_config, dtype, device),
         per_token,
         fixed_tokens or least_tokens,
         has_fixed_kv=fixed_tokens is not None,
     )
+
+
+def _elements_held(stored: int, text_config: Any, size: int) -> int:
+    """Numbers that each of `size` devices has: all have the whole embedding."""
+    embedding = text_config.vocab_size * (_widest(text_config, "hidden_size", "d_model") or 0)
+    return stored if size == 1 else -(-max(0, stored - embedding) // size) + embedding
 
 
 def encoder_footprint(directory: Path, dtype_name: str, device_name: str) -> Footprint:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -28,10 +28,15 @@ from ..execution.linears.native import NativeLinear
 from ..execution.linears.packing import fastest_packing, native_packing
 from ..execution.model_runner import ModelRunner
 from ..execution.packed_modules import pack_modules
+from ..execution.parallel.group import Group
+from ..execution.parallel.part import Part
 from ..text.tokenizer import Tokenizer
 from . import weights
 from .context import context_length
 from .device_limits import measure_limits, read_work
+from .ranks.checks import cannot_be_split, settle
+from .ranks.processes import Ranks
+from .ranks.reading import load_rows
 from .selftest import (
     CheckedModel,
     check_forward_pass,
@@ -66,6 +71,10 @@ class LoadedModel:
     """Tokens that one sees by layer, itself included; None or missing if all of the context."""
     roofline: Roofline | None = None
     """The work of its steps. None: it is not known."""
+    group: Group | None = None
+    """The ranks that compute it together, of which this process is one. None: it does so alone."""
+    ranks: Ranks | None = None
+    """The processes of the others, on rank 0."""
 
     @property
     def groups(self) -> KvGroups:
@@ -74,28 +83,46 @@ class LoadedModel:
 
 
 def load_model(config: EngineConfig) -> LoadedModel:
-    """Loads and proves a decoder. Raises `ModelLoadFailed`, `UnsupportedModel` or `InvalidConfig`."""
+    """Loads and proves a decoder. Raises `ModelLoadFailed`, `UnsupportedModel`, `InvalidConfig` or
+    `RankLost`.
+    """
     tokenizer = Tokenizer.load(config.model, config.revision)
-    device = weights.resolve_device(config.device)
-    with on_device(device):
-        return _load_model(config, tokenizer, device)
+    if config.tensor_parallel_size > 1:
+        config, device = settle(config)
+        ranks = Ranks(config)
+        with ranks.in_step():
+            return replace(load_part(config, tokenizer, device, ranks.group), ranks=ranks)
+    return load_part(config, tokenizer, weights.resolve_device(config.device))
 
 
-def _load_model(config: EngineConfig, tokenizer: Tokenizer, device: torch.device) -> LoadedModel:
+def load_part(
+    config: EngineConfig, tokenizer: Tokenizer, device: torch.device, group: Group | None = None
+) -> LoadedModel:
+    """Loads and proves a decoder, or a rank's part of it, in step with the others.
+
+    Raises like `load_model`.
+    """
     if config.weight_dtype != "auto" and device.type != "cpu":
         raise InvalidConfig(f"weight_dtype {config.weight_dtype!r} needs the CPU, not {device}")
     if config.deterministic:
         _check_deterministic(config, device)
     tokenizer.check_chat_template(config.model)
-    model = weights.load_pretrained(config, device)
-    return prove_model(config, model, tokenizer, weights.model_digest(config.model, config.revision))
+    read = None if group is None else partial(load_rows, group)
+    with on_device(device):
+        model = weights.load_pretrained(config, device, read=read)
+        digest = weights.model_digest(config.model, config.revision)
+        return prove_model(config, model, tokenizer, digest, Part(group))
 
 
-def prove_model(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: str) -> LoadedModel:
+def prove_model(
+    config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: str, part: Part | None = None
+) -> LoadedModel:
     """A transformers model that is on its device, with eager attention: proven, and put on ours.
 
-    `digest` names its weights. Raises `UnsupportedModel` or `InvalidConfig`.
+    `digest` names its weights, `part` what this rank packs of them. Raises `UnsupportedModel` or
+    `InvalidConfig`.
     """
+    part = part or Part()
     device, dtype = model.device, model.dtype
     kv_dtype = weights.resolve_kv_dtype(config.kv_cache_dtype, dtype)
     attention = resolve_attention_backend(
@@ -118,7 +145,7 @@ def prove_model(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: 
     )
     windows = _windows(checked, facts.context_length)
     roofline = _roofline(config, model, checked, windows, kv_dtype)  # packing takes the weights
-    forward_pass = _forward_pass(config, model, checked, facts, attention)
+    forward_pass = _forward_pass(config, model, checked, facts, attention, part)
     step_bytes = largest_step_bytes(config, model.config.get_text_config(), dtype, device)
     del model
     return_free_memory()
@@ -129,7 +156,7 @@ def prove_model(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: 
         tokenizer,
         facts,
         forward_pass,
-        checked.shapes,
+        part.kv_shapes(checked.shapes),
         dtype,
         kv_dtype,
         device,
@@ -137,6 +164,7 @@ def prove_model(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: 
         step_bytes,
         windows=windows,
         roofline=roofline,
+        group=part.group,
     )
 
 
@@ -168,7 +196,7 @@ def _roofline(
     if work is None:
         return None
     limits = measure_limits(model, layers)
-    return None if limits is None else Roofline(work, limits)
+    return None if limits is None else Roofline(work, limits.of_several(config.tensor_parallel_size))
 
 
 def _linear_dtypes(config: EngineConfig, model: Any) -> tuple[LinearDType, LinearDType]:
@@ -188,11 +216,11 @@ def _check_deterministic(config: EngineConfig, device: torch.device) -> None:
 
 
 def _forward_pass(
-    config: EngineConfig, model: Any, checked: CheckedModel, facts: ModelFacts, attention: str
+    config: EngineConfig, model: Any, checked: CheckedModel, facts: ModelFacts, attention: str, part: Part
 ) -> ForwardPass:
     """The fastest way through the model that computes the same."""
     packing = _packing(config, model)
-    forward_pass = _written_out(config, model, checked, packing, facts, attention)
+    forward_pass = _written_out(config, model, checked, packing, facts, attention, part)
     if config.deterministic:
         check_invariance(forward_pass, checked, model, facts.id, attention)
     return forward_pass
@@ -217,12 +245,16 @@ def _written_out(
     packing: Packing,
     facts: ModelFacts,
     attention: str,
+    part: Part,
 ) -> ForwardPass:
-    """The decoder written out if the model is a plain one, else its modules with packed linear layers."""
+    """The decoder written out if the model is a plain one, else its modules with packed linear layers.
+
+    Several ranks hold their parts of the decoder together to the whole model.
+    """
     name = facts.id
     prove = partial(
         check_forward_pass,
-        checked=checked,
+        checked=replace(checked, shapes=part.kv_shapes(checked.shapes)),
         model=model,
         name=name,
         attention=attention,
@@ -235,8 +267,9 @@ def _written_out(
             checked.calls,
             packing,
             model.dtype,
-            allows_modules=not config.deterministic,
+            allows_modules=not config.deterministic and part.size == 1,
             context_length=facts.context_length,
+            part=part,
         )
         # Of dense layers, it is proven as it will run; a mixture's logits differ where rounding chose others.
         prove(decoder, is_held=checked.reference.chooses_experts)
@@ -244,10 +277,10 @@ def _written_out(
             check_written_steps(decoder, checked, model, name, attention)
         return decoder
     except NotPlain as difference:
-        _refuse_if_deterministic(config, name, difference)
+        _refuse_other_than_plain(config, name, difference)
         log.info("model %s runs through its own modules: %s", name, difference)
     except UnsupportedModel as difference:  # it looked plain and is not; its weights are gone
-        _refuse_if_deterministic(config, name, difference)
+        _refuse_other_than_plain(config, name, difference)
         log.info("model %s runs through its own modules: %s", name, difference)
         model = _reloaded(config, model, name, attention)
     if model.device.type != "cpu":  # packed layers would be its own
@@ -271,8 +304,13 @@ def _reloaded(config: EngineConfig, model: Any, name: str, attention: str) -> An
     return model
 
 
-def _refuse_if_deterministic(config: EngineConfig, name: str, difference: Exception) -> None:
-    """Refuses, as torch's activations compute the last elements of a tensor otherwise than the rest."""
+def _refuse_other_than_plain(config: EngineConfig, name: str, difference: Exception) -> None:
+    """Refuses, as modules are not split, and torch's activations compute the last elements of a tensor
+    otherwise than the rest.
+    """
+    if config.tensor_parallel_size > 1:
+        is_wrong = isinstance(difference, UnsupportedModel)
+        raise difference if is_wrong else cannot_be_split(config, str(difference))
     if config.deterministic:
         reason = f"deterministic mode has arithmetic of its own for plain decoders only, and {difference}"
         raise UnsupportedModel(name, reason) from difference

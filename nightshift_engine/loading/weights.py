@@ -130,18 +130,26 @@ def load_pretrained(
     *,
     kind: Kind = DECODER,
     auto_class: Any = AutoModelForCausalLM,
+    read: Callable[[EngineConfig, Path], LoadedCheckpoint] | None = None,
 ) -> Any:
-    """A model that generates, on its device, in eval mode. Raises `ModelLoadFailed` or `UnsupportedModel`."""
+    """A model that generates, on its device, in eval mode. Raises `ModelLoadFailed` or `UnsupportedModel`.
+
+    `read` reads the files in place of transformers.
+    """
     require_kind(config.model, config.revision, kind)
     directory = local_directory(config.model, config.revision)
     check_generation_config(directory, config.model)
-    loaded = load_checkpoint(
-        directory,
-        auto_class,
-        lambda hf_config: decoder_dtype(config, hf_config, device),
-        name=config.model,
-        called=f"model {config.model!r}",
-        attn_implementation="eager",
+    loaded = (
+        read(config, directory)
+        if read is not None
+        else load_checkpoint(
+            directory,
+            auto_class,
+            lambda hf_config: decoder_dtype(config, hf_config, device),
+            name=config.model,
+            called=f"model {config.model!r}",
+            attn_implementation="eager",
+        )
     )
     model = loaded.model
     loaded.info["missing_keys"] = kind.missing(loaded.config, loaded.info["missing_keys"])

@@ -97,6 +97,9 @@ def seq2seq_config(config: EngineConfig) -> EngineConfig:
         raise InvalidConfig("deterministic is not available for encoder-decoders")
     if config.weight_dtype != "auto":
         raise InvalidConfig(f"weight_dtype must be auto for encoder-decoders, got {config.weight_dtype!r}")
+    if config.tensor_parallel_size > 1:
+        size = config.tensor_parallel_size
+        raise InvalidConfig(f"tensor_parallel_size must be 1 for encoder-decoders, got {size}")
     if config.attention_backend not in ("auto", "torch", "native"):
         raise InvalidConfig(
             "attention_backend must be auto, torch or native for encoder-decoders, "

@@ -72,6 +72,9 @@ class Seq2seqRunner:
         """Zeros blocks whose content is not finite, before other sequences get them."""
         self._kv.clear(blocks)
 
+    def check(self) -> None:
+        """Finds nothing: what could fail has raised."""
+
     def _encode(self, sequences: list[Sequence]) -> None:
         """Puts the cross-attention's keys and values of sources into their blocks."""
         sources = [list(sequence.request.source_token_ids) for sequence in sequences]

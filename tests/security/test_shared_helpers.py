@@ -229,6 +229,8 @@ OF_NO_TENANT: Final = {
     "scheduler/__main__.py",
     "scheduler/runtime/loop.py",
     "nightshift_engine/guidance/compiler.py",  # of an engine outside a worker
+    "nightshift_engine/loading/ranks/processes.py",  # they wait for the ends of processes
+    "nightshift_engine/loading/ranks/rank.py",
     "workers/leases/heartbeat.py",
     "workers/health/notices.py",
     "workers/health/watchdog.py",

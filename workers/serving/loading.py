@@ -192,12 +192,19 @@ def _make_modules_alone(turns: StepTurns) -> None:
     """
     base: Any = transformers.PreTrainedModel
     contexts = getattr(base.get_init_context, "unpaused", base.get_init_context.__func__)
+    without_weights = getattr(base._from_config, "unpaused", base._from_config.__func__)
 
     def paused(cls: Any, *args: Any, **kwargs: Any) -> list[Any]:
         return [turns.paused(), *contexts(cls, *args, **kwargs)]
 
+    def made_alone(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        with turns.paused():
+            return without_weights(cls, *args, **kwargs)
+
     paused.unpaused = contexts  # type: ignore[attr-defined]
+    made_alone.unpaused = without_weights  # type: ignore[attr-defined]
     base.get_init_context = classmethod(paused)
+    base._from_config = classmethod(made_alone)
 
 
 @contextmanager

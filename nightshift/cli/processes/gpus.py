@@ -15,6 +15,8 @@ from typing import Annotated, Final
 
 import typer
 
+from nightshift.errors import ConfigurationError
+
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 DRIVER_S: Final = 10.0  # a driver that does not answer has no GPU for us
 DEVICES: Final = ("auto", "cuda")  # settings that leave the choice of a GPU open
@@ -24,7 +26,7 @@ Workers = Annotated[
     typer.Option(
         min=1,
         max=64,
-        help="Worker processes, each with the models.  [default: one for each GPU, else 1]",
+        help="Worker processes, each with the models.  [default: one for each GPU or group of GPUs, else 1]",
         show_default=False,
     ),
 ]
@@ -35,9 +37,9 @@ _CPU_RANGE: Final = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU or a part of one (MIG)."""
+    """A GPU, a part of one (MIG), or several that compute a model together."""
 
-    id: str  # as CUDA_VISIBLE_DEVICES names it
+    id: str  # as CUDA_VISIBLE_DEVICES names it, or them
     cpus: frozenset[int] = frozenset()  # cores near it; empty: not known
 
 
@@ -76,9 +78,27 @@ def gpus(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) ->
     return chosen
 
 
-def gpus_for(device: str) -> Sequence[Gpu]:
-    """The GPUs that workers with this setting of `DEVICE` may share; none where it names one, or the CPU."""
-    return gpus() if device in DEVICES else ()
+def gpus_for(device: str, tensor_parallel_size: int = 1) -> Sequence[Gpu]:
+    """The GPUs that workers with these settings may share, as many together as each computes on.
+
+    None where `DEVICE` names one, or the CPU. Raises ConfigurationError where there are too few for a worker.
+    """
+    listed, size = gpus() if device in DEVICES else (), tensor_parallel_size
+    if size == 1 or not listed:
+        return listed
+    whole = [gpu for gpu in listed if not gpu.id.startswith("MIG-")]  # parts reach no others over NCCL
+    if len(whole) < size:
+        parts = f" and {len(listed) - len(whole)} parts of GPUs" if len(whole) < len(listed) else ""
+        raise ConfigurationError(
+            f"NIGHTSHIFT_ENGINE_TENSOR_PARALLEL_SIZE is {size}, and this machine has {len(whole)} whole "
+            f"GPUs{parts}: set it to at most the number of whole ones",
+            param="ENGINE_TENSOR_PARALLEL_SIZE",
+        )
+    groups = [whole[first : first + size] for first in range(0, len(whole) - size + 1, size)]
+    return [
+        Gpu(",".join(gpu.id for gpu in group), frozenset().union(*(gpu.cpus for gpu in group)))
+        for group in groups
+    ]
 
 
 def shares(

@@ -68,7 +68,7 @@ def up(
 
     check_settings()
     settings = WorkerSettings()
-    gpus = gpus_for(settings.device)
+    gpus = gpus_for(settings.device, settings.engine_tensor_parallel_size)
     workers = workers or len(gpus) or 1
     if workers > 1 and settings.worker_metrics_port:
         raise ConfigurationError(

@@ -52,7 +52,7 @@ def worker(
     settings = WorkerSettings().model_copy(update={name: models for name, models in given.items() if models})
     if not settings.models and not settings.lazy_models:
         raise ConfigurationError("a worker needs a model: use --model or NIGHTSHIFT_MODELS", param="model")
-    gpus = gpus_for(settings.device)
+    gpus = gpus_for(settings.device, settings.engine_tensor_parallel_size)
     keep_running(worker_children(settings, shares(workers or len(gpus) or 1, gpus)))
 
 

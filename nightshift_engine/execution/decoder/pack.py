@@ -15,6 +15,7 @@ from ..device.native_calls import FIXED_ORDER
 from ..experts.packed import pack_experts
 from ..linears.interface import Linear, Pack, Packing
 from ..packed_modules import bias_of, free, pack_modules, weight_of
+from ..parallel.part import Part
 from .decoder import Decoder
 from .native_operations import DTYPES, NativeOperations
 from .operations import Operations
@@ -59,14 +60,16 @@ def read_decoder(
     allows_modules: bool = True,
     context_length: int | None = None,
     operations: Operations | None = None,
+    part: Part | None = None,
 ) -> Decoder:
     """Takes a transformers model on paged attention apart into a `Decoder`.
 
     Its linear weights are freed as they are packed. `calls` is what each layer asks of attention. With
     `allows_modules`, an MLP of an unknown kind is called as the module it is. `context_length` is how many
-    tokens will be served. `operations` are those of the model's device if none are given. Raises `NotPlain`,
-    before anything is freed, if the model is built otherwise.
+    tokens will be served. `operations` are those of the model's device if none are given. `part` is what this
+    rank has of it. Raises `NotPlain`, before anything is freed, if the model is built otherwise.
     """
+    part = part or Part()
     if dtype not in DTYPES:
         raise NotPlain(f"it computes in {dtype}")
     operations = operations or _operations(dtype, model.device)
@@ -74,7 +77,25 @@ def read_decoder(
     own = [layer_facts.mlp for layer_facts in facts.layer_facts if isinstance(layer_facts.mlp, str)]
     if own and not allows_modules:
         raise NotPlain(f"its {own[0]} is a module of its own kind")
-    return Decoder(_Packer(facts, packing, dtype).pack(calls), operations)
+    if part.size > 1:
+        _check_can_be_split(facts, calls)
+    return Decoder(_Packer(facts, packing, dtype, part).pack(calls), operations)
+
+
+def _check_can_be_split(facts: DecoderFacts, calls: Sequence[LayerCall]) -> None:
+    """Raises `NotPlain` where a layer's parts would not compute alone."""
+    for layer, of_layer, call in zip(facts.layers, facts.layer_facts, calls, strict=True):
+        attention, mlp = of_layer.attention, of_layer.mlp
+        if not isinstance(mlp, MlpFacts):
+            raise NotPlain("it is a mixture of experts")
+        if call.sinks is not None:
+            raise NotPlain("its attention has a sink for each head")
+        for norm in (attention.query_norm, attention.key_norm):
+            if norm is None:
+                continue
+            weight = getattr(layer.get_submodule(norm.norm.path), "weight", None)
+            if norm.spans_heads or (weight is not None and weight.numel() > attention.head_dim):
+                raise NotPlain("a norm of its attention spans all heads")
 
 
 def _operations(dtype: torch.dtype, device: torch.device) -> Operations:
@@ -92,8 +113,8 @@ def _operations(dtype: torch.dtype, device: torch.device) -> Operations:
 class _Packer:
     """Makes packed weights of modules, and frees theirs."""
 
-    def __init__(self, facts: DecoderFacts, packing: Packing, dtype: torch.dtype) -> None:
-        self._facts, self._packing, self._dtype = facts, packing, dtype
+    def __init__(self, facts: DecoderFacts, packing: Packing, dtype: torch.dtype, part: Part) -> None:
+        self._facts, self._packing, self._dtype, self._part = facts, packing, dtype, part
         self._files = MappedFiles()
         self._rotaries = [Rotary(call.tables) for call in facts.rotaries]
 
@@ -104,12 +125,21 @@ class _Packer:
             for module, layer_facts, call in zip(facts.layers, facts.layer_facts, calls, strict=True)
         ]
         embedding = self._embedding()
-        linear = self._packing.head(weight_of(facts.head), bias_of(facts.head))
-        if facts.head.weight is not facts.embedding.weight:
-            free(facts.head, self._files)
+        linear = self._head()
         norm = None if facts.norm is None else _norm(facts.norm_module, facts.norm)
         head = Head(norm, linear, facts.logit_factor, facts.logit_cap)
         return DecoderWeights(embedding, layers, head)
+
+    def _head(self) -> Linear:
+        head, part = self._facts.head, self._part
+        with part.whole(head):
+            bias = bias_of(head)
+            linear = self._packing.head(
+                part.vocabulary(weight_of(head)), None if bias is None else part.vocabulary(bias)
+            )
+            if head.weight is not self._facts.embedding.weight:
+                free(head, self._files)
+        return part.gathered(linear)
 
     def _embedding(self) -> Embedding:
         """Copies, here and of the norms: one tensor left would keep the whole mapped file in memory.
@@ -127,6 +157,10 @@ class _Packer:
         return Embedding(kept, facts.embedding_factor, positions)
 
     def _layer(self, module: Any, facts: LayerFacts, call: LayerCall) -> DecoderLayer:
+        with self._part.whole(module):
+            return self._packed_layer(module, facts, call)
+
+    def _packed_layer(self, module: Any, facts: LayerFacts, call: LayerCall) -> DecoderLayer:
         return DecoderLayer(
             input_norm=_norm_at(module, facts.input_norm),
             attention=self._attention(module, facts.attention, call),
@@ -143,14 +177,14 @@ class _Packer:
             rotation = Rotation(self._rotaries[facts.rotation.rotary], facts.rotation.is_interleaved)
         return Attention(
             call=replace(call, scale=call.scale * facts.score_factor),
-            query_heads=facts.query_heads,
-            key_heads=facts.key_heads,
+            query_heads=self._part.count(facts.query_heads),
+            key_heads=self._part.count(facts.key_heads),
             head_dim=facts.head_dim,
             qkv=self._qkv(module, facts),
             query_norm=_head_norm(module, facts.query_norm),
             key_norm=_head_norm(module, facts.key_norm),
             rotation=rotation,
-            output=self._fused(module, (facts.output,), self._packing.layers),
+            output=self._summed(module, facts.output),
         )
 
     def _qkv(self, module: Any, facts: AttentionFacts) -> Linear:
@@ -159,7 +193,8 @@ class _Packer:
             heads = torch.arange(facts.query_heads + 2 * facts.key_heads).view(facts.key_heads, -1)
             order = torch.cat([heads[:, :-2].flatten(), heads[:, -2], heads[:, -1]])
             order = (order[:, None] * facts.head_dim + torch.arange(facts.head_dim)).flatten()
-        return self._fused(module, facts.linears, self._packing.layers, order)
+        sections = [n * facts.head_dim for n in (facts.query_heads, facts.key_heads, facts.key_heads)]
+        return self._fused(module, facts.linears, self._packing.layers, order, sections)
 
     def _any_mlp(self, module: Any, facts: MlpFacts | MixtureFacts | str) -> Mlp | Mixture | ModuleMlp:
         if isinstance(facts, MlpFacts):
@@ -214,18 +249,34 @@ class _Packer:
         )
 
     def _mlp(self, module: Any, facts: MlpFacts) -> Mlp:
-        order = None
-        if facts.gate_is_second:
-            rows = len(weight_of(module.get_submodule(facts.ups[0])))
-            order = torch.arange(rows).roll(rows // 2)
+        width = weight_of(module.get_submodule(facts.down)).shape[1]
+        order = torch.arange(2 * width).roll(width) if facts.gate_is_second else None
         kind = "gate" if facts.is_gated else "activation"
-        up = self._fused(module, facts.ups, self._packing.layers, order, **{kind: facts.activation})
-        return Mlp(up, self._fused(module, (facts.down,), self._packing.layers))
+        sections = [width, width] if facts.is_gated else [width]
+        up = self._fused(module, facts.ups, self._packing.layers, order, sections, **{kind: facts.activation})
+        return Mlp(up, self._summed(module, facts.down))
+
+    def _summed(self, module: Any, path: str) -> Linear:
+        """A layer whose outputs join the residual stream."""
+        linear, part = module.get_submodule(path), self._part
+        weight = part.columns(weight_of(linear).clone(memory_format=torch.contiguous_format))
+        packed = self._packing.layers(weight, part.added(bias_of(linear)))
+        free(linear, self._files)
+        return part.summed(packed)
 
     def _fused(
-        self, module: Any, paths: Sequence[str], pack: Pack, order: Tensor | None = None, **options: Any
+        self,
+        module: Any,
+        paths: Sequence[str],
+        pack: Pack,
+        order: Tensor | None = None,
+        sections: Sequence[int] = (),
+        **options: Any,
     ) -> Linear:
-        """Several linears over the same input as one, its rows in `order`; their own weights are freed."""
+        """Several linears over the same input as one, its rows in `order`; their own weights are freed.
+
+        Of each of `sections`, in that order, a rank has its run of rows.
+        """
         linears = [module.get_submodule(path) for path in paths]
         weight = torch.cat([weight_of(linear) for linear in linears])
         biases = [
@@ -237,6 +288,9 @@ class _Packer:
         bias = torch.cat(biases) if any(linear.bias is not None for linear in linears) else None
         for linear in linears:
             free(linear, self._files)
+        rows = self._part.rows(sections)
+        if rows is not None:
+            order = rows if order is None else order[rows]
         if order is not None:
             weight, bias = weight[order], None if bias is None else bias[order]
         return pack(weight, bias, **options)

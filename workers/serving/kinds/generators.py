@@ -160,6 +160,7 @@ def engine_config(path_or_id: str, settings: WorkerSettings) -> EngineConfig:
         block_size=settings.engine_block_size,
         num_kv_blocks=settings.engine_num_kv_blocks,
         gpu_memory_utilization=settings.engine_gpu_memory_utilization,
+        tensor_parallel_size=settings.engine_tensor_parallel_size,
         max_num_seqs=settings.engine_max_num_seqs,
         max_num_batched_tokens=settings.engine_max_num_batched_tokens,
         max_model_len=settings.engine_max_model_len,

@@ -152,3 +152,7 @@ def test_an_encoders_work_is_what_pytorch_counts_of_its_layers(length: int) -> N
     passed_by_one = 2 * first.input_parameters * (length - 1) + 4 * hidden * (length**2 - length)
     assert flops - of_first == passed_by_one
     assert first.size_bytes == whole.size_bytes == 4 * whole.token_parameters
+
+
+def test_devices_that_share_a_model_are_as_fast_as_all_of_them() -> None:
+    assert DeviceLimits(2.0, 3.0).of_several(4) == DeviceLimits(8.0, 12.0)

@@ -1,5 +1,6 @@
 """Memory that a model's files say it will take, against what it takes once it is loaded."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from nightshift_engine.errors import ModelLoadFailed
 from nightshift_engine.loading.footprint import encoder_footprint, generator_footprint
 from nightshift_engine.loading.model import load_model
 from tests.unit.engine.loading.test_model_families import LATENT
-from tests.unit.engine.tiny.decoders import save_model
+from tests.unit.engine.tiny.decoders import BASE, save_model
 from tests.unit.engine.tiny.seq2seq import save_seq2seq
 
 
@@ -52,6 +53,18 @@ def test_weights_are_counted_in_the_dtype_they_are_computed_in() -> None:
 def num_parameters(model_class: Any, directory: Path) -> int:
     model = model_class.from_pretrained(directory)
     return sum(weight.numel() for weight in model.parameters())
+
+
+def test_each_of_several_devices_has_its_share_and_the_whole_embedding(tmp_path: Path) -> None:
+    directory = save_model(tmp_path)
+    config = EngineConfig(model=str(directory), device="cpu")
+
+    whole = generator_footprint(config, directory)
+    half = generator_footprint(replace(config, tensor_parallel_size=2), directory)
+
+    embedding = 4 * BASE["vocab_size"] * BASE["hidden_size"]
+    assert half.weights == (whole.weights - embedding) // 2 + embedding
+    assert half.kv_per_token == whole.kv_per_token // 2
 
 
 def test_an_encoder_keeps_no_kv() -> None:

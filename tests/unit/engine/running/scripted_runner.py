@@ -35,6 +35,9 @@ class ScriptedRunner:
     def clear_blocks(self, blocks: list[int]) -> None:
         self.wiped.append(blocks)
 
+    def check(self) -> None:
+        """Finds nothing."""
+
     def _row(self, index: int) -> Tensor:
         token = self.script[index % len(self.script)]
         return torch.nn.functional.one_hot(torch.tensor(token), self.vocab_size).float()

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from nightshift_engine import Engine, EngineConfig, Request
-from nightshift_engine import engine as engine_module
 from nightshift_engine.core.kv_blocks import BlockPool
 from nightshift_engine.core.live_request import ModelFacts
 from nightshift_engine.errors import InvalidConfig
 from nightshift_engine.execution.device.devices import DeviceMemory
 from nightshift_engine.loading import model as model_module
+from nightshift_engine.loading import runner as runner_module
 from nightshift_engine.loading.model import LoadedModel
 from tests.unit.engine.running.scripted_runner import ScriptedRunner
 from tests.unit.engine.tiny.decoders import CONTEXT, EOS, VOCAB_SIZE, complete, greedy, load_tokenizer
@@ -64,7 +64,7 @@ def test_a_model_is_loaded_and_proven_on_its_device(
 ) -> None:
     seen: list[torch.device] = []
 
-    def load(config: EngineConfig, device: torch.device) -> Any:
+    def load(config: EngineConfig, device: torch.device, **_: Any) -> Any:
         seen.extend([device, current[-1]])
         raise InvalidConfig("enough")
 
@@ -85,7 +85,7 @@ def test_kv_memory_and_graphs_are_made_on_the_engines_device(
         seen.append(current[-1])
         raise RuntimeError("enough")
 
-    monkeypatch.setattr(engine_module, "KvMemory", allocate)
+    monkeypatch.setattr(runner_module, "KvMemory", allocate)
     facts = ModelFacts("m", VOCAB_SIZE, CONTEXT, frozenset({EOS}), device="cuda")
     any_pass: Any = None
     config, tokenizer = EngineConfig("m", device="cuda:1", num_kv_blocks=9), load_tokenizer(str(llama))

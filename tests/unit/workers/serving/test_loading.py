@@ -110,8 +110,10 @@ def test_limits_of_steps_and_memory_are_the_operators_to_set() -> None:
     assert chosen.context_length == 64
     assert (chosen._pool.block_size, chosen._pool.num_blocks) == (16, 40)
     assert chosen.made_by.attention_backend == "torch"
-    config = engine_config("m", WorkerSettings(engine_gpu_memory_utilization=0.5))
-    assert config.gpu_memory_utilization == 0.5
+    config = engine_config(
+        "m", WorkerSettings(engine_gpu_memory_utilization=0.5, engine_tensor_parallel_size=2)
+    )
+    assert (config.gpu_memory_utilization, config.tensor_parallel_size) == (0.5, 2)
 
 
 def test_without_settings_the_engine_has_its_own_defaults() -> None:

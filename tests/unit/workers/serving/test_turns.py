@@ -4,9 +4,12 @@ import threading
 from collections.abc import Callable
 
 import pytest
+import transformers
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 from nightshift.jobs.priorities import PriorityClass
 from tests.unit.workers.serving.conftest import submit
+from workers.serving.loading import _make_modules_alone
 from workers.serving.models import Models
 from workers.serving.turns import BETWEEN_STEPS_S, URGENT_S, StepTurns
 
@@ -141,6 +144,30 @@ def test_a_pause_begins_when_the_steps_under_way_have_ended(clock: Clock) -> Non
 
     release()
     assert paused.wait(WAIT_MAX_S)
+
+
+def test_a_model_is_made_without_weights_between_steps_too(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = transformers.PreTrainedModel
+    for name in ("get_init_context", "_from_config"):
+        monkeypatch.setattr(base, name, base.__dict__[name])  # put back at the end
+    turns = StepTurns(one_at_a_time=True, clock_s=clock)
+    _make_modules_alone(turns)
+    release, made = held(turns), threading.Event()
+    config = LlamaConfig(
+        hidden_size=8, intermediate_size=8, num_attention_heads=1, num_hidden_layers=1, vocab_size=8
+    )
+
+    def make() -> None:
+        AutoModelForCausalLM.from_config(config)
+        made.set()
+
+    threading.Thread(target=make, daemon=True).start()
+    assert not made.wait(0.05)
+
+    release()
+    assert made.wait(WAIT_MAX_S)
 
 
 def test_none_of_three_models_starves() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from nightshift.cli.processes.gpus import Gpu, gpus, gpus_for, shares
+from nightshift.errors import ConfigurationError
 
 TWO = """GPU 0: NVIDIA H100 (UUID: GPU-aaaa-1)
 GPU 1: NVIDIA H100 (UUID: GPU-bbbb-2)
@@ -116,3 +117,53 @@ def test_several_workers_share_the_cores_unless_the_operator_gives_them_threads(
     assert shares(9, (), {})[8].environment == {"OMP_NUM_THREADS": "1"}
     assert shares(1, (), {})[0].environment == {}
     assert shares(2, (), {"OMP_NUM_THREADS": "3"})[1].environment == {}, "they inherit it"
+
+
+def test_workers_that_compute_on_several_gpus_have_as_many_together_and_leave_the_rest(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7")
+
+    assert [group.id for group in gpus_for("auto", 2)] == ["0,1", "2,3", "4,5", "6,7"]
+    assert [group.id for group in gpus_for("cuda", 3)] == ["0,1,2", "3,4,5"]
+    assert gpus_for("cpu", 2) == ()
+
+
+def test_a_group_of_gpus_has_the_cores_near_any_of_them(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.has(TWO)
+    machine.has_cores_near("0000:1b:00.0", "0-1")
+    machine.has_cores_near("0000:9d:00.0", "4")
+    monkeypatch.setattr("nightshift.cli.processes.gpus.gpus", machine.gpus)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+
+    [share] = shares(1, gpus_for("auto", 2), {})
+
+    assert share.environment == {"CUDA_VISIBLE_DEVICES": "GPU-aaaa-1,GPU-bbbb-2"}
+    assert share.cpus == {0, 1, 4}
+
+
+@pytest.mark.parametrize(
+    ("listed", "size", "words"),
+    [
+        (TWO, 4, "NIGHTSHIFT_ENGINE_TENSOR_PARALLEL_SIZE is 4, and this machine has 2 whole GPUs"),
+        (IN_PARTS, 2, "is 2, and this machine has 1 whole GPUs and 2 parts of GPUs"),
+    ],
+)
+def test_fewer_whole_gpus_than_a_worker_needs_are_refused(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, listed: str, size: int, words: str
+) -> None:
+    machine.has(listed)
+    monkeypatch.setattr("nightshift.cli.processes.gpus.gpus", machine.gpus)
+
+    with pytest.raises(ConfigurationError, match=words):
+        gpus_for("auto", size)
+
+
+def test_a_machine_without_gpus_leaves_the_size_to_the_engine(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nightshift.cli.processes.gpus.gpus", machine.gpus)
+
+    assert gpus_for("auto", 2) == []
