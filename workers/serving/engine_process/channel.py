@@ -111,7 +111,7 @@ class Report:
 
 def _made_again(kind: type, values: Sequence[Any]) -> Any:
     """An object with these values of its fields, which were checked when it was made first."""
-    made = object.__new__(kind)
+    made: Any = object.__new__(kind)
     for name, value in zip(kind.__dataclass_fields__, values, strict=True):  # type: ignore[attr-defined]
         object.__setattr__(made, name, value)
     return made

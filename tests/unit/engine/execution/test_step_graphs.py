@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from nightshift_engine import Engine, EngineConfig, Request
-from nightshift_engine import engine as engine_module
 from nightshift_engine.core.batcher import Chunk
 from nightshift_engine.core.kv_blocks import BlockPool
 from nightshift_engine.core.sequence import Sequence
@@ -35,6 +34,7 @@ from nightshift_engine.execution.graphs.step_graphs import Capture
 from nightshift_engine.execution.kv_memory import KvMemory, as_indexable, largest_step_bytes
 from nightshift_engine.execution.model_runner import ModelRunner
 from nightshift_engine.execution.step_layout import HostStep, lay_out
+from nightshift_engine.loading import runner as runner_module
 from nightshift_engine.loading.model import LoadedModel, load_model
 from tests.unit.engine.running.test_overlap import random_request, result
 from tests.unit.engine.tiny.cases import mostly_exhaustive
@@ -497,7 +497,7 @@ def test_kernels_are_launched_before_the_first_request_and_steps_without_graphs_
     why_eager: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(engine_module, "CudaCapture", lambda device: Replays())
+    monkeypatch.setattr(runner_module, "CudaCapture", lambda device: Replays())
     model = SimpleNamespace(
         facts=SimpleNamespace(context_length=CONTEXT, vocab_size=VOCAB_SIZE),
         config=EngineConfig("model", cuda_graphs=cuda_graphs),
@@ -506,6 +506,6 @@ def test_kernels_are_launched_before_the_first_request_and_steps_without_graphs_
     )
     runner: Any = PreparedRunner()
 
-    engine_module._prepare(runner, model)  # type: ignore[arg-type]
+    runner_module._prepare(runner, model)  # type: ignore[arg-type]
 
     assert (runner.calls, runner.why_eager) == (calls, why_eager)
