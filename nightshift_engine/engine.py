@@ -165,15 +165,16 @@ class Engine:
         )
         has_graphs = config.cuda_graphs and device.type == "cuda" and can_be_recorded(model.attention)
         try:
-            kv = KvMemory(
-                model.shapes,
-                num_blocks=num_blocks + has_graphs,  # their dummy rows need a block of their own
-                block_size=config.block_size,
-                dtype=model.kv_dtype,
-                device=device,
-                transposed_keys=has_transposed_keys(model.attention),
-                groups=groups,
-            )
+            with model.times.part("KV memory"):
+                kv = KvMemory(
+                    model.shapes,
+                    num_blocks=num_blocks + has_graphs,  # their dummy rows need a block of their own
+                    block_size=config.block_size,
+                    dtype=model.kv_dtype,
+                    device=device,
+                    transposed_keys=has_transposed_keys(model.attention),
+                    groups=groups,
+                )
         except (RuntimeError, MemoryError, ValueError) as error:  # the last: more than can be addressed
             raise InvalidConfig(
                 f"no memory for {num_blocks} KV blocks; set num_kv_blocks: {error}"
@@ -181,12 +182,13 @@ class Engine:
         attention = make_attention(model.attention, kv, facts.context_length)
         runner = model.runner(model.forward_pass, kv, attention, device)
         if has_graphs:
-            runner.record_graphs(
-                CudaCapture(device),
-                max_num_seqs=config.max_num_seqs,
-                context_length=facts.context_length,
-                vocab_size=facts.vocab_size,
-            )
+            with model.times.part("graphs"):
+                runner.record_graphs(
+                    CudaCapture(device),
+                    max_num_seqs=config.max_num_seqs,
+                    context_length=facts.context_length,
+                    vocab_size=facts.vocab_size,
+                )
         extra_key = "|".join((facts.digest, facts.dtype, facts.kv_cache_dtype)).encode()
         num_kept_min = NUM_KEPT_MIN * len(groups.windows)  # a block has the KV of one group only
         pool = BlockPool(num_blocks, config.block_size, extra_key, num_kept_min=num_kept_min)
@@ -194,6 +196,7 @@ class Engine:
         engine = cls(runner, model.tokenizer, facts, pool, config, device, windows, model.roofline)
         room = f"{num_blocks} KV blocks, one sequence up to {engine.longest_sequence} tokens"
         log.info("engine loaded: model %s, %s, layers' windows %s", facts.id, room, windows)
+        log.info("load of %s took %s", facts.id, model.times)
         return engine
 
     def compile_aside(self, run: RunAside) -> None:

@@ -39,6 +39,7 @@ from .selftest import (
     check_model,
     check_written_steps,
 )
+from .times import LoadTimes
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class LoadedModel:
     """Tokens that one sees by layer, itself included; None or missing if all of the context."""
     roofline: Roofline | None = None
     """The work of its steps. None: it is not known."""
+    times: LoadTimes = field(default_factory=LoadTimes)
 
     @property
     def groups(self) -> KvGroups:
@@ -75,36 +77,46 @@ class LoadedModel:
 
 def load_model(config: EngineConfig) -> LoadedModel:
     """Loads and proves a decoder. Raises `ModelLoadFailed`, `UnsupportedModel` or `InvalidConfig`."""
-    tokenizer = Tokenizer.load(config.model, config.revision)
-    device = weights.resolve_device(config.device)
+    times = LoadTimes()
+    with times.part("tokenizer"):
+        tokenizer = Tokenizer.load(config.model, config.revision)
+    with times.part("device"):
+        device = weights.resolve_device(config.device)
     with on_device(device):
-        return _load_model(config, tokenizer, device)
+        return _load_model(config, tokenizer, device, times)
 
 
-def _load_model(config: EngineConfig, tokenizer: Tokenizer, device: torch.device) -> LoadedModel:
+def _load_model(
+    config: EngineConfig, tokenizer: Tokenizer, device: torch.device, times: LoadTimes
+) -> LoadedModel:
     if config.weight_dtype != "auto" and device.type != "cpu":
         raise InvalidConfig(f"weight_dtype {config.weight_dtype!r} needs the CPU, not {device}")
     if config.deterministic:
         _check_deterministic(config, device)
     tokenizer.check_chat_template(config.model)
-    model = weights.load_pretrained(config, device)
-    return prove_model(config, model, tokenizer, weights.model_digest(config.model, config.revision))
+    model = weights.load_pretrained(config, device, times=times)
+    return prove_model(config, model, tokenizer, weights.model_digest(config.model, config.revision), times)
 
 
-def prove_model(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: str) -> LoadedModel:
+def prove_model(
+    config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: str, times: LoadTimes | None = None
+) -> LoadedModel:
     """A transformers model that is on its device, with eager attention: proven, and put on ours.
 
-    `digest` names its weights. Raises `UnsupportedModel` or `InvalidConfig`.
+    `digest` names its weights, `times` are those of its load. Raises `UnsupportedModel` or `InvalidConfig`.
     """
+    times = times or LoadTimes()
     device, dtype = model.device, model.dtype
     kv_dtype = weights.resolve_kv_dtype(config.kv_cache_dtype, dtype)
-    attention = resolve_attention_backend(
-        config.attention_backend, device, dtype, kv_dtype, latent_dim=widest_latent(model)
-    )
+    with times.part("kernels"):
+        attention = resolve_attention_backend(
+            config.attention_backend, device, dtype, kv_dtype, latent_dim=widest_latent(model)
+        )
     name = weights.model_id(config.model)
     weights.check_vocabulary(tokenizer, model.config.get_text_config().vocab_size, name)
     # Before its context, so that a model that is not served is refused for what it is.
-    checked = check_model(model, name, attention)
+    with times.part("self-test"):
+        checked = check_model(model, name, attention)
     facts = ModelFacts(
         id=name,
         vocab_size=model.config.get_text_config().vocab_size,
@@ -117,11 +129,13 @@ def prove_model(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: 
         attention_backend=attention,
     )
     windows = _windows(checked, facts.context_length)
-    roofline = _roofline(config, model, checked, windows, kv_dtype)  # packing takes the weights
-    forward_pass = _forward_pass(config, model, checked, facts, attention)
+    with times.part("device's limits"):
+        roofline = _roofline(config, model, checked, windows, kv_dtype)  # packing takes the weights
+    forward_pass = _forward_pass(config, model, checked, facts, attention, times)
     step_bytes = largest_step_bytes(config, model.config.get_text_config(), dtype)
     del model
-    return_free_memory()
+    with times.part("memory given back"):
+        return_free_memory()
     how = f"{dtype} on {device}, weights {config.weight_dtype}, KV {kv_dtype}, attention by {attention}"
     log.info("model loaded: %s, %s%s", name, how, ", deterministic" if config.deterministic else "")
     return LoadedModel(
@@ -137,6 +151,7 @@ def prove_model(config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: 
         step_bytes,
         windows=windows,
         roofline=roofline,
+        times=times,
     )
 
 
@@ -188,11 +203,16 @@ def _check_deterministic(config: EngineConfig, device: torch.device) -> None:
 
 
 def _forward_pass(
-    config: EngineConfig, model: Any, checked: CheckedModel, facts: ModelFacts, attention: str
+    config: EngineConfig,
+    model: Any,
+    checked: CheckedModel,
+    facts: ModelFacts,
+    attention: str,
+    times: LoadTimes,
 ) -> ForwardPass:
     """The fastest way through the model that computes the same."""
     packing = _packing(config, model)
-    forward_pass = _written_out(config, model, checked, packing, facts, attention)
+    forward_pass = _written_out(config, model, checked, packing, facts, attention, times)
     if config.deterministic:
         check_invariance(forward_pass, checked, model, facts.id, attention)
     return forward_pass
@@ -217,6 +237,7 @@ def _written_out(
     packing: Packing,
     facts: ModelFacts,
     attention: str,
+    times: LoadTimes,
 ) -> ForwardPass:
     """The decoder written out if the model is a plain one, else its modules with packed linear layers."""
     name = facts.id
@@ -230,18 +251,20 @@ def _written_out(
         is_quantized=config.weight_dtype == "int8",
     )
     try:
-        decoder = read_decoder(
-            model,
-            checked.calls,
-            packing,
-            model.dtype,
-            allows_modules=not config.deterministic,
-            context_length=facts.context_length,
-        )
+        with times.part("packing"):
+            decoder = read_decoder(
+                model,
+                checked.calls,
+                packing,
+                model.dtype,
+                allows_modules=not config.deterministic,
+                context_length=facts.context_length,
+            )
         # Of dense layers, it is proven as it will run; a mixture's logits differ where rounding chose others.
-        prove(decoder, is_held=checked.reference.chooses_experts)
-        if checked.reference.chooses_experts and decoder.can_be_written_down:
-            check_written_steps(decoder, checked, model, name, attention)
+        with times.part("second proof"):
+            prove(decoder, is_held=checked.reference.chooses_experts)
+            if checked.reference.chooses_experts and decoder.can_be_written_down:
+                check_written_steps(decoder, checked, model, name, attention)
         return decoder
     except NotPlain as difference:
         _refuse_if_deterministic(config, name, difference)

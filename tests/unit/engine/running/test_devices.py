@@ -64,7 +64,7 @@ def test_a_model_is_loaded_and_proven_on_its_device(
 ) -> None:
     seen: list[torch.device] = []
 
-    def load(config: EngineConfig, device: torch.device) -> Any:
+    def load(config: EngineConfig, device: torch.device, **_: Any) -> Any:
         seen.extend([device, current[-1]])
         raise InvalidConfig("enough")
 
