@@ -161,6 +161,7 @@ def test_kv_memory_leaves_room_for_the_largest_step(llama: Path, monkeypatch: py
         ("interactive_step_budget_ms", "50"),
         ("deterministic", "no"),
         ("overlap_steps", 1),
+        ("group_admissions", 1),
     ],
 )
 def test_a_senseless_configuration_is_refused_by_name(field: str, value: Any) -> None:

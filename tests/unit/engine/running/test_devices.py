@@ -95,3 +95,24 @@ def test_kv_memory_and_graphs_are_made_on_the_engines_device(
         Engine.over(model, DeviceMemory(0, 0))
 
     assert seen == [SECOND]
+
+
+@pytest.mark.parametrize(
+    ("device", "setting", "is_held"),
+    [("cuda", None, True), ("cpu", None, False), ("cuda", False, False), ("cpu", True, True)],
+)
+def test_bulk_waits_for_a_group_on_a_gpu_or_where_asked_to(
+    llama: Path, device: str, setting: bool | None, is_held: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "instruction_set", lambda device: device)
+    facts = ModelFacts("scripted", VOCAB_SIZE, CONTEXT, frozenset({EOS}), device=device)
+    config = EngineConfig("scripted", max_num_seqs=32, group_admissions=setting, overlap_steps=False)
+    tokenizer = load_tokenizer(str(llama))
+    engine = Engine(ScriptedRunner([65, 66]), tokenizer, facts, BlockPool(99, 32), config)
+    for number in range(31):
+        engine.add(Request(str(number), [number], greedy(20)))
+    engine.step()
+
+    engine.add(Request("one more", [40], greedy(20)))
+
+    assert ("one more" in {output.id for output in engine.step()}) is not is_held
