@@ -23,7 +23,7 @@ class LoadTimes:
         """
         began_s = time.perf_counter()
         yield
-        if torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.synchronize()
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began_s
 

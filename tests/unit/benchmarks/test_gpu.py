@@ -7,13 +7,19 @@ import importlib
 import json
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 
+from benchmarks.device import processes
 from benchmarks.device.limits import Limits
+from benchmarks.device.parts import Figure, mixed_requests
+from benchmarks.device.processes import Machine, PartFailed
 from benchmarks.device.speed import nano_vllm_requests
 from benchmarks.fixtures.models import QWENS, SHAPES, make_model
 
@@ -69,6 +75,12 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     return Measured(done, out, [Path(name) for name in modules.read_text().split()])
 
 
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.setattr(sys, "path", ["", *sys.path])  # as a script, it writes to the first
+    return importlib.import_module("benchmarks.gpu")
+
+
 @pytest.mark.exhaustive
 def test_it_checks_and_measures_from_start_to_end(measured: Measured) -> None:
     assert measured.done.returncode == 0, measured.done.stderr
@@ -77,14 +89,65 @@ def test_it_checks_and_measures_from_start_to_end(measured: Measured) -> None:
     assert report["machine"]["is_gpu"] is False
     assert report["checks"]
     assert all(check["holds"] for check in report["checks"])
-    (model,) = report["models"]
-    assert [row["batch"] for row in model["decode"]] == [1, 4]
-    for row in [*model["prefill"], *model["decode"]]:
-        assert row["tokens_per_s"] > 0
-        assert row["roofline_fraction"] > 0
-    assert model["startup_s"] > 0
-    assert model["whole"]["ratio"] > 0
-    assert model["nano_vllm_tokens_per_s"] > 0
+    figures = [Figure(**figure) for figure in report["figures"]]
+    counts = Counter(figure.part for figure in figures)
+    assert counts == {
+        "start": 1, "decode": 2, "prompts": 2, "mixed step": 2, "requests": 2, "even": 1, "nano": 1,
+        "transformers": 2,
+    }  # fmt: skip
+    assert all(figure.value > 0 and figure.share != 0 for figure in figures)
+    assert report["failed"] == {}
+    assert all(f"| {figure.part} | {figure.case} |" in measured.done.stdout for figure in figures)
+
+
+def test_a_part_that_fails_ends_alone_and_none_begins_after_the_time(
+    gpu: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> Iterator[Figure]:
+        yield Figure("tiny", "nano", "a", 1.0, "s")
+        raise RuntimeError("no such kernel")
+
+    run = gpu.Run(SimpleNamespace(device="cpu", within=60.0))
+    run.try_part("nano", fail)
+    run.try_part("even", lambda: [Figure("tiny", "even", "b", 2.0, "s")])
+    late = gpu.Run(SimpleNamespace(device="cpu", within=0.0))
+    late.try_part("even", lambda: pytest.fail("it began"))
+
+    assert [figure.case for figure in run.figures] == ["a", "b"]
+    assert run.failed == {"nano": "RuntimeError: no such kernel"}
+    assert late.failed == {"even": "not begun within 0 s"}
+    assert "no such kernel" in capsys.readouterr().err
+
+
+def test_the_parts_of_a_process_tell_a_load_from_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {
+        "seconds": {"import torch": 2.0, "weights to the device": 4.0},
+        "weight_bytes": 16e9,
+        "kernels": {"compiled": 3},
+        "kernel_seconds": {"compiled": 1.5},
+    }
+    monkeypatch.setattr(Machine, "run", lambda _, *arguments: "noise\n" + json.dumps(said))
+
+    figures = {figure.case: figure.value for figure in processes.load(Machine("cpu", True, float), "tiny")}
+
+    assert (figures["second, all"], figures["first, import torch"]) == (6.0, 2.0)
+    assert (figures["first, speed to the device"], figures["first, kernels compiled, time"]) == (4.0, 1.5)
+
+
+def test_a_process_that_fails_or_does_not_end_in_time_is_an_error() -> None:
+    with pytest.raises(PartFailed, match="so it is"):
+        Machine("cpu", True, lambda: 60.0).run("-c", "raise SystemExit('so it is')")
+    with pytest.raises(PartFailed, match="did not end in 1 s"):
+        Machine("cpu", True, lambda: 0.0).run("-c", "import signal; signal.pause()")
+
+
+def test_mixed_requests_are_the_same_each_time_and_have_lengths_over_the_range() -> None:
+    requests = mixed_requests(QWENS["0.6b"], 1024, 512)
+
+    num_in = [len(request.prompt_token_ids) for request in requests]
+    num_out = [request.sampling.max_tokens or 0 for request in requests]
+    assert (min(num_in), max(num_in), min(num_out), max(num_out)) == (32, 512, 64, 512)
+    assert num_out == [r.sampling.max_tokens for r in mixed_requests(QWENS["0.6b"], 1024, 512)]
 
 
 def test_the_requests_are_those_that_nano_vllm_publishes_a_figure_for() -> None:
@@ -97,11 +160,8 @@ def test_the_requests_are_those_that_nano_vllm_publishes_a_figure_for() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device here")
 def test_without_a_device_it_says_so_and_measures_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    gpu: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "path", ["", *sys.path])  # as a script, it writes to the first
-    gpu = importlib.import_module("benchmarks.gpu")
-
     assert gpu.main([]) == 2
     said = capsys.readouterr()
     assert "no CUDA device" in said.err
