@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,10 +12,10 @@ import torch
 from benchmarks.device import speed
 from benchmarks.device.limits import Limits, layers_flops
 from benchmarks.fixtures.models import Shape
+from benchmarks.fixtures.workloads import MIXED_SEED, mixed_items
 from nightshift_engine import Engine, Request, SamplingParams
 
 WHOLE_SEED = 1
-MIXED_SEED = 5
 NEW_PROMPTS = ((0, 0), (1, 64), (1, 256), (1, 512), (4, 256), (16, 256))
 """Prompts that each step carries beside sequences that decode, and their tokens."""
 MIXED_STEPS, MIXED_WARM_UPS = 25, 4
@@ -140,20 +139,16 @@ def requests(subject: Subject) -> Iterator[Figure]:
 
 
 def mixed_requests(shape: Shape, count: int, longest: int) -> list[Request]:
-    """Requests with a sixteenth of `longest` to `longest` tokens in, and an eighth to all of it out."""
-    draw = random.Random(MIXED_SEED)
-    lengths = [
-        (draw.randint(longest // 16, longest), draw.randint(longest // 8, longest)) for _ in range(count)
-    ]
+    """Greedy requests for the lengths of `mixed_items`, of one group of rows."""
     return [
         Request(
             str(number),
-            [draw.randrange(shape.vocab_size) for _ in range(num_in)],
+            prompt,
             SamplingParams(temperature=0.0, max_tokens=num_out, ignore_eos=True),
             priority="background",
             group="benchmark",
         )
-        for number, (num_in, num_out) in enumerate(lengths)
+        for number, (prompt, num_out) in enumerate(mixed_items(shape.vocab_size, count, longest))
     ]
 
 

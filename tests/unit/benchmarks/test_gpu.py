@@ -8,15 +8,17 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
-from benchmarks.device import processes
+from benchmarks.device import processes, vllm_peer
+from benchmarks.device.admission import seconds_by_cost
 from benchmarks.device.limits import Limits
 from benchmarks.device.parts import Figure, mixed_requests
 from benchmarks.device.processes import Machine, PartFailed
@@ -229,3 +231,39 @@ def test_a_step_is_bound_by_memory_at_first_and_by_arithmetic_later() -> None:
     assert limits.prefill_seconds(shape, 2, 1, 1) == pytest.approx(weights / 4e12)
     short, long = (limits.prefill_seconds(shape, 2, 1, length) for length in (4096, 8192))
     assert long > 2 * short  # attention grows with the square
+
+
+class FakeLLM:
+    """Answers each prompt with as many tokens as were asked for."""
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[int, int]] = []
+
+    def generate(self, prompts: Sequence[Any], params: Sequence[Any], **_: Any) -> list[Any]:
+        self.runs.append((len(prompts), sum(one.max_tokens for one in params)))
+        return [SimpleNamespace(outputs=[SimpleNamespace(token_ids=[0] * one.max_tokens)]) for one in params]
+
+
+def test_vllm_is_given_the_requests_that_our_engine_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    vllm = SimpleNamespace(SamplingParams=lambda **fields: SimpleNamespace(**fields))
+    monkeypatch.setitem(sys.modules, "vllm", vllm)
+    llm, shape = FakeLLM(), QWENS["tiny"]
+
+    measured = vllm_peer.measure(llm, shape)
+
+    ours = sum(request.sampling.max_tokens or 0 for request in mixed_requests(shape, 1024, 512))
+    assert llm.runs.count((1024, ours)) == 2
+    assert {(256, 256 * 128), (256, 256), (1, 272), (1, 16), (32, 32 * 144)} < set(llm.runs)
+    assert len(measured) == 8
+
+
+def test_rows_admitted_in_groups_gain_what_steps_with_prompts_cost() -> None:
+    rows = [(20, 8 + 7 * number % 60) for number in range(800)]
+
+    (num_alone, alone), (num_grouped, grouped) = (
+        seconds_by_cost(rows, in_groups=in_groups) for in_groups in (False, True)
+    )
+
+    assert num_grouped < num_alone / 2
+    assert alone[12.0] - alone[3.0] == pytest.approx(num_alone * 0.009)
+    assert alone[12.0] > grouped[12.0]
