@@ -1,11 +1,18 @@
 """Checks our engine on a GPU, then measures it: one command, from the root of the source tree.
 
     python benchmarks/gpu.py [--quick] [--skip-checks] [--out gpu.json]
+    python benchmarks/gpu.py --all --models 0.6b --batches 1 32 256 --within 570
+    python benchmarks/gpu.py --parts mixed requests --models 8b
+    python benchmarks/gpu.py --load
 
-Needs torch, triton, transformers, numpy, safetensors, tokenizers and this tree; nothing is downloaded. What
-is wrong is reported before anything is timed. Speeds are of random weights in the shapes of Qwen3-0.6B and
-Qwen3-8B, beside transformers' continuous batching on the same weights, and as a share of what the device's
-own copy and matrix product allow. `--device cpu --quick` tries the script; its figures are of no GPU.
+Needs torch, triton, transformers, numpy, safetensors, tokenizers and this tree; nothing is downloaded. The
+parts `tests`, `load`, `service` and `chats` run in processes of their own; `tests` needs pytest, the last two
+the service's dependencies and a Redis server. What is wrong is reported before anything is timed; a part that
+fails ends alone.
+
+Speeds are of random weights in the shapes of Qwen3-0.6B and Qwen3-8B, beside transformers' continuous
+batching on the same weights, and as a share of what the device's own copy and matrix product allow.
+`--device cpu --quick` tries the script; its figures are of no GPU.
 """
 
 from __future__ import annotations
@@ -17,7 +24,10 @@ import logging
 import platform
 import sys
 import time
-from dataclasses import replace
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +38,59 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 
 from benchmarks.device import checks as gpu_checks  # noqa: E402
+from benchmarks.device import parts as gpu_parts  # noqa: E402
 from benchmarks.device import speed as gpu_speed  # noqa: E402
 from benchmarks.device.limits import Limits  # noqa: E402
-from benchmarks.fixtures.models import QWENS, Shape, make_model  # noqa: E402
+from benchmarks.device.parts import OF_ENGINE, Figure, Subject  # noqa: E402
+from benchmarks.device.processes import OF_MACHINE, Machine  # noqa: E402
+from benchmarks.fixtures.models import QWENS  # noqa: E402
+from benchmarks.fixtures.models import make_model as make_random_model  # noqa: E402
+from benchmarks.report import Cell, markdown  # noqa: E402
 from nightshift_engine import Engine  # noqa: E402
 
 Row = dict[str, Any]
 
-WHOLE_SEED = 1
+DTYPE = torch.bfloat16
+OF_EVERY_MODEL = ("load",)
+"""Parts in processes of their own that are run for each model; others are for the first alone."""
+PARTS = ("checks", *OF_ENGINE, "shared", "transformers", *OF_MACHINE)
+DEFAULT_PARTS = ("checks", *OF_ENGINE, "shared", "transformers")
+ALL_PARTS = tuple(part for part in PARTS if part != "transformers")
+
+
+class Run:
+    """Collects what was measured and what failed, and knows the time that is left."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.device = torch.device(options.device)
+        self.figures: list[Figure] = []
+        self.failed: dict[str, str] = {}
+        self._ends_s: float = time.monotonic() + options.within
+
+    def seconds_left(self) -> float:
+        return self._ends_s - time.monotonic()
+
+    def try_part(self, name: str, measure: Callable[[], Iterable[Figure]]) -> None:
+        """Measures a part and prints it. An error ends this part alone, and is reported."""
+        if self.seconds_left() <= 0:
+            self.failed[name] = f"not begun within {self.options.within:.0f} s"
+            return
+        try:
+            for figure in measure():
+                self.figures.append(figure)
+                print(figure, flush=True)
+        except Exception as error:  # noqa: BLE001 - whatever a device or a peer makes of it
+            self.failed[name] = f"{type(error).__name__}: {error}"
+            print(f"  {name} FAILED: {self.failed[name]}", flush=True)
+            traceback.print_exc()
+
+    def chosen(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if name in self.options.parts]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0: all is right; 1: a check failed; 2: there is no such device."""
+    """0: all is right; 1: a check or a part failed; 2: there is no such device."""
     options = _options(arguments)
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         print(
@@ -47,21 +98,23 @@ def main(arguments: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    device = torch.device(options.device)
-    report: Row = {"machine": _machine(device), "checks": [], "limits": {}, "models": []}
+    run = Run(options)
+    report: Row = {"machine": _machine(run.device), "checks": [], "limits": {}}
     print(
         f"{report['machine']['device']}, torch {torch.__version__}, transformers {transformers.__version__}"
     )
-    if device.type == "cpu":
+    if run.device.type == "cpu":
         print("This is a CPU: the figures below say that the script runs, and nothing about any GPU.")
     logging.basicConfig(format="  %(message)s")
     logging.getLogger("nightshift_engine").setLevel(logging.INFO)  # how a model is computed
-    holds = options.skip_checks or _check(report, device)
+    holds = "checks" not in options.parts or _check(report, run.device)
     if holds or options.keep_going:
-        _measure(report, device, options)
+        _measure(report, run)
+    report |= {"figures": [asdict(figure) for figure in run.figures], "failed": run.failed}
     if options.out is not None:
         options.out.write_text(json.dumps(report, indent=2))
-    return 0 if holds else 1
+    _print_table(run)
+    return 0 if holds and not run.failed else 1
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
@@ -72,12 +125,20 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1, or cpu to try the script")
     parser.add_argument("--models", nargs="+", choices=QWENS, help="default: 0.6b 8b; with --quick: tiny")
     parser.add_argument("--batches", nargs="+", type=int, help="sequences that decode together")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, help=f"default: {' '.join(DEFAULT_PARTS)}")
+    parser.add_argument(
+        "--all", dest="parts", action="store_const", const=ALL_PARTS, help=f"--parts {' '.join(ALL_PARTS)}"
+    )
+    parser.add_argument("--load", dest="parts", action="store_const", const=("load",), help="--parts load")
+    parser.add_argument("--within", type=float, default=3600.0, metavar="S", help="no part begins after it")
     parser.add_argument("--out", type=Path, help="where to write everything as JSON")
     parser.add_argument("--skip-checks", action="store_true", help="only measure")
     parser.add_argument("--keep-going", action="store_true", help="measure even if a check failed")
     options = parser.parse_args(arguments)
     options.models = options.models or (["tiny"] if options.quick else ["0.6b", "8b"])
     options.batches = options.batches or ([1, 4] if options.quick else [1, 8, 32, 128, 256])
+    skipped = {"checks"} if options.skip_checks else set()
+    options.parts = [part for part in options.parts or DEFAULT_PARTS if part not in skipped]
     return options
 
 
@@ -109,66 +170,83 @@ def _check(report: Row, device: torch.device) -> bool:
     return holds
 
 
-def _measure(report: Row, device: torch.device, options: argparse.Namespace) -> None:
-    dtype = torch.bfloat16
-    limits = gpu_speed.measure_limits(device, dtype, quick=options.quick)
+def _measure(report: Row, run: Run) -> None:
+    limits = gpu_speed.measure_limits(run.device, DTYPE, quick=run.options.quick)
     report["limits"] = {"copy_bytes_per_s": limits.bytes_per_second, "gemm_flops": limits.flops_per_second}
     print(
         f"\nlimits: copy {limits.bytes_per_second / 1e9:.1f} GB/s, "
         f"bfloat16 product {limits.flops_per_second / 1e12:.2f} TFLOP/s"
     )
-    for name in options.models:
-        report["models"].append(_measure_model(name, limits, device, dtype, options))
-        _free(device)
+    machine = Machine(run.options.device, run.options.quick, run.seconds_left)
+    _free(run.device)
+    for name in run.chosen(("tests",)):  # what is wrong comes first
+        run.try_part(name, partial(OF_MACHINE[name], machine, ""))
+    for model in run.options.models:
+        _measure_model(run, model, limits)
+        for part in run.chosen(OF_EVERY_MODEL):
+            run.try_part(f"{part} of {model}", partial(OF_MACHINE[part], machine, model))
+    first = run.options.models[0]
+    for part in run.chosen(part for part in OF_MACHINE if part not in ("tests", *OF_EVERY_MODEL)):
+        run.try_part(part, partial(OF_MACHINE[part], machine, first))
 
 
-def _measure_model(
-    name: str, limits: Limits, device: torch.device, dtype: torch.dtype, options: argparse.Namespace
-) -> Row:
-    shape, quick = QWENS[name], options.quick
-    prompt_length, num_steps = (32, 8) if quick else (512, 64)
-    context_length = 256 if quick else 4096
-    model = make_model(shape, dtype, device, context_length)
+def _measure_model(run: Run, name: str, limits: Limits) -> None:
+    """The parts that share an engine, then transformers' continuous batching on fresh weights."""
+    shape = QWENS[name]
+    print(f"\n{name}: {shape.num_linear_parameters / 1e9:.2f} G parameters in linears and head, {DTYPE}")
+    names = run.chosen(OF_ENGINE)
+    if names or "shared" in run.options.parts:
+        run.try_part(f"engine of {name}", lambda: _of_engine(run, name, limits, names))
+    _free(run.device)
+    if "transformers" in run.options.parts:
+        run.try_part(f"transformers of {name}", lambda: _of_transformers(run, name))
+    _free(run.device)
+
+
+def _of_engine(run: Run, name: str, limits: Limits, names: list[str]) -> Iterable[Figure]:
+    shape, quick, device, batches = QWENS[name], run.options.quick, run.device, tuple(run.options.batches)
+    model = _make_model(run, name)
     start = time.perf_counter()
     loaded = gpu_checks.loaded(
         model,
-        max_num_seqs=max(options.batches),
+        max_num_seqs=max(batches),
         max_num_batched_tokens=64 if quick else 8192,
         enable_prefix_reuse=False,
         **({"num_kv_blocks": 64} if device.type == "cpu" else {}),
     )
     engine = Engine.over(loaded)
     gpu_speed.synchronize(device)
-    result: Row = {"name": name, "startup_s": time.perf_counter() - start, "prefill": [], "decode": []}
-    print(f"\n{name}: {shape.num_linear_parameters / 1e9:.2f} G parameters in linears and head, {dtype}")
     done = "self-test, kernels compiled, graphs recorded" if device.type == "cuda" else "self-test"
-    print(f"  engine ready in {result['startup_s']:.1f} s after the model was made: {done}")
-    for batch in options.batches:
-        prompts = gpu_speed.random_prompts(shape, batch, prompt_length, seed=batch)
-        gpu_speed.prefill_seconds(engine, prompts, device)  # to warm up
-        seconds = gpu_speed.prefill_seconds(engine, prompts, device)
-        least = limits.prefill_seconds(shape, dtype.itemsize, batch, prompt_length)
-        result["prefill"].append(
-            _row("prefill", batch, prompt_length, batch * prompt_length / seconds, least / seconds)
-        )
-        seconds = gpu_speed.decode_step_seconds(engine, prompts, num_steps, device)
-        context = prompt_length + num_steps / 2
-        least = limits.decode_seconds(shape, dtype.itemsize, batch, batch * context)
-        result["decode"].append(_row("decode", batch, context, batch / seconds, least / seconds))
-    result["sampling"] = _sampling(engine, shape, max(options.batches), num_steps, device)
-    result["whole"] = _whole(engine, shape, device, quick)
-    result["nano_vllm_tokens_per_s"] = _nano_vllm(engine, device, quick)
-    del engine
-    _free(device)
-    engine = Engine.over(replace(loaded, config=replace(loaded.config, enable_prefix_reuse=True)))
-    result["shared_prefix"] = _shared_prefix(engine, shape, max(options.batches), num_steps, device, quick)
-    del engine, loaded
-    _free(device)
-    del model  # our engine has taken its weights apart
-    _free(device)
-    model = make_model(shape, dtype, device, context_length)
-    _beside_transformers(result["whole"], model, shape)
-    return result
+    yield Figure(name, "start", f"after the model was made: {done}", time.perf_counter() - start, "s")
+    subject = Subject(name, engine, shape, limits, device, DTYPE.itemsize, batches, quick)
+    for part in names:
+        run.try_part(f"{part} of {name}", partial(_drained, subject, part))
+    if "shared" in run.options.parts:
+        del engine, subject  # its KV memory is the other's
+        _free(device)
+        engine = Engine.over(replace(loaded, config=replace(loaded.config, enable_prefix_reuse=True)))
+        subject = Subject(name, engine, shape, limits, device, DTYPE.itemsize, batches, quick)
+        run.try_part(f"shared of {name}", lambda: gpu_parts.shared(subject))
+
+
+def _drained(subject: Subject, part: str) -> Iterable[Figure]:
+    """A part, once what a failed one left has ended."""
+    while subject.engine.has_work:
+        subject.engine.step()
+    yield from OF_ENGINE[part](subject)
+
+
+def _of_transformers(run: Run, name: str) -> Iterable[Figure]:
+    ours = [figure.value for figure in run.figures if (figure.model, figure.part) == (name, "even")]
+    model = _make_model(run, name)  # our engine has taken the other's weights apart
+    for figure in gpu_parts.transformers(model, name, QWENS[name], run.options.quick):
+        yield figure
+        if ours:
+            yield Figure(name, "transformers", "ours / theirs", ours[0] / figure.value, "")
+
+
+def _make_model(run: Run, name: str) -> Any:
+    return make_random_model(QWENS[name], DTYPE, run.device, 256 if run.options.quick else 4096)
 
 
 def _free(device: torch.device) -> None:
@@ -177,94 +255,21 @@ def _free(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def _row(kind: str, batch: int, context: float, tokens_per_second: float, fraction: float) -> Row:
-    print(
-        f"  {kind:7} batch {batch:4}, context {context:6.0f}: {tokens_per_second:12,.1f} tokens/s, "
-        f"{fraction:7.2%} of the roofline"
-    )
-    return {
-        "batch": batch,
-        "context": context,
-        "tokens_per_s": tokens_per_second,
-        "roofline_fraction": fraction,
-    }
-
-
-def _sampling(engine: Engine, shape: Shape, batch: int, num_steps: int, device: torch.device) -> Row:
-    """The share of a decode step that each way to sample adds to a greedy one."""
-    prompts = gpu_speed.random_prompts(shape, batch, 32, seed=batch)
-    greedy_s = gpu_speed.decode_step_seconds(engine, prompts, num_steps, device)
-    shares = {}
-    for name, params in gpu_speed.WAYS_TO_SAMPLE.items():
-        gpu_speed.decode_step_seconds(engine, prompts, 4, device, params)  # to warm up
-        step_s = gpu_speed.decode_step_seconds(engine, prompts, num_steps, device, params)
-        shares[name] = step_s / greedy_s - 1
-        print(f"  sampling, batch {batch}, {name}: {shares[name]:+.1%} of a greedy step")
-    return {"batch": batch, "greedy_step_s": greedy_s, "shares": shares}
-
-
-def _shared_prefix(
-    engine: Engine, shape: Shape, batch: int, num_steps: int, device: torch.device, quick: bool
-) -> Row:
-    """Decoding of prompts of 700 tokens, of which 512 are the same, beside that of prompts all different."""
-    shared, own = (32, 12) if quick else (512, 188 - num_steps // 2)
-    prefix = gpu_speed.random_prompts(shape, 1, shared, seed=2)[0]
-    ends = gpu_speed.random_prompts(shape, batch, own, seed=3)
-    gpu_speed.prefill_seconds(engine, [[*prefix, 1]], device)  # the others find it
-    together_s = gpu_speed.decode_step_seconds(engine, [prefix + end for end in ends], num_steps, device)
-    apart = gpu_speed.random_prompts(shape, batch, shared + own, seed=4)
-    apart_s = gpu_speed.decode_step_seconds(engine, apart, num_steps, device)
-    print(
-        f"  decode batch {batch}, {shared} of {shared + own} tokens shared: {batch / together_s:,.1f} "
-        f"tokens/s, {apart_s / together_s:.2f} times those of prompts that share nothing"
-    )
-    return {"batch": batch, "shared": shared, "together_s": together_s, "apart_s": apart_s}
-
-
-def _whole(engine: Engine, shape: Shape, device: torch.device, quick: bool) -> Row:
-    """Prompts in, all tokens out, by us."""
-    count, prompt_length, max_tokens = (4, 16, 8) if quick else (256, 256, 128)
-    prompts = gpu_speed.random_prompts(shape, count, prompt_length, WHOLE_SEED)
-    requests = gpu_speed.greedy_requests(prompts, max_tokens)
-    gpu_speed.whole_tokens_per_s(engine, requests[:2], device)
-    tokens_per_second = gpu_speed.whole_tokens_per_s(engine, requests, device)
-    print(f"  {count} requests of {prompt_length} + {max_tokens}: {tokens_per_second:,.1f} output tokens/s")
-    return {
-        "requests": count,
-        "prompt": prompt_length,
-        "output": max_tokens,
-        "tokens_per_s": tokens_per_second,
-    }
-
-
-def _nano_vllm(engine: Engine, device: torch.device, quick: bool) -> float:
-    """nano-vllm's benchmark: prompts and answers of 100 to 1,024 tokens, drawn at temperature 0.6."""
-    requests = gpu_speed.nano_vllm_requests(*((4, 16, 100) if quick else ()))
-    tokens_per_second = gpu_speed.whole_tokens_per_s(engine, requests, device)
-    print(f"  nano-vllm's {len(requests)} requests: {tokens_per_second:,.1f} output tokens/s")
-    return tokens_per_second
-
-
-def _beside_transformers(whole: Row, model: Any, shape: Shape) -> None:
-    """The same requests by transformers' continuous batching, on the same weights."""
-    prompts = gpu_speed.random_prompts(shape, whole["requests"], whole["prompt"], WHOLE_SEED)
-    try:
-        theirs = gpu_speed.transformers_speed(model, prompts, whole["output"])
-    except gpu_speed.PeerFailed as reason:
-        whole["transformers_failed"] = str(reason)
-        print(f"  transformers' continuous batching did not run: {reason}")
-        return
-    ratio = whole["tokens_per_s"] / theirs.tokens_per_second
-    whole |= {
-        "transformers_tokens_per_s": theirs.tokens_per_second,
-        "transformers_includes_setup": theirs.includes_setup,
-        "ratio": ratio,
-    }
-    note = ", its set-up included" if theirs.includes_setup else ""
-    print(
-        f"  transformers' continuous batching: {theirs.tokens_per_second:,.1f}{note}; "
-        f"we are at {ratio:.2f} times that"
-    )
+def _print_table(run: Run) -> None:
+    rows: list[dict[str, Cell]] = [
+        {
+            "model": figure.model,
+            "part": figure.part,
+            "case": figure.case,
+            "value": figure.value,
+            "unit": figure.unit,
+            "of the limit": "" if figure.share is None else f"{figure.share:.0%}",
+        }
+        for figure in run.figures
+    ]
+    print(f"\n{markdown(rows)}")
+    for part, reason in run.failed.items():
+        print(f"FAILED or not run: {part}: {reason}")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,9 @@
 
     python -m benchmarks.service_overhead
     python -m benchmarks.service_overhead --medium 0 --demo 0 --encoder 3000 --lognormal
+    python -m benchmarks.service_overhead --medium 0 --demo 0 --encoder 0 \
+        --decoder 0.6b --even 6000 --uneven 4000 \
+        --setting ENGINE_MAX_NUM_SEQS=256 --setting ENGINE_MAX_NUM_BATCHED_TOKENS=8192    # on a GPU
 
 The service is its real processes with SQLite and a directory; its input and output are files. The engine
 alone has the rows in memory and keeps its answers there; it runs before and after the service. Starting,
@@ -17,7 +20,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -100,6 +103,8 @@ def _fetch(service: Service, job_id: str) -> Job:
 
 WARM_UP: Final = 32  # rows
 DEMO_TOKENS_MAX: Final = 64
+TOKENS: Final = {"even": (128, 128), "uneven": (16, 240)}
+"""The range of tokens of an answer."""
 TIMEOUT_S: Final = 3600.0
 SEED: Final = 7
 
@@ -142,6 +147,11 @@ def works(chosen: argparse.Namespace) -> Iterator[Work]:
     if chosen.medium:
         path = checkpoints.ensure(chosen.decoder, chosen.dtype)
         yield Work(chosen.decoder, path, "completions", chosen.dtype, _completions(path, chosen.medium))
+    for name, count in (("even", chosen.even), ("uneven", chosen.uneven)):
+        if count:
+            path = checkpoints.ensure(chosen.decoder, chosen.dtype)
+            rows = random_lines(path, count + WARM_UP, TOKENS[name])
+            yield Work(f"{chosen.decoder}-{name}", path, "completions", chosen.dtype, rows)
     if chosen.demo:
         yield Work("demo", demo_model_path(), "chat", "auto", _chats(chosen.demo))
     if chosen.encoder:
@@ -170,6 +180,26 @@ def _completions(path: Path, count: int) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def random_lines(path: Path, count: int, tokens: tuple[int, int]) -> list[dict[str, Any]]:
+    """Lines with prompts of letters and answers of a number of tokens in that range."""
+    draw = random.Random(SEED)
+    return [
+        _line(number, "/v1/completions", {
+            "model": model_id(str(path)),
+            "prompt": letters(draw),
+            "max_tokens": draw.randint(*tokens),
+            "temperature": 0,
+            "ignore_eos": True,
+        })
+        for number in range(count)
+    ]  # fmt: skip
+
+
+def letters(draw: random.Random) -> str:
+    """A text of 100 to 300 letters and spaces, most of which are a token each."""
+    return "".join(draw.choices("abcdefghijklmnopqrstuvwxyz     ", k=draw.randint(100, 300)))
+
+
 def _chats(count: int) -> list[dict[str, Any]]:
     numbers = random.Random(SEED).sample(range(LARGEST_NUMBER + 1), count + WARM_UP)
     return [
@@ -187,20 +217,22 @@ def _line(number: int, route: str, body: dict[str, Any]) -> dict[str, Any]:
     return {"custom_id": f"row-{number}", "method": "POST", "url": route, "body": body}
 
 
-def run_bare(work: Work, threads: int, folder: Path) -> BareRun:
+def run_bare(work: Work, threads: int, folder: Path, settings: Mapping[str, str]) -> BareRun:
     source = work.write(work.rows, folder / "bare")
     result = folder / "result.json"
     command = [sys.executable, "-m", "benchmarks.runners.bare_engine", "--model", str(work.checkpoint)]
     command += ["--input", str(source), "--dtype", work.dtype, "--threads", str(threads)]
     command += ["--warm-up", str(WARM_UP), "--result", str(result)]
     variables = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+    variables |= {f"NIGHTSHIFT_{name}": value for name, value in settings.items()}
     LOGS_DIRECTORY.mkdir(parents=True, exist_ok=True)
     run_process(command, variables, LOGS_DIRECTORY / f"bare-{work.name}.log", TIMEOUT_S)
     return BareRun.read(result)
 
 
-def run_service(work: Work, threads: int) -> Ended:
-    with service_with(work.checkpoint, replace(PARTS, threads=threads), DTYPE=work.dtype) as service:
+def run_service(work: Work, threads: int, settings: Mapping[str, str]) -> Ended:
+    parts = replace(PARTS, threads=threads)
+    with service_with(work.checkpoint, parts, DTYPE=work.dtype, **settings) as service:
         place = Path(service.location("").removeprefix("file://"))
         for name, rows in (("warm-up", work.rows[:WARM_UP]), ("rows", work.rows[WARM_UP:])):
             source = work.write(rows, place / name / "input")
@@ -209,12 +241,12 @@ def run_service(work: Work, threads: int) -> Ended:
     return ended
 
 
-def measured(work: Work, threads: int) -> dict[str, Cell]:
+def measured(work: Work, threads: int, settings: Mapping[str, str]) -> dict[str, Cell]:
     before = cpu_times()
     with tempfile.TemporaryDirectory(prefix="ns-bench-") as name:
-        bare = [run_bare(work, threads, Path(name))]
-        service = run_service(work, threads)
-        bare.append(run_bare(work, threads, Path(name)))
+        bare = [run_bare(work, threads, Path(name), settings)]
+        service = run_service(work, threads, settings)
+        bare.append(run_bare(work, threads, Path(name), settings))
     usage, rows = service.job.usage, bare[0].rows
     if not work.is_embedding:
         made = {usage.completion_tokens, *(run.output_tokens for run in bare)}
@@ -244,7 +276,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--medium", type=int, default=1024, metavar="ROWS", help="of the decoder; 0: none")
     parser.add_argument("--demo", type=int, default=20_000, metavar="ROWS", help="of the demo model; 0: none")
     parser.add_argument("--encoder", type=int, default=20_000, metavar="ROWS", help="of the encoder; 0: none")
-    parser.add_argument("--decoder", default="medium", choices=["tiny", "small", "medium"])
+    parser.add_argument("--even", type=int, default=0, metavar="ROWS", help="of the decoder, 128 tokens each")
+    parser.add_argument(
+        "--uneven", type=int, default=0, metavar="ROWS", help="of the decoder, 16 to 240 tokens"
+    )
+    parser.add_argument("--decoder", default="medium", choices=checkpoints.DECODERS)
+    parser.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help="of the worker")
     parser.add_argument("--encoder-model", default="minilm", choices=["minilm", "minilm-tiny"])
     parser.add_argument("--lognormal", action="store_true", help="texts of 8 to 512 tokens for the encoder")
     parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16"], help="of the decoder")
@@ -253,7 +290,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = []
     for work in works(chosen):
         print(f"{work.name}: {len(work.rows) - WARM_UP} rows …", flush=True)
-        rows.append(measured(work, chosen.threads))
+        rows.append(measured(work, chosen.threads, dict(setting.split("=", 1) for setting in chosen.setting)))
     notes = [f"{chosen.threads} threads. Tokens: generated, of an encoder read."]
     report("service-overhead", rows, notes)
 

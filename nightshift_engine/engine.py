@@ -103,6 +103,8 @@ class Engine:
         self._model = model
         self._runner = runner
         self._pool = pool
+        is_cuda = model.device == "cuda"
+        groups = config.group_admissions
         self._batcher = Batcher(
             pool,
             max_num_seqs=config.max_num_seqs,
@@ -110,6 +112,7 @@ class Engine:
             reuse_prefixes=config.enable_prefix_reuse,
             step_budget_ms=config.interactive_step_budget_ms,
             windows=windows,
+            admits_in_groups=is_cuda if groups is None else groups,
         )
         self._tables = self._batcher.tables
         self.limits = RequestLimits(
@@ -120,7 +123,7 @@ class Engine:
         self._grammars: GrammarCompiler | None = None  # at the first grammar
         self._compile_aside: RunAside | None = None
         self._uncompiled: dict[str, Compiling] = {}  # of live requests that the batcher does not have yet
-        self._overlaps = config.overlap_steps if config.overlap_steps is not None else model.device == "cuda"
+        self._overlaps = config.overlap_steps if config.overlap_steps is not None else is_cuda
         self._in_flight: _Launched | None = None
         self._settled_s = 0.0
         self.made_by = MadeBy(
@@ -177,6 +180,7 @@ class Engine:
         engine._sampler.compile_kernels(facts.vocab_size, model.device)
         room = f"{num_blocks} KV blocks, one sequence up to {engine.longest_sequence} tokens"
         log.info("engine loaded: model %s, %s, layers' windows %s", facts.id, room, windows)
+        log.info("load of %s took %s", facts.id, model.times)
         return engine
 
     def close(self) -> None:

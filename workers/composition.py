@@ -11,6 +11,7 @@ from nightshift.objectstore import Locations, open_store
 from nightshift.objectstore.sources import Sources
 from nightshift.outbound.cloud_metadata import open_provider
 from nightshift.process.logs import adopt_libraries
+from nightshift.process.memory import frozen_imports
 from nightshift.process.private_files import keep_files_private
 from nightshift.process.settings import (
     DataSettings,
@@ -42,8 +43,8 @@ def load_models(settings: WorkerSettings, on_fatal: OnFatal) -> Sequence[ModelSe
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if not settings.model_downloads:
         os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's client is imported
-    from workers.serving.loading import open_models
-
+    with frozen_imports():  # else collections take a quarter of the time of a small model's load
+        from workers.serving.loading import open_models
     adopt_libraries()
     return open_models(settings, on_fatal)
 

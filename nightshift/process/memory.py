@@ -6,6 +6,8 @@ Arrow's own allocator and glibc's arenas keep what each thread has freed apart f
 import ctypes
 import gc
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 ARROW_ALLOCATOR: Final = "ARROW_DEFAULT_MEMORY_POOL"
@@ -55,6 +57,17 @@ def _set(option: int, value: int) -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(option, value)
+
+
+@contextmanager
+def frozen_imports() -> Iterator[None]:
+    """Collects nothing while its block imports, and leaves alone what it made: it stays to the end."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def collect_less_often() -> None:

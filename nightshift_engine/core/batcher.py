@@ -15,6 +15,10 @@ __all__ = ["Batcher", "Chunk"]
 
 NEW_TOKENS_BETWEEN_LOSSES = 16
 """Tokens that a sequence gains before it may lose computed ones to another flow of its class again."""
+ADMISSION_GROUP_SHARE = 16
+"""Bulk is admitted in groups once a slot in so many is free."""
+STEPS_HELD_MAX = 16
+"""Steps in a row that may hold bulk back from free slots."""
 STEPS_LEFT_OUT_MAX = 3
 """Steps in a row that may leave out running sequences of less urgent classes. Then these come first."""
 
@@ -24,7 +28,8 @@ class Batcher:
 
     Promises, which the tests hold it to:
       - a step has at most `max_num_batched_tokens` tokens, of at most `max_num_seqs` sequences;
-      - a waiting sequence of a more urgent class gets slot and blocks from less urgent ones at the next step;
+      - a waiting sequence of a more urgent class gets slot and blocks from less urgent ones at the next step
+        (with `admits_in_groups`, a free slot is kept from bulk for up to `STEPS_HELD_MAX` steps);
       - nothing starves: classes, rows and what lacks memory are passed by a bounded number of others, and the
         most urgent sequence can evict all others, so it advances even if KV memory is only one sequence
         wide. The caller sees to it that each fits alone;
@@ -44,8 +49,13 @@ class Batcher:
         reuse_prefixes: bool = True,
         step_budget_ms: float | None = None,
         windows: tuple[int | None, ...] = (None,),
+        admits_in_groups: bool = False,
     ) -> None:
-        """`windows` are those of the groups of layers, in the order of `KvGroups`."""
+        """`windows` are those of the groups of layers, in the order of `KvGroups`.
+
+        With `admits_in_groups` bulk waits for some slots to be free, or for `STEPS_HELD_MAX` steps, so that
+        fewer steps carry prompts.
+        """
         self._pool = pool
         self.tables = KvTables(pool, windows)
         self._reuse_prefixes = reuse_prefixes
@@ -59,6 +69,9 @@ class Batcher:
         self._in_flight = PrefixesInFlight()
         self._running = RunningSet()
         self._holders: dict[Sequence, None] = {}  # waiting, and holding blocks; in a fixed order
+        self._admits_in_groups = admits_in_groups
+        self._is_held = False  # bulk, in this step
+        self._steps_held = 0
         self._steps_left_out = 0
         self.num_preemptions = 0
         self.num_deferrals = 0
@@ -113,6 +126,8 @@ class Batcher:
         self._start_budget()
         self._least_served = 1 if self._has_slot else self._tokens_per_slot
         self._close_slots(draft)
+        self._is_held = self._admits_in_groups and self._waits_for_group()
+        self._steps_held = self._steps_held + 1 if self._is_held else 0
         for rank in range(len(self._running.by_rank)):
             self._retry_least_missing(rank)
         if self._steps_left_out >= STEPS_LEFT_OUT_MAX:
@@ -128,6 +143,7 @@ class Batcher:
             self._admit(rank, draft)
         if not draft.token_counts:  # all were preempted for waiting sequences
             draft.tried.clear()
+            self._is_held = False
             for rank in range(len(self._running.by_rank)):
                 self._admit(rank, draft)
         self._count_left_out(draft)
@@ -285,6 +301,16 @@ class Batcher:
 
     # Admission
 
+    def _waits_for_group(self) -> bool:
+        """Whether too few slots are free for a group. A step that has a prompt anyway admits more."""
+        num_free = self.limits.max_num_seqs - len(self._running)
+        return (
+            0 < num_free < self.limits.max_num_seqs // ADMISSION_GROUP_SHARE
+            and self._steps_held < STEPS_HELD_MAX
+            and not self._queue.classes[0]
+            and all(sequence.num_uncomputed_tokens <= 1 for sequence in self._running)
+        )
+
     def _admit(self, rank: int, draft: Draft) -> None:
         while self._admit_next(rank, draft):
             pass
@@ -294,6 +320,8 @@ class Batcher:
 
         False: none can be admitted in this step.
         """
+        if self._is_held and rank > 0:
+            return False
         if draft.tokens_left == 0 or draft.deferrals_left == 0 or not self._may_get_slot(rank):
             return False
         sequence, is_overdue = self._queue.choose(rank, draft.tried)

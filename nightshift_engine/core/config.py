@@ -59,6 +59,9 @@ class EngineConfig:
     """Time a step should take while there is interactive traffic: bulk prompts get smaller chunks. A request
     waits for the step in progress when it comes, so this is what bulk adds to its time to first token at
     most; 50 ms is below what a reader notices. None: bulk is never held back."""
+    group_admissions: bool | None = None
+    """Admit bulk once a sixteenth of `max_num_seqs` is free, or after 16 steps, unless an interactive request
+    waits: prompts share steps. None: on CUDA, where a step with a prompt costs more than its tokens."""
     enable_prefix_reuse: bool = True
     """Find KV of a shared beginning instead of computing it again."""
 
@@ -97,8 +100,10 @@ class EngineConfig:
         share = self.gpu_memory_utilization
         is_share = isinstance(share, (int, float)) and not isinstance(share, bool) and 0 < share <= 1
         _require(is_share, "gpu_memory_utilization", "must be more than 0 and at most 1", share)
-        overlaps, budget_ms = self.overlap_steps, self.interactive_step_budget_ms
-        _require(isinstance(overlaps, bool | None), "overlap_steps", "must be a bool or None", overlaps)
+        for name in ("overlap_steps", "group_admissions"):
+            value = getattr(self, name)
+            _require(isinstance(value, bool | None), name, "must be a bool or None", value)
+        budget_ms = self.interactive_step_budget_ms
         is_time = isinstance(budget_ms, (int, float)) and not isinstance(budget_ms, bool) and budget_ms > 0
         what = "must be more than 0 or None"
         _require(budget_ms is None or is_time, "interactive_step_budget_ms", what, budget_ms)

@@ -44,6 +44,7 @@ from .selftest import (
     check_model,
     check_written_steps,
 )
+from .times import LoadTimes
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class LoadedModel:
     """The ranks that compute it together, of which this process is one. None: it does so alone."""
     ranks: Ranks | None = None
     """The processes of the others, on rank 0."""
+    times: LoadTimes = field(default_factory=LoadTimes)
 
     @property
     def groups(self) -> KvGroups:
@@ -86,17 +88,25 @@ def load_model(config: EngineConfig) -> LoadedModel:
     """Loads and proves a decoder. Raises `ModelLoadFailed`, `UnsupportedModel`, `InvalidConfig` or
     `RankLost`.
     """
-    tokenizer = Tokenizer.load(config.model, config.revision)
+    times = LoadTimes()
+    with times.part("tokenizer"):
+        tokenizer = Tokenizer.load(config.model, config.revision)
     if config.tensor_parallel_size > 1:
         config, device = settle(config)
         ranks = Ranks(config)
         with ranks.in_step():
-            return replace(load_part(config, tokenizer, device, ranks.group), ranks=ranks)
-    return load_part(config, tokenizer, weights.resolve_device(config.device))
+            return replace(load_part(config, tokenizer, device, ranks.group, times), ranks=ranks)
+    with times.part("device"):
+        device = weights.resolve_device(config.device)
+    return load_part(config, tokenizer, device, times=times)
 
 
 def load_part(
-    config: EngineConfig, tokenizer: Tokenizer, device: torch.device, group: Group | None = None
+    config: EngineConfig,
+    tokenizer: Tokenizer,
+    device: torch.device,
+    group: Group | None = None,
+    times: LoadTimes | None = None,
 ) -> LoadedModel:
     """Loads and proves a decoder, or a rank's part of it, in step with the others.
 
@@ -108,30 +118,38 @@ def load_part(
         _check_deterministic(config, device)
     tokenizer.check_chat_template(config.model)
     read = None if group is None else partial(load_rows, group)
+    times = times or LoadTimes()
     with on_device(device):
-        model = weights.load_pretrained(config, device, read=read)
+        model = weights.load_pretrained(config, device, read=read, times=times)
         digest = weights.model_digest(config.model, config.revision)
-        return prove_model(config, model, tokenizer, digest, Part(group))
+        return prove_model(config, model, tokenizer, digest, Part(group), times)
 
 
 def prove_model(
-    config: EngineConfig, model: Any, tokenizer: Tokenizer, digest: str, part: Part | None = None
+    config: EngineConfig,
+    model: Any,
+    tokenizer: Tokenizer,
+    digest: str,
+    part: Part | None = None,
+    times: LoadTimes | None = None,
 ) -> LoadedModel:
     """A transformers model that is on its device, with eager attention: proven, and put on ours.
 
-    `digest` names its weights, `part` what this rank packs of them. Raises `UnsupportedModel` or
-    `InvalidConfig`.
+    `digest` names its weights, `part` what this rank packs of them, `times` are those of its load. Raises
+    `UnsupportedModel` or `InvalidConfig`.
     """
-    part = part or Part()
+    part, times = part or Part(), times or LoadTimes()
     device, dtype = model.device, model.dtype
     kv_dtype = weights.resolve_kv_dtype(config.kv_cache_dtype, dtype)
-    attention = resolve_attention_backend(
-        config.attention_backend, device, dtype, kv_dtype, latent_dim=widest_latent(model)
-    )
+    with times.part("kernels"):
+        attention = resolve_attention_backend(
+            config.attention_backend, device, dtype, kv_dtype, latent_dim=widest_latent(model)
+        )
     name = weights.model_id(config.model)
     weights.check_vocabulary(tokenizer, model.config.get_text_config().vocab_size, name)
     # Before its context, so that a model that is not served is refused for what it is.
-    checked = check_model(model, name, attention)
+    with times.part("self-test"):
+        checked = check_model(model, name, attention)
     facts = ModelFacts(
         id=name,
         vocab_size=model.config.get_text_config().vocab_size,
@@ -144,11 +162,13 @@ def prove_model(
         attention_backend=attention,
     )
     windows = _windows(checked, facts.context_length)
-    roofline = _roofline(config, model, checked, windows, kv_dtype)  # packing takes the weights
-    forward_pass = _forward_pass(config, model, checked, facts, attention, part)
+    with times.part("device's limits"):
+        roofline = _roofline(config, model, checked, windows, kv_dtype)  # packing takes the weights
+    forward_pass = _forward_pass(config, model, checked, facts, attention, part, times)
     step_bytes = largest_step_bytes(config, model.config.get_text_config(), dtype, device)
     del model
-    return_free_memory()
+    with times.part("memory given back"):
+        return_free_memory()
     how = f"{dtype} on {device}, weights {config.weight_dtype}, KV {kv_dtype}, attention by {attention}"
     log.info("model loaded: %s, %s%s", name, how, ", deterministic" if config.deterministic else "")
     return LoadedModel(
@@ -165,6 +185,7 @@ def prove_model(
         windows=windows,
         roofline=roofline,
         group=part.group,
+        times=times,
     )
 
 
@@ -216,11 +237,17 @@ def _check_deterministic(config: EngineConfig, device: torch.device) -> None:
 
 
 def _forward_pass(
-    config: EngineConfig, model: Any, checked: CheckedModel, facts: ModelFacts, attention: str, part: Part
+    config: EngineConfig,
+    model: Any,
+    checked: CheckedModel,
+    facts: ModelFacts,
+    attention: str,
+    part: Part,
+    times: LoadTimes,
 ) -> ForwardPass:
     """The fastest way through the model that computes the same."""
     packing = _packing(config, model)
-    forward_pass = _written_out(config, model, checked, packing, facts, attention, part)
+    forward_pass = _written_out(config, model, checked, packing, facts, attention, part, times)
     if config.deterministic:
         check_invariance(forward_pass, checked, model, facts.id, attention)
     return forward_pass
@@ -246,6 +273,7 @@ def _written_out(
     facts: ModelFacts,
     attention: str,
     part: Part,
+    times: LoadTimes,
 ) -> ForwardPass:
     """The decoder written out if the model is a plain one, else its modules with packed linear layers.
 
@@ -262,19 +290,21 @@ def _written_out(
         is_quantized=config.weight_dtype == "int8",
     )
     try:
-        decoder = read_decoder(
-            model,
-            checked.calls,
-            packing,
-            model.dtype,
-            allows_modules=not config.deterministic and part.size == 1,
-            context_length=facts.context_length,
-            part=part,
-        )
+        with times.part("packing"):
+            decoder = read_decoder(
+                model,
+                checked.calls,
+                packing,
+                model.dtype,
+                allows_modules=not config.deterministic and part.size == 1,
+                context_length=facts.context_length,
+                part=part,
+            )
         # Of dense layers, it is proven as it will run; a mixture's logits differ where rounding chose others.
-        prove(decoder, is_held=checked.reference.chooses_experts)
-        if checked.reference.chooses_experts and decoder.can_be_written_down:
-            check_written_steps(decoder, checked, model, name, attention)
+        with times.part("second proof"):
+            prove(decoder, is_held=checked.reference.chooses_experts)
+            if checked.reference.chooses_experts and decoder.can_be_written_down:
+                check_written_steps(decoder, checked, model, name, attention)
         return decoder
     except NotPlain as difference:
         _refuse_other_than_plain(config, name, difference)

@@ -72,15 +72,16 @@ def make_model_runner(model: LoadedModel, memory: DeviceMemory | None) -> tuple[
     if model.group is not None:
         num_blocks = model.group.least(num_blocks)
     try:
-        kv = KvMemory(
-            model.shapes,
-            num_blocks=num_blocks,
-            block_size=config.block_size,
-            dtype=model.kv_dtype,
-            device=device,
-            transposed_keys=has_transposed_keys(model.attention),
-            groups=groups,
-        )
+        with model.times.part("KV memory"):
+            kv = KvMemory(
+                model.shapes,
+                num_blocks=num_blocks,
+                block_size=config.block_size,
+                dtype=model.kv_dtype,
+                device=device,
+                transposed_keys=has_transposed_keys(model.attention),
+                groups=groups,
+            )
     except (RuntimeError, MemoryError, ValueError) as error:  # the last: more than can be addressed
         raise InvalidConfig(f"no memory for {num_blocks} KV blocks; set num_kv_blocks: {error}") from error
     attention = make_attention(model.attention, kv, facts.context_length)
@@ -96,14 +97,16 @@ def _prepare(runner: ModelRunner, model: LoadedModel) -> None:
     if not can_be_recorded(model.attention):
         runner.why_eager = "attention_backend" if is_cuda else None
         return
-    runner.warm_up(facts.context_length)
+    with model.times.part("warm-up"):
+        runner.warm_up(facts.context_length)
     if is_cuda and config.cuda_graphs:
-        runner.record_graphs(
-            CudaCapture(model.device),
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            context_length=facts.context_length,
-            vocab_size=facts.vocab_size,
-        )
+        with model.times.part("graphs"):
+            runner.record_graphs(
+                CudaCapture(model.device),
+                max_num_seqs=config.max_num_seqs,
+                max_num_batched_tokens=config.max_num_batched_tokens,
+                context_length=facts.context_length,
+                vocab_size=facts.vocab_size,
+            )
     elif is_cuda:
         runner.why_eager = "turned_off"

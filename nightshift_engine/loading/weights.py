@@ -5,6 +5,7 @@ import logging
 import os
 import platform
 from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,10 +23,13 @@ from ..execution.linears.native import has_tiles
 from ..execution.linears.packing import fastest_dtype
 from ..text.tokenizer import Tokenizer
 from .context import pin_longrope
+from .times import LoadTimes
 
 log = logging.getLogger(__name__)
 
 DIGESTED_BYTES = 1 << 16
+READERS = 4
+"""Threads that copy weights to a device; each takes the page faults of what it reads of a mapped file."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 KV_DTYPES = DTYPES | {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
@@ -131,26 +135,29 @@ def load_pretrained(
     kind: Kind = DECODER,
     auto_class: Any = AutoModelForCausalLM,
     read: Callable[[EngineConfig, Path], LoadedCheckpoint] | None = None,
+    times: LoadTimes | None = None,
 ) -> Any:
     """A model that generates, on its device, in eval mode. Raises `ModelLoadFailed` or `UnsupportedModel`.
 
     `read` reads the files in place of transformers.
     """
+    times = times or LoadTimes()
     require_kind(config.model, config.revision, kind)
     directory = local_directory(config.model, config.revision)
     check_generation_config(directory, config.model)
-    loaded = (
-        read(config, directory)
-        if read is not None
-        else load_checkpoint(
-            directory,
-            auto_class,
-            lambda hf_config: decoder_dtype(config, hf_config, device),
-            name=config.model,
-            called=f"model {config.model!r}",
-            attn_implementation="eager",
+    with times.part("checkpoint"):
+        loaded = (
+            read(config, directory)
+            if read is not None
+            else load_checkpoint(
+                directory,
+                auto_class,
+                lambda hf_config: decoder_dtype(config, hf_config, device),
+                name=config.model,
+                called=f"model {config.model!r}",
+                attn_implementation="eager",
+            )
         )
-    )
     model = loaded.model
     loaded.info["missing_keys"] = kind.missing(loaded.config, loaded.info["missing_keys"])
     check_complete(config.model, loaded.info)
@@ -159,7 +166,22 @@ def load_pretrained(
         reason = f"{len(unused)} weights in its files belong to nothing in {made_as}: {_shown(unused)}"
         raise UnsupportedModel(config.model, reason)
     pin_longrope(model, config.max_model_len, config.model)
-    return model.to(device).eval()
+    with times.part("weights to the device"):
+        move_weights(model, device)
+    times.weight_bytes += sum(weight.nbytes for weight in model.parameters())
+    return model.eval()
+
+
+def move_weights(model: Any, device: torch.device) -> None:
+    """Puts a model on a device, its weights by `READERS` threads: one alone reads a mapped file more slowly
+    than a device takes it.
+    """
+    weights = [weight for weight in model.parameters() if weight.device != device]
+    with ThreadPoolExecutor(READERS) as pool:
+        copies = pool.map(lambda weight: weight.detach().to(device), weights)
+        for weight, copy in zip(weights, copies, strict=True):
+            weight.data = copy
+    model.to(device)
 
 
 def check_all_used(loaded: LoadedCheckpoint, kind: Kind, name: str) -> None:

@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 import torch
 import triton
+from safetensors.torch import load_file
 
 from benchmarks.device.checks import check_bfloat16, check_greedy
 from nightshift_engine import Engine, Request
+from nightshift_engine.checkpoint.stored_tensors import WHOLE
 from nightshift_engine.execution.attention.selection import FP8_CAPABILITY_MIN
 from nightshift_engine.execution.decoder.decoder import Decoder
 from nightshift_engine.execution.kv_memory import QUANTISED_DTYPES
 from nightshift_engine.execution.linears.dense import writes_float32
+from nightshift_engine.loading.weights import load_pretrained
 from nightshift_engine.models import load_model
 from tests.unit.engine.execution.test_kv_dtypes import PROMPT, RELATIVE_ERROR_MAX, logits
 from tests.unit.engine.running.test_overlap import CRAMPED, random_request, result
@@ -126,6 +129,15 @@ def test_nothing_compiles_after_loading_and_no_step_is_eager_without_a_reason(
     assert compiled == []
     assert stats.eager_steps["turned_off"] == (0 if cuda_graphs else stats.steps)
     assert sum(stats.eager_steps.values()) == stats.eager_steps["turned_off"]
+
+
+def test_weights_on_the_device_are_those_of_the_files(llama: Path) -> None:
+    model = load_pretrained(engine_config(llama, device="cuda", dtype="float32"), torch.device("cuda"))
+
+    weights = dict(model.named_parameters())
+    assert {weight.device.type for weight in weights.values()} == {"cuda"}
+    for name, stored in load_file(llama / WHOLE).items():
+        assert torch.equal(weights[name].cpu(), stored), name
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -72,7 +72,7 @@ def test_the_cost_is_what_the_service_lacks_to_the_mean_of_the_runs_around_it(
     monkeypatch.setattr(service_overhead, "run_bare", lambda *_: BareRun(100, 500, 100, next(seconds)))
     monkeypatch.setattr(service_overhead, "run_service", lambda *_: ended)
 
-    row = measured(COMPLETION, threads=1)
+    row = measured(COMPLETION, threads=1, settings={})
 
     assert (row["engine alone, rows/s"], row["service, first claim to _SUCCESS"]) == ("10–10", 5.0)
     assert (row["cost"], row["cost of that"]) == ("50.0 %", "60.0 %")

@@ -1,6 +1,7 @@
 """The worker's process: its log once Celery has set itself up, and how a model is loaded into it."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ from nightshift_engine import limit_spinning
 
 # In a process of its own: Celery's logging is set up once in a process, and stays.
 PROGRAM = """
-import contextlib, logging, sys, warnings
+import contextlib, gc, logging, sys, warnings
 from celery.exceptions import SecurityWarning
 from workers.app import app
 from workers.composition import load_models
@@ -23,8 +24,10 @@ logging.getLogger("workers.runtime").info("worker ready")
 warnings.warn("you are root", SecurityWarning)
 loaded = {"torch", "transformers", "safetensors"} & set(sys.modules)
 assert not loaded, "a worker starts, and finds models, without them"
+before = gc.get_freeze_count()
 with contextlib.suppress(ConfigurationError):
     load_models(WorkerSettings(models=("/nowhere",)), lambda error: None)
+print("frozen", gc.get_freeze_count() - before, "collects", gc.isenabled(), file=sys.stderr)
 for library in ("huggingface_hub", "transformers"):
     logging.getLogger(f"{library}.somewhere").warning(f"{library} warns")
 """
@@ -60,3 +63,10 @@ def test_a_worker_limits_the_spinning_before_it_loads_torch(said: tuple[str, str
     limited: dict[str, str] = {}
     limit_spinning(limited)
     assert f"GOMP_SPINCOUNT = '{limited['GOMP_SPINCOUNT']}'" in said[1]
+
+
+def test_the_modules_of_models_are_left_alone_by_the_collector(said: tuple[str, str]) -> None:
+    """A collection during a load would look through all of torch."""
+    [(frozen, collects)] = re.findall(r"frozen (\d+).*collects.*(True|False)", said[1])
+    assert int(frozen) > 100_000
+    assert collects == "True"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from nightshift_engine.core.batcher import Batcher, Chunk
+from nightshift_engine.core.batcher import ADMISSION_GROUP_SHARE, STEPS_HELD_MAX, Batcher, Chunk
 from nightshift_engine.core.kv_blocks import BlockPool
 from nightshift_engine.core.request import PRIORITY_RANKS, PriorityClass, Request
 from nightshift_engine.core.sequence import Sequence
@@ -32,6 +32,7 @@ class FakeModel:
         budget: int = 16,
         is_crowded: bool = False,
         step_budget_ms: float | None = None,
+        admits_in_groups: bool = False,
     ) -> None:
         self.pool = BlockPool(blocks, block_size)
         self.slots, self.budget = slots, budget
@@ -40,6 +41,7 @@ class FakeModel:
             max_num_seqs=slots,
             max_num_batched_tokens=budget,
             step_budget_ms=step_budget_ms,
+            admits_in_groups=admits_in_groups,
         )
         self.arrivals = 0
         self.finished: list[str] = []
@@ -307,3 +309,80 @@ def test_the_most_urgent_sequence_is_in_every_step(seed: int) -> None:
 
 def test_every_class_has_a_rank() -> None:
     assert sorted(CLASSES, key=PRIORITY_RANKS.__getitem__) == CLASSES
+
+
+SLOTS = 64
+GROUP = SLOTS // ADMISSION_GROUP_SHARE
+
+
+def nearly_full(*, ending_soon: int, num_free: int = 1) -> FakeModel:
+    """Bulk decodes in all slots but `num_free`; so many of it end, one in each of the next steps."""
+    model = FakeModel(blocks=4_000, slots=SLOTS, budget=4_000, admits_in_groups=True)
+    for number in range(SLOTS - num_free):
+        ends_after = number + 1 if number < ending_soon else 200
+        model.add(f"running-{number}", prompt=4, new=1 + ends_after, priority="background")
+    model.step()
+    return model
+
+
+def test_bulk_waits_until_enough_slots_are_free_for_a_group() -> None:
+    model = nearly_full(ending_soon=GROUP - 1)
+    for number in range(9):
+        model.add(f"new-{number}", prompt=4, priority="background")
+
+    admitted = [sum(id.startswith("new") for id in ids(model.step())) for _ in range(GROUP)]
+
+    assert admitted == [0, 0, 0, GROUP]
+
+
+def test_bulk_waits_for_a_bounded_number_of_steps() -> None:
+    model = nearly_full(ending_soon=0)
+    model.add("new", prompt=4, priority="background")
+
+    for _ in range(STEPS_HELD_MAX):
+        assert "new" not in ids(model.step())
+    assert "new" in ids(model.step())
+
+
+def test_an_interactive_request_waits_for_no_group_and_bulk_comes_with_it() -> None:
+    """Its prompt makes the step a costly one already."""
+    model = nearly_full(ending_soon=2)
+    model.add("bulk", prompt=4, priority="background")
+    for _ in range(2):
+        assert "bulk" not in ids(model.step())
+    model.add("chat", prompt=4, priority="interactive")
+
+    assert {"bulk", "chat"} <= set(ids(model.step()))
+
+
+def test_a_prompt_in_progress_lets_others_in() -> None:
+    model = nearly_full(ending_soon=0, num_free=2)
+    model.add("long", prompt=4_050, priority="interactive")  # two steps
+    assert "long" in ids(model.step())
+    model.add("bulk", prompt=4, priority="background")
+
+    assert {"bulk", "long"} <= set(ids(model.step()))
+
+
+def test_one_that_is_alone_starts_at_once() -> None:
+    model = FakeModel(blocks=100, slots=SLOTS, admits_in_groups=True)
+    model.add("only", prompt=4, priority="background")
+
+    assert ids(model.step()) == ["only"]
+
+
+def test_far_fewer_steps_carry_prompts_in_a_long_run() -> None:
+    def steps(admits_in_groups: bool) -> tuple[int, int]:
+        """All steps, and those with prompts."""
+        rng = random.Random(1)
+        model = FakeModel(blocks=9_000, slots=SLOTS, budget=2_000, admits_in_groups=admits_in_groups)
+        for number in range(600):
+            model.add(str(number), rng.randint(2, 40), rng.randint(8, 120), "background")
+        planned = [model.step() for _ in range(3_000) if model.batcher.has_work]
+        assert len(model.finished) == 600
+        return len(planned), sum(any(chunk.num_tokens > 1 for chunk in chunks) for chunks in planned)
+
+    (num_alone, with_prompts_alone), (num_grouped, with_prompts_grouped) = steps(False), steps(True)
+
+    assert with_prompts_grouped < with_prompts_alone / 2
+    assert num_grouped < 1.05 * num_alone

@@ -5,6 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from nightshift_engine.core import batcher
 from nightshift_engine.core import order as queue
 from nightshift_engine.core import order as set_aside
 from nightshift_engine.core.request import PriorityClass, Request
@@ -25,11 +26,20 @@ class BatcherMachine(RuleBasedStateMachine):
         budget=st.integers(1, 24),
         is_crowded=st.booleans(),
         is_impatient=st.booleans(),
+        admits_in_groups=st.booleans(),
     )
     def start(
-        self, blocks: int, block_size: int, slots: int, budget: int, is_crowded: bool, is_impatient: bool
+        self,
+        blocks: int,
+        block_size: int,
+        slots: int,
+        budget: int,
+        is_crowded: bool,
+        is_impatient: bool,
+        admits_in_groups: bool,
     ) -> None:
         self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(batcher, "ADMISSION_GROUP_SHARE", 1)  # all slots but one may be held
         if is_impatient:  # so that few requests reach every limit
             self.patch.setattr(set_aside, "SET_ASIDE_MAX", 2)
             self.patch.setattr(set_aside, "TRIED_MAX", 2)
@@ -44,6 +54,7 @@ class BatcherMachine(RuleBasedStateMachine):
             budget=budget,
             is_crowded=is_crowded,
             step_budget_ms=5.0,
+            admits_in_groups=admits_in_groups,
         )
         self.capacity = blocks * block_size
         self.alive: list[Sequence] = []

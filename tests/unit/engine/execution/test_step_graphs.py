@@ -36,6 +36,7 @@ from nightshift_engine.execution.model_runner import ModelRunner
 from nightshift_engine.execution.step_layout import HostStep, lay_out
 from nightshift_engine.loading import runner as runner_module
 from nightshift_engine.loading.model import LoadedModel, load_model
+from nightshift_engine.loading.times import LoadTimes
 from tests.unit.engine.running.test_overlap import random_request, result
 from tests.unit.engine.tiny.cases import mostly_exhaustive
 from tests.unit.engine.tiny.decoders import CONTEXT, VOCAB_SIZE, complete, greedy, make_engine, save_model
@@ -503,6 +504,7 @@ def test_kernels_are_launched_before_the_first_request_and_steps_without_graphs_
         config=EngineConfig("model", cuda_graphs=cuda_graphs),
         device=torch.device(device),
         attention=attention,
+        times=LoadTimes(),
     )
     runner: Any = PreparedRunner()
 

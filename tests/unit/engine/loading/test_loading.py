@@ -9,11 +9,20 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from nightshift_engine import Engine, EngineConfig, Request
+from nightshift_engine.checkpoint.stored_tensors import WHOLE
 from nightshift_engine.errors import InvalidConfig, ModelLoadFailed
-from nightshift_engine.loading.weights import eos_token_ids, model_id, resolve_device, resolve_dtype
+from nightshift_engine.loading.model import load_model
+from nightshift_engine.loading.times import LoadTimes
+from nightshift_engine.loading.weights import (
+    eos_token_ids,
+    model_id,
+    move_weights,
+    resolve_device,
+    resolve_dtype,
+)
 from nightshift_engine.text.tokenizer import Tokenizer
 from tests.unit.engine.tiny.decoders import (
     BASE,
@@ -21,6 +30,7 @@ from tests.unit.engine.tiny.decoders import (
     VOCAB_SIZE,
     byte_tokenizer,
     complete,
+    engine_config,
     greedy,
     load_engine,
     make_engine,
@@ -151,6 +161,7 @@ def test_kv_memory_leaves_room_for_the_largest_step(llama: Path, monkeypatch: py
         ("interactive_step_budget_ms", "50"),
         ("deterministic", "no"),
         ("overlap_steps", 1),
+        ("group_admissions", 1),
     ],
 )
 def test_a_senseless_configuration_is_refused_by_name(field: str, value: Any) -> None:
@@ -209,3 +220,41 @@ def test_a_models_id_is_its_hub_id_or_the_last_part_of_its_path(tmp_path: Path) 
     assert model_id("Qwen/Qwen3-0.6B") == "Qwen/Qwen3-0.6B"
     assert model_id(str(tmp_path)) == tmp_path.name
     assert model_id(str(tmp_path) + "/") == tmp_path.name
+
+
+def test_a_load_says_how_long_each_of_its_parts_took(llama: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="nightshift_engine"):
+        model = load_model(engine_config(llama))
+        Engine.over(model)
+
+    assert list(model.times.seconds) == [
+        "tokenizer", "device", "checkpoint", "weights to the device", "kernels", "self-test",
+        "device's limits", "packing", "second proof", "memory given back", "KV memory",
+    ]  # fmt: skip
+    assert model.times.weight_bytes == 4 * sum(w.numel() for w in load_file(llama / WHOLE).values())
+    [said] = [record.getMessage() for record in caplog.records if "took" in record.getMessage()]
+    assert all(f"{part} {seconds:.2f} s" in said for part, seconds in model.times.seconds.items())
+
+
+def test_a_part_that_runs_twice_has_both_times() -> None:
+    times = LoadTimes()
+    with times.part("checkpoint"):
+        pass
+    once = times.seconds["checkpoint"]
+    with times.part("checkpoint"):
+        pass
+
+    assert times.seconds["checkpoint"] > once > 0
+
+
+def test_weights_arrive_on_a_device_as_they_were_and_tied_ones_stay_one() -> None:
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **BASE, tie_word_embeddings=True))
+    before = {name: weight.data for name, weight in model.named_parameters()}
+
+    move_weights(model, torch.device("cpu", 0))  # which torch takes for another device than "cpu"
+
+    moved = dict(model.named_parameters())
+    assert [*moved] == [*before]
+    assert all(moved[name].data_ptr() != weight.data_ptr() for name, weight in before.items())
+    assert all(torch.equal(moved[name], weight) for name, weight in before.items())
+    assert model.lm_head.weight is model.model.embed_tokens.weight

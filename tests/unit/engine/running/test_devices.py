@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from nightshift_engine import Engine, EngineConfig, Request
+from nightshift_engine import engine as engine_module
 from nightshift_engine.core.kv_blocks import BlockPool
 from nightshift_engine.core.live_request import ModelFacts
 from nightshift_engine.errors import InvalidConfig
@@ -95,6 +96,27 @@ def test_kv_memory_and_graphs_are_made_on_the_engines_device(
         Engine.over(model, DeviceMemory(0, 0))
 
     assert seen == [SECOND]
+
+
+@pytest.mark.parametrize(
+    ("device", "setting", "is_held"),
+    [("cuda", None, True), ("cpu", None, False), ("cuda", False, False), ("cpu", True, True)],
+)
+def test_bulk_waits_for_a_group_on_a_gpu_or_where_asked_to(
+    llama: Path, device: str, setting: bool | None, is_held: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "instruction_set", lambda device: device)
+    facts = ModelFacts("scripted", VOCAB_SIZE, CONTEXT, frozenset({EOS}), device=device)
+    config = EngineConfig("scripted", max_num_seqs=32, group_admissions=setting, overlap_steps=False)
+    tokenizer = load_tokenizer(str(llama))
+    engine = Engine(ScriptedRunner([65, 66]), tokenizer, facts, BlockPool(99, 32), config)
+    for number in range(31):
+        engine.add(Request(str(number), [number], greedy(20)))
+    engine.step()
+
+    engine.add(Request("one more", [40], greedy(20)))
+
+    assert ("one more" in {output.id for output in engine.step()}) is not is_held
 
 
 def test_of_two_shares_of_a_device_the_lesser_counts() -> None:

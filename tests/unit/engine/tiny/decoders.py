@@ -32,6 +32,7 @@ NOT_LOADED = (
     "cuda_graphs",
     "overlap_steps",
     "interactive_step_budget_ms",
+    "group_admissions",
     "enable_prefix_reuse",
 )
 """Settings that play no part in loading a model: engines that differ in them can share one."""

@@ -165,6 +165,9 @@ def test_ranks_record_and_replay_the_same_graphs(checkpoint: Path) -> None:
         replays, logits = Replays(), []
         for is_recorded in (False, True):
             runner, _ = make_model_runner(model, None)
+            sequence = Sequence(Request("row", prompt), arrival=0, num_tokens_max=CONTEXT)
+            sequence.add_blocks(list(range(7)))
+            runner.forward([Chunk(sequence, len(prompt))])
             if is_recorded:
                 runner.record_graphs(
                     replays,
@@ -173,9 +176,6 @@ def test_ranks_record_and_replay_the_same_graphs(checkpoint: Path) -> None:
                     context_length=CONTEXT,
                     vocab_size=VOCAB_SIZE,
                 )
-            sequence = Sequence(Request("row", prompt), arrival=0, num_tokens_max=CONTEXT)
-            sequence.add_blocks(list(range(7)))
-            runner.forward([Chunk(sequence, len(prompt))])
             sequence.num_computed_tokens = len(prompt)
             sequence.append(token)
             logits.append(runner.forward([Chunk(sequence, 1)]).clone())
@@ -183,7 +183,7 @@ def test_ranks_record_and_replay_the_same_graphs(checkpoint: Path) -> None:
 
     first, second = on_two_ranks(decode)
     assert first[0] == second[0]
-    assert sorted(first[0])[-2:] == [1, 1], "a step with the prompt, and one that decodes"
+    assert sum(first[0]) == 1, "the step that decodes"
     for by_layer, replayed in (first[1], second[1]):
         torch.testing.assert_close(replayed, by_layer)
         assert torch.equal(by_layer, first[1][0]), "both ranks have the same"
