@@ -95,3 +95,9 @@ def test_kv_memory_and_graphs_are_made_on_the_engines_device(
         Engine.over(model, DeviceMemory(0, 0))
 
     assert seen == [SECOND]
+
+
+def test_of_two_shares_of_a_device_the_lesser_counts() -> None:
+    measured = DeviceMemory(for_kv=10, in_all=100)
+    assert measured.at_most(None) == measured
+    assert measured.at_most(DeviceMemory(20, 50)) == DeviceMemory(10, 50)
