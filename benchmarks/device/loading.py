@@ -14,6 +14,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from nightshift.process.memory import frozen_imports
+
 
 @dataclass
 class Kernels:
@@ -44,14 +46,15 @@ def load(directory: str, device: str) -> dict[str, Any]:
         nonlocal began_s
         seconds[name], began_s = time.perf_counter() - began_s, time.perf_counter()
 
-    import torch  # noqa: F401 - its import is measured
+    with frozen_imports():  # as in a worker
+        import torch  # noqa: F401 - its import is measured
 
-    lap("import torch")
-    import transformers  # noqa: F401
+        lap("import torch")
+        import transformers  # noqa: F401
 
-    lap("import transformers")
-    from nightshift_engine import Engine, EngineConfig
-    from nightshift_engine.models import load_model
+        lap("import transformers")
+        from nightshift_engine import Engine, EngineConfig
+        from nightshift_engine.models import load_model
 
     lap("import engine")
     kernels = Kernels()
