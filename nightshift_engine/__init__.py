@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .checkpoint.files import HUB_FILES, HUB_FILES_IGNORED
 from .core.config import EngineConfig
+from .core.live_request import RequestLimits
 from .core.request import Completion, MadeBy, Output, Request, RequestTimes, TokenLogprobs
 from .core.sampling_params import SamplingParams
 from .core.stats import ClassHistograms, EncoderStats, EngineHistograms, EngineStats, Histogram
@@ -38,6 +39,7 @@ __all__ = [
     "MadeBy",
     "Output",
     "Request",
+    "RequestLimits",
     "RequestTimes",
     "SamplingParams",
     "TokenLogprobs",

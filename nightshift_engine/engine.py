@@ -21,7 +21,8 @@ from .checkpoint.kinds import DECODER, require_kind
 from .core.batcher import Batcher, Chunk
 from .core.config import EngineConfig
 from .core.kv_blocks import NUM_KEPT_MIN, BlockPool, chain_digests, salted
-from .core.live_request import LiveRequest, ModelFacts, token_limit
+from .core.kv_groups import BlockDemand
+from .core.live_request import LiveRequest, ModelFacts, RequestLimits
 from .core.request import FinishReason, MadeBy, Output, Request, TokenLogprobs
 from .core.roofline import Roofline
 from .core.sequence import Sequence
@@ -109,6 +110,9 @@ class Engine:
             admits_in_groups=is_cuda if groups is None else groups,
         )
         self._tables = self._batcher.tables
+        self.limits = RequestLimits(
+            model, BlockDemand(windows, pool.block_size), pool.num_blocks, pool.block_size
+        )
         self._reuses_prefixes = config.enable_prefix_reuse
         self._sampler = Sampler(model.eos_token_ids)
         self._grammars: GrammarCompiler | None = None  # at the first grammar
@@ -202,6 +206,9 @@ class Engine:
         log.info("load of %s took %s", facts.id, model.times)
         return engine
 
+    def close(self) -> None:
+        """Does nothing: an engine in a process of its own ends that."""
+
     def compile_aside(self, run: RunAside) -> None:
         """Compiles grammars on these threads, where flows take turns; called before the first request."""
         self._compile_aside = run
@@ -226,14 +233,14 @@ class Engine:
 
     def check(self, request: Request) -> None:
         """Raises what `add` raises of a request that can never run here, and takes nothing in."""
-        self._token_limit(request)
+        self.limits.token_limit(request)
 
     def add(self, request: Request) -> None:
         """Takes a request in; it starts at the next step. Callable from any thread.
 
         Raises `PromptTooLong`, `DuplicateRequest` or another `InvalidRequest` if it can never run here.
         """
-        limit = self._token_limit(request)
+        limit = self.limits.token_limit(request)
         digests = self._prompt_digests(request)  # here, on the caller's thread: a step should not wait for it
         text = self.tokenizer.text_stream(request.prompt_token_ids, request.sampling.stop)
         compiling = None
@@ -328,11 +335,6 @@ class Engine:
         token_ids = array("q", [*request.prompt_token_ids, *request.output_token_ids])
         root = salted(self._pool.root_digest, request.cache_salt)
         return chain_digests(root, token_ids, self._pool.block_size)
-
-    def _token_limit(self, request: Request) -> int:
-        source_slots = request.source_slots(self._pool.block_size)
-        longest = source_slots + self._model.context_length + 1  # one more than the context
-        return token_limit(request, self._model, self._tables.capacity(longest), source_slots)
 
     def _take_inbox(self) -> None:
         """Applies what other threads asked for since the last step."""

@@ -39,6 +39,8 @@ def load_models(settings: WorkerSettings, on_fatal: OnFatal) -> Sequence[ModelSe
     """The models in our own engine. Imports torch, which nothing before this needs."""
     limit_spinning(os.environ)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    # Each shard reads and tokenizes on a thread; more for one text take cores from the engine, and spin.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if not settings.model_downloads:
         os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's client is imported
     with frozen_imports():  # else collections take a quarter of the time of a small model's load

@@ -554,6 +554,9 @@ class WorkerSettings(RowSettings, PriceSettings):
     that add up to less than 1."""
     engine_steps_in_turn: bool = False
     """Models of a worker step one at a time on a CPU, each for the same time, instead of at once."""
+    engine_process: bool | None = None
+    """Whether a decoder's engine has a process of its own, beside the worker's. By default it has where it is
+    the worker's only model and the machine has two cores."""
     engine_attention_backend: str = "auto"
     """`torch`, `native` (CPU), `triton` or `varlen` (CUDA), or `auto`."""
     engine_weight_dtype: str = "auto"

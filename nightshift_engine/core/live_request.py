@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import InvalidRequest, InvalidTokenIds, PromptTooLong, SourceTooLong
 from ..text.decoders import TextStream
+from .kv_groups import BlockDemand
 from .request import PRIORITY_RANKS, FinishReason, Output, Request, TokenLogprobs
 from .sequence import Sequence
 from .stats import ClassHistograms
@@ -72,6 +73,23 @@ def token_limit(request: Request, model: ModelFacts, kv_capacity: int, source_sl
     if num_prompt_tokens + 1 > limit:
         raise PromptTooLong(num_prompt_tokens, limit, limited_by)
     return limit if max_tokens is None else min(limit, num_prompt_tokens + max_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """Everything that decides whether an engine can ever run a request; may be sent to another process."""
+
+    model: ModelFacts
+    demand: BlockDemand
+    num_blocks: int
+    block_size: int
+
+    def token_limit(self, request: Request) -> int:
+        """Tokens that source, prompt and output may have together. Raises as the function does."""
+        source_slots = request.source_slots(self.block_size)
+        longest = source_slots + self.model.context_length + 1  # one more than the context
+        capacity = self.demand.tokens_in(self.num_blocks, longest)
+        return token_limit(request, self.model, capacity, source_slots)
 
 
 def _check_token_ids(what: str, token_ids: Collection[int], model: ModelFacts) -> None:

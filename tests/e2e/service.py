@@ -95,13 +95,16 @@ def running(data_dir: Path, *arguments: str, **settings: str) -> AbstractContext
 
 
 def forked(data_dir: Path, *arguments: str, **settings: str) -> AbstractContextManager[Service]:
-    """The same, its processes forked from one that has imported everything: 10 s of CPU less."""
+    """The same, its processes forked from one that has imported everything: 10 s of CPU less.
+
+    A worker's engine is in its own process, unless the settings say otherwise.
+    """
 
     def start(words: Sequence[str], environment: Mapping[str, str], output: IO[bytes]) -> Process:
         launch = Launch((sys.executable, "-P", "-m", THIS, *words), environment)
         return fork_server(with_engine=True).spawn(launch, output)
 
-    return _running(start, data_dir, arguments, settings)
+    return _running(start, data_dir, arguments, {"ENGINE_PROCESS": "false"} | settings)
 
 
 @contextmanager

@@ -234,6 +234,8 @@ OF_NO_TENANT: Final = {
     "workers/health/watchdog.py",
     "workers/intake/claiming.py",
     "workers/runtime.py",
+    "workers/serving/engine_process/engine_process.py",  # waits for the process to end
+    "workers/serving/engine_process/program.py",  # waits for the worker to end
     "workers/serving/loading.py",  # models' steps on a CPU, each for the same time
     "workers/serving/model_server.py",
     "workers/serving/residency/residency.py",

@@ -101,6 +101,7 @@ class ModelServer(ABC):
         if self._thread.is_alive():
             self._thread.join()
         self._call_after_cancelled()  # what it still holds runs no more
+        self._close()
         self._turns.forget(self.model.id)
 
     def use_files(self, files: Files) -> None:  # noqa: B027 most kinds need none
@@ -182,6 +183,9 @@ class ModelServer(ABC):
     def _is_urgent(self) -> bool:
         """Whether a client waits for an answer of the class interactive."""
         return False
+
+    def _close(self) -> None:  # noqa: B027 most keep nothing outside
+        """Gives back what it holds outside this process. No step is under way."""
 
     def _prepare_step(self) -> None:  # noqa: B027 most have nothing to wait for
         """Waits for what a step needs before it needs the device."""

@@ -4,10 +4,8 @@ SQLite counts other connections' commits (`PRAGMA data_version`). PostgreSQL nam
 snapshot sees, for the whole server: another database's commits count as changes, and no change is missed.
 """
 
-import sqlite3
 from typing import Any, Final
 
-import psycopg
 from sqlalchemy import PoolProxiedConnection
 
 from nightshift.errors import DatabaseUnavailable
@@ -34,7 +32,7 @@ class Changes:
         """
         try:
             version = self._read_version()
-        except (sqlite3.Error, psycopg.Error) as error:
+        except self._database.driver_error as error:
             self._disconnect()
             raise DatabaseUnavailable(f"The database cannot be used right now: {error}") from error
         is_new, self._version = version != self._version, version

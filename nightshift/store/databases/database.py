@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -21,13 +21,12 @@ from sqlalchemy import (
     UpdateBase,
     bindparam,
     exc,
-    text,
     tuple_,
 )
 from sqlalchemy.engine import URL, make_url
 
 from nightshift.errors import ConfigurationError, DatabaseUnavailable, DatabaseUnusable
-from nightshift.store.databases import failures, postgresql, sqlite
+from nightshift.store.databases import failures, sqlite
 from nightshift.store.tables import from_ms
 
 T = TypeVar("T")
@@ -35,12 +34,6 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _DRIVERS: Final = frozenset({"sqlite", "sqlite+pysqlite", "postgresql+psycopg"})
-
-_NOW_MS = {
-    # julianday is a double, good to about 0.05 ms at this epoch.
-    "sqlite": text("SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"),
-    "postgresql": text(postgresql.NOW_MS),
-}
 
 
 class Database:
@@ -65,11 +58,20 @@ class Database:
                 f"{path} is {what}, and the database is a file: move it away, or name a file in "
                 "NIGHTSHIFT_DATABASE_URL"
             )
-        self._engine = (
-            sqlite.engine(parsed, pool_size, busy_timeout_s)
-            if self.is_sqlite
-            else postgresql.engine(parsed, pool_size, timeout_s)
-        )
+        self._now_ms, self._without_limits = sqlite.now_ms, sqlite.without_limits
+        if self.is_sqlite:
+            self._engine = sqlite.engine(parsed, pool_size, busy_timeout_s)
+            return
+        try:  # not above: an installation on SQLite runs without psycopg
+            from nightshift.store.databases import postgresql
+        except ImportError as error:
+            raise ConfigurationError(
+                f"NIGHTSHIFT_DATABASE_URL names PostgreSQL, which needs psycopg: {error}; "
+                "pip install 'psycopg[binary]'",
+                param="DATABASE_URL",
+            ) from error
+        self._engine = postgresql.engine(parsed, pool_size, timeout_s)
+        self._now_ms, self._without_limits = postgresql.now_ms, postgresql.without_limits
 
     @property
     def is_missing(self) -> bool:
@@ -107,7 +109,7 @@ class Database:
     def write_at_leisure(self) -> Iterator[Connection]:
         """A transaction like `write`, without a limit on statements, for schema changes."""
         with self.write() as connection:
-            with nullcontext() if self.is_sqlite else postgresql.without_limits(connection):
+            with self._without_limits(connection):
                 yield connection
 
     @contextmanager
@@ -126,10 +128,12 @@ class Database:
 
     def now(self, connection: Connection) -> datetime:
         """The database's time, aware, UTC, in milliseconds."""
-        began_at_ms = None if self.is_sqlite else postgresql.time_of_begin_ms(connection)
-        if began_at_ms is not None:
-            return from_ms(began_at_ms)
-        return from_ms(int(connection.execute(_NOW_MS[self.dialect]).scalar_one()))
+        return from_ms(self._now_ms(connection))
+
+    @property
+    def driver_error(self) -> type[Exception]:
+        """The class of the driver's own errors, on connections of `connect`."""
+        return self._engine.dialect.loaded_dbapi.Error
 
     def server_version(self) -> str:
         """The server's name and version, such as `postgresql 17.2`. Raises DatabaseUnavailable."""

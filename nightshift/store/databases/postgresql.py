@@ -30,9 +30,9 @@ _LIMITS: Final = ("statement_timeout", "lock_timeout", "idle_in_transaction_sess
 _INVALID_VALUE: Final = "22"  # the class of invalid values, by their SQLSTATE
 
 # now() is frozen at the transaction's start.
-NOW_MS: Final = "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
-_BEGIN: Final = f"BEGIN; {NOW_MS}"
-_BEGIN_REDONE: Final = f"BEGIN; SET LOCAL synchronous_commit = off; {NOW_MS}"
+_NOW_MS: Final = "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
+_BEGIN: Final = f"BEGIN; {_NOW_MS}"
+_BEGIN_REDONE: Final = f"BEGIN; SET LOCAL synchronous_commit = off; {_NOW_MS}"
 
 
 class ServerConnection(psycopg.Connection[Any]):
@@ -150,11 +150,13 @@ def _say_what_is_redone(connection: Connection) -> None:
     ours.next_is_redone = connection.get_execution_options().get("nightshift_redone", False)
 
 
-def time_of_begin_ms(connection: Connection) -> int | None:
-    """See `ServerConnection.take_time_of_begin_ms`."""
+def now_ms(connection: Connection) -> int:
+    """The database's time in milliseconds since 1970: BEGIN's, where no other statement ran since."""
     ours: Any = connection.connection.dbapi_connection
-    taken: int | None = ours.take_time_of_begin_ms()
-    return taken
+    began_at_ms: int | None = ours.take_time_of_begin_ms()
+    if began_at_ms is not None:
+        return began_at_ms
+    return int(connection.execute(text(_NOW_MS)).scalar_one())
 
 
 @contextmanager

@@ -91,6 +91,12 @@ class DeviceMemory:
         """The part of one of `num_engines`: all have the same."""
         return DeviceMemory(self.for_kv // num_engines, self.in_all // num_engines)
 
+    def at_most(self, other: DeviceMemory | None) -> DeviceMemory:
+        """The lesser of the two in each respect. None limits nothing."""
+        if other is None:
+            return self
+        return DeviceMemory(min(self.for_kv, other.for_kv), min(self.in_all, other.in_all))
+
     def without(self, taken_bytes: int) -> DeviceMemory:
         """The memory that is left once so much of it is taken."""
         left = max(0, self.in_all - taken_bytes)

@@ -170,6 +170,9 @@ class FakeEngine:
             if request_id in self._inside:
                 self._aborted.append(request_id)
 
+    def close(self) -> None:
+        """Does nothing: it is in this process."""
+
     def step(self) -> list[Output]:
         """A token for each request that runs; those it has from elsewhere first, at once."""
         with self._lock:

@@ -48,7 +48,12 @@ PRELOADED: Final = (
     ),
     *("uvicorn", "uvicorn.loops.auto", "uvicorn.protocols.websockets.auto", "uvicorn.lifespan.on"),
     *("celery.bin.celery", "celery.apps.worker", "celery.fixups.django", "kombu.transport.redis"),
-    *("sqlalchemy.dialects.postgresql.psycopg", "sqlalchemy.dialects.sqlite.pysqlite", "psycopg_binary"),
+    *(
+        "sqlalchemy.dialects.postgresql.psycopg",
+        "sqlalchemy.dialects.sqlite.pysqlite",
+        "psycopg",
+        "psycopg_binary",
+    ),
 )
 # Besides, of a worker with our own engine: 5 s of CPU.
 PRELOADED_WITH_ENGINE: Final = ("workers.serving.loading", "transformers.models.llama.modeling_llama")

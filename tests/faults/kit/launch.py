@@ -211,6 +211,7 @@ def _environment(
         "FAKE_STAMPS": str(folder / "stamps"),
         "FAKE_MENDED": str(folder / "mended"),
         "FAKE_HELD": str(folder / "held"),
+        **({"ENGINE_PROCESS": "false"} if parts.are_forked else {}),  # its process imports everything anew
         **_detours(ground.proxy),
         **settings,
     }

@@ -1,5 +1,6 @@
 """Kinds that generate text, and keep KV in their part of the device's memory: decoders, encoder-decoders."""
 
+import os
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -24,8 +25,10 @@ from nightshift_engine.models import (
     generator_footprint,
     load_model,
     load_seq2seq,
+    resolve_device,
     seq2seq_config,
 )
+from workers.serving.engine_process.engine_process import EngineProcess
 from workers.serving.inference import SamplingDefaults
 from workers.serving.kinds.answer_sizes import token_sizes
 from workers.serving.kinds.kind import Loaded, ServedKind, Source
@@ -88,6 +91,26 @@ class Decoders(GeneratorKind):
     def config(self, directory: str, settings: WorkerSettings) -> EngineConfig:
         return engine_config(directory, settings)
 
+    def load(self, source: Source, settings: WorkerSettings) -> Loaded:
+        """Loads into a process of its own where it is the worker's only model and there are cores for two."""
+        if not has_engine_process(settings, cores=len(os.sched_getaffinity(0))):
+            return super().load(source, settings)
+        config = self.config(str(source.directory), settings)
+        engine = EngineProcess.start(config)
+        sizes = token_sizes(engine.tokenizer.token_ids, engine.tokenizer.spelled)
+        model = self.model(source, context_length=engine.context_length, output_sizes=sizes)
+
+        def serve(memory: DeviceMemory | None, on_fatal: OnFatal) -> ModelServer:
+            try:
+                engine.open(memory, on_fatal)
+                defaults = sampling_defaults(config.model)
+            except BaseException:
+                engine.close()
+                raise
+            return TextServer(model, engine, on_fatal, defaults, settings.prefix_cache_groups)
+
+        return Loaded(source.path_or_id, serve, resolve_device(settings.device))
+
     def serve(self, weights: Weights, memory: DeviceMemory | None, on_fatal: OnFatal) -> ModelServer:
         engine = weights.engine(memory)
         defaults = sampling_defaults(weights.loaded.config.model)
@@ -108,6 +131,14 @@ class Seq2seqModels(GeneratorKind):
         if not rules.do_sample:  # greedy, as transformers' `generate` is
             defaults = replace(defaults, temperature=0.0)
         return Seq2seqServer(weights.model, engine, on_fatal, defaults, rules, weights.cache_groups)
+
+
+def has_engine_process(settings: WorkerSettings, cores: int) -> bool:
+    """Whether the worker's decoder runs in a process of its own, on a machine with so many cores."""
+    if settings.engine_process is not None:
+        return settings.engine_process
+    is_alone = len(settings.models) + len(settings.lazy_models) == 1
+    return is_alone and cores > 1
 
 
 @cache

@@ -41,6 +41,7 @@ from workers.serving.servers.tool_calls import check_template
 
 if TYPE_CHECKING:  # needs torch
     from nightshift_engine import Engine
+    from workers.serving.engine_process.engine_process import EngineProcess
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ class TextServer(ModelServer):
     def __init__(
         self,
         model: Model,
-        engine: "Engine",
+        engine: "Engine | EngineProcess",
         on_fatal: OnFatal,
         defaults: SamplingDefaults,
         cache_groups: CacheGroups = NO_GROUPS,
@@ -187,6 +188,9 @@ class TextServer(ModelServer):
     @property
     def histograms(self) -> EngineHistograms:
         return self._engine.histograms
+
+    def _close(self) -> None:
+        self._engine.close()
 
     def _read_stats(self) -> EngineStats:
         return self._engine.stats()

@@ -21,7 +21,7 @@ from nightshift.errors import ConfigurationError, NightshiftError
 from nightshift.fleet import checkpoints
 from nightshift.fleet.workers import WorkerState
 
-REPORT: Final = "workers.serving.device_report"
+REPORT: Final = "workers.health.device_report"
 REPORT_S: Final = 100.0  # importing torch from a cold disk
 DRIVER_S: Final = 8.0
 HEARD_WITHIN: Final = timedelta(seconds=30)  # six heartbeats

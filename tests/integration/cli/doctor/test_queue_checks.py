@@ -76,10 +76,10 @@ def test_a_user_without_the_right_to_write_is_an_error_that_says_so(
 
 
 def test_a_server_that_is_nearly_full_is_a_warning(look: Look, monkeypatch):
-    with a_redis("--maxmemory", "16mb") as client:
+    with a_redis("--maxmemory", "64mb") as client:
         use(client, monkeypatch)
         assert look("queue.eviction").status is Status.OK
-        while client.info("memory")["used_memory"] < 0.92 * 16 * 2**20:
+        while client.info("memory")["used_memory"] < 0.95 * 64 * 2**20:
             client.rpush("ballast", bytes(64 * 1024))
         expect(look("queue.eviction"), Status.WARNING, "raise maxmemory")
 

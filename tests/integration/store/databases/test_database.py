@@ -1,6 +1,8 @@
 """The promises of a transaction, SQLite's settings, and the errors of a database that is away."""
 
 import sqlite3
+import subprocess
+import sys
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +20,26 @@ from nightshift.store.databases.database import Database
 from tests.helpers.fakes import FakeClock, submit
 from tests.integration.servers import PostgresServer
 from tests.integration.store.racing import WAIT_MAX_S
+
+# In a process of its own, which finds no psycopg.
+ON_SQLITE_ALONE = """
+import sys
+sys.modules["psycopg"] = None
+import api.app, scheduler.__main__, workers.composition, nightshift.cli.main
+from nightshift.store import Store
+from nightshift.store.databases.database import Database
+from nightshift.store.databases.migrate import upgrade
+database = Database(f"sqlite:///{sys.argv[1]}")
+upgrade(database)
+store = Store(database)
+with store.transaction() as tx:
+    tx.counters.add("commits", 1)
+assert store.changes().seen()
+try:
+    Database("postgresql://somewhere/nightshift")
+except Exception as error:
+    print(type(error).__name__, error)
+"""
 
 
 class Interrupted(Exception):
@@ -281,3 +303,11 @@ def test_an_error_does_not_quote_a_value_that_is_invalid(postgresql_database: Da
     shown = "".join(traceback.format_exception(failed.value))
     assert prompt not in shown
     assert "a value is invalid" in shown
+
+
+def test_an_installation_on_sqlite_needs_no_psycopg_and_one_on_postgresql_says_so(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ON_SQLITE_ALONE, str(tmp_path / "nightshift.db")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("ConfigurationError NIGHTSHIFT_DATABASE_URL names PostgreSQL, which needs")
+    assert "pip install 'psycopg[binary]'" in ended.stdout

@@ -116,3 +116,9 @@ def test_bulk_waits_for_a_group_on_a_gpu_or_where_asked_to(
     engine.add(Request("one more", [40], greedy(20)))
 
     assert ("one more" in {output.id for output in engine.step()}) is not is_held
+
+
+def test_of_two_shares_of_a_device_the_lesser_counts() -> None:
+    measured = DeviceMemory(for_kv=10, in_all=100)
+    assert measured.at_most(None) == measured
+    assert measured.at_most(DeviceMemory(20, 50)) == DeviceMemory(10, 50)

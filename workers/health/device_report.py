@@ -1,6 +1,6 @@
 """Prints, as one JSON object, the device a worker would use here and whether its models fit.
 
-    python -m workers.serving.device_report        # with a worker's settings
+    python -m workers.health.device_report        # with a worker's settings
 
 `nightshift doctor` runs it, since it imports torch. Nothing is loaded, and little of the device is used.
 """

@@ -1,0 +1,3 @@
+from workers.serving.engine_process.program import main
+
+main()

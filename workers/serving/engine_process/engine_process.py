@@ -1,0 +1,211 @@
+"""A decoder's engine in a process of its own, as its server needs an engine.
+
+Python runs one thread of a process at a time. Beside an engine whose steps are mostly Python, reading rows,
+tokenizing, JSON and HTTP cost its speed, so they stay in the worker.
+"""
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from nightshift_engine import (
+    EngineConfig,
+    EngineHistograms,
+    EngineStats,
+    MadeBy,
+    Output,
+    Request,
+    TokenLogprobs,
+)
+from nightshift_engine.errors import DuplicateRequest, ModelLoadFailed
+from nightshift_engine.models import DeviceMemory, Tokenizer
+from workers.serving.engine_process.channel import (
+    Abort,
+    Add,
+    Channel,
+    Closed,
+    Failed,
+    Load,
+    Loaded,
+    Open,
+    Opened,
+    Report,
+    Tokens,
+)
+
+PROGRAM: Final = "workers.serving.engine_process"
+CLOSE_S: Final = 10.0
+
+T = TypeVar("T")
+
+
+class EngineDied(Exception):
+    """The engine's process has ended."""
+
+
+@dataclass(slots=True)
+class _Made:
+    """Tokens told of a request."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+
+class EngineProcess:
+    """One engine. `start` begins to load it; requests may come once `open` has returned."""
+
+    def __init__(self, process: subprocess.Popen[bytes], channel: Channel, config: EngineConfig) -> None:
+        self._process, self._channel = process, channel
+        self.tokenizer = Tokenizer.load(config.model, config.revision)  # while the weights are read
+        self.context_length = self._receive(Loaded).context_length
+        self.histograms = EngineHistograms()
+        self._lock = threading.Lock()
+        self._known: set[str] = set()
+        self._num_taken = self._must_take = 0  # numbers of messages
+        self._is_closing = False
+        self._made: dict[str, _Made] = {}
+
+    @classmethod
+    def start(cls, config: EngineConfig) -> "EngineProcess":
+        """An engine whose weights are loaded. Raises ModelLoadFailed with the reason."""
+        process, channel = launch()
+        try:
+            channel.send(Load(config))
+            return cls(process, channel, config)
+        except BaseException:
+            _end(process, channel)
+            raise
+
+    def open(self, memory: DeviceMemory | None, on_death: Callable[[BaseException], None]) -> None:
+        """Takes KV memory. `on_death` is called if the process ends by itself, idle ones included. Raises
+        ModelLoadFailed with the reason.
+        """
+        self._channel.send(Open(memory))
+        opened = self._receive(Opened)
+        self.made_by: MadeBy = opened.made_by
+        self._limits, self._stats = opened.limits, opened.stats
+        threading.Thread(target=self._watch, args=[on_death], name="engine-watch", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """The number of its process."""
+        return self._process.pid
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._known)
+
+    def check(self, request: Request) -> None:
+        """Raises what `add` raises of a request that can never run here."""
+        self._limits.token_limit(request)
+
+    def add(self, request: Request) -> None:
+        """The same as `Engine.add`. Waits where the engine has not taken what came before."""
+        self.check(request)
+        with self._lock:
+            if request.id in self._known:
+                raise DuplicateRequest(request.id)
+            self._known.add(request.id)
+        self._send(Add(request))
+
+    def abort(self, request_id: str) -> None:
+        """The same as `Engine.abort`."""
+        if request_id in self._known:
+            self._must_take = max(self._must_take, self._send(Abort(request_id)))
+
+    def step(self) -> list[Output]:
+        """Waits for a report of steps that took in every abort that came before. Raises EngineDied."""
+        outputs, must_take = list[Output](), self._must_take
+        while self.has_work:
+            for report in self._reports():
+                outputs += self._take(report)
+            if self._num_taken >= must_take:
+                break
+        return outputs
+
+    def generated(self, request_id: str, start: int = 0) -> tuple[list[int], list[TokenLogprobs]]:
+        """The same as `Engine.generated`, as of the last report."""
+        with self._lock:
+            made = self._made.get(request_id, _Made())
+            return made.token_ids[start:], made.logprobs[start:]
+
+    def stats(self) -> EngineStats:
+        """Counts as of the last report."""
+        return self._stats
+
+    def close(self) -> None:
+        """Ends the process; nothing is added any more."""
+        self._is_closing = True
+        _end(self._process, self._channel)
+
+    def _send(self, message: object) -> int:
+        """The message's number. 0: the engine has died, which its watch says."""
+        try:
+            return self._channel.send(message)
+        except Closed:
+            return 0
+
+    def _watch(self, on_death: Callable[[BaseException], None]) -> None:
+        code = self._process.wait()
+        if not self._is_closing:
+            on_death(EngineDied(f"the engine's process ended with code {code}"))
+
+    def _receive(self, expected: type[T]) -> T:
+        """Raises ModelLoadFailed."""
+        try:
+            (message,) = self._channel.receive()
+        except Closed:
+            code = self._process.wait()
+            raise ModelLoadFailed(f"the engine's process ended with code {code}; its log says why") from None
+        if isinstance(message, Failed):
+            raise ModelLoadFailed(message.reason)
+        assert isinstance(message, expected), f"{message} in place of {expected}"
+        return message
+
+    def _reports(self) -> list[Report]:
+        try:
+            messages: list[Any] = self._channel.receive()
+        except Closed:
+            raise EngineDied(f"the engine's process ended with code {self._process.wait()}") from None
+        if failed := next((message for message in messages if isinstance(message, Failed)), None):
+            raise EngineDied(failed.reason)
+        return messages
+
+    def _take(self, report: Report) -> list[Output]:
+        self._num_taken = report.num_taken
+        told: dict[str, Tokens] = {}
+        if (figures := report.figures) is not None:
+            self._stats, self.histograms, told = figures.stats, figures.histograms, figures.told
+        ended = [output.id for output in report.outputs if output.finish_reason is not None]
+        with self._lock:
+            for id, (token_ids, logprobs) in told.items():
+                made = self._made.setdefault(id, _Made())
+                made.token_ids += token_ids
+                made.logprobs += logprobs
+            for id in ended:
+                self._made.pop(id, None)
+            self._known.difference_update(ended)
+        return report.outputs
+
+
+def launch() -> tuple[subprocess.Popen[bytes], Channel]:
+    """A process that waits for what to load, and ends with this one."""
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-m", PROGRAM, str(theirs.fileno())]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[theirs.fileno()])
+    theirs.close()
+    return process, Channel(ours)
+
+
+def _end(process: subprocess.Popen[bytes], channel: Channel) -> None:
+    """Ends a process, by closing what it waits for or by force, and gives back what it had here."""
+    channel.close()
+    try:
+        process.communicate(timeout=CLOSE_S)  # closes its standard input
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
