@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from ...errors import EngineError
-from ...execution.device.devices import on_device
+from ...execution.device.devices import DeviceMemory, on_device
 from ...execution.model_runner import ModelRunner
 from ...execution.parallel.group import Group
 from ...text.tokenizer import Tokenizer
@@ -36,7 +36,9 @@ def serve(model: LoadedModel, group: Group, connection: Connection) -> None:
             return
         if isinstance(message, NewRunner):
             runner = None  # before the next takes memory
-            runner, _ = make_model_runner(replace(model, config=message.config), message.memory)
+            memory = DeviceMemory.measure(group.device, message.config.gpu_memory_utilization)
+            memory = memory.at_most(message.memory)
+            runner, _ = make_model_runner(replace(model, config=message.config), memory)
             continue
         assert runner is not None, "a runner comes first"
         if isinstance(message, ClearBlocks):
