@@ -24,15 +24,13 @@ from nightshift.process.tracing.opening import open_traces
 from nightshift.store import Store, open_database
 from nightshift_engine import limit_spinning
 from workers.runtime import Connections, Runtime, RuntimeTimes
+from workers.serving.engine_process.launching import SWITCH_INTERVAL_S, launched_ahead
 from workers.serving.model_server import ModelServer, OnFatal
 from workers.serving.models import LazyModel, LoadModels
 from workers.serving.referenced_files import ReferencedFiles, egress_of
 
 # Set by the supervisor, which releases this worker's leases after a crash.
 WORKER_ID_VARIABLE = "NIGHTSHIFT_WORKER_ID"
-
-SWITCH_INTERVAL_S = 0.0005
-"""Longest wait of the engine's thread, after a kernel's call, for another thread that runs Python."""
 
 
 def load_models(settings: WorkerSettings, on_fatal: OnFatal) -> Sequence[ModelServer | LazyModel]:
@@ -43,10 +41,11 @@ def load_models(settings: WorkerSettings, on_fatal: OnFatal) -> Sequence[ModelSe
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if not settings.model_downloads:
         os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's client is imported
-    with frozen_imports():  # else collections take a quarter of the time of a small model's load
-        from workers.serving.loading import open_models
-    adopt_libraries()
-    return open_models(settings, on_fatal)
+    with launched_ahead(settings):
+        with frozen_imports():  # else collections take a quarter of the time of a small model's load
+            from workers.serving.loading import open_models
+        adopt_libraries()
+        return open_models(settings, on_fatal)
 
 
 def compose(load: LoadModels = load_models, times: RuntimeTimes = RuntimeTimes()) -> Runtime:

@@ -228,6 +228,7 @@ OF_NO_TENANT: Final = {
     "nightshift/process/tracing/sdk.py",
     "scheduler/__main__.py",
     "scheduler/runtime/loop.py",
+    "nightshift_engine/loading/weights.py",  # reads weights
     "nightshift_engine/guidance/compiler.py",  # of an engine outside a worker
     "nightshift_engine/loading/ranks/processes.py",  # they wait for the ends of processes
     "nightshift_engine/loading/ranks/rank.py",

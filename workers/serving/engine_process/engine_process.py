@@ -4,13 +4,11 @@ Python runs one thread of a process at a time. Beside an engine whose steps are 
 tokenizing, JSON and HTTP cost its speed, so they stay in the worker.
 """
 
-import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from nightshift_engine import (
     EngineConfig,
@@ -36,9 +34,7 @@ from workers.serving.engine_process.channel import (
     Report,
     Tokens,
 )
-
-PROGRAM: Final = "workers.serving.engine_process"
-CLOSE_S: Final = 10.0
+from workers.serving.engine_process.launching import end, launch
 
 T = TypeVar("T")
 
@@ -77,7 +73,7 @@ class EngineProcess:
             channel.send(Load(config))
             return cls(process, channel, config)
         except BaseException:
-            _end(process, channel)
+            end(process, channel)
             raise
 
     def open(self, memory: DeviceMemory | None, on_death: Callable[[BaseException], None]) -> None:
@@ -140,7 +136,7 @@ class EngineProcess:
     def close(self) -> None:
         """Ends the process; nothing is added any more."""
         self._is_closing = True
-        _end(self._process, self._channel)
+        end(self._process, self._channel)
 
     def _send(self, message: object) -> int:
         """The message's number. 0: the engine has died, which its watch says."""
@@ -190,22 +186,3 @@ class EngineProcess:
                 self._made.pop(id, None)
             self._known.difference_update(ended)
         return report.outputs
-
-
-def launch() -> tuple[subprocess.Popen[bytes], Channel]:
-    """A process that waits for what to load, and ends with this one."""
-    ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", PROGRAM, str(theirs.fileno())]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[theirs.fileno()])
-    theirs.close()
-    return process, Channel(ours)
-
-
-def _end(process: subprocess.Popen[bytes], channel: Channel) -> None:
-    """Ends a process, by closing what it waits for or by force, and gives back what it had here."""
-    channel.close()
-    try:
-        process.communicate(timeout=CLOSE_S)  # closes its standard input
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

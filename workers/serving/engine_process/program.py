@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from safetensors import SafetensorError
 
+from nightshift.process import memory
 from nightshift.process.logs import adopt_libraries, set_up_logging
 from nightshift_engine import EngineError, Output, limit_spinning
 from workers.serving.engine_process.channel import (
@@ -35,6 +36,7 @@ from workers.serving.engine_process.channel import (
     Times,
     Tokens,
 )
+from workers.serving.engine_process.launching import SWITCH_INTERVAL_S
 
 if TYPE_CHECKING:  # needs torch
     from nightshift_engine import Engine
@@ -49,6 +51,7 @@ requests that are told of at their ends. A worker that leaves loses those genera
 
 def main() -> None:
     limit_spinning(os.environ)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     set_up_logging("worker")
     for number in (signal.SIGTERM, signal.SIGINT):  # those are the worker's to obey, which drains first
         signal.signal(number, signal.SIG_IGN)
@@ -78,11 +81,12 @@ def end_with_worker() -> None:
 
 def _load(channel: Channel) -> "Engine | None":
     """An engine that takes requests. None: it cannot be loaded, and the worker knows why. Raises Closed."""
-    import transformers
+    with memory.frozen_imports():
+        import transformers
 
-    from nightshift_engine import Engine
-    from nightshift_engine.models import DeviceMemory, load_model
-    from workers.serving.kinds.generators import grammar_threads
+        from nightshift_engine import Engine
+        from nightshift_engine.models import DeviceMemory, load_model
+        from workers.serving.kinds.generators import grammar_threads
 
     adopt_libraries()
     transformers.utils.logging.disable_progress_bar()
@@ -94,8 +98,8 @@ def _load(channel: Channel) -> "Engine | None":
         (order,) = channel.receive()
         assert isinstance(order, Open), "it is opened next"
         # The worker does not see what this process has taken of a GPU.
-        memory = DeviceMemory.measure(model.device, load.config.gpu_memory_utilization)
-        engine = Engine.over(model, memory.at_most(order.memory))
+        left = DeviceMemory.measure(model.device, load.config.gpu_memory_utilization)
+        engine = Engine.over(model, left.at_most(order.memory))
     except (EngineError, OSError, ValueError, SafetensorError) as error:
         channel.send(Failed(str(error)))
         return None
@@ -104,6 +108,7 @@ def _load(channel: Channel) -> "Engine | None":
         channel.send(Failed(f"loading it failed with {type(error).__name__}: {error}"))
         return None
     engine.compile_aside(grammar_threads().run)
+    memory.collect_less_often()
     channel.send(Opened(engine.made_by, engine.limits, engine.stats()))
     return engine
 

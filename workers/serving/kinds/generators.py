@@ -1,6 +1,5 @@
 """Kinds that generate text, and keep KV in their part of the device's memory: decoders, encoder-decoders."""
 
-import os
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -29,6 +28,7 @@ from nightshift_engine.models import (
     seq2seq_config,
 )
 from workers.serving.engine_process.engine_process import EngineProcess
+from workers.serving.engine_process.launching import cores_here, has_engine_process
 from workers.serving.inference import SamplingDefaults
 from workers.serving.kinds.answer_sizes import token_sizes
 from workers.serving.kinds.kind import Loaded, ServedKind, Source
@@ -93,7 +93,7 @@ class Decoders(GeneratorKind):
 
     def load(self, source: Source, settings: WorkerSettings) -> Loaded:
         """Loads into a process of its own where it is the worker's only model and there are cores for two."""
-        if not has_engine_process(settings, cores=len(os.sched_getaffinity(0))):
+        if not has_engine_process(settings, cores_here()):
             return super().load(source, settings)
         config = self.config(str(source.directory), settings)
         engine = EngineProcess.start(config)
@@ -131,14 +131,6 @@ class Seq2seqModels(GeneratorKind):
         if not rules.do_sample:  # greedy, as transformers' `generate` is
             defaults = replace(defaults, temperature=0.0)
         return Seq2seqServer(weights.model, engine, on_fatal, defaults, rules, weights.cache_groups)
-
-
-def has_engine_process(settings: WorkerSettings, cores: int) -> bool:
-    """Whether the worker's decoder runs in a process of its own, on a machine with so many cores."""
-    if settings.engine_process is not None:
-        return settings.engine_process
-    is_alone = len(settings.models) + len(settings.lazy_models) == 1
-    return is_alone and cores > 1
 
 
 @cache

@@ -15,8 +15,10 @@ from nightshift.cli.demo import demo_model_path
 from nightshift.process.settings import WorkerSettings
 from nightshift_engine import Engine, Grammar, Output, Request, SamplingParams
 from nightshift_engine.errors import DuplicateRequest, ModelLoadFailed, PromptTooLong
+from workers.serving.engine_process import launching
 from workers.serving.engine_process.engine_process import EngineDied, EngineProcess
-from workers.serving.kinds.generators import engine_config, has_engine_process
+from workers.serving.engine_process.launching import has_engine_process, launch, launched_ahead
+from workers.serving.kinds.generators import engine_config
 
 SETTINGS = WorkerSettings(models=("demo",), device="cpu", dtype="float32", engine_num_kv_blocks=64)
 CONFIG = engine_config(str(demo_model_path()), SETTINGS)
@@ -170,7 +172,7 @@ def test_the_death_of_the_process_is_told_while_idle_and_ends_a_step() -> None:
 
 WORKER = """
 import sys
-from workers.serving.engine_process.engine_process import launch
+from workers.serving.engine_process.launching import launch
 print(launch()[0].pid, flush=True)
 sys.stdin.read()
 """
@@ -216,3 +218,15 @@ def test_a_workers_only_model_has_its_process_where_there_are_cores_for_two(
     settings: dict[str, object], cores: int, expected: bool
 ) -> None:
     assert has_engine_process(WorkerSettings(**settings), cores) is expected  # type: ignore[arg-type]
+
+
+def test_a_process_that_was_launched_ahead_is_taken_or_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching, "cores_here", lambda: 2)
+    with launched_ahead(SETTINGS):
+        (waiting,) = launching._ahead
+    assert waiting[0].poll() is not None, "nothing has taken it"
+
+    with launched_ahead(SETTINGS):
+        taken = launch()
+    assert taken[0].poll() is None
+    launching.end(*taken)
