@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from safetensors import SafetensorError
 
 from nightshift.process.logs import adopt_libraries, set_up_logging
+from nightshift.process.memory import frozen_imports
 from nightshift_engine import EngineError, Output, limit_spinning
 from workers.serving.engine_process.channel import (
     Abort,
@@ -78,11 +79,12 @@ def end_with_worker() -> None:
 
 def _load(channel: Channel) -> "Engine | None":
     """An engine that takes requests. None: it cannot be loaded, and the worker knows why. Raises Closed."""
-    import transformers
+    with frozen_imports():
+        import transformers
 
-    from nightshift_engine import Engine
-    from nightshift_engine.models import DeviceMemory, load_model
-    from workers.serving.kinds.generators import grammar_threads
+        from nightshift_engine import Engine
+        from nightshift_engine.models import DeviceMemory, load_model
+        from workers.serving.kinds.generators import grammar_threads
 
     adopt_libraries()
     transformers.utils.logging.disable_progress_bar()
