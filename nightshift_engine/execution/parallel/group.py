@@ -77,7 +77,10 @@ class Group:
         return int(numbers.item())
 
     def abort(self) -> None:
-        """Ends what waits for a rank that will not come, in any thread: results since are worthless."""
+        """Ends what waits on a GPU for a rank that has ended, in any thread: results since are worthless.
+
+        Over gloo an ended process is seen by its closed connections.
+        """
         self._backend.abort()
 
     def _reduce(self, x: Tensor, operation: Any) -> None:

@@ -25,6 +25,7 @@ from nightshift_engine.loading.ranks.rank import serve
 from tests.unit.engine.tiny.decoders import engine_config, load_tokenizer
 
 CPU = torch.device("cpu")
+END_MAX_S = 30.0
 
 
 def on_two_ranks(function: Callable[[Group], Any]) -> list[Any]:
@@ -66,15 +67,15 @@ def loaded_on_two_ranks(config: EngineConfig) -> Iterator[LoadedModel]:
         with suppress(EngineError):  # rank 0 raises it too
             serve(load_part(config, tokenizer, CPU, group), group, theirs)
 
-    thread = threading.Thread(target=run_rank)
+    thread = threading.Thread(target=run_rank, daemon=True)
     thread.start()
+    group = Group.over(store, 0, 2, CPU)
+    ranks: Any = ThreadRanks(group, ours)
     try:
-        group = Group.over(store, 0, 2, CPU)
-        ranks: Any = ThreadRanks(group, ours)
         yield replace(load_part(config, tokenizer, CPU, group), ranks=ranks)
     finally:
         ours.close()
-        thread.join()
+        thread.join(END_MAX_S)  # it may wait for one that has failed
 
 
 @contextmanager
