@@ -43,7 +43,7 @@ def seconds_by_cost(rows: Sequence[Lengths], *, in_groups: bool) -> tuple[int, M
     )
     for number, (num_in, num_out) in enumerate(rows):
         sampling = SamplingParams(max_tokens=num_out)
-        request = Request(str(number), [1] * num_in, sampling, priority="background")
+        request = Request(str(number), [1] * num_in, sampling, priority="background", group="job")
         batcher.add(
             EngineSequence(request, arrival=number, num_tokens_max=num_in + num_out, block_size=BLOCK_SIZE)
         )

@@ -558,8 +558,8 @@ class WorkerSettings(RowSettings, PriceSettings):
     engine_steps_in_turn: bool = False
     """Models of a worker step one at a time on a CPU, each for the same time, instead of at once."""
     engine_process: bool | None = None
-    """Whether a decoder's engine has a process of its own, beside the worker's. By default it has where it is
-    the worker's only model and the machine has two cores."""
+    """Whether the engine of a worker's only model, a decoder, has a process of its own, beside the worker's.
+    By default it has on two cores or more, and takes some hundred MB more."""
     engine_attention_backend: str = "auto"
     """`torch`, `native` (CPU), `triton` or `varlen` (CUDA), or `auto`."""
     engine_weight_dtype: str = "auto"

@@ -308,6 +308,7 @@ class Batcher:
             0 < num_free < self.limits.max_num_seqs // ADMISSION_GROUP_SHARE
             and self._steps_held < STEPS_HELD_MAX
             and not self._queue.classes[0]
+            and not any(waiting.has_online for waiting in self._queue.classes)
             and all(sequence.num_uncomputed_tokens <= 1 for sequence in self._running)
         )
 

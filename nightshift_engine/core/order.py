@@ -21,6 +21,7 @@ from typing import Final, Generic, TypeVar
 
 import numpy as np
 
+from .request import PRIORITY_RANKS
 from .sequence import Sequence
 
 PASSES_BEFORE_DUE: Final = 512
@@ -467,8 +468,9 @@ class SetAside:
         assert set(self._line) == {flow[0] for flow in self._by_flow.values()}, "not one of each flow"
         assert {*self._members} == {sequence for flow in self._by_flow.values() for sequence in flow}
         passes = [member.num_passes for member in self._line.values()]
-        # One of a class between this and the one that waits for it may be overdue too, and goes first.
-        assert all(count <= PASSES_ASIDE_MAX + 1 for count in passes), f"passed so often: {passes}"
+        # One of each other class may be overdue too, and goes first.
+        most = PASSES_ASIDE_MAX + len(PRIORITY_RANKS) - 1
+        assert all(count <= most for count in passes), f"passed so often: {passes}"
 
     def _front(self) -> Iterator[_Waiting]:
         return islice(self._line.values(), TRIED_MAX)
@@ -494,6 +496,11 @@ class ClassQueue:
 
     def __len__(self) -> int:
         return len(self._members) + len(self.aside)
+
+    @property
+    def has_online(self) -> bool:
+        """Whether a request that is no row waits for its turn."""
+        return bool(self._online)
 
     def __iter__(self) -> Iterator[Sequence]:
         yield from self.aside

@@ -11,6 +11,7 @@ from typing import Final
 
 from nightshift.fleet.workers import EXIT_DRAIN_TOO_SLOW, EXIT_ENGINE_DIED
 from nightshift.process.exit_codes import HURRY_AFTER_S, NO_RESTART_EXIT, NO_RESTART_LATE_EXIT
+from workers.serving.engine_process.launching import EngineDied, kill_all
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +106,8 @@ class Shutdown:
 
 
 def exit_process(exit_code: int) -> None:
-    """Ends now, whatever other threads are doing."""
+    """Ends now, with the engines' processes, whatever other threads are doing."""
+    kill_all()
     logging.shutdown()
     os._exit(exit_code)
 
@@ -113,6 +115,9 @@ def exit_process(exit_code: int) -> None:
 def engine_died(error: BaseException) -> None:
     """Ends the process, which would hold its leases and do nothing."""
     log.critical("engine died", exc_info=error, extra={"action": "engine_died"})
+    if isinstance(error, EngineDied) and error.killed_by is not None:
+        logging.shutdown()
+        os.kill(os.getpid(), error.killed_by)  # the supervisor tells a crash from a lack of memory by it
     exit_process(EXIT_ENGINE_DIED)
 
 

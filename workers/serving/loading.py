@@ -17,9 +17,11 @@ from safetensors import SafetensorError
 from nightshift.errors import ConfigurationError
 from nightshift.fleet.checkpoints import model_id
 from nightshift.process.settings import PREFIX, WorkerSettings
-from nightshift_engine import EngineError
+from nightshift_engine import EngineConfig, EngineError
+from nightshift_engine.errors import RankLost
 from nightshift_engine.models import DeviceMemory, Footprint, read_kind, resolve_device
 from workers.serving import kinds
+from workers.serving.engine_process.launching import EngineDied
 from workers.serving.hub import directory_of
 from workers.serving.kinds.kind import Loaded, ServedKind, Source
 from workers.serving.model_config import MODEL_CONFIG, ModelConfig, read_model_configs
@@ -48,13 +50,15 @@ def open_models(settings: WorkerSettings, on_fatal: OnFatal) -> list[ModelServer
     device = _device(settings)
     total = _memory(device, settings).in_all
     check_pinned([checkpoint.need for checkpoint in pinned], total)
-    loaded = [checkpoint.load(settings) for checkpoint in pinned]
+    with _ending_with_engine(on_fatal):
+        loaded = [checkpoint.load(settings) for checkpoint in pinned]
     left = _memory(device, settings, taken=sum(checkpoint.footprint.weights for checkpoint in pinned))
     share = shares(
         [checkpoint.need for checkpoint in pinned], [checkpoint.need for checkpoint in lazy], left, total
     )
     turns = _turns(device, settings)
-    servers = [_serve(model, share.kv, on_fatal, turns) for model in loaded]
+    with _ending_with_engine(on_fatal):
+        servers = [_serve(model, share.kv, on_fatal, turns) for model in loaded]
     _make_modules_alone(turns)
     return [*servers, *(_lazy(checkpoint, settings, share, on_fatal, turns) for checkpoint in lazy)]
 
@@ -157,7 +161,8 @@ def _lazy(
 
     def load() -> ModelServer:
         _check_as_found(checkpoint, settings, share, needed)
-        return _serve(checkpoint.load(settings), share.kv, on_fatal, turns)
+        with _ending_with_engine(on_fatal):
+            return _serve(checkpoint.load(settings), share.kv, on_fatal, turns)
 
     return LazyModel(checkpoint.kind.model(checkpoint.source), needed, load, share.lazy_bytes)
 
@@ -208,10 +213,22 @@ def _make_modules_alone(turns: StepTurns) -> None:
 
 
 @contextmanager
+def _ending_with_engine(on_fatal: OnFatal) -> Iterator[None]:
+    """Tells of the death of a process that loads a model: it says nothing of the model."""
+    try:
+        yield
+    except (EngineDied, RankLost) as error:
+        on_fatal(error)
+        raise
+
+
+@contextmanager
 def _refusing(path_or_id: str) -> Iterator[None]:
     """Says of an error that this model cannot be served."""
     try:
         yield
+    except (EngineDied, RankLost):
+        raise
     except (ConfigurationError, EngineError, OSError, ValueError, SafetensorError) as error:
         if isinstance(error, ConfigurationError) and error.param == MODEL_CONFIG:
             raise  # it names the file and the field as the operator wrote them
@@ -229,7 +246,8 @@ def _refusing(path_or_id: str) -> Iterator[None]:
 
 def _with_settings(reason: str) -> str:
     """A reason of the engine's in which its fields have the names under which an operator sets them."""
-    settings = [name for name in WorkerSettings.model_fields if name.startswith("engine_")]
-    fields = "|".join(name.removeprefix("engine_") for name in settings)
+    fields = "|".join(
+        name for name in EngineConfig.__dataclass_fields__ if f"engine_{name}" in WorkerSettings.model_fields
+    )
     named = re.sub(rf"\b({fields})\b", lambda match: f"{PREFIX}ENGINE_{match[0].upper()}", reason)
     return re.sub(r"^(dtype|device|deterministic)\b", lambda match: PREFIX + match[0].upper(), named)

@@ -6,6 +6,7 @@
 import logging
 import os
 import shutil
+import signal
 import sys
 import threading
 from dataclasses import replace
@@ -59,6 +60,8 @@ def _end_with_parent(directory: Path) -> None:
 
 
 def main() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):  # those are for rank 0, with which this one ends
+        signal.signal(number, signal.SIG_IGN)
     connection = Connection(int(sys.argv[1]))
     start: Start = connection.recv()
     threading.Thread(target=_end_with_parent, args=(start.meeting_point.parent,), daemon=True).start()

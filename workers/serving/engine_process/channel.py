@@ -3,7 +3,6 @@
 import copyreg
 import pickle
 import socket
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -134,24 +133,19 @@ class Closed(Exception):
 
 
 class Channel:
-    """One end. Any thread may send; one receives."""
+    """One end. One thread sends, and one receives."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
-        self._sending = threading.Lock()
-        self._num_sent = 0
         self._received = bytearray()
 
-    def send(self, message: object) -> int:
-        """Returns the message's number, from 1. Waits while the other process has not taken what was sent
-        before. Raises Closed.
+    def send(self, *messages: object) -> None:
+        """Sends them together: objects that several have go once. Waits while the other process has not taken
+        what was sent before. Raises Closed.
         """
-        data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        data = pickle.dumps(messages, pickle.HIGHEST_PROTOCOL)
         try:
-            with self._sending:
-                self._end.sendall(len(data).to_bytes(LENGTH_BYTES, "little") + data)
-                self._num_sent += 1
-                return self._num_sent
+            self._end.sendall(len(data).to_bytes(LENGTH_BYTES, "little") + data)
         except OSError as error:
             raise Closed from error
 
@@ -177,12 +171,12 @@ class Channel:
 
     def _take(self) -> list[Any]:
         """The messages that are whole."""
-        messages, start = [], 0
+        messages, start = list[Any](), 0
         while (body := start + LENGTH_BYTES) <= len(self._received):
             end = body + int.from_bytes(self._received[start:body], "little")
             if end > len(self._received):
                 break
-            messages.append(pickle.loads(self._received[body:end]))
+            messages += pickle.loads(self._received[body:end])
             start = end
         del self._received[:start]
         return messages

@@ -18,15 +18,35 @@ SWITCH_INTERVAL_S: Final = 0.0005
 
 Launched = tuple[subprocess.Popen[bytes], Channel]
 
+
+class EngineDied(Exception):
+    """The engine's process has ended by itself."""
+
+    def __init__(self, reason: str, exit_code: int | None = None) -> None:
+        super().__init__(reason)
+        self.killed_by = -exit_code if exit_code is not None and exit_code < 0 else None
+        """The signal that ended it. None: no signal did."""
+
+    @classmethod
+    def of_process(cls, exit_code: int) -> "EngineDied":
+        how = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with code {exit_code}"
+        return cls(f"the engine's process {how}", exit_code)
+
+
 _ahead: list[Launched] = []
+_running: list[subprocess.Popen[bytes]] = []
+
+
+def kill_all() -> None:
+    """Kills every engine's process, for a worker that ends at once: one that is stopped does not see that."""
+    for process in _running:
+        process.kill()
 
 
 def has_engine_process(settings: WorkerSettings, cores: int) -> bool:
     """Whether the worker's decoder runs in a process of its own, on a machine with so many cores."""
-    if settings.engine_process is not None:
-        return settings.engine_process
     is_alone = len(settings.models) + len(settings.lazy_models) == 1
-    return is_alone and cores > 1
+    return is_alone and (cores > 1 if settings.engine_process is None else settings.engine_process)
 
 
 @contextmanager
@@ -57,6 +77,8 @@ def end(process: subprocess.Popen[bytes], channel: Channel) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+    if process in _running:
+        _running.remove(process)
 
 
 def cores_here() -> int:
@@ -66,7 +88,9 @@ def cores_here() -> int:
 
 def _launch() -> Launched:
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", PROGRAM, str(theirs.fileno())]
+    # -P: no module of the folder in which the worker was started.
+    command = [sys.executable, "-P", "-m", PROGRAM, str(theirs.fileno())]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[theirs.fileno()])
     theirs.close()
+    _running.append(process)
     return process, Channel(ours)

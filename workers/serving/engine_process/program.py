@@ -6,6 +6,7 @@ One thread takes messages in and steps. Without Python of the worker's other thr
 lock to itself.
 """
 
+import faulthandler
 import logging
 import os
 import signal
@@ -18,9 +19,11 @@ from typing import TYPE_CHECKING, Final
 
 from safetensors import SafetensorError
 
+from nightshift.fleet.workers import EXIT_ENGINE_DIED
 from nightshift.process import memory
 from nightshift.process.logs import adopt_libraries, set_up_logging
 from nightshift_engine import EngineError, Output, limit_spinning
+from nightshift_engine.errors import RankLost
 from workers.serving.engine_process.channel import (
     Abort,
     Add,
@@ -53,6 +56,7 @@ def main() -> None:
     limit_spinning(os.environ)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     set_up_logging("worker")
+    faulthandler.enable()  # a crash in native code says where every thread was
     for number in (signal.SIGTERM, signal.SIGINT):  # those are the worker's to obey, which drains first
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=end_with_worker, name="lifeline", daemon=True).start()
@@ -71,6 +75,7 @@ def _run(steps: "Steps", channel: Channel) -> None:
     except Exception as error:
         log.exception("engine broke", extra={"action": "engine_broke"})
         channel.send(Failed(f"{type(error).__name__}: {error}"))
+        sys.exit(EXIT_ENGINE_DIED)
 
 
 def end_with_worker() -> None:
@@ -100,6 +105,9 @@ def _load(channel: Channel) -> "Engine | None":
         # The worker does not see what this process has taken of a GPU.
         left = DeviceMemory.measure(model.device, load.config.gpu_memory_utilization)
         engine = Engine.over(model, left.at_most(order.memory))
+    except RankLost:  # not the model's fault
+        log.exception("a rank was lost", extra={"action": "engine_broke"})
+        sys.exit(EXIT_ENGINE_DIED)
     except (EngineError, OSError, ValueError, SafetensorError) as error:
         channel.send(Failed(str(error)))
         return None

@@ -114,7 +114,7 @@ def test_bulk_waits_for_a_group_on_a_gpu_or_where_asked_to(
         engine.add(Request(str(number), [number], greedy(20)))
     engine.step()
 
-    engine.add(Request("one more", [40], greedy(20)))
+    engine.add(Request("one more", [40], greedy(20), group="job"))
 
     assert ("one more" in {output.id for output in engine.step()}) is not is_held
 

@@ -1,8 +1,11 @@
 """When a worker drains, when it ends at once, and with which exit code."""
 
+import subprocess
+import sys
+
 import pytest
 
-from nightshift.fleet.workers import EXIT_DRAIN_TOO_SLOW, EXIT_QUEUE_CONNECTION_LOST
+from nightshift.fleet.workers import EXIT_DRAIN_TOO_SLOW, EXIT_ENGINE_DIED, EXIT_QUEUE_CONNECTION_LOST
 from nightshift.process.exit_codes import NO_RESTART_EXIT, NO_RESTART_LATE_EXIT
 from workers.health import shutdown as module
 from workers.health.shutdown import Shutdown
@@ -68,3 +71,20 @@ def test_a_drain_that_takes_too_long_ends_and_says_whether_an_operator_wanted_it
     shutdown.drain_too_slow()
 
     assert exit_codes == [EXIT_DRAIN_TOO_SLOW, NO_RESTART_LATE_EXIT]
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "expected"), [(-9, -9), (-11, -11), (1, EXIT_ENGINE_DIED), (None, EXIT_ENGINE_DIED)]
+)
+def test_a_worker_whose_engine_was_killed_ends_by_the_same_signal(
+    exit_code: int | None, expected: int
+) -> None:
+    """Its supervisor tells a crash and a lack of memory from an exception by it."""
+    program = f"""
+from workers.health.shutdown import engine_died
+from workers.serving.engine_process.launching import EngineDied
+engine_died(EngineDied("it ended", {exit_code}))
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == expected
+    assert "engine died" in ended.stderr

@@ -3,6 +3,7 @@
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,9 +17,11 @@ from nightshift.process.settings import WorkerSettings
 from nightshift_engine import Engine, Grammar, Output, Request, SamplingParams
 from nightshift_engine.errors import DuplicateRequest, ModelLoadFailed, PromptTooLong
 from workers.serving.engine_process import launching
+from workers.serving.engine_process.channel import Abort, Channel, Failed, Loaded, Opened, Report
 from workers.serving.engine_process.engine_process import EngineDied, EngineProcess
 from workers.serving.engine_process.launching import has_engine_process, launch, launched_ahead
 from workers.serving.kinds.generators import engine_config
+from workers.serving.loading import load_models
 
 SETTINGS = WorkerSettings(models=("demo",), device="cpu", dtype="float32", engine_num_kv_blocks=64)
 CONFIG = engine_config(str(demo_model_path()), SETTINGS)
@@ -150,6 +153,20 @@ def test_memory_that_cannot_be_had_is_a_refusal_too() -> None:
     engine.close()
 
 
+def test_a_death_while_a_model_is_loaded_says_nothing_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    died = subprocess.Popen(
+        [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], stdin=subprocess.PIPE
+    )
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    monkeypatch.setattr(launching, "_ahead", [(died, Channel(ours))])
+    deaths: list[BaseException] = []
+    settings = {"engine_process": True, "models": (str(demo_model_path()),)}
+    with pytest.raises(EngineDied, match="killed by signal 9"):
+        load_models(WorkerSettings(device="cpu", **settings), deaths.append)  # type: ignore[arg-type]
+    assert [type(death) for death in deaths] == [EngineDied]
+
+
 def test_the_death_of_the_process_is_told_while_idle_and_ends_a_step() -> None:
     deaths: list[BaseException] = []
     has_died = threading.Event()
@@ -162,12 +179,73 @@ def test_the_death_of_the_process_is_told_while_idle_and_ends_a_step() -> None:
     engine.open(None, died)
     os.kill(engine.pid, signal.SIGKILL)
     assert has_died.wait(WAIT_S)
-    assert "code -9" in str(deaths[0])
+    assert isinstance(deaths[0], EngineDied)
+    assert deaths[0].killed_by == signal.SIGKILL
     engine.add(request("late", 1))
     engine.abort("late")
-    with pytest.raises(EngineDied, match="code -9"):
+    with pytest.raises(EngineDied, match="killed by signal 9"):
         engine.step()
     engine.close()
+
+
+class Quiet:
+    """A process that does not end by itself."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+
+    def wait(self) -> int:
+        self._ended.wait()
+        return 0
+
+    def communicate(self, timeout: float) -> None:
+        self._ended.set()
+
+
+@pytest.fixture
+def ends(local: Engine) -> Iterator[tuple[EngineProcess, Channel]]:
+    """An engine whose process is this test: the other end of the channel."""
+    ours, theirs = socket.socketpair()
+    other = Channel(theirs)
+    other.send(Loaded(256))
+    engine = EngineProcess(Quiet(), Channel(ours), CONFIG)  # type: ignore[arg-type]
+    other.send(Opened(local.made_by, local.limits, local.stats()))
+    engine.open(None, lambda error: None)
+    yield engine, other
+    engine.close()
+    other.close()
+
+
+def test_no_thread_waits_for_an_engine_that_takes_nothing_in(ends: tuple[EngineProcess, Channel]) -> None:
+    """Its step may be long, or it waits until its reports are read: by the thread that aborts, too."""
+    engine, other = ends
+    ids = [f"row {number}" for number in range(400)]
+    for id in ids:  # more than a socket holds
+        engine.add(Request(id, (5,) * 200, SamplingParams(max_tokens=1)))
+    engine.abort(ids[0])
+
+    large = [Output(id, "x" * 10_000, [5], "stop", 1, 1, 0) for id in ids]
+    reporting = threading.Thread(target=other.send, args=[Report(large, 2 + len(ids) + 1)])
+    reporting.start()  # which waits, too, as nothing is read yet
+    assert [output.id for output in engine.step()] == ids
+    reporting.join()
+    received: list[object] = []
+    while len(received) < 1 + len(ids) + 1:  # Open, then these
+        received += other.receive()
+    assert received[-1] == Abort(ids[0])
+
+
+def test_outputs_that_come_with_the_reason_of_a_death_are_told_before_it(
+    ends: tuple[EngineProcess, Channel],
+) -> None:
+    engine, other = ends
+    for id in ("a", "b"):
+        engine.add(Request(id, (5,), SamplingParams(max_tokens=1)))
+    other.send(Report([Output("a", "x", [5], "stop", 1, 1, 0)], 4), Failed("ValueError: so it is"))
+
+    assert [output.id for output in engine.step()] == ["a"]
+    with pytest.raises(EngineDied, match="so it is"):
+        engine.step()
 
 
 WORKER = """
@@ -197,6 +275,31 @@ def test_the_process_ends_with_a_worker_that_is_killed() -> None:
     os.close(watched)
 
 
+LEAVING = """
+import os, signal
+from workers.health.shutdown import exit_process
+from workers.serving.engine_process.launching import launch
+pid = launch()[0].pid
+os.kill(pid, signal.SIGSTOP)
+print(pid, flush=True)
+input()
+exit_process(3)
+"""
+
+
+def test_a_worker_that_ends_at_once_takes_an_engine_along_that_no_longer_runs() -> None:
+    command = [sys.executable, "-c", LEAVING]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        watched = os.pidfd_open(int(worker.stdout.readline()))
+        worker.communicate("now", timeout=WAIT_S)
+    assert worker.returncode == 3
+    poll = select.poll()
+    poll.register(watched, select.POLLIN)
+    assert poll.poll(WAIT_S * 1000), "it outlived its worker"
+    os.close(watched)
+
+
 def test_it_ends_with_its_worker_in_a_step_that_does_not_end() -> None:
     with subprocess.Popen([sys.executable, "-c", STUCK], stdin=subprocess.PIPE) as process:
         process.communicate(timeout=WAIT_S)  # closes its input, as a worker's death does
@@ -210,7 +313,8 @@ def test_it_ends_with_its_worker_in_a_step_that_does_not_end() -> None:
         ({"models": ("a",)}, 1, False),
         ({"models": ("a", "b")}, 8, False),
         ({"models": ("a",), "lazy_models": ("b",)}, 8, False),
-        ({"models": ("a", "b"), "engine_process": True}, 1, True),
+        ({"models": ("a",), "engine_process": True}, 1, True),
+        ({"models": ("a", "b"), "engine_process": True}, 8, False),
         ({"models": ("a",), "engine_process": False}, 8, False),
     ],
 )
