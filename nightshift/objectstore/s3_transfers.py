@@ -101,12 +101,15 @@ class Reader:
             if status_of(error) == 412:
                 raise self._replaced() from error
             raise
-        etag = etag_in(answer, self._key)
-        if self._etag not in (None, etag):  # the server ignores conditions
-            answer["Body"].close()
-            raise self._replaced()
-        self._etag = etag
-        total_bytes = _total_bytes(answer.get("ContentRange"), answer["ContentLength"])
+        try:
+            etag = etag_in(answer, self._key)
+            if self._etag not in (None, etag):  # the server ignores conditions
+                raise self._replaced()
+            self._etag = etag
+            total_bytes = _total_bytes(answer.get("ContentRange"), answer["ContentLength"])
+        except BaseException:
+            answer["Body"].close()  # with what is left of it, and its connection
+            raise
         self._end = total_bytes if self._end is None else min(self._end, total_bytes)
         return answer["Body"]
 
