@@ -468,8 +468,8 @@ class SetAside:
         assert set(self._line) == {flow[0] for flow in self._by_flow.values()}, "not one of each flow"
         assert {*self._members} == {sequence for flow in self._by_flow.values() for sequence in flow}
         passes = [member.num_passes for member in self._line.values()]
-        # One of each other class may be overdue too, and goes first.
-        most = PASSES_ASIDE_MAX + len(PRIORITY_RANKS) - 1
+        # Each one that is tried may have to wait for the others, and before each for one of each other class.
+        most = PASSES_ASIDE_MAX + TRIED_MAX * len(PRIORITY_RANKS) - 1
         assert all(count <= most for count in passes), f"passed so often: {passes}"
 
     def _front(self) -> Iterator[_Waiting]:

@@ -127,3 +127,23 @@ class BatcherMachine(RuleBasedStateMachine):
 
 TestBatcherMachine = BatcherMachine.TestCase
 TestBatcherMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def test_two_that_are_set_aside_wait_for_each_other_and_for_an_overdue_class_before_each() -> None:
+    machine = BatcherMachine()
+    machine.start(
+        blocks=4, block_size=1, slots=3, budget=3, is_crowded=False, is_impatient=True, admits_in_groups=False
+    )
+
+    def add(priority: PriorityClass, prompt: int, flow: str = "") -> None:
+        machine.add([0] * prompt, new=1, priority=priority, group=None, flow=flow)
+
+    add("standard", 1)
+    add("background", 2)
+    add("background", 1)
+    add("background", 2, flow="x")
+    for _ in range(20):
+        add("interactive", 1)
+    add("standard", 1)
+    add("standard", 1)
+    machine.teardown()
