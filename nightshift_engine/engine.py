@@ -35,6 +35,7 @@ from .loading.model import LoadedModel, load_model
 from .loading.runner import make_runner
 from .loading.weights import instruction_set
 from .sampling.sampler import Choice, Sampler
+from .text.thoughts import Thought, ThoughtFormat
 from .text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # needs llguidance
@@ -120,6 +121,7 @@ class Engine:
         )
         self._reuses_prefixes = config.enable_prefix_reuse
         self._sampler = Sampler(model.eos_token_ids)
+        self._thought_format = _computed(tokenizer.thought_format, model.vocab_size)
         self._grammars: GrammarCompiler | None = None  # at the first grammar
         self._compile_aside: RunAside | None = None
         self._uncompiled: dict[str, Compiling] = {}  # of live requests that the batcher does not have yet
@@ -220,6 +222,7 @@ class Engine:
         limit = self.limits.token_limit(request)
         digests = self._prompt_digests(request)  # here, on the caller's thread: a step should not wait for it
         text = self.tokenizer.text_stream(request.prompt_token_ids, request.sampling.stop)
+        thought = self._new_thought(request)
         compiling = None
         if request.grammar is not None:
             salt, flow = request.cache_salt, request.flow
@@ -235,6 +238,7 @@ class Engine:
                 block_size=self._pool.block_size,
             )
             sequence.block_digests = digests
+            sequence.thought = thought
             self._arrivals += 1
             self._known_ids.add(request.id)
             counts = self.histograms.of_class(request.priority)
@@ -314,6 +318,16 @@ class Engine:
         root = salted(self._pool.root_digest, request.cache_salt)
         return chain_digests(root, token_ids, self._pool.block_size)
 
+    def _new_thought(self, request: Request) -> Thought | None:
+        """The state of a request whose output may begin with a thought; None: it is all answer."""
+        format = self._thought_format if request.parts_thought else None
+        if format is None:
+            return None
+        spelled, budget = self.tokenizer.token_bytes, request.sampling.thinking_token_budget
+        is_guided = request.grammar is not None
+        thought = Thought(format, spelled, request.prompt_token_ids, budget, is_guided=is_guided)
+        return None if thought.is_over else thought
+
     def _take_inbox(self) -> None:
         """Applies what other threads asked for since the last step."""
         with self._inbox_lock:
@@ -360,8 +374,8 @@ class Engine:
         promised = self._in_flight.choice.tokens if self._in_flight else None
         with on_device(self._device):
             logits = self._runner.forward(chunks, promised)
-            if promised is not None and any(sequence.guide is not None for sequence in sampled):
-                # A grammar allows tokens by those before, so these are read while the device computes.
+            if promised is not None and any(sequence.is_steered for sequence in sampled):
+                # What may come depends on the tokens before, so these are read while the device computes.
                 self._settle()
                 promised = None
             choice = self._sampler.choose(logits, sampled, promised)
@@ -490,15 +504,18 @@ class Engine:
         """Text that the sequence's newest token makes certain, and why it is the last one, if it is."""
         sequence, sampling, guide = live.sequence, live.sequence.sampling, live.sequence.guide
         is_eos = token in self._model.eos_token_ids and (not sampling.ignore_eos or guide is not None)
-        if guide is not None:
+        is_guided = guide is not None and sequence.is_guided_next
+        answer = (token,) if is_eos or sequence.thought is None else self._part(live, sequence.thought, token)
+        if guide is not None and is_guided and answer:
             guide.accept(token)
-        if is_eos or token in sampling.stop_token_ids:
+        if is_eos or (answer and token in sampling.stop_token_ids):
             live.end_token_id = token
             return live.read_rest(), "stop"
         text = ""
         if not live.stays_unread:
             may_stop = sequence.num_output_tokens > sampling.min_tokens
-            text = live.text.push(token, look_for_stop=may_stop)
+            for known in answer:
+                text += live.text.push(known, look_for_stop=may_stop)
             if live.text.is_stopped:
                 return text, "stop"
         is_whole = guide is not None and guide.is_finished
@@ -506,6 +523,19 @@ class Engine:
             text += live.read_rest()
             return text, "stop" if live.text.is_stopped or is_whole else "length"
         return text, None
+
+    def _part(self, live: LiveRequest, thought: Thought, token: int) -> Seq[int]:
+        """Reads the newest token where it belongs to a thought. Returns the tokens that are of the answer."""
+        of_thought, answer = thought.push(token)
+        token_ids = live.sequence.token_ids
+        if of_thought and live.thought_text is None:
+            live.begin_thought(self.tokenizer.thought_stream(token_ids[: -len(of_thought)], thought.format))
+        if live.thought_text is not None:
+            live.thought_pieces += map(live.thought_text.push, of_thought)
+            if not thought.is_open:
+                live.end_thought()
+                live.text = self.tokenizer.answer_stream(token_ids, live.sequence.sampling.stop)
+        return answer
 
     def _fail(self, live: LiveRequest, reason: str) -> Output:
         """Ends one sequence the model failed on, and keeps its values out of reach of the others."""
@@ -534,3 +564,8 @@ class Engine:
         with self._inbox_lock:
             self._known_ids.discard(sequence.id)
         return live.last_output(reason, text, token_ids)
+
+
+def _computed(format: ThoughtFormat | None, vocab_size: int) -> ThoughtFormat | None:
+    """A form of thoughts whose tokens the model computes; None for one that it does not."""
+    return format if format is not None and max(format.closing_ids, default=0) < vocab_size else None

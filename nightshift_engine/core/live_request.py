@@ -121,6 +121,11 @@ class LiveRequest:
     """The request's grammar, if it has one."""
     pieces: list[str] = field(default_factory=list)
     """The text so far, if the only output comes at the end."""
+    thought_text: TextStream | None = None
+    """The text of the thought that is open."""
+    thought_pieces: list[str] = field(default_factory=list)
+    """Text of thoughts that is in no output yet."""
+    has_thought: bool = False
     added_s: float = field(default_factory=time.perf_counter)
     launched_s: float | None = None
     """The start of the first step that computes some of it."""
@@ -132,7 +137,8 @@ class LiveRequest:
 
     def __post_init__(self) -> None:  # once, as every token asks
         self.is_final_only = self.sequence.request.output_kind == "final_only"
-        self.stays_unread = self.is_final_only and not self.sequence.sampling.stop
+        needs_text = bool(self.sequence.sampling.stop) or self.sequence.thought is not None
+        self.stays_unread = self.is_final_only and not needs_text
 
     def count_launch(self, launched_s: float) -> None:
         """Counts the first step that computes some of it."""
@@ -161,14 +167,27 @@ class LiveRequest:
 
     def read_rest(self) -> str:
         """The text of unread tokens, and what was held back, once no more will come."""
-        if not self.stays_unread:
-            return self.text.finish()
         sequence = self.sequence
+        if not self.stays_unread:
+            self.end_thought()
+            pending = sequence.thought.finish() if sequence.thought is not None else ()
+            return "".join(map(self.text.push, pending)) + self.text.finish()
         end = len(sequence.token_ids) - (self.end_token_id is not None)
         return (
             "".join(map(self.text.push, sequence.token_ids[sequence.num_prompt_tokens : end]))
             + self.text.finish()
         )
+
+    def begin_thought(self, text: TextStream) -> None:
+        """Reads what comes as a thought, of which there may be several."""
+        if self.has_thought:
+            self.thought_pieces.append("\n")
+        self.thought_text, self.has_thought = text, True
+
+    def end_thought(self) -> None:
+        if self.thought_text is not None:
+            self.thought_pieces.append(self.thought_text.finish())
+            self.thought_text = None
 
     def new_output(self, text: str, token_ids: list[int]) -> Output | None:
         """The output of a step that did not end it; None where its only output comes at its end."""
@@ -191,6 +210,7 @@ class LiveRequest:
         sequence = self.sequence
         num_output_tokens = sequence.num_output_tokens
         has_logprobs = sequence.sampling.logprobs is not None
+        reasoning, self.thought_pieces = "".join(self.thought_pieces), []
         return Output(
             id=sequence.id,
             text=text,
@@ -202,4 +222,6 @@ class LiveRequest:
             logprobs=self.logprobs[num_output_tokens - len(token_ids) : num_output_tokens]
             if has_logprobs
             else None,
+            reasoning=reasoning,
+            num_reasoning_tokens=sequence.thought.num_tokens if sequence.thought is not None else 0,
         )

@@ -99,6 +99,9 @@ class Request:
     grammar: Grammar | None = None
     """A language that the whole output has to be in; `ignore_eos` and `min_tokens` do not put off its end.
     Output that reaches `max_tokens` before is cut off."""
+    parts_thought: bool = False
+    """Whether a thought that the output begins with, as the model's files say, is parted from the answer.
+    `grammar`, `stop` and `stop_token_ids` are then about the answer alone."""
     output_kind: OutputKind = "delta"
     """An output for each step that adds to it, or a single one, of everything, at its end; named as in vLLM.
     `Engine.generated` reads what it has before."""
@@ -153,6 +156,10 @@ class Output:
     """One per token id, if the request asks for them."""
     end_token_id: int | None = None
     """The end-of-sequence or stop id that ended it; None if nothing did or something else."""
+    reasoning: str = ""
+    """New text of the thought, if thoughts are parted; it all comes before `text`."""
+    num_reasoning_tokens: int = 0
+    """Output tokens so far that are no part of the answer: the thought and its markers."""
     times: RequestTimes | None = None
     """The times of one that has ended."""
 
@@ -171,6 +178,8 @@ class Completion:
     """One per token id, if the request asked for them; else empty."""
     end_token_id: int | None = None
     error: str | None = None
+    reasoning: str = ""
+    num_reasoning_tokens: int = 0
 
     @property
     def is_finished(self) -> bool:
@@ -187,3 +196,5 @@ class Completion:
         self.logprobs.extend(output.logprobs or ())
         self.end_token_id = output.end_token_id
         self.error = output.error
+        self.reasoning += output.reasoning
+        self.num_reasoning_tokens = output.num_reasoning_tokens

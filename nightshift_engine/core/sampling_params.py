@@ -46,6 +46,9 @@ class SamplingParams:
     logprobs: int | None = None
     """Report each token's log-probability, and those of so many likeliest ones (0: of none besides)."""
 
+    thinking_token_budget: int | None = None
+    """Tokens of a thought, after which the marker of its end is forced. None: no limit of its own."""
+
     def __post_init__(self) -> None:
         stop: object = self.stop
         if isinstance(stop, str):  # a common slip, and would otherwise stop at each of its letters
@@ -83,6 +86,9 @@ class SamplingParams:
             self.min_tokens <= limit, self, "min_tokens", f"must not exceed max_tokens ({self.max_tokens})"
         )
 
+        budget = self.thinking_token_budget
+        is_valid = budget is None or (_is_int(budget) and budget >= 0)
+        _require(is_valid, self, "thinking_token_budget", "must be None or 0 or more")
         is_valid = self.logprobs is None or (_is_int(self.logprobs) and 0 <= self.logprobs <= LOGPROBS_MAX)
         _require(is_valid, self, "logprobs", f"must be None or 0 to {LOGPROBS_MAX}")
         _require(isinstance(self.ignore_eos, bool), self, "ignore_eos", "must be a bool")

@@ -16,6 +16,7 @@ from .request import PRIORITY_RANKS, Request
 
 if TYPE_CHECKING:
     from ..guidance.guide import Guide
+    from ..text.thoughts import Thought
 
 
 CAPACITY_MIN = 32
@@ -102,6 +103,7 @@ class Sequence:
         "seed",
         "source_slots",
         "tables",
+        "thought",
         "token_counts",  # kept only for sequences with penalties
         "token_ids",
         "urgency",
@@ -123,6 +125,7 @@ class Sequence:
         self.flow = request.flow
         self.group = request.group
         self.guide: Guide | None = None
+        self.thought: Thought | None = None  # of a request that parts it
         self.sampling = request.sampling
         # Smaller is more urgent. The arrival never changes, so a preempted sequence goes back to its place.
         self.urgency = (PRIORITY_RANKS[request.priority], arrival)
@@ -189,6 +192,18 @@ class Sequence:
     @property
     def output_token_ids(self) -> list[int]:
         return self.token_ids[self.num_prompt_tokens :].tolist()
+
+    @property
+    def is_steered(self) -> bool:
+        """Whether the tokens that may come next depend on the last one, also while it is only promised."""
+        thought = self.thought
+        return self.guide is not None or (thought is not None and thought.may_force(self.num_promised))
+
+    @property
+    def is_guided_next(self) -> bool:
+        """Whether a grammar decides about the next token: a thought follows none."""
+        thought = self.thought
+        return self.guide is not None and (thought is None or thought.is_over or thought.may_begin)
 
     def promise(self, row: int) -> None:
         """A step has been launched that samples the next token, as the `row`-th of its tokens."""

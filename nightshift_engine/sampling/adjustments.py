@@ -29,6 +29,7 @@ def _added_by_byte(device: torch.device) -> Tensor:
     return torch.where(bits.bool(), 0.0, -torch.inf).to(device)
 
 
+WORD_BITS = 32
 ROOM = 32
 """Slots per sequence for tokens to come; once they are taken, all is uploaded anew."""
 
@@ -158,7 +159,8 @@ class Adjustments:
     def __init__(self, sequences: Seq[Sequence], eos_token_ids: Seq[int], vocab_size: int) -> None:
         self._rows = list(enumerate(sequences))
         self._vocab_size = vocab_size
-        self._guided = [(row, s.guide) for row, s in self._rows if s.guide is not None]
+        self._may_mask = any(s.guide is not None or s.thought is not None for s in sequences)
+        self._is_masked = False  # in this step
         self._eos_token_ids = eos_token_ids
         penalised = [row for row, s in self._rows if s.sampling.has_penalties]
         counted = [sequences[row] for row in penalised]
@@ -169,8 +171,8 @@ class Adjustments:
         self._has_min_tokens = any(_may_be_early(s) for s in sequences)
 
     def __bool__(self) -> bool:
-        """Whether there is anything to do."""
-        return bool(self._penalties is not None or self._bias or self._has_min_tokens or self._guided)
+        """Whether there is anything to do, once `step_arrays` are made."""
+        return bool(self._penalties is not None or self._bias or self._has_min_tokens or self._is_masked)
 
     @property
     def has_room(self) -> bool:
@@ -180,26 +182,52 @@ class Adjustments:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Arrays that stay the same, for `start`."""
         penalties = self._penalties.arrays() if self._penalties is not None else {}
-        guided = {"guided_rows": np.array([row for row, _ in self._guided])} if self._guided else {}
-        return penalties | (_entries("bias", self._bias) if self._bias else {}) | guided
+        return penalties | (_entries("bias", self._bias) if self._bias else {})
 
     def step_arrays(self) -> dict[str, NDArray[Any]]:
         """Arrays that a step needs besides: new tokens, those that grammars allow, and early ends."""
         changes = self._penalties.step_arrays() if self._penalties is not None else {}
-        if self._guided:
-            from ..guidance.guide import allowed_tokens  # needs llguidance
-
-            changes["guided_masks"] = allowed_tokens([guide for _, guide in self._guided], self._vocab_size)
-        if not self._has_min_tokens:
+        if self._may_mask:
+            changes |= self._masks()
+        if not (self._has_min_tokens or self._may_mask):
             return changes
         # Added, not put, so that a NaN shows.
         banned = [
             (row, token, float("-inf"))
             for row, s in self._rows
-            if _may_be_early(s) and s.next_output_index < s.sampling.min_tokens
-            for token in dict.fromkeys([*self._eos_token_ids, *s.sampling.stop_token_ids])
+            if _ends_too_early(s)
+            for token in dict.fromkeys(
+                [*self._eos_token_ids, *(s.sampling.stop_token_ids if s.guide is None else ())]
+            )
         ]
         return changes | (_entries("banned", banned) if banned else {})
+
+    def _masks(self) -> dict[str, NDArray[Any]]:
+        """The rows of which not every token may come next, and the tokens that may, as bits."""
+        forced = [
+            (row, token)
+            for row, s in self._rows
+            if s.thought is not None and (token := s.thought.forced_id) is not None
+        ]
+        guided = [(row, s) for row, s in self._rows if s.is_guided_next]
+        self._is_masked = bool(forced or guided)
+        if not self._is_masked:
+            return {}
+        masks = np.zeros((len(forced), -(-self._vocab_size // WORD_BITS)), dtype=np.int32)
+        for mask, (_, token) in zip(masks, forced, strict=True):
+            _allow(mask, token)
+        if guided:
+            masks = np.concatenate([masks, self._guided_masks([s for _, s in guided])])
+        return {"masked_rows": np.array([row for row, _ in [*forced, *guided]]), "masks": masks}
+
+    def _guided_masks(self, sequences: Seq[Sequence]) -> NDArray[np.int32]:
+        from ..guidance.guide import allowed_tokens  # needs llguidance
+
+        masks = allowed_tokens([s.guide for s in sequences if s.guide is not None], self._vocab_size)
+        for mask, s in zip(masks, sequences, strict=True):
+            if s.thought is not None and s.thought.may_begin and (begin := s.thought.begin_id) is not None:
+                _allow(mask, begin)
+        return masks
 
     def start(self, columns: dict[str, Tensor]) -> None:
         """Takes over `arrays`, now on the device."""
@@ -217,13 +245,24 @@ class Adjustments:
             if f"{name}_rows" in columns:
                 where = (columns[f"{name}_rows"], columns[f"{name}_ids"])
                 logits[where] = logits[where] + columns[f"{name}_values"]
-        if self._guided:
-            mask_tokens(logits, columns["guided_rows"], columns["guided_masks"])
+        if self._is_masked:
+            mask_tokens(logits, columns["masked_rows"], columns["masks"])
 
 
 def _may_be_early(sequence: Sequence) -> bool:
     """Whether its end may have to wait. A grammar decides alone when its sequence ends."""
     return sequence.sampling.min_tokens > 0 and sequence.guide is None
+
+
+def _ends_too_early(sequence: Sequence) -> bool:
+    """Whether the next token may not be the last: by `min_tokens`, or in a thought before a guided answer."""
+    if sequence.guide is not None:
+        return not sequence.is_guided_next
+    return _may_be_early(sequence) and sequence.next_output_index < sequence.sampling.min_tokens
+
+
+def _allow(mask: NDArray[np.int32], token: int) -> None:
+    mask.view(np.uint32)[token // WORD_BITS] |= np.uint32(1 << token % WORD_BITS)
 
 
 def _entries(name: str, entries: Seq[Entry]) -> dict[str, NDArray[Any]]:

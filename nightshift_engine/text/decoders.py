@@ -223,6 +223,35 @@ class FallbackTextDecoder:
         return tail[::-1]
 
 
+class TrimmedTextDecoder:
+    """The text of another decoder without the line ends at its beginning, and at its end if asked."""
+
+    __slots__ = ("_decoder", "_has_begun", "_held", "_trims_end")
+
+    def __init__(self, decoder: TextDecoder, *, trims_end: bool = False) -> None:
+        self._decoder = decoder
+        self._trims_end = trims_end
+        self._has_begun = False
+        self._held = ""  # line ends, which may be the last ones
+
+    def push(self, token_id: int) -> str:
+        return self._trim(self._decoder.push(token_id))
+
+    def finish(self) -> str:
+        return self._trim(self._decoder.finish())
+
+    def _trim(self, text: str) -> str:
+        if not self._has_begun:
+            text = text.lstrip("\n")
+            self._has_begun = bool(text)
+        if not self._trims_end:
+            return text
+        text = self._held + text
+        shown = text.rstrip("\n")
+        self._held = text[len(shown) :]
+        return shown
+
+
 class TextStream:
     """Text of one growing sequence, up to its first stop string."""
 

@@ -6,15 +6,26 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from jinja2.meta import find_undeclared_variables
 from transformers import AutoTokenizer
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
 from ..checkpoint.files import unreadable
 from ..errors import ChatTemplateFailed, InvalidRequest, ModelLoadFailed
-from .decoders import ByteTextDecoder, FallbackTextDecoder, TextDecoder, TextStream, WindowTextDecoder
+from .decoders import (
+    ByteTextDecoder,
+    FallbackTextDecoder,
+    TextDecoder,
+    TextStream,
+    TrimmedTextDecoder,
+    WindowTextDecoder,
+)
+from .thought_formats import effort_arguments, thought_format, with_thought
+from .thoughts import ThoughtFormat
 
 _LANGUAGE = re.compile(r"__([a-z]{2,3})__|([a-z]{2,3}_[A-Za-z]{2,4})")
 
@@ -141,6 +152,31 @@ class Tokenizer:
             template = template.get("tool_use") or template.get("default")
         return template or ""
 
+    @cached_property
+    def thought_format(self) -> ThoughtFormat | None:
+        """The form of the model's thoughts, as its files say; None: they name none."""
+        added = {content.decode(): id for id, content in self._added.items()}
+        return thought_format(
+            self.chat_template, added, lambda text: self.encode_all([text], add_special_tokens=False)[0]
+        )
+
+    @cached_property
+    def template_variables(self) -> Collection[str]:
+        """Names that the chat template reads of its arguments."""
+        if not self.chat_template:
+            return ()
+        return find_undeclared_variables(
+            _compile_jinja_template(self.chat_template).environment.parse(self.chat_template)
+        )
+
+    def effort_arguments(self, effort: str) -> dict[str, Any] | None:
+        """Arguments of the chat template for an effort, `none` or more; None: it knows no such."""
+        return effort_arguments(effort, self.template_variables)
+
+    def with_thought(self, message: Mapping[str, Any], thought: str) -> dict[str, Any]:
+        """An earlier answer with its thought, as the chat template reads it, if it does."""
+        return with_thought(message, thought, self.chat_template)
+
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text, with the special tokens the model expects around a text.
 
@@ -207,6 +243,16 @@ class Tokenizer:
     def text_stream(self, prompt_token_ids: Sequence[int], stop: Sequence[str] = ()) -> TextStream:
         """The text of what comes after a prompt."""
         return TextStream(self._text_decoder(prompt_token_ids), stop)
+
+    def thought_stream(self, token_ids: Sequence[int], format: ThoughtFormat) -> TextStream:
+        """The text of a thought that comes after these tokens, up to its end, without line ends around it."""
+        end = "" if format.end.token_id is not None else format.end.text.decode()
+        stop = [f"{line_ends}{end}" for line_ends in ("\n\n", "\n", "")] if end else []
+        return TextStream(TrimmedTextDecoder(self._text_decoder(token_ids), trims_end=True), stop)
+
+    def answer_stream(self, token_ids: Sequence[int], stop: Sequence[str]) -> TextStream:
+        """The text of an answer that comes after a thought, without the line ends between them."""
+        return TextStream(TrimmedTextDecoder(self._text_decoder(token_ids)), stop)
 
     def _text_decoder(self, prompt: Sequence[int]) -> TextDecoder:
         if self._joins_bytes:

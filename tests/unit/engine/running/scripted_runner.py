@@ -55,8 +55,9 @@ def engine_over(
     *,
     context_length: int = CONTEXT,
     num_blocks: int = 64,
+    vocab_size: int = VOCAB_SIZE,
     **config: Any,
 ) -> Engine:
-    facts = ModelFacts("scripted", VOCAB_SIZE, context_length, frozenset({EOS}))
+    facts = ModelFacts("scripted", vocab_size, context_length, frozenset({EOS}))
     pool = BlockPool(num_blocks, 4)
     return Engine(runner, tokenizer, facts, pool, EngineConfig("scripted", block_size=4, **config))
