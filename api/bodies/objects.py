@@ -51,10 +51,15 @@ class CachedTokens(BaseModel):
     cached_tokens: int
 
 
+class ReasoningTokens(BaseModel):
+    reasoning_tokens: int
+
+
 class JobUsage(BaseModel):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    completion_tokens_details: ReasoningTokens | None = None  # where there are such tokens
     prompt_tokens_details: CachedTokens
 
 
@@ -195,10 +200,6 @@ class BatchCounts(BaseModel):
     total: int
     completed: int
     failed: int
-
-
-class ReasoningTokens(BaseModel):
-    reasoning_tokens: int
 
 
 class BatchUsage(BaseModel):

@@ -36,6 +36,7 @@ class UsageObject(Record):
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    reasoning_tokens: int
     total_tokens: int
 
 

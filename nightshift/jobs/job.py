@@ -158,6 +158,7 @@ class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0  # prompt tokens read from the prefix cache
+    reasoning_tokens: int = 0  # completion tokens of thoughts and their markers
 
     @property
     def total_tokens(self) -> int:
@@ -168,6 +169,7 @@ class Usage:
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
             self.cached_tokens + other.cached_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
         )
 
 

@@ -126,6 +126,7 @@ usage = Table(
     Column("prompt_tokens", BigInteger, nullable=False),
     Column("cached_tokens", BigInteger, nullable=False),
     Column("completion_tokens", BigInteger, nullable=False),
+    Column("reasoning_tokens", BigInteger, nullable=False, server_default=text("0")),
 )
 
 # What a tenant has, in several rows whose sums count.
@@ -241,6 +242,7 @@ job = Table(
     Column("prompt_tokens", BigInteger, nullable=False, default=0),
     Column("completion_tokens", BigInteger, nullable=False, default=0),
     Column("cached_tokens", BigInteger, nullable=False, default=0),
+    Column("reasoning_tokens", BigInteger, nullable=False, server_default=text("0")),
     Column("created_at", UtcTimestamp, nullable=False),
     Column("deadline_at", UtcTimestamp, nullable=False),
     Column("runtime_deadline_at", UtcTimestamp),  # first claim + max_runtime
@@ -447,6 +449,7 @@ segment = Table(
     Column("prompt_tokens", BigInteger, nullable=False),
     Column("completion_tokens", BigInteger, nullable=False),
     Column("cached_tokens", BigInteger, nullable=False),
+    Column("reasoning_tokens", BigInteger, nullable=False, server_default=text("0")),
     Column("size_bytes", BigInteger, nullable=False),
     Column("sha256", String(64), nullable=False),
     Column("output_bytes", BigInteger),  # None: not counted
@@ -473,6 +476,7 @@ result = Table(
     Column("prompt_tokens", BigInteger, nullable=False),
     Column("completion_tokens", BigInteger, nullable=False),
     Column("cached_tokens", BigInteger, nullable=False),
+    Column("reasoning_tokens", BigInteger, nullable=False, server_default=text("0")),
 )
 
 # What happens to a job now and then, which a person looks for among thousands of checkpoints. None of these

@@ -20,6 +20,7 @@ class DailyUsage:
     prompt_tokens: int
     cached_tokens: int  # prompt tokens read from the prefix cache
     completion_tokens: int
+    reasoning_tokens: int  # of the completion tokens, those of thoughts and their markers
 
     @property
     def total_tokens(self) -> int:

@@ -28,6 +28,7 @@ TRAILER_BYTES_MAX: Final = 128
 _KEPT: Final = "kept"  # a column of jobs that keep columns of their input
 DIGEST: Final = "digest"  # a column of digests of requests with a good result
 REUSED: Final = "reused"  # a column of segments with results of other rows
+REASONING_TOKENS: Final = "reasoning_tokens"  # a column of segments with thoughts
 _HEAD: Final = b"nightshift"
 _ENCODING: Final = Lock()  # a segment takes several times its size, and a process has several shards
 _USAGE: Final = ("prompt_tokens", "completion_tokens", "cached_tokens")
@@ -75,6 +76,10 @@ def _written(head: ShardHead, results: Sequence[RowResult]) -> "pa.Buffer":
     }
     for name in _USAGE:
         columns[name] = pa.array([getattr(result.usage, name) for result in results], pa.int64())
+    if any(result.usage.reasoning_tokens for result in results):
+        columns[REASONING_TOKENS] = pa.array(
+            [result.usage.reasoning_tokens for result in results], pa.int64()
+        )
     columns["body"] = _texts(result.body_text for result in results)
     if any(result.kept is not None for result in results):
         columns[_KEPT] = _texts(result.kept for result in results)
@@ -165,6 +170,7 @@ def decode_table(table: "pa.Table", heads: Sequence[ShardHead]) -> list[RowResul
     columns = endpoints.get(heads[0].endpoint).columns
     values = [_cells(table, value_column(name), type) for name, type in columns.items()]
     usage = [table.column(name).to_pylist() for name in _USAGE]
+    usage.append([count or 0 for count in _optional(table, REASONING_TOKENS)])
     return [
         RowResult(
             shard=head,

@@ -11,7 +11,7 @@ from nightshift.tenants.usage import DailyUsage, first_day, usage_day
 
 LIST_MAX = 100_000
 DAYS = 30
-TOKENS = ("PROMPT", "CACHED", "COMPLETION", "TOTAL TOKENS")
+TOKENS = ("PROMPT", "CACHED", "COMPLETION", "REASONING", "TOTAL TOKENS")
 
 
 def usage(
@@ -59,5 +59,6 @@ def _as_json(used: DailyUsage) -> dict[str, Any]:
         "prompt_tokens": used.prompt_tokens,
         "cached_tokens": used.cached_tokens,
         "completion_tokens": used.completion_tokens,
+        "reasoning_tokens": used.reasoning_tokens,
         "total_tokens": used.total_tokens,
     }

@@ -86,7 +86,8 @@ PAST_LIMITS = (  # perhaps: NULL, so never exceeded, if unset. Floats are exact 
 _PLANNING_ORDER = (job.c.priority_rank, job.c.created_at, job.c.id)
 
 _PROGRESS_NAMES = (
-    "rows_succeeded", "rows_failed", "prompt_tokens", "completion_tokens", "cached_tokens", "stored_bytes"
+    "rows_succeeded", "rows_failed",
+    "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "stored_bytes",
 )  # fmt: skip
 
 # Built once: a request or a worker waits while SQLAlchemy builds a statement.
@@ -413,7 +414,8 @@ class Jobs(Statements):
         """
         more = (
             counts.succeeded, counts.failed,
-            usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, stored_bytes,
+            usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens,
+            stored_bytes,
         )  # fmt: skip
         added = {f"more_{name}": amount for name, amount in zip(_PROGRESS_NAMES, more, strict=True)}
         row = self._execute(_ADD_PROGRESS, {"of": job_id, **added}).one()
@@ -572,7 +574,7 @@ def to_job(row: Row[Any]) -> Job:
         priority=PriorityClass(row.priority),
         spec=JobSpec.from_json(row.spec),
         counts=Counts(row.rows_total, row.rows_succeeded, row.rows_failed),
-        usage=Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens),
+        usage=from_row(Usage, row),
         stop_reason=StopReason(row.stop_reason) if row.stop_reason else None,
         errors=tuple(InputError(**error) for error in row.errors or ()),
         worker_time=WorkerTime(row.worker_ms_spot / 1000, row.worker_ms_on_demand / 1000),

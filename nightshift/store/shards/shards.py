@@ -346,6 +346,7 @@ class Shards(Statements):
                 result.c.prompt_tokens,
                 result.c.completion_tokens,
                 result.c.cached_tokens,
+                result.c.reasoning_tokens,
                 cast(result.c.body, Text).label("text"),
             )
             .join(shard, shard.c.id == result.c.shard_id)
@@ -353,8 +354,7 @@ class Shards(Statements):
         ).one_or_none()
         if row is None:
             return None
-        usage = Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens)
-        return RecordedAnswer(row.status_code, row.text, usage)
+        return RecordedAnswer(row.status_code, row.text, from_row(Usage, row))
 
     def _as_json(self, text: str) -> ColumnElement[Any]:
         """JSON that is text already. SQLite stores it so; a cast there would make a number of it."""
@@ -488,8 +488,7 @@ def to_shard(row: Row[Any]) -> Shard:
 
 
 def _to_segment(row: Row[Any]) -> Segment:
-    usage = Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens)
-    return from_row(Segment, row, term=Term(row.term), usage=usage)
+    return from_row(Segment, row, term=Term(row.term), usage=from_row(Usage, row))
 
 
 def _listed(tenant_id: str, job_id: str) -> Select[Any]:

@@ -14,7 +14,9 @@ from nightshift.tenants.usage import DailyUsage
 
 usage = tables.usage
 
-_SUMS: Final = ("succeeded", "failed", "prompt_tokens", "cached_tokens", "completion_tokens")
+_SUMS: Final = (
+    "succeeded", "failed", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens"
+)  # fmt: skip
 _Key = tuple[str, str, str]  # tenant, model, day
 
 
@@ -37,7 +39,8 @@ class UsageSums(Statements):
     def add(self, of_tenant: str, model: str, day: date, succeeded: int, failed: int, tokens: Usage) -> None:
         """Counts results that this transaction records. Written at its end (`write`)."""
         amounts = (
-            succeeded, failed, tokens.prompt_tokens, tokens.cached_tokens, tokens.completion_tokens
+            succeeded, failed,
+            tokens.prompt_tokens, tokens.cached_tokens, tokens.completion_tokens, tokens.reasoning_tokens,
         )  # fmt: skip
         before = self._added.setdefault((of_tenant, model, day.isoformat()), [0] * len(_SUMS))
         for place, amount in enumerate(amounts):

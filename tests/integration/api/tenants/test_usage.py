@@ -18,7 +18,7 @@ def today(store: Store) -> date:
     """After a count for today, and one for forty days before."""
     with store.transaction() as tx:
         day = usage_day(tx.now())
-        tx.usage.add("acme", "demo", day, 3, 1, Usage(30, 12, 6))
+        tx.usage.add("acme", "demo", day, 3, 1, Usage(30, 12, 6, 5))
         tx.usage.add("acme", "old/demo", day - timedelta(days=40), 1, 0, Usage(1, 1, 0))
     return day
 
@@ -43,6 +43,7 @@ def test_a_tenant_sees_its_own_usage_of_thirty_days(acme, http, today):
             "prompt_tokens": 30,
             "cached_tokens": 6,
             "completion_tokens": 12,
+            "reasoning_tokens": 5,
             "total_tokens": 42,
         }
     ]

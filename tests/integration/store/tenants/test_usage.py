@@ -1,6 +1,7 @@
 """Usage is written with the results that it counts, so that each row is counted once."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date, timedelta
 
 import pytest
@@ -66,8 +67,25 @@ def test_answers_and_rows_are_summed_up_per_tenant_and_model(store: Store) -> No
         prompt_tokens=40 + 7 + 7,
         cached_tokens=4,
         completion_tokens=20 + 3 + 3,
+        reasoning_tokens=0,
     )
     assert (other.succeeded, other.failed, other.total_tokens) == (1, 0, 10)
+
+
+def test_tokens_of_thoughts_are_summed_up_and_those_of_a_job_are_its_own(store: Store) -> None:
+    claim = claimed_online(store, submit_online(store).shard_id)
+    thoughtful = replace(an_answer(200), usage=Usage(7, 9, 0, 5))
+    with store.transaction() as tx:
+        assert transitions.record_answer(tx, claim, thoughtful, tx.now())
+        tx.usage.add("acme", claim.job.model or "", DAY, 1, 0, Usage(1, 4, 0, 2))
+
+    with store.snapshot() as tx:
+        job = tx.jobs.fetch(claim.job.id)
+        recorded = tx.shards.online_result(job.tenant_id, job.id)
+    assert job.usage == thoughtful.usage
+    assert recorded is not None
+    assert recorded.usage == thoughtful.usage
+    assert sum(usage.reasoning_tokens for usage in used(store)) == 7
 
 
 def test_rows_are_counted_once_when_their_shard_is_resumed(store: Store) -> None:

@@ -11,7 +11,7 @@ def today(store) -> date:
     """Today's date, in an installation with usage today and forty days before."""
     with store.transaction() as tx:
         day = usage_day(tx.now())
-        tx.usage.add("acme", "demo", day, 3, 1, Usage(30, 12, 6))
+        tx.usage.add("acme", "demo", day, 3, 1, Usage(30, 12, 6, 5))
         tx.usage.add("other", "demo", day, 1, 0, Usage(1, 1, 0))
         tx.usage.add("acme", "old", day - timedelta(days=40), 1, 0, Usage(1, 1, 0))
     return day
@@ -21,7 +21,7 @@ def test_usage_of_thirty_days_is_a_table(nightshift, today):
     heading, *rows = nightshift("usage").out.splitlines()
 
     assert heading.split()[:5] == ["DAY", "TENANT", "MODEL", "SUCCEEDED", "FAILED"]
-    assert rows[0].split() == [str(today), "acme", "demo", "3", "1", "30", "6", "12", "42"]
+    assert rows[0].split() == [str(today), "acme", "demo", "3", "1", "30", "6", "12", "5", "42"]
     assert [row.split()[1] for row in rows] == ["acme", "other"]
 
 
