@@ -130,20 +130,26 @@ async def _events(
         yield part
 
 
-def _shown(events: AnswerEvents, choice: int, new: Piece | CallPiece) -> Sequence[StreamEvent]:
+def _shown(events: AnswerEvents, choice: int, new: str | Piece | CallPiece) -> Sequence[StreamEvent]:
+    if isinstance(new, str):
+        return events.reasoning(choice, new)
     return events.call_piece(choice, new) if isinstance(new, CallPiece) else events.piece(choice, new)
 
 
 def _take_delta(
     transcripts: Sequence[Transcript], events: AnswerEvents, delta: JsonObject
-) -> tuple[int, Piece | CallPiece | None]:
-    """A delta's choice and new part. A malformed delta is skipped: the record has its text."""
+) -> tuple[int, str | Piece | CallPiece | None]:
+    """A delta's choice and new part; text of a thought is a `str`. A malformed delta is skipped: the record
+    has its text.
+    """
     index = delta.get("index", 0)
     if not isinstance(index, int) or not 0 <= index < len(transcripts):
         return 0, None
     try:
         if "call" in delta:
             return index, transcripts[index].take_call(delta) if events.has_live_calls else None
+        if "thought" in delta:
+            return index, transcripts[index].take_thought(delta)
         return index, transcripts[index].take(delta)
     except MalformedDelta:
         return index, None
@@ -157,8 +163,11 @@ def _ending(
     if not outcome.succeeded:
         yield from events.failed(body)
         return
-    wholes, calls = endpoint.pieces(body), endpoint.calls(body)
+    wholes, calls, thoughts = endpoint.pieces(body), endpoint.calls(body), endpoint.reasoning(body)
     for choice, (whole, transcript) in enumerate(zip(wholes, transcripts, strict=True)):
+        thought = transcript.rest_of_thought(thoughts[choice])
+        if thought:
+            yield from events.reasoning(choice, thought)
         rest = transcript.rest(whole)
         if rest:
             yield from events.piece(choice, rest)

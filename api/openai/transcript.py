@@ -55,9 +55,10 @@ class _SentCall:
 
 
 class Transcript:
-    """The part of one choice that was sent: its text, then its calls one after the other."""
+    """The part of one choice that was sent: its thought, its text, then its calls one after the other."""
 
     def __init__(self) -> None:
+        self._thought = _Sent()
         self._content = _Sent()
         self._calls: list[_SentCall] = []
         self.tokens_sent = 0  # with log-probabilities
@@ -79,8 +80,20 @@ class Transcript:
             logprobs = self._take_logprobs(delta.get("logprobs"), delta.get("token_offset"))
         except (AttributeError, LookupError, TypeError) as error:
             raise MalformedDelta from error
-        # Calls begin when the text is whole.
-        return Piece("" if self._calls else self._content.add(text, start), logprobs)
+        # Calls begin when the text is whole, and that when the thought is.
+        follows = not self._calls and self._has_thought(delta)
+        return Piece(self._content.add(text, start) if follows else "", logprobs)
+
+    def take_thought(self, delta: JsonObject) -> str:
+        """The new part of a thought. Raises MalformedDelta, leaving the transcript unchanged."""
+        text, start = delta.get("thought"), delta.get("offset")
+        if not isinstance(text, str) or not isinstance(start, int) or start < 0:
+            raise MalformedDelta
+        return "" if self.sent or self._calls else self._thought.add(text, start)
+
+    def _has_thought(self, delta: JsonObject) -> bool:
+        """Whether the thought before this delta was sent whole."""
+        return bool(len(self._thought.text) == delta.get("thought_chars", 0))
 
     def take_call(self, delta: JsonObject) -> CallPiece | None:
         """The new part of a call's arguments. None: there is none, or something before it is missing. Raises
@@ -93,7 +106,7 @@ class Transcript:
         index, after, start = (number if isinstance(number, int) else -1 for number in numbers)
         if min(index, after, start) < 0:
             raise MalformedDelta
-        return self._take_call(index, name, after, text, start)
+        return self._take_call(index, name, after, text, start) if self._has_thought(delta) else None
 
     def _take_call(self, index: int, name: str, after: int, text: str, start: int) -> CallPiece | None:
         is_first = index == len(self._calls)
@@ -106,6 +119,15 @@ class Transcript:
             return None
         new = self._calls[index].arguments.add(text, start)
         return CallPiece(index, name, new, is_first) if new else None
+
+    def rest_of_thought(self, recorded: str) -> str:
+        """The unsent rest of the recorded choice's thought. Raises StreamInterrupted if it begins otherwise,
+        or if what comes after it was sent.
+        """
+        rest = self._thought.rest(recorded)
+        if rest and (self.sent or self._calls):
+            raise StreamInterrupted
+        return rest
 
     def rest(self, recorded: Piece) -> Piece:
         """The unsent rest of the recorded choice's text. Raises StreamInterrupted if it begins otherwise."""

@@ -5,10 +5,15 @@ from typing import Literal
 from pydantic import BaseModel
 
 
+class CompletionTokensDetails(BaseModel):
+    reasoning_tokens: int
+
+
 class AnswerUsage(BaseModel):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    completion_tokens_details: CompletionTokensDetails | None = None  # where there are such tokens
 
 
 class TokenLogprob(BaseModel):
@@ -41,6 +46,8 @@ class AnsweredMessage(BaseModel):
     role: Literal["assistant"]
     content: str | None
     refusal: str | None
+    reasoning_content: str | None = None  # the thought before it
+    reasoning: str | None = None  # the same
     tool_calls: list[AnsweredCall] = []
 
 

@@ -33,13 +33,16 @@ def error_body(message: str, type: str, *, param: str | None = None, code: str |
 
 def answer_usage(usage: Usage) -> JsonObject:
     """An answer's token counts, without cached tokens: those depend on the other load, and a repeated row
-    must give the same bytes.
+    must give the same bytes. Those of thoughts are named where there are any.
     """
-    return {
+    counts: JsonObject = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     }
+    if usage.reasoning_tokens:
+        counts["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
+    return counts
 
 
 ANSWER_TOO_LARGE: Final = "answer_too_large"

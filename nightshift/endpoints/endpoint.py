@@ -7,7 +7,7 @@ Workers run its requests by the kind of their model (`workers/serving`).
 import inspect
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 
 from pydantic import BaseModel, ValidationError
@@ -37,6 +37,7 @@ class Endpoint(ABC):
     request_type: type[ModelRequest]
     answer_type: type[BaseModel] | None = None  # of the body, for the OpenAPI document
     columns: Mapping[str, ColumnType]  # of its answers in a part file
+    effort_path: Sequence[str] = ()  # of the field that says how much a model is to think; (): it has none
 
     def __init__(self) -> None:
         """Raises TypeError for an endpoint without one of these attributes."""
@@ -80,6 +81,13 @@ class Endpoint(ABC):
     def row_template(self, model: str, placeholder: str) -> JsonObject:
         """The request for a row when only a column is named; `placeholder` stands for its value."""
 
+    def with_effort(self, body: JsonObject, effort: str) -> JsonObject:
+        """The body with an effort of thinking, where it says none itself."""
+        said: JsonObject = {self.effort_path[-1]: effort}
+        for name in reversed(self.effort_path[:-1]):
+            said = {name: said}
+        return _merged(said, body)
+
     @abstractmethod
     def check_line(self, body: JsonObject) -> int:
         """Quickly check a batch line's body; the rest is checked when the row runs.
@@ -96,6 +104,18 @@ class Endpoint(ABC):
 
     def __str__(self) -> str:
         return self.route
+
+
+def _merged(default: JsonObject, given: JsonObject) -> JsonObject:
+    """`given`, with what it leaves out or has as null."""
+    merged = dict(given)
+    for name, value in default.items():
+        said = given.get(name)
+        if said is None:
+            merged[name] = value
+        elif isinstance(said, dict) and isinstance(value, dict):
+            merged[name] = _merged(value, said)
+    return merged
 
 
 def check_sizes(endpoint: Endpoint, request: ModelRequest, model: Model, answer_bytes_max: int) -> None:

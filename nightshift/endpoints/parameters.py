@@ -25,9 +25,6 @@ class WithoutEffect:
     because: str
 
 
-AS_TEMPLATED: Final = WithoutEffect("a model thinks as its chat template says")
-
-
 def hints_of(request_type: type[BaseModel], path: str = "") -> Iterator[tuple[str, FieldInfo, WithoutEffect]]:
     """The marked fields of a request, and of the objects in it, by their paths."""
     for name, field in request_type.model_fields.items():

@@ -34,14 +34,31 @@ class Text:
     text: str
     token_offset: int  # of its log-probabilities, in tokens
     logprobs: JsonObject | None
+    thought_chars: int = 0  # of the thought before it
 
     @property
     def delta(self) -> Delta:
         """The delta with its offset, by which a reader notices a lost or repeated one."""
         data: JsonObject = {"index": self.choice, "offset": self.offset, "text": self.text}
+        if self.thought_chars:
+            data["thought_chars"] = self.thought_chars
         if self.logprobs is not None:
             data |= {"token_offset": self.token_offset, "logprobs": self.logprobs}
         return Delta(self.shard_id, data)
+
+
+@dataclass(frozen=True)
+class ThoughtText:
+    """New text of the thought before an answer."""
+
+    shard_id: str
+    choice: int
+    offset: int  # in the thought, in characters
+    text: str
+
+    @property
+    def delta(self) -> Delta:
+        return Delta(self.shard_id, {"index": self.choice, "thought": self.text, "offset": self.offset})
 
 
 @dataclass(frozen=True)
@@ -51,6 +68,7 @@ class CallText:
     shard_id: str
     choice: int
     part: CallPart
+    thought_chars: int = 0  # as of a text
 
     @property
     def delta(self) -> Delta:
@@ -64,6 +82,8 @@ class CallText:
             "offset": part.offset,
             "arguments": part.text,
         }
+        if self.thought_chars:
+            data["thought_chars"] = self.thought_chars
         return Delta(self.shard_id, data)
 
 
@@ -75,7 +95,8 @@ class _Ended:
     on_told: Callable[[], None]
 
 
-_Entry = Text | CallText | _Ended
+_Live = Text | ThoughtText | CallText
+_Entry = _Live | _Ended
 
 
 class Publisher:
@@ -108,7 +129,7 @@ class Publisher:
         if self._thread.is_alive():
             self._thread.join()
 
-    def put(self, tenant_id: str, text: Text | CallText) -> None:
+    def put(self, tenant_id: str, text: _Live) -> None:
         self._outbox.put(tenant_id, text)
 
     def end(
@@ -130,7 +151,7 @@ class Publisher:
 
     def _publish(self, entries: Sequence[_Entry]) -> None:
         """Live tokens first, then commit what has ended, then announce it."""
-        self._write([entry.delta for entry in entries if isinstance(entry, Text | CallText)])
+        self._write([entry.delta for entry in entries if isinstance(entry, _Live)])
         ended = [entry for entry in entries if isinstance(entry, _Ended)]
         recorded = self._record(ended)
         for entry in ended:

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from nightshift.endpoints.structured.calls import CallPart
 from nightshift.endpoints.texts.logprobs import num_tokens
 from nightshift.jobs import OnlineClaim, StopReason
-from workers.online.publisher import Text
+from workers.online.publisher import CallText, Text, ThoughtText
 from workers.serving.inference import Progress
 from workers.serving.model_server import ModelServer
 from workers.traces import OnlineTrace
@@ -17,6 +18,7 @@ class _Published:
 
     characters: int = 0
     tokens: int = 0
+    thought_chars: int = 0
 
 
 @dataclass(eq=False)
@@ -54,6 +56,15 @@ class OnlineRequest:
     def pause_requested(self) -> None:
         """Ignores a pause: only bulk jobs are paused."""
 
+    def next_thought(self, progress: Progress) -> ThoughtText:
+        so_far = self._published.setdefault(progress.choice, _Published())
+        offset, so_far.thought_chars = so_far.thought_chars, so_far.thought_chars + len(progress.reasoning)
+        return ThoughtText(self.claim.lease.shard_id, progress.choice, offset, progress.reasoning)
+
+    def next_call(self, choice: int, part: CallPart) -> CallText:
+        so_far = self._published.setdefault(choice, _Published())
+        return CallText(self.claim.lease.shard_id, choice, part, so_far.thought_chars)
+
     def next_text(self, progress: Progress) -> Text:
         so_far = self._published.setdefault(progress.choice, _Published())
         text = Text(
@@ -63,6 +74,7 @@ class OnlineRequest:
             progress.text,
             so_far.tokens,
             progress.logprobs if self.streams else None,  # twenty times the text; the answer has them
+            so_far.thought_chars,
         )
         so_far.characters += len(progress.text)
         so_far.tokens += num_tokens(progress.logprobs) if progress.logprobs is not None else 0

@@ -23,7 +23,7 @@ from nightshift.store import Store, Transaction
 from nightshift.tenants.turns import TurnThreads
 from workers.leases.heartbeat import Heartbeat
 from workers.leases.isolation import Isolation, SuspectQueue
-from workers.online.publisher import DATABASE_RETRY_S, CallText, Publisher
+from workers.online.publisher import DATABASE_RETRY_S, Publisher
 from workers.online.request import OnlineRequest
 from workers.online.times import OnlineTimes
 from workers.serving.inference import Progress, breakdown, refusal
@@ -200,11 +200,13 @@ class OnlineRunner:
         if progress.token_ids and not request.tokens:
             self.times.first_token(request.claim, request.submitted_s)
         request.tokens += len(progress.token_ids)
+        tenant_id = request.claim.job.tenant_id
+        if progress.reasoning:
+            self._publisher.put(tenant_id, request.next_thought(progress))
         if progress.text or (request.streams and progress.logprobs is not None):
-            self._publisher.put(request.claim.job.tenant_id, request.next_text(progress))
+            self._publisher.put(tenant_id, request.next_text(progress))
         for part in progress.calls:
-            text = CallText(request.claim.lease.shard_id, progress.choice, part)
-            self._publisher.put(request.claim.job.tenant_id, text)
+            self._publisher.put(tenant_id, request.next_call(progress.choice, part))
         if progress.result is not None or progress.failed is not None:
             if request.trace is not None:
                 request.trace.ended_in_engine(progress.times)

@@ -69,6 +69,7 @@ class Progress:
     token_logprobs: Sequence[TokenLogprobs] = ()  # one per token, if asked for
     logprobs: JsonObject | None = None  # the same as the answer will show them
     calls: Sequence[CallPart] = ()  # of tools; their text is in no `text`
+    reasoning: str = ""  # new text of the thought; it all comes before `text` and `calls`
     result: Result | None = None
     failed: str | None = None  # why another try may succeed: the engine aborted the request, say
     fault: StorageError | None = None  # why a file was not read that may be later; the result says it too
@@ -109,6 +110,7 @@ def sampling_params(request: GenerationRequest, seed: int, defaults: SamplingDef
         "logit_bias": request.logit_bias,
         "ignore_eos": request.ignore_eos,
         "logprobs": request.logprobs_asked,
+        "thinking_token_budget": request.thinking.budget if request.thinking is not None else None,
     }
     try:
         return SamplingParams(**{name: value for name, value in given.items() if value is not None})
@@ -178,6 +180,7 @@ class TextAnswer:
             sum(first.num_prompt_tokens for first in firsts),
             sum(len(done.token_ids) for done in completions),
             sum(first.num_cached_tokens for first in firsts),
+            sum(done.num_reasoning_tokens for done in completions),
         )
         id = self._identity.id(self._endpoint.id_prefix)
         return self._endpoint.result(
@@ -196,6 +199,7 @@ class _Choice:
         self._tokenizer = tokenizer
         self._shows_logprobs = request.logprobs_asked is not None
         self._in_shape = endpoint.logprobs
+        self._shows_thought = request.thinking is not None and request.thinking.is_shown
         self._tools = request.callable_tools
         self._reader = AnswerReader(self._tools) if self._tools is not None else None
         self._chosen: list[Chosen] = []
@@ -203,12 +207,17 @@ class _Choice:
         self._num_characters = 0  # before it
 
     def take(self, choice: int, output: Output) -> Progress:
+        num_skipped = output.num_reasoning_tokens - self.completion.num_reasoning_tokens
         self.completion.id = output.id
         self.completion.append(output)
         logprobs = output.logprobs or ()
-        shown = self._show(output.token_ids, logprobs, output.end_token_id) if logprobs else None
+        shown = None
+        if logprobs:
+            told = output.token_ids[num_skipped:], logprobs[num_skipped:]
+            shown = self._show(*told, output.end_token_id)
         new = self._reader.push(output.text) if self._reader is not None else New(output.text, ())
-        return Progress(new.content, output.token_ids, choice, logprobs, shown, new.parts)
+        reasoning = output.reasoning if self._shows_thought else ""
+        return Progress(new.content, output.token_ids, choice, logprobs, shown, new.parts, reasoning)
 
     def shown(self, answer_id: str, choice: int) -> Choice:
         done = self.completion
@@ -216,12 +225,12 @@ class _Choice:
         said = read_calls(done.text, self._tools) if self._tools is not None else Said(done.text)
         calls = [call_json(call, answer_id, choice, index) for index, call in enumerate(said.calls)]
         reason = "tool_calls" if calls and said.calls[-1].is_whole else str(done.finish_reason)
-        return Choice(said.content, reason, logprobs, calls)
+        return Choice(said.content, reason, logprobs, calls, done.reasoning if self._shows_thought else "")
 
     def _show(
         self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs], end_token_id: int | None
     ) -> JsonObject | None:
-        """The token that ended the answer is no part of it."""
+        """The token that ended the answer is no part of it, nor is a thought."""
         new = [*zip(token_ids, logprobs, strict=True)]
         new = new[:-1] if end_token_id is not None else new
         chosen = [self._chosen_token(token, logprobs_of_token) for token, logprobs_of_token in new]

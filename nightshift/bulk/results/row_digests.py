@@ -9,7 +9,7 @@ from nightshift.jobs import JsonObject
 
 DIGEST_BYTES: Final = 16
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # made once, for every row
-VERSION: Final = 1  # raised when the same request is answered differently by a release
+VERSION: Final = 2  # raised when the same request is answered differently by a release
 
 
 class RowDigests:

@@ -38,6 +38,20 @@ class OutputMessage(Part):
     content: list[OutputText]
 
 
+class ReasoningText(Part):
+    type: Literal["reasoning_text"] = "reasoning_text"
+    text: str = ""
+
+
+class ReasoningItem(Part):
+    id: str
+    type: Literal["reasoning"] = "reasoning"
+    summary: list[JsonObject] = []
+    content: list[ReasoningText]
+    encrypted_content: None = None
+    status: ItemStatus
+
+
 class FunctionCall(Part):
     id: str
     type: Literal["function_call"] = "function_call"
@@ -45,6 +59,9 @@ class FunctionCall(Part):
     name: str
     arguments: str
     status: ItemStatus
+
+
+OutputItem = ReasoningItem | OutputMessage | FunctionCall
 
 
 class InputTokensDetails(Part):
@@ -93,7 +110,7 @@ class ResponseObject(Part):
     max_tool_calls: int | None
     metadata: Metadata
     model: str
-    output: list[OutputMessage | FunctionCall] = []
+    output: list[OutputItem] = []
     parallel_tool_calls: bool
     previous_response_id: None = None
     prompt_cache_key: str | None
@@ -121,6 +138,7 @@ def begun(request: ResponsesRequest, head: AnswerHead) -> ResponseObject:
         service_tier=SERVICE_TIER_OF_CLASS[head.priority],
         metadata=request.metadata or {},
         parallel_tool_calls=request.parallel_tool_calls is not False,
+        reasoning={"effort": request.effort, "summary": None},
         text=_text(request.text or TextOptions()),
         tool_choice=request.tool_choice or "auto",
         tools=[{"parameters": None, "strict": None} | tool for tool in request.tools or ()],
@@ -138,6 +156,7 @@ def ended(request: ResponsesRequest, head: AnswerHead, choice: Choice, usage: Us
     response.usage = ResponseUsage(
         input_tokens=usage.prompt_tokens,
         output_tokens=usage.completion_tokens,
+        output_tokens_details=OutputTokensDetails(reasoning_tokens=usage.reasoning_tokens),
         total_tokens=usage.prompt_tokens + usage.completion_tokens,
     )
     return response
@@ -147,15 +166,29 @@ def message_id(response_id: str) -> str:
     return answer_id("msg_", response_id)
 
 
-def _output(choice: Choice, response_id: str, status: ItemStatus) -> Sequence[OutputMessage | FunctionCall]:
-    """The message first; there is none where calls have no text before them. `status`: of the last one."""
-    logprobs = choice.logprobs["content"] if choice.logprobs is not None else []
-    calls = [call_item(call["id"], **call["function"], status="completed") for call in choice.calls]
-    if calls:
-        calls[-1].status = status
-    if calls and not choice.text:
-        return calls
-    return [message_item(response_id, choice.text, logprobs, "completed" if calls else status), *calls]
+def reasoning_id(response_id: str) -> str:
+    return answer_id("rs_", response_id)
+
+
+def _output(choice: Choice, response_id: str, status: ItemStatus) -> Sequence[OutputItem]:
+    """The thought, the message and the calls. There is no message where calls have no text before them, nor
+    after a thought that was cut off. `status`: of the last one.
+    """
+    items: list[OutputItem] = []
+    if choice.reasoning:
+        items.append(reasoning_item(response_id, choice.reasoning, "completed"))
+    is_cut_thought = bool(items) and status == "incomplete"
+    if choice.text or not (choice.calls or is_cut_thought):
+        logprobs = choice.logprobs["content"] if choice.logprobs is not None else []
+        items.append(message_item(response_id, choice.text, logprobs, "completed"))
+    items += [call_item(call["id"], **call["function"], status="completed") for call in choice.calls]
+    items[-1].status = status
+    return items
+
+
+def reasoning_item(response_id: str, text: str, status: ItemStatus) -> ReasoningItem:
+    content = [ReasoningText(text=text)]
+    return ReasoningItem(id=reasoning_id(response_id), content=content, status=status)
 
 
 def message_item(

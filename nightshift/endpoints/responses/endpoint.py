@@ -1,6 +1,9 @@
 """The endpoint, and a streamed response as semantic events in OpenAI's order:
 
     response.created    response.in_progress
+    a thought           output_item.added    content_part.added
+                        reasoning_text.delta …  reasoning_text.done
+                        content_part.done    output_item.done
     a message           output_item.added    content_part.added
                         output_text.delta …  output_text.done
                         content_part.done    output_item.done
@@ -13,11 +16,14 @@ A stream that ends before the answer has `error` as its last event.
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from nightshift.endpoints.endpoint import ColumnType
 from nightshift.endpoints.requests import missing
 from nightshift.endpoints.responses.answers import (
     FunctionCall,
     OutputMessage,
     OutputText,
+    ReasoningItem,
+    ReasoningText,
     ResponseFailure,
     ResponseObject,
     begun,
@@ -25,17 +31,19 @@ from nightshift.endpoints.responses.answers import (
     ended,
     message_id,
     message_item,
+    reasoning_id,
+    reasoning_item,
 )
 from nightshift.endpoints.responses.request import ResponsesRequest
 from nightshift.endpoints.results import Values
 from nightshift.endpoints.structured.calls import call_id
-from nightshift.endpoints.texts.generation import Choice, GenerationRequest, TextEndpoint
+from nightshift.endpoints.texts.generation import REASONING, Choice, GenerationRequest, TextEndpoint
 from nightshift.endpoints.texts.logprobs import Chosen, entries
 from nightshift.endpoints.texts.streams import AnswerEvents, AnswerHead, CallPiece, Piece, StreamEvent
 from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.json_text import json_bytes
 
-MESSAGE_INDEX: Final = 0  # in the output
+THOUGHT_INDEX: Final = 0  # in the output
 
 
 class ResponseEvents(AnswerEvents):
@@ -46,6 +54,9 @@ class ResponseEvents(AnswerEvents):
         self._head = head
         self._num_events = 0
         self._has_message = False
+        self._has_thought = False
+        self._is_thinking = False  # the thought's item has begun, and not ended
+        self._thought: list[str] = []
         self._item_id = message_id(head.id)
         self._text: list[str] = []
         self._logprobs: list[JsonObject] = []
@@ -69,6 +80,11 @@ class ResponseEvents(AnswerEvents):
         delta = {"delta": piece.text, "logprobs": logprobs}
         return [*self._begin_message(), self._of_text("response.output_text.delta", **delta)]
 
+    def reasoning(self, choice: int, text: str) -> Sequence[StreamEvent]:
+        beginning = [] if self._has_thought else [*self._begin_thought()]
+        self._thought.append(text)
+        return [*beginning, self._of_thought("response.reasoning_text.delta", delta=text)]
+
     @property
     def has_live_calls(self) -> bool:
         """A message that is followed by calls has the log-probabilities of their tokens, too."""
@@ -80,6 +96,8 @@ class ResponseEvents(AnswerEvents):
     def closing(self, choice: int, answer: JsonObject) -> Sequence[StreamEvent]:
         """The end of the last item."""
         last = answer["output"][-1]
+        if last["type"] == "reasoning":
+            return [*self._end_thought(last)]
         return [*(self._end_message(last) if last["type"] == "message" else self._end_call(last))]
 
     def ending(self, answer: JsonObject) -> Sequence[StreamEvent]:
@@ -98,13 +116,36 @@ class ResponseEvents(AnswerEvents):
     def interrupted(self, error: JsonObject) -> Sequence[StreamEvent]:
         return [self._event("error", **{name: error["error"][name] for name in ("code", "message", "param")})]
 
+    @property
+    def _message_index(self) -> int:
+        """The message's place in the output, or that of the first call without one."""
+        return int(self._has_thought)
+
+    def _begin_thought(self) -> Iterator[StreamEvent]:
+        self._has_thought = self._is_thinking = True
+        item = ReasoningItem(id=reasoning_id(self._head.id), content=[], status="in_progress").model_dump()
+        yield self._event("response.output_item.added", output_index=THOUGHT_INDEX, item=item)
+        yield self._of_thought("response.content_part.added", part=ReasoningText().model_dump())
+
+    def _end_thought(self, item: JsonObject | None = None) -> Iterator[StreamEvent]:
+        """The end of the thought, once; as recorded if that is known."""
+        if not self._is_thinking:
+            return
+        self._is_thinking = False
+        text = "".join(self._thought)
+        item = item or reasoning_item(self._head.id, text, "completed").model_dump()
+        yield self._of_thought("response.reasoning_text.done", text=text)
+        yield self._of_thought("response.content_part.done", part=item["content"][0])
+        yield self._event("response.output_item.done", output_index=THOUGHT_INDEX, item=item)
+
     def _begin_message(self) -> Iterator[StreamEvent]:
         """The beginning of the message, once."""
         if self._has_message:
             return
+        yield from self._end_thought()
         self._has_message = True
         message = OutputMessage(id=self._item_id, status="in_progress", content=[]).model_dump()
-        yield self._event("response.output_item.added", output_index=MESSAGE_INDEX, item=message)
+        yield self._event("response.output_item.added", output_index=self._message_index, item=message)
         yield self._of_text("response.content_part.added", part=OutputText().model_dump())
 
     def _end_message(self, item: JsonObject) -> Iterator[StreamEvent]:
@@ -112,14 +153,14 @@ class ResponseEvents(AnswerEvents):
         (part,) = item["content"]
         yield self._of_text("response.output_text.done", text=part["text"], logprobs=part["logprobs"])
         yield self._of_text("response.content_part.done", part=part)
-        yield self._event("response.output_item.done", output_index=MESSAGE_INDEX, item=item)
+        yield self._event("response.output_item.done", output_index=self._message_index, item=item)
 
     def _call_piece(self, choice: int, piece: CallPiece) -> Iterator[StreamEvent]:
         if piece.is_first:
             yield from self._end_item()
             id = piece.id or call_id(self._head.id, choice, piece.index)
             self._call = call_item(id, piece.name, "", status="in_progress")
-            self._call_index = piece.index + self._has_message
+            self._call_index = piece.index + self._message_index + self._has_message
             self._arguments = []
             item = self._call.model_dump()
             yield self._event("response.output_item.added", output_index=self._call_index, item=item)
@@ -136,6 +177,8 @@ class ResponseEvents(AnswerEvents):
             text = "".join(self._text)
             item = message_item(self._head.id, text, self._logprobs, "completed")
             yield from self._end_message(item.model_dump())
+        else:
+            yield from self._end_thought()
 
     def _end_call(self, item: JsonObject) -> Iterator[StreamEvent]:
         said = {"name": item["name"], "arguments": item["arguments"]}
@@ -146,8 +189,12 @@ class ResponseEvents(AnswerEvents):
         assert self._call is not None, "its first piece came"
         return self._event(type, item_id=self._call.id, output_index=self._call_index, **fields)
 
+    def _of_thought(self, type: str, **fields: Any) -> StreamEvent:
+        at = {"item_id": reasoning_id(self._head.id), "output_index": THOUGHT_INDEX, "content_index": 0}
+        return self._event(type, **at, **fields)
+
     def _of_text(self, type: str, **fields: Any) -> StreamEvent:
-        at = {"item_id": self._item_id, "output_index": MESSAGE_INDEX, "content_index": 0}
+        at = {"item_id": self._item_id, "output_index": self._message_index, "content_index": 0}
         return self._event(type, **at, **fields)
 
     def _event(self, type: str, **fields: Any) -> StreamEvent:
@@ -168,6 +215,8 @@ class Responses(TextEndpoint):
     answer_type = ResponseObject
     prompt_field = "input"
     id_prefix = "resp_"
+    columns = dict.fromkeys((*TextEndpoint.columns, REASONING), ColumnType.TEXT)
+    effort_path = ("reasoning", "effort")
 
     def echoed_bytes(self, request: GenerationRequest) -> int:
         """The bytes of its answer that repeat the request: what it says, and the defaults for what it does
@@ -200,6 +249,9 @@ class Responses(TextEndpoint):
         text = "".join(part["text"] for part in parts)
         return [Piece(text, {"content": logprobs} if logprobs else None)]
 
+    def reasoning(self, answer: JsonObject) -> list[str]:
+        return ["".join(part["text"] for part in _parts(answer, "reasoning"))]
+
     def calls(self, answer: JsonObject) -> list[list[JsonObject]]:
         return [[_as_in_chats(item) for item in answer["output"] if item["type"] == "function_call"]]
 
@@ -213,7 +265,8 @@ class Responses(TextEndpoint):
         (calls,) = self.calls(body)
         ended = "tool_calls" if calls else "stop"
         reason = "length" if body["status"] == "incomplete" else ended
-        return self.values_of(Choice(self.pieces(body)[0].text, reason, None, calls))
+        [piece], [thought] = self.pieces(body), self.reasoning(body)
+        return self.values_of(Choice(piece.text, reason, None, calls, thought))
 
 
 def _own(request: GenerationRequest) -> ResponsesRequest:
@@ -226,6 +279,6 @@ def _as_in_chats(item: JsonObject) -> JsonObject:
     return {"id": item["call_id"], "type": "function", "function": function}
 
 
-def _parts(answer: JsonObject) -> list[JsonObject]:
-    """The parts of the message."""
-    return [part for item in answer["output"] if item["type"] == "message" for part in item["content"]]
+def _parts(answer: JsonObject, type: str = "message") -> list[JsonObject]:
+    """The parts of the items of this type: there is one, or none."""
+    return [part for item in answer["output"] if item["type"] == type for part in item["content"]]

@@ -3,6 +3,7 @@
     message                 a message; its parts are text
     function_call           a call in the assistant's message before it, or in one of its own
     function_call_output    a message of the tool
+    reasoning               the thought of the assistant's message that follows
 
 Items are read one by one, so that an error names its place and costs nothing more.
 """
@@ -12,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import BaseModel, Field, PrivateAttr, WithJsonSchema, field_validator, model_validator
 
-from nightshift.endpoints.parameters import AS_TEMPLATED, Effort, Summary, Verbosity, WithoutEffect
+from nightshift.endpoints.parameters import Effort, Summary, Verbosity, WithoutEffect
 from nightshift.endpoints.requests import (
     MESSAGES_MAX,
     PARTS_MAX,
@@ -28,6 +29,7 @@ from nightshift.endpoints.structured.guidance import Guidance, GuidanceFields, r
 from nightshift.endpoints.structured.tools import CALLS_MAX, NAME, Tools, arguments_of, called, tools_of
 from nightshift.endpoints.texts.generation import CallingRequest, Conversation, template_role
 from nightshift.endpoints.texts.logprobs import ALTERNATIVES_MAX
+from nightshift.endpoints.texts.reasoning import ReasoningRequest, with_thought
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 
@@ -36,6 +38,7 @@ NAMED_CHARS_MAX: Final = 64  # of a type in a message
 
 # The field of each kind of part that has its text.
 _TEXTS: Final[Mapping[str, str]] = {"input_text": "text", "output_text": "text", "refusal": "refusal"}
+_THOUGHTS: Final[Mapping[str, str]] = {"reasoning_text": "text", "summary_text": "text"}  # of reasoning items
 
 
 def messages_of(given: object, instructions: str | None) -> list[JsonObject]:
@@ -63,6 +66,7 @@ class _Items:
     def __init__(self) -> None:
         self.messages: list[JsonObject] = []
         self._names: dict[str, str] = {}  # of called functions, by the call's id
+        self._thought: str | None = None  # of the assistant's next message
 
     def add(self, item: Any, at: str) -> None:
         if not isinstance(item, dict):
@@ -74,17 +78,25 @@ class _Items:
             self._add_call(item, at)
         elif kind == "function_call_output":
             self._add_output(item, at)
+        elif kind == "reasoning":
+            self._thought = _thought(item, at)
         elif kind is None:
             raise missing(f"{at}.type")
         else:
-            raise _unknown(kind, f"{at}.type", "an item", "message, function_call or function_call_output")
+            known = "message, function_call, function_call_output or reasoning"
+            raise _unknown(kind, f"{at}.type", "an item", known)
 
     def _add_message(self, item: JsonObject, at: str) -> None:
         role = item.get("role")
         if role not in ROLES:
             raise invalid_value(f"{at}.role", f"must be one of {', '.join(ROLES)}")
         content = _text(item.get("content"), f"{at}.content")
-        self.messages.append({"role": template_role(role), "content": content})
+        self._append({"role": template_role(role), "content": content})
+
+    def _append(self, message: JsonObject) -> None:
+        """Adds a message, to one of the assistant the thought that came before it."""
+        thought, self._thought = self._thought, None
+        self.messages.append(with_thought(message, thought if message["role"] == "assistant" else None))
 
     def _add_call(self, item: JsonObject, at: str) -> None:
         id, name, arguments = (_string(item, field, at) for field in ("call_id", "name", "arguments"))
@@ -95,8 +107,8 @@ class _Items:
         except ValueError as error:
             raise invalid_value(f"{at}.arguments", str(error)) from error
         self._names[id] = name
-        if not self.messages or self.messages[-1]["role"] != "assistant":
-            self.messages.append({"role": "assistant", "content": ""})
+        if self._thought is not None or not self.messages or self.messages[-1]["role"] != "assistant":
+            self._append({"role": "assistant", "content": ""})
         calls = self.messages[-1].setdefault("tool_calls", [])
         if len(calls) == CALLS_MAX:
             raise invalid_value(at, f"at most {CALLS_MAX} calls in a row")
@@ -112,7 +124,7 @@ class _Items:
             )
         content = _text(item.get("output"), f"{at}.output")
         result = {"role": "tool", "content": content, "tool_call_id": id, "name": self._names[id]}
-        self.messages.append(result)
+        self._append(result)
 
 
 def _string(item: JsonObject, field: str, at: str) -> str:
@@ -124,8 +136,16 @@ def _string(item: JsonObject, field: str, at: str) -> str:
     return value
 
 
-def _text(value: Any, at: str) -> str:
-    """The text of a string or of a list of parts."""
+def _thought(item: JsonObject, at: str) -> str | None:
+    """The thought of an earlier answer, or its summary; None where only an encrypted one is there."""
+    for field in ("content", "summary"):
+        if item.get(field):
+            return _text(item[field], f"{at}.{field}", _THOUGHTS)
+    return None
+
+
+def _text(value: Any, at: str, kinds: Mapping[str, str] = _TEXTS) -> str:
+    """The text of a string or of a list of parts of these kinds."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -134,18 +154,18 @@ def _text(value: Any, at: str) -> str:
         raise invalid_type(at, "a string or an array", value)
     if len(value) > PARTS_MAX:
         raise array_above(at, PARTS_MAX, value)
-    return "".join([_part_text(part, f"{at}[{index}]") for index, part in enumerate(value)])
+    return "".join([_part_text(part, f"{at}[{index}]", kinds) for index, part in enumerate(value)])
 
 
-def _part_text(part: Any, at: str) -> str:
+def _part_text(part: Any, at: str, kinds: Mapping[str, str]) -> str:
     if not isinstance(part, dict):
         raise invalid_type(at, "an object", part)
     kind = part.get("type")
     if kind is None:
         raise missing(f"{at}.type")
-    if not isinstance(kind, str) or kind not in _TEXTS:
-        raise _unknown(kind, f"{at}.type", "content", "input_text or output_text")
-    return _string(part, _TEXTS[kind], at)
+    if not isinstance(kind, str) or kind not in kinds:
+        raise _unknown(kind, f"{at}.type", "content", " or ".join([*kinds][:2]))
+    return _string(part, kinds[kind], at)
 
 
 def _unknown(kind: object, at: str, what: str, known: str) -> InvalidRequest:
@@ -167,10 +187,10 @@ INCLUDABLE: Final = (
     "web_search_call.action.sources",
     "web_search_call.results",
 )
-"""Only log-probabilities are ever there: no reasoning is kept apart, no images and no tools of a server are
+"""Only log-probabilities are ever there: reasoning is not encrypted, no images and no tools of a server are
 accepted.
 """
-NO_REASONING: Final = WithoutEffect("no reasoning is kept apart")
+UNSUMMARISED: Final = WithoutEffect("a thought comes whole, not as a summary")
 
 STATEFUL: Final = ("store", "previous_response_id", "conversation", "background", "prompt")
 """Parameters that need stored responses."""
@@ -212,10 +232,13 @@ class TextOptions(BaseModel):
 
 
 class Reasoning(BaseModel):
-    effort: Annotated[Effort | None, AS_TEMPLATED] = None
-    summary: Annotated[Summary | None, NO_REASONING] = None
-    generate_summary: Annotated[Summary | None, NO_REASONING] = None
-    context: Annotated[Literal["auto", "current_turn", "all_turns"] | None, NO_REASONING] = None
+    effort: Effort | None = None
+    summary: Annotated[Summary | None, UNSUMMARISED] = None
+    generate_summary: Annotated[Summary | None, UNSUMMARISED] = None
+    context: Annotated[
+        Literal["auto", "current_turn", "all_turns"] | None,
+        WithoutEffect("the model's chat template says which earlier thoughts it shows"),
+    ] = None
     mode: Literal["standard"] | None = None
 
     @model_validator(mode="before")
@@ -233,7 +256,7 @@ class ImageOptions(BaseModel):
     ] = None
 
 
-class ResponsesRequest(CallingRequest):
+class ResponsesRequest(CallingRequest, ReasoningRequest):
     """POST /v1/responses."""
 
     input: Items
@@ -318,4 +341,9 @@ class ResponsesRequest(CallingRequest):
 
     @property
     def prompts_given(self) -> list[Conversation]:
-        return [Conversation(self._messages, self.tools_shown)]
+        arguments = self.chat_template_kwargs or {}
+        return [Conversation(self._messages, self.tools_shown, arguments, self.effort)]
+
+    @property
+    def effort(self) -> str | None:
+        return self.reasoning.effort if self.reasoning is not None else None

@@ -6,12 +6,21 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from nightshift.endpoints.answer_objects import ChatCompletionObject
-from nightshift.endpoints.parameters import AS_TEMPLATED, Effort, Flag, Verbosity, WithoutEffect
+from nightshift.endpoints.endpoint import ColumnType
+from nightshift.endpoints.parameters import Effort, Flag, Verbosity, WithoutEffect
 from nightshift.endpoints.requests import MESSAGES_MAX, PARTS_MAX, Count, array_at_most, at_most
 from nightshift.endpoints.structured.tools import CALLS_MAX, arguments_of, called
 from nightshift.endpoints.texts.choices import ChoicesEndpoint, ChoicesRequest
-from nightshift.endpoints.texts.generation import CallingRequest, Choice, Conversation, template_role
+from nightshift.endpoints.texts.generation import (
+    REASONING,
+    CallingRequest,
+    Choice,
+    Conversation,
+    TextEndpoint,
+    template_role,
+)
 from nightshift.endpoints.texts.logprobs import ALTERNATIVES_MAX, Chosen, entries
+from nightshift.endpoints.texts.reasoning import ReasoningRequest, ThoughtFields, with_thought
 from nightshift.endpoints.texts.streams import CallPiece
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
@@ -62,7 +71,7 @@ class ToolCall(BaseModel):
         return called(self.id, self.function.name, arguments_of(self.function.arguments))
 
 
-class ChatMessage(BaseModel):
+class ChatMessage(ThoughtFields):
     model_config = ConfigDict(extra="ignore")
 
     role: Literal["developer", "system", "user", "assistant", "tool"]
@@ -84,7 +93,8 @@ class ChatMessage(BaseModel):
             raise ValueError(
                 "a message of the role 'tool' needs 'tool_call_id', the id of the call it answers"
             )
-        has_none = data.get("tool_calls") and data.get("content") is None
+        thought = data.get("reasoning_content") or data.get("reasoning")  # an answer that was cut off in it
+        has_none = (data.get("tool_calls") or thought) and data.get("content") is None
         return data | {"content": ""} if has_none else data
 
     @property
@@ -95,13 +105,18 @@ class ChatMessage(BaseModel):
         if self.role == "tool":
             more = {"tool_call_id": self.tool_call_id, "name": self.name}
             message |= {name: value for name, value in more.items() if value is not None}
-        return message
+        return with_thought(message, self.thought if self.role == "assistant" else None)
 
     @property
     def text(self) -> str:
         if isinstance(self.content, list):
             return "".join(part.text for part in self.content)
         return self.content
+
+
+def _thought(text: str) -> JsonObject:
+    """A thought by both of vLLM's names."""
+    return {"reasoning_content": text, "reasoning": text}
 
 
 class Prediction(BaseModel):
@@ -111,7 +126,7 @@ class Prediction(BaseModel):
     content: Content
 
 
-class ChatRequest(ChoicesRequest, CallingRequest):
+class ChatRequest(ChoicesRequest, CallingRequest, ReasoningRequest):
     """POST /v1/chat/completions."""
 
     messages: Annotated[
@@ -122,7 +137,7 @@ class ChatRequest(ChoicesRequest, CallingRequest):
     top_logprobs: Annotated[int, Field(ge=0, le=ALTERNATIVES_MAX, strict=True)] | None = None
     store: Annotated[Flag, WithoutEffect("no chat is stored for later retrieval")] = None
     verbosity: Annotated[Verbosity | None, WithoutEffect("say it in the prompt")] = None
-    reasoning_effort: Annotated[Effort | None, AS_TEMPLATED] = None
+    reasoning_effort: Effort | None = None
     prediction: Annotated[Prediction | None, WithoutEffect("every token is generated")] = None
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_special_tokens": (False,)}
@@ -149,7 +164,12 @@ class ChatRequest(ChoicesRequest, CallingRequest):
 
     @property
     def prompts_given(self) -> list[Conversation]:
-        return [Conversation([message.for_template for message in self.messages], self.tools_shown)]
+        messages = [message.for_template for message in self.messages]
+        return [Conversation(messages, self.tools_shown, self.chat_template_kwargs or {}, self.effort)]
+
+    @property
+    def effort(self) -> str | None:
+        return self.reasoning_effort
 
 
 class Chat(ChoicesEndpoint):
@@ -163,6 +183,8 @@ class Chat(ChoicesEndpoint):
     id_prefix = "chatcmpl-"
     object_name = "chat.completion"
     chunk_object_name = "chat.completion.chunk"
+    columns = dict.fromkeys((*TextEndpoint.columns, REASONING), ColumnType.TEXT)
+    effort_path = ("reasoning_effort",)
 
     def row_template(self, model: str, placeholder: str) -> JsonObject:
         return {"model": model, "messages": [{"role": "user", "content": placeholder}]}
@@ -175,14 +197,16 @@ class Chat(ChoicesEndpoint):
         return 0
 
     def choice_json(self, choice: Choice) -> JsonObject:
-        if not choice.calls:
-            return {"message": {"role": "assistant", "content": choice.text, "refusal": None}}
-        content = choice.text or None
-        calls = {"tool_calls": list(choice.calls)}
-        return {"message": {"role": "assistant", "content": content, "refusal": None} | calls}
+        content = choice.text or (None if choice.calls else "")
+        message: JsonObject = {"role": "assistant", "content": content, "refusal": None}
+        message |= _thought(choice.reasoning) if choice.reasoning else {}
+        return {"message": message | ({"tool_calls": list(choice.calls)} if choice.calls else {})}
 
     def choice_text(self, choice: JsonObject) -> str:
         return choice["message"]["content"] or ""
+
+    def choice_reasoning(self, choice: JsonObject) -> str:
+        return choice["message"].get("reasoning_content") or ""
 
     def answer_extras(self, priority: PriorityClass) -> JsonObject:
         return {"service_tier": SERVICE_TIER_OF_CLASS[priority], "system_fingerprint": None}
@@ -193,6 +217,9 @@ class Chat(ChoicesEndpoint):
 
     def chunk_delta(self, text: str) -> JsonObject:
         return {"delta": {"content": text}}
+
+    def chunk_reasoning(self, text: str) -> JsonObject:
+        return {"delta": _thought(text)}
 
     def chunk_closing(self) -> JsonObject:
         return {"delta": {}}

@@ -84,6 +84,14 @@ class ChoicesEndpoint(TextEndpoint):
     def chunk_delta(self, text: str) -> JsonObject:
         """A streamed choice's fields for new text."""
 
+    def choice_reasoning(self, choice: JsonObject) -> str:
+        """A choice's thought, likewise."""
+        return ""
+
+    def chunk_reasoning(self, text: str) -> JsonObject:
+        """A streamed choice's fields for new text of its thought."""
+        raise NotImplementedError(f"{self} parts no thoughts")
+
     @abstractmethod
     def chunk_closing(self) -> JsonObject:
         """A streamed choice's last fields."""
@@ -127,6 +135,9 @@ class ChoicesEndpoint(TextEndpoint):
     def pieces(self, answer: JsonObject) -> list[Piece]:
         return [Piece(self.choice_text(choice), choice["logprobs"]) for choice in answer["choices"]]
 
+    def reasoning(self, answer: JsonObject) -> list[str]:
+        return [*map(self.choice_reasoning, answer["choices"])]
+
     def calls(self, answer: JsonObject) -> list[Sequence[JsonObject]]:
         return [choice.get("message", {}).get("tool_calls", ()) for choice in answer["choices"]]
 
@@ -147,7 +158,8 @@ class ChoicesEndpoint(TextEndpoint):
             return dict.fromkeys(self.columns)
         first = choices[0]
         calls = first.get("message", {}).get("tool_calls", ())
-        return self.values_of(Choice(self.choice_text(first), first.get("finish_reason", ""), None, calls))
+        text, reasoning = self.choice_text(first), self.choice_reasoning(first)
+        return self.values_of(Choice(text, first.get("finish_reason", ""), None, calls, reasoning))
 
     def body(self, origin: Origin, values: Values, usage: Usage) -> JsonObject:
         head = AnswerHead(origin.identity.id(self.id_prefix), origin.identity.created_s, origin.priority)
@@ -177,6 +189,9 @@ class Chunks(AnswerEvents):
             return []
         self._held[choice] = piece
         return [self._piece(choice, held)]
+
+    def reasoning(self, choice: int, text: str) -> Sequence[StreamEvent]:
+        return [self._choice(choice, self.endpoint.chunk_reasoning(text))]
 
     @property
     def _holds_last(self) -> bool:

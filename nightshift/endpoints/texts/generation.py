@@ -3,7 +3,7 @@
 import json
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import (
@@ -30,6 +30,7 @@ from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.json_text import json_bytes
 
+REASONING: Final = "reasoning"  # the column of thoughts, of endpoints that part them
 STOP_STRINGS_MAX: Final = 4
 STOP_TOKENS_MAX: Final = 128
 LOGIT_BIAS_MAX: Final = 1024
@@ -45,6 +46,16 @@ class Conversation:
 
     messages: Sequence[JsonObject]  # role and content; tool_calls, tool_call_id and name where they are given
     tools: Sequence[JsonObject] = ()
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # more, for the template
+    effort: str | None = None  # of thinking, of which the template may know
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """The wishes of a request about the model's thought, which is parted from its answer."""
+
+    budget: int | None = None  # tokens, after which it is ended
+    is_shown: bool = True
 
 
 Prompt = Conversation | str | list[int]  # or text, or token ids
@@ -58,9 +69,12 @@ def template_role(role: str) -> str:
 def prompt_chars(prompt: Prompt) -> int:
     if isinstance(prompt, Conversation):
         content = sum(len(message["content"]) for message in prompt.messages)
-        calls = [message["tool_calls"] for message in prompt.messages if "tool_calls" in message]
-        return content + _chars_within([*calls, *prompt.tools])
+        more = [message[name] for message in prompt.messages for name in _LONG_PARTS if name in message]
+        return content + _chars_within([*more, *prompt.tools, *prompt.arguments.values()])
     return len(prompt) if isinstance(prompt, str) else 0
+
+
+_LONG_PARTS: Final = ("tool_calls", "reasoning_content")  # of messages, beside their content
 
 
 def _chars_within(parts: list[Any]) -> int:
@@ -160,6 +174,11 @@ class GenerationRequest(ModelRequest):
         return None
 
     @property
+    def thinking(self) -> Thinking | None:
+        """The wishes about its thought. None: that is not told from the answer."""
+        return None
+
+    @property
     @abstractmethod
     def prompts_given(self) -> Sequence[Prompt]:
         """The prompts to continue or answer: at least one."""
@@ -246,6 +265,7 @@ class Choice:
     finish_reason: str
     logprobs: JsonObject | None = None  # in the endpoint's shape
     calls: Sequence[JsonObject] = ()  # of tools, as the API shows them
+    reasoning: str = ""  # the thought before the text
 
 
 class TextEndpoint(Endpoint):
@@ -309,18 +329,25 @@ class TextEndpoint(Endpoint):
 
     def values_of(self, choice: Choice) -> Values:
         calls = json.dumps(choice.calls, ensure_ascii=False, separators=(",", ":")) if choice.calls else None
-        return {"text": choice.text, "finish_reason": choice.finish_reason, "tool_calls": calls}
+        values = {"text": choice.text, "finish_reason": choice.finish_reason, "tool_calls": calls}
+        return values | ({REASONING: choice.reasoning or None} if REASONING in self.columns else {})
 
     def choice_of(self, values: Values) -> Choice:
         """The reverse of `values_of`."""
         text, reason, calls = (values[name] for name in ("text", "finish_reason", "tool_calls"))
         assert isinstance(text, str), "a choice has a text"
         assert isinstance(reason, str), "and has ended"
-        return Choice(text, reason, None, json.loads(calls) if calls else ())
+        reasoning = values.get(REASONING)
+        assert not isinstance(reasoning, bytes), "it is a text"
+        return Choice(text, reason, None, json.loads(calls) if calls else (), reasoning or "")
 
     @abstractmethod
     def pieces(self, answer: JsonObject) -> Sequence[Piece]:
         """The text of each choice of an answer's body."""
+
+    def reasoning(self, answer: JsonObject) -> Sequence[str]:
+        """The thought of each choice of an answer's body."""
+        return [""] * len(self.pieces(answer))
 
     @abstractmethod
     def calls(self, answer: JsonObject) -> Sequence[Sequence[JsonObject]]:

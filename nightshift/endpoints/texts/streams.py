@@ -1,6 +1,6 @@
 """A streamed answer as an endpoint's server-sent events, in this order:
 
-    opening    piece  piece …  call_piece  call_piece …    closing (of each choice)    ending
+    opening    reasoning …  piece  piece …  call_piece  call_piece …    closing (of each choice)    ending
 
 A stream that fails ends with `failed` or `interrupted` instead.
 """
@@ -65,6 +65,10 @@ class AnswerEvents(ABC):
     @abstractmethod
     def piece(self, choice: int, piece: Piece) -> Sequence[StreamEvent]:
         """New text of a choice."""
+
+    @abstractmethod
+    def reasoning(self, choice: int, text: str) -> Sequence[StreamEvent]:
+        """New text of a choice's thought. The choice has no other text yet."""
 
     @abstractmethod
     def call_piece(self, choice: int, piece: CallPiece) -> Sequence[StreamEvent]:

@@ -32,7 +32,7 @@ from nightshift.lifecycle import transitions
 from nightshift.process.settings import QueueSettings
 from nightshift.store import Store
 from tests.helpers.fakes import a_worker
-from workers.online.publisher import CallText
+from workers.online.publisher import CallText, Text, ThoughtText
 
 CHAT_MODEL = "org/parrot"
 EMBEDDING_MODEL = "ruler"
@@ -85,6 +85,20 @@ class FakeWorker:
     def stream_call(self, claim: OnlineClaim, part: CallPart) -> None:
         """Sends a piece of a call's arguments."""
         self._streams.write([CallText(claim.lease.shard_id, 0, part).delta])
+
+    def think(
+        self, claim: OnlineClaim, thought: Sequence[str], text: str, *, loses: Sequence[int] = ()
+    ) -> None:
+        """Streams a thought in pieces but for those that get lost, then a text, and records the answer."""
+        shard_id, at = claim.lease.shard_id, 0
+        for number, piece in enumerate(thought):
+            if number not in loses:
+                self._streams.write([ThoughtText(shard_id, 0, at, piece).delta])
+            at += len(piece)
+        self._streams.write([Text(shard_id, 0, 0, text, 0, None, thought_chars=at).delta])
+        choice, usage = Choice(text, "stop", reasoning="".join(thought)), Usage(3, 9, 0, 5)
+        body = text_endpoint(claim).answer(request_of(claim), head_of(claim), choices=[choice], usage=usage)
+        self.record(claim, Answer(200, body, usage))
 
     def record(self, claim: OnlineClaim, answer: Answer) -> None:
         """Commits the answer, then announce it."""

@@ -13,8 +13,13 @@ SPACE_BYTES: Final = 1  # that some tokenizers put before a token
 BYTES_PER_BYTE_MAX: Final = 9  # of a token: five as text, escaped twice, and four in its list of bytes
 
 
-def token_sizes(token_ids: Collection[int], token_bytes: Callable[[int], bytes]) -> OutputSizes:
-    """Sizes of tokens. Only the longest are written as JSON, until no shorter one can be longer there."""
+def token_sizes(
+    token_ids: Collection[int], token_bytes: Callable[[int], bytes], *, thinks: bool = False
+) -> OutputSizes:
+    """Sizes of tokens. Only the longest are written as JSON, until no shorter one can be longer there.
+
+    `thinks`: answers show a token of a thought twice, by both names of its field.
+    """
     spelled = sorted({token_bytes(id) for id in token_ids}, key=len, reverse=True)
     text = logprob = 0
     shortest = _logprob_bytes(b"")
@@ -23,7 +28,7 @@ def token_sizes(token_ids: Collection[int], token_bytes: Callable[[int], bytes])
             break
         text = max(text, _json_bytes(token.decode(errors="replace")) - 2)
         logprob = max(logprob, _logprob_bytes(token))
-    return OutputSizes(token=text + SPACE_BYTES, logprob=logprob)
+    return OutputSizes(token=(text + SPACE_BYTES) * (1 + thinks), logprob=logprob)
 
 
 def label_sizes(names: Sequence[str]) -> OutputSizes:

@@ -9,7 +9,7 @@ from typing import Final
 from transformers import GenerationConfig
 
 from nightshift.errors import ConfigurationError
-from nightshift.fleet.models import Model
+from nightshift.fleet.models import Model, OutputSizes
 from nightshift.process.settings import WorkerSettings
 from nightshift.tenants.cache_groups import CacheGroups
 from nightshift.tenants.turns import TurnThreads
@@ -21,6 +21,7 @@ from nightshift_engine.models import (
     DeviceMemory,
     Footprint,
     LoadedModel,
+    Tokenizer,
     generator_footprint,
     load_model,
     load_seq2seq,
@@ -74,7 +75,7 @@ class GeneratorKind(ServedKind):
 
     def load(self, source: Source, settings: WorkerSettings) -> Loaded:
         loaded = self.load_weights(self.config(str(source.directory), settings))
-        sizes = token_sizes(loaded.tokenizer.token_ids, loaded.tokenizer.spelled)
+        sizes = _sizes(loaded.tokenizer)
         model = self.model(source, context_length=loaded.facts.context_length, output_sizes=sizes)
         weights = Weights(model, loaded, settings.prefix_cache_groups)
         return Loaded(
@@ -97,7 +98,7 @@ class Decoders(GeneratorKind):
             return super().load(source, settings)
         config = self.config(str(source.directory), settings)
         engine = EngineProcess.start(config)
-        sizes = token_sizes(engine.tokenizer.token_ids, engine.tokenizer.spelled)
+        sizes = _sizes(engine.tokenizer)
         model = self.model(source, context_length=engine.context_length, output_sizes=sizes)
 
         def serve(memory: DeviceMemory | None, on_fatal: OnFatal) -> ModelServer:
@@ -131,6 +132,11 @@ class Seq2seqModels(GeneratorKind):
         if not rules.do_sample:  # greedy, as transformers' `generate` is
             defaults = replace(defaults, temperature=0.0)
         return Seq2seqServer(weights.model, engine, on_fatal, defaults, rules, weights.cache_groups)
+
+
+def _sizes(tokenizer: Tokenizer) -> OutputSizes:
+    thinks = tokenizer.thought_format is not None
+    return token_sizes(tokenizer.token_ids, tokenizer.spelled, thinks=thinks)
 
 
 @cache

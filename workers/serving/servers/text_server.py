@@ -36,6 +36,7 @@ from workers.serving.inference import (
     sampling_params,
 )
 from workers.serving.model_server import Inference, ModelServer, OnFatal, Tokens, engine_class, invalid
+from workers.serving.servers.conversations import check_budget, conversation_text
 from workers.serving.servers.tokenizing import Part, tokenize
 from workers.serving.servers.tool_calls import check_template
 
@@ -219,6 +220,7 @@ class TextServer(ModelServer):
                 flow=inference.tenant_id,
                 cache_salt=self._cache_groups.salt_of(inference.tenant_id),
                 grammar=grammar,
+                parts_thought=request.thinking is not None,
                 output_kind="delta" if inference.is_streamed else "final_only",
             )
             for choice, id in enumerate(ids)
@@ -335,8 +337,9 @@ class TextServer(ModelServer):
         try:
             check_output_length(request, self.context_length)
             self.check_languages(request)
+            check_budget(self._engine.tokenizer, request.thinking.budget if request.thinking else None)
             return [
-                self._part(prompt, request.callable_tools, endpoint.prompt_place(request, number))
+                self._part(prompt, request.callable_tools, endpoint, endpoint.prompt_place(request, number))
                 for number, prompt in enumerate(request.prompts_given)
             ]
         except InvalidRequest as error:
@@ -351,17 +354,13 @@ class TextServer(ModelServer):
                 code="unsupported_parameter",
             )
 
-    def _part(self, prompt: Prompt, tools: Tools | None, field: str) -> Part:
+    def _part(self, prompt: Prompt, tools: Tools | None, endpoint: TextEndpoint, field: str) -> Part:
         check_length(prompt_chars(prompt), self.context_length, field)
         if not isinstance(prompt, Conversation):
             return Text(prompt) if isinstance(prompt, str) else prompt
         tokenizer = self._engine.tokenizer
         check_template(tokenizer.chat_template, prompt, tools, field)
-        shown = {"tools": list(prompt.tools)} if prompt.tools else {}
-        try:
-            return Text(tokenizer.chat_text(prompt.messages, **shown), is_conversation=True)
-        except EngineRefusal as error:
-            raise invalid(error, field) from error
+        return Text(conversation_text(tokenizer, prompt, endpoint, field), is_conversation=True)
 
 
 def _sequence_ids(inference_id: str, num_choices: int) -> list[str]:

@@ -259,6 +259,27 @@ def test_arguments_are_streamed_before_the_answer_is_whole(client, worker):
     assert [delta.function.name for delta in deltas] == ["f", None, None, None, "f", None]
 
 
+@pytest.mark.parametrize("loses", [(), (1,), (2,)], ids=str)
+def test_a_thought_is_streamed_before_the_answer_and_whole_whatever_is_lost(client, worker, loses):
+    worker.behave = lambda worker, claim: worker.think(claim, ["I ", "add ", "both."], "Seven.", loses=loses)
+    stream = client.chat.completions.create(**chat("x"), stream=True, stream_options={"include_usage": True})
+    deltas, usage = [], None
+    for chunk in stream:
+        deltas += [choice.delta.to_dict() for choice in chunk.choices]
+        usage = chunk.usage or usage
+
+    told = [(delta.get("reasoning_content", ""), delta.get("content") or "") for delta in deltas]
+    assert "".join(thought for thought, _ in told) == "I add both."
+    assert "".join(text for _, text in told) == "Seven."
+    assert [delta.get("reasoning") for delta in deltas] == [
+        delta.get("reasoning_content") for delta in deltas
+    ]
+    last_of_thought = max(n for n, (thought, _) in enumerate(told) if thought)
+    assert not any(text for _, text in told[:last_of_thought])
+    assert usage is not None
+    assert usage.completion_tokens_details.reasoning_tokens == 5
+
+
 def test_the_worker_gets_the_body_as_it_was_sent(client, worker):
     client.chat.completions.create(**chat("x"), extra_body={"top_k": 5, "something_new": {"a": [1]}})
 

@@ -23,6 +23,20 @@ def test_a_streamed_response_is_accumulated_by_the_client_and_is_the_recorded_on
     assert response.id == line["response"]["body"]["id"]
 
 
+def test_a_streamed_thought_is_an_item_before_the_message(client, worker):
+    worker.behave = lambda worker, claim: worker.think(claim, ["I ", "add."], "Seven.")
+    with client.responses.stream(model=CHAT_MODEL, input="x") as stream:
+        events = list(stream)
+        response = stream.get_final_response()
+
+    thought, message = response.output
+    assert (thought.type, message.type) == ("reasoning", "message")
+    assert thought.content[0].text == "I add."
+    assert "".join(e.delta for e in events if e.type == "response.reasoning_text.delta") == "I add."
+    assert response.output_text == "Seven."
+    assert response.usage.output_tokens_details.reasoning_tokens == 5
+
+
 def test_log_probabilities_come_whole_and_streamed(client, worker):
     wanted: dict[str, Any] = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
     whole = client.responses.create(model=CHAT_MODEL, input="one two", **wanted)

@@ -87,6 +87,57 @@ def test_a_call_that_is_recorded_otherwise_interrupts_the_stream(recorded):
         transcript.rest_of_calls([{"id": "c", "function": function} for function in functions])
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_a_thought_comes_whole_before_the_answer_whatever_is_lost_or_repeated(seed):
+    rng = random.Random(seed)
+    thought = "I add three and four."
+    deltas: list[dict[str, object]] = [
+        {"thought": thought[at : at + 4], "offset": at} for at in range(0, len(thought), 4)
+    ]
+    after = {"thought_chars": len(thought)}
+    deltas += [{"text": SAID[at : at + 3], "offset": at} | after for at in range(0, len(SAID), 3)]
+    deltas += [call_delta(0, at, at + 4) | after for at in range(0, len(ARGUMENTS[0]), 4)]
+    transcript, thinking, content, arguments = Transcript(), "", "", ""
+    for delta in deltas if rng.random() < 0.5 else [*deltas[: rng.randint(0, len(deltas))], *deltas]:
+        if rng.random() < 0.1:
+            continue
+        if "thought" in delta:
+            new = transcript.take_thought(delta)
+            assert not new or not content
+            thinking += new
+        elif "call" in delta:
+            part = transcript.take_call(delta)
+            arguments += part.arguments if part is not None else ""
+        else:
+            content += transcript.take(delta).text
+        assert not (content or arguments) or thinking == thought
+        assert not arguments or content == SAID
+    thinking += transcript.rest_of_thought(thought)
+    content += rest(transcript, SAID)
+    call = {"id": "c", "function": {"name": "f", "arguments": ARGUMENTS[0]}}
+    arguments += "".join(part.arguments for part in transcript.rest_of_calls([call]))
+
+    assert (thinking, content, arguments) == (thought, SAID, ARGUMENTS[0])
+
+
+@pytest.mark.parametrize(
+    "delta", [{"thought": 3, "offset": 0}, {"thought": "a"}, {"thought": "a", "offset": -1}]
+)
+def test_a_thought_that_no_worker_wrote_is_malformed(delta):
+    with pytest.raises(MalformedDelta):
+        Transcript().take_thought(delta)
+
+
+def test_a_thought_that_is_recorded_otherwise_or_too_late_interrupts_the_stream():
+    begun, answered = Transcript(), Transcript()
+    begun.take_thought({"thought": "I add", "offset": 0})
+    answered.take({"text": "7"})
+
+    for transcript in (begun, answered):
+        with pytest.raises(StreamInterrupted):
+            transcript.rest_of_thought("We add.")
+
+
 def test_deltas_in_order_pass_as_they_are():
     transcript = Transcript()
 

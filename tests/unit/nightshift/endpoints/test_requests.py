@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from openai.types import completion_create_params
@@ -11,9 +11,10 @@ from openai.types.embedding_create_params import EmbeddingCreateParams
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
 from nightshift import endpoints
-from nightshift.endpoints.parameters import KNOWN, hints_of, values_of
+from nightshift.endpoints.parameters import KNOWN, Effort, hints_of, values_of
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.responses.request import MOVED
+from nightshift.jobs.options import EFFORTS
 from tests.unit.nightshift.endpoints.parsing import MESSAGE, parsed, refused
 
 
@@ -183,10 +184,52 @@ def test_a_wrong_stop_token_is_refused_by_its_place(route, value, param):
         ({"role": "user", "content": [{"text": "a"}]}, "messages[0].content[0].type"),
         ({"role": "assistant", "content": [{"type": "refusal"}]}, "messages[0].content[0]"),
         ({"role": "assistant", "content": "", "function_call": {"name": "f"}}, "messages[0]"),
+        ({"role": "assistant", "content": "", "reasoning": "a", "reasoning_content": "b"}, "messages[0]"),
+        ({"role": "assistant", "content": "", "reasoning": 7}, "messages[0].reasoning"),
     ],
 )
 def test_a_message_that_would_lose_something_is_refused(message, param):
     assert refused("/v1/chat/completions", messages=[message]).param == param
+
+
+@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/responses"])
+@pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "chat_template", "eos_token"])
+def test_an_argument_that_would_replace_one_of_the_services_is_refused_by_its_name(route, name):
+    refusal = refused(route, chat_template_kwargs={"enable_thinking": False, name: []})
+
+    assert refusal.param == f"chat_template_kwargs.{name}"
+
+
+@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/responses"])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("chat_template_kwargs", "enable_thinking"),
+        ("thinking_token_budget", -1),
+        ("thinking_token_budget", 1.5),
+        ("include_reasoning", "perhaps"),
+    ],
+)
+def test_a_wrong_field_about_thoughts_is_refused_by_its_name(route, field, value):
+    assert refused(route, **{field: value}).param == field
+
+
+def test_a_completion_has_no_thought_to_be_told_about():
+    for name, value in (("chat_template_kwargs", {"a": 1}), ("thinking_token_budget", 5)):
+        assert refused("/v1/completions", **{name: value}).code == "unsupported_parameter"
+
+
+def test_jobs_know_the_efforts_that_requests_know():
+    assert get_args(Effort) == EFFORTS
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_an_earlier_answer_may_be_a_thought_alone(content):
+    said = {"role": "assistant", "content": content, "reasoning": "hm"}
+    request = parsed("/v1/chat/completions", messages=[said, {"role": "user", "content": "a"}])
+    [first, _] = request.prompts_given[0].messages
+
+    assert first == {"role": "assistant", "content": "", "reasoning_content": "hm"}
 
 
 def test_an_earlier_answer_may_be_a_refusal():

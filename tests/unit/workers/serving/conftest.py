@@ -36,6 +36,7 @@ class Listener:
         self._endpoint = endpoint
         self._origin = origin
         self.text = ""
+        self.reasoning = ""
         self.token_ids: list[int] = []
         self.arguments: list[str] = []  # of each call
         self.num_parts = 0
@@ -46,6 +47,8 @@ class Listener:
         self.ended = threading.Event()
 
     def __call__(self, progress: Progress) -> None:
+        assert not (progress.reasoning and self.text), "a thought comes before the answer"
+        self.reasoning += progress.reasoning
         self.text += progress.text
         for part in progress.calls:
             self.num_parts += 1

@@ -208,6 +208,7 @@ def test_good_and_failed_rows_have_one_schema(objects: ObjectStore) -> None:
             "text": "hello",
             "finish_reason": "stop",
             "tool_calls": None,
+            "reasoning": None,
         }
     ]
     failed = [(row["custom_id"], row["outcome"], row["error_code"], row["text"]) for row in bad.to_pylist()]

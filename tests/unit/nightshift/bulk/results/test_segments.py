@@ -18,9 +18,13 @@ from tests.unit.nightshift.bulk.results.shards import CHAT as HEAD
 from tests.unit.nightshift.bulk.results.shards import EMBEDDINGS, embedded, said
 
 texts = st.text(st.characters(), max_size=20)  # lone surrogates included: JSON can say them
-usages = st.builds(Usage, st.integers(0, 2**40), st.integers(0, 9), st.integers(0, 9))
+usages = st.builds(
+    Usage, st.integers(0, 2**40), st.integers(0, 9), st.integers(0, 9), st.sampled_from([0, 0, 3])
+)
 bodies = st.dictionaries(texts, texts | st.integers() | st.lists(texts, max_size=3), max_size=3)
-answers = st.builds(Choice, texts, st.sampled_from(["stop", "length"])).map(Chat().values_of)
+answers = st.builds(
+    Choice, texts, st.sampled_from(["stop", "length"]), reasoning=st.sampled_from(["", "hm"])
+).map(Chat().values_of)
 results = st.builds(
     lambda row, custom_id, status_code, usage, values, body, kept: RowResult.from_result(
         HEAD, row, custom_id, Result(status_code, usage, values or dict.fromkeys(Chat().columns), body), kept

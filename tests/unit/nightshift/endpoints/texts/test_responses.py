@@ -50,6 +50,9 @@ def template_call(id: str = "c1") -> JsonObject:
     return {"id": id, "type": "function", "function": function}
 
 
+THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [said("hm", "reasoning_text")]}
+
+
 @pytest.mark.parametrize(
     ("input", "messages"),
     [
@@ -79,6 +82,23 @@ def template_call(id: str = "c1") -> JsonObject:
             [
                 {"role": "assistant", "content": "Let me see.", "tool_calls": [template_call()]},
                 {"role": "tool", "content": "3 C", "tool_call_id": "c1", "name": "weather"},
+            ],
+        ),
+        (
+            [THOUGHT, {"role": "assistant", "content": "a"}, {"type": "reasoning", "encrypted_content": "x"}],
+            [{"role": "assistant", "content": "a", "reasoning_content": "hm"}],
+        ),
+        (
+            [{"role": "assistant", "content": "a"}, THOUGHT, CALL, THOUGHT, {"role": "user", "content": "b"}],
+            [
+                {"role": "assistant", "content": "a"},
+                {
+                    "role": "assistant",
+                    "content": "",
+                    "reasoning_content": "hm",
+                    "tool_calls": [template_call()],
+                },
+                {"role": "user", "content": "b"},
             ],
         ),
         (
@@ -113,7 +133,12 @@ def test_items_become_the_messages_of_a_chat(input, messages):
         ([], "input"),
         (["a"], "input[0]"),
         ([{"role": "user", "content": "a"}, {}], "input[1].type"),
-        ([{"type": "reasoning", "summary": []}], "input[0].type"),
+        ([{"type": "reasoning", "summary": "a"}, {"type": "item"}], "input[1].type"),
+        (
+            [{"type": "reasoning", "summary": [{"type": "input_text", "text": "a"}]}],
+            "input[0].summary[0].type",
+        ),
+        ([{"type": "reasoning", "content": [{"type": "reasoning_text"}]}], "input[0].content[0].text"),
         ([{"type": "item_reference", "id": "msg_1"}], "input[0].type"),
         ([{"type": 5}], "input[0].type"),
         ([{"role": "tool", "content": "a"}], "input[0].role"),
@@ -241,6 +266,14 @@ CALLED = {"id": "call_1", "type": "function", "function": {"name": "weather", "a
         (Choice("", "tool_calls", calls=[CALLED]), "completed", ["function_call"]),
         (Choice("So:", "length", calls=[CALLED]), "incomplete", ["message", "function_call"]),
         (Choice("So:", "stop", calls=[CALLED] * 2), "completed", ["message", *["function_call"] * 2]),
+        (Choice("7", "stop", reasoning="hm"), "completed", ["reasoning", "message"]),
+        (Choice("", "length", reasoning="hm"), "incomplete", ["reasoning"]),
+        (Choice("7", "length", reasoning="hm"), "incomplete", ["reasoning", "message"]),
+        (
+            Choice("", "tool_calls", calls=[CALLED], reasoning="hm"),
+            "completed",
+            ["reasoning", "function_call"],
+        ),
     ],
 )
 def test_an_answer_has_its_output_and_what_was_asked(choice, status, kinds):
@@ -270,12 +303,21 @@ CALL_EVENTS = [
 
 
 TEXT = "response.output_text.delta"
+THOUGHT_EVENTS = [
+    *MESSAGE_BEGINS,
+    *["response.reasoning_text.delta"] * 2,
+    "response.reasoning_text.done",
+    "response.content_part.done",
+    "response.output_item.done",
+]
 
 
 def sent(request: ResponsesRequest, body: JsonObject, pieces: Sequence[Piece], calls: Sequence[Any]) -> Any:
-    """The events of a streamed answer, each call in two pieces."""
+    """The events of a streamed answer, its thought letter by letter, each call in two pieces."""
     events = Responses().events(request, HEAD)
-    sent = [*events.opening(), *(event for piece in pieces for event in events.piece(0, piece))]
+    (thought,) = Responses().reasoning(body)
+    sent = [*events.opening(), *(event for letter in thought for event in events.reasoning(0, letter))]
+    sent = [*sent, *(event for piece in pieces for event in events.piece(0, piece))]
     for index, call in enumerate(calls):
         for start, text in ((True, "{"), (False, "}")):
             sent += events.call_piece(0, CallPiece(index, call["function"]["name"], text, start, call["id"]))
@@ -294,6 +336,17 @@ def sent(request: ResponsesRequest, body: JsonObject, pieces: Sequence[Piece], c
             [*MESSAGE_BEGINS, TEXT, *MESSAGE_ENDS, *CALL_EVENTS, COMPLETED],
         ),
         ([], Choice("", "tool_calls", calls=[CALLED, CALLED]), [*CALL_EVENTS, *CALL_EVENTS, COMPLETED]),
+        (
+            ["7"],
+            Choice("7", "stop", reasoning="hm"),
+            [*THOUGHT_EVENTS, *MESSAGE_BEGINS, TEXT, *MESSAGE_ENDS, COMPLETED],
+        ),
+        ([], Choice("", "length", reasoning="hm"), [*THOUGHT_EVENTS, "response.incomplete"]),
+        (
+            [],
+            Choice("", "tool_calls", calls=[CALLED], reasoning="hm"),
+            [*THOUGHT_EVENTS, *CALL_EVENTS, COMPLETED],
+        ),
     ],
 )
 def test_events_come_in_order_and_are_numbered(pieces, choice, kinds):
@@ -309,6 +362,8 @@ def test_events_come_in_order_and_are_numbered(pieces, choice, kinds):
     assert data[-1]["response"] == body
     done = [event["item"] for event in data if event["type"] == "response.output_item.done"]
     assert done == body["output"]
+    places = [event["output_index"] for event in data if event["type"] == "response.output_item.done"]
+    assert places == [*range(len(done))]
 
 
 def test_log_probabilities_without_text_begin_no_message():

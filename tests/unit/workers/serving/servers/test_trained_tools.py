@@ -9,7 +9,7 @@ import pytest
 
 from nightshift.jobs import JsonObject
 from tests.unit.engine.tiny.decoders import make_engine
-from tests.unit.workers.serving.conftest import Listener, chat
+from tests.unit.workers.serving.conftest import Listener, chat, submit
 from tests.unit.workers.serving.servers.hermes import models_over, stop
 from tests.unit.workers.serving.servers.trained import (
     ANSWERS,
@@ -77,7 +77,7 @@ def outcome(listener: Listener) -> tuple[str | None, list[tuple[str, str]]]:
         (CALLS, None, [("weather", "Oslo")]),
         (CALLS_TWICE, None, [("weather", "Bonn"), ("time", "Lima")]),
         pytest.param(CALLS_IN_LETTERS, None, [("time", "Kiel")], marks=MORE),
-        (THINKS_AND_CALLS, "<think>\nhm\n</think>\n\n", [("weather", "Rome")]),
+        (THINKS_AND_CALLS, None, [("weather", "Rome")]),
         (TALKS, ANSWERS[TALKS], []),
     ],
 )
@@ -125,17 +125,29 @@ def test_a_schema_that_nothing_satisfies_or_the_compiler_cannot_read_is_refused_
 def test_a_model_that_must_call_calls_whatever_it_would_say(
     trained: Models, question: str, choice: str | JsonObject
 ) -> None:
-    content, calls = outcome(ask(trained, question, tool_choice=choice, parallel_tool_calls=False))
+    fields = {"tool_choice": choice, "parallel_tool_calls": False, "thinking_token_budget": 0}
+    content, calls = outcome(ask(trained, question, **fields))
 
     assert content is None
     assert len(calls) == 1
     assert calls == [("weather", "Oslo")] or question == TALKS
 
 
-def test_tags_are_text_where_no_tools_are_offered(trained: Models) -> None:
-    answer = ask(trained, THINKS_AND_CALLS, tool_choice="none", guided_regex=r"<think>[a-z\n]{1,9}</think>")
+def complete(models: Models, **fields: Any) -> str:
+    """A plain completion, whose thoughts are text like any other."""
+    body = {"model": models.ids[0], "prompt": "a", "temperature": 0, "max_tokens": 40}
+    answer = submit(models, "/v1/completions", body | fields).wait()
+    return str(answer.body["choices"][0]["text"])
 
-    assert str(answer.wait().body["choices"][0]["message"]["content"]).startswith("<think>")
+
+def test_a_thought_before_a_call_is_parted_from_it(trained: Models) -> None:
+    listener = ask(trained, THINKS_AND_CALLS)
+
+    assert listener.wait().body["choices"][0]["message"]["reasoning_content"] == listener.reasoning == "hm"
+
+
+def test_tags_are_text_where_no_thoughts_are_parted(trained: Models) -> None:
+    assert complete(trained, guided_regex=r"<think>[a-z\n]{1,9}</think>").startswith("<think>")
 
 
 @pytest.mark.parametrize(
@@ -147,9 +159,7 @@ def test_tags_are_text_where_no_tools_are_offered(trained: Models) -> None:
     ],
 )
 def test_a_grammar_may_name_a_tag_as_a_token_or_as_text(trained: Models, grammar: str) -> None:
-    answer = ask(trained, TALKS, tools=None, guided_grammar=grammar).wait()
-
-    assert answer.body["choices"][0]["message"]["content"] == "<think>hm</think>"
+    assert complete(trained, guided_grammar=grammar) == "<think>hm</think>"
 
 
 @pytest.mark.parametrize(
@@ -157,7 +167,7 @@ def test_a_grammar_may_name_a_tag_as_a_token_or_as_text(trained: Models, grammar
 )
 def test_a_form_may_have_the_text_of_any_token(trained: Models, text: str) -> None:
     """A control token is no text: its name is written letter by letter."""
-    answer = ask(trained, TALKS, tools=None, guided_choice=[text]).wait()
+    answer = ask(trained, TALKS, tools=None, guided_choice=[text], thinking_token_budget=0).wait()
 
     assert answer.body["choices"][0]["message"]["content"] == text
 
