@@ -81,6 +81,8 @@ KEPT_COLUMNS_MAX: Final = 1000
 KEPT_NAMES_CHARS_MAX: Final = 32_768  # characters of all names, which every row repeats
 REUSE_PATTERN: Final = r"^[0-9A-Za-z][0-9A-Za-z.:_+-]{0,63}$"  # latest, a date or a job
 
+EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+
 KeepColumns = tuple[str, ...] | Literal["all"]
 
 
@@ -112,6 +114,7 @@ _KEEP_BODY_HELP = "In Parquet, put the whole answer beside its columns, as JSON.
 _KEEP_COLUMNS_HELP = "Columns of the input to put beside each answer, or all of them."
 _REUSE_HELP = "Take results of the same requests from an earlier run: of this --name, or a job."
 _REUSE_SAMPLED_HELP = "With --reuse, take answers too that were drawn at random, without a seed."
+_EFFORT_HELP = "How much models think that can be told so, where a row does not say it: low, high, none, ..."
 _POOL_HELP = "Run only on workers of this pool (NIGHTSHIFT_POOLS)."
 _MAX_TOKENS_HELP = "Stop and fail once prompts and answers have more tokens than this."
 
@@ -146,6 +149,9 @@ class BulkOptions:
         str | None, About(Text(REUSE_PATTERN), _REUSE_HELP, "latest|DATE|JOB", in_manifest=False)
     ] = None
     reuse_sampled: Annotated[bool, About(Switch(), _REUSE_SAMPLED_HELP, in_manifest=True)] = False
+    reasoning_effort: Annotated[  # of rows that say none
+        str | None, About(Choice(EFFORTS), _EFFORT_HELP, "EFFORT", in_manifest=True)
+    ] = None
     pool: Annotated[str | None, About(Text(POOL_PATTERN), _POOL_HELP, "NAME", in_manifest=False)] = None
 
     def of_parts(self) -> dict[str, Any]:

@@ -67,6 +67,7 @@ class Submitter:
             _check_template(spec.template, self.settings.template_bytes_max)
         if spec.input is not None:
             _check_locations(new, self.locations)
+            _check_effort(spec)
         if spec.webhook is not None:
             check_webhook_url(spec.webhook.url, self.settings, "webhook.url")
         secret = None if webhook_secret is None else _encrypted(webhook_secret, self.vault)
@@ -179,6 +180,16 @@ def _check_template(template: JsonObject, bytes_max: int) -> None:
         raise InvalidRequest(
             f"Invalid 'template': it has {size_bytes} bytes as JSON, and at most {bytes_max} are accepted.",
             param="template",
+        )
+
+
+def _check_effort(spec: JobSpec) -> None:
+    """Raises InvalidRequest for an effort of thinking where no row could have one."""
+    if spec.options.reasoning_effort is not None and not endpoints.get(spec.endpoint).effort_path:
+        raise InvalidRequest(
+            f"'reasoning_effort' is for endpoints that answer conversations; {spec.endpoint} is none.",
+            param="reasoning_effort",
+            code="unsupported_parameter",
         )
 
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeGuard, TypeVar
 from urllib.parse import unquote
 
+from nightshift import endpoints
 from nightshift.bulk.rows.inputs import KEY_COLUMN, BadRow, InputFormat, Row
 from nightshift.bulk.rows.kept_values import NOTHING, kept_text
 from nightshift.bulk.rows.records import Layout
@@ -99,6 +100,8 @@ def to_request(row: Row | BadRow, spec: JobSpec, shard: NewShard) -> RowRequest 
             record = _record(row, shard)
             custom_id = _id_of_record(record, _id_column(spec, shard, record), number, shard)
             request = RowRequest(custom_id, render(spec.template, record), kept, row.object)
+        if (effort := spec.options.reasoning_effort) is not None:
+            request.body = endpoints.get(spec.endpoint).with_effort(request.body, effort)
         if _layout(shard) in (Layout.PARQUET, Layout.ARROW):
             check_usable(request.body.values())  # of lists and structs
         return request

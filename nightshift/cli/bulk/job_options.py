@@ -71,7 +71,7 @@ def _type_and_default(option: Option) -> tuple[Any, Any]:
         case Switch():
             return bool, False
         case Choice() as choice:
-            return choice.type, option.default
+            return (choice.type | None if option.default is None else choice.type), option.default
         case Share():
             return float | None, None
         case Size():

@@ -125,6 +125,13 @@ def columns_of(text: str | None, option: str) -> list[str] | str | None:
     return names
 
 
+def effort_of(effort: str | None, *, no_thinking: bool) -> JsonObject:
+    """The option of how much models think. Raises InvalidOption for one that contradicts `--no-thinking`."""
+    if no_thinking and effort not in (None, "none"):
+        raise InvalidOption("--no-thinking", f"it cannot be combined with --reasoning-effort {effort}")
+    return {"reasoning_effort": "none" if no_thinking else effort}
+
+
 def date_of(name: str | None, date: str | None) -> str | None:
     """A recurring run's date, by default today in this machine's time zone.
 

@@ -78,6 +78,10 @@ Wait = Annotated[bool, typer.Option("--wait", help="Wait until the job has ended
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Check everything, look at the first rows, and submit nothing.")
 ]
+NoThinking = Annotated[
+    bool,
+    typer.Option("--no-thinking", help="The same as --reasoning-effort none: answers without a thought."),
+]
 Name = Annotated[
     str | None,
     typer.Option(metavar="KEY", help="Name of a recurring run: the same name and date is the same job."),
@@ -104,6 +108,7 @@ def run(
     webhook: Webhook = None,
     wait: Wait = False,
     dry_run: DryRun = False,
+    no_thinking: NoThinking = False,
     name: Name = None,
     date: Date = None,
     json: Json = False,
@@ -117,6 +122,7 @@ def run(
     """
     from nightshift.cli.bulk.requests_of_rows import (
         date_of,
+        effort_of,
         endpoint_of,
         location,
         refuse_more_inputs,
@@ -134,7 +140,7 @@ def run(
             "template": template_of(endpoint, model, template, input_column),
             "id_column": id_column,
             "format": format.value,
-            **fields_of(options),
+            **fields_of(options | effort_of(options["reasoning_effort"], no_thinking=no_thinking)),
             "priority": priority.value,
             "completion_window": window_of(window),
             "webhook": {"url": webhook} if webhook else None,

@@ -17,6 +17,7 @@ from nightshift.bulk.rows.requests import (
 )
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject, NewShard, ShardObject
+from nightshift.jobs.options import BulkOptions
 from tests.unit.nightshift.bulk.rows.columns.tables import a_job, a_shard
 
 LINE: JsonObject = {
@@ -43,6 +44,31 @@ def test_a_record_goes_through_the_template() -> None:
     request = made_of({"id": 7, "text": "hello"}, template=TEMPLATE, id_column="id")
 
     assert request == RowRequest("7", {"model": "m", "messages": [{"role": "user", "content": "hello"}]})
+
+
+THOUGHTFUL = BulkOptions(reasoning_effort="low")
+RESPONSES = "/v1/responses"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "expected"),
+    [
+        (LINE["url"], {"model": "m"}, {"model": "m", "reasoning_effort": "low"}),
+        (LINE["url"], {"reasoning_effort": None}, {"reasoning_effort": "low"}),
+        (LINE["url"], {"reasoning_effort": "high"}, {"reasoning_effort": "high"}),
+        (RESPONSES, {"model": "m"}, {"model": "m", "reasoning": {"effort": "low"}}),
+        (RESPONSES, {"reasoning": {"summary": "auto"}}, {"reasoning": {"summary": "auto", "effort": "low"}}),
+        (RESPONSES, {"reasoning": {"effort": "none"}}, {"reasoning": {"effort": "none"}}),
+        (RESPONSES, {"reasoning": "wrong"}, {"reasoning": "wrong"}),
+    ],
+)
+def test_a_row_that_says_no_effort_has_that_of_its_job(
+    endpoint: str, body: JsonObject, expected: JsonObject
+) -> None:
+    line, spec = {"url": endpoint, "body": body}, {"endpoint": endpoint, "options": THOUGHTFUL}
+    templated = made_of({"text": "x"}, template=body, **spec)
+
+    assert made_of(line, **spec).body == templated.body == expected
 
 
 def test_a_row_without_an_id_is_called_by_its_number() -> None:

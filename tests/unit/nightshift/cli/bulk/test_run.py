@@ -70,6 +70,15 @@ def test_columns_to_keep_are_named_with_commas_between(nightshift, server, optio
     assert server.submitted[0]["keep_columns"] == sent
 
 
+@pytest.mark.parametrize(
+    ("options", "sent"),
+    [(["--no-thinking"], "none"), (["--no-thinking", "--reasoning-effort", "none"], "none"), ([], None)],
+)
+def test_a_job_without_thoughts_has_the_effort_none(nightshift, server, options, sent):
+    assert nightshift(*RUN, *options).code == 0
+    assert server.submitted[0].get("reasoning_effort") == sent
+
+
 def test_a_template_is_made_of_a_column_or_read_from_a_file_with_the_model_filled_in(tmp_path):
     chat = {"model": "m", "messages": [{"role": "user", "content": "{{text}}"}]}
     assert template_of("chat", "m", None, "text") == chat
@@ -116,6 +125,8 @@ def test_a_template_that_makes_no_sense_is_refused(tmp_path, content, model, com
             for names in ("", "a,,b", "a,")
         ),
         (("s3://in/x", *BASICS, "--priority", "soon"), "--priority"),
+        (("s3://in/x", *BASICS, "--reasoning-effort", "some"), "--reasoning-effort"),
+        (("s3://in/x", *BASICS, "--no-thinking", "--reasoning-effort", "low"), "--no-thinking"),
     ],
 )
 def test_a_mistake_in_the_options_ends_with_2_and_names_the_option(nightshift, server, arguments, field):
