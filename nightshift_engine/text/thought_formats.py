@@ -79,14 +79,14 @@ def _format(
     )
 
 
-def effort_arguments(effort: str, variables: Collection[str]) -> dict[str, Any] | None:
+def effort_arguments(effort: str, variables: Collection[str]) -> dict[str, Any]:
     """Arguments that tell a template which reads these variables how much to think: the effort itself where
-    it takes one, else its switch. `none` is off. None: it cannot be told.
+    it takes one, and its switch, which `none` turns off. Empty where it cannot be told.
     """
     arguments: dict[str, Any] = {name: effort != "none" for name in SWITCHES if name in variables}
     if EFFORT in variables:
         arguments[EFFORT] = effort
-    return arguments or None
+    return arguments
 
 
 def with_thought(message: Mapping[str, Any], thought: str, template: str) -> dict[str, Any]:

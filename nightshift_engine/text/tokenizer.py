@@ -169,8 +169,8 @@ class Tokenizer:
             _compile_jinja_template(self.chat_template).environment.parse(self.chat_template)
         )
 
-    def effort_arguments(self, effort: str) -> dict[str, Any] | None:
-        """Arguments of the chat template for an effort, `none` or more; None: it knows no such."""
+    def effort_arguments(self, effort: str) -> dict[str, Any]:
+        """Arguments of the chat template for an effort, `none` or more; empty: it knows no such."""
         return effort_arguments(effort, self.template_variables)
 
     def with_thought(self, message: Mapping[str, Any], thought: str) -> dict[str, Any]:

@@ -110,7 +110,6 @@ def sampling_params(request: GenerationRequest, seed: int, defaults: SamplingDef
         "logit_bias": request.logit_bias,
         "ignore_eos": request.ignore_eos,
         "logprobs": request.logprobs_asked,
-        "thinking_token_budget": request.thinking.budget if request.thinking is not None else None,
     }
     try:
         return SamplingParams(**{name: value for name, value in given.items() if value is not None})

@@ -54,6 +54,7 @@ class Conversation:
 class Thinking:
     """The wishes of a request about the model's thought, which is parted from its answer."""
 
+    effort: str | None = None  # `none`: no thought
     budget: int | None = None  # tokens, after which it is ended
     is_shown: bool = True
 

@@ -13,9 +13,10 @@ from nightshift.jobs import JsonObject
 
 RESERVED: Final = frozenset(
     {
-        *("messages", "conversation", "tools", "chat_template", "add_generation_prompt"),
-        *("continue_final_message", "tokenize", "tokenizer_kwargs", "padding", "truncation", "max_length"),
-        *("return_tensors", "return_dict", "return_assistant_tokens_mask", "load_audio_from_video"),
+        *("self", "messages", "conversation", "conversations", "tools", "chat_template", "tokenize"),
+        *("add_generation_prompt", "continue_final_message", "sanitize_control_tokens", "tokenizer_kwargs"),
+        *("padding", "truncation", "max_length", "return_tensors", "return_dict"),
+        "return_assistant_tokens_mask",
         *("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token"),
     }
 )
@@ -64,7 +65,7 @@ class ReasoningRequest(GenerationRequest):
 
     @property
     def thinking(self) -> Thinking:
-        return Thinking(self.thinking_token_budget, self.include_reasoning)
+        return Thinking(self.effort, self.thinking_token_budget, self.include_reasoning)
 
 
 def with_thought(message: JsonObject, thought: str | None) -> JsonObject:

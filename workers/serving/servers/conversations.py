@@ -1,15 +1,15 @@
 """Conversations as a chat template writes them: its arguments, and the thoughts of earlier answers."""
 
-from typing import Any
+from typing import Any, Final
 
-from nightshift.endpoints.texts.generation import Conversation, TextEndpoint
+from nightshift.endpoints.texts.generation import Conversation, TextEndpoint, Thinking
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 from nightshift_engine import InvalidRequest as EngineRefusal
 from nightshift_engine.models import Tokenizer
 from workers.serving.model_server import invalid
 
-KWARGS = "chat_template_kwargs"
+KWARGS: Final = "chat_template_kwargs"
 
 
 def conversation_text(tokenizer: Tokenizer, prompt: Conversation, endpoint: TextEndpoint, field: str) -> str:
@@ -18,24 +18,31 @@ def conversation_text(tokenizer: Tokenizer, prompt: Conversation, endpoint: Text
     """
     messages = [_with_thought(tokenizer, message) for message in prompt.messages]
     shown = {"tools": list(prompt.tools)} if prompt.tools else {}
-    effort_field = ".".join(endpoint.effort_path)
-    arguments = _effort_arguments(tokenizer, prompt, effort_field) | dict(prompt.arguments)
+    effort = {} if prompt.effort is None else tokenizer.effort_arguments(prompt.effort)
+    arguments = effort | dict(prompt.arguments)
     try:
         return tokenizer.chat_text(messages, **shown, **arguments)
     except EngineRefusal as error:
         if arguments and _takes(tokenizer, messages, shown):
-            field = KWARGS if prompt.arguments else effort_field
+            field = KWARGS if prompt.arguments else ".".join(endpoint.effort_path)
         raise invalid(error, field) from error
 
 
-def check_budget(tokenizer: Tokenizer, budget: int | None) -> None:
-    """Raises InvalidRequest for a limit on thoughts whose end is not known."""
-    if budget is not None and tokenizer.thought_format is None:
+def thought_budget(tokenizer: Tokenizer, thinking: Thinking | None) -> int | None:
+    """Tokens after which a thought is ended. Without a switch in the template, the effort `none` ends it
+    where it begins. Raises InvalidRequest for a limit on thoughts whose end is not known.
+    """
+    if thinking is None:
+        return None
+    if thinking.budget is not None and tokenizer.thought_format is None:
         raise InvalidRequest(
             "This model's chat template and tokens name no marker of a thought's end, so none can be forced.",
             param="thinking_token_budget",
             code="unsupported_parameter",
         )
+    if thinking.budget is None and thinking.effort == "none" and not tokenizer.effort_arguments("none"):
+        return 0
+    return thinking.budget
 
 
 def _with_thought(tokenizer: Tokenizer, message: JsonObject) -> JsonObject:
@@ -43,23 +50,6 @@ def _with_thought(tokenizer: Tokenizer, message: JsonObject) -> JsonObject:
         return message
     others = {name: value for name, value in message.items() if name != "reasoning_content"}
     return tokenizer.with_thought(others, message["reasoning_content"])
-
-
-def _effort_arguments(tokenizer: Tokenizer, prompt: Conversation, field: str) -> dict[str, Any]:
-    """Arguments for an effort. A template that knows none leaves its model as it is, which cannot be silent
-    about a thought that was not wanted.
-    """
-    if prompt.effort is None:
-        return {}
-    arguments = tokenizer.effort_arguments(prompt.effort)
-    if arguments is None and prompt.effort == "none" and tokenizer.thought_format is not None:
-        raise InvalidRequest(
-            "This model's chat template has no switch for its thoughts. 'thinking_token_budget': 0 ends each "
-            "where it begins.",
-            param=field,
-            code="unsupported_parameter",
-        )
-    return arguments or {}
 
 
 def _takes(tokenizer: Tokenizer, messages: list[JsonObject], shown: dict[str, Any]) -> bool:

@@ -36,7 +36,7 @@ from workers.serving.inference import (
     sampling_params,
 )
 from workers.serving.model_server import Inference, ModelServer, OnFatal, Tokens, engine_class, invalid
-from workers.serving.servers.conversations import check_budget, conversation_text
+from workers.serving.servers.conversations import conversation_text, thought_budget
 from workers.serving.servers.tokenizing import Part, tokenize
 from workers.serving.servers.tool_calls import check_template
 
@@ -203,7 +203,10 @@ class TextServer(ModelServer):
         prompts = self._prompts(inference, endpoint)
         per_prompt = len(ids) // len(prompts)
         seeds_repeat = request.seed is not None
-        sampling = sampling_params(request, inference.identity.seed, self._defaults)
+        sampling = replace(
+            sampling_params(request, inference.identity.seed, self._defaults),
+            thinking_token_budget=thought_budget(self._engine.tokenizer, request.thinking),
+        )
         assert sampling.seed is not None, "every request has one, given or its own"
         guidance = request.guidance
         grammar = Grammar(guidance.kind, guidance.text) if guidance is not None else None
@@ -337,7 +340,7 @@ class TextServer(ModelServer):
         try:
             check_output_length(request, self.context_length)
             self.check_languages(request)
-            check_budget(self._engine.tokenizer, request.thinking.budget if request.thinking else None)
+            thought_budget(self._engine.tokenizer, request.thinking)
             return [
                 self._part(prompt, request.callable_tools, endpoint, endpoint.prompt_place(request, number))
                 for number, prompt in enumerate(request.prompts_given)

@@ -194,11 +194,11 @@ def test_of_two_families_in_a_template_the_first_counts() -> None:
         ("high", {"enable_thinking"}, {"enable_thinking": True}),
         ("none", {"thinking", "messages"}, {"thinking": False}),
         ("low", {"reasoning_effort"}, {"reasoning_effort": "low"}),
-        ("none", {"messages"}, None),
+        ("none", {"messages"}, {}),
     ],
 )
 def test_an_effort_is_told_as_the_template_takes_it(
-    effort: str, variables: set[str], expected: dict[str, Any] | None
+    effort: str, variables: set[str], expected: dict[str, Any]
 ) -> None:
     assert effort_arguments(effort, variables) == expected
 

@@ -193,7 +193,9 @@ def test_a_message_that_would_lose_something_is_refused(message, param):
 
 
 @pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/responses"])
-@pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "chat_template", "eos_token"])
+@pytest.mark.parametrize(
+    "name", ["messages", "tools", "add_generation_prompt", "chat_template", "eos_token", "self"]
+)
 def test_an_argument_that_would_replace_one_of_the_services_is_refused_by_its_name(route, name):
     refusal = refused(route, chat_template_kwargs={"enable_thinking": False, name: []})
 

@@ -106,7 +106,12 @@ def test_outputs_add_up_to_one_answer() -> None:
     final = answer.take(0, output("llo", [2, 3], "length"))
 
     assert final.result is not None
-    assert final.result.values == {"text": "hello", "finish_reason": "length", "tool_calls": None}
+    assert final.result.values == {
+        "text": "hello",
+        "finish_reason": "length",
+        "tool_calls": None,
+        "reasoning": None,
+    }
     assert final.result.body is None  # the values say it all
     assert (final.result.usage.prompt_tokens, final.result.usage.completion_tokens) == (3, 3)
 

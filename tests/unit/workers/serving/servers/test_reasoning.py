@@ -28,6 +28,7 @@ RAISING = QWEN + (
     "{% if enable_thinking is defined and enable_thinking is not boolean %}"
     "{{ raise_exception('enable_thinking must be a boolean') }}{% endif %}"
 )
+UNSWITCHED = "{% for message in messages %}{{ message.content.split('</think>')[-1] }}{% endfor %}"
 PLAIN = "{% for message in messages %}{{ message.content }}{% endfor %}"
 
 Saying = Callable[..., Models]
@@ -142,6 +143,19 @@ def test_a_budget_cuts_a_thought_off_and_each_choice_has_its_own(saying: Saying)
     assert thoughts == ["I "] * 2
 
 
+@pytest.mark.parametrize("fields", [{}, {"chat_template_kwargs": {"a": 1}}], ids=str)
+def test_without_a_switch_no_effort_ends_a_thought_where_it_begins(
+    saying: Saying, fields: JsonObject
+) -> None:
+    for text in ("<think>hm</think>7", "7"):
+        answer = message(chat(saying(text, UNSWITCHED), "a", reasoning_effort="none", **fields).wait())
+        assert not answer.get("reasoning_content")
+    opened = chat(saying("#abc", OPENED), "a", reasoning_effort="none").wait()
+
+    assert message(opened) == {"role": "assistant", "content": "abc", "refusal": None}
+    assert opened.usage.reasoning_tokens == 1
+
+
 def test_a_call_is_read_behind_the_thought(saying: Saying) -> None:
     template = QWEN + "{% if tools %}{{ tools }}<tool_call>{{ arguments }}{% endif %}"
     call = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
@@ -195,8 +209,6 @@ def test_an_effort_that_the_template_writes_is_passed_as_it_is() -> None:
             "chat_template_kwargs",
             "must be a boolean",
         ),
-        (OPENED, {"reasoning_effort": "none"}, "reasoning_effort", "thinking_token_budget"),
-        (OPENED, {"input": "a", "reasoning": {"effort": "none"}}, "reasoning.effort", "no switch"),
         (PLAIN, {"thinking_token_budget": 5}, "thinking_token_budget", "no marker"),
     ],
 )
