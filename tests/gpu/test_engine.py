@@ -21,6 +21,7 @@ from nightshift_engine.loading.weights import load_pretrained
 from nightshift_engine.models import load_model
 from tests.unit.engine.execution.test_kv_dtypes import PROMPT, RELATIVE_ERROR_MAX, logits
 from tests.unit.engine.running.test_overlap import CRAMPED, random_request, result
+from tests.unit.engine.running.test_thoughts import said, thinking_requests
 from tests.unit.engine.tiny.decoders import (
     complete,
     engine_config,
@@ -28,6 +29,7 @@ from tests.unit.engine.tiny.decoders import (
     load_engine,
     save_model,
 )
+from tests.unit.engine.tiny.thinking import END, save_thinking
 
 pytestmark = [
     pytest.mark.gpu,
@@ -68,6 +70,20 @@ def test_graphs_and_overlap_change_no_answer(
     engine = on_device(llama, cuda_graphs=cuda_graphs, overlap_steps=overlap_steps, **CRAMPED)
 
     assert [result(completion) for completion in complete(engine, *requests)] == wanted
+
+
+@pytest.mark.parametrize("overlap_steps", [False, True])
+def test_thoughts_end_at_their_budgets_with_graphs_and_steps_in_flight(
+    tmp_path: Path, overlap_steps: bool
+) -> None:
+    thinker, requests = save_thinking(tmp_path), thinking_requests()
+    plain = on_device(thinker, attention_backend="torch", cuda_graphs=False, overlap_steps=False)
+    wanted = [(said(completion), completion.token_ids) for completion in complete(plain, *requests)]
+
+    engine = on_device(thinker, overlap_steps=overlap_steps, **CRAMPED)
+
+    assert [(said(done), done.token_ids) for done in complete(engine, *requests)] == wanted
+    assert all(END in token_ids[:9] for _, token_ids in wanted)
 
 
 @pytest.mark.parametrize("kv_dtype", QUANTISED_DTYPES)
