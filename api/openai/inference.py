@@ -28,14 +28,16 @@ def _route(endpoint: Endpoint) -> None:
     async def plain(request: Request) -> Response:
         return await _infer(endpoint, await Submission.read(request))
 
-    router.add_api_route(
-        endpoint.route,
-        create,
-        methods=["POST"],
-        name=endpoint.operation,
-        summary=endpoint.summary,
-        route_class_override=plain_route(plain),
-    )
+    for route in (endpoint.route, *endpoint.aliases):
+        router.add_api_route(
+            route,
+            create,
+            methods=["POST"],
+            name=endpoint.operation,
+            summary=endpoint.summary,
+            include_in_schema=route == endpoint.route,
+            route_class_override=plain_route(plain),
+        )
 
 
 for _endpoint in endpoints.every():

@@ -190,6 +190,10 @@ class Tokenizer:
         visible = [id for id in token_ids if id not in self._silent]
         return self._backend.decode(visible, skip_special_tokens=False)  # type: ignore[no-any-return]
 
+    def decode_whole(self, token_ids: Sequence[int]) -> str:
+        """Text of tokens, with the names of special ones."""
+        return self._backend.decode(list(token_ids), skip_special_tokens=False)  # type: ignore[no-any-return]
+
     def token_bytes(self, token_id: int) -> bytes:
         """The UTF-8 bytes a token stands for, which may be half a character; a special token's are its name.
 
