@@ -13,6 +13,7 @@ from api.responses.streams import recorded
 from nightshift import endpoints
 from nightshift.endpoints import Endpoint
 from nightshift.endpoints.requests import ModelRequest
+from nightshift.endpoints.responses import Responses
 from nightshift.endpoints.texts.generation import GenerationRequest, TextEndpoint
 from nightshift.jobs import Face, JobSpec, JsonObject, NewJob
 from nightshift.jobs.json_text import fingerprint
@@ -41,7 +42,8 @@ def _route(endpoint: Endpoint) -> None:
 
 
 for _endpoint in endpoints.every():
-    _route(_endpoint)
+    if not isinstance(_endpoint, Responses):  # which are stored: `responses.py`
+        _route(_endpoint)
 
 
 async def _infer(endpoint: Endpoint, submission: Submission) -> Response:
@@ -64,12 +66,18 @@ async def _infer(endpoint: Endpoint, submission: Submission) -> Response:
 def _checked(endpoint: Endpoint, submission: Submission) -> tuple[ModelRequest, NewJob]:
     services, caller, body = submission.services, submission.caller, submission.body
     request = endpoint.parse(body)
-    new = _online_job(endpoint, request, body, caller.tenant_id, services.settings.api.online_wait_s)
+    new = online_job(endpoint, request, body, caller.tenant_id, services.settings.api.online_wait_s)
     return request, services.submitter.check(new, caller.priority_ceiling, request=request)
 
 
-def _online_job(
-    endpoint: Endpoint, request: ModelRequest, body: JsonObject, tenant_id: str, wait_s: float
+def online_job(
+    endpoint: Endpoint,
+    request: ModelRequest,
+    body: JsonObject,
+    tenant_id: str,
+    wait_s: float,
+    *,
+    storing: JsonObject | None = None,
 ) -> NewJob:
     """A job of one request, for whose answer the client waits `wait_s`."""
     encoded = EncodedBody.from_json(body)
@@ -80,6 +88,7 @@ def _online_job(
             endpoint=endpoint.route,
             completion_window_s=math.ceil(wait_s),
             service_tier=request.service_tier,
+            storing=storing,
         ),
         fingerprint=fingerprint(endpoint.route, {"body": encoded.sha256}),
         priority=request.priority_class,

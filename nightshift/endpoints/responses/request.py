@@ -24,6 +24,7 @@ from nightshift.endpoints.requests import (
     missing,
     unsupported,
 )
+from nightshift.endpoints.responses.storing import FIELDS, Storing
 from nightshift.endpoints.structured.guidance import Guidance, GuidanceFields, read_format
 from nightshift.endpoints.structured.tools import CALLS_MAX, NAME, Tools, arguments_of, called, tools_of
 from nightshift.endpoints.texts.generation import CallingRequest, Conversation, template_role
@@ -74,6 +75,8 @@ class _Items:
             self._add_call(item, at)
         elif kind == "function_call_output":
             self._add_output(item, at)
+        elif kind == "reasoning":  # of an earlier answer: it is passed over
+            return
         elif kind is None:
             raise missing(f"{at}.type")
         else:
@@ -172,8 +175,8 @@ accepted.
 """
 NO_REASONING: Final = WithoutEffect("no reasoning is kept apart")
 
-STATEFUL: Final = ("store", "previous_response_id", "conversation", "background", "prompt")
-"""Parameters that need stored responses."""
+STATEFUL: Final = ("conversation", "prompt")
+"""Parameters that need objects that this service does not have."""
 
 MOVED: Final[Mapping[str, str]] = {
     "messages": "input",
@@ -253,14 +256,18 @@ class ResponsesRequest(CallingRequest):
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_special_tokens": (False,)}
 
     _messages: list[JsonObject] = PrivateAttr(default_factory=list)
+    _storing: Storing | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_by_name(cls, data: Any) -> Any:
         for name in STATEFUL if isinstance(data, dict) else ():
             if data.get(name) not in (None, False):
+                raise unsupported(name)
+        for name in FIELDS if isinstance(data, dict) else ():
+            if data.get(name) not in (None, False):
                 raise InvalidRequest(
-                    f"'{name}' is not supported by this service, which stores no responses.",
+                    f"'{name}' is for POST /v1/responses alone: a job has its responses in its results.",
                     param=name,
                     code="unsupported_parameter",
                 )
@@ -303,6 +310,15 @@ class ResponsesRequest(CallingRequest):
             neutral = {"parallel_tool_calls": None} | ({"tool_choice": None} if is_neutral else {})
             return tools_of(data | neutral, is_flat=True)
         return tools_of(data, is_flat=True)
+
+    @property
+    def storing(self) -> Storing | None:
+        """The way its response is kept; None: it is no request of its own."""
+        return self._storing
+
+    def stored_as(self, storing: Storing) -> Self:
+        self._storing = storing
+        return self
 
     @property
     def logprobs_asked(self) -> int | None:

@@ -113,7 +113,6 @@ def test_items_become_the_messages_of_a_chat(input, messages):
         ([], "input"),
         (["a"], "input[0]"),
         ([{"role": "user", "content": "a"}, {}], "input[1].type"),
-        ([{"type": "reasoning", "summary": []}], "input[0].type"),
         ([{"type": "item_reference", "id": "msg_1"}], "input[0].type"),
         ([{"type": 5}], "input[0].type"),
         ([{"role": "tool", "content": "a"}], "input[0].role"),
