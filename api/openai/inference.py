@@ -1,6 +1,7 @@
 """The endpoints' routes, whole or streamed."""
 
 import math
+from dataclasses import replace
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -22,28 +23,36 @@ from nightshift.lifecycle.submission import new_job
 router = APIRouter(tags=["OpenAI"])
 
 
-def _route(endpoint: Endpoint) -> None:
+def _route(endpoint: Endpoint, route: str, defaults: JsonObject) -> None:
+    """One route of an endpoint, with the values of fields that are not given there."""
+
+    async def answered(submission: Submission) -> Response:
+        if defaults:
+            submission = replace(submission, body=defaults | submission.body)
+        return await _infer(endpoint, submission)
+
     async def create(request: Request, services: ServicesDep, caller: CallerDep, body: BodyDep) -> Response:
-        return await _infer(endpoint, Submission(request, services, caller, body))
+        return await answered(Submission(request, services, caller, body))
 
     async def plain(request: Request) -> Response:
-        return await _infer(endpoint, await Submission.read(request))
+        return await answered(await Submission.read(request))
 
-    for route in (endpoint.route, *endpoint.aliases):
-        router.add_api_route(
-            route,
-            create,
-            methods=["POST"],
-            name=endpoint.operation,
-            summary=endpoint.summary,
-            include_in_schema=route == endpoint.route,
-            route_class_override=plain_route(plain),
-        )
+    router.add_api_route(
+        route,
+        create,
+        methods=["POST"],
+        name=endpoint.operation,
+        summary=endpoint.summary,
+        include_in_schema=route == endpoint.route,
+        route_class_override=plain_route(plain),
+    )
 
 
 for _endpoint in endpoints.every():
     if not isinstance(_endpoint, Responses):  # which are stored: `responses.py`
-        _route(_endpoint)
+        _route(_endpoint, _endpoint.route, {})
+    for _alias, _defaults in _endpoint.aliases.items():
+        _route(_endpoint, _alias, _defaults)
 
 
 async def _infer(endpoint: Endpoint, submission: Submission) -> Response:

@@ -7,7 +7,7 @@ Workers run its requests by the kind of their model (`workers/serving`).
 import inspect
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 
 from pydantic import BaseModel, ValidationError
@@ -30,7 +30,8 @@ class Endpoint(ABC):
     """A stateless route to a model."""
 
     route: str  # such as `/v1/chat/completions`
-    aliases: Sequence[str] = ()  # its routes at other servers, for online requests
+    aliases: Mapping[str, JsonObject] = {}
+    """Routes that it has at other servers, for online requests, and values of fields not given there."""
     name: str  # the command line's word, such as `chat`
     operation: str  # of the OpenAPI document, such as `create_chat_completion`
     summary: str  # likewise

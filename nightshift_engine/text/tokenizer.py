@@ -61,6 +61,10 @@ class Tokenizer:
         return self._hf.eos_token_id  # type: ignore[no-any-return]
 
     @property
+    def bos_token_id(self) -> int | None:
+        return self._hf.bos_token_id  # type: ignore[no-any-return]
+
+    @property
     def context_length(self) -> int | None:
         """Tokens that the files claim, or None where they hold the usual astronomical placeholder."""
         length = self._hf.model_max_length
@@ -180,6 +184,10 @@ class Tokenizer:
         except Exception as error:  # the template is the model's, and so is whatever it raises
             raise ChatTemplateFailed(f"the chat template refused the messages: {error}") from error
         return text
+
+    def token_name(self, token_id: int) -> str | None:
+        """A token as its vocabulary spells it; None for an id that it does not have."""
+        return self._backend.id_to_token(token_id)  # type: ignore[no-any-return]
 
     def token_id(self, token: str) -> int | None:
         """The id of a token, as its vocabulary spells it."""

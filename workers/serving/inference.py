@@ -92,6 +92,9 @@ class Tokenizer(Protocol):
 
     def decode_whole(self, token_ids: Sequence[int]) -> str: ...
 
+    @property
+    def bos_token_id(self) -> int | None: ...
+
 
 def sampling_params(request: GenerationRequest, seed: int, defaults: SamplingDefaults) -> SamplingParams:
     """The engine's view of a request's sampling fields. Raises InvalidRequest naming the field."""
@@ -232,14 +235,20 @@ class TextAnswer:
 
 
 class Prompt:
-    """A prompt that answers show: its text, and the log-probabilities of its tokens."""
+    """A prompt that answers show: its text, and the log-probabilities of its tokens.
+
+    Special tokens are text where token ids are echoed, other than one that only begins a prompt: its first
+    `num_silent` tokens have them silent.
+    """
 
     def __init__(
         self, request: GenerationRequest, number: int, token_ids: Sequence[int], tokenizer: Tokenizer
     ) -> None:
         echoed = request.echoed(number)
-        self.shows_special = not isinstance(echoed, str)
-        self.text = echoed if isinstance(echoed, str) else tokenizer.decode_whole(echoed)
+        is_text = isinstance(echoed, str)
+        begins = bool(token_ids) and token_ids[0] == tokenizer.bos_token_id
+        self.num_silent = len(token_ids) if is_text else int(begins)
+        self.text = echoed if isinstance(echoed, str) else tokenizer.decode_whole(echoed[begins:])
         self.is_echoed = bool(echoed)
         self.output: Output | None = None
         self._is_scored = request.prompt_logprobs_asked is not None
@@ -321,7 +330,9 @@ class _Choice:
         logprobs = None
         if self._shows_logprobs and self._prompt.is_echoed:
             count = self._num_alternatives
-            chosen = [self._chosen_token(*token, is_echo=True) for token in self._prompt.tokens(count)]
+            silent = self._prompt.num_silent
+            tokens = enumerate(self._prompt.tokens(count))
+            chosen = [self._chosen_token(*token, is_text=place >= silent) for place, token in tokens]
             self._chosen += chosen
             logprobs = self._in_shape(chosen)
         self._partial, self._num_characters = b"", len(self._prompt.text)
@@ -359,12 +370,11 @@ class _Choice:
         return self._in_shape(chosen) if chosen else None
 
     def _chosen_token(
-        self, token_id: int, logprobs: TokenLogprobs | None, *, is_echo: bool = False
+        self, token_id: int, logprobs: TokenLogprobs | None, *, is_text: bool = False
     ) -> Chosen:
-        """The token as the answer shows it. Special ones leave text only where token ids are echoed."""
+        """The token as the answer shows it; `is_text`: also a special one leaves text."""
         spelled = self._tokenizer.token_bytes
-        shows_special = is_echo and self._prompt is not None and self._prompt.shows_special
-        visible = b"" if self._tokenizer.is_special(token_id) and not shows_special else spelled(token_id)
+        visible = b"" if self._tokenizer.is_special(token_id) and not is_text else spelled(token_id)
         if visible and not _continues_character(visible):
             self._read(b"", is_last=True)  # it stays incomplete
         offset = self._num_characters

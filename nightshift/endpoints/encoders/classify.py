@@ -1,6 +1,6 @@
 """POST /classify, in vLLM's shape: the probabilities of all labels, in the model's order."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import field_validator
@@ -36,7 +36,7 @@ class ClassifyRequest(ScoringRequest):
 
 class Classify(Classifications):
     route = "/v1/classify"
-    aliases = ("/classify",)
+    aliases: Mapping[str, JsonObject] = {"/classify": {}}
     name = "classify"
     operation = "create_classify"
     summary = "Score texts or images for each label of a classifier, in vLLM's shape"

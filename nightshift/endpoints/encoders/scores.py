@@ -89,7 +89,7 @@ class ScoreRequest(RankingRequest):
 
 class Score(ScoringEndpoint):
     route = "/v1/score"
-    aliases = ("/score",)
+    aliases: Mapping[str, JsonObject] = {"/score": {}}
     name = "score"
     operation = "create_score"
     summary = "Score pairs of texts"

@@ -50,7 +50,7 @@ class Storing:
         if not isinstance(previous, str | None):
             raise invalid_type("previous_response_id", "a string", previous)
         if background and store is False:
-            raise invalid_value("background", "a background response is stored: it needs 'store' to be true")
+            raise invalid_value("background", "background can only be used when `store` is true")
         return cls(bool(background), store is not False, previous)
 
     @classmethod

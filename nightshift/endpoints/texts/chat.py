@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from nightshift.endpoints.answer_objects import ChatCompletionObject
 from nightshift.endpoints.parameters import AS_TEMPLATED, Effort, Flag, Verbosity, WithoutEffect
@@ -16,7 +16,9 @@ from nightshift.endpoints.texts.generation import (
     CallingRequest,
     Choice,
     Conversation,
+    Ending,
     GenerationRequest,
+    ending_of,
     template_role,
 )
 from nightshift.endpoints.texts.logprobs import ALTERNATIVES_MAX, Chosen, entries
@@ -129,6 +131,8 @@ class ChatRequest(ChoicesRequest, CallingRequest):
     top_logprobs: Annotated[int, Field(ge=0, le=ALTERNATIVES_MAX, strict=True)] | None = None
     store: Annotated[Flag, WithoutEffect("no chat is stored for later retrieval")] = None
     verbosity: Annotated[Verbosity | None, WithoutEffect("say it in the prompt")] = None
+    add_generation_prompt: Flag = None
+    continue_final_message: Flag = None
     functions: list[JsonObject] | None = None
     function_call: str | JsonObject | None = None
     reasoning_effort: Annotated[Effort | None, AS_TEMPLATED] = None
@@ -139,6 +143,13 @@ class ChatRequest(ChoicesRequest, CallingRequest):
     @classmethod
     def read_tools(cls, data: JsonObject) -> Tools | None:
         return functions_of(data) or super().read_tools(data)
+
+    _ending: Ending = PrivateAttr(default="answer")
+
+    @model_validator(mode="after")
+    def _read_ending(self) -> "ChatRequest":
+        self._ending = ending_of(self.add_generation_prompt, self.continue_final_message)
+        return self
 
     @model_validator(mode="after")
     def _logprobs_first(self) -> "ChatRequest":
@@ -167,7 +178,8 @@ class ChatRequest(ChoicesRequest, CallingRequest):
 
     @property
     def prompts_given(self) -> list[Conversation]:
-        return [Conversation([message.for_template for message in self.messages], self.tools_shown)]
+        messages = [message.for_template for message in self.messages]
+        return [Conversation(messages, self.tools_shown, self._ending)]
 
 
 class Chat(ChoicesEndpoint):

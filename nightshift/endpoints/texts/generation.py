@@ -4,7 +4,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -45,6 +45,25 @@ class Conversation:
 
     messages: Sequence[JsonObject]  # role and content; tool_calls, tool_call_id and name where they are given
     tools: Sequence[JsonObject] = ()
+    ending: "Ending" = "answer"
+
+
+Ending = Literal["answer", "message", "open"]
+"""The end of a conversation's prompt: the beginning of the answer, the last message's end, or the last
+message as it is, which the answer continues.
+"""
+
+
+def ending_of(add_generation_prompt: bool | None, continue_final_message: bool | None) -> Ending:
+    """The ending that vLLM's parameters ask for. Raises InvalidRequest."""
+    adds = add_generation_prompt is not False
+    if continue_final_message and adds:
+        raise InvalidRequest(
+            "Cannot set both `continue_final_message` and `add_generation_prompt` to True. The latter is, "
+            "unless it is set to false.",
+            param="continue_final_message",
+        )
+    return "open" if continue_final_message else "answer" if adds else "message"
 
 
 Prompt = Conversation | str | list[int]  # or text, or token ids

@@ -31,7 +31,7 @@ class DetokenizeRequest(TokenizerRequest):
 
 class Detokenize(TokenizerEndpoint):
     route = "/v1/detokenize"
-    aliases = ("/detokenize",)
+    aliases: Mapping[str, JsonObject] = {"/detokenize": {}}
     name = "detokenize"
     operation = "create_detokenize"
     summary = "Turn token ids into their text"

@@ -19,12 +19,11 @@ class Tokens(Protocol):
     @property
     def context_length(self) -> int: ...
 
-    def token_ids(
-        self, prompt: Prompt, tools: Tools | None, *, add_special_tokens: bool, add_generation_prompt: bool
-    ) -> list[int]:
+    def token_ids(self, prompt: Prompt, tools: Tools | None, *, add_special_tokens: bool) -> list[int]:
         """Raises InvalidRequest."""
 
-    def spelled(self, token_id: int) -> str: ...
+    def name(self, token_id: int) -> str:
+        """A token as the vocabulary has it."""
 
     def text(self, token_ids: Sequence[int]) -> str:
         """The text of tokens, special ones included. Raises InvalidRequest for an unknown one."""

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Annotated, Final, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from nightshift.endpoints.answer_objects import TokenizedText
 from nightshift.endpoints.answers import AnswerSize
 from nightshift.endpoints.endpoint import ColumnType
+from nightshift.endpoints.parameters import Flag
 from nightshift.endpoints.requests import (
     MESSAGES_MAX,
     ModelRequest,
@@ -19,7 +20,7 @@ from nightshift.endpoints.requests import (
 from nightshift.endpoints.results import Values, count_bytes
 from nightshift.endpoints.structured.tools import Tools, tools_of
 from nightshift.endpoints.texts.chat import ChatMessage
-from nightshift.endpoints.texts.generation import Conversation, Prompt, prompt_chars
+from nightshift.endpoints.texts.generation import Conversation, Ending, Prompt, ending_of, prompt_chars
 from nightshift.endpoints.tokenizers.endpoint import TokenizerEndpoint, TokenizerRequest, Tokens
 from nightshift.fleet.models import Model
 from nightshift.jobs import JsonObject
@@ -41,8 +42,11 @@ class TokenizeRequest(TokenizerRequest):
     ) = None
     tools: list[JsonObject] | None = None
     add_special_tokens: bool | None = None
-    add_generation_prompt: Annotated[bool, null_means(True)] = True
+    add_generation_prompt: Flag = None
+    continue_final_message: Flag = None
     return_token_strs: Annotated[bool, null_means(False)] = False
+
+    _ending: Ending = PrivateAttr(default="answer")
 
     @model_validator(mode="after")
     def _one_text(self) -> Self:
@@ -50,16 +54,15 @@ class TokenizeRequest(TokenizerRequest):
             raise missing("prompt")
         if self.prompt is not None and self.messages is not None:
             raise invalid_value("messages", "'prompt' is another text: give one of them")
+        self._ending = ending_of(self.add_generation_prompt, self.continue_final_message)
         return self
 
     @property
     def text(self) -> Prompt:
+        if self.messages is None:
+            return self.prompt or ""
         shown = self._tools.given if self._tools is not None else ()
-        return (
-            self.prompt or ""
-            if self.messages is None
-            else Conversation([message.for_template for message in self.messages], shown)
-        )
+        return Conversation([message.for_template for message in self.messages], shown, self._ending)
 
     @property
     def _tools(self) -> Tools | None:
@@ -72,23 +75,18 @@ class TokenizeRequest(TokenizerRequest):
     def answered(self, tokens: Tokens) -> JsonObject:
         """Special tokens go around a text; a conversation has its own."""
         adds = self.messages is None if self.add_special_tokens is None else self.add_special_tokens
-        ids = tokens.token_ids(
-            self.text,
-            self._tools,
-            add_special_tokens=adds,
-            add_generation_prompt=self.add_generation_prompt,
-        )
+        ids = tokens.token_ids(self.text, self._tools, add_special_tokens=adds)
         return {
             "count": len(ids),
             "max_model_len": tokens.context_length,
             "tokens": ids,
-            "token_strs": [*map(tokens.spelled, ids)] if self.return_token_strs else None,
+            "token_strs": [*map(tokens.name, ids)] if self.return_token_strs else None,
         }
 
 
 class Tokenize(TokenizerEndpoint):
     route = "/v1/tokenize"
-    aliases = ("/tokenize",)
+    aliases: Mapping[str, JsonObject] = {"/tokenize": {}}
     name = "tokenize"
     operation = "create_tokenize"
     summary = "Turn a text or a conversation into token ids"

@@ -37,7 +37,7 @@ from workers.serving.inference import (
     sampling_params,
 )
 from workers.serving.model_server import Inference, ModelServer, OnFatal, Tokens, engine_class, invalid
-from workers.serving.servers.model_tokens import ModelTokens
+from workers.serving.servers.model_tokens import ModelTokens, chat_text
 from workers.serving.servers.tokenizing import Part, tokenize
 from workers.serving.servers.tool_calls import check_template
 
@@ -418,9 +418,8 @@ class TextServer(ModelServer):
             return Text(prompt) if isinstance(prompt, str) else prompt
         tokenizer = self._engine.tokenizer
         check_template(tokenizer.chat_template, prompt, tools, field)
-        shown = {"tools": list(prompt.tools)} if prompt.tools else {}
         try:
-            return Text(tokenizer.chat_text(prompt.messages, **shown), is_conversation=True)
+            return Text(chat_text(tokenizer, prompt), is_conversation=True)
         except EngineRefusal as error:
             raise invalid(error, field) from error
 

@@ -164,7 +164,7 @@ class Letters:
         text = prompt if isinstance(prompt, str) else f"{prompt.messages}{prompt.tools}"
         return [*text.encode()]
 
-    def spelled(self, token_id: int) -> str:
+    def name(self, token_id: int) -> str:
         return bytes([token_id]).decode(errors="replace")
 
     def text(self, token_ids: Sequence[int]) -> str:

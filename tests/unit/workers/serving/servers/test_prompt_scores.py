@@ -6,11 +6,18 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from nightshift import endpoints
 from nightshift.cli.demo import demo_model_path
+from nightshift.endpoints.results import Identity
+from nightshift.endpoints.texts.completions import Completions
+from nightshift.endpoints.texts.generation import GenerationRequest
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import Answer, JsonObject
+from nightshift.jobs.priorities import PriorityClass
+from nightshift_engine import Output, PromptLogprobs
 from tests.unit.workers.serving.conftest import Listener, chat, submit
 from workers.serving.carry_over import CarryOver
+from workers.serving.inference import Prompt, TextAnswer
 from workers.serving.models import Models
 
 PROMPT = "48213 and 7"
@@ -145,6 +152,63 @@ def test_a_chat_echo_repeats_the_last_message_of_the_assistant(models: Models) -
     assert said[1] == "The answer: " + said[0]
 
 
+@pytest.mark.parametrize("echo", [False, True])
+def test_a_chat_goes_on_with_its_last_message(models: Models, echo: bool) -> None:
+    messages = [{"role": "user", "content": "48213"}, {"role": "assistant", "content": "forty-eight"}]
+    goes_on = {"messages": messages, "add_generation_prompt": False, "continue_final_message": True}
+    answer = chat(models, "", **goes_on, echo=echo, max_tokens=20).wait().body
+    count = tokenized(models, **goes_on)["count"]
+
+    said = answer["choices"][0]["message"]["content"]
+    assert said == ("forty-eight" if echo else "") + " thousand two hundred thirteen"
+    assert answer["usage"]["prompt_tokens"] == count
+
+
+def test_a_chat_cannot_begin_an_answer_and_go_on_with_a_message(models: Models) -> None:
+    for asks in (
+        {"continue_final_message": True},
+        {"continue_final_message": True, "add_generation_prompt": True},
+    ):
+        with pytest.raises(InvalidRequest) as refused:
+            chat(models, "5", **asks)
+        assert refused.value.param == "continue_final_message"
+
+
+def test_a_token_that_only_begins_a_prompt_is_not_echoed() -> None:
+    class Letters:
+        """A token for each byte; 256 begins texts, 257 is special and no text."""
+
+        bos_token_id = 256
+
+        def token_bytes(self, token_id: int) -> bytes:
+            return bytes([token_id]) if token_id < 256 else f"<{token_id}>".encode()
+
+        def is_special(self, token_id: int) -> bool:
+            return token_id > 255
+
+        def decode_whole(self, token_ids: Any) -> str:
+            return b"".join(map(self.token_bytes, token_ids)).decode()
+
+    ids = [256, 65, 257, 66]
+    request = endpoints.get("/v1/completions").parse(
+        {"model": "m", "prompt": ids, "echo": True, "logprobs": 0, "max_tokens": 0}
+    )
+    assert isinstance(request, GenerationRequest)
+    prompt = Prompt(request, 0, ids, Letters())
+
+    assert prompt.text == "A<257>B"
+    answer = TextAnswer(Completions(), request, Identity("n", 5), Letters(), PriorityClass.STANDARD)
+    answer.begin([ids])
+    scores = [PromptLogprobs(-0.5)] * 3
+    output = Output("x", "", [65], "length", 4, 1, 0, prompt_logprobs=scores)
+    [_, last] = answer.take_prompt(0, output)
+    assert last.result is not None
+    assert last.result.body is not None
+    [choice] = last.result.body["choices"]
+    assert choice["logprobs"]["tokens"] == ["<256>", "A", "<257>", "B"]
+    assert choice["logprobs"]["text_offset"] == [0, 0, 1, 6]
+
+
 def test_a_prompt_that_is_too_long_to_score_is_refused_by_its_place(models: Models) -> None:
     with pytest.raises(InvalidRequest) as refused:
         completion(models, ["1", "7 " * 300], echo=True, logprobs=1, max_tokens=0)
@@ -187,7 +251,7 @@ def test_a_text_is_turned_into_tokens_and_back(models: Models) -> None:
 
     assert said["tokens"] == tokenizer(PROMPT)["input_ids"]
     assert (said["count"], said["max_model_len"]) == (len(said["tokens"]), 256)
-    assert len(said["token_strs"]) == said["count"]
+    assert said["token_strs"] == tokenizer.convert_ids_to_tokens(said["tokens"])
     bare = tokenized(models, prompt=PROMPT, add_special_tokens=False)
     assert bare["tokens"] == tokenizer(PROMPT, add_special_tokens=False)["input_ids"]
     assert bare["token_strs"] is None
