@@ -38,7 +38,9 @@ class TokenizerRequest(ModelRequest):
 class TokenizerEndpoint(Endpoint):
     """An endpoint that a model's tokenizer serves."""
 
-    model_kinds: Collection[ModelKind] = (ModelKind.DECODER, ModelKind.SEQ2SEQ)
+    model_kinds: Collection[ModelKind] = (
+        *(ModelKind.DECODER, ModelKind.SEQ2SEQ, ModelKind.ENCODER, ModelKind.CLASSIFIER),
+    )
     fields: Sequence[str]  # a request has one of them
 
     def result(self, request: TokenizerRequest, tokens: Tokens) -> Result:

@@ -1,35 +1,57 @@
 """A model's tokenizer, as the endpoints that show its tokens need it."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from nightshift.endpoints.requests import invalid_value
 from nightshift.endpoints.structured.tools import Tools
 from nightshift.endpoints.texts.generation import Conversation, Ending, Prompt, prompt_chars
+from nightshift.endpoints.tokenizers.endpoint import TokenizerEndpoint, TokenizerRequest
 from nightshift.errors import InvalidRequest
+from nightshift.fleet.models import Model
 from nightshift_engine import InvalidRequest as EngineRefusal
-from workers.serving.inference import check_length
-from workers.serving.model_server import invalid
+from workers.serving.inference import Progress, check_length
+from workers.serving.model_server import Inference, invalid
 from workers.serving.servers.tool_calls import check_template
-
-if TYPE_CHECKING:  # needs torch
-    from nightshift_engine import Engine
-    from workers.serving.engine_process.engine_process import EngineProcess
 
 ID_END: Final = 2**32  # a tokenizer's ids have 32 bits
 
 
 class Tokenizer(Protocol):
-    """The part of a model's tokenizer that a conversation needs."""
+    """A model's tokenizer, as far as its tokens are shown."""
+
+    @property
+    def chat_template(self) -> str: ...
 
     def chat_text(self, messages: Sequence[Mapping[str, Any]], **template_arguments: Any) -> str: ...
+
+    def encode_all(self, texts: Sequence[str], *, add_special_tokens: bool = True) -> list[list[int]]: ...
+
+    def token_bytes(self, token_id: int) -> bytes: ...
+
+    def token_name(self, token_id: int) -> str | None: ...
+
+    def decode_whole(self, token_ids: Sequence[int]) -> str: ...
+
+
+def show_tokens(inference: Inference, tokenizer: Tokenizer | None, model: Model) -> None:
+    """Answers a request for a model's tokens at once. Raises InvalidRequest."""
+    endpoint, request = inference.endpoint, inference.request
+    assert isinstance(endpoint, TokenizerEndpoint), "the endpoint is known"
+    assert isinstance(request, TokenizerRequest), "parsed by this endpoint"
+    if tokenizer is None or model.context_length is None:
+        raise InvalidRequest(
+            f"'{model.id}' {model.kind.does}, and reads no texts.", param="model", code="model_not_supported"
+        )
+    tokens = ModelTokens(tokenizer, model.context_length)
+    inference.listener(Progress(result=endpoint.result(request, tokens)))
 
 
 class ModelTokens:
     """The tokens of one model."""
 
-    def __init__(self, engine: "Engine | EngineProcess", context_length: int) -> None:
-        self._tokenizer = engine.tokenizer
+    def __init__(self, tokenizer: Tokenizer, context_length: int) -> None:
+        self._tokenizer = tokenizer
         self.context_length = context_length
 
     def token_ids(self, prompt: Prompt, tools: Tools | None, *, add_special_tokens: bool) -> list[int]:
@@ -58,7 +80,7 @@ class ModelTokens:
         return self._tokenizer.decode_whole(token_ids)
 
 
-def chat_text(tokenizer: "Tokenizer", prompt: Conversation) -> str:
+def chat_text(tokenizer: Tokenizer, prompt: Conversation) -> str:
     """A conversation's text up to its ending. Raises the engine's InvalidRequest."""
     shown = {"tools": list(prompt.tools)} if prompt.tools else {}
     ending = _ENDINGS[prompt.ending]

@@ -29,6 +29,7 @@ from nightshift_engine.errors import EncodeInputTooLong, NoRoomForText
 from workers.serving.inference import check_length
 from workers.serving.model_server import Inference, OnFatal, invalid, takes_no_images
 from workers.serving.servers.encoder_server import EncoderServer
+from workers.serving.servers.model_tokens import Tokenizer
 from workers.serving.servers.tokenizing import Part, tokens_kept
 
 if TYPE_CHECKING:  # needs torch
@@ -59,6 +60,10 @@ class ScoreServer(EncoderServer):
     ) -> None:
         super().__init__(model, scorer, on_fatal, config)
         self._scorer = scorer
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._scorer.tokenizer
 
     def check(self, endpoint: Endpoint, request: ModelRequest) -> None:
         assert isinstance(endpoint, ScoringEndpoint), "the model's kind was checked"

@@ -37,7 +37,7 @@ from workers.serving.inference import (
     sampling_params,
 )
 from workers.serving.model_server import Inference, ModelServer, OnFatal, Tokens, engine_class, invalid
-from workers.serving.servers.model_tokens import ModelTokens, chat_text
+from workers.serving.servers.model_tokens import chat_text, show_tokens
 from workers.serving.servers.tokenizing import Part, tokenize
 from workers.serving.servers.tool_calls import check_template
 
@@ -108,9 +108,7 @@ class TextServer(ModelServer):
         request = inference.request
         endpoint = inference.endpoint
         if isinstance(endpoint, TokenizerEndpoint):
-            assert isinstance(request, TokenizerRequest), "parsed by this endpoint"
-            tokens = ModelTokens(self._engine, self.context_length)
-            inference.listener(Progress(result=endpoint.result(request, tokens)))
+            show_tokens(inference, self._engine.tokenizer, self.model)
             return
         assert isinstance(endpoint, TextEndpoint), "the model's kind was checked"
         assert isinstance(request, GenerationRequest), "its requests are for text"

@@ -283,6 +283,15 @@ def test_what_cannot_be_tokenized_is_refused_by_name(models: Models, body: JsonO
     assert refused.value.param == param
 
 
+def test_an_encoder_shows_its_tokens_too(models: Models) -> None:
+    body = {"model": models.ids[1], "prompt": "a cat"}
+    ids = submit(models, "/v1/tokenize", body).wait().body["tokens"]
+
+    assert len(ids) == 4
+    text = submit(models, "/v1/detokenize", {"model": models.ids[1], "tokens": ids[1:-1]}).wait().body
+    assert text == {"prompt": "a cat"}
+
+
 @pytest.mark.parametrize(
     ("tokens", "place"), [([5, 10**9], "tokens[1]"), ([2**40], "tokens[0]"), ([-1], "tokens[0]")]
 )

@@ -321,6 +321,13 @@ def test_a_document_is_cut_to_its_own_tokens_and_the_query_is_not(
     assert scores([document, "w1"])[0] != pytest.approx(wanted[0], abs=TOLERANCE)
 
 
+@pytest.mark.parametrize("model", ["labels", "generative"])
+def test_a_classifier_shows_its_tokens(models: Models, folder: Path, model: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(folder / model)
+
+    assert answered(models, "/v1/tokenize", model, prompt=QUERY)["tokens"] == tokenizer(QUERY)["input_ids"]
+
+
 def test_a_classifier_moderates_and_answers_in_vllms_shape(models: Models) -> None:
     data = answered(models, "/v1/classifications", "labels", input=TEXTS)["data"]
     scores = [{label["label"]: label["score"] for label in one["scores"]} for one in data]
