@@ -314,7 +314,8 @@ class Draft:
         wanted = sequence.num_uncomputed_tokens
         if wanted > self.tokens_left:
             wanted = self.tokens_left
-        wanted = self.scorable(sequence, wanted)
+        if sequence.num_to_score:
+            wanted = self.scorable(sequence, wanted)
         return self._budget.allow(sequence, wanted) if self._budget.is_in_force else wanted
 
     def scorable(self, sequence: Sequence, wanted: int) -> int:

@@ -393,6 +393,8 @@ def _prompt_bytes(request: GenerationRequest, sizes: OutputSizes, context: int) 
     """An upper bound of the bytes of what an answer shows of its prompts. A token is at least one byte."""
     per_prompt, alternatives = request.num_choices // request.num_prompts, request.prompt_logprobs_asked
     total = 0
+    if alternatives is None and not request.echoed(0):
+        return total
     for number, prompt in enumerate(request.prompts_given):
         tokens = min(prompt_bytes(prompt) + PROMPT_TOKENS_SLACK, context)
         echoed = request.echoed(number)

@@ -9,6 +9,7 @@ import redis
 
 from nightshift.broker.token_streams import _key, connection_url
 from nightshift.jobs import OnlineClaim
+from nightshift.jobs.files import JobPart
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker, text_answer
 
 LONG = "one two three four"
@@ -295,3 +296,17 @@ def test_a_row_of_a_job_goes_on_from_no_response(http):
         refused = http.post("/v1/jobs", json={"endpoint": "/v1/responses", "body": body})
         assert refused.status_code == 400
         assert refused.json()["error"]["param"] == f"body.{field}"
+
+
+def test_a_response_whose_time_is_over_is_found_no_more(client, worker, store):
+    stored = client.responses.create(model=CHAT_MODEL, input="one")
+    job_id = f"job_{stored.id.removeprefix('resp_')}"
+    with store.transaction() as tx:
+        tx.deletions.mark([job_id], JobPart.RESULTS, tx.now())
+        tx.deletions.delete_bodies([job_id])
+
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(stored.id)
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.responses.create(model=CHAT_MODEL, input="two", previous_response_id=stored.id)
+    assert refused.value.code == "previous_response_not_found"
