@@ -105,7 +105,8 @@ def test_a_template_that_makes_no_sense_is_refused(tmp_path, content, model, com
         (("s3://in/x", *BASICS, "--model", "m"), "--input-column or --template"),
         (
             ("s3://in/x", "--endpoint", "embedings", "--output", "s3://o/"),
-            "chat, completions, responses, embeddings, classifications, rerank and score",
+            "chat, completions, responses, embeddings, classifications, classify, moderations, rerank, "
+            "score, tokenize and detokenize",
         ),
         (("s3://in/x", *BASICS, "--window", "soon"), "--window"),
         (("s3://in/x", *BASICS, "--window", "0h"), "--window"),
