@@ -20,7 +20,7 @@ from api.jobs import routes as jobs
 from api.middleware.boundary import FASTAPI_TELEMETRY, Boundary, HeadRequests, HttpMetrics, RequestHeads
 from api.middleware.request_bodies import BodyLimit
 from api.middleware.turns import BeginTurns
-from api.openai import batches, files, inference, models, uploads
+from api.openai import batches, files, inference, models, responses, uploads
 from api.openapi import document
 from api.operation import health, overview
 from api.operation.metrics import DatabaseMetrics, Surroundings
@@ -48,6 +48,7 @@ SWITCH_INTERVAL_S = 0.0005
 
 ROUTERS = (  # a request tries their routes in this order
     inference.router,
+    responses.router,
     jobs.router,
     files.router,
     uploads.router,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .checkpoint.files import HUB_FILES, HUB_FILES_IGNORED
 from .core.config import EngineConfig
 from .core.live_request import RequestLimits
-from .core.request import Completion, MadeBy, Output, Request, RequestTimes, TokenLogprobs
+from .core.request import Completion, MadeBy, Output, PromptLogprobs, Request, RequestTimes, TokenLogprobs
 from .core.sampling_params import SamplingParams
 from .core.stats import ClassHistograms, EncoderStats, EngineHistograms, EngineStats, Histogram
 from .errors import EngineError, InvalidRequest
@@ -38,6 +38,7 @@ __all__ = [
     "InvalidRequest",
     "MadeBy",
     "Output",
+    "PromptLogprobs",
     "Request",
     "RequestLimits",
     "RequestTimes",

@@ -34,6 +34,7 @@ from .execution.model_runner import is_out_of_memory
 from .loading.model import LoadedModel, load_model
 from .loading.runner import make_runner
 from .loading.weights import instruction_set
+from .sampling.prompt_scores import PromptScores
 from .sampling.sampler import Choice, Sampler
 from .text.thoughts import Thought, ThoughtFormat
 from .text.tokenizer import Tokenizer
@@ -54,7 +55,8 @@ class Runner(Protocol):
     """A model runner as the engine needs it; `ModelRunner` is the real one."""
 
     def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
-        """Logits `[rows, vocabulary]`, in the order of `chunks`: a row of each that is last.
+        """Logits `[rows, vocabulary]`, in the order of `chunks`: a row of each that is last, then the rows of
+        the `num_scored` tokens of each.
 
         `promised` are the tokens that the step before sampled; sequences with a promised token need them.
         """
@@ -82,6 +84,8 @@ class _Launched:
     shape: StepShape
     launched_s: float
     """The time by the process's own clock."""
+    scores: PromptScores | None
+    """Log-probabilities of prompts that ask for them; None: none does."""
 
 
 class Engine:
@@ -378,6 +382,9 @@ class Engine:
                 # What may come depends on the tokens before, so these are read while the device computes.
                 self._settle()
                 promised = None
+            scores = None
+            if len(logits) > len(sampled):
+                logits, scores = logits[: len(sampled)], PromptScores(logits[len(sampled) :], chunks)
             choice = self._sampler.choose(logits, sampled, promised)
         for chunk in chunks:
             live = self._live.get(chunk.sequence.id)
@@ -387,7 +394,7 @@ class Engine:
                     live.count_launch(launched_s)
         for row, sequence in enumerate(sampled):
             sequence.promise(row)
-        return _Launched(chunks, starts, sampled, choice, shape, launched_s)
+        return _Launched(chunks, starts, sampled, choice, shape, launched_s, scores)
 
     def _settle(self) -> None:
         """Reads the tokens of the step in flight, publishes its blocks, and reports what is new."""
@@ -412,12 +419,25 @@ class Engine:
             self._roofline_s += self._roofline.least_seconds(
                 shape.tokens, shape.kv_tokens, len(step.sampled), spans
             )
+        if step.scores is not None:
+            self._take_scores(step.scores)
         for row, (sequence, token) in enumerate(zip(step.sampled, result.tokens, strict=True)):
             sequence.num_promised -= 1
             live = self._live.get(sequence.id)
             # A sequence that ended or was aborted while this step was in flight needs no other token.
             if live is not None and live.sequence is sequence:
                 self._report(self._advance(live, token, result.logprobs.get(row)))
+
+    def _take_scores(self, scores: PromptScores) -> None:
+        """Keeps log-probabilities of prompts. A preempted one computes some again."""
+        for sequence, start, logprobs in scores.read():
+            live = self._live.get(sequence.id)
+            if live is None or live.sequence is not sequence:
+                continue
+            if logprobs is None:
+                self._report(self._fail(live, "the model's logits are not finite"))
+                continue
+            live.prompt_logprobs[start:] = logprobs
 
     def _compiler(self) -> GrammarCompiler:
         # Imported at the first grammar: without one, the engine runs where llguidance is not installed.

@@ -72,7 +72,7 @@ async def follow(
     async with aclosing(poll_or_deltas(services.streams, waiting.shard_id)) as items:
         async for item in items:
             if item is None:
-                outcome = await run_in_threadpool(_outcome, services, waiting)
+                outcome = await run_in_threadpool(outcome_of, services, waiting)
                 if outcome is not None:
                     yield outcome
                     return
@@ -156,7 +156,7 @@ def _has_ended(services: Services, job: Job) -> bool:
         return False
 
 
-def _outcome(services: Services, waiting: Waiting) -> RecordedAnswer | None:
+def outcome_of(services: Services, waiting: Waiting) -> RecordedAnswer | None:
     """The recorded outcome; None if the job goes on or the database is away."""
     try:
         with services.store.snapshot() as tx:
@@ -168,10 +168,10 @@ def _outcome(services: Services, waiting: Waiting) -> RecordedAnswer | None:
         return None
     if recorded is not None or (job is not None and not job.state.is_terminal):
         return recorded
-    return RecordedAnswer.from_answer(_ended_without_answer(job))
+    return RecordedAnswer.from_answer(ended_without_answer(job))
 
 
-def _ended_without_answer(job: Job | None) -> Answer:
+def ended_without_answer(job: Job | None) -> Answer:
     """The answer for a deleted, stopped or failed job."""
     why: NightshiftError
     if job is None:

@@ -5,10 +5,10 @@ text only after `STREAM_START_S`.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from fastapi.responses import Response
 from sse_starlette import ServerSentEvent
@@ -19,7 +19,6 @@ from api.openai.transcript import MalformedDelta, Transcript
 from api.responses.errors import error_json
 from api.responses.streams import PIECE_BYTES, comment, event, event_source, in_pieces, recorded
 from api.services.services import Services
-from nightshift.endpoints.answers import answer_id
 from nightshift.endpoints.texts.generation import GenerationRequest, TextEndpoint
 from nightshift.endpoints.texts.streams import AnswerEvents, AnswerHead, CallPiece, Piece, StreamEvent
 from nightshift.errors import NightshiftError
@@ -42,21 +41,48 @@ class Wanted:
 
     endpoint: TextEndpoint
     request: GenerationRequest
+    also: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the recorded answer that the API knows, and not the worker."""
+    outlives_client: bool = False
+    """Whether it is made to its end without its client, who is told of it at once."""
+
+    def head(self, job: Job) -> AnswerHead:
+        created_s = int(job.created_at.timestamp())
+        return AnswerHead(self.endpoint.answer_id(job.id), created_s, job.priority)
 
     def events(self, job: Job) -> AnswerEvents:
-        created_s = int(job.created_at.timestamp())
-        head = AnswerHead(answer_id(self.endpoint.id_prefix, job.id), created_s, job.priority)
-        return self.endpoint.events(self.request, head)
+        return self.endpoint.events(self.request, self.head(job))
+
+    def kept(self, services: Services, waiting: Waiting) -> AbstractAsyncContextManager[None]:
+        """Stops what the client no longer waits for, where that is to be."""
+        return nullcontext() if self.outlives_client else stopping_if_abandoned(services, waiting)
 
 
-async def streamed(services: Services, waiting: Waiting, wanted: Wanted, gone: Gone) -> Response:
+Pick = Callable[[StreamEvent], StreamEvent | None]
+"""An event as it is sent; None: it is not."""
+
+
+async def streamed(
+    services: Services, waiting: Waiting, wanted: Wanted, gone: Gone, pick: Pick | None = None
+) -> Response:
     """The answer as server-sent events, or an error with its status if it fails first."""
     events = _events_or_error(services, waiting, wanted, gone)
+    if pick is not None:
+        return event_source(_joined(STILL_WAITING, _picked(events, pick)))
     try:
         first = await anext(events)
     except Refused as refused:
         return await recorded(refused.outcome)
     return event_source(_joined(first, events))
+
+
+async def _picked(
+    events: AsyncGenerator[StreamEvent | None, None], pick: Pick
+) -> AsyncGenerator[StreamEvent | None, None]:
+    async with aclosing(events):
+        async for part in events:
+            if part is not None and (sent := pick(part)) is not None:
+                yield sent
 
 
 async def _joined(
@@ -102,8 +128,10 @@ async def _events(
     opening = events.opening()
     clock = asyncio.get_running_loop().time
     opens_at_s = clock() + STREAM_START_S
-    has_begun = False
-    async with stopping_if_abandoned(services, waiting):
+    has_begun = wanted.outlives_client
+    for early in opening if has_begun else ():
+        yield early
+    async with wanted.kept(services, waiting):
         async with aclosing(follow(services, waiting, gone)) as entries:
             async for entry in entries:
                 if isinstance(entry, RecordedAnswer):
@@ -122,7 +150,7 @@ async def _events(
             raise Refused(entry)
         for part in opening:
             yield part
-    ending = _ending(wanted.endpoint, events, transcripts, entry)
+    ending = _ending(wanted, events, transcripts, entry)
     if entry.is_large:
         while (late := await run_in_threadpool(next, ending, None)) is not None:
             yield late
@@ -156,13 +184,14 @@ def _take_delta(
 
 
 def _ending(
-    endpoint: TextEndpoint, events: AnswerEvents, transcripts: Sequence[Transcript], outcome: RecordedAnswer
+    wanted: Wanted, events: AnswerEvents, transcripts: Sequence[Transcript], outcome: RecordedAnswer
 ) -> Iterator[StreamEvent]:
     """The events after the recorded outcome: those that are missing of each choice, and the end."""
-    body = outcome.body
+    body, endpoint = outcome.body, wanted.endpoint
     if not outcome.succeeded:
         yield from events.failed(body)
         return
+    body |= wanted.also
     wholes, calls, thoughts = endpoint.pieces(body), endpoint.calls(body), endpoint.reasoning(body)
     for choice, (whole, transcript) in enumerate(zip(wholes, transcripts, strict=True)):
         thought = transcript.rest_of_thought(thoughts[choice])

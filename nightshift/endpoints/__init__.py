@@ -8,13 +8,17 @@ from collections.abc import Sequence
 from typing import Final
 
 from nightshift.endpoints.encoders.classifications import Classifications
+from nightshift.endpoints.encoders.classify import Classify
 from nightshift.endpoints.encoders.embeddings import Embeddings
+from nightshift.endpoints.encoders.moderations import Moderations
 from nightshift.endpoints.encoders.rerank import Rerank
 from nightshift.endpoints.encoders.scores import Score
 from nightshift.endpoints.endpoint import Endpoint
 from nightshift.endpoints.responses import Responses
 from nightshift.endpoints.texts.chat import Chat
 from nightshift.endpoints.texts.completions import Completions
+from nightshift.endpoints.tokenizers.detokenize import Detokenize
+from nightshift.endpoints.tokenizers.tokenize import Tokenize
 
 __all__ = ["Endpoint", "every", "get", "named", "register", "unregister"]
 
@@ -49,5 +53,9 @@ def named(name: str) -> Endpoint:
     raise ValueError(f"unknown endpoint {name!r}: use one of {', '.join(_BY_ROUTE)}")
 
 
-for _endpoint in (Chat(), Completions(), Responses(), Embeddings(), Classifications(), Rerank(), Score()):
+for _endpoint in (
+    *(Chat(), Completions(), Responses(), Embeddings()),
+    *(Classifications(), Classify(), Moderations(), Rerank(), Score()),
+    *(Tokenize(), Detokenize()),
+):
     register(_endpoint)

@@ -49,6 +49,7 @@ class AnsweredMessage(BaseModel):
     reasoning_content: str | None = None  # the thought before it
     reasoning: str | None = None  # the same
     tool_calls: list[AnsweredCall] = []
+    function_call: AnsweredFunction | None = None  # in place of these where `functions` were given
 
 
 class ChatChoice(BaseModel):
@@ -56,6 +57,16 @@ class ChatChoice(BaseModel):
     message: AnsweredMessage
     logprobs: ChatLogprobs | None
     finish_reason: str | None
+
+
+class PromptLogprob(BaseModel):
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
+"""A place per token of the prompt, the first of them null: tokens by their ids, as in vLLM."""
 
 
 class ChatCompletionObject(BaseModel):
@@ -69,12 +80,13 @@ class ChatCompletionObject(BaseModel):
     usage: AnswerUsage
     service_tier: str | None
     system_fingerprint: str | None
+    prompt_logprobs: PromptLogprobs = []  # where they are asked for
 
 
 class CompletionLogprobs(BaseModel):
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
@@ -83,6 +95,7 @@ class CompletionChoice(BaseModel):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: str | None
+    prompt_logprobs: PromptLogprobs = []  # where they are asked for
 
 
 class CompletionObject(BaseModel):
@@ -138,6 +151,54 @@ class ClassificationList(BaseModel):
     model: str
     data: list[ClassifiedText]
     usage: EmbeddingUsage
+
+
+class ProbabilityList(BaseModel):
+    index: int
+    label: str  # of the highest probability
+    probs: list[float]  # in the order of the model's labels
+    num_classes: int
+
+
+class ClassifiedList(BaseModel):
+    """POST /v1/classify."""
+
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[ProbabilityList]
+    usage: EmbeddingUsage
+
+
+class Moderated(BaseModel):
+    flagged: bool
+    categories: dict[str, bool]
+    category_scores: dict[str, float]
+    category_applied_input_types: dict[str, list[Literal["text"]]]
+
+
+class ModerationObject(BaseModel):
+    """POST /v1/moderations."""
+
+    id: str
+    model: str
+    results: list[Moderated]
+
+
+class TokenizedText(BaseModel):
+    """POST /v1/tokenize."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None  # where they are asked for
+
+
+class DetokenizedText(BaseModel):
+    """POST /v1/detokenize."""
+
+    prompt: str
 
 
 class RerankedDocument(BaseModel):

@@ -30,6 +30,8 @@ class Endpoint(ABC):
     """A stateless route to a model."""
 
     route: str  # such as `/v1/chat/completions`
+    aliases: Mapping[str, JsonObject] = {}
+    """Routes that it has at other servers, for online requests, and values of fields not given there."""
     name: str  # the command line's word, such as `chat`
     operation: str  # of the OpenAPI document, such as `create_chat_completion`
     summary: str  # likewise

@@ -5,7 +5,7 @@ Names are OpenAI's, extensions vLLM's. Known but unsupported fields are refused,
 
 import re
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Collection, Mapping, Sequence, Sized
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import (
@@ -101,11 +101,14 @@ class ModelRequest(BaseModel):
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     """Values of parameters it does not have that ask for nothing here, where that differs from elsewhere."""
 
+    other_names: ClassVar[Collection[str]] = ()
+    """Names of its fields at other servers."""
+
     @model_validator(mode="before")
     @classmethod
     def _refuse_unsupported(cls, data: Any) -> Any:
         for name, value in data.items() if isinstance(data, dict) else ():
-            if value is None or name not in KNOWN or name in cls.model_fields:
+            if value is None or name not in KNOWN or name in cls.model_fields or name in cls.other_names:
                 continue
             if value not in cls.neutral.get(name, KNOWN[name]):
                 raise unsupported(name)

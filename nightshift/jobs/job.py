@@ -121,6 +121,7 @@ class JobSpec:
     reused_job: str | None = None  # the id of the job that `options.reuse` stands for
     kept_in: str | None = None  # a retry's field for what is kept of the earlier job's rows
     service_tier: str | None = None  # echoed on OpenAI answers
+    storing: JsonObject | None = None  # of a stored response: how it was asked for; None: it is not one
 
     @property
     def stored_bytes(self) -> int:

@@ -239,6 +239,7 @@ class Batcher:
         for members in reversed(self._running.by_rank[1:]):
             for sequence in list(members):
                 count = min(sequence.num_uncomputed_tokens, MIN_CHUNK_TOKENS, draft.tokens_left)
+                count = draft.scorable(sequence, count)
                 if count > 0 and sequence not in draft.preempted:
                     count = self._grow(sequence, count, draft)
                     if count > 0:
@@ -328,7 +329,8 @@ class Batcher:
         sequence, is_overdue = self._queue.choose(rank, draft.tried)
         if sequence is None or (sequence in draft.preempted and draft.token_counts):
             return False
-        if draft.tokens_for(sequence) == 0:
+        # One that scores its prompt waits for rows of logits in its slot, so that no other waits behind it.
+        if draft.tokens_for(sequence) == 0 and draft.scorable(sequence, 1):
             return False
         if not self._has_slot and not self._may_preempt(sequence, draft):
             draft.tried.add(sequence)
@@ -356,7 +358,7 @@ class Batcher:
 
     def _defer(self, sequence: Sequence) -> bool:
         """Parks a sequence whose prefix is being computed, rather than compute it a second time."""
-        if not self._reuse_prefixes or sequence.blocks:
+        if not self._reuse_prefixes or sequence.blocks or sequence.num_to_score:
             return False
         digests = self._reusable_digests(sequence)
         if not self._in_flight.park(sequence, digests[self.tables.num_known(sequence, digests) :]):
@@ -368,7 +370,7 @@ class Batcher:
     def _allocate(self, sequence: Sequence, draft: Draft) -> bool:
         """Allocates a slot, and blocks for all tokens or those of a window; False changes nothing."""
         tables, prefix = self.tables, None
-        if self._reuse_prefixes and tables.is_whole(sequence):
+        if self._reuse_prefixes and not sequence.num_to_score and tables.is_whole(sequence):
             prefix = tables.acquire_prefix(sequence, self._reusable_digests(sequence))
         missing = tables.missing_to_admit(sequence, prefix)
         if not self._make_room(sequence, missing, draft):

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from ..errors import InvalidRequest, InvalidTokenIds, PromptTooLong, SourceTooLong
 from ..text.decoders import TextStream
 from .kv_groups import BlockDemand
-from .request import PRIORITY_RANKS, FinishReason, Output, Request, TokenLogprobs
+from .request import PRIORITY_RANKS, FinishReason, Output, PromptLogprobs, Request, TokenLogprobs
+from .sampling_params import LOGPROBS_MAX
 from .sequence import Sequence
 from .stats import ClassHistograms
 
@@ -60,6 +61,7 @@ def token_limit(request: Request, model: ModelFacts, kv_capacity: int, source_sl
             f"output_logprobs has {len(request.output_logprobs)} entries "
             f"for {len(request.output_token_ids)} output tokens"
         )
+    _check_prompt_logprobs(request)
     if len(request.source_token_ids) > model.source_length:
         raise SourceTooLong(len(request.source_token_ids), model.source_length)
     context = source_slots + model.context_length
@@ -92,6 +94,16 @@ class RequestLimits:
         return token_limit(request, self.model, capacity, source_slots)
 
 
+def _check_prompt_logprobs(request: Request) -> None:
+    count = request.prompt_logprobs
+    if count is None:
+        return
+    if not 0 <= count <= LOGPROBS_MAX:
+        raise InvalidRequest(f"prompt_logprobs must be None or 0 to {LOGPROBS_MAX}, got {count}")
+    if request.source_token_ids:
+        raise InvalidRequest("prompt_logprobs is for decoders: an encoder-decoder's source is not scored")
+
+
 def _check_token_ids(what: str, token_ids: Collection[int], model: ModelFacts) -> None:
     """One id outside the vocabulary would not fail its own request but the step it is computed in."""
     try:
@@ -116,6 +128,8 @@ class LiveRequest:
     """Log-probabilities of all output tokens, if the request asks for them."""
     counts: ClassHistograms
     """The histograms of its class."""
+    prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
+    """Log-probabilities of the prompt's tokens after its first, as far as they are computed."""
     end_token_id: int | None = None
     compiling: Compiling | None = None
     """The request's grammar, if it has one."""
@@ -204,6 +218,8 @@ class LiveRequest:
         output = self._output(text, token_ids)
         output.finish_reason, output.end_token_id = reason, self.end_token_id
         output.times = self
+        if self.sequence.request.prompt_logprobs is not None:
+            output.prompt_logprobs = self.prompt_logprobs
         return output
 
     def _output(self, text: str, token_ids: list[int]) -> Output:

@@ -75,6 +75,14 @@ class TokenLogprobs:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptLogprobs(TokenLogprobs):
+    """The same for a token of a prompt, given those before it."""
+
+    rank: int = 1
+    """The token's place among all by their probability, from 1; equally likely ones share the last."""
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One prompt to complete.
 
@@ -105,6 +113,9 @@ class Request:
     output_kind: OutputKind = "delta"
     """An output for each step that adds to it, or a single one, of everything, at its end; named as in vLLM.
     `Engine.generated` reads what it has before."""
+    prompt_logprobs: int | None = None
+    """Report log-probabilities of the prompt's tokens, and those of so many likeliest, with the last output.
+    Such a prompt is computed whole: no prefix of it is found in memory."""
     source_token_ids: Sequence[int] = ()
     """The text that the encoder of an encoder-decoder reads. Its decoder reads the prompt first."""
 
@@ -154,6 +165,9 @@ class Output:
     """Whether the engine gave up because of the request's grammar."""
     logprobs: list[TokenLogprobs] | None = None
     """One per token id, if the request asks for them."""
+    prompt_logprobs: list[PromptLogprobs] | None = None
+    """One per token of the prompt after its first, with the last output, if the request asks for them. A
+    resumed request that had ended lacks them: nothing of it is computed."""
     end_token_id: int | None = None
     """The end-of-sequence or stop id that ended it; None if nothing did or something else."""
     reasoning: str = ""

@@ -95,6 +95,7 @@ class Sequence:
         "num_computed_tokens_max",
         "num_promised",
         "num_prompt_tokens",
+        "num_to_score",
         "num_tokens_max",
         "promised_row",
         "protected_until_tokens",
@@ -135,6 +136,8 @@ class Sequence:
             self.token_ids.extend([request.prompt_token_ids[0]] * (self.source_slots - len(self.token_ids)))
         self.token_ids.extend(request.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
+        # Places whose logits score the token after them.
+        self.num_to_score = self.num_prompt_tokens - 1 if request.prompt_logprobs is not None else 0
         self.token_ids.extend(request.output_token_ids)
         self.num_tokens_max = num_tokens_max
         self.num_computed_tokens = 0

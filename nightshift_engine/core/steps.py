@@ -285,6 +285,15 @@ class Chunk:
         """Computes the sequence's last known token, so the next one can be sampled."""
         return self.num_tokens == self.sequence.num_uncomputed_tokens
 
+    @property
+    def num_scored(self) -> int:
+        """The number of its first tokens whose logits score the token after them."""
+        return max(0, min(self.num_tokens, self.sequence.num_to_score - self.sequence.num_computed_tokens))
+
+
+SCORED_TOKENS_MAX = 256
+"""Prompt tokens that a step may score: each has a row of logits, as long as the vocabulary."""
+
 
 class Draft:
     """A step being planned: whose tokens are in it, and how many more it may take."""
@@ -293,6 +302,7 @@ class Draft:
         """`deferrals_max`: how many sequences it may find to have a prefix that is being computed."""
         self.tokens_left = max_num_batched_tokens
         self.deferrals_left = deferrals_max
+        self.scored_left = SCORED_TOKENS_MAX
         self.token_counts: dict[Sequence, int] = {}
         self.preempted: set[Sequence] = set()
         self.tried: set[Sequence] = set()
@@ -304,7 +314,14 @@ class Draft:
         wanted = sequence.num_uncomputed_tokens
         if wanted > self.tokens_left:
             wanted = self.tokens_left
+        if sequence.num_to_score:
+            wanted = self.scorable(sequence, wanted)
         return self._budget.allow(sequence, wanted) if self._budget.is_in_force else wanted
+
+    def scorable(self, sequence: Sequence, wanted: int) -> int:
+        """The number of the `wanted` next tokens that fit by their rows of logits."""
+        is_scored = sequence.num_to_score > sequence.num_computed_tokens
+        return min(wanted, self.scored_left) if is_scored else wanted
 
     def put(self, sequence: Sequence, num_tokens: int) -> None:
         assert 0 < num_tokens <= self.tokens_left, f"{num_tokens} tokens, {self.tokens_left} left"
@@ -312,6 +329,8 @@ class Draft:
             self._budget.note(sequence, num_tokens)
         self.token_counts[sequence] = num_tokens
         self.tokens_left -= num_tokens
+        if sequence.num_to_score:
+            self.scored_left -= Chunk(sequence, num_tokens).num_scored
 
     def drop(self, sequence: Sequence) -> None:
         """Takes a sequence out that has to go after all."""

@@ -66,6 +66,7 @@ class EncoderModel:
         self.pooling = pooling
         self.matryoshka = Matryoshka.read(directory)
         self.prompts = Prompts.read(directory)
+        self.tokenizer = tokenizer
         self._model = model
         self._texts = TextTokenizer(
             tokenizer, lowercases=pooling.lowercases, pools_prompts=pooling.includes_prompt

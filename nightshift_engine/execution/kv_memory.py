@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..core.config import EngineConfig
 from ..core.kv_groups import BlockDemand, KvGroups
+from ..core.steps import SCORED_TOKENS_MAX
 from ..errors import InvalidConfig
 from ..kernels.triton.splits import split_bytes_max
 from .device.devices import DeviceMemory
@@ -167,7 +168,7 @@ def largest_step_bytes(
     if rank:  # queries and sums over latent KV (`latent.py`)
         of_head = 2 * rank + int(text_config.qk_rope_head_dim)
         activations += config.max_num_batched_tokens * heads * of_head * dtype.itemsize
-    num_bytes = activations + 5 * config.max_num_seqs * vocab_size * 4
+    num_bytes = activations + (5 * config.max_num_seqs + SCORED_TOKENS_MAX) * vocab_size * 4
     if device.type != "cuda":
         return num_bytes
     head_dim = int(np.max(getattr(text_config, "head_dim", None) or hidden // heads))

@@ -79,7 +79,8 @@ class ModelRunner:
     def forward(self, chunks: Seq[Chunk], promised: Tensor | None = None) -> Tensor:
         """Computes all chunks; logits `[rows, vocabulary]` in the order given, float32.
 
-        Each chunk that is its sequence's last has a row: that of its last token.
+        Each chunk that is its sequence's last has a row: that of its last token. Behind these are those of
+        the tokens that score prompts.
         `promised` are the tokens of the step before, on the device, for sequences that do not know theirs.
         """
         begun_s = time.monotonic()
@@ -93,7 +94,8 @@ class ModelRunner:
     def run(self, step: HostStep, promised: Tensor | None = None, begun_s: float | None = None) -> Tensor:
         """Computes a step like `forward`; `begun_s` is the monotonic time at which its work began."""
         begun_s = begun_s or time.monotonic()
-        logits = self._graphs.replay(step, promised) if self._graphs is not None else None
+        has_graphs = self._graphs is not None and not step.num_scored
+        logits = self._graphs.replay(step, promised) if self._graphs is not None and has_graphs else None
         if logits is None:
             logits = self._compute(step, promised)
         if self._threads is not None:
@@ -104,7 +106,7 @@ class ModelRunner:
     def _compute(self, step: HostStep, promised: Tensor | None) -> Tensor:
         """Computes a step kernel by kernel."""
         if self.why_eager is not None:
-            self.eager_steps[self.why_eager] += 1
+            self.eager_steps["prompt_logprobs" if step.num_scored else self.why_eager] += 1
         inputs = step.on(self.device)
         if promised is not None:
             inputs.input_ids[inputs.promised_rows] = promised[inputs.promised_sources]

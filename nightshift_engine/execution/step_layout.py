@@ -65,7 +65,8 @@ class StepInputs:
     input_ids: Tensor
     """int64 `[T]`."""
     logits_rows: Tensor
-    """int64: rows whose logits will be sampled, in the order in which the chunks were given, ascending."""
+    """int64: rows whose logits will be sampled, in the order in which the chunks were given, then those that
+    score prompts, likewise."""
     promised_rows: Tensor
     """int64: rows whose token is only promised; `input_ids` holds 0 there."""
     promised_sources: Tensor
@@ -89,6 +90,8 @@ class HostStep:
     num_decodes: int
     max_query_len: int
     max_seq_len: int
+    num_scored: int = 0
+    """Tokens that score prompts: the last so many of `logits_rows`."""
 
     @property
     def num_tokens(self) -> int:
@@ -169,6 +172,7 @@ def lay_out(chunks: Seq[Chunk], block_size: int, *, shares_prefixes: bool = Fals
     known = _column([len(sequence.token_ids) for sequence in sequences])
     promised = _column([sequence.num_promised for sequence in sequences])
     is_last = seq_lens == known + promised
+    sampled_rows, scored_rows = _logits_rows(order, ends, is_last), _scored_rows(chunks, order, ends - counts)
     # Only a sequence's last token can be promised, so it is the last one of its chunk.
     awaits = (is_last & (promised > 0)).nonzero()[0]
     return HostStep(
@@ -179,12 +183,13 @@ def lay_out(chunks: Seq[Chunk], block_size: int, *, shares_prefixes: bool = Fals
         shared_tokens=shared,
         positions=positions,
         input_ids=_token_ids(sequences, computed, known, counts),
-        logits_rows=_logits_rows(order, ends, is_last),
+        logits_rows=np.concatenate([sampled_rows, scored_rows]) if len(scored_rows) else sampled_rows,
         promised_rows=ends[awaits] - 1,
         promised_sources=_column([sequences[index].promised_row for index in awaits.tolist()]),
         num_decodes=num_decodes,
         max_query_len=int(counts.max()),
         max_seq_len=max_seq_len,
+        num_scored=len(scored_rows),
     )
 
 
@@ -257,3 +262,15 @@ def _logits_rows(
     given_ends = np.empty_like(ends)
     given_ends[order] = np.where(is_last, ends, 0)
     return given_ends[given_ends > 0] - 1
+
+
+def _scored_rows(
+    chunks: Seq[Chunk], order: NDArray[np.int64], starts: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The rows of each chunk that score a prompt, in the order in which chunks were given."""
+    scored = [index for index, chunk in enumerate(chunks) if chunk.sequence.num_to_score]
+    if not scored:  # hardly ever otherwise
+        return _column([])
+    given_starts = np.empty_like(starts)
+    given_starts[order] = starts
+    return np.concatenate([given_starts[index] + np.arange(chunks[index].num_scored) for index in scored])

@@ -62,12 +62,12 @@ class RawLogprobs:
         chosen = self._chosen.tolist()
         top_ids, top_logprobs = self._top_ids.tolist(), self._top_logprobs.tolist()
         return {
-            row: TokenLogprobs(chosen[at], *_ranked(top_ids[at][:count], top_logprobs[at][:count]))
+            row: TokenLogprobs(chosen[at], *ranked(top_ids[at][:count], top_logprobs[at][:count]))
             for at, (row, count) in enumerate(zip(rows, self._counts, strict=True))
         }
 
 
-def _ranked(ids: list[int], logprobs: list[float]) -> tuple[tuple[int, ...], tuple[float, ...]]:
+def ranked(ids: list[int], logprobs: list[float]) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """The likeliest first, of equals the lowest id: `topk` promises no order among them."""
     ranked = sorted(zip(ids, logprobs, strict=True), key=lambda pair: (-pair[1], pair[0]))
     return tuple(id for id, _ in ranked), tuple(logprob for _, logprob in ranked)

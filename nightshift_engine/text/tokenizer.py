@@ -72,6 +72,10 @@ class Tokenizer:
         return self._hf.eos_token_id  # type: ignore[no-any-return]
 
     @property
+    def bos_token_id(self) -> int | None:
+        return self._hf.bos_token_id  # type: ignore[no-any-return]
+
+    @property
     def context_length(self) -> int | None:
         """Tokens that the files claim, or None where they hold the usual astronomical placeholder."""
         length = self._hf.model_max_length
@@ -217,6 +221,10 @@ class Tokenizer:
             raise ChatTemplateFailed(f"the chat template refused the messages: {error}") from error
         return text
 
+    def token_name(self, token_id: int) -> str | None:
+        """A token as its vocabulary spells it; None for an id that it does not have."""
+        return self._backend.id_to_token(token_id)  # type: ignore[no-any-return]
+
     def token_id(self, token: str) -> int | None:
         """The id of a token, as its vocabulary spells it."""
         return self._backend.token_to_id(token)  # type: ignore[no-any-return]
@@ -225,6 +233,10 @@ class Tokenizer:
         """Text of tokens, silent ones left out."""
         visible = [id for id in token_ids if id not in self._silent]
         return self._backend.decode(visible, skip_special_tokens=False)  # type: ignore[no-any-return]
+
+    def decode_whole(self, token_ids: Sequence[int]) -> str:
+        """Text of tokens, with the names of special ones."""
+        return self._backend.decode(list(token_ids), skip_special_tokens=False)  # type: ignore[no-any-return]
 
     def token_bytes(self, token_id: int) -> bytes:
         """The UTF-8 bytes a token stands for, which may be half a character; a special token's are its name.

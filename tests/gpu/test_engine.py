@@ -21,12 +21,14 @@ from nightshift_engine.loading.weights import load_pretrained
 from nightshift_engine.models import load_model
 from tests.unit.engine.execution.test_kv_dtypes import PROMPT, RELATIVE_ERROR_MAX, logits
 from tests.unit.engine.running.test_overlap import CRAMPED, random_request, result
+from tests.unit.engine.running.test_prompt_logprobs import assert_close, reference, run, scores, scoring
 from tests.unit.engine.running.test_thoughts import said, thinking_requests
 from tests.unit.engine.tiny.decoders import (
     complete,
     engine_config,
     greedy,
     load_engine,
+    random_prompts,
     save_model,
 )
 from tests.unit.engine.tiny.thinking import END, save_thinking
@@ -167,3 +169,16 @@ def test_a_llama_is_written_out(llama: Path, dtype: str) -> None:
 def test_products_of_bfloat16_are_written_as_float32() -> None:
     """Else every one is rounded, and copied or added by a kernel of its own."""
     assert writes_float32(torch.device("cuda"), torch.bfloat16)
+
+
+@pytest.mark.parametrize("overlap_steps", [False, True])
+def test_prompts_are_scored_as_by_transformers_beside_others_and_without_graphs(
+    llama: Path, overlap_steps: bool
+) -> None:
+    engine, prompts = on_device(llama, overlap_steps=overlap_steps), random_prompts(4)
+    others = [Request(f"other{n}", [n, 7], greedy(30)) for n in range(4)]
+    last = run(engine, *others, *(scoring(str(n), prompt) for n, prompt in enumerate(prompts)))
+
+    for number, prompt in enumerate(prompts):
+        assert_close(scores(last[str(number)]), reference(llama, prompt), prompt)
+    assert engine.stats().eager_steps["prompt_logprobs"] > 0

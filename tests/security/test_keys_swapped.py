@@ -24,13 +24,14 @@ from hypothesis import strategies as st
 
 from api.app import create_app
 from api.services.services import AppSettings
+from nightshift.fleet.models import Model, ModelKind
 from nightshift.lifecycle.transitions import plan
 from nightshift.process.settings import ApiSettings, DataSettings, LocationSettings
 from nightshift.store import Store
 from nightshift.store.databases.database import Database
 from nightshift.tenants.keys import Scope
 from tests.helpers.databases import migrated_sqlite
-from tests.helpers.fakes import a_dead_letter, a_delivery, a_shard
+from tests.helpers.fakes import a_dead_letter, a_delivery, a_shard, a_worker
 from tests.integration.api.conftest import insert_key
 from tests.integration.api.fake_worker import FakeWorker
 from tests.integration.api.serving import serving
@@ -164,6 +165,11 @@ def things_of_alpha(alpha: httpx.Client, store: Store, place: Path) -> dict[str,
         "webhook": {"url": url},
     }
     endpoint = {"name": MARKER, "url": url, "event_types": ["batch.completed"]}
+    with store.transaction() as tx:
+        now = tx.now()
+        tx.workers.register(a_worker(models=("m",), started_at=now, heartbeat_at=now))
+        tx.workers.register_model(Model(id="m", kind=ModelKind.DECODER, revision="r"), now)
+    response = {"model": "m", "input": MARKER, "background": True}
     job_id = made("/v1/jobs", json=job)
     with store.transaction() as tx:
         stored = tx.jobs.fetch(job_id)
@@ -180,6 +186,7 @@ def things_of_alpha(alpha: httpx.Client, store: Store, place: Path) -> dict[str,
         "job_id": job_id,
         "delivery_id": delivery.id,
         "letter_id": letter.id,
+        "response_id": made("/v1/responses", json=response),
         "webhook_endpoint_id": made("/v1/webhook_endpoints", json=endpoint),
     }
 

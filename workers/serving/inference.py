@@ -2,7 +2,7 @@
 
 import codecs
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -11,13 +11,13 @@ from nightshift.endpoints.requests import too_long
 from nightshift.endpoints.results import Identity, Result
 from nightshift.endpoints.structured.calls import AnswerReader, CallPart, New, Said, call_json, read_calls
 from nightshift.endpoints.texts.generation import Choice, GenerationRequest, TextEndpoint
-from nightshift.endpoints.texts.logprobs import Chance, Chosen
+from nightshift.endpoints.texts.logprobs import Chance, Chosen, Ranked, by_token_id
 from nightshift.endpoints.texts.streams import AnswerHead
 from nightshift.errors import InvalidRequest, StorageError
 from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.objectstore.verdicts import without_addresses
-from nightshift_engine import Completion, Output, RequestTimes, SamplingParams, TokenLogprobs
+from nightshift_engine import Completion, Output, PromptLogprobs, RequestTimes, SamplingParams, TokenLogprobs
 from nightshift_engine.errors import InvalidSamplingParams
 
 
@@ -91,6 +91,11 @@ class Tokenizer(Protocol):
 
     def is_special(self, token_id: int) -> bool: ...
 
+    def decode_whole(self, token_ids: Sequence[int]) -> str: ...
+
+    @property
+    def bos_token_id(self) -> int | None: ...
+
 
 def sampling_params(request: GenerationRequest, seed: int, defaults: SamplingDefaults) -> SamplingParams:
     """The engine's view of a request's sampling fields. Raises InvalidRequest naming the field."""
@@ -155,17 +160,56 @@ class TextAnswer:
         self._identity = identity
         self._priority = priority
         self._choices = [_Choice(endpoint, request, tokenizer) for _ in range(request.num_choices)]
+        self._tokenizer = tokenizer
+        self._prompts: list[Prompt] = []  # where they are shown or scored
+
+    def begin(self, prompts: Sequence[Sequence[int]]) -> None:
+        """Is told the tokens of its prompts before the first output."""
+        if self._request.prompt_logprobs_asked is not None or self._request.echoed(0):
+            self._prompts = [
+                Prompt(self._request, n, prompt, self._tokenizer) for n, prompt in enumerate(prompts)
+            ]
+            for number, choice in enumerate(self._choices):
+                choice.begin(self._prompts[number // self._per_prompt])
+
+    @property
+    def _per_prompt(self) -> int:
+        return len(self._choices) // self._request.num_prompts
 
     def take(self, choice: int, output: Output) -> Progress:
         """The last choice to finish brings the result."""
-        progress = self._choices[choice].take(choice, output)
+        of_choice = self._choices[choice]
+        if of_choice.is_held and output.finish_reason != "abort":
+            of_choice.held.append(output)
+            return Progress(choice=choice)
+        progress = of_choice.take(choice, output)
         if output.is_refused:
             return replace(progress, result=refusal(self._misguided(output)), times=output.times)
         if output.finish_reason == "abort":
             return replace(progress, failed=output.error or "aborted", times=output.times)
-        if all(choice.completion.is_finished for choice in self._choices):
-            return replace(progress, result=self._result(), times=output.times)
-        return progress
+        return replace(progress, result=self._result(), times=output.times) if self._is_whole else progress
+
+    def take_prompt(self, prompt: int, output: Output) -> list[Progress]:
+        """Takes the scores of a prompt, and what its choices held back until they are there."""
+        if output.finish_reason == "abort":
+            return [Progress(failed=output.error or "aborted", times=output.times)]
+        self._prompts[prompt].take(output)
+        first = prompt * self._per_prompt
+        news: list[Progress] = []
+        for number, choice in enumerate(self._choices[first : first + self._per_prompt], first):
+            if (is_read := self._request.is_scored_only) or choice.is_held:
+                held, choice.held = choice.held, []
+                news.append(choice.show_prompt(number, is_end=is_read))
+                news += [self.take(number, later) for later in held]
+        if self._is_whole and not any(progress.result for progress in news):
+            news.append(Progress(result=self._result(), times=output.times))
+        return news
+
+    @property
+    def _is_whole(self) -> bool:
+        return all(choice.completion.is_finished for choice in self._choices) and all(
+            prompt.is_whole for prompt in self._prompts
+        )
 
     def _misguided(self, output: Output) -> InvalidRequest:
         guidance = self._request.guidance
@@ -174,14 +218,16 @@ class TextAnswer:
 
     def _result(self) -> Result:
         completions = [choice.completion for choice in self._choices]
-        firsts = completions[:: len(completions) // self._request.num_prompts]  # choices share their prompt
+        firsts: Sequence[Output | Completion] = completions[:: self._per_prompt]  # choices share their prompt
+        if self._request.prompt_logprobs_asked is not None:
+            firsts = [prompt.output for prompt in self._prompts if prompt.output is not None]
         usage = Usage(
             sum(first.num_prompt_tokens for first in firsts),
             sum(len(done.token_ids) for done in completions),
             sum(first.num_cached_tokens for first in firsts),
             sum(done.num_reasoning_tokens for done in completions),
         )
-        id = self._identity.id(self._endpoint.id_prefix)
+        id = self._endpoint.answer_id(self._identity.name)
         return self._endpoint.result(
             self._request,
             AnswerHead(id, self._identity.created_s, self._priority),
@@ -190,12 +236,73 @@ class TextAnswer:
         )
 
 
+class Prompt:
+    """A prompt that answers show: its text, and the log-probabilities of its tokens.
+
+    Special tokens are text where token ids are echoed, other than one that only begins a prompt: its first
+    `num_silent` tokens have them silent.
+    """
+
+    def __init__(
+        self, request: GenerationRequest, number: int, token_ids: Sequence[int], tokenizer: Tokenizer
+    ) -> None:
+        echoed = request.echoed(number)
+        is_text = isinstance(echoed, str)
+        begins = bool(token_ids) and token_ids[0] == tokenizer.bos_token_id
+        self.num_silent = len(token_ids) if is_text else int(begins)
+        self.text = echoed if isinstance(echoed, str) else tokenizer.decode_whole(echoed[begins:])
+        self.is_echoed = bool(echoed)
+        self.output: Output | None = None
+        self._is_scored = request.prompt_logprobs_asked is not None
+        self._num_shown = request.prompt_logprobs_shown
+        self._token_ids = token_ids
+        self._spelled = tokenizer.token_bytes
+
+    def take(self, output: Output) -> None:
+        self.output = output
+
+    @property
+    def is_whole(self) -> bool:
+        return self.output is not None or not self._is_scored
+
+    def tokens(self, num_top: int) -> Iterator[tuple[int, TokenLogprobs | None]]:
+        """The prompt's tokens with `num_top` alternatives each; nothing is known of the first."""
+        for token_id, scored in zip(self._token_ids, self._scores, strict=True):
+            known = scored and TokenLogprobs(
+                scored.logprob, scored.top_ids[:num_top], scored.top_logprobs[:num_top]
+            )
+            yield token_id, known
+
+    @property
+    def shown(self) -> Sequence[JsonObject | None] | None:
+        """The answer to `prompt_logprobs`; None: the request does not ask."""
+        if self._num_shown is None:
+            return None
+        return [
+            None if scored is None else by_token_id([*self._ranked(token_id, scored, self._num_shown)])
+            for token_id, scored in zip(self._token_ids, self._scores, strict=True)
+        ]
+
+    @property
+    def _scores(self) -> list[PromptLogprobs | None]:
+        assert self.output is not None, "it is whole"
+        return [None, *(self.output.prompt_logprobs or ())]
+
+    def _ranked(self, token_id: int, scored: PromptLogprobs, num_top: int) -> Iterator[Ranked]:
+        yield Ranked(token_id, Chance(self._spelled(token_id), scored.logprob), scored.rank)
+        top = zip(scored.top_ids[:num_top], scored.top_logprobs[:num_top], strict=True)
+        for rank, (id, logprob) in enumerate(top, 1):
+            if id != token_id:
+                yield Ranked(id, Chance(self._spelled(id), logprob), rank)
+
+
 class _Choice:
     """A choice: its completion, and its tokens as the answer shows them."""
 
     def __init__(self, endpoint: TextEndpoint, request: GenerationRequest, tokenizer: Tokenizer) -> None:
         self.completion = Completion(id="")
         self._tokenizer = tokenizer
+        self._num_alternatives = request.logprobs_asked or 0
         self._shows_logprobs = request.logprobs_asked is not None
         self._in_shape = endpoint.logprobs
         self._shows_thought = request.thinking is not None and request.thinking.is_shown
@@ -204,9 +311,41 @@ class _Choice:
         self._chosen: list[Chosen] = []
         self._partial = b""  # of a character whose last bytes have not come yet
         self._num_characters = 0  # before it
+        self._prompt: Prompt | None = None
+        self._has_shown_prompt = False
+        self.held: list[Output] = []  # until its prompt's log-probabilities are there, which come first
+
+    def begin(self, prompt: "Prompt") -> None:
+        self._prompt = prompt
+
+    @property
+    def is_held(self) -> bool:
+        prompt = self._prompt
+        shows_scores = self._shows_logprobs and prompt is not None and prompt.is_echoed
+        return shows_scores and not self._has_shown_prompt
+
+    def show_prompt(self, choice: int, *, is_end: bool = False) -> Progress:
+        """The beginning of an answer that repeats its prompt; with `is_end` it is all there is."""
+        assert self._prompt is not None, "it was begun with"
+        if is_end:
+            self.completion.finish_reason = "length"
+        self._has_shown_prompt = True
+        logprobs = None
+        if self._shows_logprobs and self._prompt.is_echoed:
+            count = self._num_alternatives
+            silent = self._prompt.num_silent
+            tokens = enumerate(self._prompt.tokens(count))
+            chosen = [self._chosen_token(*token, is_text=place >= silent) for place, token in tokens]
+            self._chosen += chosen
+            logprobs = self._in_shape(chosen)
+        self._partial, self._num_characters = b"", len(self._prompt.text)
+        return Progress(self._prompt.text, choice=choice, logprobs=logprobs)
 
     def take(self, choice: int, output: Output) -> Progress:
         num_skipped = output.num_reasoning_tokens - self.completion.num_reasoning_tokens
+        echo = ""
+        if self._prompt is not None and not self._has_shown_prompt:
+            echo = self.show_prompt(choice).text
         self.completion.id = output.id
         self.completion.append(output)
         logprobs = output.logprobs or ()
@@ -216,7 +355,8 @@ class _Choice:
             shown = self._show(*told, output.end_token_id)
         new = self._reader.push(output.text) if self._reader is not None else New(output.text, ())
         reasoning = output.reasoning if self._shows_thought else ""
-        return Progress(new.content, output.token_ids, choice, logprobs, shown, new.parts, reasoning)
+        content = echo + new.content
+        return Progress(content, output.token_ids, choice, logprobs, shown, new.parts, reasoning)
 
     def shown(self, answer_id: str, choice: int) -> Choice:
         done = self.completion
@@ -224,7 +364,11 @@ class _Choice:
         said = read_calls(done.text, self._tools) if self._tools is not None else Said(done.text)
         calls = [call_json(call, answer_id, choice, index) for index, call in enumerate(said.calls)]
         reason = "tool_calls" if calls and said.calls[-1].is_whole else str(done.finish_reason)
-        return Choice(said.content, reason, logprobs, calls, done.reasoning if self._shows_thought else "")
+        reasoning = done.reasoning if self._shows_thought else ""
+        if self._prompt is None:
+            return Choice(said.content, reason, logprobs, calls, reasoning)
+        echoed = self._prompt.text + said.content
+        return Choice(echoed, reason, logprobs, calls, reasoning, self._prompt.shown)
 
     def _show(
         self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs], end_token_id: int | None
@@ -236,13 +380,18 @@ class _Choice:
         self._chosen += chosen
         return self._in_shape(chosen) if chosen else None
 
-    def _chosen_token(self, token_id: int, logprobs: TokenLogprobs) -> Chosen:
+    def _chosen_token(
+        self, token_id: int, logprobs: TokenLogprobs | None, *, is_text: bool = False
+    ) -> Chosen:
+        """The token as the answer shows it; `is_text`: also a special one leaves text."""
         spelled = self._tokenizer.token_bytes
-        visible = b"" if self._tokenizer.is_special(token_id) else spelled(token_id)
+        visible = b"" if self._tokenizer.is_special(token_id) and not is_text else spelled(token_id)
         if visible and not _continues_character(visible):
             self._read(b"", is_last=True)  # it stays incomplete
         offset = self._num_characters
         self._read(visible)
+        if logprobs is None:
+            return Chosen(Chance(spelled(token_id), None), (), offset)
         return Chosen(
             Chance(spelled(token_id), logprobs.logprob),
             [

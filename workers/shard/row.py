@@ -150,4 +150,5 @@ def _tokens_max(row: ShardRow) -> int | None:
     request = row.request
     if not isinstance(request, GenerationRequest) or row.server is None:
         return None
-    return request.num_choices * (request.output_tokens_max or row.server.context_length)
+    tokens_max = request.output_tokens_max
+    return request.num_choices * (row.server.context_length if tokens_max is None else tokens_max)

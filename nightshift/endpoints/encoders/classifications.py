@@ -1,11 +1,11 @@
 """POST /v1/classifications."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from pydantic import field_validator
+from pydantic import BaseModel, field_validator
 
 from nightshift.endpoints.answer_objects import ClassificationList
 from nightshift.endpoints.answers import ANSWER_HEAD_BYTES, AnswerSize
@@ -26,10 +26,13 @@ from nightshift.endpoints.encoders.scoring import (
 )
 from nightshift.endpoints.endpoint import ColumnType
 from nightshift.endpoints.requests import Count, ModelRequest
-from nightshift.endpoints.results import Origin, Result, Values
+from nightshift.endpoints.results import Identity, Origin, Result, Values
 from nightshift.fleet.models import Model, ModelKind
 from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.json_text import json_bytes
+
+Ranking = Sequence[tuple[str, float]]
+"""Labels and scores, in the order in which they are shown."""
 
 
 class ClassificationRequest(ScoringRequest):
@@ -41,12 +44,16 @@ class ClassificationRequest(ScoringRequest):
     @field_validator("input")
     @classmethod
     def _input(cls, value: object) -> object:
-        _texts(value)
+        texts_of(value)
         return value
 
     @property
     def texts(self) -> Sequence[ScoredText]:
-        return _texts(self.input)
+        return texts_of(self.input)
+
+    @property
+    def labels_max(self) -> int | None:
+        return self.top_k
 
 
 class Classifications(ScoringEndpoint):
@@ -54,11 +61,12 @@ class Classifications(ScoringEndpoint):
     name = "classifications"
     operation = "create_classifications"
     summary = "Score texts or images for each label of a classifier"
-    request_type = ClassificationRequest
-    answer_type = ClassificationList
-    model_kinds = (ModelKind.CLASSIFIER, ModelKind.IMAGE_CLASSIFIER)
+    request_type: type[ModelRequest] = ClassificationRequest
+    answer_type: type[BaseModel] | None = ClassificationList
+    model_kinds: Collection[ModelKind] = (ModelKind.CLASSIFIER, ModelKind.IMAGE_CLASSIFIER)
     ranks = False
     texts_field = "input"
+    shows_labels = 1  # times in an answer
     columns: Mapping[str, ColumnType] = {
         "label": ColumnType.TEXT,
         "score": ColumnType.FLOAT,
@@ -67,19 +75,19 @@ class Classifications(ScoringEndpoint):
     }
 
     def count(self, texts: object) -> int:
-        return len(_texts(texts))
+        return len(texts_of(texts))
 
     def row_template(self, model: str, placeholder: str) -> JsonObject:
         return {"model": model, "input": placeholder}
 
     def answer_size(self, request: ModelRequest, model: Model) -> AnswerSize | None:
-        assert isinstance(request, ClassificationRequest), "parsed by this endpoint"
-        sizes, top_k = model.output_sizes, request.top_k
+        assert isinstance(request, ScoringRequest), "parsed by this endpoint"
+        sizes, top_k = model.output_sizes, request.labels_max
         if sizes is None:
             return None
         scores = sizes.labels if top_k is None else min(sizes.labels, top_k * sizes.label)
         return AnswerSize(
-            ENTRY_BYTES + sizes.label + scores,
+            ENTRY_BYTES + sizes.label + self.shows_labels * scores,
             {"input": len(request.texts)},
             ANSWER_HEAD_BYTES + json_bytes(request.model),
             {} if top_k is None else {"top_k": top_k},
@@ -87,63 +95,62 @@ class Classifications(ScoringEndpoint):
 
     def result(self, request: ModelRequest, scored: Scored) -> Result:
         """A row with one text has its scores as values; others have the body alone."""
-        assert isinstance(request, ClassificationRequest), "parsed by this endpoint"
-        rankings = [_ranked(scored.labels, floats(scores), request.top_k) for scores in scored.scores]
+        assert isinstance(request, ScoringRequest), "parsed by this endpoint"
+        top_k = request.labels_max
+        rankings = [_ranked(scored.labels, floats(scores), top_k) for scores in scored.scores]
         usage = Usage(scored.prompt_tokens)
         if len(rankings) == 1:
-            return Result(200, usage, _values(rankings[0]))
-        return Result(200, usage, no_values(self.columns), _body(request.model, rankings, usage))
+            return Result(200, usage, self.ranking_values(rankings[0]))
+        body = self.shape(scored.identity, request.model, rankings, usage)
+        return Result(200, usage, no_values(self.columns), body)
+
+    def ranking_values(self, ranking: Ranking) -> Values:
+        """The values of a row with one text."""
+        label, score = max(ranking, key=itemgetter(1))
+        return {
+            "label": label,
+            "score": packed([score]),
+            "labels": json_text([label for label, _ in ranking]),
+            "scores": packed([score for _, score in ranking]),
+        }
+
+    def shape(self, identity: Identity, model: str, rankings: Sequence[Ranking], usage: Usage) -> JsonObject:
+        """The body of an answer."""
+        return {
+            "object": "list",
+            "model": model,
+            "data": [
+                {
+                    "index": index,
+                    "label": max(ranking, key=itemgetter(1))[0],
+                    "scores": [{"label": label, "score": score} for label, score in ranking],
+                }
+                for index, ranking in enumerate(rankings)
+            ],
+            "usage": usage_json(usage),
+        }
 
     def values(self, body: JsonObject) -> Values:
         data = body.get("data") or []
         if len(data) != 1:
             return no_values(self.columns)
-        return _values([(score["label"], score["score"]) for score in data[0]["scores"]])
+        return self.ranking_values([(score["label"], score["score"]) for score in data[0]["scores"]])
 
     def body(self, origin: Origin, values: Values, usage: Usage) -> JsonObject:
         labels, scores = values["labels"], values["scores"]
         assert isinstance(labels, str), "a row with one text has its labels"
         assert isinstance(scores, bytes), "and their scores"
-        return _body(origin.model, [[*zip(json.loads(labels), floats(scores), strict=True)]], usage)
+        ranking = [*zip(json.loads(labels), floats(scores), strict=True)]
+        return self.shape(origin.identity, origin.model, [ranking], usage)
 
 
-_Ranking = Sequence[tuple[str, float]]
-"""Labels and scores, in the order in which they are shown."""
-
-
-def _ranked(labels: Sequence[str], scores: Sequence[float], top_k: int | None) -> _Ranking:
+def _ranked(labels: Sequence[str], scores: Sequence[float], top_k: int | None) -> Ranking:
     """The labels in the model's order; with `top_k`, the best so many, best first."""
     ranking = [*zip(labels, scores, strict=True)]
     return ranking if top_k is None else sorted(ranking, key=itemgetter(1), reverse=True)[:top_k]
 
 
-def _values(ranking: _Ranking) -> Values:
-    label, score = max(ranking, key=itemgetter(1))
-    return {
-        "label": label,
-        "score": packed([score]),
-        "labels": json_text([label for label, _ in ranking]),
-        "scores": packed([score for _, score in ranking]),
-    }
-
-
-def _body(model: str, rankings: Sequence[_Ranking], usage: Usage) -> JsonObject:
-    return {
-        "object": "list",
-        "model": model,
-        "data": [
-            {
-                "index": index,
-                "label": max(ranking, key=itemgetter(1))[0],
-                "scores": [{"label": label, "score": score} for label, score in ranking],
-            }
-            for index, ranking in enumerate(rankings)
-        ],
-        "usage": usage_json(usage),
-    }
-
-
-def _texts(value: object) -> list[ScoredText]:
+def texts_of(value: object) -> list[ScoredText]:
     """A text, a pair, an image, or a list of these. Raises ValueError."""
     if not isinstance(value, list):
         return [_text(value, "input")]

@@ -60,6 +60,7 @@ class RerankRequest(RankingRequest):
 
 class Rerank(ScoringEndpoint):
     route = "/v1/rerank"
+    aliases: Mapping[str, JsonObject] = {"/rerank": {"return_documents": True}, "/v2/rerank": {}}
     name = "rerank"
     operation = "create_rerank"
     summary = "Order documents by what they have to do with a query"

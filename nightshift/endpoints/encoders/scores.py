@@ -1,9 +1,17 @@
 """POST /v1/score, in vLLM's shape."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar, Final, Self
 
-from pydantic import ValidationInfo, field_validator
+from pydantic import (
+    AliasChoices,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from nightshift.endpoints.answer_objects import ScoreList
 from nightshift.endpoints.encoders.scoring import (
@@ -20,16 +28,32 @@ from nightshift.endpoints.encoders.scoring import (
     usage_json,
 )
 from nightshift.endpoints.endpoint import ColumnType
-from nightshift.endpoints.requests import ModelRequest
+from nightshift.endpoints.requests import ModelRequest, invalid_value
 from nightshift.endpoints.results import Identity, Origin, Result, Values
 from nightshift.jobs import JsonObject, Usage
 
+FIRST_NAMES: Final = ("text_1", "queries", "data_1")
+SECOND_NAMES: Final = ("text_2", "documents", "items", "data_2")
+
 
 class ScoreRequest(RankingRequest):
-    """POST /v1/score: a text with each of others, or as many with as many."""
+    """POST /v1/score: a text with each of others, or as many with as many. vLLM has more names for both."""
 
-    text_1: Any
-    text_2: Any
+    text_1: Any = Field(validation_alias=AliasChoices(*FIRST_NAMES))
+    text_2: Any = Field(validation_alias=AliasChoices(*SECOND_NAMES))
+
+    other_names: ClassVar[Collection[str]] = (*FIRST_NAMES, *SECOND_NAMES)
+    _names: tuple[str, str] = PrivateAttr(default=("text_1", "text_2"))
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read_names(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        if not isinstance(data, dict):
+            return handler(data)
+        names = _name_given(data, FIRST_NAMES), _name_given(data, SECOND_NAMES)
+        request = handler(data)
+        request._names = names
+        return request
 
     @field_validator("text_1")
     @classmethod
@@ -56,7 +80,8 @@ class ScoreRequest(RankingRequest):
     @property
     def texts(self) -> Sequence[ScoredText]:
         first, second = _listed(self.text_1), _listed(self.text_2)
-        places, first_places = _places("text_2", len(second)), _places("text_1", len(first))
+        first_name, second_name = self._names
+        places, first_places = _places(second_name, len(second)), _places(first_name, len(first))
         if len(first) == 1:
             first, first_places = first * len(second), first_places * len(second)
         return [*map(ScoredText, first, second, places, first_places)]
@@ -64,6 +89,7 @@ class ScoreRequest(RankingRequest):
 
 class Score(ScoringEndpoint):
     route = "/v1/score"
+    aliases: Mapping[str, JsonObject] = {"/score": {}}
     name = "score"
     operation = "create_score"
     summary = "Score pairs of texts"
@@ -72,6 +98,9 @@ class Score(ScoringEndpoint):
     ranks = True
     texts_field = "text_2"
     columns: Mapping[str, ColumnType] = {"score": ColumnType.FLOAT, "scores": ColumnType.FLOATS}
+
+    def check_line(self, body: JsonObject) -> int:
+        return super().check_line({self.texts_field: body.get(_name_given(body, SECOND_NAMES))})
 
     def count(self, texts: object) -> int:
         return len(_listed(texts))
@@ -108,6 +137,14 @@ def _body(identity: Identity, model: str, scores: Sequence[float], usage: Usage)
         "data": [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)],
         "usage": usage_json(usage),
     }
+
+
+def _name_given(body: JsonObject, names: Sequence[str]) -> str:
+    """The name by which a body has a field. Raises InvalidRequest for two of them."""
+    given = [name for name in names if body.get(name) is not None]
+    if len(given) > 1:
+        raise invalid_value(given[1], f"'{given[0]}' names the same texts: give one of them")
+    return given[0] if given else names[0]
 
 
 def _places(field: str, count: int) -> list[str]:

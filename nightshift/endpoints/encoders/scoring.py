@@ -61,6 +61,11 @@ class ScoringRequest(ModelRequest):
         """The texts or pairs, one by one."""
 
     @property
+    def labels_max(self) -> int | None:
+        """The most labels of a text that are shown, best first; None: all, in the model's order."""
+        return None
+
+    @property
     def text_chars(self) -> int:
         return sum(len(text.text) + len(text.pair or "") for text in self.texts)
 
@@ -70,6 +75,9 @@ class RankingRequest(ScoringRequest):
 
     instruction: Annotated[str, Field(min_length=1)] | None = None
     """The instruction by which documents are relevant, for models with a place for it in their prompt."""
+
+    max_tokens_per_doc: Annotated[int, Field(ge=0, strict=True)] | None = None
+    """Tokens to which longer documents are cut; 0: not at all. The name is Cohere's."""
 
 
 class ScoringEndpoint(Endpoint):

@@ -1,4 +1,4 @@
-"""POST /v1/responses, stateless: each request has its whole conversation, and no answer is stored."""
+"""POST /v1/responses. A model is given whole conversations; `storing.py` puts them together."""
 
 from nightshift.endpoints.responses.endpoint import Responses
 

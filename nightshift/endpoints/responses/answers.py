@@ -13,7 +13,7 @@ from nightshift.endpoints.texts.streams import AnswerHead
 from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.priorities import SERVICE_TIER_OF_CLASS
 
-Status = Literal["in_progress", "completed", "incomplete", "failed"]
+Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
@@ -102,7 +102,7 @@ class ResponseObject(Part):
     created_at: int
     completed_at: int | None = None
     status: Status
-    background: Literal[False] = False
+    background: bool = False
     error: ResponseFailure | None = None
     incomplete_details: IncompleteDetails | None = None
     instructions: str | None
@@ -112,12 +112,12 @@ class ResponseObject(Part):
     model: str
     output: list[OutputItem] = []
     parallel_tool_calls: bool
-    previous_response_id: None = None
+    previous_response_id: str | None = None
     prompt_cache_key: str | None
     reasoning: JsonObject = {"effort": None, "summary": None}
     safety_identifier: str | None
     service_tier: str
-    store: Literal[False] = False
+    store: bool = False
     temperature: float | None
     text: JsonObject
     tool_choice: str | JsonObject
@@ -144,6 +144,7 @@ def begun(request: ResponsesRequest, head: AnswerHead) -> ResponseObject:
         tools=[{"parameters": None, "strict": None} | tool for tool in request.tools or ()],
         top_logprobs=request.top_logprobs or 0,
         **request.model_dump(include=_ECHOED),
+        **(request.storing.to_json() if request.storing is not None else {}),
     )
 
 
@@ -158,6 +159,18 @@ def ended(request: ResponsesRequest, head: AnswerHead, choice: Choice, usage: Us
         output_tokens=usage.completion_tokens,
         output_tokens_details=OutputTokensDetails(reasoning_tokens=usage.reasoning_tokens),
         total_tokens=usage.prompt_tokens + usage.completion_tokens,
+    )
+    return response
+
+
+def broken(request: ResponsesRequest, head: AnswerHead, error: JsonObject) -> ResponseObject:
+    """A response that failed with this error, an envelope."""
+    said = error["error"]
+    response = begun(request, head)
+    response.status = "failed"
+    is_ours = said["type"] == "server_error"
+    response.error = ResponseFailure(
+        code="server_error" if is_ours else "invalid_prompt", message=said["message"]
     )
     return response
 

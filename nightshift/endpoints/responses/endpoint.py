@@ -24,9 +24,9 @@ from nightshift.endpoints.responses.answers import (
     OutputText,
     ReasoningItem,
     ReasoningText,
-    ResponseFailure,
     ResponseObject,
     begun,
+    broken,
     call_item,
     ended,
     message_id,
@@ -35,6 +35,7 @@ from nightshift.endpoints.responses.answers import (
     reasoning_item,
 )
 from nightshift.endpoints.responses.request import ResponsesRequest
+from nightshift.endpoints.responses.storing import PREFIX, response_id
 from nightshift.endpoints.results import Values
 from nightshift.endpoints.structured.calls import call_id
 from nightshift.endpoints.texts.generation import REASONING, Choice, GenerationRequest, TextEndpoint
@@ -47,7 +48,9 @@ THOUGHT_INDEX: Final = 0  # in the output
 
 
 class ResponseEvents(AnswerEvents):
-    """Numbers its events from 0."""
+    """Numbers its events from 0. Those of a background response, which may be read again in other pieces, are
+    numbered by the characters of their deltas, so that a number is one place in all readings.
+    """
 
     def __init__(self, request: ResponsesRequest, head: AnswerHead) -> None:
         self._request = request
@@ -73,7 +76,7 @@ class ResponseEvents(AnswerEvents):
         """Adds a piece of text. An empty one, as the tokens of a call leave, begins no message."""
         self._text.append(piece.text)
         self._logprobs += piece.logprobs["content"] if piece.logprobs is not None else []
-        if not (piece.text or self._has_message):
+        if not piece.text and (self._counts_characters or not self._has_message):
             return []
         logprobs = self._logprobs[self._num_shown :]
         self._num_shown = len(self._logprobs)
@@ -103,14 +106,13 @@ class ResponseEvents(AnswerEvents):
     def ending(self, answer: JsonObject) -> Sequence[StreamEvent]:
         return [self._event(f"response.{answer['status']}", response=answer)]
 
+    @property
+    def _counts_characters(self) -> bool:
+        storing = self._request.storing
+        return storing is not None and storing.background
+
     def failed(self, error: JsonObject) -> Sequence[StreamEvent]:
-        said = error["error"]
-        response = begun(self._request, self._head)
-        response.status = "failed"
-        is_ours = said["type"] == "server_error"
-        response.error = ResponseFailure(
-            code="server_error" if is_ours else "invalid_prompt", message=said["message"]
-        )
+        response = broken(self._request, self._head, error)
         return [self._event("response.failed", response=response.model_dump())]
 
     def interrupted(self, error: JsonObject) -> Sequence[StreamEvent]:
@@ -198,7 +200,8 @@ class ResponseEvents(AnswerEvents):
         return self._event(type, **at, **fields)
 
     def _event(self, type: str, **fields: Any) -> StreamEvent:
-        number, self._num_events = self._num_events, self._num_events + 1
+        self._num_events += len(fields.get("delta", "-")) if self._counts_characters else 1
+        number = self._num_events - 1
         return StreamEvent.from_json({"type": type, "sequence_number": number, **fields}, type)
 
 
@@ -210,11 +213,11 @@ class Responses(TextEndpoint):
     route = "/v1/responses"
     name = "responses"
     operation = "create_response"
-    summary = "Answer a conversation, statelessly, in the form of OpenAI's Responses"
+    summary = "Answer a conversation, in the form of OpenAI's Responses"
     request_type = ResponsesRequest
     answer_type = ResponseObject
     prompt_field = "input"
-    id_prefix = "resp_"
+    id_prefix = PREFIX
     columns = dict.fromkeys((*TextEndpoint.columns, REASONING), ColumnType.TEXT)
     effort_path = ("reasoning", "effort")
 
@@ -225,6 +228,9 @@ class Responses(TextEndpoint):
         own = _own(request)
         said = own.model_dump(exclude={"input"})
         return json_bytes(said) + DEFAULTS_BYTES + len(own.tools or ()) * TOOL_DEFAULTS_BYTES
+
+    def answer_id(self, name: str) -> str:
+        return response_id(name)
 
     def row_template(self, model: str, placeholder: str) -> JsonObject:
         return {"model": model, "input": placeholder}

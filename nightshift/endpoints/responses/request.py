@@ -25,6 +25,7 @@ from nightshift.endpoints.requests import (
     missing,
     unsupported,
 )
+from nightshift.endpoints.responses.storing import FIELDS, Storing
 from nightshift.endpoints.structured.guidance import Guidance, GuidanceFields, read_format
 from nightshift.endpoints.structured.tools import CALLS_MAX, NAME, Tools, arguments_of, called, tools_of
 from nightshift.endpoints.texts.generation import CallingRequest, Conversation, template_role
@@ -192,8 +193,8 @@ accepted.
 """
 UNSUMMARISED: Final = WithoutEffect("a thought comes whole, not as a summary")
 
-STATEFUL: Final = ("store", "previous_response_id", "conversation", "background", "prompt")
-"""Parameters that need stored responses."""
+STATEFUL: Final = ("conversation", "prompt")
+"""Parameters that need objects that this service does not have."""
 
 MOVED: Final[Mapping[str, str]] = {
     "messages": "input",
@@ -276,14 +277,18 @@ class ResponsesRequest(CallingRequest, ReasoningRequest):
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_special_tokens": (False,)}
 
     _messages: list[JsonObject] = PrivateAttr(default_factory=list)
+    _storing: Storing | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_by_name(cls, data: Any) -> Any:
         for name in STATEFUL if isinstance(data, dict) else ():
             if data.get(name) not in (None, False):
+                raise unsupported(name)
+        for name in FIELDS if isinstance(data, dict) else ():
+            if data.get(name) not in (None, False):
                 raise InvalidRequest(
-                    f"'{name}' is not supported by this service, which stores no responses.",
+                    f"'{name}' is for POST /v1/responses alone: a job has its responses in its results.",
                     param=name,
                     code="unsupported_parameter",
                 )
@@ -328,6 +333,15 @@ class ResponsesRequest(CallingRequest, ReasoningRequest):
         return tools_of(data, is_flat=True)
 
     @property
+    def storing(self) -> Storing | None:
+        """The way its response is kept; None: it is no request of its own."""
+        return self._storing
+
+    def stored_as(self, storing: Storing) -> Self:
+        self._storing = storing
+        return self
+
+    @property
     def logprobs_asked(self) -> int | None:
         return (self.top_logprobs or 0) if LOGPROBS in (self.include or ()) else None
 
@@ -342,7 +356,7 @@ class ResponsesRequest(CallingRequest, ReasoningRequest):
     @property
     def prompts_given(self) -> list[Conversation]:
         arguments = self.chat_template_kwargs or {}
-        return [Conversation(self._messages, self.tools_shown, arguments, self.effort)]
+        return [Conversation(self._messages, self.tools_shown, arguments=arguments, effort=self.effort)]
 
     @property
     def effort(self) -> str | None:

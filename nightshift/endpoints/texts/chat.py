@@ -3,27 +3,32 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from nightshift.endpoints.answer_objects import ChatCompletionObject
 from nightshift.endpoints.endpoint import ColumnType
 from nightshift.endpoints.parameters import Effort, Flag, Verbosity, WithoutEffect
 from nightshift.endpoints.requests import MESSAGES_MAX, PARTS_MAX, Count, array_at_most, at_most
-from nightshift.endpoints.structured.tools import CALLS_MAX, arguments_of, called
-from nightshift.endpoints.texts.choices import ChoicesEndpoint, ChoicesRequest
+from nightshift.endpoints.results import Result
+from nightshift.endpoints.structured.tools import CALLS_MAX, Tools, arguments_of, called
+from nightshift.endpoints.texts.choices import ChoicesEndpoint, ChoicesRequest, Chunks
+from nightshift.endpoints.texts.functions import call_message, calls_in, functions_of, in_old_form
 from nightshift.endpoints.texts.generation import (
     REASONING,
     CallingRequest,
     Choice,
     Conversation,
+    Ending,
+    GenerationRequest,
     TextEndpoint,
+    ending_of,
     template_role,
 )
 from nightshift.endpoints.texts.logprobs import ALTERNATIVES_MAX, Chosen, entries
 from nightshift.endpoints.texts.reasoning import ReasoningRequest, ThoughtFields, with_thought
-from nightshift.endpoints.texts.streams import CallPiece
+from nightshift.endpoints.texts.streams import AnswerEvents, AnswerHead, CallPiece, StreamEvent
 from nightshift.errors import InvalidRequest
-from nightshift.jobs import JsonObject
+from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.priorities import SERVICE_TIER_OF_CLASS, PriorityClass
 
 
@@ -85,8 +90,7 @@ class ChatMessage(ThoughtFields):
     def _may_be_calls_alone(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        if data.get("function_call"):
-            raise ValueError("'function_call' of a message is not supported by this endpoint")
+        data = call_message(data)
         if data.get("tool_calls") and data.get("role") != "assistant":
             raise ValueError("'tool_calls' belong to messages of the assistant")
         if data.get("role") == "tool" and not data.get("tool_call_id"):
@@ -137,10 +141,25 @@ class ChatRequest(ChoicesRequest, CallingRequest, ReasoningRequest):
     top_logprobs: Annotated[int, Field(ge=0, le=ALTERNATIVES_MAX, strict=True)] | None = None
     store: Annotated[Flag, WithoutEffect("no chat is stored for later retrieval")] = None
     verbosity: Annotated[Verbosity | None, WithoutEffect("say it in the prompt")] = None
+    add_generation_prompt: Flag = None
+    continue_final_message: Flag = None
+    functions: list[JsonObject] | None = None
+    function_call: str | JsonObject | None = None
     reasoning_effort: Effort | None = None
     prediction: Annotated[Prediction | None, WithoutEffect("every token is generated")] = None
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_special_tokens": (False,)}
+
+    @classmethod
+    def read_tools(cls, data: JsonObject) -> Tools | None:
+        return functions_of(data) or super().read_tools(data)
+
+    _ending: Ending = PrivateAttr(default="answer")
+
+    @model_validator(mode="after")
+    def _read_ending(self) -> "ChatRequest":
+        self._ending = ending_of(self.add_generation_prompt, self.continue_final_message)
+        return self
 
     @model_validator(mode="after")
     def _logprobs_first(self) -> "ChatRequest":
@@ -154,6 +173,11 @@ class ChatRequest(ChoicesRequest, CallingRequest, ReasoningRequest):
     def logprobs_asked(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None
 
+    def echoed(self, prompt: int) -> str:
+        """The beginning of the answer, where the last message is one of the assistant's, as in vLLM."""
+        last = self.messages[-1]
+        return last.text if self.echo and last.role == "assistant" else ""
+
     @property
     def output_tokens_max(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
@@ -165,7 +189,8 @@ class ChatRequest(ChoicesRequest, CallingRequest, ReasoningRequest):
     @property
     def prompts_given(self) -> list[Conversation]:
         messages = [message.for_template for message in self.messages]
-        return [Conversation(messages, self.tools_shown, self.chat_template_kwargs or {}, self.effort)]
+        arguments = self.chat_template_kwargs or {}
+        return [Conversation(messages, self.tools_shown, self._ending, arguments, self.effort)]
 
     @property
     def effort(self) -> str | None:
@@ -208,6 +233,30 @@ class Chat(ChoicesEndpoint):
     def choice_reasoning(self, choice: JsonObject) -> str:
         return choice["message"].get("reasoning_content") or ""
 
+    def answer(
+        self, request: GenerationRequest, head: AnswerHead, *, choices: Sequence[Choice], usage: Usage
+    ) -> JsonObject:
+        scored = choices[0].prompt_logprobs
+        body = super().answer(request, head, choices=choices, usage=usage)
+        if _has_old_form(request):
+            body["choices"] = [*map(in_old_form, body["choices"])]
+        return body if scored is None else body | {"prompt_logprobs": scored}
+
+    def result(
+        self, request: GenerationRequest, head: AnswerHead, *, choices: Sequence[Choice], usage: Usage
+    ) -> Result:
+        result = super().result(request, head, choices=choices, usage=usage)
+        if _has_old_form(request) and result.body is None:
+            result.body = self.answer(request, head, choices=choices, usage=usage)
+        return result
+
+    def calls(self, answer: JsonObject) -> list[Sequence[JsonObject]]:
+        return [calls_in(choice["message"]) for choice in answer["choices"]]
+
+    def events(self, request: GenerationRequest, head: AnswerHead) -> AnswerEvents:
+        assert isinstance(request, ChatRequest), "parsed by this endpoint"
+        return OldChunks(self, request, head) if _has_old_form(request) else Chunks(self, request, head)
+
     def answer_extras(self, priority: PriorityClass) -> JsonObject:
         return {"service_tier": SERVICE_TIER_OF_CLASS[priority], "system_fingerprint": None}
 
@@ -239,3 +288,15 @@ class Chat(ChoicesEndpoint):
 
     def logprobs(self, chosen: Sequence[Chosen]) -> JsonObject:
         return {"content": entries(chosen), "refusal": None}
+
+
+class OldChunks(Chunks):
+    """A streamed answer whose call is a `function_call`."""
+
+    def call_piece(self, choice: int, piece: CallPiece) -> Sequence[StreamEvent]:
+        named = {"name": piece.name} if piece.is_first else {}
+        return [self._choice(choice, {"delta": {"function_call": named | {"arguments": piece.arguments}}})]
+
+
+def _has_old_form(request: GenerationRequest) -> bool:
+    return isinstance(request, ChatRequest) and bool(request.functions)

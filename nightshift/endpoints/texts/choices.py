@@ -4,17 +4,19 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar, Final, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from nightshift.endpoints.answers import answer_usage
-from nightshift.endpoints.requests import Count
+from nightshift.endpoints.requests import Count, null_means
 from nightshift.endpoints.results import Origin, Result, Values
 from nightshift.endpoints.structured.calls import call_id
 from nightshift.endpoints.structured.guidance import GuidanceFields, read_format
 from nightshift.endpoints.texts.generation import Choice, GenerationRequest, StreamOptions, TextEndpoint
+from nightshift.endpoints.texts.logprobs import ALTERNATIVES_MAX
 from nightshift.endpoints.texts.streams import AnswerEvents, AnswerHead, CallPiece, Piece, StreamEvent
+from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.priorities import PriorityClass
 
@@ -31,10 +33,24 @@ class ChoicesRequest(GenerationRequest):
 
     max_tokens: Count | None = None
     n: Annotated[int, Field(ge=1, le=CHOICES_MAX, strict=True)] | None = None
+    echo: Annotated[bool, null_means(False)] = False
+    prompt_logprobs: Annotated[int, Field(ge=0, le=ALTERNATIVES_MAX, strict=True)] | None = None
     response_format: JsonObject | None = None
     stream_options: ChunkOptions | None = None
 
     own_guidance: ClassVar[GuidanceFields] = {"response_format": partial(read_format, nested="json_schema")}
+
+    @model_validator(mode="after")
+    def _scores_come_whole(self) -> Self:
+        if self.stream and self.prompt_logprobs is not None:
+            raise InvalidRequest(
+                "'prompt_logprobs' is not available when 'stream' is enabled.", param="prompt_logprobs"
+            )
+        return self
+
+    @property
+    def prompt_logprobs_shown(self) -> int | None:
+        return self.prompt_logprobs
 
     @property
     def include_usage(self) -> bool:
@@ -139,7 +155,7 @@ class ChoicesEndpoint(TextEndpoint):
         return [*map(self.choice_reasoning, answer["choices"])]
 
     def calls(self, answer: JsonObject) -> list[Sequence[JsonObject]]:
-        return [choice.get("message", {}).get("tool_calls", ()) for choice in answer["choices"]]
+        return [() for _ in answer["choices"]]
 
     def events(self, request: GenerationRequest, head: AnswerHead) -> AnswerEvents:
         assert isinstance(request, ChoicesRequest), "parsed by this endpoint"
@@ -148,7 +164,8 @@ class ChoicesEndpoint(TextEndpoint):
     def result(
         self, request: GenerationRequest, head: AnswerHead, *, choices: Sequence[Choice], usage: Usage
     ) -> Result:
-        says_all = len(choices) == 1 and choices[0].logprobs is None
+        first = choices[0]
+        says_all = len(choices) == 1 and first.logprobs is None and first.prompt_logprobs is None
         body = None if says_all else self.answer(request, head, choices=choices, usage=usage)
         return Result(200, usage, self.values_of(choices[0]), body)
 

@@ -73,6 +73,7 @@ class CompletionRequest(ChoicesRequest):
     """POST /v1/completions."""
 
     prompt: Prompts
+    max_tokens: Annotated[int, Field(ge=0, strict=True)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=LOGPROBS_MAX, strict=True)] | None = None
     source_language: Language | None = None
     target_language: Language | None = None
@@ -99,6 +100,28 @@ class CompletionRequest(ChoicesRequest):
             )
         return self
 
+    @model_validator(mode="after")
+    def _generates_or_reads(self) -> Self:
+        if self.max_tokens == 0 and not self.echo and self.prompt_logprobs is None:
+            raise invalid_value(
+                "max_tokens", "0 asks for nothing without 'echo' or 'prompt_logprobs'; it must be at least 1"
+            )
+        return self
+
+    @property
+    def prompt_logprobs_asked(self) -> int | None:
+        """The alternatives that the echo and `prompt_logprobs` ask for, whichever are more."""
+        of_echo = self.logprobs if self.echo else None
+        counts = (self.prompt_logprobs, of_echo, 0 if self.is_scored_only else None)
+        return max((count for count in counts if count is not None), default=None)
+
+    @property
+    def is_scored_only(self) -> bool:
+        return self.max_tokens == 0
+
+    def echoed(self, prompt: int) -> str | Sequence[int]:
+        return self.prompts_given[prompt] if self.echo else ""
+
     @property
     def logprobs_field(self) -> str:
         return "logprobs"
@@ -109,7 +132,7 @@ class CompletionRequest(ChoicesRequest):
 
     @property
     def output_tokens_max(self) -> int | None:
-        return self.max_tokens or DEFAULT_MAX_TOKENS
+        return DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
 
     @property
     def languages(self) -> Mapping[str, str]:
@@ -154,7 +177,8 @@ class Completions(ChoicesEndpoint):
         return 0
 
     def choice_json(self, choice: Choice) -> JsonObject:
-        return {"text": choice.text}
+        scored = choice.prompt_logprobs
+        return {"text": choice.text} | ({} if scored is None else {"prompt_logprobs": scored})
 
     def choice_text(self, choice: JsonObject) -> str:
         return str(choice["text"])
@@ -178,7 +202,9 @@ class Completions(ChoicesEndpoint):
         }
 
 
-def _alternatives(chosen: Chosen) -> JsonObject:
+def _alternatives(chosen: Chosen) -> JsonObject | None:
+    if chosen.chance.logprob is None:
+        return None
     alternatives: JsonObject = {}
     for chance in [*chosen.top, chosen.chance]:  # of two with the same text, the likelier counts
         alternatives.setdefault(_text(chance.token), shown(chance.logprob))

@@ -4,7 +4,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from nightshift.endpoints.answers import ANSWER_HEAD_BYTES, AnswerSize
+from nightshift.endpoints.answers import ANSWER_HEAD_BYTES, AnswerSize, answer_id
 from nightshift.endpoints.endpoint import ColumnType, Endpoint
 from nightshift.endpoints.parameters import Flag, WithoutEffect
 from nightshift.endpoints.requests import ModelRequest, at_most, null_means
@@ -26,7 +26,7 @@ from nightshift.endpoints.structured.tools import CALLS_MAX, Tools, tools_of
 from nightshift.endpoints.texts.logprobs import Chosen
 from nightshift.endpoints.texts.streams import AnswerEvents, AnswerHead, Piece
 from nightshift.errors import InvalidRequest
-from nightshift.fleet.models import Model, ModelKind
+from nightshift.fleet.models import Model, ModelKind, OutputSizes
 from nightshift.jobs import JsonObject, Usage
 from nightshift.jobs.json_text import json_bytes
 
@@ -46,8 +46,27 @@ class Conversation:
 
     messages: Sequence[JsonObject]  # role and content; tool_calls, tool_call_id and name where they are given
     tools: Sequence[JsonObject] = ()
+    ending: "Ending" = "answer"
     arguments: Mapping[str, Any] = field(default_factory=dict)  # more, for the template
     effort: str | None = None  # of thinking, of which the template may know
+
+
+Ending = Literal["answer", "message", "open"]
+"""The end of a conversation's prompt: the beginning of the answer, the last message's end, or the last
+message as it is, which the answer continues.
+"""
+
+
+def ending_of(add_generation_prompt: bool | None, continue_final_message: bool | None) -> Ending:
+    """The ending that vLLM's parameters ask for. Raises InvalidRequest."""
+    adds = add_generation_prompt is not False
+    if continue_final_message and adds:
+        raise InvalidRequest(
+            "Cannot set both `continue_final_message` and `add_generation_prompt` to True. The latter is, "
+            "unless it is set to false.",
+            param="continue_final_message",
+        )
+    return "open" if continue_final_message else "answer" if adds else "message"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +79,17 @@ class Thinking:
 
 
 Prompt = Conversation | str | list[int]  # or text, or token ids
+
+
+PROMPT_TOKENS_SLACK: Final = 4096
+"""Tokens that a chat template or a tokenizer may add to a prompt, for a bound of their number."""
+
+
+def prompt_bytes(prompt: "Prompt") -> int:
+    """The bytes of its text as JSON; of token ids, their number."""
+    if isinstance(prompt, Conversation):
+        return 4 * prompt_chars(prompt)
+    return json_bytes(prompt) if isinstance(prompt, str) else len(prompt)
 
 
 def template_role(role: str) -> str:
@@ -203,6 +233,25 @@ class GenerationRequest(ModelRequest):
         """Alternatives per token's log-probability; None: no log-probabilities."""
 
     @property
+    def prompt_logprobs_shown(self) -> int | None:
+        """Alternatives that `prompt_logprobs` asks for."""
+        return None
+
+    @property
+    def prompt_logprobs_asked(self) -> int | None:
+        """Alternatives per log-probability of a prompt's token; None: prompts are not scored."""
+        return self.prompt_logprobs_shown
+
+    @property
+    def is_scored_only(self) -> bool:
+        """Whether its prompts are read, and nothing is generated."""
+        return False
+
+    def echoed(self, prompt: int) -> str | Sequence[int]:
+        """The text or the token ids that each answer to one of its prompts begins with."""
+        return ""
+
+    @property
     def logprobs_field(self) -> str:
         """The field that says how many."""
         return "top_logprobs"
@@ -267,6 +316,9 @@ class Choice:
     logprobs: JsonObject | None = None  # in the endpoint's shape
     calls: Sequence[JsonObject] = ()  # of tools, as the API shows them
     reasoning: str = ""  # the thought before the text
+    prompt_logprobs: Sequence[JsonObject | None] | None = (
+        None  # of its prompt's tokens, if they are asked for
+    )
 
 
 class TextEndpoint(Endpoint):
@@ -278,6 +330,10 @@ class TextEndpoint(Endpoint):
     )
     prompt_field: str  # named in errors about the prompt
     id_prefix: str  # of an answer's id, such as `chatcmpl-`
+
+    def answer_id(self, name: str) -> str:
+        """The id of the answer to the request or row with this name, the same at every attempt."""
+        return answer_id(self.id_prefix, name)
 
     def prompt_place(self, request: GenerationRequest, prompt: int) -> str:
         """The field that errors about one of a request's prompts name."""
@@ -314,14 +370,16 @@ class TextEndpoint(Endpoint):
         shown = 0 if alternatives is None else (alternatives + 2) * sizes.logprob + LOGPROB_NAMES_BYTES
         limits = {field: count for field, count in request.output_limits.items() if count is not None}
         field = next(iter(limits or request.output_limits))
+        tokens_max = context if request.output_tokens_max is None else min(request.output_tokens_max, context)
         calls_bytes = 0 if request.callable_tools is None else CALLS_MAX * CALL_BYTES
         return AnswerSize(
             sizes.token + shown,
-            {**request.choices_asked, field: min(request.output_tokens_max or context, context)},
+            {**request.choices_asked, field: tokens_max},
             ANSWER_HEAD_BYTES
             + self.echoed_bytes(request)
+            + _prompt_bytes(request, sizes, context)
             + request.num_choices * (CHOICE_BYTES + calls_bytes),
-            {} if alternatives is None else {request.logprobs_field: alternatives},
+            _enlarging(request),
         )
 
     def echoed_bytes(self, request: GenerationRequest) -> int:
@@ -357,3 +415,29 @@ class TextEndpoint(Endpoint):
     @abstractmethod
     def events(self, request: GenerationRequest, head: AnswerHead) -> AnswerEvents:
         """The events of a streamed answer."""
+
+
+def _prompt_bytes(request: GenerationRequest, sizes: OutputSizes, context: int) -> int:
+    """An upper bound of the bytes of what an answer shows of its prompts. A token is at least one byte."""
+    per_prompt, alternatives = request.num_choices // request.num_prompts, request.prompt_logprobs_asked
+    total = 0
+    if alternatives is None and not request.echoed(0):
+        return total
+    for number, prompt in enumerate(request.prompts_given):
+        tokens = min(prompt_bytes(prompt) + PROMPT_TOKENS_SLACK, context)
+        echoed = request.echoed(number)
+        total += json_bytes(echoed) if isinstance(echoed, str) else len(echoed) * sizes.token
+        if alternatives is not None:
+            shapes = 1 if request.prompt_logprobs_shown is None or not echoed else 2
+            total += shapes * tokens * ((alternatives + 2) * sizes.logprob + LOGPROB_NAMES_BYTES)
+    return total * per_prompt
+
+
+def _enlarging(request: GenerationRequest) -> dict[str, int | str]:
+    """The fields that make an answer larger than its text, with their values."""
+    counts = {
+        request.logprobs_field: request.logprobs_asked,
+        "prompt_logprobs": request.prompt_logprobs_shown,
+    }
+    echo: dict[str, int | str] = {"echo": "true"} if request.echoed(0) else {}
+    return {name: count for name, count in counts.items() if count is not None} | echo

@@ -18,7 +18,7 @@ class Chance:
     """A token and the natural logarithm of its probability."""
 
     token: bytes
-    logprob: float
+    logprob: float | None  # None: nothing is before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,27 @@ class Chosen:
     chance: Chance
     top: Sequence[Chance]  # likeliest first
     text_offset: int  # where in the answer's text it begins, in characters
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A token of the vocabulary, and its place among all by their probability, from 1."""
+
+    token_id: int
+    chance: Chance
+    rank: int
+
+
+def by_token_id(tokens: Sequence[Ranked]) -> JsonObject:
+    """A place of a prompt in vLLM's `prompt_logprobs`: its token, and the likeliest ones, by their ids."""
+    return {
+        str(token.token_id): {
+            "logprob": shown(token.chance.logprob),
+            "rank": token.rank,
+            "decoded_token": token.chance.token.decode(errors="replace"),
+        }
+        for token in tokens
+    }
 
 
 def num_tokens(logprobs: JsonObject) -> int:
@@ -53,8 +74,8 @@ def escaped(token: bytes) -> str:
     return "".join(f"\\x{byte:02x}" for byte in token)
 
 
-def shown(logprob: float) -> float:
-    return max(logprob, LOGPROB_MIN)
+def shown(logprob: float | None) -> float | None:
+    return None if logprob is None else max(logprob, LOGPROB_MIN)
 
 
 def entries(chosen: Sequence[Chosen]) -> list[JsonObject]:

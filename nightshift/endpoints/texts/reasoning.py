@@ -41,12 +41,10 @@ class ThoughtFields(BaseModel):
         return self.reasoning if self.reasoning_content is None else self.reasoning_content
 
 
-class ReasoningRequest(GenerationRequest):
-    """The fields of every request whose answer may begin with a thought."""
+class TemplateFields(BaseModel):
+    """The arguments of a model's chat template."""
 
     chat_template_kwargs: JsonObject | None = None
-    thinking_token_budget: Annotated[int, Field(ge=0, strict=True)] | None = None
-    include_reasoning: Annotated[bool, null_means(True)] = True
 
     @field_validator("chat_template_kwargs")
     @classmethod
@@ -57,6 +55,13 @@ class ReasoningRequest(GenerationRequest):
                 message = f"'{name}' cannot be set for the chat template: the service sets it itself"
                 raise invalid_value(f"chat_template_kwargs.{name}", message)
         return value
+
+
+class ReasoningRequest(TemplateFields, GenerationRequest):
+    """The fields of every request whose answer may begin with a thought."""
+
+    thinking_token_budget: Annotated[int, Field(ge=0, strict=True)] | None = None
+    include_reasoning: Annotated[bool, null_means(True)] = True
 
     @property
     def effort(self) -> str | None:

@@ -97,7 +97,9 @@ class ClassifierModel(TextScorer):
             raise UnsupportedModel(str(directory), f"what its tokenizer puts around a text {strange}")
         has_prompt = declares_prompt(directory, tokenizer)
         prompts = PromptTokenizer.of_checkpoint(directory, model.config, tokenizer) if has_prompt else None
-        return cls(model, pairs, limit, directory, has_types=has_types, prompts=prompts)
+        scorer = cls(model, pairs, limit, directory, has_types=has_types, prompts=prompts)
+        scorer.tokenizer = tokenizer
+        return scorer
 
     def tokenize_all(self, texts: Sequence[PairText]) -> list[FramedTokens]:
         if self._prompts is None:

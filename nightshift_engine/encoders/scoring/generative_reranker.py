@@ -129,7 +129,9 @@ class GenerativeReranker(TextScorer):
         limit = longest_input(
             model, tokenizer, transformer_settings(directory).get("max_seq_length"), max_length
         )
-        return cls(model, prompts, tokens, _labels(directory, tokens, tokenizer), limit, name)
+        scorer = cls(model, prompts, tokens, _labels(directory, tokens, tokenizer), limit, name)
+        scorer.tokenizer = tokenizer
+        return scorer
 
     @property
     def reads_parts(self) -> bool:

@@ -28,6 +28,8 @@ class PairText:
     """Cut the last text so that it all has at most so many tokens; None: never."""
     instruction: str | None = None
     """A sentence that says why the two belong together, for models that read it; None: their own."""
+    pair_tokens_max: int | None = None
+    """Cut `pair` to so many tokens of its own; None: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,4 +145,5 @@ def _keys(one: PairText) -> list[_Key]:
     """The texts of a pair, each with the number of tokens at which it is cut: only the last one is."""
     if one.pair is None:
         return [(one.text, one.max_tokens)]
-    return [(one.text, None), (one.pair, one.max_tokens)]
+    limits = [limit for limit in (one.max_tokens, one.pair_tokens_max) if limit is not None]
+    return [(one.text, None), (one.pair, min(limits, default=None))]

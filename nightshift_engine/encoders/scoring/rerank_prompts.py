@@ -143,10 +143,22 @@ class PromptTokenizer:
 
     def tokenize(self, inputs: Sequence[PairText]) -> list[FramedTokens]:
         """Raises `InvalidRequest` where a text is none, or no token is left of a document that is cut."""
-        prompts = [self._prompt(input, input.pair or "") for input in inputs]
+        documents = self._documents(inputs)
+        prompts = [self._prompt(input, text) for input, text in zip(inputs, documents, strict=True)]
         cut = self._cut(inputs, prompts)
         whole = iter(self._encode([prompt for place, prompt in enumerate(prompts) if place not in cut]))
         return [bare(cut[place] if place in cut else next(whole)) for place in range(len(prompts))]
+
+    def _documents(self, inputs: Sequence[PairText]) -> list[str]:
+        """Their documents, cut to tokens of their own where that is wanted."""
+        documents = [input.pair or "" for input in inputs]
+        limits = {n: limit for n, input in enumerate(inputs) if (limit := input.pair_tokens_max) is not None}
+        texts = [documents[place] for place in limits]
+        beginnings = self._reader.read(texts, [*limits.values()]) if texts else []
+        for (place, limit), first in zip(limits.items(), beginnings, strict=True):
+            if first.is_cut_at(limit):
+                documents[place] = documents[place][: first.encoded.offsets[limit - 1][1]]
+        return documents
 
     def _prompt(self, pair: PairText, document: str) -> str:
         instruction = self._default_instruction if pair.instruction is None else pair.instruction

@@ -24,6 +24,7 @@ from ...loading.weights import (
     resolve_dtype,
     weight_not_finite,
 )
+from ...text.tokenizer import Tokenizer
 from ..batcher import length_buckets
 from ..model import CPU_NUM_BATCHED_TOKENS, GPU_NUM_BATCHED_TOKENS
 from ..texts import token_ids_objection
@@ -66,6 +67,7 @@ class TextScorer(ABC):
 
     labels: Labels
     num_labels: int
+    tokenizer: Tokenizer
     takes_texts: ClassVar[bool] = True
     """Whether it scores a text that is not paired with another."""
     takes_pairs: bool

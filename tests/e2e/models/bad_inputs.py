@@ -56,7 +56,9 @@ QUESTIONS = (
         "/v1/chat/completions",
         {"model": "demo_model", "messages": [{"role": "user", "content": "48213"}], "max_tokens": 2},
         (
-            ({"prompt_logprobs": 1}, "prompt_logprobs", "not supported by this endpoint"),
+            ({"prompt_logprobs": 21}, "prompt_logprobs", "less than or equal to 20"),
+            ({"continue_final_message": True}, "continue_final_message", "add_generation_prompt"),
+            ({"function_call": "auto"}, "function_call", "'functions'"),
             ({"truncate_prompt_tokens": 8}, "truncate_prompt_tokens", "not supported by this endpoint"),
             ({"stop_token_ids": [10**9]}, "stop_token_ids", "outside the vocabulary"),
             (
@@ -78,7 +80,7 @@ QUESTIONS = (
             ({"prompt": [[10**9]]}, "prompt", "outside"),
             ({"prompt": ""}, "prompt", "no tokens"),
             ({"prompt": "x" * (POSITIONS + 1)}, "prompt", "exceeds the encoder's input"),
-            ({"echo": True}, "echo", "not supported"),
+            ({"echo": True}, "echo", "is for decoders"),
             ({"best_of": 2}, "best_of", "not supported"),
         ),
     ),
@@ -133,13 +135,40 @@ QUESTIONS = (
             ({"query": ""}, "query", ""),
             ({"top_n": 0}, "top_n", "greater than or equal to 1"),
             ({"documents": ["w2", "w3 " * 1_000]}, "documents[1]", "64"),
-            ({"max_tokens_per_doc": 9}, "max_tokens_per_doc", "not supported by this endpoint"),
+            ({"max_tokens_per_doc": -1}, "max_tokens_per_doc", "greater than or equal to 0"),
+        ),
+    ),
+    Question(
+        "/v1/tokenize",
+        {"model": "demo_model", "prompt": "48213"},
+        (
+            ({"messages": [{"role": "user", "content": "7"}]}, "messages", "'prompt' is another text"),
+            ({"prompt": "7" * 40_000}, "prompt", "context"),
+            ({"prompt": None}, "prompt", "Missing"),
+        ),
+    ),
+    Question(
+        "/v1/detokenize",
+        {"model": "demo_model", "tokens": [5, 6]},
+        (
+            ({"tokens": [5, 10**9]}, "tokens[1]", "no token"),
+            ({"tokens": [-1]}, "tokens[0]", "greater than or equal to 0"),
+            ({"tokens": "48213"}, "tokens", "an array"),
+        ),
+    ),
+    Question(
+        "/v1/moderations",
+        {"model": "single", "input": "w1"},
+        (
+            ({"input": [{"type": "image_url"}]}, "input", "image_url"),
+            ({"input": []}, "input", "1 to 2048"),
         ),
     ),
     Question(
         "/v1/score",
         {"model": "reranker", "text_1": "w1", "text_2": ["w2", "w3"]},
         (
+            ({"queries": "w1"}, "queries", "'text_1' names the same texts"),
             ({"text_1": ["w1", "w2", "w3"]}, "text_2", "as many"),
             ({"text_2": 7}, "text_2", "a text or a list"),
             ({"text_2": []}, "text_2", "1 to 2048"),

@@ -18,7 +18,7 @@ from kombu.exceptions import OperationalError
 from nightshift import endpoints
 from nightshift.broker.queue import ONLINE_QUEUE, Queue, celery_app
 from nightshift.broker.token_streams import Delta, End, StreamWriter
-from nightshift.endpoints.answers import answer_id, error_body
+from nightshift.endpoints.answers import error_body
 from nightshift.endpoints.encoders.embeddings import EmbeddingRequest, Embeddings
 from nightshift.endpoints.structured.calls import CallPart
 from nightshift.endpoints.texts.generation import Choice, Conversation, GenerationRequest, TextEndpoint
@@ -254,7 +254,7 @@ def answer_saying(claim: OnlineClaim, texts: Sequence[str], finish_reason: str =
 
 
 def head_of(claim: OnlineClaim) -> AnswerHead:
-    id = answer_id(text_endpoint(claim).id_prefix, claim.job.id)
+    id = text_endpoint(claim).answer_id(claim.job.id)
     return AnswerHead(id, int(claim.job.created_at.timestamp()), claim.job.priority)
 
 

@@ -1,8 +1,9 @@
 """Conversations as a chat template writes them: its arguments, and the thoughts of earlier answers."""
 
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
 
-from nightshift.endpoints.texts.generation import Conversation, TextEndpoint, Thinking
+from nightshift.endpoints.texts.generation import Conversation, Ending, Thinking
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import JsonObject
 from nightshift_engine import InvalidRequest as EngineRefusal
@@ -10,21 +11,36 @@ from nightshift_engine.models import Tokenizer
 from workers.serving.model_server import invalid
 
 KWARGS: Final = "chat_template_kwargs"
+_ENDINGS: Final[Mapping[Ending, dict[str, Any]]] = {
+    "answer": {},
+    "message": {"add_generation_prompt": False},
+    "open": {"add_generation_prompt": False, "continue_final_message": True},
+}
 
 
-def conversation_text(tokenizer: Tokenizer, prompt: Conversation, endpoint: TextEndpoint, field: str) -> str:
+class ChatTokenizer(Protocol):
+    """A model's tokenizer, as far as conversations need it."""
+
+    def chat_text(self, messages: Sequence[Mapping[str, Any]], **template_arguments: Any) -> str: ...
+
+    def with_thought(self, message: Mapping[str, Any], thought: str) -> dict[str, Any]: ...
+
+    def effort_arguments(self, effort: str) -> dict[str, Any]: ...
+
+
+def conversation_text(tokenizer: ChatTokenizer, prompt: Conversation, field: str, effort_field: str) -> str:
     """The text that the model reads. Raises InvalidRequest naming `field`, which has the messages, or the
     field whose arguments the template refuses.
     """
     messages = [_with_thought(tokenizer, message) for message in prompt.messages]
-    shown = {"tools": list(prompt.tools)} if prompt.tools else {}
+    shown = _ENDINGS[prompt.ending] | ({"tools": list(prompt.tools)} if prompt.tools else {})
     effort = {} if prompt.effort is None else tokenizer.effort_arguments(prompt.effort)
     arguments = effort | dict(prompt.arguments)
     try:
         return tokenizer.chat_text(messages, **shown, **arguments)
     except EngineRefusal as error:
         if arguments and _takes(tokenizer, messages, shown):
-            field = KWARGS if prompt.arguments else ".".join(endpoint.effort_path)
+            field = KWARGS if prompt.arguments else effort_field
         raise invalid(error, field) from error
 
 
@@ -45,14 +61,14 @@ def thought_budget(tokenizer: Tokenizer, thinking: Thinking | None) -> int | Non
     return thinking.budget
 
 
-def _with_thought(tokenizer: Tokenizer, message: JsonObject) -> JsonObject:
+def _with_thought(tokenizer: ChatTokenizer, message: JsonObject) -> JsonObject:
     if "reasoning_content" not in message:
         return message
     others = {name: value for name, value in message.items() if name != "reasoning_content"}
     return tokenizer.with_thought(others, message["reasoning_content"])
 
 
-def _takes(tokenizer: Tokenizer, messages: list[JsonObject], shown: dict[str, Any]) -> bool:
+def _takes(tokenizer: ChatTokenizer, messages: list[JsonObject], shown: dict[str, Any]) -> bool:
     """Whether the template takes the messages without further arguments."""
     try:
         tokenizer.chat_text(messages, **shown)

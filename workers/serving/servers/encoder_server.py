@@ -14,6 +14,7 @@ from nightshift.endpoints.encoders.encoding import EncoderEndpoint, EncoderReque
 from nightshift.endpoints.encoders.images import ImageInput
 from nightshift.endpoints.requests import MAY_BE_CUT, ModelRequest
 from nightshift.endpoints.results import Result
+from nightshift.endpoints.tokenizers.endpoint import TokenizerEndpoint
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
 from nightshift_engine import EncoderStats, EngineHistograms
@@ -42,6 +43,7 @@ from workers.serving.model_server import (
     invalid,
     takes_no_images,
 )
+from workers.serving.servers.model_tokens import Tokenizer, show_tokens
 from workers.serving.servers.tokenizing import Part, tokenize, tokens_kept
 
 if TYPE_CHECKING:  # needs torch
@@ -74,6 +76,11 @@ class EncoderServer(ModelServer):
     def left(self, inference_id: str) -> None:
         """A request has left the engine."""
 
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The model's tokenizer; None: it takes no texts."""
+        return None
+
     @abstractmethod
     def input_place(self, endpoint: Endpoint, request: ModelRequest, index: int | None) -> str:
         """The field of a request that errors about an input name; None: about all of them."""
@@ -92,6 +99,9 @@ class EncoderServer(ModelServer):
 
     def submit(self, inference: Inference) -> None:
         endpoint, request = inference.endpoint, inference.request
+        if isinstance(endpoint, TokenizerEndpoint):
+            show_tokens(inference, self.tokenizer, self.model)
+            return
         self.check(endpoint, request)
         inputs = inference.tokens or self.tokenize(endpoint, [request])[0]
         if isinstance(inputs, InvalidRequest):
@@ -132,6 +142,8 @@ class EncoderServer(ModelServer):
         self, endpoint: Endpoint, requests: Sequence[ModelRequest]
     ) -> list[Tokens | InvalidRequest | None]:
         """Requests with few texts together; one with many by itself, up to the first that is refused."""
+        if isinstance(endpoint, TokenizerEndpoint):
+            return [None] * len(requests)
         parts = [(request, self.parts(endpoint, request)) for request in requests]
         few = [(request, texts) for request, texts in parts if texts is not None and not _has_many(texts)]
         tokens = iter(self._tokenized(endpoint, few))
@@ -231,6 +243,10 @@ class EmbeddingServer(EncoderServer):
     ) -> None:
         super().__init__(model, encoder, on_fatal, config)
         self._encoder = encoder
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._encoder.tokenizer
 
     def check(self, endpoint: Endpoint, request: ModelRequest) -> None:
         assert isinstance(request, EncoderRequest), "its requests are for vectors"

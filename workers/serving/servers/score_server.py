@@ -29,6 +29,7 @@ from nightshift_engine.errors import EncodeInputTooLong, NoRoomForText
 from workers.serving.inference import check_length
 from workers.serving.model_server import Inference, OnFatal, invalid, takes_no_images
 from workers.serving.servers.encoder_server import EncoderServer
+from workers.serving.servers.model_tokens import Tokenizer
 from workers.serving.servers.tokenizing import Part, tokens_kept
 
 if TYPE_CHECKING:  # needs torch
@@ -59,6 +60,10 @@ class ScoreServer(EncoderServer):
     ) -> None:
         super().__init__(model, scorer, on_fatal, config)
         self._scorer = scorer
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._scorer.tokenizer
 
     def check(self, endpoint: Endpoint, request: ModelRequest) -> None:
         assert isinstance(endpoint, ScoringEndpoint), "the model's kind was checked"
@@ -133,12 +138,13 @@ class ScoreServer(EncoderServer):
         assert isinstance(request, ScoringRequest), "its requests are for scores"
         try:
             max_tokens = tokens_kept(request.truncate_prompt_tokens, self.context_length)
-            instruction = _instruction_of(request)
-            return [self._part(text, max_tokens, instruction) for text in request.texts]
+            return [self._part(text, max_tokens, request) for text in request.texts]
         except InvalidRequest as error:
             return error
 
-    def _part(self, given: ScoredText, max_tokens: int | None, instruction: str | None) -> PairText:
+    def _part(self, given: ScoredText, max_tokens: int | None, request: ScoringRequest) -> PairText:
+        instruction = _instruction_of(request)
+        pair_tokens_max = request.max_tokens_per_doc or None if isinstance(request, RankingRequest) else None
         if given.is_image:
             raise takes_no_images(self.model, given.place)
         if given.pair is None and not self._scorer.takes_texts:
@@ -153,14 +159,15 @@ class ScoreServer(EncoderServer):
                 param=given.place,
                 code="invalid_value",
             )
-        is_read_whole = max_tokens is None or not self._scorer.reads_parts
+        is_cut = max_tokens is not None or (given.pair is not None and pair_tokens_max is not None)
+        is_read_whole = not (is_cut and self._scorer.reads_parts)
         uncut = given.text if is_read_whole or given.pair is not None else ""
         also = given.pair if is_read_whole and given.pair is not None else ""
         if given.first_place is not None:  # it is never cut
             check_length(len(uncut) + len(instruction or ""), self.context_length, given.first_place)
         num_chars = len(uncut) + len(also) + len(instruction or "")
         check_length(num_chars, self.context_length, given.place, MAY_BE_CUT if max_tokens is None else "")
-        return PairText(given.text, given.pair, max_tokens, instruction)
+        return PairText(given.text, given.pair, max_tokens, instruction, pair_tokens_max)
 
 
 def _instruction_of(request: ModelRequest) -> str | None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from nightshift.endpoints.texts.generation import GenerationRequest, TextEndpoint
+from nightshift.endpoints.texts.generation import GenerationRequest
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
 from nightshift.tenants.cache_groups import NO_GROUPS, CacheGroups
@@ -34,8 +34,17 @@ class Seq2seqServer(TextServer):
         self._languages = engine.tokenizer.languages
         self._codes = frozenset(self._languages.values())
 
-    def check_languages(self, request: GenerationRequest) -> None:
-        """Raises InvalidRequest naming a field whose language the model does not have, or lacks."""
+    def check_request(self, request: GenerationRequest) -> None:
+        """Refuses what asks for a prompt's probabilities: a source has none. Raises InvalidRequest naming
+        that field, or one whose language the model does not have, or lacks.
+        """
+        if request.prompt_logprobs_asked is not None or request.echoed(0):
+            field = "echo" if request.prompt_logprobs_shown is None else "prompt_logprobs"
+            raise InvalidRequest(
+                f"'{field}' is for decoders: '{self.model.id}' {self.model.kind.does}.",
+                param=field,
+                code="unsupported_parameter",
+            )
         for field, language in request.languages.items():
             self._language(field, language)
         start, forced = self._rules.start_token_id, self._rules.forced_bos_token_id
@@ -55,14 +64,18 @@ class Seq2seqServer(TextServer):
             )
 
     def _sequences(
-        self, inference: Inference, endpoint: TextEndpoint, request: GenerationRequest, ids: Sequence[str]
+        self,
+        inference: Inference,
+        request: GenerationRequest,
+        prompts: Sequence[tuple[int, ...]],
+        ids: Sequence[str],
     ) -> list[EngineRequest]:
         """The sequences, as of a decoder, with the source and the decoder's first tokens in place of the
         prompt.
 
         Without `max_tokens` an output is as long as it gets: a translation that is cut is of no use.
         """
-        sequences = super()._sequences(inference, endpoint, request, ids)
+        sequences = super()._sequences(inference, request, prompts, ids)
         start = self._start(request.languages)
         is_bounded = any(limit is not None for limit in request.output_limits.values())
         return [self._with_source(sequence, request, start, is_bounded) for sequence in sequences]

@@ -16,12 +16,13 @@ from nightshift.endpoints.texts.generation import (
     TextEndpoint,
     prompt_chars,
 )
+from nightshift.endpoints.tokenizers.endpoint import TokenizerEndpoint, TokenizerRequest
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model
 from nightshift.jobs import JsonObject
 from nightshift.jobs.priorities import PriorityClass
 from nightshift.tenants.cache_groups import NO_GROUPS, CacheGroups
-from nightshift_engine import EngineHistograms, EngineStats, Grammar, MadeBy
+from nightshift_engine import EngineHistograms, EngineStats, Grammar, MadeBy, Output, SamplingParams
 from nightshift_engine import InvalidRequest as EngineRefusal
 from nightshift_engine import Request as EngineRequest
 from workers.serving.carry_over import CarryOver, ChoiceSoFar
@@ -37,6 +38,7 @@ from workers.serving.inference import (
 )
 from workers.serving.model_server import Inference, ModelServer, OnFatal, Tokens, engine_class, invalid
 from workers.serving.servers.conversations import conversation_text, thought_budget
+from workers.serving.servers.model_tokens import show_tokens
 from workers.serving.servers.tokenizing import Part, tokenize
 from workers.serving.servers.tool_calls import check_template
 
@@ -57,7 +59,7 @@ class Text:
 
 @dataclass
 class _Running:
-    """A request in the engine, as one sequence per choice."""
+    """A request in the engine, as one sequence per choice, then one per prompt whose tokens are scored."""
 
     answer: TextAnswer
     listener: Listener
@@ -72,10 +74,10 @@ class _Running:
 
 
 class _Refused(Exception):
-    """The engine cannot run one of the choices."""
+    """The engine cannot run a choice of one of the prompts."""
 
-    def __init__(self, choice: int, error: EngineRefusal) -> None:
-        self.choice = choice
+    def __init__(self, prompt: int, error: EngineRefusal) -> None:
+        self.prompt = prompt
         self.error = error
 
 
@@ -106,26 +108,29 @@ class TextServer(ModelServer):
     def submit(self, inference: Inference) -> None:
         request = inference.request
         endpoint = inference.endpoint
+        if isinstance(endpoint, TokenizerEndpoint):
+            show_tokens(inference, self._engine.tokenizer, self.model)
+            return
         assert isinstance(endpoint, TextEndpoint), "the model's kind was checked"
         assert isinstance(request, GenerationRequest), "its requests are for text"
-        ids = _sequence_ids(inference.id, request.num_choices)
+        num_choices = request.num_choices
+        ids = _sequence_ids(inference.id, num_choices, request)
         self._running[inference.id] = _Running(
             TextAnswer(endpoint, request, inference.identity, self._engine.tokenizer, inference.priority),
             inference.listener,
             ids,
             inference.is_streamed,
-            told=[0] * len(ids),
-            resumed=[0] * len(ids),
+            told=[0] * num_choices,
+            resumed=[0] * num_choices,
         )
-        self._choices |= {id: (inference.id, choice) for choice, id in enumerate(ids)}
+        self._choices |= {id: (inference.id, number) for number, id in enumerate(ids)}
         if inference.priority is PriorityClass.INTERACTIVE:
             self._interactive.add(inference.id)
         try:
-            self._add(inference, self._sequences(inference, endpoint, request, ids))
+            self._add(inference, endpoint, request, ids)
         except _Refused as refused:
             self._forget(inference.id)
-            prompt = refused.choice * request.num_prompts // request.num_choices
-            raise invalid(refused.error, endpoint.prompt_place(request, prompt)) from refused.error
+            raise invalid(refused.error, endpoint.prompt_place(request, refused.prompt)) from refused.error
         except Exception:
             self._forget(inference.id)
             raise
@@ -153,14 +158,17 @@ class TextServer(ModelServer):
             running = self._running.get(inference_id)
             if running is None:
                 continue  # cancelled meanwhile
-            progress = running.answer.take(choice, output)
-            if not running.is_streamed:
-                self._leave_out_told(running, choice, progress)
-            if progress.result is not None or progress.failed is not None:
-                self._forget(inference_id)
-            if progress.failed is not None or output.is_refused:
-                self._abort(running.sequence_ids)  # one failed choice fails the request
-            running.listener(progress)
+            for progress in _progress(running, choice, output):
+                self._tell(inference_id, running, output, progress)
+
+    def _tell(self, inference_id: str, running: _Running, output: Output, progress: Progress) -> None:
+        if not running.is_streamed:
+            self._leave_out_told(running, progress.choice, progress)
+        if progress.result is not None or progress.failed is not None:
+            self._forget(inference_id)
+        if progress.failed is not None or output.is_refused:
+            self._abort(running.sequence_ids)  # one failed choice fails the request
+        running.listener(progress)
 
     def generated(self, inference_id: str) -> list[Progress]:
         running = self._running.get(inference_id)
@@ -168,8 +176,7 @@ class TextServer(ModelServer):
             return []
         news = []
         with self._telling:
-            for choice, id in enumerate(running.sequence_ids):
-                told = running.told[choice]
+            for choice, (id, told) in enumerate(zip(running.sequence_ids, running.told, strict=False)):
                 token_ids, logprobs = self._engine.generated(id, told)
                 if token_ids and told + len(token_ids) >= running.resumed[choice]:
                     running.told[choice] += len(token_ids)
@@ -196,11 +203,43 @@ class TextServer(ModelServer):
     def _read_stats(self) -> EngineStats:
         return self._engine.stats()
 
+    def _scoring(
+        self,
+        inference: Inference,
+        prompts: Sequence[tuple[int, ...]],
+        ids: Sequence[str],
+        num_top: int | None,
+    ) -> list[EngineRequest]:
+        """One engine request per prompt whose tokens are scored. Its choices find its KV, and may be resumed
+        without it. It generates a token, which is not shown.
+        """
+        if num_top is None:
+            return []
+        return [
+            EngineRequest(
+                id=id,
+                prompt_token_ids=prompt,
+                sampling=SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True),
+                priority=engine_class(inference.priority),
+                group=inference.group,
+                flow=inference.tenant_id,
+                cache_salt=self._cache_groups.salt_of(inference.tenant_id),
+                output_kind="final_only",
+                prompt_logprobs=num_top,
+            )
+            for id, prompt in zip(ids, prompts, strict=True)
+        ]
+
     def _sequences(
-        self, inference: Inference, endpoint: TextEndpoint, request: GenerationRequest, ids: Sequence[str]
+        self,
+        inference: Inference,
+        request: GenerationRequest,
+        prompts: Sequence[tuple[int, ...]],
+        ids: Sequence[str],
     ) -> list[EngineRequest]:
         """One engine request per choice: those of a prompt share its KV, and each has its own seed."""
-        prompts = self._prompts(inference, endpoint)
+        if request.is_scored_only:
+            return []
         per_prompt = len(ids) // len(prompts)
         seeds_repeat = request.seed is not None
         sampling = replace(
@@ -229,20 +268,31 @@ class TextServer(ModelServer):
             for choice, id in enumerate(ids)
         ]
 
-    def _add(self, inference: Inference, sequences: Sequence[EngineRequest]) -> None:
+    def _add(
+        self, inference: Inference, endpoint: TextEndpoint, request: GenerationRequest, ids: Sequence[str]
+    ) -> None:
         """Hands all choices to the engine, or none. Raises _Refused, and what else the engine raises."""
+        prompts, num_choices = self._prompts(inference, endpoint), request.num_choices
+        sequences = self._sequences(inference, request, prompts, ids[:num_choices])
+        scoring = self._scoring(inference, prompts, ids[num_choices:], request.prompt_logprobs_asked)
         added: list[str] = []
         try:
             earlier = self._so_far(inference, sequences)
             running = self._running.get(inference.id)
             if running is not None:  # else it is cancelled
                 running.resumed = [len(so_far.token_ids) for so_far in earlier]
-            for sequence, so_far in zip(sequences, earlier, strict=True):
-                self._engine.add(_resumed(sequence, so_far))
+                running.answer.begin(prompts)
+            resumed = [
+                _resumed(sequence, so_far) for sequence, so_far in zip(sequences, earlier, strict=True)
+            ]
+            for sequence in [*scoring, *resumed]:
+                self._engine.add(sequence)
                 added.append(sequence.id)
         except EngineRefusal as error:
             self._abort(added)
-            raise _Refused(len(added), error) from error
+            choice = len(added) - len(scoring)
+            prompt = len(added) if choice < 0 else choice * len(prompts) // num_choices
+            raise _Refused(prompt, error) from error
         except Exception:
             self._abort(added)
             raise
@@ -296,6 +346,7 @@ class TextServer(ModelServer):
         request = inference.request
         assert isinstance(request, GenerationRequest), "its requests are for text"
         prompts = inference.tokens or self.tokenize(endpoint, [request])[0]
+        assert prompts is not None, "it tokenizes what it generates from"
         if isinstance(prompts, InvalidRequest):
             raise prompts
         for number, token_ids in enumerate(prompts):
@@ -306,13 +357,19 @@ class TextServer(ModelServer):
 
     def is_repeatable(self, request: ModelRequest) -> bool:
         """Requests without sampling are, and those with a seed."""
+        if isinstance(request, TokenizerRequest):
+            return True
         assert isinstance(request, GenerationRequest), "its requests are for text"
         temperature = request.temperature
         if temperature is None:
             temperature = self._defaults.temperature
         return request.seed is not None or temperature == 0
 
-    def tokenize(self, endpoint: Endpoint, requests: Sequence[ModelRequest]) -> list[Tokens | InvalidRequest]:
+    def tokenize(
+        self, endpoint: Endpoint, requests: Sequence[ModelRequest]
+    ) -> Sequence[Tokens | InvalidRequest | None]:
+        if isinstance(endpoint, TokenizerEndpoint):
+            return super().tokenize(endpoint, requests)
         assert isinstance(endpoint, TextEndpoint), "the model's kind was checked"
         place_of = endpoint.prompt_place
 
@@ -339,7 +396,7 @@ class TextServer(ModelServer):
         assert isinstance(request, GenerationRequest), "its requests are for text"
         try:
             check_output_length(request, self.context_length)
-            self.check_languages(request)
+            self.check_request(request)
             thought_budget(self._engine.tokenizer, request.thinking)
             return [
                 self._part(prompt, request.callable_tools, endpoint, endpoint.prompt_place(request, number))
@@ -348,8 +405,10 @@ class TextServer(ModelServer):
         except InvalidRequest as error:
             return error
 
-    def check_languages(self, request: GenerationRequest) -> None:
-        """A decoder has none to choose. Raises InvalidRequest naming the field."""
+    def check_request(self, request: GenerationRequest) -> None:
+        """Refuses what this kind of model has not: a decoder has no languages to choose. Raises
+        InvalidRequest naming the field.
+        """
         if (given := next(iter(request.languages), None)) is not None:
             raise InvalidRequest(
                 f"'{given}' is for models that translate; '{self.model.id}' {self.model.kind.does}.",
@@ -363,11 +422,23 @@ class TextServer(ModelServer):
             return Text(prompt) if isinstance(prompt, str) else prompt
         tokenizer = self._engine.tokenizer
         check_template(tokenizer.chat_template, prompt, tools, field)
-        return Text(conversation_text(tokenizer, prompt, endpoint, field), is_conversation=True)
+        text = conversation_text(tokenizer, prompt, field, ".".join(endpoint.effort_path))
+        return Text(text, is_conversation=True)
 
 
-def _sequence_ids(inference_id: str, num_choices: int) -> list[str]:
-    return [inference_id] if num_choices == 1 else [f"{inference_id}/{n}" for n in range(num_choices)]
+def _sequence_ids(inference_id: str, num_choices: int, request: GenerationRequest) -> list[str]:
+    """An id per choice, then one per prompt that is scored."""
+    num_scored = 0 if request.prompt_logprobs_asked is None else request.num_prompts
+    ids = [inference_id] if num_choices == 1 else [f"{inference_id}/{n}" for n in range(num_choices)]
+    return [*ids, *(f"{inference_id}/prompt{n}" for n in range(num_scored))]
+
+
+def _progress(running: _Running, number: int, output: Output) -> Sequence[Progress]:
+    """The news of one of a request's sequences."""
+    num_choices = len(running.told)
+    if number < num_choices:
+        return [running.answer.take(number, output)]
+    return running.answer.take_prompt(number - num_choices, output)
 
 
 def _resumed(sequence: EngineRequest, so_far: ChoiceSoFar) -> EngineRequest:

@@ -111,7 +111,7 @@ def test_an_unknown_cursor_is_refused_rather_than_ignored(client):
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"endpoint": "/v1/moderations"}, "endpoint"),
+        ({"endpoint": "/v1/images/generations"}, "endpoint"),
         ({"completion_window": "tomorrow"}, "completion_window"),
         ({"completion_window": "0h"}, "completion_window"),
         ({"completion_window": "900d"}, "completion_window"),

@@ -448,6 +448,16 @@ def test_a_step_larger_than_all_that_were_recorded_is_counted(small: Path) -> No
     assert not replays.eager_steps  # this device has no graphs
 
 
+def test_a_step_that_scores_a_prompt_is_no_graph_and_is_counted(small: Path) -> None:
+    rig = RunnerOf(small, max_num_seqs=16, max_num_batched_tokens=16)
+    engine = engine_over(rig, rig.recorded(Replays()))
+    request = Request("a", [5, 6, 7], greedy(4), prompt_logprobs=1)
+
+    complete(engine, request)
+
+    assert_eager(engine, prompt_logprobs=1)
+
+
 def test_graphs_and_parts_of_split_decoding_are_part_of_the_memory_that_a_step_takes() -> None:
     class Text:
         hidden_size, intermediate_size, vocab_size, num_attention_heads = 64, 128, 1000, 4

@@ -11,6 +11,7 @@ MESSAGE = {"role": "user", "content": "a"}
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "m", "messages": [MESSAGE]},
     "/v1/completions": {"model": "m", "prompt": "p"},
+    "/v1/detokenize": {"model": "m", "tokens": [5]},
     "/v1/rerank": {"model": "m", "query": "a", "documents": ["b"]},
     "/v1/score": {"model": "m", "text_1": "a", "text_2": "b"},
 }

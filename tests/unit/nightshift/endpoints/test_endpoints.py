@@ -62,10 +62,11 @@ def test_an_endpoint_cannot_be_made_without_any_of_its_parts(base, complete, par
 
 @pytest.mark.parametrize("endpoint", endpoints.every(), ids=lambda endpoint: endpoint.name)
 def test_a_row_made_of_a_column_is_a_request_of_the_endpoint(endpoint):
-    body = endpoint.row_template("m", "some text")
+    text = [5, 6, 7] if endpoint.name == "detokenize" else "some text"
+    body = endpoint.row_template("m", text)
 
     other_columns = sum(len(f"{{{{{name}}}}}") for name in columns(body))
-    assert endpoint.parse(body).text_chars == len("some text") + other_columns
+    assert endpoint.parse(body).text_chars == len(text) + other_columns
     endpoint.check_line(body)
     assert endpoint.values({}) == dict.fromkeys(endpoint.columns), "there was no answer"
 

@@ -113,6 +113,13 @@ def first_page_again(request: Asked, forward: Forward) -> Reply:
     return forward(replace(request, path=re.sub("after=[^&]*&?", "", request.path)))
 
 
+def storing_nothing(request: Asked, forward: Forward) -> Reply:
+    if not request.body.startswith(b"{"):
+        return forward(request)
+    body = json.loads(request.body) | {"store": False}
+    return forward(replace(request, body=json.dumps(body).encode()))
+
+
 def ignoring_queries(request: Asked, forward: Forward) -> Reply:
     return forward(replace(request, path=request.path.partition("?")[0]))
 
@@ -253,7 +260,7 @@ DEFECTS: dict[str, tuple[Alteration, list[str]]] = {
     "input is not needed": (accepting(b'{"model":"org/parrot"}'), ["responses.input-missing"]),
     "any item is accepted": (accepting(b"no_such_"), ["responses.item-unknown"]),
     "stored state is ignored": (ignoring("previous_response_id"), ["responses.previous-unknown"]),
-    "store is ignored": (ignoring("store"), ["responses.stored"]),
+    "store is ignored": (storing_nothing, ["responses.stored"]),
     "background is ignored": (
         replying(RESPONSES, {"id": "resp_x", "background": False}),
         ["responses.background"],

@@ -196,7 +196,10 @@ def test_requests_in_columns_are_refused_for_a_value_that_no_request_can_hold(st
 # --- where requests have texts, and where they have not ---
 
 
-@pytest.mark.parametrize("endpoint", list(endpoints.every()), ids=str)
+OF_TEXTS = [endpoint for endpoint in endpoints.every() if endpoint.name != "detokenize"]  # it takes numbers
+
+
+@pytest.mark.parametrize("endpoint", OF_TEXTS, ids=str)
 @pytest.mark.parametrize(
     ("value", "text"),
     [(48213, "48213"), *(pytest.param(*case, marks=exhaustive) for case in ((0.5, "0.5"), (True, "true")))],

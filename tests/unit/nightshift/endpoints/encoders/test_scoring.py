@@ -196,3 +196,79 @@ def test_a_column_of_lists_or_of_single_texts_may_be_reranked():
 
     assert template == {"model": "m", "query": "{{query}}", "documents": "{{text}}"}
     assert len(a_request("/v1/rerank", query="q", documents="a").texts) == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "items")],
+)
+def test_texts_of_a_score_have_the_names_of_other_servers_too(first, second):
+    request = a_request("/v1/score", **{first: "a", second: ["b", "c"]})
+
+    assert [(text.text, text.pair) for text in request.texts] == [("a", "b"), ("a", "c")]
+    assert [text.place for text in request.texts] == [f"{second}[0]", f"{second}[1]"]
+    assert {text.first_place for text in request.texts} == {first}
+    endpoints.get("/v1/score").check_line({"model": "m", first: "a", second: ["b", "c"]})
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"queries": "a", "text_1": "b", "text_2": "c"}, "queries"),
+        ({"queries": "a", "documents": ["b"], "items": ["c"]}, "items"),
+        ({"queries": "a"}, "text_2"),
+        ({"queries": "a", "documents": [5]}, "documents"),
+        ({"queries": ["a", "b", "c"], "documents": ["a", "b"]}, "documents"),
+        ({"queries": [], "documents": ["b"]}, "queries"),
+    ],
+    ids=str,
+)
+def test_a_text_of_a_score_is_refused_by_the_name_that_it_was_given(body, param):
+    with pytest.raises(InvalidRequest) as refused:
+        a_request("/v1/score", **body)
+    assert refused.value.param == param
+
+
+def test_a_classification_in_vllms_shape_has_the_probabilities_of_all_labels():
+    body = answer("/v1/classify", [[0.25, 0.5, 0.125], [0.5, 0.25, 0.0]], input=["a", "b"])
+
+    assert body["data"] == [
+        {"index": 0, "label": "spam", "probs": [0.25, 0.5, 0.125], "num_classes": 3},
+        {"index": 1, "label": "ham", "probs": [0.5, 0.25, 0.0], "num_classes": 3},
+    ]
+    assert (body["object"], body["created"], body["usage"]) == ("list", IDENTITY.created_s, USAGE)
+    assert body["id"].startswith("classify-")
+    alone = result("/v1/classify", [[0.25, 0.5, 0.125]], input="a")
+    made = endpoints.get("/v1/classify").body_of(Origin(IDENTITY, "m", PriorityClass.STANDARD), alone)
+    assert made["data"] == body["data"][:1]
+
+
+def test_a_moderation_says_which_labels_apply():
+    body = answer("/v1/moderations", [[0.25, 0.5, 0.125]], input="a")
+
+    [moderated] = body["results"]
+    assert moderated["categories"] == {"ham": False, "spam": True, "eggs": False}
+    assert moderated["category_scores"] == {"ham": 0.25, "spam": 0.5, "eggs": 0.125}
+    assert moderated["flagged"] is True
+    assert body["id"].startswith("modr-")
+    several = answer("/v1/moderations", [[0.25, 0.25], [0.75, 0.0]], input=["a", "b"])
+    assert [entry["flagged"] for entry in several["results"]] == [False, True]
+
+
+@pytest.mark.parametrize("label", ["safe", "Neutral", "not toxic", "non-hate", "OK"])
+def test_a_label_that_says_that_nothing_is_wrong_flags_no_text(label):
+    endpoint = endpoints.get("/v1/moderations")
+    assert isinstance(endpoint, ScoringEndpoint)
+    scored = Scored(IDENTITY, [label, "toxic"], [packed([0.75, 0.25])], 7)
+    made = endpoint.result(a_request("/v1/moderations", input="a"), scored)
+
+    [moderated] = endpoint.body_of(Origin(IDENTITY, "m", PriorityClass.STANDARD), made)["results"]
+    assert (moderated["flagged"], moderated["categories"][label]) == (False, True)
+
+
+def test_the_parts_of_a_moderated_text_are_read_together_and_images_refused():
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+
+    assert [text.text for text in a_request("/v1/moderations", input=parts).texts] == ["a\nb"]
+    with pytest.raises(InvalidRequest, match=r"input\[1\]\.type is 'image_url'"):
+        a_request("/v1/moderations", input=[parts[0], {"type": "image_url"}])

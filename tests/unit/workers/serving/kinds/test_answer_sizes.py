@@ -18,8 +18,9 @@ from nightshift.endpoints.endpoint import check_sizes
 from nightshift.endpoints.requests import ModelRequest
 from nightshift.endpoints.results import Identity, Origin, Result
 from nightshift.endpoints.texts.generation import Choice, GenerationRequest, TextEndpoint
-from nightshift.endpoints.texts.logprobs import Chance, Chosen
+from nightshift.endpoints.texts.logprobs import Chance, Chosen, Ranked, by_token_id
 from nightshift.endpoints.texts.streams import AnswerHead
+from nightshift.endpoints.tokenizers.endpoint import TokenizerEndpoint, TokenizerRequest
 from nightshift.errors import InvalidRequest
 from nightshift.fleet.models import Model, ModelKind, OutputSizes
 from nightshift.jobs import JsonObject, Usage
@@ -115,6 +116,8 @@ def test_no_list_of_vectors_is_larger(vectors: list[list[float]], is_float: bool
 
 LISTS: Final[dict[str, tuple[str, JsonObject]]] = {
     "/v1/classifications": ("input", {"top_k": 2}),
+    "/v1/classify": ("input", {}),
+    "/v1/moderations": ("input", {}),
     "/v1/rerank": ("documents", {"query": "q", "return_documents": True}),
     "/v1/score": ("text_2", {"text_1": "a"}),
 }
@@ -135,7 +138,7 @@ def test_no_list_of_scores_is_larger(
         {"model": "m", field: texts, **(more if data.draw(st.booleans()) else _needed(more))}
     )
     assert isinstance(request, ScoringRequest)
-    labels = names if route == "/v1/classifications" else names[:1]
+    labels = names if LISTS[route][0] == "input" else names[:1]
     scores = st.lists(FLOATS, min_size=len(labels), max_size=len(labels)).map(
         lambda scores: array("f", scores).tobytes()
     )
@@ -152,8 +155,82 @@ def _needed(fields: JsonObject) -> JsonObject:
     return {name: value for name, value in fields.items() if name not in ("top_k", "return_documents")}
 
 
+class Letters:
+    """A tokenizer with a token for each byte, as the endpoints that show tokens need it."""
+
+    context_length = 10**6
+
+    def token_ids(self, prompt: Any, tools: Any, **options: bool) -> list[int]:
+        text = prompt if isinstance(prompt, str) else f"{prompt.messages}{prompt.tools}"
+        return [*text.encode()]
+
+    def name(self, token_id: int) -> str:
+        return bytes([token_id]).decode(errors="replace")
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        return bytes(token_ids).decode(errors="replace")
+
+
+TOKENIZED: Final[dict[str, JsonObject]] = {
+    "/v1/tokenize": {"return_token_strs": True},
+    "/v1/detokenize": {},
+}
+
+
+@pytest.mark.parametrize("route", TOKENIZED)
+@given(text=TEXTS, in_chat=st.booleans())
+def test_no_list_of_tokens_is_larger(route: str, text: str, in_chat: bool) -> None:
+    endpoint = endpoints.get(route)
+    assert isinstance(endpoint, TokenizerEndpoint)
+    asks: JsonObject = {"tokens": [*text.encode()]}
+    if route == "/v1/tokenize":
+        asks = {"messages": [{"role": "user", "content": text}]} if in_chat else {"prompt": text}
+    request = endpoint.parse({"model": "m", **asks, **TOKENIZED[route]})
+    assert isinstance(request, TokenizerRequest)
+    body = endpoint.result(request, Letters()).body
+    assert body is not None
+
+    model = a_model(ModelKind.DECODER, output_sizes=token_sizes(range(256), lambda id: bytes([id])))
+    assert json_bytes(body) <= bound(endpoint, request, model)
+
+
+SCORED: Final[dict[str, JsonObject]] = {
+    "/v1/chat/completions": {"prompt_logprobs": 1},
+    "/v1/completions": {"prompt_logprobs": 1, "echo": True, "logprobs": 1, "max_tokens": 0},
+}
+
+
+@pytest.mark.parametrize("route", SCORED)
+@given(text=TEXTS, n=st.integers(1, 3))
+def test_no_scored_prompt_is_larger(route: str, text: str, n: int) -> None:
+    endpoint = endpoints.get(route)
+    assert isinstance(endpoint, TextEndpoint)
+    is_chat = route == "/v1/chat/completions"
+    asks = {"messages": [{"role": "user", "content": text}]} if is_chat else {"prompt": text}
+    request = endpoint.parse({"model": "m", "n": n, **asks, **SCORED[route]})
+    assert isinstance(request, GenerationRequest)
+    tokens = [bytes([byte]) for byte in text.encode()][:CONTEXT]
+    chances = [Chance(token, -9876.123456789012) for token in tokens]
+    places = [
+        by_token_id([Ranked(150_000 + at, chance, 150_000) for at in range(2)])
+        for at, chance in enumerate(chances)
+    ]
+    logprobs = None if is_chat else endpoint.logprobs([Chosen(c, [c], 10**6) for c in chances])
+    choice = Choice("" if is_chat else text, "length", logprobs, (), [None, *places])
+    body = endpoint.answer(
+        request,
+        AnswerHead(IDENTITY.id(endpoint.id_prefix), IDENTITY.created_s, PRIORITY),
+        choices=[choice] * n,
+        usage=Usage(10**9, 10**9, 10**9),
+    )
+
+    model = a_model(ModelKind.DECODER, output_sizes=token_sizes(range(256), lambda id: bytes([id])))
+    assert json_bytes(body) <= bound(endpoint, request, model)
+
+
 def test_every_endpoint_is_tried_here() -> None:
-    assert {endpoint.route for endpoint in endpoints.every()} == {*TEXT_BODIES, *LISTS, "/v1/embeddings"}
+    tried = {*TEXT_BODIES, *LISTS, *TOKENIZED, "/v1/embeddings"}
+    assert {endpoint.route for endpoint in endpoints.every()} == tried
 
 
 BYTES_MAX: Final = 200_000

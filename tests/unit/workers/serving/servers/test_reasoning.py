@@ -246,6 +246,23 @@ def test_earlier_thoughts_go_back_into_the_prompt() -> None:
         assert "hm" not in prompt_of(OPENED, **fields), "this family leaves earlier thoughts out"
 
 
+def test_the_text_that_a_template_makes_can_be_shown(saying: Saying) -> None:
+    models, messages = saying(), [{"role": "user", "content": "a"}]
+
+    def shown(**fields: Any) -> str:
+        body = {"model": "tiny", "messages": messages} | fields
+        token_ids = submit(models, "/v1/tokenize", body).wait().body["tokens"]
+        said = submit(models, "/v1/detokenize", {"model": "tiny", "tokens": token_ids}).wait().body
+        return str(said["prompt"])
+
+    assert shown() == "<user>a\n<assistant>"
+    for fields in ({"chat_template_kwargs": {"enable_thinking": False}}, {"reasoning_effort": "none"}):
+        assert shown(**fields) == "<user>a\n<assistant><think>\n\n</think>\n\n"
+    with pytest.raises(InvalidRequest) as refused:
+        shown(chat_template_kwargs={"tools": []})
+    assert refused.value.param == "chat_template_kwargs.tools"
+
+
 def test_a_row_that_is_carried_over_goes_on_in_its_thought(tmp_path: Path) -> None:
     directory = save_thinking(tmp_path, OPENED)
     fields: dict[str, Any] = {"max_tokens": 20, "thinking_token_budget": 8, "ignore_eos": True}

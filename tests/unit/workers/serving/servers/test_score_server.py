@@ -299,3 +299,41 @@ def test_what_is_no_classifier_is_refused_with_all_that_would_be_served(tmp_path
 
     for named in ("BertForTokenClassification classifies tokens", "decoders", "encoders", "classifiers"):
         assert named in refused.value.message
+
+
+@pytest.mark.parametrize("model", ["reranker", "generative"])
+def test_a_document_is_cut_to_its_own_tokens_and_the_query_is_not(
+    models: Models, folder: Path, model: str
+) -> None:
+    document = " ".join(WORDS[:30])
+    tokenizer = AutoTokenizer.from_pretrained(folder / model)
+    cut = tokenizer.decode(tokenizer(document, add_special_tokens=False)["input_ids"][:5])
+
+    def scores(documents: list[str], **more: Any) -> list[float]:
+        body = answered(models, "/v1/rerank", model, query=QUERY, documents=documents, **more)
+        return [
+            entry["relevance_score"] for entry in sorted(body["results"], key=lambda entry: entry["index"])
+        ]
+
+    wanted = scores([cut, "w1"])
+    assert scores([document, "w1"], max_tokens_per_doc=5) == pytest.approx(wanted, abs=TOLERANCE)
+    assert scores([document, "w1"], max_tokens_per_doc=0) == scores([document, "w1"])
+    assert scores([document, "w1"])[0] != pytest.approx(wanted[0], abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("model", ["labels", "generative"])
+def test_a_classifier_shows_its_tokens(models: Models, folder: Path, model: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(folder / model)
+
+    assert answered(models, "/v1/tokenize", model, prompt=QUERY)["tokens"] == tokenizer(QUERY)["input_ids"]
+
+
+def test_a_classifier_moderates_and_answers_in_vllms_shape(models: Models) -> None:
+    data = answered(models, "/v1/classifications", "labels", input=TEXTS)["data"]
+    scores = [{label["label"]: label["score"] for label in one["scores"]} for one in data]
+
+    moderated = answered(models, "/v1/moderations", "labels", input=TEXTS)["results"]
+    assert [one["category_scores"] for one in moderated] == scores
+    assert [[*one.values()] for one in scores] == [
+        one["probs"] for one in answered(models, "/v1/classify", "labels", input=TEXTS)["data"]
+    ]
