@@ -188,6 +188,16 @@ class Client:
         """
         return self._call("POST", "/v1/jobs?dry_run=true", json=body)
 
+    def prompt_text(self, conversation: JsonObject) -> str:
+        """The text that a model reads of a conversation, given as `/v1/tokenize` takes it. Raises ApiError,
+        ServerUnreachable.
+        """
+        token_ids = self._call("POST", "/v1/tokenize", json=conversation)["tokens"]
+        said = self._call(
+            "POST", "/v1/detokenize", json={"model": conversation["model"], "tokens": token_ids}
+        )
+        return str(said["prompt"])
+
     def get_job(self, job_id: str, *, is_followed: bool = False) -> RemoteJob:
         """`is_followed`: the caller polls, with as many retries as `events`.
 

@@ -1,9 +1,14 @@
 """The answer to a dry run, for a terminal."""
 
 import json
+from collections.abc import Callable
 from typing import Any, Final
 
+from nightshift import endpoints
 from nightshift.cli.terminal import rows_text
+from nightshift.endpoints.texts.generation import Conversation, GenerationRequest
+from nightshift.errors import InvalidRequest, NightshiftError
+from nightshift.jobs import JsonObject
 
 EXIT_REFUSED: Final = 1  # also where the job would wait
 EXIT_ROWS_FAIL: Final = 3  # as `run --wait` exits when rows failed, …
@@ -41,7 +46,59 @@ def lines_of(answer: dict[str, Any]) -> list[str]:
     for request in answer["requests"][:1]:
         body = request["body_start"] or json.dumps(request["body"], ensure_ascii=False)
         lines.append(f"  the first request: {body}")
+    if (prompt := answer.get("prompt")) is not None:
+        lines.append(f"  as the model reads it: {json.dumps(prompt, ensure_ascii=False)}")
+    if (why_not := answer.get("prompt_error")) is not None:
+        lines.append(f"  the text that the model reads cannot be shown: {why_not}")
     return lines
+
+
+def with_prompt(answer: dict[str, Any], text_of: Callable[[JsonObject], str]) -> dict[str, Any]:
+    """The answer with the text that the model's chat template makes of the first request, or the reason why
+    there is none. `text_of`: of a conversation as `/v1/tokenize` takes it.
+    """
+    conversation = _first_conversation(answer)
+    if conversation is None:
+        return answer
+    try:
+        return answer | {"prompt": text_of(conversation)}
+    except NightshiftError as error:
+        return answer | {"prompt_error": error.message}
+
+
+def _first_conversation(answer: dict[str, Any]) -> JsonObject | None:
+    """The first request's conversation; None where it cannot be run, is too long, or has none."""
+    body = answer["requests"][0]["body"] if answer["requests"] else None
+    try:
+        request = None if body is None else endpoints.get(answer["endpoint"]).parse(body)
+    except InvalidRequest:  # among the problems
+        return None
+    prompt = request.prompts_given[0] if isinstance(request, GenerationRequest) else None
+    if request is None or not isinstance(prompt, Conversation):
+        return None
+    return {
+        "model": request.model,
+        "messages": [_with_texts(message) for message in prompt.messages],
+        "tools": list(prompt.tools) or None,
+        "chat_template_kwargs": dict(prompt.arguments) or None,
+        "reasoning_effort": prompt.effort,
+        "add_generation_prompt": prompt.ending == "answer",
+        "continue_final_message": prompt.ending == "open",
+    }
+
+
+def _with_texts(message: JsonObject) -> JsonObject:
+    """A message whose calls have their arguments as text again."""
+    calls = [
+        call | {"function": function | {"arguments": _text_of(function["arguments"])}}
+        for call in message.get("tool_calls", ())
+        for function in [call["function"]]
+    ]
+    return message | ({"tool_calls": calls} if calls else {})
+
+
+def _text_of(arguments: JsonObject | str) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
 def _input_line(input: dict[str, Any]) -> str:

@@ -240,8 +240,10 @@ def _usage_errors() -> Iterator[None]:
 def _dry_run(body: dict[str, object], *, json: bool) -> NoReturn:
     from nightshift.cli.bulk import dry_runs
 
-    with open_client() as client, _submitting(body):
-        answer = client.try_job(body)
+    with open_client() as client:
+        with _submitting(body):
+            answer = client.try_job(body)
+        answer = dry_runs.with_prompt(answer, client.prompt_text)
     if json:
         print_json(answer)
     else:

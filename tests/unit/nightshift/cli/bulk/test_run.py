@@ -114,7 +114,8 @@ def test_a_template_that_makes_no_sense_is_refused(tmp_path, content, model, com
         (("s3://in/x", *BASICS, "--model", "m"), "--input-column or --template"),
         (
             ("s3://in/x", "--endpoint", "embedings", "--output", "s3://o/"),
-            "chat, completions, responses, embeddings, classifications, rerank and score",
+            "chat, completions, responses, embeddings, classifications, classify, moderations, rerank, "
+            "score, tokenize and detokenize",
         ),
         (("s3://in/x", *BASICS, "--window", "soon"), "--window"),
         (("s3://in/x", *BASICS, "--window", "0h"), "--window"),
@@ -367,6 +368,7 @@ DRY_RUN: dict[str, Any] = {
     "would_be_accepted": True,
     "existing_job_id": None,
     "refusal": None,
+    "endpoint": "/v1/embeddings",
     "model": "minilm",
     "priority": "standard",
     "input": {"objects": 2, "size_bytes": 99, "is_whole": True, "rows_estimated": 7, "tokens_estimated": 24},
@@ -414,3 +416,73 @@ def test_a_dry_run_says_what_would_happen_and_exits_accordingly(nightshift, serv
 
     assert (ended.code, bodies, server.submitted) == (code, ["true"], [])
     assert said in ended.out
+
+
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+TOOL = {"type": "function", "function": {"name": "f"}}
+CONVERSATIONS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    (
+        "/v1/chat/completions",
+        {
+            "messages": [{"role": "assistant", "content": None, "tool_calls": [CALL]}],
+            "tools": [TOOL],
+            "chat_template_kwargs": {"enable_thinking": False},
+            "max_tokens": 5,
+        },
+        {
+            "messages": [{"role": "assistant", "content": "", "tool_calls": [CALL]}],
+            "tools": [TOOL],
+            "chat_template_kwargs": {"enable_thinking": False},
+        },
+    ),
+    (
+        "/v1/responses",
+        {"input": "a", "instructions": "Be kind.", "reasoning": {"effort": "low"}},
+        {
+            "messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "a"}],
+            "reasoning_effort": "low",
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("endpoint", "fields", "sent"), CONVERSATIONS, ids=["chat", "responses"])
+def test_a_dry_run_shows_what_the_models_template_makes_of_the_first_row(
+    nightshift, server, endpoint, fields, sent
+):
+    bodies = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/jobs":
+            requests = [{"body": {"model": "m"} | fields, "body_start": None}]
+            return httpx.Response(200, json=DRY_RUN | {"endpoint": endpoint, "requests": requests})
+        bodies.append(json.loads(request.content))
+        is_first = request.url.path == "/v1/tokenize"
+        return httpx.Response(200, json={"tokens": [7]} if is_first else {"prompt": "<user>ä\n"})
+
+    server.instead = answer
+    ended = nightshift("run", "s3://in/x", *BASICS, "--dry-run")
+
+    assert ended.code == 0
+    assert 'as the model reads it: "<user>ä\\n"' in ended.out
+    said = {name: value for name, value in bodies[0].items() if value is not None}
+    assert said == {"model": "m", "add_generation_prompt": True, "continue_final_message": False, **sent}
+    assert bodies[1] == {"model": "m", "tokens": [7]}
+    assert server.submitted == []
+
+
+def test_a_dry_run_says_why_the_models_text_is_not_shown(nightshift, server):
+    refusal = {"message": "The template refused: no.", "type": "invalid_request_error", "param": "messages"}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path != "/v1/jobs":
+            return httpx.Response(400, json={"error": refusal})
+        body = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
+        requests = [{"body": body, "body_start": None}]
+        return httpx.Response(200, json=DRY_RUN | {"endpoint": "/v1/chat/completions", "requests": requests})
+
+    server.instead = answer
+    ended = nightshift("run", "s3://in/x", *BASICS, "--dry-run")
+
+    assert ended.code == 0
+    assert "the text that the model reads cannot be shown: The template refused: no." in ended.out
