@@ -6,7 +6,7 @@ Responses in the background outlive the request that created them, and can be re
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from api.access import STREAMS, Caller
+from api.access import STREAMS, Caller, take_rates
 from api.dependencies import (
     LIST_LIMIT,
     LIST_LIMIT_MAX,
@@ -92,6 +92,7 @@ async def _create(submission: Submission) -> Response:
     services, is_disconnected = submission.services, submission.request.is_disconnected
     async with services.body_turns.beginning.hold(submission.caller.tenant_id):
         prepared = await submission.checked(lambda: _prepared(submission))
+        await _take_conversation(submission, prepared)
         accepted = await run_in_threadpool(services.group_commit.submit, prepared.new, prepared.body)
     waiting, wanted = Waiting.on(accepted.submitted), prepared.wanted
     if prepared.request.streams:
@@ -102,6 +103,16 @@ async def _create(submission: Submission) -> Response:
     if not (outcome.succeeded and prepared.storing.store):
         return await recorded(outcome)
     return await recorded(await run_in_threadpool(_with, outcome, wanted.also))
+
+
+async def _take_conversation(submission: Submission, prepared: Prepared) -> None:
+    """Counts the tokens of the conversation before a request, which its body does not have."""
+    record, caller = submission.request.state.record, submission.caller
+    if prepared.storing.previous_response_id is not None:
+        more = max(0, prepared.new.body_bytes - record.body_bytes)
+        alone = replace(caller, quotas=replace(caller.quotas, requests_per_minute=None))
+        rates, body = submission.services.rate_limits, {"model": prepared.request.model}
+        await take_rates(rates, alone, body, more, record.answer_headers)
 
 
 def _prepared(submission: Submission) -> Prepared:

@@ -101,6 +101,7 @@ def about_own(error: InvalidRequest, num_before: int) -> InvalidRequest:
 
 def _shown(item: JsonObject, id: str) -> JsonObject:
     """An item as OpenAI shows it: its text in parts, with an id and a status."""
+    item = {name: value for name, value in item.items() if value is not None}
     if item.get("type", "message") != "message":
         return {"id": id, "status": "completed"} | item
     content = item["content"]

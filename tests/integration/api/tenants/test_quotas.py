@@ -111,6 +111,18 @@ def test_tokens_are_counted_by_what_a_request_may_cost(tenant_of, worker):
     assert "retry-after" not in never.headers
 
 
+def test_the_conversation_before_a_response_is_counted_with_it(tenant_of, worker):
+    acme = tenant_of("acme", tokens_per_minute=2000, requests_per_minute=3)
+    body = {"model": CHAT_MODEL, "input": "hello " * 500}
+    first = acme.post("/v1/responses", json=body)
+    goes_on = {"model": CHAT_MODEL, "input": "and", "previous_response_id": first.json()["id"]}
+    second = acme.post("/v1/responses", json=goes_on)
+
+    assert int(first.headers["x-ratelimit-remaining-tokens"]) > 1000
+    assert code_of(second) == (429, "rate_limit_exceeded")
+    assert second.headers["x-ratelimit-remaining-requests"] == "1", "it is one request"
+
+
 def test_two_api_processes_share_a_rate(settings, tenant_of, worker):
     acme = tenant_of("acme", requests_per_minute=3)
     with serving(create_app(settings)) as second:

@@ -43,6 +43,16 @@ def test_a_named_strict_function_gets_arguments_that_validate(wild: Models, seed
     assert listener.text == ""
 
 
+def test_a_function_in_the_old_form_is_called_in_the_old_form(wild: Models) -> None:
+    answer = ask(wild, tools=None, functions=[WEATHER["function"]], function_call={"name": "weather"}).wait()
+    (choice,) = answer.body["choices"]
+
+    assert choice["finish_reason"] == "function_call"
+    assert choice["message"]["function_call"]["name"] == "weather"
+    jsonschema.validate(json.loads(choice["message"]["function_call"]["arguments"]), PARAMETERS)
+    assert "tool_calls" not in choice["message"]
+
+
 @pytest.mark.parametrize("parallel", [True, False])
 def test_a_model_that_must_call_calls_what_it_was_offered(wild: Models, parallel: bool) -> None:
     # Against endless lists of calls, which its random weights would write.
