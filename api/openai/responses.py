@@ -90,8 +90,12 @@ router.add_api_route(
 
 async def _create(submission: Submission) -> Response:
     services, is_disconnected = submission.services, submission.request.is_disconnected
-    async with services.body_turns.beginning.hold(submission.caller.tenant_id):
-        prepared = await submission.checked(lambda: _prepared(submission))
+    tenant_id, turns = submission.caller.tenant_id, services.body_turns
+    async with turns.beginning.hold(tenant_id):
+        goes_on = submission.body.get("previous_response_id") is not None
+        # A short body may go on from a conversation as long as any body may be.
+        size = services.settings.api.body_bytes_max if goes_on else submission.request.state.record.body_bytes
+        prepared = await turns.run(tenant_id, size, lambda: _prepared(submission))
         await _take_conversation(submission, prepared)
         accepted = await run_in_threadpool(services.group_commit.submit, prepared.new, prepared.body)
     waiting, wanted = Waiting.on(accepted.submitted), prepared.wanted
@@ -102,7 +106,7 @@ async def _create(submission: Submission) -> Response:
     outcome = await answer(services, waiting, is_disconnected)
     if not (outcome.succeeded and prepared.storing.store):
         return await recorded(outcome)
-    return await recorded(await run_in_threadpool(_with, outcome, wanted.also))
+    return await recorded(await turns.run(tenant_id, len(outcome.text), lambda: _with(outcome, wanted.also)))
 
 
 async def _take_conversation(submission: Submission, prepared: Prepared) -> None:
@@ -210,8 +214,11 @@ class _Stored:
             raise _not_found(response_id)
         assert job.spec.storing is not None, "it is a stored one"
         request = _parsed(body).stored_as(Storing.from_json(job.spec.storing))
-        waiting = Waiting(caller.tenant_id, job, shard.id)
-        return cls(job, shard.id, body, request, outcome_of(services, waiting))
+        outcome = outcome_of(services, Waiting(caller.tenant_id, job, shard.id))
+        if outcome is not None:  # the job may have ended in between
+            with services.store.snapshot() as tx:
+                job = _job(tx, caller, response_id)
+        return cls(job, shard.id, body, request, outcome)
 
     @property
     def waiting(self) -> Waiting:
@@ -279,7 +286,8 @@ async def describe(
         )
     stored = await run_in_threadpool(_Stored.find, services, caller, response_id)
     if not stream:
-        return await recorded(await run_in_threadpool(stored.shown))
+        size = 0 if stored.outcome is None else len(stored.outcome.text)
+        return await recorded(await services.body_turns.run(caller.tenant_id, size, stored.shown))
     how = stored.request.storing
     if how is None or not how.background:
         raise InvalidRequest(

@@ -1,16 +1,20 @@
 """Stored responses with the official client: in the background, read, followed, gone on from, deleted."""
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import openai
 import pytest
 import redis
 
+from api.app import create_app
 from nightshift.broker.token_streams import _key, connection_url
 from nightshift.jobs import OnlineClaim
 from nightshift.jobs.files import JobPart
+from nightshift.process.settings import ApiSettings
 from tests.integration.api.fake_worker import CHAT_MODEL, FakeWorker, text_answer
+from tests.integration.api.serving import serving
 
 LONG = "one two three four"
 
@@ -310,3 +314,14 @@ def test_a_response_whose_time_is_over_is_found_no_more(client, worker, store):
     with pytest.raises(openai.BadRequestError) as refused:
         client.responses.create(model=CHAT_MODEL, input="two", previous_response_id=stored.id)
     assert refused.value.code == "previous_response_not_found"
+
+
+def test_a_conversation_is_no_longer_than_a_body_may_be(settings, make_key, worker):
+    small = replace(settings, api=ApiSettings(body_bytes_max=3000))
+    with serving(create_app(small)) as url, openai.OpenAI(base_url=f"{url}/v1", api_key=make_key()) as client:
+        first = client.responses.create(model=CHAT_MODEL, input="one " * 500)
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.responses.create(model=CHAT_MODEL, input="two", previous_response_id=first.id)
+
+    assert (refused.value.param, refused.value.code) == ("previous_response_id", "request_too_large")
+    assert len(worker.claims) == 1

@@ -1,5 +1,7 @@
 """Echoed and scored prompts on a real model: shapes, streams, several choices, and what is resumed."""
 
+import json
+import threading
 from typing import Any
 
 import pytest
@@ -11,13 +13,15 @@ from nightshift.cli.demo import demo_model_path
 from nightshift.endpoints.results import Identity
 from nightshift.endpoints.texts.completions import Completions
 from nightshift.endpoints.texts.generation import GenerationRequest
+from nightshift.endpoints.texts.streams import AnswerHead, Piece
 from nightshift.errors import InvalidRequest
 from nightshift.jobs import Answer, JsonObject
 from nightshift.jobs.priorities import PriorityClass
 from nightshift_engine import Output, PromptLogprobs
 from tests.unit.workers.serving.conftest import Listener, chat, submit
 from workers.serving.carry_over import CarryOver
-from workers.serving.inference import Prompt, TextAnswer
+from workers.serving.inference import Progress, Prompt, TextAnswer
+from workers.serving.model_server import Inference
 from workers.serving.models import Models
 
 PROMPT = "48213 and 7"
@@ -106,6 +110,45 @@ def test_a_streamed_echo_begins_with_the_prompt(models: Models) -> None:
     assert listener.text == choices(answer)[0]["text"]
     assert listener.text.startswith(PROMPT)
     assert len(listener.token_ids) == answer.usage.completion_tokens == 4, "the prompt's are none"
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("max_tokens", [0, 5])
+def test_the_chunks_of_an_echo_are_the_prompt_and_then_what_follows(
+    models: Models, n: int, max_tokens: int
+) -> None:
+    asks: dict[str, Any] = {"echo": True, "logprobs": 2, "n": n, "max_tokens": max_tokens}
+    body = {"model": models.ids[0], "prompt": [PROMPT], "stream": True, "temperature": 0, "ignore_eos": True}
+    endpoint = Completions()
+    request = endpoint.parse(body | asks)
+    assert isinstance(request, GenerationRequest)
+    progress, ended = list[Progress](), threading.Event()
+
+    def listen(news: Progress) -> None:
+        progress.append(news)
+        if news.result is not None:
+            ended.set()
+
+    identity = Identity(f"chunks {n} {max_tokens}", 5)
+    models.submit(Inference(identity.name, endpoint, request, identity, PriorityClass.STANDARD, listen))
+    assert ended.wait(60)
+    recorded = progress[-1].last_result.body
+    assert recorded is not None
+
+    events = endpoint.events(request, AnswerHead("cmpl-1", 5, PriorityClass.STANDARD))
+    chunks = [
+        event
+        for news in progress
+        if news.text or news.logprobs
+        for event in events.piece(news.choice, Piece(news.text, news.logprobs))
+    ]
+    chunks += [event for choice in range(n) for event in events.closing(choice, recorded)]
+    for index, whole in enumerate(recorded["choices"]):
+        own = [c for chunk in chunks for c in json.loads(chunk.data)["choices"] if c["index"] == index]
+        assert own[0]["text"] == PROMPT
+        assert "".join(c["text"] for c in own) == whole["text"]
+        assert [t for c in own for t in c["logprobs"]["tokens"]] == whole["logprobs"]["tokens"]
+        assert [c["finish_reason"] for c in own][-1] == "length"
 
 
 @pytest.mark.parametrize("asks", [{"echo": True, "logprobs": 1}, {"prompt_logprobs": 1}, {"echo": True}])
