@@ -6,16 +6,18 @@ import hashlib
 from array import array
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .kv_blocks import BlockTable, chain_digests, salted
 from .request import PRIORITY_RANKS, Request
+from .sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from ..guidance.guide import Guide
+    from .speculation.lookup import OwnTokens
 
 
 CAPACITY_MIN = 32
@@ -63,6 +65,46 @@ class TokenCounts:
             self._ids[place] = token
         self._counts[place] += 1
 
+    def after(self, tokens: Iterable[int]) -> TokenCounts:
+        """The counts as they would be with these tokens besides."""
+        counts = TokenCounts.__new__(TokenCounts)
+        counts._place = dict(self._place)
+        counts._ids, counts._counts = self._ids.copy(), self._counts.copy()
+        for token in tokens:
+            counts.add(token)
+        return counts
+
+
+class SampledRow(Protocol):
+    """A row of logits as sampling needs it: that of a sequence, or of a token drafted for one."""
+
+    @property
+    def sampling(self) -> SamplingParams: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def guide(self) -> Guide | None: ...
+
+    @property
+    def next_output_index(self) -> int:
+        """The index of the output token that is sampled next, counted from 0."""
+
+    @property
+    def token_ids(self) -> array[int]:
+        """Tokens known to the host; they grow from step to step."""
+
+    @property
+    def token_counts(self) -> TokenCounts:
+        """Only with penalties."""
+
+    @property
+    def num_promised(self) -> int: ...
+
+    @property
+    def promised_row(self) -> int: ...
+
 
 BLOCK_ROW_MIN = 8
 
@@ -88,6 +130,7 @@ class Sequence:
         "group",
         "guide",  # only for sequences with a grammar, once it is compiled
         "id",
+        "lookup",  # only for sequences for which tokens are drafted
         "num_blocks",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -123,6 +166,7 @@ class Sequence:
         self.flow = request.flow
         self.group = request.group
         self.guide: Guide | None = None
+        self.lookup: OwnTokens | None = None
         self.sampling = request.sampling
         # Smaller is more urgent. The arrival never changes, so a preempted sequence goes back to its place.
         self.urgency = (PRIORITY_RANKS[request.priority], arrival)

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..core.sequence import Sequence
+from ..core.sequence import SampledRow
 
 
 def mask_tokens(logits: Tensor, rows: Tensor, masks: Tensor) -> None:
@@ -36,7 +36,7 @@ ROOM = 32
 class Penalties:
     """The counts of the sequences with penalties, as of the last `step_arrays`."""
 
-    def __init__(self, rows: Seq[int], sequences: Seq[Sequence], vocab_size: int) -> None:
+    def __init__(self, rows: Seq[int], sequences: Seq[SampledRow], vocab_size: int) -> None:
         """`rows` are those of the logits `[rows, vocabulary]` that `sequences` have."""
         self._sequences = sequences
         self._starts = [row * vocab_size for row in rows]
@@ -155,7 +155,7 @@ Entry = tuple[int, int, float]
 class Adjustments:
     """Changes to the logits of one composition of a batch."""
 
-    def __init__(self, sequences: Seq[Sequence], eos_token_ids: Seq[int], vocab_size: int) -> None:
+    def __init__(self, sequences: Seq[SampledRow], eos_token_ids: Seq[int], vocab_size: int) -> None:
         self._rows = list(enumerate(sequences))
         self._vocab_size = vocab_size
         self._guided = [(row, s.guide) for row, s in self._rows if s.guide is not None]
@@ -221,7 +221,7 @@ class Adjustments:
             mask_tokens(logits, columns["guided_rows"], columns["guided_masks"])
 
 
-def _may_be_early(sequence: Sequence) -> bool:
+def _may_be_early(sequence: SampledRow) -> bool:
     """Whether its end may have to wait. A grammar decides alone when its sequence ends."""
     return sequence.sampling.min_tokens > 0 and sequence.guide is None
 

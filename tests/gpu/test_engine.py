@@ -20,6 +20,7 @@ from nightshift_engine.execution.linears.dense import writes_float32
 from nightshift_engine.loading.weights import load_pretrained
 from nightshift_engine.models import load_model
 from tests.unit.engine.execution.test_kv_dtypes import PROMPT, RELATIVE_ERROR_MAX, logits
+from tests.unit.engine.running.guessing import with_guesses
 from tests.unit.engine.running.test_overlap import CRAMPED, random_request, result
 from tests.unit.engine.tiny.decoders import (
     complete,
@@ -68,6 +69,20 @@ def test_graphs_and_overlap_change_no_answer(
     engine = on_device(llama, cuda_graphs=cuda_graphs, overlap_steps=overlap_steps, **CRAMPED)
 
     assert [result(completion) for completion in complete(engine, *requests)] == wanted
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_drafted_tokens_change_no_answer_and_are_replayed_from_graphs(llama: Path, seed: int) -> None:
+    print(f"{seed=}")
+    requests = [random_request(n, random.Random(seed * 1000 + n)) for n in range(16)]
+    plain = complete(on_device(llama, attention_backend="torch", overlap_steps=False), *requests)
+    guesses = {request.id: answer.token_ids for request, answer in zip(requests, plain, strict=True)}
+
+    engine = with_guesses(on_device(llama, max_num_seqs=40), guesses, random.Random(seed))
+
+    assert [result(answer) for answer in complete(engine, *requests)] == [result(answer) for answer in plain]
+    assert engine.stats().num_accepted_tokens > 0
+    assert not any(engine.stats().eager_steps.values())
 
 
 @pytest.mark.parametrize("kv_dtype", QUANTISED_DTYPES)
