@@ -150,15 +150,21 @@ def inputs_of(
 def lay_out(chunks: Seq[Chunk], block_size: int, *, shares_prefixes: bool = False) -> HostStep:
     """The step that computes `chunks`; `shares_prefixes` as `AttentionBackend` says.
 
-    A drafted token is a sequence that decodes, with the blocks of its own: all KV of a step is written before
-    any is read. So its logits are the same bits as if it came alone.
+    Drafted tokens follow the others of their chunk. Where decoding rows read once what they share, each is
+    instead a sequence that decodes, with its own's blocks: all KV of a step is written before any is read.
     """
     owners = [chunk.sequence for chunk in chunks]
     counts = _column([chunk.num_tokens for chunk in chunks])
     computed = _column([sequence.num_computed_tokens for sequence in owners])
-    drafted: dict[int, int] = {}
+    drafted: dict[int, list[int]] = {}
     if any(chunk.draft for chunk in chunks):
-        owners, counts, computed, drafted = _with_drafts(chunks, counts, computed)
+        if shares_prefixes:
+            owners, counts, computed, drafted = _one_by_one(chunks, counts, computed)
+        else:
+            drafted = {
+                place: [row.token for row in chunk.draft] for place, chunk in enumerate(chunks) if chunk.draft
+            }
+            counts = counts + _column([len(chunk.draft) for chunk in chunks])
     # Decoding sequences first, by length. The order changes only where sequences come, go or begin to decode.
     order = np.lexsort((computed, _prefixes(owners) if shares_prefixes else computed, counts > 1))
     sequences = [owners[index] for index in order.tolist()]
@@ -187,7 +193,7 @@ def lay_out(chunks: Seq[Chunk], block_size: int, *, shares_prefixes: bool = Fals
         shared_tokens=shared,
         positions=positions,
         input_ids=_token_ids(sequences, computed, known, counts, order, drafted),
-        logits_rows=_logits_rows(order, ends, is_last),
+        logits_rows=_logits_rows(order, ends, is_last, {} if shares_prefixes else drafted),
         promised_rows=ends[awaits] - 1,
         promised_sources=_column([sequences[index].promised_row for index in awaits.tolist()]),
         num_decodes=num_decodes,
@@ -213,17 +219,17 @@ def _block_tables(sequences: list[Sequence], width: int) -> NDArray[np.int32]:
     return np.ascontiguousarray(rows.reshape(-1, num_groups, width).transpose(1, 0, 2))
 
 
-def _with_drafts(
+def _one_by_one(
     chunks: Seq[Chunk], counts: NDArray[np.int64], computed: NDArray[np.int64]
-) -> tuple[list[Sequence], NDArray[np.int64], NDArray[np.int64], dict[int, int]]:
+) -> tuple[list[Sequence], NDArray[np.int64], NDArray[np.int64], dict[int, list[int]]]:
     """Sequences, numbers of tokens and of those before them, with each drafted token as a sequence after its
     own; and the drafted tokens by their places.
     """
-    owners, drafted = list[Sequence](), dict[int, int]()
+    owners, drafted = list[Sequence](), dict[int, list[int]]()
     for chunk in chunks:
         owners.append(chunk.sequence)
         for row in chunk.draft:
-            drafted[len(owners)] = row.token
+            drafted[len(owners)] = [row.token]
             owners.append(chunk.sequence)
     repeats = _column([1 + len(chunk.draft) for chunk in chunks])
     starts = np.repeat(np.cumsum(repeats) - repeats, repeats)
@@ -260,11 +266,11 @@ def _token_ids(
     known: NDArray[np.int64],
     counts: NDArray[np.int64],
     order: NDArray[np.int64],
-    drafted: dict[int, int],
+    drafted: dict[int, list[int]],
 ) -> NDArray[np.int64]:
     """New tokens end to end, those of decoding sequences first; 0 for one that is promised.
 
-    `drafted` are those that the sequence does not have, by their places before the step was put in `order`.
+    `drafted` are those at the end that a sequence does not have, by its place before it was put in `order`.
     """
     num_decodes = int((counts == 1).sum())
     token_ids = array("q", bytes(8 * num_decodes))
@@ -276,18 +282,32 @@ def _token_ids(
     for index in range(num_decodes, len(sequences)):
         start, stop = int(computed[index]), int(computed[index] + counts[index])
         token_ids += sequences[index].token_ids[start:stop]
-        if stop > known[index]:  # its last one is promised
+        if own := drafted.get(int(order[index])):
+            token_ids.extend(own)
+        elif stop > known[index]:  # its last one is promised
             token_ids.append(0)
     if drafted:
-        for row, index in enumerate(order[:num_decodes].tolist()):
-            token_ids[row] = drafted.get(index, token_ids[row])
+        for row, place in enumerate(order[:num_decodes].tolist()):
+            if place in drafted:
+                [token_ids[row]] = drafted[place]
     return np.frombuffer(token_ids, dtype=np.int64)
 
 
 def _logits_rows(
-    order: NDArray[np.int64], ends: NDArray[np.int64], is_last: NDArray[np.bool_]
+    order: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    is_last: NDArray[np.bool_],
+    drafted: dict[int, list[int]],
 ) -> NDArray[np.int64]:
-    """The last row of each chunk that is its sequence's last, in the order in which chunks were given."""
+    """The row of the last token of each chunk that is its sequence's last, and those of its drafted tokens,
+    in the order in which chunks were given."""
     given_ends = np.empty_like(ends)
     given_ends[order] = np.where(is_last, ends, 0)
-    return given_ends[given_ends > 0] - 1
+    if not drafted:
+        return given_ends[given_ends > 0] - 1
+    rows = [
+        range(end - 1 - len(drafted.get(place, ())), end)
+        for place, end in enumerate(given_ends.tolist())
+        if end
+    ]
+    return _column([row for of_chunk in rows for row in of_chunk])

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 RUN = 3
 """Tokens that have to stand elsewhere alike."""
-AT_ONCE_MAX = 32
+AT_ONCE_MAX = 128
 """Tokens that are taken in one by one; more are sorted together, which is faster."""
 RECENT_MAX = 512
 """Tokens, at 140 bytes each, after which all are sorted, at 8 bytes each."""

@@ -23,7 +23,9 @@ STREAMS_MAX = 64
 """Jobs, and tenants' online requests, whose acceptance is remembered."""
 TIME_SHARE_MAX = 0.01
 """Share of the time that drafting may take while nothing comes of it."""
-REST_STEPS_MAX = 64
+REST_STEPS_MAX = 256
+LEARNED_AT_ONCE_MAX = 32
+"""Tokens of one output that its job learns in one step, the last ones: or a rest would save nothing."""
 PROBE_STEPS = 256
 """Steps in a row without drafts after which a few tokens are drafted whatever is expected of them."""
 PROBE_TOKENS = 4
@@ -155,7 +157,8 @@ class Speculator:
             sequence.lookup = OwnTokens()
         own: OwnTokens = sequence.lookup
         if sequence.group is not None:
-            start = max(own.num_taken, sequence.num_prompt_tokens)
+            num_tokens = len(sequence.token_ids)
+            start = max(own.num_taken, sequence.num_prompt_tokens, num_tokens - LEARNED_AT_ONCE_MAX)
             stream.outputs.learn(sequence.token_ids, start, is_full=self._is_full)
         own.extend(sequence.token_ids)
 

@@ -7,7 +7,7 @@ import pytest
 from nightshift_engine import Request, SamplingParams
 from nightshift_engine.core.sequence import Sequence
 from nightshift_engine.core.speculation import speculator as module
-from nightshift_engine.core.speculation.speculator import PROBE_STEPS, Speculator
+from nightshift_engine.core.speculation.speculator import LEARNED_AT_ONCE_MAX, PROBE_STEPS, Speculator
 from nightshift_engine.core.steps import Chunk, StepShape
 
 PROMPT = [90, 91, 92, 93, 94, 95]
@@ -116,6 +116,17 @@ def test_while_drafting_costs_much_and_finds_nothing_it_rests() -> None:
         rested += 1
     assert rested == pytest.approx(10, abs=1)
     assert drafted(speculator, a_sequence("c", COPIED))
+
+
+def test_a_job_learns_no_more_of_an_output_at_once_than_a_step_has_time_for() -> None:
+    speculator, output = measured(Speculator()), list(range(100, 300))
+    drafted(speculator, a_sequence("a", PROMPT + output, num_prompt=6, group="job", max_tokens=300))
+
+    assert drafted(speculator, a_sequence("b", PROMPT, group="job")) == {}
+    rest = [*PROMPT, *output[-LEARNED_AT_ONCE_MAX - 6 : -LEARNED_AT_ONCE_MAX]]
+    assert (
+        drafted(speculator, a_sequence("c", rest, group="job"))["c"][:2] == output[-LEARNED_AT_ONCE_MAX:][:2]
+    )
 
 
 def test_the_job_that_drafted_longest_ago_is_forgotten_when_contexts_are_too_many(
