@@ -54,7 +54,7 @@ class OwnTokens:
 
         None: the last `RUN` tokens stand nowhere else.
         """
-        if len(tokens) <= RUN:
+        if len(tokens) <= RUN or most <= 0:
             return None
         place = self._place(_key(tokens, len(tokens)))
         if place is None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
-from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from itertools import islice
@@ -138,21 +138,23 @@ class Speculator:
         return draft_lengths(shares, shape.sequences, cost)
 
     def _propose(self, sequence: Sequence) -> _Draft:
-        """The draft of which most is expected."""
+        """Tokens that the grammar forces, and after them the draft of which most is expected."""
         most = min(DRAFT_TOKENS_MAX, sequence.num_tokens_max - 1 - sequence.num_tokens)
         if most <= 0:
             return _Draft()
-        if sequence.guide is not None and (forced := sequence.guide.forced()):
-            return _Draft(forced[:most], [FORCED] * len(forced[:most]))
         stream = self._stream(sequence)
-        self._learn(sequence, stream)
-        drafts = [_of_own(sequence, most)]
+        own, tokens = self._learn(sequence, stream), sequence.token_ids
+        forced = sequence.guide.forced()[:most] if sequence.guide is not None else []
+        if forced:
+            tokens, most = tokens + array("q", forced), most - len(forced)
+        drafts = [_of_own(own, tokens, most)]
         if sequence.group is not None:
-            drafts.append(_Draft(*_unzipped(islice(_of_job(sequence, stream.outputs), most))))
-        return max(drafts, key=lambda draft: _expected(draft.shares(stream.acceptance)))
+            drafts.append(_of_job(stream.outputs, tokens, most))
+        best = max(drafts, key=lambda draft: _expected(draft.shares(stream.acceptance)))
+        return _Draft([*forced, *best.tokens], [*[FORCED] * len(forced), *best.kinds])
 
-    def _learn(self, sequence: Sequence, stream: _Stream) -> None:
-        """Takes in the tokens that have come since."""
+    def _learn(self, sequence: Sequence, stream: _Stream) -> OwnTokens:
+        """Takes in the tokens that have come since; returns the sequence's own."""
         if sequence.lookup is None:
             sequence.lookup = OwnTokens()
         own: OwnTokens = sequence.lookup
@@ -161,6 +163,7 @@ class Speculator:
             start = max(own.num_taken, sequence.num_prompt_tokens, num_tokens - LEARNED_AT_ONCE_MAX)
             stream.outputs.learn(sequence.token_ids, start, is_full=self._is_full)
         own.extend(sequence.token_ids)
+        return own
 
     def _make_room(self) -> None:
         """Lets jobs go until there is room for contexts. The last one keeps its own, and takes no more."""
@@ -185,23 +188,23 @@ def _decodes(chunk: Chunk) -> bool:
     return chunk.num_tokens == 1 and chunk.is_last and not chunk.sequence.num_promised
 
 
-def _of_own(sequence: Sequence, most: int) -> _Draft:
-    assert sequence.lookup is not None, "nothing was taken in"
-    followed = sequence.lookup.follow(sequence.token_ids, most)
+def _of_own(own: OwnTokens, tokens: array[int], most: int) -> _Draft:
+    followed = own.follow(tokens, most)
     if followed is None:
         return _Draft()
-    length, tokens = followed
-    return _Draft(tokens, [min(length + n, MATCH_MAX) - RUN for n in range(len(tokens))])
+    length, drafted = followed
+    return _Draft(drafted, [min(length + n, MATCH_MAX) - RUN for n in range(len(drafted))])
 
 
-def _of_job(sequence: Sequence, outputs: JobOutputs) -> Iterator[tuple[int, int]]:
-    for token, is_long, lead in outputs.follow(sequence.token_ids):
-        yield token, (LONG_LEADS if is_long else SHORT_LEADS) + min(lead.bit_length(), NUM_LEADS) - 1
+def _of_job(outputs: JobOutputs, tokens: array[int], most: int) -> _Draft:
+    followed = [*islice(outputs.follow(tokens), most)]
+    return _Draft(
+        [token for token, _, _ in followed], [_kind(is_long, lead) for _, is_long, lead in followed]
+    )
 
 
-def _unzipped(pairs: Iterator[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    listed = list(pairs)
-    return [token for token, _ in listed], [kind for _, kind in listed]
+def _kind(is_long: bool, lead: int) -> int:
+    return (LONG_LEADS if is_long else SHORT_LEADS) + min(lead.bit_length(), NUM_LEADS) - 1
 
 
 def _expected(shares: Seq[float]) -> float:

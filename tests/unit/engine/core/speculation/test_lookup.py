@@ -18,6 +18,10 @@ def test_the_tokens_after_the_last_place_of_the_same_run_are_drafted() -> None:
     assert followed([1, 2, 3, 7, 8, 9, 10, 1, 2, 3, 5, 6, 1, 2, 3]) == (3, [5, 6, 1, 2])
 
 
+def test_no_tokens_are_drafted_where_none_are_wanted() -> None:
+    assert followed([1, 2, 3, 7, 1, 2, 3], most=0) is None
+
+
 def test_a_run_that_reaches_the_end_repeats_itself() -> None:
     assert followed([4, 9, 8, 7, 9, 8, 7], most=8) == (3, [9, 8, 7, 9, 8, 7, 9, 8])
 

@@ -1,6 +1,7 @@
 """Where drafts come from, what is kept, and when there are none."""
 
 from array import array
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,24 @@ def test_a_row_is_drafted_from_the_outputs_of_its_job() -> None:
     drafted(speculator, a_sequence("a", [*PROMPT, 1, 2, 3, 4, 5], num_prompt=6, group="job"))
 
     assert drafted(speculator, a_sequence("b", PROMPT, group="job"))["b"][:3] == [1, 2, 3]
+
+
+class Forcing:
+    """A grammar that forces some tokens, whatever came before."""
+
+    def forced(self) -> list[int]:
+        return [5, 6, 7, 8, 1, 2, 3]
+
+    def ahead(self, tokens: list[int]) -> list[Any]:
+        return [self] * len(tokens)
+
+
+def test_what_may_follow_the_forced_tokens_is_drafted_after_them() -> None:
+    sequence = a_sequence("a", [*COPIED, 4], num_prompt=6, max_tokens=24)
+    guide: Any = Forcing()
+    sequence.guide = guide
+
+    assert drafted(measured(Speculator()), sequence)["a"] == [5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7]
 
 
 @pytest.mark.parametrize("other", [{"group": "job-2"}, {"group": "job", "cache_salt": "x"}, {"group": None}])
