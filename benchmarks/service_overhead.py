@@ -41,6 +41,7 @@ from nightshift.cli.demo import DEMO_MODEL_ID, LARGEST_NUMBER, demo_model_path
 from nightshift.fleet.checkpoints import model_id
 from nightshift.jobs import Job, JobState
 from nightshift.jobs.part import SUCCESS_NAME
+from nightshift_engine import limit_spinning
 from tests.faults.kit.launch import running
 from tests.faults.kit.service import Parts, Service
 
@@ -225,6 +226,7 @@ def run_bare(work: Work, threads: int, folder: Path, settings: Mapping[str, str]
     command += ["--warm-up", str(WARM_UP), "--result", str(result)]
     variables = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
     variables |= {f"NIGHTSHIFT_{name}": value for name, value in settings.items()}
+    limit_spinning(variables)  # as a worker's threads wait, whichever module imports torch first
     LOGS_DIRECTORY.mkdir(parents=True, exist_ok=True)
     run_process(command, variables, LOGS_DIRECTORY / f"bare-{work.name}.log", TIMEOUT_S)
     return BareRun.read(result)
