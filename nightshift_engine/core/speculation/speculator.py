@@ -90,8 +90,6 @@ class Speculator:
             return []
         self._make_room()
         decoding = [chunk for chunk in chunks if _decodes(chunk)]
-        if not decoding:
-            return []
         proposals = [(chunk, self._propose(chunk.sequence)) for chunk in decoding]
         proposals = [(chunk, draft) for chunk, draft in proposals if draft.tokens]
         lengths = self._lengths(step_shape(decoding), proposals)
@@ -104,7 +102,7 @@ class Speculator:
                 room -= len(rows)
         self._num_without = 0 if drafts else self._num_without + bool(proposals)
         if not drafts:
-            step_s = self._times.predict_s(step_shape(decoding))
+            step_s = self._times.predict_s(step_shape(chunks))
             self._rest = steps_to_rest(self._attempt_s, step_s, TIME_SHARE_MAX, REST_STEPS_MAX)
         return drafts
 

@@ -13,9 +13,9 @@ from nightshift_engine import Completion, Engine, Grammar, Request, SamplingPara
 from nightshift_engine.errors import InvalidConfig
 from tests.unit.engine.guidance.random_schemas import check, grammar_of, random_schema
 from tests.unit.engine.running.carrying import resumed, save
-from tests.unit.engine.running.guessing import Guessing, with_fixed_cost, with_guesses
+from tests.unit.engine.running.guessing import Guessing, OfFixedCost, with_fixed_cost, with_guesses
 from tests.unit.engine.running.scripted_runner import ScriptedRunner, engine_over
-from tests.unit.engine.running.test_overlap import CRAMPED, random_request, result
+from tests.unit.engine.running.test_overlap import CRAMPED, WatchedRunner, random_request, result
 from tests.unit.engine.tiny.cases import mostly_exhaustive
 from tests.unit.engine.tiny.decoders import (
     EOS,
@@ -213,6 +213,17 @@ def test_a_step_that_fails_loses_no_token(llama: Path) -> None:
         engine.check_integrity()
 
     assert completions["a"].token_ids == ([65, 66, 67] * 20)[:40]
+
+
+def test_steps_overlap_while_drafting_rests(llama: Path) -> None:
+    runner = WatchedRunner(list(range(60, 100)))
+    engine = engine_over(runner, load_tokenizer(str(llama)), overlap_steps=True)
+    engine._speculator = OfFixedCost()
+    engine._speculator._attempt_s = 0.001  # a tenth of a step
+    complete(engine, Request("a", [1], greedy(38)))
+
+    assert engine.stats().num_drafts == 0
+    assert 30 <= runner.passes.count("ahead") < 38
 
 
 def copied(number: int, **params: Any) -> Request:

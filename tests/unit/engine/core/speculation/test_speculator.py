@@ -123,10 +123,23 @@ def test_what_is_not_accepted_is_drafted_no_longer_and_tried_again_once_in_a_whi
     assert speculator.num_draft_tokens == sum(lengths)
 
 
-def test_while_drafting_costs_much_and_finds_nothing_it_rests() -> None:
-    speculator = measured(Speculator())
+def costly(speculator: Speculator) -> Speculator:
+    """One for which the device waits a tenth of a step."""
     for _ in range(100):
         speculator.note_attempt(0.001)
+    return speculator
+
+
+def test_it_rests_beside_prompts_alone() -> None:
+    speculator, prompt = costly(measured(Speculator())), a_sequence("a", COPIED)
+    prompt.num_computed_tokens = 0
+
+    assert speculator.draft([Chunk(prompt, 4)], ROOM) == []
+    assert not speculator.is_due
+
+
+def test_while_drafting_costs_much_and_finds_nothing_it_rests() -> None:
+    speculator = costly(measured(Speculator()))
 
     assert drafted(speculator, a_sequence("a", PROMPT)) == {}
     rested = 0
