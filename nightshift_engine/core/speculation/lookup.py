@@ -16,6 +16,9 @@ RECENT_MAX = 512
 """Tokens, at 140 bytes each, after which all are sorted, at 8 bytes each."""
 MATCH_MAX = 12
 """Equal tokens that are counted at most."""
+WINDOW = 8
+EQUAL_MIN = 5
+"""Tokens of the last `WINDOW` that have to be those of a text copied so far, to go on after a change."""
 
 _POSITION_BITS = 24
 _POSITIONS = (1 << _POSITION_BITS) - 1
@@ -26,12 +29,13 @@ _FACTORS = (0x5851F42D4D, 0x9E3779B97F, 0xC2B2AE3D27)  # below 2^40: their produ
 class OwnTokens:
     """The last place of each run of `RUN` tokens. `extend` brings it up to date before `follow`."""
 
-    __slots__ = ("_next", "_recent", "_sorted")
+    __slots__ = ("_distance", "_next", "_recent", "_sorted")
 
     def __init__(self) -> None:
         self._next = RUN  # the end of the next run to take in
         self._sorted = np.empty(0, dtype=np.int64).data  # key, then the place after the run
         self._recent: dict[int, int] = {}
+        self._distance = 0  # from the text copied last to the end; 0: none was
 
     @property
     def num_taken(self) -> int:
@@ -52,16 +56,19 @@ class OwnTokens:
     def follow(self, tokens: array[int], most: int) -> tuple[int, list[int]] | None:
         """Number of equal tokens before, up to `MATCH_MAX`, and up to `most` tokens that followed them.
 
-        None: the last `RUN` tokens stand nowhere else.
+        0 equal tokens: a text that was copied so far goes on after a change. None: the last `RUN` tokens
+        stand nowhere else.
         """
         if len(tokens) <= RUN or most <= 0:
             return None
         place = self._place(_key(tokens, len(tokens)))
-        if place is None:
-            return None
-        length = _num_equal_before(tokens, place)
-        if length < RUN:  # only their keys are equal
-            return None
+        length = 0 if place is None else _num_equal_before(tokens, place)
+        if place is None or length < RUN:  # shorter where only the keys are equal
+            place, length = len(tokens) - self._distance, 0
+            if not self._distance or _num_equal_in_window(tokens, place) < EQUAL_MIN:
+                self._distance = 0
+                return None
+        self._distance = len(tokens) - place
         followed = tokens[place : place + most].tolist()
         repeats = -(-most // len(followed))  # a run that overlaps the end repeats itself
         return length, (followed * repeats)[:most]
@@ -97,3 +104,8 @@ def _num_equal_before(tokens: array[int], place: int) -> int:
         if tokens[place - back] != tokens[-back]:
             return back - 1
     return most
+
+
+def _num_equal_in_window(tokens: array[int], place: int) -> int:
+    """Number of the last `WINDOW` tokens that are those before `place`."""
+    return sum(tokens[place - back] == tokens[-back] for back in range(1, min(WINDOW, place) + 1))

@@ -11,7 +11,7 @@ from itertools import islice
 from ..sequence import Sequence
 from ..steps import Chunk, StepShape, StepTimeModel, step_shape
 from .lengths import Acceptance, StepCost, draft_lengths, steps_to_rest
-from .lookup import MATCH_MAX, RUN, OwnTokens
+from .lookup import MATCH_MAX, OwnTokens
 from .outputs import JobOutputs
 from .rows import DraftedRow, drafted_rows
 
@@ -30,13 +30,13 @@ PROBE_STEPS = 256
 """Steps in a row without drafts after which a few tokens are drafted whatever is expected of them."""
 PROBE_TOKENS = 4
 
-MATCHES = range(RUN, MATCH_MAX + 1)
+MATCHES = range(MATCH_MAX + 1)
 NUM_LEADS = 4  # leads of 1, 2 to 3, 4 to 7, 8 and more
 SHORT_LEADS = len(MATCHES)
 LONG_LEADS = SHORT_LEADS + NUM_LEADS
 FORCED = LONG_LEADS + NUM_LEADS
 GUESSES = (
-    *(0.3 + 0.05 * (length - RUN) for length in MATCHES),
+    *(0.3 + 0.05 * length for length in MATCHES),
     *(0.2, 0.4, 0.6, 0.7),
     *(0.4, 0.6, 0.75, 0.85),
     0.95,
@@ -191,7 +191,7 @@ def _of_own(own: OwnTokens, tokens: array[int], most: int) -> _Draft:
     if followed is None:
         return _Draft()
     length, drafted = followed
-    return _Draft(drafted, [min(length + n, MATCH_MAX) - RUN for n in range(len(drafted))])
+    return _Draft(drafted, [min(length + n, MATCH_MAX) for n in range(len(drafted))])
 
 
 def _of_job(outputs: JobOutputs, tokens: array[int], most: int) -> _Draft:

@@ -38,6 +38,21 @@ def test_the_match_counts_equal_tokens_before_up_to_a_bound() -> None:
     assert followed([*text, 1, 2, *text], 2) == (MATCH_MAX, [1, 2])
 
 
+def test_a_text_that_is_copied_with_a_change_goes_on_after_it() -> None:
+    own, text = OwnTokens(), list(range(50, 80))
+    known = array("q", [*text, 1, *text[:10]])
+    own.extend(known)
+    assert own.follow(known, 2) == (10, text[10:12])
+
+    known.append(7)  # in place of text[10]
+    own.extend(known)
+    assert own.follow(known, 2) == (0, text[11:13])
+
+    known.extend([8, 9, 10])
+    own.extend(known)
+    assert own.follow(known, 2) is None, "too much is another text"
+
+
 def test_what_is_found_is_what_a_search_from_the_end_finds_however_the_tokens_came() -> None:
     chance = random.Random(3)
     for _ in range(30):
