@@ -4,8 +4,9 @@
 
 The weights are random, but for `copy` and `json`: there the next token depends on the last alone, so that the
 model writes a text that stands in its prompt, in which one token of `FLAW_EVERY` is another. A layer costs
-what it costs otherwise. `json` follows a schema whose names are long. `own` has nothing to copy. Each line is
-six runs in one process, without drafts and with them in turns, of which the fastest of each count.
+what it costs otherwise. In `mislead` the prompt has the text's threes of tokens in another order, so each is
+followed by a wrong token. `json` follows a schema whose names are long. `own` has nothing to copy. Engines
+without drafts and with them, over one model, take a step in turns: what disturbs one disturbs both.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import json
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +25,7 @@ from benchmarks.fixtures.checkpoints import DTYPES, MODELS_DIRECTORY, ensure
 from benchmarks.fixtures.workloads import NUM_SPECIAL_TOKENS
 
 if TYPE_CHECKING:
-    from nightshift_engine import EngineStats, Request
+    from nightshift_engine import Request
     from nightshift_engine.models import LoadedModel
 
 FLAW_EVERY: Final = 16
@@ -33,18 +35,33 @@ WARM_UP: Final = 4
 """Requests that run before the clock starts, with prompts of their own."""
 KV_BLOCKS: Final = 4096
 NAMES: Final = ("identification_number", "classification_of_goods", "recommended_delivery_date")
-TURNS: Final = ("off", "auto", "auto", "off", "off", "auto")
 
 
-@dataclass(frozen=True)
-class Run:
-    seconds: float
-    outputs: list[list[int]]
-    stats: EngineStats
+class Timed:
+    """An engine, the seconds of its steps, and its outputs."""
+
+    def __init__(self, model: LoadedModel, speculation: str) -> None:
+        from nightshift_engine import Engine
+
+        self.engine = Engine.over(replace(model, config=replace(model.config, speculation=speculation)))
+        self.seconds = 0.0
+        self.outputs: dict[str, list[int]] = {}
+
+    def add(self, requests: Sequence[Request]) -> None:
+        self.seconds, self.outputs = 0.0, {request.id: [] for request in requests}
+        for request in requests:
+            self.engine.add(request)
+
+    def step(self) -> None:
+        began_s = time.perf_counter()
+        outputs = self.engine.step()
+        self.seconds += time.perf_counter() - began_s
+        for output in outputs:
+            self.outputs[output.id] += output.token_ids
 
     @property
     def tokens_per_s(self) -> float:
-        return sum(map(len, self.outputs)) / self.seconds
+        return sum(map(len, self.outputs.values())) / self.seconds
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -56,27 +73,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 8, 64])
     parser.add_argument("--works", nargs="+", default=list(WORKS), choices=list(WORKS))
     chosen = parser.parse_args(arguments)
-    print("work, sequences: tokens/s without, with (ratio), share accepted, steps without and with")
+    print("work, sequences: tokens/s without and with drafts (ratio), share accepted, steps without and with")
     for work in chosen.works:
         directory = ensure(chosen.model, chosen.dtype)
         model = load(directory if work == "own" else copying(directory))
         for batch in chosen.batches:
             requests = WORKS[work](model, batch + WARM_UP)
-            print(line(work, batch, [run(model, requests, turn) for turn in TURNS]), flush=True)
+            print(f"{work}, {batch}: {compared(model, requests)}", flush=True)
 
 
-def line(work: str, batch: int, runs: Sequence[Run]) -> str:
-    """The fastest of the runs without drafts and of those with them, and their ratio."""
-    assert all(run.outputs == runs[0].outputs for run in runs), "drafts changed an output"
-    plain, drafted = (
-        max(run.tokens_per_s for run, turn in zip(runs, TURNS, strict=True) if turn == wanted)
-        for wanted in ("off", "auto")
-    )
-    stats = runs[1].stats
+def compared(model: LoadedModel, requests: Sequence[Request]) -> str:
+    """Tokens per second without drafts and with them; the last `WARM_UP` requests run before."""
+    plain, drafting = Timed(model, "off"), Timed(model, "auto")
+    for batch in (requests[-WARM_UP:], requests[:-WARM_UP]):
+        for timed in (plain, drafting):
+            timed.add(batch)
+        while plain.engine.has_work or drafting.engine.has_work:
+            for timed in (plain, drafting):
+                if timed.engine.has_work:
+                    timed.step()
+    equal = sum(plain.outputs[id] == drafting.outputs[id] for id in plain.outputs)
+    stats, ratio = drafting.engine.stats(), drafting.tokens_per_s / plain.tokens_per_s
     accepted = stats.num_accepted_tokens / max(1, stats.num_draft_tokens)
     return (
-        f"{work}, {batch}: {plain:.0f}, {drafted:.0f} ({drafted / plain:.2f}), {accepted:.2f} of "
-        f"{stats.num_draft_tokens}, {runs[0].stats.steps} and {stats.steps}"
+        f"{plain.tokens_per_s:.0f}, {drafting.tokens_per_s:.0f} ({ratio:.2f}), {accepted:.2f} of "
+        f"{stats.num_draft_tokens}, {plain.engine.stats().steps} and {stats.steps}, "
+        f"{equal} of {len(plain.outputs)} outputs equal"
     )
 
 
@@ -85,23 +107,6 @@ def load(directory: Path) -> LoadedModel:
     from nightshift_engine.models import load_model
 
     return load_model(EngineConfig(str(directory), num_kv_blocks=KV_BLOCKS))
-
-
-def run(model: LoadedModel, requests: Sequence[Request], speculation: str) -> Run:
-    """Runs requests together on a fresh engine, after the last `WARM_UP` of them."""
-    from nightshift_engine import Engine
-
-    engine = Engine.over(replace(model, config=replace(model.config, speculation=speculation)))
-    outputs: dict[str, list[int]] = {request.id: [] for request in requests}
-    for batch in (requests[-WARM_UP:], requests[:-WARM_UP]):
-        began_s = time.perf_counter()
-        for request in batch:
-            engine.add(request)
-        while engine.has_work:
-            for output in engine.step():
-                outputs[output.id] += output.token_ids
-        seconds = time.perf_counter() - began_s
-    return Run(seconds, [outputs[request.id] for request in requests[:-WARM_UP]], engine.stats())
 
 
 def copying(directory: Path) -> Path:
@@ -137,6 +142,20 @@ def copies(model: LoadedModel, count: int) -> list[Request]:
     return requests
 
 
+def misleads(model: LoadedModel, count: int) -> list[Request]:
+    """Prompts of a text's threes of tokens in random order, and its beginning."""
+    draw, vocab_size = random.Random(3), model.facts.vocab_size
+    requests = []
+    for number in range(count):
+        start = draw.randrange(NUM_SPECIAL_TOKENS, vocab_size - PROMPT_TOKENS)
+        threes = [
+            [start + place, start + place + 1, start + place + 2] for place in range(0, PROMPT_TOKENS, 3)
+        ]
+        draw.shuffle(threes)
+        requests.append(_request(number, [*chain.from_iterable(threes), start]))
+    return requests
+
+
 def objects(model: LoadedModel, count: int) -> list[Request]:
     """Objects with long names and values of a choice."""
     from nightshift_engine import Grammar, SamplingParams
@@ -168,6 +187,7 @@ def _request(number: int, prompt: list[int]) -> Request:
 
 WORKS: Final[dict[str, Callable[[LoadedModel, int], list[Request]]]] = {
     "copy": copies,
+    "mislead": misleads,
     "json": objects,
     "own": own,
 }
